@@ -1,0 +1,26 @@
+"""The tree of errors.
+
+GpuwatchError
+├── UsageError         a flag, a key, a file's contents (exit 2)
+└── UnavailableError   no driver, no GPU, no terminal to draw on (exit 3)
+
+Each message is one line for a person: what was found, what is allowed or what to do next.
+"""
+
+
+class GpuwatchError(Exception):
+    """Base of every error that reaches the user; `exit_code` is what the program ends with."""
+
+    exit_code = 1
+
+
+class UsageError(GpuwatchError):
+    """A flag, a configuration key or a file holds what it must not."""
+
+    exit_code = 2
+
+
+class UnavailableError(GpuwatchError):
+    """What the command needs is not there: a driver, a GPU."""
+
+    exit_code = 3

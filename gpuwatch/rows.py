@@ -1,0 +1,172 @@
+"""The process list as rows: one holding joined with its GPU and its owner, filtered and sorted.
+
+Pure functions, shared by the dashboard and by `gpuwatch --once`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from gpuwatch.history import HistoryView, Idle
+from gpuwatch.model import Gpu, Holding, Presence, Process, Reason, Snapshot, known
+
+RowKey = tuple[str, int, int]
+"""GPU key, pid, start time: one row for good, whatever else moves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One process on one GPU."""
+
+    gpu: Gpu
+    holding: Holding
+    process: Process
+    mine: bool
+    idle: Idle | None = None
+    growth: int | None = None
+    """Bytes by which the holding grew in the last minute."""
+
+    @property
+    def key(self) -> RowKey:
+        """Identity of the row; the cursor follows it."""
+        return (self.gpu.key, self.holding.pid, self.holding.start)
+
+    @property
+    def owner(self) -> str:
+        """User name to display, or which of the three it is that hides it."""
+        return self.process.user or "?"
+
+    @property
+    def command(self) -> str:
+        """Command line to display, or why there is none."""
+        if self.process.presence is not Presence.SEEN:
+            return _UNSEEN[self.process.presence]
+        return self.process.command or f"[{self.process.name}]"
+
+    @property
+    def share(self) -> float | None:
+        """The holding in percent of what the GPU can give to processes (total less reserved)."""
+        memory = self.gpu.memory
+        if not (known(self.holding.memory) and known(memory.total)):
+            return None
+        usable = memory.total - (memory.reserved if known(memory.reserved) else 0)
+        return 100 * self.holding.memory / usable if usable > 0 else None
+
+
+_UNSEEN = {
+    Presence.GONE: "(no such process: gone, memory still held)",
+    Presence.HIDDEN: "(hidden: /proc shows only your own processes)",
+    Presence.ELSEWHERE: "(in another PID namespace)",
+}
+
+
+def rows(snapshot: Snapshot, view: HistoryView | None = None) -> list[Row]:
+    """Join every holding with its owner, in the order of the GPUs; the order within a GPU is the driver's."""
+    owners = {process.pid: process for process in snapshot.processes}
+    joined = []
+    for gpu in snapshot.gpus:
+        for holding in gpu.holdings:
+            process = owners.get(holding.pid) or Process(pid=holding.pid, presence=Presence.GONE)
+            idle = view.idle(gpu.key, holding.pid, holding.start) if view else None
+            growth = view.growth(gpu.key, holding.pid, holding.start) if view else None
+            mine = process.uid is not None and process.uid == snapshot.viewer
+            joined.append(Row(gpu, holding, process, mine, idle, growth))
+    return joined
+
+
+SortKey = Callable[[Row], tuple[bool, float | str]]
+
+
+def _number(get: Callable[[Row], float | Reason | None]) -> SortKey:
+    def key(row: Row) -> tuple[bool, float | str]:
+        value = get(row)
+        missing = value is None or isinstance(value, Reason)
+        return (missing, 0.0 if missing else -float(value))  # type: ignore[arg-type]
+
+    return key
+
+
+def _text(get: Callable[[Row], str]) -> SortKey:
+    return lambda row: (False, get(row).casefold())
+
+
+SORTS: dict[str, tuple[str, SortKey]] = {
+    "gpu": ("GPU", lambda row: (False, float(row.gpu.index))),
+    "pid": ("PID", lambda row: (False, float(row.holding.pid))),
+    "user": ("user", _text(lambda row: row.owner)),
+    "memory": ("memory", _number(lambda row: row.holding.memory)),
+    "share": ("share of the GPU", _number(lambda row: row.share)),
+    "sm": ("SM %", _number(lambda row: row.holding.sm)),
+    "cpu": ("CPU %", _number(lambda row: row.process.cpu)),
+    "rss": ("host memory", _number(lambda row: row.process.rss)),
+    "idle": ("idle time", _number(lambda row: row.idle.seconds if row.idle else None)),
+    "age": ("age", _number(lambda row: -row.process.started if row.process.started is not None else None)),
+    "command": ("command", _text(lambda row: row.command)),
+}
+"""Columns by which rows can be sorted: id → (words, key). Numbers sort the greatest first, text from A; missing last."""
+
+
+def sort(unsorted: Iterable[Row], by: str, *, reverse: bool = False) -> list[Row]:
+    """Sort rows by a column of `SORTS`; rows without a value stay last either way, ties stay by GPU and pid."""
+    key = SORTS[by][1]
+    ordered = sorted(unsorted, key=lambda row: (row.gpu.index, row.holding.pid, row.holding.start))
+    present = [row for row in ordered if not key(row)[0]]
+    absent = [row for row in ordered if key(row)[0]]
+    return sorted(present, key=lambda row: key(row)[1], reverse=reverse) + absent
+
+
+class FilterError(ValueError):
+    """A filter that cannot be understood; the text says what was found and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What rows must match: every term of the text typed after `/`.
+
+    Terms: `user:ada`, `gpu:3` or `gpu:0,2`, `pid:123`, `mine`, any other text (found in the command, user, pid or
+    GPU name); a leading `-` or `!` turns a term round. Case does not matter.
+    """
+
+    text: str = ""
+    terms: tuple[Callable[[Row], bool], ...] = ()
+
+    def __call__(self, row: Row) -> bool:
+        """Say whether a row matches every term."""
+        return all(term(row) for term in self.terms)
+
+    @classmethod
+    def parse(cls, text: str) -> Filter:
+        """Read a filter as typed; raises FilterError with a sentence for the prompt."""
+        return cls(text.strip(), tuple(_term(word) for word in text.split()))
+
+
+def _term(word: str) -> Callable[[Row], bool]:
+    if len(word) > 1 and word[0] in "-!":
+        inner = _term(word[1:])
+        return lambda row: not inner(row)
+    head, colon, value = word.partition(":")
+    head, value = head.casefold(), value.casefold()
+    if head == "mine" and not colon:
+        return lambda row: row.mine
+    if colon and head == "user":
+        return lambda row: value in row.owner.casefold() or value == str(row.process.uid)
+    if colon and head in ("gpu", "pid"):
+        numbers = _numbers(head, value)
+        if head == "gpu":
+            return lambda row: not numbers or row.gpu.index in numbers
+        return lambda row: not numbers or row.holding.pid in numbers
+    sought = word.casefold()
+    return lambda row: (
+        sought in row.command.casefold()
+        or sought in row.owner.casefold()
+        or sought == str(row.holding.pid)
+        or sought in row.gpu.name.casefold()
+    )
+
+
+def _numbers(head: str, value: str) -> frozenset[int]:
+    try:
+        return frozenset(int(part) for part in value.split(",") if part)
+    except ValueError:
+        raise FilterError(f"{head}:{value} is no number; try {head}:3 or {head}:0,2") from None
