@@ -1,0 +1,377 @@
+"""The gate for foreign text: what other people wrote is cleaned here once, where it enters, before anything else.
+
+Command lines, user names, host names, GPU names, container names and error texts all pass `clean` or
+`command_line`. What comes out holds nothing that a terminal acts on, nothing that is invisible, and no secret
+that is recognised by its name or its shape. It may still look like markup: widgets render it as plain text.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import NewType
+
+Clean = NewType("Clean", str)
+"""Text that has passed `clean`: printable, bounded, and safe to send to a terminal as it is."""
+
+LIMIT = 4096
+MASK = "***"
+MARK = "\N{REPLACEMENT CHARACTER}"
+ELLIPSIS = "…"
+
+# ---------------------------------------------------------------------------------------------------------------
+# Characters
+
+_MOST_COMBINING = 2
+
+# Printable to Python, yet drawn as nothing: Hangul fillers, the grapheme joiner, Khmer inherent vowels.
+_INVISIBLE = frozenset("\u115f\u1160\u3164\uffa0\u034f\u17b4\u17b5")
+
+
+def clean(raw: str | bytes, limit: int = LIMIT) -> Clean:
+    """Make *raw* safe to show and to record.
+
+    Controls, escapes, line breaks, surrogates, direction overrides, zero-width, private and unassigned characters
+    become U+FFFD, so that what was hidden is seen; odd spaces become spaces. More than two combining marks on a
+    base are dropped. Bytes are read as UTF-8. The result has at most *limit* (at least 1) characters and ends
+    with "…" where it was cut. Never raises, and `clean(clean(x)) == clean(x)`.
+    """
+    if isinstance(raw, bytes):
+        # A character has at most four bytes, so this is enough to know whether the text must be cut.
+        raw = raw[: 4 * (limit + 1)].decode("utf-8", "replace")
+    if len(raw) > limit:
+        raw = raw[: max(limit, 1) - 1] + ELLIPSIS
+    if raw.isascii() and raw.isprintable():
+        return Clean(raw)
+    return Clean("".join(_visible(raw)))
+
+
+def _visible(text: str) -> Iterable[str]:
+    """Yield what may be shown of each character of *text*, in order."""
+    base = ""
+    marks = 0
+    for char in text:
+        if " " <= char <= "~":
+            kept = char
+        elif _is_combining(char):
+            if base and marks < _MOST_COMBINING:
+                marks += 1
+                yield char
+                continue
+            if base:
+                continue
+            kept = MARK  # With no base of its own it would be drawn onto the neighbouring cell.
+        elif _is_joiner(char):
+            # Part of how an emoji is written; between letters it would only disguise a name.
+            if base and unicodedata.category(base) == "So":
+                continue
+            kept = MARK
+        elif unicodedata.category(char) == "Zs":
+            kept = " "
+        else:
+            kept = char if char.isprintable() and char not in _INVISIBLE else MARK
+        base, marks = kept, 0
+        yield kept
+
+
+def _is_joiner(char: str) -> bool:
+    """Whether *char* is a variation selector or the zero-width joiner."""
+    return (
+        "\ufe00" <= char <= "\ufe0f"
+        or char == "\u200d"
+        or "\U000e0100" <= char <= "\U000e01ef"
+        or "\u180b" <= char <= "\u180f"
+    )
+
+
+def _is_combining(char: str) -> bool:
+    """Whether terminals draw *char* onto the cell before it: marks, Hangul vowels and finals, skin tones."""
+    if char in _INVISIBLE or _is_joiner(char):
+        return False
+    return (
+        unicodedata.category(char)[0] == "M"
+        or "\u1160" <= char <= "\u11ff"
+        or ("\ud7b0" <= char <= "\ud7fb" and char.isprintable())
+        or "\U0001f3fb" <= char <= "\U0001f3ff"
+    )
+
+
+def fit(text: str, cells: int, *, ellipsis: str = ELLIPSIS) -> str:
+    """Cut or pad *text* to exactly *cells* terminal cells, where a CJK character takes two.
+
+    What was cut ends in *ellipsis*, if that leaves room for text. Widths are those of `rich.cells`, which the
+    dashboard is laid out with. *text* should be clean.
+    """
+    if cells <= 0:
+        return ""
+    if text.isascii():
+        if len(text) <= cells:
+            return text.ljust(cells)
+        if ellipsis == ELLIPSIS or ellipsis.isascii():
+            room = cells - len(ellipsis)
+            return text[:room] + ellipsis if room > 0 else text[:cells]
+    # Deferred: most text is ASCII, and `--once` need not pay for a table of widths.
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) <= cells:
+        return set_cell_size(text, cells)
+    room = cells - cell_len(ellipsis)
+    return set_cell_size(text, room) + ellipsis if room > 0 else set_cell_size(text, cells)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Command lines
+
+# How much of a command line is searched for secrets beyond what is shown; a secret that reaches over the end of
+# what is searched may go unrecognised, so that much is never shown.
+_MARGIN = 1024
+
+
+def command_line(argv: Sequence[str], limit: int = LIMIT) -> Clean:
+    """Join *argv* into one readable line with its secrets masked, cleaned, and at most *limit* characters long.
+
+    Arguments with spaces or quotes are quoted. Empty arguments at the end, which a process that sets its own
+    title leaves behind, are dropped. A line of any length costs no more than one of *limit*.
+    """
+    shown, was_cut = _bounded(argv, limit + _MARGIN)
+    line = " ".join(_quote(arg) for arg in redact(shown))
+    if was_cut:
+        line = line[: min(max(len(line) - _MARGIN, 0), max(limit, 1) - 1)] + ELLIPSIS
+    return clean(line, limit)
+
+
+def _bounded(argv: Sequence[str], budget: int) -> tuple[list[str], bool]:
+    """Take arguments from the start of *argv* up to *budget* characters; say whether anything was left out."""
+    taken: list[str] = []
+    for arg in argv:
+        if len(arg) + 1 > budget:
+            taken.append(arg[: max(budget, 0)])
+            return taken, True
+        taken.append(arg)
+        budget -= len(arg) + 1
+    while taken and not taken[-1]:
+        taken.pop()
+    return taken, False
+
+
+def _quote(arg: str) -> str:
+    if arg and not _compiled(_QUOTED).search(arg):
+        return arg
+    if "'" not in arg:
+        return f"'{arg}'"
+    return '"' + _compiled(_ESCAPED_IN_QUOTES).sub(r"\\\1", arg) + '"'
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Secrets
+
+# What says in a header how its secret is to be read.
+_SCHEMES = ("bearer", "basic", "digest", "token")
+# A flag or variable has no longer name; of a longer word its end is judged.
+_NAME_LIMIT = 128
+
+# One of these is in every argument that can hold a secret. Searching for them is what most arguments cost.
+_HINTS = (
+    *("pass", "pwd", "token", "secret", "key", "cred", "auth", "bearer", "://"),
+    *("hf_", "sk-", "sk_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-"),
+    *("akia", "asia", "aiza", "xox", "eyj", "nvapi-", "npm_", "pypi-"),
+)
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SECRET_WORDS = _words(
+    "pass passwd password passwords passphrase passcode pwd token secret secrets credential credentials cred creds"
+    " auth authorization bearer apikey accesskey privatekey secretkey"
+)
+_SECRET_ENDINGS = ("token", "password", "passwd", "passphrase", "secret", "apikey", "accesskey", "secretkey")
+_KEY_OWNERS = _words("api access private secret auth account signing encryption master service shared session license")
+# `--auth-type basic`, `--token-file path`: about a secret, but not one.
+_ABOUT_WORDS = _words(
+    "type types kind file files path paths dir id ids count len length limit size level loss rate ttl expiry"
+    " timeout url uri endpoint host port method mode scheme provider policy name prob mask budget index dim"
+    " embedding embeddings free through sock socket dropout ratio idx pos position"
+)
+# `--max-token 512`, `--eos_token "</s>"`, `--forward-pass`: the token of a language model, the pass of a loop.
+_MODEL_WORDS = _words(
+    "max min num n per new first last next eos bos pad unk cls sep mask image audio video vision special stop"
+    " begin start end think thinking prompt decode prefill two multi single one forward backward"
+)
+# `--no-auth train.py`: a switch, whose next argument is not its value.
+_SWITCH_WORDS = _words("no disable enable with without use skip require ask prompt has is allow")
+
+# Compiled on first use: together they take 4 ms, and `--once` on a machine without secrets needs none.
+_compiled = functools.cache(re.compile)
+
+_QUOTED = r"[\s'\"]"
+_ESCAPED_IN_QUOTES = r'(["\\$`])'
+
+_WORD = r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+"
+_TRIVIAL = r"(?i:true|false|yes|no|on|off|none|null|auto)|[0-9]{1,2}"
+_NAMED = r"""(?isx)
+    (?<![\w.\-])(?=[\w.\-]*?(?:pass|pwd|token|secret|key|cred|auth|bearer))
+    (?P<name>[\w.\-]++)
+    (?P<quote>\\?["']?)
+    (?P<sep>\s*+[=:]\s*+|\s++)
+    (?:(?:bearer|(?<=:\s)(?:basic|digest|token))\s++)?"""
+_VALUE = r"""(?sx)(?:"(?:\\.|[^"\\])*+"?|'[^']*+'?|(?:\\.|[^\s"';|&)}\\]|\\$)++)"""
+# The userinfo of a URL ends at the last "@" before its path (RFC 3986, 3.2.1).
+_USERINFO = r"""://[^\s/?#'"]*@"""
+_BEARER = r"""(?i)\b(bearer\s+)[^\s"']+"""
+_SHAPES = r"""(?x)(?<![A-Za-z0-9])(?:
+    hf_(?:[A-Za-z0-9]{20,}|(?=[A-Za-z]{0,64}[0-9])[A-Za-z0-9]{10,})   # Hugging Face
+    | g?sk[_\-](?:[A-Za-z0-9]{20,}|(?=[A-Za-z_\-]{0,64}[0-9])[\w\-]{16,})   # OpenAI, Anthropic, Stripe, Groq
+    | gh[pousr]_[A-Za-z0-9]{10,} | github_pat_\w{10,} | glpat-[\w\-]{10,}
+    | (?:AKIA|ASIA)[A-Z0-9]{12,} | AIza[\w\-]{30,}   # AWS, Google
+    | xox[abeprs]-[\w\-]{8,}   # Slack
+    | nvapi-[\w\-]{16,} | npm_[A-Za-z0-9]{20,} | pypi-[\w\-]{20,}
+    | eyJ[\w\-]{8,}\.[\w\-.]+   # JSON Web Token
+    )"""
+_PEM = r"(?s)(-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----).*?(?:(?=-----END)|\Z)"
+
+
+def redact(argv: Sequence[str]) -> list[str]:
+    """Copy *argv* with the secrets in it replaced by "***".
+
+    Known by name: `--token X`, `--token=X`, `API_KEY=X`, `X-Api-Key: X`, `"password": "X"`, also inside an
+    argument that is a script. Known by shape: the userinfo of a URL, `Bearer X`, and the tokens of the usual
+    services. A name counts by its whole words, so `--tokenizer` and `--max-tokens` keep their values. This is a
+    net with holes: a secret with neither a telling name nor a known shape stays. Never raises.
+    """
+    # A cheap look at the whole line first: most command lines hold nothing that could be a secret.
+    if not _may_hold_secret("\n".join(argv)):
+        return list(argv)
+    result: list[str] = []
+    value_follows = False
+    before = ""
+    for arg in argv:
+        bare = arg.strip("'\"")
+        if value_follows and _is_scheme(before, bare):
+            result.append(arg)
+        elif value_follows and not arg.startswith("-"):
+            result.append(arg if _is_trivial(arg) or _is_directory(before, arg) else MASK)
+            value_follows = False
+        else:
+            result.append(_redact_text(arg, is_script=_takes_script(before)))
+            value_follows = _announces_value(bare)
+            before = arg
+    return result
+
+
+def _may_hold_secret(text: str) -> bool:
+    lowered = text.lower()
+    return any(hint in lowered for hint in _HINTS)
+
+
+def _announces_value(arg: str) -> bool:
+    """Whether the argument after *arg* is a secret: `--token`, `Bearer`, `Authorization:`."""
+    if not arg.startswith("-"):
+        return arg.lower() in ("bearer", "authorization:")
+    return "=" not in arg and " " not in arg and _is_secret_name(arg[-_NAME_LIMIT:]) and not _is_switch(arg)
+
+
+def _is_scheme(before: str, word: str) -> bool:
+    """Whether *word* stands between a header's name and its secret; `--auth basic` is a value, though."""
+    lowered = word.lower()
+    return lowered == "bearer" or (lowered in _SCHEMES and not before.startswith("-"))
+
+
+def _takes_script(flag: str) -> bool:
+    """Whether what follows *flag* is code: `sh -c`, `bash -lc`, `python -c`."""
+    return flag.startswith("-") and flag.endswith("c") and not flag.startswith("--")
+
+
+@functools.lru_cache(maxsize=256)
+def _is_secret_name(name: str) -> bool:
+    """Whether what goes by *name* (a flag, a variable, a header, a key) is a secret, by the words in it."""
+    words = _split_name(name)
+    if not words or words[-1] in _ABOUT_WORDS:
+        return False
+    secret = {word for word in words if word in _SECRET_WORDS or word.endswith(_SECRET_ENDINGS)}
+    if any(after in ("key", "keys") and before in _KEY_OWNERS for before, after in pairwise(words)):
+        return True
+    if secret <= {"token", "pass"} and not _MODEL_WORDS.isdisjoint(words):
+        return False
+    return bool(secret)
+
+
+def _split_name(name: str) -> list[str]:
+    """Split *name* into lower-case words at punctuation, digits and camelCase humps."""
+    return [word.lower() for word in _compiled(_WORD).findall(name)]
+
+
+def _is_switch(name: str) -> bool:
+    words = _split_name(name)
+    return bool(words) and words[0] in _SWITCH_WORDS
+
+
+def _is_trivial(value: str) -> bool:
+    """Whether *value* says only on, off or how many."""
+    return bool(_compiled(_TRIVIAL).fullmatch(value))
+
+
+def _is_directory(name: str, value: str) -> bool:
+    """Whether *value* is the working directory that `--pwd` and PWD name."""
+    return name.strip("-").lower() == "pwd" and value.startswith(("/", "~"))
+
+
+def _redact_text(text: str, *, is_script: bool) -> str:
+    """Mask the secrets inside one argument; *is_script* when it is the text of a `sh -c` or `python -c`."""
+    if not _may_hold_secret(text):
+        return text
+    text = _compiled(_USERINFO).sub(f"://{MASK}@", text)
+    text = _compiled(_PEM).sub(rf"\1{MASK}", text)
+    text = _redact_named(text, is_script=is_script)
+    text = _compiled(_BEARER).sub(rf"\1{MASK}", text)
+    return _compiled(_SHAPES).sub(MASK, text)
+
+
+def _redact_named(text: str, *, is_script: bool) -> str:
+    parts: list[str] = []
+    done = 0
+    named = _compiled(_NAMED)
+    match = named.search(text)
+    while match:
+        resume = match.end("name")
+        if _gives_secret(match):
+            # Only now, so that a line full of harmless names is not read to its end for each of them.
+            value = _compiled(_VALUE).match(text, match.end())
+            if value and not _is_trivial(value[0]):
+                resume = _end_of_value(match, value.end(), is_script=is_script)
+                parts += (text[done : match.end()], MASK)
+                done = resume
+        match = named.search(text, resume)
+    return "".join(parts) + text[done:]
+
+
+def _gives_secret(match: re.Match[str]) -> bool:
+    """Whether the name in *match* is a secret's, and what follows is given to it rather than only standing there."""
+    name, sep, text = match["name"], match["sep"].strip(), match.string
+    if not _is_secret_name(name[-_NAME_LIMIT:]):
+        return False
+    follows = text[match.end() : match.end() + 2]
+    if not sep:  # `--token X`; but in prose and code, a word after a word is not its value.
+        return name.startswith("-") and not follows.startswith("-") and not _is_switch(name)
+    if sep == ":":  # `http://auth:8080` is a host, `token://` a scheme, `team/auth:v2` an image.
+        return follows != "//" and text[match.start() - 1 : match.start()] != "/"
+    if follows.startswith("=") and match.start() > 0:  # `if token == other`
+        return False
+    return not _is_directory(name, follows)
+
+
+def _end_of_value(match: re.Match[str], end: int, *, is_script: bool) -> int:
+    """Where the value after *match* ends, *end* if it is one word: what it stands in may allow spaces in it."""
+    text, start = match.string, match.start()
+    opener = text[start - 1 : start]
+    if opener in ("'", '"') and not match["quote"]:  # -H 'X-Api-Key: a b'
+        closer = text.find(opener, match.end())
+        return closer if closer >= 0 else len(text)
+    # The whole argument is `--name=value`, `NAME=value`, `Header: value` or `--env=NAME=value`.
+    if not is_script and (start == 0 or opener == "=") and match["sep"].strip() and not match["quote"]:
+        return len(text)
+    return end

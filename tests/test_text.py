@@ -1,0 +1,344 @@
+"""The gate for foreign text: nothing a terminal acts on, and no known secret, gets through it."""
+
+from __future__ import annotations
+
+import shlex
+import unicodedata
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from gpuwatch.text import ELLIPSIS, LIMIT, MARK, Clean, clean, command_line, fit, redact
+
+SECRET = "s3cr3tValue"
+
+HOSTILE = [
+    "[/x]",
+    "[/",
+    "[b",
+    "[red]hi",
+    "[@click=app.quit]x",
+    "[$x]y",
+    "\x1b]2;PWN\x1b\\",
+    "\x1b]52;c;UFdO\x07",
+    "\x9b31m",
+    "\x9d2;PWN\x9c",
+    "a\x00b",
+    "a\tb\rc\nd",
+    "\x7f",
+    "\u202eevil",
+    "\u2066a\u2069",
+    "\u2028\u2029",
+    "ro\u200dot",
+    "ro\ufe0fot",
+    "a\u200bb\ufeff",
+    "a\u3164b",
+    "\ue000\uffff\U000e0041",
+    "\udc80",
+    "日本",
+    "a" + "\u0301" * 5000,
+    "\u1100" + "\u1161" * 5000,
+    "\u0301",
+    "x" * 1_500_000,
+]
+
+any_text = st.text(st.characters(exclude_categories=()))
+dangerous = st.sampled_from(
+    "\x1b\x00\x07\x9b\u202e\u200d\ufe0f\u0301\u0903\u1161\u3164\udc80\xa0\u2028👍🏽❤日é[]/=: '\"\\-"
+)
+foreign = st.one_of(any_text, st.text(dangerous))
+
+
+def assert_safe(text: str) -> None:
+    marks = 0
+    for char in text:
+        category = unicodedata.category(char)
+        assert char.isprintable()
+        assert category not in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+        assert category != "Zs" or char == " "
+        assert not 0xFE00 <= ord(char) <= 0xFE0F
+        marks = marks + 1 if category[0] == "M" or 0x1160 <= ord(char) <= 0x11FF else 0
+        assert marks <= 2
+    text.encode()
+
+
+@given(foreign, st.integers(1, 60))
+def test_clean_text_is_safe_bounded_and_stays_as_it_is(raw: str, limit: int) -> None:
+    cleaned = clean(raw, limit)
+    assert_safe(cleaned)
+    assert len(cleaned) <= limit
+    assert clean(cleaned, limit) == cleaned
+
+
+@given(st.one_of(st.binary(), foreign.map(lambda text: text.encode("utf-8", "surrogatepass"))), st.integers(1, 60))
+def test_clean_takes_any_bytes(raw: bytes, limit: int) -> None:
+    cleaned = clean(raw, limit)
+    assert_safe(cleaned)
+    assert len(cleaned) <= limit
+    assert cleaned == clean(raw.decode("utf-8", "replace"), limit)
+
+
+@pytest.mark.parametrize("raw", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_text_comes_out_safe(raw: str) -> None:
+    for cleaned in (clean(raw), command_line([raw]), command_line(["python", raw, "--token", raw])):
+        assert_safe(cleaned)
+        assert 0 < len(cleaned) <= LIMIT
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ("", ""),
+        ("python train.py", "python train.py"),
+        ("a\x1b[31mb", f"a{MARK}[31mb"),
+        ("a\nb\tc", f"a{MARK}b{MARK}c"),
+        ("a\xa0b\u3000c", "a b c"),
+        ("\udc80", MARK),
+        (b"\xff\xfea", f"{MARK}{MARK}a"),
+        ("ro\u200dot", f"ro{MARK}ot"),
+        ("ro\ufe0fot", f"ro{MARK}ot"),
+        ("\u2764\ufe0f\u200d\U0001f525!", "\u2764\U0001f525!"),
+        ("\U0001f44d\U0001f3fd", "\U0001f44d\U0001f3fd"),
+        ("e\u0301\u0302\u0303\u0304x\u0301", "e\u0301\u0302x\u0301"),
+        ("\u0301a", f"{MARK}a"),
+        ("한국어 日本", "한국어 日本"),
+        ("a\u115fb", f"a{MARK}b"),
+    ],
+)
+def test_clean_shows_what_was_hidden(raw: str | bytes, expected: str) -> None:
+    assert clean(raw) == expected
+
+
+def test_a_cut_is_marked() -> None:
+    assert clean("abcdef", 4) == "abc…"
+    assert clean(b"abcdef", 4) == "abc…"
+    assert clean("日本語".encode(), 3) == "日本語"
+    assert clean("日本語!".encode(), 3) == "日本…"
+    assert clean("abc", 1) == ELLIPSIS
+
+
+def test_clean_text_travels_in_the_stream_as_text() -> None:
+    class Row(msgspec.Struct):
+        name: Clean
+
+    assert msgspec.json.decode(msgspec.json.encode(Row(clean("x"))), type=Row) == Row(clean("x"))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# fit
+
+
+@given(foreign, st.integers(-2, 40), st.sampled_from(["…", "~", "...", "", "省"]))
+def test_fit_fills_exactly_its_cells(raw: str, cells: int, ellipsis: str) -> None:
+    assert cell_len(fit(clean(raw), cells, ellipsis=ellipsis)) == max(cells, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "cells", "expected"),
+    [
+        ("abc", 5, "abc  "),
+        ("abcdef", 4, "abc…"),
+        ("abc", 1, "a"),
+        ("abc", 0, ""),
+        ("日本", 5, "日本 "),
+        ("日本語", 4, "日 …"),
+        ("日本語", 5, "日本…"),
+        ("日本語", 1, " "),
+    ],
+)
+def test_fit(text: str, cells: int, expected: str) -> None:
+    assert fit(text, cells) == expected
+
+
+def test_fit_takes_another_ellipsis() -> None:
+    assert fit("abcdef", 4, ellipsis="~") == "abc~"
+    assert fit("abcdef", 4, ellipsis="省") == "ab省"
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Secrets
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("train --token abc --lr 1", "train --token *** --lr 1"),
+        ("train --token=abc", "train --token=***"),
+        ("train --hf_token abc", "train --hf_token ***"),
+        ("train --hfToken abc", "train --hfToken ***"),
+        ("train -password abc", "train -password ***"),
+        ("train '--token=a b c' x", "train '--token=***' x"),
+        ("env 'DB_PASSWORD=a b' python x.py", "env 'DB_PASSWORD=***' python x.py"),
+        ("docker run --env=PGPASSWORD=abc img", "docker run --env=PGPASSWORD=*** img"),
+        ("docker run -e API_KEY=abc img", "docker run -e API_KEY=*** img"),
+        ("train model.api_key=abc lr=1", "train model.api_key=*** lr=1"),
+        ("x --aws-secret-access-key abc", "x --aws-secret-access-key ***"),
+        ("x --accessKey abc", "x --accessKey ***"),
+        ("x SECRET_KEY_BASE=abc", "x SECRET_KEY_BASE=***"),
+        ("x WANDB_API_KEY=" + "0a" * 20, "x WANDB_API_KEY=***"),
+        ("curl -H 'Authorization: Bearer abc' url", "curl -H 'Authorization: Bearer ***' url"),
+        ("curl -H 'X-Api-Key: a b' url", "curl -H 'X-Api-Key: ***' url"),
+        ("x Authorization: Bearer abc y", "x Authorization: Bearer *** y"),
+        ("x Authorization: Basic abc y", "x Authorization: Basic *** y"),
+        ("x --auth basic train.py", "x --auth *** train.py"),
+        ("x --auth Bearer abc train.py", "x --auth Bearer *** train.py"),
+        ("git clone https://user:pass@host/x", "git clone https://***@host/x"),
+        ("git clone https://tok@host/x@v1", "git clone https://***@host/x@v1"),
+        ("curl 'https://h/?a=1&token=abc'", "curl 'https://h/?a=1&token=***'"),
+        ("curl 'https://h/?token=abc&a=1'", "curl 'https://h/?token=***&a=1'"),
+        ("""x '{"api_key": "a b", "n": 1}'""", """x '{"api_key": ***, "n": 1}'"""),
+        ("x --pwd=abc", "x --pwd=***"),
+        ("x --token==abc", "x --token=***"),
+        ("x --use-auth-token=abc", "x --use-auth-token=***"),
+        ("sh -c 'TOKEN=abc python x.py'", "sh -c 'TOKEN=*** python x.py'"),
+        ("sh -c 'python x.py --token abc --lr 1'", "sh -c 'python x.py --token *** --lr 1'"),
+        ("'python x.py --token abc --lr 1'", "'python x.py --token *** --lr 1'"),
+        ("""sh -c "curl -H 'Authorization: Bearer abc' u" """, """sh -c "curl -H 'Authorization: Bearer ***' u" """),
+        ("""sh -c "curl -H 'Authorization: Token abc' u" """, """sh -c "curl -H 'Authorization: Token ***' u" """),
+        ("""python -c 'f(token="abc", n=1)'""", """python -c 'f(token=***, n=1)'"""),
+    ],
+)
+def test_a_secret_is_known_by_its_name(line: str, expected: str) -> None:
+    assert redact(shlex.split(line)) == shlex.split(expected)
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "hf_" + "aBcD" * 8,
+        "hf_abcDEF123456",
+        "sk-proj-" + "a1B2" * 6,
+        "sk-ant-api03-" + "a1_B" * 6,
+        "ghp_" + "a1" * 18,
+        "gho_" + "a1" * 18,
+        "ghs_" + "a1" * 18,
+        "github_pat_" + "a1_" * 20,
+        "glpat-" + "a-1" * 7,
+        "AKIAIOSFODNN7EXAMPLE",
+        "xoxb-123456789-abcdef",
+        "nvapi-" + "a1" * 20,
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
+    ],
+)
+@pytest.mark.parametrize("where", ["{}", "x={}", "a:{},b", "echo {} | sh", "/v1/{}/x", '"{}"'])
+def test_a_secret_is_known_by_its_shape(token: str, where: str) -> None:
+    (redacted,) = redact([where.format(token)])
+    assert token[8:] not in redacted
+    assert "***" in redacted
+
+
+def test_a_private_key_is_masked() -> None:
+    pem = "-----BEGIN RSA PRIVATE KEY-----\nMIIabc\n-----END RSA PRIVATE KEY-----"
+    assert redact([pem]) == ["-----BEGIN RSA PRIVATE KEY-----***-----END RSA PRIVATE KEY-----"]
+    assert redact([pem[:38]]) == ["-----BEGIN RSA PRIVATE KEY-----***"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--tokenizer gpt2",
+        "--tokenizer=gpt2 --tokens x",
+        "--max-tokens 512 --num-tokens=5 --max_token 512 --max-token=512",
+        "--eos-token '</s>' --pad_token_id 0 --image-token '<image>'",
+        "--auth-type basic --token-type jwt --password-file /run/x --token-path=/x",
+        "--author bob --authors=bob",
+        "--pwdless yes --passes 3 --pass 2 --bypass x --compass=n",
+        "--forward-pass x --password-free x --pass-through=x",
+        "--no-auth train.py --disable-password train.py",
+        "--use-auth-token true --token=none",
+        "--token --lr 0.1",
+        "--pwd /data PWD=/home/bob SSH_AUTH_SOCK=/tmp/a",
+        "--public-key abc --key x --keys=y --primary_key z",
+        "http://auth:8080/x team/auth:v2 token://x nvcr.io/x@sha256:abc",
+        "train.py --secretary bob --tokenization=x --hf_models_dir /x",
+        "hf_transformers task-specific-2024-run-long-name disk-0123456789abcdefghij",
+        "0123456789abcdef0123456789abcdef01234567",
+        "python -c 'if token == other: pass'",
+        "the token is here",
+        "sh -c 'x --token -y'",
+        "",
+        "''",
+    ],
+)
+def test_what_is_no_secret_stays(line: str) -> None:
+    assert redact(shlex.split(line)) == shlex.split(line)
+
+
+names = st.sampled_from(
+    ["token", "api-key", "API_KEY", "hfToken", "db.password", "PASSWD", "secret", "aws_secret_access_key", "auth"]
+)
+forms = st.sampled_from(
+    [
+        ["--{name}", "{value}"],
+        ["--{name}={value}"],
+        ["{name}={value}"],
+        ["sh", "-c", "{name}={value} python"],
+        ["sh", "-c", "python --{name} {value} x"],
+        ["sh", "-c", "curl -H '{name}: {value}' x"],
+        ['{{"{name}": "{value}"}}'],
+        ["https://{value}@host", "--{name}={value}"],
+    ]
+)
+around = st.lists(st.text(max_size=8).map(lambda t: t + "."), max_size=3)
+
+
+@given(names, forms, around, around)
+def test_a_named_secret_never_survives(name: str, form: list[str], head: list[str], tail: list[str]) -> None:
+    argv = [*head, *(part.format(name=name, value=SECRET) for part in form), *tail]
+    assert SECRET not in command_line(argv)
+
+
+@given(st.lists(st.one_of(foreign, names, names.map("--{}".format)), max_size=6), st.integers(1, 80))
+def test_any_command_line_comes_out_safe(argv: list[str], limit: int) -> None:
+    line = command_line(argv, limit)
+    assert_safe(line)
+    assert len(line) <= limit
+    assert len(redact(argv)) == len(argv)
+
+
+@given(st.integers(0, 6000), names)
+def test_a_secret_at_the_cut_does_not_survive(padding: int, name: str) -> None:
+    url = f"https://user:{SECRET}@host"
+    for argv in (["x" * padding, url, f"--{name}={SECRET}"], ["x" * padding + " " + url + " y" * 3000]):
+        assert SECRET[:4] not in command_line(argv)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Command lines
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        ([], ""),
+        (["python", "x.py"], "python x.py"),
+        (["python", "-c", "print(1); x"], "python -c 'print(1); x'"),
+        (["echo", "it's $5"], 'echo "it\'s \\$5"'),
+        (["x", "", "y"], "x '' y"),
+        (["title set by itself", "", "", ""], "'title set by itself'"),
+        (["a\x1b]2;x\x07"], f"a{MARK}]2;x{MARK}"),
+        (["--token", "abc"], "--token ***"),
+    ],
+)
+def test_a_command_line_reads_like_one(argv: list[str], expected: str) -> None:
+    assert command_line(argv) == expected
+
+
+def test_a_long_command_line_is_cut() -> None:
+    line = command_line(["python", "x" * 1_500_000])
+    assert len(line) == LIMIT
+    assert line.startswith("python xxx")
+    assert line.endswith("x…")
+    assert command_line(["a"] * 500_000, 10) == "a a a a a…"
+    assert command_line(["ab", "cd"], 4) == "ab …"
+
+
+def test_many_harmless_names_are_read_once_each() -> None:
+    assert redact(["tokenizer=" * 5, "token=" * 3, "token==" * 3 + " "]) == [
+        "tokenizer=" * 5,
+        "token=***",
+        "token=***",
+    ]

@@ -1,0 +1,211 @@
+"""Units: printed within their cells for any number, and parsed as people write them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatch import units
+from gpuwatch.units import GIB, KIB, MIB, TIB
+
+amounts = st.one_of(st.floats(0, 1e12), st.integers(0, 10**12))
+anything = st.one_of(st.floats(), st.integers(-(10**400), 10**400).filter(lambda n: abs(n) < 10**300))
+
+
+@pytest.mark.parametrize(
+    ("show", "cells"),
+    [
+        (units.gib, units.GIB_CELLS),
+        (units.size, units.SIZE_CELLS),
+        (units.duration, units.DURATION_CELLS),
+        (lambda n: units.percent(n, 80), units.PERCENT_CELLS),
+    ],
+)
+@given(n=amounts)
+def test_printing_stays_within_its_cells(show: Callable[[float], str], cells: int, n: float) -> None:
+    assert 0 < len(show(n)) <= cells
+
+
+@given(anything, anything)
+def test_printing_never_raises(n: float, whole: float) -> None:
+    for text in (units.gib(n), units.size(n), units.duration(n), units.long_duration(n), units.percent(n, whole)):
+        assert text.isprintable()
+
+
+@pytest.mark.parametrize("n", [math.nan, math.inf, -math.inf])
+def test_what_is_no_number_is_not_known(n: float) -> None:
+    for show in (units.gib, units.size, units.duration, units.long_duration):
+        assert show(n) == units.UNKNOWN
+    assert units.percent(n, 1) == units.percent(1, n) == units.percent(1, 0) == units.percent(1, -1) == units.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("n", "expected"),
+    [
+        (0, "0.0"),
+        (-GIB, "0.0"),
+        (1, "<0.1"),
+        (0.049 * GIB, "<0.1"),
+        (0.05 * GIB, "0.1"),
+        (49.6 * GIB, "49.6"),
+        (999.94 * GIB, "999.9"),
+        (999.96 * GIB, "1000"),
+    ],
+)
+def test_gib(n: float, expected: str) -> None:
+    assert units.gib(n) == expected
+
+
+@pytest.mark.parametrize(
+    ("n", "expected"),
+    [
+        (0, "0 B"),
+        (-5, "0 B"),
+        (17, "17 B"),
+        (3 * KIB, "3 KiB"),
+        (512 * MIB, "512 MiB"),
+        (1023.6 * MIB, "1.0 GiB"),
+        (12 * GIB, "12.0 GiB"),
+        (141.1 * GIB, "141.1 GiB"),
+        (1000 * GIB, "1.0 TiB"),
+        (2 * TIB, "2.0 TiB"),
+        (2000 * TIB, "2.0 PiB"),
+        (2**60, "1.0 EiB"),
+        (2**90, "999.9 EiB"),
+    ],
+)
+def test_size(n: float, expected: str) -> None:
+    assert units.size(n) == expected
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        (0, "0"),
+        (-3, "0"),
+        (0.4, "<1"),
+        (0.5, "<1"),
+        (0.6, "1"),
+        (41.2, "41"),
+        (99.9, "99"),
+        (100, "100"),
+        (250, "250"),
+        (1e9, ">999"),
+    ],
+)
+def test_percent(part: float, expected: str) -> None:
+    assert units.percent(part, 100) == expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "short", "long"),
+    [
+        (-5, "0s", "0 s"),
+        (0, "0s", "0 s"),
+        (1.49, "1s", "1.4 s"),
+        (2, "2s", "2 s"),
+        (9.99, "9s", "9.9 s"),
+        (40, "40s", "40 s"),
+        (59.99, "59s", "59 s"),
+        (60, "1m", "1 min"),
+        (185, "3m", "3 min 5 s"),
+        (3599, "59m", "59 min 59 s"),
+        (3600, "1h00m", "1 h"),
+        (7800, "2h10m", "2 h 10 min"),
+        (34860, "9h41m", "9 h 41 min"),
+        (86399, "23h59m", "23 h 59 min"),
+        (187200, "2d04h", "2 d 4 h"),
+        (100 * 86400, "100d", "100 d"),
+        (366 * 86400, "366d", "1 y 1 d"),
+        (1e12, "31709y", "31709 y 289 d"),
+    ],
+)
+def test_durations(seconds: float, short: str, long: str) -> None:
+    assert units.duration(seconds) == short
+    assert units.long_duration(seconds) == long
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1024", 1024),
+        ("0", 0),
+        ("512B", 512),
+        ("4k", 4 * KIB),
+        ("512MiB", 512 * MIB),
+        ("16G", 16 * GIB),
+        (" 20 gib ", 20 * GIB),
+        ("1.5G", 3 * GIB // 2),
+        (".5G", GIB // 2),
+        ("80GB", 80 * 10**9),
+        ("2T", 2 * TIB),
+        ("9223372036854775807", 2**63 - 1),
+    ],
+)
+def test_parse_size(text: str, expected: int) -> None:
+    assert units.parse_size(text) == expected
+
+
+@given(st.integers(0, units.MAX_SIZE))
+def test_a_size_in_bytes_is_read_exactly(n: int) -> None:
+    assert units.parse_size(str(n)) == n
+
+
+@given(st.floats(0, 1e12))
+def test_a_printed_size_is_read_back_within_its_rounding(n: float) -> None:
+    assert units.parse_size(units.size(n)) == pytest.approx(n, rel=0.34, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("0.5", 0.5), ("2s", 2.0), ("500ms", 0.5), ("100 MS", 0.1), ("3600", 3600)]
+)
+def test_parse_interval(text: str, expected: float) -> None:
+    assert units.parse_interval(text) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("10", 10), ("10%", 10), ("0.1", 0.1), ("100 %", 100), ("0", 0)])
+def test_parse_percent(text: str, expected: float) -> None:
+    assert units.parse_percent(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "allowed"),
+    [
+        (units.parse_size, "20 potatoes", "20GiB"),
+        (units.parse_size, "-1", "20GiB"),
+        (units.parse_size, "", "20GiB"),
+        (units.parse_size, "nan", "20GiB"),
+        (units.parse_size, "٣G", "20GiB"),
+        (units.parse_size, "9" * 5000, "20GiB"),
+        (units.parse_size, "8388608TiB", "8388607TiB"),
+        (units.parse_size, "\x1b]2;x\x07", "20GiB"),
+        (units.parse_interval, "0.05", "0.1 to 3600"),
+        (units.parse_interval, "3601s", "0.1 to 3600"),
+        (units.parse_interval, "2h", "500ms"),
+        (units.parse_percent, "101", "0 to 100"),
+        (units.parse_percent, "a%", "0 to 100"),
+    ],
+)
+def test_a_refusal_names_what_was_found_and_what_is_allowed(
+    parse: Callable[[str], float], text: str, allowed: str
+) -> None:
+    with pytest.raises(ValueError, match=r"not|too|out") as refusal:
+        parse(text)
+    message = str(refusal.value)
+    assert allowed in message
+    assert ascii(text[:20])[1:-1] in message
+    assert message.isascii()
+    assert message.isprintable()
+    assert len(message) < 160
+
+
+@given(st.text())
+def test_parsing_raises_nothing_but_value_error(text: str) -> None:
+    for parse in (units.parse_size, units.parse_interval, units.parse_percent):
+        with contextlib.suppress(ValueError):
+            assert parse(text) >= 0
