@@ -1,0 +1,243 @@
+"""What each rule finds in one snapshot; pure functions that know nothing of earlier findings.
+
+A rule that cannot judge (a reading is missing) says nothing: its alert then stays as it is. Everything a rule can judge
+it reports, fine or not, for an alert is only cleared by an observation that says so.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+
+from gpuwatch import units
+from gpuwatch.alerts import Severity
+from gpuwatch.history import HistoryView
+from gpuwatch.model import Gpu, Health, Memory, Presence, Process, Snapshot, SourceState, known, number
+
+MEMORY: Final = "memory near limit"
+HEALTH: Final = "gpu health"
+STALE: Final = "data stale"
+
+_FULL: Final = 1.0
+"""Percent free below which a GPU is called full."""
+_NAMED: Final = 3
+"""Holders named in the evidence."""
+_GROWN: Final = 64 * 1024**2
+"""Bytes in a minute below which nobody is said to have grown: about what a new stream or a cuBLAS workspace takes."""
+
+_CRITICAL_HEALTH: Final = frozenset({Health.LOST, Health.SILENT, Health.QUARANTINED, Health.RESET, Health.MISSING})
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """When alerts are raised. Percentages are of the memory that programs can have: total less reserved."""
+
+    memory_warning: float = 10.0
+    """Percent still free below which a GPU's memory is near its limit."""
+    memory_critical: float = 5.0
+    clear_margin: float = 2.0
+    """Percentage points that must be free beyond a limit before an alert steps down or is cleared."""
+    samples: int = 3
+    """Samples in a row that it takes to raise, and to step down or clear."""
+    stale_intervals: float = 5.0
+    """Age of the newest data, in intervals, at which it is stale."""
+    starting_grace: float = 10.0
+    """Seconds that a source may take to start."""
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rule says of one GPU, or of the whole stream, at one moment."""
+
+    rule: str
+    gpu: str = ""
+    """Key of the GPU; empty for the whole stream."""
+    index: int | None = None
+    level: Severity | None = None
+    """What it is worth by the limits that raise; None is fine."""
+    keeps: Severity | None = None
+    """The most that an alert already raised keeps, by the limits that clear."""
+    raise_after: int = 1
+    """Samples in a row that it takes to raise it."""
+    clear_after: int = 1
+    """Samples in a row that it takes to step down or clear."""
+    stamp: float | None = None
+    """What tells one sample from the same one given again; None where each observation counts."""
+    title: str
+    evidence: str = ""
+    value: float | None = None
+    least_is_worst: bool = False
+    """Whether the smallest `value` is the worst."""
+    pids: tuple[int, ...] = ()
+
+    @property
+    def clear(self) -> bool:
+        """Whether it is fine even by the limits that clear."""
+        return self.keeps is None
+
+
+class Holder(NamedTuple):
+    """What one user holds on one GPU, in bytes."""
+
+    name: str
+    memory: int
+    growth: int
+    """In the last minute; 0 where it is not known."""
+
+
+def observe(snapshot: Snapshot, history: HistoryView, limits: Limits) -> Iterator[Observation]:
+    """Apply every rule to a snapshot."""
+    yield from data_stale(snapshot, history, limits)
+    yield from gpu_health(snapshot, history, limits)
+    yield from memory_near_limit(snapshot, history, limits)
+
+
+def memory_near_limit(snapshot: Snapshot, history: HistoryView, limits: Limits) -> Iterator[Observation]:
+    """Judge how much memory each GPU has left for programs.
+
+    That is free over total less reserved. Where the driver does not say what is reserved, it is free over total.
+    """
+    people: dict[int, Process] | None = None
+    for gpu in snapshot.gpus:
+        room = _room(gpu.memory)
+        if room is None or gpu.health is not Health.OK:
+            continue
+        free, usable = room
+        percent = 100.0 * free / usable
+        empty = _is_empty(gpu)
+        level = None if empty else _severity(percent, limits, 0.0)
+        keeps = None if empty else _severity(percent, limits, limits.clear_margin)
+        seen = Observation(
+            rule=MEMORY,
+            gpu=gpu.key,
+            index=gpu.index,
+            level=level,
+            keeps=keeps,
+            raise_after=limits.samples,
+            clear_after=limits.samples,
+            stamp=gpu.sampled,
+            title=_memory_title(gpu.index, free, usable, percent, level),
+            value=free,
+            least_is_worst=True,
+        )
+        if keeps is not None:
+            # Who is only worked out where somebody may read it: most GPUs have room most of the time.
+            people = people if people is not None else {one.pid: one for one in snapshot.processes}
+            evidence = _memory_evidence(gpu, people, history)
+            seen = msgspec.structs.replace(seen, evidence=evidence, pids=_largest(gpu))
+        yield seen
+
+
+def gpu_health(snapshot: Snapshot, _history: HistoryView, limits: Limits) -> Iterator[Observation]:
+    """Judge each GPU's health. Trouble counts at its first sample; well again needs several."""
+    for gpu in snapshot.gpus:
+        fine = gpu.health is Health.OK
+        level = None if fine else Severity.CRITICAL if gpu.health in _CRITICAL_HEALTH else Severity.WARNING
+        yield Observation(
+            rule=HEALTH,
+            gpu=gpu.key,
+            index=gpu.index,
+            level=level,
+            keeps=level,
+            clear_after=limits.samples,
+            # A GPU in trouble has no new samples to tell apart: there, each look counts.
+            stamp=gpu.sampled if fine else None,
+            title=f"GPU {gpu.index} answers again" if fine else f"GPU {gpu.index} {gpu.health.value}",
+            evidence=gpu.words,
+        )
+
+
+def data_stale(snapshot: Snapshot, history: HistoryView, limits: Limits) -> Iterator[Observation]:
+    """Judge whether the stream is alive: its state, and the age of its newest data.
+
+    A GPU in trouble is left out of the age, for it has an alert of its own.
+    """
+    if snapshot.state is SourceState.OK:
+        stamps = [gpu.sampled for gpu in snapshot.gpus if gpu.health is Health.OK and gpu.sampled]
+        age = max(0.0, snapshot.monotonic - max(stamps)) if stamps else 0.0
+        stale = age > limits.stale_intervals * snapshot.interval
+        title = f"no new data for {units.long_duration(age)}" if stale else "data again"
+    else:
+        age = snapshot.taken - snapshot.since if snapshot.since else history.watched
+        stale = snapshot.state is not SourceState.STARTING or age > limits.starting_grace
+        title = f"{snapshot.state.value} for {units.long_duration(age)}"
+        title = snapshot.state.value if age < 1 else title
+    level = Severity.CRITICAL if stale else None
+    yield Observation(rule=STALE, level=level, keeps=level, title=title, evidence=snapshot.words, value=age)
+
+
+def holders(gpu: Gpu, people: dict[int, Process], history: HistoryView) -> list[Holder]:
+    """Give who holds a GPU's memory, the most first: users, nameless processes, and what nobody is listed for."""
+    memory: defaultdict[str, int] = defaultdict(int)
+    growth: defaultdict[str, int] = defaultdict(int)
+    for one in gpu.holdings:
+        name = _holder_name(one.pid, people.get(one.pid))
+        memory[name] += int(number(one.memory) or 0)
+        growth[name] += history.growth(gpu.key, one.pid, one.start) or 0
+    found = [Holder(name, size, growth[name]) for name, size in memory.items() if size]
+    if known(gpu.unattributed) and gpu.unattributed >= _GROWN:
+        found.append(Holder("unattributed", int(gpu.unattributed), 0))
+    return sorted(found, key=lambda holder: -holder.memory)
+
+
+def _room(memory: Memory) -> tuple[float, float] | None:
+    """Give (bytes free, bytes that programs can have), or None where it cannot be judged."""
+    free, total, reserved = number(memory.free), number(memory.total), number(memory.reserved)
+    if free is None or total is None:
+        return None
+    usable = total - (reserved or 0.0)
+    return (free, usable) if usable > 0 else None
+
+
+def _is_empty(gpu: Gpu) -> bool:
+    """Say whether no program holds this GPU: then its figures are nobody's doing, or another device's."""
+    return not gpu.holdings and not gpu.holdings_note and (gpu.memory.unified or gpu.memory.used == 0)
+
+
+def _severity(percent: float, limits: Limits, margin: float) -> Severity | None:
+    if percent < limits.memory_critical + margin:
+        return Severity.CRITICAL
+    if percent < limits.memory_warning + margin:
+        return Severity.WARNING
+    return None
+
+
+def _memory_title(index: int, free: float, usable: float, percent: float, level: Severity | None) -> str:
+    word = " full" if percent < _FULL else " near limit" if level else ""
+    return f"GPU {index}{word}: {units.gib(free)} GiB of {units.gib(usable)} free"
+
+
+def _memory_evidence(gpu: Gpu, people: dict[int, Process], history: HistoryView) -> str:
+    found = holders(gpu, people, history)
+    parts = [
+        f"{one.name} holds {units.gib(one.memory)} GiB" if place == 0 else f"{one.name} {units.gib(one.memory)}"
+        for place, one in enumerate(found[:_NAMED])
+    ]
+    grower = max(found, key=lambda holder: holder.growth, default=None)
+    if grower is not None and grower.growth >= _GROWN:
+        parts.append(f"{grower.name} grew {units.gib(grower.growth)} GiB in the last minute")
+    if gpu.memory.unified:
+        parts.append("memory is shared with the whole machine")
+    return " · ".join(parts)
+
+
+def _holder_name(pid: int, process: Process | None) -> str:
+    if process is None:
+        return f"pid {pid}"
+    if process.user:
+        return process.user
+    return f"pid {pid}" if process.presence is Presence.SEEN else f"pid {pid} ({process.presence.value})"
+
+
+def _largest(gpu: Gpu) -> tuple[int, ...]:
+    sizes: defaultdict[int, float] = defaultdict(float)
+    for one in gpu.holdings:
+        sizes[one.pid] += number(one.memory) or 0.0
+    return tuple(sorted(sizes, key=lambda pid: (-sizes[pid], pid)))
+
+
+def worse(one: float | None, other: float | None, observation: Observation) -> float | None:
+    """Give the worse of two values of an observation's rule; None is no value."""
+    values: Iterable[float] = [value for value in (one, other) if value is not None]
+    return (min if observation.least_is_worst else max)(values, default=None)

@@ -1,0 +1,301 @@
+"""A simulated lab machine: eight H100s, nine people, and one of each trouble that a shared machine has.
+
+The script, in seconds of every two minutes:
+
+    always    ada has the most memory, on four GPUs; eve's kernel holds 40 GiB on GPU 3 and does nothing; a forgotten
+              run of the viewer's own sits on GPU 4; 6 GiB on GPU 2 belong to nobody; GPU 6 is power capped
+       0-80   a notebook fills GPU 1 until 0.1 GiB is free; at 80 it lets go of memory, from 100 on it takes it back
+      20-60   GPU 5 is lost
+      96      hal's trials on GPU 4 last this long each; one ends every 12 s
+
+What is seen at a moment depends on the seed and that moment alone, so a picture of the demo can be made twice.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from math import cos, floor, pi
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from gpuwatch import text
+from gpuwatch.model import Gpu, Health, Holding, Memory, Presence, Process, Reason, Snapshot
+from gpuwatch.sources import demo_cast as cast
+from gpuwatch.units import GIB, MIB
+
+GPUS: Final = 8
+CYCLE: Final = 120.0
+TOTAL: Final = 81559 * MIB
+RESERVED: Final = 558 * MIB
+"""Both as NVML shows them for an H100 80GB HBM3."""
+
+FILLING_GPU: Final = 1
+UNATTRIBUTED_GPU: Final = 2
+LOST_GPU: Final = 5
+CAPPED_GPU: Final = 6
+FREE_GPU: Final = 7
+LOST_FROM: Final = 20.0
+LOST_UNTIL: Final = 60.0
+
+_UPTIME: Final = 20 * cast.DAY
+_TICKS: Final = 100
+_SLOW: Final = 10.0
+_CALLS: Final = 5
+"""NVML calls a GPU that a real sampler makes in a second."""
+
+
+class DemoSource:
+    """A `Source` of the simulated machine; `begin` is the moment of the script, in seconds, that it starts with."""
+
+    def __init__(
+        self,
+        seed: int = 1,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        interval: float = 1.0,
+        begin: float = 0.0,
+    ) -> None:
+        self._seed = seed
+        self._clock = clock
+        self._interval = interval
+        self._due = clock()
+        self._zero = self._due - begin
+        self._wall_zero = wall() - begin
+        self._sequence = 0
+        self._closed = threading.Event()
+
+    def next(self, timeout: float) -> Snapshot | None:
+        """Wait up to `timeout` seconds for the next snapshot; None where none is due yet, or after `close`."""
+        ahead = self._due - self._clock()
+        if ahead > 0:
+            self._closed.wait(min(ahead, timeout))
+        now = self._clock()
+        if self._closed.is_set() or now < self._due:
+            return None
+        # On the beat, unless more than one was missed.
+        self._due = max(self._due + self._interval, now)
+        snapshot = msgspec.structs.replace(self.at(now - self._zero), sequence=self._sequence)
+        self._sequence += 1
+        return snapshot
+
+    def set_interval(self, seconds: float) -> None:
+        """Give a snapshot every so many seconds from now on."""
+        self._interval = seconds
+        self._due = min(self._due, self._clock() + seconds)
+
+    def poke(self) -> None:
+        """Let the next snapshot be due at once."""
+        self._due = self._clock()
+
+    def close(self) -> None:
+        """End the demo; a waiting `next` returns."""
+        self._closed.set()
+
+    def at(self, t: float) -> Snapshot:
+        """Give what is seen at `t` seconds of the script; negative is before the demo began."""
+        scene = _Scene(self._seed, t, zero=self._zero, wall_zero=self._wall_zero)
+        gpus = tuple(scene.gpu(index) for index in range(GPUS))
+        listed = {one.pid for gpu in gpus for one in gpu.holdings}
+        processes = (scene.process(actor, age) for actor, age in scene.actors if actor.pid in listed)
+        return Snapshot(
+            host="lab-gpu-03",
+            taken=self._wall_zero + t,
+            monotonic=self._zero + t,
+            interval=self._interval,
+            viewer=cast.VIEWER_UID,
+            driver="580.95.05",
+            cuda="13.0",
+            since=self._wall_zero,
+            demo=True,
+            nvml_calls=max(0, int(t)) * GPUS * _CALLS,
+            gpus=gpus,
+            processes=tuple(sorted(processes, key=lambda one: one.pid)),
+        )
+
+
+class _Scene:
+    """One moment of the script."""
+
+    def __init__(self, seed: int, t: float, *, zero: float, wall_zero: float) -> None:
+        self._seed = seed
+        self._t = t
+        self._zero = zero
+        self._wall_zero = wall_zero
+        self._lost = LOST_FROM <= t % CYCLE < LOST_UNTIL
+        self.actors = [(actor, actor.age + t) for actor in cast.ACTORS]
+        self.actors += [cast.trial(slot, t) for slot in range(cast.TRIALS)]
+        """Who is there, and for how many seconds."""
+
+    def gpu(self, index: int) -> Gpu:
+        plain = Gpu(
+            index=index,
+            uuid=f"GPU-{crc32(b'demo%d' % index):08x}-5a1d-4c0e-9f3b-{index:012x}",
+            name="NVIDIA H100 80GB HBM3",
+            bus_id=f"00000000:{(0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF)[index]:02X}:00.0",
+            fan=Reason.UNSUPPORTED,
+            persistence=True,
+            compute_mode="default",
+            display_active=False,
+            mig=False,
+        )
+        return self._lost_gpu(plain) if index == LOST_GPU and self._lost else self._live_gpu(plain)
+
+    def _lost_gpu(self, plain: Gpu) -> Gpu:
+        fell = floor(self._t / CYCLE) * CYCLE + LOST_FROM
+        return msgspec.structs.replace(
+            plain,
+            health=Health.LOST,
+            words="fell off the bus: nvmlDeviceGetUtilizationRates answered NVML_ERROR_GPU_IS_LOST",
+            since=self._wall_zero + fell,
+            sampled=self._zero + fell,
+            slow_sampled=self._zero + fell,
+            memory=Memory(total=TOTAL),
+            holdings_note="the GPU does not answer",
+        )
+
+    def _live_gpu(self, plain: Gpu) -> Gpu:
+        index, t = plain.index, self._t
+        holdings = self._holdings(index)
+        unattributed = 6 * GIB if index == UNATTRIBUTED_GPU else 4 * MIB
+        used = sum(int(one.memory) for one in holdings if not isinstance(one.memory, Reason)) + unattributed
+        utilization = self._utilization(index, t)
+        heat = sum(self._utilization(index, t - back) for back in (0, 4, 8, 12)) / 4
+        power = self._power(index, heat)
+        temperature = round(
+            29 + 0.38 * heat + 2 * self._noise("heat", index, t / 20) + (15 if index == FILLING_GPU else 0)
+        )
+        return msgspec.structs.replace(
+            plain,
+            sampled=self._zero + t,
+            slow_sampled=self._zero + floor(t / _SLOW) * _SLOW,
+            memory=Memory(total=TOTAL, used=used, free=TOTAL - RESERVED - used, reserved=RESERVED),
+            utilization=utilization,
+            memory_utilization=round(utilization * 0.42),
+            encoder=0,
+            decoder=0,
+            temperature=min(temperature, 86),
+            slowdown_temperature=87,
+            power=round(power, 1),
+            power_limit=700.0,
+            sm_clock=1980 if power < 690 else 1755,
+            memory_clock=2619,
+            pstate=0,
+            throttle=("power cap",) if power >= 690 else (),
+            ecc_uncorrected=0,
+            holdings=holdings,
+            unattributed=unattributed,
+        )
+
+    def process(self, actor: cast.Actor, age: float) -> Process:
+        if actor.presence is not Presence.SEEN:
+            return Process(pid=actor.pid, presence=actor.presence)
+        sm = self._load(actor, self._t)
+        return Process(
+            pid=actor.pid,
+            start=self._start(actor, age),
+            uid=cast.UIDS.get(actor.user, cast.VIEWER_UID),
+            user=actor.user,
+            name=text.clean(actor.name),
+            command=text.command_line(actor.argv),
+            state="running" if sm else "sleeping",
+            ppid=actor.ppid,
+            parent=actor.parent,
+            terminal=actor.terminal,
+            cpu=round(max(0.0, actor.cpu * (0.9 + 0.1 * self._noise("cpu", actor.pid, self._t))), 1) if sm else 0.0,
+            rss=round(actor.rss * GIB),
+            started=self._wall_zero + self._t - age,
+        )
+
+    def _holdings(self, index: int) -> tuple[Holding, ...]:
+        loads = self._loads(index, self._t)
+        found = []
+        for actor, age in self.actors:
+            for gpu, gib in actor.holds:
+                if gpu != index:
+                    continue
+                gone = actor.presence is not Presence.SEEN
+                held = Holding(
+                    pid=actor.pid,
+                    start=self._start(actor, age),
+                    memory=self._size(actor, gib),
+                    sm=Reason.NO_SAMPLE if gone else round(loads[actor.pid]),
+                )
+                found.append(held)
+        return tuple(found)
+
+    def _size(self, actor: cast.Actor, gib: float) -> int:
+        if actor.pid == cast.GROWING_PID:
+            return _filling(self._t % CYCLE)
+        if actor.breathes:
+            gib += 0.1 * self._noise("memory", actor.pid, self._t / 30)
+        return _pages(gib)
+
+    def _start(self, actor: cast.Actor, age: float) -> int:
+        return round((_UPTIME + self._t - age) * _TICKS) if actor.presence is Presence.SEEN else 0
+
+    def _utilization(self, index: int, t: float) -> int:
+        return min(100, round(sum(self._loads(index, t).values())))
+
+    def _loads(self, index: int, t: float) -> defaultdict[int, float]:
+        """Give percent by pid for one GPU; together they cannot have more than all of its time."""
+        loads: defaultdict[int, float] = defaultdict(float)
+        for actor, _ in self.actors:
+            # A process drives the first of its GPUs, and all of them where it has no other reason to be on two.
+            on = [
+                gpu
+                for gpu, gib in actor.holds
+                if gib >= 1.0 or actor.pid == cast.GROWING_PID or gpu == actor.holds[0][0]
+            ]
+            if index in on:
+                loads[actor.pid] = self._load(actor, t)
+        over = sum(loads.values()) / 100
+        return defaultdict(float, {pid: load / over for pid, load in loads.items()}) if over > 1 else loads
+
+    def _load(self, actor: cast.Actor, t: float) -> float:
+        load = actor.load
+        if load.high == 0:
+            return 0.0
+        # The ranks of one job work in step; everybody else has a beat of their own.
+        beat = actor.ppid if actor.parent == "torchrun" else actor.pid
+        place = (t / load.period + beat * 0.618) % 1
+        level = load.low
+        if place < load.share:
+            level = load.low + (load.high - load.low) * (place / load.share) ** 0.4 if load.ramp else load.high
+        if level == 0:
+            return 0.0
+        return min(100.0, max(1.0, level + load.wobble * self._noise("sm", actor.pid, t / 2)))
+
+    def _power(self, index: int, heat: float) -> float:
+        watts = 71 + 5.4 * heat + 6 * self._noise("power", index, self._t / 3)
+        if index == CAPPED_GPU:
+            return 699.0 + 0.9 * self._noise("power", index, self._t)
+        return min(watts, 680.0)
+
+    def _noise(self, what: str, who: int, x: float) -> float:
+        """Give a smooth value in [-1, 1] that depends on the seed, the names and `x` alone."""
+        knot = floor(x)
+        mix = (1 - cos(pi * (x - knot))) / 2
+        return (1 - mix) * self._knot(what, who, knot) + mix * self._knot(what, who, knot + 1)
+
+    def _knot(self, what: str, who: int, knot: int) -> float:
+        return crc32(f"{self._seed}:{what}:{who}:{knot}".encode()) / 2**31 - 1
+
+
+def _filling(second: float) -> int:
+    """Give the bytes of the notebook that fills GPU 1, by the second of the cycle."""
+    if second < 80:
+        return _pages(10.7 + 3.45 * second / 80)
+    if second < 100:
+        return _pages(2.3)
+    return _pages(2.3 + 8.4 * (second - 100) / 20)
+
+
+def _pages(gib: float) -> int:
+    """Give GiB in bytes, in whole pages of 2 MiB, as the driver hands memory out."""
+    return round(gib * GIB / (2 * MIB)) * 2 * MIB

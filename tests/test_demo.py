@@ -1,0 +1,281 @@
+"""The simulated machine: it can be drawn twice alike, its sums are right, and each trouble is there."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwatch.alerts.engine import Engine
+from gpuwatch.history import History
+from gpuwatch.model import Gpu, Health, Presence, Process, Reason, Snapshot, decode, encode, known
+from gpuwatch.sources.demo import (
+    CAPPED_GPU,
+    CYCLE,
+    FILLING_GPU,
+    FREE_GPU,
+    LOST_GPU,
+    UNATTRIBUTED_GPU,
+    DemoSource,
+)
+from gpuwatch.sources.demo_cast import ACTORS, GONE_PID, HOSTILE_PID, IDLE_PID, SECRET_PID, STRAY_PID, VIEWER_UID
+from gpuwatch.units import GIB
+
+MOMENTS = (0.0, 10.0, 40.0, 75.0, 90.0, 118.0)
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return self.now + 1_700_000_000.0
+
+
+def source(seed: int = 1, begin: float = 0.0) -> DemoSource:
+    clock = Clock()
+    return DemoSource(seed, clock=clock, wall=clock.wall, begin=begin)
+
+
+def played(seconds: int, seed: int = 1) -> Iterator[Snapshot]:
+    clock = Clock()
+    demo = DemoSource(seed, clock=clock, wall=clock.wall)
+    for _ in range(seconds):
+        shown = demo.next(0.0)
+        assert shown is not None
+        yield shown
+        clock.now += 1.0
+
+
+def numbers(gpu: Gpu) -> tuple[int, int, int, int, int, int]:
+    parts = (gpu.memory.total, gpu.memory.used, gpu.memory.free, gpu.memory.reserved, gpu.unattributed)
+    held = sum(int(one.memory) for one in gpu.holdings if known(one.memory))
+    total, used, free, reserved, unattributed = (int(part) for part in parts if known(part))
+    return total, used, free, reserved, unattributed, held
+
+
+def find(shown: Snapshot, pid: int) -> Process:
+    (one,) = [one for one in shown.processes if one.pid == pid]
+    return one
+
+
+# The same twice
+
+
+def test_the_same_seed_and_clock_give_the_same_bytes() -> None:
+    assert [encode(one) for one in played(130)] == [encode(one) for one in played(130)]
+
+
+def test_another_seed_gives_another_machine() -> None:
+    assert source(1).at(10) != source(2).at(10)
+
+
+def test_a_moment_does_not_depend_on_what_was_asked_before() -> None:
+    jumper = source()
+    jumper.at(5000)
+    jumper.at(-30)
+    assert jumper.at(33.3) == source().at(33.3)
+
+
+def test_the_script_may_begin_anywhere() -> None:
+    demo = source(begin=40.0)
+    shown = demo.next(0.0)
+    assert shown is not None
+    assert shown.monotonic == 1000.0
+    assert shown.gpus[LOST_GPU].health is Health.LOST
+
+
+# As true as a real one
+
+
+@settings(max_examples=60)
+@given(st.floats(-300, 100_000), st.integers(0, 5))
+def test_numbers_are_consistent_at_any_moment(t: float, seed: int) -> None:
+    shown = source(seed).at(t)
+    assert decode(encode(shown)) == shown
+    for gpu in shown.gpus:
+        if gpu.health is not Health.OK:
+            continue
+        total, used, free, reserved, unattributed, held = numbers(gpu)
+        assert total == used + free + reserved
+        assert used == held + unattributed
+        assert free > 0
+        for percent in (gpu.utilization, *(one.sm for one in gpu.holdings)):
+            assert percent is Reason.NO_SAMPLE or 0 <= int(percent) <= 100
+        busiest = max((int(one.sm) for one in gpu.holdings if known(one.sm)), default=0)
+        assert known(gpu.utilization)
+        assert gpu.utilization >= busiest - 1
+        assert known(gpu.power)
+        assert 60 <= gpu.power <= 700
+        assert known(gpu.temperature)
+        assert 20 <= gpu.temperature < 87
+
+
+@pytest.mark.parametrize("t", MOMENTS)
+def test_everything_that_is_held_is_held_by_a_listed_process(t: float) -> None:
+    shown = source().at(t)
+    listed = {one.key for one in shown.processes}
+    assert len(listed) == len(shown.processes)
+    assert {(one.pid, one.start) for gpu in shown.gpus for one in gpu.holdings} == listed
+
+
+@pytest.mark.parametrize("t", MOMENTS)
+def test_every_text_is_printable(t: float) -> None:
+    shown = source().at(t)
+    texts = [text for one in shown.processes for text in (one.user, one.name, one.command, one.parent, one.terminal)]
+    texts += [text for gpu in shown.gpus for text in (gpu.name, gpu.words, gpu.uuid, gpu.bus_id, gpu.holdings_note)]
+    assert all(text.isprintable() for text in texts)
+
+
+def test_it_is_the_size_of_a_busy_lab_machine() -> None:
+    shown = source().at(5)
+    assert shown.demo
+    assert shown.viewer == VIEWER_UID
+    assert len(shown.gpus) == 8
+    assert len({gpu.uuid for gpu in shown.gpus}) == 8
+    assert 40 <= len(shown.processes) <= 44
+    assert len({one.user for one in shown.processes if one.user}) == 9
+    assert len({actor.pid for actor in ACTORS}) == len(ACTORS)
+
+
+def test_processes_come_and_go() -> None:
+    before, after = (Counter(one.pid for one in source().at(t).processes) for t in (0, 97))
+    assert len(before - after) == len(after - before) == 8
+
+
+# The troubles
+
+
+def test_one_user_has_more_than_anybody_and_is_on_four_gpus() -> None:
+    shown = source().at(5)
+    users = {one.pid: one.user for one in shown.processes}
+    sums: defaultdict[str, int] = defaultdict(int)
+    for gpu in shown.gpus:
+        for one in gpu.holdings:
+            sums[users[one.pid]] += int(one.memory) if known(one.memory) else 0
+    assert max(sums, key=lambda user: sums[user]) == "ada"
+    assert sum(any(users[one.pid] == "ada" for one in gpu.holdings) for gpu in shown.gpus) == 4
+
+
+def test_some_process_is_on_several_gpus() -> None:
+    held = Counter(one.pid for gpu in source().at(5).gpus for one in gpu.holdings)
+    assert sum(count > 1 for count in held.values()) >= 4
+
+
+def test_somebody_holds_forty_gib_and_does_nothing() -> None:
+    for shown in played(130):
+        (idle,) = [one for gpu in shown.gpus for one in gpu.holdings if one.pid == IDLE_PID]
+        assert (idle.memory, idle.sm) == (40 * GIB, 0)
+
+
+def test_the_viewer_has_a_stray_and_a_run_of_their_own() -> None:
+    shown = source().at(5)
+    stray = find(shown, STRAY_PID)
+    assert (stray.uid, stray.ppid, stray.terminal, stray.state) == (VIEWER_UID, 1, "", "sleeping")
+    assert sum(one.uid == VIEWER_UID for one in shown.processes) == 2
+
+
+def test_memory_that_belongs_to_nobody_a_free_gpu_and_a_capped_one() -> None:
+    gpus = source().at(5).gpus
+    assert gpus[UNATTRIBUTED_GPU].unattributed == 6 * GIB
+    assert gpus[FREE_GPU].holdings == ()
+    assert gpus[FREE_GPU].utilization == 0
+    assert gpus[CAPPED_GPU].throttle == ("power cap",)
+
+
+def test_a_hostile_command_a_secret_and_a_process_that_is_gone() -> None:
+    shown = source().at(5)
+    hostile = find(shown, HOSTILE_PID).command
+    assert "PWNED" in hostile
+    assert "[@click=app.quit]" in hostile
+    assert hostile.isprintable()
+    secret = find(shown, SECRET_PID).command
+    assert "--hf-token ***" in secret
+    assert "hf_" not in secret
+    assert find(shown, GONE_PID).presence is Presence.GONE
+
+
+def test_within_two_minutes_every_alert_comes_and_goes() -> None:
+    history, engine = History(), Engine()
+    told: list[tuple[int, str]] = []
+    for second, shown in enumerate(played(130)):
+        view = history.add(shown, shown.monotonic)
+        changes = engine.update(shown, view, shown.monotonic, shown.taken)
+        told += [(second, f"{alert.severity.name} {alert.rule} {alert.index}") for alert in changes.raised]
+        told += [(second, f"cleared {alert.rule} {alert.index}") for alert in changes.cleared]
+    assert told == [
+        (2, f"CRITICAL memory near limit {FILLING_GPU}"),
+        (20, f"CRITICAL gpu health {LOST_GPU}"),
+        (62, f"cleared gpu health {LOST_GPU}"),
+        (82, f"cleared memory near limit {FILLING_GPU}"),
+        (112, f"WARNING memory near limit {FILLING_GPU}"),
+        (122, f"CRITICAL memory near limit {FILLING_GPU}"),
+    ]
+
+
+def test_a_lost_gpu_has_no_figures_and_says_since_when() -> None:
+    shown = source().at(CYCLE + 40)
+    lost = shown.gpus[LOST_GPU]
+    assert (lost.utilization, lost.temperature, lost.memory.used) == (Reason.NO_SAMPLE,) * 3
+    assert shown.taken - lost.since == pytest.approx(20)
+    assert shown.monotonic - lost.sampled == pytest.approx(20)
+    assert lost.words
+
+
+# As a source
+
+
+def test_the_next_is_due_after_the_interval() -> None:
+    clock = Clock()
+    demo = DemoSource(clock=clock, wall=clock.wall)
+    first = demo.next(0.0)
+    assert demo.next(0.0) is None
+    clock.now += 1.0
+    second = demo.next(0.0)
+    assert first is not None
+    assert second is not None
+    assert (first.sequence, second.sequence) == (0, 1)
+    assert second.monotonic - first.monotonic == 1.0
+
+
+def test_it_keeps_its_beat_and_skips_what_was_missed() -> None:
+    clock = Clock()
+    demo = DemoSource(clock=clock, wall=clock.wall)
+    assert demo.next(0.0)
+    clock.now += 1.25
+    assert demo.next(0.0)
+    clock.now += 0.75
+    assert demo.next(0.0)
+    clock.now += 30.0
+    assert demo.next(0.0)
+    clock.now += 0.5
+    assert demo.next(0.0) is not None
+    assert demo.next(0.0) is None
+
+
+def test_it_can_be_asked_at_once_and_more_often() -> None:
+    clock = Clock()
+    demo = DemoSource(clock=clock, wall=clock.wall)
+    assert demo.next(0.0)
+    demo.poke()
+    assert demo.next(0.0)
+    demo.set_interval(0.25)
+    clock.now += 0.25
+    shown = demo.next(0.0)
+    assert shown is not None
+    assert shown.interval == 0.25
+
+
+def test_a_closed_demo_gives_nothing_and_waits_for_nothing() -> None:
+    demo = DemoSource()
+    assert demo.next(0.0)
+    demo.close()
+    assert demo.next(60.0) is None
