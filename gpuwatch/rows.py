@@ -104,7 +104,7 @@ SORTS: dict[str, tuple[str, SortKey]] = {
     "age": ("age", _number(lambda row: -row.process.started if row.process.started is not None else None)),
     "command": ("command", _text(lambda row: row.command)),
 }
-"""Columns by which rows can be sorted: id → (words, key). Numbers sort the greatest first, text from A; missing last."""
+"""Columns to sort by: id → (words, key). Numbers sort the greatest first, text from A, what is missing last."""
 
 
 def sort(unsorted: Iterable[Row], by: str, *, reverse: bool = False) -> list[Row]:

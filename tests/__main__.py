@@ -35,7 +35,9 @@ def wheel_starts() -> None:
         (wheel,) = folder.glob("*.whl")
         venv.create(folder / "venv", with_pip=True)
         pip = folder / "venv" / "bin" / "pip"
-        step("install the wheel", pip, "install", "--quiet", "--disable-pip-version-check", "-c", LOCK, wheel, cwd=folder)
+        step(
+            "install the wheel", pip, "install", "--quiet", "--disable-pip-version-check", "-c", LOCK, wheel, cwd=folder
+        )
         gpuwatch = folder / "venv" / "bin" / "gpuwatch"
         step("start it", gpuwatch, "--version", cwd=folder)
         step("start its demo", gpuwatch, "--demo", "--once", cwd=folder)

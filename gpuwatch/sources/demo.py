@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import cos, floor, pi
 from typing import Final
 from zlib import crc32
@@ -50,7 +50,7 @@ _CALLS: Final = 5
 
 
 class DemoSource:
-    """A `Source` of the simulated machine; `begin` is the moment of the script, in seconds, that it starts with."""
+    """A `Source` of the simulated machine; it starts `begin` seconds into its script; `only` these GPUs."""
 
     def __init__(
         self,
@@ -60,8 +60,10 @@ class DemoSource:
         wall: Callable[[], float] = time.time,
         interval: float = 1.0,
         begin: float = 0.0,
+        only: Sequence[int] = (),
     ) -> None:
         self._seed = seed
+        self._only = tuple(only) or tuple(range(GPUS))
         self._clock = clock
         self._interval = interval
         self._due = clock()
@@ -100,7 +102,7 @@ class DemoSource:
     def at(self, t: float) -> Snapshot:
         """Give what is seen at `t` seconds of the script; negative is before the demo began."""
         scene = _Scene(self._seed, t, zero=self._zero, wall_zero=self._wall_zero)
-        gpus = tuple(scene.gpu(index) for index in range(GPUS))
+        gpus = tuple(scene.gpu(index) for index in self._only)
         listed = {one.pid for gpu in gpus for one in gpu.holdings}
         processes = (scene.process(actor, age) for actor, age in scene.actors if actor.pid in listed)
         return Snapshot(

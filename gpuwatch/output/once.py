@@ -1,0 +1,56 @@
+"""`gpuwatch --once`: one snapshot, as a table or as JSON, and out."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from time import localtime, strftime
+
+from gpuwatch.errors import GpuwatchError, UnavailableError, UsageError
+from gpuwatch.model import Snapshot, SourceState, encode
+from gpuwatch.output.table import table
+from gpuwatch.sources import Source
+
+_PLAIN = str.maketrans("·—°…≥", "--'~>")
+
+_PATIENCE = 30.0
+"""Seconds: longer than the sampler is given to start, so that the words are about the driver and not about us."""
+
+
+def once(source: Source, *, as_json: bool, ascii_only: bool = False) -> int:
+    """Print the first snapshot that says something; raises UnavailableError (exit 3) where there is nothing to see."""
+    snapshot = _first(source)
+    if as_json:
+        print(encode(snapshot).decode())
+    elif snapshot.gpus:
+        terminal = sys.stdout.isatty()
+        width = shutil.get_terminal_size((160, 50)).columns if terminal else None
+        clock = strftime("%Y-%m-%d %H:%M:%S", localtime(snapshot.taken))
+        lines = table(snapshot, clock=clock, width=width)
+        ascii_only = ascii_only or "utf" not in (sys.stdout.encoding or "").lower()
+        print("\n".join(_ascii(line) if ascii_only else line for line in lines))
+    sys.stdout.flush()
+    error = _error(snapshot)
+    if error is not None:
+        raise error
+    return 0
+
+
+def _first(source: Source) -> Snapshot:
+    waited = 0.0
+    while waited < _PATIENCE:
+        snapshot = source.next(timeout=1.0)
+        if snapshot is not None and snapshot.state is not SourceState.STARTING:
+            return snapshot
+        waited += 1.0
+    raise UnavailableError(f"the driver has not answered for {_PATIENCE:.0f} s")
+
+
+def _error(snapshot: Snapshot) -> GpuwatchError | None:
+    if snapshot.state is SourceState.OK:
+        return None
+    return (UsageError if snapshot.state is SourceState.ENDED else UnavailableError)(snapshot.words)
+
+
+def _ascii(line: str) -> str:
+    return line.translate(_PLAIN).encode("ascii", "replace").decode()

@@ -1,0 +1,132 @@
+"""One snapshot as lines of text: a row a GPU, then a row a holding. Units stand once, in the headers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from gpuwatch.model import Gpu, Health, Reading, Snapshot, known
+from gpuwatch.rows import Row, rows, sort
+from gpuwatch.text import fit
+from gpuwatch.units import UNKNOWN, duration, gib
+
+T = TypeVar("T")
+
+_GAP = "  "
+_WIDEST_USER = 24
+
+
+@dataclass(frozen=True)
+class Column(Generic[T]):
+    """One column: its header, what stands in it, and on which side it is aligned."""
+
+    header: str
+    cell: Callable[[T], str]
+    right: bool = True
+
+
+def table(snapshot: Snapshot, *, clock: str, width: int | None = None) -> list[str]:
+    """Draw a snapshot; `width` is where lines are cut (cells), None for nowhere."""
+    people = len({process.uid for process in snapshot.processes if process.uid is not None})
+    head = [
+        snapshot.host,
+        _count(len(snapshot.gpus), "GPU"),
+        _count(len(snapshot.processes), "process", "processes"),
+        _count(people, "person", "people"),
+        f"driver {snapshot.driver}" if snapshot.driver else "",
+        f"CUDA {snapshot.cuda}" if snapshot.cuda else "",
+        clock,
+    ]
+    lines = [" · ".join(word for word in head if word), ""]
+    lines += _draw(GPU_COLUMNS, snapshot.gpus)
+    holdings = sort(rows(snapshot), "memory")
+    holdings.sort(key=lambda row: row.gpu.index)
+    if holdings:
+        age = Column("age", lambda row: _age(row, snapshot.taken))
+        lines += ["", *_draw((*ROW_COLUMNS[:-1], age, ROW_COLUMNS[-1]), holdings)]
+    else:
+        lines += ["", "no process holds a GPU"]
+    notes = [f"GPU {gpu.index}: {gpu.holdings_note}" for gpu in snapshot.gpus if gpu.holdings_note]
+    lines += ["", *notes] if notes else []
+    return [line.rstrip() if width is None else fit(line, width).rstrip() for line in lines]
+
+
+def _draw(columns: Sequence[Column[T]], items: Sequence[T]) -> list[str]:
+    cells = [[column.header for column in columns], *([column.cell(item) for column in columns] for item in items)]
+    widths = [max(_cells(row[at]) for row in cells) for at in range(len(columns))]
+    sides = [column.right for column in columns]
+    return [_GAP.join(map(_align, row, widths, sides)) for row in cells]
+
+
+def _align(text: str, width: int, right: bool) -> str:
+    padding = " " * (width - _cells(text))
+    return padding + text if right else text + padding
+
+
+def _cells(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def reading(value: Reading, form: str = ".0f") -> str:
+    """Print a reading, or the dash where there is a reason instead."""
+    return format(value, form) if known(value) else UNKNOWN
+
+
+def memory(value: Reading) -> str:
+    """Print bytes as GiB, or the dash."""
+    return gib(value) if known(value) else UNKNOWN
+
+
+def state(gpu: Gpu) -> str:
+    """Say in words what is not well with a GPU; empty when all is."""
+    if gpu.health is not Health.OK:
+        return f"{gpu.health.value}: {gpu.words}" if gpu.words else gpu.health.value
+    words = list(gpu.throttle) if isinstance(gpu.throttle, tuple) else []
+    if gpu.memory.unified:
+        words.append("unified memory: the machine's, not the GPU's own")
+    return ", ".join(words)
+
+
+def _power(gpu: Gpu) -> str:
+    return f"{reading(gpu.power)}/{reading(gpu.power_limit)}" if known(gpu.power) else UNKNOWN
+
+
+def _share(row: Row) -> str:
+    return UNKNOWN if row.share is None else f"{row.share:.0f}"
+
+
+def _age(row: Row, now: float) -> str:
+    return UNKNOWN if row.process.started is None else duration(now - row.process.started)
+
+
+GPU_COLUMNS: tuple[Column[Gpu], ...] = (
+    Column("GPU", lambda gpu: str(gpu.index)),
+    Column("name", lambda gpu: gpu.name.removeprefix("NVIDIA ") or UNKNOWN, right=False),
+    Column("used GiB", lambda gpu: memory(gpu.memory.used)),
+    Column("free", lambda gpu: memory(gpu.memory.free)),
+    Column("total", lambda gpu: memory(gpu.memory.total)),
+    Column("unattributed", lambda gpu: memory(gpu.unattributed)),
+    Column("util %", lambda gpu: reading(gpu.utilization)),
+    Column("°C", lambda gpu: reading(gpu.temperature)),
+    Column("W/limit", _power),
+    Column("state", state, right=False),
+)
+
+ROW_COLUMNS: tuple[Column[Row], ...] = (
+    Column("GPU", lambda row: str(row.gpu.index)),
+    Column("PID", lambda row: str(row.holding.pid)),
+    Column("user", lambda row: fit(row.owner, _WIDEST_USER).rstrip(), right=False),
+    Column("GiB", lambda row: memory(row.holding.memory)),
+    Column("share %", _share),
+    Column("SM %", lambda row: reading(row.holding.sm)),
+    Column("command", lambda row: row.command, right=False),
+)

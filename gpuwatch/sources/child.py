@@ -1,0 +1,127 @@
+"""One sampler process as its parent holds it: the pipe, the shared page, the death. Nothing here ever waits."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import IO
+
+from gpuwatch.sampler.board import Board, InFlight
+
+SAMPLER = (sys.executable, "-P", "-m", "gpuwatch.sampler")
+"""-P: nothing is imported from the folder that the user happens to stand in."""
+
+LONGEST_LINE = 16 * 2**20
+"""Bytes. 64 GPUs with 5,000 processes of the longest command lines take less; more is a sampler gone mad."""
+
+
+class Child:
+    """A running sampler. It dies with us: by the end of its stdin, and by PDEATHSIG."""
+
+    def __init__(self, arguments: Sequence[str], *, command: Sequence[str] = SAMPLER) -> None:
+        self.board = Board.create()
+        self.born = time.monotonic()
+        self.eof = False
+        self.spoke = False
+        self.torn_lines = 0
+        self._buffer = bytearray()
+        self._process = subprocess.Popen(
+            [*command, *arguments, "--board", str(self.board.fd)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # the driver's library may print; the dashboard draws there
+            pass_fds=(self.board.fd,),
+            start_new_session=True,
+            bufsize=0,
+        )
+        for pipe in (self._stdin, self._stdout):
+            os.set_blocking(pipe.fileno(), False)
+
+    @property
+    def pid(self) -> int:
+        """PID of the sampler."""
+        return self._process.pid
+
+    @property
+    def _stdin(self) -> IO[bytes]:
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    @property
+    def _stdout(self) -> IO[bytes]:
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    def in_flight(self) -> InFlight | None:
+        """Tell which NVML call the sampler is inside of, and since when."""
+        return self.board.read()
+
+    def send(self, **command: object) -> None:
+        """Give the sampler a command; one that no longer listens is noticed elsewhere."""
+        try:
+            self._stdin.write(json.dumps(command).encode() + b"\n")
+        except (OSError, ValueError):
+            return  # it is dead, dying or deaf: its end of stdout or its deadline will tell
+
+    def lines(self, timeout: float) -> list[bytes]:
+        """Wait up to `timeout` seconds for output and give every whole line there is."""
+        if self.wait(timeout):
+            try:
+                self._drain()
+            except (OSError, ValueError):  # closed under us by `kill` on another thread
+                self.eof = True
+        *whole, rest = bytes(self._buffer).split(b"\n")
+        if whole:
+            self.spoke = True
+            self._buffer = bytearray(rest)
+        if len(self._buffer) > LONGEST_LINE:
+            self.torn_lines += 1
+            self._buffer.clear()
+        return whole
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds until there is output to read."""
+        try:
+            return not self.eof and bool(select.select([self._stdout], [], [], max(0.0, timeout))[0])
+        except (OSError, ValueError):
+            self.eof = True
+            return False
+
+    def _drain(self) -> None:
+        while chunk := self._stdout.read(1 << 20):
+            self._buffer += chunk
+            if len(self._buffer) > LONGEST_LINE:
+                return
+        self.eof = chunk is not None  # b"" is the end; None is nothing more for now
+
+    def kill(self) -> None:
+        """End the sampler at once and let go of its pipes; it is reaped by `exit_code`, whenever that may be."""
+        self._process.kill()
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the pipes and of the shared page."""
+        self.eof = True
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self.board.close()
+
+    def exit_code(self) -> int | None:
+        """Give the exit code (negative: the signal) once the process is reaped; None until then. Does not wait."""
+        return self._process.poll()
+
+
+def sampler_arguments(interval: float, only: Sequence[int], skip: Sequence[int] = ()) -> list[str]:
+    """Give the sampler's command line: seconds between two samples, and indices of GPUs."""
+    arguments = ["--interval", f"{interval:g}"]
+    if only:
+        arguments += ["--only", ",".join(map(str, only))]
+    if skip:
+        arguments += ["--skip", ",".join(map(str, skip))]
+    return arguments

@@ -1,0 +1,332 @@
+"""This machine's GPUs: the sampler as a child process, supervised.
+
+NVML hangs for minutes on a sick GPU and sometimes crashes; only a process can be given up. The child says on a shared
+page which GPU and which call it is in. A call over its deadline costs the child its life: it is killed, never waited
+for, and started again without that GPU, which is probed in a child of its own from time to time.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gpuwatch.model import SCHEMA, Gpu, Health, Snapshot, SourceState, decode
+from gpuwatch.sampler.board import InFlight
+from gpuwatch.sources.child import SAMPLER, Child, sampler_arguments
+from gpuwatch.sources.parked import Lot, Patience
+from gpuwatch.text import clean
+
+_POLL = 0.2
+"""Seconds between two looks at the shared page: a hang is noticed so much later than its deadline."""
+
+EXIT_ENDED = 2
+"""The sampler's exit code for a usage error: starting it again would not help."""
+EXIT_NO_DRIVER = 3
+EXIT_AGAIN = 4
+"""The driver below changed: only a fresh process sees the new library."""
+
+
+@dataclass(slots=True)
+class _Crashes:
+    """When the sampler crashed inside which GPU's calls."""
+
+    times: dict[int, list[float]] = field(default_factory=dict)
+
+    def add(self, index: int, now: float, window: float) -> int:
+        """Note a crash and count those within the window."""
+        recent = [then for then in self.times.get(index, []) if now - then < window]
+        self.times[index] = [*recent, now]
+        return len(self.times[index])
+
+
+class LocalSource:
+    """Snapshots of this machine. All but `close` are to be called from one thread."""
+
+    def __init__(
+        self,
+        *,
+        interval: float = 1.0,
+        only: Sequence[int] = (),
+        patience: Patience | None = None,
+        command: Sequence[str] = SAMPLER,
+        first: Child | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Start the sampler at once, or take over `first`, one that was started before this module was imported."""
+        self._interval = interval
+        self._only = tuple(only)
+        self._patience = patience or Patience()
+        self._command = command
+        self._clock, self._wall = clock, wall
+        self._lock = threading.RLock()
+        self._closed = False
+        self._abandoned: list[Child] = []
+        self._lot = Lot(self._patience, self._start_probe, self._abandoned.append)
+        self._crashes = _Crashes()
+        self._dying: tuple[Child, InFlight | None, float] | None = None
+        self._restart_at: float | None = None
+        self._restart_delay = self._patience.restart
+        self._known: dict[str, Gpu] = {}
+        self._last = self._blank(SourceState.STARTING)
+        self._last_at = clock()
+        self._child: Child | None = first
+        if first is None:
+            self._start()
+
+    # -- the four calls of a source ------------------------------------------------------------------------------
+
+    def next(self, timeout: float) -> Snapshot | None:
+        """Wait up to `timeout` seconds for the next snapshot; see `gpuwatch.sources.Source`."""
+        deadline = self._clock() + timeout
+        while not self._closed:
+            now = self._clock()
+            with self._lock:
+                fresh = self._supervise(now)
+            if fresh is not None:
+                return fresh
+            if now - self._last_at >= 1.5 * self._interval:
+                return self._again(now)
+            if now >= deadline:
+                return None
+            self._wait(min(_POLL, deadline - now))
+        return None
+
+    def set_interval(self, seconds: float) -> None:
+        """Ask for a snapshot every so many seconds from now on."""
+        self._interval = seconds
+        if self._child is not None:
+            self._child.send(interval=seconds)
+
+    def poke(self) -> None:
+        """Sample at once, and try again all that was given up."""
+        now = self._clock()
+        self._lot.ask_again(now)
+        self._crashes.times.clear()
+        if self._child is not None:
+            self._child.send(poke=True)
+        elif self._last.state is not SourceState.ENDED:
+            self._restart_at, self._restart_delay = now, self._patience.restart
+
+    def close(self) -> None:
+        """Kill every sampler and return at once; a process that hangs in the kernel is left behind."""
+        self._closed = True
+        with self._lock:
+            if self._child is not None:
+                self._child.kill()
+                self._abandoned.append(self._child)
+            self._lot.close()
+            self._reap()
+            for _ in range(20):  # killed processes are gone within a millisecond or two; more is not waited for
+                if not self._abandoned:
+                    break
+                time.sleep(0.001)
+                self._reap()
+
+    # -- supervision -----------------------------------------------------------------------------------------------
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """PIDs of the samplers that run."""
+        probes = [parked.probe for parked in self._lot.parked.values()]
+        return frozenset(child.pid for child in (self._child, *probes, *self._abandoned) if child is not None)
+
+    def _wait(self, seconds: float) -> None:
+        """Sleep until the sampler says something, at most `seconds`."""
+        if self._child is not None and not self._child.eof:
+            self._child.wait(seconds)
+        else:
+            time.sleep(max(0.0, seconds))
+
+    def _supervise(self, now: float) -> Snapshot | None:
+        self._reap()
+        if self._lot.step(now) and self._child is not None:
+            self._child.send(skip=self._lot.indices())
+        if self._dying is not None:
+            self._bury(now)
+        if self._child is None:
+            if self._restart_at is not None and now >= self._restart_at:
+                self._start()
+            return None
+        fresh = self._read(self._child, now)
+        if fresh is not None:
+            return fresh
+        call = self._child.in_flight()
+        if self._child.eof:
+            self._dying, self._child = (self._child, call, now), None
+            self._bury(now)
+        elif call is not None and now - call.started > self._patience.allows(call.call):
+            self._hung(self._child, call, now)
+        return None
+
+    def _read(self, child: Child, now: float) -> Snapshot | None:
+        newest = None
+        for line in child.lines(0):
+            try:
+                snapshot = decode(line)
+            except msgspec.MsgspecError:
+                child.torn_lines += 1
+                continue
+            if snapshot.schema <= SCHEMA:
+                newest = snapshot
+        if newest is None:
+            return None
+        if newest.state is SourceState.OK:
+            self._restart_delay = self._patience.restart
+            self._known |= {gpu.uuid: gpu for gpu in newest.gpus if gpu.uuid}
+        self._last, self._last_at = self._compose(newest), now
+        return self._last
+
+    def _hung(self, child: Child, call: InFlight, now: float) -> None:
+        """Give up the sampler that hangs, and the GPU that it hangs on."""
+        if call.gpu < 0:
+            words = f"the driver does not answer ({call.call}, {self._patience.allows(call.call):.0f} s)"
+            self._report(SourceState.SILENT, words, now)
+            self._restart_later(now)
+        else:
+            words = f"no answer from {call.call}"
+            self._lot.park(self._row(call.gpu), Health.SILENT, words, now=now, wall=self._wall())
+            self._restart_at = now
+            self._last_at = -1.0  # the row says so at the next look
+        child.kill()
+        self._abandoned.append(child)
+        self._child = None
+        if self._restart_at is not None and now >= self._restart_at:
+            self._start()
+
+    def _bury(self, now: float) -> None:
+        """Judge a sampler that closed its output, by how it ended and by where it was."""
+        assert self._dying is not None
+        child, call, since = self._dying
+        code = child.exit_code()
+        if code is None and now - since < 1.0:
+            return  # it is on its way out; look again
+        self._dying = None
+        child.kill()
+        if code is None:
+            self._abandoned.append(child)
+        if code == EXIT_ENDED:
+            self._report(SourceState.ENDED, self._last.words or "the sampler cannot go on", now)
+        elif code is not None and code < 0 and call is not None and call.gpu >= 0:
+            self._crashed(call, -code, now)
+        elif code in (EXIT_NO_DRIVER, EXIT_AGAIN):
+            self._restart_later(now)
+        else:
+            if not child.spoke or self._last.state is SourceState.OK:
+                where = f" in {call.call}" if call else ""
+                self._report(SourceState.DRIVER_DOWN, f"the sampler ended{where} ({_ending(code)})", now)
+            self._restart_later(now)
+
+    def _crashed(self, call: InFlight, signal: int, now: float) -> None:
+        count = self._crashes.add(call.gpu, now, self._patience.crash_window)
+        if count >= self._patience.crashes:
+            words = f"{call.call} crashed the sampler {count} times (signal {signal}); R tries it again"
+            self._lot.park(self._row(call.gpu), Health.QUARANTINED, words, now=now, wall=self._wall())
+        self._restart_at = now
+
+    def _restart_later(self, now: float) -> None:
+        self._restart_at = now + self._restart_delay
+        self._restart_delay = min(2 * self._restart_delay, self._patience.restart_most)
+
+    def _may_start(self) -> bool:
+        return not self._closed and len(self._abandoned) < self._patience.stuck
+
+    def _start(self) -> None:
+        self._restart_at = None
+        if not self._may_start():
+            words = f"{len(self._abandoned)} samplers hang in the kernel and cannot be ended; R tries once more"
+            self._report(SourceState.SILENT, words, self._clock())
+            self._restart_later(self._clock())
+            return
+        self._child = Child(sampler_arguments(self._interval, self._only, self._lot.indices()), command=self._command)
+
+    def _start_probe(self, index: int) -> Child | None:
+        if not self._may_start():
+            return None
+        return Child(["--once", *sampler_arguments(self._interval, [index])], command=self._command)
+
+    def _reap(self) -> None:
+        self._abandoned[:] = [child for child in self._abandoned if child.exit_code() is None]
+
+    # -- snapshots -------------------------------------------------------------------------------------------------
+
+    def _blank(self, state: SourceState, words: str = "") -> Snapshot:
+        return Snapshot(
+            host=clean(socket.gethostname()),
+            taken=self._wall(),
+            monotonic=self._clock(),
+            interval=self._interval,
+            viewer=os.getuid(),
+            state=state,
+            words=words,
+            since=self._wall(),
+        )
+
+    def _report(self, state: SourceState, words: str, now: float) -> None:
+        """Make it known at the next look that nothing new can be read, and why."""
+        since = self._last.since if self._last.state is state else self._wall()
+        self._last = msgspec.structs.replace(self._last, state=state, words=words, since=since)
+        self._last_at = now - 2 * self._interval
+
+    def _again(self, now: float) -> Snapshot:
+        """Give the last snapshot once more, its clock moved on and its states brought up to date."""
+        last = self._last
+        call = self._child.in_flight() if self._child is not None else None
+        words = last.words
+        if last.state is SourceState.STARTING and call is not None:
+            words = f"waiting for the driver: {call.call}, {now - call.started:.0f} s"
+        moved = msgspec.structs.replace(last, taken=self._wall(), monotonic=now, interval=self._interval, words=words)
+        self._last, self._last_at = self._compose(moved), now
+        return self._last
+
+    def _compose(self, snapshot: Snapshot) -> Snapshot:
+        """Add the rows of the GPUs that this sampler was told to leave alone, or no longer sees."""
+        rows = {gpu.key: gpu for gpu in map(self._identified, snapshot.gpus)}
+        skipped = {parked.row.key: parked.row for parked in self._lot.parked.values()}
+        rows = {key: row for key, row in rows.items() if row.index not in self._lot.parked} | skipped
+        if snapshot.state is SourceState.OK:
+            rows |= {key: self._missing(row) for key, row in self._known.items() if key not in rows}
+        if not rows:
+            return snapshot
+        shown = {holding.pid for row in rows.values() for holding in row.holdings}
+        there = {process.pid for process in snapshot.processes}
+        kept = [process for process in self._last.processes if process.pid in shown - there]
+        return msgspec.structs.replace(
+            snapshot,
+            gpus=tuple(sorted(rows.values(), key=lambda row: row.index)),
+            processes=(*snapshot.processes, *kept),
+        )
+
+    def _identified(self, row: Gpu) -> Gpu:
+        """Give a GPU that a fresh sampler cannot get a handle of the identity that its index had."""
+        if row.uuid:
+            return row
+        for known in self._known.values():
+            if known.index == row.index:
+                return msgspec.structs.replace(row, uuid=known.uuid, name=known.name, bus_id=known.bus_id)
+        return row
+
+    def _missing(self, row: Gpu) -> Gpu:
+        if row.health is not Health.MISSING:
+            row = msgspec.structs.replace(
+                row, health=Health.MISSING, words="the driver no longer lists it", since=self._wall(), holdings=()
+            )
+            self._known[row.key] = row
+        return row
+
+    def _row(self, index: int) -> Gpu:
+        """Give what is known of the GPU at an index."""
+        found = [gpu for gpu in self._last.gpus if gpu.index == index]
+        return found[0] if found else Gpu(index=index)
+
+
+def _ending(code: int | None) -> str:
+    if code is None:
+        return "it hangs in the kernel"
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,157 @@
+"""Run the benchmark and print its table: `python -m tests.bench [--seconds 20] [--rounds 3] [--nvitop PATH]`.
+
+Each figure is the median over the rounds; the two programs take turns. nvitop is installed from PyPI into a temporary
+environment of its own, unless `--nvitop` names one that is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import psutil
+
+from tests.bench.machine import MARK_W, Machine
+from tests.terminal import Terminal
+
+COLUMNS, ROWS = 160, 50
+GPUS = 8
+KEYS = 30
+
+
+@dataclass
+class Program:
+    """One of the two monitors, and its figures round by round."""
+
+    name: str
+    live: list[str]
+    once: list[str]
+    key: bytes
+    figures: dict[str, list[float]] = field(default_factory=dict)
+
+    def note(self, what: str, value: float) -> None:
+        """Keep one round's figure."""
+        self.figures.setdefault(what, []).append(value)
+
+    def median(self, what: str) -> float:
+        """Give a figure's median."""
+        return median(self.figures[what])
+
+
+def cpu_seconds(tree: list[psutil.Process]) -> float:
+    """Give the CPU time of a process tree, with what its ended children took."""
+    total = 0.0
+    for process in tree:
+        times = process.cpu_times()
+        total += times.user + times.system
+    first = tree[0].cpu_times()
+    return float(total + first.children_user + first.children_system)
+
+
+def dashboard(program: Program, machine: Machine, seconds: float) -> None:
+    """Measure one run of a dashboard."""
+    with Terminal(program.live, columns=COLUMNS, rows=ROWS, env=machine.driver.env()) as terminal:
+        program.note("first number, s", terminal.wait_for(lambda it: re.search(rf"\b{MARK_W}\b", it.text) is not None))
+        terminal.pump(5.0)
+        terminal._stream = None  # from here on only bytes count, and reading them must cost nothing
+        tree = terminal.tree()
+        calls, busy, began = machine.driver.calls().total(), cpu_seconds(tree), time.monotonic()
+        sent = len(terminal.pump(seconds))
+        took = time.monotonic() - began
+        program.note("CPU, %", 100 * (cpu_seconds(tree) - busy) / took)
+        program.note("bytes to the terminal, kB/s", sent / took / 1000)
+        program.note("NVML calls a GPU a second", (machine.driver.calls().total() - calls) / took / GPUS)
+        program.note("resident memory, MiB", sum(process.memory_info().rss for process in tree) / 2**20)
+        keys(program, terminal)
+        began = time.monotonic()
+        terminal.send(b"q")
+        terminal.wait_exit()
+        program.note("quit, s", time.monotonic() - began)
+
+
+def keys(program: Program, terminal: Terminal) -> None:
+    """Measure a key: CPU in the second after it, and the time until the screen changes."""
+    tree = terminal.tree()
+    spent = []
+    for _ in range(5):
+        terminal.pump(1.0)
+        busy = cpu_seconds(tree)
+        terminal.send(program.key)
+        terminal.pump(1.0)
+        spent.append(100 * (cpu_seconds(tree) - busy))
+    program.note("CPU in the second after a key, %", median(spent))
+    waits = []
+    for _ in range(KEYS):
+        while terminal.pump(0.2):  # between two repaints of its own
+            pass
+        began = time.monotonic()
+        terminal.send(program.key)
+        if terminal.read(0.5):
+            waits.append(time.monotonic() - began)
+    waits.sort()
+    program.note("key to changed screen, ms (median)", 1000 * median(waits))
+    program.note("key to changed screen, ms (p99)", 1000 * waits[min(len(waits) - 1, int(len(waits) * 0.99))])
+
+
+def one_shot(programs: list[Program], machine: Machine, runs: int) -> None:
+    """Measure `--once` against `-1`, in turn."""
+    for _ in range(runs):
+        for program in programs:
+            began = time.monotonic()
+            subprocess.run(program.once, env=machine.driver.env(), stdout=subprocess.DEVNULL, check=True)
+            program.note("one shot, s", time.monotonic() - began)
+
+
+def install_nvitop(folder: Path) -> Path:
+    """Install nvitop from PyPI into an environment of its own."""
+    venv.create(folder, with_pip=True)
+    subprocess.run([folder / "bin" / "pip", "install", "-q", "nvitop==1.7.2"], check=True)
+    subprocess.run([folder / "bin" / "python", "-m", "compileall", "-q", folder / "lib"], check=False)
+    return folder / "bin" / "nvitop"
+
+
+def report(ours: Program, theirs: Program) -> None:
+    """Print the table."""
+    version = platform.python_version()
+    print(f"\n{GPUS} GPUs, 43 processes, {COLUMNS}×{ROWS}, every second; Python {version}, {os.cpu_count()} cores\n")
+    print("| what | gpuwatch | nvitop 1.7.2 | ratio |\n|---|---:|---:|---:|")
+    for what in ours.figures:
+        mine, other = ours.median(what), theirs.median(what)
+        print(f"| {what} | {mine:.3g} | {other:.3g} | {mine / other if other else float('nan'):.2f} |")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--nvitop", type=Path)
+    options = parser.parse_args()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed program has its bytecode
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        nvitop = options.nvitop or install_nvitop(folder / "nvitop")
+        gpuwatch = Path(sys.executable).parent / "gpuwatch"
+        ours = Program("gpuwatch", [str(gpuwatch)], [str(gpuwatch), "--once"], b"j")
+        theirs = Program("nvitop", [str(nvitop), "--interval", "1"], [str(nvitop), "-1"], b"\x1b[B")
+        os.environ |= {"HOME": name, "XDG_CONFIG_HOME": name, "XDG_STATE_HOME": name}
+        with Machine(folder) as machine:
+            for _ in range(options.rounds):
+                for program in (ours, theirs):
+                    dashboard(program, machine, options.seconds)
+            one_shot([ours, theirs], machine, 10)
+        report(ours, theirs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""What every test stands on: the fake driver, and a home of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["tests.driver.fixtures"]
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Point home and every XDG folder to a temporary one: no test reads or writes the developer's own."""
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("CONFIG", "STATE", "CACHE", "DATA"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(home / name.lower()))
+    for name in ("NO_COLOR", "SUDO_UID", "COLUMNS", "LINES"):
+        monkeypatch.delenv(name, raising=False)
+    return home
