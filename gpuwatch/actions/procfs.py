@@ -1,0 +1,188 @@
+"""What the kernel says about one process, read from /proc without psutil.
+
+Every function takes the root of the tree, so that a test can hand in a fixture. A process that has gone raises
+`FileNotFoundError` or `ProcessLookupError` (`GONE`), whichever the kernel chose; text that is not what proc(5)
+promises raises `ValueError`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+
+GONE = (FileNotFoundError, ProcessLookupError)
+"""A file of a dead process is missing when opened and ESRCH when read."""
+
+PF_KTHREAD = 0x00200000
+"""The flag of a kernel thread in field 9 of /proc/PID/stat (include/linux/sched.h)."""
+
+DEAD = frozenset("ZXx")
+"""States of a thread that runs no more: zombie, dead."""
+
+STOPPED = frozenset("Tt")
+"""States of a thread that is stopped by job control or by a debugger."""
+
+UNINTERRUPTIBLE = "D"
+
+_INITIAL_PID_NAMESPACE = "pid:[4026531836]"
+"""PROC_PID_INIT_INO, a constant of the kernel (include/linux/proc_ns.h)."""
+
+_ANCESTORS_MAX = 256
+"""A bound for a tree that changes while it is read; real chains are some ten long."""
+
+_DESCENDANTS_MAX = 4096
+"""A bound against a fork bomb; a job with a loader for each of its cores has some hundred."""
+
+
+@dataclass(frozen=True)
+class Stat:
+    """The fields of /proc/PID/stat that ending a process needs; `start_ticks` are clock ticks since boot."""
+
+    comm: str
+    state: str
+    ppid: int
+    flags: int
+    start_ticks: int
+
+    @property
+    def kernel_thread(self) -> bool:
+        """Whether this is a thread of the kernel, which no signal ends."""
+        return bool(self.flags & PF_KTHREAD)
+
+
+def parse_stat(raw: bytes) -> Stat:
+    """Read one /proc/PID/stat line, whose second field may itself hold spaces, parentheses and newlines.
+
+    Raises `ValueError` for anything that is not such a line. Source: proc_pid_stat(5).
+    """
+    opened, closed = raw.find(b"("), raw.rfind(b")")
+    if opened < 0 or closed < opened:
+        raise ValueError("/proc/PID/stat: no command in parentheses")
+    fields = raw[closed + 1 :].split()
+    if len(fields) < 20:
+        raise ValueError(f"/proc/PID/stat: {len(fields)} fields after the command, at least 20 expected")
+    return Stat(
+        comm=raw[opened + 1 : closed].decode("utf-8", "replace"),
+        state=fields[0].decode("ascii", "replace"),
+        ppid=int(fields[1]),
+        flags=int(fields[6]),
+        start_ticks=int(fields[19]),
+    )
+
+
+def read_stat(pid: int, proc: Path = PROC) -> Stat:
+    """Read /proc/PID/stat; raises `OSError` (see `GONE`) or `ValueError`."""
+    return parse_stat((proc / str(pid) / "stat").read_bytes())
+
+
+def read_uids(pid: int, proc: Path = PROC) -> tuple[int, int, int]:
+    """The real, effective and saved uid of a process, from the `Uid:` line of /proc/PID/status.
+
+    Raises `OSError` (see `GONE`) or `ValueError`.
+    """
+    for line in (proc / str(pid) / "status").read_bytes().splitlines():
+        if line.startswith(b"Uid:"):
+            real, effective, saved = line.split()[1:4]
+            return int(real), int(effective), int(saved)
+    raise ValueError("/proc/PID/status: no Uid line")
+
+
+def thread_states(pid: int, proc: Path = PROC) -> tuple[str, ...]:
+    """The state letter of every thread of a process; empty when the process has gone.
+
+    Raises `OSError` for other failures, `ValueError` for text that is not a stat line.
+    """
+    states = []
+    try:
+        threads = sorted((proc / str(pid) / "task").iterdir())
+    except GONE:
+        return ()
+    for thread in threads:
+        try:
+            states.append(parse_stat((thread / "stat").read_bytes()).state)
+        except GONE:
+            continue  # this thread ended while the others were read
+    return tuple(states)
+
+
+def ended(pid: int, proc: Path = PROC) -> bool:
+    """Whether every thread of a process has ended, reaped or not.
+
+    The state of the process alone does not tell: it is zombie as soon as the main thread has ended, while others
+    may go on and hold their memory. Raises as `thread_states` does.
+    """
+    return all(state in DEAD for state in thread_states(pid, proc))
+
+
+def ancestors(pid: int, proc: Path = PROC) -> tuple[int, ...]:
+    """The PIDs above a process, its parent first; as far as /proc shows them."""
+    chain: list[int] = []
+    while len(chain) < _ANCESTORS_MAX:
+        try:
+            pid = read_stat(pid, proc).ppid
+        except (OSError, ValueError):
+            break  # hidden or gone: what lies above it cannot be known from here
+        if pid <= 0 or pid in chain:
+            break
+        chain.append(pid)
+    return tuple(chain)
+
+
+def descendants(pid: int, proc: Path = PROC) -> dict[int, int]:
+    """The processes below a process and their start ticks; empty where the kernel has no list of children.
+
+    Source: /proc/PID/task/TID/children, which costs one small file a thread instead of a walk over all processes.
+    """
+    found: dict[int, int] = {}
+    above = [pid]
+    while above and len(found) < _DESCENDANTS_MAX:
+        for child in _children(above.pop(), proc):
+            if child in found or child == pid:
+                continue
+            try:
+                found[child] = read_stat(child, proc).start_ticks
+            except (OSError, ValueError):
+                continue  # it ended meanwhile: nothing of it is left to find
+            above.append(child)
+    return found
+
+
+def _children(pid: int, proc: Path) -> list[int]:
+    children: list[int] = []
+    try:
+        for thread in (proc / str(pid) / "task").iterdir():
+            children += map(int, (thread / "children").read_bytes().split())
+    except OSError:
+        return children  # gone, or a kernel without CONFIG_PROC_CHILDREN
+    return children
+
+
+def open_files(pid: int, proc: Path = PROC) -> Iterator[str]:
+    """What each open file of a process is called, from the links in /proc/PID/fd.
+
+    Where the main thread has ended but others live on, the files are theirs and are read from each thread.
+    Raises `OSError` (`PermissionError` where the folder is closed to us).
+    """
+    process = proc / str(pid)
+    folders = [process / "fd"]
+    if read_stat(pid, proc).state in DEAD:
+        folders = [thread / "fd" for thread in sorted((process / "task").iterdir())]
+    for folder in folders:
+        with os.scandir(folder) as links:
+            for link in links:
+                try:
+                    yield str(Path(link).readlink())
+                except GONE:
+                    continue  # closed while the folder was read
+
+
+def in_initial_pid_namespace(proc: Path = PROC) -> bool | None:
+    """Whether this program sees the PIDs of the whole machine; None where /proc does not say."""
+    try:
+        return str((proc / "self" / "ns" / "pid").readlink()) == _INITIAL_PID_NAMESPACE
+    except OSError:
+        return None

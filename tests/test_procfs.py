@@ -1,0 +1,137 @@
+"""What /proc says about a process, from fixture trees and from real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatch.actions import procfs
+from tests.gpuholder import GpuHolder
+
+
+def stat_line(
+    pid: int = 7, comm: bytes = b"python", state: str = "S", ppid: int = 1, flags: int = 0, start_ticks: int = 900
+) -> bytes:
+    """One line of /proc/PID/stat as proc(5) lays it out."""
+    zeros = b" 0"
+    return (
+        f"{pid} (".encode()
+        + comm
+        + f") {state} {ppid} 7 7 0 -1 {flags}".encode()
+        + zeros * 12
+        + f" {start_ticks}".encode()
+        + zeros * 30
+        + b"\n"
+    )
+
+
+def fixture_process(proc: Path, pid: int, stat: bytes, *, uid: int = 1000, threads: str = "S") -> Path:
+    """Write a process into a fixture tree; `threads` has the state of each."""
+    folder = proc / str(pid)
+    (folder / "fd").mkdir(parents=True)
+    (folder / "stat").write_bytes(stat)
+    (folder / "status").write_text(f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+    for number, state in enumerate(threads):
+        thread = folder / "task" / str(pid + number)
+        thread.mkdir(parents=True)
+        (thread / "stat").write_bytes(stat_line(pid + number, state=state))
+        (thread / "children").write_text("")
+    return folder
+
+
+@given(
+    comm=st.binary(max_size=64),
+    ppid=st.integers(0, 2**22),
+    flags=st.integers(0, 2**32 - 1),
+    start_ticks=st.integers(0, 2**63),
+)
+def test_a_stat_line_is_read_whatever_the_process_calls_itself(
+    comm: bytes, ppid: int, flags: int, start_ticks: int
+) -> None:
+    stat = procfs.parse_stat(stat_line(comm=comm, state="D", ppid=ppid, flags=flags, start_ticks=start_ticks))
+    assert (stat.state, stat.ppid, stat.flags, stat.start_ticks) == ("D", ppid, flags, start_ticks)
+    assert stat.comm == comm.decode("utf-8", "replace")
+    assert stat.kernel_thread is bool(flags & 0x200000)
+
+
+@given(st.binary(max_size=200))
+def test_any_other_text_is_a_value_error_or_a_stat(raw: bytes) -> None:
+    with contextlib.suppress(ValueError):
+        procfs.parse_stat(raw)
+
+
+def test_a_line_cut_short_is_an_error() -> None:
+    with pytest.raises(ValueError, match="3 fields"):
+        procfs.parse_stat(b"7 (python) S 1 7")
+
+
+def test_this_process() -> None:
+    stat = procfs.read_stat(os.getpid())
+    assert (stat.ppid, stat.state, stat.kernel_thread) == (os.getppid(), "R", False)
+    assert procfs.read_uids(os.getpid()) == os.getresuid()
+    assert "R" in procfs.thread_states(os.getpid())
+    assert not procfs.ended(os.getpid())
+    assert procfs.ancestors(os.getpid())[0] == os.getppid()
+
+
+def test_open_files_are_named_as_the_kernel_names_them(tmp_path: Path) -> None:
+    with (tmp_path / "held").open("w"):
+        assert str(tmp_path / "held") in list(procfs.open_files(os.getpid()))
+
+
+def test_a_process_that_has_gone_is_known_by_its_exception(tmp_path: Path) -> None:
+    for read in (procfs.read_stat, procfs.read_uids):
+        with pytest.raises(procfs.GONE):
+            read(7, tmp_path)
+    assert procfs.thread_states(7, tmp_path) == ()
+    assert procfs.ended(7, tmp_path)
+    assert procfs.ancestors(7, tmp_path) == ()
+    assert procfs.descendants(7, tmp_path) == {}
+
+
+def test_a_zombie_whose_threads_go_on_has_not_ended(tmp_path: Path) -> None:
+    fixture_process(tmp_path, 7, stat_line(state="Z"), threads="ZD")
+    (tmp_path / "7" / "task" / "8" / "fd").mkdir()
+    (tmp_path / "7" / "task" / "8" / "fd" / "3").symlink_to("/dev/nvidia3")
+    (tmp_path / "7" / "task" / "7" / "fd").mkdir()
+    assert not procfs.ended(7, tmp_path)
+    assert list(procfs.open_files(7, tmp_path)) == ["/dev/nvidia3"]
+
+
+def test_a_zombie_has_ended(tmp_path: Path) -> None:
+    fixture_process(tmp_path, 7, stat_line(state="Z"), threads="ZX")
+    assert procfs.ended(7, tmp_path)
+
+
+def test_a_loop_of_parents_ends(tmp_path: Path) -> None:
+    fixture_process(tmp_path, 7, stat_line(ppid=8))
+    fixture_process(tmp_path, 8, stat_line(ppid=7))
+    assert procfs.ancestors(7, tmp_path) == (8, 7)
+
+
+def test_descendants_are_found_without_a_walk_over_all_processes() -> None:
+    with GpuHolder(children=2) as holder:
+        found = procfs.descendants(holder.pid)
+        assert found == {pid: procfs.read_stat(pid).start_ticks for pid in holder.children}
+        assert holder.pid in procfs.descendants(os.getpid())
+
+
+def test_a_status_file_without_uids_is_an_error(tmp_path: Path) -> None:
+    fixture_process(tmp_path, 7, stat_line())
+    (tmp_path / "7" / "status").write_text("Name:\tx\n")
+    with pytest.raises(ValueError, match="no Uid"):
+        procfs.read_uids(7, tmp_path)
+
+
+@pytest.mark.parametrize(("link", "expected"), [("pid:[4026531836]", True), ("pid:[4026532201]", False), ("", None)])
+def test_whose_pids_these_are(tmp_path: Path, link: str, expected: bool | None) -> None:
+    folder = tmp_path / "self" / "ns"
+    folder.mkdir(parents=True)
+    if link:
+        (folder / "pid").symlink_to(link)
+    assert procfs.in_initial_pid_namespace(tmp_path) is expected
