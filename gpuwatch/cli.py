@@ -14,6 +14,7 @@ from gpuwatch.errors import GpuwatchError, UnavailableError, UsageError
 from gpuwatch.units import parse_interval, parse_percent
 
 if TYPE_CHECKING:  # msgspec (24 ms) and Textual (230 ms) are imported while the sampler starts
+    from gpuwatch.actions.kill import Killer
     from gpuwatch.config import Config
     from gpuwatch.sources import Source
     from gpuwatch.sources.child import Child
@@ -179,7 +180,9 @@ def _only(text: str | None) -> tuple[int, ...]:
 
 
 def check_terminal() -> None:
-    """Raise UsageError where there is no terminal that a dashboard could be drawn on."""
+    """Raise UsageError where there is no terminal that a dashboard could be drawn on; forget sizes but its own."""
+    for stale in ("COLUMNS", "LINES"):  # an exported size would be believed over the terminal's own, and over resizes
+        os.environ.pop(stale, None)
     advice = "try `gpuwatch --once`, `gpuwatch --once --json` or `gpuwatch --stream`"
     if os.environ.get("TERM", "dumb") in ("dumb", ""):
         raise UsageError(f"the dashboard needs a terminal that can move its cursor, and TERM is dumb; {advice}")
@@ -210,6 +213,11 @@ def _dashboard(source: Source, args: argparse.Namespace, config: Config, seconds
 
     app: GpuwatchApp | None = None
 
+    def killer() -> Killer:
+        from gpuwatch.ui.background import make_killer
+
+        return make_killer(read_only=config.read_only, allow_root=args.allow_root_kill)
+
     def publish(frame: Frame) -> None:
         if app is not None and app.is_running:
             app.publish(frame)
@@ -238,7 +246,7 @@ def _dashboard(source: Source, args: argparse.Namespace, config: Config, seconds
             wait=args.wait,
             interval=seconds,
         )
-        app = GpuwatchApp(watch=watch, options=options)
+        app = GpuwatchApp(watch=watch, options=options, make_killer=killer)
         return app.run_to_exit_code()
     finally:
         watch.stop()

@@ -236,10 +236,13 @@ class Pinned:
         try:
             if set(procfs.read_uids(self.target.pid, self._proc)) != {self._killer.policy.may_end}:
                 return Outcome(End.DENIED, detail="it runs as another user now")
-            if self._handle is None:
+            handle = self._handle
+            if handle is not None:
+                pidfd.send_signal(handle, sig)
+            elif self.weaker:
                 os.kill(self.target.pid, sig)
-            else:
-                pidfd.send_signal(self._handle, sig)
+            else:  # another thread let go of the handle: nothing holds the PID to this process any more
+                return Outcome(End.DENIED, detail="it is no longer pinned")
         except procfs.GONE:
             return Outcome(End.GONE)
         except (OSError, ValueError) as error:

@@ -1,0 +1,297 @@
+"""The sampler: a process of its own, the only one that touches NVML, for calls that hang and libraries that crash.
+
+    python -P -m gpuwatch.sampler [--interval S] [--only 0,2] [--skip 5] [--board FD] [--once] [--proc DIR]
+
+It writes one `model.Snapshot` as JSON on a line of stdout each `interval` seconds and reads commands, one JSON object
+a line, from stdin: {"interval": 2.0}, {"skip": [5]} (all that is to be left alone, in place of what was), and
+{"poke": true} (sample at once). It ends when stdin does. Exit codes: see `Exit`; each is preceded by a snapshot that
+says why.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from enum import IntEnum
+from pathlib import Path
+
+import msgspec
+
+from gpuwatch.model import Snapshot, SourceState, encode
+from gpuwatch.sampler import binding, machine
+from gpuwatch.sampler.binding import Unusable
+from gpuwatch.sampler.board import Board
+from gpuwatch.sampler.calls import Calls
+from gpuwatch.sampler.device import Shared
+from gpuwatch.sampler.nvml import Gpus, NoSuchGpu
+from gpuwatch.sampler.owners import Owners
+from gpuwatch.text import clean
+
+SHORTEST = 0.05
+"""Seconds between two samples, at least; below 0.5 the driver itself has nothing new to tell."""
+
+_PROGRESS = 0.5
+"""Seconds after which a round that is not finished shows what it has: each GPU may take 3 s to wake."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Exit(IntEnum):
+    """What the process ends with."""
+
+    DONE = 0
+    """stdin or stdout was closed, or `--once` is done."""
+    USAGE = 2
+    NO_DRIVER = 3
+    """The driver could not be asked at the start; a fresh process may find it later."""
+    AGAIN = 4
+    """The driver below changed while we ran: only a fresh process can see the new one."""
+    BUG = 70
+
+
+class Options(msgspec.Struct, kw_only=True):
+    """The command line."""
+
+    interval: float = 1.0
+    only: tuple[int, ...] = ()
+    skip: tuple[int, ...] = ()
+    board: int = -1
+    once: bool = False
+    proc: str = str(machine.PROC)
+    """Another root of /proc, for tests."""
+
+
+class Command(msgspec.Struct, forbid_unknown_fields=True):
+    """A line on stdin."""
+
+    interval: float | None = None
+    skip: tuple[int, ...] | None = None
+    poke: bool = False
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Read the command line, which only our own parent writes; raises ValueError. argparse would cost 6 ms."""
+    options = Options()
+    rest = iter(arguments)
+    for flag in rest:
+        name = flag.removeprefix("--")
+        if name == "once":
+            options.once = True
+        elif name == "interval":
+            options.interval = max(SHORTEST, float(next(rest, "")))
+        elif name == "board":
+            options.board = int(next(rest, ""))
+        elif name == "only":
+            options.only = _indices(next(rest, ""))
+        elif name == "skip":
+            options.skip = _indices(next(rest, ""))
+        elif name == "proc":
+            options.proc = next(rest, "")
+        else:
+            raise ValueError(f"unknown argument {flag}")
+    return options
+
+
+def _indices(text: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in text.split(",") if word)
+
+
+class Closed(Exception):
+    """Nobody listens any more."""
+
+
+class Output:
+    """Where the lines go: what was stdout. From now on anything the driver's library prints goes to stderr."""
+
+    def __init__(self) -> None:
+        sys.stdout.flush()
+        self._fd = os.dup(1)
+        os.dup2(2, 1)
+
+    def write(self, line: bytes) -> None:
+        """Write a whole line; raises Closed."""
+        try:
+            rest = memoryview(line)
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+        except BrokenPipeError:
+            raise Closed from None
+
+
+class Input:
+    """Commands as they come; a half line waits for its other half."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._decoder = msgspec.json.Decoder(Command)
+
+    def wait(self, seconds: float) -> list[Command]:
+        """Wait up to so many seconds for commands; raises Closed, or msgspec.MsgspecError for what is none."""
+        readable, _, _ = select.select([0], [], [], max(0.0, seconds))
+        if not readable:
+            return []
+        chunk = os.read(0, 1 << 16)
+        if not chunk:
+            raise Closed
+        *lines, self._buffer = (self._buffer + chunk).split(b"\n")
+        return [self._decoder.decode(line) for line in lines if line.strip()]
+
+
+class Sampler:
+    """The loop, and all that it reads."""
+
+    def __init__(self, options: Options, board: Board, output: Output) -> None:
+        self._options = options
+        self._board = board
+        self._output = output
+        self._proc = Path(options.proc)
+        self._owners = Owners(proc=self._proc)
+        self._gpus: Gpus | None = None
+        self._shared: Shared | None = None
+        self._sequence = 0
+        self._host = machine.host_name()
+        self._state = SourceState.STARTING
+        self._since = time.time()
+        self._written = time.monotonic()
+
+    # -- what goes out ---------------------------------------------------------------------------------------------
+
+    def say(self, state: SourceState, words: str = "") -> None:
+        """Write a snapshot of what is known now; raises Closed."""
+        if state is not self._state:
+            self._state, self._since = state, time.time()
+        rows = self._gpus.rows() if self._gpus else []
+        processes = self._owners.read(holding.pid for row in rows for holding in row.holdings)
+        starts = {process.pid: process.start for process in processes}
+        replace = msgspec.structs.replace
+        snapshot = Snapshot(
+            sequence=self._sequence,
+            host=self._host,
+            taken=time.time(),
+            monotonic=time.monotonic(),
+            interval=self._options.interval,
+            viewer=os.getuid(),
+            driver=self._gpus.driver if self._gpus else "",
+            cuda=self._gpus.cuda if self._gpus else "",
+            state=state,
+            words=words,
+            since=self._since,
+            nvml_calls=self._board.calls,
+            gpus=tuple(
+                replace(row, holdings=tuple(replace(of, start=starts[of.pid]) for of in row.holdings)) for row in rows
+            ),
+            processes=processes,
+        )
+        self._output.write(encode(snapshot) + b"\n")
+        self._sequence += 1
+        self._written = time.monotonic()
+
+    def _progress(self) -> None:
+        """Show the first GPUs when the others take long to wake; later, show those that do not hang on a slow one."""
+        if self._options.once or time.monotonic() - self._written < max(_PROGRESS, self._options.interval):
+            return
+        starting = self._state is SourceState.STARTING
+        self.say(self._state, "waiting for the driver to wake the other GPUs" if starting else "")
+
+    # -- what goes on ----------------------------------------------------------------------------------------------
+
+    def run(self) -> Exit:
+        """Sample until nobody listens any more, or the driver is gone."""
+        try:
+            self._start()
+        except Unusable as unusable:
+            self.say(unusable.state, unusable.words)
+            return Exit.NO_DRIVER
+        except NoSuchGpu as missing:
+            self.say(SourceState.ENDED, str(missing))
+            return Exit.USAGE
+        return self._loop()
+
+    def _start(self) -> None:
+        """Find the driver and its GPUs; raises Unusable or NoSuchGpu."""
+        pynvml = binding.load()
+        binding.initialise(pynvml, self._board, self._proc)
+        self._shared = Shared(Calls(pynvml, self._board), interval=self._options.interval, proc=self._proc)
+        self._gpus = Gpus(self._shared, self._options.only, self._options.skip)
+
+    def _loop(self) -> Exit:
+        assert self._gpus is not None
+        commands = Input()
+        due = time.monotonic()
+        while True:
+            try:
+                self._gpus.sample(self._progress)
+            except Unusable as unusable:
+                self.say(unusable.state, unusable.words)
+                return Exit.AGAIN
+            self.say(SourceState.OK)
+            if self._options.once:
+                return Exit.DONE
+            due = max(due + self._options.interval, time.monotonic())  # no burst after a stall
+            if self._wait(commands, due):
+                due = time.monotonic()
+
+    def _wait(self, commands: Input, due: float) -> bool:
+        """Wait until a sample is due; say whether one is wanted before. Commands are heard even when it is overdue."""
+        while not self._obey(commands.wait(due - time.monotonic())):
+            if time.monotonic() >= due:
+                return False
+        return True
+
+    def _obey(self, commands: Sequence[Command]) -> bool:
+        """Do as told; say whether a sample is wanted now."""
+        assert self._gpus is not None
+        assert self._shared is not None
+        for command in commands:
+            if command.interval is not None:
+                self._options.interval = self._shared.interval = max(SHORTEST, command.interval)
+            if command.skip is not None:
+                self._gpus.skip(command.skip)
+        return any(command.poke or command.interval is not None for command in commands)
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill us when our parent dies, even inside a call that hangs (prctl(2))."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the sampler and give its exit code."""
+    die_with_parent()
+    output = Output()
+    try:
+        options = parse(arguments)
+        board = Board.attach(options.board) if options.board >= 0 else Board.private()
+    except (ValueError, OSError) as wrong:
+        return _last_words(output, Exit.USAGE, f"the sampler's arguments: {clean(str(wrong), 200)}")
+    try:
+        return Sampler(options, board, output).run()
+    except Closed:
+        return Exit.DONE
+    except Exception as bug:  # noqa: BLE001 - whatever it is, it must reach the user and not a closed stderr
+        return _last_words(output, Exit.BUG, f"a fault in gpuwatch's sampler: {type(bug).__name__}: {_said(bug)}")
+
+
+def _said(bug: Exception) -> str:
+    """Give an exception's text; NVML's own is asked of the driver's library, which may hang."""
+    if type(bug).__module__ == "pynvml":
+        return f"code {getattr(bug, 'value', '')}"
+    return clean(str(bug), 500)
+
+
+def _last_words(output: Output, code: Exit, words: str) -> Exit:
+    try:
+        output.write(encode(Snapshot(state=SourceState.ENDED, words=words, host=machine.host_name())) + b"\n")
+    except Closed:
+        return Exit.DONE
+    return code
+
+
+if __name__ == "__main__":
+    # Not sys.exit: the end of the interpreter would wait for a thread that looks up a user, and unload the driver.
+    os._exit(main(sys.argv[1:]))

@@ -1,0 +1,112 @@
+"""A page of memory on which the sampler says which NVML call it is inside of, for its parent to see.
+
+A call that never returns cannot be told from within. The page is a memfd that the parent makes and the child inherits;
+both map it. CLOCK_MONOTONIC is one clock for all processes of a machine, so a time on the page means the same to both.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from typing import NamedTuple
+
+INIT = "nvmlInit_v2"
+"""What the page says while the library is loaded and initialised, whichever init the binding calls."""
+
+_SIZE = mmap.PAGESIZE
+_STARTED = struct.Struct("d")  # native, so that it is one aligned 8-byte store: never half a number
+_CALLS = struct.Struct("Q")
+_CALL = struct.Struct("i48s")
+_STARTED_AT, _CALLS_AT, _CALL_AT = 0, 8, 16
+_NAME_MOST = 47
+
+_TRIES = 3
+"""Reads before a call that changed under the reader each time is left for the next look."""
+
+
+class InFlight(NamedTuple):
+    """The call that the sampler is inside of."""
+
+    gpu: int
+    """NVML's index, or -1 for a call that concerns no one GPU."""
+    call: str
+    started: float
+    """On the monotonic clock, in seconds."""
+
+
+class Board:
+    """The page, from either side: the sampler calls `enter` and `leave`, its parent `read`."""
+
+    def __init__(self, page: mmap.mmap, fd: int = -1) -> None:
+        self.fd = fd
+        """Descriptor to hand to the child; -1 for a page that nobody else sees."""
+        self.calls = 0
+        """Calls entered so far, as the sampler counts them."""
+        self._page = page
+        self._names: dict[str, bytes] = {}
+
+    @classmethod
+    def create(cls) -> Board:
+        """Make a page that a child can inherit by its `fd`; raises OSError."""
+        fd = os.memfd_create("gpuwatch-board", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(fd, _SIZE)
+            return cls(mmap.mmap(fd, _SIZE), fd)
+        except OSError:
+            os.close(fd)
+            raise
+
+    @classmethod
+    def attach(cls, fd: int) -> Board:
+        """Map the page behind an inherited descriptor; raises OSError or ValueError where it is none."""
+        return cls(mmap.mmap(fd, _SIZE))
+
+    @classmethod
+    def private(cls) -> Board:
+        """Make a page that nobody reads, for a sampler without a parent."""
+        return cls(mmap.mmap(-1, _SIZE))
+
+    def enter(self, gpu: int, call: str) -> None:
+        """Say that a call begins. Costs about 1 µs."""
+        name = self._names.get(call)
+        if name is None:
+            name = self._names[call] = call.encode("ascii", "replace")[:_NAME_MOST]
+        self.calls += 1
+        _CALL.pack_into(self._page, _CALL_AT, gpu, name)
+        _CALLS.pack_into(self._page, _CALLS_AT, self.calls)
+        _STARTED.pack_into(self._page, _STARTED_AT, time.monotonic())  # last: it makes the rest valid
+
+    def leave(self) -> None:
+        """Say that the call has returned."""
+        _STARTED.pack_into(self._page, _STARTED_AT, 0.0)
+
+    def read(self) -> InFlight | None:
+        """Tell which call the sampler is inside of; None between calls and once the page is closed."""
+        try:
+            for _ in range(_TRIES):
+                (started,) = _STARTED.unpack_from(self._page, _STARTED_AT)
+                if not started:
+                    return None
+                gpu, name = _CALL.unpack_from(self._page, _CALL_AT)
+                if _STARTED.unpack_from(self._page, _STARTED_AT) == (started,):
+                    return InFlight(gpu, name.rstrip(b"\0").decode("ascii", "replace"), started)
+        except ValueError:  # closed by another thread while we read
+            return None
+        return None
+
+    def read_calls(self) -> int:
+        """Tell how many calls the sampler has begun; 0 once the page is closed."""
+        try:
+            (calls,) = _CALLS.unpack_from(self._page, _CALLS_AT)
+        except ValueError:  # closed by another thread while we read
+            return 0
+        return int(calls)
+
+    def close(self) -> None:
+        """Let go of the page and of its descriptor; may be called twice."""
+        self._page.close()
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)

@@ -1,0 +1,320 @@
+"""One GPU: its handle, its figures with what cannot be asked left out, its holdings, and what becomes of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpuwatch.model import Gpu, Health, Memory, Reading, Reason, known
+from gpuwatch.sampler import codes, machine
+from gpuwatch.sampler.calls import Calls, Handle
+from gpuwatch.sampler.codes import Code, Failed
+from gpuwatch.sampler.figures import (
+    FAST,
+    MIG,
+    RARE,
+    SLOW,
+    STATIC,
+    Figure,
+    Ladder,
+    missing_memory,
+    read_memory,
+    unified_memory,
+)
+from gpuwatch.sampler.holdings import Lists
+from gpuwatch.sampler.mig import Instances
+from gpuwatch.sampler.tenants import COMPUTE, GRAPHICS, MPS, Tenants
+from gpuwatch.sampler.timetable import Timetable
+from gpuwatch.text import clean
+
+SLOW_PERIOD = 10.0
+RARE_PERIOD = 60.0
+RETRY = 5.0
+"""Seconds until a GPU that failed is looked up again."""
+
+_TIMEOUTS = 3
+"""So many samples cut short by the driver's own timeout, one after the other, make a GPU that does not respond."""
+
+_SLOW_SAMPLE = 0.2
+_REST = 4
+"""A sample that took longer (s) is followed by a rest of so many times its length: a sick driver is not pestered."""
+
+_TASKS: dict[float, tuple[Figure | str, ...]] = {SLOW_PERIOD: (*SLOW, GRAPHICS, MPS), RARE_PERIOD: (MIG, *RARE)}
+
+
+@dataclass
+class Shared:
+    """What all GPUs of a sampler have in common."""
+
+    calls: Calls
+    driver: str = ""
+    interval: float = 1.0
+    proc: Path = machine.PROC
+    clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        """Make the parts that remember something of the driver."""
+        self.ladder = Ladder(self.calls)
+        self.lists = Lists(self.calls)
+        self.pid_max = machine.pid_max(self.proc)
+
+
+class Device:
+    """One GPU from the first look-up to the last. No failure of its calls leaves it but as `failure`."""
+
+    def __init__(self, index: int, shared: Shared) -> None:
+        self.row = Gpu(index=index)
+        self.failure: Failed | None = None
+        """What was wrong at the last sample with the whole GPU."""
+        self._shared = shared
+        self._calls = shared.calls
+        self._handle: Handle = None
+        self.missing = False
+        """Whether the driver no longer lists it."""
+        self._asked: dict[Figure | str, float] = {}
+        self._due = 0.0
+        self._timeouts = 0
+        self._answers = 0
+        self._errors: list[Failed] = []
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop the handle and all that was read through it."""
+        shared = self._shared
+        self._handle = None
+        self._figures: dict[str, Any] = {}
+        self._unsupported: set[tuple[str, ...]] = set()
+        self._memory = Memory()
+        self._mig: bool | None = None
+        self._instances = Instances(shared.ladder, shared.lists)
+        self._tenants = self._new_tenants()
+        self._timetable: Timetable[Figure | str] = Timetable(_TASKS)
+        self._asked.clear()
+
+    def _new_tenants(self) -> Tenants:
+        return Tenants(self._shared.lists, self._instances, self._excuse, self._shared.pid_max)
+
+    # -- one sample ------------------------------------------------------------------------------------------------
+
+    @property
+    def waits(self) -> bool:
+        """Whether this GPU is not to be asked now: it is resting, its retry is not due, or it is not there."""
+        return self.missing or self._shared.clock() < self._due
+
+    def sample(self) -> None:
+        """Bring `row` up to date; `failure` says whether the GPU as a whole could not be asked."""
+        clock = self._shared.clock
+        started = clock()
+        try:
+            with self._calls.about(self.row.index):
+                if self._handle is None:
+                    self._open()
+                    started = clock()  # waking a GPU takes seconds and is no sign of sickness
+                self._read(started)
+        except Failed as failed:
+            self._fail(failed)
+            return
+        self._timeouts = 0
+        self.failure = None
+        took = clock() - started
+        self._due = clock() + max(self._shared.interval, _REST * took) if took > _SLOW_SAMPLE else 0.0
+
+    def _open(self) -> None:
+        """Look the GPU up and make sure that it is the one that it was; raises Failed."""
+        calls = self._calls
+        handle = calls.ask("nvmlDeviceGetHandleByIndex", self.row.index)
+        uuid = self._text("nvmlDeviceGetUUID", handle)
+        if uuid and self.row.uuid and uuid != self.row.uuid:
+            raise Failed("nvmlDeviceGetHandleByIndex", Code.NOT_FOUND)
+        self.row = msgspec.structs.replace(
+            self.row,
+            uuid=uuid or self.row.uuid,
+            name=self._text("nvmlDeviceGetName", handle) or self.row.name,
+            bus_id=self._bus_id(handle) or self.row.bus_id,
+        )
+        self._handle = handle
+        for figure in STATIC:
+            self._figure(figure)
+
+    def _text(self, symbol: str, handle: Handle) -> str:
+        """Ask for a text; empty where the GPU has none."""
+        try:
+            return clean(self._calls.text(symbol, handle))
+        except Failed as failed:
+            self._excuse(failed)
+            return ""
+
+    def _bus_id(self, handle: Handle) -> str:
+        try:
+            info = self._calls.ask("nvmlDeviceGetPciInfo", handle)
+            return clean(info.busId)
+        except Failed as failed:
+            self._excuse(failed)
+        except UnicodeDecodeError:  # the binding decodes each text of a structure strictly
+            return ""
+        return ""
+
+    def _read(self, now: float) -> None:
+        """Ask for all that is due, and make the row; raises Failed for what concerns the whole GPU."""
+        self._answers, self._errors = 0, []
+        due = self._timetable.take(now, most=max(1, int(now - self.row.sampled)))  # one more call a second
+        if MIG in due:
+            self._read_mig()
+        self._read_memory()
+        for figure in FAST:
+            self._figure(figure)
+        for task in due:
+            if isinstance(task, Figure) and task is not MIG:
+                self._figure(task)
+        lists = [COMPUTE, *(task for task in due if isinstance(task, str))]
+        hurry = self._tenants.read(self._handle, lists, self._memory.total, mig=bool(self._mig))
+        if hurry:
+            self._timetable.hasten(GRAPHICS)
+        self._tenants.read_use(self._handle, round(self._shared.wall() * 1e6), mig=bool(self._mig))
+        self._asked |= dict.fromkeys(due, now)
+        if self._errors and not self._answers:
+            raise self._errors[0]
+        self._make_row()
+
+    def _excuse(self, failed: Failed) -> Reason:
+        """Give the reason for one figure that is missing; raises what concerns the whole GPU."""
+        if failed.code in codes.WHOLE_GPU or failed.code in (Code.UNINITIALIZED, Code.TIMEOUT):
+            raise failed
+        why = codes.reason(failed.code)
+        if why is Reason.ERROR:
+            self._errors.append(failed)
+        else:
+            self._answers += 1
+        return why
+
+    def _figure(self, figure: Figure) -> None:
+        """Ask for one figure, unless it is known not to exist."""
+        if figure.fields in self._unsupported:
+            return
+        values: tuple[Any, ...]
+        if self._mig and not figure.under_mig:
+            values = (Reason.UNSUPPORTED,) * len(figure.fields)
+        else:
+            try:
+                values = self._shared.ladder.read(figure, self._handle)
+                self._answers += 1
+            except Failed as failed:
+                values = (self._excuse(failed),) * len(figure.fields)
+                if failed.code in codes.UNSUPPORTED:
+                    self._unsupported.add(figure.fields)
+        self._figures.update(zip(figure.fields, values, strict=True))
+
+    def _read_mig(self) -> None:
+        """See whether the GPU is cut into instances, and into which."""
+        before = self._mig
+        self._figure(MIG)
+        self._mig = self._figures["mig"] is True
+        if before is not None and self._mig is not before:  # what is supported depends on it
+            self._unsupported.clear()
+            self._tenants = self._new_tenants()
+            self._timetable.restart()
+        if not self._mig:
+            self._instances.clear()
+            return
+        try:
+            self._instances.look_up(self._handle)
+        except Failed as failed:
+            self._instances.clear()
+            self._excuse(failed)
+
+    def _read_memory(self) -> None:
+        if ("memory",) not in self._unsupported:
+            try:
+                memory = read_memory(self._shared.ladder, self._handle)
+                self._answers += 1
+            except Failed as failed:
+                memory = missing_memory(self._excuse(failed))
+            if memory is None:
+                self._unsupported.add(("memory",))
+                memory = Memory(reserved=Reason.UNSUPPORTED, unified=True)
+            self._memory = memory
+        if self._mig:
+            self._instances.refresh()
+
+    def _make_row(self) -> None:
+        shared, row = self._shared, self.row
+        memory = self._memory
+        if memory.unified:
+            memory = unified_memory(self._tenants.held, shared.proc)
+        stamps = [self._asked[task] for task in _TASKS[SLOW_PERIOD] if task in self._asked]
+        self.row = Gpu(
+            index=row.index,
+            uuid=row.uuid,
+            name=row.name,
+            bus_id=row.bus_id,
+            since=row.since if row.health is Health.OK else shared.wall(),
+            sampled=shared.clock(),
+            slow_sampled=min(stamps, default=0.0),
+            memory=memory,
+            instances=self._instances.rows(),
+            holdings=self._tenants.holdings,
+            holdings_note=self._tenants.note(shared.driver),
+            unreliable=self._tenants.unreliable,
+            unattributed=self._unattributed(memory),
+            **self._figures,
+        )
+
+    def _unattributed(self, memory: Memory) -> Reading:
+        if memory.unified or memory.reserved is Reason.UNSUPPORTED:
+            return Reason.UNSUPPORTED  # nothing tells what of the used memory is the driver's own
+        held = self._tenants.held
+        if not known(memory.used) or not known(held) or not self._tenants.complete:
+            return Reason.NO_SAMPLE
+        return max(0, memory.used - held)
+
+    # -- what goes wrong -------------------------------------------------------------------------------------------
+
+    def _fail(self, failed: Failed) -> None:
+        health, words = codes.health(failed)
+        if failed.code == Code.TIMEOUT:
+            self._timeouts += 1
+            if self._timeouts >= _TIMEOUTS:
+                health = Health.SILENT
+            elif self._handle is not None:  # once is no sickness: the figures stay, and their age is seen to grow
+                self.row = msgspec.structs.replace(self.row, words=words)
+                return
+        self.failure = failed
+        self._due = self._shared.clock() + RETRY
+        self._void(health, words)
+
+    def _void(self, health: Health, words: str) -> None:
+        """Let the row say what is wrong and nothing else: of a GPU in this state no figure can be believed."""
+        row = self.row
+        self._forget()
+        self.row = Gpu(
+            index=row.index,
+            uuid=row.uuid,
+            name=row.name,
+            bus_id=row.bus_id,
+            health=health,
+            words=words,
+            since=row.since if row.health is health else self._shared.wall(),
+            sampled=row.sampled,
+            slow_sampled=row.slow_sampled,
+        )
+
+    def vanish(self) -> None:
+        """Keep the row of a GPU that the driver no longer lists; it is not asked again until it is `found`."""
+        if not self.missing:
+            self.missing = True
+            self.failure = None
+            self._void(Health.MISSING, "the driver no longer lists it")
+
+    def found(self, index: int) -> None:
+        """Take the place at which the driver lists this GPU now."""
+        if self.missing or index != self.row.index:
+            self._handle = None
+        self.missing = False
+        self._due = 0.0
+        self.row = msgspec.structs.replace(self.row, index=index)

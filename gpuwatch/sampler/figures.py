@@ -1,0 +1,223 @@
+"""The figures of a GPU as a table: which call, how often, in which unit, and the older call where there is no newer.
+
+A figure is asked for every tick (`FAST`), every 10 s (`SLOW`) or every 60 s (`RARE`), and costs one NVML call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from gpuwatch.model import Memory, Reading, Reason
+from gpuwatch.sampler import machine
+from gpuwatch.sampler.calls import Calls, Handle
+from gpuwatch.sampler.codes import OLDER_CALL, Code, Failed
+
+Ask: TypeAlias = Callable[[Calls, Handle], tuple[Any, ...]]
+"""Makes one call and gives a value for each field of the figure; raises Failed."""
+
+
+class Figure(NamedTuple):
+    """Fields of `model.Gpu` that one call fills."""
+
+    fields: tuple[str, ...]
+    asks: tuple[Ask, ...]
+    """The newest generation of the call first."""
+    under_mig: bool = True
+    """False for what a GPU that is cut into instances does not have [nvml.h, "not supported when MIG is enabled"]."""
+
+
+class Ladder:
+    """Asks for figures by the newest call that this driver has; what it lacks is asked for only once."""
+
+    def __init__(self, calls: Calls) -> None:
+        self.calls = calls
+        self._rungs: dict[tuple[str, ...], int] = {}
+
+    def read(self, figure: Figure, handle: Handle) -> tuple[Any, ...]:
+        """Give a value for each field; raises Failed."""
+        while True:
+            rung = self._rungs.get(figure.fields, 0)
+            try:
+                return figure.asks[rung](self.calls, handle)
+            except Failed as failed:
+                if failed.code not in OLDER_CALL or rung + 1 == len(figure.asks):
+                    raise
+                self._rungs[figure.fields] = rung + 1
+
+
+# -- calls ---------------------------------------------------------------------------------------------------------
+
+
+def _call(function: str, *more: Any) -> Ask:
+    """One call whose only answer is the value."""
+
+    def ask(calls: Calls, handle: Handle) -> tuple[Any, ...]:
+        return (calls.ask(function, handle, *more),)
+
+    return ask
+
+
+def _through(function: str, make: Callable[[Any], Any], *more: Any) -> Ask:
+    """One call whose only answer is made into the value."""
+
+    def ask(calls: Calls, handle: Handle) -> tuple[Any, ...]:
+        return (make(calls.ask(function, handle, *more)),)
+
+    return ask
+
+
+def _percent(value: int) -> Reading:
+    """A share of time; drivers are known to answer with garbage over 100 (Syllo/nvtop#110)."""
+    return value if value <= 100 else Reason.ERROR
+
+
+def _first_percent(values: list[int]) -> Reading:
+    return _percent(values[0])
+
+
+def _utilization(calls: Calls, handle: Handle) -> tuple[Reading, Reading]:
+    rates = calls.ask("nvmlDeviceGetUtilizationRates", handle)
+    return _percent(rates.gpu), _percent(rates.memory)
+
+
+def _watts(milliwatts: int) -> float:
+    return milliwatts / 1000
+
+
+_PSTATE_UNKNOWN = 32
+
+
+def _pstate(value: int) -> Reading:
+    return Reason.UNSUPPORTED if value == _PSTATE_UNKNOWN else value
+
+
+_COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+
+
+def _compute_mode(value: int) -> str:
+    return _COMPUTE_MODES.get(value, f"mode {value}")
+
+
+def _current(modes: list[int]) -> bool:
+    """The mode that is in force, of that one and the one after a reset."""
+    return bool(modes[0])
+
+
+# nvmlClocksEventReasons: worst first. That the GPU idles (1) or drives a display (0x100) holds nothing back.
+_HW_SLOWDOWN = 0x08
+_THROTTLE = (
+    (0x40, "hw thermal"),
+    (0x80, "power brake"),
+    (0x20, "sw thermal"),
+    (0x04, "power cap"),
+    (0x10, "sync boost"),
+    (0x02, "clock setting"),
+)
+
+
+def throttle(reasons: int) -> tuple[str, ...]:
+    """Name what holds the clocks down, worst first, from NVML's bits."""
+    named = [words for bit, words in _THROTTLE if reasons & bit]
+    if reasons & _HW_SLOWDOWN and not reasons & 0xC0:  # else it only repeats the two that say why
+        named.insert(0, "hw slowdown")
+    return tuple(named)
+
+
+_GPU_SENSOR = 0  # NVML_TEMPERATURE_GPU
+_SM, _MEMORY = 1, 2  # NVML_CLOCK_SM, NVML_CLOCK_MEM
+_UNCORRECTED, _VOLATILE = 1, 0  # NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC
+_SLOWDOWN = 1  # NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+
+FAST = (
+    Figure(("utilization", "memory_utilization"), (_utilization,), under_mig=False),
+    Figure(("power",), (_through("nvmlDeviceGetPowerUsage", _watts),)),
+    Figure(
+        ("temperature",),
+        (_call("nvmlDeviceGetTemperatureV", _GPU_SENSOR), _call("nvmlDeviceGetTemperature", _GPU_SENSOR)),
+    ),
+    Figure(
+        ("throttle",),
+        (
+            _through("nvmlDeviceGetCurrentClocksEventReasons", throttle),
+            _through("nvmlDeviceGetCurrentClocksThrottleReasons", throttle),
+        ),
+    ),
+)
+
+SLOW = (
+    Figure(("sm_clock",), (_call("nvmlDeviceGetClockInfo", _SM),)),
+    Figure(("memory_clock",), (_call("nvmlDeviceGetClockInfo", _MEMORY),)),
+    Figure(("encoder",), (_through("nvmlDeviceGetEncoderUtilization", _first_percent),), under_mig=False),
+    Figure(("decoder",), (_through("nvmlDeviceGetDecoderUtilization", _first_percent),), under_mig=False),
+    Figure(("fan",), (_call("nvmlDeviceGetFanSpeed"),)),
+    Figure(("pstate",), (_through("nvmlDeviceGetPerformanceState", _pstate),)),
+)
+
+MIG = Figure(("mig",), (_through("nvmlDeviceGetMigMode", _current),))
+
+RARE = (
+    Figure(("power_limit",), (_through("nvmlDeviceGetEnforcedPowerLimit", _watts),)),
+    Figure(("ecc_uncorrected",), (_call("nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _VOLATILE),)),
+    Figure(("persistence",), (_through("nvmlDeviceGetPersistenceMode", bool),)),
+    Figure(("compute_mode",), (_through("nvmlDeviceGetComputeMode", _compute_mode),)),
+    Figure(("display_active",), (_through("nvmlDeviceGetDisplayActive", bool),)),
+)
+
+STATIC = (Figure(("slowdown_temperature",), (_call("nvmlDeviceGetTemperatureThreshold", _SLOWDOWN),)),)
+
+
+# -- memory --------------------------------------------------------------------------------------------------------
+
+
+def _memory_v2(calls: Calls, handle: Handle) -> tuple[Memory]:
+    info = calls.ask("nvmlDeviceGetMemoryInfo", handle, version=calls.pynvml.nvmlMemory_v2)
+    return (Memory(total=info.total, used=info.used, free=info.free, reserved=info.reserved),)
+
+
+def _memory_v1(calls: Calls, handle: Handle) -> tuple[Memory]:
+    # Its `used` is given as it is: on drivers since R510 it has the reserved part in it, and no call tells how much.
+    info = calls.ask("nvmlDeviceGetMemoryInfo", handle)
+    return (Memory(total=info.total, used=info.used, free=info.free, reserved=Reason.UNSUPPORTED),)
+
+
+MEMORY = Figure(("memory",), (_memory_v2, _memory_v1))
+
+
+def read_memory(ladder: Ladder, handle: Handle) -> Memory | None:
+    """Read a GPU's or an instance's memory; None where it has none of its own (unified). Raises Failed.
+
+    Unified machines (GB10) answer "not supported", to both generations of the call, or with a total of zero.
+    """
+    try:
+        memory: Memory = ladder.read(MEMORY, handle)[0]
+    except Failed as failed:
+        if failed.code != Code.NOT_SUPPORTED:
+            raise
+        return _second_opinion(ladder.calls, handle)
+    return memory if memory.total else None
+
+
+def _second_opinion(calls: Calls, handle: Handle) -> Memory | None:
+    """Ask the older memory call where the newer one is not supported."""
+    try:
+        (memory,) = _memory_v1(calls, handle)
+    except Failed as failed:
+        if failed.code == Code.NOT_SUPPORTED or failed.code in OLDER_CALL:
+            return None
+        raise
+    return memory if memory.total else None
+
+
+def unified_memory(held: Reading, proc: Path = machine.PROC) -> Memory:
+    """Give the machine's memory for a GPU that shares it; `held` is what the processes on the GPU take together."""
+    host = machine.host_memory(proc)
+    if host is None:
+        return Memory(used=held, reserved=Reason.UNSUPPORTED, unified=True)
+    return Memory(total=host.total, used=held, free=host.available, reserved=Reason.UNSUPPORTED, unified=True)
+
+
+def missing_memory(why: Reason) -> Memory:
+    """Give a memory reading of which no part is known."""
+    return Memory(total=why, used=why, free=why, reserved=why)

@@ -1,0 +1,254 @@
+"""Which processes hold a GPU: NVML's process lists, what they used of it, and whether the list makes sense.
+
+Source of the layouts: nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t (which `_v2` and `_v3` calls fill) and
+nvmlProcessUtilizationSample_t in nvml.h. Drivers R535.43 to .86 filled another layout under the same name: a list
+that makes no sense is what that looks like from here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from gpuwatch.model import Holding, Reading, Reason, known
+from gpuwatch.sampler.calls import Calls, Handle
+from gpuwatch.sampler.codes import Code, Failed
+
+NOT_AVAILABLE = 2**64 - 1
+"""NVML_VALUE_NOT_AVAILABLE: this process's memory is not told (WSL, some MIG and vGPU set-ups)."""
+NO_INSTANCE = 2**32 - 1
+
+_ENTRY_V1 = struct.Struct("I4xQ")
+_ENTRY = struct.Struct("I4xQII")
+_SAMPLE = struct.Struct("I4xQIIII")
+
+_TRIES = 4
+"""One, and three more with twice the room each, for a list that outgrows its buffer."""
+
+
+class Incomplete(Exception):
+    """A list outgrew its buffer each time that it was asked for."""
+
+
+class Entry(NamedTuple):
+    """One line of a process list; `memory` in bytes or NOT_AVAILABLE, instances or NO_INSTANCE."""
+
+    pid: int
+    memory: int
+    gpu_instance: int = NO_INSTANCE
+    compute_instance: int = NO_INSTANCE
+
+
+class Sample(NamedTuple):
+    """What a process used of a GPU in one of the driver's sample periods; `time` is wall-clock µs, the rest percent."""
+
+    pid: int
+    time: int
+    sm: int
+    memory: int
+    encoder: int
+    decoder: int
+
+
+class Room:
+    """A buffer that the driver fills with a list, kept from call to call so that one call is enough."""
+
+    def __init__(self, capacity: int = 128) -> None:
+        self.capacity = capacity
+        self._buffer = ctypes.create_string_buffer(0)
+
+    def buffer(self, size: int) -> ctypes.Array[ctypes.c_char]:
+        """Give room for the capacity, twice: a driver whose entries are larger than we think stays inside it."""
+        if len(self._buffer) < 2 * self.capacity * size:
+            self._buffer = ctypes.create_string_buffer(2 * self.capacity * size)
+        return self._buffer
+
+    def grow(self, wanted: int) -> None:
+        """Make room for twice as many, or for as many as the driver says it has."""
+        self.capacity = max(2 * self.capacity, min(wanted, 2**20))
+
+
+class Lists:
+    """Asks for the lists by the newest calls that the driver has."""
+
+    def __init__(self, calls: Calls, room: Room | None = None) -> None:
+        self._calls = calls
+        self._room = room or Room()
+        self._symbols: dict[str, tuple[str, struct.Struct]] = {}
+
+    def processes(self, kind: str, handle: Handle) -> list[Entry]:
+        """Give one of the process lists: `Compute`, `Graphics` or `MPSCompute`. Raises Failed or Incomplete."""
+        symbol, layout = self._symbol(f"nvmlDeviceGet{kind}RunningProcesses")
+        for _ in range(_TRIES):
+            count = ctypes.c_uint(self._room.capacity)
+            buffer = self._room.buffer(layout.size)
+            code = self._calls.raw(symbol, handle, ctypes.byref(count), buffer)
+            if code == Code.SUCCESS:
+                return [Entry(*entry) for entry in self._entries(layout, buffer, count.value)]
+            if code != Code.INSUFFICIENT_SIZE:
+                raise Failed(symbol, code)
+            self._room.grow(count.value)
+        raise Incomplete
+
+    def utilization(self, handle: Handle, last: int) -> list[Sample]:
+        """Give the samples newer than `last` (wall-clock µs); none where nothing ran. Raises Failed or Incomplete."""
+        symbol = "nvmlDeviceGetProcessUtilization"
+        for _ in range(_TRIES):
+            count = ctypes.c_uint(self._room.capacity)
+            buffer = self._room.buffer(_SAMPLE.size)
+            code = self._calls.raw(symbol, handle, buffer, ctypes.byref(count), ctypes.c_ulonglong(last))
+            if code == Code.SUCCESS:
+                return [Sample(*entry) for entry in self._entries(_SAMPLE, buffer, count.value)]
+            if code == Code.NOT_FOUND:  # no process ran since then: measured idleness, and no error [nvml.h]
+                return []
+            if code != Code.INSUFFICIENT_SIZE:
+                raise Failed(symbol, code)
+            self._room.grow(count.value)
+        raise Incomplete
+
+    def _entries(
+        self, layout: struct.Struct, buffer: ctypes.Array[ctypes.c_char], count: int
+    ) -> Iterable[tuple[int, ...]]:
+        """Read the filled part of a buffer, by the room that was offered and not by a count that claims more."""
+        return layout.iter_unpack(memoryview(buffer).cast("B")[: min(count, self._room.capacity) * layout.size])
+
+    def _symbol(self, name: str) -> tuple[str, struct.Struct]:
+        """Find the newest generation of a call that the library has."""
+        found = self._symbols.get(name)
+        if found is None:
+            generations = ((name + "_v3", _ENTRY), (name + "_v2", _ENTRY), (name, _ENTRY_V1))
+            there = (pair for pair in generations if self._calls.has(pair[0]))
+            found = self._symbols[name] = next(there, generations[-1])
+        return found
+
+
+# -- sense ---------------------------------------------------------------------------------------------------------
+
+
+class Bounds(NamedTuple):
+    """What an entry of a list cannot exceed."""
+
+    pid_max: int
+    memory: Reading
+
+
+class Sound(NamedTuple):
+    """The entries that make sense, and how many did not."""
+
+    entries: list[Entry]
+    dropped: int
+
+
+def sound(entries: Sequence[Entry], bounds: Bounds) -> Sound:
+    """Keep the entries of one list that can be true: a possible pid, no more memory than there is, each one once."""
+    seen: set[tuple[int, int, int]] = set()
+    kept = []
+    for entry in entries:
+        key = (entry.pid, entry.gpu_instance, entry.compute_instance)
+        fits = entry.memory == NOT_AVAILABLE or not known(bounds.memory) or entry.memory <= bounds.memory
+        if 0 < entry.pid <= bounds.pid_max and fits and key not in seen:
+            seen.add(key)
+            kept.append(entry)
+    return Sound(kept, len(entries) - len(kept))
+
+
+def merge(lists: Mapping[str, Sequence[Entry]]) -> list[Holding]:
+    """Join the lists of a GPU (by kind: C, G, M) into one holding a process and instance.
+
+    A process on several lists is there once with all its kinds and the greater of its figures: the lists count the
+    same memory, each as far as it goes.
+    """
+    kinds: dict[tuple[int, int, int], list[str]] = {}
+    memory: dict[tuple[int, int, int], int | None] = {}
+    for kind, entries in lists.items():
+        for entry in entries:
+            key = (entry.pid, entry.gpu_instance, entry.compute_instance)
+            kinds.setdefault(key, []).append(kind)
+            figure = None if entry.memory == NOT_AVAILABLE else entry.memory
+            before = memory.get(key)
+            memory[key] = figure if before is None else before if figure is None else max(before, figure)
+    return [
+        Holding(
+            pid=key[0],
+            kind="+".join(of),
+            memory=Reason.UNSUPPORTED if (figure := memory[key]) is None else figure,
+            gpu_instance=None if key[1] == NO_INSTANCE else key[1],
+            compute_instance=None if key[2] == NO_INSTANCE else key[2],
+        )
+        for key, of in kinds.items()
+    ]
+
+
+def held(holdings: Iterable[Holding]) -> Reading:
+    """Add the holdings up, in bytes; no sample where one of them is not known."""
+    total = 0.0
+    for holding in holdings:
+        if not known(holding.memory):
+            return Reason.NO_SAMPLE
+        total += holding.memory
+    return int(total)
+
+
+# -- use -----------------------------------------------------------------------------------------------------------
+
+_FIRST_WINDOW = 1_000_000
+"""µs. Asking from 0 gives a long average with processes long gone in it (Syllo/nvtop#91)."""
+
+_HOLD = 1_250_000
+"""µs. The driver samples each 1/6 to 1 s, by product: only a process without a sample for longer is surely idle."""
+
+_AHEAD = 1_000_000
+"""µs. A sample from further in the future than that is garbage."""
+
+
+@dataclass
+class Window:
+    """What the processes of one GPU used of it, from the driver's samples as they come."""
+
+    newest: int = 0
+    """Wall-clock µs of the newest sample, from which on the driver is asked for more."""
+    uses: dict[int, tuple[int, tuple[Reading, ...]]] = field(default_factory=dict)
+    """By pid: the time of its newest sample, and (sm, memory, encoder, decoder) in percent."""
+
+    def since(self, now: int) -> int:
+        """Give the time from which on to ask; starts afresh where the clock was set back past the last sample."""
+        if not self.newest or self.newest > now + _AHEAD:
+            self.uses.clear()
+            self.newest = now - _FIRST_WINDOW
+        return self.newest
+
+    def add(self, samples: Iterable[Sample], pids: frozenset[int], now: int) -> None:
+        """Take the samples that can be true, and average those of one process."""
+        fresh: dict[int, list[Sample]] = {}
+        for sample in samples:
+            possible = max(sample.sm, sample.memory, sample.encoder, sample.decoder) <= 100
+            if possible and sample.pid in pids and self.newest < sample.time <= now + _AHEAD:
+                fresh.setdefault(sample.pid, []).append(sample)
+        kept = {pid: use for pid, use in self.uses.items() if pid in pids and use[0] > now - _HOLD}
+        for pid, of in fresh.items():
+            figures = (sum(column) / len(of) for column in zip(*(sample[2:] for sample in of), strict=True))
+            kept[pid] = (max(sample.time for sample in of), tuple(round(figure, 1) for figure in figures))
+        self.uses = kept
+        self.newest = max([self.newest, *(time for time, _ in kept.values())])
+
+    def of(self, pid: int) -> tuple[Reading, ...]:
+        """Give a process's (sm, memory, encoder, decoder); all 0 for one that ran nothing."""
+        use = self.uses.get(pid)
+        return use[1] if use else (0, 0, 0, 0)
+
+
+def with_use(holdings: Iterable[Holding], window: Window | Reason) -> tuple[Holding, ...]:
+    """Add to holdings what their processes used, or the reason that it is not known."""
+    result = []
+    for holding in holdings:
+        use = (window,) * 4 if isinstance(window, Reason) else window.of(holding.pid)
+        sm, memory, encoder, decoder = use
+        result.append(
+            msgspec.structs.replace(holding, sm=sm, memory_utilization=memory, encoder=encoder, decoder=decoder)
+        )
+    return tuple(result)

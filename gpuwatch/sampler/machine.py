@@ -1,0 +1,102 @@
+"""Facts about the machine that explain what NVML says: its PID limit, its memory, containers, versions of the driver.
+
+Each function takes the root of /proc, so that a test can hand in a tree of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from gpuwatch.text import clean
+
+PROC = Path("/proc")
+
+_PID_MAX_ANYWHERE = 4 * 1024 * 1024
+"""PID_MAX_LIMIT of 64-bit kernels (include/linux/threads.h)."""
+
+_INITIAL_PID_NAMESPACE = "pid:[4026531836]"
+"""PROC_PID_INIT_INO, a constant of the kernel (include/linux/proc_ns.h)."""
+
+_CONTAINER_CGROUP = re.compile(r"docker|containerd|kubepods|libpod|crio|lxc|garden|machine\.slice")
+_HIDEPID = re.compile(r"\bhidepid=(?!0\b|off\b)\w+")
+_VERSION = re.compile(r"\b\d{3,}\.\d+(?:\.\d+)?\b")
+
+
+def _text(path: Path) -> str:
+    """Read a small file; empty where it cannot be read, which is then no evidence of anything."""
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def pid_max(proc: Path = PROC) -> int:
+    """Give the greatest PID of this machine, or of any machine where it is not told."""
+    text = _text(proc / "sys/kernel/pid_max").strip()
+    return int(text) if text.isdecimal() else _PID_MAX_ANYWHERE
+
+
+class HostMemory(NamedTuple):
+    """The machine's memory in bytes."""
+
+    total: int
+    available: int
+
+
+def host_memory(proc: Path = PROC) -> HostMemory | None:
+    """Read MemTotal and MemAvailable, which counts what the kernel can take back; None where they are not told."""
+    found = dict(re.findall(r"^(MemTotal|MemAvailable):\s+(\d+) kB$", _text(proc / "meminfo"), re.MULTILINE))
+    if len(found) < 2:
+        return None
+    return HostMemory(int(found["MemTotal"]) * 1024, int(found["MemAvailable"]) * 1024)
+
+
+def in_container(proc: Path = PROC, root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> bool:
+    """Say whether anything shows that we run in a container; false where it hides it well."""
+    if "KUBERNETES_SERVICE_HOST" in environment or environment.get("container"):
+        return True
+    if (root / ".dockerenv").exists() or (root / "run/.containerenv").exists():
+        return True
+    return any(_CONTAINER_CGROUP.search(_text(proc / pid / "cgroup")) for pid in ("self", "1"))
+
+
+def in_pid_namespace(proc: Path = PROC) -> bool:
+    """Say whether our PIDs are not the machine's own."""
+    try:
+        return str((proc / "self/ns/pid").readlink()) != _INITIAL_PID_NAMESPACE
+    except OSError:  # no evidence of a namespace
+        return False
+
+
+def hides_pids(proc: Path = PROC) -> bool:
+    """Say whether /proc is mounted so that other users' processes are hidden; source: proc(5), hidepid."""
+    for line in _text(proc / "self/mountinfo").splitlines():
+        mount, _, source = line.partition(" - ")
+        if source.startswith("proc ") and mount.split()[4:5] == ["/proc"] and _HIDEPID.search(source):
+            return True
+    return False
+
+
+def loaded_driver(proc: Path = PROC) -> str:
+    """Give the version of the kernel module that is loaded; empty where there is none."""
+    found = _VERSION.search(_text(proc / "driver/nvidia/version"))
+    return found[0] if found else ""
+
+
+def library_version(proc: Path = PROC) -> str:
+    """Give the version of the NVML library in our own memory by its file's name; empty where the name has none."""
+    for line in _text(proc / "self/maps").splitlines():
+        _, found, suffix = line.partition("libnvidia-ml.so.")
+        if found:
+            version = _VERSION.search(suffix)
+            return version[0] if version else ""
+    return ""
+
+
+def host_name() -> str:
+    """Give the machine's name."""
+    return clean(os.uname().nodename)

@@ -1,0 +1,234 @@
+"""The processes behind the PIDs that NVML lists: whose they are, what they run, what they use of the host.
+
+Only those PIDs are looked at, never all of /proc. Each tick reads one file a process, /proc/PID/stat, for all that
+changes (20 µs); psutil, which knows the corners of the rest, is asked for it every 10 s (130 µs).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeVar, cast
+
+import psutil
+
+from gpuwatch.model import Presence, Process, Reading, Reason
+from gpuwatch.sampler import machine
+from gpuwatch.sampler.users import UserNames
+from gpuwatch.text import clean, command_line
+
+REFRESH = 10.0
+"""Seconds after which the facts that hardly ever change are read again: a process can set its own command line."""
+
+NAMES_WAIT = 0.02
+"""Seconds that a snapshot waits for the names of users that it sees for the first time."""
+
+_GONE = (FileNotFoundError, ProcessLookupError)
+"""A file of a dead process is missing when opened and ESRCH when read."""
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGESIZE")
+
+_STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "disk sleep",
+    "T": "stopped",
+    "t": "tracing stop",
+    "Z": "zombie",
+    "X": "dead",
+    "x": "dead",
+    "K": "wake kill",
+    "W": "waking",
+    "P": "parked",
+    "I": "idle",
+}
+
+_Fact = TypeVar("_Fact")
+
+
+class Stat(NamedTuple):
+    """What we take of /proc/PID/stat: times in clock ticks, `rss` in pages."""
+
+    comm: bytes
+    state: str
+    ppid: int
+    tty: int
+    used: int
+    start: int
+    rss: int
+
+
+def parse_stat(raw: bytes) -> Stat:
+    """Read a /proc/PID/stat line, whose second field may hold spaces, parentheses and newlines; raises ValueError.
+
+    Source: proc_pid_stat(5).
+    """
+    opened, closed = raw.find(b"("), raw.rfind(b")")
+    fields = raw[closed + 1 :].split()
+    if opened < 0 or closed < opened or len(fields) < 22:
+        raise ValueError("not a line of /proc/PID/stat")
+    return Stat(
+        comm=raw[opened + 1 : closed],
+        state=fields[0].decode("ascii", "replace"),
+        ppid=int(fields[1]),
+        tty=int(fields[4]),
+        used=int(fields[11]) + int(fields[12]),
+        start=int(fields[19]),
+        rss=int(fields[21]),
+    )
+
+
+def terminal(tty: int) -> str:
+    """Name a controlling terminal by its device number; empty for none.
+
+    psutil's `terminal` remembers the terminals that there were at its first call, and we run for days.
+    Source: devices.txt of the Linux kernel (4: consoles and serial lines, 136 to 143: pseudo-terminals).
+    """
+    if tty <= 0:
+        return ""
+    major, minor = (tty >> 8) & 0xFFF, (tty & 0xFF) | ((tty >> 12) & 0xFFF00)
+    if 136 <= major <= 143:
+        return f"/dev/pts/{(major - 136) * 256 + minor}"
+    if major == 4:
+        return f"/dev/tty{minor}" if minor < 64 else f"/dev/ttyS{minor - 64}"
+    return f"tty {major}:{minor}"
+
+
+@dataclass
+class _Known:
+    """A process that we have seen before: what hardly ever changes of it, and its last use of the CPU."""
+
+    start: int
+    read_at: float = float("-inf")
+    comm: bytes = b""
+    ppid: int = 0
+    uid: int | None = None
+    name: str = ""
+    command: str = ""
+    parent: str = ""
+    started: float | None = None
+    used: int = 0
+    used_at: float | None = None
+
+
+class Owners:
+    """Reads processes again and again, and remembers no more of them than was asked for the last time."""
+
+    def __init__(
+        self,
+        *,
+        proc: Path = machine.PROC,
+        users: UserNames | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sees_all: bool | None = None,
+    ) -> None:
+        """Take the root of /proc, who knows the users' names, and whether hidepid hides nothing from us (root)."""
+        self.users = users or UserNames()
+        self._proc = proc
+        self._clock = clock
+        self._known: dict[int, _Known] = {}
+        self._sees_all = os.geteuid() == 0 if sees_all is None else sees_all
+        psutil.PROCFS_PATH = str(proc)
+
+    def read(self, pids: Iterable[int]) -> tuple[Process, ...]:
+        """Give a row for each pid, in order; what cannot be read of one is missing in its row and nowhere else."""
+        absent: dict[int, Presence] = {}
+        seen: dict[int, tuple[Stat, _Known]] = {}
+        for pid in sorted(set(pids)):
+            stat = self._stat(pid)
+            if isinstance(stat, Presence):
+                absent[pid] = stat
+            else:
+                seen[pid] = stat, self._facts(pid, stat)
+        self._known = {pid: facts for pid, (_, facts) in seen.items()}
+        self._look_up_users()
+        rows = [Process(pid=pid, presence=presence) for pid, presence in absent.items()]
+        rows += [self._row(pid, stat, facts) for pid, (stat, facts) in seen.items()]
+        return tuple(sorted(rows, key=lambda row: row.pid))
+
+    def _look_up_users(self) -> None:
+        """Ask for the names of all users seen, and give new ones a moment, unless a look-up is stuck already."""
+        stuck = self.users.pending > 0
+        for uid in {facts.uid for facts in self._known.values()} - {None}:
+            self.users.name(cast(int, uid))
+        if self.users.pending and not stuck:
+            self.users.settle(NAMES_WAIT)
+
+    def _stat(self, pid: int) -> Stat | Presence:
+        try:
+            return parse_stat((self._proc / str(pid) / "stat").read_bytes())
+        except _GONE:
+            return self._absence()
+        except PermissionError:  # hidepid=1: there is such a process, and we may not look at it
+            return Presence.HIDDEN
+        except (OSError, ValueError):  # cut short while the process went away
+            return Presence.GONE
+
+    def _absence(self) -> Presence:
+        """Say why a process that NVML lists may not be in /proc."""
+        if machine.in_pid_namespace(self._proc):
+            return Presence.ELSEWHERE
+        return Presence.HIDDEN if not self._sees_all and machine.hides_pids(self._proc) else Presence.GONE
+
+    def _facts(self, pid: int, stat: Stat) -> _Known:
+        """Give what hardly ever changes of a process, read anew every 10 s and when it shows that it has changed."""
+        facts = self._known.get(pid)
+        if facts is None or facts.start != stat.start:
+            facts = _Known(start=stat.start)
+        now = self._clock()
+        if now - facts.read_at >= REFRESH or stat.comm != facts.comm or stat.ppid != facts.ppid:
+            facts.read_at, facts.comm, facts.ppid = now, stat.comm, stat.ppid
+            _refresh(pid, facts)
+        return facts
+
+    def _row(self, pid: int, stat: Stat, facts: _Known) -> Process:
+        return Process(
+            pid=pid,
+            start=stat.start,
+            uid=facts.uid,
+            user="" if facts.uid is None else self.users.name(facts.uid),
+            name=facts.name or clean(stat.comm),
+            command=facts.command,
+            state=_STATES.get(stat.state, clean(stat.state)),
+            ppid=stat.ppid,
+            parent=facts.parent,
+            terminal=terminal(stat.tty),
+            cpu=self._cpu(stat, facts),
+            rss=max(0, stat.rss) * _PAGE,
+            started=facts.started,
+        )
+
+    def _cpu(self, stat: Stat, facts: _Known) -> Reading:
+        """Give the percent of one core used since the last sample."""
+        now = self._clock()
+        used, since = stat.used - facts.used, facts.used_at
+        facts.used, facts.used_at = stat.used, now
+        if since is None or now <= since:
+            return Reason.NO_SAMPLE
+        return round(max(0, used) / _TICKS / (now - since) * 100, 1)
+
+
+def _refresh(pid: int, facts: _Known) -> None:
+    """Read what psutil knows of a process; what it cannot tell (any more) stays as it was."""
+    try:
+        process = psutil.Process(pid)
+    except (psutil.Error, OSError):  # it has just gone: the next sample says so
+        return
+    with process.oneshot():
+        facts.uid = _fact(lambda: process.uids().real, facts.uid)
+        facts.name = _fact(lambda: clean(process.name()), facts.name)
+        facts.command = _fact(lambda: command_line(process.cmdline()), facts.command)
+        facts.started = _fact(process.create_time, facts.started)
+    facts.parent = _fact(lambda: clean(psutil.Process(facts.ppid).name()), "") if facts.ppid > 0 else ""
+
+
+def _fact(read: Callable[[], _Fact], otherwise: _Fact) -> _Fact:
+    """Read one fact of a process, which may go away, turn zombie or be none of our business at any moment."""
+    try:
+        return read()
+    except (psutil.Error, OSError):  # psutil lets some FileNotFoundError through (gpustat#95)
+        return otherwise

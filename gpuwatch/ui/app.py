@@ -1,0 +1,376 @@
+"""The dashboard: takes frames, draws the newest, and turns keys into actions."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+
+from rich.text import Text
+from textual.app import App
+from textual.binding import BindingType
+from textual.filter import Monochrome
+
+from gpuwatch.model import SourceState
+from gpuwatch.rows import Filter, FilterError, Row
+from gpuwatch.ui.dashboard import Dashboard
+from gpuwatch.ui.keys import KEYS
+from gpuwatch.ui.layout import Form, form_of
+from gpuwatch.ui.messages import Framed
+from gpuwatch.ui.panels.footer import Footer
+from gpuwatch.ui.panels.processes import Processes
+from gpuwatch.ui.panels.prompt import Prompt
+from gpuwatch.ui.terminal import Lifeline, NoColors, speaks_unicode
+from gpuwatch.ui.theme import Kit, kit, themes
+from gpuwatch.ui.view import View
+from gpuwatch.watch import Frame
+
+if TYPE_CHECKING:
+    from textual.command import Provider
+
+    from gpuwatch.actions.kill import Killer
+    from gpuwatch.ui.screens.detail import DetailScreen
+    from gpuwatch.ui.screens.end import Endings
+
+INTERVALS: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Seconds between two samples that `+` and `-` step through."""
+MOST_TOASTS: Final = 3
+"""Toasts that one frame may raise; more are told in one."""
+
+
+def _commands() -> type[Provider]:
+    from gpuwatch.ui.commands import GpuwatchCommands  # only when the palette is opened
+
+    return GpuwatchCommands
+
+
+class Watching(Protocol):
+    """What the dashboard asks of the watch thread."""
+
+    @property
+    def newest(self) -> Frame | None:
+        """The last frame."""
+
+    def set_interval(self, seconds: float) -> None:
+        """Ask for a snapshot every so many seconds."""
+
+    def poke(self) -> None:
+        """Ask for a sample at once."""
+
+    def stop(self) -> None:
+        """End, without waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the user started the dashboard."""
+
+    user: str = ""
+    """Show the processes of one user at first."""
+    mine: bool = False
+    filter: str = ""
+    read_only: bool = False
+    allow_root_kill: bool = False
+    ascii: bool = False
+    theme: str = "dark"
+    bell: bool = False
+    wait: bool = False
+    interval: float = 1.0
+
+
+class GpuwatchApp(App[int]):
+    """The dashboard. Frames come as `Framed` messages, from the watch thread or from a test."""
+
+    TITLE = "gpuwatch"
+    CSS_PATH = "gpuwatch.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
+    COMMANDS: ClassVar[set[Any]] = {_commands}
+    NOTIFICATION_TIMEOUT = 8
+
+    def __init__(
+        self,
+        *,
+        watch: Watching | None = None,
+        options: Options | None = None,
+        make_killer: Callable[[], Killer] | None = None,
+    ) -> None:
+        """`make_killer` is called when a process is first asked to end; without it none can be."""
+        super().__init__()
+        self.watching = watch
+        self._make_killer = make_killer
+        self._endings: Endings | None = None
+        self.options = options or Options()
+        self.frame: Frame | None = None
+        """What is on screen; older than `newest` while paused."""
+        self.newest: Frame | None = None
+        self.interval = self.options.interval
+        self.dashboard = Dashboard()
+        self._lifeline: Lifeline | None = None
+        self._began = time.monotonic()
+        self._paused_at: float | None = None
+        if self.no_color:
+            self._filters = [NoColors() if isinstance(one, Monochrome) else one for one in self._filters]
+        self._hues: dict[int, int] = {}
+        for theme in themes():
+            self.register_theme(theme)
+        self.theme = f"gpuwatch-{self.options.theme}"
+        self.kit: Kit = self._make_kit()
+
+    def _make_kit(self) -> Kit:
+        ascii_only = self.options.ascii or (self._lifeline is not None and not speaks_unicode())
+        return kit(self.theme, ascii_only=ascii_only, colors=self._colors(), slots=self._hues)
+
+    def _colors(self) -> int:
+        if self.no_color:
+            return 0
+        # A test or a screenshot has no terminal to ask.
+        system = self.console.color_system if self._lifeline is not None else None
+        return {"standard": 16, "256": 256}.get(system or "", 1 << 24)
+
+    def get_default_screen(self) -> Dashboard:
+        """Start with the dashboard."""
+        return self.dashboard
+
+    def run_to_exit_code(self) -> int:
+        """Run until the user leaves; gives the exit code."""
+        self._lifeline = Lifeline(lambda code: self.exit(return_code=code), sys.stdin.fileno())
+        try:
+            self.run()
+        finally:
+            self._lifeline.close()
+        return self.return_code or 0
+
+    def exit(self, result: int | None = None, return_code: int = 0, message: Any = None) -> None:
+        """Leave; in good order if that takes no longer than a moment."""
+        if self._lifeline is not None:
+            self._lifeline.arm(return_code)
+        if self._endings is not None:
+            self._endings.close()
+        super().exit(result, return_code, message)
+
+    def publish(self, frame: Frame) -> None:
+        """Hand over a frame; from any thread. Raises RuntimeError once the dashboard has closed."""
+        self.post_message(Framed(frame))
+
+    # -----------------------------------------------------------------------------------------------------------
+    # Life
+
+    def on_mount(self) -> None:
+        """Take the options, the signals and the frame that may be there already."""
+        panel = self.dashboard.processes
+        panel.mine = self.options.mine
+        try:
+            panel.filter = Filter.parse(f"user:{self.options.user}" if self.options.user else self.options.filter)
+        except FilterError as error:
+            self.notify(str(error), severity="warning", markup=False)
+        self.theme_changed_signal.subscribe(self, lambda _theme: self._on_theme())
+        if self._lifeline is not None:
+            self.kit = self._make_kit()
+            self._lifeline.start()
+            self.app_resume_signal.subscribe(self, lambda _app: self.action_retry(quiet=True))
+        self.set_interval(1.0, self._beat, name="beat")
+        first = self.watching.newest if self.watching else None
+        if first is not None and self.newest is None:
+            self.on_framed(Framed(first))
+        else:
+            self.paint()
+
+    def _beat(self) -> None:
+        """Once a second, where no frame comes: let ages grow."""
+        since = time.monotonic() - self.newest.received if self.newest else math.inf
+        if self._paused_at is not None or since > max(2.0, 2 * self.interval):
+            self.paint()
+
+    def _on_theme(self) -> None:
+        self.kit = self._make_kit()
+        self.paint()
+
+    def on_framed(self, message: Framed) -> None:
+        """Take in a frame: the only place where data enters."""
+        before, self.newest = self.newest, message.frame
+        if message.frame.snapshot.state is SourceState.ENDED:
+            self.leave_ended(message.frame)
+            return
+        self._announce(before, message.frame)
+        if self._endings is not None:
+            self._endings.observe(message.frame)
+        top = self.screen
+        if top is not self.dashboard and hasattr(top, "refresh_frame"):
+            top.refresh_frame(message.frame)
+        if self._paused_at is None:
+            self.frame = message.frame
+            self.paint()
+
+    def leave_ended(self, frame: Frame) -> None:
+        """Leave because the source cannot go on; its words are printed once the terminal is restored."""
+        words = frame.snapshot.words or "the source has ended"
+        self.exit(return_code=2, message=Text(f"gpuwatch: {words}"))
+
+    def paint(self) -> None:
+        """Draw what there is: the only place that paints."""
+        if not self.dashboard.is_mounted or not self._running:
+            return
+        now = time.monotonic()
+        with self.batch_update():
+            if self.frame is None:
+                self.dashboard.draw_starting(now - self._began, self.kit)
+            else:
+                self.dashboard.draw(self._view(self.frame, now))
+
+    def _view(self, frame: Frame, now: float) -> View:
+        paused = None if self._paused_at is None else now - self._paused_at
+        return View(frame, now, self.kit, self.interval, paused, self.options.read_only)
+
+    def _announce(self, before: Frame | None, frame: Frame) -> None:
+        """Tell once of each alert that was raised, or got worse, since the frame before."""
+        if before is None:
+            return
+        known = {(alert.rule, alert.gpu, alert.severity) for alert in before.alerts}
+        raised = [alert for alert in frame.alerts if (alert.rule, alert.gpu, alert.severity) not in known]
+        if raised and self.options.bell:
+            self.bell()
+        if form_of(self.size.width) is Form.STRIP:
+            return  # a toast would cover the lines that say the same
+        wide = form_of(self.size.width) is not Form.COMPACT
+        for alert in raised[:MOST_TOASTS]:
+            severity = "error" if alert.severity >= 3 else "warning" if alert.severity == 2 else "information"
+            words = (alert.evidence, alert.title) if wide and alert.evidence else (alert.title, "")
+            self.notify(words[0], title=words[1], severity=severity, markup=False)  # type: ignore[arg-type]
+        if len(raised) > MOST_TOASTS:
+            self.notify(f"and {len(raised) - MOST_TOASTS} more alerts", severity="warning", markup=False)
+
+    # -----------------------------------------------------------------------------------------------------------
+    # From the panels
+
+    def on_processes_moved(self, _message: Processes.Moved) -> None:
+        """Draw cursor, order or scroll."""
+        self.paint()
+
+    def on_processes_chosen(self, _message: Processes.Chosen) -> None:
+        """Open the row that was clicked twice."""
+        self.action_detail()
+
+    def on_detail_screen_end_asked(self, message: DetailScreen.EndAsked) -> None:
+        """End the process whose detail is shown."""
+        self.ask_to_end(message.row)
+
+    def on_footer_pressed(self, message: Footer.Pressed) -> None:
+        """Do what the key would do."""
+        self.call_later(self.run_action, message.action)
+
+    def on_prompt_changed(self, message: Prompt.Changed) -> None:
+        """Filter as one types."""
+        self.dashboard.processes.filter = message.filter
+        self.paint()
+
+    def on_prompt_left(self, _message: Prompt.Left) -> None:
+        """Give the line back to the keys."""
+        self.paint()
+
+    # -----------------------------------------------------------------------------------------------------------
+    # Actions
+
+    def action_move(self, by: int) -> None:
+        """Move the cursor."""
+        self.dashboard.processes.move(by)
+
+    def action_page(self, by: int) -> None:
+        """Move the cursor by a screenful."""
+        self.dashboard.processes.page(by)
+
+    def action_sort(self, by: int) -> None:
+        """Sort by the next column."""
+        self.dashboard.processes.sort_next(by)
+
+    def action_reverse(self) -> None:
+        """Turn the order round."""
+        panel = self.dashboard.processes
+        panel.sort_by(panel.by)
+
+    def action_mine(self) -> None:
+        """Show one's own processes, or everybody's."""
+        panel = self.dashboard.processes
+        panel.mine = not panel.mine
+        self.paint()
+
+    def action_filter(self) -> None:
+        """Ask for a filter."""
+        self.dashboard.prompt.open(self.dashboard.processes.filter.text, self.kit)
+        self.paint()
+
+    def action_clear(self) -> None:
+        """Clear the filter, and close its prompt."""
+        self.dashboard.processes.filter = Filter()
+        if self.dashboard.prompt.display:
+            self.dashboard.prompt.close()
+        self.paint()
+
+    def action_pause(self) -> None:
+        """Freeze the screen, or let it go on."""
+        self._paused_at = None if self._paused_at is not None else time.monotonic()
+        if self._paused_at is None:
+            self.frame = self.newest
+        self.paint()
+
+    def action_interval(self, by: int) -> None:
+        """Sample more or less often."""
+        place = min(range(len(INTERVALS)), key=lambda index: abs(INTERVALS[index] - self.interval))
+        self.interval = INTERVALS[max(0, min(place + by, len(INTERVALS) - 1))]
+        if self.watching:
+            self.watching.set_interval(self.interval)
+        self.paint()
+
+    def action_retry(self, quiet: bool = False) -> None:
+        """Sample at once, and try GPUs again that were given up."""
+        if self.watching:
+            self.watching.poke()
+        if not quiet:
+            self.notify("asking every GPU again", markup=False, timeout=3)
+
+    def action_detail(self) -> None:
+        """Show all that is known of the process under the cursor."""
+        row = self.dashboard.processes.selected
+        if row is not None and self.frame is not None:
+            from gpuwatch.ui.screens.detail import DetailScreen  # 20 ms that the first paint need not wait for
+
+            self.push_screen(DetailScreen(row.key, self.frame, self.kit.glyphs))
+
+    def action_end_process(self) -> None:
+        """Ask whether to end the process under the cursor."""
+        row = self.dashboard.processes.selected
+        if row is not None:
+            self.ask_to_end(row)
+
+    def ask_to_end(self, row: Row) -> None:
+        """Ask whether to end a process; refuse where nothing may be signalled."""
+        refusal = "read-only: nothing is signalled" if self.options.read_only else ""
+        if not refusal and self._make_killer is None:
+            refusal = "processes cannot be ended from here"
+        if self.newest is not None and self.newest.snapshot.demo:
+            refusal = "demo: these processes are made up, nothing is signalled"
+        if refusal:
+            self.notify(refusal, severity="warning", markup=False, timeout=4)
+            return
+        if self.newest is not None and self._make_killer is not None:
+            from gpuwatch.ui.screens.end import Endings
+
+            if self._endings is None:
+                self._endings = Endings(self, self._make_killer(), glyphs=self.kit.glyphs)
+            self._endings.open(row.key, self.newest)
+
+    def action_help(self) -> None:
+        """Explain keys, marks and words."""
+        from gpuwatch.ui.screens.help import HelpScreen
+
+        self.push_screen(HelpScreen(KEYS, self.newest, self.kit.glyphs))
+
+    def action_theme(self, name: str) -> None:
+        """Draw for a dark or a light terminal."""
+        self.theme = f"gpuwatch-{name}"
+
+    def action_sort_by(self, column: str) -> None:
+        """Sort by a column."""
+        self.dashboard.processes.sort_by(column)

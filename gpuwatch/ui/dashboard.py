@@ -1,0 +1,137 @@
+"""The main screen: the panels, and how the room is given to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from textual import events
+from textual.app import ComposeResult
+from textual.screen import Screen
+from textual.widget import Widget
+
+from gpuwatch.model import SourceState
+from gpuwatch.ui.keys import KEYS
+from gpuwatch.ui.layout import Form, Layout, fit_layout
+from gpuwatch.ui.panels.alerts import Alerts, alerts_of
+from gpuwatch.ui.panels.footer import Footer, hints
+from gpuwatch.ui.panels.gpus import Gpus
+from gpuwatch.ui.panels.header import Header
+from gpuwatch.ui.panels.lines import LinePanel, Pen
+from gpuwatch.ui.panels.notice import Notice, notice_lines, starting_words, state_words, tiny_lines, tiny_words
+from gpuwatch.ui.panels.processes import Processes
+from gpuwatch.ui.panels.prompt import Prompt
+from gpuwatch.ui.theme import Kit
+from gpuwatch.ui.tight import TightCompositor
+from gpuwatch.ui.view import View
+
+if TYPE_CHECKING:
+    from gpuwatch.ui.app import GpuwatchApp
+
+_HINTS = hints(KEYS)
+
+
+class Dashboard(Screen[None]):
+    """Draws frames; holds no data of its own but the user's cursor, order and filter."""
+
+    AUTO_FOCUS = ""
+    app: GpuwatchApp
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._compositor = TightCompositor()
+        self.layout_now: Layout | None = None
+        """What was given room to at the last drawing."""
+        self.header = Header(id="header")
+        self.gpus = Gpus(id="gpus")
+        self.alerts = Alerts(id="alerts")
+        self.processes = Processes(id="processes")
+        self.notice = Notice(id="notice")
+        self.prompt = Prompt(id="prompt")
+        self.footer = Footer(id="footer")
+
+    def compose(self) -> ComposeResult:
+        """Give the panels, from top to bottom."""
+        yield from (self.header, self.gpus, self.alerts, self.processes, self.notice, self.prompt, self.footer)
+
+    def on_mount(self) -> None:
+        """Start without a prompt."""
+        self.prompt.display = False
+
+    def on_resize(self, _event: events.Resize) -> None:
+        """Give the room anew."""
+        self.app.paint()
+
+    def draw(self, view: View) -> None:
+        """Draw a frame."""
+        width, height = self.app.size
+        frame, kit = view.frame, view.kit
+        seen = frame.snapshot
+        kit.inks.meet(process.uid for process in seen.processes if process.uid is not None)
+        self.processes.take(view)
+        layout = self._fit(view, width, height)
+        if layout.form is Form.TINY:
+            self._only_notice(tiny_lines(tiny_words(frame, width, height), kit, width, height))
+            return
+        if not seen.gpus:
+            room = height - 2
+            words = starting_words(view.since_received) if seen.state is SourceState.STARTING else state_words(seen)
+            self._arrange({self.header: 1, self.notice: room, self._bottom: 1})
+            self.notice.draw(notice_lines(words, kit, width, room))
+        else:
+            self._arrange(
+                {
+                    self.header: layout.header,
+                    self.gpus: layout.gpu_title + layout.gpus,
+                    self.alerts: layout.alerts,
+                    self.processes: layout.table_title + layout.rows,
+                    self._bottom: layout.footer,
+                },
+                gap=layout.gap,
+            )
+            self.gpus.draw(view, layout, width)
+            self.alerts.draw(view, layout, width)
+            self.processes.draw(view, layout, width)
+        self.header.draw(view, width)
+        self.footer.draw(_HINTS, kit, width)
+
+    def draw_starting(self, seconds: float, kit: Kit) -> None:
+        """Draw what there is before the first frame."""
+        width, height = self.app.size
+        if width < 40 or height < 6:
+            self._only_notice(tiny_lines(tiny_words(None, width, height), kit, width, height))
+            return
+        self._arrange({self.header: 1, self.notice: height - 2, self._bottom: 1})
+        self.header.show([Pen(kit, "band").gap().write("gpuwatch", "strong").line(width)])
+        self.notice.draw(notice_lines(starting_words(seconds), kit, width, height - 2))
+        self.footer.draw(_HINTS, kit, width)
+
+    @property
+    def _bottom(self) -> Widget:
+        return self.prompt if self.prompt.display else self.footer
+
+    def _fit(self, view: View, width: int, height: int) -> Layout:
+        gpus = view.frame.snapshot.gpus
+        self.layout_now = fit_layout(
+            width,
+            height,
+            len(gpus),
+            len(alerts_of(view.frame)),
+            len(self.processes.found),
+            n_children=sum(len(gpu.instances) for gpu in gpus),
+            largest_index=max((gpu.index for gpu in gpus), default=0),
+        )
+        return self.layout_now
+
+    def _only_notice(self, lines: list[Any]) -> None:
+        self._arrange({self.notice: len(lines)})
+        self.notice.draw(lines)
+
+    def _arrange(self, heights: dict[Any, int], gap: int = 0) -> None:
+        """Give each panel its lines; what is not named is hidden. Only a change costs a new layout."""
+        for panel in (self.header, self.gpus, self.alerts, self.processes, self.notice, self.footer):
+            height = heights.get(panel, 0)
+            if panel.display != (height > 0):
+                panel.display = height > 0
+            above = gap if panel in (self.alerts, self.processes) else 0
+            assert isinstance(panel, LinePanel)
+            panel.give(height, above)

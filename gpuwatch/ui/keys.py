@@ -1,0 +1,34 @@
+"""Every key of the dashboard: the footer, the help, the command palette and the mouse read them from here."""
+
+from __future__ import annotations
+
+from textual.binding import Binding
+
+KEYS: list[Binding] = [
+    Binding("enter", "detail", "detail", id="detail", key_display="Enter", tooltip="All that is known of this process"),
+    Binding("slash", "filter", "filter", id="filter", key_display="/", tooltip="Show only processes that match"),
+    Binding("less_than_sign", "sort(-1)", "sort", id="sort.left", key_display="<", tooltip="Sort by the column before"),
+    Binding(
+        "greater_than_sign", "sort(1)", "sort", id="sort.right", key_display=">", tooltip="Sort by the next column"
+    ),
+    Binding("m", "mine", "mine", id="mine", tooltip="Show only your own processes, or everybody's"),
+    Binding("K,f9", "end_process", "end", id="end", key_display="K", tooltip="End this process, if it is yours"),
+    Binding("p", "pause", "pause", id="pause", tooltip="Freeze the screen; watching goes on"),
+    Binding(
+        "question_mark,h,f1", "help", "help", id="help", key_display="?", tooltip="Keys, marks and words explained"
+    ),
+    Binding("q", "quit", "quit", id="quit", tooltip="Leave; nothing else ends"),
+    Binding("up,k", "move(-1)", "up", id="up", show=False, tooltip="The process above"),
+    Binding("down,j", "move(1)", "down", id="down", show=False, tooltip="The process below"),
+    Binding("pageup", "page(-1)", "page up", id="pageup", show=False, tooltip="A screenful up"),
+    Binding("pagedown", "page(1)", "page down", id="pagedown", show=False, tooltip="A screenful down"),
+    Binding("home,g", "move(-1000000)", "first", id="first", show=False, tooltip="The first process"),
+    Binding("end,G", "move(1000000)", "last", id="last", show=False, tooltip="The last process"),
+    Binding("r", "reverse", "reverse", id="reverse", show=False, tooltip="Turn the order round"),
+    Binding("plus,equals_sign", "interval(1)", "slower", id="slower", show=False, tooltip="Sample less often"),
+    Binding("minus", "interval(-1)", "faster", id="faster", show=False, tooltip="Sample more often"),
+    Binding("R", "retry", "retry", id="retry", show=False, tooltip="Sample now, and try GPUs that were given up again"),
+    Binding("escape", "clear", "clear", id="clear", show=False, tooltip="Clear the filter"),
+    Binding("colon,ctrl+p", "command_palette", "commands", id="palette", show=False, tooltip="All commands, by name"),
+    Binding("ctrl+c,ctrl+q", "quit", "quit", id="quit.now", show=False, priority=True, tooltip="Leave, from anywhere"),
+]

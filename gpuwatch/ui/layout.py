@@ -1,0 +1,122 @@
+"""What fits into a terminal of a given size: a pure function, in stated steps.
+
+By width: 150 and more columns show every column (full), from 100 on some go (medium), from 70 on a GPU's row is
+compact, from 40 on GPUs are cells of a strip. By height, one after the other until the processes have the rows that
+they need (8, or 3 where even that is too many): the blank lines go, MIG instances lose their rows, alerts shrink to two
+lines and to one, and last the GPUs become a strip. A GPU or the worst alert is never dropped for a process. Below 40×6
+nothing is drawn but one line that names the size that is needed, and the worst alert.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+MIN_WIDTH: Final = 40
+MIN_HEIGHT: Final = 6
+MAX_ALERTS: Final = 4
+WANTED_ROWS: Final = 8
+LEAST_ROWS: Final = 3
+
+
+class Form(Enum):
+    """How wide things are drawn."""
+
+    FULL = "full"
+    MEDIUM = "medium"
+    COMPACT = "compact"
+    STRIP = "strip"
+    TINY = "tiny"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How many lines each part has; they add up to the terminal's height."""
+
+    form: Form
+    """How the processes, alerts and header are drawn, by the width."""
+    gpu_form: Form
+    """How the GPUs are drawn; a strip also where there is too little height for a row each."""
+    header: int
+    gpu_title: int
+    gpus: int
+    children: bool
+    """MIG instances have rows of their own."""
+    gap: int
+    """Blank lines before the alerts and before the processes, each."""
+    alerts: int
+    table_title: int
+    rows: int
+    footer: int
+
+    @property
+    def height(self) -> int:
+        """All lines together."""
+        gaps = self.gap * (2 if self.alerts else 1)
+        body = self.gpu_title + self.gpus + self.alerts + self.table_title + self.rows
+        return self.header + gaps + body + self.footer
+
+
+def form_of(width: int) -> Form:
+    """Give the form that a width has room for."""
+    if width >= 150:
+        return Form.FULL
+    if width >= 100:
+        return Form.MEDIUM
+    return Form.COMPACT if width >= 70 else Form.STRIP
+
+
+def strip_cell(n_gpus: int, largest_index: int = 0) -> int:
+    """Give the width of one GPU in a strip, with the blank after it: `12●100 `."""
+    return len(str(max(n_gpus - 1, largest_index))) + 5
+
+
+def strip_lines(width: int, n_gpus: int, largest_index: int = 0) -> int:
+    """Give the lines that a strip of all GPUs takes."""
+    per_line = max(1, width // strip_cell(n_gpus, largest_index))
+    return -(-n_gpus // per_line)
+
+
+def fit_layout(
+    width: int, height: int, n_gpus: int, n_alerts: int, n_rows: int, *, n_children: int = 0, largest_index: int = 0
+) -> Layout:
+    """Say what is drawn at a size, for so many GPUs, lines of alerts, processes and MIG instances."""
+    if width < MIN_WIDTH or height < MIN_HEIGHT:
+        return Layout(Form.TINY, Form.TINY, 0, 0, 0, False, 0, 0, 0, max(height, 0), 0)
+    form = form_of(width)
+    strip = strip_lines(width, n_gpus, largest_index)
+    alerts = min(n_alerts, MAX_ALERTS if height >= 20 else 2)
+    for one, wanted in _steps(form, n_gpus, n_children, alerts, strip):
+        spare = height - one.height
+        if spare >= max(1, min(n_rows, wanted)):
+            return replace(one, rows=spare)
+    return _squeezed(height, form, strip, alerts)
+
+
+def _steps(form: Form, n_gpus: int, n_children: int, alerts: int, strip: int) -> list[tuple[Layout, int]]:
+    """Give the layouts to try, the best first, each with the rows that it must leave for processes."""
+    title = 1 if form in (Form.FULL, Form.MEDIUM) and n_gpus else 0
+    base = Layout(form, Form.STRIP, 1, 0, strip, False, 0, alerts, 1, 0, 1)
+    one_alert = replace(base, alerts=min(alerts, 1))
+    steps: list[tuple[Layout, int]] = []
+    if form is not Form.STRIP:
+        rows = replace(base, gpu_form=form, gpu_title=title, gpus=n_gpus)
+        full = replace(rows, gpus=n_gpus + n_children, children=n_children > 0)
+        if form is not Form.COMPACT:
+            steps.append((replace(full, gap=1), 2 * WANTED_ROWS))
+        fewer = [full, rows, replace(rows, alerts=min(alerts, 2)), replace(rows, alerts=min(alerts, 1))]
+        steps += [(one, WANTED_ROWS) for one in fewer]
+        steps.append((fewer[-1], LEAST_ROWS))
+    return [*steps, (base, WANTED_ROWS), (base, LEAST_ROWS), (one_alert, LEAST_ROWS)]
+
+
+def _squeezed(height: int, form: Form, strip: int, alerts: int) -> Layout:
+    """Lay out what is left when not even a strip, an alert and a process fit: header, alert, GPUs, then the rest."""
+    left = height - 1
+    alert = min(alerts, 1)
+    gpus = min(strip, left - alert)
+    left -= gpus + alert
+    footer = 1 if left >= 3 else 0
+    title = 1 if left - footer >= 2 else 0
+    return Layout(form, Form.STRIP, 1, 0, gpus, False, 0, alert, title, left - footer - title, footer)

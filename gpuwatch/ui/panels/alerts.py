@@ -1,0 +1,71 @@
+"""What is wrong now, the worst first; nothing at all where nothing is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+
+from gpuwatch.alerts import Alert, Severity
+from gpuwatch.model import SourceState
+from gpuwatch.ui.layout import Layout
+from gpuwatch.ui.panels.gpus import mark_of
+from gpuwatch.ui.panels.lines import Line, LinePanel, Pen
+from gpuwatch.ui.theme import Kit
+from gpuwatch.ui.view import View, clock
+from gpuwatch.watch import Frame
+
+
+def alerts_of(frame: Frame) -> tuple[Alert, ...]:
+    """Give the alerts of a frame; a stream that is not well counts as one even before a rule says so."""
+    seen = frame.snapshot
+    if seen.state in (SourceState.OK, SourceState.STARTING) or any(
+        alert.rule == "data stale" for alert in frame.alerts
+    ):
+        return frame.alerts
+    trouble = Alert(
+        rule="stream",
+        severity=Severity.CRITICAL,
+        title=seen.state.value,
+        evidence=seen.words,
+        raised=seen.since or seen.taken,
+        raised_monotonic=frame.received,
+    )
+    return (trouble, *frame.alerts)
+
+
+def alert_lines(alerts: Sequence[Alert], kit: Kit, width: int, lines: int) -> list[Line]:
+    """Draw as many alerts as there are lines for, and how many more there are."""
+    if lines <= 0:
+        return []
+    wide = width >= 100
+    drawn = [_line(alert, kit, width, wide) for alert in alerts[:lines]]
+    if len(alerts) > lines:
+        more = f"+{len(alerts) - lines} more"
+        pen = Pen(kit)
+        shown = _line(alerts[lines - 1], kit, width - cell_len(more) - 2, wide)
+        for span in shown:
+            pen.write_styled(span.text, span.style, span.cells)
+        drawn[-1] = pen.gap(2).write(more, "muted").line(width)
+    return drawn
+
+
+def _line(alert: Alert, kit: Kit, width: int, wide: bool) -> Line:
+    mark, role = mark_of(alert.severity, kit.glyphs)
+    pen = Pen(kit).write(mark, role, 2)
+    if width >= 70:
+        pen.write(clock(alert.raised) if wide else clock(alert.raised)[:5], "muted").gap(2)
+    room = max(0, width - pen.cells)
+    pen.write(alert.title, "text" if alert.severity is Severity.NOTE else "strong", min(cell_len(alert.title), room))
+    room = width - pen.cells
+    if alert.evidence and room > 12:
+        pen.gap(2).write(alert.evidence, "muted", room - 2)
+    return pen.line(width)
+
+
+class Alerts(LinePanel):
+    """The alerts that hold now."""
+
+    def draw(self, view: View, layout: Layout, width: int) -> None:
+        """Draw a frame."""
+        self.show(alert_lines(alerts_of(view.frame), view.kit, width, layout.alerts))

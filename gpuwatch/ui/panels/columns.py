@@ -1,0 +1,111 @@
+"""The columns of the process list: which there are at which width, and how a row fills them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+
+from gpuwatch.model import Presence, Reading, known
+from gpuwatch.rows import Row
+from gpuwatch.ui.layout import Form
+from gpuwatch.ui.theme import Glyphs, Role
+from gpuwatch.units import duration, gib, percent
+
+QUIET_S = 60
+"""Seconds of idleness that are not worth showing."""
+LONGEST_USER = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column."""
+
+    id: str
+    """Its name in `rows.SORTS`."""
+    title: str
+    cells: int
+    """Width; 0 for the last one, which takes what is left."""
+    right: bool = True
+    role: Role = "text"
+
+
+_ALL = {
+    "gpu": Column("gpu", "GPU", 4),
+    "pid": Column("pid", "PID", 8, role="muted"),
+    "user": Column("user", "user", 8, right=False),
+    "memory": Column("memory", "GiB", 7, role="strong"),
+    "share": Column("share", "share %", 8),
+    "sm": Column("sm", "SM %", 6),
+    "cpu": Column("cpu", "CPU %", 7),
+    "rss": Column("rss", "RSS GiB", 9, role="muted"),
+    "idle": Column("idle", "idle", 8),
+    "age": Column("age", "age", 8, role="muted"),
+    "command": Column("command", "command", 0, right=False),
+}
+_FORMS = {
+    Form.FULL: tuple(_ALL),
+    Form.MEDIUM: ("gpu", "pid", "user", "memory", "share", "sm", "cpu", "idle", "age", "command"),
+    Form.COMPACT: ("gpu", "pid", "user", "memory", "share", "sm", "idle", "command"),
+    Form.STRIP: ("gpu", "pid", "user", "memory", "sm", "command"),
+}
+_USER_CELLS = {Form.FULL: LONGEST_USER, Form.MEDIUM: 14, Form.COMPACT: 10, Form.STRIP: 8}
+
+
+def columns(form: Form, rows: Sequence[Row]) -> list[Column]:
+    """Give the columns of a form; that of the users is as wide as the longest name, within bounds."""
+    longest = max((cell_len(row.owner) for row in rows), default=0)
+    users = min(_USER_CELLS.get(form, 8), max(8, longest))
+    chosen = [_ALL[name] for name in _FORMS.get(form, _FORMS[Form.STRIP])]
+    return [Column("user", "user", users, right=False) if one.id == "user" else one for one in chosen]
+
+
+def cell(column: str, row: Row, taken: float, glyphs: Glyphs) -> str:
+    """Give what a row shows in a column other than the command; `taken` is the snapshot's wall-clock time."""
+    return _CELLS[column](row, taken, glyphs)
+
+
+def state_word(row: Row) -> str:
+    """Say what is unusual about a process's state; empty for one that simply runs or waits."""
+    if row.process.presence is Presence.GONE:
+        return "gone"
+    return row.process.state if row.process.state in ("zombie", "stopped", "disk sleep", "dead") else ""
+
+
+def _reading(reading: Reading | float | None, glyphs: Glyphs, show: Callable[[float], str]) -> str:
+    return glyphs.missing if reading is None or not known(reading) else show(reading)
+
+
+def _whole(value: float) -> str:
+    return f"{value:.0f}"
+
+
+def _share(row: Row, _taken: float, glyphs: Glyphs) -> str:
+    return _reading(row.share, glyphs, lambda share: percent(share, 100))
+
+
+def _idle(row: Row, _taken: float, glyphs: Glyphs) -> str:
+    if row.idle is None:
+        return glyphs.missing
+    if row.idle.seconds < QUIET_S:
+        return ""
+    return (glyphs.least if row.idle.at_least else "") + duration(row.idle.seconds)
+
+
+def _age(row: Row, taken: float, glyphs: Glyphs) -> str:
+    return glyphs.missing if row.process.started is None else duration(taken - row.process.started)
+
+
+_CELLS: dict[str, Callable[[Row, float, Glyphs], str]] = {
+    "gpu": lambda row, _taken, _glyphs: str(row.gpu.index),
+    "pid": lambda row, _taken, _glyphs: str(row.holding.pid),
+    "user": lambda row, _taken, _glyphs: row.owner,
+    "memory": lambda row, _taken, glyphs: _reading(row.holding.memory, glyphs, gib),
+    "share": _share,
+    "sm": lambda row, _taken, glyphs: _reading(row.holding.sm, glyphs, _whole),
+    "cpu": lambda row, _taken, glyphs: _reading(row.process.cpu, glyphs, _whole),
+    "rss": lambda row, _taken, glyphs: _reading(row.process.rss, glyphs, gib),
+    "idle": _idle,
+    "age": _age,
+}

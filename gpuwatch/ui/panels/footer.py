@@ -1,0 +1,69 @@
+"""The last line: the keys, which are buttons as well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual import events
+from textual.binding import Binding
+from textual.message import Message
+
+from gpuwatch.ui.panels.lines import Line, LinePanel, Pen
+from gpuwatch.ui.theme import Kit
+
+Hint = tuple[str, str, str]
+"""Keys as shown, word, action."""
+
+_FIRST_TO_GO = ("pause", "mine", "sort(1)", "end_process", "filter", "detail", "quit", "help")
+
+
+def hints(bindings: Sequence[Binding]) -> list[Hint]:
+    """Give what the footer says of the bindings that it shows; keys with one word share a hint."""
+    found: dict[str, Hint] = {}
+    for one in bindings:
+        if one.show:
+            key = one.key_display or one.key.partition(",")[0]
+            before = found.get(one.description)
+            found[one.description] = (f"{before[0]} {key}" if before else key, one.description, one.action)
+    return list(found.values())
+
+
+def footer_line(found: Sequence[Hint], kit: Kit, width: int) -> tuple[Line, list[tuple[int, int, str]]]:
+    """Draw the hints that fit, the least needed left out first; and say which cells are a button for which action."""
+    kept = list(found)
+    for action in _FIRST_TO_GO:
+        if sum(len(key) + len(word) + 3 for key, word, _ in kept) <= width:
+            break
+        kept = [hint for hint in kept if hint[2] != action]
+    pen = Pen(kit, "band").gap()
+    buttons = []
+    for key, word, action in kept:
+        start = pen.cells
+        pen.write(key, "strong").gap().write(word, "muted")
+        buttons.append((start, pen.cells, action))
+        pen.gap(2)
+    return pen.line(width), buttons
+
+
+class Footer(LinePanel):
+    """The line of keys."""
+
+    class Pressed(Message):
+        """A hint was clicked."""
+
+        def __init__(self, action: str) -> None:
+            self.action = action
+            super().__init__()
+
+    _buttons: list[tuple[int, int, str]]
+
+    def draw(self, found: Sequence[Hint], kit: Kit, width: int) -> None:
+        """Draw the keys."""
+        line, self._buttons = footer_line(found, kit, width)
+        self.show([line])
+
+    def on_click(self, event: events.Click) -> None:
+        """Press the key that was clicked."""
+        for start, end, action in self._buttons:
+            if start <= event.x < end:
+                self.post_message(self.Pressed(action))

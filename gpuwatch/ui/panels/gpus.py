@@ -1,0 +1,282 @@
+"""One row a GPU: who holds its memory, how busy and how hot it is, and in words what is wrong with it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import floor
+
+from gpuwatch.alerts import Alert, Severity
+from gpuwatch.model import Gpu, Health, Instance, Process, Reading, known
+from gpuwatch.ui.graphs import memory_bar, parts, sparkline
+from gpuwatch.ui.layout import Form, Layout, strip_cell
+from gpuwatch.ui.panels.lines import Line, LinePanel, Pen
+from gpuwatch.ui.theme import Glyphs, Role
+from gpuwatch.ui.view import View, clock
+from gpuwatch.units import gib, long_duration, percent
+
+_ALARMING = ("hw thermal", "power brake", "sw thermal")
+"""Throttle reasons that are a fault or an emergency; running into the power cap is a full GPU's normal state."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Widths:
+    """Cells of the columns of a form; the bar takes what is left, up to a half."""
+
+    name: int
+    spark: int
+    power: int
+    state: int
+
+    def bar(self, width: int) -> int:
+        """Give the width of the memory bar."""
+        power = self.power + 2 if self.power else 0
+        name = self.name + 2 if self.name else 0
+        return max(8, width - (5 + name) - (7 + 7 + 6 + 2 + self.spark + 6 + power) - 3 - self.state)
+
+
+_FORMS = {
+    Form.FULL: _Widths(name=12, spark=15, power=8, state=31),
+    Form.MEDIUM: _Widths(name=0, spark=12, power=0, state=20),
+}
+
+
+def gpu_lines(view: View, layout: Layout, width: int) -> list[Line]:
+    """Draw the panel: a title where there is one, and every GPU."""
+    seen = view.frame.snapshot
+    alerts: defaultdict[str, list[Alert]] = defaultdict(list)
+    for alert in view.frame.alerts:
+        alerts[alert.gpu].append(alert)
+    if layout.gpu_form is Form.STRIP:
+        return strip(view, alerts, width, layout.gpus)
+    owners = {process.pid: process for process in seen.processes}
+    lines = []
+    if layout.gpu_title:
+        lines.append(_title(view, _FORMS[layout.gpu_form], width))
+    for gpu in seen.gpus:
+        row = _Row(view, gpu, alerts[gpu.key], owners, width)
+        lines.append(row.compact() if layout.gpu_form is Form.COMPACT else row.full(_FORMS[layout.gpu_form]))
+        if layout.children:
+            lines += [row.child(instance, _FORMS.get(layout.gpu_form)) for instance in gpu.instances]
+    return lines
+
+
+def _title(view: View, widths: _Widths, width: int) -> Line:
+    pen = Pen(view.kit, "band").gap().write("GPU", "muted", 4)
+    pen.gap(widths.name + 2 if widths.name else 0)
+    pen.write("memory by owner", "muted", widths.bar(width))
+    for text, cells in (("GiB", 7), ("free", 7), ("SM %", 6)):
+        pen.write(text, "muted", cells, right=True)
+    pen.gap(2).write("last minute"[: widths.spark], "muted", widths.spark).write(
+        "C" if view.kit.glyphs.ascii else "°C", "muted", 6, right=True
+    )
+    if widths.power:
+        pen.write("W/limit", "muted", widths.power + 2, right=True)
+    return pen.gap(3).write("state", "muted").line(width)
+
+
+def _compact_state(width: int) -> int:
+    return 17 + (width - 70) // 3
+
+
+class _Row:
+    """Draws one GPU."""
+
+    def __init__(self, view: View, gpu: Gpu, alerts: Sequence[Alert], owners: dict[int, Process], width: int) -> None:
+        self.view, self.gpu, self.alerts, self.owners, self.width = view, gpu, alerts, owners, width
+        self.glyphs = view.kit.glyphs
+        self.old = view.dimmed(gpu)
+        self.mark, self.role = severity_mark(gpu, alerts, self.glyphs)
+
+    def full(self, widths: _Widths) -> Line:
+        """Draw all columns that a wide terminal has room for."""
+        gpu, view = self.gpu, self.view
+        pen = self._start()
+        if widths.name:
+            pen.write(short_name(gpu.name), "muted", widths.name).gap(2)
+        bar = widths.bar(self.width)
+        if gpu.health is not Health.OK and not widths.name:
+            return self._unwell(pen)
+        if gpu.health is not Health.OK:
+            room = self.width - pen.cells - 3 - widths.state
+            pen.write(gpu.words or gpu.health.value, "text", room).gap(3)
+            return pen.write(self.state(), self.role).line(self.width)
+        self._bar(pen, bar)
+        pen.write(self._gib(gpu.memory.used), self._ink(), 7, right=True)
+        pen.write(self._gib(gpu.memory.free), self._ink("strong"), 7, right=True)
+        pen.write(self._busy(), self._ink(), 6, right=True).gap(2)
+        points = view.frame.history.utilization(gpu.key)
+        pen.write(sparkline(points, widths.spark, floor(view.frame.history.now), self.glyphs), self._ink("muted"))
+        pen.write(self._whole(gpu.temperature), self._ink(), 6, right=True)
+        if widths.power:
+            watts = f"{self._whole(gpu.power)}/{self._whole(gpu.power_limit)}"
+            pen.write(watts, self._ink("muted"), widths.power + 2, right=True)
+        pen.gap(3)
+        return self._state(pen).line(self.width)
+
+    def compact(self) -> Line:
+        """Draw what 70 to 99 columns have room for."""
+        gpu = self.gpu
+        pen = self._start()
+        state = _compact_state(self.width)
+        if gpu.health is not Health.OK:
+            return self._unwell(pen)
+        self._bar(pen, self.width - pen.cells - 23 - state)
+        pen.write(self._gib(gpu.memory.free), self._ink("strong"), 6, right=True).write(" free", self._ink("muted"))
+        pen.write(f"{self._busy()}%", self._ink(), 5, right=True)
+        pen.write(f"{self._whole(gpu.temperature)}{self.glyphs.degree}", self._ink("muted"), 5, right=True).gap(2)
+        return self._state(pen).line(self.width)
+
+    def child(self, instance: Instance, widths: _Widths | None) -> Line:
+        """Draw a MIG instance: its own memory, and that its utilization cannot be had."""
+        pen = Pen(self.view.kit).gap(4).write(f"{self.glyphs.branch} ", "faint")
+        if widths and widths.name:
+            pen.write(instance.name.removeprefix("MIG "), "muted", widths.name + 1)
+            bar = widths.bar(self.width)
+        else:
+            bar = (
+                self.width - pen.cells - 23 - _compact_state(self.width)
+                if widths is None
+                else widths.bar(self.width) - 1
+            )
+        held = [one for one in self.gpu.holdings if one.gpu_instance == instance.gpu_instance]
+        # A bar is drawn for a GPU; an instance is one with its own memory, and what it holds is all that is listed.
+        own = Gpu(index=self.gpu.index, memory=instance.memory)
+        for piece in memory_bar(own, parts(held, self.owners), bar, self.glyphs):
+            self._piece(pen, piece.text, piece.kind, piece.uid)
+        if widths is None:
+            pen.write(self._gib(instance.memory.free), self._ink("strong"), 6, right=True).write(" free", "muted")
+        else:
+            pen.write(self._gib(instance.memory.used), self._ink(), 7, right=True)
+            pen.write(self._gib(instance.memory.free), self._ink("strong"), 7, right=True)
+        return pen.gap(2).write("SM n/a under MIG", "faint").line(self.width)
+
+    def state(self) -> str:
+        """Say in a few words what is worth knowing; empty for a GPU that is well and held."""
+        gpu, view = self.gpu, self.view
+        words = []
+        if gpu.health is not Health.OK:
+            since = f" since {clock(gpu.since)}" if gpu.since else ""
+            return f"{gpu.health.value}{since}"
+        if view.stale(gpu):
+            words.append(f"stale {long_duration(int(view.age(gpu)))}")
+        words += [short_title(alert) for alert in self.alerts if alert.rule != "gpu health"]
+        if not isinstance(gpu.throttle, str):
+            words += [reason for reason in gpu.throttle if reason in _ALARMING]
+        if known(gpu.ecc_uncorrected) and gpu.ecc_uncorrected > 0:
+            words.append(f"{gpu.ecc_uncorrected:.0f} ECC errors")
+        if gpu.holdings_note:
+            words.append(gpu.holdings_note)
+        if not words and not gpu.holdings and known(gpu.memory.used) and known(gpu.memory.total):
+            return "free" if gpu.memory.used < 0.05 * gpu.memory.total else "held by no listed process"
+        return f" {self.glyphs.dot} ".join(words)
+
+    def _unwell(self, pen: Pen) -> Line:
+        pen.write(self.state(), self.role).gap(2)
+        return pen.write(self.gpu.words, "text", max(0, self.width - pen.cells)).line(self.width)
+
+    def _start(self) -> Pen:
+        pen = Pen(self.view.kit).write(self.mark, self.role, 2)
+        return pen.write(str(self.gpu.index), self._ink(), 2, right=True).gap()
+
+    def _state(self, pen: Pen) -> Pen:
+        text = self.state()
+        calm = self.mark == " " or text in ("free", "")
+        return pen.write(text, "muted" if calm else self.role, max(0, self.width - pen.cells))
+
+    def _ink(self, role: Role = "text") -> Role:
+        return "faint" if self.old else role
+
+    def _bar(self, pen: Pen, cells: int) -> None:
+        pen.gap(0)
+        for piece in memory_bar(self.gpu, parts(self.gpu.holdings, self.owners), cells, self.glyphs):
+            self._piece(pen, piece.text, piece.kind, piece.uid)
+
+    def _piece(self, pen: Pen, text: str, kind: str, uid: int | None) -> None:
+        inks = self.view.kit.inks
+        if kind in ("hatch", "free"):
+            pen.write_styled(text, inks("faint" if kind == "free" else "muted", "track"))
+        elif self.old:
+            pen.write_styled(text if kind != "edge" else " ", inks("muted", "track"))
+        else:
+            pen.write_styled(text, {"seam": inks.seam, "fill": inks.owner, "edge": inks.edge}[kind](uid))
+
+    def _gib(self, reading: Reading) -> str:
+        return gib(reading) if known(reading) else self.glyphs.missing
+
+    def _whole(self, reading: Reading) -> str:
+        return f"{reading:.0f}" if known(reading) else self.glyphs.missing
+
+    def _busy(self) -> str:
+        if self.gpu.mig is True and not known(self.gpu.utilization):
+            return "MIG"
+        return self._whole(self.gpu.utilization)
+
+
+def severity_mark(gpu: Gpu, alerts: Sequence[Alert], glyphs: Glyphs) -> tuple[str, Role]:
+    """Give the mark of a GPU's row and the role of its words: the worst of its alerts."""
+    worst = max((alert.severity for alert in alerts), default=None)
+    if worst is None and gpu.health is not Health.OK:
+        worst = Severity.WARNING
+    if worst is None:
+        return " ", "muted"
+    return mark_of(worst, glyphs)
+
+
+def mark_of(severity: Severity, glyphs: Glyphs) -> tuple[str, Role]:
+    """Give the mark and the role of a severity."""
+    if severity is Severity.CRITICAL:
+        return glyphs.critical, "critical"
+    return (glyphs.warning, "warning") if severity is Severity.WARNING else (glyphs.note, "note")
+
+
+def short_name(name: str) -> str:
+    """Give a GPU's name without what all of them start with: `H100 80GB`."""
+    short = name.removeprefix("NVIDIA ").removeprefix("GeForce ").removeprefix("Tesla ")
+    for tail in (" HBM3", " HBM2e", " HBM3e", " PCIe", " SXM4", " SXM5"):
+        short = short.removesuffix(tail)
+    return short or name
+
+
+def short_title(alert: Alert) -> str:
+    """Give an alert's title without what its row already shows: which GPU it is, and how much is free."""
+    if alert.rule == "memory near limit":
+        return "full" if f"GPU {alert.index} full" in alert.title else "near limit"
+    return alert.title.removeprefix(f"GPU {alert.index} ").removeprefix(f"GPU {alert.index}: ")
+
+
+def strip(view: View, alerts: dict[str, list[Alert]], width: int, lines: int) -> list[Line]:
+    """Draw all GPUs as cells: index, mark, percent of memory in use; `--` where it is not known."""
+    gpus = view.frame.snapshot.gpus
+    cell = strip_cell(len(gpus), max((gpu.index for gpu in gpus), default=0))
+    per_line = max(1, width // cell)
+    drawn: list[Line] = []
+    for first in range(0, len(gpus), per_line):
+        pen = Pen(view.kit)
+        for gpu in gpus[first : first + per_line]:
+            mark, role = severity_mark(gpu, alerts.get(gpu.key, []), view.kit.glyphs)
+            old = view.dimmed(gpu)
+            pen.write(str(gpu.index), "muted", cell - 5, right=True).write(mark, role)
+            pen.write(_used(gpu), "faint" if old else "text" if mark == " " else role, 3).gap()
+        drawn.append(pen.line(width))
+    if len(drawn) > lines > 0:
+        hidden = len(gpus) - per_line * lines
+        pen = Pen(view.kit).write(f"+{hidden} more GPUs: a larger window shows them", "warning")
+        drawn[lines - 1 :] = [pen.line(width)]
+    return drawn[:lines]
+
+
+def _used(gpu: Gpu) -> str:
+    memory = gpu.memory
+    if gpu.health is not Health.OK or not (known(memory.used) and known(memory.total)):
+        return "--"
+    return percent(memory.used, memory.total - (memory.reserved if known(memory.reserved) else 0))
+
+
+class Gpus(LinePanel):
+    """All GPUs."""
+
+    def draw(self, view: View, layout: Layout, width: int) -> None:
+        """Draw a frame."""
+        self.show(gpu_lines(view, layout, width) if layout.gpus else [])

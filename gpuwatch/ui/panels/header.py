@@ -1,0 +1,78 @@
+"""The first line: whose machine this is, how much is on it, and how fresh what is shown is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.cells import cell_len
+
+from gpuwatch.model import SourceState
+from gpuwatch.ui.panels.lines import Line, LinePanel, Pen
+from gpuwatch.ui.theme import Role
+from gpuwatch.ui.view import View, clock
+from gpuwatch.units import long_duration
+
+
+def header_line(view: View, width: int) -> Line:
+    """Draw the header; what does not fit goes in steps, the state and the host last."""
+    right = _right(view, width)
+    taken = sum(cell_len(text) + 2 for text, _ in right)
+    dot = f" {view.kit.glyphs.dot} "
+    pen = Pen(view.kit, "band").gap()
+    if width >= 60:
+        pen.write("gpuwatch", "strong").gap(2)
+    left = _facts(view, lambda text: pen.cells + cell_len(text) + taken < width, dot)
+    host, _, rest = left.partition(dot)
+    pen.write(host, "strong" if width < 60 else "text")
+    if rest:
+        pen.write(dot + rest, "muted")
+    pen.gap(max(1, width - pen.cells - taken))
+    for text, role in right:
+        pen.write(text, role).gap(2)
+    return pen.line(width)
+
+
+def _facts(view: View, fits: Callable[[str], bool], dot: str) -> str:
+    """Give the longest of a few wordings that fits."""
+    seen = view.frame.snapshot
+    gpus, processes = len(seen.gpus), len(seen.processes)
+    people = len({process.uid for process in seen.processes if process.uid is not None})
+    host = seen.host or "this machine"
+    counts = [f"{gpus} GPU{'s' * (gpus != 1)}", f"{processes} process{'es' * (processes != 1)}"]
+    who = f"{people} {'people' if people != 1 else 'person'}"
+    driver = [f"driver {seen.driver}"] * bool(seen.driver) + [f"CUDA {seen.cuda}"] * bool(seen.cuda)
+    wordings = (
+        [host, *counts, who, *driver],
+        [host, *counts, who],
+        [host, *counts],
+        [host, counts[0], f"{processes} proc"],
+        [host, counts[0]],
+        [host],
+    )
+    return next((text for text in (dot.join(one) for one in wordings) if fits(text)), host[:20])
+
+
+def _right(view: View, width: int) -> list[tuple[str, Role]]:
+    seen = view.frame.snapshot
+    words: list[tuple[str, Role]] = []
+    if seen.demo:
+        words.append(("DEMO", "note"))
+    if view.read_only:
+        words.append(("READ-ONLY", "note"))
+    if view.paused is not None:
+        words.append((f"PAUSED {long_duration(int(view.paused))}", "warning"))
+    elif seen.state is SourceState.OK and view.behind:
+        words.append((f"stale {long_duration(int(view.newest_age))}", "warning"))
+    if width >= 60:
+        words.append((f"{view.interval:g} s", "muted"))
+    time = clock(seen.taken)
+    words.append((time if width >= 80 else time[:5], "text"))
+    return words
+
+
+class Header(LinePanel):
+    """The first line."""
+
+    def draw(self, view: View, width: int) -> None:
+        """Draw a frame."""
+        self.show([header_line(view, width)])

@@ -1,0 +1,87 @@
+"""What is shown where there is nothing to list: calm words in the middle, and what to do next."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+
+from gpuwatch.model import Snapshot, SourceState
+from gpuwatch.ui.layout import MIN_HEIGHT, MIN_WIDTH
+from gpuwatch.ui.panels.lines import Line, LinePanel, Pen, blank, centred
+from gpuwatch.ui.theme import Kit, Role
+from gpuwatch.ui.view import clock
+from gpuwatch.watch import Frame
+
+_TITLES = {
+    SourceState.STARTING: "starting",
+    SourceState.NO_DRIVER: "no NVIDIA driver here",
+    SourceState.DRIVER_DOWN: "the driver does not answer",
+    SourceState.NO_GPU: "no GPU",
+    SourceState.SILENT: "the driver is not responding",
+    SourceState.ENDED: "the source has ended",
+    SourceState.OK: "no GPU",
+}
+_NEXT = {
+    SourceState.NO_DRIVER: "gpuwatch --demo shows a simulated machine · q quits",
+    SourceState.DRIVER_DOWN: "gpuwatch tries again by itself; R tries now",
+    SourceState.NO_GPU: "gpuwatch looks again by itself; R looks now",
+    SourceState.SILENT: "gpuwatch goes on asking; R asks now",
+}
+
+
+def starting_words(seconds: float) -> list[tuple[str, Role]]:
+    """Say that the first sample is under way; with its time once that is more than a moment."""
+    if seconds < 1:
+        return [("", "muted")]
+    words: list[tuple[str, Role]] = [(f"starting: {seconds:.0f} s", "text")]
+    if seconds >= 5:
+        words.append(("the driver takes its time to answer; a cold one needs up to a minute", "muted"))
+    return words
+
+
+def state_words(seen: Snapshot) -> list[tuple[str, Role]]:
+    """Say what state the stream is in, since when, why, and what to do."""
+    since = f" since {clock(seen.since)}" if seen.since and seen.state is not SourceState.NO_DRIVER else ""
+    words: list[tuple[str, Role]] = [(_TITLES[seen.state] + since, "strong")]
+    if seen.words:
+        words += [("", "muted"), (seen.words, "text")]
+    if seen.state in _NEXT:
+        words += [("", "muted"), (_NEXT[seen.state], "muted")]
+    return words
+
+
+def tiny_words(frame: Frame | None, width: int, height: int) -> list[tuple[str, Role]]:
+    """Say what size is needed, and the worst alert."""
+    words: list[tuple[str, Role]] = [
+        (f"gpuwatch needs {MIN_WIDTH}×{MIN_HEIGHT}, this is {width}×{height}; still watching", "text")
+    ]
+    if frame is not None and frame.alerts:
+        words.append((frame.alerts[0].title, "critical"))
+    return words
+
+
+def notice_lines(words: list[tuple[str, Role]], kit: Kit, width: int, height: int) -> list[Line]:
+    """Draw words in the middle of an area, wrapped at 76 cells."""
+    lines: list[Line] = []
+    for text, role in words:
+        wrapped = wrap(text, max(1, min(76, width - 2))) if text else [""]
+        lines += [centred(kit, one, width, role) for one in wrapped]
+    above = max(0, (height - len(lines)) // 2 - height // 8)
+    lines = [*[blank(kit, width)] * above, *lines][:height]
+    return lines + [blank(kit, width)] * (height - len(lines))
+
+
+def tiny_lines(words: list[tuple[str, Role]], kit: Kit, width: int, height: int) -> list[Line]:
+    """Draw words from the top left corner, where there is hardly any room."""
+    text = [(one, role) for whole, role in words for one in wrap(whole, max(1, width))]
+    if len(text) > height and len(words) > 1:  # The alert matters more than the size.
+        text = [(one, role) for one, role in text if role == "critical"] or text
+    lines = [Pen(kit).write(one, role).line(width) for one, role in text[:height]]
+    return lines + [blank(kit, width)] * (height - len(lines))
+
+
+class Notice(LinePanel):
+    """Words in place of the panels."""
+
+    def draw(self, lines: list[Line]) -> None:
+        """Show lines."""
+        self.show(lines)

@@ -1,0 +1,229 @@
+"""The list of processes: sorted, filtered, with a cursor that stays on its process whatever moves."""
+
+from __future__ import annotations
+
+from rich.cells import cell_len
+from textual import events
+from textual.message import Message
+
+from gpuwatch.model import Presence
+from gpuwatch.rows import SORTS, Filter, Row, RowKey, rows, sort
+from gpuwatch.ui.layout import Layout
+from gpuwatch.ui.panels.columns import Column, cell, columns, state_word
+from gpuwatch.ui.panels.lines import Line, LinePanel, Pen, blank, centred
+from gpuwatch.ui.theme import Kit
+from gpuwatch.ui.view import View
+
+ASCENDING = ("gpu", "pid", "user", "command")
+"""Columns that `rows.SORTS` begins with the smallest."""
+WHEEL = 3
+"""Rows that one notch of the mouse wheel moves."""
+
+
+class Processes(LinePanel):
+    """The process list."""
+
+    class Chosen(Message):
+        """The user wants the detail of the row under the cursor."""
+
+    class Moved(Message):
+        """Cursor, scroll or order changed: the panel wants to be drawn again."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.by = "memory"
+        """Column by which rows are sorted."""
+        self.reverse = False
+        self.filter = Filter()
+        self.mine = False
+        self.every: list[Row] = []
+        """All rows, in the order of the GPUs."""
+        self.total = 0
+        """Rows before filtering."""
+        self.found: list[Row] = []
+        """Rows that match, in order."""
+        self.cursor = 0
+        self.top = 0
+        """First row on screen."""
+        self._key: RowKey | None = None
+        self._page = 1
+        self._columns: list[Column] = []
+
+    @property
+    def selected(self) -> Row | None:
+        """The row under the cursor."""
+        return self.found[self.cursor] if self.cursor < len(self.found) else None
+
+    def take(self, view: View) -> None:
+        """Take in the rows of a frame; the cursor follows its process, and stays in place if that is gone."""
+        every = rows(view.frame.snapshot, view.frame.history)
+        self.every = every
+        self.total = len(every)
+        kept = [row for row in every if self.filter(row) and (row.mine or not self.mine)]
+        self.found = sort(kept, self.by, reverse=self.reverse)
+        was_visible = self.top <= self.cursor < self.top + self._page
+        for index, row in enumerate(self.found):
+            if row.key == self._key:
+                self.cursor = index
+                break
+        else:
+            self._put(self.cursor)
+        if was_visible:
+            self._reveal()
+
+    def draw(self, view: View, layout: Layout, width: int) -> None:
+        """Draw the rows that `take` took in."""
+        kit = view.kit
+        self._page = max(1, layout.rows)
+        self.top = max(0, min(self.top, len(self.found) - self._page))
+        self._columns = columns(layout.form, self.every)
+        lines = [self._title(kit, width)] if layout.table_title else []
+        shown = self.found[self.top : self.top + layout.rows]
+        for index, row in enumerate(shown, self.top):
+            lines.append(self._row(row, view, width, index == self.cursor))
+        empty = [] if shown or not layout.rows else _nothing(self._why_empty(view), kit, width, layout.rows)
+        lines += empty
+        lines += [blank(kit, width)] * (layout.rows + layout.table_title - len(lines))
+        self.show(lines)
+
+    # -----------------------------------------------------------------------------------------------------------
+    # Moving about
+
+    def move(self, by: int) -> None:
+        """Move the cursor by so many rows."""
+        self._put(self.cursor + by)
+        self._reveal()
+        self.post_message(self.Moved())
+
+    def page(self, by: int) -> None:
+        """Move the cursor by so many screenfuls."""
+        self.move(by * max(1, self._page - 1))
+
+    def sort_by(self, column: str) -> None:
+        """Sort by a column of `rows.SORTS`; once more turns the order round."""
+        self.reverse = not self.reverse if column == self.by else False
+        self.by = column
+        self.post_message(self.Moved())
+
+    def sort_next(self, by: int) -> None:
+        """Sort by the column to the right or the left of the present one, among those on screen."""
+        shown = [column.id for column in self._columns] or list(SORTS)
+        place = shown.index(self.by) if self.by in shown else 0
+        self.by, self.reverse = shown[(place + by) % len(shown)], False
+        self.post_message(self.Moved())
+
+    def _put(self, index: int) -> None:
+        self.cursor = max(0, min(index, len(self.found) - 1))
+        chosen = self.selected
+        self._key = chosen.key if chosen else None
+
+    def _reveal(self) -> None:
+        if self.cursor < self.top:
+            self.top = self.cursor
+        elif self.cursor >= self.top + self._page:
+            self.top = self.cursor - self._page + 1
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """Scroll; the cursor stays on its process."""
+        event.stop()
+        self._scroll(WHEEL)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """Scroll back."""
+        event.stop()
+        self._scroll(-WHEEL)
+
+    def _scroll(self, by: int) -> None:
+        self.top = max(0, min(self.top + by, len(self.found) - self._page))
+        self.post_message(self.Moved())
+
+    def on_click(self, event: events.Click) -> None:
+        """Select the row, open it at the second click, or sort by the column whose title was hit."""
+        if event.y == 0:
+            hit = self._column_at(event.x)
+            if hit:
+                self.sort_by(hit)
+            return
+        index = self.top + event.y - 1
+        if index >= len(self.found):
+            return
+        again = index == self.cursor and event.chain > 1
+        self._put(index)
+        self.post_message(self.Chosen() if again else self.Moved())
+
+    def _column_at(self, x: int) -> str | None:
+        left = 2
+        for column in self._columns:
+            left += column.cells + (0 if column.right else 3)
+            if x < left or not column.cells:
+                return column.id
+        return None
+
+    # -----------------------------------------------------------------------------------------------------------
+    # Drawing
+
+    def _title(self, kit: Kit, width: int) -> Line:
+        arrow = kit.glyphs.up if (self.by in ASCENDING) != self.reverse else kit.glyphs.down
+        pen = Pen(kit, "band").gap(2)
+        for column in self._columns:
+            sorted_by = column.id == self.by
+            text = f"{arrow}{column.title}" if sorted_by and column.right else column.title
+            text += arrow if sorted_by and not column.right else ""
+            if not column.right:
+                pen.gap(2 if column.id == "command" else 3)
+            pen.write(text, "text" if sorted_by else "muted", column.cells or None, right=column.right)
+        summary = self._summary(kit, width - pen.cells - 3)
+        return pen.gap(max(1, width - pen.cells - cell_len(summary) - 1)).write(summary, "muted").line(width)
+
+    def _summary(self, kit: Kit, room: int) -> str:
+        dot = f" {kit.glyphs.dot} "
+        matching = f"{len(self.found)} of {self.total}"
+        part = matching
+        if len(self.found) > self._page:
+            last = min(self.top + self._page, len(self.found))
+            part = f"{self.top + 1}{kit.glyphs.dash}{last} of {len(self.found)}"
+        order = f"by {SORTS[self.by][0]}"
+        chosen = [f"filter: {self.filter.text}"] * bool(self.filter.text) + ["mine"] * self.mine
+        for words in ([*chosen, part, order], [*chosen, matching], [*chosen], [matching], []):
+            text = dot.join(words)
+            if cell_len(text) <= room:
+                return text
+        return ""
+
+    def _row(self, row: Row, view: View, width: int, under_cursor: bool) -> Line:
+        kit = view.kit
+        pen = Pen(kit, "cursor" if under_cursor else "base").write(
+            kit.glyphs.cursor if under_cursor else "", "strong", 2
+        )
+        old = view.dimmed(row.gpu)
+        for column in self._columns:
+            if column.id == "command":
+                self._command(pen.gap(2), row, width)
+            elif column.id == "user":
+                pen.gap(2).write_styled(kit.glyphs.swatch, kit.inks.swatch(row.process.uid, pen.ground))
+                pen.write(row.owner, "strong" if row.mine else "text", column.cells)
+            else:
+                text = cell(column.id, row, view.frame.snapshot.taken, kit.glyphs)
+                pen.write(text, "faint" if old else column.role, column.cells, right=True)
+        return pen.line(width)
+
+    @staticmethod
+    def _command(pen: Pen, row: Row, width: int) -> None:
+        word = state_word(row)
+        if word:
+            pen.write(word, "warning").gap()
+        unseen = row.process.presence is not Presence.SEEN
+        pen.write(row.command, "muted" if unseen else "text", max(0, width - pen.cells))
+
+    def _why_empty(self, view: View) -> str:
+        if self.total and self.filter.text:
+            quote = self.filter.text
+            return f"no process matches “{quote}”{' among yours' * self.mine}: Esc clears the filter"
+        if self.total:
+            return "none of these processes is yours: m shows everybody's"
+        notes = {gpu.holdings_note for gpu in view.frame.snapshot.gpus if gpu.holdings_note}
+        return " · ".join(sorted(notes)) or "no process holds a GPU"
+
+
+def _nothing(words: str, kit: Kit, width: int, rows: int) -> list[Line]:
+    return [*[blank(kit, width)] * max(0, min(rows // 2, rows - 1)), centred(kit, words, width)]

@@ -1,0 +1,93 @@
+"""The line in which a filter is typed; the list follows as one types."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.message import Message
+from textual.widgets import Input
+
+from gpuwatch.rows import Filter, FilterError
+from gpuwatch.ui.panels.lines import LinePanel, Pen
+from gpuwatch.ui.theme import Kit
+
+HINT = "user:ada  gpu:0,2  pid:123  mine  any text  -not"
+
+
+class Prompt(Horizontal):
+    """Asks for a filter."""
+
+    class Changed(Message):
+        """There is a filter that can be understood."""
+
+        def __init__(self, filter: Filter) -> None:
+            self.filter = filter
+            super().__init__()
+
+    class Left(Message):
+        """The prompt was closed."""
+
+    class _Note(LinePanel):
+        """What is wrong with the filter, or how one looks."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._kit: Kit | None = None
+
+    def compose(self) -> ComposeResult:
+        """Make the input and the note."""
+        yield LinePanel(id="slash")
+        yield Input(compact=True, select_on_focus=False, id="filter")
+        yield self._Note(id="note")
+
+    def on_mount(self) -> None:
+        """Keep the cursor still: a blink is a write a second."""
+        self.query_one(Input).cursor_blink = False
+
+    def open(self, text: str, kit: Kit) -> None:
+        """Show the prompt with what is filtered by now."""
+        self.display = True
+        self._kit = kit
+        self.query_one("#slash", LinePanel).show([Pen(kit, "band").write(" / ", "strong").line(3)])
+        entry = self.query_one(Input)
+        entry.value = text
+        entry.cursor_position = len(text)
+        entry.focus()
+        self._say("")
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Read the filter; one that cannot be understood leaves the last good one in place."""
+        event.stop()
+        if self._kit is None:  # the input is being made
+            return
+        try:
+            self.post_message(self.Changed(Filter.parse(event.value)))
+        except FilterError as error:
+            self._say(str(error))
+        else:
+            self._say("")
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Keep the filter."""
+        event.stop()
+        self.close()
+
+    def close(self) -> None:
+        """Hide the prompt."""
+        self.display = False
+        self.screen.set_focus(None)
+        self.post_message(self.Left())
+
+    def _say(self, wrong: str) -> None:
+        if self._kit is None:
+            return
+        note = self.query_one(self._Note)
+        width = max(1, self.app.size.width // 2)
+        text, role = (wrong, "warning") if wrong else (HINT, "muted")
+        pen = Pen(self._kit, "band").gap()
+        note.show([pen.write(text, "warning" if role == "warning" else "muted", width - 1).line(width)])
+
+    @property
+    def note(self) -> str:
+        """What the note says."""
+        return self.query_one(self._Note).text[0].strip()

@@ -1,0 +1,96 @@
+"""Everything that is known of one process, kept up to date while it is on the screen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from gpuwatch.model import Gpu, Health, Snapshot
+from gpuwatch.rows import Row, RowKey, rows
+from gpuwatch.ui.screens import facts
+from gpuwatch.ui.screens.sheet import Sheet
+from gpuwatch.ui.theme import UNICODE, Glyphs
+from gpuwatch.units import long_duration
+
+if TYPE_CHECKING:
+    from gpuwatch.watch import Frame
+
+
+class DetailScreen(Sheet):
+    """The detail of a process: what it is, what it holds on each GPU, and the GPU it was chosen on."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "close", "back", show=False, id="detail.close", tooltip="Go back to the dashboard"),
+        Binding("K,f9", "end_process", "end", id="detail.end", tooltip="End this process, after asking"),
+    ]
+
+    class EndAsked(Message):
+        """The user wants to end the process that is shown."""
+
+        def __init__(self, row: Row) -> None:
+            self.row = row
+            super().__init__()
+
+    def __init__(self, row_key: RowKey, frame: Frame, glyphs: Glyphs = UNICODE) -> None:
+        """Show the process of `row_key` as `frame` has it, and from then on as `refresh_frame` is told."""
+        super().__init__(glyphs)
+        self._key = row_key
+        self._frame = frame
+        self._held: list[Row] = []
+        self._seen: Snapshot | None = None
+
+    def on_mount(self) -> None:
+        """Show the process at once."""
+        super().on_mount()
+        self.refresh_frame(self._frame)
+
+    def refresh_frame(self, frame: Frame) -> None:
+        """Show the process as a new frame has it; where the frame lacks it, keep the last values and say so."""
+        self._frame = frame
+        if not self.ready:
+            return
+        held = [row for row in rows(frame.snapshot, frame.history) if row.key[1:] == self._key[1:]]
+        if held:
+            held.sort(key=lambda row: (row.key[0] != self._key[0], row.gpu.index))
+            self._held, self._seen = held, frame.snapshot
+            left, right = facts.sections(held, frame.snapshot)
+            self.show(title(held), left, right)
+        missing = _missing(self._held, self._seen, frame.snapshot) if not held else ""
+        if not self._held:
+            self.show(f"process {self._key[1]}", [], [])
+        self.notice(missing, over=not held)
+        self.refresh_bindings()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer to end only a process that is still there."""
+        return bool(self._held) and not self.has_class("-over") if action == "end_process" else True
+
+    def action_end_process(self) -> None:
+        """Ask the app to end the process."""
+        if self._held:
+            self.post_message(self.EndAsked(self._held[0]))
+
+
+def title(held: list[Row]) -> str:
+    """Name a process in a line: `15260 python · ada · GPU 0, 1`."""
+    first = held[0]
+    gpus = ", ".join(str(row.gpu.index) for row in sorted(held, key=lambda row: row.gpu.index))
+    name = first.process.name or "?"
+    return f"{first.holding.pid} {name} · {first.owner} · GPU {gpus}"
+
+
+def _missing(held: list[Row], seen: Snapshot | None, now: Snapshot) -> str:
+    """Say why a process is not in a snapshot, with no more than is known: the driver lists only those with memory."""
+    if seen is None or not held:
+        return "This process is on no GPU any more."
+    ago = long_duration(now.monotonic - seen.monotonic)
+    current = {gpu.key: gpu for gpu in now.gpus}
+    if all(_silent(current.get(row.gpu.key)) for row in held):
+        return f"Last seen {ago} ago: its GPU does not say now which processes it has."
+    return f"Ended, or let go of its GPU memory, {ago} ago. Last known values:"
+
+
+def _silent(gpu: Gpu | None) -> bool:
+    return gpu is None or (gpu.health is not Health.OK and not gpu.holdings)

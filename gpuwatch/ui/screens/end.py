@@ -1,0 +1,363 @@
+"""The dialog that asks before a process is ended and tells what became of it, and what goes on when it is closed."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual import events
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.message import Message
+from textual.screen import ModalScreen
+from textual.widget import Widget
+from textual.widgets import Static
+
+from gpuwatch.actions.kill import Killer
+from gpuwatch.model import Snapshot
+from gpuwatch.rows import Row, RowKey, rows
+from gpuwatch.ui.background import Background
+from gpuwatch.ui.ending import LOOK_EVERY, Choice, Phase, Request, View, target_of
+from gpuwatch.ui.screens.facts import brief
+from gpuwatch.ui.screens.sheet import plain
+from gpuwatch.ui.theme import UNICODE, Glyphs
+
+if TYPE_CHECKING:
+    from gpuwatch.watch import Frame
+
+CLOSING_SECONDS = 0.3
+"""What the record of an unfinished ending is given when the program quits."""
+
+
+class ChoiceButton(Widget, can_focus=True):
+    """One button of the dialog, on one line; the one that Enter presses is marked by shape as well as by colour."""
+
+    DEFAULT_CSS = """
+    ChoiceButton {
+        width: auto;
+        height: 1;
+        margin: 0 1;
+        color: $foreground;
+        pointer: pointer;
+    }
+    ChoiceButton:hover {
+        background: $panel;
+    }
+    ChoiceButton:focus {
+        background: $primary;
+        color: $background;
+        text-style: bold;
+    }
+    ChoiceButton.-signal:focus {
+        background: $error;
+    }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "press", "choose", id="end.choose", tooltip="Press the marked button"),
+    ]
+
+    class Chosen(Message):
+        """A button was pressed."""
+
+        def __init__(self, choice: Choice) -> None:
+            self.choice = choice
+            super().__init__()
+
+    def __init__(self, choice: Choice, glyphs: Glyphs) -> None:
+        super().__init__(classes="-signal" if choice in (Choice.TERMINATE, Choice.KILL) else None)
+        self.choice = choice
+        self._marks = "[]" if glyphs.ascii else "▌▐"
+
+    def render(self) -> Content:
+        """Draw the label, between marks while it has the focus."""
+        marks = self._marks if self.has_focus else "  "
+        return Content(f"{marks[0]} {self.choice.value} {marks[1]}")
+
+    def action_press(self) -> None:
+        """Press it."""
+        self.post_message(self.Chosen(self.choice))
+
+    def on_click(self, event: events.Click) -> None:
+        """Press it with the mouse."""
+        event.stop()
+        self.action_press()
+
+
+class EndScreen(ModalScreen[None]):
+    """The dialog on one request; what it shows comes from the request, which may outlive it."""
+
+    DEFAULT_CSS = """
+    EndScreen {
+        align: center middle;
+        background: $background 60%;
+    }
+    EndScreen #dialog {
+        width: 76;
+        max-width: 100%;
+        height: auto;
+        max-height: 100%;
+        padding: 1 2;
+        border: round $primary;
+        border-title-color: $foreground;
+        border-title-style: bold;
+        background: $surface;
+    }
+    EndScreen.-ascii #dialog {
+        border: ascii $primary;
+    }
+    EndScreen #told {
+        height: auto;
+        max-height: 70vh;
+        scrollbar-size-vertical: 1;
+    }
+    EndScreen #told > Static {
+        height: auto;
+    }
+    EndScreen #command {
+        max-height: 4;
+        text-style: bold;
+    }
+    EndScreen #facts {
+        color: $text-muted;
+    }
+    EndScreen #warnings {
+        color: $text-warning;
+    }
+    EndScreen #said {
+        margin-top: 1;
+    }
+    EndScreen .-empty {
+        display: none;
+    }
+    EndScreen #choices {
+        height: 1;
+        margin-top: 1;
+        align-horizontal: center;
+    }
+    EndScreen.-low #dialog {
+        padding: 0 1;
+    }
+    EndScreen.-low #said, EndScreen.-low #choices {
+        margin-top: 0;
+    }
+    EndScreen.-low #command {
+        max-height: 2;
+    }
+    """
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (78, "-wide")]  # noqa: RUF012 - Textual declares it so
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (16, "-high")]  # noqa: RUF012
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "back", "back", id="end.back", tooltip="Close the dialog; no signal is sent"),
+        Binding("left,h", "move(-1)", "left", show=False, id="end.left", tooltip="Mark the button to the left"),
+        Binding("right,l", "move(1)", "right", show=False, id="end.right", tooltip="Mark the button to the right"),
+        Binding("up", "scroll(-1)", "up", show=False, id="end.up", tooltip="Scroll up"),
+        Binding("down", "scroll(1)", "down", show=False, id="end.down", tooltip="Scroll down"),
+    ]
+
+    AUTO_FOCUS = ""
+
+    def __init__(self, request: Request, told: Sequence[str], glyphs: Glyphs = UNICODE) -> None:
+        """`told` is the command of the process, and under it what else is to be known of it."""
+        super().__init__(classes="-ascii" if glyphs.ascii else None)
+        self._glyphs = glyphs
+        self.request = request
+        self.closed = False
+        """Whether it was on screen and is no more."""
+        self._ready = False
+        self._told = told
+        self._view: View | None = None
+
+    def compose(self) -> ComposeResult:
+        """Build the lines and the row of buttons."""
+        dialog = Vertical(id="dialog")
+        dialog.border_title = Content(f"End process {self.request.target.pid}?")
+        with dialog:
+            with VerticalScroll(id="told", can_focus=False):
+                # First what must not be overlooked: a low terminal shows only the beginning.
+                yield Static(id="warnings", markup=False)
+                yield Static(Content(self._told[0]), id="command")
+                yield Static(Content(self._plain("\n".join(self._told[1:]))), id="facts")
+                yield Static(id="said", markup=False)
+            yield Horizontal(id="choices")
+
+    async def on_mount(self) -> None:
+        """Show where the request stands."""
+        self._ready = True
+        await self.refresh_view()
+
+    def on_unmount(self) -> None:
+        """Take note that the dialog is gone, whoever closed it."""
+        self.closed = True
+
+    async def refresh_view(self) -> None:
+        """Show where the request stands, if that has changed."""
+        view = self.request.view
+        if view == self._view or not self._ready or self.closed:
+            return
+        before, self._view = self._view, view
+        said = f"Not ended: {view.said}." if view.phase is Phase.REFUSED else view.said
+        self._tell("#warnings", "\n".join(f"▲ {words}" for words in view.warnings))
+        self._tell("#said", said)
+        if before is None or before.choices != view.choices:
+            await self._offer(view.choices)
+        if said and (before is None or before.phase is not view.phase):
+            self.query_one("#told").scroll_end(animate=False)
+
+    def _tell(self, selector: str, text: str) -> None:
+        line = self.query_one(selector, Static)
+        line.update(Content(self._plain(text)))
+        line.set_class(not text, "-empty")
+
+    def _plain(self, text: str) -> str:
+        return plain(text) if self._glyphs.ascii else text
+
+    async def _offer(self, choices: Sequence[Choice]) -> None:
+        row = self.query_one("#choices")
+        async with self.batch():
+            await row.remove_children()
+            await row.mount_all(ChoiceButton(choice, self._glyphs) for choice in choices)
+        # The first is the one that does nothing; the focus never stays where a signal appears.
+        self.set_focus(row.query(ChoiceButton).first())
+
+    def on_choice_button_chosen(self, message: ChoiceButton.Chosen) -> None:
+        """Hand the choice to the request."""
+        message.stop()
+        self._choose(message.choice)
+
+    def _choose(self, choice: Choice) -> None:
+        if self.request.choose(choice) and not self.closed:
+            self.closed = True
+            self.dismiss(None)
+
+    def action_back(self) -> None:
+        """Close: call it off, leave the process alone, or let what was begun go on behind the dashboard."""
+        choices = self.request.view.choices
+        self._choose(Choice.LEAVE if Choice.LEAVE in choices else choices[0])
+
+    def action_move(self, step: int) -> None:
+        """Mark the next button, without going round."""
+        buttons = list(self.query(ChoiceButton))
+        at = next((index for index, button in enumerate(buttons) if button.has_focus), 0)
+        self.set_focus(buttons[min(max(at + step, 0), len(buttons) - 1)])
+
+    def action_scroll(self, lines: int) -> None:
+        """Scroll what is told."""
+        self.query_one("#told").scroll_relative(y=lines, animate=False)
+
+
+@dataclass(slots=True)
+class _Course:
+    request: Request
+    screen: EndScreen
+
+
+class Endings:
+    """Every request to end a process, whether its dialog is open or not; the app has one of these.
+
+    Call `open` for a key, `observe` for each frame, and `close` when the program ends.
+    """
+
+    def __init__(
+        self,
+        app: App[Any],
+        killer: Killer,
+        *,
+        unreal: Callable[[Snapshot], str] | None = None,
+        background: Background | None = None,
+        glyphs: Glyphs = UNICODE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`unreal` says of a snapshot why its processes cannot be signalled at all: a recording, another host."""
+        self._app = app
+        self._killer = killer
+        self._unreal = unreal or (lambda snapshot: "")
+        self._run = background or Background("gpuwatch-endings")
+        self._glyphs = glyphs
+        self._clock = clock
+        self._courses: list[_Course] = []
+        self._timer = app.set_interval(LOOK_EVERY, self._tick, pause=True)
+
+    def open(self, key: RowKey, frame: Frame) -> bool:
+        """Ask about the process of a row; False where the frame has no such row, or a dialog is open already."""
+        snapshot = frame.snapshot
+        if any(not course.screen.closed for course in self._courses):
+            return False
+        held = [row for row in rows(snapshot, frame.history) if row.key[1:] == key[1:]]
+        if not held:
+            self._app.notify(f"process {key[1]} is on no GPU any more", markup=False)
+            return False
+        held.sort(key=lambda row: (row.key[0] != key[0], row.gpu.index))
+        request = Request(
+            target_of(held, snapshot, max(0.0, self._clock() - frame.received)),
+            snapshot,
+            self._killer.pin,
+            run=self._run,
+            problem=self._killer.audit.problem,
+            refuse="demo: its processes are not real" if snapshot.demo else self._unreal(snapshot),
+            not_yours=self._not_yours(held[0]),
+            clock=self._clock,
+        )
+        course = _Course(request, EndScreen(request, brief(held, snapshot), self._glyphs))
+        self._courses.append(course)
+        self._app.push_screen(course.screen)
+        self._timer.resume()
+        return True
+
+    def observe(self, frame: Frame) -> None:
+        """Take a new frame; also while the dashboard is paused, since memory is judged by it."""
+        for course in self._courses:
+            course.request.observe(frame.snapshot)
+
+    def close(self) -> None:
+        """Give up what is under way, since the program ends; what was signalled is left as it is, and recorded so."""
+        self._timer.stop()
+        deadline = time.monotonic() + CLOSING_SECONDS
+        for course in self._courses:
+            course.request.abandon()
+            while not course.request.over and time.monotonic() < deadline:
+                time.sleep(0.005)  # the call under way takes milliseconds, unless a file system hangs
+                course.request.tick()
+        if self._courses:
+            with contextlib.suppress(TimeoutError):
+                self._run(lambda: None).result(max(0.0, deadline - time.monotonic()))
+        self._courses.clear()
+
+    def _not_yours(self, row: Row) -> str:
+        policy = self._killer.policy
+        if policy.read_only or row.process.uid in (None, policy.may_end):
+            return ""
+        return f"it belongs to {row.owner}, and gpuwatch signals only your own processes"
+
+    async def _tick(self) -> None:
+        for course in list(self._courses):
+            course.request.tick()
+            if course.screen.closed:
+                self._go_on_unseen(course)
+            else:
+                await course.screen.refresh_view()
+        if not self._courses:
+            self._timer.pause()
+
+    def _go_on_unseen(self, course: _Course) -> None:
+        """Bring a request to its end whose dialog was closed: what it would ask now is told instead."""
+        request = course.request
+        if request.phase is Phase.STILL_THERE:
+            words = f"{request.view.said}; press K on it to decide what to do"
+            request.choose(Choice.LEAVE)
+            self._toast(request, words, "warning")
+        elif request.over:
+            if request.signalled and request.said != "left running":
+                self._toast(request, request.said, "information")
+            self._courses.remove(course)
+
+    def _toast(self, request: Request, words: str, severity: Any) -> None:
+        # markup=False: the words may name a parent process, whose name is another's to choose.
+        self._app.notify(words, title=f"process {request.target.pid}", severity=severity, markup=False, timeout=10)

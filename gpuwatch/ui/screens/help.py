@@ -1,0 +1,141 @@
+"""Keys, marks and words explained, and what gpuwatch itself costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import Binding, BindingType
+
+from gpuwatch import __version__
+from gpuwatch.ui.screens.facts import Fact, Section
+from gpuwatch.ui.screens.sheet import Sheet
+from gpuwatch.ui.theme import UNICODE, Glyphs
+from gpuwatch.units import size
+
+if TYPE_CHECKING:
+    from gpuwatch.watch import Frame
+
+_GROUPS = {
+    "Processes": ("detail", "filter", "clear", "mine", "sort.left", "sort.right", "reverse", "end"),
+    "Moving": ("up", "down", "pageup", "pagedown", "first", "last"),
+}
+_REST = "Everything else"
+
+_KEY_NAMES = {
+    "up": "↑",
+    "down": "↓",
+    "left": "←",
+    "right": "→",
+    "pageup": "PgUp",
+    "pagedown": "PgDn",
+    "escape": "Esc",
+    "enter": "Enter",
+    "space": "Space",
+    "home": "Home",
+    "end": "End",
+    "slash": "/",
+    "less_than_sign": "<",
+    "greater_than_sign": ">",
+    "question_mark": "?",
+    "colon": ":",
+    "plus": "+",
+    "minus": "-",
+    "equals_sign": "=",
+}
+
+
+class HelpScreen(Sheet):
+    """The help: made from the bindings, so that it never lags behind them."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("question_mark,h,f1", "close", "back", show=False, id="help.close", tooltip="Go back to the dashboard"),
+    ]
+
+    def __init__(self, keys: Sequence[Binding], frame: Frame | None = None, glyphs: Glyphs = UNICODE) -> None:
+        """Explain `keys`; `frame` is the newest one, for the count of NVML calls."""
+        super().__init__(glyphs)
+        self._keys = keys
+        self._frame = frame
+
+    def on_mount(self) -> None:
+        """Show all."""
+        super().on_mount()
+        self.refresh_frame(self._frame)
+
+    def refresh_frame(self, frame: Frame | None) -> None:
+        """Bring up to date what gpuwatch costs; the rest of the help stays."""
+        self._frame = frame
+        if self.ready:
+            calls = frame.snapshot.nvml_calls if frame else 0
+            costs = Section("gpuwatch itself", cost(calls))
+            self.show(f"gpuwatch {__version__} · help", key_sections(self._keys), [*legend(self.glyphs), costs, _MORE])
+
+
+def key_sections(keys: Sequence[Binding]) -> list[Section]:
+    """Give the keys in groups, each with what it does."""
+    grouped: dict[str, list[Fact]] = {title: [] for title in (*_GROUPS, _REST)}
+    for one in keys:
+        title = next((title for title, ids in _GROUPS.items() if one.id in ids), _REST)
+        if not one.system and (one.description or one.tooltip):
+            grouped[title].append(Fact(key_names(one), one.tooltip or one.description))
+    return [Section(title, tuple(facts)) for title, facts in grouped.items() if facts]
+
+
+def key_names(binding: Binding) -> str:
+    """Print all keys of a binding as people call them: `K F9`."""
+    return " ".join(_key_name(key.strip()) for key in binding.key.split(","))
+
+
+def _key_name(key: str) -> str:
+    *modifiers, last = key.split("+") if key != "+" else ["+"]
+    name = _KEY_NAMES.get(last, last.upper() if last[:1] == "f" and last[1:].isdigit() else last)
+    return "".join({"ctrl": "^", "shift": "⇧"}.get(modifier, f"{modifier}+") for modifier in modifiers) + name
+
+
+def legend(glyphs: Glyphs) -> list[Section]:
+    """Explain the marks and the words of the dashboard."""
+    marks = (
+        Fact(glyphs.critical, "critical: act now"),
+        Fact(glyphs.warning, "warning: look at it"),
+        Fact(glyphs.note, "note"),
+        Fact("memory bar", "as long as the GPU's memory; one colour and a name, or an initial, for each owner"),
+        Fact(glyphs.hatch, "memory in use that belongs to no process the driver lists (unattributed)"),
+        Fact("blank", "free"),
+        Fact(glyphs.missing, "not known, never zero; Enter on the process gives the reason"),
+        Fact(f"{glyphs.least} 5m", "idle for at least so long: it has not been busy since gpuwatch looks"),
+    )
+    words = (
+        Fact("holding", "the memory of one process on one GPU"),
+        Fact("unattributed", "used, less the sum of the holdings"),
+        Fact("free", "what a process can still get: the driver's own reserve is taken off"),
+        Fact("SM %", "share of the time in which a kernel ran; it says nothing of how full the GPU was"),
+        Fact("dimmed", "older than two intervals"),
+        Fact("stale 14 s", "older than five: the driver has not answered for so long"),
+    )
+    return [Section("Marks", marks), Section("Words", words)]
+
+
+_MORE = Section(
+    "More",
+    (
+        Fact(":", "every command by name"),
+        Fact("gpuwatch --help", "every option, the filters, and what can be printed or recorded"),
+        Fact("README.md", "what each figure means and where it comes from"),
+    ),
+)
+
+
+def cost(nvml_calls: int, proc: Path = Path("/proc/self")) -> tuple[Fact, ...]:
+    """Say what this process holds of the machine; what cannot be read is left out."""
+    found = []
+    try:
+        status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines() if ":" in line)
+        found.append(Fact("memory", f"{size(int(status['VmRSS'].split()[0]) * 1024)} in the dashboard's process"))
+        found.append(Fact("threads", status["Threads"].strip()))
+        found.append(Fact("open files", str(sum(1 for _ in (proc / "fd").iterdir()))))
+    except (OSError, KeyError, ValueError, IndexError) as error:
+        found.append(Fact("this process", f"cannot be read: {error}", missing=True))
+    found.append(Fact("NVML calls", f"{nvml_calls} by the sampler so far, none by the dashboard"))
+    return tuple(found)

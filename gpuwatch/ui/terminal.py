@@ -1,0 +1,137 @@
+"""What a terminal can do to a program: colours it does not want, signals, and going away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import select
+import signal
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from types import FrameType
+from typing import Any, Final
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
+from textual.filter import LineFilter
+
+
+class NoColors(LineFilter):
+    """Drops every colour and keeps bold, dim, reverse and underline: what NO_COLOR asks for (https://no-color.org)."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Give segments without colours."""
+        return [Segment(text, _colorless(style), control) for text, style, control in segments]
+
+
+def _colorless(style: Style | None) -> Style | None:
+    if style is None or (style.color is None and style.bgcolor is None):
+        return style
+    return Style(
+        bold=style.bold,
+        dim=style.dim,
+        italic=style.italic,
+        underline=style.underline,
+        reverse=style.reverse,
+        meta=style.meta or None,
+    )
+
+
+def speaks_unicode() -> bool:
+    """Say whether what is written reaches the terminal as UTF-8, as far as the locale tells."""
+    encoding = getattr(sys.__stderr__, "encoding", None) or ""
+    # Python turns the C locale into UTF-8 by itself; LC_ALL=C is somebody who means it.
+    return encoding.lower().replace("-", "") == "utf8" and os.environ.get("LC_ALL") not in ("C", "POSIX")
+
+
+EXIT_SIGNALS: Final = {signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGINT: 130}
+"""Signals that end the program in good order, and the exit code that says so."""
+GONE: Final = 129
+"""Exit code when the terminal went away: that of the signal that should have told us."""
+PATIENCE: Final = 0.7
+"""Seconds that leaving in good order may take."""
+_RESTORE: Final = b"\x1b[0m\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?1004l\x1b[<u\x1b[?1049l\x1b[?25h"
+
+
+class Lifeline:
+    """Ends the dashboard when a signal says so or its terminal has gone, and within a second, whatever hangs.
+
+    Textual 8.2 does not notice the end of its input and spins on it (123 % of a core, measured); and its writes block
+    the event loop for as long as a terminal takes none (Ctrl-S, a stalled connection), so that nothing in the loop can
+    end it. This is a thread of its own.
+    """
+
+    def __init__(self, ask: Callable[[int], object], descriptor: int, patience: float = PATIENCE) -> None:
+        """`ask` is called in the event loop with the exit code; `descriptor` is the terminal."""
+        self._ask = ask
+        self._descriptor = descriptor
+        self._patience = patience
+        self._news: SimpleQueue[int | None] = SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._before: dict[signal.Signals, Any] = {}
+        self._modes: list[Any] | None = None
+        with contextlib.suppress(termios.error):
+            self._modes = termios.tcgetattr(descriptor)
+
+    def start(self) -> None:
+        """Begin; from the event loop of the main thread."""
+        self._loop = asyncio.get_running_loop()
+        for number in EXIT_SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._on_signal)
+        threading.Thread(target=self._watch, name="gpuwatch-lifeline", daemon=True).start()
+
+    def arm(self, code: int) -> None:
+        """From now on, leaving must be done in good time, or is done without ceremony."""
+        self._news.put(code)
+
+    def close(self) -> None:
+        """The program has left the dashboard in good order; signals mean again what they meant before."""
+        self._news.put(None)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        # A handler of the event loop would wait for the loop, which may be the one that hangs.
+        self._leave(EXIT_SIGNALS[signal.Signals(number)])
+
+    def _leave(self, code: int) -> None:
+        self.arm(code)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: leaving is under way
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._ask, code)
+
+    def _watch(self) -> None:
+        code: int | None = None
+        deadline = math.inf
+        while True:
+            try:
+                news = self._news.get(timeout=min(1.0, max(0.0, deadline - time.monotonic())))
+            except Empty:
+                if code is not None and time.monotonic() >= deadline:
+                    self._abandon(code)
+                elif code is None and not os.isatty(self._descriptor):
+                    self._leave(GONE)
+                continue
+            if news is None:
+                return
+            if code is None:
+                code, deadline = news, time.monotonic() + self._patience
+
+    def _abandon(self, code: int) -> None:
+        """Give the terminal back as well as it takes it, and end."""
+        with contextlib.suppress(OSError, ValueError):
+            if select.select([], [self._descriptor], [], 0)[1]:
+                os.write(self._descriptor, _RESTORE)
+        with contextlib.suppress(termios.error):
+            if self._modes is not None:
+                termios.tcsetattr(self._descriptor, termios.TCSANOW, self._modes)
+        os._exit(code)

@@ -1,0 +1,68 @@
+"""What the panels are drawn from: a frame, the moment of drawing, and how the user wants to see it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from gpuwatch.model import Gpu, Health
+from gpuwatch.ui.theme import Kit
+from gpuwatch.watch import Frame
+
+OLD: float = 2
+"""Intervals after which a value is dimmed."""
+STALE: float = 5
+"""Intervals after which a row says how old it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One moment, ready to be drawn."""
+
+    frame: Frame
+    now: float
+    """Reader's monotonic clock."""
+    kit: Kit
+    interval: float
+    """Seconds between two samples, as asked for."""
+    paused: float | None = None
+    """Seconds since the user froze the screen."""
+    read_only: bool = False
+
+    @property
+    def since_received(self) -> float:
+        """Seconds since the frame came; frozen with the screen while paused."""
+        return max(0.0, self.now - (self.paused or 0.0) - self.frame.received)
+
+    def age(self, gpu: Gpu) -> float:
+        """Give the age of a GPU's fast figures in seconds."""
+        return max(0.0, self.frame.snapshot.monotonic - gpu.sampled) + self.since_received
+
+    def dimmed(self, gpu: Gpu) -> bool:
+        """Say whether a GPU's figures are too old to stand out."""
+        return self.age(gpu) > OLD * self._due
+
+    def stale(self, gpu: Gpu) -> bool:
+        """Say whether a GPU's figures are so old that the row must say it."""
+        return self.age(gpu) > STALE * self._due
+
+    @property
+    def newest_age(self) -> float:
+        """Age of the newest figures of a GPU that answers; of the frame itself where none does."""
+        ages = [self.age(gpu) for gpu in self.frame.snapshot.gpus if gpu.health is Health.OK and gpu.sampled]
+        return min(ages, default=self.since_received)
+
+    @property
+    def behind(self) -> bool:
+        """Say whether the newest figures are old."""
+        return self.newest_age > OLD * self._due
+
+    @property
+    def _due(self) -> float:
+        # Figures that are asked for four times a second may still come late by the time of a slow call.
+        return max(self.interval, self.frame.snapshot.interval, 0.5)
+
+
+def clock(seconds: float) -> str:
+    """Print a wall-clock time as `14:03:12` in the local time zone; empty for 0."""
+    return time.strftime("%H:%M:%S", time.localtime(seconds)) if seconds else ""

@@ -1,0 +1,57 @@
+"""The page on which the sampler says where it is."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from gpuwatch.sampler.board import Board
+
+
+def test_the_parent_sees_the_call_that_the_child_is_in() -> None:
+    """Two maps of one page: what one side writes the other reads."""
+    parent = Board.create()
+    child = Board.attach(parent.fd)
+    assert parent.read() is None
+    before = time.monotonic()
+    child.enter(3, "nvmlDeviceGetTemperature")
+    seen = parent.read()
+    assert seen is not None
+    assert (seen.gpu, seen.call) == (3, "nvmlDeviceGetTemperature")
+    assert before <= seen.started <= time.monotonic()
+    child.leave()
+    assert parent.read() is None
+    assert parent.read_calls() == child.calls == 1
+    for board in (parent, child):
+        board.close()
+
+
+def test_a_long_name_is_cut_and_no_gpu_is_minus_one() -> None:
+    """The page has room for 47 bytes of a name."""
+    board = Board.private()
+    board.enter(-1, "x" * 100)
+    seen = board.read()
+    assert seen is not None
+    assert (seen.gpu, seen.call) == (-1, "x" * 47)
+    board.close()
+
+
+def test_a_closed_board_is_quiet() -> None:
+    """The parent may close it while another of its threads looks at it."""
+    board = Board.create()
+    board.enter(0, "nvmlInit_v2")
+    board.close()
+    board.close()
+    assert board.read() is None
+    assert board.read_calls() == 0
+
+
+def test_what_is_no_page_is_refused() -> None:
+    """A wrong descriptor on the command line ends in words, not in a crash."""
+    readable, writable = os.pipe()
+    with pytest.raises((OSError, ValueError)):
+        Board.attach(readable)
+    os.close(readable)
+    os.close(writable)

@@ -1,0 +1,95 @@
+"""Only what changed is drawn and sent, and a terminal that reads it shows the same as one that reads all."""
+
+from __future__ import annotations
+
+import io
+
+import pyte
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+
+from gpuwatch.ui.panels.lines import Line, Pen, Span, changed, plain, strip
+from gpuwatch.ui.theme import kit
+from gpuwatch.ui.tight import TightUpdate
+
+STYLES = [Style(), Style(bold=True), Style(color="#ff0000"), Style(color="#ff0000", bgcolor="#000010", reverse=True)]
+WORDS = st.text(st.sampled_from("ab 日é▁"), min_size=1, max_size=8)
+SPANS = st.lists(st.tuples(WORDS, st.sampled_from(STYLES)), max_size=6)
+WIDTH = 30
+
+
+def line(spans: list[tuple[str, Style]]) -> Line:
+    pen = Pen(kit("gpuwatch-dark"))
+    for text, style in spans:
+        pen.write_styled(text, style)
+    return pen.line(WIDTH)
+
+
+def cells(one: Line) -> list[tuple[str, Style]]:
+    """Give what is in each cell; the second cell of a wide character holds nothing."""
+    found: list[tuple[str, Style]] = []
+    for text, style, _ in one:
+        for char in text:
+            width = cell_len(char)
+            if width == 0 and found:
+                found[-1] = (found[-1][0] + char, style)
+            found += [(char, style)] * min(width, 1) + [("", style)] * (width - 1)
+    return found
+
+
+@given(SPANS, SPANS)
+def test_whatever_differs_is_in_a_changed_run(old: list[tuple[str, Style]], new: list[tuple[str, Style]]) -> None:
+    before, after = line(old), line(new)
+    runs = changed(before, after)
+    assert all(0 <= start < end <= WIDTH for start, end in runs)
+    assert runs == sorted(runs)
+    inside = {x for start, end in runs for x in range(start, end)}
+    differing = {x for x, (one, two) in enumerate(zip(cells(before), cells(after), strict=True)) if one != two}
+    assert differing <= inside
+
+
+def test_only_the_digit_that_changed_is_a_run() -> None:
+    base = Style()
+    old = (Span("GPU 0   ", base, 8), Span(" 49.6", base, 5), Span(" " * 17, base, 17))
+    new = (old[0], Span(" 49.7", base, 5), old[2])
+    assert changed(old, new) == [(12, 13)]
+    assert changed(old, old) == []
+
+
+@given(SPANS)
+def test_a_strip_is_as_wide_as_its_line(spans: list[tuple[str, Style]]) -> None:
+    one = line(spans)
+    assert strip(one).cell_length == WIDTH == cell_len(plain(one))
+    assert strip(one).text == plain(one)
+
+
+@given(SPANS, st.lists(st.tuples(st.integers(0, 29), st.integers(1, 30)), min_size=1, max_size=4))
+def test_a_terminal_shows_the_changed_runs_and_nothing_else(
+    spans: list[tuple[str, Style]], runs: list[tuple[int, int]]
+) -> None:
+    ascii_spans = [(text.encode("ascii", "replace").decode(), style) for text, style in spans]
+    drawn = strip(line(ascii_spans))
+    wanted = drawn.text
+    spread = [(y, start, min(WIDTH, start + length)) for y, (start, length) in enumerate(runs)]
+    update = TightUpdate([{0: drawn}] * len(runs), spread, [[WIDTH]] * len(runs))
+    screen = pyte.Screen(WIDTH, len(runs))
+    stream = pyte.Stream(screen)
+    stream.feed(update.render_segments(Console(file=io.StringIO(), color_system="truecolor")))
+    for y, start, end in spread:
+        assert screen.display[y][start:end] == wanted[start:end]
+        assert not screen.display[y][:start].strip()
+        assert not screen.display[y][end:].strip()
+    assert screen.cursor.attrs == screen.default_char
+
+
+def test_a_style_is_sent_once_for_all_that_has_it() -> None:
+    style = Style(color="#010203", bgcolor="#040506")
+    row = Strip([Segment("12345678", style)], 8)
+    update = TightUpdate([{0: row}, {0: row}], [(0, 2, 4), (1, 2, 4)], [[8], [8]])
+    sent = update.render_segments(Console(file=io.StringIO(), color_system="truecolor"))
+    assert sent == "\x1b[1;3H\x1b[38;2;1;2;3;48;2;4;5;6m34\x1b[2;3H34\x1b[0m"

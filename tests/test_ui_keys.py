@@ -1,0 +1,220 @@
+"""What keys and mouse do to the dashboard, and what it tells, by Pilot with frames handed in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpuwatch.actions.audit import Audit
+from gpuwatch.actions.kill import Killer, Policy
+from gpuwatch.model import SourceState
+from gpuwatch.ui.app import GpuwatchApp
+from gpuwatch.ui.screens.end import EndScreen
+from tests.builders import GIB, gpu, holding, snapshot
+from tests.dashboards import alert, frame, hand, machine, running, table, text
+
+
+async def test_the_cursor_stays_on_its_process() -> None:
+    async with running(frame(machine(2))) as (app, pilot):
+        await pilot.press("down", "j")
+        panel = app.dashboard.processes
+        chosen = panel.selected
+        assert chosen is not None
+        seen = machine(2)
+        cards = [
+            msgspec.structs.replace(
+                card,
+                holdings=tuple(
+                    msgspec.structs.replace(one, memory=GIB // 2) if one.pid == chosen.holding.pid else one
+                    for one in card.holdings
+                ),
+            )
+            for card in seen.gpus
+        ]
+        await hand(app, pilot, frame(msgspec.structs.replace(seen, gpus=tuple(cards))))
+        assert panel.selected is not None
+        assert panel.selected.key == chosen.key
+        assert panel.cursor == 9
+        assert table(app)[9].startswith("›")
+        assert str(chosen.holding.pid) in table(app)[9]
+
+
+async def test_the_cursor_stays_in_place_when_its_process_ends() -> None:
+    async with running(frame(machine(1))) as (app, pilot):
+        await pilot.press("down", "down")
+        await hand(app, pilot, frame(snapshot([gpu(0, holdings=[holding(5, 3), holding(6, 2)])])))
+        assert app.dashboard.processes.cursor == 1
+        await hand(app, pilot, frame(snapshot([gpu(0)])))
+        assert app.dashboard.processes.selected is None
+        await pilot.press("enter", "K", "end", "home", "pagedown")
+
+
+async def test_sorting_by_keys_and_by_clicks() -> None:
+    def pids(app: GpuwatchApp) -> list[int]:
+        return [row.holding.pid for row in app.dashboard.processes.found]
+
+    async with running(frame(machine(2))) as (app, pilot):
+        assert "▾GiB" in app.dashboard.processes.text[0]
+        assert pids(app)[0] == 1014
+        await pilot.press("r")
+        assert "▴GiB" in app.dashboard.processes.text[0]
+        assert pids(app)[0] == 1000
+        await pilot.press("less_than_sign")
+        assert app.dashboard.processes.by == "user"
+        assert pids(app)[0] == 1000
+        title = app.dashboard.processes.text[0]
+        await pilot.click("#processes", offset=(title.index("PID") + 1, 0))
+        await pilot.pause()
+        assert app.dashboard.processes.by == "pid"
+        assert pids(app) == sorted(pids(app))
+        assert "▴PID" in app.dashboard.processes.text[0]
+        await pilot.click("#processes", offset=(title.index("command") + 1, 0))
+        await pilot.pause()
+        assert app.dashboard.processes.by == "command"
+
+
+async def test_the_mouse_selects_scrolls_and_opens() -> None:
+    async with running(frame(machine(16)), (80, 24)) as (app, pilot):
+        panel = app.dashboard.processes
+        await pilot.click("#processes", offset=(10, 3))
+        assert panel.cursor == 2
+        panel.on_mouse_scroll_down(_Wheel())  # type: ignore[arg-type]
+        assert (panel.top, panel.cursor) == (3, 2)
+        panel.on_mouse_scroll_up(_Wheel())  # type: ignore[arg-type]
+        assert panel.top == 0
+        await pilot.press("end")
+        assert panel.selected is panel.found[-1]
+        assert panel.top > 60
+        await pilot.press("home", "pagedown")
+        assert panel.cursor > 1
+
+
+class _Wheel:
+    def stop(self) -> None: ...
+
+
+async def test_the_filter_is_live_and_a_wrong_one_leaves_the_last_good_one() -> None:
+    async with running(frame(machine(4))) as (app, pilot):
+        panel = app.dashboard.processes
+        await pilot.press("slash", *"user:ben")
+        await pilot.pause()
+        assert {row.owner for row in panel.found} == {"ben"}
+        await pilot.press("space", *"gpu:")
+        await pilot.press("x")
+        await pilot.pause()
+        assert "is no number" in app.dashboard.prompt.note
+        assert {row.owner for row in panel.found} == {"ben"}
+        await pilot.press("backspace", "2", "enter")
+        await pilot.pause()
+        assert [row.gpu.index for row in panel.found] == [2]
+        assert "filter: user:ben gpu:2" in text(app)
+        assert not app.dashboard.prompt.display
+        await pilot.press("m")
+        assert "among yours" in text(app)
+        await pilot.press("escape")
+        assert {row.owner for row in panel.found} == {"you"}
+
+
+async def test_pause_freezes_the_screen_and_the_watch_goes_on() -> None:
+    async with running(frame(machine(1))) as (app, pilot):
+        await pilot.press("p")
+        await hand(app, pilot, frame(machine(3)))
+        assert "PAUSED" in text(app)
+        assert "1 GPU ·" in text(app)
+        assert app.newest is not app.frame
+        await pilot.press("p")
+        assert "3 GPUs ·" in text(app)
+
+
+async def test_an_alert_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rung: list[int] = []
+    monkeypatch.setattr(GpuwatchApp, "bell", lambda self: rung.append(1))
+    async with running(frame(machine(2)), bell=True) as (app, pilot):
+        for _ in range(3):
+            await hand(app, pilot, frame(machine(2), alert(1)))
+        assert [one.title for one in app._notifications] == ["GPU 1 near limit: 0.4 of 79.1 GiB free"]
+        assert rung == [1]
+        many = [alert(n, gpu=f"g{n}") for n in range(9)]
+        await hand(app, pilot, frame(machine(2), *many))
+        assert "and 6 more alerts" in [one.message for one in app._notifications]
+        assert "+5 more" in "\n".join(app.dashboard.alerts.text)
+
+
+@pytest.mark.parametrize(
+    ("options", "demo", "words"),
+    [({"read_only": True}, False, "read-only"), ({}, True, "demo"), ({}, False, "cannot be ended")],
+)
+async def test_ending_is_refused_with_a_reason(options: dict[str, Any], demo: bool, words: str) -> None:
+    async with running(frame(machine(1, demo=demo)), **options) as (app, pilot):
+        await pilot.press("K")
+        assert words in next(iter(app._notifications)).message
+        assert app.screen is app.dashboard
+        assert ("READ-ONLY" in text(app)) is bool(options)
+        assert ("DEMO" in text(app)) is demo
+
+
+async def test_the_interval_steps_and_the_retry_reach_the_watch() -> None:
+    async with running(frame(machine(1))) as (app, pilot):
+        for key in ("plus", "plus", "minus", *["minus"] * 5, "R"):
+            await pilot.press(key)
+        assert app.watching is not None
+        assert app.watching.asked == [2, 5, 2, 1, 0.5, 0.25, 0.25, 0.25, "poke"]  # type: ignore[attr-defined]
+
+
+async def test_the_end_of_the_source_ends_the_program_with_its_words(capsys: pytest.CaptureFixture[str]) -> None:
+    app = GpuwatchApp()
+    async with app.run_test() as pilot:
+        await hand(app, pilot, frame(snapshot(state=SourceState.ENDED, words="--only 9: there is no GPU 9")))
+        await pilot.pause()
+    assert app.return_code == 2
+    assert "there is no GPU 9" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])
+async def test_it_can_be_left(key: str) -> None:
+    async with running(frame(machine(1))) as (app, pilot):
+        await pilot.press("slash") if key != "q" else None
+        await pilot.press(key)
+        await pilot.pause()
+        assert app._exit
+    assert app.return_code == 0
+
+
+async def test_the_keys_are_buttons() -> None:
+    async with running(frame(machine(1))) as (app, pilot):
+        at = app.dashboard.footer.text[0].index("pause")
+        await pilot.click("#footer", offset=(at, 0))
+        await pilot.pause()
+        assert "PAUSED" in text(app)
+
+
+async def test_a_process_of_ones_own_is_asked_about(tmp_path: Path) -> None:
+    def make_killer() -> Killer:
+        return Killer(Policy.of_this_process(read_only=False), Audit(tmp_path))
+
+    app = GpuwatchApp(make_killer=make_killer)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await hand(app, pilot, frame(machine(1)))
+        await pilot.press("K")
+        await pilot.pause()
+        assert [type(one) for one in app.screen_stack[1:]] == [EndScreen]
+        await hand(app, pilot, frame(machine(1)))
+        await pilot.press("escape")
+        await pilot.pause()
+        assert app.screen is app.dashboard
+
+
+async def test_detail_help_and_palette_open_and_follow_the_frames() -> None:
+    async with running(frame(machine(1))) as (app, pilot):
+        for key in ("enter", "question_mark", "colon"):
+            await pilot.press(key)
+            await hand(app, pilot, frame(machine(2)))
+            assert app.screen is not app.dashboard
+            await pilot.press("escape")
+            await pilot.pause()
+            assert app.screen is app.dashboard
+        await app.run_action("sort_by('age')")
+        assert app.dashboard.processes.by == "age"
