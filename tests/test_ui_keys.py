@@ -90,6 +90,9 @@ async def test_the_mouse_selects_scrolls_and_opens() -> None:
         assert panel.top > 60
         await pilot.press("home", "pagedown")
         assert panel.cursor > 1
+        await pilot.click("#processes", offset=(10, 2), times=2)
+        await pilot.pause()
+        assert len(app.screen_stack) == 2
 
 
 class _Wheel:

@@ -97,6 +97,8 @@ async def test_missing_readings_are_dashes_and_never_zero() -> None:
         unattributed=nothing,
     )
     bare = process(1, cpu=nothing, rss=nothing, started=None)
+    async with running(frame(snapshot([card], [bare])), (80, 24)) as (app, _):
+        assert app.dashboard.gpus.text[0].split()[1:] == ["—", "free", "—", "—"]
     async with running(frame(snapshot([card], [bare])), (160, 50)) as (app, _):
         row = app.dashboard.gpus.text[1]
         assert row.count("—") == 6

@@ -43,7 +43,7 @@ def table(snapshot: Snapshot, *, clock: str, width: int | None = None) -> list[s
     holdings = sort(rows(snapshot), "memory")
     holdings.sort(key=lambda row: row.gpu.index)
     if holdings:
-        age = Column("age", lambda row: _age(row, snapshot.taken))
+        age: Column[Row] = Column("age", lambda row: _age(row, snapshot.taken))
         lines += ["", *_draw((*ROW_COLUMNS[:-1], age, ROW_COLUMNS[-1]), holdings)]
     else:
         lines += ["", "no process holds a GPU"]

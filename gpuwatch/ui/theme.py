@@ -216,8 +216,8 @@ class Inks:
                 underline=(ground == "band") or None,
             )
         palette = self.palette
-        if self.few and role == "faint":
-            role = "muted"  # it would be the colour of the cursor's ground
+        if role == "faint" and (self.few or ground == "cursor"):
+            role = "muted"  # it would be too much like the cursor's ground
         return Style(color=getattr(palette, role), bgcolor=getattr(palette, ground), bold=bold or None)
 
     def __call__(self, role: Role, ground: Ground = "base") -> Style:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import re
 import subprocess
 import sys
 import tempfile
@@ -61,7 +60,7 @@ def cpu_seconds(tree: list[psutil.Process]) -> float:
 def dashboard(program: Program, machine: Machine, seconds: float) -> None:
     """Measure one run of a dashboard."""
     with Terminal(program.live, columns=COLUMNS, rows=ROWS, env=machine.driver.env()) as terminal:
-        program.note("first number, s", terminal.wait_for(lambda it: re.search(rf"\b{MARK_W}\b", it.text) is not None))
+        program.note("first number, s", terminal.wait_for(str(MARK_W)))
         terminal.pump(5.0)
         terminal._stream = None  # from here on only bytes count, and reading them must cost nothing
         tree = terminal.tree()
@@ -75,7 +74,8 @@ def dashboard(program: Program, machine: Machine, seconds: float) -> None:
         keys(program, terminal)
         began = time.monotonic()
         terminal.send(b"q")
-        terminal.wait_exit()
+        while terminal.process.poll() is None and time.monotonic() - began < 5:
+            terminal.read(0.01)
         program.note("quit, s", time.monotonic() - began)
 
 
@@ -143,7 +143,7 @@ def main() -> None:
         nvitop = options.nvitop or install_nvitop(folder / "nvitop")
         gpuwatch = Path(sys.executable).parent / "gpuwatch"
         ours = Program("gpuwatch", [str(gpuwatch)], [str(gpuwatch), "--once"], b"j")
-        theirs = Program("nvitop", [str(nvitop), "--interval", "1"], [str(nvitop), "-1"], b"\x1b[B")
+        theirs = Program("nvitop", [str(nvitop), "--interval", "1"], [str(nvitop), "-1"], b"\x1bOB")
         os.environ |= {"HOME": name, "XDG_CONFIG_HOME": name, "XDG_STATE_HOME": name}
         with Machine(folder) as machine:
             for _ in range(options.rounds):

@@ -124,8 +124,8 @@ class _Row:
             return self._unwell(pen)
         self._bar(pen, self.width - pen.cells - 23 - state)
         pen.write(self._gib(gpu.memory.free), self._ink("strong"), 6, right=True).write(" free", self._ink("muted"))
-        pen.write(f"{self._busy()}%", self._ink(), 5, right=True)
-        pen.write(f"{self._whole(gpu.temperature)}{self.glyphs.degree}", self._ink("muted"), 5, right=True).gap(2)
+        pen.write(self._busy("%"), self._ink(), 5, right=True)
+        pen.write(self._whole(gpu.temperature, self.glyphs.degree), self._ink("muted"), 5, right=True).gap(2)
         return self._state(pen).line(self.width)
 
     def child(self, instance: Instance, widths: _Widths | None) -> Line:
@@ -168,6 +168,8 @@ class _Row:
             words.append(f"{gpu.ecc_uncorrected:.0f} ECC errors")
         if gpu.holdings_note:
             words.append(gpu.holdings_note)
+        if gpu.memory.unified:
+            words.append("unified memory")
         if not words and not gpu.holdings and known(gpu.memory.used) and known(gpu.memory.total):
             return "free" if gpu.memory.used < 0.05 * gpu.memory.total else "held by no listed process"
         return f" {self.glyphs.dot} ".join(words)
@@ -197,21 +199,21 @@ class _Row:
         inks = self.view.kit.inks
         if kind in ("hatch", "free"):
             pen.write_styled(text, inks("faint" if kind == "free" else "muted", "track"))
-        elif self.old:
-            pen.write_styled(text if kind != "edge" else " ", inks("muted", "track"))
         else:
-            pen.write_styled(text, {"seam": inks.seam, "fill": inks.owner, "edge": inks.edge}[kind](uid))
+            # An old bar is grey: it still shows how much, and no longer catches the eye.
+            style = {"seam": inks.seam, "fill": inks.owner, "edge": inks.edge}[kind](None if self.old else uid)
+            pen.write_styled(text, style)
 
     def _gib(self, reading: Reading) -> str:
         return gib(reading) if known(reading) else self.glyphs.missing
 
-    def _whole(self, reading: Reading) -> str:
-        return f"{reading:.0f}" if known(reading) else self.glyphs.missing
+    def _whole(self, reading: Reading, unit: str = "") -> str:
+        return f"{reading:.0f}{unit}" if known(reading) else self.glyphs.missing
 
-    def _busy(self) -> str:
+    def _busy(self, unit: str = "") -> str:
         if self.gpu.mig is True and not known(self.gpu.utilization):
             return "MIG"
-        return self._whole(self.gpu.utilization)
+        return self._whole(self.gpu.utilization, unit)
 
 
 def severity_mark(gpu: Gpu, alerts: Sequence[Alert], glyphs: Glyphs) -> tuple[str, Role]:
