@@ -16,8 +16,8 @@ from gpuwatch.units import parse_interval, parse_percent
 if TYPE_CHECKING:  # msgspec (24 ms) and Textual (230 ms) are imported while the sampler starts
     from gpuwatch.actions.kill import Killer
     from gpuwatch.config import Config
-    from gpuwatch.sources import Source
     from gpuwatch.sources.child import Child
+    from gpuwatch.sources.source import Source
     from gpuwatch.ui.app import GpuwatchApp
     from gpuwatch.watch import Frame
 
@@ -74,10 +74,10 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run gpuwatch and give its exit code."""
+def main(argv: Sequence[str], sampler: Child | None) -> int:
+    """Run gpuwatch and give its exit code; `sampler` is one that waits for its orders, None for the demo."""
     try:
-        return _run(parser().parse_args(argv))
+        return _run(parser().parse_args(argv), sampler)
     except GpuwatchError as error:
         print(f"gpuwatch: {error}", file=sys.stderr)
         return error.exit_code
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace, sampler: Child | None) -> int:
     only = _only(args.only)
     interval = _parsed("--interval", parse_interval, args.interval)
     if args.json and not args.once:
@@ -98,18 +98,16 @@ def _run(args: argparse.Namespace) -> int:
     dashboard = not (args.once or args.stream)
     if dashboard:
         check_terminal()
-    child = None if args.demo else _spawn(interval or 1.0, only, once=args.once)
+    config = _config(args)
+    seconds = interval or parse_interval(str(config.interval))
+    if sampler is not None:
+        from gpuwatch.sources.child import sampler_arguments
+
+        sampler.order([*(["--once"] if args.once else []), *sampler_arguments(seconds, only)])
+    source = _source(sampler, seconds, only)
     try:
-        config = _config(args)
-        seconds = interval or parse_interval(str(config.interval))
-        source = _source(child, seconds, only)
-        child = None
-    finally:
-        if child is not None:
-            child.kill()
-    if dashboard:
-        return _dashboard(source, args, config, seconds)
-    try:
+        if dashboard:
+            return _dashboard(source, args, config, seconds)
         if args.stream:
             return _stream(source)
         from gpuwatch.output.once import once
@@ -117,13 +115,6 @@ def _run(args: argparse.Namespace) -> int:
         return once(source, as_json=args.json, ascii_only=config.ascii)
     finally:
         source.close()
-
-
-def _spawn(interval: float, only: Sequence[int], *, once: bool) -> Child:
-    """Start the sampler before anything heavy is imported: it takes as long as our own imports."""
-    from gpuwatch.sources.child import Child, sampler_arguments
-
-    return Child([*(["--once"] if once else []), *sampler_arguments(interval, only)])
 
 
 def _source(child: Child | None, interval: float, only: Sequence[int]) -> Source:
@@ -250,4 +241,3 @@ def _dashboard(source: Source, args: argparse.Namespace, config: Config, seconds
         return app.run_to_exit_code()
     finally:
         watch.stop()
-        source.close()

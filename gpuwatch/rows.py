@@ -109,11 +109,43 @@ SORTS: dict[str, tuple[str, SortKey]] = {
 
 def sort(unsorted: Iterable[Row], by: str, *, reverse: bool = False) -> list[Row]:
     """Sort rows by a column of `SORTS`; rows without a value stay last either way, ties stay by GPU and pid."""
-    key = SORTS[by][1]
+    return _sorted(unsorted, SORTS[by][1], reverse=reverse)
+
+
+def _sorted(unsorted: Iterable[Row], key: SortKey, *, reverse: bool) -> list[Row]:
     ordered = sorted(unsorted, key=lambda row: (row.gpu.index, row.holding.pid, row.holding.start))
     present = [row for row in ordered if not key(row)[0]]
     absent = [row for row in ordered if key(row)[0]]
     return sorted(present, key=lambda row: key(row)[1], reverse=reverse) + absent
+
+
+class SteadyOrder:
+    """Sorts the same rows again and again so that a figure that only jitters moves nothing.
+
+    A row stays where the value it was last sorted by puts it, until its figure has moved by more than a tenth; a list
+    that is sorted anew each second cannot be read.
+    """
+
+    TOLERANCE = 0.1
+
+    def __init__(self) -> None:
+        self._by = ""
+        self._held: dict[RowKey, float] = {}
+
+    def sort(self, unsorted: Iterable[Row], by: str, *, reverse: bool = False) -> list[Row]:
+        """Sort as `sort` does, steadily for as long as the column stays the same."""
+        before = self._held if by == self._by else {}
+        self._by, self._held = by, {}
+
+        def key(row: Row) -> tuple[bool, float | str]:
+            missing, value = SORTS[by][1](row)
+            if missing or isinstance(value, str):
+                return missing, value
+            held = before.get(row.key, value)
+            self._held[row.key] = value if abs(value - held) > self.TOLERANCE * abs(held) else held
+            return missing, self._held[row.key]
+
+        return _sorted(unsorted, key, reverse=reverse)
 
 
 class FilterError(ValueError):

@@ -16,7 +16,7 @@ from gpuwatch.alerts import Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.history import History, HistoryView
 from gpuwatch.model import Snapshot, SourceState
-from gpuwatch.sources import Source
+from gpuwatch.sources.source import Source
 
 PATIENCE: Final = 0.25
 """Seconds that one wait for a snapshot takes at most: how late `poke` and `set_interval` may reach the source."""

@@ -9,7 +9,7 @@ from time import localtime, strftime
 from gpuwatch.errors import GpuwatchError, UnavailableError, UsageError
 from gpuwatch.model import Snapshot, SourceState, encode
 from gpuwatch.output.table import table
-from gpuwatch.sources import Source
+from gpuwatch.sources.source import Source
 
 _PLAIN = str.maketrans("·—°…≥", "--'~>")
 

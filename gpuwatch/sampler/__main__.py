@@ -1,15 +1,17 @@
 """The sampler: a process of its own, the only one that touches NVML, for calls that hang and libraries that crash.
 
-    python -P -m gpuwatch.sampler [--interval S] [--only 0,2] [--skip 5] [--board FD] [--once] [--proc DIR]
+    python -P -m gpuwatch.sampler [--interval S] [--only 0,2] [--skip 5] [--board FD] [--once] [--proc DIR] [--orders]
 
 It writes one `model.Snapshot` as JSON on a line of stdout each `interval` seconds and reads commands, one JSON object
 a line, from stdin: {"interval": 2.0}, {"skip": [5]} (all that is to be left alone, in place of what was), and
-{"poke": true} (sample at once). It ends when stdin does. Exit codes: see `Exit`; each is preceded by a snapshot that
-says why.
+{"poke": true} (sample at once). With `--orders` the first line is a list, the rest of the command line: the parent
+starts us before it has understood its own. It ends when stdin does. Exit codes: see `Exit`; each is preceded by a
+snapshot that says why.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
@@ -62,6 +64,8 @@ class Options(msgspec.Struct, kw_only=True):
     skip: tuple[int, ...] = ()
     board: int = -1
     once: bool = False
+    orders: bool = False
+    """More of the command line comes on stdin."""
     proc: str = str(machine.PROC)
     """Another root of /proc, for tests."""
 
@@ -82,6 +86,8 @@ def parse(arguments: Sequence[str]) -> Options:
         name = flag.removeprefix("--")
         if name == "once":
             options.once = True
+        elif name == "orders":
+            options.orders = True
         elif name == "interval":
             options.interval = max(SHORTEST, float(next(rest, "")))
         elif name == "board":
@@ -99,6 +105,19 @@ def parse(arguments: Sequence[str]) -> Options:
 
 def _indices(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in text.split(",") if word)
+
+
+def ordered(arguments: Sequence[str]) -> list[str]:
+    """Get ready, then wait for the rest of the command line on stdin; raises Closed, or ValueError for what is none."""
+    with contextlib.suppress(Unusable):  # it is said when the driver is first asked
+        binding.load()
+    line = b""
+    while not line.endswith(b"\n"):  # byte by byte: what follows the line are commands
+        byte = os.read(0, 1)
+        if not byte:
+            raise Closed
+        line += byte
+    return [*arguments, *msgspec.json.decode(line, type=list[str])]
 
 
 class Closed(Exception):
@@ -266,7 +285,11 @@ def main(arguments: Sequence[str]) -> int:
     output = Output()
     try:
         options = parse(arguments)
+        if options.orders:
+            options = parse(ordered(arguments))
         board = Board.attach(options.board) if options.board >= 0 else Board.private()
+    except Closed:
+        return Exit.DONE
     except (ValueError, OSError) as wrong:
         return _last_words(output, Exit.USAGE, f"the sampler's arguments: {clean(str(wrong), 200)}")
     try:

@@ -10,7 +10,6 @@ import mmap
 import os
 import struct
 import time
-from typing import NamedTuple
 
 INIT = "nvmlInit_v2"
 """What the page says while the library is loaded and initialised, whichever init the binding calls."""
@@ -26,14 +25,19 @@ _TRIES = 3
 """Reads before a call that changed under the reader each time is left for the next look."""
 
 
-class InFlight(NamedTuple):
-    """The call that the sampler is inside of."""
+class InFlight:
+    """The call that the sampler is inside of.
 
-    gpu: int
-    """NVML's index, or -1 for a call that concerns no one GPU."""
-    call: str
-    started: float
-    """On the monotonic clock, in seconds."""
+    `gpu` is NVML's index, or -1 for a call that concerns no one GPU; `started` is on the monotonic clock, in seconds.
+    No NamedTuple and no dataclass: they take 7 ms to import, and this stands before the sampler's start.
+    """
+
+    __slots__ = ("call", "gpu", "started")
+
+    def __init__(self, gpu: int, call: str, started: float) -> None:
+        self.gpu = gpu
+        self.call = call
+        self.started = started
 
 
 class Board:

@@ -7,7 +7,7 @@ from textual import events
 from textual.message import Message
 
 from gpuwatch.model import Presence
-from gpuwatch.rows import SORTS, Filter, Row, RowKey, rows, sort
+from gpuwatch.rows import SORTS, Filter, Row, RowKey, SteadyOrder, rows
 from gpuwatch.ui.layout import Layout
 from gpuwatch.ui.panels.columns import Column, cell, columns, state_word
 from gpuwatch.ui.panels.lines import Line, LinePanel, Pen, blank, centred
@@ -45,6 +45,7 @@ class Processes(LinePanel):
         self.cursor = 0
         self.top = 0
         """First row on screen."""
+        self._order = SteadyOrder()
         self._key: RowKey | None = None
         self._page = 1
         self._columns: list[Column] = []
@@ -60,7 +61,7 @@ class Processes(LinePanel):
         self.every = every
         self.total = len(every)
         kept = [row for row in every if self.filter(row) and (row.mine or not self.mine)]
-        self.found = sort(kept, self.by, reverse=self.reverse)
+        self.found = self._order.sort(kept, self.by, reverse=self.reverse)
         was_visible = self.top <= self.cursor < self.top + self._page
         for index, row in enumerate(self.found):
             if row.key == self._key:
