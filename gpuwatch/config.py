@@ -28,7 +28,7 @@ class Alerts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that may stand in gpuwatch.toml."""
 
-    interval: str | float = 1.0
+    interval: str | int | float = 1
     """Seconds between two samples: `2`, `"500ms"`."""
     user: str = ""
     mine: bool = False

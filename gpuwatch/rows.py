@@ -45,6 +45,12 @@ class Row:
         return self.process.command or f"[{self.process.name}]"
 
     @property
+    def brief(self) -> str:
+        """The command without the folder of its program, which crowds out what tells two runs apart."""
+        program, space, rest = self.command.partition(" ")
+        return program.rpartition("/")[2] + space + rest if program.startswith("/") else self.command
+
+    @property
     def share(self) -> float | None:
         """The holding in percent of what the GPU can give to processes (total less reserved)."""
         memory = self.gpu.memory

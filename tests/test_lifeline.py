@@ -126,4 +126,4 @@ def test_no_color_is_no_colour(terminals: list[Terminal]) -> None:
     os.write(one.end, b"\x03")
     assert one.status() == 0
     codes = {code for found in re.findall(rb"\x1b\[([0-9;]*)m", one.sent) for code in found.split(b";")}
-    assert codes <= {b"", b"0", b"1", b"2", b"3", b"4", b"7"}
+    assert codes <= {b"", b"0", b"1", b"2", b"3", b"4", b"7", b"22", b"23", b"24", b"27"}  # on and off

@@ -89,7 +89,7 @@ def _no_library(proc: Path) -> str:
     if machine.in_container(proc):
         return (
             f"{cause}; in a container it comes with the `utility` capability: "
-            "--gpus all, or NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+            "--gpus all, or NVIDIA_DRIVER_CAPABILITIES=compute,utility; without a GPU, try: gpuwatch --demo"
         )
     return f"{cause}; install the NVIDIA driver, or try: gpuwatch --demo"
 

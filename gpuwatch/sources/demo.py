@@ -227,6 +227,9 @@ class _Scene:
                     start=self._start(actor, age),
                     memory=self._size(actor, gib),
                     sm=Reason.NO_SAMPLE if gone else round(loads[actor.pid]),
+                    memory_utilization=Reason.NO_SAMPLE if gone else round(loads[actor.pid] * 0.4),
+                    encoder=Reason.NO_SAMPLE if gone else 0,
+                    decoder=Reason.NO_SAMPLE if gone else 0,
                 )
                 found.append(held)
         return tuple(found)

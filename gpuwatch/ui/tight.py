@@ -1,8 +1,8 @@
 """Sends a terminal only what changed.
 
 Textual 8.2 crops a changed run of cells on its right side only: it resends its line from the widget's left edge, and
-sets the whole style anew for every segment. On a dashboard of full-width rows that is five times the bytes (measured
-at 160×50). This writes each run alone, and a colour only where it differs from the one before.
+sets the whole style anew for every segment. This writes each run alone, and a colour only where it differs from the
+one before: 3.4 kB/s against 32 where all figures of 8 GPUs and 35 processes change each second (160×50, 256 colours).
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from textual._compositor import ChopsUpdate, Compositor
 from textual.strip import Strip
 
 _ATTRIBUTES = (
-    ("bold", "1"),
-    ("dim", "2"),
-    ("italic", "3"),
-    ("underline", "4"),
-    ("blink", "5"),
-    ("reverse", "7"),
-    ("strike", "9"),
+    ("bold", "1", "22"),
+    ("dim", "2", "22"),
+    ("italic", "3", "23"),
+    ("underline", "4", "24"),
+    ("blink", "5", "25"),
+    ("reverse", "7", "27"),
+    ("strike", "9", "29"),
 )
+"""Name in Rich, and the SGR codes that turn it on and off."""
 
 
 class TightUpdate(ChopsUpdate):
@@ -81,13 +82,25 @@ class _Writer:
         old = self._style
         if new == old:
             return
-        # An attribute or a default colour is only left by a reset.
-        if new[0] != old[0] or (old[1] and not new[1]) or (old[2] and not new[2]):
-            codes = ["0" if old != ("", "", "") else "", *new]
+        if (old[1] and not new[1]) or (old[2] and not new[2]):  # the terminal's own colour is left to it by a reset
+            codes = ["0", *new]
         else:
-            codes = [code for code, before in zip(new, old, strict=True) if code != before]
+            codes = [
+                *_switches(old[0], new[0]),
+                *(code for code, was in zip(new[1:], old[1:], strict=True) if code != was),
+            ]
         self._out.append(f"\x1b[{';'.join(code for code in codes if code)}m")
         self._style = new
+
+
+def _switches(old: str, new: str) -> list[str]:
+    """Give the SGR codes that lead from one set of attributes to another."""
+    before, after = set(old.split(";")), set(new.split(";"))
+    if before == after:
+        return []
+    off = {code for _, on, code in _ATTRIBUTES if on in before - after}
+    # 22 ends bold and dim alike: the one that stays is turned on again.
+    return sorted(off) + [on for _, on, code in _ATTRIBUTES if on in after and (on not in before or code in off)]
 
 
 _known: dict[tuple[Style, ColorSystem], tuple[str, str, str]] = {}
@@ -101,7 +114,7 @@ def _codes(style: Style | None, system: ColorSystem) -> tuple[str, str, str]:
     if found is None:
         if len(_known) > 4096:
             _known.clear()
-        attributes = ";".join(code for name, code in _ATTRIBUTES if getattr(style, name))
+        attributes = ";".join(on for name, on, _ in _ATTRIBUTES if getattr(style, name))
         fore = ";".join(style.color.downgrade(system).get_ansi_codes()) if style.color else ""
         back = ";".join(style.bgcolor.downgrade(system).get_ansi_codes(foreground=False)) if style.bgcolor else ""
         found = _known[style, system] = (attributes, fore, back)

@@ -33,7 +33,7 @@ class _Widths:
         """Give the width of the memory bar."""
         power = self.power + 2 if self.power else 0
         name = self.name + 2 if self.name else 0
-        return max(8, width - (5 + name) - (7 + 7 + 6 + 2 + self.spark + 6 + power) - 3 - self.state)
+        return max(8, width - (5 + name) - (7 + 7 + 7 + 2 + self.spark + 6 + power) - 3 - self.state)
 
 
 _FORMS = {
@@ -66,7 +66,7 @@ def _title(view: View, widths: _Widths, width: int) -> Line:
     pen = Pen(view.kit, "band").gap().write("GPU", "muted", 4)
     pen.gap(widths.name + 2 if widths.name else 0)
     pen.write("memory by owner", "muted", widths.bar(width))
-    for text, cells in (("GiB", 7), ("free", 7), ("SM %", 6)):
+    for text, cells in (("GiB", 7), ("free", 7), ("util %", 7)):
         pen.write(text, "muted", cells, right=True)
     pen.gap(2).write("last minute"[: widths.spark], "muted", widths.spark).write(
         "C" if view.kit.glyphs.ascii else "°C", "muted", 6, right=True
@@ -105,7 +105,7 @@ class _Row:
         self._bar(pen, bar)
         pen.write(self._gib(gpu.memory.used), self._ink(), 7, right=True)
         pen.write(self._gib(gpu.memory.free), self._ink("strong"), 7, right=True)
-        pen.write(self._busy(), self._ink(), 6, right=True).gap(2)
+        pen.write(self._busy(), self._ink(), 7, right=True).gap(2)
         points = view.frame.history.utilization(gpu.key)
         pen.write(sparkline(points, widths.spark, floor(view.frame.history.now), self.glyphs), self._ink("muted"))
         pen.write(self._whole(gpu.temperature), self._ink(), 6, right=True)
@@ -150,7 +150,7 @@ class _Row:
         else:
             pen.write(self._gib(instance.memory.used), self._ink(), 7, right=True)
             pen.write(self._gib(instance.memory.free), self._ink("strong"), 7, right=True)
-        return pen.gap(2).write("SM n/a under MIG", "faint").line(self.width)
+        return pen.gap(2).write("utilization n/a under MIG", "faint").line(self.width)
 
     def state(self) -> str:
         """Say in a few words what is worth knowing; empty for a GPU that is well and held."""
@@ -170,6 +170,8 @@ class _Row:
             words.append(gpu.holdings_note)
         if gpu.memory.unified:
             words.append("unified memory")
+        if not words and isinstance(gpu.throttle, tuple):
+            words += gpu.throttle[:1]
         if not words and not gpu.holdings and known(gpu.memory.used) and known(gpu.memory.total):
             return "free" if gpu.memory.used < 0.05 * gpu.memory.total else "held by no listed process"
         return f" {self.glyphs.dot} ".join(words)
@@ -184,7 +186,7 @@ class _Row:
 
     def _state(self, pen: Pen) -> Pen:
         text = self.state()
-        calm = self.mark == " " or text in ("free", "")
+        calm = self.mark == " "
         return pen.write(text, "muted" if calm else self.role, max(0, self.width - pen.cells))
 
     def _ink(self, role: Role = "text") -> Role:

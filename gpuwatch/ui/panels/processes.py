@@ -214,7 +214,7 @@ class Processes(LinePanel):
         if word:
             pen.write(word, "warning").gap()
         unseen = row.process.presence is not Presence.SEEN
-        pen.write(row.command, "muted" if unseen else "text", max(0, width - pen.cells))
+        pen.write(row.brief, "muted" if unseen else "text", max(0, width - pen.cells))
 
     def _why_empty(self, view: View) -> str:
         if self.total and self.filter.text:

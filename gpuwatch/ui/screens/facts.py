@@ -161,7 +161,7 @@ def gpu_section(gpu: Gpu, snapshot: Snapshot) -> Section:
         facts.append(Fact("trouble", gpu.words))
     facts += _memory_facts(gpu)
     facts += [
-        fact("SM", gpu.utilization, _percent),
+        fact("utilization", gpu.utilization, _percent),
         fact("memory use", gpu.memory_utilization, _percent),
         fact("encoder", gpu.encoder, _percent),
         fact("decoder", gpu.decoder, _percent),

@@ -1,0 +1,97 @@
+"""Draw the pictures of the README from the demo: `python -m tests.screenshots [FOLDER]`.
+
+Seed, clock and time zone are fixed, so a second run draws the same bytes. PNG needs the system's cairo library and the
+font DejaVu Sans Mono; without cairo only the SVG files are drawn, and it says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuwatch.alerts.engine import Engine
+from gpuwatch.history import History
+from gpuwatch.sources.demo import DemoSource
+from gpuwatch.ui.app import GpuwatchApp, Options
+from gpuwatch.watch import Frame
+
+WALL = 1_795_269_780.0
+"""Saturday 21 November 2026, 14:03 UTC."""
+MINUTE = 60
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One screen of the demo."""
+
+    name: str
+    columns: int
+    rows: int
+    theme: str = "dark"
+    at: float = 42.0
+    """Seconds into the demo's script."""
+    keys: tuple[str, ...] = ()
+
+
+PICTURES = (
+    Picture("dashboard-160x50", 160, 50),
+    Picture("dashboard-80x24", 80, 24),
+    Picture("dashboard-light-160x50", 160, 50, theme="light"),
+    Picture("strip-60x10", 60, 10),
+    Picture("process-120x40", 120, 40, keys=("enter",)),
+)
+
+
+def frames(until: float) -> list[Frame]:
+    """Give a minute of the demo, as the watch would have shown it."""
+    source = DemoSource(clock=lambda: 0.0, wall=lambda: WALL)
+    engine, history, shown = Engine(), History(), []
+    for second in map(float, range(int(until) - MINUTE, int(until) + 1)):
+        snapshot = source.at(second)
+        view = history.add(snapshot, second)
+        changes = engine.update(snapshot, view, second, snapshot.taken)
+        shown.append(Frame(snapshot, second, view, changes.active))
+    return shown
+
+
+async def draw(picture: Picture) -> str:
+    """Give a picture as SVG."""
+    app = GpuwatchApp(options=Options(theme=picture.theme), clock=lambda: picture.at)
+    async with app.run_test(size=(picture.columns, picture.rows)) as pilot:
+        app.publish(frames(picture.at)[-1])
+        await pilot.pause()
+        await pilot.press(*picture.keys)
+        await pilot.pause()
+        svg = app.export_screenshot(title="gpuwatch")
+    return re.sub(r"terminal-\d+-", "terminal-", svg)
+
+
+def save_png(svg: str, file: Path) -> None:
+    """Save a picture as PNG; raises OSError where the cairo library is missing."""
+    import cairosvg
+
+    plain = svg.replace("Fira Code", "DejaVu Sans Mono")  # cairo takes no font from the network
+    cairosvg.svg2png(bytestring=plain.encode(), write_to=str(file), scale=1.0)
+
+
+def main(folder: Path) -> None:
+    """Draw all pictures into a folder."""
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    folder.mkdir(parents=True, exist_ok=True)
+    for picture in PICTURES:
+        svg = asyncio.run(draw(picture))
+        (folder / f"{picture.name}.svg").write_text(svg)
+        try:
+            save_png(svg, folder / f"{picture.name}.png")
+        except OSError as error:
+            print(f"{picture.name}.png not drawn: {error}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent.parent / "screenshots")

@@ -1,0 +1,193 @@
+"""The command line as a user meets it: the installed program on the fake driver, its output, words and exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from gpuwatch import __version__
+from gpuwatch.model import SCHEMA, Snapshot, decode
+from tests.driver import GIB, Driver, Gpu, Proc
+
+GPUWATCH = Path(sys.executable).parent / "gpuwatch"
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(driver: Driver) -> Run:
+    """Give a function that runs gpuwatch to its end, without a terminal."""
+
+    def begin(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        command: Sequence[str | Path] = [GPUWATCH, *arguments]
+        return subprocess.run(command, env=driver.env() | env, capture_output=True, text=True, timeout=60, check=False)
+
+    return begin
+
+
+def lab(driver: Driver) -> None:
+    """Put two GPUs into the machine, one of them held by this process."""
+    driver.gpus = [Gpu(0, util_gpu=37), Gpu(1, memory_used=12 * GIB, util_gpu=99)]
+    driver.procs = [Proc(1, os.getpid(), memory=12 * GIB, sm=98)]
+    driver.write()
+
+
+def test_once_is_a_table_and_out(driver: Driver, run: Run) -> None:
+    lab(driver)
+    done = run("--once")
+    assert (done.returncode, done.stderr) == (0, "")
+    head, _, titles, first, second, *rest = done.stdout.splitlines()
+    assert "2 GPUs · 1 process · 1 person · driver 580.95.05 · CUDA 13.0" in head
+    assert titles.split()[:3] == ["GPU", "name", "used"]
+    assert first.split()[0] == "0"
+    assert second.split()[:5] == ["1", "H100", "80GB", "HBM3", "12.0"]
+    assert any(str(os.getpid()) in line and "98" in line for line in rest)
+
+
+def test_once_as_json_is_one_snapshot(driver: Driver, run: Run) -> None:
+    lab(driver)
+    done = run("--once", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    snapshot = decode(done.stdout)
+    assert snapshot.schema == json.loads(done.stdout)["schema"] == SCHEMA
+    assert [gpu.utilization for gpu in snapshot.gpus] == [37, 99]
+    (holding,) = snapshot.gpus[1].holdings
+    assert (holding.pid, holding.memory, holding.sm) == (os.getpid(), 12 * GIB, 98)
+    (process,) = snapshot.processes
+    assert (process.pid, process.uid) == (os.getpid(), os.getuid())
+
+
+def test_the_stream_goes_on_until_nobody_reads(driver: Driver) -> None:
+    lab(driver)
+    command = [str(GPUWATCH), "--stream", "--interval", "0.1"]
+    with subprocess.Popen(command, env=driver.env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as stream:
+        assert stream.stdout is not None
+        assert stream.stderr is not None
+        snapshots: list[Snapshot] = [decode(stream.stdout.readline()) for _ in range(5)]
+        stream.stdout.close()
+        assert stream.wait(timeout=30) == 0
+        assert stream.stderr.read() == b""
+    monotonic = [snapshot.monotonic for snapshot in snapshots]
+    assert monotonic == sorted(monotonic)
+
+
+def test_only_some_gpus_are_called(driver: Driver, run: Run) -> None:
+    lab(driver)
+    done = run("--once", "--json", "--only", "1")
+    assert [gpu.index for gpu in decode(done.stdout).gpus] == [1]
+    assert not driver.calls(gpu=0).total()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--once", "--only", "9"], "--only: there is no GPU 9; this machine has only GPU 0"),
+        (["--once", "--only", "x"], "--only: 'x' is no list of GPU indices; write 3 or 0,2"),
+        (["--once", "--interval", "0"], "--interval: interval '0' is out of range; 0.1 to 3600 seconds is allowed"),
+        (["--once", "--interval", "soon"], "--interval: interval 'soon' is not understood"),
+        (["--once", "--memory-warning", "120"], "--memory-warning: percentage '120' is not allowed"),
+        (["--once", "--memory-warning", "3"], "memory_critical: 5 % is above memory_warning, 3 %"),
+        (["--once", "--theme", "pink"], "--theme: there is no theme 'pink'; dark and light are allowed"),
+        (["--onec"], "unknown flag --onec; did you mean --once?"),
+        (["--frobnicate"], "unknown flag --frobnicate; `gpuwatch --help` lists what there is"),
+        (["train.py"], "unknown argument train.py"),
+        (["--json"], "--json goes with --once"),
+        (["--once", "--stream"], "--once and --stream exclude each other"),
+        (["--once", "--config", "/nowhere/gpuwatch.toml"], "--config: there is no file /nowhere/gpuwatch.toml"),
+        (["--demo", "--once", "--only", "8"], "--only: there is no GPU 8; the demo has 0 to 7"),
+    ],
+)
+def test_bad_usage_is_one_line_and_exit_code_2(run: Run, arguments: list[str], said: str) -> None:
+    done = run(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("gpuwatch: ")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("intervall = 2", "unknown key `intervall`; allowed are interval, user, mine"),
+        ("[alerts]\nmemory = 2", "unknown key `alerts.memory`; allowed are memory_warning, memory_critical"),
+        ("interval = 0", "key `interval`: interval '0' is out of range; 0.1 to 3600 seconds is allowed"),
+        ('theme = "pink"', "key `theme`: Invalid enum value 'pink'"),
+        ("[alerts]\nmemory_warning = 400", "key `alerts.memory_warning`: Expected `float` <= 100.0"),
+        ("[alerts]\nmemory_critical = 40", "memory_critical: 40 % is above memory_warning, 10 %"),
+        ("mine = 'yes'", "key `mine`: Expected `bool`, got `str`"),
+        ("interval = ", "not TOML"),
+    ],
+)
+def test_a_bad_file_is_named_with_its_key(run: Run, tmp_path: Path, content: str, said: str) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(content)
+    done = run("--once", "--config", str(file))
+    assert done.returncode == 2
+    assert f"gpuwatch: {file}: " in done.stderr
+    assert said in done.stderr
+    assert file.read_text() == content
+
+
+def test_the_users_own_file_is_read_and_a_flag_beats_it(run: Run, own_home: Path) -> None:
+    file = own_home / "config" / "gpuwatch" / "gpuwatch.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text('interval = "7s"\nascii = true\n')
+    assert decode(run("--once", "--json").stdout).interval == 7
+    assert decode(run("--once", "--json", "--interval", "3").stdout).interval == 3
+    assert run("--once").stdout.isascii()
+
+
+def test_version_and_help_need_no_driver(run: Run) -> None:
+    done = run("--version", LD_LIBRARY_PATH="/nowhere")
+    assert (done.returncode, done.stdout) == (0, f"gpuwatch {__version__}\n")
+    assert "--once" in run("--help").stdout
+
+
+def test_no_driver_is_exit_code_3_with_the_next_step(run: Run, tmp_path: Path) -> None:
+    done = run("--once", LD_LIBRARY_PATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "libnvidia-ml.so.1" in done.stderr
+    assert "gpuwatch --demo" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_no_gpu_is_exit_code_3(driver: Driver, run: Run) -> None:
+    driver.gpus = []
+    driver.write()
+    done = run("--once")
+    assert done.returncode == 3
+    assert "lists no GPU" in done.stderr
+
+
+def test_the_dashboard_refuses_what_is_no_terminal(run: Run) -> None:
+    done = run("--demo")
+    assert done.returncode == 2
+    assert "gpuwatch --once" in done.stderr
+
+
+def test_the_demo_needs_neither_driver_nor_gpu(run: Run) -> None:
+    done = run("--demo", "--once", LD_LIBRARY_PATH="/nowhere")
+    assert done.returncode == 0
+    assert "8 GPUs" in done.stdout
+
+
+@pytest.mark.parametrize("module", ["textual", "pynvml"])
+@pytest.mark.parametrize("arguments", [["--once"], ["--once", "--json"], ["--demo", "--once"], ["--version"]])
+def test_what_is_heavy_is_not_imported(driver: Driver, module: str, arguments: list[str]) -> None:
+    program = (
+        "import os, sys\n"
+        "from gpuwatch import __main__\n"
+        "os._exit = lambda code: None\n"
+        f"sys.argv[1:] = {arguments!r}\n"
+        "try:\n    __main__.main()\nexcept SystemExit:\n    pass\n"
+        f"sys.exit({module!r} in sys.modules)"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=driver.env(), capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr.decode()
