@@ -36,7 +36,7 @@ class _Parser(argparse.ArgumentParser):
 
             word = unknown.split()[0]
             flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
-            close = difflib.get_close_matches(word.split("=")[0], flags, n=1)
+            close = difflib.get_close_matches(word.split("=")[0], flags, n=1, cutoff=0.7)
             hint = f"did you mean {close[0]}?" if close else "`gpuwatch --help` lists what there is"
             message = f"unknown {'flag' if word.startswith('-') else 'argument'} {ascii(word)[1:-1]}; {hint}"
         raise UsageError(message)
@@ -79,7 +79,9 @@ def main(argv: Sequence[str], sampler: Child | None) -> int:
     try:
         return _run(parser().parse_args(argv), sampler)
     except GpuwatchError as error:
-        print(f"gpuwatch: {error}", file=sys.stderr)
+        from gpuwatch.text import clean  # the words may quote a path, or a file
+
+        print(f"gpuwatch: {clean(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import select
 import signal
 import struct
@@ -15,32 +16,65 @@ import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
+from typing import Any
 
 import psutil
 import pyte
+
+OURS = re.compile(
+    rb"\x1b(?:\[[0-9;]*m|\[[0-9]+;[0-9]+H|\[\?(?:7|25|1000|1003|1004|1006|1015|1016|1049|2004|2026|2048)[hl]"
+    rb"|\[\?20(?:26|48)\$p|\[>[0-9]+u|\[<u|\]22;[a-z-]*\x07)"
+)
+"""Every escape sequence that Textual draws with: colours, positions, modes, the keyboard, the mouse pointer's shape."""
+MODE = re.compile(rb"\x1b\[\?([0-9]+)([hl])")
+
+
+def foreign(raw: bytes) -> list[str]:
+    """Give what no program of ours has any business to send: other sequences, other controls, torn UTF-8."""
+    drawn = OURS.sub(b"", raw).replace(b"\r\n", b"")
+    text = drawn.decode("utf-8", "replace")
+    found = [text[max(0, at - 20) : at + 20] for at, char in enumerate(text) if not char.isprintable()]
+    return found if text.encode() == drawn else [*found, "bytes that are no UTF-8"]
+
+
+def modes_on(raw: bytes) -> set[int]:
+    """Give the private modes that are on at the end of some output; a terminal begins with 7 (wrap), 25 (cursor)."""
+    last = {b"7": b"h", b"25": b"h"} | {found[1]: found[2] for found in MODE.finditer(raw)}
+    return {int(number) for number, state in last.items() if state == b"h"}
 
 
 class Terminal:
     """A program in a pseudo-terminal of so many columns and rows; a context manager that leaves nothing behind."""
 
     def __init__(
-        self, argv: Sequence[str], *, columns: int, rows: int, env: Mapping[str, str], draw: bool = True
+        self,
+        argv: Sequence[str],
+        *,
+        columns: int,
+        rows: int,
+        env: Mapping[str, str],
+        draw: bool = True,
+        term: str | None = "xterm-256color",
+        ignore: Sequence[signal.Signals] = (),
     ) -> None:
+        """`draw` keeps a screen; `ignore` are signals that the program is started deaf to, as nohup does."""
         self.master, slave = os.openpty()
         self.raw = bytearray()
         """Every byte that the program has written."""
-        self._screen = pyte.Screen(columns, rows)
-        self._stream = pyte.ByteStream(self._screen) if draw else None
+        self._screen = pyte.Screen(columns or 80, rows or 24)  # what programs take it for where it has no size
+        self._stream: pyte.ByteStream | None = pyte.ByteStream(self._screen) if draw else None
         self._set_size(columns, rows)
+        self.modes_before = self.modes()
         self.started = time.monotonic()
+        settings = {name: value for name, value in env.items() if name != "TERM"}
         self.process = subprocess.Popen(
             list(argv),
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            env={**env, "TERM": env.get("TERM_UNDER_TEST", "xterm-256color")},
+            env=settings if term is None else {**settings, "TERM": term},
             start_new_session=True,
-            preexec_fn=_take_terminal,  # it owns the terminal before it runs
+            preexec_fn=lambda: _take_terminal(ignore),  # it owns the terminal before it runs
         )
         os.close(slave)
         os.set_blocking(self.master, False)
@@ -54,10 +88,25 @@ class Terminal:
     def _set_size(self, columns: int, rows: int) -> None:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
+    def modes(self) -> list[Any]:
+        """How the terminal treats what is typed: its termios settings, echo and line editing among them."""
+        return termios.tcgetattr(self.master)
+
+    def hang_up(self) -> None:
+        """Close the terminal, as a connection that breaks does."""
+        os.close(self.master)
+        self.master = -1
+
     def resize(self, columns: int, rows: int) -> None:
         """Change the terminal's size, as dragging its corner does."""
         self._set_size(columns, rows)
         self._screen.resize(max(rows, 1), max(columns, 1))
+        self.process.send_signal(signal.SIGWINCH)
+
+    def forget(self, columns: int, rows: int) -> None:
+        """Lose all that is drawn, as a terminal does that is tiny for a moment; the program sees the size it had."""
+        self._screen = pyte.Screen(columns, rows)
+        self._stream = pyte.ByteStream(self._screen)
         self.process.send_signal(signal.SIGWINCH)
 
     def send(self, keys: str | bytes) -> None:
@@ -134,9 +183,10 @@ class Terminal:
             self.process.kill()
         self.process.wait()
         if self.master >= 0:
-            os.close(self.master)
-            self.master = -1
+            self.hang_up()
 
 
-def _take_terminal() -> None:
+def _take_terminal(ignore: Sequence[signal.Signals]) -> None:
+    for number in ignore:
+        signal.signal(number, signal.SIG_IGN)
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from rich.text import Text
+from textual import events
 from textual.app import App
 from textual.binding import BindingType
 from textual.filter import Monochrome
 
 from gpuwatch.model import SourceState
 from gpuwatch.rows import Filter, FilterError, Row
+from gpuwatch.text import clean
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.keys import KEYS
 from gpuwatch.ui.layout import Form, form_of
@@ -23,7 +25,7 @@ from gpuwatch.ui.messages import Framed
 from gpuwatch.ui.panels.footer import Footer
 from gpuwatch.ui.panels.processes import Processes
 from gpuwatch.ui.panels.prompt import Prompt
-from gpuwatch.ui.terminal import Lifeline, NoColors, speaks_unicode
+from gpuwatch.ui.terminal import AsciiOnly, ForgivingDriver, Lifeline, NoColors, speaks_unicode
 from gpuwatch.ui.theme import Kit, kit, themes
 from gpuwatch.ui.view import View
 from gpuwatch.watch import Frame
@@ -96,9 +98,10 @@ class GpuwatchApp(App[int]):
         watch: Watching | None = None,
         options: Options | None = None,
         make_killer: Callable[[], Killer] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`make_killer` is called when a process is first asked to end; without it none can be."""
-        super().__init__()
+        super().__init__(driver_class=ForgivingDriver)
         self.watching = watch
         self._make_killer = make_killer
         self._endings: Endings | None = None
@@ -109,7 +112,8 @@ class GpuwatchApp(App[int]):
         self.interval = self.options.interval
         self.dashboard = Dashboard()
         self._lifeline: Lifeline | None = None
-        self._began = time.monotonic()
+        self._clock = clock
+        self._began = clock()
         self._paused_at: float | None = None
         if self.no_color:
             self._filters = [NoColors() if isinstance(one, Monochrome) else one for one in self._filters]
@@ -163,7 +167,8 @@ class GpuwatchApp(App[int]):
         panel = self.dashboard.processes
         panel.mine = self.options.mine
         try:
-            panel.filter = Filter.parse(f"user:{self.options.user}" if self.options.user else self.options.filter)
+            user = clean(self.options.user)
+            panel.filter = Filter.parse(f"user:{user}" if user else self.options.filter)
         except FilterError as error:
             self.notify(str(error), severity="warning", markup=False)
         self.theme_changed_signal.subscribe(self, lambda _theme: self._on_theme())
@@ -171,6 +176,8 @@ class GpuwatchApp(App[int]):
             self.kit = self._make_kit()
             self._lifeline.start()
             self.app_resume_signal.subscribe(self, lambda _app: self.action_retry(quiet=True))
+        if self.kit.glyphs.ascii:
+            self._filters.append(AsciiOnly())
         self.set_interval(1.0, self._beat, name="beat")
         first = self.watching.newest if self.watching else None
         if first is not None and self.newest is None:
@@ -178,9 +185,20 @@ class GpuwatchApp(App[int]):
         else:
             self.paint()
 
+    async def on_event(self, event: events.Event) -> None:
+        """Clean what is pasted: it may come from anywhere, and is drawn."""
+        if isinstance(event, events.Paste):
+            event.text = clean(next(iter(event.text.splitlines()), ""))
+        await super().on_event(event)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Draw all anew at the size that was: the terminal was smaller for a moment, and has lost what stood there."""
+        if event.size == self.size:
+            self.screen.refresh()
+
     def _beat(self) -> None:
         """Once a second, where no frame comes: let ages grow."""
-        since = time.monotonic() - self.newest.received if self.newest else math.inf
+        since = self._clock() - self.newest.received if self.newest else math.inf
         if self._paused_at is not None or since > max(2.0, 2 * self.interval):
             self.paint()
 
@@ -213,7 +231,7 @@ class GpuwatchApp(App[int]):
         """Draw what there is: the only place that paints."""
         if not self.dashboard.is_mounted or not self._running:
             return
-        now = time.monotonic()
+        now = self._clock()
         with self.batch_update():
             if self.frame is None:
                 self.dashboard.draw_starting(now - self._began, self.kit)
@@ -310,7 +328,7 @@ class GpuwatchApp(App[int]):
 
     def action_pause(self) -> None:
         """Freeze the screen, or let it go on."""
-        self._paused_at = None if self._paused_at is not None else time.monotonic()
+        self._paused_at = None if self._paused_at is not None else self._clock()
         if self._paused_at is None:
             self.frame = self.newest
         self.paint()

@@ -30,5 +30,8 @@ KEYS: list[Binding] = [
     Binding("R", "retry", "retry", id="retry", show=False, tooltip="Sample now, and try GPUs that were given up again"),
     Binding("escape", "clear", "clear", id="clear", show=False, tooltip="Clear the filter"),
     Binding("colon,ctrl+p", "command_palette", "commands", id="palette", show=False, tooltip="All commands, by name"),
+    Binding(
+        "ctrl+z", "suspend_process", "suspend", id="suspend", show=False, tooltip="Back to the shell; `fg` goes on"
+    ),
     Binding("ctrl+c,ctrl+q", "quit", "quit", id="quit.now", show=False, priority=True, tooltip="Leave, from anywhere"),
 ]

@@ -1,4 +1,4 @@
-"""What a terminal can do to a program: colours it does not want, signals, and going away."""
+"""What a terminal can do to a program: colours and characters it does not want, odd bytes, signals, and going away."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, Final
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
+from textual.drivers.linux_driver import LinuxDriver
 from textual.filter import LineFilter
 
 
@@ -44,6 +46,40 @@ def _colorless(style: Style | None) -> Style | None:
     )
 
 
+_STAND_INS: Final = {
+    **dict.fromkeys("▔▁─", "-"),
+    **dict.fromkeys("▌▐▎▏▊│", "|"),
+    **dict.fromkeys("▂▃▄▅▆▇█", " "),  # the ends of a scroll bar, which is drawn in reverse
+    "…": "~",
+    "🔎": "  ",
+}
+
+
+class AsciiOnly(LineFilter):
+    """Spells what is left of other characters in ASCII, each as wide as it was: Textual's borders, people's names."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Give segments in ASCII."""
+        return [one if one.text.isascii() else Segment(_ascii(one.text), one.style, one.control) for one in segments]
+
+
+def _ascii(text: str) -> str:
+    return "".join(char if char.isascii() else _STAND_INS.get(char, "?" * cell_len(char)) for char in text)
+
+
+class ForgivingDriver(LinuxDriver):
+    """Lets bytes that are no UTF-8 pass: Textual 8.2 ends the program on the first (Alt with a key, a torn paste)."""
+
+    def run_input_thread(self) -> None:
+        """Read what is typed; what cannot be read is dropped, with what came in the same moment."""
+        while True:
+            try:
+                super().run_input_thread()
+            except UnicodeDecodeError:
+                continue
+            return
+
+
 def speaks_unicode() -> bool:
     """Say whether what is written reaches the terminal as UTF-8, as far as the locale tells."""
     encoding = getattr(sys.__stderr__, "encoding", None) or ""
@@ -57,7 +93,11 @@ GONE: Final = 129
 """Exit code when the terminal went away: that of the signal that should have told us."""
 PATIENCE: Final = 0.7
 """Seconds that leaving in good order may take."""
-_RESTORE: Final = b"\x1b[0m\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?1004l\x1b[<u\x1b[?1049l\x1b[?25h"
+RESTORE: Final = (
+    b"\x1b[0m\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l\x1b[?2048l\x1b[?2004l\x1b[?1004l\x1b[?7h\x1b[<u"
+    b"\x1b[?1049l\x1b[?25h"
+)
+"""What gives back a terminal that Textual had no time to give back."""
 
 
 class Lifeline:
@@ -130,7 +170,7 @@ class Lifeline:
         """Give the terminal back as well as it takes it, and end."""
         with contextlib.suppress(OSError, ValueError):
             if select.select([], [self._descriptor], [], 0)[1]:
-                os.write(self._descriptor, _RESTORE)
+                os.write(self._descriptor, RESTORE)
         with contextlib.suppress(termios.error):
             if self._modes is not None:
                 termios.tcsetattr(self._descriptor, termios.TCSANOW, self._modes)

@@ -1,0 +1,31 @@
+"""The pictures of the README are what the program draws: whole screens, the same bytes each time."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.screenshots import PICTURES, Picture, draw
+
+FOLDER = Path(__file__).parent.parent / "screenshots"
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
+async def test_a_picture_is_up_to_date(picture: Picture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    drawn = await draw(picture)
+    monkeypatch.undo()
+    time.tzset()
+    same = drawn == (FOLDER / f"{picture.name}.svg").read_text()
+    assert same, "it has changed: look at it, then `python -m tests.screenshots`"
+
+
+def test_every_picture_of_the_readme_is_drawn_by_the_script() -> None:
+    readme = (FOLDER.parent / "README.md").read_text()
+    names = {f"screenshots/{picture.name}.svg" for picture in PICTURES}
+    shown = {word for word in readme.replace(")", " ").replace("(", " ").split() if word.startswith("screenshots/")}
+    assert shown <= names
+    assert shown
