@@ -314,6 +314,10 @@ class GpuwatchApp(App[int]):
         panel.mine = not panel.mine
         self.paint()
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave `/` to whatever is typed into, and to the screens above the dashboard."""
+        return action != "filter" or (self.screen is self.dashboard and not self.dashboard.prompt.display)
+
     def action_filter(self) -> None:
         """Ask for a filter."""
         self.dashboard.prompt.open(self.dashboard.processes.filter.text, self.kit)

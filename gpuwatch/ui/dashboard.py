@@ -74,7 +74,8 @@ class Dashboard(Screen[None]):
             return
         if not seen.gpus:
             room = height - 2
-            words = starting_words(view.since_received) if seen.state is SourceState.STARTING else state_words(seen)
+            starting = seen.state is SourceState.STARTING
+            words = starting_words(seen.taken - seen.since, seen.words) if starting else state_words(seen)
             self._arrange({self.header: 1, self.notice: room, self._bottom: 1})
             self.notice.draw(notice_lines(words, kit, width, room))
         else:

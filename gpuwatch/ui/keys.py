@@ -6,7 +6,16 @@ from textual.binding import Binding
 
 KEYS: list[Binding] = [
     Binding("enter", "detail", "detail", id="detail", key_display="Enter", tooltip="All that is known of this process"),
-    Binding("slash", "filter", "filter", id="filter", key_display="/", tooltip="Show only processes that match"),
+    # Priority, so that what is typed in the same moment (a slow line delivers it at once) already goes to the prompt.
+    Binding(
+        "slash",
+        "filter",
+        "filter",
+        id="filter",
+        key_display="/",
+        tooltip="Show only processes that match",
+        priority=True,
+    ),
     Binding("less_than_sign", "sort(-1)", "sort", id="sort.left", key_display="<", tooltip="Sort by the column before"),
     Binding(
         "greater_than_sign", "sort(1)", "sort", id="sort.right", key_display=">", tooltip="Sort by the next column"

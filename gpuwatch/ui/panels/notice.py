@@ -28,11 +28,13 @@ _NEXT = {
 }
 
 
-def starting_words(seconds: float) -> list[tuple[str, Role]]:
-    """Say that the first sample is under way; with its time once that is more than a moment."""
+def starting_words(seconds: float, waits_for: str = "") -> list[tuple[str, Role]]:
+    """Say that the first sample is under way; with its time, and what it waits for, once that is more than a moment."""
     if seconds < 1:
         return [("", "muted")]
     words: list[tuple[str, Role]] = [(f"starting: {seconds:.0f} s", "text")]
+    if waits_for:
+        words.append((waits_for, "muted"))
     if seconds >= 5:
         words.append(("the driver takes its time to answer; a cold one needs up to a minute", "muted"))
     return words

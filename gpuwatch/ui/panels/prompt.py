@@ -52,7 +52,7 @@ class Prompt(Horizontal):
         entry = self.query_one(Input)
         entry.value = text
         entry.cursor_position = len(text)
-        entry.focus()
+        self.screen.set_focus(entry)  # at once: entry.focus() would let the next keys pass as commands
         self._say("")
 
     def on_input_changed(self, event: Input.Changed) -> None:
