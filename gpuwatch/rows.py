@@ -61,7 +61,7 @@ class Row:
 
 
 _UNSEEN = {
-    Presence.GONE: "(no such process: gone, memory still held)",
+    Presence.GONE: "(gone: no such process, memory still held)",
     Presence.HIDDEN: "(hidden: /proc shows only your own processes)",
     Presence.ELSEWHERE: "(in another PID namespace)",
 }

@@ -57,6 +57,11 @@ def test_an_owner_is_named_with_the_amount_or_the_name_or_the_initial() -> None:
     assert drawn([part("ada", 40)], 4).startswith("▏a")
 
 
+def test_a_long_name_keeps_its_beginning() -> None:
+    assert "▏alex…" in drawn([part("alexandra.papadopoulou", 20.0)], 30)
+    assert "▏a  ▏" in drawn([part("alexandra", 11.0)], 30)
+
+
 def test_lengths_are_shares_of_what_processes_can_have() -> None:
     card = builders.gpu(0)
     pieces = memory_bar(card, [part("ada", USABLE / 2)], 40, UNICODE)
@@ -74,6 +79,11 @@ def test_a_part_of_a_cell_is_drawn_in_eighths() -> None:
 def test_the_unattributed_part_is_hatched() -> None:
     assert "░" * 10 in drawn([part("ada", USABLE / 4)], 40, unattributed_gib=USABLE / 4)
     assert "." * 10 in drawn([part("ada", USABLE / 4)], 40, ASCII, unattributed_gib=USABLE / 4)
+
+
+def test_memory_that_the_driver_attributes_to_nobody_is_hatched_and_not_free() -> None:
+    card = builders.gpu(0, used_gib=USABLE / 2, unattributed=Reason.DENIED)
+    assert "".join(piece.text for piece in memory_bar(card, [], 20, UNICODE)) == "░" * 10 + " " * 10
 
 
 def test_the_smallest_owners_are_merged() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 from pathlib import Path
@@ -123,3 +124,22 @@ def test_leaving_without_ceremony_takes_back_all_that_was_switched_on(busy: Driv
         terminal.wait_for(TITLES)
         assert modes_on(bytes(terminal.raw) + RESTORE) == {7, 25}
         assert bytes(terminal.raw).count(b"\x1b[>25u") == RESTORE.count(b"\x1b[<u") == 1
+
+
+def test_a_terminal_that_takes_nothing_any_more(busy: Driver) -> None:
+    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env(), draw=False) as terminal:
+        terminal.wait_for(lambda one: b"memory by owner" in one.raw)
+        for _ in range(400):  # nothing is read from here on: once the terminal is full, every write waits for ever
+            if not select.select([], [terminal.master], [], 0)[1]:
+                break
+            terminal.send("\x1b[B\x1b[A" * 20)
+        terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.process.wait(timeout=10) == 143
+
+
+def test_ctrl_c_leaves_as_q_does(busy: Driver) -> None:
+    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env()) as terminal:
+        terminal.wait_for(TITLES)
+        terminal.send("\x03")
+        assert terminal.wait_exit(5.0) == 0
+        assert_given_back(terminal)

@@ -98,7 +98,7 @@ async def test_missing_readings_are_dashes_and_never_zero() -> None:
     )
     bare = process(1, cpu=nothing, rss=nothing, started=None)
     async with running(frame(snapshot([card], [bare])), (80, 24)) as (app, _):
-        assert app.dashboard.gpus.text[0].split()[1:] == ["—", "free", "—", "—"]
+        assert app.dashboard.gpus.text[0].split()[1:] == ["memory:", "unsupported", "—", "free", "—", "—"]
     async with running(frame(snapshot([card], [bare])), (160, 50)) as (app, _):
         row = app.dashboard.gpus.text[1]
         assert row.count("—") == 6
@@ -154,8 +154,9 @@ async def test_mig_instances_are_rows_of_their_own() -> None:
     card = gpu(0, mig=True, instances=parts, utilization=Reason.UNSUPPORTED)
     for size in SIZES[1:]:
         async with running(frame(snapshot([card])), size) as (app, _):
-            rows = [line for line in app.dashboard.gpus.text if "n/a under MIG" in line]
+            rows = [line for line in app.dashboard.gpus.text if "utilization n/a" in line]
             assert len(rows) == 2
+            assert all("3g.40gb" in line for line in rows)
 
 
 async def test_a_process_that_is_gone_or_hidden_says_so() -> None:
@@ -167,7 +168,7 @@ async def test_a_process_that_is_gone_or_hidden_says_so() -> None:
     ]
     async with running(frame(snapshot([card], people)), (160, 50)) as (app, _):
         rows = table(app)
-        assert "gone (no such process" in rows[0]
+        assert "  (gone: no such process" in rows[0]
         assert "hidden: /proc shows only your own" in rows[1]
         assert "zombie python" in rows[2]
 

@@ -51,7 +51,7 @@ async def test_help_tells_every_key_and_mark() -> None:
         await pilot.pause()
         shown = text_of(app)
         assert all(one.tooltip in shown for one in KEYS)
-        for word in ("●", "▲", "░", "—", "≥", "holding", "unattributed", "stale", "4321"):
+        for word in ("●", "▲", "░", "—", "≥", "holding", "unattributed", "stale", "4321", "user:ada", "-mine", "3▲89"):
             assert word in shown
         screen.refresh_frame(frame_of(builders.snapshot(nvml_calls=5000)))
         await pilot.pause()

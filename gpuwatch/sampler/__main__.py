@@ -1,6 +1,7 @@
 """The sampler: a process of its own, the only one that touches NVML, for calls that hang and libraries that crash.
 
-    python -P -m gpuwatch.sampler [--interval S] [--only 0,2] [--skip 5] [--board FD] [--once] [--proc DIR] [--orders]
+    python -P -m gpuwatch.sampler [--interval S] [--only 0,2] [--skip 5] [--board FD] [--once] [--again]
+                                 [--proc DIR] [--orders]
 
 It writes one `model.Snapshot` as JSON on a line of stdout each `interval` seconds and reads commands, one JSON object
 a line, from stdin: {"interval": 2.0}, {"skip": [5]} (all that is to be left alone, in place of what was), and
@@ -64,6 +65,8 @@ class Options(msgspec.Struct, kw_only=True):
     skip: tuple[int, ...] = ()
     board: int = -1
     once: bool = False
+    again: bool = False
+    """An earlier sampler found all of `only`: what is not there now has gone."""
     orders: bool = False
     """More of the command line comes on stdin."""
     proc: str = str(machine.PROC)
@@ -86,6 +89,8 @@ def parse(arguments: Sequence[str]) -> Options:
         name = flag.removeprefix("--")
         if name == "once":
             options.once = True
+        elif name == "again":
+            options.again = True
         elif name == "orders":
             options.orders = True
         elif name == "interval":
@@ -236,7 +241,8 @@ class Sampler:
         pynvml = binding.load()
         binding.initialise(pynvml, self._board, self._proc)
         self._shared = Shared(Calls(pynvml, self._board), interval=self._options.interval, proc=self._proc)
-        self._gpus = Gpus(self._shared, self._options.only, self._options.skip)
+        options = self._options
+        self._gpus = Gpus(self._shared, options.only, options.skip, again=options.again)
 
     def _loop(self) -> Exit:
         assert self._gpus is not None
@@ -291,13 +297,15 @@ def main(arguments: Sequence[str]) -> int:
     except Closed:
         return Exit.DONE
     except (ValueError, OSError) as wrong:
-        return _last_words(output, Exit.USAGE, f"the sampler's arguments: {clean(str(wrong), 200)}")
+        words = f"the sampler's arguments: {clean(str(wrong), 200)}"
+        return _last_words(output, Exit.USAGE, SourceState.ENDED, words)
     try:
         return Sampler(options, board, output).run()
     except Closed:
         return Exit.DONE
     except Exception as bug:  # noqa: BLE001 - whatever it is, it must reach the user and not a closed stderr
-        return _last_words(output, Exit.BUG, f"a fault in gpuwatch's sampler: {type(bug).__name__}: {_said(bug)}")
+        words = f"a fault in gpuwatch's sampler: {type(bug).__name__}: {_said(bug)}"
+        return _last_words(output, Exit.BUG, SourceState.DRIVER_DOWN, words)
 
 
 def _said(bug: Exception) -> str:
@@ -307,9 +315,9 @@ def _said(bug: Exception) -> str:
     return clean(str(bug), 500)
 
 
-def _last_words(output: Output, code: Exit, words: str) -> Exit:
+def _last_words(output: Output, code: Exit, state: SourceState, words: str) -> Exit:
     try:
-        output.write(encode(Snapshot(state=SourceState.ENDED, words=words, host=machine.host_name())) + b"\n")
+        output.write(encode(Snapshot(state=state, words=words, host=machine.host_name())) + b"\n")
     except Closed:
         return Exit.DONE
     return code

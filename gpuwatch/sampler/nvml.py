@@ -22,8 +22,10 @@ class NoSuchGpu(Exception):
 class Gpus:
     """The GPUs that we may ask, by index; `skip` may change while we run."""
 
-    def __init__(self, shared: Shared, only: Collection[int] = (), skip: Collection[int] = ()) -> None:
-        """Ask the driver what there is; raises Unusable or NoSuchGpu."""
+    def __init__(
+        self, shared: Shared, only: Collection[int] = (), skip: Collection[int] = (), *, again: bool = False
+    ) -> None:
+        """Ask the driver what there is; raises Unusable, or NoSuchGpu unless all of `only` was there `again`."""
         self.driver = ""
         self.cuda = ""
         self._shared = shared
@@ -36,7 +38,10 @@ class Gpus:
             self._ask_versions()
         except Failed as failed:
             raise Unusable(SourceState.DRIVER_DOWN, explain_down(failed.code, shared.proc)) from failed
-        self._check_indices()
+        if not self._count:
+            raise Unusable(SourceState.NO_GPU, no_gpu(shared.proc))
+        if not again:
+            self._check_indices()
         self._count_due = shared.clock() + RARE_PERIOD
         self._devices = [Device(index, shared) for index in range(self._count) if self._wanted(index)]
 
@@ -54,8 +59,6 @@ class Gpus:
                 raise
 
     def _check_indices(self) -> None:
-        if not self._count:
-            raise Unusable(SourceState.NO_GPU, no_gpu(self._shared.proc))
         unknown = sorted(index for index in self._only if not 0 <= index < self._count)
         if unknown:
             has = f"0 to {self._count - 1}" if self._count > 1 else "only GPU 0"

@@ -27,22 +27,27 @@ class Child:
     """A running sampler. It dies with us: by the end of its stdin, and by PDEATHSIG."""
 
     def __init__(self, arguments: Sequence[str] | None = None, *, command: Sequence[str] = SAMPLER) -> None:
-        """Start it; without `arguments` it only gets ready, until `order` tells it what to do."""
+        """Start it; without `arguments` it only gets ready, until `order` tells it what to do. Raises OSError."""
         self.board = Board.create()
         self.born = time.monotonic()
+        self.killed: float | None = None
+        """Monotonic time at which it was killed."""
         self.eof = False
         self.spoke = False
-        self.torn_lines = 0
         self._buffer = bytearray()
-        self._process = subprocess.Popen(
-            [*command, "--board", str(self.board.fd), "--orders"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # the driver's library may print; the dashboard draws there
-            pass_fds=(self.board.fd,),
-            start_new_session=True,
-            bufsize=0,
-        )
+        try:
+            self._process = subprocess.Popen(
+                [*command, "--board", str(self.board.fd), "--orders"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,  # the driver's library may print; the dashboard draws there
+                pass_fds=(self.board.fd,),
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError:
+            self.board.close()
+            raise
         for pipe in (self._stdin, self._stdout):
             os.set_blocking(pipe.fileno(), False)
         if arguments is not None:
@@ -95,7 +100,6 @@ class Child:
             self.spoke = True
             self._buffer = bytearray(rest)
         if len(self._buffer) > LONGEST_LINE:
-            self.torn_lines += 1
             self._buffer.clear()
         return whole
 
@@ -117,6 +121,8 @@ class Child:
     def kill(self) -> None:
         """End the sampler at once and let go of its pipes; it is reaped by `exit_code`, whenever that may be."""
         self._process.kill()
+        if self.killed is None:
+            self.killed = time.monotonic()
         self.close()
 
     def close(self) -> None:
@@ -132,11 +138,18 @@ class Child:
         return self._process.poll()
 
 
-def sampler_arguments(interval: float, only: Sequence[int], skip: Sequence[int] = ()) -> list[str]:
-    """Give the sampler's command line: seconds between two samples, and indices of GPUs."""
+def sampler_arguments(
+    interval: float, only: Sequence[int], skip: Sequence[int] = (), *, again: bool = False
+) -> list[str]:
+    """Give the sampler's command line: seconds between two samples, and indices of GPUs.
+
+    `again` is for a sampler that takes the place of one that worked: GPUs of `only` may have gone since.
+    """
     arguments = ["--interval", f"{interval:g}"]
     if only:
         arguments += ["--only", ",".join(map(str, only))]
     if skip:
         arguments += ["--skip", ",".join(map(str, skip))]
+    if again:
+        arguments.append("--again")
     return arguments

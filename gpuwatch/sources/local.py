@@ -8,6 +8,7 @@ for, and started again without that GPU, which is probed in a child of its own f
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 import time
@@ -25,11 +26,21 @@ from gpuwatch.text import clean
 _POLL = 0.2
 """Seconds between two looks at the shared page: a hang is noticed so much later than its deadline."""
 
-EXIT_ENDED = 2
-"""The sampler's exit code for a usage error: starting it again would not help."""
-EXIT_NO_DRIVER = 3
-EXIT_AGAIN = 4
-"""The driver below changed: only a fresh process sees the new library."""
+_ASLEEP = 1.0
+"""Seconds between two looks that only pass where we did not run: stopped, or on a machine that was paused."""
+
+_DYING = 1.0
+"""Seconds that a killed process may take to go before it counts as one that hangs in the kernel."""
+
+_RESTLESS = 1.0
+"""Seconds between two snapshots, at most, while there is nothing to see but how long it takes."""
+
+_EXIT_NO_DRIVER = 3
+_EXIT_AGAIN = 4
+"""The sampler's exit codes for what it has said itself; see `gpuwatch.sampler.__main__.Exit`."""
+
+_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+"""Signals that no library's crash ends in; the kernel kills by the first one when memory runs out."""
 
 
 @dataclass(slots=True)
@@ -75,7 +86,7 @@ class LocalSource:
         self._restart_delay = self._patience.restart
         self._known: dict[str, Gpu] = {}
         self._last = self._blank(SourceState.STARTING)
-        self._last_at = clock()
+        self._last_at = self._looked = self._awake = self._heard = clock()
         self._child: Child | None = first
         if first is None:
             self._start()
@@ -91,7 +102,7 @@ class LocalSource:
                 fresh = self._supervise(now)
             if fresh is not None:
                 return fresh
-            if now - self._last_at >= 1.5 * self._interval:
+            if now - self._last_at >= self._patient():
                 return self._again(now)
             if now >= deadline:
                 return None
@@ -134,8 +145,7 @@ class LocalSource:
     @property
     def pids(self) -> frozenset[int]:
         """PIDs of the samplers that run."""
-        probes = [parked.probe for parked in self._lot.parked.values()]
-        return frozenset(child.pid for child in (self._child, *probes, *self._abandoned) if child is not None)
+        return frozenset(one.pid for one in (self._child, *self._lot.probes, *self._abandoned) if one is not None)
 
     def _wait(self, seconds: float) -> None:
         """Sleep until the sampler says something, at most `seconds`."""
@@ -144,12 +154,22 @@ class LocalSource:
         else:
             time.sleep(max(0.0, seconds))
 
+    def _patient(self) -> float:
+        """Give the seconds after which the last snapshot is given again."""
+        interval = self._interval if self._last.state is SourceState.OK else min(self._interval, _RESTLESS)
+        return 1.5 * interval
+
     def _supervise(self, now: float) -> Snapshot | None:
+        if now - self._looked > _ASLEEP:
+            self._awake = now
+        self._looked = now
         self._reap()
-        if self._lot.step(now) and self._child is not None:
+        if self._lot.step(now, self._awake) and self._child is not None:
             self._child.send(skip=self._lot.indices())
         if self._dying is not None:
             self._bury(now)
+            if self._dying is not None:
+                return None
         if self._child is None:
             if self._restart_at is not None and now >= self._restart_at:
                 self._start()
@@ -161,8 +181,15 @@ class LocalSource:
         if self._child.eof:
             self._dying, self._child = (self._child, call, now), None
             self._bury(now)
-        elif call is not None and now - call.started > self._patience.allows(call.call):
-            self._hung(self._child, call, now)
+        elif call is not None:
+            self._heard = now
+            if now - max(call.started, self._awake) > self._patience.allows(call.call):
+                self._hung(self._child, call, now)
+        elif now - max(self._heard, self._awake) > self._patience.silence + self._interval:
+            words = "the sampler hangs, and not in a call of the driver (does a file in /proc not answer?)"
+            self._report(SourceState.SILENT, words, now)
+            self._restart_later(now)
+            self._give_up(self._child)
         return None
 
     def _read(self, child: Child, now: float) -> Snapshot | None:
@@ -170,13 +197,13 @@ class LocalSource:
         for line in child.lines(0):
             try:
                 snapshot = decode(line)
-            except msgspec.MsgspecError:
-                child.torn_lines += 1
+            except msgspec.MsgspecError:  # half a line, or a sampler gone mad: the next line is as good
                 continue
             if snapshot.schema <= SCHEMA:
                 newest = snapshot
         if newest is None:
             return None
+        self._heard = now
         if newest.state is SourceState.OK:
             self._restart_delay = self._patience.restart
             self._known |= {gpu.uuid: gpu for gpu in newest.gpus if gpu.uuid}
@@ -193,12 +220,15 @@ class LocalSource:
             words = f"no answer from {call.call}"
             self._lot.park(self._row(call.gpu), Health.SILENT, words, now=now, wall=self._wall())
             self._restart_at = now
-            self._last_at = -1.0  # the row says so at the next look
+            self._last_at = float("-inf")  # the row says so at the next look
+        self._give_up(child)
+        if self._restart_at is not None and now >= self._restart_at:
+            self._start()
+
+    def _give_up(self, child: Child) -> None:
         child.kill()
         self._abandoned.append(child)
         self._child = None
-        if self._restart_at is not None and now >= self._restart_at:
-            self._start()
 
     def _bury(self, now: float) -> None:
         """Judge a sampler that closed its output, by how it ended and by where it was."""
@@ -211,11 +241,11 @@ class LocalSource:
         child.kill()
         if code is None:
             self._abandoned.append(child)
-        if code == EXIT_ENDED:
-            self._report(SourceState.ENDED, self._last.words or "the sampler cannot go on", now)
-        elif code is not None and code < 0 and call is not None and call.gpu >= 0:
+        if self._last.state is SourceState.ENDED:
+            return  # it has said so itself: starting it again would not help
+        if code is not None and code < 0 and -code not in _FROM_OUTSIDE and call is not None and call.gpu >= 0:
             self._crashed(call, -code, now)
-        elif code in (EXIT_NO_DRIVER, EXIT_AGAIN):
+        elif code in (_EXIT_NO_DRIVER, _EXIT_AGAIN):
             self._restart_later(now)
         else:
             if not child.spoke or self._last.state is SourceState.OK:
@@ -234,22 +264,39 @@ class LocalSource:
         self._restart_at = now + self._restart_delay
         self._restart_delay = min(2 * self._restart_delay, self._patience.restart_most)
 
+    def _stuck(self) -> int:
+        """Count the samplers that were killed and do not go."""
+        now = time.monotonic()
+        return sum(child.killed is not None and now - child.killed > _DYING for child in self._abandoned)
+
     def _may_start(self) -> bool:
-        return not self._closed and len(self._abandoned) < self._patience.stuck
+        return not self._closed and self._stuck() < self._patience.stuck
 
     def _start(self) -> None:
         self._restart_at = None
+        now = self._clock()
         if not self._may_start():
-            words = f"{len(self._abandoned)} samplers hang in the kernel and cannot be ended; R tries once more"
-            self._report(SourceState.SILENT, words, self._clock())
-            self._restart_later(self._clock())
+            words = f"{self._stuck()} samplers hang in the kernel and cannot be ended"
+            self._report(SourceState.SILENT, words, now)
+            self._restart_later(now)
             return
-        self._child = Child(sampler_arguments(self._interval, self._only, self._lot.indices()), command=self._command)
+        again = bool(self._known)
+        arguments = sampler_arguments(self._interval, self._only, self._lot.indices(), again=again)
+        try:
+            self._child = Child(arguments, command=self._command)
+        except OSError as error:  # no memory, no room for a process, no interpreter: each may pass
+            self._report(SourceState.DRIVER_DOWN, f"the sampler cannot be started: {clean(str(error), 300)}", now)
+            self._restart_later(now)
+        self._heard = now
 
     def _start_probe(self, index: int) -> Child | None:
-        if not self._may_start():
+        """Start a probe, unless it and those that run could become more samplers than may hang for good."""
+        if self._closed or self._stuck() + len(self._lot.probes) >= self._patience.stuck:
             return None
-        return Child(["--once", *sampler_arguments(self._interval, [index])], command=self._command)
+        try:
+            return Child(["--once", *sampler_arguments(self._interval, [index])], command=self._command)
+        except OSError:  # as above; the next look tries again, and the row says that nothing is known of the GPU
+            return None
 
     def _reap(self) -> None:
         self._abandoned[:] = [child for child in self._abandoned if child.exit_code() is None]

@@ -29,6 +29,8 @@ class Patience:
     """So many crashes inside one GPU's calls …"""
     crash_window: float = 60.0
     """… within so many seconds put it in quarantine until the user asks."""
+    silence: float = 10.0
+    """From the last sign of a sampler, beyond its interval, that is in no call of the driver."""
     stuck: int = 2
     """Samplers that cannot be killed (they hang in the kernel) before nothing more is started."""
 
@@ -81,26 +83,34 @@ class Lot:
             if parked.probe is None:
                 parked.probe_at = now
 
-    def step(self, now: float) -> bool:
-        """Start the probes that are due and look at those that run; True when a GPU came back."""
-        back = [index for index, parked in self.parked.items() if self._answers(parked, now)]
+    @property
+    def probes(self) -> list[Child]:
+        """Give the probes that run."""
+        return [parked.probe for parked in self.parked.values() if parked.probe is not None]
+
+    def step(self, now: float, awake: float) -> bool:
+        """Start the probes that are due and look at those that run; True when a GPU came back.
+
+        `awake` is since when we have been running ourselves: no call's time counts before it.
+        """
+        back = [index for index, parked in self.parked.items() if self._answers(parked, now, awake)]
         for index in back:
             del self.parked[index]
         return bool(back)
 
-    def _answers(self, parked: Parked, now: float) -> bool:
+    def _answers(self, parked: Parked, now: float, awake: float) -> bool:
         if parked.probe is None:
             if parked.probe_at is not None and parked.probe_at <= now:
                 parked.probe = self.start_probe(parked.index)
-                parked.probe_at = now + parked.delay
             return False
         for line in parked.probe.lines(0):
             if _healthy(line, parked.index):
                 self._drop(parked)
                 return True
         call = parked.probe.in_flight()
-        hung = call is not None and now - call.started > self.patience.allows(call.call)
-        if parked.probe.eof or hung or now - parked.probe.born > 4 * self.patience.start:
+        hung = call is not None and now - max(call.started, awake) > self.patience.allows(call.call)
+        late = now - max(parked.probe.born, awake) > 4 * self.patience.start
+        if parked.probe.eof or hung or late:
             self._drop(parked)
             parked.delay = min(2 * parked.delay, self.patience.probe_most)
             parked.probe_at = None if parked.row.health is Health.QUARANTINED else now + parked.delay

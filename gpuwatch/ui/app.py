@@ -20,9 +20,10 @@ from gpuwatch.rows import Filter, FilterError, Row
 from gpuwatch.text import clean
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.keys import KEYS
-from gpuwatch.ui.layout import Form, form_of
+from gpuwatch.ui.layout import room_for_toasts
 from gpuwatch.ui.messages import Framed
 from gpuwatch.ui.panels.footer import Footer
+from gpuwatch.ui.panels.gpus import mark_of
 from gpuwatch.ui.panels.processes import Processes
 from gpuwatch.ui.panels.prompt import Prompt
 from gpuwatch.ui.terminal import AsciiOnly, ForgivingDriver, Lifeline, NoColors, speaks_unicode
@@ -90,7 +91,7 @@ class GpuwatchApp(App[int]):
     CSS_PATH = "gpuwatch.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
     COMMANDS: ClassVar[set[Any]] = {_commands}
-    NOTIFICATION_TIMEOUT = 8
+    NOTIFICATION_TIMEOUT = 6
 
     def __init__(
         self,
@@ -250,13 +251,13 @@ class GpuwatchApp(App[int]):
         raised = [alert for alert in frame.alerts if (alert.rule, alert.gpu, alert.severity) not in known]
         if raised and self.options.bell:
             self.bell()
-        if form_of(self.size.width) is Form.STRIP:
-            return  # a toast would cover the lines that say the same
-        wide = form_of(self.size.width) is not Form.COMPACT
+        told = self.screen is self.dashboard and self._paused_at is None
+        if told and not room_for_toasts(*self.size):
+            return  # the alerts' own lines are in sight, and a toast would cover what they are about
         for alert in raised[:MOST_TOASTS]:
             severity = "error" if alert.severity >= 3 else "warning" if alert.severity == 2 else "information"
-            words = (alert.evidence, alert.title) if wide and alert.evidence else (alert.title, "")
-            self.notify(words[0], title=words[1], severity=severity, markup=False)  # type: ignore[arg-type]
+            mark, _ = mark_of(alert.severity, self.kit.glyphs)
+            self.notify(f"{mark} {alert.title}", severity=severity, markup=False)  # type: ignore[arg-type]
         if len(raised) > MOST_TOASTS:
             self.notify(f"and {len(raised) - MOST_TOASTS} more alerts", severity="warning", markup=False)
 

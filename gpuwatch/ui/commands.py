@@ -11,22 +11,30 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from gpuwatch.rows import SORTS
 from gpuwatch.ui.keys import KEYS
+from gpuwatch.ui.panels.processes import ASCENDING
+from gpuwatch.ui.screens.help import key_names
 
 _NAMES = {
     "detail": "Show the detail of the selected process",
     "filter": "Filter the processes",
-    "mine": "Only my processes, or everybody's",
+    "mine": "Mine only, or everybody's",
     "end": "End the selected process",
     "pause": "Pause, or go on",
     "help": "Help",
     "quit": "Quit",
-    "reverse": "Sort the other way round",
-    "slower": "Sample less often",
-    "faster": "Sample more often",
+    "reverse": "Reverse the order",
+    "slower": "Longer interval",
+    "faster": "Shorter interval",
     "retry": "Retry GPUs that were given up",
     "clear": "Clear the filter",
 }
 """Binding id → name. Moving about and opening the palette itself are left out: a key is always shorter."""
+
+
+def _order(column: str) -> str:
+    if column in ("user", "command"):
+        return "From A to Z"
+    return "The smallest first" if column in ASCENDING else "The greatest first"
 
 
 class Command(NamedTuple):
@@ -39,9 +47,11 @@ class Command(NamedTuple):
 
 def commands(keys: Sequence[Binding] = KEYS) -> list[Command]:
     """Give every command, in the order in which the palette lists them."""
-    found = [Command(_NAMES[one.id], one.tooltip, one.action) for one in keys if one.id in _NAMES]
+    found = [
+        Command(_NAMES[one.id], f"{key_names(one)}  {one.tooltip}", one.action) for one in keys if one.id in _NAMES
+    ]
     found += [
-        Command(f"Sort by {words}", "Text from A to Z, figures from the greatest", f"sort_by('{column}')")
+        Command(f"Sort by {words}", f"{_order(column)}; once more turns it round", f"sort_by('{column}')")
         for column, (words, _) in SORTS.items()
     ]
     found += [

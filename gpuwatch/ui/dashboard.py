@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from gpuwatch.ui.app import GpuwatchApp
 
 _HINTS = hints(KEYS)
+_BARE_HINTS = [hint for hint in _HINTS if hint[2] in ("help", "quit")]
+"""Where there is nothing to list."""
 
 
 class Dashboard(Screen[None]):
@@ -93,7 +95,8 @@ class Dashboard(Screen[None]):
             self.alerts.draw(view, layout, width)
             self.processes.draw(view, layout, width)
         self.header.draw(view, width)
-        self.footer.draw(_HINTS, kit, width)
+        shown = [hint for hint in _HINTS if hint[2] != "end_process" or not view.read_only]
+        self.footer.draw(shown if seen.gpus else _BARE_HINTS, kit, width)
 
     def draw_starting(self, seconds: float, kit: Kit) -> None:
         """Draw what there is before the first frame."""
@@ -104,7 +107,7 @@ class Dashboard(Screen[None]):
         self._arrange({self.header: 1, self.notice: height - 2, self._bottom: 1})
         self.header.show([Pen(kit, "band").gap().write("gpuwatch", "strong").line(width)])
         self.notice.draw(notice_lines(starting_words(seconds), kit, width, height - 2))
-        self.footer.draw(_HINTS, kit, width)
+        self.footer.draw(_BARE_HINTS, kit, width)
 
     @property
     def _bottom(self) -> Widget:

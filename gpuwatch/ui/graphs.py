@@ -13,6 +13,9 @@ from gpuwatch.text import fit
 from gpuwatch.ui.theme import Glyphs
 from gpuwatch.units import gib
 
+LEAST_NAME = 4
+"""Cells from which on the beginning of a long name says more than its initial."""
+
 
 class Piece(NamedTuple):
     """A run of cells of a bar that look alike."""
@@ -74,7 +77,7 @@ def memory_bar(gpu: Gpu, held: Sequence[Part], width: int, glyphs: Glyphs) -> li
         until = min(width, max(until, start + 1))
         pieces += _owner(part, until - start, glyphs)
         start = max(start, until)
-    hatched = gpu.unattributed if known(gpu.unattributed) else 0
+    hatched = _unattributed(gpu, held)
     eighth = round((end - start) * 8) if glyphs.eighths and shown and start < width else 0
     if eighth > 0:
         pieces.append(Piece(glyphs.eighths[min(eighth, 7) - 1], "edge", shown[-1].uid))
@@ -83,6 +86,14 @@ def memory_bar(gpu: Gpu, held: Sequence[Part], width: int, glyphs: Glyphs) -> li
     pieces.append(Piece(glyphs.hatch * (until - start), "hatch"))
     pieces.append(Piece(" " * (width - until), "free"))
     return [piece for piece in pieces if piece.text]
+
+
+def _unattributed(gpu: Gpu, held: Sequence[Part]) -> float:
+    """Give the bytes to hatch: where the driver lists no processes, all that is used is nobody's, and not free."""
+    if known(gpu.unattributed):
+        return gpu.unattributed
+    used = gpu.memory.used
+    return max(0, used - sum(part.bytes for part in held)) if known(used) else 0
 
 
 def _usable(memory: Memory) -> float | None:
@@ -102,7 +113,8 @@ def _owner(part: Part, cells: int, glyphs: Glyphs) -> list[Piece]:
     amount = f"{part.name} {gib(part.bytes)}"
     # A blank after the name keeps it apart from the next one; `+8` needs none.
     pad = 0 if part.name.startswith("+") else 1
-    label = next((one for one in (amount, part.name) if cell_len(one) + pad <= room), part.name[:1])
+    initial = fit(part.name, room - 1, ellipsis=glyphs.ellipsis) if room > LEAST_NAME else part.name[:1]
+    label = next((one for one in (amount, part.name) if cell_len(one) + pad <= room), initial)
     text = fit(label, room, ellipsis="")
     rest = room - min(cell_len(label), room)
     if rest and glyphs.fill != " ":

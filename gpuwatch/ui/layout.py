@@ -67,6 +67,11 @@ def form_of(width: int) -> Form:
     return Form.COMPACT if width >= 70 else Form.STRIP
 
 
+def room_for_toasts(width: int, height: int) -> bool:
+    """Say whether a toast covers no more than the end of the last processes' commands."""
+    return width >= 120 and height > 30
+
+
 def strip_cell(n_gpus: int, largest_index: int = 0) -> int:
     """Give the width of one GPU in a strip, with the blank after it: `12●100 `."""
     return len(str(max(n_gpus - 1, largest_index))) + 5

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 
-from gpuwatch.model import Presence, Reading, known
+from gpuwatch.model import Reading, known
 from gpuwatch.rows import Row
 from gpuwatch.ui.layout import Form
 from gpuwatch.ui.theme import Glyphs, Role
@@ -56,7 +56,7 @@ _USER_CELLS = {Form.FULL: LONGEST_USER, Form.MEDIUM: 14, Form.COMPACT: 10, Form.
 def columns(form: Form, rows: Sequence[Row]) -> list[Column]:
     """Give the columns of a form; that of the users is as wide as the longest name, within bounds."""
     longest = max((cell_len(row.owner) for row in rows), default=0)
-    users = min(_USER_CELLS.get(form, 8), max(8, longest))
+    users = min(_USER_CELLS.get(form, 8), max(4 if form is Form.STRIP else 8, longest))
     chosen = [_ALL[name] for name in _FORMS.get(form, _FORMS[Form.STRIP])]
     return [Column("user", "user", users, right=False) if one.id == "user" else one for one in chosen]
 
@@ -68,8 +68,6 @@ def cell(column: str, row: Row, taken: float, glyphs: Glyphs) -> str:
 
 def state_word(row: Row) -> str:
     """Say what is unusual about a process's state; empty for one that simply runs or waits."""
-    if row.process.presence is Presence.GONE:
-        return "gone"
     return row.process.state if row.process.state in ("zombie", "stopped", "disk sleep", "dead") else ""
 
 

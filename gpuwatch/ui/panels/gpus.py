@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import floor
 
 from gpuwatch.alerts import Alert, Severity
-from gpuwatch.model import Gpu, Health, Instance, Process, Reading, known
+from gpuwatch.model import Gpu, Health, Holding, Instance, Process, Reading, Reason, known
 from gpuwatch.ui.graphs import memory_bar, parts, sparkline
 from gpuwatch.ui.layout import Form, Layout, strip_cell
 from gpuwatch.ui.panels.lines import Line, LinePanel, Pen
@@ -16,8 +16,11 @@ from gpuwatch.ui.theme import Glyphs, Role
 from gpuwatch.ui.view import View, clock
 from gpuwatch.units import gib, long_duration, percent
 
-_ALARMING = ("hw thermal", "power brake", "sw thermal")
+_HOT = ("hw thermal", "sw thermal")
+_ALARMING = (*_HOT, "power brake")
 """Throttle reasons that are a fault or an emergency; running into the power cap is a full GPU's normal state."""
+_BUSY = 5
+"""Percent of utilization from which on a GPU is in use, whatever the list of its processes says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ class _Row:
         self.view, self.gpu, self.alerts, self.owners, self.width = view, gpu, alerts, owners, width
         self.glyphs = view.kit.glyphs
         self.old = view.dimmed(gpu)
-        self.mark, self.role = severity_mark(gpu, alerts, self.glyphs)
+        self.mark, self.role = severity_mark(gpu, alerts, self.glyphs, stale=view.stale(gpu))
 
     def full(self, widths: _Widths) -> Line:
         """Draw all columns that a wide terminal has room for."""
@@ -102,13 +105,13 @@ class _Row:
             room = self.width - pen.cells - 3 - widths.state
             pen.write(gpu.words or gpu.health.value, "text", room).gap(3)
             return pen.write(self.state(), self.role).line(self.width)
-        self._bar(pen, bar)
+        self._bar(pen, gpu, gpu.holdings, bar)
         pen.write(self._gib(gpu.memory.used), self._ink(), 7, right=True)
         pen.write(self._gib(gpu.memory.free), self._ink("strong"), 7, right=True)
         pen.write(self._busy(), self._ink(), 7, right=True).gap(2)
         points = view.frame.history.utilization(gpu.key)
         pen.write(sparkline(points, widths.spark, floor(view.frame.history.now), self.glyphs), self._ink("muted"))
-        pen.write(self._whole(gpu.temperature), self._ink(), 6, right=True)
+        pen.write(self._whole(gpu.temperature), self._heat("text"), 6, right=True)
         if widths.power:
             watts = f"{self._whole(gpu.power)}/{self._whole(gpu.power_limit)}"
             pen.write(watts, self._ink("muted"), widths.power + 2, right=True)
@@ -122,10 +125,10 @@ class _Row:
         state = _compact_state(self.width)
         if gpu.health is not Health.OK:
             return self._unwell(pen)
-        self._bar(pen, self.width - pen.cells - 23 - state)
+        self._bar(pen, gpu, gpu.holdings, self.width - pen.cells - 23 - state)
         pen.write(self._gib(gpu.memory.free), self._ink("strong"), 6, right=True).write(" free", self._ink("muted"))
         pen.write(self._busy("%"), self._ink(), 5, right=True)
-        pen.write(self._whole(gpu.temperature, self.glyphs.degree), self._ink("muted"), 5, right=True).gap(2)
+        pen.write(self._whole(gpu.temperature, self.glyphs.degree), self._heat("muted"), 5, right=True).gap(2)
         return self._state(pen).line(self.width)
 
     def child(self, instance: Instance, widths: _Widths | None) -> Line:
@@ -143,16 +146,18 @@ class _Row:
         held = [one for one in self.gpu.holdings if one.gpu_instance == instance.gpu_instance]
         # A bar is drawn for a GPU; an instance is one with its own memory, and what it holds is all that is listed.
         own = Gpu(index=self.gpu.index, memory=instance.memory)
-        for piece in memory_bar(own, parts(held, self.owners), bar, self.glyphs):
-            self._piece(pen, piece.text, piece.kind, piece.uid)
+        self._bar(pen, own, held, bar)
         if widths is None:
             pen.write(self._gib(instance.memory.free), self._ink("strong"), 6, right=True).write(" free", "muted")
         else:
             pen.write(self._gib(instance.memory.used), self._ink(), 7, right=True)
             pen.write(self._gib(instance.memory.free), self._ink("strong"), 7, right=True)
-        return pen.gap(2).write("utilization n/a under MIG", "faint").line(self.width)
+        # Where there was no room for its name on the left, it stands here.
+        named = widths is not None and widths.name
+        name = "under MIG" if named else f"{self.glyphs.dot} {instance.name.removeprefix('MIG ')}"
+        return pen.gap(2).write(f"utilization n/a {name}", "muted").line(self.width)
 
-    def state(self) -> str:
+    def state(self, room: int = 999) -> str:
         """Say in a few words what is worth knowing; empty for a GPU that is well and held."""
         gpu, view = self.gpu, self.view
         words = []
@@ -162,18 +167,19 @@ class _Row:
         if view.stale(gpu):
             words.append(f"stale {long_duration(int(view.age(gpu)))}")
         words += [short_title(alert) for alert in self.alerts if alert.rule != "gpu health"]
-        if not isinstance(gpu.throttle, str):
-            words += [reason for reason in gpu.throttle if reason in _ALARMING]
+        words += _held_back(gpu)
         if known(gpu.ecc_uncorrected) and gpu.ecc_uncorrected > 0:
-            words.append(f"{gpu.ecc_uncorrected:.0f} ECC errors")
+            words.append(f"{gpu.ecc_uncorrected:.0f} ECC error{'s' * (gpu.ecc_uncorrected != 1)}")
         if gpu.holdings_note:
-            words.append(gpu.holdings_note)
+            short = "list not reliable" if gpu.holdings else "no process list"
+            words.append(gpu.holdings_note if len(gpu.holdings_note) <= room else short)
         if gpu.memory.unified:
             words.append("unified memory")
         if not words and isinstance(gpu.throttle, tuple):
             words += gpu.throttle[:1]
         if not words and not gpu.holdings and known(gpu.memory.used) and known(gpu.memory.total):
-            return "free" if gpu.memory.used < 0.05 * gpu.memory.total else "held by no listed process"
+            busy = known(gpu.utilization) and gpu.utilization >= _BUSY
+            return "no process listed" if busy or gpu.memory.used >= 0.05 * gpu.memory.total else "free"
         return f" {self.glyphs.dot} ".join(words)
 
     def _unwell(self, pen: Pen) -> Line:
@@ -185,16 +191,21 @@ class _Row:
         return pen.write(str(self.gpu.index), self._ink(), 2, right=True).gap()
 
     def _state(self, pen: Pen) -> Pen:
-        text = self.state()
-        calm = self.mark == " "
-        return pen.write(text, "muted" if calm else self.role, max(0, self.width - pen.cells))
+        room = max(0, self.width - pen.cells)
+        return pen.write(self.state(room), self.role, room)
 
     def _ink(self, role: Role = "text") -> Role:
         return "faint" if self.old else role
 
-    def _bar(self, pen: Pen, cells: int) -> None:
-        pen.gap(0)
-        for piece in memory_bar(self.gpu, parts(self.gpu.holdings, self.owners), cells, self.glyphs):
+    def _heat(self, role: Role) -> Role:
+        return "warning" if any(reason in _HOT for reason in _held_back(self.gpu)) else self._ink(role)
+
+    def _bar(self, pen: Pen, gpu: Gpu, holdings: Sequence[Holding], cells: int) -> None:
+        unknown = next((one for one in (gpu.memory.total, gpu.memory.used) if isinstance(one, Reason)), None)
+        if unknown is not None and not any(known(one.memory) for one in holdings):
+            pen.write(f"memory: {unknown.value}", self._ink("muted"), cells)  # an empty bar would say that it is free
+            return
+        for piece in memory_bar(gpu, parts(holdings, self.owners), cells, self.glyphs):
             self._piece(pen, piece.text, piece.kind, piece.uid)
 
     def _piece(self, pen: Pen, text: str, kind: str, uid: int | None) -> None:
@@ -218,10 +229,15 @@ class _Row:
         return self._whole(self.gpu.utilization, unit)
 
 
-def severity_mark(gpu: Gpu, alerts: Sequence[Alert], glyphs: Glyphs) -> tuple[str, Role]:
-    """Give the mark of a GPU's row and the role of its words: the worst of its alerts."""
+def _held_back(gpu: Gpu) -> list[str]:
+    """Give the reasons for low clocks that somebody has to look at."""
+    return [] if isinstance(gpu.throttle, str) else [reason for reason in gpu.throttle if reason in _ALARMING]
+
+
+def severity_mark(gpu: Gpu, alerts: Sequence[Alert], glyphs: Glyphs, *, stale: bool = False) -> tuple[str, Role]:
+    """Give the mark of a GPU's row and the role of its words: the worst of its alerts, and of what it says itself."""
     worst = max((alert.severity for alert in alerts), default=None)
-    if worst is None and gpu.health is not Health.OK:
+    if worst in (None, Severity.NOTE) and (gpu.health is not Health.OK or stale or _held_back(gpu)):
         worst = Severity.WARNING
     if worst is None:
         return " ", "muted"
@@ -259,7 +275,7 @@ def strip(view: View, alerts: dict[str, list[Alert]], width: int, lines: int) ->
     for first in range(0, len(gpus), per_line):
         pen = Pen(view.kit)
         for gpu in gpus[first : first + per_line]:
-            mark, role = severity_mark(gpu, alerts.get(gpu.key, []), view.kit.glyphs)
+            mark, role = severity_mark(gpu, alerts.get(gpu.key, []), view.kit.glyphs, stale=view.stale(gpu))
             old = view.dimmed(gpu)
             pen.write(str(gpu.index), "muted", cell - 5, right=True).write(mark, role)
             pen.write(_used(gpu), "faint" if old else "text" if mark == " " else role, 3).gap()

@@ -39,14 +39,16 @@ def _facts(view: View, fits: Callable[[str], bool], dot: str) -> str:
     people = len({process.uid for process in seen.processes if process.uid is not None})
     host = seen.host or "this machine"
     counts = [f"{gpus} GPU{'s' * (gpus != 1)}", f"{processes} process{'es' * (processes != 1)}"]
-    who = f"{people} {'people' if people != 1 else 'person'}"
+    who = [f"{people} {'people' if people != 1 else 'person'}"] * bool(people)
     driver = [f"driver {seen.driver}"] * bool(seen.driver) + [f"CUDA {seen.cuda}"] * bool(seen.cuda)
+    if not gpus:  # then nothing is known of processes, and the words below say of GPUs what is
+        counts, who = [], []
     wordings = (
-        [host, *counts, who, *driver],
-        [host, *counts, who],
+        [host, *counts, *who, *driver],
+        [host, *counts, *who],
         [host, *counts],
-        [host, counts[0], f"{processes} proc"],
-        [host, counts[0]],
+        [host, *counts[:1], *[f"{processes} proc"] * bool(gpus)],
+        [host, *counts[:1]],
         [host],
     )
     return next((text for text in (dot.join(one) for one in wordings) if fits(text)), host[:20])
@@ -64,7 +66,7 @@ def _right(view: View, width: int) -> list[tuple[str, Role]]:
     elif seen.state is SourceState.OK and view.behind:
         words.append((f"stale {long_duration(int(view.newest_age))}", "warning"))
     if width >= 60:
-        words.append((f"{view.interval:g} s", "muted"))
+        words.append((f"{'every ' * (width >= 100)}{view.interval:g} s", "muted"))
     time = clock(seen.taken)
     words.append((time if width >= 80 else time[:5], "text"))
     return words

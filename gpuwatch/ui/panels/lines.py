@@ -33,6 +33,9 @@ class Span(NamedTuple):
 
 Line: TypeAlias = tuple[Span, ...]
 
+_SPELLED = str.maketrans("·…–—×≥−°“”▾▴", '-~--x>-\'""v^')
+"""Our own signs in ASCII, each as wide as it was."""
+
 
 class Pen:
     """Writes one line, field by field, on one ground."""
@@ -52,7 +55,7 @@ class Pen:
         """Write text in a style of the inks."""
         glyphs = self._kit.glyphs
         if glyphs.ascii and not text.isascii():
-            text = text.encode("ascii", "replace").decode("ascii")
+            text = text.translate(_SPELLED).encode("ascii", "replace").decode("ascii")
         width = len(text) if text.isascii() else cell_len(text)
         if cells is not None and width != cells:
             if right and width < cells:

@@ -21,7 +21,7 @@ _TITLES = {
     SourceState.OK: "no GPU",
 }
 _NEXT = {
-    SourceState.NO_DRIVER: "gpuwatch --demo shows a simulated machine · q quits",
+    SourceState.NO_DRIVER: "gpuwatch looks again by itself; R looks now",
     SourceState.DRIVER_DOWN: "gpuwatch tries again by itself; R tries now",
     SourceState.NO_GPU: "gpuwatch looks again by itself; R looks now",
     SourceState.SILENT: "gpuwatch goes on asking; R asks now",

@@ -11,7 +11,7 @@ from gpuwatch.rows import SORTS, Filter, Row, RowKey, SteadyOrder, rows
 from gpuwatch.ui.layout import Layout
 from gpuwatch.ui.panels.columns import Column, cell, columns, state_word
 from gpuwatch.ui.panels.lines import Line, LinePanel, Pen, blank, centred
-from gpuwatch.ui.theme import Kit
+from gpuwatch.ui.theme import Kit, Role
 from gpuwatch.ui.view import View
 
 ASCENDING = ("gpu", "pid", "user", "command")
@@ -172,9 +172,17 @@ class Processes(LinePanel):
             text += arrow if sorted_by and not column.right else ""
             if not column.right:
                 pen.gap(2 if column.id == "command" else 3)
-            pen.write(text, "text" if sorted_by else "muted", column.cells or None, right=column.right)
-        summary = self._summary(kit, width - pen.cells - 3)
-        return pen.gap(max(1, width - pen.cells - cell_len(summary) - 1)).write(summary, "muted").line(width)
+            if not column.cells:
+                break
+            pen.write(text, "text" if sorted_by else "muted", column.cells, right=column.right)
+        # The last title gives way to what says that rows are hidden.
+        room = max(0, width - pen.cells - 1)
+        hiding = self.mine or bool(self.filter.text)
+        summary = self._summary(kit, room if hiding and not sorted_by else room - cell_len(text) - 2)
+        if cell_len(text) + 2 + cell_len(summary) <= room:
+            pen.write(text, "text" if sorted_by else "muted")
+        pen.gap(max(0, width - pen.cells - cell_len(summary) - 1))
+        return pen.write(summary, "muted").line(width)
 
     def _summary(self, kit: Kit, room: int) -> str:
         dot = f" {kit.glyphs.dot} "
@@ -183,9 +191,20 @@ class Processes(LinePanel):
         if len(self.found) > self._page:
             last = min(self.top + self._page, len(self.found))
             part = f"{self.top + 1}{kit.glyphs.dash}{last} of {len(self.found)}"
-        order = f"by {SORTS[self.by][0]}"
-        chosen = [f"filter: {self.filter.text}"] * bool(self.filter.text) + ["mine"] * self.mine
-        for words in ([*chosen, part, order], [*chosen, matching], [*chosen], [matching], []):
+        order = [f"by {SORTS[self.by][0]}"]
+        hidden = order * all(column.id != self.by for column in self._columns)
+        mine = ["mine"] * self.mine
+        chosen = [f"filter: {self.filter.text}"] * bool(self.filter.text) + mine
+        brief = [f"/{self.filter.text}"] * bool(self.filter.text) + mine
+        for words in (
+            [*chosen, part, *order],
+            [*chosen, matching, *hidden],
+            [*brief, matching, *hidden],
+            [*brief, matching],
+            brief,
+            ["filtered", *mine] if self.filter.text else mine,
+            [matching],
+        ):
             text = dot.join(words)
             if cell_len(text) <= room:
                 return text
@@ -213,8 +232,9 @@ class Processes(LinePanel):
         word = state_word(row)
         if word:
             pen.write(word, "warning").gap()
-        unseen = row.process.presence is not Presence.SEEN
-        pen.write(row.brief, "muted" if unseen else "text", max(0, width - pen.cells))
+        presence = row.process.presence
+        role: Role = "text" if presence is Presence.SEEN else "warning" if presence is Presence.GONE else "muted"
+        pen.write(row.brief, role, max(0, width - pen.cells))
 
     def _why_empty(self, view: View) -> str:
         if self.total and self.filter.text:

@@ -11,7 +11,15 @@ from gpuwatch.rows import Filter, FilterError
 from gpuwatch.ui.panels.lines import LinePanel, Pen
 from gpuwatch.ui.theme import Kit
 
-HINT = "user:ada  gpu:0,2  pid:123  mine  any text  -not"
+HINTS = (
+    "user:ada  gpu:0,2  pid:123  mine  any text  -not   Enter keeps it, Esc clears it",
+    "user:ada  gpu:0,2  pid:123  mine  any text  -not",
+    "user:ada gpu:0,2 pid:123 mine text -not",
+    "user: gpu: pid: mine text -not",
+)
+"""How a filter looks; the longest that fits is shown."""
+NOTE = 0.6
+"""Of the width, for what is said beside the filter."""
 
 
 class Prompt(Horizontal):
@@ -82,10 +90,10 @@ class Prompt(Horizontal):
         if self._kit is None:
             return
         note = self.query_one(self._Note)
-        width = max(1, self.app.size.width // 2)
-        text, role = (wrong, "warning") if wrong else (HINT, "muted")
+        width = max(2, int(self.app.size.width * NOTE))
+        text = wrong or next((hint for hint in HINTS if len(hint) < width), HINTS[-1])
         pen = Pen(self._kit, "band").gap()
-        note.show([pen.write(text, "warning" if role == "warning" else "muted", width - 1).line(width)])
+        note.show([pen.write(text, "warning" if wrong else "muted", width - 1).line(width)])
 
     @property
     def note(self) -> str:

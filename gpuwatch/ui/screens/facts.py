@@ -109,8 +109,8 @@ def holding_section(row: Row) -> Section:
         if row.share is not None
         else Fact("share", "not known: memory has no figure", missing=True),
         _growth(row),
-        fact("SM", holding.sm, _percent),
-        fact("memory use", holding.memory_utilization, _percent),
+        fact("SM busy", holding.sm, _percent),
+        fact("memory busy", holding.memory_utilization, _percent),
         fact("encoder", holding.encoder, _percent),
         fact("decoder", holding.decoder, _percent),
         Fact("idle", idle_words(row)) if row.idle else Fact("idle", "not known", missing=True),
@@ -162,7 +162,7 @@ def gpu_section(gpu: Gpu, snapshot: Snapshot) -> Section:
     facts += _memory_facts(gpu)
     facts += [
         fact("utilization", gpu.utilization, _percent),
-        fact("memory use", gpu.memory_utilization, _percent),
+        fact("memory busy", gpu.memory_utilization, _percent),
         fact("encoder", gpu.encoder, _percent),
         fact("decoder", gpu.decoder, _percent),
         _of("temperature", gpu.temperature, gpu.slowdown_temperature, "°C", "slows down at"),

@@ -70,7 +70,8 @@ class HelpScreen(Sheet):
         if self.ready:
             calls = frame.snapshot.nvml_calls if frame else 0
             costs = Section("gpuwatch itself", cost(calls))
-            self.show(f"gpuwatch {__version__} · help", key_sections(self._keys), [*legend(self.glyphs), costs, _MORE])
+            left = [*key_sections(self._keys), _FILTER]
+            self.show(f"gpuwatch {__version__} · help", left, [*legend(self.glyphs), costs, _MORE])
 
 
 def key_sections(keys: Sequence[Binding]) -> list[Section]:
@@ -103,25 +104,42 @@ def legend(glyphs: Glyphs) -> list[Section]:
         Fact("memory bar", "as long as the GPU's memory; one colour and a name, or an initial, for each owner"),
         Fact(glyphs.hatch, "memory in use that belongs to no process the driver lists (unattributed)"),
         Fact("blank", "free"),
+        Fact(
+            f"3{glyphs.warning}89",
+            "a GPU in a small window: index, mark, percent of its memory in use",
+        ),
         Fact(glyphs.missing, "not known, never zero; Enter on the process gives the reason"),
-        Fact(f"{glyphs.least} 5m", "idle for at least so long: it has not been busy since gpuwatch looks"),
+        Fact(f"{glyphs.least} 5m", "idle for at least so long: not once busy since gpuwatch began to look"),
     )
     words = (
         Fact("holding", "the memory of one process on one GPU"),
         Fact("unattributed", "used, less the sum of the holdings"),
         Fact("free", "what a process can still get: the driver's own reserve is taken off"),
+        Fact("share %", "the holding in percent of what the GPU can give to processes"),
         Fact("SM %", "share of the time in which a kernel ran; it says nothing of how full the GPU was"),
+        Fact("memory busy", "share of the time in which memory was read or written, not how much is held"),
         Fact("dimmed", "older than two intervals"),
         Fact("stale 14 s", "older than five: the driver has not answered for so long"),
     )
     return [Section("Marks", marks), Section("Words", words)]
 
 
+_FILTER = Section(
+    "Filter: processes that match every term",
+    (
+        Fact("user:ada", "the user's name has this in it, or this is the uid"),
+        Fact("gpu:0,2", "on one of these GPUs"),
+        Fact("pid:123", "this process"),
+        Fact("mine", "your own"),
+        Fact("train", "the command, user, PID or GPU name has this in it"),
+        Fact("-mine", "- turns any term round: not your own"),
+    ),
+)
 _MORE = Section(
     "More",
     (
         Fact(":", "every command by name"),
-        Fact("gpuwatch --help", "every option, the filters, and what can be printed or recorded"),
+        Fact("gpuwatch --help", "every option, and what can be printed"),
         Fact("README.md", "what each figure means and where it comes from"),
     ),
 )

@@ -74,6 +74,9 @@ class Sheet(ModalScreen[None]):
         height: auto;
         width: 1fr;
     }
+    Sheet.-one #right {
+        margin-top: 1;
+    }
     Sheet.-two #halves {
         layout: horizontal;
     }
