@@ -51,7 +51,22 @@ async def test_help_tells_every_key_and_mark() -> None:
         await pilot.pause()
         shown = text_of(app)
         assert all(one.tooltip in shown for one in KEYS)
-        for word in ("●", "▲", "░", "—", "≥", "holding", "unattributed", "stale", "4321", "user:ada", "-mine", "3▲89"):
+        for word in (
+            "●",
+            "▲",
+            "░",
+            "—",
+            "≥",
+            "holding",
+            "unattributed",
+            "stale",
+            "4321",
+            "user:ada",
+            "-mine",
+            "3▲89",
+            "thermal",
+            "power brake",
+        ):
             assert word in shown
         screen.refresh_frame(frame_of(builders.snapshot(nvml_calls=5000)))
         await pilot.pause()
@@ -109,6 +124,37 @@ async def test_detail_shows_hostile_text_as_it_is(size: tuple[int, int], command
         await pilot.pause()
         assert not isinstance(app.screen, DetailScreen)
         assert app.is_running
+
+
+async def test_detail_makes_its_footer_anew_only_when_the_keys_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It once did with every frame, and a detail left open took 60 kB a second."""
+    seen = a_snapshot()
+    app = Host()
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = DetailScreen(key_of(seen), frame_of(seen))
+        await app.push_screen(screen)
+        await pilot.pause()
+        made: list[int] = []
+        monkeypatch.setattr(screen, "refresh_bindings", lambda: made.append(1))
+        for _ in range(5):
+            screen.refresh_frame(frame_of(seen))
+        assert made == []
+        screen.refresh_frame(frame_of(builders.snapshot([builders.gpu(4)])))
+        assert made == [1]
+        screen.refresh_frame(frame_of(seen))
+        assert made == [1, 1]
+
+
+async def test_detail_has_one_margin_where_the_halves_stand_one_above_the_other() -> None:
+    seen = a_snapshot()
+    app = Host()
+    async with app.run_test(size=(80, 80)) as pilot:
+        await app.push_screen(DetailScreen(key_of(seen), frame_of(seen)))
+        await pilot.pause()
+        lines = text_of(app).splitlines()
+        command = next(line for line in lines if line.startswith(" command"))
+        name = next(line for line in lines if "NVIDIA H100" in line)
+        assert command.index("python") == name.index("NVIDIA")
 
 
 async def test_detail_tells_reasons_and_all_gpus() -> None:

@@ -67,6 +67,9 @@ def _right(view: View, width: int) -> list[tuple[str, Role]]:
         words.append((f"stale {long_duration(int(view.newest_age))}", "warning"))
     if width >= 60:
         words.append((f"{'every ' * (width >= 100)}{view.interval:g} s", "muted"))
+    if width >= 120 and seen.gpus and view.paused is None and not view.behind:
+        age = view.newest_age  # in whole seconds: a figure that flickers draws the eye for nothing
+        words.append(("<1 s old" if age < 1 else f"{age:.0f} s old", "muted"))
     time = clock(seen.taken)
     words.append((time if width >= 80 else time[:5], "text"))
     return words

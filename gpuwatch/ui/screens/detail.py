@@ -40,6 +40,8 @@ class DetailScreen(Sheet):
         self._frame = frame
         self._held: list[Row] = []
         self._seen: Snapshot | None = None
+        self._offered: bool | None = None
+        """Whether the footer offers to end the process."""
 
     def on_mount(self) -> None:
         """Show the process at once."""
@@ -61,7 +63,11 @@ class DetailScreen(Sheet):
         if not self._held:
             self.show(f"process {self._key[1]}", [], [])
         self.notice(missing, over=not held)
-        self.refresh_bindings()
+        offered = self.check_action("end_process", ())
+        if offered != self._offered:
+            self._offered = offered
+            # Not with every frame: it makes the footer's keys anew, and Textual 8.2 keeps the old ones in memory.
+            self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer to end only a process that is still there."""

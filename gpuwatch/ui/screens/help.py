@@ -118,6 +118,10 @@ def legend(glyphs: Glyphs) -> list[Section]:
         Fact("share %", "the holding in percent of what the GPU can give to processes"),
         Fact("SM %", "share of the time in which a kernel ran; it says nothing of how full the GPU was"),
         Fact("memory busy", "share of the time in which memory was read or written, not how much is held"),
+        Fact("near limit", "hardly any memory is left: under 10 % a warning, under 5 % critical, unless set otherwise"),
+        Fact("power cap", "at its power limit, as a busy GPU mostly is"),
+        Fact("hw/sw thermal", "too hot, and slowed down for it"),
+        Fact("power brake", "slowed down from outside: the server is short of power or cooling"),
         Fact("dimmed", "older than two intervals"),
         Fact("stale 14 s", "older than five: the driver has not answered for so long"),
     )

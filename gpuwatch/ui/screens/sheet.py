@@ -127,8 +127,10 @@ class Sheet(ModalScreen[None]):
         """Draw the sections; what is known stands out against what is not."""
         self.query_one("#title", Static).update(Content(self._plain(title)), layout=False)
         # The layout is asked for anew: a reading that turns into a reason takes more lines in a narrow terminal.
-        self.query_one("#left", Static).update(draw(left, self._plain))
-        self.query_one("#right", Static).update(draw(right, self._plain))
+        # One above the other, both halves have their values behind the same margin.
+        other = (label_cells(right), label_cells(left)) if self.app.size.width < TWO_COLUMNS else (0, 0)
+        self.query_one("#left", Static).update(draw(left, self._plain, other[0]))
+        self.query_one("#right", Static).update(draw(right, self._plain, other[1]))
 
     def notice(self, text: str, *, over: bool = False) -> None:
         """Put a line below the title, or take it away; `over` dims what is shown as no longer true."""
@@ -168,11 +170,18 @@ def plain(text: str) -> str:
     return text.translate(_PLAIN)
 
 
-def draw(sections: Sequence[Section], spell: Callable[[str], str] = str) -> Group:
-    """Draw sections as a table of two columns each: labels, and values that wrap and may hold any text."""
+def label_cells(sections: Sequence[Section]) -> int:
+    """Give the cells that the labels of sections take."""
+    return min(max((len(fact.label) for section in sections for fact in section.facts), default=0), _LABEL)
+
+
+def draw(sections: Sequence[Section], spell: Callable[[str], str] = str, least: int = 0) -> Group:
+    """Draw sections as a table of two columns each: labels, and values that wrap and may hold any text.
+
+    `least` is how many cells the labels take at least.
+    """
     parts: list[Text | Table] = []
-    labels = [len(fact.label) for section in sections for fact in section.facts]
-    width = min(max(labels, default=0), _LABEL)
+    width = max(label_cells(sections), least)
     for section in sections:
         if parts:
             parts.append(Text(""))
