@@ -27,7 +27,11 @@ def _run() -> int:
     else:
         from gpuwatch.sources.child import Child
 
-        sampler = Child()
+        try:
+            sampler = Child()
+        except OSError as error:  # no memory, no room for a process
+            sys.stderr.write(f"gpuwatch: the sampler cannot be started: {error}\n")
+            return 3
     from gpuwatch import cli  # argparse takes 8 ms
 
     try:

@@ -98,6 +98,10 @@ def _run(args: argparse.Namespace, sampler: Child | None) -> int:
     if args.once and args.stream:
         raise UsageError("--once and --stream exclude each other")
     dashboard = not (args.once or args.stream)
+    if args.wait and not dashboard:
+        raise UsageError("--wait is for the dashboard; --once and --stream say at once that there is no driver")
+    if (args.user or args.mine) and (args.stream or args.json):
+        raise UsageError("--user and --mine choose what is drawn; JSON always holds everybody's processes")
     if dashboard:
         check_terminal()
     config = _config(args)
@@ -113,8 +117,10 @@ def _run(args: argparse.Namespace, sampler: Child | None) -> int:
         if args.stream:
             return _stream(source)
         from gpuwatch.output.once import once
+        from gpuwatch.text import clean
 
-        return once(source, as_json=args.json, ascii_only=config.ascii)
+        words = [f"user:{clean(args.user or '')}"] * bool(args.user) + ["mine"] * bool(args.mine)
+        return once(source, as_json=args.json, ascii_only=config.ascii, only=" ".join(words))
     finally:
         source.close()
 
@@ -146,7 +152,8 @@ def _config(args: argparse.Namespace) -> Config:
         for name in Alerts.__struct_fields__
     }
     alerts = msgspec.structs.replace(config.alerts, **_given(percents))
-    check_limits(alerts, "--" if _given(percents) else "")
+    if _given(percents):
+        check_limits(alerts, "--", "memory-critical", "memory-warning")
     return msgspec.structs.replace(config, alerts=alerts, **_given(flags))
 
 

@@ -14,11 +14,15 @@ from gpuwatch.units import parse_interval
 FILE = "gpuwatch.toml"
 
 
+MOST_FREE = 95
+"""Percent. An alert clears 2 points above its limit, so one near 100 would never end."""
+
+
 class Alerts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When a GPU counts as near its memory limit, in percent of its memory that is still free."""
 
-    memory_warning: Annotated[float, msgspec.Meta(ge=0, le=100)] = 10.0
-    memory_critical: Annotated[float, msgspec.Meta(ge=0, le=100)] = 5.0
+    memory_warning: Annotated[float, msgspec.Meta(ge=0, le=MOST_FREE)] = 10.0
+    memory_critical: Annotated[float, msgspec.Meta(ge=0, le=MOST_FREE)] = 5.0
 
     def limits(self) -> Limits:
         """Give the limits that the rules take."""
@@ -70,11 +74,16 @@ def load(given: str | None) -> Config:
     return config
 
 
-def check_limits(alerts: Alerts, where: str) -> None:
-    """Raise UsageError where the critical limit would be reached before the warning."""
+def check_limits(
+    alerts: Alerts, where: str, critical: str = "memory_critical", warning: str = "memory_warning"
+) -> None:
+    """Raise UsageError where the critical limit would be reached before the warning, or a warning never end."""
+    if alerts.memory_warning > MOST_FREE:
+        raise UsageError(f"{where}{warning}: {alerts.memory_warning:g} % is too much; 0 to {MOST_FREE} is allowed")
+    prefix = "--" if where == "--" else ""
     if alerts.memory_critical > alerts.memory_warning:
         raise UsageError(
-            f"{where}memory_critical: {alerts.memory_critical:g} % is above memory_warning, "
+            f"{where}{critical}: {alerts.memory_critical:g} % is above {prefix}{warning}, "
             f"{alerts.memory_warning:g} %; it must be the smaller"
         )
 

@@ -143,7 +143,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     since: float = 0.0
     """Wall-clock time at which the health became what it is; 0 for always."""
     sampled: float = 0.0
-    """Monotonic time (the sampler's clock) of the last reading of the fast figures; 0 for never."""
+    """Monotonic time (the sampler's clock) at which the last reading of the fast figures began; 0 for never."""
     slow_sampled: float = 0.0
     """The same for the figures asked every 10 s: fan, clocks, P-state, encoder, decoder, graphics and MPS lists."""
 

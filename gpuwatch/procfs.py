@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 PROC = Path("/proc")
 
@@ -38,15 +38,18 @@ _DESCENDANTS_MAX = 4096
 """A bound against a fork bomb; a job with a loader for each of its cores has some hundred."""
 
 
-@dataclass(frozen=True)
-class Stat:
-    """The fields of /proc/PID/stat that ending a process needs; `start_ticks` are clock ticks since boot."""
+class Stat(NamedTuple):
+    """What we take of /proc/PID/stat: times in clock ticks (`start_ticks` since boot), `rss` in pages."""
 
-    comm: str
+    comm: bytes
     state: str
     ppid: int
+    tty: int
     flags: int
+    used: int
+    """Time on the CPU, in the program and in the kernel for it."""
     start_ticks: int
+    rss: int
 
     @property
     def kernel_thread(self) -> bool:
@@ -63,14 +66,17 @@ def parse_stat(raw: bytes) -> Stat:
     if opened < 0 or closed < opened:
         raise ValueError("/proc/PID/stat: no command in parentheses")
     fields = raw[closed + 1 :].split()
-    if len(fields) < 20:
-        raise ValueError(f"/proc/PID/stat: {len(fields)} fields after the command, at least 20 expected")
+    if len(fields) < 22:
+        raise ValueError(f"/proc/PID/stat: {len(fields)} fields after the command, at least 22 expected")
     return Stat(
-        comm=raw[opened + 1 : closed].decode("utf-8", "replace"),
+        comm=raw[opened + 1 : closed],
         state=fields[0].decode("ascii", "replace"),
         ppid=int(fields[1]),
+        tty=int(fields[4]),
         flags=int(fields[6]),
+        used=int(fields[11]) + int(fields[12]),
         start_ticks=int(fields[19]),
+        rss=int(fields[21]),
     )
 
 
@@ -180,9 +186,9 @@ def open_files(pid: int, proc: Path = PROC) -> Iterator[str]:
                     continue  # closed while the folder was read
 
 
-def in_initial_pid_namespace(proc: Path = PROC) -> bool | None:
-    """Whether this program sees the PIDs of the whole machine; None where /proc does not say."""
+def in_pid_namespace(proc: Path = PROC) -> bool:
+    """Whether this program's PIDs are not the machine's own."""
     try:
-        return str((proc / "self" / "ns" / "pid").readlink()) == _INITIAL_PID_NAMESPACE
-    except OSError:
-        return None
+        return str((proc / "self" / "ns" / "pid").readlink()) != _INITIAL_PID_NAMESPACE
+    except OSError:  # no evidence of a namespace
+        return False

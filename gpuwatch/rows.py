@@ -128,11 +128,11 @@ def _sorted(unsorted: Iterable[Row], key: SortKey, *, reverse: bool) -> list[Row
 class SteadyOrder:
     """Sorts the same rows again and again so that a figure that only jitters moves nothing.
 
-    A row stays where the value it was last sorted by puts it, until its figure has moved by more than a tenth; a list
-    that is sorted anew each second cannot be read.
+    A row stays where the value it was last sorted by puts it, until its figure has moved by more than a twentieth; a
+    list that is sorted anew each second cannot be read.
     """
 
-    TOLERANCE = 0.1
+    TOLERANCE = 0.05
 
     def __init__(self) -> None:
         self._by = ""

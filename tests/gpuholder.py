@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from gpuwatch.actions import procfs
+from gpuwatch import procfs
 
 ROOT = os.geteuid() == 0
 

@@ -92,7 +92,10 @@ def test_only_some_gpus_are_called(driver: Driver, run: Run) -> None:
         (["--once", "--interval", "0"], "--interval: interval '0' is out of range; 0.1 to 3600 seconds is allowed"),
         (["--once", "--interval", "soon"], "--interval: interval 'soon' is not understood"),
         (["--once", "--memory-warning", "120"], "--memory-warning: percentage '120' is not allowed"),
-        (["--once", "--memory-warning", "3"], "memory_critical: 5 % is above memory_warning, 3 %"),
+        (["--once", "--memory-warning", "3"], "--memory-critical: 5 % is above --memory-warning, 3 %"),
+        (["--once", "--memory-warning", "99"], "--memory-warning: 99 % is too much; 0 to 95 is allowed"),
+        (["--once", "--wait"], "--wait is for the dashboard"),
+        (["--once", "--json", "--mine"], "JSON always holds everybody's processes"),
         (["--once", "--theme", "pink"], "--theme: there is no theme 'pink'; dark and light are allowed"),
         (["--onec"], "unknown flag --onec; did you mean --once?"),
         (["--frobnicate"], "unknown flag --frobnicate; `gpuwatch --help` lists what there is"),
@@ -118,7 +121,7 @@ def test_bad_usage_is_one_line_and_exit_code_2(run: Run, arguments: list[str], s
         ("[alerts]\nmemory = 2", "unknown key `alerts.memory`; allowed are memory_warning, memory_critical"),
         ("interval = 0", "key `interval`: interval '0' is out of range; 0.1 to 3600 seconds is allowed"),
         ('theme = "pink"', "key `theme`: Invalid enum value 'pink'"),
-        ("[alerts]\nmemory_warning = 400", "key `alerts.memory_warning`: Expected `float` <= 100.0"),
+        ("[alerts]\nmemory_warning = 400", "key `alerts.memory_warning`: Expected `float` <= 95.0"),
         ("[alerts]\nmemory_critical = 40", "memory_critical: 40 % is above memory_warning, 10 %"),
         ("mine = 'yes'", "key `mine`: Expected `bool`, got `str`"),
         ("interval = ", "not TOML"),
@@ -191,3 +194,22 @@ def test_what_is_heavy_is_not_imported(driver: Driver, module: str, arguments: l
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, env=driver.env(), capture_output=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr.decode()
+
+
+def test_no_room_for_the_sampler_is_said_in_one_line(driver: Driver) -> None:
+    starved = f"ulimit -n 5 && exec {GPUWATCH} --once"  # stands for EAGAIN and ENOMEM too
+    done = subprocess.run(
+        ["/bin/sh", "-c", starved], env=driver.env(), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("gpuwatch: the sampler cannot be started: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_once_shows_whose_processes_are_asked_for(run: Run) -> None:
+    everybody, hers = run("--demo", "--once").stdout, run("--demo", "--once", "--user", "eve").stdout
+    assert "train_mine.py" in everybody
+    assert "kernel-9e1ae93e" in hers
+    assert "train_mine.py" not in hers
+    assert "train_mine.py" in run("--demo", "--once", "--mine").stdout
+    assert "no process matches user:nobody" in run("--demo", "--once", "--user", "nobody").stdout

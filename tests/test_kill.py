@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.actions import pidfd, procfs
+from gpuwatch import procfs
+from gpuwatch.actions import pidfd
 from gpuwatch.actions.kill import WEAKER, Policy, Target, holds_gpu
 from gpuwatch.actions.outcome import End
 from gpuwatch.actions.refusal import Refusal

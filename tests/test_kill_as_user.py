@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.actions import procfs
+from gpuwatch import procfs
 from tests.gpuholder import ME, ROOT, SOMEBODY_ELSE, GpuHolder, unavailable
 
 REPOSITORY = Path(__file__).parent.parent
@@ -51,7 +51,7 @@ print(json.dumps({**answer, "uids": os.getresuid()}))
 REUSE = """
 import errno, json, os, signal, sys, time
 from pathlib import Path
-from gpuwatch.actions import procfs
+from gpuwatch import procfs
 from gpuwatch.actions.audit import Audit
 from gpuwatch.actions.kill import Killer, Pinned, Policy, Target
 

@@ -45,7 +45,6 @@ def test_facts_of_a_machine_that_tells_nothing(tmp_path: Path) -> None:
     assert machine.pid_max(tmp_path) == 4194304
     assert machine.host_memory(tmp_path) is None
     assert not machine.in_container(tmp_path, tmp_path, {})
-    assert not machine.in_pid_namespace(tmp_path)
     assert not machine.hides_pids(tmp_path)
     assert machine.loaded_driver(tmp_path) == machine.library_version(tmp_path) == ""
 

@@ -14,8 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gpuwatch import procfs
 from gpuwatch.model import Presence, Process, Reason
-from gpuwatch.sampler.owners import Owners, parse_stat, terminal
+from gpuwatch.sampler.owners import Owners, terminal
 from gpuwatch.sampler.users import UserNames
 
 PATIENCE = 30.0
@@ -80,7 +81,7 @@ def test_a_process_of_our_own(child: Callable[..., subprocess.Popen[str]]) -> No
     assert row.rss > 1_000_000
     assert row.started is not None
     assert abs(row.started - before) < PATIENCE
-    assert row.start == parse_stat(Path(f"/proc/{process.pid}/stat").read_bytes()).start
+    assert row.start == procfs.read_stat(process.pid).start_ticks
 
 
 def test_cpu_is_measured_between_two_looks() -> None:
@@ -292,20 +293,6 @@ def test_a_process_that_we_may_not_look_at(tmp_path: Path) -> None:
         assert read(Owners(proc=tmp_path), 7).presence is Presence.GONE
     else:
         assert read(Owners(proc=tmp_path), 7).presence is Presence.HIDDEN
-
-
-@pytest.mark.parametrize("comm", ["a b", "a) S 1", "((", "x\ny", ""])
-def test_any_name_leaves_the_fields_behind_it_alone(tmp_path: Path, comm: str) -> None:
-    """The name is the only field that its owner may choose."""
-    stat = parse_stat((tree(tmp_path, 7, comm=comm) / "stat").read_bytes())
-    assert (stat.comm, stat.start, stat.ppid, stat.rss) == (comm.encode(), 4711, 1, 25)
-
-
-@pytest.mark.parametrize("raw", [b"", b"7 (x", b"7 (x) S 1", b") ("])
-def test_half_a_line_is_no_process(raw: bytes) -> None:
-    """A process may end while its line is read."""
-    with pytest.raises(ValueError, match="not a line"):
-        parse_stat(raw)
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def test_without_colour_and_outside_ascii_nothing_is_sent(machine: Machine) -> N
         terminal.wait_for("no process matches")
         terminal.send("\x1b")
         terminal.wait_for(lambda one: all(mark in one.text for mark in MARKS[:8]))
-        for key, text in (("?", "gpuwatch itself"), ("\r", "host memory"), ("K", "End process"), (":", "Search")):
+        for key, text in (("?", "Moving"), ("\r", "host memory"), ("K", "End process"), (":", "Search")):
             terminal.send(key)
             terminal.wait_for(text)
             leave(terminal, text)

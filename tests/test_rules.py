@@ -12,7 +12,7 @@ from gpuwatch.alerts import Severity
 from gpuwatch.alerts.rules import Limits, Observation, data_stale, gpu_health, memory_near_limit
 from gpuwatch.history import History, HistoryView
 from gpuwatch.model import Gpu, Health, Memory, Presence, Reason, Snapshot, SourceState
-from tests.builders import EPOCH, GIB, at, filled, gpu, holding, memory, process, snapshot
+from tests.builders import EPOCH, GIB, USABLE_GIB, at, filled, gpu, holding, memory, process, snapshot
 
 LIMITS = Limits()
 
@@ -199,3 +199,11 @@ def test_starting_is_given_ten_seconds() -> None:
 def test_any_other_state_is_critical_and_says_why(state: SourceState) -> None:
     seen = stale(snapshot(state=state, since=EPOCH, words="reload the driver"))
     assert (seen.level, seen.title, seen.evidence) == (Severity.CRITICAL, state.value, "reload the driver")
+
+
+def test_a_sum_with_an_unknown_part_is_said_to_be_one() -> None:
+    held = [holding(1, 60.0), holding(2, memory=Reason.UNSUPPORTED), holding(3, 12.0)]
+    owners = [process(1), process(2), process(3, "ben")]
+    card = gpu(0, memory=memory(USABLE_GIB - 2.0), holdings=held, unattributed=Reason.NO_SAMPLE)
+    (seen,) = observed(memory_near_limit, snapshot([card], owners))
+    assert seen.evidence.startswith("ada holds at least 60.0 GiB · ben 12.0")

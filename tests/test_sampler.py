@@ -138,7 +138,6 @@ def test_the_board_shows_a_call_that_hangs(driver: Driver) -> None:
         while (seen := board.read()) is None or seen.call != "nvmlDeviceGetPowerUsage" or seen.gpu != 5:
             assert time.monotonic() < end, f"the board says {seen}"
         assert before < seen.started < time.monotonic()
-        assert board.read_calls() > 0
     board.close()
 
 

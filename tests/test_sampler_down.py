@@ -108,7 +108,8 @@ def test_a_fault_of_our_own_reaches_the_reader(driver: Driver) -> None:
     with running(driver.env()) as sampler:
         sampler.next()
         sampler.send(interval="soon")
-        last = sampler.until(lambda snapshot: snapshot.state is SourceState.ENDED)
+        last = sampler.until(lambda snapshot: snapshot.state is not SourceState.OK)
+        assert last.state is SourceState.DRIVER_DOWN  # and not ended: its parent starts another
         assert "ValidationError" in last.words
         assert sampler.ends() == Exit.BUG
 

@@ -139,3 +139,9 @@ def test_a_gpu_that_vanishes_stays_as_a_row_and_shifts_no_other(driver: Driver) 
         uuids = {row.uuid for row in after.gpus}
         assert uuids == {row.uuid for row in before.gpus}
         assert {row.index for row in after.gpus if row.health is Health.OK} == set(range(7))
+
+
+def test_a_figure_is_as_old_as_the_sample_that_it_was_read_in(driver: Driver) -> None:
+    """The memory is read before a call that takes its time: it is no newer than that."""
+    snapshot, _ = once(eight(driver, "nvmlDeviceGetPowerUsage@7 sleep=500").env())
+    assert snapshot.monotonic - gpu(snapshot, 7).sampled >= 0.5

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from gpuwatch.actions import pidfd, procfs
+from gpuwatch import procfs
+from gpuwatch.actions import pidfd
 from gpuwatch.actions.audit import Audit
 from gpuwatch.actions.outcome import End, Outcome, unreaped
 from gpuwatch.actions.refusal import Refusal, Refused
@@ -157,7 +158,7 @@ class Killer:
         return refused or pinned
 
     def _absent(self, target: Target) -> Refused:
-        inside = procfs.in_initial_pid_namespace(self._proc) is False
+        inside = procfs.in_pid_namespace(self._proc)
         return Refused(Refusal.OTHER_NAMESPACE if inside else Refusal.GONE, target.pid)
 
     def _refuse_seen(self, target: Target, pinned: Pinned) -> Refused | None:
@@ -201,7 +202,7 @@ class Killer:
                 return None
         except PermissionError:
             return Refused(Refusal.FILES_UNREADABLE, target.pid)
-        inside = procfs.in_initial_pid_namespace(self._proc) is False
+        inside = procfs.in_pid_namespace(self._proc)
         return Refused(Refusal.OTHER_NAMESPACE if inside else Refusal.NO_DEVICE, target.pid)
 
 

@@ -83,7 +83,9 @@ class Holder(NamedTuple):
     name: str
     memory: int
     growth: int
-    """In the last minute; 0 where it is not known."""
+    """In the last minute, as far as it is known."""
+    partial: bool = False
+    """What one of their processes holds is not known, and not in `memory`."""
 
 
 def observe(snapshot: Snapshot, history: HistoryView, limits: Limits) -> Iterator[Observation]:
@@ -171,11 +173,15 @@ def holders(gpu: Gpu, people: dict[int, Process], history: HistoryView) -> list[
     """Give who holds a GPU's memory, the most first: users, nameless processes, and what nobody is listed for."""
     memory: defaultdict[str, int] = defaultdict(int)
     growth: defaultdict[str, int] = defaultdict(int)
+    partial: set[str] = set()
     for one in gpu.holdings:
         name = _holder_name(one.pid, people.get(one.pid))
-        memory[name] += int(number(one.memory) or 0)
-        growth[name] += history.growth(gpu.key, one.pid, one.start) or 0
-    found = [Holder(name, size, growth[name]) for name, size in memory.items() if size]
+        if known(one.memory):
+            memory[name] += int(one.memory)
+            growth[name] += history.growth(gpu.key, one.pid, one.start) or 0
+        else:
+            partial.add(name)
+    found = [Holder(name, size, growth[name], name in partial) for name, size in memory.items() if size]
     if known(gpu.unattributed) and gpu.unattributed >= _GROWN:
         found.append(Holder("unattributed", int(gpu.unattributed), 0))
     return sorted(found, key=lambda holder: -holder.memory)
@@ -210,10 +216,10 @@ def _memory_title(index: int, free: float, usable: float, percent: float, level:
 
 def _memory_evidence(gpu: Gpu, people: dict[int, Process], history: HistoryView) -> str:
     found = holders(gpu, people, history)
-    parts = [
-        f"{one.name} holds {units.gib(one.memory)} GiB" if place == 0 else f"{one.name} {units.gib(one.memory)}"
-        for place, one in enumerate(found[:_NAMED])
-    ]
+    parts: list[str] = []
+    for one in found[:_NAMED]:
+        size = f"at least {units.gib(one.memory)}" if one.partial else units.gib(one.memory)
+        parts.append(f"{one.name} {size}" if parts else f"{one.name} holds {size} GiB")
     grower = max(found, key=lambda holder: holder.growth, default=None)
     if grower is not None and grower.growth >= _GROWN:
         parts.append(f"{grower.name} grew {units.gib(grower.growth)} GiB in the last minute")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sys
-from time import localtime, strftime
+import time
+from collections.abc import Callable
 
 from gpuwatch.errors import GpuwatchError, UnavailableError, UsageError
 from gpuwatch.model import Snapshot, SourceState, encode
 from gpuwatch.output.table import table
+from gpuwatch.rows import Filter
 from gpuwatch.sources.source import Source
 
 _PLAIN = str.maketrans("·—°…≥", "--'~>")
@@ -17,16 +19,23 @@ _PATIENCE = 30.0
 """Seconds: longer than the sampler is given to start, so that the words are about the driver and not about us."""
 
 
-def once(source: Source, *, as_json: bool, ascii_only: bool = False) -> int:
+def once(
+    source: Source,
+    *,
+    as_json: bool,
+    ascii_only: bool = False,
+    only: str = "",
+    monotonic: Callable[[], float] = time.monotonic,
+) -> int:
     """Print the first snapshot that says something; raises UnavailableError (exit 3) where there is nothing to see."""
-    snapshot = _first(source)
+    snapshot = _first(source, monotonic)
     if as_json:
         print(encode(snapshot).decode())
     elif snapshot.gpus:
         terminal = sys.stdout.isatty()
         width = shutil.get_terminal_size((160, 50)).columns if terminal else None
-        clock = strftime("%Y-%m-%d %H:%M:%S", localtime(snapshot.taken))
-        lines = table(snapshot, clock=clock, width=width)
+        clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(snapshot.taken))
+        lines = table(snapshot, clock=clock, width=width, keep=Filter.parse(only))
         ascii_only = ascii_only or "utf" not in (sys.stdout.encoding or "").lower()
         print("\n".join(_ascii(line) if ascii_only else line for line in lines))
     sys.stdout.flush()
@@ -36,13 +45,12 @@ def once(source: Source, *, as_json: bool, ascii_only: bool = False) -> int:
     return 0
 
 
-def _first(source: Source) -> Snapshot:
-    waited = 0.0
-    while waited < _PATIENCE:
-        snapshot = source.next(timeout=1.0)
+def _first(source: Source, monotonic: Callable[[], float]) -> Snapshot:
+    end = monotonic() + _PATIENCE
+    while (left := end - monotonic()) > 0:
+        snapshot = source.next(timeout=left)
         if snapshot is not None and snapshot.state is not SourceState.STARTING:
             return snapshot
-        waited += 1.0
     raise UnavailableError(f"the driver has not answered for {_PATIENCE:.0f} s")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from gpuwatch.model import Gpu, Health, Reading, Snapshot, known
-from gpuwatch.rows import Row, rows, sort
+from gpuwatch.rows import Filter, Row, rows, sort
 from gpuwatch.text import fit
 from gpuwatch.units import UNKNOWN, duration, gib
 
@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 _GAP = "  "
 _WIDEST_USER = 24
+
+EVERYTHING = Filter()
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,8 @@ class Column(Generic[T]):
     right: bool = True
 
 
-def table(snapshot: Snapshot, *, clock: str, width: int | None = None) -> list[str]:
-    """Draw a snapshot; `width` is where lines are cut (cells), None for nowhere."""
+def table(snapshot: Snapshot, *, clock: str, width: int | None = None, keep: Filter = EVERYTHING) -> list[str]:
+    """Draw a snapshot; `width` is where lines are cut (cells), None for nowhere; `keep` chooses processes."""
     people = len({process.uid for process in snapshot.processes if process.uid is not None})
     head = [
         snapshot.host,
@@ -40,13 +42,13 @@ def table(snapshot: Snapshot, *, clock: str, width: int | None = None) -> list[s
     ]
     lines = [" · ".join(word for word in head if word), ""]
     lines += _draw(GPU_COLUMNS, snapshot.gpus)
-    holdings = sort(rows(snapshot), "memory")
+    holdings = sort([row for row in rows(snapshot) if keep(row)], "memory")
     holdings.sort(key=lambda row: row.gpu.index)
     if holdings:
         age: Column[Row] = Column("age", lambda row: _age(row, snapshot.taken))
         lines += ["", *_draw((*ROW_COLUMNS[:-1], age, ROW_COLUMNS[-1]), holdings)]
     else:
-        lines += ["", "no process holds a GPU"]
+        lines += ["", f"no process matches {keep.text}" if keep.terms else "no process holds a GPU"]
     notes = [f"GPU {gpu.index}: {gpu.holdings_note}" for gpu in snapshot.gpus if gpu.holdings_note]
     lines += ["", *notes] if notes else []
     return [line.rstrip() if width is None else fit(line, width).rstrip() for line in lines]

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import msgspec
 
+from gpuwatch import procfs
 from gpuwatch.model import Snapshot, SourceState, encode
 from gpuwatch.sampler import binding, machine
 from gpuwatch.sampler.binding import Unusable
@@ -69,7 +70,7 @@ class Options(msgspec.Struct, kw_only=True):
     """An earlier sampler found all of `only`: what is not there now has gone."""
     orders: bool = False
     """More of the command line comes on stdin."""
-    proc: str = str(machine.PROC)
+    proc: str = str(procfs.PROC)
     """Another root of /proc, for tests."""
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gpuwatch import procfs
 from gpuwatch.model import SourceState
 from gpuwatch.sampler import machine
 from gpuwatch.sampler.board import INIT, Board
@@ -59,7 +60,7 @@ def load(importer: Callable[[str], Any] = importlib.import_module) -> Any:
     return pynvml
 
 
-def initialise(pynvml: Any, board: Board, proc: Path = machine.PROC) -> None:
+def initialise(pynvml: Any, board: Board, proc: Path = procfs.PROC) -> None:
     """Load the library and initialise it; raises Unusable. May block for seconds, or for ever."""
     board.enter(-1, INIT)
     try:
@@ -70,7 +71,7 @@ def initialise(pynvml: Any, board: Board, proc: Path = machine.PROC) -> None:
         board.leave()
 
 
-def explain_start(code: int, proc: Path = machine.PROC) -> tuple[SourceState, str]:
+def explain_start(code: int, proc: Path = procfs.PROC) -> tuple[SourceState, str]:
     """Say what it means that NVML does not start, and what to do next."""
     if code in (Code.LIBRARY_NOT_FOUND, Code.FUNCTION_NOT_FOUND):
         return SourceState.NO_DRIVER, _no_library(proc)
@@ -94,13 +95,13 @@ def _no_library(proc: Path) -> str:
     return f"{cause}; install the NVIDIA driver, or try: gpuwatch --demo"
 
 
-def no_gpu(proc: Path = machine.PROC) -> str:
+def no_gpu(proc: Path = procfs.PROC) -> str:
     """Say that the driver works and lists nothing."""
     where = "passed to this container (--gpus all)" if machine.in_container(proc) else "on this machine"
     return f"the driver is here and lists no GPU {where}"
 
 
-def explain_down(code: int, proc: Path = machine.PROC) -> str:
+def explain_down(code: int, proc: Path = procfs.PROC) -> str:
     """Say why a driver that is there does not answer, and what to do next."""
     if code == Code.LIB_RM_VERSION_MISMATCH:
         loaded = machine.loaded_driver(proc) or "of an unknown version"

@@ -16,9 +16,8 @@ INIT = "nvmlInit_v2"
 
 _SIZE = mmap.PAGESIZE
 _STARTED = struct.Struct("d")  # native, so that it is one aligned 8-byte store: never half a number
-_CALLS = struct.Struct("Q")
 _CALL = struct.Struct("i48s")
-_STARTED_AT, _CALLS_AT, _CALL_AT = 0, 8, 16
+_STARTED_AT, _CALL_AT = 0, 8
 _NAME_MOST = 47
 
 _TRIES = 3
@@ -79,7 +78,6 @@ class Board:
             name = self._names[call] = call.encode("ascii", "replace")[:_NAME_MOST]
         self.calls += 1
         _CALL.pack_into(self._page, _CALL_AT, gpu, name)
-        _CALLS.pack_into(self._page, _CALLS_AT, self.calls)
         _STARTED.pack_into(self._page, _STARTED_AT, time.monotonic())  # last: it makes the rest valid
 
     def leave(self) -> None:
@@ -99,14 +97,6 @@ class Board:
         except ValueError:  # closed by another thread while we read
             return None
         return None
-
-    def read_calls(self) -> int:
-        """Tell how many calls the sampler has begun; 0 once the page is closed."""
-        try:
-            (calls,) = _CALLS.unpack_from(self._page, _CALLS_AT)
-        except ValueError:  # closed by another thread while we read
-            return 0
-        return int(calls)
 
     def close(self) -> None:
         """Let go of the page and of its descriptor; may be called twice."""

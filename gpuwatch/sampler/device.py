@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from gpuwatch import procfs
 from gpuwatch.model import Gpu, Health, Memory, Reading, Reason, known
 from gpuwatch.sampler import codes, machine
 from gpuwatch.sampler.calls import Calls, Handle
@@ -54,7 +55,7 @@ class Shared:
     calls: Calls
     driver: str = ""
     interval: float = 1.0
-    proc: Path = machine.PROC
+    proc: Path = procfs.PROC
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
 
@@ -180,7 +181,7 @@ class Device:
         self._asked |= dict.fromkeys(due, now)
         if self._errors and not self._answers:
             raise self._errors[0]
-        self._make_row()
+        self._make_row(now)
 
     def _excuse(self, failed: Failed) -> Reason:
         """Give the reason for one figure that is missing; raises what concerns the whole GPU."""
@@ -242,7 +243,7 @@ class Device:
         if self._mig:
             self._instances.refresh()
 
-    def _make_row(self) -> None:
+    def _make_row(self, now: float) -> None:
         shared, row = self._shared, self.row
         memory = self._memory
         if memory.unified:
@@ -254,7 +255,7 @@ class Device:
             name=row.name,
             bus_id=row.bus_id,
             since=row.since if row.health is Health.OK else shared.wall(),
-            sampled=shared.clock(),
+            sampled=now,
             slow_sampled=min(stamps, default=0.0),
             memory=memory,
             instances=self._instances.rows(),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from gpuwatch import procfs
 from gpuwatch.model import Memory, Reading, Reason
 from gpuwatch.sampler import machine
 from gpuwatch.sampler.calls import Calls, Handle
@@ -210,7 +211,7 @@ def _second_opinion(calls: Calls, handle: Handle) -> Memory | None:
     return memory if memory.total else None
 
 
-def unified_memory(held: Reading, proc: Path = machine.PROC) -> Memory:
+def unified_memory(held: Reading, proc: Path = procfs.PROC) -> Memory:
     """Give the machine's memory for a GPU that shares it; `held` is what the processes on the GPU take together."""
     host = machine.host_memory(proc)
     if host is None:

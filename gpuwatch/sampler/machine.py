@@ -11,15 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from gpuwatch.procfs import PROC
 from gpuwatch.text import clean
-
-PROC = Path("/proc")
 
 _PID_MAX_ANYWHERE = 4 * 1024 * 1024
 """PID_MAX_LIMIT of 64-bit kernels (include/linux/threads.h)."""
-
-_INITIAL_PID_NAMESPACE = "pid:[4026531836]"
-"""PROC_PID_INIT_INO, a constant of the kernel (include/linux/proc_ns.h)."""
 
 _CONTAINER_CGROUP = re.compile(r"docker|containerd|kubepods|libpod|crio|lxc|garden|machine\.slice")
 _HIDEPID = re.compile(r"\bhidepid=(?!0\b|off\b)\w+")
@@ -62,14 +58,6 @@ def in_container(proc: Path = PROC, root: Path = Path("/"), environment: Mapping
     if (root / ".dockerenv").exists() or (root / "run/.containerenv").exists():
         return True
     return any(_CONTAINER_CGROUP.search(_text(proc / pid / "cgroup")) for pid in ("self", "1"))
-
-
-def in_pid_namespace(proc: Path = PROC) -> bool:
-    """Say whether our PIDs are not the machine's own."""
-    try:
-        return str((proc / "self/ns/pid").readlink()) != _INITIAL_PID_NAMESPACE
-    except OSError:  # no evidence of a namespace
-        return False
 
 
 def hides_pids(proc: Path = PROC) -> bool:

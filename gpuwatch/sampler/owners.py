@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar, cast
+from typing import TypeVar, cast
 
 import psutil
 
+from gpuwatch import procfs
 from gpuwatch.model import Presence, Process, Reading, Reason
 from gpuwatch.sampler import machine
 from gpuwatch.sampler.users import UserNames
@@ -25,9 +26,6 @@ REFRESH = 10.0
 
 NAMES_WAIT = 0.02
 """Seconds that a snapshot waits for the names of users that it sees for the first time."""
-
-_GONE = (FileNotFoundError, ProcessLookupError)
-"""A file of a dead process is missing when opened and ESRCH when read."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGESIZE")
@@ -48,38 +46,6 @@ _STATES = {
 }
 
 _Fact = TypeVar("_Fact")
-
-
-class Stat(NamedTuple):
-    """What we take of /proc/PID/stat: times in clock ticks, `rss` in pages."""
-
-    comm: bytes
-    state: str
-    ppid: int
-    tty: int
-    used: int
-    start: int
-    rss: int
-
-
-def parse_stat(raw: bytes) -> Stat:
-    """Read a /proc/PID/stat line, whose second field may hold spaces, parentheses and newlines; raises ValueError.
-
-    Source: proc_pid_stat(5).
-    """
-    opened, closed = raw.find(b"("), raw.rfind(b")")
-    fields = raw[closed + 1 :].split()
-    if opened < 0 or closed < opened or len(fields) < 22:
-        raise ValueError("not a line of /proc/PID/stat")
-    return Stat(
-        comm=raw[opened + 1 : closed],
-        state=fields[0].decode("ascii", "replace"),
-        ppid=int(fields[1]),
-        tty=int(fields[4]),
-        used=int(fields[11]) + int(fields[12]),
-        start=int(fields[19]),
-        rss=int(fields[21]),
-    )
 
 
 def terminal(tty: int) -> str:
@@ -121,7 +87,7 @@ class Owners:
     def __init__(
         self,
         *,
-        proc: Path = machine.PROC,
+        proc: Path = procfs.PROC,
         users: UserNames | None = None,
         clock: Callable[[], float] = time.monotonic,
         sees_all: bool | None = None,
@@ -137,7 +103,7 @@ class Owners:
     def read(self, pids: Iterable[int]) -> tuple[Process, ...]:
         """Give a row for each pid, in order; what cannot be read of one is missing in its row and nowhere else."""
         absent: dict[int, Presence] = {}
-        seen: dict[int, tuple[Stat, _Known]] = {}
+        seen: dict[int, tuple[procfs.Stat, _Known]] = {}
         for pid in sorted(set(pids)):
             stat = self._stat(pid)
             if isinstance(stat, Presence):
@@ -158,10 +124,10 @@ class Owners:
         if self.users.pending and not stuck:
             self.users.settle(NAMES_WAIT)
 
-    def _stat(self, pid: int) -> Stat | Presence:
+    def _stat(self, pid: int) -> procfs.Stat | Presence:
         try:
-            return parse_stat((self._proc / str(pid) / "stat").read_bytes())
-        except _GONE:
+            return procfs.read_stat(pid, self._proc)
+        except procfs.GONE:
             return self._absence()
         except PermissionError:  # hidepid=1: there is such a process, and we may not look at it
             return Presence.HIDDEN
@@ -170,25 +136,25 @@ class Owners:
 
     def _absence(self) -> Presence:
         """Say why a process that NVML lists may not be in /proc."""
-        if machine.in_pid_namespace(self._proc):
+        if procfs.in_pid_namespace(self._proc):
             return Presence.ELSEWHERE
         return Presence.HIDDEN if not self._sees_all and machine.hides_pids(self._proc) else Presence.GONE
 
-    def _facts(self, pid: int, stat: Stat) -> _Known:
+    def _facts(self, pid: int, stat: procfs.Stat) -> _Known:
         """Give what hardly ever changes of a process, read anew every 10 s and when it shows that it has changed."""
         facts = self._known.get(pid)
-        if facts is None or facts.start != stat.start:
-            facts = _Known(start=stat.start)
+        if facts is None or facts.start != stat.start_ticks:
+            facts = _Known(start=stat.start_ticks)
         now = self._clock()
         if now - facts.read_at >= REFRESH or stat.comm != facts.comm or stat.ppid != facts.ppid:
             facts.read_at, facts.comm, facts.ppid = now, stat.comm, stat.ppid
             _refresh(pid, facts)
         return facts
 
-    def _row(self, pid: int, stat: Stat, facts: _Known) -> Process:
+    def _row(self, pid: int, stat: procfs.Stat, facts: _Known) -> Process:
         return Process(
             pid=pid,
-            start=stat.start,
+            start=stat.start_ticks,
             uid=facts.uid,
             user="" if facts.uid is None else self.users.name(facts.uid),
             name=facts.name or clean(stat.comm),
@@ -202,7 +168,7 @@ class Owners:
             started=facts.started,
         )
 
-    def _cpu(self, stat: Stat, facts: _Known) -> Reading:
+    def _cpu(self, stat: procfs.Stat, facts: _Known) -> Reading:
         """Give the percent of one core used since the last sample."""
         now = self._clock()
         used, since = stat.used - facts.used, facts.used_at

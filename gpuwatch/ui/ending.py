@@ -177,6 +177,8 @@ class Request:
     def abandon(self) -> None:
         """Send nothing more; the handle is given back once the call under way has returned."""
         self._abandoned = True
+        if self.phase is Phase.FREEING:  # it has exited meanwhile: what became of its memory is still told
+            return
         if self._job is None and not self.over:
             self._finish("left running" if self.signalled else "")
 

@@ -1,0 +1,46 @@
+"""`gpuwatch --once` in front of a driver that takes its time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from gpuwatch.errors import UnavailableError
+from gpuwatch.model import Snapshot, SourceState
+from gpuwatch.output.once import once
+
+
+@dataclass
+class Starting:
+    """A source that says every 150 ms of its clock that it starts, until it is there."""
+
+    ready_at: float
+    now: float = 0.0
+
+    def next(self, timeout: float) -> Snapshot | None:
+        """Give the next snapshot, as time passes."""
+        self.now += min(0.15, timeout)
+        return Snapshot(state=SourceState.OK if self.now >= self.ready_at else SourceState.STARTING)
+
+    def set_interval(self, seconds: float) -> None:
+        """Take note of nothing."""
+
+    def poke(self) -> None:
+        """Take note of nothing."""
+
+    def close(self) -> None:
+        """Have nothing to let go of."""
+
+
+def test_a_driver_is_waited_for_in_seconds_and_not_in_snapshots(capsys: pytest.CaptureFixture[str]) -> None:
+    source = Starting(ready_at=20.0)  # 8 GPUs without persistence
+    assert once(source, as_json=True, monotonic=lambda: source.now) == 0
+    assert '"ok"' in capsys.readouterr().out
+
+
+def test_the_words_about_the_wait_are_true() -> None:
+    source = Starting(ready_at=3600.0)
+    with pytest.raises(UnavailableError, match="has not answered for 30 s"):
+        once(source, as_json=True, monotonic=lambda: source.now)
+    assert source.now == pytest.approx(30.0)
