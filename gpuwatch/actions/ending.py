@@ -1,6 +1,6 @@
 """The course of an ending: SIGTERM, a countdown, a question, SIGKILL only when asked, and what became of it.
 
-Nothing here blocks or owns a timer: the dashboard calls `poll` from its own, the command line walks `follow`.
+Nothing here owns a timer: a dashboard calls `poll` from its own; who has none walks `follow`, which waits.
 """
 
 from __future__ import annotations

@@ -257,6 +257,8 @@ class EndScreen(ModalScreen[None]):
 class _Course:
     request: Request
     screen: EndScreen
+    told: bool = False
+    """The dialog has shown how it ended."""
 
 
 class Endings:
@@ -343,6 +345,7 @@ class Endings:
                 self._go_on_unseen(course)
             else:
                 await course.screen.refresh_view()
+                course.told = course.request.over
         if not self._courses:
             self._timer.pause()
 
@@ -354,7 +357,7 @@ class Endings:
             request.choose(Choice.LEAVE)
             self._toast(request, words, "warning")
         elif request.over:
-            if request.signalled and request.said != "left running":
+            if request.signalled and request.said != "left running" and not course.told:
                 self._toast(request, request.said, "information")
             self._courses.remove(course)
 
