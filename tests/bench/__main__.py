@@ -20,7 +20,7 @@ from statistics import median
 
 import psutil
 
-from tests.bench.machine import MARK_W, Machine
+from tests.bench.machine import Machine
 from tests.terminal import Terminal
 
 COLUMNS, ROWS = 160, 50
@@ -60,7 +60,7 @@ def cpu_seconds(tree: list[psutil.Process]) -> float:
 def dashboard(program: Program, machine: Machine, seconds: float) -> None:
     """Measure one run of a dashboard."""
     with Terminal(program.live, columns=COLUMNS, rows=ROWS, env=machine.driver.env()) as terminal:
-        program.note("first number, s", terminal.wait_for(str(MARK_W)))
+        program.note("first number, s", terminal.wait_for(machine.is_seen))
         terminal.pump(5.0)
         terminal._stream = None  # from here on only bytes count, and reading them must cost nothing
         tree = terminal.tree()

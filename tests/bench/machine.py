@@ -9,9 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.driver import GIB, MIB, Driver, build
-
-MARK_W = 683
-"""GPU 0's power limit in watts: it stands nowhere else, so that once it is on screen real numbers are."""
+from tests.terminal import Terminal
 
 
 class Machine:
@@ -19,9 +17,9 @@ class Machine:
 
     def __init__(self, folder: Path, gpus: int = 8, processes: int = 43) -> None:
         self.sleepers = [subprocess.Popen(["sleep", "3600"]) for _ in range(processes)]
+        self._pids = {str(sleeper.pid) for sleeper in self.sleepers}
         self.driver = Driver(folder, build(folder / "lib"))
         self.driver.lab(gpus, processes, [sleeper.pid for sleeper in self.sleepers])
-        self.driver.gpus[0].power_limit = MARK_W * 1000
         self.driver.write()
         self._random = random.Random(7)
         self._stop = threading.Event()
@@ -37,6 +35,10 @@ class Machine:
         for sleeper in self.sleepers:
             sleeper.kill()
             sleeper.wait()
+
+    def is_seen(self, terminal: Terminal) -> bool:
+        """Say whether a real number is on the screen: the PID of one of the processes."""
+        return not self._pids.isdisjoint(terminal.text.split())
 
     def _run(self) -> None:
         while not self._stop.wait(1.0):
