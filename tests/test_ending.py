@@ -247,38 +247,3 @@ def test_sigkill_never_comes_first_and_sigterm_comes_once(killer: Killer, deaf: 
     with pytest.raises(RuntimeError, match="asked"):
         ending.terminate()
     ending.close()
-
-
-def test_a_program_without_a_timer_follows_it_to_the_end(killer: Killer) -> None:
-    with GpuHolder(delay=0.15) as training:
-        ending = Ending(pinned(killer, target_of(training)))
-        assert [p.phase for p in ending.follow()] == [Phase.PINNED]
-        ending.terminate()
-        seen = list(ending.follow())
-        assert {p.phase for p in seen[:-1]} == {Phase.ASKED}
-        assert outcome_of(seen[-1]).end is End.EXITED
-        ending.close()
-
-
-def test_following_stops_at_the_question(killer: Killer, deaf: GpuHolder, clock: Clock) -> None:
-    ending = Ending(pinned(killer, target_of(deaf)), clock=clock)
-    ending.terminate()
-    phases = []
-    for progress in ending.follow():
-        phases.append(progress.phase)
-        clock.now += 4
-    assert phases == [Phase.ASKED, Phase.ASKED, Phase.ASKED, Phase.UNANSWERED]
-    ending.kill()
-    assert list(ending.follow())[-1].phase is Phase.DONE
-    ending.close()
-
-
-def test_following_waits_for_the_parent_of_a_zombie(killer: Killer, clock: Clock) -> None:
-    with GpuHolder(reap=False) as training:
-        ending = Ending(pinned(killer, target_of(training)), clock=clock)
-        ending.terminate()
-        for progress in ending.follow():
-            last = progress
-            clock.now += 0.1
-        assert outcome_of(last).end is End.ZOMBIE
-        ending.close()

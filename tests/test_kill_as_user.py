@@ -40,7 +40,8 @@ pinned = killer.pin(Target(pid, start_ticks, uid, "python train.py"))
 if isinstance(pinned, Pinned):
     ending = Ending(pinned)
     ending.terminate()
-    *_, last = ending.follow()
+    while (last := ending.poll()).outcome is None:
+        pinned.wait(0.1)
     ending.close()
     answer = {"end": last.outcome.end, "weaker": pinned.weaker}
 else:

@@ -1,6 +1,6 @@
 """The course of an ending: SIGTERM, a countdown, a question, SIGKILL only when asked, and what became of it.
 
-Nothing here owns a timer: a dashboard calls `poll` from its own; who has none walks `follow`, which waits.
+Nothing here blocks or owns a timer: whoever drives it calls `poll` from its own.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -23,13 +23,6 @@ KILL_SECONDS = 10.0
 
 REAP_SECONDS = 1.0
 """What a parent is given to reap its child before the child is called a zombie; shells need milliseconds."""
-
-TICK_SECONDS = 0.1
-"""How often `follow` reports while it waits: a countdown in whole seconds never looks stuck."""
-
-
-REAP_TICK_SECONDS = 0.02
-"""How often `follow` looks whether a parent has reaped its child."""
 
 
 class Phase(StrEnum):
@@ -107,18 +100,6 @@ class Ending:
             elif self._left() <= 0:
                 self._after_countdown()
         return Progress(self._phase, self._left(), self._elapsed(), self._outcome)
-
-    def follow(self) -> Iterator[Progress]:
-        """Wait and report, for a program without a timer of its own; ends when there is an outcome."""
-        progress = self.poll()
-        yield progress
-        while progress.outcome is None and progress.phase is not Phase.PINNED:
-            if self._ended is None:
-                self.pinned.wait(min(TICK_SECONDS, progress.left))
-            else:
-                time.sleep(REAP_TICK_SECONDS)  # the handle says nothing more: only the parent is waited for
-            progress = self.poll()
-            yield progress
 
     def close(self) -> None:
         """Give the handle back; an ending left half-way is put on record as it stands."""

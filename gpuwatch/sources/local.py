@@ -94,7 +94,7 @@ class LocalSource:
     # -- the four calls of a source ------------------------------------------------------------------------------
 
     def next(self, timeout: float) -> Snapshot | None:
-        """Wait up to `timeout` seconds for the next snapshot; see `gpuwatch.sources.Source`."""
+        """Wait up to `timeout` seconds for the next snapshot; see `gpuwatch.sources.source.Source`."""
         deadline = self._clock() + timeout
         while not self._closed:
             now = self._clock()
