@@ -194,7 +194,7 @@ def check_terminal() -> None:
 def _stream(source: Source) -> int:
     from gpuwatch.model import SourceState, encode
 
-    out = sys.stdout.buffer
+    out, began = sys.stdout.buffer, False
     while True:
         snapshot = source.next(timeout=60.0)
         if snapshot is None:
@@ -203,6 +203,9 @@ def _stream(source: Source) -> int:
         out.flush()
         if snapshot.state is SourceState.ENDED:
             raise UsageError(snapshot.words)
+        began = began or snapshot.state is SourceState.OK
+        if snapshot.state is SourceState.NO_DRIVER and not began:  # one that goes away later is waited for
+            raise UnavailableError(snapshot.words)
 
 
 def _dashboard(source: Source, args: argparse.Namespace, config: Config, seconds: float) -> int:

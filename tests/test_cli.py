@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch import __version__
-from gpuwatch.model import SCHEMA, Snapshot, decode
+from gpuwatch.model import SCHEMA, Snapshot, SourceState, decode
 from tests.driver import GIB, Driver, Gpu, Proc
 
 GPUWATCH = Path(sys.executable).parent / "gpuwatch"
@@ -158,6 +158,13 @@ def test_no_driver_is_exit_code_3_with_the_next_step(run: Run, tmp_path: Path) -
     assert "libnvidia-ml.so.1" in done.stderr
     assert "gpuwatch --demo" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_stream_without_a_driver_says_so_and_ends(run: Run, tmp_path: Path) -> None:
+    done = run("--stream", LD_LIBRARY_PATH=str(tmp_path))
+    assert done.returncode == 3
+    assert decode(done.stdout.splitlines()[-1]).state is SourceState.NO_DRIVER
+    assert "libnvidia-ml.so.1" in done.stderr
 
 
 def test_no_gpu_is_exit_code_3(driver: Driver, run: Run) -> None:
