@@ -242,11 +242,9 @@ def _dashboard(source: Source, args: argparse.Namespace, config: Config, seconds
             user=config.user,
             mine=config.mine,
             read_only=config.read_only,
-            allow_root_kill=args.allow_root_kill,
             ascii=config.ascii,
             theme=config.theme,
             bell=config.bell,
-            wait=args.wait,
             interval=seconds,
         )
         app = GpuwatchApp(watch=watch, options=options, make_killer=killer)

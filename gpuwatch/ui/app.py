@@ -76,11 +76,9 @@ class Options:
     mine: bool = False
     filter: str = ""
     read_only: bool = False
-    allow_root_kill: bool = False
     ascii: bool = False
     theme: str = "dark"
     bell: bool = False
-    wait: bool = False
     interval: float = 1.0
 
 
