@@ -134,7 +134,7 @@ class LocalSource:
                 self._abandoned.append(self._child)
             self._lot.close()
             self._reap()
-            for _ in range(20):  # killed processes are gone within a millisecond or two; more is not waited for
+            for _ in range(200):  # killed processes are gone within milliseconds, on a busy machine within tens of them
                 if not self._abandoned:
                     break
                 time.sleep(0.001)
