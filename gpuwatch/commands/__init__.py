@@ -1,0 +1,1 @@
+"""The commands beside the dashboard: one module each, with its arguments and what it prints."""

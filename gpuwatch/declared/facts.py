@@ -1,0 +1,101 @@
+"""What the resolver is given: the facts of one process and the GPUs of its machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gpuwatch.declared.claims import Scan, Share
+
+
+class Unread(StrEnum):
+    """Why something of a process is not known."""
+
+    DENIED = "denied"
+    """It is somebody else's."""
+    OVERWRITTEN = "overwritten"
+    """The process set a title of its own over it (setproctitle): a block of NULs, or text without any `=`."""
+    GONE = "gone"
+    FAILED = "failed"
+    """It could not be read: too large, no ordinary file, no answer in time, no such file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """One MIG instance of a GPU."""
+
+    uuid: str
+    gpu_instance: int
+    compute_instance: int
+    total: int | None = None
+    """Bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One GPU of the machine, as NVML numbers it."""
+
+    index: int
+    uuid: str
+    bus_id: str = ""
+    name: str = ""
+    total: int | None = None
+    """Bytes; None while it is not known."""
+    mig: bool = False
+    slices: tuple[Slice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kin:
+    """An ancestor, or a child that has exec'ed, of the process: of the same uid."""
+
+    pid: int
+    argv: tuple[str, ...] = ()
+    environ: Mapping[str, str] | Unread = Unread.DENIED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """The Python source that a process runs."""
+
+    path: str
+    """As it is to be shown: `train.py`, or `-c` for code on the command line."""
+    scan: Scan | Unread
+    edited: bool = False
+    """The file was changed after the process started: it may not be what runs."""
+    likely: bool = False
+    """It was found by its path alone, and the process could see another file there (a container)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """A configuration file of the process's owner."""
+
+    path: str
+    """As it is to be shown: `~/.theanorc`."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that is known of one process; texts are raw, as the process wrote them."""
+
+    pid: int
+    uid: int | None = None
+    user: str = ""
+    argv: tuple[str, ...] = ()
+    environ: Mapping[str, str] | Unread = Unread.DENIED
+    """As of its last execve; a name given twice has its first value, as getenv(3) has it."""
+    libraries: frozenset[str] | Unread = Unread.DENIED
+    """File names of the shared libraries that it has mapped: `libtorch_cuda.so`, `libcudart.so.11.0`."""
+    cgroup: str = ""
+    """Its path in the cgroup tree; `/` inside a cgroup namespace."""
+    ancestors: tuple[Kin, ...] = ()
+    """The parent first."""
+    children: tuple[Kin, ...] = ()
+    script: Script | None = None
+    rc: tuple[File, ...] = ()
+    """Theano's, the one that counts most last."""
+    shares: tuple[Share, ...] = field(default=())
+    """What people agreed on in gpuwatch.toml; those that match this process are in effect."""
