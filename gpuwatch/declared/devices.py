@@ -1,0 +1,292 @@
+"""Which GPUs a process can see, by all that decides it, and which of them a claim is about.
+
+Its container or its job is given some of the machine's GPUs; of those CUDA_VISIBLE_DEVICES leaves some; and of those
+its script may choose some. HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES do not apply to NVIDIA's GPUs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from gpuwatch.declared import visible as parser
+from gpuwatch.declared.claims import Selection, Setting
+from gpuwatch.declared.facts import Card, Facts, Slice, Unread
+from gpuwatch.model import Hint, Order, Visible
+from gpuwatch.text import clean
+
+CVD = "CUDA_VISIBLE_DEVICES"
+ORDER = "CUDA_DEVICE_ORDER"
+NVD = "NVIDIA_VISIBLE_DEVICES"
+# The step's first: it is a part of the job's, and what srun starts has both.
+SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+
+_TEXT = 80
+_MOST_DIGITS = 4
+
+# Sources: google/cadvisor container/*/factory.go, NVIDIA/dcgm-exporter internal/pkg/transformation/pidmapper.go.
+_CONTAINER = re.compile(r"[0-9a-f]{64}|/docker[-/][0-9a-f]|kubepods|cri-containerd|crio-|libpod|/lxc[./]")
+_CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
+_POD = re.compile(r"kubepods.*pod([0-9a-f_-]{8,})")
+_LXC = re.compile(r"/lxc(?:\.payload)?[./]([^/]+)")
+# Source: slurm doc/html/cgroup_v2.shtml; from 26.05 on a job's directory is its SLUID.
+_SLURM_JOB = re.compile(r"/job_[0-9]+(?:/|$)|/s[0-9A-Z]{13}/step_|slurmstepd")
+
+
+class DeviceSet(NamedTuple):
+    """What a process can see."""
+
+    visible: Visible | None
+    """None where it cannot be told."""
+    hints: tuple[Hint, ...]
+    unselected: Visible | None = None
+    """The same before its script chooses: what TensorFlow's list_physical_devices counts, whatever it hides later."""
+
+
+class Target(NamedTuple):
+    """One GPU, or MIG instance of it, that a claim is about."""
+
+    gpu: str
+    """UUID of the GPU; of a MIG instance that of its parent."""
+    total: int | None
+    """Bytes of the GPU or the instance."""
+
+
+class _Base(NamedTuple):
+    """The GPUs that a container or a job was given."""
+
+    cards: tuple[Card, ...]
+    text: str = ""
+    where: str = ""
+    order: Order = Order.EXACT
+    """How sure it is that they are these."""
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The set
+
+
+def device_set(
+    settings: Mapping[str, Setting],
+    selections: Sequence[Selection],
+    frameworks: Collection[str] | None,
+    facts: Facts,
+    cards: Sequence[Card],
+) -> DeviceSet:
+    """Say which of `cards` a process sees and in which order; never raises.
+
+    `settings` is its environment with what its script sets; `selections` are its script's choices among the visible,
+    of which those of the frameworks in use count (`frameworks` None: it is not known which those are).
+    """
+    hints = _hints(settings)
+    setting = settings.get(CVD)
+    unknown = setting.value is None if setting else not _was_read(facts)
+    if unknown:
+        return DeviceSet(None, hints)
+    value = setting.value if setting else None
+    base = _base(settings, value, facts.cgroup, cards)
+    if base is None:
+        return DeviceSet(None, hints)
+    order = settings.get(ORDER)
+    seen = parser.parse(value, base.cards, order.value if order else None)
+    if base.order is Order.IDENTICAL and seen.order is Order.EXACT and seen.gpus:
+        seen = msgspec.structs.replace(seen, order=Order.IDENTICAL)
+    elif base.order is Order.HEURISTIC and seen.gpus:
+        seen = msgspec.structs.replace(seen, order=Order.HEURISTIC)
+    if setting:
+        within = value and not _is_uuid(value) and len(base.cards) < len(cards)
+        note = "; ".join(filter(None, (seen.note, f"counted within {base.text}" if within else "")))
+        seen = msgspec.structs.replace(seen, text=_text(CVD, setting), where=_where(setting), note=note)
+    else:
+        seen = msgspec.structs.replace(seen, text=base.text, where=base.where)
+    return DeviceSet(_selected(seen, selections, frameworks), hints, seen)
+
+
+def _was_read(facts: Facts) -> bool:
+    """Whether a variable that was not found is not set: its environment, or one that it inherited, could be read."""
+    return any(not isinstance(one, Unread) for one in (facts.environ, *(kin.environ for kin in facts.ancestors)))
+
+
+def _hints(settings: Mapping[str, Setting]) -> tuple[Hint, ...]:
+    hints: list[Hint] = []
+    for name in (CVD, ORDER):
+        setting = settings.get(name)
+        if setting and setting.value is None:
+            hints.append(Hint(rule="dynamic", words=f"{_where(setting)} sets {name} to what is only known at run time"))
+    given = settings.get(NVD)
+    if given and given.line:
+        words = f"{NVD} has no effect on a process that runs already ({_where(given)}); {CVD} has"
+        hints.append(Hint(rule="no effect", words=words))
+    return tuple(hints)
+
+
+def _text(name: str, setting: Setting) -> str:
+    return clean(f"{name}={setting.value}", _TEXT)
+
+
+def _where(said: Setting | Selection) -> str:
+    return clean(f"{said.where}:{said.line}" if said.line else said.where)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What the container or the job was given
+
+
+def container(cgroup: str) -> str:
+    """Give what identifies the container that a cgroup path is in; empty for none, or one that does not say.
+
+    The 64 digits of its id, the innermost where there are several; else the uid of a Kubernetes pod, or LXC's name.
+    """
+    ids = _CONTAINER_ID.findall(cgroup)
+    if ids:
+        return str(ids[-1])
+    pod = _POD.search(cgroup)
+    if pod:
+        return pod[1].replace("_", "-")
+    lxc = _LXC.search(cgroup)
+    return clean(lxc[1], _TEXT) if lxc else ""
+
+
+def _base(settings: Mapping[str, Setting], value: str | None, cgroup: str, cards: Sequence[Card]) -> _Base | None:
+    """Give the GPUs that CUDA_VISIBLE_DEVICES, which is `value`, counts; None where they are not known."""
+    setting = settings.get(NVD)
+    # What a script sets comes too late for the container's runtime.
+    given = setting.value.strip() if setting and setting.value and not setting.line else ""
+    in_container = bool(_CONTAINER.search(cgroup)) or (cgroup == "/" and bool(given))
+    # Elsewhere the variable is often just set, and means nothing; a UUID, though, was put there by a scheduler.
+    if setting and (in_container or _is_uuid(given)):
+        found = _given(given, cards)
+        if found is not None:
+            return _Base(found, _text(NVD, setting), _where(setting))
+    if in_container:
+        return _Base(tuple(cards)) if _needs_no_base(value, cards) else None
+    return _slurm(settings, value, cgroup, cards) or _Base(tuple(cards))
+
+
+def _needs_no_base(value: str | None, cards: Sequence[Card]) -> bool:
+    """Whether CUDA_VISIBLE_DEVICES means the same GPUs, whichever of `cards` the container was given."""
+    if value is not None and (not value.strip() or _is_uuid(value) or value.startswith("-1")):
+        return True
+    return len(cards) == 1 and not cards[0].mig
+
+
+def _is_uuid(value: str) -> bool:
+    return value.startswith(("GPU-", "MIG-"))
+
+
+def _given(value: str, cards: Sequence[Card]) -> tuple[Card, ...] | None:
+    """Read NVIDIA_VISIBLE_DEVICES; None where it says nothing (`void`, empty) or names what is not there.
+
+    `all`, `none`, or a list of indices as nvidia-smi has them, UUIDs, `0:0` for a GPU's MIG instance, and CDI names
+    (`nvidia.com/gpu=0`). Source: NVIDIA/nvidia-container-toolkit cmd/nvidia-container-runtime/README.md.
+    """
+    if value in ("", "void"):
+        return None
+    if value == "none":
+        return ()
+    chosen: dict[str, set[str]] = {}
+    for entry in value.split(","):
+        name = entry.strip().rpartition("=")[2]
+        if name == "all":
+            return tuple(cards)
+        named = _named(name, cards)
+        if named is None:
+            return None
+        card, parts = named
+        chosen.setdefault(card.uuid, set()).update(part.uuid for part in parts)
+    return tuple(
+        dataclasses.replace(card, slices=tuple(part for part in card.slices if part.uuid in chosen[card.uuid]))
+        for card in cards
+        if card.uuid in chosen
+    )
+
+
+def _named(name: str, cards: Sequence[Card]) -> tuple[Card, Sequence[Slice]] | None:
+    """Give the GPU that a container's runtime calls `name`, with those of its MIG instances that are meant."""
+    if name.startswith("MIG-"):
+        seen = parser.parse(name, cards).gpus
+        return next(((card, [part]) for card in cards for part in card.slices if part.uuid in seen), None)
+    if name.startswith("GPU-"):
+        matches = [card for card in cards if card.uuid.startswith(name)]
+        return (matches[0], matches[0].slices) if len(matches) == 1 else None
+    index, colon, instance = name.removeprefix("gpu").removeprefix("mig").partition(":")
+    card = next((card for card in cards if str(card.index) == index), None)
+    if card is None or not colon:
+        return (card, card.slices) if card else None
+    parts = [part for place, part in enumerate(card.slices) if str(place) == instance]
+    return (card, parts) if parts else None
+
+
+def _slurm(settings: Mapping[str, Setting], value: str | None, cgroup: str, cards: Sequence[Card]) -> _Base | None:
+    """Give the GPUs of a Slurm job, which its CUDA_VISIBLE_DEVICES counts where Slurm constrains devices.
+
+    Source: slurm doc/html/gres.shtml and doc/man/man1/sbatch.1: SLURM_JOB_GPUS and SLURM_STEP_GPUS are global ids.
+    These are numbered as in gres.conf, which need not be as NVML does: only on identical GPUs that is no matter.
+    """
+    if _is_uuid(value or "") or (cgroup not in ("", "/") and not _SLURM_JOB.search(cgroup)):
+        return None
+    name = next((name for name in SLURM if (one := settings.get(name)) and one.value and not one.line), None)
+    found = _given(settings[name].value or "", cards) if name else None
+    if name is None or not found:
+        return None
+    ordinals = [entry.strip() for entry in (value or "").split(",")]
+    beyond = any(entry.isdecimal() and len(entry) <= _MOST_DIGITS and int(entry) >= len(found) for entry in ordinals)
+    if beyond and {str(card.index) for card in found}.issuperset(ordinals):
+        return None  # They are global ids too: Slurm does not constrain devices here.
+    by_id = "GPU-" not in (settings[name].value or "")
+    certainty = parser.certainty(cards, None) if by_id else Order.EXACT
+    return _Base(found, _text(name, settings[name]), _where(settings[name]), certainty)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What the script chooses
+
+
+def _selected(seen: Visible, selections: Sequence[Selection], frameworks: Collection[str] | None) -> Visible:
+    """Narrow what is visible to what the frameworks in use chose, unless one of them uses all that is visible.
+
+    Of each framework the last choice counts. `set_visible_devices([], "GPU")` in a program that uses JAX for its GPU
+    work must not hide JAX's GPUs.
+    """
+    last = {one.framework: one for one in selections}
+    using = [last[name] for name in last if frameworks is None or name in frameworks]
+    if not using or (frameworks is not None and not last.keys() >= set(frameworks)):
+        return seen
+    said = {"text": clean(using[-1].text or using[-1].channel, _TEXT), "where": _where(using[-1])}
+    if any(one.ordinals is None for one in using):
+        note = "; ".join(filter(None, (seen.note, "its script chooses among them at run time")))
+        return msgspec.structs.replace(seen, order=Order.HEURISTIC, note=note, **said)
+    chosen = list(dict.fromkeys(ordinal for one in using for ordinal in one.ordinals or ()))
+    gpus = tuple(seen.gpus[ordinal] for ordinal in chosen if 0 <= ordinal < len(seen.gpus))
+    if not gpus and (frameworks is None or chosen):
+        return seen  # Another framework may be using them; or the choice failed, and it sees all.
+    return msgspec.structs.replace(seen, gpus=gpus, **said)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What a claim is about
+
+
+def targets(device: int | str | None, visible: Visible | None, cards: Sequence[Card]) -> tuple[Target, ...]:
+    """Give the GPUs that a claim about `device` (`claims.Claim.device`) concerns; never raises.
+
+    None is every visible one; where that is not known, or only guessed, every GPU: what is said of each holds on
+    whichever it is. A number counts the visible ones; a text is a UUID or the unique start of one.
+    """
+    everything = [(card.uuid, Target(card.uuid, card.total)) for card in cards]
+    parts = [(part.uuid, Target(card.uuid, part.total)) for card in cards for part in card.slices]
+    if isinstance(device, str):
+        named = [target for uuid, target in everything + parts if device and uuid.startswith(device)]
+        return tuple(named) if len(named) == 1 else ()
+    by_uuid = dict(everything + parts)
+    seen = [by_uuid[uuid] for uuid in visible.gpus if uuid in by_uuid] if visible else []
+    if device is not None:
+        return (seen[device],) if 0 <= device < len(seen) else ()
+    guessed = visible is None or visible.order is Order.HEURISTIC
+    if guessed and {target.gpu for target in seen} != {card.uuid for card in cards}:
+        return tuple(target for _, target in everything)
+    return tuple(seen)

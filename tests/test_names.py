@@ -1,0 +1,90 @@
+"""Mistyped names of environment variables are found, and real ones left alone."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatch.declared.names import misspelt
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("CUDA_VISIBLE_DIVICES", "CUDA_VISIBLE_DEVICES"),
+        ("CUDA_VISIBLE_DEVICE", "CUDA_VISIBLE_DEVICES"),
+        ("CUDA_VISBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+        ("CUDA_VISIBILE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+        ("CUDA_VISIBLE_DEVCIES", "CUDA_VISIBLE_DEVICES"),
+        ("CUDA_VISABLE_DEVISES", "CUDA_VISIBLE_DEVICES"),
+        ("CUDA_VISBLE_DEVICE", "CUDA_VISIBLE_DEVICES"),
+        ("CUDAVISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+        ("CUDA_DEVICES_ORDER", "CUDA_DEVICE_ORDER"),
+        ("NVIDIA_VISIBLE_DEVICE", "NVIDIA_VISIBLE_DEVICES"),
+        ("XLA_PYTHON_CLIENT_MEM_FRACTON", "XLA_PYTHON_CLIENT_MEM_FRACTION"),
+        ("XLA_PYTHON_CLIENT_PREALOCATE", "XLA_PYTHON_CLIENT_PREALLOCATE"),
+        ("XLA_CLIENT_MEM_FRACITON", "XLA_CLIENT_MEM_FRACTION"),
+        ("PYTORCH_CUDA_ALOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
+        ("TF_FORCE_GPU_ALLOW_GROWHT", "TF_FORCE_GPU_ALLOW_GROWTH"),
+        ("THEANO_FLAG", "THEANO_FLAGS"),
+        ("CUPY_GPU_MEMORY_LIMT", "CUPY_GPU_MEMORY_LIMIT"),
+        ("FLAGS_gpu_memroy_limit_mb", "FLAGS_gpu_memory_limit_mb"),
+        ("CUDA_MPS_DEVICE_MEM_LIMIT", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
+    ],
+)
+def test_a_slip_is_found_and_what_was_meant_is_said(name: str, meant: str) -> None:
+    expected = [("misspelt", f"{name} has no effect; {meant} was meant")]
+    assert [(hint.rule, hint.words) for hint in misspelt(["PATH", name, "HOME"])] == expected
+
+
+REAL = """
+CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER NVIDIA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES
+GPU_DEVICE_ORDINAL ZE_AFFINITY_MASK ZE_FLAT_DEVICE_HIERARCHY ONEAPI_DEVICE_SELECTOR ASCEND_VISIBLE_DEVICES
+ASCEND_RT_VISIBLE_DEVICES MUSA_VISIBLE_DEVICES MLU_VISIBLE_DEVICES MACA_VISIBLE_DEVICES TPU_VISIBLE_DEVICES
+TPU_VISIBLE_CHIPS HABANA_VISIBLE_DEVICES XLA_CLIENT_MEM_FRACTION XLA_PYTHON_CLIENT_MEM_FRACTION XLA_FLAGS
+XLA_PYTHON_CLIENT_ALLOCATOR XLA_PYTHON_CLIENT_PREALLOCATE PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF
+PYTORCH_HIP_ALLOC_CONF PYTORCH_NPU_ALLOC_CONF PYTORCH_MUSA_ALLOC_CONF PYTORCH_XPU_ALLOC_CONF
+PYTORCH_NO_CUDA_MEMORY_CACHING PYTORCH_NVML_BASED_CUDA_CHECK TF_GPU_ALLOCATOR TF_GPU_THREAD_MODE
+TF_GPU_THREAD_COUNT TF_CPP_MIN_LOG_LEVEL TF_DETERMINISTIC_OPS TF_ENABLE_ONEDNN_OPTS TF_XLA_FLAGS
+CUDA_DEVICE_MEMORY_LIMIT CUDA_DEVICE_MEMORY_LIMIT_0 CUDA_DEVICE_MEMORY_SHARED_CACHE CUDA_DEVICE_SM_LIMIT
+CUDA_DEVICE_SM_LIMIT_1 CUDA_DEVICE_MAX_CONNECTIONS CUDA_DEVICE_WAITS_ON_EXCEPTION CUDA_MPS_PIPE_DIRECTORY
+CUDA_MPS_LOG_DIRECTORY CUDA_MPS_CLIENT_PRIORITY CUDA_MPS_ACTIVE_THREAD_PERCENTAGE CUDA_HOME CUDA_PATH
+CUDA_LAUNCH_BLOCKING CUDA_MODULE_LOADING CUDA_CACHE_PATH CUDA_CACHE_MAXSIZE CUDA_VERSION
+CUDA_MANAGED_FORCE_DEVICE_ALLOC CUDA_AUTO_BOOST GPU_PORTION GENV_GPUS GENV_GPU_MEMORY GENV_ENVIRONMENT_ID
+NVIDIA_DRIVER_CAPABILITIES NVIDIA_REQUIRE_CUDA NVIDIA_GPU_MEMORY_LIMIT NVIDIA_GPU_MEMORY_REQUEST
+NVIDIA_TF32_OVERRIDE SLURM_JOB_GPUS SLURM_STEP_GPUS SLURM_JOB_GPU SLURM_GPUS_ON_NODE GPUWATCH_SHARE
+FLAGS_fraction_of_gpu_memory_to_use FLAGS_fraction_of_cpu_memory_to_use FLAGS_initial_cpu_memory_in_mb
+FLAGS_fraction_of_cuda_pinned_memory_to_use FLAGS_reallocate_gpu_memory_in_mb OLLAMA_GPU_OVERHEAD
+CUDA_VISIBLE_DEVICES_FOO CUDA_VISIBLE_DEVICES_ CUDA_VISIBLE_DEVICES2 CUDA_VISIBLE_DEVICE0 OLD_CUDA_VISIBLE_DEVICES
+_CUDA_VISIBLE_DEVICES CUDA_VISIBLE_GPUS VISIBLE_DEVICES CUDA_DEVICES CUDA_DEVICE cuda_visible_devices
+THEANORC THEANO_RC CUDA_VISÏBLE_DEVICES A PATH
+"""
+
+
+@pytest.mark.parametrize("name", REAL.split())
+def test_a_real_name_is_no_slip(name: str) -> None:
+    assert misspelt([name]) == []
+
+
+def test_a_slip_beside_the_right_name_is_no_matter() -> None:
+    assert misspelt(["CUDA_VISIBLE_DIVICES", "CUDA_VISIBLE_DEVICES"]) == []
+
+
+def test_hints_come_in_the_order_of_the_names_and_are_few() -> None:
+    words = [hint.words for hint in misspelt(["THEANO_FLAG", "CUDA_VISIBLE_DEVICE", "THEANO_FLAG"])]
+    assert [line.split()[0] for line in words] == ["THEANO_FLAG", "CUDA_VISIBLE_DEVICE"]
+    many = [f"CUDA_VISIBLE_DEVI{letter}ES" for letter in "ABDEFGHIJKLMNOPQRSTUVWXYZ"]
+    assert len(misspelt(many)) == 8
+
+
+@given(st.lists(st.text(max_size=40) | st.text(alphabet="CUDA_VISIBLE_DEVICES", max_size=24), max_size=8))
+def test_no_name_raises(names: list[str]) -> None:
+    assert all(hint.words.isprintable() for hint in misspelt(names))
+
+
+@given(st.integers(3, 19), st.sampled_from("ABXYZ_"))
+def test_any_one_wrong_letter_after_the_third_is_found(place: int, letter: str) -> None:
+    right = "CUDA_VISIBLE_DEVICES"
+    wrong = right[:place] + letter + right[place + 1 :]
+    assert len(misspelt([wrong])) == (wrong != right)
