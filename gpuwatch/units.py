@@ -1,4 +1,4 @@
-"""Bytes, shares and durations: printed at widths that a table can rely on; intervals and percentages also parsed.
+"""Bytes, shares and durations: printed at widths that a table can rely on, and parsed from what people write.
 
 Printing never raises: a negative number (a clock that stepped back) prints as zero, and what is not a finite
 number prints as the dash that stands for "not known". Parsing raises ValueError with one line that names what
@@ -14,6 +14,8 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 TIB = 1024 * GIB
+
+MAX_SIZE = 2**63 - 1
 
 UNKNOWN = "—"
 
@@ -34,8 +36,21 @@ _YEAR = 365 * _DAY
 # Digits are bounded so that a conversion can neither overflow nor meet CPython's limit for long integers.
 _NUMBER_UNIT = r"([0-9]{1,19}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})[ ]?([A-Za-z%]*)"
 
+_SIZE_UNITS = {
+    "": 1,
+    "b": 1,
+    **dict.fromkeys(("k", "kib"), KIB),
+    **dict.fromkeys(("m", "mib"), MIB),
+    **dict.fromkeys(("g", "gib"), GIB),
+    **dict.fromkeys(("t", "tib"), TIB),
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+}
 _INTERVAL_UNITS = {"": 1.0, "s": 1.0, "ms": 0.001}
 _PERCENT_UNITS = {"": 1.0, "%": 1.0}
+_SHARE_UNITS = {"": 1.0, "%": 100.0}
 
 
 def gib(n: float) -> str:
@@ -136,6 +151,25 @@ def _two(whole: int, large: tuple[int, str], small: tuple[int, str]) -> str:
     return f"{head} {remainder} {small[1]}" if remainder else head
 
 
+def parse_size(text: str) -> int:
+    """Read a size such as "20GiB", "16G", "512 MiB" or "1024" (bytes) and return bytes.
+
+    K, M, G and T alone mean KiB, MiB, GiB and TiB, as GPU memory is counted; KB, MB, GB and TB are powers of
+    1000. Upper and lower case are the same. Raises ValueError for anything else, and above 2**63 - 1.
+    """
+    found = _number_and_unit(text, _SIZE_UNITS)
+    if found is None:
+        raise ValueError(
+            f"size {_shown(text)} is not understood; write bytes, or a number with K, M, G or T, such as 20GiB"
+        )
+    number, factor = found
+    # A number without a point is kept exact: a float would round above 2**53.
+    result = int(number) * int(factor) if "." not in number else int(float(number) * factor)
+    if result > MAX_SIZE:
+        raise ValueError(f"size {_shown(text)} is too large; at most 8388607TiB is allowed")
+    return result
+
+
 def parse_interval(text: str) -> float:
     """Read a time between samples such as "0.5", "2s" or "500ms" and return seconds.
 
@@ -163,7 +197,19 @@ def parse_percent(text: str) -> float:
     return float(found[0])
 
 
-def _number_and_unit(text: str, units: dict[str, float]) -> tuple[str, float] | None:
+def parse_share(text: str) -> float:
+    """Read a share of a GPU such as "0.4" or "40%" and return it as a fraction, above 0 and up to 1.
+
+    Raises ValueError for anything else: "40" without its sign is no share.
+    """
+    found = _number_and_unit(text, _SHARE_UNITS)
+    fraction = float(found[0]) / found[1] if found else 0.0
+    if not 0 < fraction <= 1:
+        raise ValueError(f"share {_shown(text)} is not allowed; write more than 0 and up to 1, such as 0.4 or 40%")
+    return fraction
+
+
+def _number_and_unit(text: str, units: dict[str, int] | dict[str, float]) -> tuple[str, float] | None:
     match = re.fullmatch(_NUMBER_UNIT, text.strip())
     if match is None or match[2].lower() not in units:
         return None

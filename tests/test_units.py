@@ -131,6 +131,42 @@ def test_durations(seconds: float, short: str, long: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1024", 1024),
+        ("0", 0),
+        ("512B", 512),
+        ("4k", 4 * KIB),
+        ("512MiB", 512 * MIB),
+        ("16G", 16 * GIB),
+        (" 20 gib ", 20 * GIB),
+        ("1.5G", 3 * GIB // 2),
+        (".5G", GIB // 2),
+        ("80GB", 80 * 10**9),
+        ("2T", 2 * TIB),
+        ("9223372036854775807", 2**63 - 1),
+    ],
+)
+def test_parse_size(text: str, expected: int) -> None:
+    assert units.parse_size(text) == expected
+
+
+@given(st.integers(0, units.MAX_SIZE))
+def test_a_size_in_bytes_is_read_exactly(n: int) -> None:
+    assert units.parse_size(str(n)) == n
+
+
+@given(st.floats(0, 1e12))
+def test_a_printed_size_is_read_back_within_its_rounding(n: float) -> None:
+    assert units.parse_size(units.size(n)) == pytest.approx(n, rel=0.34, abs=1)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("0.4", 0.4), ("40%", 0.4), (" 57 % ", 0.57), (".25", 0.25), ("1", 1)])
+def test_parse_share(text: str, expected: float) -> None:
+    assert units.parse_share(text) == expected
+
+
+@pytest.mark.parametrize(
     ("text", "expected"), [("0.5", 0.5), ("2s", 2.0), ("500ms", 0.5), ("100 MS", 0.1), ("3600", 3600)]
 )
 def test_parse_interval(text: str, expected: float) -> None:
@@ -145,6 +181,17 @@ def test_parse_percent(text: str, expected: float) -> None:
 @pytest.mark.parametrize(
     ("parse", "text", "allowed"),
     [
+        (units.parse_size, "20 potatoes", "20GiB"),
+        (units.parse_size, "-1", "20GiB"),
+        (units.parse_size, "20x", "20GiB"),
+        (units.parse_size, "nan", "20GiB"),
+        (units.parse_size, "٣G", "20GiB"),
+        (units.parse_size, "9" * 5000, "20GiB"),
+        (units.parse_size, "8388608TiB", "8388607TiB"),
+        (units.parse_share, "1.4", "up to 1"),
+        (units.parse_share, "0", "more than 0"),
+        (units.parse_share, "40", "40%"),
+        (units.parse_share, "0.4GiB", "0.4 or 40%"),
         (units.parse_interval, "0.05", "0.1 to 3600"),
         (units.parse_interval, "3601s", "0.1 to 3600"),
         (units.parse_interval, "2h", "500ms"),
@@ -173,6 +220,6 @@ def test_a_refusal_names_what_was_found_and_what_is_allowed(
 
 @given(st.text())
 def test_parsing_raises_nothing_but_value_error(text: str) -> None:
-    for parse in (units.parse_interval, units.parse_percent):
+    for parse in (units.parse_size, units.parse_share, units.parse_interval, units.parse_percent):
         with contextlib.suppress(ValueError):
             assert parse(text) >= 0

@@ -1,0 +1,93 @@
+"""The environment that a process has now, as far as it can be told from outside.
+
+/proc/PID/environ is what the last execve(2) was given; what the program set later is not in it, but is in the
+environment of the children that it has exec'ed, and often in its source. Source: proc_pid_environ(5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from gpuwatch.declared.claims import Setting
+from gpuwatch.declared.facts import Facts, Script, Unread
+from gpuwatch.model import Confidence
+
+_WHY = {
+    Unread.DENIED: "its environment is not ours to read",
+    Unread.OVERWRITTEN: "its environment was overwritten by a title of its own",
+    Unread.GONE: "it ended while its environment was read",
+    Unread.FAILED: "its environment could not be read",
+}
+
+
+class Environment(NamedTuple):
+    """Variables with who set them, and what of it could not be read."""
+
+    settings: Mapping[str, Setting]
+    read: bool
+    """Whether it is known which variables there are: its own, or those of the parent that it inherited them from."""
+    words: str
+    """What could not be read and what was read instead; empty where all was read."""
+
+
+def of(facts: Facts) -> Environment:
+    """Merge what a process was started with, what its children show of it, and what its script sets."""
+    own = facts.environ
+    settings: dict[str, Setting] = {}
+    read, words = True, ""
+    if isinstance(own, Unread):
+        words = _WHY[own]
+        heir = next((kin for kin in facts.ancestors if not isinstance(kin.environ, Unread)), None)
+        read = heir is not None
+        if heir is not None and not isinstance(heir.environ, Unread):
+            words += f"; that of its parent {heir.pid} was read in its place"
+            where = f"environment of parent {heir.pid}"
+            settings = {
+                name: Setting(value=value, where=where, confidence=Confidence.LIKELY)
+                for name, value in heir.environ.items()
+            }
+    else:
+        settings = {name: Setting(value=value) for name, value in own.items()}
+    for name, setting in _of_children(facts):
+        settings.setdefault(name, setting)
+    for name, setting in of_script(facts.script):
+        settings[name] = setting
+    return Environment(settings, read, words)
+
+
+def _of_children(facts: Facts) -> Iterable[tuple[str, Setting]]:
+    """Give what all children that have exec'ed agree on: one alone may have been given variables of its own."""
+    environs = [(kin.pid, kin.environ) for kin in facts.children if not isinstance(kin.environ, Unread)]
+    if not environs:
+        return
+    first, values = environs[0]
+    for name, value in values.items():
+        if all(environ.get(name) == value for _, environ in environs):
+            yield name, Setting(value=value, where=f"environment of child {first}", confidence=Confidence.LIKELY)
+
+
+def of_script(script: Script | None) -> Iterable[tuple[str, Setting]]:
+    """Give what a script sets, each no surer than the script itself."""
+    if script is None or isinstance(script.scan, Unread):
+        return
+    for name, setting in script.scan.settings:
+        sure = surely(setting.confidence, script)
+        yield (
+            name,
+            Setting(value=setting.value, where=script.path, line=setting.line, text=setting.text, confidence=sure),
+        )
+
+
+_WEAKEST = (Confidence.CERTAIN, Confidence.LIKELY, Confidence.STALE, Confidence.GUESS)
+
+
+def weakest(*confidences: Confidence) -> Confidence:
+    """Give the least sure of several."""
+    return max(confidences, key=_WEAKEST.index)
+
+
+def surely(confidence: Confidence, script: Script) -> Confidence:
+    """Say how sure something in a script is, when the file may not be what runs."""
+    file = Confidence.STALE if script.edited else Confidence.LIKELY if script.likely else Confidence.CERTAIN
+    return weakest(confidence, file)

@@ -1,0 +1,251 @@
+"""Which frameworks a process uses, and what each takes where nothing is said.
+
+Names of libraries are those in wheels on pypi.org, looked up in: torch 1.8 to 2.13, tensorflow 2.21, jaxlib 0.10.2 and
+jax-cuda12-pjrt 0.12, cupy-cuda12x 14.2, rmm-cu12 26.10, onnxruntime-gpu 1.31, paddlepaddle-gpu 2.6, mxnet-cu112 1.9,
+vllm 0.20. Those of Theano, Ray, LMDeploy, Triton, TensorRT-LLM and llama.cpp are from memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from gpuwatch.declared.claims import Claim
+from gpuwatch.declared.facts import Facts, Unread
+from gpuwatch.declared.programs import base, started
+from gpuwatch.model import Basis, Confidence, Kind
+
+NAMES: Mapping[str, str] = {
+    "tensorflow": "TensorFlow",
+    "jax": "JAX",
+    "torch": "PyTorch",
+    "cupy": "CuPy",
+    "theano": "Theano",
+    "paddle": "PaddlePaddle",
+    "mxnet": "MXNet",
+    "onnxruntime": "ONNX Runtime",
+    "rmm": "RMM",
+    "ray": "Ray",
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "tensorrt-llm": "TensorRT-LLM",
+    "lmdeploy": "LMDeploy",
+    "tgi": "Text Generation Inference",
+    "tensorflow-serving": "TensorFlow Serving",
+    "triton": "Triton Inference Server",
+    "dask": "Dask-CUDA",
+    "llama.cpp": "llama.cpp",
+    "ollama": "Ollama",
+}
+"""How each framework is called, by the id that claims carry."""
+
+_CERTAIN, _LIKELY = Confidence.CERTAIN, Confidence.LIKELY
+
+_LIBRARIES = (
+    # The CUDA halves of PyTorch: a build for the CPU alone has neither.
+    ("libtorch_cuda", "torch", _CERTAIN),
+    ("libc10_cuda", "torch", _CERTAIN),
+    ("libtensorflow", "tensorflow", _CERTAIN),
+    ("_pywrap_tensorflow", "tensorflow", _CERTAIN),
+    # JAX loads the plugin when it starts on a GPU; up to 0.4.30 everything was in one library.
+    ("xla_cuda_plugin.so", "jax", _CERTAIN),
+    ("cuda_plugin_extension.so", "jax", _CERTAIN),
+    ("pjrt_c_api_gpu_plugin.so", "jax", _CERTAIN),
+    ("xla_extension.so", "jax", _CERTAIN),
+    ("libjax_common.so", "jax", _LIKELY),
+    # CuPy's modules have everyday names (memory, device, core); these no other package has.
+    ("_cub_reduction.", "cupy", _CERTAIN),
+    ("_fusion_kernel.", "cupy", _CERTAIN),
+    ("_carray.", "cupy", _CERTAIN),
+    ("libgpuarray", "theano", _CERTAIN),
+    ("cuda_ndarray.so", "theano", _CERTAIN),
+    ("libcuda_ndarray.so", "theano", _CERTAIN),
+    ("libpaddle", "paddle", _CERTAIN),
+    ("core_avx.so", "paddle", _CERTAIN),
+    ("libmxnet.so", "mxnet", _CERTAIN),
+    ("libonnxruntime_providers_cuda", "onnxruntime", _CERTAIN),
+    ("libonnxruntime_providers_tensorrt", "onnxruntime", _CERTAIN),
+    ("librmm.so", "rmm", _CERTAIN),
+    ("_raylet.so", "ray", _CERTAIN),
+    ("_vllm_", "vllm", _CERTAIN),
+    ("_moe_C.", "vllm", _CERTAIN),
+    ("cumem_allocator.", "vllm", _CERTAIN),
+    ("libtensorrt_llm", "tensorrt-llm", _CERTAIN),
+    ("_turbomind.", "lmdeploy", _CERTAIN),
+    ("libtritonserver.so", "triton", _CERTAIN),
+    ("libllama.so", "llama.cpp", _CERTAIN),
+)
+"""How file names start of libraries that tell a framework."""
+_STARTS = tuple(start for start, _, _ in _LIBRARIES)
+
+_IMPORTS = {
+    **dict.fromkeys(("tensorflow", "tensorflow_probability", "tf_keras"), "tensorflow"),
+    **dict.fromkeys(("jax", "flax", "optax", "haiku", "equinox"), "jax"),
+    **dict.fromkeys(("torch", "torchvision", "torchaudio", "lightning", "pytorch_lightning", "accelerate"), "torch"),
+    **dict.fromkeys(("cupy", "cupyx"), "cupy"),
+    **dict.fromkeys(("theano", "pygpu"), "theano"),
+    **dict.fromkeys(("paddle", "mxnet", "onnxruntime", "ray", "vllm", "sglang", "lmdeploy")),
+    **dict.fromkeys(("rmm", "cudf", "cuml", "cugraph"), "rmm"),
+    "tensorrt_llm": "tensorrt-llm",
+    "dask_cuda": "dask",
+    "llama_cpp": "llama.cpp",
+}
+"""Which framework a package belongs to; none given: the one of its own name. Keras alone tells none: it has three."""
+
+_IMPLIED = {
+    "vllm": ("torch",),
+    "sglang": ("torch",),
+    "tensorrt-llm": ("torch",),
+    "lmdeploy": ("torch",),
+    "tgi": ("torch",),
+    "tensorflow-serving": ("tensorflow",),
+    "dask": ("rmm",),
+}
+"""What a framework is built on."""
+
+_DRIVER = "libcuda.so"
+
+
+def identify(facts: Facts) -> dict[str, Confidence] | None:
+    """Say which frameworks a process uses, by id, and how sure that is; None where it cannot be told. Never raises.
+
+    The libraries that it has mapped decide; a framework whose library is not among them is not used. Programs that
+    are known by their command line, its own or an ancestor's, count beside them: they may be linked statically or
+    hold the GPU in another process. What its script imports counts where no library of any framework is mapped (yet).
+    None means that nothing may be excluded: libraries that are not ours to read, or without CUDA's own among them, so
+    that the process has not begun with a GPU, and nothing else that tells.
+    """
+    found = _from_libraries(facts)
+    mapped = bool(found)
+    own = started(facts.argv)
+    if own and own.program.framework:
+        found[own.program.framework] = _CERTAIN
+    for kin in facts.ancestors:
+        above = started(kin.argv)
+        if above and above.program.framework:
+            found.setdefault(above.program.framework, _LIKELY)
+    if not mapped:
+        for name in _from_imports(facts):
+            found.setdefault(name, _LIKELY)
+    for name in tuple(found):
+        for implied in _IMPLIED.get(name, ()):
+            found.setdefault(implied, _LIKELY)
+    if found:
+        return {name: found[name] for name in NAMES if name in found}
+    return {} if _uses_cuda(facts) else None
+
+
+def _from_libraries(facts: Facts) -> dict[str, Confidence]:
+    found: dict[str, Confidence] = {}
+    if isinstance(facts.libraries, Unread):
+        return found
+    # One look at all starts at once: of some 300 libraries a handful tells.
+    for library in (one for one in facts.libraries if one.startswith(_STARTS)):
+        for start, name, sure in _LIBRARIES:
+            if library.startswith(start) and found.get(name) is not _CERTAIN:
+                found[name] = sure
+    return found
+
+
+def _from_imports(facts: Facts) -> Iterable[str]:
+    if facts.script is None or isinstance(facts.script.scan, Unread):
+        return ()
+    return [_IMPORTS[name] or name for name in facts.script.scan.imports if name in _IMPORTS]
+
+
+def _uses_cuda(facts: Facts) -> bool:
+    return not isinstance(facts.libraries, Unread) and any(one.startswith(_DRIVER) for one in facts.libraries)
+
+
+# -- what is taken where nothing is said ------------------------------------------------------------------------------
+
+
+class _Default(NamedTuple):
+    value: float | None
+    basis: Basis
+    text: str
+
+
+_DEFAULTS = {
+    # xla_gpu_allocator_config.h; 0.9 of what is free before jaxlib 0.4.1.
+    "jax": _Default(0.75, Basis.TOTAL, "0.75 of the GPU"),
+    # gpu_device.cc, MinSystemMemory: what is free, less 225 MiB to 1800 MiB.
+    "tensorflow": _Default(None, Basis.NONE, "almost all that is free"),
+    # vllm/config/cache.py; 0.9 up to vLLM 0.19.
+    "vllm": _Default(0.92, Basis.TOTAL, "0.92 of the GPU (0.9 before vLLM 0.20)"),
+    # sglang/srt/server_args.py.
+    "sglang": _Default(None, Basis.FREE_AT_START, "most of what is free, by the size of the GPU"),
+    # nvidia.github.io/TensorRT-LLM, KvCacheConfig.
+    "tensorrt-llm": _Default(0.9, Basis.FREE_AFTER_LOAD, "0.9 of what is free after loading, for its cache"),
+    # lmdeploy/messages.py.
+    "lmdeploy": _Default(0.8, Basis.FREE_AFTER_LOAD, "0.8 of what is free after loading, for its cache"),
+    # text-generation-inference/launcher/src/main.rs.
+    "tgi": _Default(1.0, Basis.TOTAL, "all of the GPU"),
+    # server/src/command_line_parser.cc; tensorflow_backend: growth.
+    "triton": _Default(None, Basis.NONE, "what its backends need"),
+}
+
+
+def defaults(found: Iterable[str]) -> list[Claim]:
+    """Give what each of some frameworks takes where nothing is said: kind DEFAULT, and never a declaration."""
+    return [
+        Claim(
+            channel="default",
+            text=f"default of {NAMES[name]}: {default.text}",
+            framework=name,
+            kind=Kind.DEFAULT,
+            basis=default.basis,
+            value=default.value,
+        )
+        for name in found
+        if (default := _DEFAULTS.get(name))
+    ]
+
+
+# -- what comes on top of what a framework counts ---------------------------------------------------------------------
+
+_RUNTIME = re.compile(r"lib(?:cudart|nvrtc-builtins)(?:-[0-9a-f]+)?\.so\.([0-9]{1,2})\.([0-9]{1,2})(\.[0-9]+)?")
+_LAZY_SINCE = (11, 7)
+
+
+def eager(facts: Facts) -> bool:
+    """Say whether a process is known to load all of CUDA's kernels at once, which takes hundreds of MiB more.
+
+    That is so with CUDA_MODULE_LOADING=EAGER, and with a CUDA runtime before 11.7, by the name of its library:
+    `libcudart.so.11.4.148`, `libcudart-1b201d85.so.10.1`. The runtimes of pip's wheels for CUDA 11 are all called
+    `libcudart.so.11.0`, and that of a static link has no name: then only `libnvrtc-builtins.so.11.3` tells, which is
+    there once a kernel was compiled, and where it is not, the answer is False. So it is from 11.7 to 12.1, where
+    loading is eager by default but PyTorch asks for lazy. Source: docs.nvidia.com/cuda/cuda-programming-guide,
+    "Lazy Loading"; github.com/pytorch/pytorch/pull/86509.
+    """
+    if not isinstance(facts.environ, Unread) and facts.environ.get("CUDA_MODULE_LOADING") == "EAGER":
+        return True
+    if isinstance(facts.libraries, Unread):
+        return False
+    return any(_is_old(match) for match in map(_RUNTIME.fullmatch, facts.libraries) if match)
+
+
+def _is_old(match: re.Match[str]) -> bool:
+    version = (int(match[1]), int(match[2]))
+    soname_alone = version == (11, 0) and match[3] is None
+    return version < _LAZY_SINCE and not soname_alone
+
+
+_LAUNCHERS = frozenset(
+    {"torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed", "accelerate", "mpirun", "mpiexec"}
+)
+
+
+def collective(facts: Facts) -> bool:
+    """Say whether a process is one of several that exchange data by NCCL, whose buffers come on top.
+
+    WORLD_SIZE decides where it is set, else a launcher among the ancestors; where libraries could be read, NCCL's must
+    be among them.
+    """
+    if not isinstance(facts.libraries, Unread) and not any(one.startswith("libnccl.so") for one in facts.libraries):
+        return False
+    if not isinstance(facts.environ, Unread) and "WORLD_SIZE" in facts.environ:
+        size = facts.environ["WORLD_SIZE"].strip()
+        return size.isascii() and size.isdecimal() and size.lstrip("0") not in ("", "1")
+    return any(base(word) in _LAUNCHERS for kin in facts.ancestors for word in kin.argv[:4])

@@ -1,0 +1,341 @@
+"""Environment variables: each with its own unit, kind, default and owner, as its reader has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatch.declared.claims import Claim, Setting
+from gpuwatch.declared.env import SIMPLE, claims
+from gpuwatch.declared.frameworks import NAMES
+from gpuwatch.model import Basis, Confidence, Kind, Margin
+
+MIB = 1024**2
+GIB = 1024**3
+
+
+def read(environ: Mapping[str, str | None]) -> list[Claim]:
+    """Give the claims of an environment."""
+    return claims({name: Setting(value=value) for name, value in environ.items()})
+
+
+def one(environ: Mapping[str, str | None], **same: Any) -> Claim:
+    """Give the only claim of an environment that has these fields."""
+    found = [claim for claim in read(environ) if all(getattr(claim, key) == value for key, value in same.items())]
+    assert len(found) == 1, found
+    return found[0]
+
+
+# (environment, framework, kind, basis, value, device)
+SAID: list[tuple[dict[str, str], str, Kind, Basis, float | None, int | str | None]] = [
+    ({"XLA_CLIENT_MEM_FRACTION": ".3"}, "jax", Kind.CAP, Basis.TOTAL, 0.3, None),
+    ({"XLA_PYTHON_CLIENT_MEM_FRACTION": ".3"}, "jax", Kind.CAP, Basis.TOTAL, 0.3, None),
+    (
+        {"XLA_CLIENT_MEM_FRACTION": "1.4", "TF_FORCE_UNIFIED_MEMORY": "1"},
+        "jax",
+        Kind.CAP,
+        Basis.TOTAL,
+        1.4,
+        None,
+    ),
+    ({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, "jax", Kind.GROWTH, Basis.NONE, None, None),
+    ({"XLA_PYTHON_CLIENT_PREALLOCATE": "0"}, "jax", Kind.GROWTH, Basis.NONE, None, None),
+    ({"XLA_PYTHON_CLIENT_ALLOCATOR": "Platform"}, "jax", Kind.GROWTH, Basis.NONE, None, None),
+    ({"TF_FORCE_GPU_ALLOW_GROWTH": "true"}, "tensorflow", Kind.GROWTH, Basis.NONE, None, None),
+    ({"TF_DEVICE_MIN_SYS_MEMORY_IN_MB": "500"}, "tensorflow", Kind.RESERVE, Basis.BYTES, 500 * MIB, None),
+    (
+        {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.95,throw_on_cudamalloc_oom:True"},
+        "torch",
+        Kind.CAP,
+        Basis.TOTAL,
+        0.95,
+        None,
+    ),
+    (
+        {"PYTORCH_ALLOC_CONF": "roundup_power2_divisions:[256:1,>:4], per_process_memory_fraction : 0.5"},
+        "torch",
+        Kind.CAP,
+        Basis.TOTAL,
+        0.5,
+        None,
+    ),
+    ({"CUPY_GPU_MEMORY_LIMIT": "50%"}, "cupy", Kind.CAP, Basis.TOTAL, 0.5, None),
+    ({"CUPY_GPU_MEMORY_LIMIT": "1073741824"}, "cupy", Kind.CAP, Basis.BYTES, GIB, None),
+    ({"THEANO_FLAGS": "device=cuda0,lib.cnmem=0.8,lib.cnmem=0.3"}, "theano", Kind.START, Basis.TOTAL, 0.3, 0),
+    ({"THEANO_FLAGS": "floatX=float32,gpuarray.preallocate=1500"}, "theano", Kind.START, Basis.BYTES, 1500 * MIB, None),
+    ({"THEANO_FLAGS": "'device=gpu2','lib.cnmem=1'"}, "theano", Kind.START, Basis.TOTAL, 0.95, 2),
+    ({"FLAGS_gpu_memory_limit_mb": "2048"}, "paddle", Kind.CAP, Basis.BYTES, 2 * GIB, None),
+    ({"FLAGS_fraction_of_gpu_memory_to_use": "0.2"}, "paddle", Kind.START, Basis.TOTAL, 0.2, None),
+    ({"FLAGS_initial_gpu_memory_in_mb": "512"}, "paddle", Kind.START, Basis.BYTES, 512 * MIB, None),
+    ({"FLAGS_allocator_strategy": "auto_growth"}, "paddle", Kind.GROWTH, Basis.NONE, None, None),
+    ({"CUDA_MEMORY_FRACTION": "0.5"}, "tgi", Kind.CAP, Basis.TOTAL, 0.5, None),
+    ({"MXNET_GPU_MEM_POOL_RESERVE": "10"}, "mxnet", Kind.RESERVE, Basis.TOTAL, 0.1, None),
+    ({"OLLAMA_GPU_OVERHEAD": "1073741824"}, "ollama", Kind.RESERVE, Basis.BYTES, GIB, None),
+    ({"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "GPU-8932=2G"}, "", Kind.HARD, Basis.BYTES, 2 * GIB, "GPU-8932"),
+    ({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}, "", Kind.COMPUTE, Basis.NONE, 0.25, None),
+    ({"CUDA_DEVICE_MEMORY_LIMIT": "4g"}, "", Kind.HARD, Basis.BYTES, 4 * GIB, None),
+    ({"CUDA_DEVICE_MEMORY_LIMIT_0": "3000m"}, "", Kind.HARD, Basis.BYTES, 3000 * MIB, 0),
+    ({"CUDA_DEVICE_SM_LIMIT": "50"}, "", Kind.COMPUTE, Basis.NONE, 0.5, None),
+    ({"CUDA_DEVICE_SM_LIMIT_3": "30"}, "", Kind.COMPUTE, Basis.NONE, 0.3, 3),
+    ({"NVIDIA_GPU_MEMORY_LIMIT": "4096"}, "", Kind.HARD, Basis.BYTES, 4 * GIB, None),
+    ({"NVIDIA_GPU_MEMORY_REQUEST": "2048"}, "", Kind.GRANT, Basis.BYTES, 2 * GIB, None),
+    ({"GPU_PORTION": "0.50"}, "", Kind.GRANT, Basis.TOTAL, 0.5, None),
+    ({"RUNAI_NUM_OF_GPUS": "0.25"}, "", Kind.GRANT, Basis.TOTAL, 0.25, None),
+    ({"GPU_PORTION": "0.50", "RUNAI_NUM_OF_GPUS": "0.50"}, "", Kind.GRANT, Basis.TOTAL, 0.5, None),
+    ({"GENV_GPU_MEMORY": "4g"}, "", Kind.GRANT, Basis.BYTES, 4e9, None),
+    ({"SLURM_SHARDS_ON_NODE": "2"}, "", Kind.GRANT, Basis.NONE, None, None),
+    ({"GPUWATCH_SHARE": "0.4"}, "", Kind.GRANT, Basis.TOTAL, 0.4, None),
+    ({"GPUWATCH_SHARE": "20GiB"}, "", Kind.GRANT, Basis.BYTES, 20 * GIB, None),
+]
+
+
+@pytest.mark.parametrize(("environ", "framework", "kind", "basis", "value", "device"), SAID)
+def test_a_variable_says_what_its_reader_takes_it_for(
+    environ: dict[str, str], framework: str, kind: Kind, basis: Basis, value: float | None, device: int | str | None
+) -> None:
+    claim = one(environ)
+    assert (claim.framework, claim.kind, claim.basis, claim.device) == (framework, kind, basis, device)
+    assert claim.value == (None if value is None else pytest.approx(value))
+    assert not claim.void
+    assert claim.channel.split()[0] in {name.removesuffix("_0").removesuffix("_3") for name in environ}
+    assert claim.where == "environment"
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"XLA_CLIENT_MEM_FRACTION": ""},
+        {"XLA_PYTHON_CLIENT_PREALLOCATE": "true"},
+        {"XLA_PYTHON_CLIENT_PREALLOCATE": "no"},
+        {"XLA_PYTHON_CLIENT_ALLOCATOR": "bfc"},
+        {"TF_FORCE_GPU_ALLOW_GROWTH": "false"},
+        {"TF_DEVICE_MIN_SYS_MEMORY_IN_MB": "0"},
+        {"PYTORCH_CUDA_ALLOC_CONF": "garbage_collection_threshold:0.8"},
+        {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128,expandable_segments:True"},
+        {"CUPY_GPU_MEMORY_LIMIT": "0"},
+        {"THEANO_FLAGS": "device=cuda0,floatX=float32,lib.cnmem=0"},
+        {"THEANO_FLAGS": "lib.cnmem"},
+        {"THEANORC": "~/.theanorc"},
+        {"FLAGS_gpu_memory_limit_mb": "0"},
+        {"FLAGS_allocator_strategy": "naive_best_fit"},
+        {"CUDA_DEVICE_MEMORY_LIMIT": "0", "CUDA_DEVICE_MEMORY_LIMIT_0": "", "CUDA_DEVICE_SM_LIMIT": "100"},
+        {"CUDA_DEVICE_MEMORY_LIMIT_X": "1g", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+        {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "''"},
+        {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps"},
+        {"NVSHARE_ENABLE_SINGLE_OVERSUB": "1", "LD_PRELOAD": "/usr/lib/libnvshare.so"},
+        {"CUDA_VISIBLE_DEVICES": "0", "NVIDIA_VISIBLE_DEVICES": "all", "GENV_GPUS": "1"},
+        {"OLLAMA_GPU_OVERHEAD": "0"},
+    ],
+)
+def test_what_declares_nothing_claims_nothing(environ: dict[str, str]) -> None:
+    assert read(environ) == []
+
+
+# (environment, channel, why)
+VOID = [
+    ({"XLA_CLIENT_MEM_FRACTION": "1.4"}, "XLA_CLIENT_MEM_FRACTION", "1.4 is not above 0 and up to 1"),
+    ({"XLA_CLIENT_MEM_FRACTION": "lots"}, "XLA_CLIENT_MEM_FRACTION", "lots is no number"),
+    (
+        {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".3", "XLA_PYTHON_CLIENT_ALLOCATOR": "platform"},
+        "XLA_PYTHON_CLIENT_MEM_FRACTION",
+        "the platform allocator ignores it",
+    ),
+    (
+        {"XLA_CLIENT_MEM_FRACTION": ".3", "XLA_PYTHON_CLIENT_ALLOCATOR": "CUDA_ASYNC"},
+        "XLA_CLIENT_MEM_FRACTION",
+        "the cuda_async allocator ignores it",
+    ),
+    (
+        {"XLA_CLIENT_MEM_FRACTION": ".3", "XLA_PYTHON_CLIENT_ALLOCATOR": "jemalloc"},
+        "XLA_CLIENT_MEM_FRACTION",
+        "JAX refuses to start with XLA_PYTHON_CLIENT_ALLOCATOR=jemalloc",
+    ),
+    (
+        {"XLA_CLIENT_MEM_FRACTION": ".3", "TF_GPU_ALLOCATOR": "cuda_malloc_async"},
+        "XLA_CLIENT_MEM_FRACTION",
+        "TF_GPU_ALLOCATOR=cuda_malloc_async ignores it",
+    ),
+    (
+        {"TF_FORCE_GPU_ALLOW_GROWTH": "True"},
+        "TF_FORCE_GPU_ALLOW_GROWTH",
+        "TensorFlow ignores any text but true and false",
+    ),
+    (
+        {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:1.5"},
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "1.5 is outside 0 to 1",
+    ),
+    ({"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction"}, "PYTORCH_CUDA_ALLOC_CONF", "? is no number"),
+    (
+        {"PYTORCH_ALLOC_CONF": "per_process_memory_fraction:0.5", "PYTORCH_CUDA_ALLOC_CONF": ""},
+        "PYTORCH_ALLOC_CONF",
+        "PyTorch reads PYTORCH_CUDA_ALLOC_CONF in its place",
+    ),
+    ({"CUPY_GPU_MEMORY_LIMIT": "1GB"}, "CUPY_GPU_MEMORY_LIMIT", "1GB is no whole number"),
+    ({"THEANO_FLAGS": "lib.cnmem='0.3"}, "THEANO_FLAGS", "Theano cannot split it: a quotation is left open"),
+    (
+        {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=lots"},
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+        "0=lots is not like 0=1G or 0=512M",
+    ),
+    (
+        {"NVIDIA_GPU_MEMORY_LIMIT": "4096", "NVIDIA_GPU_MEMORY_REQUEST": "2048"},
+        "NVIDIA_GPU_MEMORY_REQUEST",
+        "NVIDIA_GPU_MEMORY_LIMIT allows more",
+    ),
+    ({"GPU_PORTION": "2"}, "GPU_PORTION", "2 is not above 0 and up to 1"),
+    ({"GENV_GPU_MEMORY": "4 Gib"}, "GENV_GPU_MEMORY", "4 Gi is no whole number"),
+]
+
+
+@pytest.mark.parametrize(("environ", "channel", "why"), VOID)
+def test_what_has_no_effect_says_why(environ: dict[str, str], channel: str, why: str) -> None:
+    claim = one(environ, channel=channel)
+    assert claim.void == why
+    assert claim.text.startswith(channel)
+
+
+def test_both_names_of_jaxs_fraction_void_each_other() -> None:
+    found = read({"XLA_CLIENT_MEM_FRACTION": ".3", "XLA_PYTHON_CLIENT_MEM_FRACTION": ".3"})
+    assert [claim.void for claim in found] == ["JAX refuses to start with both set"] * 2
+
+
+def test_without_preallocation_jax_grows_up_to_its_fraction() -> None:
+    found = read({"XLA_CLIENT_MEM_FRACTION": ".3", "XLA_PYTHON_CLIENT_PREALLOCATE": "False"})
+    assert [(claim.kind, claim.value, claim.void) for claim in found] == [(Kind.CAP, 0.3, ""), (Kind.GROWTH, None, "")]
+
+
+def test_the_allocator_of_tensorflow_is_heeded_by_jax_too() -> None:
+    found = read({"TF_GPU_ALLOCATOR": "cuda_malloc_async"})
+    assert [(claim.framework, claim.kind) for claim in found] == [("tensorflow", Kind.GROWTH), ("jax", Kind.GROWTH)]
+
+
+def test_mps_limits_each_device_by_itself() -> None:
+    found = read({"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "''0=1G,1=512MB''"})
+    assert [(claim.device, claim.value, claim.margin) for claim in found] == [
+        (0, GIB, Margin.EXACT),
+        (1, 512 * MIB, Margin.EXACT),
+    ]
+    assert {claim.confidence for claim in found} == {Confidence.LIKELY}
+    environ = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G", "CUDA_MPS_PIPE_DIRECTORY": "/mps"}
+    assert one(environ).confidence is Confidence.CERTAIN
+
+
+def test_an_entry_of_mps_that_cannot_be_read_leaves_the_others() -> None:
+    found = read({"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G,nonsense,"})
+    assert [bool(claim.void) for claim in found] == [False, True]
+
+
+def test_hami_has_a_limit_for_one_device_before_that_for_all() -> None:
+    found = read({"CUDA_DEVICE_MEMORY_LIMIT_1": "1g", "CUDA_DEVICE_MEMORY_LIMIT": "2g"})
+    assert [(claim.device, claim.value, claim.rank) for claim in found] == [(None, 2 * GIB, -1), (1, GIB, 0)]
+    assert {(claim.channel, claim.scope, claim.margin) for claim in found} == {
+        ("CUDA_DEVICE_MEMORY_LIMIT", "container", Margin.EXACT)
+    }
+    assert [claim.text for claim in found] == ["CUDA_DEVICE_MEMORY_LIMIT=2g", "CUDA_DEVICE_MEMORY_LIMIT_1=1g"]
+
+
+def test_hami_is_certain_where_its_library_is_seen() -> None:
+    environ = {"CUDA_DEVICE_MEMORY_LIMIT_0": "1g"}
+    assert one(environ).confidence is Confidence.LIKELY
+    assert one({**environ, "LD_PRELOAD": "/usr/local/vgpu/libvgpu.so"}).confidence is Confidence.CERTAIN
+    assert "virtual memory" in one({**environ, "CUDA_OVERSUBSCRIBE": "true"}).text
+
+
+def test_shared_grants_name_who_shares_them() -> None:
+    assert one({"GENV_GPU_MEMORY": "4g", "GENV_ENVIRONMENT_ID": "12"}).scope == "genv 12"
+    assert one({"GPU_PORTION": "0.5"}).scope == "container"
+    assert one({"NVIDIA_GPU_MEMORY_LIMIT": "100"}).scope == "container"
+    assert one({"SLURM_SHARDS_ON_NODE": "2", "SLURM_JOB_ID": "3385"}).scope == "Slurm job 3385"
+
+
+def test_how_large_a_shard_is_cannot_be_told() -> None:
+    assert one({"SLURM_SHARDS_ON_NODE": "2"}).dynamic
+
+
+def test_margins_are_exact_where_something_enforces_or_counts_bytes() -> None:
+    assert one({"GENV_GPU_MEMORY": "4g"}).margin is Margin.EXACT
+    assert one({"GPU_PORTION": "0.5"}).margin is Margin.FRAMEWORK
+    assert one({"GPUWATCH_SHARE": "0.4"}).margin is Margin.FRAMEWORK
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(row.name for row in SIMPLE),
+        *("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE", "TF_FORCE_GPU_ALLOW_GROWTH"),
+        *("PYTORCH_ALLOC_CONF", "THEANO_FLAGS", "FLAGS_allocator_strategy", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
+        *("CUDA_DEVICE_MEMORY_LIMIT_0", "GPU_PORTION", "NVIDIA_GPU_MEMORY_REQUEST", "GENV_GPU_MEMORY"),
+        "SLURM_SHARDS_ON_NODE",
+    ],
+)
+def test_a_value_that_is_only_known_at_run_time_is_dynamic(name: str) -> None:
+    claim = one({name: None})
+    assert claim.dynamic
+    assert claim.value is None
+    assert not claim.void
+
+
+def test_a_claim_says_where_its_setting_stands() -> None:
+    line = 'os.environ["CUPY_GPU_MEMORY_LIMIT"] = "50%"'
+    setting = Setting(value="50%", where="train.py", line=7, text=line, confidence=Confidence.GUESS)
+    (claim,) = claims({"CUPY_GPU_MEMORY_LIMIT": setting})
+    assert (claim.where, claim.line, claim.text, claim.confidence) == ("train.py", 7, line, Confidence.GUESS)
+
+
+def test_a_guess_is_not_made_surer_by_what_is_likely() -> None:
+    for name, value in (("CUDA_DEVICE_MEMORY_LIMIT", "1g"), ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1G")):
+        (claim,) = claims({name: Setting(value=value, confidence=Confidence.GUESS)})
+        assert claim.confidence is Confidence.GUESS
+
+
+def test_foreign_text_is_cleaned_and_bounded() -> None:
+    claim = one({"CUPY_GPU_MEMORY_LIMIT": "\x1b[2J" + "9" * 500})
+    assert claim.text.isprintable()
+    assert len(claim.text) <= 80
+    assert claim.void.isprintable()
+    assert one({"GENV_GPU_MEMORY": "4g", "GENV_ENVIRONMENT_ID": "\x1b]0;x\x07"}).scope.isprintable()
+
+
+CHANNELS = [
+    *(row.name for row in SIMPLE),
+    *("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_ALLOCATOR"),
+    *("XLA_PYTHON_CLIENT_PREALLOCATE", "TF_FORCE_GPU_ALLOW_GROWTH", "TF_GPU_ALLOCATOR", "TF_FORCE_UNIFIED_MEMORY"),
+    *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "THEANO_FLAGS", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
+    *("CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_MEMORY_LIMIT_7", "CUDA_DEVICE_SM_LIMIT_1", "GENV_GPU_MEMORY"),
+    *("GENV_ENVIRONMENT_ID", "GPU_PORTION", "NVIDIA_GPU_MEMORY_REQUEST", "SLURM_SHARDS_ON_NODE", "SLURM_JOB_ID"),
+]
+VALUES = st.one_of(
+    st.none(),
+    st.text(max_size=60),
+    st.sampled_from(["0.5", "1g", "0=1G", "per_process_memory_fraction:0.1", "lib.cnmem=2", "true", "platform"]),
+)
+
+
+@given(st.dictionaries(st.sampled_from(CHANNELS), VALUES))
+def test_no_environment_is_too_odd(environ: dict[str, str | None]) -> None:
+    for claim in read(environ):
+        assert claim.framework in NAMES or not claim.framework
+        assert claim.value is None or claim.value >= 0
+        assert claim.text.isprintable()
+        assert claim.void.isprintable()
+        assert not (claim.dynamic and claim.value is not None)
+
+
+@pytest.mark.parametrize(
+    ("name", "filler", "value"),
+    [
+        ("THEANO_FLAGS", "floatX=float32,", "lib.cnmem=0.3"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:128,", "per_process_memory_fraction:0.3"),
+        ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", " ,", "0=1G"),
+    ],
+)
+def test_a_value_is_read_up_to_4096_characters(name: str, filler: str, value: str) -> None:
+    """An environment may be of a MiB, and splitting that takes up to 3 s."""
+    assert len(read({name: filler * 20 + value})) == 1
+    assert read({name: filler * 4096 + value}) == []

@@ -1,0 +1,259 @@
+"""Flags of servers and workers: on their own program's command line only, and as that program reads them."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatch.declared.claims import Claim
+from gpuwatch.declared.flags import FLAGS, claims
+from gpuwatch.declared.frameworks import NAMES
+from gpuwatch.declared.programs import PROGRAMS, started
+from gpuwatch.model import Basis, Confidence, Kind, Margin
+
+MIB = 1024**2
+GIB = 1024**3
+
+
+def read(line: str) -> list[Claim]:
+    """Give the claims of a command line as a shell splits it."""
+    return claims(shlex.split(line))
+
+
+# (command line, framework, kind, basis, value, device, text)
+SAID: list[tuple[str, str, Kind, Basis, float, int | None, str]] = [
+    (
+        "vllm serve m --gpu-memory-utilization 0.4",
+        *("vllm", Kind.CAP, Basis.TOTAL, 0.4, None, "--gpu-memory-utilization 0.4"),
+    ),
+    (
+        "/usr/bin/python3 /usr/local/bin/vllm serve m --gpu-memory-utilization=0.4",
+        *("vllm", Kind.CAP, Basis.TOTAL, 0.4, None, "--gpu-memory-utilization=0.4"),
+    ),
+    (
+        "python3.11 -u -m vllm.entrypoints.openai.api_server --model m --gpu_memory_utilization .4",
+        *("vllm", Kind.CAP, Basis.TOTAL, 0.4, None, "--gpu_memory_utilization .4"),
+    ),
+    (
+        "python /opt/vllm/entrypoints/openai/api_server.py --gpu-memory-utilization .4",
+        *("vllm", Kind.CAP, Basis.TOTAL, 0.4, None, "--gpu-memory-utilization .4"),
+    ),
+    (
+        "vllm serve m --gpu-memory-utilization 0.9 --port 1 --gpu_memory_utilization=0.4",
+        *("vllm", Kind.CAP, Basis.TOTAL, 0.4, None, "--gpu_memory_utilization=0.4"),
+    ),
+    (
+        "vllm serve m --kv-cache-memory-bytes 25.6g",
+        *("vllm", Kind.CACHE, Basis.BYTES, 25.6e9, None, "--kv-cache-memory-bytes 25.6g"),
+    ),
+    (
+        "python -m sglang.launch_server --model-path m --mem-fraction-static 0.8",
+        *("sglang", Kind.CACHE, Basis.FREE_AT_START, 0.8, None, "--mem-fraction-static 0.8"),
+    ),
+    (
+        "trtllm-serve m --kv_cache_free_gpu_memory_fraction 0.85",
+        *("tensorrt-llm", Kind.CACHE, Basis.FREE_AFTER_LOAD, 0.85, None, "--kv_cache_free_gpu_memory_fraction 0.85"),
+    ),
+    (
+        "trtllm-serve serve m --kv_cache_free_gpu_memory_fraction 0.85 --free_gpu_memory_fraction=0.5",
+        *("tensorrt-llm", Kind.CACHE, Basis.FREE_AFTER_LOAD, 0.5, None, "--free_gpu_memory_fraction=0.5"),
+    ),
+    (
+        "lmdeploy serve api_server m --cache-max-entry-count 0.2",
+        *("lmdeploy", Kind.CACHE, Basis.FREE_AFTER_LOAD, 0.2, None, "--cache-max-entry-count 0.2"),
+    ),
+    (
+        "text-generation-launcher --model-id m --cuda-memory-fraction 0.5",
+        *("tgi", Kind.CAP, Basis.TOTAL, 0.5, None, "--cuda-memory-fraction 0.5"),
+    ),
+    (
+        "tensorflow_model_server --per_process_gpu_memory_fraction=0.5",
+        *("tensorflow", Kind.CAP, Basis.TOTAL, 0.5, None, "--per_process_gpu_memory_fraction=0.5"),
+    ),
+    (
+        "tritonserver --backend-config=python,shm=1 --backend-config=tensorflow,gpu-memory-fraction=0.4",
+        *("triton", Kind.CAP, Basis.TOTAL, 0.4, None, "--backend-config=tensorflow,gpu-memory-fraction=0.4"),
+    ),
+    (
+        "tritonserver --cuda-memory-pool-byte-size 1:67108864",
+        *("triton", Kind.START, Basis.BYTES, 64 * MIB, 1, "--cuda-memory-pool-byte-size 1:67108864"),
+    ),
+    (
+        "tritonserver --model-load-gpu-limit 0:0.75",
+        *("triton", Kind.RESERVE, Basis.TOTAL, 0.25, 0, "--model-load-gpu-limit 0:0.75"),
+    ),
+    (
+        "dask cuda worker tcp://s:8786 --rmm-pool-size 0.5",
+        *("dask", Kind.START, Basis.TOTAL, 0.5, None, "--rmm-pool-size 0.5"),
+    ),
+    (
+        "/opt/bin/dask-cuda-worker --rmm-maximum-pool-size=1GB",
+        *("dask", Kind.CAP, Basis.BYTES, 1e9, None, "--rmm-maximum-pool-size=1GB"),
+    ),
+    (
+        "python -m dask_cuda.cli worker --device-memory-limit 0.8",
+        *("dask", Kind.CACHE, Basis.TOTAL, 0.8, None, "--device-memory-limit 0.8"),
+    ),
+    (
+        "llama-server -m m.gguf -ngl 99 --fit on --fit-target 2048",
+        *("llama.cpp", Kind.RESERVE, Basis.BYTES, 2 * GIB, None, "--fit-target 2048"),
+    ),
+    ("llama-cli -fitt 1024", "llama.cpp", Kind.RESERVE, Basis.BYTES, GIB, None, "-fitt 1024"),
+    ("genv-docker run --gpu-memory 4g image", "", Kind.GRANT, Basis.BYTES, 4e9, None, "--gpu-memory 4g"),
+]
+
+
+@pytest.mark.parametrize(("line", "framework", "kind", "basis", "value", "device", "text"), SAID)
+def test_a_flag_says_what_its_program_takes_it_for(
+    line: str, framework: str, kind: Kind, basis: Basis, value: float, device: int | None, text: str
+) -> None:
+    (claim,) = read(line)
+    assert (claim.framework, claim.kind, claim.basis, claim.device) == (framework, kind, basis, device)
+    assert claim.value == pytest.approx(value)
+    assert (claim.text, claim.where, claim.void) == (text, "command line", "")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "vllm serve m",
+        "vllm serve m --gpu-memory 0.4",
+        "vllm serve m -- --gpu-memory-utilization 0.4",
+        "python train.py --gpu-memory-utilization 0.4",
+        "python -c 'vllm' --gpu-memory-utilization 0.4",
+        "python -m mypkg.vllm --gpu-memory-utilization 0.4",
+        "python",
+        "python -m",
+        "python -W ignore",
+        "grep --mem-fraction-static 0.8",
+        "python -m sglang.launch_server --mem_fraction_static 0.8",
+        "sglang serve --gpu-memory-utilization 0.4",
+        "text-generation-launcher --cuda_memory_fraction 0.5",
+        "tensorflow_model_server --per_process_gpu_memory_fraction=0",
+        "tritonserver --backend-config=tensorflow,gpu-memory-fraction=0.0",
+        "tritonserver --backend-config=onnxruntime,gpu-memory-fraction=0.4",
+        "llama-server -ngl 99",
+        "lmdeploy serve api_server m --cache-max-entry-count 1000",
+        "dask worker --device-memory-limit 0.8",
+    ],
+)
+def test_what_declares_nothing_claims_nothing(line: str) -> None:
+    assert read(line) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("vllm serve m --gpu-memory-utilization 1.4", "1.4 is not above 0 and up to 1"),
+        ("vllm serve m --gpu-memory-utilization much", "much is no number"),
+        ("vllm serve m --gpu-memory-utilization", "it was given no value"),
+        ("vllm serve m --gpu-memory-utilization=", "nothing is no number"),
+        ("vllm serve m --gpu-memory-utilization 0.4 --gpu-memory-utilization 4", "4 is not above 0 and up to 1"),
+        ("tensorflow_model_server --per_process_gpu_memory_fraction 0.5", "it was given no value"),
+        ("tritonserver --model-load-gpu-limit 0.8", "0.8 is not like 0:{number}"),
+        ("python -m sglang.launch_server --mem-fraction-static 80", "80 is outside 0 to 1"),
+    ],
+)
+def test_a_value_that_is_none_has_no_effect(line: str, why: str) -> None:
+    (claim,) = read(line)
+    assert claim.void == why
+    assert claim.value is None
+
+
+def test_the_budget_of_vllm_is_ignored_beside_the_size_of_its_cache() -> None:
+    cache = "--kv-cache-memory-bytes"
+    budget, given_cache = read(f"vllm serve m --gpu-memory-utilization 0.4 {cache} 8G")
+    assert budget.void == f"vLLM ignores it beside {cache}"
+    assert (given_cache.kind, given_cache.value, given_cache.void) == (Kind.CACHE, 8 * GIB, "")
+    budget, _ = read(f"vllm serve m --gpu-memory-utilization 0.4 {cache} lots")
+    assert not budget.void
+
+
+def test_the_margin_of_vllm_is_that_of_a_budget() -> None:
+    assert read("vllm serve m --gpu-memory-utilization 0.4")[0].margin is Margin.BUDGET
+    assert read("text-generation-launcher --cuda-memory-fraction 0.5")[0].margin is Margin.FRAMEWORK
+
+
+def test_tritons_fraction_binds_one_of_its_backends_and_is_a_guess() -> None:
+    (claim,) = read("tritonserver --backend-config tensorflow,gpu-memory-fraction=0.4")
+    assert claim.confidence is Confidence.GUESS
+
+
+def test_a_flag_for_each_device_counts_once_for_each() -> None:
+    pool = "--cuda-memory-pool-byte-size"
+    found = read(f"tritonserver {pool}=0:1024 {pool}=1:2048 {pool}=0:4096")
+    assert [(claim.device, claim.value) for claim in found] == [(1, 2048), (0, 4096)]
+
+
+def test_a_list_of_margins_is_one_for_each_device() -> None:
+    found = read("llama-server --fit-target 1024,2048")
+    assert [(claim.device, claim.value) for claim in found] == [(0, GIB), (1, 2 * GIB)]
+
+
+def test_flags_keep_the_order_of_the_command_line_and_where_it_is() -> None:
+    argv = shlex.split("dask-cuda-worker --rmm-maximum-pool-size 8GB --rmm-pool-size 4GB")
+    found = claims(argv, "command line of parent 812")
+    assert [claim.channel for claim in found] == ["--rmm-maximum-pool-size", "--rmm-pool-size"]
+    assert {claim.where for claim in found} == {"command line of parent 812"}
+
+
+@pytest.mark.parametrize(
+    ("line", "framework"),
+    [
+        ("VLLM::EngineCore", "vllm"),
+        ("VLLM::Worker_TP0", "vllm"),
+        ("sglang::scheduler_TP0", "sglang"),
+        ("ollama runner --model /m --port 1", "ollama"),
+        ("/usr/local/bin/ollama serve", "ollama"),
+        ("python3 -Xdev -W ignore -OO -m vllm.entrypoints.api_server", "vllm"),
+        ("pypy3 -um lmdeploy serve", "lmdeploy"),
+        ("python3.12 /opt/conda/bin/text-generation-server serve m", "tgi"),
+        ("python /srv/lmdeploy/serve/openai/api_server.py m", "lmdeploy"),
+        ("python launch_server.py", "sglang"),
+        ("python api_server.py", "vllm"),
+        ("python train.py", None),
+        ("pythonista -m vllm", None),
+        ("./api_server", None),
+        ("python -uc 'import vllm' vllm", None),
+        ("python - vllm", None),
+        ("dask cuda config", None),
+    ],
+)
+def test_a_program_is_known_by_its_name_module_or_title(line: str, framework: str | None) -> None:
+    found = started(shlex.split(line))
+    assert (found.program.framework if found else None) == framework
+
+
+def test_every_flag_belongs_to_a_program_and_every_framework_has_a_name() -> None:
+    assert {flag.program for flag in FLAGS} <= {program.framework for program in PROGRAMS}
+    for flag in FLAGS:
+        owner = flag.program if flag.framework is None else flag.framework
+        assert not owner or owner in NAMES
+    assert {program.framework for program in PROGRAMS} - {""} <= set(NAMES)
+
+
+WORDS = st.one_of(
+    st.text(max_size=20),
+    st.sampled_from([flag.name for flag in FLAGS]),
+    st.sampled_from([f"{flag.name}=0.5" for flag in FLAGS]),
+    st.sampled_from(["0.5", "1:2", "-m", "--", "tensorflow,gpu-memory-fraction=1"]),
+)
+STARTS = st.sampled_from(["python", "vllm", "tritonserver", "dask-cuda-worker", "llama-server", "VLLM::", ""])
+
+
+@given(STARTS, st.lists(WORDS, max_size=8))
+def test_no_command_line_is_too_odd(first: str, rest: list[str]) -> None:
+    for claim in claims([first, *rest]):
+        assert claim.text.isprintable()
+        assert len(claim.text) <= 80
+        assert (claim.value is None) == bool(claim.void)
+
+
+@given(st.floats(0.01, 1).map(lambda value: round(value, 4)), st.sampled_from(["{f} {v}", "{f}={v}"]))
+def test_a_fraction_written_out_is_read_as_it_was(value: float, form: str) -> None:
+    (claim,) = read("vllm serve m " + form.format(f="--gpu-memory-utilization", v=value))
+    assert claim.value == value
