@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from gpuwatch.model import Declaration, Declared, Gpu, Knowledge, Limit, Process, Snapshot, known
+from gpuwatch.units import MIB
 
 
 class Standing(NamedTuple):
@@ -33,8 +34,8 @@ class Promised(NamedTuple):
     """Sum of the limits, each scope once."""
     held: int
     """Sum of all holdings that are known."""
-    usable: int | None
-    """What the GPU can give: total less reserved."""
+    total: int | None
+    """All of the GPU's memory: what fractions are counted of."""
     limits: int
     """How many there are."""
     unread: int
@@ -44,8 +45,8 @@ class Promised(NamedTuple):
 
     @property
     def overcommitted(self) -> bool:
-        """Whether more is declared than the GPU has."""
-        return self.usable is not None and self.declared > self.usable
+        """Whether more is declared than the GPU has; two halves are not, however they were rounded."""
+        return self.total is not None and self.declared > self.total + MIB
 
 
 def limits_on(declared: Declared | None, gpu: str) -> tuple[Limit, ...]:
@@ -79,48 +80,49 @@ def standings(snapshot: Snapshot) -> list[Standing]:
 
 
 def _standings(gpu: Gpu, people: Mapping[int, Process]) -> Iterable[Standing]:
+    sizes: dict[int, int] = {}
+    partial: set[int] = set()
+    for one in gpu.holdings:
+        sizes[one.pid] = sizes.get(one.pid, 0) + (int(one.memory) if known(one.memory) else 0)
+        if not known(one.memory):
+            partial.add(one.pid)
     groups: defaultdict[tuple[str, int], list[tuple[Limit, Declared, int]]] = defaultdict(list)
-    for pid in dict.fromkeys(one.pid for one in gpu.holdings):
+    for pid in sizes:
         declared = people[pid].declared if pid in people else None
-        if declared is None:
-            continue
-        for limit in limits_on(declared, gpu.uuid):
-            groups[limit.scope, 0 if limit.scope else pid].append((limit, declared, pid))
+        for limit in declared.limits if declared else ():
+            if declared and limit.gpu == gpu.uuid:
+                groups[limit.scope, 0 if limit.scope else pid].append((limit, declared, pid))
     for (scope, _), members in groups.items():
         limit, declared, _ = min(members, key=lambda member: member[0].bytes)
-        pids = {pid for _, _, pid in members}
-        sizes: defaultdict[int, int] = defaultdict(int)
-        complete = True
-        for one in gpu.holdings:
-            if one.pid in pids and known(one.memory):
-                sizes[one.pid] += int(one.memory)
-            elif one.pid in pids:
-                complete = False
+        pids = sorted((pid for _, _, pid in members), key=lambda pid: (-sizes[pid], pid))
         yield Standing(
             gpu=gpu.uuid,
             scope=scope,
             limit=limit,
             declaration=declared.declarations[limit.declaration],
-            held=sum(sizes.values()),
-            complete=complete,
-            pids=tuple(sorted(pids, key=lambda pid: (-sizes[pid], pid))),
+            held=sum(sizes[pid] for pid in pids),
+            complete=partial.isdisjoint(pids),
+            pids=tuple(pids),
         )
 
 
-def promised(gpu: Gpu, people: Mapping[int, Process]) -> Promised:
-    """Add up what is declared on a GPU; `people` are the snapshot's processes by PID.
+def counted(found: Iterable[Standing]) -> list[Standing]:
+    """Give the limits of a GPU that add up: of a process that is also under a shared one, the shared one alone."""
+    found = list(found)
+    shared = {pid for one in found if one.scope for pid in one.pids}
+    return [one for one in found if one.scope or one.pids[0] not in shared]
 
-    A process that is under a limit of its own and under a shared one counts once, in the shared one.
-    """
-    shared = {pid for one in _standings(gpu, people) if one.scope for pid in one.pids}
-    found = [one for one in _standings(gpu, people) if one.scope or one.pids[0] not in shared]
+
+def promised(gpu: Gpu, people: Mapping[int, Process]) -> Promised:
+    """Add up what is declared on a GPU; `people` are the snapshot's processes by PID."""
+    found = counted(_standings(gpu, people))
     under = {pid for one in found for pid in one.pids}
     others = [people.get(pid) for pid in {one.pid for one in gpu.holdings} - under]
     read = [other for other in others if other is not None and readable(other.declared)]
     return Promised(
         declared=sum(one.limit.bytes for one in found),
         held=sum(int(one.memory) for one in gpu.holdings if known(one.memory)),
-        usable=usable(gpu),
+        total=int(gpu.memory.total) if known(gpu.memory.total) else None,
         limits=len(found),
         unread=len(others) - len(read),
         undeclared=len(read),

@@ -9,48 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.alerts import Alert, Severity
-from gpuwatch.alerts.engine import FORGOTTEN, Changes, Engine
+from gpuwatch.alerts.engine import FORGOTTEN, Changes
 from gpuwatch.alerts.rules import HEALTH, MEMORY, STALE, Limits
-from gpuwatch.history import History
-from gpuwatch.model import Gpu, Health, Memory, SourceState
-from tests.builders import EPOCH, GIB, USABLE_GIB, at, filled, gpu, snapshot
-
-LIMITS = Limits()
-
-
-class Bench:
-    """An engine with its history; the reader's clock is at 5000 when the sampler's is at 1000."""
-
-    def __init__(self, limits: Limits = LIMITS) -> None:
-        self.history = History()
-        self.engine = Engine(limits)
-        self.moment = -1.0
-        self.last = Changes()
-
-    def feed(self, *gpus: Gpu, seconds: float = 1.0, fresh: bool = True, **changes: Any) -> Changes:
-        """Give a snapshot `seconds` after the last; GPUs in trouble keep their stamp, and all do where not `fresh`."""
-        self.moment += seconds
-        base = snapshot(gpus)
-        if fresh:
-            moved = at(base, self.moment).gpus
-            gpus = tuple(new if new.health is Health.OK else old for new, old in zip(moved, gpus, strict=True))
-        shown = at(base, self.moment, gpus=gpus, **changes)
-        now = 5000.0 + self.moment
-        self.last = self.engine.update(shown, self.history.add(shown, now), now, EPOCH + self.moment)
-        return self.last
-
-    def feed_free(self, *percents: float) -> list[tuple[str, ...]]:
-        """Give one GPU's free percent at each second; returns what changed at each."""
-        return [words(self.feed(filled(percent))) for percent in percents]
-
-    def severities(self) -> list[Severity]:
-        return [alert.severity for alert in self.last.active]
-
-
-def words(changes: Changes) -> tuple[str, ...]:
-    raised = tuple(f"+{alert.severity.name.lower()}" for alert in changes.raised)
-    return raised + tuple("cleared" for _ in changes.cleared)
-
+from gpuwatch.model import Health, Memory, SourceState
+from tests.alerting import Bench, words
+from tests.builders import EPOCH, GIB, USABLE_GIB, filled, gpu
 
 # Engine: memory over time
 

@@ -19,11 +19,14 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """One condition that holds now."""
 
     rule: str
-    """`memory near limit`, `gpu health` or `data stale`."""
+    """`memory near limit`, `gpu health`, `data stale`; of declared shares `overshoot`, `over-committed`,
+    `past start size`, `devices disagree`, `stray contexts`, `misspelt variable`."""
     gpu: str = ""
     """Key of the GPU it is about; empty for the whole machine."""
     index: int | None = None
     """That GPU's index, for display."""
+    subject: str = ""
+    """What tells alerts of one rule on one GPU apart: the process or scope it is about; empty for the GPU itself."""
     severity: Severity
     title: str
     """A few words for a narrow line: `GPU 1 full: 0.1 GiB of 79.0 free`."""
@@ -34,6 +37,6 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     raised_monotonic: float
     """The same on the reader's monotonic clock, for durations."""
     worst: float | None = None
-    """The worst value seen since, in the rule's unit (memory: bytes free)."""
+    """The worst value seen since, in the rule's unit (memory: bytes free; overshoot: bytes held)."""
     pids: tuple[int, ...] = ()
     """Processes it names, the largest first."""

@@ -7,7 +7,7 @@ it reports, fine or not, for an alert is only cleared by an observation that say
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -21,14 +21,42 @@ MEMORY: Final = "memory near limit"
 HEALTH: Final = "gpu health"
 STALE: Final = "data stale"
 
-_FULL: Final = 1.0
-"""Percent free below which a GPU is called full."""
-_NAMED: Final = 3
-"""Holders named in the evidence."""
-_GROWN: Final = 64 * 1024**2
+NAMED: Final = 3
+"""Holders, or processes, named in the evidence."""
+GROWN: Final = 64 * units.MIB
 """Bytes in a minute below which nobody is said to have grown: about what a new stream or a cuBLAS workspace takes."""
 
+_FULL: Final = 1.0
+"""Percent free below which a GPU is called full."""
 _CRITICAL_HEALTH: Final = frozenset({Health.LOST, Health.SILENT, Health.QUARANTINED, Health.RESET, Health.MISSING})
+
+
+class Allowances(msgspec.Struct, frozen=True, kw_only=True):
+    """How far, in bytes, and how long a holding may exceed its limit before that is an overshoot.
+
+    What comes on top of an allocator's limit is nearly constant, and no share of it: TensorFlow Serving held 234 MiB
+    over at half a T4 and at a quarter (tensorflow/serving#1668), PyTorch 1.8 with CUDA 10.1 held 1014 MiB over at 5.4
+    GiB (pytorch/pytorch#58466).
+    """
+
+    framework: int = 600 * units.MIB
+    """Over what a framework's allocator may take: the CUDA context and the handles of libraries."""
+    eager: int = 1100 * units.MIB
+    """The same where all kernels are loaded at once."""
+    budget: int = units.GIB
+    """Over the budget of a server, or `budget_percent` of the GPU if that is more."""
+    budget_percent: float = 2.0
+    exact: int = 64 * units.MIB
+    """Over what is enforced, or agreed in bytes."""
+    collective: int = 512 * units.MIB
+    """More for a process that exchanges data between GPUs; not over what is exact."""
+    second_step: int = units.GIB
+    """How far beyond the allowance it is critical; or `second_step_percent` of the limit if that is more."""
+    second_step_percent: float = 10.0
+    clear_margin: int = 128 * units.MIB
+    """How far below limit and allowance an alert is cleared, though never below the limit itself."""
+    after: float = 10.0
+    """Seconds that the samples which raise it must span."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,27 +73,41 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Age of the newest data, in intervals, at which it is stale."""
     starting_grace: float = 10.0
     """Seconds that a source may take to start."""
+    allowances: Allowances = Allowances()
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rule says of one GPU, or of the whole stream, at one moment."""
+    """What a rule says of one GPU, of some of its processes, or of the whole stream, at one moment."""
 
     rule: str
     gpu: str = ""
     """Key of the GPU; empty for the whole stream."""
     index: int | None = None
+    subject: str = ""
+    """What tells it from all else that the rule says, where the GPU does not: the process or scope it is about.
+
+    One with a subject is over once its GPU answers and the rule no longer speaks of it.
+    """
+    rests_on: tuple[tuple[int, int], ...] = ()
+    """(pid, start) of the processes whose declarations it rests on: while they cannot be read, it is not over."""
     level: Severity | None = None
     """What it is worth by the limits that raise; None is fine."""
     keeps: Severity | None = None
     """The most that an alert already raised keeps, by the limits that clear."""
+    partial: bool = False
+    """The level is the least that it is worth, for something could not be read: it may raise, and never clears."""
     raise_after: int = 1
     """Samples in a row that it takes to raise it."""
+    raise_for: float = 0.0
+    """Seconds that these samples must span, too."""
     clear_after: int = 1
     """Samples in a row that it takes to step down or clear."""
     stamp: float | None = None
     """What tells one sample from the same one given again; None where each observation counts."""
     title: str
     evidence: str = ""
+    detail: str = ""
+    """What follows the evidence and the worst `value`, which then must be bytes; empty where that is not to be told."""
     value: float | None = None
     least_is_worst: bool = False
     """Whether the smallest `value` is the worst."""
@@ -88,13 +130,6 @@ class Holder(NamedTuple):
     """What one of their processes holds is not known, and not in `memory`."""
 
 
-def observe(snapshot: Snapshot, history: HistoryView, limits: Limits) -> Iterator[Observation]:
-    """Apply every rule to a snapshot."""
-    yield from data_stale(snapshot, history, limits)
-    yield from gpu_health(snapshot, history, limits)
-    yield from memory_near_limit(snapshot, history, limits)
-
-
 def memory_near_limit(snapshot: Snapshot, history: HistoryView, limits: Limits) -> Iterator[Observation]:
     """Judge how much memory each GPU has left for programs.
 
@@ -102,7 +137,7 @@ def memory_near_limit(snapshot: Snapshot, history: HistoryView, limits: Limits) 
     """
     people: dict[int, Process] | None = None
     for gpu in snapshot.gpus:
-        room = _room(gpu.memory)
+        room = room_of(gpu.memory)
         if room is None or gpu.health is not Health.OK:
             continue
         free, usable = room
@@ -169,25 +204,25 @@ def data_stale(snapshot: Snapshot, history: HistoryView, limits: Limits) -> Iter
     yield Observation(rule=STALE, level=level, keeps=level, title=title, evidence=snapshot.words, value=age)
 
 
-def holders(gpu: Gpu, people: dict[int, Process], history: HistoryView) -> list[Holder]:
+def holders(gpu: Gpu, people: Mapping[int, Process], history: HistoryView) -> list[Holder]:
     """Give who holds a GPU's memory, the most first: users, nameless processes, and what nobody is listed for."""
     memory: defaultdict[str, int] = defaultdict(int)
     growth: defaultdict[str, int] = defaultdict(int)
     partial: set[str] = set()
     for one in gpu.holdings:
-        name = _holder_name(one.pid, people.get(one.pid))
+        name = holder_name(one.pid, people.get(one.pid))
         if known(one.memory):
             memory[name] += int(one.memory)
             growth[name] += history.growth(gpu.key, one.pid, one.start) or 0
         else:
             partial.add(name)
     found = [Holder(name, size, growth[name], name in partial) for name, size in memory.items() if size]
-    if known(gpu.unattributed) and gpu.unattributed >= _GROWN:
+    if known(gpu.unattributed) and gpu.unattributed >= GROWN:
         found.append(Holder("unattributed", int(gpu.unattributed), 0))
     return sorted(found, key=lambda holder: -holder.memory)
 
 
-def _room(memory: Memory) -> tuple[float, float] | None:
+def room_of(memory: Memory) -> tuple[float, float] | None:
     """Give (bytes free, bytes that programs can have), or None where it cannot be judged."""
     free, total, reserved = number(memory.free), number(memory.total), number(memory.reserved)
     if free is None or total is None:
@@ -214,21 +249,22 @@ def _memory_title(index: int, free: float, usable: float, percent: float, level:
     return f"GPU {index}{word}: {units.gib(free)} GiB of {units.gib(usable)} free"
 
 
-def _memory_evidence(gpu: Gpu, people: dict[int, Process], history: HistoryView) -> str:
+def _memory_evidence(gpu: Gpu, people: Mapping[int, Process], history: HistoryView) -> str:
     found = holders(gpu, people, history)
     parts: list[str] = []
-    for one in found[:_NAMED]:
+    for one in found[:NAMED]:
         size = f"at least {units.gib(one.memory)}" if one.partial else units.gib(one.memory)
         parts.append(f"{one.name} {size}" if parts else f"{one.name} holds {size} GiB")
     grower = max(found, key=lambda holder: holder.growth, default=None)
-    if grower is not None and grower.growth >= _GROWN:
+    if grower is not None and grower.growth >= GROWN:
         parts.append(f"{grower.name} grew {units.gib(grower.growth)} GiB in the last minute")
     if gpu.memory.unified:
         parts.append("memory is shared with the whole machine")
     return " · ".join(parts)
 
 
-def _holder_name(pid: int, process: Process | None) -> str:
+def holder_name(pid: int, process: Process | None) -> str:
+    """Name who holds: the user, or the process where its owner is not visible."""
     if process is None:
         return f"pid {pid}"
     if process.user:
