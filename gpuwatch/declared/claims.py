@@ -21,6 +21,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     """The line of source; empty where `NAME=value` says it all."""
     confidence: Confidence = Confidence.CERTAIN
+    default: bool = False
+    """A script sets it only if it is not set yet: what the environment says comes first."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):

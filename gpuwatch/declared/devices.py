@@ -16,7 +16,7 @@ import msgspec
 from gpuwatch.declared import visible as parser
 from gpuwatch.declared.claims import Selection, Setting
 from gpuwatch.declared.facts import Card, Facts, Slice, Unread
-from gpuwatch.model import Hint, Order, Visible
+from gpuwatch.model import Confidence, Hint, Order, Visible
 from gpuwatch.text import clean
 
 CVD = "CUDA_VISIBLE_DEVICES"
@@ -66,6 +66,12 @@ class _Base(NamedTuple):
     """How sure it is that they are these."""
 
 
+_UNSURE = {
+    Confidence.STALE: "the file was edited after the process started",
+    Confidence.GUESS: "it is set after the first use of CUDA, which is too late",
+}
+"""Why a setting may not be in effect."""
+
 # ---------------------------------------------------------------------------------------------------------------
 # The set
 
@@ -100,7 +106,14 @@ def device_set(
     if setting:
         within = value and not _is_uuid(value) and len(base.cards) < len(cards)
         note = "; ".join(filter(None, (seen.note, f"counted within {base.text}" if within else "")))
-        seen = msgspec.structs.replace(seen, text=_text(CVD, setting), where=_where(setting), note=note)
+        unsure = _UNSURE.get(setting.confidence, "")
+        seen = msgspec.structs.replace(
+            seen,
+            order=Order.HEURISTIC if unsure else seen.order,
+            text=_text(CVD, setting),
+            where=_where(setting),
+            note="; ".join(filter(None, (note, unsure))),
+        )
     else:
         seen = msgspec.structs.replace(seen, text=base.text, where=base.where)
     return DeviceSet(_selected(seen, selections, frameworks), hints, seen)

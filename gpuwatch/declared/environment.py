@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from gpuwatch.declared.claims import Setting
 from gpuwatch.declared.facts import Facts, Script, Unread
 from gpuwatch.model import Confidence
+
+_UNSURE = (Confidence.STALE, Confidence.GUESS)
+"""Of a script that was edited, or a line that came too late: it does not take the place of what is known."""
 
 _WHY = {
     Unread.DENIED: "its environment is not ours to read",
@@ -52,7 +57,10 @@ def of(facts: Facts) -> Environment:
     for name, setting in _of_children(facts):
         settings.setdefault(name, setting)
     for name, setting in of_script(facts.script):
-        settings[name] = setting
+        if setting.default or setting.confidence in _UNSURE:
+            settings.setdefault(name, setting)
+        else:
+            settings[name] = setting
     return Environment(settings, read, words)
 
 
@@ -72,11 +80,7 @@ def of_script(script: Script | None) -> Iterable[tuple[str, Setting]]:
     if script is None or isinstance(script.scan, Unread):
         return
     for name, setting in script.scan.settings:
-        sure = surely(setting.confidence, script)
-        yield (
-            name,
-            Setting(value=setting.value, where=script.path, line=setting.line, text=setting.text, confidence=sure),
-        )
+        yield name, replace(setting, where=script.path, confidence=surely(setting.confidence, script))
 
 
 _WEAKEST = (Confidence.CERTAIN, Confidence.LIKELY, Confidence.STALE, Confidence.GUESS)

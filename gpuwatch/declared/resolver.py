@@ -1,13 +1,307 @@
-"""From the facts of one process to what it declared: who says what, what of it holds, and on which GPU."""
+"""From the facts of one process to what it declared: who says what, what of it holds, and on which GPU.
+
+The framework comes first: a variable for JAX binds no PyTorch job. Within one framework the claim of the highest rank
+counts, across frameworks and layers the least; what is no limit (start sizes, caches, reserves, growth, defaults) is a
+label and never in `limits`. What is shared (a container, an agreement) stands beside what binds the process alone: the
+two are never compared.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from gpuwatch.declared.facts import Card, Facts
-from gpuwatch.model import Declared
+import msgspec
+
+from gpuwatch.declared import agreed, devices, env, environment, flags, frameworks, names, rc
+from gpuwatch.declared.claims import Claim, Selection
+from gpuwatch.declared.environment import Environment, weakest
+from gpuwatch.declared.facts import Card, Facts, Script, Unread
+from gpuwatch.model import (
+    LIMITS,
+    Basis,
+    Confidence,
+    Declaration,
+    Declared,
+    Hint,
+    Kind,
+    Knowledge,
+    Limit,
+    Margin,
+    Visible,
+)
+
+_STRONGEST = (Kind.HARD, Kind.CAP, Kind.GRANT)
+"""Which of two equal limits is named."""
+
+_LABELS = {
+    Kind.START: "a start size is no limit: more may be taken",
+    Kind.CACHE: "a share of what is free is no limit",
+    Kind.RESERVE: "says what is left free, not what is taken",
+    Kind.GROWTH: "memory is taken as it is needed; no limit",
+    Kind.COMPUTE: "a share of the SMs says nothing of memory",
+    Kind.DEFAULT: "a default is not a declaration",
+}
+
+
+@dataclass(slots=True)
+class _Weighed:
+    """One claim, and what has become of it."""
+
+    claim: Claim
+    place: int
+    why: str = ""
+    """Why it is not in effect, or is no limit."""
+    applies: bool = True
+    limits: dict[str, int] = field(default_factory=dict)
+    holds: bool = False
+    """It is the limit on one of its GPUs."""
 
 
 def resolve(facts: Facts, cards: Sequence[Card]) -> Declared:
-    """Weigh all that one process said, on the GPUs of its machine. Never raises."""
-    raise NotImplementedError((facts, cards))
+    """Weigh all that one process said, on the GPUs of its machine. Never raises for what a process wrote."""
+    around = environment.of(facts)
+    found = frameworks.identify(facts)
+    selected = devices.device_set(around.settings, _selections(facts), found, facts, cards)
+    claims = list(_sum(_claims(facts, cards, around)))
+    claims += frameworks.defaults(found or ())
+    margin = Margin.EAGER if frameworks.eager(facts) else Margin.FRAMEWORK
+    weighed = [_Weighed(_complete(claim, facts, margin), place) for place, claim in enumerate(claims)]
+    _judge(weighed, found)
+    for one in weighed:
+        if one.applies and one.claim.kind in LIMITS:
+            # TensorFlow's list of physical devices has what the script hides from it later.
+            physical = one.claim.framework == "tensorflow" and isinstance(one.claim.device, int)
+            one.limits = _limits(one.claim, selected.unselected if physical else selected.visible, cards)
+    limits = _hold(weighed)
+    _label(weighed)
+    ordered = sorted(weighed, key=lambda one: (not one.holds, not one.applies, one.claim.kind is Kind.DEFAULT))
+    place = {id(one): number for number, one in enumerate(ordered)}
+    knowledge, words = _known(facts, around)
+    return Declared(
+        knowledge=knowledge,
+        words=words,
+        frameworks=tuple(frameworks.NAMES[name] for name in found or ()),
+        visible=selected.visible,
+        declarations=tuple(_declaration(one) for one in ordered),
+        limits=tuple(msgspec.structs.replace(limit, declaration=place[id(one)]) for limit, one in limits),
+        collective=frameworks.collective(facts),
+        hints=(*selected.hints, *_hints(facts, around, weighed)),
+    )
+
+
+def _claims(facts: Facts, cards: Sequence[Card], around: Environment) -> Iterable[Claim]:
+    """Give all claims, what is closer to the process later: of equal ones the last counts."""
+    for file in facts.rc:
+        yield from rc.theanorc(file.text, file.path)
+    for kin in reversed(facts.ancestors):
+        yield from flags.claims(kin.argv, f"command line of parent {kin.pid}")
+    yield from env.claims(around.settings)
+    yield from flags.claims(facts.argv)
+    script = facts.script
+    if script is not None and not isinstance(script.scan, Unread):
+        for claim in script.scan.claims:
+            sure = environment.surely(claim.confidence, script)
+            yield msgspec.structs.replace(claim, where=script.path, confidence=sure)
+    yield from agreed.claims(facts, cards)
+
+
+def _selections(facts: Facts) -> Sequence[Selection]:
+    script = facts.script
+    if script is None or isinstance(script.scan, Unread):
+        return ()
+    return [msgspec.structs.replace(one, where=script.path) for one in script.scan.selections]
+
+
+def _sum(claims: Iterable[Claim]) -> Iterable[Claim]:
+    """Put the parts of one sum together: the memory limits of the logical devices of one GPU."""
+    parts: defaultdict[tuple[str, str], list[Claim]] = defaultdict(list)
+    for claim in claims:
+        if claim.adds:
+            parts[claim.where, claim.adds].append(claim)
+        else:
+            yield claim
+    for several in parts.values():
+        values = [claim.value for claim in several if claim.value is not None]
+        known = len(values) == len(several)
+        texts = dict.fromkeys(claim.text for claim in several)
+        yield msgspec.structs.replace(
+            several[0],
+            value=sum(values) if known else None,
+            dynamic=not known,
+            text=several[0].text if len(texts) == 1 else " + ".join(texts),
+            confidence=weakest(*(claim.confidence for claim in several)),
+        )
+
+
+def _complete(claim: Claim, facts: Facts, margin: Margin) -> Claim:
+    """Fill in what a claim leaves to the process: which container, and how its CUDA loads kernels."""
+    changes: dict[str, str | Margin] = {}
+    if claim.scope == "container":
+        changes["scope"] = f"container {devices.container(facts.cgroup)[:12]}".strip()
+    if claim.margin is Margin.FRAMEWORK:
+        changes["margin"] = margin
+    return msgspec.structs.replace(claim, **changes)
+
+
+def _judge(weighed: Iterable[_Weighed], found: Mapping[str, Confidence] | None) -> None:
+    """Set aside what has no effect on this process."""
+    weighed = list(weighed)
+    for one in weighed:
+        framework = one.claim.framework
+        if framework and found is not None and framework not in found:
+            one.applies, one.why = False, f"it does not use {frameworks.NAMES[framework]}"
+        elif one.claim.void:
+            one.applies, one.why = False, one.claim.void
+        elif framework:
+            sure = Confidence.LIKELY if found is None else found[framework]
+            one.claim = msgspec.structs.replace(one.claim, confidence=weakest(one.claim.confidence, sure))
+    reserved = {one.claim.framework for one in weighed if one.applies and one.claim.kind is Kind.RESERVE}
+    for one in weighed:
+        claim = one.claim
+        # gpu_device.cc, SingleVirtualDeviceMemoryLimit: the reserve is applied in the place of the fraction.
+        replaced = claim.framework == "tensorflow" and claim.kind is Kind.CAP and claim.basis is Basis.TOTAL
+        if one.applies and replaced and "tensorflow" in reserved:
+            one.applies, one.why = False, "TF_DEVICE_MIN_SYS_MEMORY_IN_MB takes its place"
+
+
+def _limits(claim: Claim, visible: Visible | None, cards: Sequence[Card]) -> dict[str, int]:
+    """Give a claim's bytes on each GPU that it concerns; several MIG instances of one GPU add up."""
+    if claim.value is None:
+        return {}
+    limits: defaultdict[str, int] = defaultdict(int)
+    for target in devices.targets(claim.device, visible, cards):
+        if claim.basis is Basis.BYTES:
+            limits[target.gpu] += round(claim.value)
+        elif claim.basis is Basis.TOTAL and target.total is not None:
+            limits[target.gpu] += round(claim.value * target.total)
+    return dict(limits)
+
+
+def _hold(weighed: Sequence[_Weighed]) -> list[tuple[Limit, _Weighed]]:
+    """Decide which claim holds on each GPU: by rank within a framework, then the least of all, scope by scope."""
+    best: dict[tuple[str, str, str], _Weighed] = {}
+    for one in weighed:
+        for gpu in one.limits:
+            key = (one.claim.scope, gpu, _rivals(one.claim))
+            other = best.get(key)
+            if other is None or one.claim.rank >= other.claim.rank:
+                best[key] = one
+    least: dict[tuple[str, str], _Weighed] = {}
+    for (scope, gpu, _), one in best.items():
+        other = least.get((scope, gpu))
+        if other is None or _order(one, gpu) < _order(other, gpu):
+            least[scope, gpu] = one
+    for one in least.values():
+        one.holds = True
+    for one in weighed:
+        if one.limits and not one.holds:
+            one.why = _beaten(one, best, least)
+    held = sorted(least.items(), key=lambda item: item[0][0])
+    return [
+        (Limit(gpu=gpu, bytes=one.limits[gpu], declaration=one.place, scope=scope, margin=one.claim.margin), one)
+        for (scope, gpu), one in held
+    ]
+
+
+def _rivals(claim: Claim) -> str:
+    """Name those of which only one can be in effect: all of a framework's; of layers, each channel's own."""
+    return claim.framework or claim.channel
+
+
+def _order(one: _Weighed, gpu: str) -> tuple[int, int, int]:
+    return (one.limits[gpu], _STRONGEST.index(one.claim.kind), one.place)
+
+
+def _beaten(
+    one: _Weighed, best: Mapping[tuple[str, str, str], _Weighed], least: Mapping[tuple[str, str], _Weighed]
+) -> str:
+    """Say which claim counts in the place of one."""
+    claim = one.claim
+    for gpu in one.limits:
+        winner = best[claim.scope, gpu, _rivals(claim)]
+        if winner is not one:
+            return f"{_called(winner, one)} comes before it"
+    winner = least[claim.scope, next(iter(one.limits))]
+    return f"{_called(winner, one)} is less"
+
+
+def _called(winner: _Weighed, loser: _Weighed) -> str:
+    """Name a claim so that it can be told from another."""
+    claim = winner.claim
+    if claim.channel != loser.claim.channel:
+        return claim.channel
+    return f"the one in {claim.where}:{claim.line}" if claim.line else f"the one in the {claim.where}"
+
+
+def _label(weighed: Sequence[_Weighed]) -> None:
+    """Say of what applies and limits nothing why that is so; a default yields to anything that was said."""
+    sizes = (*LIMITS, Kind.CACHE, Kind.START)
+    said = {one.claim.framework for one in weighed if one.applies and one.claim.kind in sizes}
+    started = {one.claim.framework: one for one in weighed if one.applies and one.claim.kind is Kind.START}
+    for one in weighed:
+        claim = one.claim
+        if not one.applies or one.limits:
+            continue
+        if claim.kind is Kind.START and started[claim.framework] is not one:
+            one.applies, one.why = False, f"{_called(started[claim.framework], one)} comes before it"
+        elif claim.kind is Kind.DEFAULT and claim.framework in said:
+            one.applies, one.why = False, "something else was declared"
+        elif claim.kind in _LABELS:
+            one.why = _LABELS[claim.kind]
+        elif claim.dynamic:
+            one.why = "its value is only known at run time"
+        else:
+            one.applies, one.why = False, "it concerns no GPU that the process can see"
+
+
+def _declaration(one: _Weighed) -> Declaration:
+    claim = one.claim
+    effective = one.applies and (one.holds or not one.limits)
+    return Declaration(
+        channel=claim.channel,
+        where=claim.where,
+        line=claim.line,
+        text=claim.text,
+        framework=frameworks.NAMES.get(claim.framework, ""),
+        kind=claim.kind,
+        basis=claim.basis,
+        value=claim.value,
+        limits=one.limits,
+        scope=claim.scope,
+        confidence=claim.confidence,
+        effective=effective,
+        why=one.why,
+    )
+
+
+def _known(facts: Facts, around: Environment) -> tuple[Knowledge, str]:
+    """Say whether all places were looked at; what was not found in one that could not be read may still be there."""
+    words = [around.words, _script_words(facts.script)]
+    read = around.read and not words[1]
+    return (Knowledge.READ if read else Knowledge.UNREADABLE), "; ".join(filter(None, words))
+
+
+def _script_words(script: Script | None) -> str:
+    if script is None:
+        return ""
+    if isinstance(script.scan, Unread):
+        return (
+            f"{script.path} could not be read"
+            if script.scan is not Unread.DENIED
+            else f"{script.path} is not ours to read"
+        )
+    return f"{script.path} could not be understood: {script.scan.error}" if script.scan.error else ""
+
+
+def _hints(facts: Facts, around: Environment, weighed: Sequence[_Weighed]) -> Iterable[Hint]:
+    """Give what somebody wrote and did not mean: misspelt names, void values."""
+    yield from names.misspelt(around.settings)
+    script = facts.script
+    if script is not None and not isinstance(script.scan, Unread):
+        yield from script.scan.hints
+    for one in weighed:
+        claim = one.claim
+        if claim.void and one.why == claim.void:
+            yield Hint(rule="no effect", words=f"{claim.text or claim.channel}: {claim.void}")

@@ -1,0 +1,387 @@
+"""What a Python source declares: its shares, the variables that it sets, the GPUs that it picks, what it imports.
+
+The source is only parsed (`ast`), never imported, run or evaluated. Statements are followed in the order in which they
+run, as far as that can be seen: what is under `if False:` or after a `return` says nothing, what a function says counts
+from where it is called, and what only may run is LIKELY.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from gpuwatch.declared import script_environ as environ
+from gpuwatch.declared import script_patterns as patterns
+from gpuwatch.declared.claims import Claim, Scan, Selection, Setting
+from gpuwatch.declared.script_names import Function, Names, Scope, children, pairs
+from gpuwatch.declared.script_site import SOME, Device, Item, Site, Source
+from gpuwatch.declared.script_tensorflow import EVERY, gpus
+from gpuwatch.declared.script_values import UNKNOWN, Values
+from gpuwatch.model import Confidence, Hint
+from gpuwatch.text import clean
+
+MOST = 100
+"""Statements of one sort that are taken from one source; people write a handful."""
+_KEPT = 10 * MOST
+"""Found before we stop looking: only then are those in order, of which the first are taken."""
+_CALLS_DEEP = 16
+_ERROR_WIDTH = 120
+
+_IMPORT = re.compile(rb"^[ \t]*(?:from[ \t]+(\w+)|import[ \t]+([\w., \t]+))", re.MULTILINE)
+_NOTEBOOK = re.compile(rb'\s*\{\s*"(?:cells|metadata|nbformat)"')
+
+
+def may_declare(source: bytes) -> bool:
+    """Say whether any word that declares something is in a source at all; most have none, and need no parsing."""
+    if patterns.MAY_DECLARE.search(source):
+        return True
+    return bool(environ.MAY_SET.search(source) and environ.NAMES.search(source))
+
+
+def scan(source: str | bytes, name: str = "script") -> Scan:
+    """Find what a Python source declares; *name* is how it is to be called. Never raises.
+
+    What cannot be parsed gives a Scan with an `error`, and the imports that its lines seem to have.
+    """
+    raw = source.encode("utf-8", "surrogatepass") if isinstance(source, str) else source
+    if _NOTEBOOK.match(raw) or name.endswith(".ipynb"):
+        return Scan(error="a notebook is no Python source")
+    imports = _imports_of_lines(raw)
+    if not may_declare(raw):
+        return Scan(imports=imports)
+    try:
+        text = source if isinstance(source, str) else _decoded(source)
+        text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")  # As the parser counts lines.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Of what the source does oddly: `"\d"`, `1 is 1`.
+            tree = ast.parse(text)
+        return _Run(tree, Source(text, name)).scan()
+    except SyntaxError as error:
+        where = f"line {error.lineno}: " if error.lineno else ""
+        words = f"{where}{error.msg}"
+    except (RecursionError, MemoryError):
+        words = "it is nested too deeply"
+    except (ValueError, LookupError) as error:
+        words = str(error)  # A NUL, a lone surrogate, bytes that are not in the encoding that it names.
+    return Scan(imports=imports, error=clean(words, _ERROR_WIDTH))
+
+
+def _decoded(source: bytes) -> str:
+    """Decode a source as Python does: by its BOM or its coding cookie, else as UTF-8."""
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+    return source.decode(encoding)
+
+
+def _imports_of_lines(source: bytes) -> tuple[str, ...]:
+    """Give the packages on lines that look like imports; some of them may be in a docstring."""
+    found: dict[str, None] = {}
+    for match in _IMPORT.finditer(source):
+        for part in (match[1] or match[2]).split(b","):
+            words = part.decode("ascii", "replace").split()
+            if words:
+                found.setdefault(words[0].partition(".")[0])
+    return tuple(one for one in found if one.isidentifier())[:MOST]
+
+
+# -----------------------------------------------------------------------------------------------------------------
+# Following what runs
+
+_Place: TypeAlias = tuple[int, int, int, int, int]
+"""Line and column where a node begins and ends, and a count: `a().b()` and its `a()` begin at one place."""
+
+_STRENGTH = (Confidence.GUESS, Confidence.LIKELY, Confidence.CERTAIN)
+
+_SETS_DEVICE = frozenset({"set_device", "setDevice", "select_device"})
+_WITH_DEVICE = ("torch.cuda.device", "cuda.Device")
+_EXITS = frozenset({"exit", "quit", "sys.exit", "os._exit", "os.abort"})
+
+
+@dataclass
+class _Found:
+    """What was found, by where it stands; what is found twice keeps the surer of both."""
+
+    items: dict[_Place, tuple[int, Item | tuple[str, Setting]]] = field(default_factory=dict)
+
+    def put(self, node: ast.expr | ast.stmt, items: Iterable[Item | tuple[str, Setting]], sure: Confidence) -> None:
+        if len(self.items) >= _KEPT:
+            return
+        strength = _STRENGTH.index(sure)
+        for count, item in enumerate(items):
+            place = (node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0, count)
+            if place not in self.items or self.items[place][0] <= strength:
+                self.items[place] = (strength, item)
+
+    def in_order(self) -> Iterator[Item | tuple[str, Setting]]:
+        for place in sorted(self.items):
+            yield self.items[place][1]
+
+
+class _Run:
+    """One walk through a source, in the order in which it would run."""
+
+    def __init__(self, tree: ast.Module, source: Source) -> None:
+        self._tree = tree
+        self._source = source
+        self._names = Names(tree)
+        self._values = Values(self._names)
+        self._declared = _Found()
+        self._set = _Found()
+        self._current = Device(0)
+        self._used = False
+        """Whether CUDA has certainly been used already."""
+        self._imported: set[str] = set()
+        self._unset = ""
+        """The variable that is certainly not set here, by the test that we are under."""
+        self._defined: list[Function] = []
+        self._walked: dict[Function, Confidence] = {}
+        self._stack: list[Function] = []
+        self._dead = False
+        """In a function that nothing mentions: its variables are never set."""
+
+    def scan(self) -> Scan:
+        self._block(self._tree.body, self._names.module, Confidence.CERTAIN)
+        self._used = False
+        for self._dead in (False, True):
+            for function in self._defined:  # It grows by the functions that are defined in them.
+                if self._dead or self._may_be_called(function):
+                    self._enter(function, Confidence.LIKELY)
+        return self._result()
+
+    def _may_be_called(self, function: Function) -> bool:
+        special = function.name.startswith("__") or bool(function.decorator_list)
+        return special or function.name in self._names.mentioned
+
+    def _result(self) -> Scan:
+        items = list(self._declared.in_order())
+        settings = [one for one in self._set.in_order() if isinstance(one, tuple)]
+        claims = [one for one in items if isinstance(one, Claim)]
+        selections = [one for one in items if isinstance(one, Selection)]
+        hints = [one for one in items if isinstance(one, Hint)]
+        if max(len(claims), len(settings), len(selections), len(hints)) > MOST:
+            words = f"{self._source.name} declares too much; the first {MOST} of each sort were read"
+            hints = [Hint(rule="dynamic", words=words), *hints]
+        return Scan(
+            claims=tuple(claims[:MOST]),
+            settings=tuple(settings[:MOST]),
+            selections=tuple(selections[:MOST]),
+            imports=tuple(self._names.imports)[:MOST],
+            hints=tuple(hints[:MOST]),
+        )
+
+    # -------------------------------------------------------------------------------------------------------------
+    # Statements
+
+    def _block(self, statements: Iterable[ast.stmt], scope: Scope, sure: Confidence) -> bool:
+        """Follow statements to the first that leaves the block, and say whether one does."""
+        return any(self._statement(one, scope, sure) for one in statements)
+
+    def _statement(self, node: ast.stmt, scope: Scope, sure: Confidence) -> bool:
+        match node:
+            case ast.If():
+                return self._if(node, scope, sure)
+            case ast.For() | ast.AsyncFor() | ast.While():
+                self._loop(node, scope, sure)
+            case ast.With() | ast.AsyncWith():
+                with self._context(node, scope, sure):
+                    self._block(node.body, scope, sure)
+            case ast.Try() | ast.TryStar():
+                return self._try(node, scope, sure)
+            case ast.Match():
+                self._expressions(node.subject, scope, sure)
+                for case in node.cases:
+                    self._block(case.body, scope, Confidence.LIKELY)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                for one in (*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)):
+                    self._expressions(one, scope, sure)
+                self._defined.append(node)
+            case ast.ClassDef():
+                for one in (*node.decorator_list, *node.bases):
+                    self._expressions(one, scope, sure)
+                self._block(node.body, self._names.scope(node), sure)
+            case ast.Import() | ast.ImportFrom():
+                self._imported.update(self._packages(node))
+            case _:
+                return self._simple(node, scope, sure)
+        return False
+
+    def _simple(self, node: ast.stmt, scope: Scope, sure: Confidence) -> bool:
+        """Follow a statement without a block."""
+        for child in children(node):
+            if isinstance(child, ast.expr):
+                self._expressions(child, scope, sure)
+        site = self._site(node, scope, sure)
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    self._assigned(site, target, value)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                self._assigned(site, target, value)
+            case ast.AugAssign(target=target, op=ast.BitOr(), value=value):
+                self._setting(site, environ.merged(site, target, value))
+            case ast.AugAssign(target=target):
+                self._setting(site, environ.assigned(site, target, None))
+            case ast.Delete(targets=targets):
+                for target in targets:
+                    self._setting(site, environ.assigned(site, target, None), target)
+            case ast.Expr(value=ast.Call(func=function)):
+                return site.path(function) in _EXITS
+        return isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue)
+
+    def _if(self, node: ast.If, scope: Scope, sure: Confidence) -> bool:
+        """Follow the branches that may run, `elif` by `elif`; say whether every one of them leaves the block."""
+        leaves = True
+        while True:
+            self._expressions(node.test, scope, sure)
+            truth = self._truth(node.test, scope)
+            if truth is not False:
+                unset, self._unset = self._unset, environ.unset_in(self._site(node.test, scope, sure), node.test)
+                surely = truth or bool(self._unset) or self._asks_for_gpu(node.test, scope)
+                left = self._block(node.body, scope, sure if surely else Confidence.LIKELY)
+                self._unset = unset
+                leaves = left and leaves
+            if truth:
+                return leaves
+            sure = sure if truth is False else Confidence.LIKELY
+            match node.orelse:
+                case [ast.If() as node]:
+                    continue
+                case other:
+                    return self._block(other, scope, sure) and leaves
+
+    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, scope: Scope, sure: Confidence) -> None:
+        head = node.test if isinstance(node, ast.While) else node.iter
+        self._expressions(head, scope, sure)
+        if not isinstance(node, ast.While) or self._truth(head, scope) is not False:
+            self._block(node.body, scope, sure)
+        self._block(node.orelse, scope, sure)
+
+    def _try(self, node: ast.Try | ast.TryStar, scope: Scope, sure: Confidence) -> bool:
+        left = self._block(node.body, scope, sure)
+        handled = [self._block(handler.body, scope, Confidence.LIKELY) for handler in node.handlers]
+        left = left or self._block(node.orelse, scope, sure)
+        return self._block(node.finalbody, scope, sure) or (left and all(handled))
+
+    @contextmanager
+    def _context(self, node: ast.With | ast.AsyncWith, scope: Scope, sure: Confidence) -> Iterator[None]:
+        """Keep the GPU that CUDA is set to, for as long as `with torch.cuda.device(1):` changes it."""
+        before = self._current
+        for item in node.items:
+            call = item.context_expr
+            self._expressions(call, scope, sure)
+            site = self._site(call, scope, sure)
+            if isinstance(call, ast.Call) and site.path(call.func).endswith(_WITH_DEVICE):
+                self._current = site.on(call.args[0]) if call.args else SOME
+        yield
+        self._current = before
+
+    def _truth(self, test: ast.expr, scope: Scope) -> bool | None:
+        """Say whether a test holds; None where that is only known at run time."""
+        if self._names.path(test, scope).endswith("TYPE_CHECKING"):
+            return False
+        value = self._values.of(test, scope)
+        return None if value is UNKNOWN else bool(value)
+
+    def _asks_for_gpu(self, test: ast.expr, scope: Scope) -> bool:
+        """Whether a test is that there is a GPU: so it is for a process that holds one."""
+        match test:
+            case ast.Compare(left=asked, ops=[ast.Gt() | ast.NotEq()], comparators=[ast.Constant(value=0)]):
+                test = asked
+        match test:
+            case ast.Call(func=ast.Name(id="len"), args=[asked]):
+                test = asked
+        path = self._names.path(test, scope)
+        site = self._site(test, scope, Confidence.CERTAIN)
+        return path.endswith(("cuda.is_available()", "is_gpu_available()")) or gpus(site, test) is EVERY
+
+    def _packages(self, node: ast.Import | ast.ImportFrom) -> Iterator[str]:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+        for name in names:
+            self._used = self._used or name == "pycuda.autoinit"
+            yield name.partition(".")[0]
+
+    # -------------------------------------------------------------------------------------------------------------
+    # Expressions
+
+    def _expressions(self, node: ast.expr, scope: Scope, sure: Confidence) -> None:
+        """Look at every call and dict in an expression, from left to right."""
+        waiting: list[ast.AST] = [node]
+        while waiting:
+            one = waiting.pop()
+            if isinstance(one, ast.Call):
+                self._call(one, scope, sure)
+            elif isinstance(one, ast.Dict):
+                site = self._site(one, scope, sure)
+                self._declared.put(one, patterns.provider_options(site, site.entries(one)), sure)
+            waiting += reversed(children(one))
+
+    def _call(self, node: ast.Call, scope: Scope, sure: Confidence) -> None:
+        site = self._site(node, scope, sure)
+        path = site.path(node.func)
+        name = path.rpartition(".")[2]
+        if name in patterns.CALLS:
+            self._declared.put(node, patterns.CALLS[name](site, node), sure)
+        elif isinstance(node.func, ast.Name) and node.func.id == "dict":
+            self._declared.put(node, patterns.provider_options(site, site.entries(node)), sure)
+        self._setting(site, environ.called(site, node))
+        self._used = self._used or (sure is Confidence.CERTAIN and environ.is_read_by(site, node, path))
+        if name in _SETS_DEVICE and node.args:
+            self._current = site.on(node.args[0])
+        elif name == "use" and isinstance(node.func, ast.Attribute) and path.endswith("cuda.Device().use"):
+            self._current = site.on(node.func.value)
+        if isinstance(node.func, ast.Name):
+            meant = self._names.functions(node.func.id, scope)
+            for function in meant:
+                self._enter(function, sure if len(meant) == 1 else Confidence.LIKELY)
+
+    def _enter(self, function: Function, sure: Confidence) -> None:
+        """Follow the body of a function that is called here, once for each confidence."""
+        walked = self._walked.get(function)
+        known = walked is not None and _STRENGTH.index(walked) >= _STRENGTH.index(sure)
+        if known or function in self._stack or len(self._stack) >= _CALLS_DEEP:
+            return
+        self._walked[function] = sure
+        self._stack.append(function)
+        self._block(function.body, self._names.scope(function), sure)
+        self._stack.pop()
+
+    def _site(self, node: ast.expr | ast.stmt, scope: Scope, sure: Confidence) -> Site:
+        return Site(node, scope, self._names, self._values, self._source, self._current, sure)
+
+    # -------------------------------------------------------------------------------------------------------------
+    # What is found
+
+    def _assigned(self, site: Site, target: ast.expr, value: ast.expr) -> None:
+        if isinstance(target, ast.Attribute) and target.attr in patterns.ATTRIBUTES:
+            self._declared.put(target, patterns.ATTRIBUTES[target.attr](site, target, value), site.sure)
+        elif isinstance(target, ast.Subscript):
+            self._setting(site, environ.assigned(site, target, value), target)
+        elif isinstance(target, ast.Tuple | ast.List):
+            for one, given in pairs(target, value):
+                if given is not None:
+                    self._assigned(site, one, given)
+                else:
+                    self._setting(site, environ.assigned(site, one, None), one)
+
+    def _setting(self, site: Site, found: Iterable[environ.Set], node: ast.expr | None = None) -> None:
+        if self._dead:
+            return
+        settings = []
+        for name, value, default in found:
+            late = self._used or environ.READ_AT_IMPORT.get(name, "") in self._imported
+            setting = Setting(
+                value=value,
+                where=self._source.name,
+                line=site.node.lineno,
+                text=site.text(),
+                confidence=Confidence.GUESS if late else site.sure,
+                default=default or name == self._unset,
+            )
+            settings.append((name, setting))
+        self._set.put(node or site.node, settings, site.sure)
