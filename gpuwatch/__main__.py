@@ -22,7 +22,8 @@ def main() -> None:
 
 def _run() -> int:
     words = sys.argv[1:]
-    if {"--demo", "--help", "-h", "--version"} & set(words):
+    ours = words[: words.index("--")] if "--" in words else words  # what follows is another program's
+    if {"--demo", "--help", "-h", "--version"} & set(ours):
         sampler = None
     else:
         from gpuwatch.sources.child import Child

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from gpuwatch import __version__
+from gpuwatch.commands.arguments import parse
+from gpuwatch.commands.arguments import parser as parser
 from gpuwatch.errors import GpuwatchError, UnavailableError, UsageError
 from gpuwatch.units import parse_interval, parse_percent
 
 if TYPE_CHECKING:  # msgspec (24 ms) and Textual (230 ms) are imported while the sampler starts
+    import argparse
+    from pathlib import Path
+
     from gpuwatch.actions.kill import Killer
+    from gpuwatch.commands.answer import Answer, Ask
     from gpuwatch.config import Config
     from gpuwatch.sources.child import Child
     from gpuwatch.sources.source import Source
@@ -25,59 +29,14 @@ SETTLED_S = 1.5
 """Seconds for which the dashboard holds back its first screen in case there is no driver at all."""
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
+def main(argv: Sequence[str], sampler: Child | None, *, locks: Path | None = None) -> int:
+    """Run gpuwatch and give its exit code; `sampler` is one that waits for its orders, None for the demo.
 
-    def error(self, message: str) -> NoReturn:
-        """Raise UsageError, with the flag that was probably meant."""
-        unknown = message.removeprefix("unrecognized arguments: ")
-        if unknown != message:
-            import difflib
-
-            word = unknown.split()[0]
-            flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
-            close = difflib.get_close_matches(word.split("=")[0], flags, n=1, cutoff=0.7)
-            hint = f"did you mean {close[0]}?" if close else "`gpuwatch --help` lists what there is"
-            message = f"unknown {'flag' if word.startswith('-') else 'argument'} {ascii(word)[1:-1]}; {hint}"
-        raise UsageError(message)
-
-
-def parser() -> argparse.ArgumentParser:
-    """Give the parser of gpuwatch's command line."""
-    top = _Parser(
-        prog="gpuwatch",
-        description="A live, truthful monitor for GPUs that several people share.",
-        epilog="Exit codes: 0 done, 2 bad usage, 3 no driver or no GPU. Data on stdout, words on stderr.",
-        allow_abbrev=False,
-    )
-    top.add_argument("--version", action="version", version=f"gpuwatch {__version__}")
-    what = top.add_argument_group("what to do (without any of these: the dashboard)")
-    what.add_argument("--once", action="store_true", help="print one snapshot, and out")
-    what.add_argument("--json", action="store_true", help="with --once: as one JSON object")
-    what.add_argument("--stream", action="store_true", help="print one JSON line a snapshot, for ever")
-    what.add_argument("--demo", action="store_true", help="a simulated lab machine instead of this one")
-    see = top.add_argument_group("what to see")
-    see.add_argument("--only", metavar="0,2", help="these GPUs alone; no call is made to the others")
-    see.add_argument("--user", metavar="NAME", help="start with the processes of one user")
-    see.add_argument("--mine", action="store_true", default=None, help="start with your own processes")
-    how = top.add_argument_group("how")
-    how.add_argument("--interval", metavar="S", help="time between two samples: 2, 500ms (0.1 to 3600 s; default 1)")
-    how.add_argument("--memory-warning", metavar="P", help="warn when under P percent of a GPU is free (default 10)")
-    how.add_argument("--memory-critical", metavar="P", help="the same for a critical alert (default 5)")
-    how.add_argument("--bell", action="store_true", default=None, help="ring the terminal's bell on an alert")
-    how.add_argument("--read-only", action="store_true", default=None, help="no process can be ended from here")
-    how.add_argument("--allow-root-kill", action="store_true", help="let root end the processes of the uid behind sudo")
-    how.add_argument("--wait", action="store_true", help="where there is no driver, wait until there is one")
-    how.add_argument("--theme", metavar="NAME", help="dark or light (default dark)")
-    how.add_argument("--ascii", action="store_true", default=None, help="no character outside ASCII")
-    how.add_argument("--config", metavar="FILE", help="read FILE instead of your gpuwatch.toml")
-    return top
-
-
-def main(argv: Sequence[str], sampler: Child | None) -> int:
-    """Run gpuwatch and give its exit code; `sampler` is one that waits for its orders, None for the demo."""
+    `locks` is where the runs of all users meet, in place of the machine's own folder.
+    """
     try:
-        return _run(parser().parse_args(argv), sampler)
+        args = parse(argv)
+        return _command(args, sampler, locks) if args.command else _run(args, sampler)
     except GpuwatchError as error:
         from gpuwatch.text import clean  # the words may quote a path, or a file
 
@@ -109,8 +68,8 @@ def _run(args: argparse.Namespace, sampler: Child | None) -> int:
     if sampler is not None:
         from gpuwatch.sources.child import sampler_arguments
 
-        sampler.order([*(["--once"] if args.once else []), *sampler_arguments(seconds, only)])
-    source = _source(sampler, seconds, only)
+        sampler.order([*(["--once"] if args.once else []), *sampler_arguments(seconds, only, shares=config.shares)])
+    source = _source(sampler, seconds, only, config)
     try:
         if dashboard:
             return _dashboard(source, args, config, seconds)
@@ -125,7 +84,70 @@ def _run(args: argparse.Namespace, sampler: Child | None) -> int:
         source.close()
 
 
-def _source(child: Child | None, interval: float, only: Sequence[int]) -> Source:
+def _command(args: argparse.Namespace, sampler: Child | None, locks: Path | None) -> int:
+    """Run one of the commands: each asks one snapshot."""
+    if args.command == "run" and (args.demo or args.json):
+        raise UsageError(f"{'--demo' if args.demo else '--json'} does not go with `gpuwatch run`")
+    config = _config(args)
+    ask = _prepared(args, config, locks)
+    if sampler is not None:
+        from gpuwatch.sources.child import sampler_arguments
+
+        sampler.order(["--once", *sampler_arguments(1.0, (), shares=config.shares)])
+    from gpuwatch.output.once import first, problem
+
+    source = _source(sampler, 1.0, (), config)
+    try:
+        snapshot = first(source)
+    finally:
+        source.close()
+    error = problem(snapshot)
+    if error is not None and args.command != "explain":  # a process can be explained without any GPU
+        raise error
+    answer = ask(snapshot)
+    _print(answer, ascii_only=config.ascii)
+    return answer.then() if answer.then else answer.code
+
+
+def _prepared(args: argparse.Namespace, config: Config, locks: Path | None) -> Ask:
+    """Understand the arguments of a command, before the driver is asked anything."""
+    if args.command == "explain":
+        from gpuwatch.commands import explain
+
+        return explain.prepare(args.pid, config, as_json=args.json)
+    if args.command == "visible":
+        from gpuwatch.commands import visible
+
+        return visible.prepare(args.value, args.order, os.environ, as_json=args.json)
+    from gpuwatch.actions.launch_places import SHARED, places
+    from gpuwatch.commands import pick, run
+
+    wish = pick.wish(args.share, args.memory, args.max_util)
+    folders = places(locks or SHARED)
+    if args.command == "pick":
+        only, count = _only(args.only), pick.count(args.count)
+        choice = pick.Request(wish=wish, count=count, only=only, index=args.index, as_json=args.json)
+        return pick.prepare(choice, os.environ, folders)
+    gpus = run.gpus(args.gpu)
+    if gpus and args.count is not None:
+        raise UsageError("--gpu and -n exclude each other: the list says how many")
+    program, count = tuple(args.program), pick.count(args.count)
+    start = run.Request(wish=wish, command=program, count=count, gpus=gpus, quiet=args.quiet)
+    return run.prepare(start, os.environ, folders)
+
+
+def _print(answer: Answer, *, ascii_only: bool) -> None:
+    """Print what a command found: data on stdout, words on stderr."""
+    from gpuwatch.output.once import in_ascii
+
+    for stream, lines, start in ((sys.stdout, answer.lines, ""), (sys.stderr, answer.words, "gpuwatch: ")):
+        plain = ascii_only or "utf" not in (stream.encoding or "").lower()
+        for line in lines:
+            print(start + (in_ascii(line) if plain else line), file=stream)
+        stream.flush()
+
+
+def _source(child: Child | None, interval: float, only: Sequence[int], config: Config) -> Source:
     if child is None:
         from gpuwatch.sources.demo import GPUS, DemoSource
 
@@ -134,7 +156,7 @@ def _source(child: Child | None, interval: float, only: Sequence[int]) -> Source
         return DemoSource(interval=interval, only=only)
     from gpuwatch.sources.local import LocalSource
 
-    return LocalSource(interval=interval, only=only, first=child)
+    return LocalSource(interval=interval, only=only, shares=config.shares, first=child)
 
 
 def _config(args: argparse.Namespace) -> Config:
@@ -225,7 +247,7 @@ def _dashboard(source: Source, args: argparse.Namespace, config: Config, seconds
         if app is not None and app.is_running:
             app.publish(frame)
 
-    watch = Watch(source, publish, engine=Engine(config.alerts.limits()))
+    watch = Watch(source, publish, engine=Engine(config.limits()))
     watch.start()
     try:
         from gpuwatch.ui.app import GpuwatchApp, Options

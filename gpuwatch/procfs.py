@@ -8,6 +8,7 @@ promises raises `ValueError`.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +31,14 @@ UNINTERRUPTIBLE = "D"
 
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 """PROC_PID_INIT_INO, a constant of the kernel (include/linux/proc_ns.h)."""
+
+_CHUNK = 64 << 10
+"""Bytes read at once: most files of /proc have fewer, and a buffer of this size costs nothing to get."""
+
+_LARGEST = 16 << 20
+"""Bytes of the largest file that is read whole: /proc/PID/maps with vm.max_map_count lines of long names."""
+
+_OWNER = re.compile(rb"^Uid:\s+(\d+).*\nGid:\s+(\d+).*(?:\n(?:(?!Groups:).*\n){0,8}Groups:([\d \t]*))?", re.MULTILINE)
 
 _ANCESTORS_MAX = 256
 """A bound for a tree that changes while it is read; real chains are some ten long."""
@@ -80,9 +89,22 @@ def parse_stat(raw: bytes) -> Stat:
     )
 
 
+def read_file(pid: int, name: str, proc: Path = PROC, limit: int = _LARGEST) -> bytes:
+    """Read the first `limit` bytes of a file of a process; raises `OSError` (see `GONE`)."""
+    descriptor = os.open(f"{proc}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)  # a Path would take twice as long
+    parts = []
+    try:
+        while limit > 0 and (part := os.read(descriptor, min(limit, _CHUNK))):
+            parts.append(part)
+            limit -= len(part)
+    finally:
+        os.close(descriptor)
+    return b"".join(parts)
+
+
 def read_stat(pid: int, proc: Path = PROC) -> Stat:
     """Read /proc/PID/stat; raises `OSError` (see `GONE`) or `ValueError`."""
-    return parse_stat((proc / str(pid) / "stat").read_bytes())
+    return parse_stat(read_file(pid, "stat", proc))
 
 
 def read_uids(pid: int, proc: Path = PROC) -> tuple[int, int, int]:
@@ -90,11 +112,28 @@ def read_uids(pid: int, proc: Path = PROC) -> tuple[int, int, int]:
 
     Raises `OSError` (see `GONE`) or `ValueError`.
     """
-    for line in (proc / str(pid) / "status").read_bytes().splitlines():
+    for line in read_file(pid, "status", proc).splitlines():
         if line.startswith(b"Uid:"):
             real, effective, saved = line.split()[1:4]
             return int(real), int(effective), int(saved)
     raise ValueError("/proc/PID/status: no Uid line")
+
+
+class Owner(NamedTuple):
+    """Who a process belongs to: its real uid and gid, and its supplementary groups."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+
+
+def read_owner(pid: int, proc: Path = PROC) -> Owner:
+    """Read whose a process is from /proc/PID/status; raises `OSError` (see `GONE`) or `ValueError`."""
+    found = _OWNER.search(read_file(pid, "status", proc))
+    if found is None:
+        raise ValueError("/proc/PID/status: no Uid or no Gid line")
+    uid, gid, groups = found.groups()
+    return Owner(int(uid), int(gid), tuple(map(int, (groups or b"").split())))
 
 
 def thread_states(pid: int, proc: Path = PROC) -> tuple[str, ...]:
@@ -146,7 +185,7 @@ def descendants(pid: int, proc: Path = PROC) -> dict[int, int]:
     found: dict[int, int] = {}
     above = [pid]
     while above and len(found) < _DESCENDANTS_MAX:
-        for child in _children(above.pop(), proc):
+        for child in children(above.pop(), proc):
             if child in found or child == pid:
                 continue
             try:
@@ -157,14 +196,16 @@ def descendants(pid: int, proc: Path = PROC) -> dict[int, int]:
     return found
 
 
-def _children(pid: int, proc: Path) -> list[int]:
-    children: list[int] = []
+def children(pid: int, proc: Path = PROC) -> list[int]:
+    """The processes that a process has started; empty where the kernel has no list of them."""
+    found: list[int] = []
     try:
-        for thread in (proc / str(pid) / "task").iterdir():
-            children += map(int, (thread / "children").read_bytes().split())
+        with os.scandir(f"{proc}/{pid}/task") as threads:
+            for thread in threads:
+                found += map(int, read_file(pid, f"task/{thread.name}/children", proc).split())
     except OSError:
-        return children  # gone, or a kernel without CONFIG_PROC_CHILDREN
-    return children
+        return found  # gone, or a kernel without CONFIG_PROC_CHILDREN
+    return found
 
 
 def open_files(pid: int, proc: Path = PROC) -> Iterator[str]:

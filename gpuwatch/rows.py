@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from gpuwatch.history import HistoryView, Idle
-from gpuwatch.model import Gpu, Holding, Presence, Process, Reason, Snapshot, known
+from gpuwatch.model import Gpu, Holding, Limit, Presence, Process, Reading, Reason, Snapshot, known
+from gpuwatch.shares import limit_on, readable
+from gpuwatch.units import UNKNOWN, percent
 
 RowKey = tuple[str, int, int]
 """GPU key, pid, start time: one row for good, whatever else moves."""
@@ -52,12 +54,34 @@ class Row:
 
     @property
     def share(self) -> float | None:
-        """The holding in percent of what the GPU can give to processes (total less reserved)."""
-        memory = self.gpu.memory
-        if not (known(self.holding.memory) and known(memory.total)):
-            return None
-        usable = memory.total - (memory.reserved if known(memory.reserved) else 0)
-        return 100 * self.holding.memory / usable if usable > 0 else None
+        """The holding in percent of the GPU's memory: of all of it, as nearly everybody declares."""
+        return self._percent(self.holding.memory)
+
+    @property
+    def limit(self) -> Limit | None:
+        """What was declared for it on this GPU; of several limits the one to show."""
+        return limit_on(self.process.declared, self.gpu.uuid)
+
+    @property
+    def declared(self) -> float | None:
+        """That limit in percent of the GPU's memory; None where there is none, or that is not known."""
+        return self._percent(self.limit.bytes) if self.limit else None
+
+    def _percent(self, bytes_: Reading) -> float | None:
+        total = self.gpu.memory.total
+        return 100 * bytes_ / total if known(bytes_) and known(total) and total > 0 else None
+
+
+def share_words(row: Row) -> tuple[str, str]:
+    """Print what stands before and behind the slash of `41/30`: holding and declared share in percent of the GPU.
+
+    Behind it: `30Σ` where the limit is on the sum of several processes, `—` where nothing was declared, and `?` where
+    that is not known, for it could not be read, or not yet.
+    """
+    held = UNKNOWN if row.share is None else percent(row.share, 100)
+    if row.limit is None:
+        return held, UNKNOWN if readable(row.process.declared) else "?"
+    return held, "?" if row.declared is None else percent(row.declared, 100) + "Σ" * bool(row.limit.scope)
 
 
 _UNSEEN = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["tests.driver.fixtures", "tests.nvml_child"]
+pytest_plugins = ["tests.driver.fixtures", "tests.nvml_child", "tests.witnesses"]
 
 
 @pytest.fixture(autouse=True)

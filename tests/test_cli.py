@@ -99,7 +99,7 @@ def test_only_some_gpus_are_called(driver: Driver, run: Run) -> None:
         (["--once", "--theme", "pink"], "--theme: there is no theme 'pink'; dark and light are allowed"),
         (["--onec"], "unknown flag --onec; did you mean --once?"),
         (["--frobnicate"], "unknown flag --frobnicate; `gpuwatch --help` lists what there is"),
-        (["train.py"], "unknown argument train.py"),
+        (["train.py"], "unknown command train.py"),
         (["--json"], "--json goes with --once"),
         (["--once", "--stream"], "--once and --stream exclude each other"),
         (["--once", "--config", "/nowhere/gpuwatch.toml"], "--config: there is no file /nowhere/gpuwatch.toml"),
@@ -152,6 +152,58 @@ def test_version_and_help_need_no_driver(run: Run) -> None:
     assert "--once" in run("--help").stdout
 
 
+def test_help_lists_the_commands_and_each_has_its_own(run: Run) -> None:
+    whole = run("--help", LD_LIBRARY_PATH="/nowhere").stdout
+    for command, of_it in (("explain", "PID"), ("visible", "--order"), ("pick", "--index"), ("run", "-- COMMAND")):
+        assert f"\n    {command} " in whole
+        done = run(command, "--help", LD_LIBRARY_PATH="/nowhere")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert of_it in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("explian 5", "unknown command explian; did you mean explain?"),
+        ("watch", "unknown command watch; `gpuwatch --help` lists what there is"),
+        ("\x1b[2J", "unknown command \\x1b[2J; `gpuwatch --help` lists what there is"),
+        ("explain", "the following arguments are required: PID"),
+        ("explain 5 --once", "--once does not go with `gpuwatch explain`"),
+        ("--stream pick --share 0.4", "--stream does not go with `gpuwatch pick`"),
+        ("--interval 2 visible 0", "--interval does not go with `gpuwatch visible`"),
+        ("--only 0 visible 0", "--only does not go with `gpuwatch visible`"),
+        ("explain 5 --config /nowhere/at.toml", "--config: there is no file /nowhere/at.toml"),
+        ("--config /nowhere/at.toml explain 5", "--config: there is no file /nowhere/at.toml"),
+        ("pick --shar 0.4", "unknown flag --shar; did you mean --share?"),
+    ],
+)
+def test_a_command_that_is_wrong_is_one_line_and_exit_code_2(run: Run, arguments: str, said: str) -> None:
+    done = run(*arguments.split(), LD_LIBRARY_PATH="/nowhere")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"gpuwatch: {said}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (["run", "--share", "1", "--", "x", "--demo", "--help"], True),
+        (["--once"], True),
+        (["--demo", "--once"], False),
+        (["run", "--help", "--", "x"], False),
+    ],
+)
+def test_a_sampler_is_started_by_what_is_ours_of_the_command_line(
+    driver: Driver, arguments: list[str], wanted: bool
+) -> None:
+    program = (
+        "from gpuwatch import __main__, cli\n"
+        "cli.main = lambda words, sampler: print(sampler is not None) or 0\n"
+        "__main__.main()"
+    )
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, env=driver.env(), capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == f"{wanted}\n"
+
+
 def test_no_driver_is_exit_code_3_with_the_next_step(run: Run, tmp_path: Path) -> None:
     done = run("--once", LD_LIBRARY_PATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (3, "")
@@ -188,7 +240,20 @@ def test_the_demo_needs_neither_driver_nor_gpu(run: Run) -> None:
 
 
 @pytest.mark.parametrize("module", ["textual", "pynvml"])
-@pytest.mark.parametrize("arguments", [["--once"], ["--once", "--json"], ["--demo", "--once"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--once"],
+        ["--once", "--json"],
+        ["--demo", "--once"],
+        ["--version"],
+        ["explain", "1"],
+        ["--demo", "explain", "15226"],
+        ["visible", "0"],
+        ["--demo", "pick", "--share", "0.1"],
+        ["run", "--share", "0.1", "--", "no-such-program"],
+    ],
+)
 def test_what_is_heavy_is_not_imported(driver: Driver, module: str, arguments: list[str]) -> None:
     program = (
         "import os, sys\n"

@@ -8,10 +8,26 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import json
 
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.history import History
-from gpuwatch.model import Gpu, Health, Presence, Process, Reason, Snapshot, decode, encode, known
+from gpuwatch.model import (
+    Declared,
+    Gpu,
+    Health,
+    Kind,
+    Knowledge,
+    Presence,
+    Process,
+    Reason,
+    Snapshot,
+    decode,
+    encode,
+    known,
+)
+from gpuwatch.rows import rows, share_words
+from gpuwatch.shares import promised, standings
 from gpuwatch.sources.demo import (
     CAPPED_GPU,
     CYCLE,
@@ -21,7 +37,19 @@ from gpuwatch.sources.demo import (
     UNATTRIBUTED_GPU,
     DemoSource,
 )
-from gpuwatch.sources.demo_cast import ACTORS, GONE_PID, HOSTILE_PID, IDLE_PID, SECRET_PID, STRAY_PID, VIEWER_UID
+from gpuwatch.sources.demo_cast import (
+    ACTORS,
+    DISTILL_PID,
+    GONE_PID,
+    HOSTILE_PID,
+    IDLE_PID,
+    MISSPELT_PID,
+    RANKS,
+    SECRET_PID,
+    STRAY_PID,
+    TRITON_PID,
+    VIEWER_UID,
+)
 from gpuwatch.units import GIB
 
 MOMENTS = (0.0, 10.0, 40.0, 75.0, 90.0, 118.0)
@@ -131,6 +159,7 @@ def test_everything_that_is_held_is_held_by_a_listed_process(t: float) -> None:
 def test_every_text_is_printable(t: float) -> None:
     shown = source().at(t)
     texts = [text for one in shown.processes for text in (one.user, one.name, one.command, one.parent, one.terminal)]
+    texts += [declaration.text for one in shown.processes if one.declared for declaration in one.declared.declarations]
     texts += [text for gpu in shown.gpus for text in (gpu.name, gpu.words, gpu.uuid, gpu.bus_id, gpu.holdings_note)]
     assert all(text.isprintable() for text in texts)
 
@@ -165,9 +194,9 @@ def test_one_user_has_more_than_anybody_and_is_on_four_gpus() -> None:
     assert sum(any(users[one.pid] == "ada" for one in gpu.holdings) for gpu in shown.gpus) == 4
 
 
-def test_some_process_is_on_several_gpus() -> None:
+def test_some_processes_are_on_several_gpus() -> None:
     held = Counter(one.pid for gpu in source().at(5).gpus for one in gpu.holdings)
-    assert sum(count > 1 for count in held.values()) >= 4
+    assert {pid: count for pid, count in held.items() if count > 1} == {DISTILL_PID: 2, MISSPELT_PID: 4}
 
 
 def test_somebody_holds_forty_gib_and_does_nothing() -> None:
@@ -213,12 +242,82 @@ def test_within_two_minutes_every_alert_comes_and_goes() -> None:
         told += [(second, f"cleared {alert.rule} {alert.index}") for alert in changes.cleared]
     assert told == [
         (2, f"CRITICAL memory near limit {FILLING_GPU}"),
+        (2, "WARNING misspelt variable 0"),
+        (2, "NOTE over-committed 4"),
+        (10, "CRITICAL overshoot 0"),
         (20, f"CRITICAL gpu health {LOST_GPU}"),
+        (62, "NOTE stray contexts 2"),
         (62, f"cleared gpu health {LOST_GPU}"),
         (82, f"cleared memory near limit {FILLING_GPU}"),
         (112, f"WARNING memory near limit {FILLING_GPU}"),
         (122, f"CRITICAL memory near limit {FILLING_GPU}"),
     ]
+
+
+# What was declared
+
+
+def overshoots(shown: Snapshot) -> dict[int, int]:
+    """Give by pid the bytes over its limit, of every process beyond the most generous allowance for a framework."""
+    found = standings(shown)
+    return {one.pids[0]: one.held - one.limit.bytes for one in found if one.held - one.limit.bytes > 1.2 * GIB}
+
+
+@pytest.mark.parametrize("t", MOMENTS)
+def test_one_process_overshoots_and_everybody_else_keeps_to_their_share(t: float) -> None:
+    shown = source().at(t)
+    assert list(overshoots(shown)) == [next(iter(RANKS))]
+    (row,) = [row for row in rows(shown) if row.holding.pid in overshoots(shown)]
+    assert share_words(row) == ("62", "40")
+
+
+@pytest.mark.parametrize("t", MOMENTS)
+def test_one_gpu_is_promised_three_times_two_fifths(t: float) -> None:
+    shown = source().at(t)
+    people = {one.pid: one for one in shown.processes}
+    sums = {gpu.index: promised(gpu, people) for gpu in shown.gpus}
+    assert [index for index, one in sums.items() if one.overcommitted] == [4]
+    assert sums[4].limits == 3
+
+
+def test_what_was_declared_is_the_same_from_tick_to_tick() -> None:
+    told: defaultdict[tuple[int, int], set[bytes]] = defaultdict(set)
+    for shown in played(130):
+        for one in shown.processes:
+            told[one.key].add(json.encode(one.declared))
+    assert {len(one) for one in told.values()} == {1}
+
+
+@pytest.mark.parametrize("t", MOMENTS)
+def test_every_limit_rests_on_a_declaration_in_effect_on_a_gpu_of_the_machine(t: float) -> None:
+    shown = source().at(t)
+    uuids = {gpu.uuid for gpu in shown.gpus}
+    for process in shown.processes:
+        declared = process.declared or Declared()
+        for limit in declared.limits:
+            declaration = declared.declarations[limit.declaration]
+            assert declaration.effective
+            assert declaration.scope == limit.scope
+            assert declaration.limits[limit.gpu] == limit.bytes
+            assert limit.gpu in uuids
+        assert set(declared.visible.gpus if declared.visible else ()) <= uuids
+
+
+def test_every_kind_of_story_is_told() -> None:
+    shown = source().at(5)
+    kinds = Counter(
+        one.kind for process in shown.processes if process.declared for one in process.declared.declarations
+    )
+    assert {Kind.CAP, Kind.GRANT, Kind.START, Kind.GROWTH} <= kinds.keys()
+    unreadable = [one for one in shown.processes if one.declared and one.declared.knowledge is Knowledge.UNREADABLE]
+    assert {one.pid for one in unreadable} == {IDLE_PID, TRITON_PID}
+    misspelt = find(shown, MISSPELT_PID).declared
+    assert misspelt is not None
+    assert [hint.rule for hint in misspelt.hints] == ["misspelt"]
+    distill = find(shown, DISTILL_PID).declared
+    assert distill is not None
+    assert distill.visible is not None
+    assert distill.visible.gpus == (shown.gpus[2].uuid, shown.gpus[4].uuid)
 
 
 def test_a_lost_gpu_has_no_figures_and_says_since_when() -> None:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from gpuwatch import cli, config, model
+from gpuwatch.commands.arguments import COMMANDS
 from gpuwatch.ui.keys import KEYS
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
@@ -29,7 +30,12 @@ def test_the_example_is_a_whole_snapshot() -> None:
 
 
 @pytest.mark.parametrize(
-    "part", [model.Snapshot, model.Gpu, model.Memory, model.Instance, model.Holding, model.Process], ids=str
+    "part",
+    [
+        *(model.Snapshot, model.Gpu, model.Memory, model.Instance, model.Holding, model.Process),
+        *(model.Declared, model.Declaration, model.Limit, model.Visible, model.Hint),
+    ],
+    ids=str,
 )
 def test_every_field_of_the_stream_is_documented(part: Any) -> None:
     word = {"Instance": r"instance \(MIG\)"}.get(part.__name__, part.__name__.lower())
@@ -39,9 +45,16 @@ def test_every_field_of_the_stream_is_documented(part: Any) -> None:
     assert set(part.__struct_fields__) <= set(named)
 
 
-@pytest.mark.parametrize("enum", [model.Health, model.SourceState, model.Presence, model.Reason], ids=str)
+@pytest.mark.parametrize(
+    "enum",
+    [
+        *(model.Health, model.SourceState, model.Presence, model.Reason),
+        *(model.Kind, model.Basis, model.Confidence, model.Order, model.Margin, model.Knowledge),
+    ],
+    ids=str,
+)
 def test_every_word_of_the_stream_is_documented(enum: Any) -> None:
-    for word in enum:
+    for word in filter(None, enum):
         assert f"`{word.value}`" in README or f'`"{word.value}"`' in README
 
 
@@ -52,7 +65,18 @@ def test_every_flag_is_documented() -> None:
 
 def test_the_configuration_shown_is_the_default_one() -> None:
     assert msgspec.toml.decode(block("toml"), type=config.Config) == config.Config()
-    assert set(msgspec.toml.decode(block("toml"))) == set(config.Config.__struct_fields__)
+    assert set(msgspec.toml.decode(block("toml"))) == set(config.Config.__struct_fields__) - {"shares"}
+
+
+def test_the_share_shown_is_one(tmp_path: Path) -> None:
+    file = tmp_path / "gpuwatch.toml"
+    file.write_text(block("text"))
+    (share,) = config.load(str(file)).shares
+    assert (share.user, share.command, share.gpus, share.share) == ("ada", "train", (2,), 0.4)
+
+
+def test_every_command_is_documented() -> None:
+    assert not [name for name in COMMANDS if f"`gpuwatch {name} " not in README]
 
 
 def test_every_key_in_the_table_is_bound() -> None:

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
-from gpuwatch.model import Presence, Process, Reason, Snapshot
-from gpuwatch.rows import SORTS, Filter, FilterError, Row, SteadyOrder, rows, sort
-from tests.builders import GIB, gpu, holding, process, snapshot
+from gpuwatch.model import Declared, Knowledge, Memory, Presence, Process, Reason, Snapshot
+from gpuwatch.rows import SORTS, Filter, FilterError, Row, SteadyOrder, rows, share_words, sort
+from tests.builders import GIB, MIB, TOTAL, gpu, holding, process, snapshot
+from tests.declaring import declares
 
 ADA, BEN, YOU = "ada", "ben", "you"
 
@@ -126,9 +128,50 @@ def test_another_column_is_sorted_anew() -> None:
     assert places(order.sort(two(9.9, 10.3), "memory")) == [(0, 2), (0, 1)]
 
 
-def test_the_share_is_of_what_the_gpu_can_give() -> None:
+def test_the_share_is_of_all_the_memory_as_declarations_are() -> None:
     (row,) = rows(snapshot([gpu(0, holdings=[holding(1, 10)])]))
-    memory = row.gpu.memory
-    assert isinstance(memory.total, int)
-    assert isinstance(memory.reserved, int)
-    assert row.share == pytest.approx(100 * 10 * GIB / (memory.total - memory.reserved))
+    assert row.share == pytest.approx(100 * 10 * GIB / TOTAL)
+
+
+HELD = declares(0, 0.4 * TOTAL)
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        (HELD, ("13", "40")),
+        (declares(0, 9 * GIB), ("13", "11")),
+        (declares(0, 10 * MIB), ("13", "<1")),
+        (declares(0, 1.2 * TOTAL), ("13", "120")),
+        (declares(0, 0.4 * TOTAL, scope="genv 12"), ("13", "40Σ")),
+        (declares(1, 0.4 * TOTAL), ("13", "—")),
+        (Declared(), ("13", "—")),
+        (Declared(knowledge=Knowledge.UNREADABLE), ("13", "?")),
+        (Declared(knowledge=Knowledge.PENDING), ("13", "?")),
+        (None, ("13", "?")),
+        (structs.replace(HELD, knowledge=Knowledge.UNREADABLE), ("13", "40")),
+    ],
+)
+def test_what_stands_on_both_sides_of_the_slash(declared: Declared | None, words: tuple[str, str]) -> None:
+    card = gpu(0, holdings=[holding(1, 10)])
+    (row,) = rows(snapshot([card], [process(1, declared=declared)]))
+    assert share_words(row) == words
+
+
+def test_of_a_limit_alone_and_a_shared_one_the_first_is_shown() -> None:
+    alone, shared = declares(0, 0.2 * TOTAL), declares(0, 0.1 * TOTAL, scope="genv 12")
+    both = structs.replace(alone, limits=(*shared.limits, *alone.limits))
+    (row,) = rows(snapshot([gpu(0, holdings=[holding(1, 10)])], [process(1, declared=both)]))
+    assert share_words(row)[1] == "20"
+
+
+def test_without_a_total_neither_share_is_known() -> None:
+    bare = gpu(0, holdings=[holding(1, 10)], memory=Memory(total=Reason.UNSUPPORTED))
+    (row,) = rows(snapshot([bare], [process(1, declared=HELD)]))
+    assert share_words(row) == ("—", "?")
+
+
+def test_a_holding_that_is_not_known_leaves_what_was_declared() -> None:
+    card = gpu(0, holdings=[holding(1, memory=Reason.UNSUPPORTED)])
+    (row,) = rows(snapshot([card], [process(1, declared=HELD)]))
+    assert share_words(row) == ("—", "40")

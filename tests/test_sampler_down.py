@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.model import SourceState
-from gpuwatch.sampler.__main__ import Exit
+from gpuwatch.sampler.loop import Exit
 from tests.driver import Driver
 from tests.sampling import eight, once, running, well
 

@@ -13,7 +13,7 @@ from gpuwatch.output.table import table
 from gpuwatch.rows import Filter
 from gpuwatch.sources.source import Source
 
-_PLAIN = str.maketrans("·—°…≥", "--'~>")
+_PLAIN = str.maketrans({**dict(zip("·—°…≥Σ", "--'~>+", strict=True)), "→": "->"})
 
 _PATIENCE = 30.0
 """Seconds: longer than the sampler is given to start, so that the words are about the driver and not about us."""
@@ -28,7 +28,7 @@ def once(
     monotonic: Callable[[], float] = time.monotonic,
 ) -> int:
     """Print the first snapshot that says something; raises UnavailableError (exit 3) where there is nothing to see."""
-    snapshot = _first(source, monotonic)
+    snapshot = first(source, monotonic)
     if as_json:
         print(encode(snapshot).decode())
     elif snapshot.gpus:
@@ -37,15 +37,16 @@ def once(
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(snapshot.taken))
         lines = table(snapshot, clock=clock, width=width, keep=Filter.parse(only))
         ascii_only = ascii_only or "utf" not in (sys.stdout.encoding or "").lower()
-        print("\n".join(_ascii(line) if ascii_only else line for line in lines))
+        print("\n".join(in_ascii(line) if ascii_only else line for line in lines))
     sys.stdout.flush()
-    error = _error(snapshot)
+    error = problem(snapshot)
     if error is not None:
         raise error
     return 0
 
 
-def _first(source: Source, monotonic: Callable[[], float]) -> Snapshot:
+def first(source: Source, monotonic: Callable[[], float] = time.monotonic) -> Snapshot:
+    """Wait for the first snapshot that says something; raises UnavailableError where none comes."""
     end = monotonic() + _PATIENCE
     while (left := end - monotonic()) > 0:
         snapshot = source.next(timeout=left)
@@ -54,11 +55,13 @@ def _first(source: Source, monotonic: Callable[[], float]) -> Snapshot:
     raise UnavailableError(f"the driver has not answered for {_PATIENCE:.0f} s")
 
 
-def _error(snapshot: Snapshot) -> GpuwatchError | None:
+def problem(snapshot: Snapshot) -> GpuwatchError | None:
+    """Give the error that a snapshot without any GPU to see stands for; None where all is well."""
     if snapshot.state is SourceState.OK:
         return None
     return (UsageError if snapshot.state is SourceState.ENDED else UnavailableError)(snapshot.words)
 
 
-def _ascii(line: str) -> str:
+def in_ascii(line: str) -> str:
+    """Give a line without any character outside ASCII."""
     return line.translate(_PLAIN).encode("ascii", "replace").decode()

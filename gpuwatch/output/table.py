@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from gpuwatch.model import Gpu, Health, Reading, Snapshot, known
-from gpuwatch.rows import Filter, Row, rows, sort
+from gpuwatch.rows import Filter, Row, rows, share_words, sort
+from gpuwatch.shares import promised
 from gpuwatch.text import fit
 from gpuwatch.units import UNKNOWN, duration, gib
 
@@ -50,8 +51,20 @@ def table(snapshot: Snapshot, *, clock: str, width: int | None = None, keep: Fil
     else:
         lines += ["", f"no process matches {keep.text}" if keep.terms else "no process holds a GPU"]
     notes = [f"GPU {gpu.index}: {gpu.holdings_note}" for gpu in snapshot.gpus if gpu.holdings_note]
+    notes += _overcommitted(snapshot)
     lines += ["", *notes] if notes else []
     return [line.rstrip() if width is None else fit(line, width).rstrip() for line in lines]
+
+
+def _overcommitted(snapshot: Snapshot) -> list[str]:
+    """Name the GPUs on which more is declared than they have."""
+    people = {process.pid: process for process in snapshot.processes}
+    sums = [(gpu.index, promised(gpu, people)) for gpu in snapshot.gpus]
+    return [
+        f"GPU {index}: over-committed, {gib(one.declared)} GiB declared of {gib(one.total)}"
+        for index, one in sums
+        if one.overcommitted and one.total is not None
+    ]
 
 
 def _draw(columns: Sequence[Column[T]], items: Sequence[T]) -> list[str]:
@@ -103,7 +116,8 @@ def _power(gpu: Gpu) -> str:
 
 
 def _share(row: Row) -> str:
-    return UNKNOWN if row.share is None else f"{row.share:.0f}"
+    held, declared = share_words(row)
+    return f"{held}/{declared:<3}"  # so that the slashes stand in one column
 
 
 def _age(row: Row, now: float) -> str:

@@ -72,6 +72,11 @@ class Gpus:
         """NVML calls made so far."""
         return self._calls.count
 
+    @property
+    def listed(self) -> int:
+        """GPUs that the driver lists, with those that we leave alone."""
+        return self._count
+
     def rows(self) -> list[Gpu]:
         """Give the GPUs as they were last seen, by index."""
         return sorted((device.row for device in self._devices), key=lambda row: row.index)

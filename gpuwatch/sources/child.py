@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import IO
 
+    from gpuwatch.declared.claims import Share
+
 SAMPLER = (sys.executable, "-P", gpuwatch.sampler.__path__[0] + "/__main__.py")
 """-P: nothing is imported from the folder that the user happens to stand in. By path: -m costs 3 ms more."""
 
@@ -139,9 +141,14 @@ class Child:
 
 
 def sampler_arguments(
-    interval: float, only: Sequence[int], skip: Sequence[int] = (), *, again: bool = False
+    interval: float,
+    only: Sequence[int],
+    skip: Sequence[int] = (),
+    *,
+    again: bool = False,
+    shares: Sequence[Share] = (),
 ) -> list[str]:
-    """Give the sampler's command line: seconds between two samples, and indices of GPUs.
+    """Give the sampler's command line: seconds between two samples, indices of GPUs, and what people agreed on.
 
     `again` is for a sampler that takes the place of one that worked: GPUs of `only` may have gone since.
     """
@@ -152,4 +159,8 @@ def sampler_arguments(
         arguments += ["--skip", ",".join(map(str, skip))]
     if again:
         arguments.append("--again")
+    if shares:
+        import msgspec  # 20 ms that the sampler's start need not wait for
+
+        arguments += ["--shares", msgspec.json.encode(list(shares)).decode()]
     return arguments

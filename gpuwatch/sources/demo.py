@@ -2,8 +2,10 @@
 
 The script, in seconds of every two minutes:
 
-    always    ada has the most memory, on four GPUs; eve's kernel holds 40 GiB on GPU 3 and does nothing; a forgotten
-              run of the viewer's own sits on GPU 4; 6 GiB on GPU 2 belong to nobody; GPU 6 is power capped
+    always    ada has the most memory, on four GPUs, and on GPU 0 more than the 0.4 that she declared; 3 × 0.4 is
+              declared on GPU 4; hal's kernel misspelt CUDA_VISIBLE_DEVICES and has contexts on four GPUs; eve's holds
+              40 GiB on GPU 3 and does nothing; a forgotten run of the viewer's own sits on GPU 4; 6 GiB on GPU 2
+              belong to nobody; GPU 6 is power capped
        0-80   a notebook fills GPU 1 until 0.1 GiB is free; at 80 it lets go of memory, from 100 on it takes it back
       20-60   GPU 5 is lost
       96      hal's trials on GPU 4 last this long each; one ends every 12 s
@@ -26,14 +28,11 @@ import msgspec
 from gpuwatch import text
 from gpuwatch.model import Gpu, Health, Holding, Memory, Presence, Process, Reason, Snapshot
 from gpuwatch.sources import demo_cast as cast
+from gpuwatch.sources.demo_shares import declared
 from gpuwatch.units import GIB, MIB
 
 GPUS: Final = 8
 CYCLE: Final = 120.0
-TOTAL: Final = 81559 * MIB
-RESERVED: Final = 558 * MIB
-"""Both as NVML shows them for an H100 80GB HBM3."""
-
 FILLING_GPU: Final = 1
 UNATTRIBUTED_GPU: Final = 2
 LOST_GPU: Final = 5
@@ -137,7 +136,7 @@ class _Scene:
     def gpu(self, index: int) -> Gpu:
         plain = Gpu(
             index=index,
-            uuid=f"GPU-{crc32(b'demo%d' % index):08x}-5a1d-4c0e-9f3b-{index:012x}",
+            uuid=cast.uuid(index),
             name="NVIDIA H100 80GB HBM3",
             bus_id=f"00000000:{(0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF)[index]:02X}:00.0",
             fan=Reason.UNSUPPORTED,
@@ -157,7 +156,7 @@ class _Scene:
             since=self._wall_zero + fell,
             sampled=self._zero + fell,
             slow_sampled=self._zero + fell,
-            memory=Memory(total=TOTAL),
+            memory=Memory(total=cast.TOTAL),
             holdings_note="the GPU does not answer",
         )
 
@@ -176,7 +175,7 @@ class _Scene:
             plain,
             sampled=self._zero + t,
             slow_sampled=self._zero + floor(t / _SLOW) * _SLOW,
-            memory=Memory(total=TOTAL, used=used, free=TOTAL - RESERVED - used, reserved=RESERVED),
+            memory=Memory(total=cast.TOTAL, used=used, free=cast.TOTAL - cast.RESERVED - used, reserved=cast.RESERVED),
             utilization=utilization,
             memory_utilization=round(utilization * 0.42),
             encoder=0,
@@ -212,6 +211,7 @@ class _Scene:
             cpu=round(max(0.0, actor.cpu * (0.9 + 0.1 * self._noise("cpu", actor.pid, self._t))), 1) if sm else 0.0,
             rss=round(actor.rss * GIB),
             started=self._wall_zero + self._t - age,
+            declared=declared(actor),
         )
 
     def _holdings(self, index: int) -> tuple[Holding, ...]:
@@ -267,7 +267,7 @@ class _Scene:
         if load.high == 0:
             return 0.0
         # The ranks of one job work in step; everybody else has a beat of their own.
-        beat = actor.ppid if actor.parent == "torchrun" else actor.pid
+        beat = actor.ppid if actor.parent == "mpirun" else actor.pid
         place = (t / load.period + beat * 0.618) % 1
         level = load.low
         if place < load.share:

@@ -1,11 +1,17 @@
-"""Who is on the demo machine: its processes, what they hold, and how they load their GPUs."""
+"""Who is on the demo machine: its GPUs and processes, what these hold, and how they load their GPUs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
+from zlib import crc32
 
 from gpuwatch.model import Presence
+from gpuwatch.units import MIB
+
+TOTAL: Final = 81559 * MIB
+RESERVED: Final = 558 * MIB
+"""Both as NVML shows them for an H100 80GB HBM3."""
 
 HOUR: Final = 3600.0
 DAY: Final = 24 * HOUR
@@ -13,6 +19,11 @@ DAY: Final = 24 * HOUR
 UIDS: Final = {"ada": 1001, "ben": 1002, "cyn": 1003, "dov": 1004, "eve": 1005, "fay": 1006, "gus": 1007, "hal": 1008}
 VIEWER: Final = "you"
 VIEWER_UID: Final = 1009
+
+
+def uuid(gpu: int) -> str:
+    """Give the UUID of a GPU by its index."""
+    return f"GPU-{crc32(b'demo%d' % gpu):08x}-5a1d-4c0e-9f3b-{gpu:012x}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,32 +76,49 @@ RARE: Final = Load(high=35, low=0, period=40, share=0.15, wobble=10)
 SERVING: Final = Load(high=46, low=34, period=12, share=0.6)
 EVALUATION: Final = Load(high=70, low=64, period=8, share=0.6)
 
+RANKS: Final = {15226: 0, 15227: 2, 15228: 5, 15229: 6}
+"""The ranks of ada's job, and which GPU each has."""
 GROWING_PID: Final = 20418
 """The notebook that fills GPU 1; the amount it is listed with is replaced by the script's."""
 IDLE_PID: Final = 11934
-"""Holds 40 GiB and does nothing."""
+"""Holds 40 GiB and does nothing; what it declared cannot be read."""
 STRAY_PID: Final = 15260
 """The viewer's own, forgotten: its shell is gone."""
+RUN_PID: Final = 22871
+"""The viewer's own, at work."""
 HOSTILE_PID: Final = 23117
 """Its command line attacks the terminal."""
 GONE_PID: Final = 19552
 """NVML lists it and the kernel does not."""
 SECRET_PID: Final = 18233
 """Was given a secret on its command line."""
+EVALUATION_PID: Final = 16077
+DISTILL_PID: Final = 21775
+"""Works on two GPUs."""
+VLLM_PID: Final = 12931
+"""The engine of a server: what it may take is said to its parent."""
+TRITON_PID: Final = 13544
+MISSPELT_PID: Final = 19120
+"""Meant to choose one GPU, and has a context on each of four."""
+START_PID: Final = 20977
+"""Declared what it begins with, which is no limit."""
+GENV_PIDS: Final = range(22310, 22314)
+"""Share one grant of memory."""
+EMBEDDER_PIDS: Final = range(14002, 14050, 6)
+"""Share what was agreed on in gpuwatch.toml."""
 
 _HOSTILE = "import train; '\x1b]2;PWNED\x07\x1b[2J' '[/bold][@click=app.quit]' '\u202egnp.exe'"
 
 
-def _ada(rank: int, gpu: int, gib: float) -> Actor:
-    # A rank that has not chosen its device before the first CUDA call leaves a context of half a GiB on GPU 0.
+def _ada(pid: int, gib: float) -> Actor:
     return Actor(
-        pid=15226 + rank,
+        pid=pid,
         user="ada",
-        argv=("/home/ada/env/bin/python", "-u", "train.py", "--config", "big.yaml", f"--local-rank={rank}"),
-        holds=((gpu, gib),) if gpu == 0 else ((gpu, gib), (0, 0.5)),
+        argv=("/home/ada/env/bin/python", "-u", "train.py", "--config", "big.yaml"),
+        holds=((RANKS[pid], gib),),
         load=TRAINING,
         age=2 * HOUR + 600,
-        parent="torchrun",
+        parent="mpirun",
         ppid=15219,
         terminal="/dev/pts/3",
         rss=11.4,
@@ -103,10 +131,10 @@ def _worker(pid: int, user: str, argv: tuple[str, ...], gpu: int, gib: float, lo
     return Actor(pid=pid, user=user, argv=argv, holds=((gpu, gib),), load=load, age=age, rss=1.8, cpu=35.0, ppid=4700)
 
 
-def _kernel(pid: int, user: str, gpu: int, gib: float, load: Load, age: float) -> Actor:
+def _kernel(pid: int, user: str, gpu: int, gib: float, load: Load, age: float, contexts: tuple[int, ...] = ()) -> Actor:
     kernel = f"/home/{user}/.local/share/jupyter/runtime/kernel-{pid * 2654435761 % 2**32:08x}.json"
     argv = ("/opt/conda/bin/python", "-m", "ipykernel_launcher", "-f", kernel)
-    holds = ((gpu, gib),)
+    holds = ((gpu, gib), *((other, 0.4) for other in contexts))
     return Actor(pid, user, argv, holds, load, age, parent="jupyter-lab", ppid=3350, rss=2.2)
 
 
@@ -115,7 +143,7 @@ def _viewers() -> tuple[Actor, ...]:
     return (
         Actor(STRAY_PID, VIEWER, mine, ((4, 12.0),), IDLE, 9 * HOUR + 2460, parent="systemd", ppid=1),
         Actor(
-            22871,
+            RUN_PID,
             VIEWER,
             (*mine, "--resume", "runs/041/last.pt"),
             ((4, 8.0),),
@@ -129,18 +157,30 @@ def _viewers() -> tuple[Actor, ...]:
 
 def _loners() -> tuple[Actor, ...]:
     secret = ("python", "finetune.py", "--model", "llama-3.1-8b", "--hf-token", "hf_" + "demo" * 6, "--lora-rank", "16")
-    vllm = ("/opt/vllm/bin/python", "/opt/vllm/bin/vllm", "serve", "Qwen/Qwen3-14B", "--gpu-memory-utilization", "0.43")
     distill = ("python", "distill.py", "--devices", "2,4", "--batch-size", "96")
     evaluate = ("python", "-m", "evaluate", "--suite", "long-context", "--cache", "gpu")
+    engine = "VLLM::EngineCore"
     return (
         Actor(
             SECRET_PID, "ben", secret, ((0, 14.2),), Load(high=18, low=4, period=21, share=0.7), 5 * HOUR, ppid=18101
         ),
-        Actor(16077, "cyn", evaluate, ((1, 57.0),), EVALUATION, 6 * HOUR, parent="tmux: server", ppid=2107, rss=22.0),
-        Actor(21775, "fay", distill, ((2, 9.5), (4, 9.5)), Load(12, 5, 11, 0.5), 4200.0, terminal="/dev/pts/7"),
-        Actor(12890, "gus", vllm, ((6, 34.6),), SERVING, 3 * DAY, name="vllm", parent="systemd", ppid=1288, rss=7.9),
         Actor(
-            13544,
+            EVALUATION_PID,
+            "cyn",
+            evaluate,
+            ((1, 56.6),),
+            EVALUATION,
+            6 * HOUR,
+            parent="tmux: server",
+            ppid=2107,
+            rss=22,
+        ),
+        Actor(DISTILL_PID, "fay", distill, ((2, 9.5), (4, 9.5)), Load(12, 5, 11, 0.5), 4200.0, terminal="/dev/pts/7"),
+        Actor(
+            VLLM_PID, "gus", (engine,), ((6, 34.6),), SERVING, 3 * DAY, name=engine, parent="vllm", ppid=12890, rss=7.9
+        ),
+        Actor(
+            TRITON_PID,
             "dov",
             ("tritonserver", "--model-repository=/srv/models", "--http-port=8000"),
             ((2, 7.2),),
@@ -160,8 +200,8 @@ def _kernels() -> tuple[Actor, ...]:
         _kernel(GROWING_PID, "ben", 1, 0.0, Load(high=12, low=4, period=15, share=0.5), 2700.0),
         _kernel(IDLE_PID, "eve", 3, 40.0, IDLE, 7 * HOUR),
         _kernel(17410, "fay", 0, 0.9, RARE, 26 * HOUR),
-        _kernel(19120, "hal", 2, 1.3, RARE, 5 * HOUR),
-        _kernel(20977, "cyn", 6, 1.1, RARE, 2 * HOUR),
+        _kernel(MISSPELT_PID, "hal", 2, 1.3, RARE, 5 * HOUR, contexts=(0, 1, 3)),
+        _kernel(START_PID, "cyn", 6, 1.1, RARE, 2 * HOUR),
     )
 
 
@@ -171,19 +211,22 @@ def _workers() -> tuple[Actor, ...]:
     actors = ("python", "actor.py", "--env", "nethack", "--rank")
     return (
         *(_worker(16081 + k, "cyn", (*evaluators, str(k)), 1, 1.6, REQUESTS, 6 * HOUR - 9) for k in range(4)),
-        *(_worker(14002 + 6 * k, "dov", (*embedders, str(8010 + k)), 3, 2.6, REQUESTS, 2 * DAY) for k in range(8)),
         *(
-            _worker(22310 + k, "ben", (*actors, str(k)), 5, 2.4, Load(5, 2, 6, 0.6, wobble=2), 2 * HOUR)
-            for k in range(4)
+            _worker(pid, "dov", (*embedders, str(8010 + k)), 3, 2.6, REQUESTS, 2 * DAY)
+            for k, pid in enumerate(EMBEDDER_PIDS)
+        ),
+        *(
+            _worker(pid, "ben", (*actors, str(k)), 5, 2.4, Load(5, 2, 6, 0.6, wobble=2), 2 * HOUR)
+            for k, pid in enumerate(GENV_PIDS)
         ),
     )
 
 
 ACTORS: Final = (
-    _ada(0, gpu=0, gib=44.6),
-    _ada(1, gpu=2, gib=40.0),
-    _ada(2, gpu=5, gib=38.0),
-    _ada(3, gpu=6, gib=31.0),
+    _ada(15226, 49.6),
+    _ada(15227, 32.1),
+    _ada(15228, 31.9),
+    _ada(15229, 31.6),
     *_viewers(),
     *_loners(),
     *_kernels(),

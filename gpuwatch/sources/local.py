@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from gpuwatch.declared.claims import Share
 from gpuwatch.model import SCHEMA, Gpu, Health, Snapshot, SourceState, decode
 from gpuwatch.sampler.board import InFlight
 from gpuwatch.sources.child import SAMPLER, Child, sampler_arguments
@@ -37,7 +38,7 @@ _RESTLESS = 1.0
 
 _EXIT_NO_DRIVER = 3
 _EXIT_AGAIN = 4
-"""The sampler's exit codes for what it has said itself; see `gpuwatch.sampler.__main__.Exit`."""
+"""The sampler's exit codes for what it has said itself; see `gpuwatch.sampler.loop.Exit`."""
 
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 """Signals that no library's crash ends in; the kernel kills by the first one when memory runs out."""
@@ -64,6 +65,7 @@ class LocalSource:
         *,
         interval: float = 1.0,
         only: Sequence[int] = (),
+        shares: Sequence[Share] = (),
         patience: Patience | None = None,
         command: Sequence[str] = SAMPLER,
         first: Child | None = None,
@@ -73,6 +75,7 @@ class LocalSource:
         """Start the sampler at once, or take over `first`, one that was started before this module was imported."""
         self._interval = interval
         self._only = tuple(only)
+        self._shares = tuple(shares)
         self._patience = patience or Patience()
         self._command = command
         self._clock, self._wall = clock, wall
@@ -281,7 +284,8 @@ class LocalSource:
             self._restart_later(now)
             return
         again = bool(self._known)
-        arguments = sampler_arguments(self._interval, self._only, self._lot.indices(), again=again)
+        skip = self._lot.indices()
+        arguments = sampler_arguments(self._interval, self._only, skip, again=again, shares=self._shares)
         try:
             self._child = Child(arguments, command=self._command)
         except OSError as error:  # no memory, no room for a process, no interpreter: each may pass
@@ -294,7 +298,8 @@ class LocalSource:
         if self._closed or self._stuck() + len(self._lot.probes) >= self._patience.stuck:
             return None
         try:
-            return Child(["--once", *sampler_arguments(self._interval, [index])], command=self._command)
+            arguments = ["--once", *sampler_arguments(self._interval, [index])]
+            return Child(arguments, command=(*self._command, "--no-declared"))
         except OSError:  # as above; the next look tries again, and the row says that nothing is known of the GPU
             return None
 

@@ -138,6 +138,8 @@ class Glyphs:
     eighths: str = "▏▎▍▌▋▊▉"
     """A cell that is filled in part; empty where only whole cells can be drawn."""
     hatch: str = "░"
+    declared: str = "┃"
+    """Where what an owner declared ends."""
     dot: str = "·"
     missing: str = "—"
     ellipsis: str = "…"
@@ -164,6 +166,7 @@ ASCII: Final = Glyphs(
     fill="=",
     eighths="",
     hatch=".",
+    declared="]",
     dot="-",
     missing="-",
     ellipsis="~",
@@ -236,6 +239,10 @@ class Inks:
         """Give the style of a cell that an owner's part fills from the left, in part."""
         return self._edges[self._slot(uid)]
 
+    def mark(self, uid: int | None) -> Style:
+        """Give the style of the mark of a declared share that stands on an owner's part."""
+        return self._marks[self._slot(uid)]
+
     def swatch(self, uid: int | None, ground: Ground) -> Style:
         """Give the style of the mark that goes with an owner's name in the process list."""
         return self._swatches[self._slot(uid), ground]
@@ -270,6 +277,10 @@ class Inks:
         if not self.color or self.few:
             return self._owners
         return [Style(color=self.palette.base, bgcolor=fill) for fill in self._fills]
+
+    @cached_property
+    def _marks(self) -> list[Style]:
+        return [style + Style(color=self.palette.strong if self.color else None, bold=True) for style in self._owners]
 
     @cached_property
     def _edges(self) -> list[Style]:

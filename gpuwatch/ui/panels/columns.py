@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
 
 from gpuwatch.model import Reading, known
-from gpuwatch.rows import Row
+from gpuwatch.rows import Row, share_words
 from gpuwatch.ui.layout import Form
 from gpuwatch.ui.theme import Glyphs, Role
-from gpuwatch.units import duration, gib, percent
+from gpuwatch.units import duration, gib
 
 QUIET_S = 60
 """Seconds of idleness that are not worth showing."""
@@ -29,6 +29,8 @@ class Column:
     """Width; 0 for the last one, which takes what is left."""
     right: bool = True
     role: Role = "text"
+    behind: int = 0
+    """Cells behind the slash of a cell that has one."""
 
 
 _ALL = {
@@ -36,7 +38,7 @@ _ALL = {
     "pid": Column("pid", "PID", 8, role="muted"),
     "user": Column("user", "user", 8, right=False),
     "memory": Column("memory", "GiB", 7, role="strong"),
-    "share": Column("share", "share %", 8),
+    "share": Column("share", "share %", 10, behind=5),
     "sm": Column("sm", "SM %", 6),
     "cpu": Column("cpu", "CPU %", 7),
     "rss": Column("rss", "RSS GiB", 9, role="muted"),
@@ -50,6 +52,8 @@ _FORMS = {
     Form.COMPACT: ("gpu", "pid", "user", "memory", "share", "sm", "idle", "command"),
     Form.STRIP: ("gpu", "pid", "user", "memory", "sm", "command"),
 }
+_WIDE_SHARE = Column("share", "share/declared %", 19, behind=10)
+"""Its title has the slash where the cells have theirs."""
 _USER_CELLS = {Form.FULL: LONGEST_USER, Form.MEDIUM: 14, Form.COMPACT: 10, Form.STRIP: 8}
 
 
@@ -57,13 +61,24 @@ def columns(form: Form, rows: Sequence[Row]) -> list[Column]:
     """Give the columns of a form; that of the users is as wide as the longest name, within bounds."""
     longest = max((cell_len(row.owner) for row in rows), default=0)
     users = min(_USER_CELLS.get(form, 8), max(4 if form is Form.STRIP else 8, longest))
-    chosen = [_ALL[name] for name in _FORMS.get(form, _FORMS[Form.STRIP])]
-    return [Column("user", "user", users, right=False) if one.id == "user" else one for one in chosen]
+    fitted = {"user": replace(_ALL["user"], cells=users)}
+    if form is Form.FULL:
+        fitted["share"] = _WIDE_SHARE
+    return [fitted.get(name, _ALL[name]) for name in _FORMS.get(form, _FORMS[Form.STRIP])]
 
 
 def cell(column: str, row: Row, taken: float, glyphs: Glyphs) -> str:
-    """Give what a row shows in a column other than the command; `taken` is the snapshot's wall-clock time."""
+    """Give what a row shows in a column of one figure; `taken` is the snapshot's wall-clock time."""
     return _CELLS[column](row, taken, glyphs)
+
+
+def share_cell(row: Row, mark: str, behind: int) -> str:
+    """Give the holding and the declared share, `62/40 ▲`: `mark` is that of an overshoot, empty for none.
+
+    The slash has `behind` cells to its right, so that in a column it stands in one place; so does the mark.
+    """
+    held, declared = share_words(row)
+    return f"{held}/{f'{declared:<3}{mark}':<{behind}}"
 
 
 def state_word(row: Row) -> str:
@@ -77,10 +92,6 @@ def _reading(reading: Reading | float | None, glyphs: Glyphs, show: Callable[[fl
 
 def _whole(value: float) -> str:
     return f"{value:.0f}"
-
-
-def _share(row: Row, _taken: float, glyphs: Glyphs) -> str:
-    return _reading(row.share, glyphs, lambda share: percent(share, 100))
 
 
 def _idle(row: Row, _taken: float, glyphs: Glyphs) -> str:
@@ -100,7 +111,6 @@ _CELLS: dict[str, Callable[[Row, float, Glyphs], str]] = {
     "pid": lambda row, _taken, _glyphs: str(row.holding.pid),
     "user": lambda row, _taken, _glyphs: row.owner,
     "memory": lambda row, _taken, glyphs: _reading(row.holding.memory, glyphs, gib),
-    "share": _share,
     "sm": lambda row, _taken, glyphs: _reading(row.holding.sm, glyphs, _whole),
     "cpu": lambda row, _taken, glyphs: _reading(row.process.cpu, glyphs, _whole),
     "rss": lambda row, _taken, glyphs: _reading(row.process.rss, glyphs, gib),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor
 
+from gpuwatch import shares
 from gpuwatch.alerts import Alert, Severity
+from gpuwatch.alerts.shares import OVERCOMMITTED, OVERSHOOT
 from gpuwatch.model import Gpu, Health, Holding, Instance, Process, Reading, Reason, known
 from gpuwatch.ui.graphs import memory_bar, parts, sparkline
 from gpuwatch.ui.layout import Form, Layout, strip_cell
@@ -19,6 +22,8 @@ from gpuwatch.units import gib, long_duration, percent
 _HOT = ("hw thermal", "sw thermal")
 _ALARMING = (*_HOT, "power brake")
 """Throttle reasons that are a fault or an emergency; running into the power cap is a full GPU's normal state."""
+_ON_TRACK: dict[str, Role] = {"hatch": "muted", "free": "faint", "bare mark": "strong"}
+"""What stands in a bar where no owner's part is, and in which role."""
 _BUSY = 5
 """Percent of utilization from which on a GPU is in use, whatever the list of its processes says."""
 
@@ -28,6 +33,7 @@ class _Widths:
     """Cells of the columns of a form; the bar takes what is left, up to a half."""
 
     name: int
+    declared: int
     spark: int
     power: int
     state: int
@@ -36,12 +42,12 @@ class _Widths:
         """Give the width of the memory bar."""
         power = self.power + 2 if self.power else 0
         name = self.name + 2 if self.name else 0
-        return max(8, width - (5 + name) - (7 + 7 + 7 + 2 + self.spark + 6 + power) - 3 - self.state)
+        return max(8, width - (5 + name) - (7 + 7 + self.declared + 8 + 2 + self.spark + 6 + power) - 3 - self.state)
 
 
 _FORMS = {
-    Form.FULL: _Widths(name=12, spark=15, power=8, state=31),
-    Form.MEDIUM: _Widths(name=0, spark=12, power=0, state=20),
+    Form.FULL: _Widths(name=12, declared=10, spark=15, power=8, state=31),
+    Form.MEDIUM: _Widths(name=0, declared=0, spark=12, power=0, state=20),
 }
 
 
@@ -69,7 +75,7 @@ def _title(view: View, widths: _Widths, width: int) -> Line:
     pen = Pen(view.kit, "band").gap().write("GPU", "muted", 4)
     pen.gap(widths.name + 2 if widths.name else 0)
     pen.write("memory by owner", "muted", widths.bar(width))
-    for text, cells in (("GiB", 7), ("free", 7), ("util %", 7)):
+    for text, cells in (("GiB", 7), ("free", 7), ("declared", widths.declared), ("util %", 8)):
         pen.write(text, "muted", cells, right=True)
     pen.gap(2).write("last minute"[: widths.spark], "muted", widths.spark).write(
         "C" if view.kit.glyphs.ascii else "°C", "muted", 6, right=True
@@ -108,7 +114,9 @@ class _Row:
         self._bar(pen, gpu, gpu.holdings, bar)
         pen.write(self._gib(gpu.memory.used), self._ink(), 7, right=True)
         pen.write(self._gib(gpu.memory.free), self._ink("strong"), 7, right=True)
-        pen.write(self._busy(), self._ink(), 7, right=True).gap(2)
+        if widths.declared:
+            pen.write(self._declared(), self._promise_ink(), widths.declared, right=True)
+        pen.write(self._busy(), self._ink(), 8, right=True).gap(2)
         points = view.frame.history.utilization(gpu.key)
         pen.write(sparkline(points, widths.spark, floor(view.frame.history.now), self.glyphs), self._ink("muted"))
         pen.write(self._whole(gpu.temperature), self._heat("text"), 6, right=True)
@@ -151,7 +159,7 @@ class _Row:
             pen.write(self._gib(instance.memory.free), self._ink("strong"), 6, right=True).write(" free", "muted")
         else:
             pen.write(self._gib(instance.memory.used), self._ink(), 7, right=True)
-            pen.write(self._gib(instance.memory.free), self._ink("strong"), 7, right=True)
+            pen.write(self._gib(instance.memory.free), self._ink("strong"), 7, right=True).gap(widths.declared)
         # Where there was no room for its name on the left, it stands here.
         named = widths is not None and widths.name
         name = "under MIG" if named else f"{self.glyphs.dot} {instance.name.removeprefix('MIG ')}"
@@ -166,7 +174,7 @@ class _Row:
             return f"{gpu.health.value}{since}"
         if view.stale(gpu):
             words.append(f"stale {long_duration(int(view.age(gpu)))}")
-        words += [short_title(alert) for alert in self.alerts if alert.rule != "gpu health"]
+        words += dict.fromkeys(short_title(alert) for alert in self.alerts if alert.rule != "gpu health")
         words += _held_back(gpu)
         if known(gpu.ecc_uncorrected) and gpu.ecc_uncorrected > 0:
             words.append(f"{gpu.ecc_uncorrected:.0f} ECC error{'s' * (gpu.ecc_uncorrected != 1)}")
@@ -205,17 +213,28 @@ class _Row:
         if unknown is not None and not any(known(one.memory) for one in holdings):
             pen.write(f"memory: {unknown.value}", self._ink("muted"), cells)  # an empty bar would say that it is free
             return
-        for piece in memory_bar(gpu, parts(holdings, self.owners), cells, self.glyphs):
+        for piece in memory_bar(gpu, parts(holdings, self.owners, self.gpu.uuid), cells, self.glyphs):
             self._piece(pen, piece.text, piece.kind, piece.uid)
 
     def _piece(self, pen: Pen, text: str, kind: str, uid: int | None) -> None:
         inks = self.view.kit.inks
-        if kind in ("hatch", "free"):
-            pen.write_styled(text, inks("faint" if kind == "free" else "muted", "track"))
+        if kind in _ON_TRACK:
+            pen.write_styled(text, inks(_ON_TRACK[kind], "track"))
         else:
             # An old bar is grey: it still shows how much, and no longer catches the eye.
-            style = {"seam": inks.seam, "fill": inks.owner, "edge": inks.edge}[kind](None if self.old else uid)
-            pen.write_styled(text, style)
+            make = {"seam": inks.seam, "fill": inks.owner, "edge": inks.edge, "mark": inks.mark}[kind]
+            pen.write_styled(text, make(None if self.old else uid))
+
+    def _declared(self) -> str:
+        """Print the sum of what is declared, with a sign where more may be: where something could not be read."""
+        sums = shares.promised(self.gpu, self.owners)
+        if not sums.limits:
+            return "?" if sums.unread else self.glyphs.missing
+        return f"{self.glyphs.least * bool(sums.unread)}{gib(sums.declared)}"
+
+    def _promise_ink(self) -> Role:
+        alert = next((one for one in self.alerts if one.rule == OVERCOMMITTED), None)
+        return self._ink("muted") if alert is None else mark_of(alert.severity, self.glyphs)[1]
 
     def _gib(self, reading: Reading) -> str:
         return gib(reading) if known(reading) else self.glyphs.missing
@@ -259,11 +278,22 @@ def short_name(name: str) -> str:
     return short or name
 
 
+_HOLDS = re.compile(" holds? ")
+
+
 def short_title(alert: Alert) -> str:
-    """Give an alert's title without what its row already shows: which GPU it is, and how much is free."""
+    """Give an alert's title without what its row already shows: which GPU it is, and how much is free.
+
+    Of an alert about a process only who it is about, or the rule: the process list has the rest.
+    """
     if alert.rule == "memory near limit":
         return "full" if f"GPU {alert.index} full" in alert.title else "near limit"
-    return alert.title.removeprefix(f"GPU {alert.index} ").removeprefix(f"GPU {alert.index}: ")
+    if alert.rule == OVERSHOOT:
+        return f"{_HOLDS.split(alert.title)[0]} over share"
+    if alert.subject:
+        return alert.rule
+    title = alert.title.removeprefix(f"GPU {alert.index} ").removeprefix(f"GPU {alert.index}: ")
+    return title.removeprefix("over-committed: ")
 
 
 def strip(view: View, alerts: dict[str, list[Alert]], width: int, lines: int) -> list[Line]:

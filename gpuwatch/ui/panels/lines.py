@@ -33,7 +33,7 @@ class Span(NamedTuple):
 
 Line: TypeAlias = tuple[Span, ...]
 
-_SPELLED = str.maketrans("·…–—×≥−°“”▾▴", '-~--x>-\'""v^')
+_SPELLED = str.maketrans("·…–—×≥−°“”▾▴Σ", '-~--x>-\'""v^+')
 """Our own signs in ASCII, each as wide as it was."""
 
 

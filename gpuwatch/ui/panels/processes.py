@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rich.cells import cell_len
 from textual import events
 from textual.message import Message
 
+from gpuwatch.alerts import Alert, Severity
+from gpuwatch.alerts.shares import OVERSHOOT
 from gpuwatch.model import Presence
 from gpuwatch.rows import SORTS, Filter, Row, RowKey, SteadyOrder, rows
 from gpuwatch.ui.layout import Layout
-from gpuwatch.ui.panels.columns import Column, cell, columns, state_word
+from gpuwatch.ui.panels.columns import Column, cell, columns, share_cell, state_word
+from gpuwatch.ui.panels.gpus import mark_of
 from gpuwatch.ui.panels.lines import Line, LinePanel, Pen, blank, centred
 from gpuwatch.ui.theme import Kit, Role
 from gpuwatch.ui.view import View
@@ -49,6 +54,8 @@ class Processes(LinePanel):
         self._key: RowKey | None = None
         self._page = 1
         self._columns: list[Column] = []
+        self._over: dict[tuple[str, int], Severity] = {}
+        """By GPU and pid: who holds more than was declared, and how bad it is."""
 
     @property
     def selected(self) -> Row | None:
@@ -78,6 +85,7 @@ class Processes(LinePanel):
         self._page = max(1, layout.rows)
         self.top = max(0, min(self.top, len(self.found) - self._page))
         self._columns = columns(layout.form, self.every)
+        self._over = overshoots(view.frame.alerts)
         lines = [self._title(kit, width)] if layout.table_title else []
         shown = self.found[self.top : self.top + layout.rows]
         for index, row in enumerate(shown, self.top):
@@ -222,6 +230,10 @@ class Processes(LinePanel):
             elif column.id == "user":
                 pen.gap(2).write_styled(kit.glyphs.swatch, kit.inks.swatch(row.process.uid, pen.ground))
                 pen.write(row.owner, "strong" if row.mine else "text", column.cells)
+            elif column.id == "share":
+                over = self._over.get((row.gpu.key, row.holding.pid))
+                mark, role = mark_of(over, kit.glyphs) if over else ("", "faint" if old else column.role)
+                pen.write(share_cell(row, mark, column.behind), role, column.cells, right=True)
             else:
                 text = cell(column.id, row, view.frame.snapshot.taken, kit.glyphs)
                 pen.write(text, "faint" if old else column.role, column.cells, right=True)
@@ -244,6 +256,15 @@ class Processes(LinePanel):
             return "none of these processes is yours: m shows everybody's"
         notes = {gpu.holdings_note for gpu in view.frame.snapshot.gpus if gpu.holdings_note}
         return " · ".join(sorted(notes)) or "no process holds a GPU"
+
+
+def overshoots(alerts: Iterable[Alert]) -> dict[tuple[str, int], Severity]:
+    """Give the severity of the worst overshoot by GPU key and pid."""
+    found: dict[tuple[str, int], Severity] = {}
+    for alert in alerts:
+        for pid in alert.pids if alert.rule == OVERSHOOT else ():
+            found[alert.gpu, pid] = max(alert.severity, found.get((alert.gpu, pid), alert.severity))
+    return found
 
 
 def _nothing(words: str, kit: Kit, width: int, rows: int) -> list[Line]:

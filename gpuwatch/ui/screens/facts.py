@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gpuwatch import shares
+from gpuwatch.explanation import points
 from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Reading, Reason, Snapshot, known
-from gpuwatch.rows import Row
+from gpuwatch.rows import Row, share_words
 from gpuwatch.units import long_duration, percent, size
 
 REASONS = {
@@ -36,6 +38,8 @@ class Fact:
     label: str
     value: str
     missing: bool = False
+    aside: str = ""
+    """What belongs to it and matters less: where it stands, how sure it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +109,7 @@ def holding_section(row: Row) -> Section:
     holding, gpu = row.holding, row.gpu
     facts = [
         fact("memory", holding.memory, size),
-        Fact("share", f"{percent(row.share, 100)} % of what the GPU can give")
-        if row.share is not None
-        else Fact("share", "not known: memory has no figure", missing=True),
+        _share(row),
         _growth(row),
         fact("SM busy", holding.sm, _percent),
         fact("memory busy", holding.memory_utilization, _percent),
@@ -122,6 +124,20 @@ def holding_section(row: Row) -> Section:
     if gpu.holdings_note:
         facts.append(Fact("note", gpu.holdings_note))
     return Section(f"On GPU {gpu.index}", tuple(facts))
+
+
+def _share(row: Row) -> Fact:
+    if row.share is None:
+        return Fact("share", "not known: memory has no figure", missing=True)
+    declared = share_words(row)[1]
+    said = f", declared {declared} %" if row.declared is not None else ""
+    return Fact("share", f"{percent(row.share, 100)} % of the GPU's memory{said}")
+
+
+def declared_section(process: Process, snapshot: Snapshot) -> Section:
+    """Tell what a process declared, what of it holds and why, which GPUs it sees, and what could not be read."""
+    found = points(process, snapshot)
+    return Section("Declared", tuple(Fact(one.label, one.value, aside=one.aside) for one in found))
 
 
 def _growth(row: Row) -> Fact:
@@ -159,7 +175,7 @@ def gpu_section(gpu: Gpu, snapshot: Snapshot) -> Section:
         facts.append(Fact("health", f"{gpu.health.value}{since}"))
     if gpu.words:
         facts.append(Fact("trouble", gpu.words))
-    facts += _memory_facts(gpu)
+    facts += [*_memory_facts(gpu), *_promises(gpu, snapshot)]
     facts += [
         fact("utilization", gpu.utilization, _percent),
         fact("memory busy", gpu.memory_utilization, _percent),
@@ -203,6 +219,30 @@ def _memory_facts(gpu: Gpu) -> list[Fact]:
     return facts
 
 
+def _promises(gpu: Gpu, snapshot: Snapshot) -> list[Fact]:
+    """Tell what is declared on a GPU beside what is held, and of how many processes nothing is known."""
+    sums = shares.promised(gpu, {process.pid: process for process in snapshot.processes})
+    facts = []
+    if sums.limits:
+        by = f"by {sums.limits} {'limits' if sums.limits > 1 else 'limit'}"
+        over = f", over-committed: it has {size(sums.total)}" if sums.overcommitted and sums.total else ""
+        facts.append(Fact("declared", f"{size(sums.declared)} {by}{over}"))
+    elif gpu.holdings and not sums.unread:
+        facts.append(Fact("declared", "nothing"))
+    if gpu.holdings:
+        least = "" if all(known(one.memory) for one in gpu.holdings) else "at least "
+        facts.append(Fact("held", f"{least}{size(sums.held)} by all processes"))
+    if sums.undeclared:
+        facts.append(Fact("not declared", f"by {_processes(sums.undeclared)}"))
+    if sums.unread:
+        facts.append(Fact("not read", f"what {_processes(sums.unread)} declared", missing=True))
+    return facts
+
+
+def _processes(number: int) -> str:
+    return f"{number} {'process' if number == 1 else 'processes'}"
+
+
 def _percent(value: float) -> str:
     return f"{value:.0f} %"
 
@@ -239,7 +279,8 @@ def sections(held: Sequence[Row], snapshot: Snapshot) -> tuple[list[Section], li
     `held` are the rows of one process, at least one, that of the GPU in focus first.
     """
     first = held[0]
-    left = [process_section(first.process, snapshot.taken), *(holding_section(row) for row in held)]
+    left = [process_section(first.process, snapshot.taken), declared_section(first.process, snapshot)]
+    left += [holding_section(row) for row in held]
     return left, [gpu_section(first.gpu, snapshot)]
 
 

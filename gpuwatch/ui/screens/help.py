@@ -102,6 +102,7 @@ def legend(glyphs: Glyphs) -> list[Section]:
         Fact(glyphs.warning, "warning: look at it"),
         Fact(glyphs.note, "note"),
         Fact("memory bar", "as long as the GPU's memory; one colour and a name, or an initial, for each owner"),
+        Fact(glyphs.declared, "where an owner's part would end if each process held what it declared, and no more"),
         Fact(glyphs.hatch, "memory in use that belongs to no process the driver lists (unattributed)"),
         Fact("blank", "free"),
         Fact(
@@ -109,13 +110,19 @@ def legend(glyphs: Glyphs) -> list[Section]:
             "a GPU in a small window: index, mark, percent of its memory in use",
         ),
         Fact(glyphs.missing, "not known, never zero; Enter on the process gives the reason"),
+        Fact("62/40", "holds 62 % of the GPU, declared 40 %; with the mark of an alert: too much more"),
+        Fact(f"62/{glyphs.missing}", "declared no limit"),
+        Fact("62/?", "what it declared could not be read, or not yet"),
+        Fact("12/40Σ", "40 % is declared for the sum of several processes"),
         Fact(f"{glyphs.least} 5m", "idle for at least so long: not once busy since gpuwatch began to look"),
     )
     words = (
         Fact("holding", "the memory of one process on one GPU"),
         Fact("unattributed", "used, less the sum of the holdings"),
         Fact("free", "what a process can still get: the driver's own reserve is taken off"),
-        Fact("share %", "the holding in percent of what the GPU can give to processes"),
+        Fact("share", "in percent of the GPU's memory, which is also what most frameworks count shares of"),
+        Fact("declared", f"the sum on a GPU, in GiB; {glyphs.least} where something could not be read"),
+        Fact("over share", "more than was declared, by more than a context and the libraries take"),
         Fact("SM %", "share of the time in which a kernel ran; it says nothing of how full the GPU was"),
         Fact("memory busy", "share of the time in which memory was read or written, not how much is held"),
         Fact("near limit", "hardly any memory is left: under 10 % a warning, under 5 % critical, unless set otherwise"),

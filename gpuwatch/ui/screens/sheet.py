@@ -161,7 +161,24 @@ class Sheet(ModalScreen[None]):
 
 
 _PLAIN = str.maketrans(
-    {"·": "-", "…": "...", "≥": ">=", "−": "-", "°": "", "▲": "*", "↑": "Up", "↓": "Down", "⇧": "S-"}
+    {
+        "·": "-",
+        "—": "-",
+        "–": "-",
+        "−": "-",
+        "…": "...",
+        "≥": ">=",
+        "×": "x",
+        "→": "->",
+        "°": "",
+        "“": '"',
+        "”": '"',
+        "▲": "*",
+        "Σ": "+",
+        "↑": "Up",
+        "↓": "Down",
+        "⇧": "S-",
+    }
 )
 
 
@@ -191,6 +208,9 @@ def draw(sections: Sequence[Section], spell: Callable[[str], str] = str, least: 
         grid.add_column(ratio=1, overflow="fold")
         for fact in section.facts:
             style = "dim italic" if fact.missing else ""
-            grid.add_row(Text(spell(fact.label), style="dim"), Text(spell(fact.value), style=style))
+            value = Text(spell(fact.value), style=style)
+            if fact.aside:
+                value.append(f"  {spell(fact.aside)}", style="dim")
+            grid.add_row(Text(spell(fact.label), style="dim"), value)
         parts.append(grid)
     return Group(*parts)

@@ -1,0 +1,161 @@
+"""How a program is told its share: a variable for every framework that takes one from the environment.
+
+Nothing that the user set is overridden, unless it asks for more than the share; both are said. What cannot be told by
+environment (TensorFlow's fraction, Theano, servers with flags of their own) is left to the user.
+"""
+
+from __future__ import annotations
+
+import math
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from gpuwatch.actions.launch_torch import KEY
+from gpuwatch.text import clean
+from gpuwatch.units import MIB
+
+_PRECISION = 10_000
+"""A fraction has four digits, rounded down: 8 MiB of an 80 GiB GPU."""
+
+
+class Grant(NamedTuple):
+    """What a program may take of each of its GPUs."""
+
+    gpus: Sequence[str]
+    """UUIDs, in the order in which the program numbers them."""
+    amounts: Sequence[int]
+    """Bytes on each of them."""
+    wholes: Sequence[int]
+    """Bytes that each can give: what CUDA reports as its total."""
+    share: float | None
+    """As it was asked for; None where bytes were."""
+
+    @property
+    def fraction(self) -> float:
+        """The share; or, where bytes were asked for, the fraction that takes no more than those on any of the GPUs."""
+        if self.share is not None:
+            return self.share
+        least = min(amount / whole for amount, whole in zip(self.amounts, self.wholes, strict=True))
+        return max(1, math.floor(least * _PRECISION)) / _PRECISION
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that are within the share on each of the GPUs."""
+        return min(self.amounts)
+
+
+class Change(NamedTuple):
+    """A variable that the program is given, or one that it is not."""
+
+    name: str
+    value: str | None
+    """None where it stays as it is."""
+    words: str
+    """For whom it is, and what became of the user's own value."""
+
+
+def changes(grant: Grant, environ: Mapping[str, str], *, torch: str) -> Iterator[Change]:
+    """Give what is to be changed in an environment, and what is not and why.
+
+    `torch` says why PyTorch is not to be told (see `launch_torch.why_not`); empty where it is.
+    """
+    yield from _always("CUDA_VISIBLE_DEVICES", ",".join(grant.gpus), "", environ)
+    yield from _always("CUDA_DEVICE_ORDER", "PCI_BUS_ID", "", environ)
+    yield from _always("GPUWATCH_SHARE", _own(grant), "", environ)
+    fraction = f"{grant.fraction:g}"
+    # jax knows both names and refuses to start where both are set; old versions know only the second one.
+    # Source: jaxlib/xla_client.py, generate_pjrt_gpu_plugin_options.
+    name = "XLA_CLIENT_MEM_FRACTION" if environ.get("XLA_CLIENT_MEM_FRACTION") else "XLA_PYTHON_CLIENT_MEM_FRACTION"
+    yield _limited(name, fraction, "JAX", environ, lambda text: float(text) <= grant.fraction)
+    yield _torch(grant, environ, torch)
+    # cupy/cuda/memory.pyx: a percentage of the GPU's memory, or bytes.
+    percent = f"{100 * grant.fraction:.10g}%"
+    cupy = percent if grant.share is not None else str(grant.bytes)
+    yield _limited("CUPY_GPU_MEMORY_LIMIT", cupy, "CuPy", environ, lambda text: _cupy(text, grant))
+    # paddle/phi/core/platform/device/gpu/gpu_info.cc, RecordedGpuMallocHelper: MiB, 0 for none.
+    megabytes = max(1, grant.bytes // MIB)
+    name = "FLAGS_gpu_memory_limit_mb"
+    yield _limited(name, str(megabytes), "Paddle", environ, lambda text: 0 < int(text) <= megabytes)
+    # gpu_bfc_allocator.cc: TensorFlow takes no fraction from the environment, and without this one nearly all there is.
+    if name := environ.get("TF_FORCE_GPU_ALLOW_GROWTH", ""):
+        yield Change("TF_FORCE_GPU_ALLOW_GROWTH", None, f"TensorFlow; left at {_shown(name)}")
+    else:
+        yield Change("TF_FORCE_GPU_ALLOW_GROWTH", "true", "TensorFlow, which takes no limit from here")
+    if _mps_runs(environ):
+        limits = ",".join(f"{place}={max(1, amount // MIB)}M" for place, amount in enumerate(grant.amounts))
+        yield from _always("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", limits, "the MPS server, which enforces it", environ)
+
+
+def _own(grant: Grant) -> str:
+    """Give the share as gpuwatch itself reads it."""
+    if grant.share is not None:
+        return f"{grant.share:g}"
+    return f"{grant.bytes // MIB}MiB" if grant.bytes % MIB == 0 else f"{grant.bytes}B"
+
+
+def _always(name: str, value: str, whose: str, environ: Mapping[str, str]) -> Iterator[Change]:
+    """Set a variable that says where and how much, whatever it was."""
+    before = environ.get(name)
+    was = f"was {_shown(before)}" if before not in (None, value) else ""
+    yield Change(name, value, "; ".join(filter(None, (whose, was))))
+
+
+def _limited(name: str, value: str, whose: str, environ: Mapping[str, str], within: Callable[[str], bool]) -> Change:
+    """Set a limit, unless the user has set one that is no more."""
+    before = environ.get(name, "").strip()
+    if not before or before == value:
+        return Change(name, value, whose)
+    try:
+        keep = within(before)
+    except ValueError:
+        return Change(name, None, f"{whose}; left at {_shown(before)}, which is no number")
+    if keep:
+        return Change(name, None, f"{whose}; left at {_shown(before)}, which is no more than the share")
+    return Change(name, value, f"{whose}; was {_shown(before)}, which is more than the share")
+
+
+def _cupy(text: str, grant: Grant) -> bool:
+    if text.endswith("%"):
+        return 0 < float(text[:-1]) / 100 <= grant.fraction
+    return 0 < int(text) <= grant.bytes
+
+
+def _torch(grant: Grant, environ: Mapping[str, str], why_not: str) -> Change:
+    """Add the share to PyTorch's settings and keep what else stands there.
+
+    CUDA's settings come from PYTORCH_CUDA_ALLOC_CONF, and only without it from PYTORCH_ALLOC_CONF.
+    Source: c10/cuda/CUDAAllocatorConfig.h, instance().
+    """
+    name = "PYTORCH_CUDA_ALLOC_CONF"
+    if name not in environ and environ.get("PYTORCH_ALLOC_CONF"):
+        name = "PYTORCH_ALLOC_CONF"
+    entries = [entry.strip() for entry in environ.get(name, "").split(",") if entry.strip()]
+    given = [entry for entry in entries if entry.partition(":")[0].strip() == KEY]
+    before = given[-1].partition(":")[2] if given else ""
+    told = _limited(KEY, f"{grant.fraction:g}", "PyTorch", {KEY: before}, lambda text: float(text) <= grant.fraction)
+    if told.value is None:
+        return Change(name, None, told.words)
+    if why_not:
+        return Change(name, None, f"PyTorch is not told: {clean(why_not)}")
+    # An entry like round:[1:2,3:4] is cut at its commas above and put together again here.
+    kept = [entry for entry in entries if entry not in given]
+    return Change(name, ",".join([*kept, f"{KEY}:{told.value}"]), told.words)
+
+
+def _mps_runs(environ: Mapping[str, str]) -> bool:
+    """Say whether an MPS control daemon has its socket where a client would look for it; else the limit is ignored.
+
+    Source: docs.nvidia.com/deploy/mps, "CUDA_MPS_PIPE_DIRECTORY".
+    """
+    control = Path(environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps", "control")
+    try:
+        mode = control.stat().st_mode
+    except OSError:  # no daemon, or one of another user
+        return False
+    return stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)
+
+
+def _shown(value: str | None) -> str:
+    return clean(value or "", 80) or "nothing"

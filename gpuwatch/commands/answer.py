@@ -1,0 +1,54 @@
+"""What a command gives back, and what all of them need of a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from gpuwatch.declared.facts import Card, Slice
+from gpuwatch.model import Gpu, Reading, Snapshot, known
+
+
+class Answer(NamedTuple):
+    """What is to be printed, and what the program is to end with."""
+
+    lines: Sequence[str] = ()
+    """For stdout."""
+    words: Sequence[str] = ()
+    """For stderr, one line each."""
+    code: int = 0
+    then: Callable[[], int] | None = None
+    """What is to be done when all is printed, in place of ending with the code."""
+
+
+Ask: TypeAlias = Callable[[Snapshot], Answer]
+"""A command whose arguments were understood, and that waits for its snapshot."""
+
+
+def cards(snapshot: Snapshot) -> tuple[Card, ...]:
+    """Give the GPUs of a snapshot as the resolver takes them; each counts, also one without a handle."""
+    return tuple(_card(gpu) for gpu in snapshot.gpus)
+
+
+def _card(gpu: Gpu) -> Card:
+    return Card(
+        index=gpu.index,
+        uuid=gpu.key,
+        bus_id=gpu.bus_id,
+        name=gpu.name,
+        total=_bytes(gpu.memory.total),
+        mig=gpu.mig is True,
+        slices=tuple(
+            Slice(
+                uuid=one.uuid,
+                gpu_instance=one.gpu_instance,
+                compute_instance=one.compute_instance,
+                total=_bytes(one.memory.total),
+            )
+            for one in gpu.instances
+        ),
+    )
+
+
+def _bytes(reading: Reading) -> int | None:
+    return int(reading) if known(reading) else None

@@ -1,0 +1,159 @@
+"""The arguments of gpuwatch and of its commands; nothing heavy is imported here."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NoReturn
+
+from gpuwatch import __version__
+from gpuwatch.errors import UsageError
+
+COMMANDS = {
+    "explain": "what a process declared, which GPUs it sees, and how we know",
+    "visible": "what a CUDA_VISIBLE_DEVICES value makes visible here",
+    "pick": "GPUs with room, printed for CUDA_VISIBLE_DEVICES",
+    "run": "pick, declare to every framework, start a program",
+}
+
+_FOR_ALL = frozenset({"config", "ascii", "demo", "json"})
+"""Flags that every command takes too; the others are the dashboard's."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError, with the command that was probably meant."""
+        wrong = re.match(r"argument COMMAND: invalid choice: '(.*)' \(choose", message)
+        if wrong:  # the word as repr gives it: with its controls escaped, but not what is beyond ASCII
+            message = _unknown("command", wrong[1].encode("ascii", "backslashreplace").decode(), COMMANDS)
+        raise UsageError(message)
+
+
+def _unknown(what: str, word: str, known: Iterable[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(word.split("=")[0], known, n=1, cutoff=0.7)
+    hint = f"did you mean {close[0]}?" if close else "`gpuwatch --help` lists what there is"
+    return f"unknown {what} {word}; {hint}"
+
+
+_CODES = (
+    "Exit codes: 0 done, 1 a command found nothing (no such process, no room), 2 bad usage, 3 no driver or no GPU. "
+    "Data on stdout, words on stderr."
+)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Give the parser of gpuwatch's command line."""
+    return _parsers()[0]
+
+
+def _parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
+    """Give the parser of the whole, and those of the commands."""
+    top = _Parser(
+        prog="gpuwatch",
+        description="A live, truthful monitor for GPUs that several people share.",
+        epilog=_CODES,
+        allow_abbrev=False,
+    )
+    top.add_argument("--version", action="version", version=f"gpuwatch {__version__}")
+    what = top.add_argument_group("what to do (without any of these: the dashboard)")
+    what.add_argument("--once", action="store_true", help="print one snapshot, and out")
+    what.add_argument("--json", action="store_true", help="with --once: as one JSON object")
+    what.add_argument("--stream", action="store_true", help="print one JSON line a snapshot, for ever")
+    what.add_argument("--demo", action="store_true", help="a simulated lab machine instead of this one")
+    see = top.add_argument_group("what to see")
+    see.add_argument("--only", metavar="0,2", help="these GPUs alone; no call is made to the others")
+    see.add_argument("--user", metavar="NAME", help="start with the processes of one user")
+    see.add_argument("--mine", action="store_true", default=None, help="start with your own processes")
+    how = top.add_argument_group("how")
+    how.add_argument("--interval", metavar="S", help="time between two samples: 2, 500ms (0.1 to 3600 s; default 1)")
+    how.add_argument("--memory-warning", metavar="P", help="warn when under P percent of a GPU is free (default 10)")
+    how.add_argument("--memory-critical", metavar="P", help="the same for a critical alert (default 5)")
+    how.add_argument("--bell", action="store_true", default=None, help="ring the terminal's bell on an alert")
+    how.add_argument("--read-only", action="store_true", default=None, help="no process can be ended from here")
+    how.add_argument("--allow-root-kill", action="store_true", help="let root end the processes of the uid behind sudo")
+    how.add_argument("--wait", action="store_true", help="where there is no driver, wait until there is one")
+    how.add_argument("--theme", metavar="NAME", help="dark or light (default dark)")
+    how.add_argument("--ascii", action="store_true", default=None, help="no character outside ASCII")
+    how.add_argument("--config", metavar="FILE", help="read FILE instead of your gpuwatch.toml")
+    return top, _add_commands(top)
+
+
+def _add_commands(top: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
+    """Add the commands; a flag of the same name before the command counts too."""
+    common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    common.add_argument("--config", metavar="FILE", help="read FILE instead of your gpuwatch.toml")
+    common.add_argument("--ascii", action="store_true", help="no character outside ASCII")
+    asking = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS, parents=[common])
+    asking.add_argument("--json", action="store_true", help="as one JSON object")
+    asking.add_argument("--demo", action="store_true", help="a simulated lab machine instead of this one")
+    group = top.add_subparsers(title="commands", dest="command", metavar="COMMAND")
+
+    def add(name: str, *, flags: argparse.ArgumentParser, usage: str | None = None) -> argparse.ArgumentParser:
+        return group.add_parser(
+            name,
+            help=COMMANDS[name],
+            description=f"{COMMANDS[name][0].upper()}{COMMANDS[name][1:]}.",
+            usage=usage,
+            parents=[flags],
+            epilog=_CODES,
+            allow_abbrev=False,
+        )
+
+    explain = add("explain", flags=asking)
+    explain.add_argument("pid", metavar="PID")
+    visible = add("visible", flags=asking)
+    visible.add_argument("value", metavar="VALUE", nargs="?", help="such as 0,2 (default: that of your environment)")
+    orders = ("PCI_BUS_ID", "FASTEST_FIRST")
+    visible.add_argument("--order", choices=orders, help="CUDA_DEVICE_ORDER (default: that of your environment)")
+    pick = add("pick", flags=asking)
+    run = add("run", flags=common, usage="gpuwatch run (--share F | --memory SIZE) [flags] -- COMMAND ...")
+    for one in (pick, run):
+        one.add_argument("--share", metavar="F", help="of each GPU: 0.4 or 40%%")
+        one.add_argument("--memory", metavar="SIZE", help="of each GPU: 20GiB")
+        one.add_argument("-n", dest="count", metavar="N", help="how many GPUs (default 1)")
+        one.add_argument("--max-util", metavar="P", help="none that is more than P percent busy")
+    pick.add_argument("--only", metavar="0,2", default=argparse.SUPPRESS, help="among these GPUs alone")
+    pick.add_argument("--index", action="store_true", help="print NVML's indices, not UUIDs")
+    run.add_argument("--gpu", metavar="0,2", default="auto", help="these GPUs (default: auto, those with most room)")
+    run.add_argument("--quiet", action="store_true", help="do not say what was set")
+    return group.choices
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Understand a command line; raises UsageError.
+
+    What follows `--` after `run` is a program's own and is in `program`. A value such as `-1,0` is none of our flags.
+    """
+    (top, commands), words, program = _parsers(), list(argv), []
+    ours = words[: words.index("--")] if "--" in words else words
+    if "run" in ours:
+        words, program = ours, words[len(ours) + 1 :]
+    elif "visible" in ours:
+        values = [word for word in ours if re.match(r"-[0-9]", word)]
+        if values:
+            words = [*(word for word in ours if word not in values), "--", *values, *words[len(ours) + 1 :]]
+    args, rest = top.parse_known_args(words)
+    dashboards = {flag: action for action in top._actions for flag in action.option_strings}
+    if args.command:
+        given = [flag for flag, action in dashboards.items() if _is_given(args, action)]
+        given += [word for word in rest if word in dashboards]
+        if given:
+            raise UsageError(f"{given[0]} does not go with `gpuwatch {args.command}`")
+    if rest:
+        known = [action.option_strings for action in (commands.get(args.command) or top)._actions]
+        flags = [flag for strings in known for flag in strings if flag.startswith("--")]
+        raise UsageError(_unknown("flag" if rest[0].startswith("-") else "argument", ascii(rest[0])[1:-1], flags))
+    args.program = program
+    return args
+
+
+def _is_given(args: argparse.Namespace, action: argparse.Action) -> bool:
+    """Say whether a flag was given that is the dashboard's alone."""
+    shared = _FOR_ALL | ({"only"} if args.command == "pick" else set())
+    default = action.default
+    return action.dest not in shared and default != argparse.SUPPRESS and getattr(args, action.dest) != default

@@ -1,0 +1,117 @@
+"""`gpuwatch pick`: GPUs with room, printed for CUDA_VISIBLE_DEVICES."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from gpuwatch.actions.launch import Room, Wish, choose, rooms
+from gpuwatch.actions.launch_places import Place, peek
+from gpuwatch.commands.answer import Answer, Ask, cards
+from gpuwatch.declared.devices import CVD, ORDER
+from gpuwatch.declared.visible import PCI_BUS_ID, certainty, parse
+from gpuwatch.errors import UsageError
+from gpuwatch.model import Order, Snapshot
+from gpuwatch.text import clean
+from gpuwatch.units import gib, parse_percent, parse_share, parse_size
+
+_MOST = 1024
+_SHOWN = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What was asked for."""
+
+    wish: Wish
+    count: int = 1
+    only: tuple[int, ...] = ()
+    """Indices of GPUs; empty for all."""
+    index: bool = False
+    as_json: bool = False
+
+
+def wish(share: str | None, memory: str | None, busy: str | None = None) -> Wish:
+    """Understand how much is wanted; raises UsageError, which names the flag."""
+    if (share is None) == (memory is None):
+        found = "both are given" if share is not None else "neither is given"
+        raise UsageError(f"--share or --memory, one of them, says how much is wanted; {found}")
+    try:
+        flag = "--share"
+        fraction = None if share is None else parse_share(share)
+        flag = "--memory"
+        size = None if memory is None else parse_size(memory)
+        if size == 0:
+            raise ValueError("0 is not allowed; write a size such as 20GiB")
+        flag = "--max-util"
+        percent = None if busy is None else parse_percent(busy)
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}") from None
+    return Wish(share=fraction, memory=size, busy=percent)
+
+
+def count(text: str | None) -> int:
+    """Understand how many GPUs are wanted; raises UsageError."""
+    if text is None:
+        return 1
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= _MOST):
+        raise UsageError(f"-n: {text[:40]!a} is no number of GPUs; write 1 or more")
+    return int(text)
+
+
+def prepare(request: Request, environ: Mapping[str, str], folders: Sequence[Place]) -> Ask:
+    """Give the command, which only reads what others reserved: it locks nothing and reserves nothing."""
+    return functools.partial(_pick, request, environ, folders)
+
+
+def _pick(request: Request, environ: Mapping[str, str], folders: Sequence[Place], snapshot: Snapshot) -> Answer:
+    unwanted = {} if snapshot.demo else hidden(snapshot, environ)
+    for gpu in snapshot.gpus:
+        if request.only and gpu.index not in request.only:
+            unwanted[gpu.key] = "not among --only"
+    offers = rooms(snapshot, request.wish, [] if snapshot.demo else peek(folders), hidden=unwanted)
+    chosen = choose(offers, request.count)
+    enough = len(chosen) == request.count
+    value = ",".join(str(room.gpu.index) if request.index else room.gpu.uuid for room in chosen) if enough else None
+    words = [] if enough else reasons(offers, request.count)
+    if enough and request.index and certainty(cards(snapshot), environ.get(ORDER)) is Order.HEURISTIC:
+        words.append(f"these are indices of NVML: for CUDA to count alike, set {ORDER}={PCI_BUS_ID}")
+    if request.as_json:
+        return Answer([msgspec.json.encode(_json(value, offers, chosen)).decode()], words, 0 if enough else 1)
+    return Answer([] if value is None else [value], words, 0 if enough else 1)
+
+
+def hidden(snapshot: Snapshot, environ: Mapping[str, str]) -> dict[str, str]:
+    """Give the GPUs that the caller's own environment hides, and so a scheduler did not give: key and why."""
+    value = environ.get(CVD)
+    if value is None:
+        return {}
+    seen = set(parse(value, cards(snapshot), environ.get(ORDER)).gpus)
+    why = f"hidden by {CVD}={clean(value, _SHOWN)} in your environment"
+    return {gpu.key: why for gpu in snapshot.gpus if not seen & {gpu.key, *(one.uuid for one in gpu.instances)}}
+
+
+def reasons(offers: Iterable[Room], wanted: int) -> list[str]:
+    """Say of each GPU why it cannot be had, or that it could."""
+    offers = list(offers)
+    fit = sum(not room.why for room in offers)
+    lines = [f"{wanted} {'GPU' if wanted == 1 else 'GPUs'} wanted, {fit or 'none'} with room"]
+    return lines + [f"GPU {room.gpu.index}: {room.why or f'{gib(room.free)} GiB free'}" for room in offers]
+
+
+def _json(value: str | None, offers: Sequence[Room], chosen: Sequence[Room]) -> dict[str, object]:
+    gpus = [
+        {
+            "index": room.gpu.index,
+            "uuid": room.gpu.uuid,
+            "free": room.free,
+            "wanted": room.wanted,
+            "chosen": value is not None and room in chosen,
+            "why": room.why,
+        }
+        for room in offers
+    ]
+    return {"cuda_visible_devices": value, "gpus": gpus}

@@ -1,0 +1,101 @@
+"""The reader: a process of its own, for reads that hang (/proc, people's files) and sources that crash a parser.
+
+    python -P gpuwatch/evidence/__main__.py
+
+It answers each `wire.Question` on stdin by a `wire.Answer` on stdout, in their order, and ends when stdin does or
+after 30 s without a question. Who asks ends it when one answer takes too long.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from gpuwatch import procfs
+from gpuwatch.declared.claims import Share
+from gpuwatch.declared.facts import Card
+from gpuwatch.declared.resolver import resolve
+from gpuwatch.evidence import reader
+from gpuwatch.evidence.credentials import die_with_parent
+from gpuwatch.evidence.wire import Answer, Question
+from gpuwatch.model import Declared, Knowledge
+from gpuwatch.text import clean
+
+IDLE = 30.0
+"""Seconds without a question after which this process is not worth its memory."""
+
+MEMORY = 512 << 20
+"""Bytes of address space: a source of 1 MiB that is all brackets would take more to parse."""
+
+
+class Reader:
+    """Answers questions, and remembers what it was told of the machine."""
+
+    def __init__(self) -> None:
+        self._proc = procfs.PROC
+        self._cards: tuple[Card, ...] = ()
+        self._shares: tuple[Share, ...] = ()
+
+    def answer(self, question: Question) -> Answer:
+        """Say what one process declared; never raises."""
+        if question.cards is not None:
+            self._cards = question.cards
+        if question.shares is not None:
+            self._shares = question.shares
+        if question.proc is not None:
+            self._proc = Path(question.proc)
+        try:
+            declared = self._read(question)
+        except (OSError, ValueError) as error:
+            gone = isinstance(error, procfs.GONE)
+            declared = _unreadable("it has ended" if gone else f"it cannot be read: {clean(str(error), 200)}")
+        except Exception as bug:  # noqa: BLE001 - one odd process must not keep the others from being read
+            declared = _unreadable(f"a fault in gpuwatch: {type(bug).__name__}: {clean(str(bug), 200)}")
+        return Answer(pid=question.pid, start=question.start, declared=declared)
+
+    def _read(self, question: Question) -> Declared:
+        """Read and resolve; raises ProcessLookupError where it is no longer the same process."""
+        facts = reader.read(question.pid, proc=self._proc, user=question.user, shares=self._shares)
+        if procfs.read_stat(question.pid, self._proc).start_ticks != question.start:
+            raise ProcessLookupError
+        return resolve(facts, self._cards)
+
+
+def _unreadable(words: str) -> Declared:
+    return Declared(knowledge=Knowledge.UNREADABLE, words=words)
+
+
+def questions() -> Iterator[Question]:
+    """Give the questions on stdin as they come, until there are no more."""
+    decode = msgspec.json.Decoder(Question).decode
+    buffer = b""
+    while select.select([0], [], [], IDLE)[0] and (chunk := os.read(0, 1 << 16)):
+        *lines, buffer = (buffer + chunk).split(b"\n")
+        yield from map(decode, lines)
+
+
+def main() -> None:
+    """Answer until nobody asks any more."""
+    die_with_parent()
+    most = resource.getrlimit(resource.RLIMIT_AS)[1]
+    if most == resource.RLIM_INFINITY or most > MEMORY:
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    one = Reader()
+    encode = msgspec.json.Encoder().encode
+    try:
+        for question in questions():
+            rest = memoryview(encode(one.answer(question)) + b"\n")
+            while rest:
+                rest = rest[os.write(1, rest) :]
+    except BrokenPipeError:
+        return
+
+
+if __name__ == "__main__":
+    main()
+    os._exit(0)  # the interpreter's own end takes 5 ms and has nothing to do

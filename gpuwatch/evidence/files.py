@@ -1,0 +1,101 @@
+"""A file as a process sees it, read without ever trusting what it is.
+
+A path in a command line may lead to a FIFO, a device, a folder, something huge, or out of a container.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+from gpuwatch.evidence.environ import encode
+
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+"""Opening must neither wait (a FIFO) nor do anything (a terminal)."""
+
+_SYS_OPENAT2 = 437
+"""The same on every architecture; Python has no call for it. Linux 5.6."""
+
+_RESOLVE_IN_ROOT = 0x10
+
+_NO_OPENAT2 = frozenset({errno.ENOSYS, errno.EPERM})
+"""An older kernel, or a container's seccomp filter that does not know the call."""
+
+
+class Found(NamedTuple):
+    """What an ordinary file holds."""
+
+    data: bytes
+    modified: float
+    """Seconds since the epoch."""
+    likely: bool
+    """It was opened by its path in our own tree: the process could see another file there."""
+
+
+class Unsuitable(OSError):
+    """It is no ordinary file, or too large."""
+
+
+class _How(ctypes.Structure):
+    """`struct open_how` of openat2(2)."""
+
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+def read(process: Path, path: str, limit: int) -> Found:
+    """Read a file of up to `limit` bytes by the path that a process has for it; `process` is its folder in /proc.
+
+    A symbolic link is followed within the root of the process, so that one in a container does not lead out of it.
+    Where that root is closed to us (another user's process), an absolute path is opened in our own tree.
+    Raises OSError: PermissionError for what we may not see, Unsuitable for what is no ordinary file or too large.
+    """
+    try:
+        descriptor, likely = _open_inside(process, path), False
+    except PermissionError:
+        if not path.startswith("/"):
+            raise
+        descriptor, likely = _open_outside(path), True
+    with open(descriptor, "rb") as file:
+        seen = os.fstat(descriptor)
+        if not stat.S_ISREG(seen.st_mode):
+            raise Unsuitable(errno.EINVAL, "no ordinary file")
+        data = file.read(limit + 1)
+        if len(data) > limit:
+            raise Unsuitable(errno.EFBIG, f"over {limit} bytes")
+    return Found(data, seen.st_mtime, likely)
+
+
+def _open_inside(process: Path, path: str) -> int:
+    if not path.startswith("/"):
+        path = f"{(process / 'cwd').readlink()}/{path}"
+    root = os.open(process / "root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return _openat2(root, path)
+    except OSError as error:
+        if error.errno not in _NO_OPENAT2:
+            raise
+        return os.open(encode(path.lstrip("/")), _FLAGS, dir_fd=root)
+    finally:
+        os.close(root)
+
+
+def _open_outside(path: str) -> int:
+    """Open a path in our own tree; where nothing is there, the process may still see something: that is denied."""
+    try:
+        return os.open(encode(path), _FLAGS)
+    except FileNotFoundError:
+        raise PermissionError(errno.EACCES, "its file system is closed to us") from None
+
+
+def _openat2(root: int, path: str) -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    how = _How(flags=_FLAGS, mode=0, resolve=_RESOLVE_IN_ROOT)
+    result = libc.syscall(_SYS_OPENAT2, root, encode(path), ctypes.byref(how), ctypes.sizeof(how))
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return int(result)

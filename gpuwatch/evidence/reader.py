@@ -1,0 +1,318 @@
+"""The facts of one process, read from /proc: raw, within bounds, and no more than the kernel lets us see.
+
+Any of these reads may hang: a file on a server that is down, a process whose memory is locked by a driver. Who cannot
+wait lets the child process do it (`gpuwatch.evidence.__main__`).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pwd
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from gpuwatch import procfs
+from gpuwatch.declared.claims import Scan, Share
+from gpuwatch.declared.facts import Facts, File, Kin, Script, Unread
+from gpuwatch.evidence import environ, files, program
+from gpuwatch.evidence.credentials import acting_as
+from gpuwatch.evidence.program import How
+from gpuwatch.text import clean
+
+LARGEST_SCRIPT = 1 << 20
+LARGEST_RC = 64 << 10
+_LARGEST_BLOCK = 1 << 20
+"""Bytes of arguments or of environment; the kernel allows some more (a quarter of the stack's limit)."""
+
+_MOST_ANCESTORS = 16
+_MOST_CHILDREN = 8
+
+_LATER = 1.0
+"""Seconds after its start from which a file counts as edited: the start is known to 10 ms, and clocks differ."""
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+Scanner = Callable[[bytes, str], Scan]
+
+
+@functools.lru_cache(maxsize=32)  # the ranks of one job run one script
+def scan_source(source: bytes, name: str) -> Scan:
+    """Give what a Python source declares."""
+    from gpuwatch.declared import script  # imports ast, 6 ms that most processes need not wait for
+
+    return script.scan(source, name)
+
+
+class _Runs(NamedTuple):
+    """A process on the way to the one whose source it runs."""
+
+    pid: int
+    argv: tuple[str, ...]
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """The process that is read, and what finds its files."""
+
+    proc: Path
+    line: tuple[_Runs, ...]
+    """It itself, its parent, …"""
+    owner: procfs.Owner
+    scan: Scanner
+
+    @property
+    def folder(self) -> Path:
+        return self.proc / str(self.line[0].pid)
+
+
+def read(
+    pid: int,
+    *,
+    proc: Path = procfs.PROC,
+    user: str = "",
+    shares: Sequence[Share] = (),
+    scan: Scanner = scan_source,
+) -> Facts:
+    """Read what is known of a process; what cannot be read is said to be `Unread`.
+
+    `user` is its owner's name, asked of the user database where it is empty. Raises OSError (`procfs.GONE` for a
+    process that has ended) or ValueError where not even its owner can be read.
+    """
+    stat = procfs.read_stat(pid, proc)
+    owner = procfs.read_owner(pid, proc)
+    argv, block, libraries = _argv(pid, proc), _environ(pid, proc), _libraries(pid, proc)
+    above = _above(stat.ppid, owner.uid, proc)
+    variables = _variables(block)
+    target = _Target(proc, (_Runs(pid, argv, stat.start_ticks), *above), owner, scan)
+    script = _script(target)
+    return Facts(
+        pid=pid,
+        uid=owner.uid,
+        user=user or _user_name(owner.uid),
+        argv=argv,
+        environ=variables,
+        libraries=libraries,
+        cgroup=_cgroup(pid, proc),
+        ancestors=tuple(Kin(pid=a.pid, argv=a.argv, environ=_variables(_environ(a.pid, proc))) for a in above),
+        children=tuple(_exec_children(pid, owner.uid, block, proc)),
+        script=script,
+        rc=tuple(_rc(target, variables)) if _may_be_theano(argv, variables, libraries, script) else (),
+        shares=tuple(shares),
+    )
+
+
+def why(error: OSError) -> Unread:
+    """Give the reason for a file of /proc, or one that a process reads, that could not be read."""
+    if isinstance(error, PermissionError):
+        return Unread.DENIED
+    return Unread.GONE if isinstance(error, ProcessLookupError) else Unread.FAILED
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+# -- what /proc has of a process -----------------------------------------------------------------------------------
+
+
+def _argv(pid: int, proc: Path) -> tuple[str, ...]:
+    """Read the arguments; those that a title was written over are one word with NULs behind it."""
+    try:
+        raw = procfs.read_file(pid, "cmdline", proc, _LARGEST_BLOCK)
+    except OSError:  # it has gone, which its environment says too
+        return ()
+    return tuple(map(environ.decode, raw.rstrip(b"\0").split(b"\0"))) if raw.strip(b"\0") else ()
+
+
+def _environ(pid: int, proc: Path) -> bytes | Unread:
+    try:
+        raw = procfs.read_file(pid, "environ", proc, _LARGEST_BLOCK + 1)
+    except OSError as error:
+        return Unread.GONE if isinstance(error, FileNotFoundError) else why(error)
+    return raw if len(raw) <= _LARGEST_BLOCK else Unread.FAILED
+
+
+def _variables(block: bytes | Unread) -> dict[str, str] | Unread:
+    return block if isinstance(block, Unread) else environ.parse(block)
+
+
+def _libraries(pid: int, proc: Path) -> frozenset[str] | Unread:
+    """Give the names of the shared libraries that are mapped: the last column of /proc/PID/maps."""
+    try:
+        raw = procfs.read_file(pid, "maps", proc)
+    except OSError as error:
+        return Unread.GONE if isinstance(error, FileNotFoundError) else why(error)
+    paths = {line[line.find(b"/") :] for line in raw.splitlines() if b".so" in line}
+    names = (environ.decode(path.rpartition(b"/")[2].removesuffix(b" (deleted)")) for path in paths)
+    return frozenset(name for name in names if ".so" in name)
+
+
+def _cgroup(pid: int, proc: Path) -> str:
+    """Give its cgroup: that of version 2, or where that says nothing the longest of memory's and devices' of 1."""
+    try:
+        raw = procfs.read_file(pid, "cgroup", proc)
+    except OSError:  # a kernel without cgroups; a process that has gone says so elsewhere
+        return ""
+    found: dict[str, str] = {}
+    for line in environ.decode(raw).splitlines():
+        _, _, named = line.partition(":")
+        controllers, _, path = named.partition(":")
+        found |= dict.fromkeys(controllers.split(","), path)
+    if len(found.get("", "")) > 1:
+        return found[""]
+    return max((found.get(name, "") for name in ("", "memory", "devices")), key=len)
+
+
+def _above(pid: int, uid: int, proc: Path) -> list[_Runs]:
+    """Give a process and its ancestors for as long as they have this real uid, the parent first.
+
+    With the first process of all: in a container that may be the server.
+    """
+    found: list[_Runs] = []
+    while pid > 0 and len(found) < _MOST_ANCESTORS:
+        try:
+            stat = procfs.read_stat(pid, proc)
+            if procfs.read_owner(pid, proc).uid != uid:
+                break
+        except (OSError, ValueError):  # it has gone: who is above it now has not started us
+            break
+        found.append(_Runs(pid, _argv(pid, proc), stat.start_ticks))
+        pid = stat.ppid
+    return found
+
+
+def _exec_children(pid: int, uid: int, block: bytes | Unread, proc: Path) -> list[Kin]:
+    """Give the children that have exec'ed since the process set its environment: they were given it as it is now.
+
+    One that has only forked shows the very bytes of its parent.
+    """
+    found = []
+    for child in procfs.children(pid, proc)[:_MOST_CHILDREN]:
+        theirs = _environ(child, proc)
+        variables = _variables(theirs)
+        if theirs == block or isinstance(variables, Unread):
+            continue
+        try:
+            same = procfs.read_owner(child, proc).uid == uid
+        except (OSError, ValueError):  # it has ended
+            continue
+        if same:
+            found.append(Kin(pid=child, argv=_argv(child, proc), environ=variables))
+    return found
+
+
+# -- the source that it runs ---------------------------------------------------------------------------------------
+
+
+def _script(target: _Target) -> Script | None:
+    """Find and scan the Python source of a process; None where it runs none that can be told."""
+    titled = False
+    for place, process in enumerate(target.line):
+        found = program.of(process.argv)
+        if found is None:
+            # A process that shows a title has lost its arguments; what it runs is told by those who started it.
+            if program.is_python(process.argv[0] if process.argv else "") or not _is_python(target.proc, process.pid):
+                return None
+            titled = True
+        elif found.how is How.CODE:
+            return Script(path="-c", scan=target.scan(environ.encode(found.text), "-c"), likely=titled)
+        elif found.how is not How.WORKER:
+            return _script_file(target, place, found, titled=titled)
+    return None
+
+
+def _is_python(proc: Path, pid: int) -> bool:
+    try:
+        return program.is_python(str((proc / str(pid) / "exe").readlink()))
+    except OSError:  # not ours to see, or gone
+        return False
+
+
+def _script_file(target: _Target, place: int, found: program.Program, *, titled: bool) -> Script | None:
+    paths = [found.text] if found.how is How.FILE else _module_files(found.text)
+    folder = target.proc / str(target.line[place].pid)
+    for path in paths:
+        shown = clean(path, 200)
+        try:
+            with acting_as(target.owner):
+                file = files.read(folder, path, LARGEST_SCRIPT)
+        except FileNotFoundError:
+            if found.how is How.MODULE:
+                continue  # an installed module, then: no script of the user's
+            return Script(path=shown, scan=Unread.FAILED)
+        except OSError as error:
+            return None if found.how is How.MODULE else Script(path=shown, scan=why(error))
+        edited = file.modified > _started(target.line[place:]) + _LATER
+        return Script(path=shown, scan=target.scan(file.data, shown), edited=edited, likely=file.likely or titled)
+    return None
+
+
+def _module_files(name: str) -> list[str]:
+    """Give where `-m` finds a module that stands as a plain file under the working directory."""
+    parts = name.split(".")
+    if not all(part.isidentifier() for part in parts):
+        return []
+    return ["/".join(parts) + ".py", "/".join(parts) + "/__main__.py"]
+
+
+def _started(line: Sequence[_Runs]) -> float:
+    """Give when a program was started, in seconds since the epoch: a fork of it has its source from its parent."""
+    first = line[0]
+    for process in line[1:]:
+        if process.argv != first.argv:
+            break
+        first = process
+    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - first.start / _TICKS)
+
+
+# -- Theano --------------------------------------------------------------------------------------------------------
+
+
+def _may_be_theano(
+    argv: Sequence[str],
+    variables: dict[str, str] | Unread,
+    libraries: frozenset[str] | Unread,
+    script: Script | None,
+) -> bool:
+    """Say cheaply whether a process could use Theano, so that nobody else's home is looked into."""
+    words = list(argv)
+    if not isinstance(variables, Unread):
+        words += [*variables, variables.get("KERAS_BACKEND", "")]
+    if not isinstance(libraries, Unread):
+        words += libraries
+    if script is not None and not isinstance(script.scan, Unread):
+        words += script.scan.imports
+    text = "\n".join(words).lower()
+    return any(mark in text for mark in ("theano", "gpuarray", "cuda_ndarray"))
+
+
+def _rc(target: _Target, variables: dict[str, str] | Unread) -> list[File]:
+    """Read Theano's configuration files, of which the last counts most. Source: theano/configparser.py."""
+    known = {} if isinstance(variables, Unread) else variables
+    home = known.get("HOME") or _home(target.owner.uid)
+    found = []
+    for path in known.get("THEANORC", "~/.theanorc").split(":"):
+        full = home + path[1:] if path == "~" or path.startswith("~/") else path
+        try:
+            with acting_as(target.owner):
+                file = files.read(target.folder, full, LARGEST_RC)
+        except OSError:  # most have none; ConfigParser.read passes over one that cannot be opened, too
+            continue
+        shown = f"~{full.removeprefix(home)}" if home and full.startswith(f"{home}/") else full
+        found.append(File(path=clean(shown, 200), text=file.data.decode("utf-8", "replace")))
+    return found
+
+
+def _home(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_dir
+    except KeyError:
+        return ""

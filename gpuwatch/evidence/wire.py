@@ -1,0 +1,33 @@
+"""What the sampler and the child that reads for it say to each other: a JSON object a line, one answer a question."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gpuwatch.declared.claims import Share
+from gpuwatch.declared.facts import Card
+from gpuwatch.model import Declared
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What did this process declare?"""
+
+    pid: int
+    start: int
+    """Start time in clock ticks since boot, as in `model.Process`."""
+    user: str = ""
+    """Its owner's name."""
+    cards: tuple[Card, ...] | None = None
+    """The machine's GPUs; None for those that were told before."""
+    shares: tuple[Share, ...] | None = None
+    """What people agreed on; None as above."""
+    proc: str | None = None
+    """The root of /proc; None as above."""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What it declared."""
+
+    pid: int
+    start: int
+    declared: Declared

@@ -1,0 +1,183 @@
+"""What one process declared, sees and holds, in words: for `gpuwatch explain` and for the dashboard. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from gpuwatch.alerts.rules import Allowances
+from gpuwatch.alerts.shares import allowance
+from gpuwatch.model import (
+    Basis,
+    Declaration,
+    Declared,
+    Gpu,
+    Kind,
+    Knowledge,
+    Order,
+    Process,
+    Reason,
+    Snapshot,
+    Visible,
+    known,
+    number,
+)
+from gpuwatch.shares import Standing, standings
+from gpuwatch.units import size
+
+_ORDERS = {
+    Order.EXACT: "exact",
+    Order.IDENTICAL: "likely: GPUs of one model, which CUDA numbers as NVML does",
+    Order.HEURISTIC: "a guess: of different models CUDA puts the fastest first",
+}
+
+_UNITS = {
+    Basis.TOTAL: "of the GPU",
+    Basis.FREE_AT_START: "of what is free at start",
+    Basis.FREE_AFTER_LOAD: "of what is free after loading",
+    Basis.NONE: "of the SMs",
+}
+
+
+class Point(NamedTuple):
+    """One thing that is known."""
+
+    label: str
+    value: str
+    aside: str = ""
+    """What it rests on: the words as they were written, where they stand, how sure it is."""
+
+
+def points(process: Process, snapshot: Snapshot, allowances: Allowances | None = None) -> list[Point]:
+    """Explain a process, what is in effect first; `snapshot` has the GPUs, and what the process holds of them.
+
+    The allowances are the defaults where none are given.
+    """
+    names = _names(snapshot.gpus)
+    declared = process.declared
+    found: list[Point] = []
+    if declared is None:
+        found.append(Point("declared", "not known: nobody has looked"))
+    else:
+        found += _read(declared)
+        if declared.frameworks:
+            together = "exchanges data between GPUs, which takes buffers of its own" if declared.collective else ""
+            found.append(Point("uses", ", ".join(declared.frameworks), together))
+        found.append(_sees(declared.visible, names))
+        found += (_declaration(one, names) for one in declared.declarations)
+        if not declared.declarations and declared.knowledge is Knowledge.READ:
+            found.append(Point("declared", "nothing"))
+    found += _holdings(process, snapshot, allowances)
+    if declared is not None:
+        found += (Point("hint", hint.words, hint.rule) for hint in declared.hints)
+    return found
+
+
+def _names(gpus: Iterable[Gpu]) -> Mapping[str, str]:
+    """Give what GPUs and MIG instances are called, by UUID."""
+    names = {}
+    for gpu in gpus:
+        names[gpu.uuid] = f"GPU {gpu.index}"
+        for instance in gpu.instances:
+            names[instance.uuid] = f"MIG {instance.gpu_instance}/{instance.compute_instance} of GPU {gpu.index}"
+    return names
+
+
+def _read(declared: Declared) -> Iterator[Point]:
+    if declared.knowledge is not Knowledge.READ:
+        yield Point("not read", declared.words or declared.knowledge.value, "it may have declared more than is shown")
+    elif declared.words:
+        yield Point("read", declared.words)
+
+
+def device_map(visible: Visible, names: Mapping[str, str]) -> str:
+    """Print which GPU each of a framework's ordinals means: `cuda:0 → GPU 2, cuda:1 → GPU 3`."""
+    return ", ".join(f"cuda:{place} → {names.get(uuid, uuid)}" for place, uuid in enumerate(visible.gpus))
+
+
+def how_sure(visible: Visible) -> str:
+    """Say how sure the order of the visible GPUs is; empty where there is no order to be sure of."""
+    return _ORDERS[visible.order] if visible.gpus else ""
+
+
+def _sees(visible: Visible | None, names: Mapping[str, str]) -> Point:
+    if visible is None:
+        return Point("sees", "not known")
+    said = visible.text or "nothing was said, so all are visible"
+    return Point(
+        "sees", device_map(visible, names) or "no GPU", _joined(said, visible.where, how_sure(visible), visible.note)
+    )
+
+
+def _declaration(one: Declaration, names: Mapping[str, str]) -> Point:
+    holds = one.effective and bool(one.limits)
+    label = "default" if one.kind is Kind.DEFAULT else "declared" if holds else "also said"
+    effect = "in effect" if one.effective else "not in effect"
+    place = f"{one.where}:{one.line}" if one.line else one.where
+    because = f"{effect}: {one.why}" if one.why else effect
+    aside = _joined(one.text or one.channel, place, one.framework, one.confidence.value, because)
+    amount, scope = _amount(one), f"for all of {one.scope}" if one.scope else ""
+    if one.basis is Basis.BYTES and set(one.limits.values()) == {one.value}:  # to print the bytes once is enough
+        return Point(label, _joined(f"{amount} on {_gpus(one.limits, names)}", scope, between=", "), aside)
+    return Point(label, _joined(amount, _limits(one.limits, names), scope, between=", "), aside)
+
+
+def _amount(one: Declaration) -> str:
+    """Print the number of a declaration after its kind: `cap 0.4 of the GPU`."""
+    if one.value is None:
+        return one.kind.value if one.kind in (Kind.GROWTH, Kind.DEFAULT) else f"{one.kind.value}, no fixed number"
+    if one.basis is Basis.BYTES:
+        return f"{one.kind.value} {size(one.value)}"
+    return f"{one.kind.value} {one.value:g} {_UNITS[one.basis]}"
+
+
+def _limits(limits: Mapping[str, int], names: Mapping[str, str]) -> str:
+    """Print the bytes by GPU, equal ones together: `32.0 GiB on GPU 0, GPU 1`."""
+    amounts = dict.fromkeys(limits.values())
+    equal = {amount: [uuid for uuid in limits if limits[uuid] == amount] for amount in amounts}
+    return "; ".join(f"{size(amount)} on {_gpus(uuids, names)}" for amount, uuids in equal.items())
+
+
+def _gpus(uuids: Iterable[str], names: Mapping[str, str]) -> str:
+    return ", ".join(names.get(uuid, uuid) for uuid in uuids)
+
+
+def _holdings(process: Process, snapshot: Snapshot, allowances: Allowances | None) -> Iterator[Point]:
+    others = tuple(one for one in snapshot.processes if one.pid != process.pid)
+    everybody = replace(snapshot, processes=(*others, process))
+    found = [one for one in standings(everybody) if process.pid in one.pids]
+    people = {one.pid: one for one in everybody.processes}
+    for gpu in snapshot.gpus:
+        held = [one.memory for one in gpu.holdings if one.pid == process.pid]
+        if not held:
+            continue
+        reasons = [memory for memory in held if isinstance(memory, Reason)]
+        amount = size(sum(memory for memory in held if known(memory)))
+        value = f"an amount that is not known ({reasons[0].value})" if reasons else amount
+        verdicts = [_verdict(one, gpu, people, allowances) for one in found if one.gpu == gpu.uuid]
+        yield Point("holds", f"{value} on GPU {gpu.index}", "; ".join(verdicts) or "under no limit")
+
+
+def _verdict(standing: Standing, gpu: Gpu, people: Mapping[int, Process], allowances: Allowances | None) -> str:
+    """Say how a limit stands: under it, within the allowance, or overshot."""
+    limit = standing.limit
+    collective = any((declared := people[pid].declared) is not None and declared.collective for pid in standing.pids)
+    room = allowance(limit, number(gpu.memory.total), collective=collective, allowances=allowances)
+    over = standing.held - limit.bytes
+    whose = (
+        f"{standing.scope} holds {size(standing.held)} in {len(standing.pids)} processes: " if standing.scope else ""
+    )
+    whole = f"the {size(limit.bytes)} that were declared"
+    if over <= 0:
+        if not standing.complete:
+            return f"{whose}not known to be over {whole}"
+        return f"{whose}{size(-over)} under {whole}"
+    if over <= room:
+        return f"{whose}{size(over)} over {whole}, within the allowance of {size(room)}"
+    return f"{whose}{size(over)} over {whole}, allowance {size(room)}: overshoot"
+
+
+def _joined(*parts: str, between: str = " · ") -> str:
+    return between.join(filter(None, parts))

@@ -1,0 +1,157 @@
+"""What each process declared, for as long as it runs: asked for once, and again only when something changed.
+
+A steady tick compares a few words a process and reads nothing.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from gpuwatch.declared.facts import Card, Slice
+from gpuwatch.model import Declared, Gpu, Health, Knowledge, Memory, Presence, Process, known
+from gpuwatch.sampler.witness import Witness
+
+AGAIN = 20.0
+"""Seconds after the first look at which a process is looked at once more: by now it has imported what it uses, and
+started its workers."""
+
+LOOK = 0.2
+"""Seconds between two looks, at most, while answers are to come: one that hangs is noticed so much late."""
+
+_PENDING = Declared(knowledge=Knowledge.PENDING)
+
+_ABSENT = {
+    Presence.GONE: Declared(knowledge=Knowledge.UNREADABLE, words="the kernel has no such process"),
+    Presence.HIDDEN: Declared(knowledge=Knowledge.UNREADABLE, words="/proc is mounted so that it is hidden from us"),
+    Presence.ELSEWHERE: Declared(knowledge=Knowledge.UNREADABLE, words="it is in another PID namespace"),
+}
+
+
+@dataclass(slots=True)
+class _Known:
+    """One process: what it looked like when it was asked about, and what it said."""
+
+    seen: tuple[object, ...] = ()
+    again: float | None = None
+    """When it is to be asked once more without a change."""
+    waiting: bool = False
+    declared: Declared = _PENDING
+
+
+class Declarations:
+    """Remembers no more processes than were annotated the last time."""
+
+    def __init__(self, witness: Witness, clock: Callable[[], float] = time.monotonic) -> None:
+        self.news = False
+        """Whether answers have come since the last annotation."""
+        self._witness = witness
+        self._clock = clock
+        self._known: dict[tuple[int, int], _Known] = {}
+        self._cards: dict[str, Card] = {}
+
+    def annotate(self, processes: Sequence[Process], gpus: Sequence[Gpu], count: int) -> tuple[Process, ...]:
+        """Give the processes with what is known of them, and ask about those that are new or have changed.
+
+        `gpus` are those that we watch of the `count` in the machine. Nothing is asked before each of them was looked
+        up once: which one an ordinal means depends on all of them. Never waits.
+        """
+        if all(gpu.uuid or gpu.health is not Health.OK for gpu in gpus):
+            self._take_cards(gpus, count)
+            self._ask(processes)
+        self.collect()
+        self.news = False
+        return tuple(self._annotated(process) for process in processes)
+
+    def collect(self) -> None:
+        """Take the answers that have come; to be called when `Witness.descriptor` is readable, and now and then."""
+        for answer in self._witness.look():
+            entry = self._known.get((answer.pid, answer.start))
+            if entry is not None:
+                entry.declared, entry.waiting = answer.declared, False
+                self.news = True
+
+    @property
+    def busy(self) -> bool:
+        """Whether answers are still to come."""
+        return self._witness.busy
+
+    @property
+    def descriptors(self) -> list[int]:
+        """Give what becomes readable when there is something to collect."""
+        descriptor = self._witness.descriptor
+        return [] if descriptor is None else [descriptor]
+
+    def settle(self, seconds: float) -> None:
+        """Wait up to so many seconds for all answers."""
+        end = self._clock() + seconds
+        while self.busy and (left := end - self._clock()) > 0:
+            select.select(self.descriptors, [], [], min(left, LOOK))
+            self.collect()
+
+    def _annotated(self, process: Process) -> Process:
+        entry = self._known.get(process.key)
+        declared = entry.declared if entry is not None else _ABSENT.get(process.presence, _PENDING)
+        return msgspec.structs.replace(process, declared=declared)
+
+    def _ask(self, processes: Sequence[Process]) -> None:
+        now, cards = self._clock(), self._witness.cards
+        before, self._known = self._known, {}
+        for process in processes:
+            if process.presence is not Presence.SEEN:
+                continue
+            entry = self._known[process.key] = before.get(process.key) or _Known()
+            if entry.waiting:
+                continue
+            seen = (process.name, process.command, process.ppid, process.user, cards)
+            if seen != entry.seen:
+                entry.again = now + AGAIN
+            elif entry.again is not None and now >= entry.again:
+                entry.again = None
+            else:
+                continue
+            entry.seen, entry.waiting = seen, True
+            self._witness.ask(process.pid, process.start, process.user)
+
+    def _take_cards(self, gpus: Sequence[Gpu], count: int) -> None:
+        """Tell the witness which GPUs there are, by what was last known of one that is in trouble."""
+        by_index = {gpu.index: _card(gpu, self._cards.get(gpu.uuid)) for gpu in gpus}
+        self._cards |= {card.uuid: card for card in by_index.values()}
+        absent = [index for index in range(count) if index not in by_index]  # left alone, by the user or by us
+        cards = (*by_index.values(), *(Card(index=index, uuid=f"index-{index}") for index in absent))
+        ordered = tuple(sorted(cards, key=lambda card: card.index))
+        if ordered != self._witness.cards:  # else the very same stays, which is quickly compared
+            self._witness.cards = ordered
+
+
+def _card(gpu: Gpu, last: Card | None) -> Card:
+    """Give a GPU as the resolver wants it; what it does not say of itself now is as it was."""
+    if last is not None and gpu.health is not Health.OK:
+        return replace(last, index=gpu.index)
+    totals = {one.uuid: one.total for one in last.slices} if last else {}
+    slices = (
+        Slice(
+            uuid=one.uuid,
+            gpu_instance=one.gpu_instance,
+            compute_instance=one.compute_instance,
+            total=_total(one.memory, totals.get(one.uuid)),
+        )
+        for one in gpu.instances
+    )
+    return Card(
+        index=gpu.index,
+        uuid=gpu.key,
+        bus_id=gpu.bus_id,
+        name=gpu.name,
+        total=_total(gpu.memory, last.total if last else None),
+        mig=gpu.mig is True,
+        slices=tuple(slices),
+    )
+
+
+def _total(memory: Memory, last: int | None) -> int | None:
+    return int(memory.total) if known(memory.total) else last

@@ -1,0 +1,371 @@
+"""The sampler: a process of its own, the only one that touches NVML, for calls that hang and libraries that crash.
+
+    python -P -m gpuwatch.sampler [--interval S] [--only 0,2] [--skip 5] [--board FD] [--once] [--again]
+                                 [--proc DIR] [--shares JSON] [--no-declared] [--orders]
+
+It writes one `model.Snapshot` as JSON on a line of stdout each `interval` seconds and reads commands, one JSON object
+a line, from stdin: {"interval": 2.0}, {"skip": [5]} (all that is to be left alone, in place of what was), and
+{"poke": true} (sample at once). With `--orders` the first line is a list, the rest of the command line: the parent
+starts us before it has understood its own. It ends when stdin does. Exit codes: see `Exit`; each is preceded by a
+snapshot that says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from enum import IntEnum
+from pathlib import Path
+
+import msgspec
+
+from gpuwatch import procfs
+from gpuwatch.declared.claims import Share
+from gpuwatch.evidence.credentials import die_with_parent
+from gpuwatch.model import Gpu, Process, Snapshot, SourceState, encode
+from gpuwatch.sampler import binding, machine
+from gpuwatch.sampler.binding import Unusable
+from gpuwatch.sampler.board import Board
+from gpuwatch.sampler.calls import Calls
+from gpuwatch.sampler.declared import LOOK, Declarations
+from gpuwatch.sampler.device import Shared
+from gpuwatch.sampler.nvml import Gpus, NoSuchGpu
+from gpuwatch.sampler.owners import Owners
+from gpuwatch.sampler.witness import DEADLINE, Witness
+from gpuwatch.text import clean
+
+SHORTEST = 0.05
+"""Seconds between two samples, at least; below 0.5 the driver itself has nothing new to tell."""
+
+_PROGRESS = 0.5
+"""Seconds after which a round that is not finished shows what it has: each GPU may take 3 s to wake."""
+
+
+_ONCE = 2.0
+"""Seconds that a single snapshot waits for what the processes declared."""
+
+
+class Exit(IntEnum):
+    """What the process ends with."""
+
+    DONE = 0
+    """stdin or stdout was closed, or `--once` is done."""
+    USAGE = 2
+    NO_DRIVER = 3
+    """The driver could not be asked at the start; a fresh process may find it later."""
+    AGAIN = 4
+    """The driver below changed while we ran: only a fresh process can see the new one."""
+    BUG = 70
+
+
+class Options(msgspec.Struct, kw_only=True):
+    """The command line."""
+
+    interval: float = 1.0
+    only: tuple[int, ...] = ()
+    skip: tuple[int, ...] = ()
+    board: int = -1
+    once: bool = False
+    again: bool = False
+    """An earlier sampler found all of `only`: what is not there now has gone."""
+    orders: bool = False
+    """More of the command line comes on stdin."""
+    proc: str = str(procfs.PROC)
+    """Another root of /proc, for tests."""
+    shares: tuple[Share, ...] = ()
+    """What people agreed on."""
+    declared: bool = True
+    """Whether to read what processes declared."""
+
+
+class Command(msgspec.Struct, forbid_unknown_fields=True):
+    """A line on stdin."""
+
+    interval: float | None = None
+    skip: tuple[int, ...] | None = None
+    poke: bool = False
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Read the command line, which only our own parent writes; raises ValueError. argparse would cost 6 ms."""
+    options = Options()
+    rest = iter(arguments)
+    for flag in rest:
+        name = flag.removeprefix("--")
+        if name == "once":
+            options.once = True
+        elif name == "again":
+            options.again = True
+        elif name == "orders":
+            options.orders = True
+        elif name == "interval":
+            options.interval = max(SHORTEST, float(next(rest, "")))
+        elif name == "board":
+            options.board = int(next(rest, ""))
+        elif name == "only":
+            options.only = _indices(next(rest, ""))
+        elif name == "skip":
+            options.skip = _indices(next(rest, ""))
+        elif name == "no-declared":
+            options.declared = False
+        elif name == "shares":
+            options.shares = msgspec.json.decode(next(rest, ""), type=tuple[Share, ...])
+        elif name == "proc":
+            options.proc = next(rest, "")
+        else:
+            raise ValueError(f"unknown argument {flag}")
+    return options
+
+
+def _indices(text: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in text.split(",") if word)
+
+
+def ordered(arguments: Sequence[str]) -> list[str]:
+    """Get ready, then wait for the rest of the command line on stdin; raises Closed, or ValueError for what is none."""
+    with contextlib.suppress(Unusable):  # it is said when the driver is first asked
+        binding.load()
+    line = b""
+    while not line.endswith(b"\n"):  # byte by byte: what follows the line are commands
+        byte = os.read(0, 1)
+        if not byte:
+            raise Closed
+        line += byte
+    return [*arguments, *msgspec.json.decode(line, type=list[str])]
+
+
+class Closed(Exception):
+    """Nobody listens any more."""
+
+
+class Output:
+    """Where the lines go: what was stdout. From now on anything the driver's library prints goes to stderr."""
+
+    def __init__(self) -> None:
+        sys.stdout.flush()
+        self._fd = os.dup(1)
+        os.dup2(2, 1)
+
+    def write(self, line: bytes) -> None:
+        """Write a whole line; raises Closed."""
+        try:
+            rest = memoryview(line)
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+        except BrokenPipeError:
+            raise Closed from None
+
+
+class Input:
+    """Commands as they come; a half line waits for its other half."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._decoder = msgspec.json.Decoder(Command)
+
+    def wait(self, seconds: float, also: Sequence[int] = ()) -> list[Command]:
+        """Wait up to so many seconds for commands, or until one of `also` is readable.
+
+        Raises Closed, or msgspec.MsgspecError for what is no command.
+        """
+        readable, _, _ = select.select([0, *also], [], [], max(0.0, seconds))
+        if 0 not in readable:
+            return []
+        chunk = os.read(0, 1 << 16)
+        if not chunk:
+            raise Closed
+        *lines, self._buffer = (self._buffer + chunk).split(b"\n")
+        return [self._decoder.decode(line) for line in lines if line.strip()]
+
+
+class Sampler:
+    """The loop, and all that it reads."""
+
+    def __init__(self, options: Options, board: Board, output: Output, declarations: Declarations | None) -> None:
+        self._options = options
+        self._board = board
+        self._output = output
+        self._proc = Path(options.proc)
+        self._owners = Owners(proc=self._proc)
+        self._declarations = declarations
+        self._gpus: Gpus | None = None
+        self._shared: Shared | None = None
+        self._last = Snapshot()
+        self._sequence = 0
+        self._host = machine.host_name()
+        self._state = SourceState.STARTING
+        self._since = time.time()
+        self._written = time.monotonic()
+
+    # -- what goes out ---------------------------------------------------------------------------------------------
+
+    def say(self, state: SourceState, words: str = "") -> None:
+        """Write a snapshot of what is known now; raises Closed."""
+        if state is not self._state:
+            self._state, self._since = state, time.time()
+        rows = self._gpus.rows() if self._gpus else []
+        processes = self._annotated(rows, self._owners.read(of.pid for row in rows for of in row.holdings))
+        starts = {process.pid: process.start for process in processes}
+        replace = msgspec.structs.replace
+        self._last = Snapshot(
+            host=self._host,
+            interval=self._options.interval,
+            viewer=os.getuid(),
+            driver=self._gpus.driver if self._gpus else "",
+            cuda=self._gpus.cuda if self._gpus else "",
+            state=state,
+            words=words,
+            since=self._since,
+            nvml_calls=self._board.calls,
+            gpus=tuple(
+                replace(row, holdings=tuple(replace(of, start=starts[of.pid]) for of in row.holdings)) for row in rows
+            ),
+            processes=processes,
+        )
+        self._write()
+
+    def _write(self) -> None:
+        self._last = msgspec.structs.replace(
+            self._last, sequence=self._sequence, taken=time.time(), monotonic=time.monotonic()
+        )
+        self._output.write(encode(self._last) + b"\n")
+        self._sequence += 1
+        self._written = time.monotonic()
+
+    def _annotated(self, rows: Sequence[Gpu], processes: Sequence[Process]) -> tuple[Process, ...]:
+        """Add to the processes what they declared, as far as it is known; for a single snapshot, wait for it."""
+        if self._declarations is None or self._gpus is None:
+            return tuple(processes)
+        if self._options.once:
+            self._declarations.annotate(processes, rows, self._gpus.listed)
+            self._declarations.settle(_ONCE)
+        return self._declarations.annotate(processes, rows, self._gpus.listed)
+
+    def _amend(self) -> None:
+        """Write the last snapshot again, with the declarations that have come since, where the next is far."""
+        processes = self._annotated(self._last.gpus, self._last.processes)
+        self._last = msgspec.structs.replace(self._last, processes=processes)
+        self._write()
+
+    def _progress(self) -> None:
+        """Show the first GPUs when the others take long to wake; later, show those that do not hang on a slow one."""
+        if self._options.once or time.monotonic() - self._written < max(_PROGRESS, self._options.interval):
+            return
+        starting = self._state is SourceState.STARTING
+        self.say(self._state, "waiting for the driver to wake the other GPUs" if starting else "")
+
+    # -- what goes on ----------------------------------------------------------------------------------------------
+
+    def run(self) -> Exit:
+        """Sample until nobody listens any more, or the driver is gone."""
+        try:
+            self._start()
+        except Unusable as unusable:
+            self.say(unusable.state, unusable.words)
+            return Exit.NO_DRIVER
+        except NoSuchGpu as missing:
+            self.say(SourceState.ENDED, str(missing))
+            return Exit.USAGE
+        return self._loop()
+
+    def _start(self) -> None:
+        """Find the driver and its GPUs; raises Unusable or NoSuchGpu."""
+        pynvml = binding.load()
+        binding.initialise(pynvml, self._board, self._proc)
+        self._shared = Shared(Calls(pynvml, self._board), interval=self._options.interval, proc=self._proc)
+        options = self._options
+        self._gpus = Gpus(self._shared, options.only, options.skip, again=options.again)
+
+    def _loop(self) -> Exit:
+        assert self._gpus is not None
+        commands = Input()
+        due = time.monotonic()
+        while True:
+            try:
+                self._gpus.sample(self._progress)
+            except Unusable as unusable:
+                self.say(unusable.state, unusable.words)
+                return Exit.AGAIN
+            self.say(SourceState.OK)
+            if self._options.once:
+                return Exit.DONE
+            due = max(due + self._options.interval, time.monotonic())  # no burst after a stall
+            if self._wait(commands, due):
+                due = time.monotonic()
+
+    def _wait(self, commands: Input, due: float) -> bool:
+        """Wait until a sample is due; say whether one is wanted before. Commands are heard even when it is overdue."""
+        asking = self._declarations
+        while True:
+            left = due - time.monotonic()
+            also = asking.descriptors if asking else []
+            if self._obey(commands.wait(min(left, LOOK) if asking and asking.busy else left, also)):
+                return True
+            if time.monotonic() >= due:
+                return False
+            if asking is not None:
+                asking.collect()
+                if asking.news and not asking.busy and due - time.monotonic() > _PROGRESS:
+                    self._amend()
+
+    def _obey(self, commands: Sequence[Command]) -> bool:
+        """Do as told; say whether a sample is wanted now."""
+        assert self._gpus is not None
+        assert self._shared is not None
+        for command in commands:
+            if command.interval is not None:
+                self._options.interval = self._shared.interval = max(SHORTEST, command.interval)
+            if command.skip is not None:
+                self._gpus.skip(command.skip)
+        return any(command.poke or command.interval is not None for command in commands)
+
+
+def main(arguments: Sequence[str], reader: subprocess.Popen[bytes] | None) -> int:
+    """Run the sampler and give its exit code; `reader` is the child that reads what processes declared."""
+    die_with_parent()
+    output = Output()
+    try:
+        options = parse(arguments)
+        if options.orders:
+            options = parse(ordered(arguments))
+        board = Board.attach(options.board) if options.board >= 0 else Board.private()
+    except Closed:
+        return Exit.DONE
+    except (ValueError, OSError) as wrong:
+        words = f"the sampler's arguments: {clean(str(wrong), 200)}"
+        return _last_words(output, Exit.USAGE, SourceState.ENDED, words)
+    try:
+        return Sampler(options, board, output, _declarations(options, reader)).run()
+    except Closed:
+        return Exit.DONE
+    except Exception as bug:  # noqa: BLE001 - whatever it is, it must reach the user and not a closed stderr
+        words = f"a fault in gpuwatch's sampler: {type(bug).__name__}: {_said(bug)}"
+        return _last_words(output, Exit.BUG, SourceState.DRIVER_DOWN, words)
+
+
+def _declarations(options: Options, reader: subprocess.Popen[bytes] | None) -> Declarations | None:
+    if not options.declared:
+        return None
+    # A single snapshot waits: one process that hangs must not keep the others from being read.
+    deadline = _ONCE / 2 if options.once else DEADLINE
+    return Declarations(Witness(proc=Path(options.proc), shares=options.shares, first=reader, deadline=deadline))
+
+
+def _said(bug: Exception) -> str:
+    """Give an exception's text; NVML's own is asked of the driver's library, which may hang."""
+    if type(bug).__module__ == "pynvml":
+        return f"code {getattr(bug, 'value', '')}"
+    return clean(str(bug), 500)
+
+
+def _last_words(output: Output, code: Exit, state: SourceState, words: str) -> Exit:
+    try:
+        output.write(encode(Snapshot(state=state, words=words, host=machine.host_name())) + b"\n")
+    except Closed:
+        return Exit.DONE
+    return code

@@ -1,0 +1,22 @@
+"""What the tests of evidence share: a script, and a scan that shows what it was given."""
+
+from __future__ import annotations
+
+from gpuwatch.declared.claims import Scan
+from gpuwatch.declared.facts import Facts
+
+SOURCE = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.5)\n"
+
+
+def seen(source: bytes, name: str) -> Scan:
+    """A scan that shows what it was given."""
+    return Scan(error=f"{name}: {source.decode()}", imports=("theano",) if b"import theano" in source else ())
+
+
+def script_of(facts: Facts) -> tuple[str, str]:
+    """The name and the text of a script that was scanned by `seen`."""
+    assert facts.script is not None
+    assert isinstance(facts.script.scan, Scan)
+    name, _, text = facts.script.scan.error.partition(": ")
+    assert name == facts.script.path
+    return name, text

@@ -1,0 +1,61 @@
+"""gpuwatch as it is installed, but for the folder in which the runs of all users meet: that is a test's own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.driver import Driver
+
+PROGRAM = """
+import os, sys
+from pathlib import Path
+from gpuwatch import cli
+from gpuwatch.sources.child import Child
+sampler = None if "--demo" in sys.argv else Child()
+try:
+    code = cli.main(sys.argv[2:], sampler, locks=Path(sys.argv[1]))
+finally:
+    if sampler is not None:
+        sampler.kill()
+sys.exit(code)
+"""
+
+
+class Launcher:
+    """Runs gpuwatch on the tests' driver; its locks and reservations are in folders of the test."""
+
+    def __init__(self, driver: Driver, folder: Path) -> None:
+        self.driver = driver
+        self.shared = folder / "shared"
+        self._runtime = folder / "runtime"
+        self._runtime.mkdir()
+
+    @property
+    def own(self) -> Path:
+        """The user's own folder."""
+        return self._runtime / "gpuwatch"
+
+    def _env(self, env: dict[str, str]) -> dict[str, str]:
+        base = {name: value for name, value in self.driver.env().items() if not name.startswith(("CUDA_", "XLA_"))}
+        return base | {"XDG_RUNTIME_DIR": str(self._runtime), "CUDA_MPS_PIPE_DIRECTORY": "/nowhere"} | env
+
+    def __call__(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run it to its end."""
+        command = [sys.executable, "-c", PROGRAM, str(self.shared), *arguments]
+        return subprocess.run(command, env=self._env(env), capture_output=True, text=True, timeout=60, check=False)
+
+    @contextmanager
+    def started(self, *arguments: str, **env: str) -> Iterator[subprocess.Popen[str]]:
+        """Start it and go on; it is ended with the context."""
+        command = [sys.executable, "-c", PROGRAM, str(self.shared), *arguments]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = subprocess.Popen(command, env=self._env(env), text=True, **pipes)  # type: ignore[call-overload]
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()

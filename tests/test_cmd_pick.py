@@ -1,0 +1,130 @@
+"""`gpuwatch pick`: a value for CUDA_VISIBLE_DEVICES, or why there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.actions.launch import Wish
+from gpuwatch.commands.pick import Request, prepare
+from gpuwatch.model import Instance
+from tests.builders import GIB as GIGA
+from tests.builders import gpu, snapshot
+from tests.driver import GIB, Driver, Gpu, Proc
+from tests.launching import Launcher
+
+
+@pytest.fixture
+def launch(driver: Driver, tmp_path: Path) -> Launcher:
+    """Give gpuwatch on a machine with four GPUs: full, busy, free, and nearly free."""
+    used = (75, 40, 0, 5)
+    driver.gpus = [Gpu(index, memory_used=gib * GIB, util_gpu=gib) for index, gib in enumerate(used)]
+    driver.procs = [Proc(index, os.getpid(), memory=gib * GIB) for index, gib in enumerate(used) if gib]
+    driver.write()
+    return Launcher(driver, tmp_path)
+
+
+def uuids(driver: Driver, *indices: int) -> str:
+    return ",".join(str(driver.gpus[index].uuid) for index in indices)
+
+
+def test_the_gpu_with_the_most_room_is_printed_and_nothing_else(launch: Launcher, driver: Driver) -> None:
+    done = launch("pick", "--memory", "20GiB")
+    assert (done.returncode, done.stdout, done.stderr) == (0, uuids(driver, 2) + "\n", "")
+    assert not launch.shared.exists(), "who only asks leaves nothing behind"
+    assert not launch.own.exists()
+
+
+def test_several_are_in_the_order_of_their_room(launch: Launcher, driver: Driver) -> None:
+    assert launch("pick", "--share", "0.4", "-n", "3").stdout == uuids(driver, 2, 3, 1) + "\n"
+    assert launch("pick", "--share", "40%", "-n", "2", "--index").stdout == "2,3\n"
+    assert launch("pick", "--share", "0.4", "-n", "1", "--only", "0,1").stdout == uuids(driver, 1) + "\n"
+
+
+def test_where_nothing_fits_each_gpu_has_a_reason(launch: Launcher) -> None:
+    done = launch("pick", "--memory", "60GiB", "-n", "2", "--max-util", "3")
+    assert (done.returncode, done.stdout) == (1, "")
+    lines = done.stderr.splitlines()
+    assert lines[0] == "gpuwatch: 2 GPUs wanted, 1 with room"
+    assert lines[1].startswith("gpuwatch: GPU 0: 75 % busy, 3 % allowed")
+    assert lines[3] == "gpuwatch: GPU 2: 79.1 GiB free"
+    full = launch("pick", "--memory", "60GiB", "--only", "0")
+    assert "GPU 0: 4.1 GiB free of 60.0 wanted; held by " in full.stderr
+    assert "GPU 1: not among --only" in full.stderr
+
+
+def test_json_tells_all_of_it(launch: Launcher, driver: Driver) -> None:
+    done = launch("pick", "--memory", "20GiB", "--json")
+    found = json.loads(done.stdout)
+    assert found["cuda_visible_devices"] == uuids(driver, 2)
+    assert [one["index"] for one in found["gpus"]] == [0, 1, 2, 3]
+    assert [one["chosen"] for one in found["gpus"]] == [False, False, True, False]
+    assert [one["why"] == "" for one in found["gpus"]] == [False, True, True, True]
+    none = launch("--json", "pick", "--memory", "90GiB")
+    assert none.returncode == 1
+    assert json.loads(none.stdout)["cuda_visible_devices"] is None
+
+
+def test_what_the_caller_cannot_see_is_not_picked(launch: Launcher, driver: Driver) -> None:
+    done = launch("pick", "--share", "0.4", CUDA_VISIBLE_DEVICES="1")
+    assert done.stdout == uuids(driver, 1) + "\n"
+    none = launch("pick", "--share", "0.4", CUDA_VISIBLE_DEVICES="-1")
+    assert none.returncode == 1
+    assert "GPU 2: hidden by CUDA_VISIBLE_DEVICES=-1 in your environment" in none.stderr
+
+
+def test_indices_of_different_models_come_with_what_makes_them_right(launch: Launcher, driver: Driver) -> None:
+    driver.gpus[0].name = "NVIDIA A2"
+    driver.write()
+    done = launch("pick", "--share", "0.4", "--index")
+    assert (done.returncode, done.stdout) == (0, "2\n")
+    assert "set CUDA_DEVICE_ORDER=PCI_BUS_ID" in done.stderr
+    assert launch("pick", "--share", "0.4", "--index", CUDA_DEVICE_ORDER="PCI_BUS_ID").stderr == ""
+    assert launch("pick", "--share", "0.4").stderr == ""
+
+
+def test_the_demo_can_be_picked_from_whatever_the_environment_says(launch: Launcher) -> None:
+    done = launch("pick", "--memory", "20GiB", "--demo", "--index", CUDA_VISIBLE_DEVICES="-1")
+    assert (done.returncode, done.stdout) == (0, "7\n")
+
+
+def test_the_gpu_of_a_visible_mig_instance_is_not_called_hidden() -> None:
+    instance = Instance(uuid="MIG-1", name="1g.10gb", gpu_instance=7, compute_instance=0)
+    shown = snapshot([gpu(0), gpu(1, mig=True, instances=(instance,))])
+    ask = prepare(Request(wish=Wish(memory=GIGA)), {"CUDA_VISIBLE_DEVICES": "MIG-1"}, [])
+    answer = ask(shown)
+    assert answer.code == 1
+    assert answer.words[1] == "GPU 0: hidden by CUDA_VISIBLE_DEVICES=MIG-1 in your environment"
+    assert answer.words[2] == "GPU 1: it is cut into MIG instances, which are not chosen from here"
+
+
+def test_no_driver_is_exit_code_3(launch: Launcher) -> None:
+    assert launch("pick", "--share", "0.4", LD_LIBRARY_PATH="/nowhere").returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("", "--share or --memory, one of them, says how much is wanted; neither is given"),
+        ("--share 0.4 --memory 1G", "both are given"),
+        ("--share 1.4", "--share: share '1.4' is not allowed; write more than 0 and up to 1, such as 0.4 or 40%"),
+        ("--memory 20x", "--memory: size '20x' is not understood; write bytes, or a number with K, M, G or T"),
+        ("--memory 0", "--memory: 0 is not allowed"),
+        ("--share 0.4 -n 0", "-n: '0' is no number of GPUs; write 1 or more"),
+        ("--share 0.4 -n x", "-n: 'x' is no number of GPUs"),
+        ("--share 0.4 -n 1025", "-n: '1025' is no number of GPUs"),
+        ("--share 0.4 --max-util 101", "--max-util: percentage '101' is not allowed"),
+        ("--share 0.4 --only x", "--only: 'x' is no list of GPU indices"),
+        ("--share", "argument --share: expected one argument"),
+        ("--sahre 0.4", "unknown flag --sahre; did you mean --share?"),
+        ("--share 0.4 extra", "unknown argument extra"),
+    ],
+)
+def test_bad_usage_is_one_line_and_exit_code_2(launch: Launcher, arguments: str, said: str) -> None:
+    done = launch("pick", *arguments.split(), LD_LIBRARY_PATH="/nowhere")  # found before the driver is asked
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,155 @@
+"""The facts of real processes: what /proc has of them, and of those above and below them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuwatch import procfs
+from gpuwatch.declared.claims import Share
+from gpuwatch.declared.facts import Unread
+from gpuwatch.evidence import reader
+from tests.evidence import SOURCE, script_of, seen
+from tests.sharer import LAUNCHER, sharing, until_asleep
+from tests.test_procfs import fixture_process, stat_line
+
+
+def test_the_facts_of_a_process(tmp_path: Path) -> None:
+    """All that the resolver asks for, of one training."""
+    (tmp_path / "train.py").write_text(SOURCE)
+    given = {"CUDA_VISIBLE_DEVICES": "1"}
+    share = Share(user="ada", share=0.5)
+    with sharing("-u", "train.py", "--lr", "0.1", environ=given, cwd=tmp_path) as process:
+        facts = reader.read(process.pid, user="ada", shares=[share], scan=seen)
+    assert facts.argv[1:] == ("-u", "train.py", "--lr", "0.1")
+    assert (facts.pid, facts.uid, facts.user) == (process.pid, os.getuid(), "ada")
+    assert not isinstance(facts.environ, Unread)
+    assert facts.environ["CUDA_VISIBLE_DEVICES"] == "1"
+    assert not isinstance(facts.libraries, Unread)
+    assert any(name.startswith("libc.so") for name in facts.libraries)
+    assert not any("/" in name or name.endswith("(deleted)") for name in facts.libraries)
+    assert script_of(facts) == ("train.py", SOURCE)
+    assert facts.script is not None
+    assert not facts.script.edited
+    assert not facts.script.likely
+    assert facts.shares == (share,)
+    assert facts.ancestors[0].pid == os.getpid()
+
+
+def test_arguments_are_as_they_were_given() -> None:
+    """Spaces, line breaks, bytes that are no text, and nothing at the end."""
+    words = ["train.py", "two words", "a\nb", "", "\udcff", "é"]
+    with sharing(*words) as process:
+        assert reader.read(process.pid).argv[1:] == tuple(words)
+
+
+def test_a_process_that_has_gone_raises() -> None:
+    """There is nothing to say of it."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    with pytest.raises(procfs.GONE):
+        reader.read(process.pid)
+
+
+def test_a_zombie_has_no_environment_any_more() -> None:
+    """It is not undeclared: it is gone."""
+    process = subprocess.Popen(["true"])
+    end = time.monotonic() + 30
+    while procfs.read_stat(process.pid).state != "Z":
+        assert time.monotonic() < end
+    facts = reader.read(process.pid)
+    process.wait()
+    assert facts.argv == ()
+    assert facts.environ in (Unread.GONE, {})
+
+
+def test_a_process_that_goes_while_it_is_read(tmp_path: Path) -> None:
+    """What was read first stays; the rest, its parent and its children are gone."""
+    fixture_process(tmp_path, 7, stat_line(ppid=3))
+    (tmp_path / "7/status").write_text("Uid:\t1000\t1000\t1000\t1000\nGid:\t5\t5\t5\t5\nFDSize:\t64\nGroups:\t7 8 \n")
+    (tmp_path / "7/task/7/children").write_text("8 9 ")
+    (tmp_path / "8").mkdir()
+    (tmp_path / "8/environ").write_bytes(b"A=1\0")
+    facts = reader.read(7, proc=tmp_path, user="ada")
+    assert (facts.uid, facts.argv, facts.cgroup, facts.script) == (1000, (), "", None)
+    assert (facts.environ, facts.libraries) == (Unread.GONE, Unread.GONE)
+    assert (facts.ancestors, facts.children) == ((), ())
+    assert procfs.read_owner(7, tmp_path) == procfs.Owner(1000, 5, (7, 8))
+
+
+def test_the_owner_is_named_by_the_user_database() -> None:
+    """Where nobody knew the name before; a uid without a user is its digits."""
+    assert reader.read(os.getpid()).user in (reader._user_name(os.getuid()), str(os.getuid()))
+    assert reader._user_name(3_999_999_999) == "3999999999"
+
+
+# -- kin -----------------------------------------------------------------------------------------------------------
+
+
+def test_ancestors_with_their_arguments_and_environments() -> None:
+    """vLLM's card is held by a child of the process that has the flag."""
+    given = {"CUDA_VISIBLE_DEVICES": "1"}
+    with sharing("serve.py", "--gpu-memory-utilization", "0.4", environ=given, first=LAUNCHER) as server:
+        facts = reader.read(int(server.said[0]))
+    parent, *others = facts.ancestors
+    assert (parent.pid, parent.argv[2:]) == (server.pid, ("--gpu-memory-utilization", "0.4"))
+    assert not isinstance(parent.environ, Unread)
+    assert parent.environ["CUDA_VISIBLE_DEVICES"] == "1"
+    assert others[0].pid == os.getpid()
+    assert facts.environ == {"A": "1"}
+
+
+def test_children_that_were_given_another_environment() -> None:
+    """What the process has set since it was started is in the environment of those that it starts."""
+    first = "os.environ['CUDA_VISIBLE_DEVICES'] = '2'\nprint(run(os.environ).pid, flush=True)\nif not os.fork(): keep()"
+    with sharing("train.py", environ={"CUDA_VISIBLE_DEVICES": "0,1"}, first=first) as process:
+        until_asleep(int(process.said[0]))
+        facts = reader.read(process.pid)
+    (child,) = facts.children
+    assert (child.pid, child.argv) == (int(process.said[0]), ("sleep", "600"))
+    assert not isinstance(child.environ, Unread)
+    assert child.environ["CUDA_VISIBLE_DEVICES"] == "2"
+
+
+def test_no_more_children_than_eight() -> None:
+    """A loader for each core is as good as eight of them."""
+    first = "for number in range(12): print(run({'N': str(number)}).pid, flush=True)"
+    with sharing("train.py", first=first) as process:
+        until_asleep(*map(int, process.said))
+        assert len(reader.read(process.pid).children) == 8
+
+
+def test_a_long_line_of_ancestors_is_cut() -> None:
+    """Sixteen are more than any launcher puts between a server and its workers."""
+    code = (
+        "import os\nfor _ in range(24):\n    if os.fork(): os.wait(); os._exit(0)\nos.write(1, b'%d\\n' % os.getpid())"
+    )
+    with sharing("train.py", first=f"if not os.fork():\n    exec({code!r})\n    keep()\nos.read(0, 1)") as process:
+        assert len(reader.read(int(process.said[0])).ancestors) == 16
+
+
+# -- cgroups -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0::/user.slice/session-3.scope\n", "/user.slice/session-3.scope"),
+        ("0::/\n", "/"),
+        ("9:devices:/docker/ab\n4:memory:/docker/abc\n1:cpu,cpuacct:/\n0::/\n", "/docker/abc"),
+        ("9:devices:/slurm/uid_7/job_9\n4:memory:/\n", "/slurm/uid_7/job_9"),
+        ("3:cpu,memory:/both\n", "/both"),
+        ("no colons\n\n", ""),
+        ("0::/a:b\n", "/a:b"),
+    ],
+)
+def test_the_cgroup_that_says_most(tmp_path: Path, text: str, expected: str) -> None:
+    """Version 2's, unless only version 1 knows anything."""
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/cgroup").write_text(text)
+    assert reader._cgroup(7, tmp_path) == expected
+    assert reader._cgroup(8, tmp_path) == ""
