@@ -325,6 +325,8 @@ class Visible(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where that stands, as in a declaration."""
     note: str = ""
     """What is odd about it: `-1 hides all that follow`."""
+    doubtful: bool = False
+    """The process may never have made this choice: the note says why."""
 
 
 class Hint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpuwatch.history import HistoryView, Idle
 from gpuwatch.model import Gpu, Holding, Limit, Presence, Process, Reading, Reason, Snapshot, known
-from gpuwatch.shares import limit_on, readable
+from gpuwatch.shares import limit_on, conclusive
 from gpuwatch.units import UNKNOWN, percent
 
 RowKey = tuple[str, int, int]
@@ -80,7 +80,7 @@ def share_words(row: Row) -> tuple[str, str]:
     """
     held = UNKNOWN if row.share is None else percent(row.share, 100)
     if row.limit is None:
-        return held, UNKNOWN if readable(row.process.declared) else "?"
+        return held, UNKNOWN if conclusive(row.process.declared) else "?"
     return held, "?" if row.declared is None else percent(row.declared, 100) + "Σ" * bool(row.limit.scope)
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from gpuwatch.model import Declaration, Declared, Gpu, Knowledge, Limit, Process, Snapshot, known
+from gpuwatch.model import LIMITS, Declaration, Declared, Gpu, Knowledge, Limit, Process, Snapshot, known
 from gpuwatch.units import MIB
 
 
@@ -60,9 +60,16 @@ def limit_on(declared: Declared | None, gpu: str) -> Limit | None:
     return next(iter(limits_on(declared, gpu)), None)
 
 
-def readable(declared: Declared | None) -> bool:
-    """Say whether the lack of a limit means that none was declared."""
+def was_read(declared: Declared | None) -> bool:
+    """Say whether a process's declarations could be looked for."""
     return declared is not None and declared.knowledge is Knowledge.READ
+
+
+def conclusive(declared: Declared | None) -> bool:
+    """Say whether the lack of a limit means that none was declared, and not one that only the program itself knows."""
+    if declared is None or not was_read(declared):
+        return False
+    return not any(one.effective and one.kind in LIMITS and one.value is None for one in declared.declarations)
 
 
 def usable(gpu: Gpu) -> int | None:
@@ -118,7 +125,7 @@ def promised(gpu: Gpu, people: Mapping[int, Process]) -> Promised:
     found = counted(_standings(gpu, people))
     under = {pid for one in found for pid in one.pids}
     others = [people.get(pid) for pid in {one.pid for one in gpu.holdings} - under]
-    read = [other for other in others if other is not None and readable(other.declared)]
+    read = [other for other in others if other is not None and conclusive(other.declared)]
     return Promised(
         declared=sum(one.limit.bytes for one in found),
         held=sum(int(one.memory) for one in gpu.holdings if known(one.memory)),

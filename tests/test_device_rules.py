@@ -96,6 +96,13 @@ def test_only_what_can_compute_counts(held: Holding, told: str | None) -> None:
     assert [told in title for title in titles] == ([True] if told else []) if told else titles == []
 
 
+@pytest.mark.parametrize("doubtful", [True, False])
+def test_a_choice_that_may_never_have_been_made_is_not_compared(doubtful: bool) -> None:
+    declared = sees(0, order=Order.HEURISTIC, doubtful=doubtful)
+    bench = on((0, holding(100, 2.0)), (1, holding(100, 2.0)), declared=declared)
+    assert bool(bench.of(DISAGREE)) is not doubtful
+
+
 def test_a_mig_instance_stands_for_its_gpu() -> None:
     instance = Instance(uuid="MIG-1", name="1g.10gb", gpu_instance=1, compute_instance=0)
     held = [holding(100, 1.0, gpu_instance=1), holding(100, 2.0, gpu_instance=2)]

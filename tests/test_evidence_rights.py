@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,12 +47,11 @@ def read_as(uid: int, *pids: int) -> list[list[object]]:
 
 
 @pytest.fixture
-def public(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that everybody may read, which pytest's are not."""
-    folder = tmp_path_factory.mktemp("public")
-    for path in (folder, folder.parent, folder.parent.parent):
-        path.chmod(0o755)
-    return folder
+def public() -> Iterator[Path]:
+    """A folder that everybody may read, which pytest's own are not."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 @needs_root

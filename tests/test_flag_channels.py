@@ -206,6 +206,8 @@ def test_flags_keep_the_order_of_the_command_line_and_where_it_is() -> None:
     [
         ("VLLM::EngineCore", "vllm"),
         ("VLLM::Worker_TP0", "vllm"),
+        ("prod::EngineCore_DP0", "vllm"),
+        ("prod::Worker_TP0", "vllm"),
         ("sglang::scheduler_TP0", "sglang"),
         ("ollama runner --model /m --port 1", "ollama"),
         ("/usr/local/bin/ollama serve", "ollama"),
@@ -242,6 +244,18 @@ WORDS = st.one_of(
     st.sampled_from([f"{flag.name}=0.5" for flag in FLAGS]),
     st.sampled_from(["0.5", "1:2", "-m", "--", "tensorflow,gpu-memory-fraction=1"]),
 )
+
+
+def test_the_flags_of_one_command_line_are_bounded() -> None:
+    limits = [f"--model-load-gpu-limit={device}:0.5" for device in range(5000)]
+    assert len(claims(["tritonserver", *limits])) == 64
+
+
+def test_a_foreign_title_is_no_vllm() -> None:
+    for title in ("ray::Workerbee", "/opt/x::Worker", "EngineCore", "a b::Worker"):
+        assert started([title]) is None
+
+
 STARTS = st.sampled_from(["python", "vllm", "tritonserver", "dask-cuda-worker", "llama-server", "VLLM::", ""])
 
 

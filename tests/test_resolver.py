@@ -6,97 +6,35 @@ Figures are in MiB, as people and frameworks write them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gpuwatch.declared.claims import Share
-from gpuwatch.declared.facts import Card, Facts, File, Kin, Script, Slice, Unread
+from gpuwatch.declared.facts import Card, Facts, File, Kin, Unread
 from gpuwatch.declared.resolver import resolve
-from gpuwatch.declared.script import scan
-from gpuwatch.model import Basis, Confidence, Declaration, Declared, Kind, Knowledge, Margin, Order
+from gpuwatch.model import Basis, Kind, Knowledge, Margin, Order
 from tests.builders import MIB
-
-JAX = frozenset({"libc.so.6", "xla_cuda_plugin.so"})
-TORCH = frozenset({"libc.so.6", "libtorch_cuda.so", "libc10_cuda.so", "libcudart.so.12"})
-TENSORFLOW = frozenset({"libc.so.6", "libtensorflow_framework.so.2", "_pywrap_tensorflow_internal.so"})
-
-
-def cards(*totals: int, uuids: Sequence[str] = (), names: Sequence[str] = ()) -> tuple[Card, ...]:
-    """Give a machine of GPUs with so many MiB each."""
-    return tuple(
-        Card(
-            index=index,
-            uuid=uuids[index] if uuids else f"GPU-{index:08x}",
-            bus_id=f"00000000:{index + 1:02X}:00.0",
-            name=names[index] if names else "NVIDIA GeForce RTX 2080 Ti",
-            total=total * MIB,
-        )
-        for index, total in enumerate(totals)
-    )
-
-
-A = cards(11019, 11019, 11019, 11019, uuids=("GPU-aaaa0001", "GPU-bbbb0002", "GPU-bbcc0003", "GPU-dddd0004"))
-B = cards(2048, 24576, names=("NVIDIA Quadro P400", "NVIDIA GeForce RTX 3090"))
-C = cards(2002)
-D = (
-    Card(
-        index=0,
-        uuid="GPU-mig",
-        total=40960 * MIB,
-        mig=True,
-        slices=(
-            Slice(uuid="MIG-1111", gpu_instance=1, compute_instance=0, total=9856 * MIB),
-            Slice(uuid="MIG-2222", gpu_instance=2, compute_instance=0, total=9856 * MIB),
-        ),
-    ),
+from tests.resolving import (
+    DOCKER,
+    FRACTION,
+    HALF,
+    JAX,
+    LOGICAL,
+    ONE,
+    TENSORFLOW,
+    TORCH,
+    A,
+    B,
+    C,
+    E,
+    M,
+    T,
+    facts,
+    limits,
+    said,
+    visible,
 )
-E = cards(81920, 81920)
-T = cards(15109)
-M = cards(2048)
-DOCKER = "/system.slice/docker-" + "3f9a1c" + "0" * 58 + ".scope"
-
-
-def facts(
-    environ: Mapping[str, str] | Unread | None = None,
-    *argv: str,
-    libraries: frozenset[str] = frozenset(),
-    script: str = "",
-    **more: Any,
-) -> Facts:
-    """Give a process that could be read; without libraries given, none of a framework's is mapped."""
-    source = Script(path="train.py", scan=scan(script, "train.py")) if script else None
-    known: dict[str, Any] = {"pid": 4711, "uid": 1001, "user": "ada", "script": source, **more}
-    return Facts(
-        environ={} if environ is None else environ,
-        argv=argv or ("python", "train.py"),
-        libraries=libraries | {"libc.so.6"},
-        **known,
-    )
-
-
-def limits(declared: Declared, machine: Sequence[Card]) -> dict[int, float]:
-    """Give the limits by index, in MiB."""
-    indices = {card.uuid: card.index for card in machine}
-    return {indices[limit.gpu]: limit.bytes / MIB for limit in declared.limits}
-
-
-def visible(declared: Declared, machine: Sequence[Card]) -> list[int] | None:
-    """Give the indices of what a process can see."""
-    if declared.visible is None:
-        return None
-    return [next(card.index for card in machine if card.uuid == uuid) for uuid in declared.visible.gpus]
-
-
-def said(declared: Declared, kind: Kind) -> Declaration:
-    """Give the one declaration of a kind that is in effect."""
-    found = [one for one in declared.declarations if one.kind is kind and one.effective]
-    assert len(found) == 1, declared.declarations
-    return found[0]
-
 
 VISIBLE = {
     1: (A, {"CUDA_VISIBLE_DEVICES": "2"}, [2]),
@@ -147,17 +85,6 @@ def test_48_what_a_script_sets_comes_before_what_the_process_was_started_with() 
 
 
 MPS = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "''0=1G,1=512MB''"}
-FRACTION = "gpuConfig.gpu_options.per_process_gpu_memory_fraction = 0.6\n"
-LOGICAL = """
-import tensorflow as tf
-gpus = tf.config.list_physical_devices("GPU")
-tf.config.set_logical_device_configuration(
-    gpus[0], [{}]
-)
-"""
-ONE = "tf.config.LogicalDeviceConfiguration(memory_limit=1024)"
-HALF = "tf.config.LogicalDeviceConfiguration(memory_limit=512)"
-
 LIMITED: dict[Any, tuple[Sequence[Card], Facts, Kind, dict[int, float]]] = {
     17: (
         A,
@@ -349,7 +276,7 @@ def test_42_a_vllm_worker_is_held_to_the_flag_of_the_server_above_it() -> None:
     assert limits(declared, E) == {0: 32768}
     assert declared.declarations[0].where == "command line of parent 812"
     assert declared.limits[0].margin is Margin.BUDGET
-    assert declared.knowledge is Knowledge.READ
+    assert declared.knowledge is Knowledge.UNREADABLE
     assert "overwritten" in declared.words
     assert "parent 812" in declared.words
 
@@ -366,222 +293,3 @@ def test_47_a_field_that_does_not_exist_is_hinted_at() -> None:
     hints = resolve(UNLIMITED["47 misspelt"][1], A).hints
     assert len(hints) == 1
     assert "per_process_gpu_memory_fraction" in hints[0].words
-
-
-# -- what the table does not say ------------------------------------------------------------------------------------
-
-
-def test_a_variable_of_another_framework_is_found_and_not_in_effect() -> None:
-    declared = resolve(facts({"XLA_PYTHON_CLIENT_MEM_FRACTION": ".3"}, libraries=TORCH), A)
-    assert declared.limits == ()
-    (jax,) = [one for one in declared.declarations if one.channel == "XLA_PYTHON_CLIENT_MEM_FRACTION"]
-    assert (jax.effective, jax.why) == (False, "it does not use JAX")
-
-
-def test_a_call_comes_before_the_environment_in_pytorch() -> None:
-    declared = resolve(
-        facts(
-            {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.3"},
-            script="import torch\ntorch.cuda.set_per_process_memory_fraction(0.5)\n",
-            libraries=TORCH,
-        ),
-        C,
-    )
-    assert limits(declared, C) == pytest.approx({0: 1001})
-    loser = declared.declarations[1]
-    assert not loser.effective
-    assert loser.why == f"{declared.declarations[0].channel} comes before it"
-
-
-def test_across_layers_the_least_holds() -> None:
-    environ = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=512M"}
-    declared = resolve(facts(environ, libraries=JAX), C)
-    assert limits(declared, C) == {0: 512}
-    assert declared.declarations[0].kind is Kind.HARD
-    assert declared.declarations[1].why == "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT is less"
-
-
-def test_of_two_layers_below_the_frameworks_the_least_holds_whichever_was_read_last() -> None:
-    environ = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G", "GPUWATCH_SHARE": "0.4"}
-    assert limits(resolve(facts(environ), C), C) == pytest.approx({0: 800.8})
-    hami = {"CUDA_DEVICE_MEMORY_LIMIT": "1g", "GPU_PORTION": "0.9"}
-    assert limits(resolve(facts(hami), C), C) == {0: 1024}
-
-
-def test_xla_with_unified_memory_is_never_held_to_less_than_the_gpu() -> None:
-    environ = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5", "TF_FORCE_UNIFIED_MEMORY": "1"}
-    assert limits(resolve(facts(environ, libraries=JAX), C), C) == {0: 2002}
-
-
-def test_what_a_launcher_sets_on_everybody_is_no_declaration() -> None:
-    shard = ("text-generation-server", "serve", "m")
-    assert resolve(facts({"CUDA_MEMORY_FRACTION": "1.0"}, *shard), C).limits == ()
-    assert limits(resolve(facts({"CUDA_MEMORY_FRACTION": "0.5"}, *shard), C), C) == {0: 1001}
-
-
-def test_a_default_yields_to_anything_that_was_said() -> None:
-    declared = resolve(UNLIMITED[45][1], E)
-    (default,) = [one for one in declared.declarations if one.kind is Kind.DEFAULT]
-    assert (default.effective, default.why) == (False, "something else was declared")
-
-
-def test_a_shared_limit_stands_beside_that_of_the_process() -> None:
-    environ = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5", "GENV_GPU_MEMORY": "1gi", "GENV_ENVIRONMENT_ID": "7"}
-    declared = resolve(facts(environ, libraries=JAX), C)
-    assert [(limit.scope, limit.bytes / MIB) for limit in declared.limits] == [("", 1001), ("genv 7", 1024)]
-    assert [one.effective for one in declared.declarations[:2]] == [True, True]
-
-
-def test_an_agreement_counts_for_all_of_a_persons_processes_together() -> None:
-    share = Share(user="ada", gpus=(2,), share=0.4, where="gpuwatch.toml", line=3)
-    declared = resolve(facts(shares=(share,)), A)
-    assert limits(declared, A) == pytest.approx({2: 0.4 * 11019})
-    assert declared.limits[0].scope
-    assert resolve(facts(shares=(share,), user="ben", uid=1002), A).limits == ()
-
-
-def test_the_administrators_ceiling_cannot_be_raised() -> None:
-    own = Share(user="ada", share=0.8, where="~/.config/gpuwatch/gpuwatch.toml")
-    ceiling = Share(user="ada", share=0.4, where="/etc/gpuwatch/gpuwatch.toml", ceiling=True)
-    for shares in ((own, ceiling), (ceiling, own)):
-        declared = resolve(facts(shares=shares), C)
-        assert min(limit.bytes for limit in declared.limits) == round(0.4 * 2002 * MIB)
-
-
-def test_tensorflows_reserve_takes_the_place_of_its_fraction() -> None:
-    script = "import tensorflow as tf\nconfig = tf.compat.v1.ConfigProto()\n" + FRACTION
-    environ = {"TF_DEVICE_MIN_SYS_MEMORY_IN_MB": "500"}
-    declared = resolve(facts(environ, script=script, libraries=TENSORFLOW), M)
-    assert declared.limits == ()
-    assert said(declared, Kind.RESERVE).value == 500 * MIB
-
-
-def test_a_script_that_sets_only_what_is_not_set_leaves_what_is() -> None:
-    source = 'import os\nos.environ.setdefault("CUDA_VISIBLE_DEVICES", "2")\nimport torch\n'
-    assert visible(resolve(facts({"CUDA_VISIBLE_DEVICES": "1"}, script=source, libraries=TORCH), A), A) == [1]
-    assert visible(resolve(facts(script=source, libraries=TORCH), A), A) == [2]
-
-
-def test_an_edited_script_does_not_take_the_place_of_what_the_process_was_started_with() -> None:
-    found = scan('import os\nos.environ["CUDA_VISIBLE_DEVICES"] = "2"\n', "train.py")
-    script = Script(path="train.py", scan=found, edited=True)
-    started = Facts(pid=1, environ={"CUDA_VISIBLE_DEVICES": "1"}, libraries=TORCH, script=script)
-    assert visible(resolve(started, A), A) == [1]
-    alone = resolve(Facts(pid=1, environ={}, libraries=TORCH, script=script), A).visible
-    assert alone is not None
-    assert (alone.order, alone.note) == (Order.HEURISTIC, "the file was edited after the process started")
-
-
-def test_a_variable_set_after_cuda_was_used_is_said_to_be_late() -> None:
-    source = 'import os, torch\nx = torch.zeros(1).cuda()\nos.environ["CUDA_VISIBLE_DEVICES"] = "2"\n'
-    late = resolve(facts(script=source, libraries=TORCH), A).visible
-    assert late is not None
-    assert late.order is Order.HEURISTIC
-    assert "too late" in late.note
-
-
-def test_tensorflows_list_of_gpus_has_those_that_the_script_hides_from_it() -> None:
-    script = LOGICAL.format(ONE).replace("gpus[0]", "gpus[1]")
-    script += "tf.config.set_visible_devices(gpus[1], 'GPU')\n"
-    declared = resolve(facts(script=script, libraries=TENSORFLOW), A)
-    assert visible(declared, A) == [1]
-    assert limits(declared, A) == {1: 1024}
-
-
-def test_a_fraction_on_mig_is_one_of_the_instance() -> None:
-    environ = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5", "CUDA_VISIBLE_DEVICES": "MIG-2222"}
-    declared = resolve(facts(environ, libraries=JAX), D)
-    assert limits(declared, D) == {0: 4928}
-
-
-def test_a_value_that_is_only_known_at_run_time_is_said_to_be_dynamic() -> None:
-    script = "import torch\ntorch.cuda.set_per_process_memory_fraction(args.fraction)\n"
-    declared = resolve(facts(script=script, libraries=TORCH), A)
-    assert declared.limits == ()
-    one = said(declared, Kind.CAP)
-    assert (one.value, one.why) == (None, "its value is only known at run time")
-
-
-def test_an_edited_script_is_no_certain_evidence() -> None:
-    source = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.5)\n"
-    script = Script(path="train.py", scan=scan(source, "train.py"), edited=True)
-    declared = resolve(Facts(pid=1, environ={}, libraries=TORCH, script=script), C)
-    assert declared.declarations[0].confidence is Confidence.STALE
-
-
-def test_unreadable_is_not_undeclared() -> None:
-    stranger = Facts(pid=1, argv=("python", "train.py"), script=Script(path="train.py", scan=Unread.DENIED))
-    declared = resolve(stranger, A)
-    assert declared.knowledge is Knowledge.UNREADABLE
-    assert declared.limits == ()
-    assert "not ours to read" in declared.words
-
-
-def test_a_flag_of_somebody_elses_server_is_read_although_its_environment_is_not() -> None:
-    argv = ("/usr/bin/python3", "/usr/local/bin/vllm", "serve", "m", "--gpu-memory-utilization=0.4")
-    declared = resolve(Facts(pid=1, argv=argv), E[:1])
-    assert limits(declared, E) == {0: 32768}
-    assert declared.knowledge is Knowledge.UNREADABLE
-
-
-def test_a_script_that_cannot_be_understood_may_declare_what_we_did_not_see() -> None:
-    declared = resolve(
-        facts(script="print 'two'\ntorch.cuda.set_per_process_memory_fraction(0.5)\n", libraries=TORCH), A
-    )
-    assert declared.knowledge is Knowledge.UNREADABLE
-    assert declared.words.startswith("train.py could not be understood")
-
-
-def test_what_all_execed_children_show_was_set_after_the_start() -> None:
-    children = tuple(
-        Kin(pid=pid, environ={"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.2", "RANK": str(pid)}) for pid in (50, 51)
-    )
-    declared = resolve(facts(libraries=JAX, children=children), C)
-    assert limits(declared, C) == pytest.approx({0: 400.4})
-    assert declared.declarations[0].where == "environment of child 50"
-    assert declared.declarations[0].confidence is Confidence.LIKELY
-
-
-def test_a_child_with_an_environment_of_its_own_says_nothing_of_its_parent() -> None:
-    children = (
-        Kin(pid=50, environ={"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.2"}),
-        Kin(pid=51, environ={"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.3"}),
-    )
-    assert resolve(facts(libraries=JAX, children=children), C).limits == ()
-
-
-def test_old_cuda_loads_all_kernels_and_may_hold_more() -> None:
-    environ = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5", "CUDA_MODULE_LOADING": "EAGER"}
-    assert resolve(facts(environ, libraries=JAX), C).limits[0].margin is Margin.EAGER
-
-
-TEXT = st.text(max_size=30)
-ODD_NAMES = (
-    "CUDA_VISIBLE_DEVICES",
-    "XLA_PYTHON_CLIENT_MEM_FRACTION",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "THEANO_FLAGS",
-    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
-    "GENV_GPU_MEMORY",
-    "NVIDIA_VISIBLE_DEVICES",
-    "SLURM_JOB_GPUS",
-)
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from(ODD_NAMES),
-        TEXT,
-    ),
-    st.lists(TEXT, max_size=4),
-    st.sampled_from([A, B, D, ()]),
-)
-def test_no_environment_and_no_command_line_is_too_odd(
-    environ: dict[str, str], argv: list[str], machine: Sequence[Card]
-) -> None:
-    declared = resolve(Facts(pid=1, environ=environ, argv=tuple(argv), libraries=JAX | TORCH), machine)
-    uuids = {card.uuid for card in machine}
-    for limit in declared.limits:
-        assert limit.gpu in uuids
-        assert limit.bytes >= 0
-        assert declared.declarations[limit.declaration].effective

@@ -43,10 +43,18 @@ def test_of_several_shared_limits_the_smallest_is_shown() -> None:
 
 
 def test_unreadable_pending_and_unseen_are_not_undeclared() -> None:
-    assert shares.readable(Declared())
-    assert not shares.readable(Declared(knowledge=Knowledge.UNREADABLE))
-    assert not shares.readable(Declared(knowledge=Knowledge.PENDING))
-    assert not shares.readable(None)
+    assert shares.conclusive(Declared())
+    assert not shares.conclusive(Declared(knowledge=Knowledge.UNREADABLE))
+    assert not shares.conclusive(Declared(knowledge=Knowledge.PENDING))
+    assert not shares.conclusive(None)
+
+
+def test_a_limit_that_only_the_program_knows_is_not_none() -> None:
+    said = Declaration(channel="set_per_process_memory_fraction", kind=Kind.CAP, effective=True)
+    assert not shares.conclusive(Declared(declarations=(said,)))
+    assert shares.conclusive(Declared(declarations=(Declaration(channel="c", kind=Kind.GROWTH, effective=True),)))
+    lifted = Declaration(channel="c", kind=Kind.CAP, effective=True, value=0.0)
+    assert shares.conclusive(Declared(declarations=(lifted,)))
 
 
 def test_each_process_stands_against_its_own_limit() -> None:

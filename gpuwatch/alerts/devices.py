@@ -17,7 +17,7 @@ from gpuwatch.alerts import Severity
 from gpuwatch.alerts.rules import Limits, Observation
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Order, Process, Snapshot, known
-from gpuwatch.shares import readable, usable
+from gpuwatch.shares import was_read, usable
 
 DISAGREE: Final = "devices disagree"
 STRAY: Final = "stray contexts"
@@ -111,13 +111,14 @@ def disagreeing(
 ) -> Iterator[Observation]:
     """Find a process on a GPU that its own choice of devices does not show; MIG instances stand for their GPU.
 
-    Where CUDA's order of different models can only be guessed, only their number is compared.
+    Where CUDA's order of different models can only be guessed, only their number is compared; a choice that may never
+    have been made is not compared at all.
     """
     declared = tenant.process.declared
-    if declared is None or not readable(declared) or declared.visible is None or not declared.visible.text:
+    if declared is None or not was_read(declared) or declared.visible is None or not declared.visible.text:
         return
     visible = declared.visible
-    if all(place.gpu.uuid in visible.gpus for place in tenant.places):
+    if visible.doubtful or all(place.gpu.uuid in visible.gpus for place in tenant.places):
         return
     shown = dict.fromkeys(parents.get(uuid, uuid) for uuid in visible.gpus)
     wrong = [place for place in tenant.places if place.gpu.uuid not in shown]

@@ -23,7 +23,7 @@ from gpuwatch.alerts.rules import Limits, Observation, data_stale, gpu_health, m
 from gpuwatch.alerts.shares import declared_shares
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Snapshot, SourceState
-from gpuwatch.shares import readable
+from gpuwatch.shares import was_read
 
 FORGOTTEN: Final = 600.0
 """Seconds without an observation or the GPU in any snapshot after which an alert is cleared."""
@@ -119,7 +119,7 @@ def _trusted(gpu: Gpu | None, snapshot: Snapshot) -> bool:
 def _unread(condition: _Condition, snapshot: Snapshot) -> bool:
     """Say whether a process that a condition rests on is there, and what it declared cannot be read just now."""
     rests_on = set(condition.rests_on)
-    return any(one.key in rests_on and not readable(one.declared) for one in snapshot.processes)
+    return any(one.key in rests_on and not was_read(one.declared) for one in snapshot.processes)
 
 
 @dataclass(slots=True)

@@ -50,6 +50,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """Claims with the same text here are parts of one sum: the memory_limits of one GPU's logical devices."""
     dynamic: bool = False
     """The value is only known at run time (`args.fraction`)."""
+    lifts: bool = False
+    """It sets no limit, and takes the place of those that do: `set_limit(0)`."""
     void: str = ""
     """Why it has no effect whatever else is said: `the platform allocator ignores it`; empty for none."""
 

@@ -66,11 +66,10 @@ class _Base(NamedTuple):
     """How sure it is that they are these."""
 
 
-_UNSURE = {
-    Confidence.STALE: "the file was edited after the process started",
-    Confidence.GUESS: "it is set after the first use of CUDA, which is too late",
-}
-"""Why a setting may not be in effect."""
+_TOO_LATE = "it is set after the first use of CUDA, which is too late"
+_EDITED = "the file was edited after the process started"
+_MAY_NOT_HOLD = "it may not be in effect"
+_INHERITED = "its own environment may say otherwise"
 
 # ---------------------------------------------------------------------------------------------------------------
 # The set
@@ -106,17 +105,29 @@ def device_set(
     if setting:
         within = value and not _is_uuid(value) and len(base.cards) < len(cards)
         note = "; ".join(filter(None, (seen.note, f"counted within {base.text}" if within else "")))
-        unsure = _UNSURE.get(setting.confidence, "")
+        unsure = _doubt(setting)
         seen = msgspec.structs.replace(
             seen,
-            order=Order.HEURISTIC if unsure else seen.order,
+            order=Order.HEURISTIC if unsure and unsure != _INHERITED else seen.order,
             text=_text(CVD, setting),
             where=_where(setting),
             note="; ".join(filter(None, (note, unsure))),
+            doubtful=unsure not in ("", _TOO_LATE),
         )
     else:
         seen = msgspec.structs.replace(seen, text=base.text, where=base.where)
     return DeviceSet(_selected(seen, selections, frameworks), hints, seen)
+
+
+def _doubt(setting: Setting) -> str:
+    """Say why a setting may not be in effect; empty for no reason."""
+    if setting.confidence is Confidence.CERTAIN:
+        return ""
+    if setting.confidence is Confidence.STALE:
+        return _EDITED
+    if setting.line:
+        return _TOO_LATE if setting.confidence is Confidence.GUESS else _MAY_NOT_HOLD
+    return _INHERITED if setting.confidence is Confidence.LIKELY else _MAY_NOT_HOLD
 
 
 def _was_read(facts: Facts) -> bool:

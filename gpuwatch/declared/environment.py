@@ -31,7 +31,7 @@ class Environment(NamedTuple):
 
     settings: Mapping[str, Setting]
     read: bool
-    """Whether it is known which variables there are: its own, or those of the parent that it inherited them from."""
+    """Whether it is known which variables it was started with. Those of a parent may have been added to."""
     words: str
     """What could not be read and what was read instead; empty where all was read."""
 
@@ -40,11 +40,10 @@ def of(facts: Facts) -> Environment:
     """Merge what a process was started with, what its children show of it, and what its script sets."""
     own = facts.environ
     settings: dict[str, Setting] = {}
-    read, words = True, ""
+    words = ""
     if isinstance(own, Unread):
         words = _WHY[own]
         heir = next((kin for kin in facts.ancestors if not isinstance(kin.environ, Unread)), None)
-        read = heir is not None
         if heir is not None and not isinstance(heir.environ, Unread):
             words += f"; that of its parent {heir.pid} was read in its place"
             where = f"environment of parent {heir.pid}"
@@ -57,22 +56,37 @@ def of(facts: Facts) -> Environment:
     for name, setting in _of_children(facts):
         settings.setdefault(name, setting)
     for name, setting in of_script(facts.script):
-        if setting.default or setting.confidence in _UNSURE:
-            settings.setdefault(name, setting)
-        else:
-            settings[name] = setting
-    return Environment(settings, read, words)
+        before = settings.get(name)
+        if before is None or not (setting.default or setting.confidence in _UNSURE):
+            settings[name] = _either(before, setting)
+    return Environment(settings, not isinstance(own, Unread), words)
+
+
+def _either(before: Setting | None, setting: Setting) -> Setting:
+    """Give what a script sets; where that may not have run and something else was set, which holds is not known."""
+    if before is None or setting.confidence is Confidence.CERTAIN:
+        return setting
+    return before if before.value == setting.value else replace(setting, value=None)
+
+
+_WORKER = "from multiprocessing."
+"""How the code of a spawned worker begins, which has its parent's variables. Source: multiprocessing/spawn.py."""
 
 
 def _of_children(facts: Facts) -> Iterable[tuple[str, Setting]]:
-    """Give what all children that have exec'ed agree on: one alone may have been given variables of its own."""
-    environs = [(kin.pid, kin.environ) for kin in facts.children if not isinstance(kin.environ, Unread)]
+    """Give what all children that have exec'ed agree on; a guess if there is one alone, unless it is a worker.
+
+    One may have been given variables of its own: a trainer on GPU 0 starts a server with CUDA_VISIBLE_DEVICES=1.
+    """
+    environs = [(kin, kin.environ) for kin in facts.children if not isinstance(kin.environ, Unread)]
     if not environs:
         return
     first, values = environs[0]
+    inherited = len(environs) > 1 or any(word.startswith(_WORKER) for word in first.argv[1:8])
+    sure = Confidence.LIKELY if inherited else Confidence.GUESS
     for name, value in values.items():
         if all(environ.get(name) == value for _, environ in environs):
-            yield name, Setting(value=value, where=f"environment of child {first}", confidence=Confidence.LIKELY)
+            yield name, Setting(value=value, where=f"environment of child {first.pid}", confidence=sure)
 
 
 def of_script(script: Script | None) -> Iterable[tuple[str, Setting]]:

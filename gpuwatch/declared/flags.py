@@ -96,6 +96,8 @@ FLAGS = (
 
 _VLLM_CACHE = "--kv-cache-memory-bytes"
 """Given, it takes the place of --gpu-memory-utilization. Source: vllm/config/cache.py."""
+_MANY = 64
+"""Flags that are kept of one command line: a command line may have a hundred thousand."""
 _SAME = {
     "--kv_cache_free_gpu_memory_fraction": "--free_gpu_memory_fraction",
     "--kv_cache_free_gpu_mem_fraction": "--free_gpu_memory_fraction",
@@ -118,6 +120,8 @@ def claims(argv: Sequence[str], where: str = "command line") -> list[Claim]:
         made = _read(flag, value, text, where)
         device = made[0].device if flag.repeats and made else None
         key = (_SAME.get(flag.name, flag.name), device)
+        if key not in given and len(given) >= _MANY:
+            continue
         # Taken out first, so that the order stays that of the command line.
         given.pop(key, None)
         given[key] = (flag, made)

@@ -53,7 +53,7 @@ _LIBRARIES = (
     ("cuda_plugin_extension.so", "jax", _CERTAIN),
     ("pjrt_c_api_gpu_plugin.so", "jax", _CERTAIN),
     ("xla_extension.so", "jax", _CERTAIN),
-    ("libjax_common.so", "jax", _LIKELY),
+    ("libjax_common.so", "jax", _LIKELY),  # Without the plugin JAX is on the CPU, or has not started.
     # CuPy's modules have everyday names (memory, device, core); these no other package has.
     ("_cub_reduction.", "cupy", _CERTAIN),
     ("_fusion_kernel.", "cupy", _CERTAIN),
@@ -107,6 +107,11 @@ _IMPLIED = {
 _DRIVER = "libcuda.so"
 
 
+def allocator(framework: str) -> str:
+    """Give the framework whose allocator one takes its memory from: PyTorch's for vLLM."""
+    return _IMPLIED.get(framework, (framework,))[0]
+
+
 def identify(facts: Facts) -> dict[str, Confidence] | None:
     """Say which frameworks a process uses, by id, and how sure that is; None where it cannot be told. Never raises.
 
@@ -145,6 +150,9 @@ def _from_libraries(facts: Facts) -> dict[str, Confidence]:
         for start, name, sure in _LIBRARIES:
             if library.startswith(start) and found.get(name) is not _CERTAIN:
                 found[name] = sure
+    # Beside a framework that is on the GPU, JAX's XLA_PYTHON_CLIENT_MEM_FRACTION says nothing of what is held there.
+    if found.get("jax") is _LIKELY and _CERTAIN in found.values():
+        del found["jax"]
     return found
 
 

@@ -20,8 +20,8 @@ class Program(NamedTuple):
     """File names, of a binary or of the script that an interpreter runs, without `.py`."""
     modules: tuple[str, ...] = ()
     """Names behind `python -m`, with all that is in them."""
-    titles: tuple[str, ...] = ()
-    """How the titles start that its processes set."""
+    title: str = ""
+    """Regular expression of how the titles start that its processes set; empty for none."""
 
 
 class Started(NamedTuple):
@@ -35,11 +35,13 @@ GENV = "genv-docker"
 """Not a framework, but a program with a flag of its own."""
 
 _TRTLLM = "trtllm-serve trtllm-bench trtllm-eval trtllm-llmapi-launch"
+# vllm, set_process_title: VLLM_PROCESS_NAME_PREFIX takes the place of VLLM.
+_VLLM = r"VLLM::|[^/\s]{1,64}::(?:EngineCore|Worker|APIServer|DPCoordinator)(?![a-z])"
 _LLAMA = "llama-server llama-cli llama-bench llama-run llama-mtmd-cli llama-embedding llama-perplexity"
 
 PROGRAMS = (
-    Program("vllm", names=("vllm",), modules=("vllm",), titles=("VLLM::",)),
-    Program("sglang", names=("sglang",), modules=("sglang",), titles=("sglang::",)),
+    Program("vllm", names=("vllm",), modules=("vllm",), title=_VLLM),
+    Program("sglang", names=("sglang",), modules=("sglang",), title="sglang::"),
     Program("tensorrt-llm", names=tuple(_TRTLLM.split()), modules=("tensorrt_llm",)),
     Program("lmdeploy", names=("lmdeploy",), modules=("lmdeploy",)),
     Program("tgi", names=("text-generation-launcher", "text-generation-server"), modules=("text_generation_server",)),
@@ -60,7 +62,7 @@ _SCRIPTS = {
 _BY_FRAMEWORK = {program.framework: program for program in PROGRAMS}
 _BY_NAME = {name: program for program in PROGRAMS for name in program.names}
 _BY_MODULE = {name: program for program in PROGRAMS for name in program.modules}
-_TITLES = tuple((title, program) for program in PROGRAMS for title in program.titles)
+_TITLES = tuple((re.compile(program.title), program) for program in PROGRAMS if program.title)
 
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*(?:-dbg|t|d)?")
 _CODE = re.compile(r"-|-[bBdEhiIOqsSuvVx]*c.*", re.DOTALL)
@@ -74,7 +76,7 @@ def started(argv: Sequence[str]) -> Started | None:
     if not argv:
         return None
     for title, program in _TITLES:
-        if argv[0].startswith(title):
+        if title.match(argv[0]):
             return Started(program, ())
     if _PYTHON.fullmatch(base(argv[0])) is None:
         return _by_path(argv[0], argv[1:])

@@ -1,16 +1,13 @@
 """From the facts of one process to what it declared: who says what, what of it holds, and on which GPU.
 
-The framework comes first: a variable for JAX binds no PyTorch job. Within one framework the claim of the highest rank
-counts, across frameworks and layers the least; what is no limit (start sizes, caches, reserves, growth, defaults) is a
-label and never in `limits`. What is shared (a container, an agreement) stands beside what binds the process alone: the
-two are never compared.
+The framework comes first: a variable for JAX binds no PyTorch job. Then `weighing` decides between the claims that
+apply. What is no limit (start sizes, caches, reserves, growth, defaults) is a label and never in `limits`.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -18,6 +15,7 @@ from gpuwatch.declared import agreed, devices, env, environment, flags, framewor
 from gpuwatch.declared.claims import Claim, Selection
 from gpuwatch.declared.environment import Environment, weakest
 from gpuwatch.declared.facts import Card, Facts, Script, Unread
+from gpuwatch.declared.weighing import Weighed, called, hold
 from gpuwatch.model import (
     LIMITS,
     Basis,
@@ -27,13 +25,8 @@ from gpuwatch.model import (
     Hint,
     Kind,
     Knowledge,
-    Limit,
     Margin,
-    Visible,
 )
-
-_STRONGEST = (Kind.HARD, Kind.CAP, Kind.GRANT)
-"""Which of two equal limits is named."""
 
 _LABELS = {
     Kind.START: "a start size is no limit: more may be taken",
@@ -45,20 +38,6 @@ _LABELS = {
 }
 
 
-@dataclass(slots=True)
-class _Weighed:
-    """One claim, and what has become of it."""
-
-    claim: Claim
-    place: int
-    why: str = ""
-    """Why it is not in effect, or is no limit."""
-    applies: bool = True
-    limits: dict[str, int] = field(default_factory=dict)
-    holds: bool = False
-    """It is the limit on one of its GPUs."""
-
-
 def resolve(facts: Facts, cards: Sequence[Card]) -> Declared:
     """Weigh all that one process said, on the GPUs of its machine. Never raises for what a process wrote."""
     around = environment.of(facts)
@@ -67,16 +46,22 @@ def resolve(facts: Facts, cards: Sequence[Card]) -> Declared:
     claims = list(_sum(_claims(facts, cards, around)))
     claims += frameworks.defaults(found or ())
     margin = Margin.EAGER if frameworks.eager(facts) else Margin.FRAMEWORK
-    weighed = [_Weighed(_complete(claim, facts, margin), place) for place, claim in enumerate(claims)]
+    weighed = [
+        Weighed(_complete(claim, facts, margin), place, tentative=_is_tentative(claim))
+        for place, claim in enumerate(claims)
+    ]
     _judge(weighed, found)
     for one in weighed:
         if one.applies and one.claim.kind in LIMITS:
             # TensorFlow's list of physical devices has what the script hides from it later.
             physical = one.claim.framework == "tensorflow" and isinstance(one.claim.device, int)
-            one.limits = _limits(one.claim, selected.unselected if physical else selected.visible, cards)
-    limits = _hold(weighed)
+            targets = devices.targets(one.claim.device, selected.unselected if physical else selected.visible, cards)
+            one.limits = _limits(one.claim, targets)
+            if one.claim.dynamic or one.claim.lifts:
+                one.lifted = frozenset(target.gpu for target in targets)
+    limits = hold(weighed)
     _label(weighed)
-    ordered = sorted(weighed, key=lambda one: (not one.holds, not one.applies, one.claim.kind is Kind.DEFAULT))
+    ordered = sorted(weighed, key=_prominence)
     place = {id(one): number for number, one in enumerate(ordered)}
     knowledge, words = _known(facts, around)
     return Declared(
@@ -89,6 +74,11 @@ def resolve(facts: Facts, cards: Sequence[Card]) -> Declared:
         collective=frameworks.collective(facts),
         hints=(*selected.hints, *_hints(facts, around, weighed)),
     )
+
+
+def _prominence(one: Weighed) -> tuple[bool, ...]:
+    """Sort what names a limit first, then what adds to one, what else applies, what does not, and defaults."""
+    return (not one.holds, one.holds and bool(one.why), not one.applies, one.claim.kind is Kind.DEFAULT)
 
 
 def _claims(facts: Facts, cards: Sequence[Card], around: Environment) -> Iterable[Claim]:
@@ -145,7 +135,7 @@ def _complete(claim: Claim, facts: Facts, margin: Margin) -> Claim:
     return msgspec.structs.replace(claim, **changes)
 
 
-def _judge(weighed: Iterable[_Weighed], found: Mapping[str, Confidence] | None) -> None:
+def _judge(weighed: Iterable[Weighed], found: Mapping[str, Confidence] | None) -> None:
     """Set aside what has no effect on this process."""
     weighed = list(weighed)
     for one in weighed:
@@ -166,12 +156,17 @@ def _judge(weighed: Iterable[_Weighed], found: Mapping[str, Confidence] | None) 
             one.applies, one.why = False, "TF_DEVICE_MIN_SYS_MEMORY_IN_MB takes its place"
 
 
-def _limits(claim: Claim, visible: Visible | None, cards: Sequence[Card]) -> dict[str, int]:
+def _is_tentative(claim: Claim) -> bool:
+    # A channel without a framework has no rivals, and an agreement's line is no line of code.
+    return bool(claim.framework and claim.line) and claim.confidence is not Confidence.CERTAIN
+
+
+def _limits(claim: Claim, targets: Iterable[devices.Target]) -> dict[str, int]:
     """Give a claim's bytes on each GPU that it concerns; several MIG instances of one GPU add up."""
-    if claim.value is None:
+    if claim.value is None or claim.lifts:
         return {}
     limits: defaultdict[str, int] = defaultdict(int)
-    for target in devices.targets(claim.device, visible, cards):
+    for target in targets:
         if claim.basis is Basis.BYTES:
             limits[target.gpu] += round(claim.value)
         elif claim.basis is Basis.TOTAL and target.total is not None:
@@ -179,63 +174,7 @@ def _limits(claim: Claim, visible: Visible | None, cards: Sequence[Card]) -> dic
     return dict(limits)
 
 
-def _hold(weighed: Sequence[_Weighed]) -> list[tuple[Limit, _Weighed]]:
-    """Decide which claim holds on each GPU: by rank within a framework, then the least of all, scope by scope."""
-    best: dict[tuple[str, str, str], _Weighed] = {}
-    for one in weighed:
-        for gpu in one.limits:
-            key = (one.claim.scope, gpu, _rivals(one.claim))
-            other = best.get(key)
-            if other is None or one.claim.rank >= other.claim.rank:
-                best[key] = one
-    least: dict[tuple[str, str], _Weighed] = {}
-    for (scope, gpu, _), one in best.items():
-        other = least.get((scope, gpu))
-        if other is None or _order(one, gpu) < _order(other, gpu):
-            least[scope, gpu] = one
-    for one in least.values():
-        one.holds = True
-    for one in weighed:
-        if one.limits and not one.holds:
-            one.why = _beaten(one, best, least)
-    held = sorted(least.items(), key=lambda item: item[0][0])
-    return [
-        (Limit(gpu=gpu, bytes=one.limits[gpu], declaration=one.place, scope=scope, margin=one.claim.margin), one)
-        for (scope, gpu), one in held
-    ]
-
-
-def _rivals(claim: Claim) -> str:
-    """Name those of which only one can be in effect: all of a framework's; of layers, each channel's own."""
-    return claim.framework or claim.channel
-
-
-def _order(one: _Weighed, gpu: str) -> tuple[int, int, int]:
-    return (one.limits[gpu], _STRONGEST.index(one.claim.kind), one.place)
-
-
-def _beaten(
-    one: _Weighed, best: Mapping[tuple[str, str, str], _Weighed], least: Mapping[tuple[str, str], _Weighed]
-) -> str:
-    """Say which claim counts in the place of one."""
-    claim = one.claim
-    for gpu in one.limits:
-        winner = best[claim.scope, gpu, _rivals(claim)]
-        if winner is not one:
-            return f"{_called(winner, one)} comes before it"
-    winner = least[claim.scope, next(iter(one.limits))]
-    return f"{_called(winner, one)} is less"
-
-
-def _called(winner: _Weighed, loser: _Weighed) -> str:
-    """Name a claim so that it can be told from another."""
-    claim = winner.claim
-    if claim.channel != loser.claim.channel:
-        return claim.channel
-    return f"the one in {claim.where}:{claim.line}" if claim.line else f"the one in the {claim.where}"
-
-
-def _label(weighed: Sequence[_Weighed]) -> None:
+def _label(weighed: Sequence[Weighed]) -> None:
     """Say of what applies and limits nothing why that is so; a default yields to anything that was said."""
     sizes = (*LIMITS, Kind.CACHE, Kind.START)
     said = {one.claim.framework for one in weighed if one.applies and one.claim.kind in sizes}
@@ -245,18 +184,20 @@ def _label(weighed: Sequence[_Weighed]) -> None:
         if not one.applies or one.limits:
             continue
         if claim.kind is Kind.START and started[claim.framework] is not one:
-            one.applies, one.why = False, f"{_called(started[claim.framework], one)} comes before it"
+            one.applies, one.why = False, f"{called(started[claim.framework], one)} comes before it"
         elif claim.kind is Kind.DEFAULT and claim.framework in said:
             one.applies, one.why = False, "something else was declared"
         elif claim.kind in _LABELS:
             one.why = _LABELS[claim.kind]
+        elif claim.lifts:
+            one.why = "it sets no limit"
         elif claim.dynamic:
             one.why = "its value is only known at run time"
         else:
             one.applies, one.why = False, "it concerns no GPU that the process can see"
 
 
-def _declaration(one: _Weighed) -> Declaration:
+def _declaration(one: Weighed) -> Declaration:
     claim = one.claim
     effective = one.applies and (one.holds or not one.limits)
     return Declaration(
@@ -295,7 +236,7 @@ def _script_words(script: Script | None) -> str:
     return f"{script.path} could not be understood: {script.scan.error}" if script.scan.error else ""
 
 
-def _hints(facts: Facts, around: Environment, weighed: Sequence[_Weighed]) -> Iterable[Hint]:
+def _hints(facts: Facts, around: Environment, weighed: Sequence[Weighed]) -> Iterable[Hint]:
     """Give what somebody wrote and did not mean: misspelt names, void values."""
     yield from names.misspelt(around.settings)
     script = facts.script

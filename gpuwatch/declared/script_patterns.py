@@ -89,10 +89,16 @@ def _argument(site: Site, call: ast.Call) -> Iterator[Item]:
 
 
 def _torch_fraction(site: Site, call: ast.Call) -> Iterator[Item]:
-    """Read `torch.cuda.set_per_process_memory_fraction(0.5, 0)`."""
+    """Read `torch.cuda.set_per_process_memory_fraction(0.5, 0)`, which refuses 1 and takes 1.0.
+
+    Source: torch/cuda/memory.py, which takes nothing but a float.
+    """
     fraction = site.argument(call, 0, "fraction")
     if fraction is None or re.search(r"\b(mps|xpu|npu)\.", site.path(call.func)):
         return
+    measured = site.measured(fraction, most=1)
+    if isinstance(site.value(fraction), int):
+        measured = {"void": "PyTorch raises TypeError: the fraction must be a float"}
     yield site.claim(
         site.on(site.argument(call, 1, "device")),
         channel="set_per_process_memory_fraction",
@@ -100,7 +106,7 @@ def _torch_fraction(site: Site, call: ast.Call) -> Iterator[Item]:
         framework="torch",
         kind=Kind.CAP,
         basis=Basis.TOTAL,
-        **site.measured(fraction, most=1),
+        **measured,
     )
 
 
@@ -115,7 +121,7 @@ def _cupy_limit(site: Site, call: ast.Call) -> Iterator[Item]:
         return
     measured = site.measured(value, most=None if size is not None else 1)
     if measured.get("value") == 0:
-        measured["void"] = "0 sets no limit"
+        measured["lifts"] = True
     yield site.claim(
         site.current,
         channel="set_limit",

@@ -40,6 +40,8 @@ class Reader:
         self._proc = procfs.PROC
         self._cards: tuple[Card, ...] = ()
         self._shares: tuple[Share, ...] = ()
+        self.ancestors: dict[int, reader.Ancestor] = {}
+        """What was read for the questions that came together: many processes are children of one."""
 
     def answer(self, question: Question) -> Answer:
         """Say what one process declared; never raises."""
@@ -60,7 +62,9 @@ class Reader:
 
     def _read(self, question: Question) -> Declared:
         """Read and resolve; raises ProcessLookupError where it is no longer the same process."""
-        facts = reader.read(question.pid, proc=self._proc, user=question.user, shares=self._shares)
+        facts = reader.read(
+            question.pid, proc=self._proc, user=question.user, shares=self._shares, ancestors=self.ancestors
+        )
         if procfs.read_stat(question.pid, self._proc).start_ticks != question.start:
             raise ProcessLookupError
         return resolve(facts, self._cards)
@@ -70,13 +74,13 @@ def _unreadable(words: str) -> Declared:
     return Declared(knowledge=Knowledge.UNREADABLE, words=words)
 
 
-def questions() -> Iterator[Question]:
-    """Give the questions on stdin as they come, until there are no more."""
+def questions() -> Iterator[list[Question]]:
+    """Give the questions on stdin as they come, those that come together at once, until there are no more."""
     decode = msgspec.json.Decoder(Question).decode
     buffer = b""
     while select.select([0], [], [], IDLE)[0] and (chunk := os.read(0, 1 << 16)):
         *lines, buffer = (buffer + chunk).split(b"\n")
-        yield from map(decode, lines)
+        yield [decode(line) for line in lines]
 
 
 def main() -> None:
@@ -88,10 +92,12 @@ def main() -> None:
     one = Reader()
     encode = msgspec.json.Encoder().encode
     try:
-        for question in questions():
-            rest = memoryview(encode(one.answer(question)) + b"\n")
-            while rest:
-                rest = rest[os.write(1, rest) :]
+        for several in questions():
+            one.ancestors.clear()
+            for question in several:
+                rest = memoryview(encode(one.answer(question)) + b"\n")
+                while rest:
+                    rest = rest[os.write(1, rest) :]
     except BrokenPipeError:
         return
 

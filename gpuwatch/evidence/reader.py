@@ -55,6 +55,15 @@ class _Runs(NamedTuple):
     start: int
 
 
+class Ancestor(NamedTuple):
+    """A process above others, as it was read for the first of them."""
+
+    runs: _Runs
+    uid: int
+    parent: int
+    environ: dict[str, str] | Unread
+
+
 @dataclass(frozen=True, slots=True)
 class _Target:
     """The process that is read, and what finds its files."""
@@ -77,18 +86,20 @@ def read(
     user: str = "",
     shares: Sequence[Share] = (),
     scan: Scanner = scan_source,
+    ancestors: dict[int, Ancestor] | None = None,
 ) -> Facts:
     """Read what is known of a process; what cannot be read is said to be `Unread`.
 
-    `user` is its owner's name, asked of the user database where it is empty. Raises OSError (`procfs.GONE` for a
+    `user` is its owner's name, asked of the user database where it is empty. `ancestors` is what was read of those of
+    other processes just now; what is read of this one's is added. Raises OSError (`procfs.GONE` for a
     process that has ended) or ValueError where not even its owner can be read.
     """
     stat = procfs.read_stat(pid, proc)
     owner = procfs.read_owner(pid, proc)
     argv, block, libraries = _argv(pid, proc), _environ(pid, proc), _libraries(pid, proc)
-    above = _above(stat.ppid, owner.uid, proc)
+    above = _above(stat.ppid, owner.uid, proc, {} if ancestors is None else ancestors)
     variables = _variables(block)
-    target = _Target(proc, (_Runs(pid, argv, stat.start_ticks), *above), owner, scan)
+    target = _Target(proc, (_Runs(pid, argv, stat.start_ticks), *(one.runs for one in above)), owner, scan)
     script = _script(target)
     return Facts(
         pid=pid,
@@ -98,7 +109,7 @@ def read(
         environ=variables,
         libraries=libraries,
         cgroup=_cgroup(pid, proc),
-        ancestors=tuple(Kin(pid=a.pid, argv=a.argv, environ=_variables(_environ(a.pid, proc))) for a in above),
+        ancestors=tuple(Kin(pid=one.runs.pid, argv=one.runs.argv, environ=one.environ) for one in above),
         children=tuple(_exec_children(pid, owner.uid, block, proc)),
         script=script,
         rc=tuple(_rc(target, variables)) if _may_be_theano(argv, variables, libraries, script) else (),
@@ -171,22 +182,28 @@ def _cgroup(pid: int, proc: Path) -> str:
     return max((found.get(name, "") for name in ("", "memory", "devices")), key=len)
 
 
-def _above(pid: int, uid: int, proc: Path) -> list[_Runs]:
+def _above(pid: int, uid: int, proc: Path, known: dict[int, Ancestor]) -> list[Ancestor]:
     """Give a process and its ancestors for as long as they have this real uid, the parent first.
 
     With the first process of all: in a container that may be the server.
     """
-    found: list[_Runs] = []
+    found: list[Ancestor] = []
     while pid > 0 and len(found) < _MOST_ANCESTORS:
         try:
-            stat = procfs.read_stat(pid, proc)
-            if procfs.read_owner(pid, proc).uid != uid:
-                break
+            one = known[pid] = known.get(pid) or _ancestor(pid, proc)
         except (OSError, ValueError):  # it has gone: who is above it now has not started us
             break
-        found.append(_Runs(pid, _argv(pid, proc), stat.start_ticks))
-        pid = stat.ppid
+        if one.uid != uid:
+            break
+        found.append(one)
+        pid = one.parent
     return found
+
+
+def _ancestor(pid: int, proc: Path) -> Ancestor:
+    stat, owner = procfs.read_stat(pid, proc), procfs.read_owner(pid, proc)
+    runs = _Runs(pid, _argv(pid, proc), stat.start_ticks)
+    return Ancestor(runs, owner.uid, stat.ppid, _variables(_environ(pid, proc)))
 
 
 def _exec_children(pid: int, uid: int, block: bytes | Unread, proc: Path) -> list[Kin]:

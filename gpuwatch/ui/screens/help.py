@@ -70,8 +70,8 @@ class HelpScreen(Sheet):
         if self.ready:
             calls = frame.snapshot.nvml_calls if frame else 0
             costs = Section("gpuwatch itself", cost(calls))
-            left = [*key_sections(self._keys), _FILTER]
-            self.show(f"gpuwatch {__version__} · help", left, [*legend(self.glyphs), costs, _MORE])
+            left = [*key_sections(self._keys), _FILTER, costs]
+            self.show(f"gpuwatch {__version__} · help", left, [*legend(self.glyphs), _MORE])
 
 
 def key_sections(keys: Sequence[Binding]) -> list[Section]:
@@ -101,34 +101,33 @@ def legend(glyphs: Glyphs) -> list[Section]:
         Fact(glyphs.critical, "critical: act now"),
         Fact(glyphs.warning, "warning: look at it"),
         Fact(glyphs.note, "note"),
-        Fact("memory bar", "as long as the GPU's memory; one colour and a name, or an initial, for each owner"),
-        Fact(glyphs.declared, "where an owner's part would end if each process held what it declared, and no more"),
-        Fact(glyphs.hatch, "memory in use that belongs to no process the driver lists (unattributed)"),
+        Fact("memory bar", "all of the GPU's memory; a colour and a name or initial for each owner"),
+        Fact(glyphs.declared, "where an owner's part ends if each process holds what it declared"),
+        Fact(glyphs.hatch, "unattributed: in use, and not held by any listed process"),
         Fact("blank", "free"),
         Fact(
             f"3{glyphs.warning}89",
-            "a GPU in a small window: index, mark, percent of its memory in use",
+            "a GPU in a small window: index, mark, percent of memory in use",
         ),
-        Fact(glyphs.missing, "not known, never zero; Enter on the process gives the reason"),
-        Fact("62/40", "holds 62 % of the GPU, declared 40 %; with the mark of an alert: too much more"),
+        Fact(glyphs.missing, "not known, never zero; Enter gives the reason"),
+        Fact("62/40", "holds 62 % of the GPU, declared 40 %; with a mark: too much more"),
         Fact(f"62/{glyphs.missing}", "declared no limit"),
-        Fact("62/?", "what it declared could not be read, or not yet"),
+        Fact("62/?", "what it declared is not known: not readable, or not fixed"),
         Fact("12/40Σ", "40 % is declared for the sum of several processes"),
-        Fact(f"{glyphs.least} 5m", "idle for at least so long: not once busy since gpuwatch began to look"),
+        Fact(f"{glyphs.least} 5m", "idle for at least so long: not once busy since we look"),
     )
     words = (
         Fact("holding", "the memory of one process on one GPU"),
-        Fact("unattributed", "used, less the sum of the holdings"),
-        Fact("free", "what a process can still get: the driver's own reserve is taken off"),
-        Fact("share", "in percent of the GPU's memory, which is also what most frameworks count shares of"),
+        Fact("free", "what a process can still get, without the driver's own reserve"),
+        Fact("share", "percent of the GPU's memory, as most frameworks count it"),
         Fact("declared", f"the sum on a GPU, in GiB; {glyphs.least} where something could not be read"),
-        Fact("over share", "more than was declared, by more than a context and the libraries take"),
-        Fact("SM %", "share of the time in which a kernel ran; it says nothing of how full the GPU was"),
-        Fact("memory busy", "share of the time in which memory was read or written, not how much is held"),
-        Fact("near limit", "hardly any memory is left: under 10 % a warning, under 5 % critical, unless set otherwise"),
+        Fact("over share", "more than was declared, and than contexts and libraries take"),
+        Fact("SM %", "share of the time in which a kernel ran, not how full the GPU was"),
+        Fact("memory busy", "share of the time in which memory was read or written"),
+        Fact("near limit", "under 10 % free a warning, under 5 % critical, unless set otherwise"),
         Fact("power cap", "at its power limit, as a busy GPU mostly is"),
         Fact("hw/sw thermal", "too hot, and slowed down for it"),
-        Fact("power brake", "slowed down from outside: the server is short of power or cooling"),
+        Fact("power brake", "slowed down from outside: short of power or cooling"),
         Fact("dimmed", "older than two intervals"),
         Fact("stale 14 s", "older than five: the driver has not answered for so long"),
     )
