@@ -133,7 +133,7 @@ def _prepared(args: argparse.Namespace, config: Config, locks: Path | None) -> A
         raise UsageError("--gpu and -n exclude each other: the list says how many")
     program, count = tuple(args.program), pick.count(args.count)
     start = run.Request(wish=wish, command=program, count=count, gpus=gpus, quiet=args.quiet)
-    return run.prepare(start, os.environ, folders)
+    return run.prepare(start, os.environ, folders, config.shares)
 
 
 def _print(answer: Answer, *, ascii_only: bool) -> None:

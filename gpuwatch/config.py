@@ -160,6 +160,8 @@ def _read(content: bytes, file: Path, *, ceiling: bool) -> tuple[dict[str, Any],
         keys: dict[str, Any] = msgspec.toml.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{file}: not TOML: {error}") from None
+    except RecursionError:
+        raise UsageError(f"{file}: not TOML: it is nested too deep") from None
     tables = keys.pop("share", [])
     lines = _headers(content, len(tables) if isinstance(tables, list) else 0)
     return keys, _shares(tables, lines, file, ceiling=ceiling)

@@ -24,7 +24,7 @@ from gpuwatch.model import (
     known,
     number,
 )
-from gpuwatch.shares import Standing, standings
+from gpuwatch.shares import Standing, conclusive, standings
 from gpuwatch.units import size
 
 _ORDERS = {
@@ -157,7 +157,8 @@ def _holdings(process: Process, snapshot: Snapshot, allowances: Allowances | Non
         amount = size(sum(memory for memory in held if known(memory)))
         value = f"an amount that is not known ({reasons[0].value})" if reasons else amount
         verdicts = [_verdict(one, gpu, people, allowances) for one in found if one.gpu == gpu.uuid]
-        yield Point("holds", f"{value} on GPU {gpu.index}", "; ".join(verdicts) or "under no limit")
+        without = "under no limit" if conclusive(process.declared) else "not known to be under a limit"
+        yield Point("holds", f"{value} on GPU {gpu.index}", "; ".join(verdicts) or without)
 
 
 def _verdict(standing: Standing, gpu: Gpu, people: Mapping[int, Process], allowances: Allowances | None) -> str:

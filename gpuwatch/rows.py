@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpuwatch.history import HistoryView, Idle
 from gpuwatch.model import Gpu, Holding, Limit, Presence, Process, Reading, Reason, Snapshot, known
-from gpuwatch.shares import limit_on, conclusive
+from gpuwatch.shares import conclusive, limit_on
 from gpuwatch.units import UNKNOWN, percent
 
 RowKey = tuple[str, int, int]

@@ -101,6 +101,11 @@ def test_the_gpu_of_a_visible_mig_instance_is_not_called_hidden() -> None:
     assert answer.words[2] == "GPU 1: it is cut into MIG instances, which are not chosen from here"
 
 
+def test_a_gpu_that_there_is_not_cannot_be_picked_from(launch: Launcher) -> None:
+    done = launch("pick", "--share", "0.4", "--only", "1,9")
+    assert (done.returncode, done.stderr) == (2, "gpuwatch: --only: there is no GPU 9; this machine has 0, 1, 2, 3\n")
+
+
 def test_no_driver_is_exit_code_3(launch: Launcher) -> None:
     assert launch("pick", "--share", "0.4", LD_LIBRARY_PATH="/nowhere").returncode == 3
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import stat
 import subprocess
@@ -125,6 +126,13 @@ def test_a_run_within_a_run_is_not_in_its_own_way(launch: Launcher) -> None:
     assert launch("run", "--share", "0.6", "--quiet", "--", *inner).returncode == 0
 
 
+def test_a_script_that_was_run_can_run_its_program_in_the_same_place(launch: Launcher) -> None:
+    inner = (sys.executable, "-c", PROGRAM, str(launch.shared), "run", "--share", "0.6", "--quiet", "--", "echo", "in")
+    script = f"{shlex.join(inner)}; exit"  # the shell stays, and so does what it reserved
+    done = launch("run", "--share", "0.6", "--quiet", "--", "sh", "-c", script)
+    assert (done.returncode, done.stdout) == (0, "in\n")
+
+
 def test_where_there_is_no_room_it_says_so_and_starts_nothing(launch: Launcher, tmp_path: Path) -> None:
     done = launch("run", "--memory", "79GiB", "-n", "2", "--", "touch", str(tmp_path / "started"))
     assert (done.returncode, done.stdout) == (1, "")
@@ -173,6 +181,42 @@ def test_gpus_of_different_sizes_are_not_given_more_than_was_asked_for(launch: L
     fraction = float(json.loads(done.stdout)["env"]["XLA_PYTHON_CLIENT_MEM_FRACTION"])
     assert 0.25 < fraction <= 20 / 79.1
     assert "these GPUs differ in size" in done.stderr
+
+
+# -- what was agreed on ------------------------------------------------------------------------------------------------
+
+
+AGREED = """
+[[share]]
+share = 0.5
+[[share]]
+user = "{uid}"
+command = "train"
+gpu = 1
+memory = "20GiB"
+[[share]]
+user = "4242"
+memory = 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--share 0.5 -- true", ""),
+        ("--share 0.6 -- true", "GPU 1: 47.5 GiB wanted; 39.8 GiB allowed: share = 0.5, {file}:2"),
+        ("--share 0.3 -- echo train", "GPU 1: 23.7 GiB wanted; 20.0 GiB allowed: memory = 20.0 GiB, {file}:4"),
+        ("--memory 1GiB --gpu 0 -- true", "GPU 0: 1.0 GiB wanted, 60.0 held; 39.8 GiB allowed: share = 0.5, {file}:2"),
+    ],
+)
+def test_more_than_was_agreed_on_is_said_even_if_quiet(
+    launch: Launcher, tmp_path: Path, arguments: str, said: str
+) -> None:
+    file = tmp_path / "gpuwatch.toml"
+    file.write_text(AGREED.format(uid=os.geteuid()))
+    done = launch("run", "--quiet", "--config", str(file), *arguments.split())
+    assert done.returncode == 0
+    assert done.stderr == (f"gpuwatch: more than was agreed on: {said.format(file=file)}\n" if said else "")
 
 
 # -- what cannot be started ------------------------------------------------------------------------------------------
@@ -224,6 +268,8 @@ def test_a_link_in_place_of_the_shared_folder_is_said_and_the_own_one_serves(lau
         assert f"no lock is shared with other users: {launch.shared}: it is a link, or no folder" in again.stderr
         assert len(list(launch.own.iterdir())) == 1
     assert list(target.iterdir()) == []
+    quiet = launch("run", "--share", "0.6", "--quiet", "--", "true")
+    assert "no lock is shared with other users" in quiet.stderr, "quiet about what was set, not about what is wrong"
 
 
 # -- bad usage -------------------------------------------------------------------------------------------------------
@@ -233,6 +279,7 @@ def test_a_link_in_place_of_the_shared_folder_is_said_and_the_own_one_serves(lau
     ("arguments", "said"),
     [
         ("--share 0.4", "COMMAND is missing; write it after --"),
+        ("--share 0.4 -- ''", "COMMAND is missing; write it after --"),
         ("--share 0.4 python train.py", "unknown argument python"),
         ("--share 1.4 -- true", "--share: share '1.4' is not allowed; write more than 0 and up to 1"),
         ("--memory 20x -- true", "--memory: size '20x' is not understood"),
@@ -249,7 +296,7 @@ def test_a_link_in_place_of_the_shared_folder_is_said_and_the_own_one_serves(lau
     ],
 )
 def test_bad_usage_is_one_line_and_exit_code_2(launch: Launcher, arguments: str, said: str) -> None:
-    done = launch("run", *arguments.split())
+    done = launch("run", *shlex.split(arguments))
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
     assert done.stderr.count("\n") == 1

@@ -266,3 +266,10 @@ def test_an_administrators_file_that_cannot_be_opened_is_said(admin: Path) -> No
 def test_a_path_through_a_file_is_no_file(tmp_path: Path) -> None:
     between = write(tmp_path / "plain", "")
     assert load(None, administrators=between / "gpuwatch.toml") == Config()
+
+
+def test_a_file_nested_without_end_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "gpuwatch.toml"
+    file.write_text("a = " + "[" * 100_000)
+    with pytest.raises(UsageError, match="not TOML: it is nested too deep"):
+        load(str(file), administrators=tmp_path / "none")

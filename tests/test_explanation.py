@@ -183,7 +183,7 @@ def test_what_could_not_be_read_is_not_called_undeclared() -> None:
         "it may have declared more than is shown",
     )
     assert "declared" not in {point.label for point in found}
-    assert only(found, "holds").aside == "under no limit"
+    assert only(found, "holds").aside == "not known to be under a limit"
     assert only(explain(Declared(knowledge=Knowledge.PENDING)), "not read").value == "not read yet"
     assert only(explain(None), "declared").value == "not known: nobody has looked"
 
@@ -246,3 +246,17 @@ def test_what_is_newer_than_the_snapshot_counts() -> None:
 def test_several_holdings_are_one_point_each() -> None:
     found = [point for point in explain(Declared(), 1, 2) if point.label == "holds"]
     assert [point.value for point in found] == ["1.0 GiB on GPU 0", "2.0 GiB on GPU 1"]
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        (Declared(), "under no limit"),
+        (Declared(knowledge=Knowledge.UNREADABLE), "not known to be under a limit"),
+        (None, "not known to be under a limit"),
+        (Declared(declarations=(cap(value=None, limits={}),)), "not known to be under a limit"),
+    ],
+)
+def test_what_was_not_read_is_not_said_to_be_without_a_limit(declared: Declared | None, said: str) -> None:
+    (found,) = (point for point in explain(declared, 1.0) if point.label == "holds")
+    assert found.aside == said

@@ -18,6 +18,7 @@ from gpuwatch.model import (
     Declared,
     Gpu,
     Health,
+    Holding,
     Kind,
     Limit,
     Memory,
@@ -25,6 +26,7 @@ from gpuwatch.model import (
     Reason,
     Snapshot,
 )
+from gpuwatch.units import parse_share
 from tests.builders import GIB, RESERVED, TOTAL, gpu, holding, process, snapshot, uid
 
 USABLE = TOTAL - RESERVED
@@ -114,6 +116,15 @@ def test_a_reservation_and_the_limit_of_the_same_program_are_not_added() -> None
     )
 
 
+def test_a_reservation_within_another_one_is_not_added_to_it() -> None:
+    """A script that was started by `gpuwatch run` starts its programs by `gpuwatch run`."""
+    outer = Reserved(frozenset({7, 8, 9}), uid("ada"), {gpu(0).uuid: 30 * GIB})
+    inner = Reserved(frozenset({8}), uid("ada"), {gpu(0).uuid: 20 * GIB})
+    more = Reserved(frozenset({9}), uid("ada"), {gpu(0).uuid: 15 * GIB})
+    assert free_gib(snapshot([gpu(0)]), reserved=(inner, outer)) == pytest.approx(USABLE / GIB - 30)
+    assert free_gib(snapshot([gpu(0)]), reserved=(inner, outer, more)) == pytest.approx(USABLE / GIB - 35)
+
+
 def test_a_reservation_elsewhere_takes_nothing_here() -> None:
     mine = Reserved(frozenset({7}), 0, {gpu(1).uuid: 30 * GIB})
     assert room(snapshot([gpu(0)]), reserved=(mine,)).free == USABLE
@@ -164,6 +175,20 @@ def test_a_gpu_that_nobody_can_start_on_is_never_offered(changes: dict[str, Any]
 
 def test_an_exclusive_gpu_that_nobody_has_is_free() -> None:
     assert room(snapshot([gpu(0, compute_mode="exclusive process")])).why == ""
+
+
+def test_an_exclusive_gpu_is_taken_as_soon_as_it_is_reserved() -> None:
+    mine = Reserved(frozenset({7}), uid("ben"), {gpu(0).uuid: GIB})
+    for card, free in ((gpu(0, compute_mode="exclusive process"), False), (gpu(0), True)):
+        assert (room(snapshot([card]), reserved=(mine,)).why == "") is free
+
+
+@pytest.mark.parametrize("held", [holding(1, 1), holding(2, 1, kind="M+C")])
+def test_an_exclusive_gpu_of_the_mps_server_takes_many(held: Holding) -> None:
+    """The one process is the server, and the mode does not restrict its clients."""
+    card = gpu(0, compute_mode="exclusive process", holdings=[held])
+    server = process(1, "root", name="nvidia-cuda-mps-server")
+    assert room(snapshot([card], [server])).why == ""
 
 
 def test_a_busy_gpu_is_passed_over_where_that_is_asked_for() -> None:
@@ -266,6 +291,7 @@ def test_bytes_that_are_no_whole_mib_are_told_exactly() -> None:
         ("FLAGS_gpu_memory_limit_mb", "1024", None, "left at 1024"),
         ("FLAGS_gpu_memory_limit_mb", "0", "32400", "was 0"),
         ("TF_FORCE_GPU_ALLOW_GROWTH", "false", None, "left at false"),
+        ("TF_FORCE_GPU_ALLOW_GROWTH", "1", None, "left at 1; TensorFlow ignores any text but true and false"),
         ("CUDA_VISIBLE_DEVICES", "7", f"{UUID}0", "was 7"),
         ("CUDA_DEVICE_ORDER", "FASTEST_FIRST", "PCI_BUS_ID", "was FASTEST_FIRST"),
         ("GPUWATCH_SHARE", "0.1\x1b[2J", "0.4", "was 0.1\ufffd[2J"),
@@ -280,6 +306,27 @@ def test_what_the_user_set_stays_unless_it_asks_for_more(name: str, before: str,
 def test_jax_is_never_given_both_of_its_names() -> None:
     """jax ends with a ValueError where both are set."""
     assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in values({"XLA_CLIENT_MEM_FRACTION": "0.9"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("XLA_PYTHON_CLIENT_ALLOCATOR", "platform", "JAX; the platform allocator ignores it"),
+        ("TF_GPU_ALLOCATOR", "cuda_malloc_async", "JAX; TF_GPU_ALLOCATOR=cuda_malloc_async ignores it"),
+        ("XLA_PYTHON_CLIENT_ALLOCATOR", "bfc", "JAX"),
+    ],
+)
+def test_a_share_that_another_variable_makes_void_is_not_told_as_if_it_held(name: str, value: str, said: str) -> None:
+    assert told({name: value})["XLA_PYTHON_CLIENT_MEM_FRACTION"].words == said
+
+
+@pytest.mark.parametrize(
+    ("share", "said"), [(1e-5, "0.00001"), (1e-9, "0.000000001"), (1 / 3, "0.333333333"), (1, "1")]
+)
+def test_a_share_is_written_as_it_can_be_read_again(share: float, said: str) -> None:
+    found = values(one=grant(share))
+    assert found["GPUWATCH_SHARE"] == found["XLA_PYTHON_CLIENT_MEM_FRACTION"] == said
+    assert parse_share(said) == pytest.approx(share)
 
 
 KEY = "per_process_memory_fraction"
@@ -322,3 +369,7 @@ def test_mps_is_told_only_where_a_daemon_listens(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as daemon:
         daemon.bind(str(tmp_path / "control"))
         assert values(where, two)[name] == "0=32400M,1=16200M"
+        for less in ("0=1G", f"''{UUID}0=1G,1=90G,junk,1=0G''"):
+            change = told(where | {name: less}, two)[name]
+            assert change.value == "0=1024M,1=16200M", "who asked for less keeps that"
+            assert "was " in change.words

@@ -80,9 +80,15 @@ def needs_root() -> None:
 
 
 def test_the_users_own_folder_is_in_the_runtime_folder(tmp_path: Path) -> None:
-    own, shared = places(tmp_path / "s", {"XDG_RUNTIME_DIR": str(tmp_path)}, uid=4242)
+    own, shared = places(tmp_path / "s", {"XDG_RUNTIME_DIR": str(tmp_path)})
     assert own == (tmp_path / "gpuwatch", False)
     assert shared == (tmp_path / "s", True)
+
+
+def test_a_runtime_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    """sudo -E hands it on; what root makes there its owner could not use."""
+    own, _ = places(environ={"XDG_RUNTIME_DIR": str(tmp_path)}, uid=3_999_999)
+    assert own.path.parent != tmp_path
 
 
 @pytest.mark.parametrize("given", ["", "relative", "/nowhere/at/all"])
@@ -331,6 +337,20 @@ def test_what_makes_no_sense_reserves_nothing(
     pid = sleeper().pid
     values = (pid, procfs.read_stat(pid).start_ticks)
     write(both[0], pid, text=text % values if "%" in text else text)
+    assert peek(both) == []
+
+
+def test_one_process_reserves_once(both: tuple[Place, Place], sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
+    """Else thousands of files of one process would each cost a walk over all below it."""
+    real = write(both[0], sleeper().pid)
+    for number in range(3):
+        (real.parent / f"{number}-{number}.json").write_text(real.read_text())
+    assert len(peek(both)) == 1
+
+
+def test_what_was_reserved_for_whoever_asks_is_not_in_its_way(both: tuple[Place, Place]) -> None:
+    """A script that was started by `gpuwatch run` asks for its program."""
+    write(both[0], os.getppid())
     assert peek(both) == []
 
 

@@ -77,7 +77,7 @@ def rooms(
         wanted = wish.bytes_on(gpu) or 0
         free = int(gpu.memory.free) if known(gpu.memory.free) else 0
         free = max(0, free - sum(promise.bytes for promise in promises))
-        why = (hidden or {}).get(gpu.key, "") or _unfit(gpu) or _busy(gpu, wish)
+        why = (hidden or {}).get(gpu.key, "") or _unfit(gpu) or _exclusive(gpu, reserved, people) or _busy(gpu, wish)
         if not why and free < wanted:
             why = f"{_gib(free)} GiB free of {_gib(wanted)} wanted{_taken(gpu, people, promises)}"
         found.append(Room(gpu, wanted, free, why))
@@ -112,13 +112,21 @@ def promised(
         for limit in counted.values()
         if (rest := _limit(limit, gpu) - limit.held) > 0
     ]
-    for one in reserved:
+    for one in _outermost(reserved, gpu.uuid):
         under = {pid for pids in counted if pids & one.pids for pid in pids}
         covered = sum(max(limit.held, _limit(limit, gpu)) for pids, limit in counted.items() if pids & one.pids)
         covered += _held(gpu, one.pids - under)
         if (rest := one.gpus.get(gpu.uuid, 0) - covered) > 0:
             promises.append(Promise(_name(one.uid, people), rest))
     return promises
+
+
+def _outermost(reserved: Sequence[Reserved], gpu: str) -> Iterable[Reserved]:
+    """Give what was reserved on a GPU, once: a run within another one takes from what that one reserved."""
+    for one in reserved:
+        if not any(one.pids < other.pids for other in reserved):
+            inner = sum(other.gpus.get(gpu, 0) for other in reserved if other.pids < one.pids)
+            yield one._replace(gpus={gpu: max(one.gpus.get(gpu, 0), inner)})
 
 
 def _limit(standing: Standing, gpu: Gpu) -> int:
@@ -144,11 +152,26 @@ def _unfit(gpu: Gpu) -> str:
         return "it is cut into MIG instances, which are not chosen from here"
     if not known(gpu.memory.free) or usable(gpu) is None:
         return "its memory cannot be read"
-    if gpu.compute_mode == "prohibited":
-        return "its compute mode is prohibited"
-    if gpu.compute_mode == "exclusive process" and any("C" in one.kind for one in gpu.holdings):
-        return "its compute mode is exclusive process, and somebody has it"
-    return ""
+    return "its compute mode is prohibited" if gpu.compute_mode == "prohibited" else ""
+
+
+def _exclusive(gpu: Gpu, reserved: Sequence[Reserved], people: Mapping[int, Process]) -> str:
+    """Say who has a GPU that takes one process alone; empty where it takes many, or its one process is the MPS server.
+
+    Source: docs.nvidia.com/deploy/mps, "When to Use MPS": the mode restricts the MPS server, and not its clients.
+    """
+    if gpu.compute_mode != "exclusive process":
+        return ""
+    holders = [one for one in gpu.holdings if "C" in one.kind]
+    if any("M" in one.kind or _is_mps_server(people.get(one.pid)) for one in holders):
+        return ""
+    owners = [_user(one.pid, people) for one in holders]
+    owners += [_name(one.uid, people) for one in reserved if one.gpus.get(gpu.uuid)]
+    return f"its compute mode is exclusive process, and {owners[0]} has it" if owners else ""
+
+
+def _is_mps_server(process: Process | None) -> bool:
+    return process is not None and process.name.startswith("nvidia-cuda-mps")  # the kernel keeps 15 characters
 
 
 def _busy(gpu: Gpu, wish: Wish) -> str:

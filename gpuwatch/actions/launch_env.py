@@ -6,6 +6,7 @@ environment (TensorFlow's fraction, Theano, servers with flags of their own) is 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,8 +14,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpuwatch.actions.launch_torch import KEY
+from gpuwatch.declared.claims import Setting
+from gpuwatch.declared.env import claims
+from gpuwatch.declared.sizes import mps
 from gpuwatch.text import clean
 from gpuwatch.units import MIB
+
+_MPS = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 
 _PRECISION = 10_000
 """A fraction has four digits, rounded down: 8 MiB of an 80 GiB GPU."""
@@ -57,14 +63,22 @@ class Change(NamedTuple):
 
 
 def changes(grant: Grant, environ: Mapping[str, str], *, torch: str) -> Iterator[Change]:
-    """Give what is to be changed in an environment, and what is not and why.
+    """Give what is to be changed in an environment, and what is not and why; and what will have no effect.
 
     `torch` says why PyTorch is not to be told (see `launch_torch.why_not`); empty where it is.
     """
+    told = list(_changes(grant, environ, torch))
+    after = {**environ, **{one.name: one.value for one in told if one.value is not None}}
+    void = {claim.channel: claim.void for claim in claims({name: Setting(value=after[name]) for name in after})}
+    for one in told:
+        yield one._replace(words="; ".join(filter(None, (one.words, void.get(one.name)))))
+
+
+def _changes(grant: Grant, environ: Mapping[str, str], torch: str) -> Iterator[Change]:
     yield from _always("CUDA_VISIBLE_DEVICES", ",".join(grant.gpus), "", environ)
     yield from _always("CUDA_DEVICE_ORDER", "PCI_BUS_ID", "", environ)
     yield from _always("GPUWATCH_SHARE", _own(grant), "", environ)
-    fraction = f"{grant.fraction:g}"
+    fraction = _decimal(grant.fraction)
     # jax knows both names and refuses to start where both are set; old versions know only the second one.
     # Source: jaxlib/xla_client.py, generate_pjrt_gpu_plugin_options.
     name = "XLA_CLIENT_MEM_FRACTION" if environ.get("XLA_CLIENT_MEM_FRACTION") else "XLA_PYTHON_CLIENT_MEM_FRACTION"
@@ -84,15 +98,21 @@ def changes(grant: Grant, environ: Mapping[str, str], *, torch: str) -> Iterator
     else:
         yield Change("TF_FORCE_GPU_ALLOW_GROWTH", "true", "TensorFlow, which takes no limit from here")
     if _mps_runs(environ):
-        limits = ",".join(f"{place}={max(1, amount // MIB)}M" for place, amount in enumerate(grant.amounts))
-        yield from _always("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", limits, "the MPS server, which enforces it", environ)
+        yield from _always(
+            _MPS, _mps_limits(grant, environ.get(_MPS, "")), "the MPS server, which enforces it", environ
+        )
 
 
 def _own(grant: Grant) -> str:
     """Give the share as gpuwatch itself reads it."""
     if grant.share is not None:
-        return f"{grant.share:g}"
+        return _decimal(grant.share)
     return f"{grant.bytes // MIB}MiB" if grant.bytes % MIB == 0 else f"{grant.bytes}B"
+
+
+def _decimal(fraction: float) -> str:
+    """Write a fraction so that every reader understands it, gpuwatch too: nine digits, and no exponent."""
+    return f"{max(fraction, 1e-9):.9f}".rstrip("0").rstrip(".")
 
 
 def _always(name: str, value: str, whose: str, environ: Mapping[str, str]) -> Iterator[Change]:
@@ -134,7 +154,7 @@ def _torch(grant: Grant, environ: Mapping[str, str], why_not: str) -> Change:
     entries = [entry.strip() for entry in environ.get(name, "").split(",") if entry.strip()]
     given = [entry for entry in entries if entry.partition(":")[0].strip() == KEY]
     before = given[-1].partition(":")[2] if given else ""
-    told = _limited(KEY, f"{grant.fraction:g}", "PyTorch", {KEY: before}, lambda text: float(text) <= grant.fraction)
+    told = _limited(KEY, _decimal(grant.fraction), "PyTorch", {KEY: before}, lambda text: float(text) <= grant.fraction)
     if told.value is None:
         return Change(name, None, told.words)
     if why_not:
@@ -142,6 +162,19 @@ def _torch(grant: Grant, environ: Mapping[str, str], why_not: str) -> Change:
     # An entry like round:[1:2,3:4] is cut at its commas above and put together again here.
     kept = [entry for entry in entries if entry not in given]
     return Change(name, ",".join([*kept, f"{KEY}:{told.value}"]), told.words)
+
+
+def _mps_limits(grant: Grant, before: str) -> str:
+    """Give the limit on each GPU, by ordinal: the grant's, or the user's own where that is less."""
+    least: dict[int | str, float] = {}
+    for entry in before.strip(" '\"").split(","):
+        with contextlib.suppress(ValueError):  # one that the server would not understand either
+            least |= {size.device: size.value for size in mps(entry) if size.value and size.device is not None}
+    limits = []
+    for place, (uuid, amount) in enumerate(zip(grant.gpus, grant.amounts, strict=True)):
+        bytes_ = min(amount, least.get(place, amount), least.get(uuid, amount))
+        limits.append(f"{place}={max(1, int(bytes_) // MIB)}M")
+    return ",".join(limits)
 
 
 def _mps_runs(environ: Mapping[str, str]) -> bool:

@@ -82,8 +82,17 @@ def places(
     uid = os.geteuid() if uid is None else uid
     given = environ.get("XDG_RUNTIME_DIR", "")
     runtime = Path(given) if given.startswith("/") else Path(f"/run/user/{uid}")
-    own = runtime / "gpuwatch" if runtime.is_dir() else Path(tempfile.gettempdir(), f"gpuwatch-{uid}")
+    own = runtime / "gpuwatch" if _belongs(runtime, uid) else Path(tempfile.gettempdir(), f"gpuwatch-{uid}")
     return Place(own), Place(shared, shared=True)
+
+
+def _belongs(folder: Path, uid: int) -> bool:
+    """Say whether a folder is a user's: under `sudo -E` it is the caller's, who could not use what root makes there."""
+    try:
+        facts = folder.stat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(facts.st_mode) and facts.st_uid == uid
 
 
 @contextlib.contextmanager
@@ -163,7 +172,7 @@ def reserve(
     """Reserve bytes by GPU for this process, which the program it becomes inherits: where all see it, if possible."""
     pid = os.getpid()
     file = _File(pid=pid, start=procfs.read_stat(pid, proc).start_ticks, gpus=dict(gpus))
-    name = f"{file.pid}-{file.start}.json"
+    name = _file_name(file.pid, file.start)
     for folder in sorted(folders, key=lambda folder: not folder.place.shared):
         try:
             _write(folder.fd, name, msgspec.json.encode(file))
@@ -187,14 +196,14 @@ def _write(folder: int, name: str, content: bytes) -> None:
 def release(folders: Sequence[Place], *, proc: Path = procfs.PROC) -> None:
     """Take back what this process reserved: the program could not be started."""
     pid = os.getpid()
-    name = f"{pid}-{procfs.read_stat(pid, proc).start_ticks}.json"
+    name = _file_name(pid, procfs.read_stat(pid, proc).start_ticks)
     for place in folders:
         with contextlib.suppress(OSError):  # it is in one of them at most, and dies with us in any case
             (place.path / name).unlink()
 
 
 def reserved(folders: Sequence[Folder], *, proc: Path = procfs.PROC) -> list[Reserved]:
-    """Read what living processes reserved, but this one; files of our own processes that have ended are removed.
+    """Read what living processes reserved, but this one and those above it; removes files of our own that have ended.
 
     A file is believed only if it belongs to the user whose process it names. Others' processes that /proc hides from
     us (hidepid) count as ended: their reservations are not seen.
@@ -219,6 +228,10 @@ def peek(folders: Sequence[Place], *, proc: Path = procfs.PROC) -> list[Reserved
     return found
 
 
+def _file_name(pid: int, start: int) -> str:
+    return f"{pid}-{start}.json"
+
+
 def _names(folder: int) -> list[str]:
     with os.scandir(folder) as entries:
         return sorted(entry.name for entry in islice(entries, _MOST_FILES) if _NAME.fullmatch(entry.name))
@@ -238,16 +251,19 @@ def _read(folder: int, name: str, proc: Path) -> Reserved | None:
         file = msgspec.json.decode(content, type=_File)
     except (msgspec.MsgspecError, UnicodeDecodeError):  # not from here, or cut short
         return None
+    if name != _file_name(file.pid, file.start):  # thousands of files for one process would cost a walk each
+        return None
     if not _lives(file, proc):
         if facts.st_uid == os.geteuid():
             with contextlib.suppress(OSError):  # somebody else swept it
                 os.unlink(name, dir_fd=folder)
         return None
-    if file.pid == os.getpid() or not _owns(facts.st_uid, file.pid, proc):
+    if not _owns(facts.st_uid, file.pid, proc):
         return None
     if any(not 0 <= amount <= _MOST_BYTES for amount in file.gpus.values()):
         return None
-    return Reserved(frozenset({file.pid, *procfs.descendants(file.pid, proc)}), facts.st_uid, file.gpus)
+    pids = frozenset({file.pid, *procfs.descendants(file.pid, proc)})
+    return None if os.getpid() in pids else Reserved(pids, facts.st_uid, file.gpus)
 
 
 def _lives(file: _File, proc: Path) -> bool:

@@ -17,7 +17,7 @@ from gpuwatch.alerts import Severity
 from gpuwatch.alerts.rules import Limits, Observation
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Order, Process, Snapshot, known
-from gpuwatch.shares import was_read, usable
+from gpuwatch.shares import usable, was_read
 
 DISAGREE: Final = "devices disagree"
 STRAY: Final = "stray contexts"

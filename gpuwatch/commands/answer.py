@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from gpuwatch.declared.facts import Card, Slice
-from gpuwatch.model import Gpu, Reading, Snapshot, known
+from gpuwatch.declared.facts import Card
+from gpuwatch.declared.inventory import card
+from gpuwatch.model import Snapshot
 
 
 class Answer(NamedTuple):
@@ -27,28 +28,4 @@ Ask: TypeAlias = Callable[[Snapshot], Answer]
 
 def cards(snapshot: Snapshot) -> tuple[Card, ...]:
     """Give the GPUs of a snapshot as the resolver takes them; each counts, also one without a handle."""
-    return tuple(_card(gpu) for gpu in snapshot.gpus)
-
-
-def _card(gpu: Gpu) -> Card:
-    return Card(
-        index=gpu.index,
-        uuid=gpu.key,
-        bus_id=gpu.bus_id,
-        name=gpu.name,
-        total=_bytes(gpu.memory.total),
-        mig=gpu.mig is True,
-        slices=tuple(
-            Slice(
-                uuid=one.uuid,
-                gpu_instance=one.gpu_instance,
-                compute_instance=one.compute_instance,
-                total=_bytes(one.memory.total),
-            )
-            for one in gpu.instances
-        ),
-    )
-
-
-def _bytes(reading: Reading) -> int | None:
-    return int(reading) if known(reading) else None
+    return tuple(card(gpu) for gpu in snapshot.gpus)

@@ -68,6 +68,7 @@ def prepare(request: Request, environ: Mapping[str, str], folders: Sequence[Plac
 
 
 def _pick(request: Request, environ: Mapping[str, str], folders: Sequence[Place], snapshot: Snapshot) -> Answer:
+    check_there("--only", request.only, snapshot)
     unwanted = {} if snapshot.demo else hidden(snapshot, environ)
     for gpu in snapshot.gpus:
         if request.only and gpu.index not in request.only:
@@ -82,6 +83,14 @@ def _pick(request: Request, environ: Mapping[str, str], folders: Sequence[Place]
     if request.as_json:
         return Answer([msgspec.json.encode(_json(value, offers, chosen)).decode()], words, 0 if enough else 1)
     return Answer([] if value is None else [value], words, 0 if enough else 1)
+
+
+def check_there(flag: str, wanted: Iterable[int], snapshot: Snapshot) -> None:
+    """Raise UsageError where a GPU was named that this machine does not have."""
+    there = [gpu.index for gpu in snapshot.gpus]
+    unknown = set(wanted).difference(there)
+    if unknown:
+        raise UsageError(f"{flag}: there is no GPU {min(unknown)}; this machine has {', '.join(map(str, there))}")
 
 
 def hidden(snapshot: Snapshot, environ: Mapping[str, str]) -> dict[str, str]:

@@ -7,19 +7,27 @@ import functools
 import os
 import shutil
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuwatch.actions.launch import Room, Wish, choose, rooms
 from gpuwatch.actions.launch_env import Change, Grant, changes
 from gpuwatch.actions.launch_places import Place, locked, release, reserve, reserved
 from gpuwatch.actions.launch_torch import why_not
-from gpuwatch.commands.answer import Answer, Ask
-from gpuwatch.commands.pick import hidden, reasons
+from gpuwatch.commands.answer import Answer, Ask, cards
+from gpuwatch.commands.pick import check_there, hidden, reasons
+from gpuwatch.declared.agreed import claims
+from gpuwatch.declared.claims import Share
+from gpuwatch.declared.facts import Facts
 from gpuwatch.errors import GpuwatchError, UsageError
-from gpuwatch.model import Snapshot
-from gpuwatch.shares import usable
+from gpuwatch.model import Basis, Snapshot, number
+from gpuwatch.sampler.users import UserNames
+from gpuwatch.shares import standings, usable
 from gpuwatch.text import clean
+from gpuwatch.units import gib
+
+_PATIENCE = 1.0
+"""Seconds that the user's own name is waited for; without it only tables that give the uid are about them."""
 
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
@@ -59,14 +67,19 @@ def gpus(text: str) -> tuple[int, ...]:
     return found
 
 
-def prepare(request: Request, environ: Mapping[str, str], folders: Sequence[Place]) -> Ask:
-    """Give the command, where what it is to start is there; raises UsageError or NotStartedError."""
-    if not request.command:
+def prepare(
+    request: Request, environ: Mapping[str, str], folders: Sequence[Place], shares: tuple[Share, ...] = ()
+) -> Ask:
+    """Give the command, where what it is to start is there; raises UsageError or NotStartedError.
+
+    `shares` are what was agreed on in gpuwatch.toml: to start more than that is said, and not refused.
+    """
+    if not request.command or not request.command[0]:
         raise UsageError(
             "run: COMMAND is missing; write it after --, as in: gpuwatch run --share 0.4 -- python train.py"
         )
     _check(request.command[0], environ)
-    return functools.partial(_run, request, environ, folders)
+    return functools.partial(_run, request, environ, folders, shares)
 
 
 def _check(program: str, environ: Mapping[str, str]) -> None:
@@ -83,11 +96,14 @@ def _not_started(program: str, error: OSError) -> NotStartedError:
     return NotStartedError(f"{clean(program, 200)}: {why}", _NOT_FOUND if missing else _NOT_EXECUTABLE)
 
 
-def _run(request: Request, environ: Mapping[str, str], folders: Sequence[Place], snapshot: Snapshot) -> Answer:
-    unknown = set(request.gpus) - {gpu.index for gpu in snapshot.gpus}
-    if unknown:
-        there = ", ".join(str(gpu.index) for gpu in snapshot.gpus)
-        raise UsageError(f"--gpu: there is no GPU {min(unknown)}; this machine has {there}")
+def _run(
+    request: Request,
+    environ: Mapping[str, str],
+    folders: Sequence[Place],
+    shares: tuple[Share, ...],
+    snapshot: Snapshot,
+) -> Answer:
+    check_there("--gpu", request.gpus, snapshot)
     count = len(request.gpus) or request.count
     unwanted = {} if request.gpus else hidden(snapshot, environ)
     words: list[str] = []
@@ -105,14 +121,39 @@ def _run(request: Request, environ: Mapping[str, str], folders: Sequence[Place],
         share=request.wish.share,
     )
     told = list(changes(grant, environ, torch=why_not(request.command, environ)))
-    words += _words(told, chosen, grant)
+    words += _beyond(request, shares, chosen, snapshot)
+    if not request.quiet:
+        words += _words(told, chosen, grant)
     new = {**environ, **{one.name: one.value for one in told if one.value is not None}}
-    return Answer(words=() if request.quiet else words, then=_start(request.command, new, folders))
+    return Answer(words=words, then=_start(request.command, new, folders))
 
 
 def _named(offers: Sequence[Room], wanted: Sequence[int]) -> list[Room]:
     fit = {room.gpu.index: room for room in offers if not room.why}
     return [fit[index] for index in wanted if index in fit]
+
+
+def _beyond(request: Request, shares: tuple[Share, ...], chosen: Sequence[Room], snapshot: Snapshot) -> Iterator[str]:
+    """Say where the command, with what its person holds already, would take more than was agreed on."""
+    if not shares:
+        return
+    uid, users = os.geteuid(), UserNames()
+    users.name(uid)
+    users.settle(_PATIENCE)
+    facts = Facts(pid=os.getpid(), uid=uid, user=users.name(uid), argv=request.command, shares=shares)
+    held = {(one.gpu, one.scope): one.held for one in standings(snapshot)}
+    least = {(claim.device, claim.scope): claim for claim in claims(facts, cards(snapshot))}  # the least comes last
+    for room in chosen:
+        for (uuid, scope), claim in least.items():
+            whole, value = number(room.gpu.memory.total), claim.value or 0.0
+            allowed = value if claim.basis is Basis.BYTES else value * (whole or 0)
+            before = held.get((room.gpu.uuid, scope), 0)
+            if uuid == room.gpu.key and before + room.wanted > allowed:
+                also = f", {gib(before)} held" if before else ""
+                yield (
+                    f"more than was agreed on: GPU {room.gpu.index}: {gib(room.wanted)} GiB wanted{also}; "
+                    f"{gib(allowed)} GiB allowed: {claim.text}, {claim.where}:{claim.line}"
+                )
 
 
 def _words(told: Sequence[Change], chosen: Sequence[Room], grant: Grant) -> list[str]:

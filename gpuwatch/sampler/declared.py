@@ -8,12 +8,13 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 
-from gpuwatch.declared.facts import Card, Slice
-from gpuwatch.model import Declared, Gpu, Health, Knowledge, Memory, Presence, Process, known
+from gpuwatch.declared.facts import Card
+from gpuwatch.declared.inventory import card
+from gpuwatch.model import Declared, Gpu, Health, Knowledge, Presence, Process
 from gpuwatch.sampler.witness import Witness
 
 AGAIN = 20.0
@@ -119,39 +120,10 @@ class Declarations:
 
     def _take_cards(self, gpus: Sequence[Gpu], count: int) -> None:
         """Tell the witness which GPUs there are, by what was last known of one that is in trouble."""
-        by_index = {gpu.index: _card(gpu, self._cards.get(gpu.uuid)) for gpu in gpus}
-        self._cards |= {card.uuid: card for card in by_index.values()}
+        by_index = {gpu.index: card(gpu, self._cards.get(gpu.uuid)) for gpu in gpus}
+        self._cards |= {one.uuid: one for one in by_index.values()}
         absent = [index for index in range(count) if index not in by_index]  # left alone, by the user or by us
         cards = (*by_index.values(), *(Card(index=index, uuid=f"index-{index}") for index in absent))
-        ordered = tuple(sorted(cards, key=lambda card: card.index))
+        ordered = tuple(sorted(cards, key=lambda one: one.index))
         if ordered != self._witness.cards:  # else the very same stays, which is quickly compared
             self._witness.cards = ordered
-
-
-def _card(gpu: Gpu, last: Card | None) -> Card:
-    """Give a GPU as the resolver wants it; what it does not say of itself now is as it was."""
-    if last is not None and gpu.health is not Health.OK:
-        return replace(last, index=gpu.index)
-    totals = {one.uuid: one.total for one in last.slices} if last else {}
-    slices = (
-        Slice(
-            uuid=one.uuid,
-            gpu_instance=one.gpu_instance,
-            compute_instance=one.compute_instance,
-            total=_total(one.memory, totals.get(one.uuid)),
-        )
-        for one in gpu.instances
-    )
-    return Card(
-        index=gpu.index,
-        uuid=gpu.key,
-        bus_id=gpu.bus_id,
-        name=gpu.name,
-        total=_total(gpu.memory, last.total if last else None),
-        mig=gpu.mig is True,
-        slices=tuple(slices),
-    )
-
-
-def _total(memory: Memory, last: int | None) -> int | None:
-    return int(memory.total) if known(memory.total) else last
