@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.model import Health, Presence, Reason, SourceState, decode
-from gpuwatch.sampler.loop import Exit, parse
 from gpuwatch.sampler.board import Board
+from gpuwatch.sampler.loop import Exit, parse
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.sampling import ALL_BUT_3, ME, PATIENCE, Running, eight, once, running, well
 
