@@ -59,6 +59,9 @@ class Stat(NamedTuple):
     """Time on the CPU, in the program and in the kernel for it."""
     start_ticks: int
     rss: int
+    environ_end: int
+    """Address of its environment's end; 0 where it has none (it has ended, it is in the middle of execve(2), it is a
+    thread of the kernel) or where that is not ours to know."""
 
     @property
     def kernel_thread(self) -> bool:
@@ -86,6 +89,7 @@ def parse_stat(raw: bytes) -> Stat:
         used=int(fields[11]) + int(fields[12]),
         start_ticks=int(fields[19]),
         rss=int(fields[21]),
+        environ_end=int(fields[48]) if len(fields) > 48 else 0,
     )
 
 

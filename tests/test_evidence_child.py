@@ -59,7 +59,7 @@ def hear(child: Reader) -> Answer:
     assert child.stdout is not None
     line = b""
     until = time.monotonic() + PATIENCE
-    while not line.endswith(b"\n"):
+    while not line.endswith(b"}\n"):
         assert select.select([child.stdout], [], [], max(0.0, until - time.monotonic()))[0], "no answer"
         chunk = child.stdout.read(1)
         assert chunk, f"it ended: {child.wait(PATIENCE)}"
@@ -151,6 +151,25 @@ def test_its_memory_is_bounded(reader: Reader) -> None:
     limits = Path(f"/proc/{reader.pid}/limits").read_text()
     (line,) = [line for line in limits.splitlines() if line.startswith("Max address space")]
     assert line.split()[3:5] == [str(512 << 20)] * 2
+
+
+def test_it_leaves_no_core_behind(reader: Reader) -> None:
+    """It has read what is not for everybody's eyes, and whoever can crash it could fill a disk."""
+    ask(reader, os.getpid())
+    limits = Path(f"/proc/{reader.pid}/limits").read_text()
+    (line,) = [line for line in limits.splitlines() if line.startswith("Max core file size")]
+    assert line.split()[4:6] == ["0", "0"]
+
+
+def test_it_ends_when_it_has_grown_large() -> None:
+    """After its answer: what a parser took is not given back. What else it was asked is asked of the next one."""
+    code = "from gpuwatch.evidence import __main__ as it\nit.LARGE = 1\nit.main()"
+    child = start((sys.executable, "-c", code))
+    tell(child, msgspec.json.encode(Question(pid=os.getpid(), start=1)) + b"\n")
+    tell(child, msgspec.json.encode(Question(pid=os.getpid(), start=2)) + b"\n")
+    assert hear(child).start == 1
+    assert child.wait(PATIENCE) == 0
+    end(child)
 
 
 def test_a_fault_of_ours_costs_one_answer() -> None:

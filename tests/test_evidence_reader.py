@@ -14,7 +14,7 @@ from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Unread
 from gpuwatch.evidence import reader
 from tests.evidence import SOURCE, script_of, seen
-from tests.sharer import LAUNCHER, sharing, until_asleep
+from tests.sharer import LAUNCHER, sharing, sleeping, until_asleep
 from tests.test_procfs import fixture_process, stat_line
 
 
@@ -64,7 +64,29 @@ def test_a_zombie_has_no_environment_any_more() -> None:
     facts = reader.read(process.pid)
     process.wait()
     assert facts.argv == ()
-    assert facts.environ in (Unread.GONE, {})
+    assert facts.environ is Unread.GONE
+
+
+@pytest.mark.parametrize(
+    ("state", "end", "expected"),
+    [("Z", 0, Unread.GONE), ("X", 0, Unread.GONE), ("R", 0, Unread.FAILED), ("S", 4096, {})],
+    ids=["zombie", "dead", "in execve", "started without one"],
+)
+def test_an_empty_environment_is_one_only_where_there_is_one(
+    tmp_path: Path, state: str, end: int, expected: object
+) -> None:
+    """A kernel before 6.16 shows a zombie's as empty; every one shows that of a process in execve so."""
+    line = stat_line(state=state).rstrip().split(b" ")
+    line[50] = b"%d" % end
+    fixture_process(tmp_path, 7, b" ".join(line))
+    (tmp_path / "7/environ").write_bytes(b"")
+    assert reader._variables(reader._environ(7, tmp_path)) == expected
+
+
+def test_a_program_may_be_given_no_environment_at_all() -> None:
+    """Then it is known that it declared nothing there."""
+    with sleeping() as pid:
+        assert reader.read(pid).environ == {}
 
 
 def test_a_process_that_goes_while_it_is_read(tmp_path: Path) -> None:
@@ -121,6 +143,24 @@ def test_no_more_children_than_eight() -> None:
     with sharing("train.py", first=first) as process:
         until_asleep(*map(int, process.said))
         assert len(reader.read(process.pid).children) == 8
+
+
+def test_children_that_have_only_forked_or_ended_do_not_hide_one_that_shows_more() -> None:
+    """A loader for each core comes before the one that was given the environment as it is now."""
+    first = """
+import time
+os.environ["CUDA_VISIBLE_DEVICES"] = "2"
+for _ in range(12):
+    if not os.fork():
+        os.read(0, 1)
+        os._exit(0)
+if not os.fork(): os._exit(0)
+run(os.environ)
+"""
+    with sharing("train.py", environ={"CUDA_VISIBLE_DEVICES": "0"}, first=first) as process:
+        until_asleep(int(process.said[0]))
+        (child,) = reader.read(process.pid).children
+    assert child.pid == int(process.said[0])
 
 
 def test_a_long_line_of_ancestors_is_cut() -> None:

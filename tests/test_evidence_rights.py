@@ -147,3 +147,33 @@ def test_a_link_in_a_container_does_not_lead_out_of_it(tmp_path: Path) -> None:
     for name in ("/app/train.py", "/app/other.py"):
         with sharing(name, first=f"os.chroot({str(inside)!r}); os.chdir('/app')") as process:
             assert script_of(reader.read(process.pid, scan=seen)) == (name, SOURCE)
+
+
+@needs_root
+def test_a_closed_file_in_a_container_opens_none_of_ours(public: Path, tmp_path: Path) -> None:
+    """A path that its own root denies is not looked for in the machine's tree, with whatever root may pass."""
+    inside, outside = public / "root", public / "data"
+    for folder in (inside / outside.relative_to("/"), outside):
+        folder.mkdir(parents=True)
+    (outside / "train.py").write_text(SOURCE)
+    (inside / outside.relative_to("/")).chmod(0)
+    name = str(outside / "train.py")
+    with sharing(name, first=f"os.chroot({str(inside)!r}); os.chdir('/'); drop({ME})") as process:
+        facts = reader.read(process.pid, scan=seen)
+    assert facts.script == Script(path=name, scan=Unread.DENIED)
+
+
+@needs_root
+def test_root_lends_nobody_its_way_into_closed_folders(public: Path) -> None:
+    """/proc/PID/cwd of another user leads root, and nobody else, past the folders above it."""
+    home = public / "home"
+    (home / "project").mkdir(parents=True)
+    (home / "project/train.py").write_text(SOURCE)
+    os.chown(home, SOMEBODY_ELSE, SOMEBODY_ELSE)
+    home.chmod(0o700)
+    with sharing("-c", "pass", cwd=home / "project", first=f"drop({SOMEBODY_ELSE})") as victim:
+        name = f"/proc/{victim.pid}/cwd/train.py"
+        with sharing(name, first=f"drop({ME})") as process:
+            facts = reader.read(process.pid, scan=seen)
+    assert facts.script is not None
+    assert isinstance(facts.script.scan, Unread)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
+from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, Script, Unread
 from gpuwatch.evidence import files, reader
 from tests.evidence import SOURCE, script_of, seen
@@ -66,6 +68,28 @@ def test_a_script_that_was_edited_after_the_start(tmp_path: Path) -> None:
         os.utime(path, (later, later))
         scripts = [reader.read(pid, scan=seen).script for pid in (process.pid, int(process.said[0]))]
         assert [script.edited for script in scripts if script] == [True, True]
+
+
+def test_what_is_no_ordinary_file_is_not_even_opened(tmp_path: Path) -> None:
+    """Opening does something: a watchdog restarts the machine. A FIFO tells, its writer waits for who opens it."""
+    os.mkfifo(tmp_path / "train.py")
+    writer = subprocess.Popen(["sh", "-c", "echo waits > train.py"], cwd=tmp_path, start_new_session=True)
+    try:
+        with sharing("train.py", cwd=tmp_path) as process:
+            end = time.monotonic() + 30
+            while b"fifo" not in procfs.read_file(writer.pid, "wchan") and procfs.read_stat(writer.pid).state != "S":
+                assert time.monotonic() < end
+            assert reader.read(process.pid).script == Script(path="train.py", scan=Unread.FAILED)
+        with pytest.raises(subprocess.TimeoutExpired):
+            writer.wait(0.2)
+    finally:
+        writer.kill()
+        writer.wait()
+
+
+def test_files_of_the_kernel_are_not_read() -> None:
+    """They are ordinary by their type, and some are used up by reading: /proc/kmsg. They have no size."""
+    assert files.read(Path("/proc/self"), "/proc/version", 1 << 20).data == b""
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "device", "large", "missing", "loop"])

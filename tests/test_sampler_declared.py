@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import msgspec
@@ -44,10 +44,14 @@ class Scripted(Witness):
     def __init__(self) -> None:
         super().__init__(command=("false",))
         self.asked: list[int] = []
+        self.kept: set[tuple[int, int]] = set()
         self.answers: list[Answer] = []
 
     def ask(self, pid: int, start: int, user: str) -> None:
         self.asked.append(pid)
+
+    def keep(self, wanted: Collection[tuple[int, int]]) -> None:
+        self.kept = set(wanted)
 
     def look(self) -> list[Answer]:
         answers, self.answers = self.answers, []
@@ -147,12 +151,26 @@ def test_nobody_is_asked_twice_at_once() -> None:
     assert bench.asked() == [7]
 
 
+def test_a_title_that_changes_at_every_step_is_not_followed() -> None:
+    """The first change is, at once; the others together, when the next look is due."""
+    bench = Bench()
+    for step in range(100):
+        bench.see(msgspec.structs.replace(ADA, name=f"step {step}"))
+        bench.witness.answer(ADA)
+        bench.now += 0.1
+    assert bench.asked() == [7, 7]
+    bench.now = AGAIN + 1.0
+    bench.see(msgspec.structs.replace(ADA, name="step 100"))
+    assert bench.asked() == [7]
+
+
 def test_processes_that_have_gone_are_forgotten() -> None:
     """And their answers, which come too late, go nowhere."""
     bench = Bench()
     bench.see(ADA, BEN)
     bench.witness.answer(ADA)
     assert bench.see(BEN) == [PENDING]
+    assert bench.witness.kept == {BEN.key}
     assert bench.see(ADA, BEN) == [PENDING, PENDING]
     assert bench.asked() == [7, 8, 7]
 
@@ -315,6 +333,26 @@ def test_the_arguments_for_shares_are_read_back() -> None:
     shares = (Share(user="ada", share=0.5, gpus=(0, "GPU-ab")), Share(command="train", memory=7, ceiling=True))
     assert parse(sampler_arguments(1.0, (), shares=shares)).shares == shares
     assert "--shares" not in sampler_arguments(1.0, ())
+
+
+def test_more_shares_than_a_pipe_has_room_for(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site of a thousand people: the sampler is told all of it, and nothing waits."""
+    with sleeping(b"A=1") as pid:
+        for name, value in held(driver, pid).env().items():
+            monkeypatch.setenv(name, value)
+        shares = [
+            Share(user=f"user{number}", memory=GIB, where="/etc/gpuwatch/gpuwatch.toml") for number in range(2000)
+        ]
+        source = LocalSource(interval=0.1, shares=(*shares, Share(memory=5 * GIB, where="gpuwatch.toml")))
+        end = time.monotonic() + PATIENCE
+        try:
+            while (
+                (snapshot := source.next(1.0)) is None or not snapshot.processes or not declared(snapshot, pid).limits
+            ):
+                assert time.monotonic() < end
+        finally:
+            source.close()
+    assert [limit.bytes for limit in declared(snapshot, pid).limits] == [5 * GIB, 5 * GIB]
 
 
 def test_it_can_be_left_out(driver: Driver) -> None:

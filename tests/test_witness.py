@@ -65,32 +65,107 @@ def test_what_has_crashed_is_no_zombie(witness: Callable[..., Witness]) -> None:
         assert time.monotonic() < end
 
 
-def test_three_crashes_are_followed_by_a_pause(witness: Callable[..., Witness]) -> None:
-    """Of a minute; then it goes on."""
+def test_a_user_whose_processes_end_the_reader_waits_and_nobody_else(witness: Callable[..., Witness]) -> None:
+    """Until their cost is forgiven; those of others are read at once, before and after."""
     now = [0.0]
-    one = witness("if pid < 4: os._exit(7)", clock=lambda: now[0])
-    for pid in range(1, 6):
-        one.ask(pid, 7, "ada")
-    assert set(words(one, times=3)) == {1, 2, 3}
-    now[0] = 59.0
+    one = witness("if question['user'] == 'eve': os._exit(7)", clock=lambda: now[0])
+    for pid in range(1, 11):
+        one.ask(pid, 7, "eve")
+    one.ask(11, 7, "ada")
+    found = words(one, times=6)
+    assert found.pop(11) == "read"
+    assert set(found) == {1, 2, 3, 4, 5}
+    assert not one.busy
     assert one.look() == []
-    assert one.descriptor is None
-    now[0] = 61.0
-    assert words(one, times=2) == {4: "read", 5: "read"}
+    one.ask(12, 7, "ada")
+    assert words(one, times=1) == {12: "read"}
+    now[0] = 19.0
+    assert set(words(one, times=1)) == {6}
+    assert not one.busy
+
+
+def test_slow_answers_are_no_way_to_keep_others_waiting(witness: Callable[..., Witness]) -> None:
+    """Each of eve's is in time, and many were there first: ada's comes before all but those on their way."""
+    one = witness("if question['user'] == 'eve': time.sleep(0.02); took = 1.5", deadline=60.0)
+    for pid in range(1, 41):
+        one.ask(pid, 7, "eve")
+    one.look()
+    one.ask(99, 7, "ada")
+    found = words(one, times=5)
+    assert 99 in found
+    assert max(set(found) - {99}) <= 4
+
+
+def test_who_has_a_reader_hang_in_the_kernel_waits_and_nobody_else(witness: Callable[..., Witness]) -> None:
+    """A file system of their own that does not answer keeps even what is killed; it goes on when that has gone."""
+    stuck = subprocess.Popen(["sleep", "600"])
+    one = witness()
+    one._abandoned[stuck] = "eve"
+    one.ask(1, 7, "eve")
+    one.ask(2, 7, "ada")
+    assert words(one, times=1) == {2: "read"}
+    assert not one.busy
+    stuck.kill()
+    stuck.wait()
+    assert words(one, times=1) == {1: "read"}
 
 
 def test_readers_that_do_not_go_are_not_joined_by_more(witness: Callable[..., Witness]) -> None:
-    """Two that hang in the kernel are enough."""
-    stuck = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
+    """Four that hang in the kernel are enough."""
+    stuck = [subprocess.Popen(["sleep", "600"]) for _ in range(4)]
     one = witness()
-    one._abandoned += stuck
+    one._abandoned |= {process: f"user {process.pid}" for process in stuck}
     one.ask(1, 7, "ada")
     assert one.look() == []
     assert one.descriptor is None
+    assert not one.busy
     for process in stuck:
         process.kill()
         process.wait()
     assert words(one, times=1) == {1: "read"}
+
+
+def test_a_reader_is_not_blamed_for_the_time_in_which_nobody_ran(
+    witness: Callable[..., Witness], tmp_path: Path
+) -> None:
+    """A machine that was paused for an hour has lost nothing."""
+    now, go = [0.0], tmp_path / "go"
+    one = witness(f"while not os.path.exists({str(go)!r}): time.sleep(0.01)", clock=lambda: now[0])
+    one.ask(1, 7, "ada")
+    end = time.monotonic() + PATIENCE
+    while not one._ready:
+        assert time.monotonic() < end
+        assert one.look() == []
+    now[0] = 3600.0
+    assert one.look() == []
+    go.touch()
+    assert words(one, times=1) == {1: "read"}
+
+
+def test_a_reader_may_take_its_time_to_start(witness: Callable[..., Witness]) -> None:
+    """Its modules may come from a server; no process is to blame for that."""
+    late = (sys.executable, "-c", "import time\ntime.sleep(0.6)\n" + stand_in("pass")[2])
+    one = witness(command=late, deadline=0.1)
+    one.ask(1, 7, "ada")
+    assert words(one, times=1) == {1: "read"}
+
+
+def test_a_reader_that_does_not_start_is_not_laid_to_a_process(witness: Callable[..., Witness]) -> None:
+    """gpuwatch was removed or replaced while it runs."""
+    one = witness(command=("false",))
+    one.ask(1, 7, "ada")
+    assert words(one, times=1) == {1: "gpuwatch's reader does not start (exit code 1)"}
+
+
+def test_what_is_no_longer_wanted_is_not_asked(witness: Callable[..., Witness]) -> None:
+    """Thousands of processes that came and went while their user waited."""
+    one = witness(command=("/no/such/program",))
+    for pid in range(1, 1001):
+        one.ask(pid, 7, "ada")
+    one.keep({(5, 7), (6, 8)})
+    one._command = stand_in("pass")
+    assert words(one, times=1) == {5: "read"}
+    assert not one._turns
 
 
 def test_a_reader_that_leaves_without_a_word_is_asked_again(witness: Callable[..., Witness], tmp_path: Path) -> None:
@@ -99,7 +174,7 @@ def test_a_reader_that_leaves_without_a_word_is_asked_again(witness: Callable[..
     one = witness(f"if not os.path.exists({str(mark)!r}): open({str(mark)!r}, 'w').close(); os._exit(0)")
     one.ask(1, 7, "ada")
     assert words(one, times=1) == {1: "read"}
-    assert not one._losses
+    assert one._turns.owed("ada", time.monotonic()) == 0.0
 
 
 def test_a_reader_that_cannot_be_started_is_tried_again(witness: Callable[..., Witness], tmp_path: Path) -> None:

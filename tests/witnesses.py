@@ -14,11 +14,13 @@ from tests.sampling import PATIENCE
 
 STAND_IN = """
 import json, os, sys, time
+print(flush=True)
 for line in sys.stdin:
     question = json.loads(line)
     pid, start = question["pid"], question["start"]
+    took = 0.0
     {odd}
-    print(json.dumps({{"pid": pid, "start": start, "declared": {{"words": "read"}}}}), flush=True)
+    print(json.dumps({{"pid": pid, "start": start, "declared": {{"words": "read"}}, "took": took}}), flush=True)
 """
 
 

@@ -2,8 +2,8 @@
 
     python -P gpuwatch/evidence/__main__.py
 
-It answers each `wire.Question` on stdin by a `wire.Answer` on stdout, in their order, and ends when stdin does or
-after 30 s without a question. Who asks ends it when one answer takes too long.
+It answers each `wire.Question` on stdin by a `wire.Answer` on stdout, in their order, and ends when stdin does, after
+30 s without a question, or where it has grown large. Who asks ends it when one answer takes too long.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import resource
 import select
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +34,11 @@ MEMORY = 512 << 20
 """Bytes of address space: a source of 1 MiB that is all brackets would take more to parse."""
 
 
+LARGE = 64 << 20
+"""Bytes in memory after an answer with which it ends, and another one is started: what a large source took is not given
+back, and would be missing for the next one."""
+
+
 class Reader:
     """Answers questions, and remembers what it was told of the machine."""
 
@@ -45,6 +51,7 @@ class Reader:
 
     def answer(self, question: Question) -> Answer:
         """Say what one process declared; never raises."""
+        began = time.monotonic()
         if question.cards is not None:
             self._cards = question.cards
         if question.shares is not None:
@@ -58,7 +65,7 @@ class Reader:
             declared = _unreadable("it has ended" if gone else f"it cannot be read: {clean(str(error), 200)}")
         except Exception as bug:  # noqa: BLE001 - one odd process must not keep the others from being read
             declared = _unreadable(f"a fault in gpuwatch: {type(bug).__name__}: {clean(str(bug), 200)}")
-        return Answer(pid=question.pid, start=question.start, declared=declared)
+        return Answer(pid=question.pid, start=question.start, declared=declared, took=time.monotonic() - began)
 
     def _read(self, question: Question) -> Declared:
         """Read and resolve; raises ProcessLookupError where it is no longer the same process."""
@@ -83,21 +90,29 @@ def questions() -> Iterator[list[Question]]:
         yield [decode(line) for line in lines]
 
 
+def _write(line: bytes) -> None:
+    rest = memoryview(line)
+    while rest:
+        rest = rest[os.write(1, rest) :]
+
+
 def main() -> None:
     """Answer until nobody asks any more."""
     die_with_parent()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it has read what is not for everybody's eyes
     most = resource.getrlimit(resource.RLIMIT_AS)[1]
     if most == resource.RLIM_INFINITY or most > MEMORY:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     one = Reader()
     encode = msgspec.json.Encoder().encode
     try:
+        _write(b"\n")
         for several in questions():
             one.ancestors.clear()
             for question in several:
-                rest = memoryview(encode(one.answer(question)) + b"\n")
-                while rest:
-                    rest = rest[os.write(1, rest) :]
+                _write(encode(one.answer(question)) + b"\n")
+                if procfs.read_stat(os.getpid()).rss * resource.getpagesize() > LARGE:
+                    return  # ru_maxrss would be our parent's: exec(3) keeps it
     except BrokenPipeError:
         return
 

@@ -1,6 +1,7 @@
 """A file as a process sees it, read without ever trusting what it is.
 
-A path in a command line may lead to a FIFO, a device, a folder, something huge, or out of a container.
+A path in a command line may lead to a FIFO, a device, a folder, something huge, or out of a container. Some of these
+do something when they are opened: a watchdog restarts the machine, a tape is wound. So it is first looked at.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from typing import NamedTuple
 
 from gpuwatch.evidence.environ import encode
 
-_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-"""Opening must neither wait (a FIFO) nor do anything (a terminal)."""
+_LOOK = os.O_PATH | os.O_CLOEXEC
+"""What is there, without opening it: open(2)."""
+
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 _SYS_OPENAT2 = 437
 """The same on every architecture; Python has no call for it. Linux 5.6."""
 
-_RESOLVE_IN_ROOT = 0x10
+_RESOLVE = 0x10 | 0x02
+"""RESOLVE_IN_ROOT, and RESOLVE_NO_MAGICLINKS: root may follow /proc/PID/cwd into folders that are closed to others."""
 
 _NO_OPENAT2 = frozenset({errno.ENOSYS, errno.EPERM})
 """An older kernel, or a container's seccomp filter that does not know the call."""
@@ -54,46 +58,58 @@ def read(process: Path, path: str, limit: int) -> Found:
     Raises OSError: PermissionError for what we may not see, Unsuitable for what is no ordinary file or too large.
     """
     try:
-        descriptor, likely = _open_inside(process, path), False
+        root = os.open(process / "root", _LOOK | os.O_DIRECTORY)
     except PermissionError:
         if not path.startswith("/"):
             raise
-        descriptor, likely = _open_outside(path), True
-    with open(descriptor, "rb") as file:
-        seen = os.fstat(descriptor)
+        return _ordinary(_open_outside(path), limit, likely=True)
+    try:
+        return _ordinary(_open_inside(process, root, path), limit, likely=False)
+    finally:
+        os.close(root)
+
+
+def _ordinary(place: int, limit: int, *, likely: bool) -> Found:
+    """Open and read what was looked at, and let go of it."""
+    try:
+        seen = os.fstat(place)
         if not stat.S_ISREG(seen.st_mode):
             raise Unsuitable(errno.EINVAL, "no ordinary file")
-        data = file.read(limit + 1)
-        if len(data) > limit:
+        if seen.st_size > limit:
             raise Unsuitable(errno.EFBIG, f"over {limit} bytes")
+        if not seen.st_size:  # nothing, or a file of /proc, which is written by reading it
+            return Found(b"", seen.st_mtime, likely)
+        with open(os.open(f"/proc/self/fd/{place}", _READ), "rb") as file:
+            data = file.read(limit + 1)
+    finally:
+        os.close(place)
+    if len(data) > limit:
+        raise Unsuitable(errno.EFBIG, f"over {limit} bytes")
     return Found(data, seen.st_mtime, likely)
 
 
-def _open_inside(process: Path, path: str) -> int:
+def _open_inside(process: Path, root: int, path: str) -> int:
     if not path.startswith("/"):
         path = f"{(process / 'cwd').readlink()}/{path}"
-    root = os.open(process / "root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         return _openat2(root, path)
     except OSError as error:
         if error.errno not in _NO_OPENAT2:
             raise
-        return os.open(encode(path.lstrip("/")), _FLAGS, dir_fd=root)
-    finally:
-        os.close(root)
+        return os.open(encode(path.lstrip("/")), _LOOK, dir_fd=root)
 
 
 def _open_outside(path: str) -> int:
-    """Open a path in our own tree; where nothing is there, the process may still see something: that is denied."""
+    """Look at a path in our own tree; where nothing is there, the process may still see something: that is denied."""
     try:
-        return os.open(encode(path), _FLAGS)
+        return os.open(encode(path), _LOOK)
     except FileNotFoundError:
         raise PermissionError(errno.EACCES, "its file system is closed to us") from None
 
 
 def _openat2(root: int, path: str) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
-    how = _How(flags=_FLAGS, mode=0, resolve=_RESOLVE_IN_ROOT)
+    how = _How(flags=_LOOK, mode=0, resolve=_RESOLVE)
     result = libc.syscall(_SYS_OPENAT2, root, encode(path), ctypes.byref(how), ctypes.sizeof(how))
     if result < 0:
         number = ctypes.get_errno()

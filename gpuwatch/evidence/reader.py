@@ -30,6 +30,8 @@ _LARGEST_BLOCK = 1 << 20
 
 _MOST_ANCESTORS = 16
 _MOST_CHILDREN = 8
+_MOST_LOOKED_AT = 64
+"""Children whose environment is compared with their parent's: a loader for each core has only forked."""
 
 _LATER = 1.0
 """Seconds after its start from which a file counts as edited: the start is known to 10 ms, and clocks differ."""
@@ -144,10 +146,20 @@ def _argv(pid: int, proc: Path) -> tuple[str, ...]:
 
 
 def _environ(pid: int, proc: Path) -> bytes | Unread:
+    """Read its environment; what has ended or is in the middle of execve(2) shows an empty one, which is none."""
     try:
         raw = procfs.read_file(pid, "environ", proc, _LARGEST_BLOCK + 1)
+        if not raw:
+            stat = procfs.read_stat(pid, proc)
+            if stat.state in procfs.DEAD:
+                return Unread.GONE
+            if not stat.environ_end:
+                return Unread.FAILED
+            raw = procfs.read_file(pid, "environ", proc, _LARGEST_BLOCK + 1)  # that execve has ended meanwhile
     except OSError as error:
         return Unread.GONE if isinstance(error, FileNotFoundError) else why(error)
+    except ValueError:  # a line of stat that was cut short
+        return Unread.GONE
     return raw if len(raw) <= _LARGEST_BLOCK else Unread.FAILED
 
 
@@ -211,8 +223,10 @@ def _exec_children(pid: int, uid: int, block: bytes | Unread, proc: Path) -> lis
 
     One that has only forked shows the very bytes of its parent.
     """
-    found = []
-    for child in procfs.children(pid, proc)[:_MOST_CHILDREN]:
+    found: list[Kin] = []
+    for child in procfs.children(pid, proc)[:_MOST_LOOKED_AT]:
+        if len(found) == _MOST_CHILDREN:
+            break
         theirs = _environ(child, proc)
         variables = _variables(theirs)
         if theirs == block or isinstance(variables, Unread):

@@ -1,4 +1,7 @@
-"""What the sampler and the child that reads for it say to each other: a JSON object a line, one answer a question."""
+"""What the sampler and the child that reads for it say to each other: a JSON object a line, one answer a question.
+
+Before its first answer the child says by an empty line that it is ready.
+"""
 
 from __future__ import annotations
 
@@ -31,3 +34,5 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     start: int
     declared: Declared
+    took: float = 0.0
+    """Seconds that it took to read."""

@@ -40,6 +40,8 @@ class _Known:
     seen: tuple[object, ...] = ()
     again: float | None = None
     """When it is to be asked once more without a change."""
+    calm: float = 0.0
+    """Before this a change is not followed: some change their title at every step of a training."""
     waiting: bool = False
     declared: Declared = _PENDING
 
@@ -109,14 +111,17 @@ class Declarations:
             if entry.waiting:
                 continue
             seen = (process.name, process.command, process.ppid, process.user, cards)
-            if seen != entry.seen:
+            if seen != entry.seen and now >= entry.calm:
                 entry.again = now + AGAIN
+                entry.calm = now + AGAIN if entry.seen else 0.0
             elif entry.again is not None and now >= entry.again:
                 entry.again = None
             else:
                 continue
             entry.seen, entry.waiting = seen, True
             self._witness.ask(process.pid, process.start, process.user)
+        if len(self._known) < len(before) or any(key not in self._known for key in before):
+            self._witness.keep(self._known)
 
     def _take_cards(self, gpus: Sequence[Gpu], count: int) -> None:
         """Tell the witness which GPUs there are, by what was last known of one that is in trouble."""

@@ -1,7 +1,7 @@
 """The child that reads for the sampler what processes declared, as the sampler holds it. Nothing here ever waits.
 
 A read can hang for ever (a file on a server that is down) and a hostile source can crash a parser: both cost that
-child its life and one process its answer. The others are asked about again.
+child its life and one process its answer. The others are asked about again; whose they were, theirs wait (`turns`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -23,19 +23,21 @@ from gpuwatch.declared.facts import Card
 from gpuwatch.evidence.child import READER, start
 from gpuwatch.evidence.wire import Answer, Question
 from gpuwatch.model import Declared, Knowledge
+from gpuwatch.sampler.turns import Turns
 
 DEADLINE = 2.0
 """Seconds that one answer may take."""
 
-_AHEAD = 16
-"""Questions that are sent before the first of them is answered: the child need not wait for us."""
+_STARTING = 8.0
+"""Seconds more for one that has not said yet that it is ready: its modules may lie on a server, not yet in memory."""
 
-_LOSSES = 3
-_LOSSES_WITHIN = 60.0
-"""So many children lost within so many seconds, and there is a pause as long."""
+_ASLEEP = 0.5
+"""Seconds between two looks that count, at most: with more, we did not run (stopped, or on a machine that was paused),
+and neither may the child have."""
 
-_STUCK = 2
-"""Children that were killed and do not go (they hang in the kernel) before no more are started."""
+_STUCK = 4
+"""Children that were killed and do not go (they hang in the kernel) before no more are started. One user's processes
+can have one hang: no more of theirs are asked about while it is there."""
 
 _DYING = 1.0
 """Seconds that a child which has closed its output may take to go."""
@@ -45,7 +47,7 @@ _LONGEST_LINE = 1 << 20
 
 
 class Witness:
-    """Asks one process after the other; answers come when they come."""
+    """Asks about one process after the other; answers come when they come."""
 
     def __init__(
         self,
@@ -65,25 +67,32 @@ class Witness:
         self._proc = str(proc)
         self._shares = shares
         self._clock = clock
-        self._queue: deque[Question] = deque()
+        self._turns = Turns()
         self._sent: deque[Question] = deque()
-        self._since = 0.0
-        """When the first of `_sent` became the one that is worked at, at the latest."""
+        self._spent = 0.0
+        """Seconds that the first of `_sent` has been worked at, at most."""
+        self._looked = clock()
+        self._ready = False
+        """Whether the child has said anything."""
         self._told: tuple[Card, ...] | None = None
         self._child = first
         self._output = bytearray()
         self._input = bytearray()
         self._ended: float | None = None
         """When the child closed its output."""
-        self._abandoned: list[subprocess.Popen[bytes]] = []
-        self._losses: deque[float] = deque(maxlen=_LOSSES)
+        self._abandoned: dict[subprocess.Popen[bytes], str] = {}
+        """Killed and not gone yet, with the user of the process that it hung over."""
         self._decode = msgspec.json.Decoder(Answer).decode
         self._encode = msgspec.json.Encoder().encode
 
     @property
     def busy(self) -> bool:
-        """Whether an answer is still to come."""
-        return bool(self._queue or self._sent)
+        """Whether an answer is to come soon; not for a user whose processes are to wait."""
+        return bool(self._sent or (len(self._abandoned) < _STUCK and self._turns.ready(self._clock(), self._barred)))
+
+    @property
+    def _barred(self) -> Collection[str]:
+        return self._abandoned.values()
 
     @property
     def descriptor(self) -> int | None:
@@ -92,36 +101,37 @@ class Witness:
 
     def ask(self, pid: int, start: int, user: str) -> None:
         """Ask what a process declared."""
-        self._queue.append(Question(pid=pid, start=start, user=user))
+        self._turns.add(Question(pid=pid, start=start, user=user))
 
-    def _start(self, now: float) -> None:
-        """Start a child, unless too many were lost."""
-        if self._child is not None or self._pauses(now) or len(self._abandoned) >= _STUCK:
+    def keep(self, wanted: Collection[tuple[int, int]]) -> None:
+        """Forget what was asked about processes that are not among these (PID, start time)."""
+        self._turns.keep(wanted)
+
+    def _start(self) -> None:
+        """Start a child, unless too many hang."""
+        if self._child is not None or len(self._abandoned) >= _STUCK:
             return
         try:
             self._child = start(self._command)
         except OSError:  # no memory, no room for a process: the next look tries again
             return
-        self._told, self._ended = None, None
-
-    def _pauses(self, now: float) -> bool:
-        losses = self._losses
-        many = len(losses) == _LOSSES and losses[-1] - losses[0] < _LOSSES_WITHIN
-        return many and now - losses[-1] < _LOSSES_WITHIN
+        self._told, self._ended, self._ready = None, None, False
 
     def look(self) -> list[Answer]:
         """Give the answers that have come, and see to the child; one that hangs or crashed is an answer too."""
-        if self._child is None and not self.busy and not self._abandoned:
-            return []
-        self._abandoned[:] = [child for child in self._abandoned if child.poll() is None]
         now = self._clock()
+        self._spent += min(now - self._looked, _ASLEEP)
+        self._looked = now
+        if self._child is None and not self._turns and not self._abandoned:
+            return []
+        self._abandoned = {child: user for child, user in self._abandoned.items() if child.poll() is None}
         answers = list(self._read(now))
         if self._child is not None and self._ended is not None:
             answers += self._bury(self._child, now - self._ended)
-        elif self._sent and now - self._since > self._deadline:
+        elif self._sent and self._spent > self._deadline + (0.0 if self._ready else _STARTING):
             answers += self._lose(now, f"could not be read within {self._deadline:g} s")
-        if self._queue:
-            self._start(now)
+        if self._turns.ready(now, self._barred):
+            self._start()
         self._send(now)
         return answers
 
@@ -139,6 +149,10 @@ class Witness:
             *lines, rest = bytes(self._output).split(b"\n")
             self._output = bytearray(rest)
             for line in lines:
+                if not self._ready:
+                    self._ready, self._spent = True, 0.0
+                if not line:  # it is ready
+                    continue
                 try:
                     answer = self._decode(line)
                 except msgspec.MsgspecError:
@@ -146,8 +160,8 @@ class Witness:
                 if answer is None or not self._sent or (answer.pid, answer.start) != _identity(self._sent[0]):
                     yield from self._lose(now, "what gpuwatch's reader said of it makes no sense")
                     return
-                self._sent.popleft()
-                self._since = now
+                self._turns.charge(self._sent.popleft().user, answer.took, now)
+                self._spent = 0.0
                 yield answer
             if len(self._output) > _LONGEST_LINE:
                 yield from self._lose(now, "what gpuwatch's reader said of it is too long")
@@ -156,10 +170,9 @@ class Witness:
         """Send as many questions as may be on their way."""
         if self._child is None or self._ended is not None:
             return
-        while self._queue and len(self._sent) < _AHEAD:
-            question = self._queue.popleft()
+        while question := self._turns.take(now, self._sent, self._barred):
             if not self._sent:
-                self._since = now
+                self._spent = 0.0
             self._sent.append(question)
             if self._told is None:
                 question = replace(question, shares=self._shares, proc=self._proc)
@@ -184,28 +197,29 @@ class Witness:
         if code == 0 or not self._sent:
             self._drop()
             return []
-        return self._lose(self._clock(), f"reading it crashed gpuwatch's reader ({_ending(code)})")
+        did = "reading it crashed gpuwatch's reader" if self._ready else "gpuwatch's reader does not start"
+        return self._lose(self._clock(), f"{did} ({_ending(code)})")
 
     def _lose(self, now: float, words: str) -> list[Answer]:
         """End the child over its first question, and ask another one the rest."""
         culprit = self._sent.popleft() if self._sent else None
-        self._losses.append(now)
-        self._drop()
+        self._drop("" if culprit is None else culprit.user)
         if culprit is None:
             return []
+        self._turns.charge(culprit.user, self._deadline, now)
         declared = Declared(knowledge=Knowledge.UNREADABLE, words=words)
         return [Answer(pid=culprit.pid, start=culprit.start, declared=declared)]
 
-    def _drop(self) -> None:
-        """Let go of the child, whether it has ended or not; what it was asked comes first in the next one's queue."""
+    def _drop(self, user: str = "") -> None:
+        """Let go of the child, whether it has ended or not, over a process of this user; the next is asked the rest."""
         assert self._child is not None
         child, self._child = self._child, None
         child.kill()
         for pipe in (child.stdin, child.stdout):
             _pipe(pipe).close()
         if child.poll() is None:
-            self._abandoned.append(child)
-        self._queue.extendleft(reversed(self._sent))
+            self._abandoned[child] = user
+        self._turns.give_back(self._sent)
         self._sent.clear()
         self._output.clear()
         self._input.clear()

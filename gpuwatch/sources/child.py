@@ -37,6 +37,7 @@ class Child:
         self.eof = False
         self.spoke = False
         self._buffer = bytearray()
+        self._unsent = bytearray()
         try:
             self._process = subprocess.Popen(
                 [*command, "--board", str(self.board.fd), "--orders"],
@@ -85,10 +86,16 @@ class Child:
     def _tell(self, words: object) -> None:
         import json  # 2 ms that the sampler's start need not wait for
 
+        self._unsent += json.dumps(words).encode() + b"\n"
+        self._flush()
+
+    def _flush(self) -> None:
+        """Send what there is room for in the pipe, which has 64 KiB: many shares take more."""
         try:
-            self._stdin.write(json.dumps(words).encode() + b"\n")
+            while self._unsent and (written := self._stdin.write(self._unsent)):
+                del self._unsent[:written]
         except (OSError, ValueError):
-            return  # it is dead, dying or deaf: its end of stdout or its deadline will tell
+            self._unsent.clear()  # it is dead, dying or deaf: its end of stdout or its deadline will tell
 
     def lines(self, timeout: float) -> list[bytes]:
         """Wait up to `timeout` seconds for output and give every whole line there is."""
@@ -106,9 +113,15 @@ class Child:
         return whole
 
     def wait(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds until there is output to read."""
+        """Wait up to `timeout` seconds until there is output to read, or room for what it is to be told."""
+        if self.eof:
+            return False
         try:
-            return not self.eof and bool(select.select([self._stdout], [], [], max(0.0, timeout))[0])
+            to_send = [self._stdin] if self._unsent else []
+            readable, writable, _ = select.select([self._stdout], to_send, [], max(0.0, timeout))
+            if writable:
+                self._flush()
+            return bool(readable)
         except (OSError, ValueError):
             self.eof = True
             return False
