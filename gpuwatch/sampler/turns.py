@@ -22,7 +22,7 @@ _SLOW = 1.0
 
 _AHEAD = 16
 _AHEAD_EACH = 4
-"""Questions, of all users and of each, that are sent before the first of them is answered."""
+"""Questions, of all users and of each where several wait, that are sent before the first of them is answered."""
 
 
 class Turns:
@@ -74,7 +74,8 @@ class Turns:
         users = [one.user for one in sent]
         if len(users) >= _AHEAD or any(self.owed(user, now) >= _SLOW for user in users):
             return None
-        ready = [user for user in self.ready(now, barred) if users.count(user) < _AHEAD_EACH]
+        each = _AHEAD_EACH if len(self._waiting) > 1 else _AHEAD
+        ready = [user for user in self.ready(now, barred) if users.count(user) < each]
         if not ready:
             return None
         user = min(ready, key=lambda user: self.owed(user, now))
