@@ -66,12 +66,14 @@ def points(process: Process, snapshot: Snapshot, allowances: Allowances | None =
             together = "exchanges data between GPUs, which takes buffers of its own" if declared.collective else ""
             found.append(Point("uses", ", ".join(declared.frameworks), together))
         found.append(_sees(declared.visible, names))
-        found += (_declaration(one, names) for one in declared.declarations)
-        if not declared.declarations and declared.knowledge is Knowledge.READ:
+        said = [one for one in declared.declarations if one.kind is not Kind.DEFAULT]
+        found += (_declaration(one, names) for one in said)
+        if not said and declared.knowledge is Knowledge.READ:
             found.append(Point("declared", "nothing"))
+        found += (_default(one) for one in declared.declarations if one.kind is Kind.DEFAULT and one.effective)
     found += _holdings(process, snapshot, allowances)
     if declared is not None:
-        found += (Point("hint", hint.words, hint.rule) for hint in declared.hints)
+        found += (Point("hint", hint.words) for hint in declared.hints)
     return found
 
 
@@ -113,21 +115,32 @@ def _sees(visible: Visible | None, names: Mapping[str, str]) -> Point:
 
 def _declaration(one: Declaration, names: Mapping[str, str]) -> Point:
     holds = one.effective and bool(one.limits)
-    label = "default" if one.kind is Kind.DEFAULT else "declared" if holds else "also said"
-    effect = "in effect" if one.effective else "not in effect"
+    label = "declared" if holds else "also said"
     place = f"{one.where}:{one.line}" if one.line else one.where
-    because = f"{effect}: {one.why}" if one.why else effect
-    aside = _joined(one.text or one.channel, place, one.framework, one.confidence.value, because)
-    amount, scope = _amount(one), f"for all of {one.scope}" if one.scope else ""
+    aside = _joined(one.text or one.channel, place, one.framework, one.confidence.value, _effect(one))
+    amount, scope = _amount(one), f"counted together as {one.scope}" if one.scope else ""
     if one.basis is Basis.BYTES and set(one.limits.values()) == {one.value}:  # to print the bytes once is enough
         return Point(label, _joined(f"{amount} on {_gpus(one.limits, names)}", scope, between=", "), aside)
     return Point(label, _joined(amount, _limits(one.limits, names), scope, between=", "), aside)
 
 
+def _effect(one: Declaration) -> str:
+    """Say whether a declaration is in effect, and why; of one that applies and limits nothing, why that is so."""
+    if one.effective and not one.limits and one.why:
+        return one.why
+    return _joined("in effect" if one.effective else "not in effect", one.why, between=": ")
+
+
+def _default(one: Declaration) -> Point:
+    """Tell what a framework takes, as nothing else was said; a default that yields is not worth a line."""
+    words = one.text.removeprefix(f"default of {one.framework}: ")
+    return Point("default", words, _joined(one.framework, one.why, between="; "))
+
+
 def _amount(one: Declaration) -> str:
     """Print the number of a declaration after its kind: `cap 0.4 of the GPU`."""
     if one.value is None:
-        return one.kind.value if one.kind in (Kind.GROWTH, Kind.DEFAULT) else f"{one.kind.value}, no fixed number"
+        return one.kind.value if one.kind is Kind.GROWTH else f"{one.kind.value}, no fixed number"
     if one.basis is Basis.BYTES:
         return f"{one.kind.value} {size(one.value)}"
     return f"{one.kind.value} {one.value:g} {_UNITS[one.basis]}"
@@ -177,7 +190,7 @@ def _verdict(standing: Standing, gpu: Gpu, people: Mapping[int, Process], allowa
         return f"{whose}{size(-over)} under {whole}"
     if over <= room:
         return f"{whose}{size(over)} over {whole}, within the allowance of {size(room)}"
-    return f"{whose}{size(over)} over {whole}, allowance {size(room)}: overshoot"
+    return f"{whose}overshoot, {size(over)} over {whole} (allowance {size(room)})"
 
 
 def _joined(*parts: str, between: str = " · ") -> str:

@@ -43,7 +43,7 @@ PICTURES = (
     Picture("dashboard-80x24", 80, 24),
     Picture("dashboard-light-160x50", 160, 50, theme="light"),
     Picture("strip-60x10", 60, 10),
-    Picture("process-120x40", 120, 40, keys=("enter",)),
+    Picture("process-120x40", 120, 40, keys=("j", "enter")),
 )
 
 

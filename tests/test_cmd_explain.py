@@ -69,7 +69,7 @@ def test_a_process_on_a_gpu_is_explained(launch: Launcher, driver: Driver, start
     assert "grant 0.4 of the GPU, 31.9 GiB on GPU 1" in text
     assert "GPUWATCH_SHARE=0.4 · environment · certain · in effect" in text
     assert "40.0 GiB on GPU 1" in text
-    assert "8.1 GiB over the 31.9 GiB that were declared, allowance 600 MiB: overshoot" in text
+    assert "overshoot, 8.1 GiB over the 31.9 GiB that were declared (allowance 600 MiB)" in text
 
 
 def test_a_process_on_no_gpu_is_explained_too(launch: Launcher, start: Start) -> None:

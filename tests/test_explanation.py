@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from gpuwatch.alerts.rules import Allowances
 from gpuwatch.explanation import Point, points
@@ -80,9 +81,13 @@ def test_all_that_is_known_of_one_process() -> None:
             "cap 0.4 of the GPU, 32.0 GiB on GPU 0",
             f"{SAID} · train.py:12 · TensorFlow · certain · in effect",
         ),
-        ("also said", "growth", f"{SAID} · train.py:13 · TensorFlow · certain · in effect: no limit"),
-        ("holds", "49.6 GiB on GPU 0", "17.6 GiB over the 32.0 GiB that were declared, allowance 600 MiB: overshoot"),
-        ("hint", "CUDA_VISIBLE_DIVICES has no effect", "misspelt"),
+        ("also said", "growth", f"{SAID} · train.py:13 · TensorFlow · certain · no limit"),
+        (
+            "holds",
+            "49.6 GiB on GPU 0",
+            "overshoot, 17.6 GiB over the 32.0 GiB that were declared (allowance 600 MiB)",
+        ),
+        ("hint", "CUDA_VISIBLE_DIVICES has no effect", ""),
     ]
 
 
@@ -103,8 +108,6 @@ def test_all_that_is_known_of_one_process() -> None:
         ({"limits": {"GPU-elsewhere": GIB}}, "declared", "cap 0.4 of the GPU, 1.0 GiB on GPU-elsewhere"),
         ({"effective": False}, "also said", "cap 0.4 of the GPU, 32.0 GiB on GPU 0"),
         ({"value": None, "limits": {}}, "also said", "cap, no fixed number"),
-        ({"kind": Kind.DEFAULT, "limits": {}, "value": 0.75}, "default", "default 0.75 of the GPU"),
-        ({"kind": Kind.DEFAULT, "limits": {}, "value": None}, "default", "default"),
         (
             {"kind": Kind.CACHE, "limits": {}, "basis": Basis.FREE_AFTER_LOAD},
             "also said",
@@ -116,7 +119,7 @@ def test_all_that_is_known_of_one_process() -> None:
             "cache 0.4 of what is free at start",
         ),
         ({"kind": Kind.COMPUTE, "limits": {}, "basis": Basis.NONE}, "also said", "compute share 0.4 of the SMs"),
-        ({"scope": "genv 4"}, "declared", "cap 0.4 of the GPU, 32.0 GiB on GPU 0, for all of genv 4"),
+        ({"scope": "genv 4"}, "declared", "cap 0.4 of the GPU, 32.0 GiB on GPU 0, counted together as genv 4"),
     ],
 )
 def test_each_kind_of_number_is_said_as_what_it_is(changes: dict[str, Any], label: str, value: str) -> None:
@@ -188,6 +191,41 @@ def test_what_could_not_be_read_is_not_called_undeclared() -> None:
     assert only(explain(None), "declared").value == "not known: nobody has looked"
 
 
+JAX = Declaration(
+    channel="default",
+    text="default of JAX: 0.75 of the GPU",
+    framework="JAX",
+    kind=Kind.DEFAULT,
+    value=0.75,
+    effective=True,
+    why="a default is not a declaration",
+)
+
+
+def test_a_default_is_told_once_and_as_no_declaration() -> None:
+    found = explain(Declared(declarations=(JAX,)))
+    assert [point for point in found if point.label != "sees"] == [
+        ("declared", "nothing", ""),
+        ("default", "0.75 of the GPU", "JAX; a default is not a declaration"),
+    ]
+    unread = explain(Declared(knowledge=Knowledge.UNREADABLE, declarations=(JAX,)))
+    assert "declared" not in {point.label for point in unread}
+    assert "default" in {point.label for point in unread}
+
+
+def test_a_default_that_yields_to_what_was_said_is_not_told() -> None:
+    yields = structs.replace(JAX, effective=False, why="something else was declared")
+    found = explain(Declared(declarations=(cap(), yields)))
+    assert [point.label for point in found] == ["sees", "declared"]
+    assert "default" not in str(found)
+
+
+def test_what_applies_and_limits_nothing_says_why_and_not_that_it_is_in_effect() -> None:
+    start = cap(kind=Kind.START, limits={}, why="a start size is no limit: more may be taken")
+    (point,) = [one for one in explain(Declared(declarations=(start,))) if one.label == "also said"]
+    assert point.aside.endswith("certain · a start size is no limit: more may be taken")
+
+
 def test_what_was_read_in_place_of_something_else_is_said() -> None:
     found = explain(Declared(words="that of its parent 812 was read"))
     assert only(found, "read").value == "that of its parent 812 was read"
@@ -200,7 +238,7 @@ def test_what_was_read_in_place_of_something_else_is_said() -> None:
         (30, "2.0 GiB under the 32.0 GiB that were declared"),
         (32, "0 B under the 32.0 GiB that were declared"),
         (32.5, "512 MiB over the 32.0 GiB that were declared, within the allowance of 600 MiB"),
-        (33, "1.0 GiB over the 32.0 GiB that were declared, allowance 600 MiB: overshoot"),
+        (33, "overshoot, 1.0 GiB over the 32.0 GiB that were declared (allowance 600 MiB)"),
         (Reason.UNSUPPORTED, "not known to be over the 32.0 GiB that were declared"),
     ],
 )
@@ -232,7 +270,7 @@ def test_a_shared_limit_is_set_against_what_all_of_them_hold() -> None:
         "holds",
         "20.0 GiB on GPU 0",
         "genv 4 holds 40.0 GiB in 2 processes: "
-        "8.0 GiB over the 32.0 GiB that were declared, allowance 64 MiB: overshoot",
+        "overshoot, 8.0 GiB over the 32.0 GiB that were declared (allowance 64 MiB)",
     )
 
 
@@ -240,7 +278,7 @@ def test_what_is_newer_than_the_snapshot_counts() -> None:
     """The dashboard's snapshot may have an older word of the process than what was read just now."""
     shown = snapshot([gpu(0, holdings=[holding(7, 40)])], [process(7)])
     found = points(process(7, declared=Declared(declarations=(cap(),), limits=(limit(),))), shown)
-    assert only(found, "holds").aside.endswith("overshoot")
+    assert only(found, "holds").aside.startswith("overshoot, ")
 
 
 def test_several_holdings_are_one_point_each() -> None:

@@ -109,10 +109,14 @@ def test_every_view_of_the_dashboard(machine: Machine) -> None:
         terminal.send("?")
         terminal.wait_for("gpuwatch itself")
         leave(terminal, "gpuwatch itself")
-        # An alert about the GPU with the hostile name, in the strip and as a toast.
+        # An alert about the GPU with the hostile name, as a toast while the strip is frozen, and then in the strip.
+        terminal.send("p")
+        terminal.wait_for("PAUSED")
         machine.driver.gpus[0].memory_used = 80_500 * MIB
         machine.driver.write()
-        terminal.wait_for(lambda one: len(re.findall(r"GPU 0 \w+", one.text)) >= 2)
+        terminal.wait_for(lambda one: re.search(r"GPU 0 \w+", one.text))
+        terminal.send("p")
+        terminal.wait_for(lambda one: "PAUSED" not in one.text and re.search(r"^\S \S+ +GPU 0 \w+", one.text, re.M))
         terminal.send("q")
         assert terminal.wait_exit() == 0
         assert_clean(bytes(terminal.raw))

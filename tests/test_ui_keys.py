@@ -136,6 +136,7 @@ async def test_an_alert_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     rung: list[int] = []
     monkeypatch.setattr(GpuwatchApp, "bell", lambda self: rung.append(1))
     async with running(frame(machine(2)), bell=True) as (app, pilot):
+        await pilot.press("question_mark")
         for _ in range(3):
             await hand(app, pilot, frame(machine(2), alert(1)))
         assert [one.message for one in app._notifications] == ["● GPU 1 near limit: 0.4 of 79.1 GiB free"]
@@ -144,6 +145,18 @@ async def test_an_alert_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
         await hand(app, pilot, frame(machine(2), *many))
         assert "and 6 more alerts" in [one.message for one in app._notifications]
         assert "+5 more" in "\n".join(app.dashboard.alerts.text)
+        await hand(app, pilot, frame(machine(2), *many, *[alert(n, gpu=f"h{n}") for n in range(4)]))
+        assert "and 1 more alert" in [one.message for one in app._notifications]
+
+
+async def test_on_the_dashboard_a_toast_tells_only_what_the_strip_has_no_line_for() -> None:
+    async with running(frame(machine(2)), (160, 50)) as (app, pilot):
+        shown = [alert(n, gpu=f"g{n}", title=f"alert {n}") for n in range(4)]
+        await hand(app, pilot, frame(machine(2), *shown))
+        assert all(f"alert {n}" in line for n, line in enumerate(app.dashboard.alerts.text))
+        assert not app._notifications
+        await hand(app, pilot, frame(machine(2), *shown, alert(1, gpu="h", title="the fifth")))
+        assert [one.message for one in app._notifications] == ["● the fifth"]
 
 
 @pytest.mark.parametrize(

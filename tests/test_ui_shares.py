@@ -68,8 +68,8 @@ async def test_the_slashes_stand_in_one_column(size: tuple[int, int]) -> None:
     async with running(frame(machine(*EVERY_KIND), overshoot(11)), size) as (app, _):
         title, *lines = app.dashboard.processes.text
         (column,) = {line.index("/") for line in lines if "/" in line}
-        assert "share" in title
-        assert title[column] == "/" or size[0] < 150
+        assert "held/decl" in title
+        assert title[column] == "/"
 
 
 @pytest.mark.parametrize("size", WITH_SHARES)
@@ -182,7 +182,7 @@ async def test_a_wide_row_has_the_sum_of_what_is_declared(
 ) -> None:
     async with running(frame(machine(*held)), (160, 50)) as (app, _):
         title, row = app.dashboard.gpus.text
-        end = title.index("declared") + len("declared")
+        end = title.rindex("declared") + len("declared")
         assert row[:end].split()[-1] == words
 
 
@@ -245,14 +245,49 @@ def test_the_detail_of_a_gpu_makes_no_number_up() -> None:
     assert not {"declared", "held"} & {one.label for one in gpu_section(empty, snapshot([empty])).facts}
 
 
+@pytest.mark.parametrize("size", [(160, 50), (120, 36), (100, 30)])
+async def test_the_title_of_the_bars_says_what_the_mark_is(size: tuple[int, int]) -> None:
+    async with running(frame(machine(ADA)), size) as (app, _):
+        assert "memory by owner · ┃ declared" in app.dashboard.gpus.text[0]
+
+
+@pytest.mark.parametrize(
+    ("size", "rule", "words"),
+    [
+        ((160, 50), "stray contexts", "ada over share · stray contexts"),
+        ((160, 50), "misspelt variable", "ada over share +1"),
+        ((120, 36), "misspelt variable", "ada over share +1"),
+        ((80, 24), "misspelt variable", "ada over share +1"),
+    ],
+)
+async def test_what_a_gpu_row_has_no_room_for_is_counted_and_not_cut(
+    size: tuple[int, int], rule: str, words: str
+) -> None:
+    several = (overshoot(11), alert(0, rule=rule, subject="14:1", title="pid 14 (dov): no effect"))
+    async with running(frame(machine(ADA), *several), size) as (app, _):
+        (line,) = [line for line in app.dashboard.gpus.text if "over share" in line]
+        assert line.rstrip().endswith(f" {words}")
+
+
 # Detail and help
+
+
+async def test_a_verdict_does_not_run_into_the_figure_before_it() -> None:
+    seen = machine(ADA, (12, "ben", 1.0, Declared()))
+    for pid, ends in ((11, "49.6 GiB on GPU 0"), (12, "1.0 GiB on GPU 0  under no limit")):
+        app = Host()
+        async with app.run_test(size=(160, 50)) as pilot:
+            await app.push_screen(DetailScreen(key_of(seen, pid), frame_of(seen)))
+            await pilot.pause()
+            (line,) = [line[:78] for line in text_of(app).splitlines() if line.startswith(" holds")]
+            assert line.rstrip().endswith(ends)
 
 
 @pytest.mark.parametrize(
     ("declared", "words"),
     [
         (ADA[3], "62 % of the GPU's memory, declared 40 %"),
-        (EVERY_KIND[1][3], "62 % of the GPU's memory, declared 30Σ %"),
+        (EVERY_KIND[1][3], "62 % of the GPU's memory, declared 30 %, counted together as genv 12"),
         (UNREADABLE, "62 % of the GPU's memory"),
     ],
 )
@@ -285,7 +320,17 @@ async def test_the_detail_shows_every_declaration_in_full(size: tuple[int, int])
 def test_the_help_explains_every_sign_of_a_share(glyphs: Any) -> None:
     marks, words = legend(glyphs)
     labels = {one.label for one in (*marks.facts, *words.facts)}
-    assert {glyphs.declared, "62/40", f"62/{glyphs.missing}", "62/?", "12/40Σ", "declared", "over share"} <= labels
+    assert {
+        glyphs.declared,
+        "+3",
+        "62/40",
+        f"62/{glyphs.missing}",
+        "62/?",
+        "12/40Σ",
+        "held/declared",
+        "declared",
+        "over share",
+    } <= labels
 
 
 # Printed
@@ -296,7 +341,8 @@ def test_the_printed_table_has_the_shares_and_names_what_is_over_committed() -> 
     lines = printed(machine(*held, *EVERY_KIND[1:4]), clock="now")
     assert lines[-1] == "GPU 0: over-committed, 119.5 GiB declared of 79.6"
     shown = [line for line in lines if "python" in line]
-    assert len({line.index("/") for line in shown}) == 1
+    title = next(line for line in lines if "held/declared %" in line)
+    assert {line.index("/") for line in shown} == {title.index("/")}
     assert [next(word for word in line.split() if "/" in word) for line in shown] == [
         "11/30Σ",
         "6/?",

@@ -138,7 +138,8 @@ async def test_a_toast_comes_where_the_alerts_are_out_of_sight_or_it_covers_noth
 
 async def test_a_toast_is_one_line_at_the_end_of_the_commands() -> None:
     async with running(frame(machine(8))) as (app, pilot):
-        await hand(app, pilot, frame(machine(8), alert(1)))
+        in_sight = [alert(0, gpu=f"g{n}", title=f"GPU {n} full") for n in range(4)]
+        await hand(app, pilot, frame(machine(8), *in_sight, alert(1)))
         await pilot.pause()
         lines = screen(app)
         assert [y for y, line in enumerate(lines) if "● GPU 1 near limit: 0.4" in line] == [len(lines) - 2]

@@ -91,9 +91,9 @@ def test_slow_answers_are_no_way_to_keep_others_waiting(witness: Callable[..., W
         one.ask(pid, 7, "eve")
     one.look()
     one.ask(99, 7, "ada")
-    found = words(one, times=5)
+    found = words(one, times=9)
     assert 99 in found
-    assert max(set(found) - {99}) <= 4
+    assert max(set(found) - {99}) <= 8
 
 
 def test_who_has_a_reader_hang_in_the_kernel_waits_and_nobody_else(witness: Callable[..., Witness]) -> None:

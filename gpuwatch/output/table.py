@@ -117,7 +117,7 @@ def _power(gpu: Gpu) -> str:
 
 def _share(row: Row) -> str:
     held, declared = share_words(row)
-    return f"{held}/{declared:<3}"  # so that the slashes stand in one column
+    return f"{held}/{declared:<10}"  # so that the slashes stand in one column, below that of the title
 
 
 def _age(row: Row, now: float) -> str:
@@ -142,7 +142,7 @@ ROW_COLUMNS: tuple[Column[Row], ...] = (
     Column("PID", lambda row: str(row.holding.pid)),
     Column("user", lambda row: fit(row.owner, _WIDEST_USER).rstrip(), right=False),
     Column("GiB", lambda row: memory(row.holding.memory)),
-    Column("share %", _share),
+    Column("held/declared %", _share),
     Column("SM %", lambda row: reading(row.holding.sm)),
     Column("command", lambda row: row.command, right=False),
 )

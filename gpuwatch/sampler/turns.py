@@ -22,7 +22,9 @@ _SLOW = 1.0
 
 _AHEAD = 16
 _AHEAD_EACH = 4
-"""Questions, of all users and of each where several wait, that are sent before the first of them is answered."""
+_AHEAD_ALONE = 8
+"""Questions that are sent before the first of them is answered: of all users, of each, of one that nobody else waits
+beside."""
 
 
 class Turns:
@@ -74,7 +76,7 @@ class Turns:
         users = [one.user for one in sent]
         if len(users) >= _AHEAD or any(self.owed(user, now) >= _SLOW for user in users):
             return None
-        each = _AHEAD_EACH if len(self._waiting) > 1 else _AHEAD
+        each = _AHEAD_EACH if len(self._waiting) > 1 else _AHEAD_ALONE
         ready = [user for user in self.ready(now, barred) if users.count(user) < each]
         if not ready:
             return None

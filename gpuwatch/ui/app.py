@@ -211,7 +211,6 @@ class GpuwatchApp(App[int]):
         if message.frame.snapshot.state is SourceState.ENDED:
             self.leave_ended(message.frame)
             return
-        self._announce(before, message.frame)
         if self._endings is not None:
             self._endings.observe(message.frame)
         top = self.screen
@@ -220,6 +219,7 @@ class GpuwatchApp(App[int]):
         if self._paused_at is None:
             self.frame = message.frame
             self.paint()
+        self._announce(before, message.frame)
 
     def leave_ended(self, frame: Frame) -> None:
         """Leave because the source cannot go on; its words are printed once the terminal is restored."""
@@ -249,15 +249,15 @@ class GpuwatchApp(App[int]):
         raised = [alert for alert in frame.alerts if (alert.rule, alert.gpu, alert.severity) not in known]
         if raised and self.options.bell:
             self.bell()
-        told = self.screen is self.dashboard and self._paused_at is None
-        if told and not room_for_toasts(*self.size):
-            return  # the alerts' own lines are in sight, and a toast would cover what they are about
+        if self.screen is self.dashboard and self._paused_at is None:  # where most alerts' own lines are in sight
+            raised = self.dashboard.out_of_sight(raised, frame) if room_for_toasts(*self.size) else []
         for alert in raised[:MOST_TOASTS]:
             severity = "error" if alert.severity >= 3 else "warning" if alert.severity == 2 else "information"
             mark, _ = mark_of(alert.severity, self.kit.glyphs)
             self.notify(f"{mark} {alert.title}", severity=severity, markup=False)  # type: ignore[arg-type]
         if len(raised) > MOST_TOASTS:
-            self.notify(f"and {len(raised) - MOST_TOASTS} more alerts", severity="warning", markup=False)
+            more = len(raised) - MOST_TOASTS
+            self.notify(f"and {more} more alert{'s' * (more > 1)}", severity="warning", markup=False)
 
     # -----------------------------------------------------------------------------------------------------------
     # From the panels

@@ -25,7 +25,11 @@ from gpuwatch.ui.tight import TightCompositor
 from gpuwatch.ui.view import View
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuwatch.alerts import Alert
     from gpuwatch.ui.app import GpuwatchApp
+    from gpuwatch.watch import Frame
 
 _HINTS = hints(KEYS)
 _BARE_HINTS = [hint for hint in _HINTS if hint[2] in ("help", "quit")]
@@ -125,6 +129,11 @@ class Dashboard(Screen[None]):
             largest_index=max((gpu.index for gpu in gpus), default=0),
         )
         return self.layout_now
+
+    def out_of_sight(self, alerts: Sequence[Alert], frame: Frame) -> list[Alert]:
+        """Give those of the alerts for which the last drawing, that of `frame`, had no line."""
+        shown = alerts_of(frame)[: self.layout_now.alerts if self.layout_now else 0]
+        return [alert for alert in alerts if alert not in shown]
 
     def _only_notice(self, lines: list[Any]) -> None:
         self._arrange({self.notice: len(lines)})

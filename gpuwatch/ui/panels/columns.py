@@ -38,7 +38,7 @@ _ALL = {
     "pid": Column("pid", "PID", 8, role="muted"),
     "user": Column("user", "user", 8, right=False),
     "memory": Column("memory", "GiB", 7, role="strong"),
-    "share": Column("share", "share %", 10, behind=5),
+    "share": Column("share", "held/decl%", 12, behind=5),
     "sm": Column("sm", "SM %", 6),
     "cpu": Column("cpu", "CPU %", 7),
     "rss": Column("rss", "RSS GiB", 9, role="muted"),
@@ -52,8 +52,8 @@ _FORMS = {
     Form.COMPACT: ("gpu", "pid", "user", "memory", "share", "sm", "idle", "command"),
     Form.STRIP: ("gpu", "pid", "user", "memory", "sm", "command"),
 }
-_WIDE_SHARE = Column("share", "share/declared %", 19, behind=10)
-"""Its title has the slash where the cells have theirs."""
+_WIDE_SHARE = Column("share", "held/declared %", 18, behind=10)
+"""As that of other forms, its title has the slash where the cells have theirs."""
 _USER_CELLS = {Form.FULL: LONGEST_USER, Form.MEDIUM: 14, Form.COMPACT: 10, Form.STRIP: 8}
 
 

@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor
 
+from rich.cells import cell_len
+
 from gpuwatch import shares
 from gpuwatch.alerts import Alert, Severity
 from gpuwatch.alerts.shares import OVERCOMMITTED, OVERSHOOT
 from gpuwatch.model import Gpu, Health, Holding, Instance, Process, Reading, Reason, known
+from gpuwatch.text import fit
 from gpuwatch.ui.graphs import memory_bar, parts, sparkline
 from gpuwatch.ui.layout import Form, Layout, strip_cell
 from gpuwatch.ui.panels.lines import Line, LinePanel, Pen
@@ -74,7 +77,9 @@ def gpu_lines(view: View, layout: Layout, width: int) -> list[Line]:
 def _title(view: View, widths: _Widths, width: int) -> Line:
     pen = Pen(view.kit, "band").gap().write("GPU", "muted", 4)
     pen.gap(widths.name + 2 if widths.name else 0)
-    pen.write("memory by owner", "muted", widths.bar(width))
+    bar = widths.bar(width)
+    legend = f"memory by owner {view.kit.glyphs.dot} {view.kit.glyphs.declared} declared"
+    pen.write(legend if cell_len(legend) < bar else "memory by owner", "muted", bar)
     for text, cells in (("GiB", 7), ("free", 7), ("declared", widths.declared), ("util %", 8)):
         pen.write(text, "muted", cells, right=True)
     pen.gap(2).write("last minute"[: widths.spark], "muted", widths.spark).write(
@@ -188,7 +193,7 @@ class _Row:
         if not words and not gpu.holdings and known(gpu.memory.used) and known(gpu.memory.total):
             busy = known(gpu.utilization) and gpu.utilization >= _BUSY
             return "no process listed" if busy or gpu.memory.used >= 0.05 * gpu.memory.total else "free"
-        return f" {self.glyphs.dot} ".join(words)
+        return _fitted(words, f" {self.glyphs.dot} ", room)
 
     def _unwell(self, pen: Pen) -> Line:
         pen.write(self.state(), self.role).gap(2)
@@ -251,6 +256,16 @@ class _Row:
 def _held_back(gpu: Gpu) -> list[str]:
     """Give the reasons for low clocks that somebody has to look at."""
     return [] if isinstance(gpu.throttle, str) else [reason for reason in gpu.throttle if reason in _ALARMING]
+
+
+def _fitted(words: Sequence[str], between: str, room: int) -> str:
+    """Join as many words as fit whole and count the rest: `ada over share +1`; the first may have to be cut."""
+    for shown in range(len(words), 0, -1):
+        text = between.join(words[:shown])
+        more = f" +{len(words) - shown}" if shown < len(words) else ""
+        if shown == 1 or cell_len(text + more) <= room:
+            return fit(text, room - len(more)).rstrip() + more
+    return ""
 
 
 def severity_mark(gpu: Gpu, alerts: Sequence[Alert], glyphs: Glyphs, *, stale: bool = False) -> tuple[str, Role]:

@@ -208,7 +208,7 @@ class Processes(LinePanel):
             [*chosen, part, *order],
             [*chosen, matching, *hidden],
             [*brief, matching, *hidden],
-            [*brief, matching],
+            [*brief, *(hidden or [matching])],
             brief,
             ["filtered", *mine] if self.filter.text else mine,
             [matching],

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gpuwatch import shares
 from gpuwatch.explanation import points
 from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Reading, Reason, Snapshot, known
-from gpuwatch.rows import Row, share_words
+from gpuwatch.rows import Row
 from gpuwatch.units import long_duration, percent, size
 
 REASONS = {
@@ -129,8 +129,10 @@ def holding_section(row: Row) -> Section:
 def _share(row: Row) -> Fact:
     if row.share is None:
         return Fact("share", "not known: memory has no figure", missing=True)
-    declared = share_words(row)[1]
-    said = f", declared {declared} %" if row.declared is not None else ""
+    said = ""
+    if row.limit is not None and row.declared is not None:
+        together = f", counted together as {row.limit.scope}" if row.limit.scope else ""
+        said = f", declared {percent(row.declared, 100)} %{together}"
     return Fact("share", f"{percent(row.share, 100)} % of the GPU's memory{said}")
 
 

@@ -105,6 +105,7 @@ def legend(glyphs: Glyphs) -> list[Section]:
         Fact(glyphs.declared, "where an owner's part ends if each process holds what it declared"),
         Fact(glyphs.hatch, "unattributed: in use, and not held by any listed process"),
         Fact("blank", "free"),
+        Fact("+3", "so many more that there is no room for: in a bar owners, behind words alerts"),
         Fact(
             f"3{glyphs.warning}89",
             "a GPU in a small window: index, mark, percent of memory in use",
@@ -119,7 +120,7 @@ def legend(glyphs: Glyphs) -> list[Section]:
     words = (
         Fact("holding", "the memory of one process on one GPU"),
         Fact("free", "what a process can still get, without the driver's own reserve"),
-        Fact("share", "percent of the GPU's memory, as most frameworks count it"),
+        Fact("held/declared", "both in percent of the GPU's memory, as most frameworks count it"),
         Fact("declared", f"the sum on a GPU, in GiB; {glyphs.least} where something could not be read"),
         Fact("over share", "more than was declared, and than contexts and libraries take"),
         Fact("SM %", "share of the time in which a kernel ran, not how full the GPU was"),

@@ -21,6 +21,9 @@ from gpuwatch.ui.theme import UNICODE, Glyphs
 TWO_COLUMNS = 110
 """From this width on the two halves stand side by side."""
 
+_SHORT = 30
+"""Cells of an aside that stands behind its value; a longer one has a line of its own, lest two figures run together."""
+
 _LABEL = 15
 """Cells for the labels, which all values of a half stand behind."""
 
@@ -210,7 +213,8 @@ def draw(sections: Sequence[Section], spell: Callable[[str], str] = str, least: 
             style = "dim italic" if fact.missing else ""
             value = Text(spell(fact.value), style=style)
             if fact.aside:
-                value.append(f"  {spell(fact.aside)}", style="dim")
+                between = "  " if len(fact.aside) <= _SHORT else "\n"
+                value.append(f"{between}{spell(fact.aside)}", style="dim")
             grid.add_row(Text(spell(fact.label), style="dim"), value)
         parts.append(grid)
     return Group(*parts)
