@@ -114,9 +114,10 @@ def test_every_view_of_the_dashboard(machine: Machine) -> None:
         terminal.wait_for("PAUSED")
         machine.driver.gpus[0].memory_used = 80_500 * MIB
         machine.driver.write()
-        terminal.wait_for(lambda one: re.search(r"GPU 0 \w+", one.text))
+        terminal.wait_for(lambda one: re.search(r"GPU 0 \w+", one.text) is not None)
         terminal.send("p")
-        terminal.wait_for(lambda one: "PAUSED" not in one.text and re.search(r"^\S \S+ +GPU 0 \w+", one.text, re.M))
+        told = re.compile(r"^\S \S+ +GPU 0 \w+", re.MULTILINE)
+        terminal.wait_for(lambda one: "PAUSED" not in one.text and told.search(one.text) is not None)
         terminal.send("q")
         assert terminal.wait_exit() == 0
         assert_clean(bytes(terminal.raw))
