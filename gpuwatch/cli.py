@@ -268,6 +268,7 @@ def _dashboard(source: Source, args: argparse.Namespace, config: Config, seconds
             theme=config.theme,
             bell=config.bell,
             interval=seconds,
+            allowances=config.allowance.allowances(),
         )
         app = GpuwatchApp(watch=watch, options=options, make_killer=killer)
         return app.run_to_exit_code()

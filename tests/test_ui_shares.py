@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from gpuwatch.alerts import Alert, Severity
+from gpuwatch.alerts.rules import Allowances
 from gpuwatch.model import Declared, Gpu, Instance, Knowledge, Memory, Process, Reason, Snapshot
 from gpuwatch.output.table import table as printed
 from gpuwatch.rows import rows
@@ -314,6 +315,16 @@ async def test_the_detail_shows_every_declaration_in_full(size: tuple[int, int])
         assert first.text in shown
         letters = "".join(line[: size[0] // 2 if size[0] >= 110 else size[0]] for line in shown.splitlines())
         assert "".join(said.split()) in "".join(letters.split())
+
+
+async def test_the_detail_judges_by_the_allowances_that_were_set() -> None:
+    first = frame(machine(ADA))
+    for allowances, verdict in ((None, True), (Allowances(framework=40 * GIB), False)):
+        async with running(first, (160, 50), allowances=allowances) as (app, pilot):
+            await pilot.press("enter")
+            await pilot.pause()
+            assert "GiB that were declared" in " ".join(text(app).split())
+            assert ("overshoot," in text(app)) is verdict
 
 
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII])

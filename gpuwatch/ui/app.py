@@ -15,6 +15,7 @@ from textual.app import App
 from textual.binding import BindingType
 from textual.filter import Monochrome
 
+from gpuwatch.alerts.rules import Allowances
 from gpuwatch.model import SourceState
 from gpuwatch.rows import Filter, FilterError, Row
 from gpuwatch.text import clean
@@ -80,6 +81,7 @@ class Options:
     theme: str = "dark"
     bell: bool = False
     interval: float = 1.0
+    allowances: Allowances | None = None
 
 
 class GpuwatchApp(App[int]):
@@ -357,7 +359,7 @@ class GpuwatchApp(App[int]):
         if row is not None and self.frame is not None:
             from gpuwatch.ui.screens.detail import DetailScreen  # 20 ms that the first paint need not wait for
 
-            self.push_screen(DetailScreen(row.key, self.frame, self.kit.glyphs))
+            self.push_screen(DetailScreen(row.key, self.frame, self.kit.glyphs, self.options.allowances))
 
     def action_end_process(self) -> None:
         """Ask whether to end the process under the cursor."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from gpuwatch.alerts.rules import Allowances
 from gpuwatch.model import Gpu, Health, Snapshot
 from gpuwatch.rows import Row, RowKey, rows
 from gpuwatch.ui.screens import facts
@@ -33,9 +34,12 @@ class DetailScreen(Sheet):
             self.row = row
             super().__init__()
 
-    def __init__(self, row_key: RowKey, frame: Frame, glyphs: Glyphs = UNICODE) -> None:
+    def __init__(
+        self, row_key: RowKey, frame: Frame, glyphs: Glyphs = UNICODE, allowances: Allowances | None = None
+    ) -> None:
         """Show the process of `row_key` as `frame` has it, and from then on as `refresh_frame` is told."""
         super().__init__(glyphs)
+        self._allowances = allowances
         self._key = row_key
         self._frame = frame
         self._held: list[Row] = []
@@ -57,7 +61,7 @@ class DetailScreen(Sheet):
         if held:
             held.sort(key=lambda row: (row.key[0] != self._key[0], row.gpu.index))
             self._held, self._seen = held, frame.snapshot
-            left, right = facts.sections(held, frame.snapshot)
+            left, right = facts.sections(held, frame.snapshot, self._allowances)
             self.show(title(held), left, right)
         missing = _missing(self._held, self._seen, frame.snapshot) if not held else ""
         if not self._held:

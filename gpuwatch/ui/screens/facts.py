@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpuwatch import shares
+from gpuwatch.alerts.rules import Allowances
 from gpuwatch.explanation import points
 from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Reading, Reason, Snapshot, known
 from gpuwatch.rows import Row
@@ -136,9 +137,9 @@ def _share(row: Row) -> Fact:
     return Fact("share", f"{percent(row.share, 100)} % of the GPU's memory{said}")
 
 
-def declared_section(process: Process, snapshot: Snapshot) -> Section:
+def declared_section(process: Process, snapshot: Snapshot, allowances: Allowances | None) -> Section:
     """Tell what a process declared, what of it holds and why, which GPUs it sees, and what could not be read."""
-    found = points(process, snapshot)
+    found = points(process, snapshot, allowances)
     return Section("Declared", tuple(Fact(one.label, one.value, aside=one.aside) for one in found))
 
 
@@ -275,13 +276,15 @@ def _mode(mode: str) -> Fact:
     return Fact("compute mode", mode)
 
 
-def sections(held: Sequence[Row], snapshot: Snapshot) -> tuple[list[Section], list[Section]]:
+def sections(
+    held: Sequence[Row], snapshot: Snapshot, allowances: Allowances | None = None
+) -> tuple[list[Section], list[Section]]:
     """Tell all of one process: on the left itself and each of its holdings, on the right the GPU of the first row.
 
     `held` are the rows of one process, at least one, that of the GPU in focus first.
     """
     first = held[0]
-    left = [process_section(first.process, snapshot.taken), declared_section(first.process, snapshot)]
+    left = [process_section(first.process, snapshot.taken), declared_section(first.process, snapshot, allowances)]
     left += [holding_section(row) for row in held]
     return left, [gpu_section(first.gpu, snapshot)]
 
