@@ -13,6 +13,7 @@ import pytest
 from gpuwatch import cli, config, model
 from gpuwatch.commands.arguments import COMMANDS
 from gpuwatch.ui.keys import KEYS
+from gpuwatch.ui.layout import fit_layout
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
@@ -73,6 +74,12 @@ def test_the_share_shown_is_one(tmp_path: Path) -> None:
     file.write_text(block("text"))
     (share,) = config.load(str(file)).shares
     assert (share.user, share.command, share.gpus, share.share) == ("ada", "train", (2,), 0.4)
+
+
+@pytest.mark.parametrize(("size", "words"), [((160, 50), "{} to {} processes show"), ((80, 24), "{} to {} processes")])
+def test_so_many_processes_show(size: tuple[int, int], words: str) -> None:
+    shown = [fit_layout(*size, n_gpus=8, n_alerts=alerts, n_rows=99).rows for alerts in range(9)]
+    assert words.format(min(shown), max(shown)) in README
 
 
 def test_every_command_is_documented() -> None:
