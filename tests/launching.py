@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.driver import Driver
 
@@ -23,6 +24,28 @@ finally:
         sampler.kill()
 sys.exit(code)
 """
+
+
+@contextmanager
+def starting() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Give a function that starts a process which does nothing, as a `user` or in an `env`; all are ended."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(**options: Any) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, **options)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b".")
+        assert process.stdout.read(1) == b"."  # it is no longer us
+        started.append(process)
+        return process
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
 
 
 class Launcher:

@@ -17,7 +17,7 @@ from gpuwatch.errors import UsageError
 from gpuwatch.model import Declared, Knowledge, Presence, Process, Snapshot
 from tests.builders import gpu, holding, process, snapshot
 from tests.driver import GIB, Driver, Gpu, Proc
-from tests.launching import Launcher
+from tests.launching import Launcher, starting
 
 Start = Callable[..., subprocess.Popen[bytes]]
 
@@ -25,21 +25,8 @@ Start = Callable[..., subprocess.Popen[bytes]]
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Give a function that starts a process with an environment and nothing else."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def begin(**env: str) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(["cat"], env={"PATH": os.environ["PATH"]} | env, stdin=-1, stdout=-1, bufsize=0)
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(b".")
-        assert process.stdout.read(1) == b"."  # it is no longer us
-        started.append(process)
-        return process
-
-    yield begin
-    for one in started:
-        one.kill()
-        one.communicate()
+    with starting() as cat:
+        yield lambda **env: cat(env={"PATH": os.environ["PATH"], **env})
 
 
 @pytest.fixture

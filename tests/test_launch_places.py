@@ -18,6 +18,7 @@ from gpuwatch import procfs
 from gpuwatch.actions.launch import Reserved
 from gpuwatch.actions.launch_places import Place, locked, peek, places, release, reserve, reserved
 from tests.gpuholder import ROOT, SOMEBODY_ELSE, unavailable
+from tests.launching import starting
 
 GPU = "GPU-aaaa0001"
 
@@ -36,21 +37,8 @@ def never(words: str) -> None:
 @pytest.fixture
 def sleeper() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Give a function that starts a process which does nothing until it is ended."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(uid: int | None = None) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, user=uid)
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(b".")
-        assert process.stdout.read(1) == b"."  # it is no longer us
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+    with starting() as cat:
+        yield lambda uid=None: cat(user=uid)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
