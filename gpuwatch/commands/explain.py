@@ -36,10 +36,14 @@ def look(process: Process, snapshot: Snapshot, config: Config) -> Process:
     from gpuwatch.sampler.declared import Declarations
     from gpuwatch.sampler.witness import Witness
 
-    asking = Declarations(Witness(shares=config.shares))
-    asking.annotate([process], snapshot.gpus, len(snapshot.gpus))
-    asking.settle(PATIENCE)
-    return asking.annotate([process], snapshot.gpus, len(snapshot.gpus))[0]
+    witness = Witness(shares=config.shares)
+    asking = Declarations(witness)
+    try:
+        asking.annotate([process], snapshot.gpus, len(snapshot.gpus))
+        asking.settle(PATIENCE)
+        return asking.annotate([process], snapshot.gpus, len(snapshot.gpus))[0]
+    finally:
+        witness.close()
 
 
 def prepare(pid: str, config: Config, *, as_json: bool, look: Look = look, proc: Path = procfs.PROC) -> Ask:

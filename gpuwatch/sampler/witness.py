@@ -6,6 +6,7 @@ child its life and one process its answer. The others are asked about again; who
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import time
@@ -209,6 +210,14 @@ class Witness:
         self._turns.charge(culprit.user, self._deadline, now)
         declared = Declared(knowledge=Knowledge.UNREADABLE, words=words)
         return [Answer(pid=culprit.pid, start=culprit.start, declared=declared)]
+
+    def close(self, seconds: float = 0.2) -> None:
+        """End the child, and wait so long for it to go; nothing is to be asked any more."""
+        if self._child is not None:
+            child = self._child
+            self._drop()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel: it goes when that lets go
+                child.wait(seconds)
 
     def _drop(self, user: str = "") -> None:
         """Let go of the child, whether it has ended or not, over a process of this user; the next is asked the rest."""
