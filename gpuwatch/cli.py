@@ -36,6 +36,8 @@ def main(argv: Sequence[str], sampler: Child | None, *, locks: Path | None = Non
     """
     try:
         args = parse(argv)
+        if args.command in ("events", "watch", "status", "config"):  # each with a life of its own
+            return _on_its_own(args)
         return _command(args, sampler, locks) if args.command else _run(args, sampler)
     except GpuwatchError as error:
         from gpuwatch.text import clean  # the words may quote a path, or a file
@@ -107,6 +109,25 @@ def _command(args: argparse.Namespace, sampler: Child | None, locks: Path | None
     answer = ask(snapshot)
     _print(answer, ascii_only=config.ascii)
     return answer.then() if answer.then else answer.code
+
+
+def _on_its_own(args: argparse.Namespace) -> int:
+    """Run a command that asks for no single snapshot."""
+    if args.command == "events":
+        from gpuwatch.commands import events
+
+        return events.main(args)
+    if args.command == "watch":
+        from gpuwatch.commands import watch
+
+        return watch.main(args)
+    if args.command == "status":
+        from gpuwatch.commands import status
+
+        return status.main(args)
+    from gpuwatch.commands import config
+
+    return config.main(args)
 
 
 def _prepared(args: argparse.Namespace, config: Config, locks: Path | None) -> Ask:

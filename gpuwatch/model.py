@@ -128,6 +128,15 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memory = Memory()
 
 
+class Xid(msgspec.Struct, frozen=True, kw_only=True):
+    """How often the driver reported one error of a GPU (an XID, as in the kernel's log) since the sampler began."""
+
+    code: int
+    count: int = 1
+    last: float = 0.0
+    """Wall-clock time of the newest."""
+
+
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU: what it is, how it is, and who holds it."""
 
@@ -168,6 +177,12 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """What holds the clocks down, worst first: `hw thermal`, `power brake`, `sw thermal`, `power cap`…"""
     ecc_uncorrected: Reading = Reason.NO_SAMPLE
     """Uncorrected memory errors since the driver was loaded."""
+    remap_pending: bool | Reason = Reason.NO_SAMPLE
+    """Whether rows of memory wait for a reset to be replaced."""
+    remap_failed: bool | Reason = Reason.NO_SAMPLE
+    """Whether the replacing of a row has ever failed: then the GPU is to be exchanged."""
+    xids: tuple[Xid, ...] | Reason = Reason.NO_SAMPLE
+    """Since this sampler began, by code; a reason where the driver reports no events to us."""
     persistence: bool | Reason = Reason.NO_SAMPLE
     compute_mode: str = Reason.NO_SAMPLE.value
     """`default`, `exclusive process`, `prohibited`, or the reason it is not known."""

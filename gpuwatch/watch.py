@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
 from gpuwatch import text
-from gpuwatch.alerts import Alert
+from gpuwatch.alerts import Alert, Severity
+from gpuwatch.alerts.attention import Attention, Mute
 from gpuwatch.alerts.engine import Engine
+from gpuwatch.alerts.rules import Limits
 from gpuwatch.history import History, HistoryView
 from gpuwatch.model import Snapshot, SourceState
 from gpuwatch.sources.source import Source
@@ -31,12 +33,36 @@ class Frame:
     """Reader's monotonic clock when the snapshot came."""
     history: HistoryView
     alerts: tuple[Alert, ...] = ()
-    """All that hold now: the worst first, then the oldest."""
+    """All that hold now, with their marks: the worst first, then the oldest. A sink's trouble is one of them."""
     raised: tuple[Alert, ...] = ()
-    """Those that this snapshot raised, or made worse."""
+    """Those that this snapshot raised, or made worse; never a sink's trouble."""
     cleared: tuple[Alert, ...] = ()
+    """Those that it ended, with when and how."""
+    attention: Attention = Attention()
+    """What the user has seen, and does not want to hear of."""
     number: int = 0
     """Counts up by one a frame."""
+
+
+TROUBLE: Final = "gpuwatch"
+"""The rule of an alert about gpuwatch itself: a log that cannot be written, a message that was not delivered."""
+
+
+class Sink(Protocol):
+    """Somebody who is told of every frame: the events log, messages. All its own work is done on threads of its own."""
+
+    name: str
+    """What the screen calls it: `events log`."""
+
+    @property
+    def trouble(self) -> str:
+        """What keeps it from its work, in one line; empty when all is well. Read from the watch thread."""
+
+    def take(self, frame: Frame) -> None:
+        """Take in a frame, at once, from the watch thread; it must neither wait nor raise."""
+
+    def close(self, seconds: float) -> None:
+        """Finish what is under way, and give up after so many seconds; from any thread."""
 
 
 class Watch(threading.Thread):
@@ -53,6 +79,7 @@ class Watch(threading.Thread):
         *,
         engine: Engine | None = None,
         history: History | None = None,
+        sinks: Sequence[Sink] = (),
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         patience: float = PATIENCE,
@@ -66,6 +93,9 @@ class Watch(threading.Thread):
         self._publish = publish
         self._engine = engine or Engine()
         self._history = history or History()
+        self._sinks = sinks
+        self._attention = Attention()
+        self._troubles: dict[str, Alert] = {}
         self._clock = clock
         self._wall = wall
         self._patience = patience
@@ -96,6 +126,34 @@ class Watch(threading.Thread):
         """Ask the source for a sample at once; from any thread."""
         self._requests.put(self._source.poke)
 
+    def acknowledge(self, alert: Alert) -> None:
+        """Let an alert say nothing more for as long as it lasts; from any thread."""
+        self._requests.put(lambda: self._attend(self._attention.acknowledged(alert, self._wall())))
+
+    def mute(self, mute: Mute) -> None:
+        """Let a rule, or one alert of it, say nothing for a while; from any thread."""
+        self._requests.put(lambda: self._attend(self._attention.muted(mute)))
+
+    def unmute(self, rule: str, key: str = "") -> None:
+        """Let a rule, or one alert of it, speak again; from any thread."""
+        self._requests.put(lambda: self._attend(self._attention.unmuted(rule, key)))
+
+    def attend(self, attention: Attention) -> None:
+        """Take over what was acknowledged and muted by another gpuwatch, or before; from any thread."""
+        self._requests.put(lambda: self._attend(attention))
+
+    def restore(self, alerts: Iterable[Alert]) -> None:
+        """Go on with alerts that held when another gpuwatch stopped, as if we had raised them; from any thread."""
+        held = tuple(alerts)
+        self._requests.put(lambda: self._engine.restore(held, self._clock(), self._wall()))
+
+    def set_limits(self, limits: Limits) -> None:
+        """Judge by other limits from the next snapshot on; from any thread."""
+        self._requests.put(lambda: setattr(self._engine, "limits", limits))
+
+    def _attend(self, attention: Attention) -> None:
+        self._attention = attention
+
     def _step(self) -> bool:
         """Take one snapshot, if one comes, and publish its frame; False where nobody listens any more."""
         self._pass_requests()
@@ -119,11 +177,41 @@ class Watch(threading.Thread):
     def _frame(self, snapshot: Snapshot) -> Frame:
         now = self._clock()
         view = self._history.add(snapshot, now)
-        changes = self._engine.update(snapshot, view, now, self._wall())
-        return Frame(snapshot, now, view, changes.active, changes.raised, changes.cleared, self._next_number())
+        wall = self._wall()
+        changes = self._engine.update(snapshot, view, now, wall)
+        mark = self._attention.mark
+        active, raised, cleared = (
+            tuple([mark(alert, wall) for alert in alerts])
+            for alerts in (changes.active, changes.raised, changes.cleared)
+        )
+        self._attention = self._attention.pruned(changes.cleared, wall)
+        active = (*self._troubled(now, wall), *active)
+        return Frame(snapshot, now, view, active, raised, cleared, self._attention, self._next_number())
+
+    def _troubled(self, now: float, wall: float) -> list[Alert]:
+        """Give what keeps sinks from their work, as alerts about ourselves."""
+        troubles = {sink.name: sink.trouble for sink in self._sinks}
+        for name, words in troubles.items():
+            before = self._troubles.get(name)
+            if not words:
+                self._troubles.pop(name, None)
+            elif before is None or before.title != words:
+                since = (before.raised, before.raised_monotonic) if before else (wall, now)
+                self._troubles[name] = Alert(
+                    rule=TROUBLE,
+                    subject=name,
+                    severity=Severity.WARNING,
+                    most=Severity.WARNING,
+                    title=words,
+                    raised=since[0],
+                    raised_monotonic=since[1],
+                )
+        return list(self._troubles.values())
 
     def _tell(self, frame: Frame) -> bool:
         self.newest = frame
+        for sink in self._sinks:
+            sink.take(frame)
         try:
             self._publish(frame)
         except RuntimeError:
@@ -142,7 +230,8 @@ class Watch(threading.Thread):
             words=f"{words} (this is a fault in gpuwatch; start it again)",
         )
         alerts = last.alerts if last else ()
-        self._tell_last(Frame(snapshot, self._clock(), self._history.view, alerts, number=self._next_number()))
+        number = self._next_number()
+        self._tell_last(Frame(snapshot, self._clock(), self._history.view, alerts, number=number))
 
     def _tell_last(self, frame: Frame) -> None:
         try:

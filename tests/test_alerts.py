@@ -119,7 +119,7 @@ def test_the_figures_worst_value_and_evidence_are_kept_current() -> None:
     bench.feed_free(4, 4, 4, 1.5, 3)
     (alert,) = bench.last.active
     assert alert.title == "GPU 0 near limit: 2.4 GiB of 79.1 free"
-    assert alert.worst == pytest.approx(USABLE_GIB * GIB * 0.015, rel=1e-6)
+    assert alert.peak == pytest.approx(USABLE_GIB * GIB * 0.015, rel=1e-6)
     assert alert.evidence.startswith("ada holds 76.7 GiB")
     assert (alert.raised, alert.raised_monotonic) == (EPOCH + 2, 5002.0)
     assert (alert.rule, alert.gpu, alert.index, alert.pids) == (MEMORY, gpu(0).key, 0, (100,))
@@ -233,7 +233,7 @@ def test_stale_data_is_raised_at_once_and_cleared_by_the_first_new_sample() -> N
     assert [words(bench.feed(old, fresh=False)) for _ in range(7)] == [()] * 5 + [("+critical",), ()]
     (alert,) = bench.last.active
     assert (alert.rule, alert.gpu, alert.index) == (STALE, "", None)
-    assert (alert.title, alert.worst) == ("no new data for 7 s", 7.0)
+    assert (alert.title, alert.peak) == ("no new data for 7 s", 7.0)
     assert words(bench.feed(gpu(0))) == ("cleared",)
 
 

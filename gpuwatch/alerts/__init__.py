@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 import msgspec
 
@@ -11,16 +11,33 @@ class Severity(IntEnum):
     """How much an alert matters; a greater number is worse."""
 
     NOTE = 1
+    """For information: never told by a bell or a message, only shown and logged."""
     WARNING = 2
     CRITICAL = 3
 
 
-class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """One condition that holds now."""
+class Unit(StrEnum):
+    """What a rule's value counts."""
 
+    NONE = ""
+    FREE = "bytes free"
+    BYTES = "bytes"
+    SECONDS = "s"
+    CELSIUS = "°C"
+    WATTS = "W"
+    PERCENT = "%"
+    COUNT = "count"
+    MHZ = "MHz"
+
+
+class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One condition, from when it was raised until it ended: the same object on screen, in the log and in a message."""
+
+    id: str = ""
+    """Ten hexadecimal digits, made when it was raised; the same for as long as it lasts, whoever watches."""
     rule: str
-    """`memory near limit`, `gpu health`, `data stale`; of declared shares `overshoot`, `over-committed`,
-    `past start size`, `devices disagree`, `stray contexts`, `misspelt variable`."""
+    """Its name in `alerts.table`, or that of a `[[rule]]` of the user's own."""
+    host: str = ""
     gpu: str = ""
     """Key of the GPU it is about; empty for the whole machine."""
     index: int | None = None
@@ -28,15 +45,45 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     subject: str = ""
     """What tells alerts of one rule on one GPU apart: the process or scope it is about; empty for the GPU itself."""
     severity: Severity
+    """What it is worth now; of one that has ended, what it was worth last."""
+    most: Severity = Severity.NOTE
+    """The worst that it was."""
     title: str
     """A few words for a narrow line: `GPU 1 full: 0.1 GiB of 79.0 free`."""
     evidence: str = ""
     """Who and why, for a wide line: `cyn holds 77.6 · ben grew 2.1 GiB in the last minute`."""
     raised: float
     """Wall-clock time at which it was raised."""
-    raised_monotonic: float
-    """The same on the reader's monotonic clock, for durations."""
-    worst: float | None = None
-    """The worst value seen since, in the rule's unit (memory: bytes free; overshoot: bytes held)."""
+    raised_monotonic: float = 0.0
+    """The same on the reader's monotonic clock; means nothing to another process."""
+    seen: float = 0.0
+    """Wall-clock time of the last sample that judged it."""
+    ended: float | None = None
+    """Wall-clock time at which it ended; None while it holds."""
+    lasted: float = 0.0
+    """Seconds on the monotonic clock from raised to the last sample that judged it, or to its end."""
+    how: str = ""
+    """How it ended: `back within the limit`, `process 123 has ended`, `nobody watched`; empty while it holds."""
+    unit: Unit = Unit.NONE
+    peak: float | None = None
+    """The worst value seen since, in `unit`; of bytes free the least."""
+    mean: float | None = None
+    last: float | None = None
+    owners: tuple[str, ...] = ()
+    """Users whose doing it is, the largest holder first."""
     pids: tuple[int, ...] = ()
     """Processes it names, the largest first."""
+    acknowledged: bool = False
+    """Somebody has seen it: it stays on screen, and says nothing more."""
+    muted: bool = False
+    """It, or its rule, is to say nothing for now."""
+
+    @property
+    def key(self) -> str:
+        """What identifies the condition, whoever watches it: rule, host, and the subject or the GPU."""
+        return f"{self.rule}|{self.host}|{self.subject or self.gpu}"
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nobody is to be told of it."""
+        return self.acknowledged or self.muted

@@ -10,7 +10,7 @@ with it, as soon as a list of its GPU's processes that can be trusted no longer 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
@@ -73,6 +73,10 @@ class Engine:
         cleared += self._forget(snapshot, now_monotonic)
         active = [one.alert for one in self._conditions.values() if one.alert is not None]
         return Changes(tuple(sorted(active, key=_order)), tuple(sorted(raised, key=_order)), tuple(cleared))
+
+    def restore(self, alerts: Iterable[Alert], now_monotonic: float, now_wall: float) -> None:
+        """Go on with alerts that another gpuwatch raised: each is held until a sample says that it is over."""
+        raise NotImplementedError
 
     def _observe(self, snapshot: Snapshot, history: HistoryView) -> Iterator[Observation]:
         for rule in _RULES:
@@ -162,14 +166,14 @@ class _Condition:
             if not raised and not seen.partial:
                 self._fall(seen)
         if self.alert is not None and not (seen.partial and seen.level is None):
-            worst = worse(self.alert.worst, seen.value, seen)
+            peak = worse(self.alert.peak, seen.value, seen)
             self.alert = msgspec.structs.replace(
                 self.alert,
                 gpu=seen.gpu,
                 index=seen.index,
                 title=seen.title,
-                evidence=_evidence(seen, worst) or self.alert.evidence,
-                worst=worst,
+                evidence=_evidence(seen, peak) or self.alert.evidence,
+                peak=peak,
                 pids=seen.pids or self.alert.pids,
             )
         return raised
@@ -224,10 +228,10 @@ class _Condition:
         self._falling, self._kept = 0, None
 
 
-def _evidence(seen: Observation, worst: float | None) -> str:
-    if not (seen.evidence and seen.detail) or worst is None:
+def _evidence(seen: Observation, peak: float | None) -> str:
+    if not (seen.evidence and seen.detail) or peak is None:
         return seen.evidence
-    return f"{seen.evidence} · peak {units.gib(worst)} · {seen.detail}"
+    return f"{seen.evidence} · peak {units.gib(peak)} · {seen.detail}"
 
 
 def _order(alert: Alert) -> tuple[int, float, int, str, str]:

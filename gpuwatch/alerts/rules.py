@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gpuwatch import units
-from gpuwatch.alerts import Severity
+from gpuwatch.alerts import Severity, Unit
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Memory, Presence, Process, Snapshot, SourceState, known, number
 
@@ -59,21 +59,76 @@ class Allowances(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that the samples which raise it must span."""
 
 
+class OwnRule(msgspec.Struct, frozen=True, kw_only=True):
+    """One `[[rule]]` of the user's own, checked: raise while a metric is above (or below) a value."""
+
+    name: str
+    metric: str
+    """A key of `alerts.own.METRICS`."""
+    scope: str = "gpu"
+    """`gpu`, `process` or `user`: what each alert is about."""
+    above: float | None = None
+    """In the metric's unit; exactly one of `above` and `below` is given."""
+    below: float | None = None
+    clear: float | None = None
+    """The value that ends it; None for the one that raises it."""
+    after: float = 10.0
+    """Seconds that it must hold, to raise and to clear."""
+    severity: Severity = Severity.WARNING
+    gpus: tuple[int | str, ...] = ()
+    """Indices, or starts of UUIDs; empty for all."""
+    user: str = ""
+    """Name or uid in digits; empty for anybody."""
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """When alerts are raised. Percentages are of the memory that programs can have: total less reserved."""
 
+    off: frozenset[str] = frozenset()
+    """Names of rules that are not applied."""
+    quiet: float = 5.0
+    """Seconds after the first snapshot in which nothing is raised: drivers wake up with odd figures."""
     memory_warning: float = 10.0
     """Percent still free below which a GPU's memory is near its limit."""
     memory_critical: float = 5.0
+    memory_for: float = 2.0
+    """Seconds that the samples which raise, and those which clear, must span."""
     clear_margin: float = 2.0
     """Percentage points that must be free beyond a limit before an alert steps down or is cleared."""
     samples: int = 3
     """Samples in a row that it takes to raise, and to step down or clear."""
+    full_warning: float = 600.0
+    """Seconds until a GPU is full, at the speed of the last minutes, below which that is said."""
+    full_critical: float = 120.0
+    full_for: float = 20.0
+    idle_after: float = 1800.0
+    """Seconds without SM use after which memory counts as held idle."""
+    idle_memory: int = units.GIB
+    """Bytes that one user must hold idle on a GPU for that to be said."""
+    unattributed_memory: int = units.GIB
+    """Bytes on one GPU that no listed process accounts for."""
+    unattributed_for: float = 60.0
+    orphan_memory: int = 256 * units.MIB
+    """Bytes that a process which is no more, or is a zombie, still holds."""
+    orphan_for: float = 20.0
+    temperature_margin: float = 5.0
+    """Degrees Celsius below the GPU's own slowdown temperature at which it is a warning; critical at that itself."""
+    temperature_for: float = 10.0
+    throttled_for: float = 60.0
+    """Seconds of throttling by heat or by the power brake."""
+    power_for: float = 1800.0
+    """Seconds at the power limit after which that is noted."""
+    xid_for: float = 600.0
+    """Seconds for which an XID event is held up."""
+    xid_critical: frozenset[int] = frozenset({48, 62, 64, 74, 79, 95, 119, 120})
+    xid_warning: frozenset[int] = frozenset({94})
+    """All others are the faults of applications, and only in the log of the kernel."""
     stale_intervals: float = 5.0
     """Age of the newest data, in intervals, at which it is stale."""
     starting_grace: float = 10.0
     """Seconds that a source may take to start."""
     allowances: Allowances = Allowances()
+    own: tuple[OwnRule, ...] = ()
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +157,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that these samples must span, too."""
     clear_after: int = 1
     """Samples in a row that it takes to step down or clear."""
+    clear_for: float = 0.0
+    """Seconds that these samples must span, too."""
     stamp: float | None = None
     """What tells one sample from the same one given again; None where each observation counts."""
     title: str
@@ -109,9 +166,15 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
     """What follows the evidence and the worst `value`, which then must be bytes; empty where that is not to be told."""
     value: float | None = None
+    unit: Unit = Unit.NONE
+    """What `value` counts."""
     least_is_worst: bool = False
     """Whether the smallest `value` is the worst."""
     pids: tuple[int, ...] = ()
+    owners: tuple[str, ...] = ()
+    """Users whose doing it is, the largest holder first."""
+    how: str = ""
+    """Where it is fine: what to say of how it ended; empty for the title."""
 
     @property
     def clear(self) -> bool:

@@ -15,10 +15,21 @@ COMMANDS = {
     "visible": "what a CUDA_VISIBLE_DEVICES value makes visible here",
     "pick": "GPUs with room, printed for CUDA_VISIBLE_DEVICES",
     "run": "pick, declare to every framework, start a program",
+    "events": "what was raised and how it ended, from the events log",
+    "watch": "watch without a terminal: log, messages, one line an event",
+    "status": "one short line, for the status bar of tmux",
+    "config": "show, check or begin a gpuwatch.toml",
 }
 
 _FOR_ALL = frozenset({"config", "ascii", "demo", "json"})
 """Flags that every command takes too; the others are the dashboard's."""
+
+_ALSO = {
+    "pick": frozenset({"only"}),
+    "watch": frozenset({"only", "interval"}),
+    "events": frozenset({"user"}),
+}
+"""The dashboard's flags that a command has as its own."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -121,6 +132,24 @@ def _add_commands(top: argparse.ArgumentParser) -> Mapping[str, argparse.Argumen
     pick.add_argument("--index", action="store_true", help="print NVML's indices, not UUIDs")
     run.add_argument("--gpu", metavar="0,2", default="auto", help="these GPUs (default: auto, those with most room)")
     run.add_argument("--quiet", action="store_true", help="do not say what was set")
+    events = add("events", flags=asking)
+    events.add_argument("--since", metavar="8h", default="24h", help="how far back: 8h, 7d (default 24h)")
+    events.add_argument("--gpu", metavar="0,2", default=argparse.SUPPRESS, help="about these GPUs alone")
+    events.add_argument("--user", metavar="NAME", default=argparse.SUPPRESS, help="about one user")
+    events.add_argument("--rule", metavar="NAME", help="of one rule: 'overshoot', or its beginning")
+    events.add_argument("--file", metavar="FILE", help="another log than your own")
+    watch = add("watch", flags=asking)
+    watch.add_argument("--events", metavar="FILE", help="write the events to FILE instead of your own log")
+    watch.add_argument("--quiet", action="store_true", help="print nothing but what goes wrong")
+    watch.add_argument("--interval", metavar="S", default=argparse.SUPPRESS, help="time between two samples")
+    watch.add_argument("--only", metavar="0,2", default=argparse.SUPPRESS, help="these GPUs alone")
+    status = add("status", flags=asking)
+    status.add_argument("--tmux", action="store_true", help="with the colours of tmux's status line")
+    settings = add("config", flags=common)
+    what = settings.add_mutually_exclusive_group(required=True)
+    what.add_argument("--show", action="store_true", help="every key, its value, and where it comes from")
+    what.add_argument("--init", action="store_true", help="write a commented file; never over one that is there")
+    what.add_argument("--check", action="store_true", help="read the files and say what is wrong with them")
     return group.choices
 
 
@@ -154,6 +183,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def _is_given(args: argparse.Namespace, action: argparse.Action) -> bool:
     """Say whether a flag was given that is the dashboard's alone."""
-    shared = _FOR_ALL | ({"only"} if args.command == "pick" else set())
+    shared = _FOR_ALL | _ALSO.get(args.command, frozenset())
     default = action.default
     return action.dest not in shared and default != argparse.SUPPRESS and getattr(args, action.dest) != default
