@@ -13,7 +13,7 @@ import msgspec
 
 from gpuwatch import text
 from gpuwatch.alerts import Alert, Severity
-from gpuwatch.alerts.attention import Attention, Mute
+from gpuwatch.alerts.attention import NO_ATTENTION, Attention, Mute
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.rules import Limits
 from gpuwatch.history import History, HistoryView
@@ -38,7 +38,7 @@ class Frame:
     """Those that this snapshot raised, or made worse; never a sink's trouble."""
     cleared: tuple[Alert, ...] = ()
     """Those that it ended, with when and how."""
-    attention: Attention = Attention()
+    attention: Attention = NO_ATTENTION
     """What the user has seen, and does not want to hear of."""
     number: int = 0
     """Counts up by one a frame."""

@@ -1,4 +1,4 @@
-"""What the user has seen and does not want to hear of: acknowledged alerts, and what is muted. Pure; kept by `sinks`."""
+"""What the user has seen and does not want to hear of: acknowledged alerts, and what is muted. Pure; sinks keep it."""
 
 from __future__ import annotations
 
@@ -76,3 +76,6 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if len(acks) == len(self.acks) and len(mutes) == len(self.mutes):
             return self
         return Attention(acks=acks, mutes=mutes)
+
+
+NO_ATTENTION: Final = Attention()
