@@ -429,6 +429,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     since: float = 0.0
     """Wall-clock time at which `state` became what it is."""
     demo: bool = False
+    confined: bool = False
+    """The sampler runs in a PID namespace of its own (a container): it may not be told of processes outside."""
     nvml_calls: int = 0
     """NVML calls of this sampler so far."""
     gpus: tuple[Gpu, ...] = ()

@@ -1,27 +1,33 @@
-"""The thread between a source and its readers: history, alerts, one frozen frame a snapshot."""
+"""The thread between a source and its readers: history, alerts, one frozen frame a snapshot or change of marks."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
 from gpuwatch import text
-from gpuwatch.alerts import Alert, Severity
+from gpuwatch.alerts import TROUBLE, Alert, Severity
 from gpuwatch.alerts.attention import NO_ATTENTION, Attention, Mute
+from gpuwatch.alerts.condition import Moment, new_alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.rules import Limits
 from gpuwatch.history import History, HistoryView
 from gpuwatch.model import Snapshot, SourceState
 from gpuwatch.sources.source import Source
 
+if TYPE_CHECKING:
+    from gpuwatch.declared.claims import Share
+
+__all__ = ["PATIENCE", "TROUBLE", "Frame", "Sink", "Watch"]
+
 PATIENCE: Final = 0.25
-"""Seconds that one wait for a snapshot takes at most: how late `poke` and `set_interval` may reach the source."""
+"""Seconds that one wait for a snapshot takes at most: how late a request (`poke`, `mute`) may be heard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +41,26 @@ class Frame:
     alerts: tuple[Alert, ...] = ()
     """All that hold now, with their marks: the worst first, then the oldest. A sink's trouble is one of them."""
     raised: tuple[Alert, ...] = ()
-    """Those that this snapshot raised, or made worse; never a sink's trouble."""
+    """Those that this snapshot raised, or made worse; never a sink's trouble.
+
+    Where only marks changed, a frame has the snapshot of the one before, and nothing here, in `cleared` and `eased`.
+    """
     cleared: tuple[Alert, ...] = ()
     """Those that it ended, with when and how."""
     attention: Attention = NO_ATTENTION
     """What the user has seen, and does not want to hear of."""
     number: int = 0
     """Counts up by one a frame."""
-
-
-TROUBLE: Final = "gpuwatch"
-"""The rule of an alert about gpuwatch itself: a log that cannot be written, a message that was not delivered."""
+    eased: tuple[Alert, ...] = ()
+    """Those that hold and that this snapshot let step down."""
 
 
 class Sink(Protocol):
-    """Somebody who is told of every frame: the events log, messages. All its own work is done on threads of its own."""
+    """Somebody who is told of every frame: the events log, messages. All its own work is done on threads of its own.
+
+    Its trouble is shown as an alert of the rule `gpuwatch`. The watch never closes it: who made it does, once the watch
+    has been stopped.
+    """
 
     name: str
     """What the screen calls it: `events log`."""
@@ -59,7 +70,7 @@ class Sink(Protocol):
         """What keeps it from its work, in one line; empty when all is well. Read from the watch thread."""
 
     def take(self, frame: Frame) -> None:
-        """Take in a frame, at once, from the watch thread; it must neither wait nor raise."""
+        """Take in a frame, at once, from the watch thread; it must not wait. What it raises is its trouble."""
 
     def close(self, seconds: float) -> None:
         """Finish what is under way, and give up after so many seconds; from any thread."""
@@ -93,9 +104,13 @@ class Watch(threading.Thread):
         self._publish = publish
         self._engine = engine or Engine()
         self._history = history or History()
-        self._sinks = sinks
-        self._attention = Attention()
+        self._sinks = list(sinks)
+        self._attention = NO_ATTENTION
+        self._marks_changed = False
+        """Somebody waits to see what they acknowledged or muted."""
         self._troubles: dict[str, Alert] = {}
+        self._failed: dict[str, str] = {}
+        """By sink, what it raised when it was told of the last frame."""
         self._clock = clock
         self._wall = wall
         self._patience = patience
@@ -126,20 +141,31 @@ class Watch(threading.Thread):
         """Ask the source for a sample at once; from any thread."""
         self._requests.put(self._source.poke)
 
+    def set_shares(self, shares: Sequence[Share]) -> None:
+        """Let the source read declarations by other agreed shares; from any thread."""
+        self._requests.put(lambda: self._source.set_shares(shares))
+
+    def add(self, *sinks: Sink) -> None:
+        """Tell these of every frame too, from the next on; from any thread."""
+        self._requests.put(lambda: self._sinks.extend(sinks))
+
     def acknowledge(self, alert: Alert) -> None:
-        """Let an alert say nothing more for as long as it lasts; from any thread."""
-        self._requests.put(lambda: self._attend(self._attention.acknowledged(alert, self._wall())))
+        """Let an alert say nothing more until it gets worse or ends; from any thread. A frame shows it at once."""
+        self._requests.put(lambda: self._mark(self._attention.acknowledged(alert, self._wall())))
 
     def mute(self, mute: Mute) -> None:
-        """Let a rule, or one alert of it, say nothing for a while; from any thread."""
-        self._requests.put(lambda: self._attend(self._attention.muted(mute)))
+        """Let a rule, or one alert of it, say nothing for a while; from any thread. A frame shows it at once."""
+        self._requests.put(lambda: self._mark(self._attention.muted(mute)))
 
     def unmute(self, rule: str, key: str = "") -> None:
-        """Let a rule, or one alert of it, speak again; from any thread."""
-        self._requests.put(lambda: self._attend(self._attention.unmuted(rule, key)))
+        """Let a rule, or one alert of it, speak again; from any thread. A frame shows it at once."""
+        self._requests.put(lambda: self._mark(self._attention.unmuted(rule, key)))
 
     def attend(self, attention: Attention) -> None:
-        """Take over what was acknowledged and muted by another gpuwatch, or before; from any thread."""
+        """Take over what was acknowledged and muted by another gpuwatch, or before; from any thread.
+
+        The next snapshot's frame shows it.
+        """
         self._requests.put(lambda: self._attend(attention))
 
     def restore(self, alerts: Iterable[Alert]) -> None:
@@ -154,13 +180,20 @@ class Watch(threading.Thread):
     def _attend(self, attention: Attention) -> None:
         self._attention = attention
 
+    def _mark(self, attention: Attention) -> None:
+        self._attention, self._marks_changed = attention, True
+
     def _step(self) -> bool:
         """Take one snapshot, if one comes, and publish its frame; False where nobody listens any more."""
         self._pass_requests()
+        if self._marks_changed and not self._tell_marks():
+            return False
         # Time that really passes, whatever clock the frames are stamped with.
         began = time.monotonic()
         snapshot = self._source.next(self._patience)
         if snapshot is not None:
+            # What was asked for meanwhile counts for this snapshot.
+            self._pass_requests()
             return self._tell(self._frame(snapshot))
         # A source that has ended answers None at once: wait here, or the loop would spin.
         self._stopping.wait(self._patience - (time.monotonic() - began))
@@ -174,44 +207,71 @@ class Watch(threading.Thread):
                 return
             request()
 
-    def _frame(self, snapshot: Snapshot) -> Frame:
-        now = self._clock()
-        view = self._history.add(snapshot, now)
-        wall = self._wall()
-        changes = self._engine.update(snapshot, view, now, wall)
-        mark = self._attention.mark
-        active, raised, cleared = (
-            tuple([mark(alert, wall) for alert in alerts])
-            for alerts in (changes.active, changes.raised, changes.cleared)
+    def _tell_marks(self) -> bool:
+        """Publish the newest frame again with the marks as they are now; False where nobody listens any more."""
+        self._marks_changed = False
+        last = self.newest
+        if last is None:
+            return True
+        return self._tell(
+            replace(
+                last,
+                alerts=self._marked(last.alerts, self._wall()),
+                raised=(),
+                cleared=(),
+                eased=(),
+                attention=self._attention,
+                number=self._next_number(),
+            )
         )
-        self._attention = self._attention.pruned(changes.cleared, wall)
-        active = (*self._troubled(now, wall), *active)
-        return Frame(snapshot, now, view, active, raised, cleared, self._attention, self._next_number())
 
-    def _troubled(self, now: float, wall: float) -> list[Alert]:
-        """Give what keeps sinks from their work, as alerts about ourselves."""
-        troubles = {sink.name: sink.trouble for sink in self._sinks}
-        for name, words in troubles.items():
-            before = self._troubles.get(name)
+    def _marked(self, alerts: Iterable[Alert], wall: float) -> tuple[Alert, ...]:
+        return tuple([self._attention.mark(alert, wall) for alert in alerts])
+
+    def _frame(self, snapshot: Snapshot) -> Frame:
+        now, wall = self._clock(), self._wall()
+        view = self._history.add(snapshot, now)
+        changes = self._engine.update(snapshot, view, now, wall)
+        troubles, over = self._troubled(snapshot, now, wall)
+        active = sorted((*troubles, *changes.active), key=lambda alert: alert.weight) if troubles else changes.active
+        shown = self._marked(active, wall)
+        raised, cleared = self._marked(changes.raised, wall), self._marked(changes.cleared, wall)
+        eased = self._marked(changes.eased, wall)
+        self._attention = self._attention.pruned((*changes.cleared, *over), wall)
+        self._marks_changed = False
+        return Frame(snapshot, now, view, shown, raised, cleared, self._attention, self._next_number(), eased)
+
+    def _troubled(self, snapshot: Snapshot, now: float, wall: float) -> tuple[list[Alert], list[Alert]]:
+        """Give what keeps sinks from their work, as alerts about ourselves, and those that are over."""
+        before, self._troubles = self._troubles, {}
+        for sink in self._sinks:
+            words = self._trouble_of(sink)
             if not words:
-                self._troubles.pop(name, None)
-            elif before is None or before.title != words:
-                since = (before.raised, before.raised_monotonic) if before else (wall, now)
-                self._troubles[name] = Alert(
-                    rule=TROUBLE,
-                    subject=name,
-                    severity=Severity.WARNING,
-                    most=Severity.WARNING,
-                    title=words,
-                    raised=since[0],
-                    raised_monotonic=since[1],
-                )
-        return list(self._troubles.values())
+                continue
+            alert = before.get(sink.name)
+            if alert is None:
+                at = Moment(now, wall, snapshot.host, quiet=False)
+                alert = new_alert(TROUBLE, at, severity=Severity.WARNING, subject=sink.name)
+            lasted = max(0.0, now - alert.raised_monotonic)
+            self._troubles[sink.name] = msgspec.structs.replace(alert, title=words, seen=wall, lasted=lasted)
+        over = [alert for name, alert in before.items() if name not in self._troubles]
+        return list(self._troubles.values()), over
+
+    def _trouble_of(self, sink: Sink) -> str:
+        try:
+            return self._failed.get(sink.name) or sink.trouble
+        except Exception as error:  # noqa: BLE001 - a sink that is broken must not end the watch
+            return _failure(sink, error)
 
     def _tell(self, frame: Frame) -> bool:
         self.newest = frame
         for sink in self._sinks:
-            sink.take(frame)
+            try:
+                sink.take(frame)
+            except Exception as error:  # noqa: BLE001 - a sink that is broken must not end the watch
+                self._failed[sink.name] = _failure(sink, error)
+            else:
+                self._failed.pop(sink.name, None)
         try:
             self._publish(frame)
         except RuntimeError:
@@ -230,8 +290,8 @@ class Watch(threading.Thread):
             words=f"{words} (this is a fault in gpuwatch; start it again)",
         )
         alerts = last.alerts if last else ()
-        number = self._next_number()
-        self._tell_last(Frame(snapshot, self._clock(), self._history.view, alerts, number=number))
+        number, attention = self._next_number(), self._attention
+        self._tell_last(Frame(snapshot, self._clock(), self._history.view, alerts, attention=attention, number=number))
 
     def _tell_last(self, frame: Frame) -> None:
         try:
@@ -241,3 +301,7 @@ class Watch(threading.Thread):
 
     def _next_number(self) -> int:
         return self.newest.number + 1 if self.newest else 0
+
+
+def _failure(sink: Sink, error: Exception) -> str:
+    return text.clean(f"{sink.name}: {type(error).__name__}: {error}", limit=300)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gpuwatch.alerts import Alert, Severity
-from gpuwatch.alerts.engine import Changes, Engine
+from gpuwatch.alerts.engine import RULES, Changes, Engine, Rule
 from gpuwatch.alerts.rules import Limits
 from gpuwatch.alerts.shares import OVERSHOOT
 from gpuwatch.history import History
@@ -15,12 +15,17 @@ from tests.builders import EPOCH, GIB, TOTAL, at, filled, gpu, holding, process,
 
 
 class Bench:
-    """An engine with its history; the reader's clock is at 5000 when the sampler's is at 1000."""
+    """An engine with its history; the reader's clock is at 5000 when the sampler's is at 1000.
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    It raises from the first sample on, unless it is given limits that say otherwise.
+    """
+
+    def __init__(self, limits: Limits | None = None, rules: Sequence[Rule] = RULES) -> None:
         self.history = History()
-        self.engine = Engine(limits)
+        self.engine = Engine(limits or Limits(quiet=0), rules=rules)
         self.moment = -1.0
+        self.step = 0.0
+        """How far the wall clock was set, in seconds."""
         self.last = Changes()
 
     def feed(
@@ -39,8 +44,17 @@ class Bench:
             gpus = tuple(new if new.health is Health.OK else old for new, old in zip(moved, gpus, strict=True))
         shown = at(base, self.moment, gpus=gpus, **changes)
         now = 5000.0 + self.moment
-        self.last = self.engine.update(shown, self.history.add(shown, now), now, EPOCH + self.moment)
+        self.last = self.engine.update(shown, self.history.add(shown, now), now, self.wall)
         return self.last
+
+    @property
+    def wall(self) -> float:
+        """Give the wall-clock time."""
+        return EPOCH + self.moment + self.step
+
+    def restore(self, *alerts: Alert) -> None:
+        """Let the engine go on with alerts, now."""
+        self.engine.restore(alerts, 5000.0 + self.moment, self.wall)
 
     def feed_free(self, *percents: float) -> list[tuple[str, ...]]:
         """Give one GPU's free percent at each second; returns what changed at each."""

@@ -142,7 +142,7 @@ def test_a_gpu_that_changed_its_index_keeps_its_alert() -> None:
 
 
 def test_limits_are_the_users() -> None:
-    bench = Bench(Limits(memory_warning=50, memory_critical=20, clear_margin=0, samples=1))
+    bench = Bench(Limits(memory_warning=50, memory_critical=20, clear_margin=0, samples=1, memory_for=0, quiet=0))
     assert bench.feed_free(60, 40, 10, 60) == [(), ("+warning",), ("+critical",), ("cleared",)]
 
 

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.history import GPU_GONE, SLOTS, History, HistoryView, Idle
-from gpuwatch.model import Gpu, Health, Holding, Memory, Reading, Reason, Snapshot, known
-from tests.builders import GIB, at, gpu, holding, memory, snapshot
-
-KEY = gpu(0).key
-
-
-def machine(*held: Holding, **changes: Any) -> Snapshot:
-    return snapshot([gpu(0, holdings=held, **changes)])
-
-
-def watched(history: History, base: Snapshot, seconds: float, late: float = 0.0) -> HistoryView:
-    """Add `base` as sampled at 1000 + seconds and received `late` seconds after."""
-    sampled = at(base, seconds)
-    moved = at(base, seconds + late)
-    again = Snapshot(**{name: getattr(moved, name) for name in moved.__struct_fields__} | {"gpus": sampled.gpus})
-    return history.add(again, 5000.0 + seconds + late)
+from gpuwatch.model import Gpu, Health, Memory, Reading, Reason, known
+from tests.builders import GIB, gpu, holding, memory, snapshot
+from tests.histories import KEY, lost, machine, watched
 
 
 def test_unknown_keys_have_nothing() -> None:
@@ -175,6 +160,30 @@ def test_a_missing_sample_neither_counts_nor_resets(reason: Reason) -> None:
     assert idle_after((0, 30), (4, 0), (5, reason), (8, 0)) == Idle(8.0, at_least=False)
 
 
+def test_idleness_goes_on_over_a_gap_of_a_minute_and_starts_anew_after_a_longer_one() -> None:
+    assert idle_after((0, 30), (4, 0), (64, 0)) == Idle(64.0, at_least=False)
+    assert idle_after((0, 30), (4, 0), (65, 0)) == Idle(0.0, at_least=True)
+    assert idle_after((0, 30), (4, 0), (65, 0), (75, 0)) == Idle(10.0, at_least=True)
+    assert idle_after((0, 30), (4, 0), (34, Reason.ERROR), (66, 0)) == Idle(0.0, at_least=True)
+
+
+def test_a_gpu_that_was_lost_for_an_hour_adds_no_idleness() -> None:
+    history = History()
+    watched(history, machine(holding(7, sm=50)), 0)
+    watched(history, machine(holding(7, sm=0)), 50)
+    lost(history, 50, 3600)
+    watched(history, machine(holding(7, sm=0)), 3600)
+    assert watched(history, machine(holding(7, sm=0)), 3601).idle(KEY, 7, 7) == Idle(1.0, at_least=True)
+
+
+def test_samples_that_are_far_apart_by_intent_are_no_gap() -> None:
+    history = History()
+    for second in range(0, 1000, 100):
+        sm = 0 if second else 50
+        view = watched(history, snapshot([gpu(0, holdings=[holding(7, sm=sm)])], interval=100.0), second)
+    assert view.idle(KEY, 7, 7) == Idle(900.0, at_least=False)
+
+
 @pytest.mark.parametrize("reason", list(Reason))
 def test_without_any_sample_nobody_is_called_idle(reason: Reason) -> None:
     assert idle_after((0, reason), (100, reason)) is None
@@ -274,12 +283,10 @@ def test_a_holding_is_forgotten_after_a_minute_of_samples_without_it() -> None:
 
 def test_a_gap_in_the_gpus_samples_forgets_no_holding() -> None:
     history = History()
-    watched(history, machine(holding(7, sm=50)), 0)
-    lost = snapshot([gpu(0, health=Health.LOST, utilization=Reason.NO_SAMPLE)])
-    for late in range(10, 400, 10):
-        watched(history, lost, 0, late=late)
-    view = watched(history, machine(holding(7, sm=0)), 400)
-    assert view.idle(KEY, 7, 7) == Idle(400.0, at_least=False)
+    watched(history, machine(holding(7, 3, sm=50)), 0)
+    lost(history, 0, 400)
+    view = watched(history, machine(holding(7, 5, sm=0)), 400)
+    assert view.growth(KEY, 7, 7, seconds=60) == 2 * GIB
 
 
 def test_a_gpu_is_forgotten_ten_minutes_after_it_left_every_list() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch.alerts import Severity
+from gpuwatch.alerts import Severity, Unit
 from gpuwatch.alerts.rules import Limits, Observation, data_stale, gpu_health, memory_near_limit
 from gpuwatch.history import History, HistoryView
 from gpuwatch.model import Gpu, Health, Memory, Presence, Reason, Snapshot, SourceState
@@ -103,6 +103,8 @@ def test_the_evidence_names_the_largest_holders_by_user_and_who_grew() -> None:
     assert seen.title == "GPU 0 near limit: 3.3 GiB of 79.1 free"
     assert seen.evidence == "cyn holds 70.0 GiB · ben 5.1 · dov 0.5 · ben grew 4.1 GiB in the last minute"
     assert seen.pids == (1, 3, 2, 4, 5)
+    assert seen.owners == ("cyn", "ben", "dov", "eve")
+    assert (seen.unit, seen.value, seen.least_is_worst) == (Unit.FREE, shown.gpus[0].memory.free, True)
 
 
 def test_nobody_is_said_to_have_grown_by_next_to_nothing() -> None:
@@ -123,6 +125,7 @@ def test_holders_without_a_name_are_told_by_pid() -> None:
     shown = msgspec.structs.replace(snapshot([full]), processes=tuple(people))
     (seen,) = observed(memory_near_limit, shown)
     assert seen.evidence == "pid 1 (gone) holds 40.0 GiB · pid 2 (hidden) 20.0 · pid 3 18.0"
+    assert seen.owners == ()
 
 
 def test_a_holder_that_no_process_is_known_for_is_told_by_pid() -> None:
@@ -188,11 +191,17 @@ def test_a_machine_without_gpus_is_not_stale() -> None:
 
 def test_starting_is_given_ten_seconds() -> None:
     starting = snapshot(state=SourceState.STARTING, since=EPOCH - 9)
-    assert stale(starting).level is None
-    assert stale(msgspec.structs.replace(starting, since=EPOCH - 11)).title == "starting for 11 s"
+    seen = stale(starting, watching=20)
+    assert (seen.level, seen.raise_for, seen.title) == (Severity.CRITICAL, 10.0, "starting for 9 s")
     unknown = msgspec.structs.replace(starting, since=0.0)
-    assert stale(unknown, watching=9).level is None
-    assert stale(unknown, watching=11).level is Severity.CRITICAL
+    assert stale(unknown, watching=11).title == "starting for 11 s"
+    assert stale(snapshot(state=SourceState.NO_DRIVER), watching=11).raise_for == 0.0
+
+
+def test_a_wall_clock_that_was_set_makes_no_state_older_than_we_watch() -> None:
+    shown = snapshot(state=SourceState.DRIVER_DOWN, since=EPOCH - 3600)
+    assert stale(shown, watching=30).title == "driver down for 30 s"
+    assert stale(msgspec.structs.replace(shown, since=EPOCH + 3600), watching=30).title == "driver down"
 
 
 @pytest.mark.parametrize("state", [each for each in SourceState if each not in (SourceState.OK, SourceState.STARTING)])

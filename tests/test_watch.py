@@ -5,88 +5,15 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterable
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 import pytest
 
 from gpuwatch.alerts import Severity
 from gpuwatch.model import Snapshot, SourceState, encode
-from gpuwatch.watch import Frame, Watch
-from tests.builders import EPOCH, at, gpu, holding, snapshot
-
-LONG = 30.0
-"""Seconds after which a condition that does not come about fails its test."""
-PATIENCE = 0.01
-
-
-class Script:
-    """A source that gives what it was handed, then None; an exception it raises, a callable it calls first."""
-
-    def __init__(self, steps: Iterable[Snapshot | Exception | Callable[[], None]] = ()) -> None:
-        self.steps: SimpleQueue[Snapshot | Exception | Callable[[], None]] = SimpleQueue()
-        for step in steps:
-            self.steps.put(step)
-        self.intervals: list[float] = []
-        self.asked = threading.Event()
-        self.poked = threading.Event()
-        self.closed = threading.Event()
-        self.threads: set[int] = set()
-
-    def next(self, timeout: float) -> Snapshot | None:
-        self.threads.add(threading.get_ident())
-        self.asked.set()
-        try:
-            step = self.steps.get(timeout=timeout)
-        except Empty:
-            return None
-        if isinstance(step, Exception):
-            raise step
-        if isinstance(step, Snapshot):
-            return step
-        step()
-        return None
-
-    def set_interval(self, seconds: float) -> None:
-        self.threads.add(threading.get_ident())
-        self.intervals.append(seconds)
-
-    def poke(self) -> None:
-        self.threads.add(threading.get_ident())
-        self.poked.set()
-
-    def close(self) -> None:
-        self.closed.set()
-
-
-class Reader:
-    """Collects frames; waits for as many as a test needs."""
-
-    def __init__(self) -> None:
-        self.frames: list[Frame] = []
-        self.queue: SimpleQueue[Frame] = SimpleQueue()
-
-    def __call__(self, frame: Frame) -> None:
-        self.queue.put(frame)
-
-    def take(self, count: int) -> list[Frame]:
-        return [self.queue.get(timeout=LONG) for _ in range(count)]
-
-
-def full(second: float) -> Snapshot:
-    return at(snapshot([gpu(0, holdings=[holding(7, 78)])]), second)
-
-
-def watching(source: Script, publish: Callable[[Frame], object]) -> Watch:
-    moments = iter(range(5000, 10_000))
-    watch = Watch(source, publish, clock=lambda: float(next(moments)), wall=lambda: EPOCH, patience=PATIENCE)
-    watch.start()
-    return watch
-
-
-def ended(watch: Watch) -> bool:
-    watch.join(LONG)
-    return not watch.is_alive()
+from gpuwatch.watch import Frame
+from tests.builders import gpu
+from tests.watches import LONG, PATIENCE, Reader, Script, ended, full, watching
 
 
 def test_each_snapshot_becomes_one_numbered_frame_with_history_and_alerts() -> None:

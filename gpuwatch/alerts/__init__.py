@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
+from typing import Final
 
 import msgspec
+
+TROUBLE: Final = "gpuwatch"
+"""The rule of alerts about gpuwatch itself: a log that cannot be written, a rule that failed. It is never restored."""
 
 
 class Severity(IntEnum):
@@ -82,6 +86,12 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def key(self) -> str:
         """What identifies the condition, whoever watches it: rule, host, and the subject or the GPU."""
         return f"{self.rule}|{self.host}|{self.subject or self.gpu}"
+
+    @property
+    def weight(self) -> tuple[int, float, int, str, str]:
+        """What to sort by: the worst first, then the oldest."""
+        index = -1 if self.index is None else self.index
+        return (-self.severity, self.raised_monotonic, index, self.rule, self.subject)
 
     @property
     def quiet(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from gpuwatch.alerts import Alert
+from gpuwatch.alerts import Alert, Severity
 
 HOUR: Final = 3600.0
 KEPT: Final = 30 * 24 * HOUR
@@ -15,12 +15,17 @@ KEPT: Final = 30 * 24 * HOUR
 
 
 class Ack(msgspec.Struct, frozen=True, kw_only=True):
-    """An alert that somebody has seen."""
+    """An alert that somebody has seen, and what it was worth then: once it is worth more, it speaks again."""
 
     key: str
     """`Alert.key`."""
     at: float
     """Wall-clock time; it counts for an alert that was raised before."""
+    severity: Severity = Severity.CRITICAL
+
+    def covers(self, alert: Alert) -> bool:
+        """Say whether this is what somebody has seen of an alert, and no less than it is worth now."""
+        return self.key == alert.key and alert.raised <= self.at and alert.severity <= self.severity
 
 
 class Mute(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -42,7 +47,8 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def acknowledged(self, alert: Alert, now: float) -> Attention:
         """Give what it is once an alert has been seen."""
         others = tuple(one for one in self.acks if one.key != alert.key)
-        return msgspec.structs.replace(self, acks=(*others, Ack(key=alert.key, at=max(now, alert.raised))))
+        ack = Ack(key=alert.key, at=max(now, alert.raised), severity=alert.severity)
+        return msgspec.structs.replace(self, acks=(*others, ack))
 
     def muted(self, mute: Mute) -> Attention:
         """Give what it is with one more mute, in place of an older one of the same rule and key."""
@@ -62,7 +68,7 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def mark(self, alert: Alert, now: float) -> Alert:
         """Give an alert with its marks."""
-        seen = any(one.key == alert.key and alert.raised <= one.at for one in self.acks)
+        seen = any(one.covers(alert) for one in self.acks)
         muted = self.is_muted(alert, now)
         if (seen, muted) == (alert.acknowledged, alert.muted):
             return alert

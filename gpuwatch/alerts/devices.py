@@ -70,6 +70,7 @@ class _Tenant:
             title=title,
             evidence=self.process.command or self.process.name,
             pids=(self.process.pid,),
+            owners=(self.process.user,) if self.process.user else (),
         )
 
 

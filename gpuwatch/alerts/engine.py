@@ -3,23 +3,28 @@
     fine ──raise_after samples at a level──► raised ──clear_after samples that keep less──► stepped down or fine
                                              raised ──raise_after samples at a worse level──► raised again
 
-The samples that raise must also span `raise_for` seconds, by the sampler's clock. A sample that gives no observation
-changes nothing: neither a missing reading nor a GPU left out clears an alert. What is about a process or a scope ends
-with it, as soon as a list of its GPU's processes that can be trusted no longer has it.
+The samples that raise must also span `raise_for` seconds, and those that clear `clear_for`, by the sampler's clock. A
+sample that gives no observation changes nothing: neither a missing reading nor a GPU left out clears an alert. What is
+about a process or a scope ends with it, as soon as a list of its GPU's processes that can be trusted no longer has it.
+In the first seconds nothing is raised and nothing ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from gpuwatch import units
-from gpuwatch.alerts import Alert, Severity
+from gpuwatch import text, units
+from gpuwatch.alerts import TROUBLE, Alert, Severity, table
+from gpuwatch.alerts.condition import Condition, Moment, Turn
 from gpuwatch.alerts.devices import declared_devices
-from gpuwatch.alerts.rules import Limits, Observation, data_stale, gpu_health, memory_near_limit, worse
+from gpuwatch.alerts.growth import time_to_full
+from gpuwatch.alerts.hardware import hardware_rules
+from gpuwatch.alerts.holders import holder_rules
+from gpuwatch.alerts.own import own_rules
+from gpuwatch.alerts.rules import Limits, Observation, data_stale, gpu_health, memory_near_limit
 from gpuwatch.alerts.shares import declared_shares
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Snapshot, SourceState
@@ -28,10 +33,22 @@ from gpuwatch.shares import was_read
 FORGOTTEN: Final = 600.0
 """Seconds without an observation or the GPU in any snapshot after which an alert is cleared."""
 
-_Key: TypeAlias = tuple[str, str]
-"""The rule, and the subject or the GPU."""
+Rule: TypeAlias = Callable[[Snapshot, HistoryView, Limits], Iterable[Observation]]
 
-_RULES: Final = (data_stale, gpu_health, memory_near_limit, declared_shares, declared_devices)
+RULES: Final[tuple[Rule, ...]] = (
+    data_stale,
+    gpu_health,
+    memory_near_limit,
+    declared_shares,
+    declared_devices,
+    time_to_full,
+    holder_rules,
+    hardware_rules,
+    own_rules,
+)
+
+_Key: TypeAlias = tuple[str, str, str]
+"""The rule, the host, and the subject or the GPU: as in `Alert.key`."""
 
 
 class Changes(NamedTuple):
@@ -42,198 +59,241 @@ class Changes(NamedTuple):
     raised: tuple[Alert, ...] = ()
     """Those of them that are new, or got worse."""
     cleared: tuple[Alert, ...] = ()
-    """Those that hold no longer, as they last were."""
+    """Those that hold no longer, as they last were, with when and how they ended."""
+    eased: tuple[Alert, ...] = ()
+    """Those that hold and stepped down."""
 
 
 class Engine:
     """Keeps one condition for each rule and GPU, process or scope; used from one thread."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: Limits | None = None, *, rules: Sequence[Rule] = RULES) -> None:
         self.limits = limits or Limits()
-        self._conditions: dict[_Key, _Condition] = {}
+        """May be replaced between two updates: what a rule that is off now has raised ends at the next."""
+        self._rules = rules
+        self._conditions: dict[_Key, Condition] = {}
+        self._host = ""
+        """The last one known."""
+        self._began: float | None = None
+        self._restoring: list[tuple[Alert, float, float]] = []
+        """Alerts to go on with once the host is known; our monotonic clock then, and when they were raised by it."""
+        self._applied: Limits | None = None
+        """The limits by which conditions were last looked through for rules that are off."""
+        self._failing: frozenset[str] = frozenset()
+        """Names of the rules' functions that failed at this snapshot."""
 
     def update(self, snapshot: Snapshot, history: HistoryView, now_monotonic: float, now_wall: float) -> Changes:
         """Take in a snapshot that was received at `now_monotonic` (reader's clock) and `now_wall`."""
-        raised: list[Alert] = []
-        cleared = self._adopt(snapshot)
-        for seen in self._observe(snapshot, history):
-            key = (seen.rule, seen.subject or seen.gpu)
+        self._began = now_monotonic if self._began is None else self._began
+        self._know(snapshot.host)
+        quiet = now_monotonic - self._began < self.limits.quiet
+        at = Moment(now_monotonic, now_wall, self._host, quiet)
+        changed: dict[Turn, list[Alert]] = {turn: [] for turn in Turn}
+        ended = changed[Turn.ENDED]
+        self._go_on()
+        ended += self._turned_off(at)
+        ended += self._adopt(snapshot, at)
+        for maker, seen in self._observe(snapshot, history):
+            key = (seen.rule, self._host, seen.subject or seen.gpu)
             condition = self._conditions.get(key)
             if condition is None:
                 if seen.level is None:
                     continue
-                condition = self._conditions[key] = _Condition()
-            before = condition.alert
-            if condition.take(seen, now_monotonic, now_wall) and condition.alert is not None:
-                raised.append(condition.alert)
-            elif before is not None and condition.alert is None:
-                cleared.append(before)
+                condition = self._conditions[key] = Condition()
+            condition.maker = maker
+            turned = condition.take(seen, at)
+            if turned is not None:
+                changed[turned[0]].append(turned[1])
             if condition.is_idle:
                 del self._conditions[key]
-        cleared += self._forget(snapshot, now_monotonic)
-        active = [one.alert for one in self._conditions.values() if one.alert is not None]
-        return Changes(tuple(sorted(active, key=_order)), tuple(sorted(raised, key=_order)), tuple(cleared))
+        ended += self._forget(snapshot, at)
+        active = sorted([one.alert for one in self._conditions.values() if one.alert is not None], key=_weight)
+        return Changes(
+            tuple(active),
+            tuple(sorted(changed[Turn.RAISED], key=_weight)),
+            tuple(ended),
+            tuple(changed[Turn.EASED]),
+        )
 
     def restore(self, alerts: Iterable[Alert], now_monotonic: float, now_wall: float) -> None:
-        """Go on with alerts that another gpuwatch raised: each is held until a sample says that it is over."""
-        raise NotImplementedError
+        """Go on with alerts that another gpuwatch raised: each is held until a sample says that it is over.
 
-    def _observe(self, snapshot: Snapshot, history: HistoryView) -> Iterator[Observation]:
-        for rule in _RULES:
-            yield from rule(snapshot, history, self.limits)
+        They hold from the next update on, and are never in its `raised`. Those that have ended, those of another host
+        and those about gpuwatch itself are left out. Where a condition is raised here already, the two are one.
+        """
+        for alert in alerts:
+            if alert.ended is None and alert.rule != TROUBLE:
+                age = max(0.0, now_wall - alert.raised)
+                self._restoring.append((alert, now_monotonic, now_monotonic - age))
 
-    def _adopt(self, snapshot: Snapshot) -> list[Alert]:
+    # -----------------------------------------------------------------------------------------------------------
+    # Before the observations
+
+    def _know(self, host: str) -> None:
+        """Take note of the host's name; what was found before it was known is of this host too."""
+        if not host or host == self._host:
+            return
+        unnamed = [key for key in self._conditions if not key[1]]
+        self._host = host
+        for rule, _, subject in unnamed:
+            condition = self._conditions.pop((rule, "", subject))
+            condition.rename(condition.gpu, host)
+            self._conditions.setdefault((rule, host, subject), condition)
+
+    def _go_on(self) -> None:
+        """Take over what `restore` was given, once it is known of which host we are."""
+        if not self._restoring or not self._host:
+            return
+        for alert, now, raised in self._restoring:
+            if alert.host in ("", self._host):
+                ours = alert if alert.host else msgspec.structs.replace(alert, host=self._host)
+                key = (alert.rule, self._host, alert.subject or alert.gpu)
+                self._conditions.setdefault(key, Condition()).restore(ours, now, raised)
+        self._restoring.clear()
+        self._applied = None
+
+    def _turned_off(self, at: Moment) -> list[Alert]:
+        """End what is of a rule that is off, or is none any more."""
+        if self._applied is self.limits:
+            return []
+        before = {one.name for one in self._applied.own} if self._applied is not None else set()
+        own = {one.name for one in self.limits.own}
+        off, known = self.limits.off | (before - own), table.names() | own
+        self._applied = self.limits
+        over = [
+            (key, "the rule was turned off")
+            for key, condition in self._conditions.items()
+            if key[0] in off or (condition.unjudged and key[0] not in known)
+        ]
+        return self._end(over, at)
+
+    def _adopt(self, snapshot: Snapshot, at: Moment) -> list[Alert]:
         # A GPU that never answered is known by its index; once it does, its conditions go on under its UUID, where that
         # has none of its own.
-        cleared: list[Alert] = []
-        for gpu in snapshot.gpus:
-            if not gpu.uuid:
-                continue
-            for rule, key in [each for each in self._conditions if each[1] == f"index-{gpu.index}"]:
-                condition = self._conditions.pop((rule, key))
-                if (rule, gpu.key) not in self._conditions:
-                    self._conditions[rule, gpu.key] = condition
-                    condition.rename(gpu.key)
-                elif condition.alert is not None:
-                    cleared.append(condition.alert)
-        return cleared
+        nameless = [key for key in self._conditions if key[2].startswith("index-")]
+        twice: list[tuple[_Key, str]] = []
+        for gpu in snapshot.gpus if nameless else ():
+            for key in nameless if gpu.uuid else ():
+                if key[2] != f"index-{gpu.index}":
+                    continue
+                rule, host, _ = key
+                if (rule, host, gpu.key) in self._conditions:
+                    twice.append((key, "it goes on under the GPU's UUID"))
+                else:
+                    condition = self._conditions.pop(key)
+                    self._conditions[rule, host, gpu.key] = condition
+                    condition.rename(gpu.key, host)
+        return self._end(twice, at)
 
-    def _forget(self, snapshot: Snapshot, now: float) -> list[Alert]:
+    # -----------------------------------------------------------------------------------------------------------
+    # Observations
+
+    def _observe(self, snapshot: Snapshot, history: HistoryView) -> Iterator[tuple[str, Observation]]:
+        """Apply the rules; give what each function found, with its name."""
+        off, failing = self.limits.off, set()
+        for rule in self._rules:
+            name = getattr(rule, "__name__", type(rule).__name__)
+            try:
+                # All of it or nothing: half of what a rule says would be news that it did not mean.
+                found = list(rule(snapshot, history, self.limits))
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with one rule, the others go on
+                failing.add(name)
+                found = [_failure(name, error)]
+            else:
+                if name in self._failing or (TROUBLE, self._host, name) in self._conditions:
+                    found.append(_success(name))
+            for seen in found:
+                if seen.rule not in off:
+                    yield name, seen
+        self._failing = frozenset(failing)
+
+    # -----------------------------------------------------------------------------------------------------------
+    # After the observations
+
+    def _forget(self, snapshot: Snapshot, at: Moment) -> list[Alert]:
         gpus = {gpu.key: gpu for gpu in snapshot.gpus}
-        cleared: list[Alert] = []
-        for key, condition in list(self._conditions.items()):
+        over: list[tuple[_Key, str]] = []
+        for key, condition in self._conditions.items():
             gpu = gpus.get(condition.gpu)
-            if not condition.subject and (gpu is not None or not condition.gpu):
-                condition.seen = now
-            gone = condition.subject and condition.seen != now and _trusted(gpu, snapshot)
-            if now - condition.seen > FORGOTTEN or (gone and not _unread(condition, snapshot)):
-                del self._conditions[key]
-                if condition.alert is not None:
-                    cleared.append(condition.alert)
-        return cleared
+            about_gpu = not condition.subject and key[1] == self._host
+            if condition.maker in self._failing or (about_gpu and (gpu is not None or not condition.gpu)):
+                condition.seen = at.now
+            if condition.seen == at.now or at.quiet:
+                continue
+            if at.now - condition.seen > FORGOTTEN:
+                over.append((key, f"nothing was heard of it for {units.long_duration(FORGOTTEN)}"))
+            elif condition.subject and _is_over(condition, gpu, snapshot):
+                over.append((key, _gone(condition, gpu, snapshot)))
+        return self._end(over, at)
+
+    def _end(self, over: Iterable[tuple[_Key, str]], at: Moment) -> list[Alert]:
+        """Drop conditions, each with how it ended; give the alerts of those that were raised."""
+        ended = [self._conditions.pop(key).end(how, at) for key, how in over]
+        return [alert for alert in ended if alert is not None]
 
 
-def _trusted(gpu: Gpu | None, snapshot: Snapshot) -> bool:
-    """Say whether a process that a GPU does not list is not there."""
-    if gpu is None or snapshot.state is not SourceState.OK:
+def _weight(alert: Alert) -> tuple[int, float, int, str, str]:
+    return alert.weight
+
+
+def _failure(rule: str, error: Exception) -> Observation:
+    words = text.clean(f"the rule {rule} failed: {type(error).__name__}: {error}", limit=300)
+    level = Severity.WARNING
+    return Observation(rule=TROUBLE, subject=rule, level=level, keeps=level, title=words)
+
+
+def _success(rule: str) -> Observation:
+    return Observation(rule=TROUBLE, subject=rule, title=f"the rule {rule} works again")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What no rule speaks of any more
+
+
+def _is_over(condition: Condition, gpu: Gpu | None, snapshot: Snapshot) -> bool:
+    """Say whether what a condition is about is gone, where no rule speaks of it any more."""
+    if snapshot.state is not SourceState.OK or not snapshot.gpus:
         return False
+    # What is about no GPU, but about a user, is on any of them.
+    if not (all(map(_trusted, snapshot.gpus)) if not condition.gpu else gpu is not None and _trusted(gpu)):
+        return False
+    if condition.unjudged:
+        return _left(condition, gpu, snapshot)
+    rests_on = set(condition.rests_on)
+    return not any(one.key in rests_on and not was_read(one.declared) for one in snapshot.processes)
+
+
+def _trusted(gpu: Gpu) -> bool:
+    """Say whether a process that a GPU does not list is not there."""
     return gpu.health is Health.OK and gpu.sampled > 0 and not gpu.holdings_note and not gpu.unreliable
 
 
-def _unread(condition: _Condition, snapshot: Snapshot) -> bool:
-    """Say whether a process that a condition rests on is there, and what it declared cannot be read just now."""
-    rests_on = set(condition.rests_on)
-    return any(one.key in rests_on and not was_read(one.declared) for one in snapshot.processes)
+def _left(condition: Condition, gpu: Gpu | None, snapshot: Snapshot) -> bool:
+    """Say whether none of the processes of a restored alert is listed; where it names none, that is not known."""
+    pids = _pids(condition)
+    shown = (gpu,) if gpu is not None else snapshot.gpus
+    return bool(pids) and not any(_is_one_of(pids, one.pid, one.start) for each in shown for one in each.holdings)
 
 
-@dataclass(slots=True)
-class _Condition:
-    """How one rule stands for one GPU, process or scope."""
-
-    alert: Alert | None = None
-    gpu: str = ""
-    subject: str = ""
-    rests_on: tuple[tuple[int, int], ...] = ()
-    seen: float = 0.0
-    """When a rule last spoke of it; where it is about a GPU, when a snapshot last listed that."""
-    _stamp: float | None = None
-    _rising: dict[Severity, tuple[int, float]] = field(default_factory=dict)
-    """By severity, how many samples in a row were at least that bad, and when the first of them was taken."""
-    _falling: int = 0
-    """Samples in a row that keep less than the alert's severity."""
-    _kept: Severity | None = None
-    """The most that one of those kept."""
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing would be lost without it."""
-        return self.alert is None and not self._rising
-
-    def rename(self, gpu_key: str) -> None:
-        """Let it be about the same GPU under another key."""
-        self.gpu = gpu_key
-        if self.alert is not None:
-            self.alert = msgspec.structs.replace(self.alert, gpu=gpu_key)
-
-    def take(self, seen: Observation, now: float, wall: float) -> bool:
-        """Take in an observation; say whether it raised the alert, anew or to a worse severity."""
-        self.seen = now
-        self.gpu, self.subject, self.rests_on = seen.gpu, seen.subject, seen.rests_on
-        raised = False
-        if seen.stamp is None or seen.stamp != self._stamp:
-            self._stamp = seen.stamp
-            raised = self._rise(seen, now, wall)
-            if not raised and not seen.partial:
-                self._fall(seen)
-        if self.alert is not None and not (seen.partial and seen.level is None):
-            peak = worse(self.alert.peak, seen.value, seen)
-            self.alert = msgspec.structs.replace(
-                self.alert,
-                gpu=seen.gpu,
-                index=seen.index,
-                title=seen.title,
-                evidence=_evidence(seen, peak) or self.alert.evidence,
-                peak=peak,
-                pids=seen.pids or self.alert.pids,
-            )
-        return raised
-
-    def _rise(self, seen: Observation, now: float, wall: float) -> bool:
-        moment = now if seen.stamp is None else seen.stamp
-        for each in Severity:
-            if seen.level is not None and seen.level >= each:
-                samples, since = self._rising.get(each, (0, moment))
-                # A sampler whose clock starts anew: what was before is of unknown length.
-                self._rising[each] = (samples + 1, min(since, moment))
-            elif not seen.partial:
-                self._rising.pop(each, None)
-        reached_long = [
-            each
-            for each, (samples, since) in self._rising.items()
-            if seen.level is not None
-            and seen.level >= each
-            and samples >= seen.raise_after
-            and moment - since >= seen.raise_for
-        ]
-        if not reached_long or (self.alert is not None and max(reached_long) <= self.alert.severity):
-            return False
-        severity = max(reached_long)
-        self._falling, self._kept = 0, None
-        if self.alert is not None:
-            self.alert = msgspec.structs.replace(self.alert, severity=severity)
-        else:
-            self.alert = Alert(
-                rule=seen.rule,
-                gpu=seen.gpu,
-                index=seen.index,
-                subject=seen.subject,
-                severity=severity,
-                title=seen.title,
-                raised=wall,
-                raised_monotonic=now,
-            )
-        return True
-
-    def _fall(self, seen: Observation) -> None:
-        if self.alert is None:
-            return
-        if seen.keeps is not None and seen.keeps >= self.alert.severity:
-            self._falling, self._kept = 0, None
-            return
-        self._falling += 1
-        self._kept = max(filter(None, (self._kept, seen.keeps)), default=None)
-        if self._falling < seen.clear_after:
-            return
-        self.alert = msgspec.structs.replace(self.alert, severity=self._kept) if self._kept else None
-        self._falling, self._kept = 0, None
+def _gone(condition: Condition, gpu: Gpu | None, snapshot: Snapshot) -> str:
+    """Say in plain words why no rule speaks of a condition any more."""
+    pids = _pids(condition)
+    who = f"process {next(iter(pids))} has" if len(pids) == 1 else "its processes have"
+    if pids and not any(_is_one_of(pids, *one.key) for one in snapshot.processes):
+        return f"{who} ended"
+    if gpu is not None and _left(condition, gpu, snapshot):
+        return f"{who} left GPU {gpu.index}"
+    return "it is no longer so"
 
 
-def _evidence(seen: Observation, peak: float | None) -> str:
-    if not (seen.evidence and seen.detail) or peak is None:
-        return seen.evidence
-    return f"{seen.evidence} · peak {units.gib(peak)} · {seen.detail}"
+def _pids(condition: Condition) -> Mapping[int, int]:
+    """Give the processes that a condition is about, with their start times; 0 where that is not known."""
+    first, _, start = condition.subject.partition(" ")[0].partition(":")
+    if first.isdecimal() and start.isdecimal():
+        return {int(first): int(start)}
+    pids = dict.fromkeys(condition.alert.pids, 0) if condition.alert is not None else {}
+    return {**pids, **dict(condition.rests_on)}
 
 
-def _order(alert: Alert) -> tuple[int, float, int, str, str]:
-    index = -1 if alert.index is None else alert.index
-    return (-alert.severity, alert.raised_monotonic, index, alert.rule, alert.subject)
+def _is_one_of(pids: Mapping[int, int], pid: int, start: int) -> bool:
+    return pid in pids and (not start or pids[pid] in (0, start))

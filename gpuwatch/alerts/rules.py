@@ -7,7 +7,7 @@ it reports, fine or not, for an alert is only cleared by an observation that say
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -64,7 +64,7 @@ class OwnRule(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     metric: str
-    """A key of `alerts.own.METRICS`."""
+    """A key of `alerts.metrics.METRICS`."""
     scope: str = "gpu"
     """`gpu`, `process` or `user`: what each alert is about."""
     above: float | None = None
@@ -87,7 +87,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     off: frozenset[str] = frozenset()
     """Names of rules that are not applied."""
     quiet: float = 5.0
-    """Seconds after the first snapshot in which nothing is raised: drivers wake up with odd figures."""
+    """Seconds after the first snapshot in which nothing is raised or ended: drivers wake up with odd figures."""
     memory_warning: float = 10.0
     """Percent still free below which a GPU's memory is near its limit."""
     memory_critical: float = 5.0
@@ -155,6 +155,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """Samples in a row that it takes to raise it."""
     raise_for: float = 0.0
     """Seconds that these samples must span, too."""
+    forgives: int = 0
+    """Fine samples in a row that do not break those which raise it: what is at its limit flickers."""
     clear_after: int = 1
     """Samples in a row that it takes to step down or clear."""
     clear_for: float = 0.0
@@ -174,7 +176,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     owners: tuple[str, ...] = ()
     """Users whose doing it is, the largest holder first."""
     how: str = ""
-    """Where it is fine: what to say of how it ended; empty for the title."""
+    """Where it is fine: what to say of how it ended, `{lasted}` standing for how long it held; empty for the title."""
 
     @property
     def clear(self) -> bool:
@@ -215,17 +217,23 @@ def memory_near_limit(snapshot: Snapshot, history: HistoryView, limits: Limits) 
             level=level,
             keeps=keeps,
             raise_after=limits.samples,
+            raise_for=limits.memory_for,
             clear_after=limits.samples,
+            clear_for=limits.memory_for,
             stamp=gpu.sampled,
             title=_memory_title(gpu.index, free, usable, percent, level),
+            how="" if keeps is not None else f"{units.gib(free)} of {units.gib(usable)} GiB free again",
             value=free,
+            unit=Unit.FREE,
             least_is_worst=True,
         )
         if keeps is not None:
             # Who is only worked out where somebody may read it: most GPUs have room most of the time.
             people = people if people is not None else {one.pid: one for one in snapshot.processes}
-            evidence = _memory_evidence(gpu, people, history)
-            seen = msgspec.structs.replace(seen, evidence=evidence, pids=_largest(gpu))
+            found, pids = holders(gpu, people, history), _largest(gpu)
+            seen = msgspec.structs.replace(
+                seen, evidence=_memory_evidence(gpu, found), pids=pids, owners=_users(found, pids, people)
+            )
         yield seen
 
 
@@ -245,26 +253,41 @@ def gpu_health(snapshot: Snapshot, _history: HistoryView, limits: Limits) -> Ite
             stamp=gpu.sampled if fine else None,
             title=f"GPU {gpu.index} answers again" if fine else f"GPU {gpu.index} {gpu.health.value}",
             evidence=gpu.words,
+            how="answers again after {lasted}",
         )
 
 
 def data_stale(snapshot: Snapshot, history: HistoryView, limits: Limits) -> Iterator[Observation]:
-    """Judge whether the stream is alive: its state, and the age of its newest data.
+    """Judge whether the stream is alive: its state, and the age of its newest data, in seconds.
 
-    A GPU in trouble is left out of the age, for it has an alert of its own.
+    A GPU in trouble is left out of the age, for it has an alert of its own. A source may take some time to start; until
+    it has, what was raised holds.
     """
+    raise_for = 0.0
     if snapshot.state is SourceState.OK:
         stamps = [gpu.sampled for gpu in snapshot.gpus if gpu.health is Health.OK and gpu.sampled]
         age = max(0.0, snapshot.monotonic - max(stamps)) if stamps else 0.0
         stale = age > limits.stale_intervals * snapshot.interval
         title = f"no new data for {units.long_duration(age)}" if stale else "data again"
     else:
-        age = snapshot.taken - snapshot.since if snapshot.since else history.watched
-        stale = snapshot.state is not SourceState.STARTING or age > limits.starting_grace
+        # By the wall clock, which may have been set meanwhile: never longer than we watch.
+        age = min(max(0.0, snapshot.taken - snapshot.since), history.watched) if snapshot.since else history.watched
+        stale = True
+        raise_for = limits.starting_grace if snapshot.state is SourceState.STARTING else 0.0
         title = f"{snapshot.state.value} for {units.long_duration(age)}"
         title = snapshot.state.value if age < 1 else title
     level = Severity.CRITICAL if stale else None
-    yield Observation(rule=STALE, level=level, keeps=level, title=title, evidence=snapshot.words, value=age)
+    yield Observation(
+        rule=STALE,
+        level=level,
+        keeps=level,
+        raise_for=raise_for,
+        title=title,
+        evidence=snapshot.words,
+        value=age,
+        unit=Unit.SECONDS,
+        how="data again after {lasted}",
+    )
 
 
 def holders(gpu: Gpu, people: Mapping[int, Process], history: HistoryView) -> list[Holder]:
@@ -312,8 +335,13 @@ def _memory_title(index: int, free: float, usable: float, percent: float, level:
     return f"GPU {index}{word}: {units.gib(free)} GiB of {units.gib(usable)} free"
 
 
-def _memory_evidence(gpu: Gpu, people: Mapping[int, Process], history: HistoryView) -> str:
-    found = holders(gpu, people, history)
+def _users(found: Iterable[Holder], pids: Iterable[int], people: Mapping[int, Process]) -> tuple[str, ...]:
+    """Give those of the holders that are users, in the same order."""
+    names = {people[pid].user for pid in pids if pid in people}
+    return tuple(one.name for one in found if one.name in names)
+
+
+def _memory_evidence(gpu: Gpu, found: Sequence[Holder]) -> str:
     parts: list[str] = []
     for one in found[:NAMED]:
         size = f"at least {units.gib(one.memory)}" if one.partial else units.gib(one.memory)
@@ -324,6 +352,12 @@ def _memory_evidence(gpu: Gpu, people: Mapping[int, Process], history: HistoryVi
     if gpu.memory.unified:
         parts.append("memory is shared with the whole machine")
     return " · ".join(parts)
+
+
+def owners_of(pids: Iterable[int], people: Mapping[int, Process]) -> tuple[str, ...]:
+    """Give the users whose processes these are, in their order; who is not visible is left out."""
+    names = (people[pid].user for pid in pids if pid in people)
+    return tuple(dict.fromkeys(name for name in names if name))
 
 
 def holder_name(pid: int, process: Process | None) -> str:
@@ -342,7 +376,8 @@ def _largest(gpu: Gpu) -> tuple[int, ...]:
     return tuple(sorted(sizes, key=lambda pid: (-sizes[pid], pid)))
 
 
-def worse(one: float | None, other: float | None, observation: Observation) -> float | None:
-    """Give the worse of two values of an observation's rule; None is no value."""
-    values: Iterable[float] = [value for value in (one, other) if value is not None]
-    return (min if observation.least_is_worst else max)(values, default=None)
+def worse(one: float | None, other: float | None, *, least: bool) -> float | None:
+    """Give the worse of two values of a rule, whose smallest is the worst where `least`; None is no value."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other) if least else max(one, other)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuwatch import units
-from gpuwatch.alerts import Severity
-from gpuwatch.alerts.rules import GROWN, NAMED, Allowances, Limits, Observation, holder_name, room_of
+from gpuwatch.alerts import Severity, Unit
+from gpuwatch.alerts.rules import GROWN, NAMED, Allowances, Limits, Observation, holder_name, owners_of, room_of
 from gpuwatch.history import HistoryView
 from gpuwatch.model import (
     Basis,
@@ -122,7 +122,9 @@ def overshoot(scene: _Scene, found: Iterable[Standing]) -> Iterator[Observation]
             evidence=evidence,
             detail=detail,
             value=standing.held,
+            unit=Unit.BYTES,
             pids=standing.pids,
+            owners=owners_of(standing.pids, scene.people) if keeps is not None else (),
         )
 
 
@@ -207,8 +209,10 @@ def overcommitted(scene: _Scene, found: Iterable[Standing]) -> Iterator[Observat
         level = keeps = None
         title, evidence = f"GPU {gpu.index} no longer over-committed", ""
         promises = counted(on[gpu.uuid])
-        too_much = sum(one.limit.bytes for one in promises) > total + units.MIB
-        if too_much:
+        declared = sum(one.limit.bytes for one in promises)
+        pids: tuple[int, ...] = ()
+        if declared > total + units.MIB:
+            pids = tuple(dict.fromkeys(pid for one in promises for pid in one.pids))
             percent, limits = 100 * free / usable, scene.limits
             level = Severity.WARNING if percent < limits.memory_warning else Severity.NOTE
             keeps = Severity.WARNING if percent < limits.memory_warning + limits.clear_margin else Severity.NOTE
@@ -226,7 +230,10 @@ def overcommitted(scene: _Scene, found: Iterable[Standing]) -> Iterator[Observat
             stamp=gpu.sampled,
             title=title,
             evidence=evidence,
-            pids=tuple(dict.fromkeys(pid for one in promises for pid in one.pids)) if too_much else (),
+            value=declared,
+            unit=Unit.BYTES,
+            pids=pids,
+            owners=_promisers(promises, scene.people) if pids else (),
         )
 
 
@@ -244,13 +251,24 @@ def _declared_sum(promises: Sequence[Standing], memory: Memory) -> str:
 
 def _promises(promises: Sequence[Standing], people: Mapping[int, Process]) -> str:
     """Name who declared how much, the most first."""
-    sizes: Counter[str] = Counter()
-    for one in promises:
-        sizes[holder_name(one.pids[0], people.get(one.pids[0]))] += one.limit.bytes
+    sizes = _promised_by(promises, people)
     (first, largest), *others = sizes.most_common(NAMED)
     named = [f"{first} declared {units.gib(largest)} GiB", *(f"{name} {units.gib(size)}" for name, size in others)]
     more = len(sizes) - NAMED
     return " · ".join(named) + (f" and {more} more" if more > 0 else "")
+
+
+def _promisers(promises: Sequence[Standing], people: Mapping[int, Process]) -> tuple[str, ...]:
+    """Give the users who declared, the most first."""
+    users = owners_of((one.pids[0] for one in promises), people)
+    return tuple(name for name, _ in _promised_by(promises, people).most_common() if name in users)
+
+
+def _promised_by(promises: Sequence[Standing], people: Mapping[int, Process]) -> Counter[str]:
+    sizes: Counter[str] = Counter()
+    for one in promises:
+        sizes[holder_name(one.pids[0], people.get(one.pids[0]))] += one.limit.bytes
+    return sizes
 
 
 def _fraction(standing: Standing, memory: Memory) -> float | None:
@@ -305,7 +323,10 @@ def _outgrown(scene: _Scene, gpu: Gpu, process: Process, held: int) -> Iterator[
             f"{units.gib(held)} GiB, started with {units.gib(start)}"
         ),
         evidence=f"pid {process.pid} {process.name} · more is allowed",
+        value=held,
+        unit=Unit.BYTES,
         pids=(process.pid,),
+        owners=owners_of((process.pid,), scene.people),
     )
 
 

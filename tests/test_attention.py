@@ -1,0 +1,120 @@
+"""What somebody has seen, or does not want to hear of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatch.alerts import Alert, Severity
+from gpuwatch.alerts.attention import HOUR, KEPT, NO_ATTENTION, Ack, Attention, Mute
+
+NOTE, WARNING, CRITICAL = Severity.NOTE, Severity.WARNING, Severity.CRITICAL
+RAISED = 1000.0
+
+
+def alert(**changes: Any) -> Alert:
+    """Give an alert that was raised at 1000."""
+    fields: dict[str, Any] = {
+        "rule": "overshoot",
+        "host": "box3",
+        "gpu": "GPU-0",
+        "subject": "100:100 GPU-0",
+        "severity": WARNING,
+        "title": "too much",
+        "raised": RAISED,
+    }
+    return Alert(**{**fields, **changes})
+
+
+def marks(attention: Attention, shown: Alert, now: float = RAISED + 10) -> tuple[bool, bool]:
+    marked = attention.mark(shown, now)
+    assert marked.quiet is (marked.acknowledged or marked.muted)
+    return marked.acknowledged, marked.muted
+
+
+def test_nothing_is_marked_where_nobody_said_anything() -> None:
+    assert NO_ATTENTION.mark(shown := alert(), 0) is shown
+
+
+def test_an_alert_that_was_seen_is_marked_and_others_are_not() -> None:
+    attention = NO_ATTENTION.acknowledged(alert(), RAISED + 5)
+    assert marks(attention, alert()) == (True, False)
+    assert attention.mark(seen := attention.mark(alert(), 0), 0) is seen
+    for other in (alert(rule="stray contexts"), alert(host="box4"), alert(subject="101:101 GPU-0")):
+        assert marks(attention, other) == (False, False)
+
+
+def test_the_next_event_of_the_same_condition_speaks_again() -> None:
+    attention = NO_ATTENTION.acknowledged(alert(), RAISED + 5)
+    assert marks(attention, alert(raised=RAISED + 6)) == (False, False)
+
+
+def test_one_that_was_seen_and_gets_worse_speaks_again() -> None:
+    attention = NO_ATTENTION.acknowledged(alert(), RAISED + 5)
+    assert marks(attention, alert(severity=CRITICAL)) == (False, False)
+    assert marks(attention, alert(severity=NOTE)) == (True, False)
+    attention = attention.acknowledged(alert(severity=CRITICAL), RAISED + 9)
+    assert marks(attention, alert(severity=CRITICAL)) == (True, False)
+    assert len(attention.acks) == 1
+
+
+def test_one_that_is_seen_before_it_was_raised_by_a_clock_that_was_set() -> None:
+    attention = NO_ATTENTION.acknowledged(alert(), RAISED - 3600)
+    assert marks(attention, alert()) == (True, False)
+
+
+def test_a_rule_is_muted_for_a_while_and_one_alert_for_good() -> None:
+    rule = NO_ATTENTION.muted(Mute(rule="overshoot", until=RAISED + HOUR))
+    one = NO_ATTENTION.muted(Mute(rule="overshoot", key=alert().key))
+    other = alert(subject="101:101 GPU-0")
+    assert [marks(each, shown) for each in (rule, one) for shown in (alert(), other)] == [
+        (False, True),
+        (False, True),
+        (False, True),
+        (False, False),
+    ]
+    later = RAISED + HOUR
+    assert (rule.is_muted(alert(), later - 1), rule.is_muted(alert(), later)) == (True, False)
+    assert one.is_muted(alert(raised=later), later + KEPT)
+    assert not rule.is_muted(alert(rule="stray contexts"), RAISED)
+
+
+def test_a_mute_takes_the_place_of_another_and_goes() -> None:
+    attention = NO_ATTENTION.muted(Mute(rule="XID", until=5.0)).muted(Mute(rule="XID", key="k"))
+    attention = attention.muted(Mute(rule="XID", until=9.0))
+    assert attention.mutes == (Mute(rule="XID", key="k"), Mute(rule="XID", until=9.0))
+    assert attention.unmuted("XID").mutes == (Mute(rule="XID", key="k"),)
+    assert attention.unmuted("XID", "k").unmuted("XID") == NO_ATTENTION
+
+
+def test_what_has_ended_or_is_old_is_let_go() -> None:
+    other = alert(subject="101:101 GPU-0")
+    attention = NO_ATTENTION.acknowledged(alert(), RAISED).acknowledged(other, RAISED)
+    attention = attention.muted(Mute(rule="XID", until=RAISED + 1)).muted(Mute(rule="XID", key="k"))
+    assert attention.pruned([], RAISED) is attention
+    left = attention.pruned([alert()], RAISED + 1)
+    assert [one.key for one in left.acks] == [other.key]
+    assert left.mutes == (Mute(rule="XID", key="k"),)
+    assert left.pruned([], RAISED + KEPT + 1).acks == ()
+
+
+@pytest.mark.parametrize("raw", ['{"acks":[{"key":"k","at":1.0}]}', "{}"])
+def test_what_an_older_gpuwatch_wrote_is_read(raw: str) -> None:
+    attention = msgspec.json.decode(raw, type=Attention)
+    assert all(one.severity is CRITICAL for one in attention.acks)
+
+
+_acks = st.builds(Ack, key=st.sampled_from("ab"), at=st.floats(0, 9), severity=st.sampled_from(Severity))
+_mutes = st.builds(
+    Mute, rule=st.sampled_from("ab"), key=st.sampled_from(["", "a"]), until=st.one_of(st.none(), st.floats(0, 9))
+)
+
+
+@given(st.builds(Attention, acks=st.lists(_acks).map(tuple), mutes=st.lists(_mutes).map(tuple)))
+def test_it_is_written_and_read_again(attention: Attention) -> None:
+    assert msgspec.json.decode(msgspec.json.encode(attention), type=Attention) == attention
+    assert attention.pruned([], 5.0).pruned([], 5.0) == attention.pruned([], 5.0)
