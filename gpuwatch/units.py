@@ -27,6 +27,7 @@ PERCENT_CELLS = 4
 
 MIN_INTERVAL_S = 0.1
 MAX_INTERVAL_S = 3600.0
+MAX_DURATION_S = 365 * 24 * 3600.0
 
 _MINUTE = 60
 _HOUR = 60 * _MINUTE
@@ -49,6 +50,12 @@ _SIZE_UNITS = {
     "tb": 10**12,
 }
 _INTERVAL_UNITS = {"": 1.0, "s": 1.0, "ms": 0.001}
+_DURATION_UNITS = {
+    **_INTERVAL_UNITS,
+    **dict.fromkeys(("m", "min"), float(_MINUTE)),
+    "h": float(_HOUR),
+    "d": float(_DAY),
+}
 _PERCENT_UNITS = {"": 1.0, "%": 1.0}
 _SHARE_UNITS = {"": 1.0, "%": 100.0}
 
@@ -183,6 +190,22 @@ def parse_interval(text: str) -> float:
         raise ValueError(
             f"interval {_shown(text)} is out of range; {MIN_INTERVAL_S:g} to {MAX_INTERVAL_S:g} seconds is allowed"
         )
+    return seconds
+
+
+def parse_duration(text: str) -> float:
+    """Read how long something lasts, such as "30s", "10min" or "10m", "2h", "7d", and return seconds.
+
+    A number alone is seconds. Raises ValueError for anything else, and above 365 days.
+    """
+    found = _number_and_unit(text, _DURATION_UNITS)
+    if found is None:
+        raise ValueError(
+            f"duration {_shown(text)} is not understood; write a number with s, min, h or d, such as 30s, 10min or 2h"
+        )
+    seconds = float(found[0]) * found[1]
+    if seconds > MAX_DURATION_S:
+        raise ValueError(f"duration {_shown(text)} is too long; at most 365d is allowed")
     return seconds
 
 

@@ -223,3 +223,21 @@ def test_parsing_raises_nothing_but_value_error(text: str) -> None:
     for parse in (units.parse_size, units.parse_share, units.parse_interval, units.parse_percent):
         with contextlib.suppress(ValueError):
             assert parse(text) >= 0
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        *(("30s", 30), ("500ms", 0.5), ("10min", 600), ("10m", 600), ("2h", 7200), ("1.5h", 5400), ("7d", 604_800)),
+        *(("90", 90), ("0", 0), ("365d", 31_536_000), (" 2 H ", 7200)),
+    ],
+)
+def test_a_duration_is_read_in_the_units_that_people_write(text: str, seconds: float) -> None:
+    assert units.parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "h", "-5s", "2 weeks", "1h30min", "366d", "1e3", "٣h", "2h\n3", "nan"])
+def test_what_is_no_duration_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^duration .*; (write a number with s, min, h or d|at most 365d)") as raised:
+        units.parse_duration(text)
+    assert "\n" not in str(raised.value)

@@ -1,12 +1,145 @@
-"""`gpuwatch config`."""
+"""`gpuwatch config`: what holds and why, a documented file to begin with, what is wrong with those that are there."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
 
+import msgspec
+
+from gpuwatch import text
+from gpuwatch.config import ADMINISTRATORS, Config, Origin, load_traced, path, problems
+from gpuwatch.config.report import shown_path
+from gpuwatch.config.safety import check_source
+from gpuwatch.config.values import escaped, mask_url, shown
 from gpuwatch.errors import UsageError
 
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
-def main(args: argparse.Namespace) -> int:
-    """Run the command and give its exit code."""
-    raise UsageError(f"`gpuwatch {args.command}` is not there yet")
+CheckUrls = Callable[[Sequence[str]], Sequence[str]]
+"""Gives for each URL why apprise does not understand it, to stand behind its scheme; empty where it does."""
+
+
+def main(
+    args: argparse.Namespace,
+    *,
+    administrators: Path = ADMINISTRATORS,
+    out: TextIO | None = None,
+    check_urls: CheckUrls | None = None,
+) -> int:
+    """Run the command and give its exit code; UsageError where a file is wrong, or `--init` would write over one."""
+    out = out or sys.stdout
+    ascii_only = bool(args.ascii) or "utf" not in (getattr(out, "encoding", "") or "").lower()
+    if args.init:
+        lines, code = [init(Path(args.config) if args.config is not None else path())], 0
+    elif args.show:
+        lines, code = show(args.config, ascii_flag=bool(args.ascii), administrators=administrators), 0
+    else:
+        lines, code = check(args.config, administrators, check_urls or _apprise)
+    for line in lines:
+        out.write((_in_ascii(line) if ascii_only else line) + "\n")
+    out.flush()
+    return code
+
+
+def show(given: str | None, *, ascii_flag: bool, administrators: Path) -> list[str]:
+    """Give every key with its value, and where it comes from."""
+    from gpuwatch.config.document import effective_text
+
+    config, origins = load_traced(given, administrators=administrators)
+    if ascii_flag:
+        config, origins = msgspec.structs.replace(config, ascii=True), {**origins, "ascii": Origin(flag="--ascii")}
+    return effective_text(config, origins).splitlines()
+
+
+def init(file: Path) -> str:
+    """Write the documented file, for its owner's eyes alone, as it may come to hold secrets; never over another."""
+    from gpuwatch.config.document import default_text
+
+    content = default_text().encode()
+    try:
+        for folder in reversed(file.absolute().parents):
+            if not folder.exists():
+                folder.mkdir(mode=0o700)
+        with open(os.open(file, _NEW_FILE, 0o600), "wb") as opened:
+            try:
+                opened.write(content)
+                opened.flush()
+            except OSError:
+                file.unlink()  # half a file would be in the way of the next attempt
+                raise
+    except FileExistsError:
+        raise UsageError(f"--init: {text.clean(str(file))} is there already, and was left as it is") from None
+    except OSError as error:
+        raise UsageError(f"--init: {text.clean(str(file))} cannot be written ({error.strerror})") from None
+    return f"{shown_path(file)}: written; all its keys are commented out"
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Check
+
+
+def check(given: str | None, administrators: Path, check_urls: CheckUrls) -> tuple[list[str], int]:
+    """Give a line for each file that is well, one for each mistake, warnings, and the exit code."""
+    found = problems(given, administrators=administrators)
+    lines = [line for file, wrong in found for line in (wrong or [f"{shown_path(file)}: ok"])]
+    if any(wrong for _, wrong in found):
+        return lines, 2
+    config, origins = load_traced(given, administrators=administrators)
+    lines += _warnings(config, origins, check_urls)
+    return lines or [f"{shown_path(path())}: not there; the defaults hold"], 0
+
+
+def _warnings(config: Config, origins: Mapping[str, Origin], check_urls: CheckUrls) -> Iterator[str]:
+    """Say what will not work, or is not safe, though nothing is wrong with the file itself."""
+    if config.notify.command:
+        words = _program(config.notify.command[0])
+        if words:
+            yield f"{origins['notify.command']}: warning: key notify.command: {words}"
+    if config.notify.urls:
+        origin = origins["notify.urls"]
+        wrong = zip(config.notify.urls, check_urls(config.notify.urls), strict=False)
+        for words in (_readable(origin.file), *(f"{mask_url(url)} {words}" for url, words in wrong if words)):
+            if words:
+                yield f"{origin}: warning: key notify.urls: {text.clean(words)}"
+
+
+def _program(word: str) -> str:
+    """Say why a program cannot be run, or should not be."""
+    try:
+        program = Path(word).expanduser()
+    except RuntimeError:
+        return f"{shown(word)} cannot be found, for your home folder is not known"
+    if not program.is_file():
+        return f"there is no file {text.clean(str(program))}"
+    if not os.access(program, os.X_OK):
+        return f"{text.clean(str(program))} cannot be executed"
+    return check_source(program)
+
+
+def _readable(file: Path | None) -> str:
+    """Say that others can read what is secret."""
+    if file is None:
+        return ""
+    mode = stat.S_IMODE(file.stat().st_mode)
+    if not mode & (stat.S_IRGRP | stat.S_IROTH):
+        return ""
+    named = text.clean(str(file))
+    return f"others can read these secrets (mode {mode:04o}); `chmod go-r {named}` ends that"
+
+
+def _apprise(urls: Sequence[str]) -> Sequence[str]:
+    """Ask apprise; nothing is sent."""
+    from gpuwatch.sinks.outlets import check
+
+    return check(urls)
+
+
+def _in_ascii(line: str) -> str:
+    """Give a line without any character outside ASCII; a TOML string says the same as before."""
+    return "".join(char if char.isascii() else escaped(char) for char in line.replace(text.ELLIPSIS, "..."))

@@ -1,0 +1,140 @@
+"""gpuwatch.toml as text: the documented default file, and what holds now with where each value comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from gpuwatch import text
+from gpuwatch.alerts.rules import OwnRule
+from gpuwatch.config import Config, Origin
+from gpuwatch.config.keys import SECTIONS, Key, value_of
+from gpuwatch.config.tables import AMOUNTS, FIELDS, RULE, SHARE, amount
+from gpuwatch.config.values import Kind, mask_url
+from gpuwatch.declared.claims import Share
+
+_WIDEST: Final = 36
+"""Cells up to which the comments of a section stand in one column; a longer value pushes its own to the right."""
+_NOTHING: Final = (None, "", ())
+"""What a table does not say."""
+
+HEAD: Final = """\
+# gpuwatch.toml: every key with its default. Take the # away before what you change.
+# `gpuwatch config --check` finds mistakes, `gpuwatch config --show` says what holds and why.
+# A running gpuwatch reads this file again on SIGHUP, the dashboard also with the key L.
+"""
+
+EXAMPLES: Final = """\
+# A rule of your own; any number of these. Metrics, by what they are about (scope):
+{metrics}
+#
+# [[rule]]
+# name = "hot memory"     # 1 to 40 characters, none of gpuwatch's own names
+# metric = "temperature"
+# scope = "gpu"           # or "process", "user"
+# above = 80              # or below = 20; sizes as "20GiB", durations as "10min"
+# clear = 75              # the value that ends it; left out: the same
+# for = "30s"             # so long, to raise it and to end it
+# severity = "warning"    # or "note", "critical"
+# gpu = [0, 1]            # or one, or "GPU-8932"; left out: each
+# user = "ada"            # a name or a uid; left out: anybody
+
+# What was agreed on with somebody who cannot change a launch.
+#
+# [[share]]
+# user = "ada"            # a name or a uid; left out: anybody
+# command = "train"       # a regular expression, searched in the command line; left out: any
+# gpu = 2                 # or [0, 2], or "GPU-8932"; left out: each
+# share = 0.4             # or memory = "20GiB"
+"""
+
+
+def default_text() -> str:
+    """Give the file that `--init` writes: every key commented out, with its default and what it is for."""
+    from gpuwatch.alerts.metrics import METRICS
+
+    blocks = [
+        "\n".join(line if line.startswith("[") else f"# {line}" for line in lines) + "\n" for lines in _defaults()
+    ]
+    metrics = "\n".join(
+        _wrapped(scope, [name for name, metric in METRICS.items() if scope in metric.scopes])
+        for scope in ("gpu", "process", "user")
+    )
+    return "\n".join([HEAD, *blocks, EXAMPLES.replace("{metrics}", metrics)])
+
+
+def shown_defaults() -> str:
+    """Give the keys of that file with their defaults, not commented out, as the documentation shows them."""
+    return "\n".join("\n".join(lines) + "\n" for lines in _defaults())
+
+
+def _defaults() -> Iterator[list[str]]:
+    """Yield the lines of each section."""
+    for section in SECTIONS:
+        pairs = [(_pair(key, value_of(Config(), section.whole(key))), key.says) for key in section.keys]
+        yield [*section.header(), *_aligned(pairs)]
+
+
+def _pair(key: Key, value: Any) -> str:
+    return f"{key.name} = {key.kind.write(value)}"
+
+
+def _aligned(pairs: list[tuple[str, str]]) -> list[str]:
+    """Put each comment behind its pair, in one column."""
+    width = max((len(pair) for pair, _ in pairs if len(pair) <= _WIDEST), default=0)
+    return [f"{pair:<{width}}  # {says}" if says else pair for pair, says in pairs]
+
+
+def _wrapped(scope: str, names: list[str]) -> str:
+    import textwrap
+
+    return textwrap.fill(", ".join(names), 112, initial_indent=f"# {scope}: ", subsequent_indent="#   ")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What holds
+
+
+def effective_text(config: Config, origins: Mapping[str, Origin]) -> str:
+    """Give every key with its value as TOML, and where it comes from in a comment.
+
+    Read again it gives the same configuration, but for what is secret: that is masked, and commented out.
+    """
+    blocks = []
+    for section in SECTIONS:
+        names = [(key, section.whole(key)) for key in section.keys]
+        pairs = [(_shown_pair(key, value_of(config, name)), str(origins.get(name, Origin()))) for key, name in names]
+        blocks.append("\n".join([*section.header(), *_aligned(pairs)]))
+    rules = ((rule, origins.get(f"rule {rule.name}", Origin())) for rule in config.rules)
+    blocks += [_table("rule", str(origin), _rule_pairs(rule)) for rule, origin in rules]
+    blocks += [_share_table(share) for share in config.shares]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _shown_pair(key: Key, value: Any) -> str:
+    """Give a key with its value; what holds a secret is masked, and commented out."""
+    if key.name == "urls" and value:
+        return f"# urls = [{', '.join(mask_url(url) for url in value)}]"
+    if key.name == "command" and (masked := text.redact(value)) != list(value):
+        return f"# {_pair(key, tuple(masked))}"
+    return _pair(key, value)
+
+
+def _rule_pairs(rule: OwnRule) -> Iterator[tuple[str, Kind, Any]]:
+    kind = amount(rule.metric)
+    for name in RULE:
+        value = getattr(rule, FIELDS.get(name, name))
+        if value not in _NOTHING:
+            yield name, kind if name in AMOUNTS else RULE[name], value
+
+
+def _share_table(share: Share) -> str:
+    place = str(Origin(Path(share.where), share.line))
+    values = {name: getattr(share, FIELDS.get(name, name)) for name in SHARE}
+    pairs = ((name, SHARE[name], value) for name, value in values.items() if value not in _NOTHING)
+    return _table("share", f"{place}, a ceiling" if share.ceiling else place, pairs)
+
+
+def _table(name: str, origin: str, keys: Iterator[tuple[str, Kind, Any]]) -> str:
+    return "\n".join([f"[[{name}]]  # {origin}", *(f"{key} = {kind.write(value)}" for key, kind, value in keys)])

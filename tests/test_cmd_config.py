@@ -1,0 +1,244 @@
+"""`gpuwatch config`: what it shows can be read again, what it writes is safe, and what it checks is named."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpuwatch.commands import config as command
+from gpuwatch.commands.arguments import parse
+from gpuwatch.config import Config, load
+from gpuwatch.config.document import default_text, effective_text, shown_defaults
+from gpuwatch.errors import UsageError
+
+EVERYTHING = """
+interval = "500ms"
+user = "josé \\"j\\" \\\\ 1"
+theme = "light"
+[alerts]
+off = ["power at limit", "XID"]
+memory_warning = 12.25
+idle_after = 90
+orphan_memory = 1048577
+xid_critical = [79]
+[allowance]
+exact = 0
+[notify]
+command = ["/bin/tell", "it's"]
+least = "note"
+cooldown = "1h"
+[[share]]
+user = "ada"
+command = "a\\\\.b|\\"c\\""
+gpu = [0, "GPU-8932"]
+share = 0.33333333333333331
+[[share]]
+memory = "20GB"
+[[rule]]
+name = "ada's memory"
+metric = "memory"
+scope = "process"
+above = "20GiB"
+clear = 5
+for = "1.5s"
+severity = "critical"
+gpu = 1
+user = "1001"
+[[rule]]
+name = "cold"
+metric = "temperature"
+below = -0.5
+"""
+
+
+def write(file: Path, content: str, mode: int = 0o644) -> Path:
+    file.write_text(content)
+    file.chmod(mode)
+    return file
+
+
+def run(*words: str, administrators: Path | None = None, wrong: Sequence[str] = ()) -> tuple[int, list[str]]:
+    """Run the command; give its exit code and lines."""
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    args: argparse.Namespace = parse(["config", *words])
+    nowhere = Path("/nowhere/gpuwatch.toml")
+    code = command.main(args, administrators=administrators or nowhere, out=out, check_urls=lambda urls: wrong)
+    out.seek(0)
+    return code, out.read().splitlines()
+
+
+# --show
+
+
+def without_places(config: Config) -> Config:
+    shares = tuple(msgspec.structs.replace(share, where="", line=0, ceiling=False) for share in config.shares)
+    return msgspec.structs.replace(config, shares=shares)
+
+
+@pytest.mark.parametrize("flags", [(), ("--ascii",)])
+def test_what_is_shown_can_be_read_again(tmp_path: Path, flags: Sequence[str]) -> None:
+    admin = write(tmp_path / "etc.toml", "read_only = true\n[[share]]\nuser = 'bob'\nshare = 0.5\n")
+    file = write(tmp_path / "mine.toml", EVERYTHING)
+    code, lines = run("--show", "--config", str(file), *flags, administrators=admin)
+    again = write(tmp_path / "again.toml", "\n".join(lines))
+    expected = load(str(file), administrators=admin)
+    if flags:
+        expected = msgspec.structs.replace(expected, ascii=True)
+        assert all(line.isascii() for line in lines)
+    assert code == 0
+    assert without_places(load(str(again), administrators=tmp_path / "none")) == without_places(expected)
+
+
+def test_each_value_is_shown_with_where_it_comes_from(tmp_path: Path) -> None:
+    admin = write(tmp_path / "etc.toml", "read_only = true\n[[share]]\nuser = 'bob'\nshare = 0.5\n")
+    file = write(tmp_path / "mine.toml", EVERYTHING)
+    _, lines = run("--show", "--ascii", "--config", str(file), administrators=admin)
+    squeezed = [re.sub(r" +#", " #", line) for line in lines]
+    for line in (
+        f'interval = "500ms" # {file}:2',
+        f"read_only = true # {admin}:1",
+        "ascii = true # --ascii",
+        "bell = false # default",
+        f"memory_warning = 12.25 # {file}:7",
+        f"[[rule]] # {file}:24",
+        f"[[share]] # {admin}:2, a ceiling",
+        f"[[share]] # {file}:22",
+    ):
+        assert line in squeezed
+    columns = {line.index("#") for line in lines[:7] if not line.startswith("user")}
+    assert len(columns) == 1
+
+
+def test_secrets_are_shown_masked_and_commented_out(tmp_path: Path) -> None:
+    content = "[notify]\nurls = ['slack://T0K3N/x', 'json://h']\ncommand = ['/bin/tell', '--token', 'T0K3N']\n"
+    file = write(tmp_path / "mine.toml", content, 0o600)
+    _, lines = run("--show", "--config", str(file))
+    assert "T0K3N" not in "\n".join(lines)
+    assert any(line.startswith("# urls = [slack://…, json://…]") for line in lines)
+    assert any(line.startswith('# command = ["/bin/tell", "--token", "***"]') for line in lines)
+    assert "urls" not in tomllib.loads("\n".join(lines))["notify"]
+
+
+def test_a_bad_file_is_an_error(tmp_path: Path) -> None:
+    file = write(tmp_path / "mine.toml", "bell = 3\n")
+    with pytest.raises(UsageError, match=r"mine\.toml:1: key bell: found 3; allowed is true or false"):
+        run("--show", "--config", str(file))
+
+
+# --init
+
+
+def test_the_file_to_begin_with_says_what_the_documentation_says(tmp_path: Path) -> None:
+    uncommented = re.sub(r"^# (?=[a-z_]+ = )", "", default_text(), flags=re.MULTILINE)
+    assert shown_defaults().rstrip() in re.sub(r"^# ?.*\n", "", uncommented, flags=re.MULTILINE).strip()
+    assert without_places(load(str(write(tmp_path / "a.toml", shown_defaults())))) == Config()
+    assert load(str(write(tmp_path / "b.toml", default_text())), administrators=tmp_path / "none") == Config()
+    assert max(map(len, default_text().splitlines())) <= 120
+
+
+def test_its_examples_are_good(tmp_path: Path) -> None:
+    text = re.sub(r"^# (?=(\[\[)?[a-z_]+(\]\]| = ))", "", default_text(), flags=re.MULTILINE)
+    config = load(str(write(tmp_path / "a.toml", text)), administrators=tmp_path / "none")
+    assert [rule.name for rule in config.rules] == ["hot memory"]
+    assert [share.user for share in config.shares] == ["ada"]
+    assert msgspec.structs.replace(config, rules=(), shares=()) == Config()
+
+
+def test_it_is_written_for_its_owner_alone(own_home: Path) -> None:
+    file = own_home / "config" / "gpuwatch" / "gpuwatch.toml"
+    before = os.umask(0)
+    try:
+        code, lines = run("--init")
+    finally:
+        os.umask(before)
+    assert (code, lines) == (0, ["~/config/gpuwatch/gpuwatch.toml: written; all its keys are commented out"])
+    assert file.read_text() == default_text()
+    modes = [stat.S_IMODE(place.stat().st_mode) for place in (file, file.parent, file.parent.parent)]
+    assert modes == [0o600, 0o700, 0o700]
+    assert run("--check") == (0, ["~/config/gpuwatch/gpuwatch.toml: ok"])
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_it_is_never_written_over_another(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "mine.toml"
+    if kind == "file":
+        file.write_text("bell = true\n")
+    else:
+        file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError) as raised:
+        run("--init", "--config", str(file))
+    assert str(raised.value) == f"--init: {file} is there already, and was left as it is"
+    assert kind == "link" or file.read_text() == "bell = true\n"
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_where_it_cannot_be_written_that_is_said(tmp_path: Path) -> None:
+    write(tmp_path / "plain", "")
+    with pytest.raises(UsageError, match=r"^--init: .*/plain/x\.toml cannot be written \(Not a directory\)$"):
+        run("--init", "--config", str(tmp_path / "plain" / "x.toml"))
+
+
+# --check
+
+
+def test_files_that_are_well_are_named(tmp_path: Path, own_home: Path) -> None:
+    assert run("--check") == (0, ["~/config/gpuwatch/gpuwatch.toml: not there; the defaults hold"])
+    admin, file = write(tmp_path / "etc.toml", "bell = true\n"), write(tmp_path / "mine.toml", "")
+    assert run("--check", administrators=admin) == (0, [f"{admin}: ok"])
+    assert run("--check", "--config", str(file), administrators=admin) == (0, [f"{admin}: ok", f"{file}: ok"])
+
+
+def test_every_mistake_of_every_file_is_named(tmp_path: Path) -> None:
+    admin = write(tmp_path / "etc.toml", "[alerts]\nmemory_warning = 4\n")
+    file = write(tmp_path / "mine.toml", "bell = 1\n[[rule]]\nname = 'a'\n")
+    code, lines = run("--check", "--config", str(file), administrators=admin)
+    assert code == 2
+    assert [line.partition(": found")[0] for line in lines] == [
+        f"{admin}:2: key alerts.memory_warning",
+        f"{file}:1: key bell",
+        f"{file}:2: [[rule]] number 1",
+    ]
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"^--config: there is no file {tmp_path}/none.toml$"):
+        run("--check", "--config", str(tmp_path / "none.toml"))
+
+
+def test_what_will_not_work_is_warned_of(tmp_path: Path) -> None:
+    tell = tmp_path / "tell"
+    file = write(tmp_path / "mine.toml", f"[notify]\ncommand = ['{tell}']\nurls = ['slack://T0K3N']\n")
+    code, lines = run("--check", "--config", str(file), wrong=["has an address that is none"])
+    assert (code, lines) == (
+        0,
+        [
+            f"{file}: ok",
+            f"{file}:2: warning: key notify.command: there is no file {tell}",
+            f"{file}:3: warning: key notify.urls: others can read these secrets (mode 0644); "
+            f"`chmod go-r {file}` ends that",
+            f"{file}:3: warning: key notify.urls: slack://… has an address that is none",
+        ],
+    )
+    write(tell, "#!/bin/sh\n", 0o644)
+    file.chmod(0o600)
+    if os.geteuid() != 0 or not os.access(tell, os.X_OK):
+        assert run("--check", "--config", str(file))[1][1].endswith(f"{tell} cannot be executed")
+    tell.chmod(0o777)
+    assert run("--check", "--config", str(file))[1][1].endswith(
+        f"others can write {tell} (mode 0777); `chmod go-w {tell}` ends that"
+    )
+    tell.chmod(0o755)
+    assert run("--check", "--config", str(file)) == (0, [f"{file}: ok"])
+
+
+def test_the_text_of_what_holds_is_toml_by_itself() -> None:
+    assert tomllib.loads(effective_text(Config(), {}))["alerts"]["memory_warning"] == 10
