@@ -1,0 +1,117 @@
+"""What makes a terminal show a notification of the desktop, or ring: sequences for whoever owns the terminal. Pure.
+
+| terminal | OSC 9 | OSC 777 | source |
+|---|---|---|---|
+| iTerm2 | yes | no | iterm2.com/documentation-escape-codes.html |
+| Ghostty | yes | yes | ghostty.org/docs/vt/osc/9; its parser's tests have `777;notify` |
+| kitty | yes | 0.24 | sw.kovidgoyal.net/kitty/changelog |
+| WezTerm | yes | yes | wezterm.org/escape-sequences.html |
+| foot | yes | yes | foot-ctlseqs(7) |
+| Warp | yes | yes | docs.warp.dev, notifications |
+| rxvt-unicode | no | with its extension | urxvt(7): 777 is `extension:parameters` |
+| VTE (GNOME Terminal …) | no | Fedora's patch | gitlab.com/BuildStream/buildstream!692; others swallow it from 0.46 |
+| Windows Terminal | progress | 2026 | microsoft/terminal#20012; OSC 9 is ConEmu's there |
+| tmux | passed on | passed on | tmux/tmux#5136; `allow-passthrough` is off since 3.3 |
+
+A terminal that does not know a sequence swallows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, TypeAlias
+
+from gpuwatch import text
+
+Osc: TypeAlias = Literal["osc9", "osc777"]
+
+MOST: Final = 200
+"""Characters of a notification at most, its title counted: desktops show three lines or so."""
+
+_TITLE: Final = 60
+_ESC: Final = "\x1b"
+_BEL: Final = "\a"
+
+_PROGRAMS: Final[dict[str, Osc]] = {
+    "iterm.app": "osc9",
+    "iterm2": "osc9",
+    "ghostty": "osc9",
+    "warpterminal": "osc9",
+    "wezterm": "osc777",
+    "rxvt": "osc777",
+}
+"""By TERM_PROGRAM, or by LC_TERMINAL, which ssh may pass on."""
+_MARKS: Final[dict[str, Osc]] = {
+    "KITTY_WINDOW_ID": "osc9",
+    "GHOSTTY_RESOURCES_DIR": "osc9",
+    "ITERM_SESSION_ID": "osc9",
+    "WEZTERM_PANE": "osc777",
+}
+"""By a variable that only this terminal sets."""
+_TERMS: Final[tuple[tuple[str, Osc], ...]] = (
+    ("xterm-kitty", "osc9"),
+    ("xterm-ghostty", "osc9"),
+    ("wezterm", "osc777"),
+    ("foot", "osc777"),
+    ("rxvt-unicode", "osc777"),
+)
+"""By how TERM begins, the one thing that ssh always passes on."""
+_VTE: Final = 4600
+"""VTE_VERSION from which the sequence is swallowed where it is not shown; before, it was printed."""
+_SPELT: Final = str.maketrans({"●": "!", "▲": "!", "·": "-", "✓": "+", "…": "~", "—": "-", "°": " ", "×": "x"})
+
+
+def which_osc(environ: Mapping[str, str]) -> Osc | None:
+    """Give the sequence that this terminal shows as a notification, None where that cannot be told.
+
+    Inside tmux it is the terminal in which tmux was started, as far as its variables are still there; inside screen,
+    which passes nothing on in this way, and on the console it is None.
+    """
+    if environ.get("STY") or environ.get("TERM") in ("linux", "dumb"):
+        return None
+    for name in (environ.get(one, "").lower() for one in ("TERM_PROGRAM", "LC_TERMINAL")):
+        if name in _PROGRAMS:
+            return _PROGRAMS[name]
+    for mark, kind in _MARKS.items():
+        if environ.get(mark):
+            return kind
+    term = environ.get("TERM", "")
+    for start, kind in _TERMS:
+        if term.startswith(start):
+            return kind
+    version = environ.get("VTE_VERSION", "")
+    return "osc777" if version.isascii() and version.isdigit() and int(version[:9]) >= _VTE else None
+
+
+def notification(kind: Osc, title: str, body: str = "", *, tmux: bool = False, ascii_only: bool = False) -> str:
+    """Give what makes the terminal show a notification; `title` and `body` may be anything, and cannot break out.
+
+    `tmux` wraps it for the terminal outside, which tmux passes on only with `set -g allow-passthrough on`. `ascii_only`
+    is for a terminal that is not in UTF-8, where a byte of a longer character could end the sequence.
+    """
+    title = _plain(title, _TITLE, ascii_only=ascii_only)
+    body = _plain(body, MOST - len(title) - 2, ascii_only=ascii_only)
+    if kind == "osc777":
+        payload = f"777;notify;{title};{body}"
+    else:
+        words = f"{title}: {body}" if title and body else title or body
+        # ConEmu's sequences are OSC 9 and a number: what begins with one might be taken for progress or worse.
+        payload = f"9;{words}" if not words[:1].isdigit() else f"9;- {words}"
+    sequence = f"{_ESC}]{payload}{_BEL}"
+    return passed_through(sequence) if tmux else sequence
+
+
+def passed_through(sequence: str) -> str:
+    """Wrap a sequence so that tmux gives it to the terminal outside, if `allow-passthrough` is on."""
+    return f"{_ESC}Ptmux;{sequence.replace(_ESC, _ESC * 2)}{_ESC}\\"
+
+
+def bell() -> str:
+    """Give what rings; tmux flags the window by it (`monitor-bell` is on by default)."""
+    return _BEL
+
+
+def _plain(words: str, limit: int, *, ascii_only: bool) -> str:
+    """Take out what a terminal acts on; `;` parts the fields."""
+    words = text.clean(words, limit).replace(";", ",")
+    return words.translate(_SPELT).encode("ascii", "replace").decode() if ascii_only else words

@@ -1,0 +1,259 @@
+"""The ways out of the machine: a command of the user's own, and apprise, which knows a hundred services."""
+
+from __future__ import annotations
+
+import errno
+import re
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from gpuwatch import text
+from gpuwatch.alerts import Severity
+from gpuwatch.sinks.messages import Kind, Message
+
+COMMAND_LIMIT: Final = 10.0
+"""Seconds that a command may take."""
+APPRISE_LIMIT: Final = 30.0
+"""Seconds that a service may take: apprise itself gives a server 4 s to connect and 4 s to answer, each time."""
+NOT_INSTALLED: Final = "needs apprise: pip install 'gpuwatch[notify]'"
+_NAMED: Final = 200
+"""Characters of what a command said last."""
+
+
+class Outlet(Protocol):
+    """One way out. `send` may take its time, for it is called from a thread of its own."""
+
+    name: str
+    """What stands before the words of `send`: `slack`, `command tell`."""
+
+    def send(self, message: Message) -> str:
+        """Deliver a message; give why it was not, as words that follow the name, or empty."""
+
+    def close(self) -> None:
+        """Give up what is under way; from any thread, without waiting."""
+
+
+class Command:
+    """A program of the user's own: told one JSON object on stdin, never by a shell.
+
+    The object has the fields of the alert as the events log has them, `event` (raised, worse, cleared) and `message`
+    (the words, lines); of a digest `event`, `message`, `host`, `severity` and `alerts`.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        limit: float = COMMAND_LIMIT,
+        refused: Callable[[], str] = str,
+    ) -> None:
+        """`command` is the program (absolute, or with ~) and its arguments; `refused` is asked before each run."""
+        self._command = (str(Path(command[0]).expanduser()), *command[1:])
+        self.name = f"command {text.clean(Path(command[0]).name, 40)}"
+        self._limit = limit
+        self._refused = refused
+        self._stop = threading.Event()
+
+    def send(self, message: Message) -> str:
+        """Run the program and wait for its end; after the limit it is killed with all that it started."""
+        from gpuwatch.sinks import errands  # subprocess takes 8 ms to import
+
+        why = self._refused()
+        if why:
+            return f"is not run: {why}"
+        try:
+            ended = errands.run(self._command, _as_json(message), listen="stderr", limit=self._limit, stop=self._stop)
+        except OSError as error:
+            return self._not_started(error)
+        if ended.code == 0:
+            return ""
+        if ended.code is None:
+            return "was stopped" if self._stop.is_set() else f"did not end within {self._limit:g} s"
+        said = _last_line(ended.heard)
+        how = f"ended with exit code {ended.code}" if ended.code > 0 else f"was ended by {_signal(-ended.code)}"
+        return f"{how}: {said}" if said else how
+
+    def close(self) -> None:
+        """Kill it, if it runs."""
+        self._stop.set()
+
+    def _not_started(self, error: OSError) -> str:
+        program = Path(self._command[0])
+        if isinstance(error, FileNotFoundError):
+            return "cannot be run: its interpreter is not found" if program.exists() else "is not found"
+        if isinstance(error, PermissionError):
+            return "is not executable"
+        if error.errno == errno.ENOEXEC:
+            return "is no program; a script begins with a line such as #!/bin/sh"
+        return f"cannot be run: {text.clean(error.strerror or type(error).__name__, _NAMED)}"
+
+
+SENDER: Final = (sys.executable, "-P", str(Path(__file__).with_name("send.py")))
+"""The child that imports apprise. -P: nothing is imported from the folder that the user happens to stand in."""
+
+
+class Apprise:
+    """One service that apprise knows by a URL. The URL holds secrets: only the child is told, on stdin."""
+
+    def __init__(
+        self, url: str, *, name: str = "", command: Sequence[str] = SENDER, limit: float = APPRISE_LIMIT
+    ) -> None:
+        self.name = name or _scheme(url) or "apprise"
+        self._url = url
+        self._command = command
+        self._limit = limit
+        self._stop = threading.Event()
+
+    def __repr__(self) -> str:
+        return f"Apprise({_scheme(self._url)}://…)"
+
+    def send(self, message: Message) -> str:
+        """Let a child send it, and wait for that."""
+        order = _Order(urls=(self._url,), title=message.title, body=message.body, kind=_apprise_kind(message))
+        return _ask(order, self._command, self._limit, self._stop)[0]
+
+    def close(self) -> None:
+        """Kill the child, if it runs."""
+        self._stop.set()
+
+
+def apprise_outlets(urls: Sequence[str]) -> list[Apprise]:
+    """Give an outlet for each URL, named by its scheme: `slack`, `mailto`, `mailto 2`."""
+    seen: Counter[str] = Counter()
+    outlets = []
+    for url in urls:
+        name = _scheme(url) or "apprise"
+        seen[name] += 1
+        outlets.append(Apprise(url, name=name if seen[name] == 1 else f"{name} {seen[name]}"))
+    return outlets
+
+
+def outlets(command: Sequence[str], urls: Sequence[str], *, refused: Callable[[], str] = str) -> list[Outlet]:
+    """Give all ways out that a configuration names; none for an empty `command` and no `urls`."""
+    own: list[Outlet] = [Command(command, refused=refused)] if command else []
+    return [*own, *apprise_outlets(urls)]
+
+
+def check(urls: Sequence[str], command: Sequence[str] = SENDER) -> tuple[str, ...]:
+    """Ask apprise whether it understands each URL; give for each why not, or empty. Nothing is sent."""
+    if not urls:
+        return ()
+    return _ask(_Order(urls=tuple(urls), check=True), command, APPRISE_LIMIT, threading.Event())
+
+
+class _Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What the child is told."""
+
+    urls: tuple[str, ...]
+    title: str = ""
+    body: str = ""
+    kind: str = "info"
+    check: bool = False
+
+
+class _Result(msgspec.Struct, frozen=True):
+    ok: bool
+    why: str = ""
+    """One of `_WHY`, or `http` and a number."""
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """What the child says, in the order of the URLs."""
+
+    installed: bool
+    results: tuple[_Result, ...] = ()
+
+
+_WHY: Final = {
+    "form": "has an address that apprise does not understand",
+    "timeout": "does not answer (timeout)",
+    "refused": "cannot be reached (connection refused)",
+    "host": "cannot be reached (unknown host)",
+    "route": "cannot be reached (no route)",
+    "certificate": "cannot be trusted (its certificate)",
+    "login": "does not accept the login",
+}
+_UNSENT: Final = "did not take the message"
+
+
+def _ask(order: _Order, command: Sequence[str], limit: float, stop: threading.Event) -> tuple[str, ...]:
+    """Let the child do it; give for each URL why not, or empty."""
+    from gpuwatch.sinks import errands
+
+    asked = tuple(url for url in order.urls if _scheme(url))
+    try:
+        ended = errands.run(
+            command,
+            msgspec.json.encode(msgspec.structs.replace(order, urls=asked)),
+            listen="stdout",
+            limit=limit,
+            stop=stop,
+        )
+    except OSError as error:
+        return (f"cannot be asked: {text.clean(error.strerror or type(error).__name__, _NAMED)}",) * len(order.urls)
+    found = iter(_answers(ended.code, ended.heard, len(asked), stopped=stop.is_set()))
+    return tuple(next(found) if _scheme(url) else "is no address: one begins like mailto://" for url in order.urls)
+
+
+def _answers(code: int | None, heard: bytes, count: int, *, stopped: bool) -> tuple[str, ...]:
+    if code is None:
+        return ("was stopped" if stopped else _WHY["timeout"],) * count
+    try:
+        answer = msgspec.json.decode(heard, type=_Answer)
+    except msgspec.MsgspecError:
+        return (f"could not be asked: the child that sends ended with {code}",) * count
+    if not answer.installed:
+        return (NOT_INSTALLED,) * count
+    if len(answer.results) != count:
+        return (_UNSENT,) * count
+    return tuple("" if one.ok else _words(one.why) for one in answer.results)
+
+
+def _words(why: str) -> str:
+    """Give words for what the child says; only known ones, for apprise's own may hold the URL."""
+    if re.fullmatch(r"http [1-5][0-9]{2}", why):
+        return f"refuses (HTTP {why[5:]})"
+    return _WHY.get(why, _UNSENT)
+
+
+def _scheme(url: str) -> str:
+    """Give what stands before `://`, or empty where nothing does that could be a service."""
+    found = re.match(r"([a-zA-Z][a-zA-Z0-9]{1,30})://.", url)
+    return found[1].lower() if found else ""
+
+
+def _apprise_kind(message: Message) -> str:
+    """Give apprise's word for how bad it is; services choose a colour by it."""
+    if all(part.kind is Kind.CLEARED for part in message.parts or (message,)):
+        return "success"
+    return {Severity.CRITICAL: "failure", Severity.WARNING: "warning"}.get(message.severity, "info")
+
+
+def _as_json(message: Message) -> bytes:
+    words = f"{message.title}\n{message.body}" if message.body else message.title
+    about: dict[str, object] = {"event": message.kind, "message": words}
+    if message.kind is Kind.DIGEST:
+        about |= {"host": message.host, "severity": message.severity, "alerts": message.alerts}
+    else:
+        about = msgspec.to_builtins(message.alerts[0]) | about
+    return msgspec.json.encode(about) + b"\n"
+
+
+def _last_line(heard: bytes) -> str:
+    """Give the last line that says something, with secrets masked: a client may print the URL it failed with."""
+    lines = [line for line in heard[-4096:].decode("utf-8", "replace").splitlines() if line.strip()]
+    return text.clean(" ".join(text.redact(lines[-1].split())), _NAMED) if lines else ""
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

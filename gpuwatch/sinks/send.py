@@ -1,0 +1,109 @@
+"""The child that sends by apprise, or sees whether apprise understands URLs.
+
+    python -P gpuwatch/sinks/send.py
+
+It takes one JSON object on stdin (`urls`, `title`, `body`, `kind`, `check`) and gives one on stdout: `installed`, and
+`results` in the order of the URLs, each `ok` and `why`. It imports nothing of gpuwatch. The URLs are secret, and what
+apprise logs may hold them: nothing of that leaves this process but the words below.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+LIMIT = 45
+"""Seconds after which it ends by itself, where nobody is left to end it."""
+
+_WORDS = (
+    ("timeout", re.compile(r"timed? ?out", re.IGNORECASE)),
+    ("refused", re.compile(r"connection refused", re.IGNORECASE)),
+    ("host", re.compile(r"failed to resolve|name or service not known|name resolution|nodename", re.IGNORECASE)),
+    ("route", re.compile(r"no route to host|unreachable", re.IGNORECASE)),
+    ("certificate", re.compile(r"CERTIFICATE_VERIFY_FAILED")),
+    ("login", re.compile(r"authentication", re.IGNORECASE)),
+)
+"""What to say, and what apprise's log has where that is so."""
+
+
+class Listener(logging.Handler):
+    """Picks known words out of what apprise logs."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.why = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take in one line; the first reason counts."""
+        line = record.getMessage()
+        # Below a warning the log also has the message itself, which may hold such words.
+        if self.why or (record.levelno < logging.WARNING and "Exception" not in line[:40]):
+            return
+        status = re.search(r"\berror=([1-5][0-9]{2})\b", line)
+        found = [word for word, pattern in _WORDS if pattern.search(line)]
+        self.why = f"http {status[1]}" if status else found[0] if found else ""
+
+
+def answer(order: dict[str, Any]) -> dict[str, Any]:
+    """Do what was asked."""
+    try:
+        import apprise
+    except ImportError:
+        return {"installed": False, "results": []}
+    # Without a picture from the project's own site, and without anything kept on disk.
+    asset = apprise.AppriseAsset(
+        app_id="gpuwatch",
+        app_desc="gpuwatch",
+        app_url="",
+        image_url_mask="",
+        image_url_logo="",
+        storage_mode=apprise.PersistentStoreMode.MEMORY,
+    )
+    services = [apprise.Apprise.instantiate(url, asset=asset) for url in order["urls"]]
+    if order["check"]:
+        results = [{"ok": service is not None, "why": "" if service else "form"} for service in services]
+        return {"installed": True, "results": results}
+    listener = Listener()
+    logger = logging.getLogger("apprise")
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(listener)
+
+    def send(service: Any) -> dict[str, Any]:
+        if service is None:
+            return {"ok": False, "why": "form"}
+        sender = apprise.Apprise(asset=asset)
+        sender.add(service)
+        sent = bool(
+            sender.notify(
+                order["body"] or order["title"],
+                title=order["title"] if order["body"] else "",
+                notify_type=order["kind"],
+                body_format="text",
+            )
+        )
+        return {"ok": sent, "why": "" if sent or len(services) > 1 else listener.why}
+
+    with ThreadPoolExecutor(max(1, len(services))) as pool:
+        return {"installed": True, "results": list(pool.map(send, services))}
+
+
+def main() -> None:
+    """Read, do, say; whatever a service prints goes nowhere."""
+    signal.alarm(LIMIT)
+    told = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    said = answer(json.load(sys.stdin.buffer))
+    os.write(told, json.dumps(said).encode())
+    os._exit(0)  # not by way of threads that a service may have left behind
+
+
+if __name__ == "__main__":
+    main()
