@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["tests.driver.fixtures", "tests.nvml_child", "tests.witnesses"]
+pytest_plugins = ["tests.driver.fixtures", "tests.nvml_child", "tests.witnesses", "tests.tmux"]
 
 
 @pytest.fixture(autouse=True)
@@ -16,6 +16,9 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     monkeypatch.setenv("HOME", str(home))
     for name in ("CONFIG", "STATE", "CACHE", "DATA"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(home / name.lower()))
+    runtime = home / "runtime"
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     for name in ("NO_COLOR", "SUDO_UID", "COLUMNS", "LINES"):
         monkeypatch.delenv(name, raising=False)
     return home

@@ -10,10 +10,12 @@ from typing import Any
 from textual.pilot import Pilot
 
 from gpuwatch.alerts import Alert, Severity
+from gpuwatch.alerts.attention import Mute
 from gpuwatch.history import History
 from gpuwatch.model import Gpu, Holding, Process, Snapshot
-from gpuwatch.ui.app import GpuwatchApp, Options
+from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.messages import Framed
+from gpuwatch.ui.options import Helpers, Options
 from gpuwatch.watch import Frame
 from tests.builders import EPOCH, gpu, holding, process, snapshot
 
@@ -35,6 +37,15 @@ class Clockwork:
     def poke(self) -> None:
         self.asked.append("poke")
 
+    def acknowledge(self, alert: Alert) -> None:
+        self.asked.append(("acknowledge", alert.key))
+
+    def mute(self, mute: Mute) -> None:
+        self.asked.append(mute)
+
+    def unmute(self, rule: str, key: str = "") -> None:
+        self.asked.append(("unmute", rule, key))
+
     def stop(self) -> None:
         self.asked.append("stop")
 
@@ -46,6 +57,7 @@ def frame(seen: Snapshot, *alerts: Alert, age: float = 0.0, history: History | N
 
 def alert(index: int = 1, severity: Severity = Severity.CRITICAL, **changes: Any) -> Alert:
     fields: dict[str, Any] = {
+        "id": f"{index:010x}",
         "rule": "memory near limit",
         "gpu": gpu(index).key,
         "index": index,
@@ -53,7 +65,7 @@ def alert(index: int = 1, severity: Severity = Severity.CRITICAL, **changes: Any
         "title": f"GPU {index} near limit: 0.4 of 79.1 GiB free",
         "evidence": "ben holds 40.0",
         "raised": EPOCH,
-        "raised_monotonic": 1000.0,
+        "raised_monotonic": 1e9,  # after every frame that came before
     }
     return Alert(**{**fields, **changes})
 
@@ -75,9 +87,9 @@ def machine(gpus: int, **changes: Any) -> Snapshot:
 
 @asynccontextmanager
 async def running(
-    first: Frame | None = None, size: tuple[int, int] = (120, 36), **options: Any
+    first: Frame | None = None, size: tuple[int, int] = (120, 36), *, helpers: Helpers | None = None, **options: Any
 ) -> AsyncIterator[Running]:
-    app = GpuwatchApp(watch=Clockwork(), options=Options(**options))
+    app = GpuwatchApp(watch=Clockwork(), options=Options(**options), helpers=helpers)
     async with app.run_test(size=size, notifications=True) as pilot:
         if first is not None:
             await hand(app, pilot, first)

@@ -14,15 +14,19 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuwatch.alerts import Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.history import History
+from gpuwatch.sinks.log import Events
 from gpuwatch.sources.demo import DemoSource
-from gpuwatch.ui.app import GpuwatchApp, Options
+from gpuwatch.ui.app import GpuwatchApp
+from gpuwatch.ui.options import Helpers, Options
+from gpuwatch.ui.screens.events import EventsScreen
 from gpuwatch.watch import Frame
 
 WALL = 1_795_269_780.0
 """Saturday 21 November 2026, 14:03 UTC."""
-MINUTE = 60
+MINUTE = 60.0
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class Picture:
     at: float = 42.0
     """Seconds into the demo's script."""
     keys: tuple[str, ...] = ()
+    watched: float = MINUTE
+    """Seconds for which the demo was watched before."""
 
 
 PICTURES = (
@@ -44,29 +50,37 @@ PICTURES = (
     Picture("dashboard-light-160x50", 160, 50, theme="light"),
     Picture("strip-60x10", 60, 10),
     Picture("process-120x40", 120, 40, keys=("j", "enter")),
+    Picture("events-120x36", 120, 36, at=300.0, keys=("e", "j", "j", "j"), watched=300.0),
 )
 
 
-def frames(until: float) -> list[Frame]:
-    """Give a minute of the demo, as the watch would have shown it."""
+def frames(until: float, seconds: float = MINUTE) -> tuple[list[Frame], list[Alert]]:
+    """Give so many seconds of the demo, as the watch would have shown it, and what ended in that time."""
     source = DemoSource(clock=lambda: 0.0, wall=lambda: WALL)
-    engine, history, shown = Engine(), History(), []
-    for second in map(float, range(int(until) - MINUTE, int(until) + 1)):
+    engine, history = Engine(), History()
+    shown: list[Frame] = []
+    over: list[Alert] = []
+    for second in map(float, range(int(until - seconds), int(until) + 1)):
         snapshot = source.at(second)
         view = history.add(snapshot, second)
         changes = engine.update(snapshot, view, second, snapshot.taken)
+        over += changes.cleared
         shown.append(Frame(snapshot, second, view, changes.active))
-    return shown
+    return shown, over
 
 
 async def draw(picture: Picture) -> str:
     """Give a picture as SVG."""
-    app = GpuwatchApp(options=Options(theme=picture.theme), clock=lambda: picture.at)
+    shown, over = frames(picture.at, picture.watched)
+    log = Helpers(events=lambda: Events(alerts=tuple(over), watched=True, exists=True))
+    app = GpuwatchApp(options=Options(theme=picture.theme), helpers=log, clock=lambda: picture.at)
     async with app.run_test(size=(picture.columns, picture.rows)) as pilot:
-        app.publish(frames(picture.at)[-1])
+        app.publish(shown[-1])
         await pilot.pause()
         await pilot.press(*picture.keys)
         await pilot.pause()
+        while isinstance(app.screen, EventsScreen) and app.screen.reading:
+            await pilot.pause(0.01)
         svg = app.export_screenshot(title="gpuwatch")
     return re.sub(r"terminal-\d+-", "terminal-", svg)
 

@@ -12,6 +12,7 @@ from gpuwatch.actions.audit import Audit
 from gpuwatch.actions.kill import Killer, Policy
 from gpuwatch.model import SourceState
 from gpuwatch.ui.app import GpuwatchApp
+from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.end import EndScreen
 from tests.builders import GIB, gpu, holding, snapshot
 from tests.dashboards import alert, frame, hand, machine, running, table, text
@@ -211,7 +212,7 @@ async def test_a_process_of_ones_own_is_asked_about(tmp_path: Path) -> None:
     def make_killer() -> Killer:
         return Killer(Policy.of_this_process(read_only=False), Audit(tmp_path))
 
-    app = GpuwatchApp(make_killer=make_killer)
+    app = GpuwatchApp(helpers=Helpers(killer=make_killer))
     async with app.run_test(size=(120, 36)) as pilot:
         await hand(app, pilot, frame(machine(1)))
         await pilot.press("K")

@@ -209,6 +209,15 @@ async def test_an_over_committed_gpu_says_so_in_its_row() -> None:
             alert(0, rule="stray contexts", subject="7:1", title="pid 7 (hal) has stray contexts on GPU 1"),
             "stray contexts",
         ),
+        (
+            alert(0, rule="unattributed memory", title="GPU 0: 6.0 GiB held by no process that is listed"),
+            "unattributed",
+        ),
+        (alert(0, rule="idle but held", subject="uid:1 GPU-0", owners=("eve",), last=7200.0), "eve idle 2h"),
+        (alert(0, rule="XID", subject="xid 94 GPU-0", title="GPU 0: XID 94, a memory error"), "XID 94"),
+        (alert(0, rule="time to full", title="GPU 0 full in about 4 min"), "full in about 4 min"),
+        (alert(0, rule="hot memory", title="hot memory: GPU 0 temperature 83 °C, above 80"), "hot memory"),
+        (alert(0, rule="temperature near slowdown", title="GPU 0 at 84 °C, slows down at 87"), "near slowdown"),
         (alert(0, rule="over-committed", title="GPU 0 over-committed: declared 90.1 GiB of 79.1"), "declared 90.1"),
     ],
 )

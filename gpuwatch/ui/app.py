@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rich.text import Text
 from textual import events
@@ -15,73 +15,38 @@ from textual.app import App
 from textual.binding import BindingType
 from textual.filter import Monochrome
 
-from gpuwatch.alerts.rules import Allowances
 from gpuwatch.model import SourceState
 from gpuwatch.rows import Filter, FilterError, Row
 from gpuwatch.text import clean
+from gpuwatch.ui.announce import announce
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.keys import KEYS
-from gpuwatch.ui.layout import room_for_toasts
 from gpuwatch.ui.messages import Framed
+from gpuwatch.ui.options import Helpers, Options, Reloading, Watching
 from gpuwatch.ui.panels.footer import Footer
-from gpuwatch.ui.panels.gpus import mark_of
 from gpuwatch.ui.panels.processes import Processes
 from gpuwatch.ui.panels.prompt import Prompt
 from gpuwatch.ui.terminal import AsciiOnly, ForgivingDriver, Lifeline, NoColors, speaks_unicode
 from gpuwatch.ui.theme import Kit, kit, themes
 from gpuwatch.ui.view import View
-from gpuwatch.watch import Frame
+from gpuwatch.watch import TROUBLE, Frame
 
 if TYPE_CHECKING:
     from textual.command import Provider
 
-    from gpuwatch.actions.kill import Killer
+    from gpuwatch.alerts import Alert
+    from gpuwatch.ui.background import Background
     from gpuwatch.ui.screens.detail import DetailScreen
     from gpuwatch.ui.screens.end import Endings
 
 INTERVALS: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds between two samples that `+` and `-` step through."""
-MOST_TOASTS: Final = 3
-"""Toasts that one frame may raise; more are told in one."""
 
 
 def _commands() -> type[Provider]:
     from gpuwatch.ui.commands import GpuwatchCommands  # only when the palette is opened
 
     return GpuwatchCommands
-
-
-class Watching(Protocol):
-    """What the dashboard asks of the watch thread."""
-
-    @property
-    def newest(self) -> Frame | None:
-        """The last frame."""
-
-    def set_interval(self, seconds: float) -> None:
-        """Ask for a snapshot every so many seconds."""
-
-    def poke(self) -> None:
-        """Ask for a sample at once."""
-
-    def stop(self) -> None:
-        """End, without waiting."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How the user started the dashboard."""
-
-    user: str = ""
-    """Show the processes of one user at first."""
-    mine: bool = False
-    filter: str = ""
-    read_only: bool = False
-    ascii: bool = False
-    theme: str = "dark"
-    bell: bool = False
-    interval: float = 1.0
-    allowances: Allowances | None = None
 
 
 class GpuwatchApp(App[int]):
@@ -98,13 +63,14 @@ class GpuwatchApp(App[int]):
         *,
         watch: Watching | None = None,
         options: Options | None = None,
-        make_killer: Callable[[], Killer] | None = None,
+        helpers: Helpers | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`make_killer` is called when a process is first asked to end; without it none can be."""
+        """Without a watch it draws only the frames that it is handed."""
         super().__init__(driver_class=ForgivingDriver)
         self.watching = watch
-        self._make_killer = make_killer
+        self.helpers = helpers or Helpers()
+        self._backgrounds: dict[str, Background] = {}
         self._endings: Endings | None = None
         self.options = options or Options()
         self.frame: Frame | None = None
@@ -141,7 +107,9 @@ class GpuwatchApp(App[int]):
 
     def run_to_exit_code(self) -> int:
         """Run until the user leaves; gives the exit code."""
-        self._lifeline = Lifeline(lambda code: self.exit(return_code=code), sys.stdin.fileno())
+        self._lifeline = Lifeline(
+            lambda code: self.exit(return_code=code), sys.stdin.fileno(), hang_up=self.action_reload
+        )
         try:
             self.run()
         finally:
@@ -221,7 +189,8 @@ class GpuwatchApp(App[int]):
         if self._paused_at is None:
             self.frame = message.frame
             self.paint()
-        self._announce(before, message.frame)
+        if before is not None:
+            announce(self, before, message.frame)
 
     def leave_ended(self, frame: Frame) -> None:
         """Leave because the source cannot go on; its words are printed once the terminal is restored."""
@@ -243,23 +212,21 @@ class GpuwatchApp(App[int]):
         paused = None if self._paused_at is None else now - self._paused_at
         return View(frame, now, self.kit, self.interval, paused, self.options.read_only)
 
-    def _announce(self, before: Frame | None, frame: Frame) -> None:
-        """Tell once of each alert that was raised, or got worse, since the frame before."""
-        if before is None:
-            return
-        known = {(alert.rule, alert.gpu, alert.severity) for alert in before.alerts}
-        raised = [alert for alert in frame.alerts if (alert.rule, alert.gpu, alert.severity) not in known]
-        if raised and self.options.bell:
-            self.bell()
-        if self.screen is self.dashboard and self._paused_at is None:  # where most alerts' own lines are in sight
-            raised = self.dashboard.out_of_sight(raised, frame) if room_for_toasts(*self.size) else []
-        for alert in raised[:MOST_TOASTS]:
-            severity = "error" if alert.severity >= 3 else "warning" if alert.severity == 2 else "information"
-            mark, _ = mark_of(alert.severity, self.kit.glyphs)
-            self.notify(f"{mark} {alert.title}", severity=severity, markup=False)  # type: ignore[arg-type]
-        if len(raised) > MOST_TOASTS:
-            more = len(raised) - MOST_TOASTS
-            self.notify(f"and {more} more alert{'s' * (more > 1)}", severity="warning", markup=False)
+    def background(self, name: str) -> Background:
+        """Give the thread of this name, for calls that may take their time."""
+        from gpuwatch.ui.background import Background
+
+        return self._backgrounds.setdefault(name, Background(name))
+
+    @property
+    def paused(self) -> bool:
+        """Whether the user froze the screen."""
+        return self._paused_at is not None
+
+    def write_to_terminal(self, words: str) -> None:
+        """Write what is no part of the screen: a control that the terminal acts on."""
+        if self._driver is not None and not self.is_headless:
+            self._driver.write(words)
 
     # -----------------------------------------------------------------------------------------------------------
     # From the panels
@@ -370,19 +337,59 @@ class GpuwatchApp(App[int]):
     def ask_to_end(self, row: Row) -> None:
         """Ask whether to end a process; refuse where nothing may be signalled."""
         refusal = "read-only: nothing is signalled" if self.options.read_only else ""
-        if not refusal and self._make_killer is None:
+        if not refusal and self.helpers.killer is None:
             refusal = "processes cannot be ended from here"
         if self.newest is not None and self.newest.snapshot.demo:
             refusal = "demo: these processes are made up, nothing is signalled"
         if refusal:
             self.notify(refusal, severity="warning", markup=False, timeout=4)
             return
-        if self.newest is not None and self._make_killer is not None:
+        if self.newest is not None and self.helpers.killer is not None:
             from gpuwatch.ui.screens.end import Endings
 
             if self._endings is None:
-                self._endings = Endings(self, self._make_killer(), glyphs=self.kit.glyphs)
+                self._endings = Endings(self, self.helpers.killer(), glyphs=self.kit.glyphs)
             self._endings.open(row.key, self.newest)
+
+    def action_events(self) -> None:
+        """Show what was raised and how it ended."""
+        from gpuwatch.ui.screens.events import EventsScreen
+
+        self.push_screen(EventsScreen(self.helpers.events, self.newest, self.kit))
+
+    def action_attend(self, alert: Alert | None = None) -> None:
+        """Ask what is to become of an alert: of the worst that nobody has seen, or of a chosen one."""
+        from gpuwatch.ui.screens.attend import AttendScreen
+
+        alerts = [one for one in (self.newest.alerts if self.newest else ()) if one.rule != TROUBLE]
+        if alert is None and not alerts:
+            self.notify("nothing to acknowledge", markup=False, timeout=3)
+        elif self.watching is not None:
+            chosen = [alert] if alert is not None else sorted(alerts, key=lambda one: one.quiet)
+            self.push_screen(AttendScreen(chosen, self.watching, self.kit.glyphs))
+
+    def action_reload(self) -> None:
+        """Read the configuration again, away from the event loop."""
+        if self.helpers.reload is None:
+            self.notify("there is no configuration to read again", markup=False, timeout=3)
+            return
+        self.background("gpuwatch-reload")(self._reload)
+
+    def _reload(self) -> None:
+        assert self.helpers.reload is not None
+        try:
+            came = self.helpers.reload()
+        except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
+            came = Reloading(clean(f"the configuration was not read again: {error}"), failed=True)
+        with contextlib.suppress(RuntimeError):  # the program is on its way out
+            self.call_from_thread(self._reloaded, came)
+
+    def _reloaded(self, came: Reloading) -> None:
+        if came.options is not None:
+            self.options = came.options
+            self.theme = f"gpuwatch-{came.options.theme}"
+        self.notify(came.words, severity="error" if came.failed else "information", markup=False, timeout=8)
+        self.paint()
 
     def action_help(self) -> None:
         """Explain keys, marks and words."""

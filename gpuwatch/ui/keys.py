@@ -21,6 +21,8 @@ KEYS: list[Binding] = [
         "greater_than_sign", "sort(1)", "sort", id="sort.right", key_display=">", tooltip="Sort by the next column"
     ),
     Binding("m", "mine", "mine", id="mine", tooltip="Show only your own processes, or everybody's"),
+    Binding("e", "events", "events", id="events", tooltip="What was raised, and how it ended"),
+    Binding("a", "attend", "ack", id="attend", tooltip="Acknowledge an alert, or mute it or its rule"),
     Binding("K,f9", "end_process", "end", id="end", key_display="K", tooltip="End this process, if it is yours"),
     Binding("p", "pause", "pause", id="pause", tooltip="Freeze the screen; watching goes on"),
     Binding(
@@ -37,6 +39,7 @@ KEYS: list[Binding] = [
     Binding("plus,equals_sign", "interval(1)", "slower", id="slower", show=False, tooltip="Sample less often"),
     Binding("minus", "interval(-1)", "faster", id="faster", show=False, tooltip="Sample more often"),
     Binding("R", "retry", "retry", id="retry", show=False, tooltip="Sample now, and try GPUs that were given up again"),
+    Binding("L", "reload", "reload", id="reload", show=False, tooltip="Read the configuration again"),
     Binding("escape", "clear", "clear", id="clear", show=False, tooltip="Clear the filter"),
     Binding("colon,ctrl+p", "command_palette", "commands", id="palette", show=False, tooltip="All commands, by name"),
     Binding(

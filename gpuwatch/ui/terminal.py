@@ -108,9 +108,20 @@ class Lifeline:
     end it. This is a thread of its own.
     """
 
-    def __init__(self, ask: Callable[[int], object], descriptor: int, patience: float = PATIENCE) -> None:
-        """`ask` is called in the event loop with the exit code; `descriptor` is the terminal."""
+    def __init__(
+        self,
+        ask: Callable[[int], object],
+        descriptor: int,
+        patience: float = PATIENCE,
+        *,
+        hang_up: Callable[[], object] | None = None,
+    ) -> None:
+        """`ask` is called in the event loop with the exit code; `descriptor` is the terminal.
+
+        `hang_up` is called there at a SIGHUP that did not come from the terminal's end, which by then it has had.
+        """
         self._ask = ask
+        self._hang_up = hang_up
         self._descriptor = descriptor
         self._patience = patience
         self._news: SimpleQueue[int | None] = SimpleQueue()
@@ -141,7 +152,21 @@ class Lifeline:
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         # A handler of the event loop would wait for the loop, which may be the one that hangs.
+        if number == signal.SIGHUP and self._hang_up is not None and self._is_there():
+            with contextlib.suppress(RuntimeError):
+                if self._loop is not None:
+                    self._loop.call_soon_threadsafe(self._hang_up)
+            return
         self._leave(EXIT_SIGNALS[signal.Signals(number)])
+
+    def _is_there(self) -> bool:
+        """Say whether the terminal still is: the kernel marks one that went before it sends the signal."""
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLHUP)
+        try:
+            return os.isatty(self._descriptor) and not poll.poll(0)
+        except OSError:
+            return False
 
     def _leave(self, code: int) -> None:
         self.arm(code)

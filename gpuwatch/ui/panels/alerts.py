@@ -11,18 +11,21 @@ from gpuwatch.model import SourceState
 from gpuwatch.ui.layout import Layout
 from gpuwatch.ui.panels.gpus import mark_of
 from gpuwatch.ui.panels.lines import Line, LinePanel, Pen
-from gpuwatch.ui.theme import Kit
+from gpuwatch.ui.theme import Kit, Role
 from gpuwatch.ui.view import View, clock
 from gpuwatch.watch import Frame
 
 
 def alerts_of(frame: Frame) -> tuple[Alert, ...]:
-    """Give the alerts of a frame; a stream that is not well counts as one even before a rule says so."""
+    """Give the alerts that have a line: none that is muted, and those last that somebody has acknowledged.
+
+    A stream that is not well counts as one even before a rule says so.
+    """
     seen = frame.snapshot
-    if seen.state in (SourceState.OK, SourceState.STARTING) or any(
-        alert.rule == "data stale" for alert in frame.alerts
-    ):
-        return frame.alerts
+    heard = [alert for alert in frame.alerts if not alert.muted]
+    shown = tuple(sorted(heard, key=lambda alert: alert.acknowledged))
+    if seen.state in (SourceState.OK, SourceState.STARTING) or any(alert.rule == "data stale" for alert in shown):
+        return shown
     trouble = Alert(
         rule="stream",
         severity=Severity.CRITICAL,
@@ -31,7 +34,7 @@ def alerts_of(frame: Frame) -> tuple[Alert, ...]:
         raised=seen.since or seen.taken,
         raised_monotonic=frame.received,
     )
-    return (trouble, *frame.alerts)
+    return (trouble, *shown)
 
 
 def alert_lines(alerts: Sequence[Alert], kit: Kit, width: int, lines: int) -> list[Line]:
@@ -52,11 +55,13 @@ def alert_lines(alerts: Sequence[Alert], kit: Kit, width: int, lines: int) -> li
 
 def _line(alert: Alert, kit: Kit, width: int, wide: bool) -> Line:
     mark, role = mark_of(alert.severity, kit.glyphs)
-    pen = Pen(kit).write(mark, role, 2)
+    seen = alert.acknowledged
+    pen = Pen(kit).write(mark, "muted" if seen else role, 2)
     if width >= 70:
         pen.write(clock(alert.raised) if wide else clock(alert.raised)[:5], "muted").gap(2)
     room = max(0, width - pen.cells)
-    pen.write(alert.title, "text" if alert.severity is Severity.NOTE else "strong", min(cell_len(alert.title), room))
+    weight: Role = "muted" if seen else "text" if alert.severity is Severity.NOTE else "strong"
+    pen.write(alert.title, weight, min(cell_len(alert.title), room))
     room = width - pen.cells
     if alert.evidence and room > 12:
         pen.gap(2).write(alert.evidence, "muted", room - 2)

@@ -14,7 +14,7 @@ from gpuwatch.ui.theme import Kit
 Hint = tuple[str, str, str]
 """Keys as shown, word, action."""
 
-_FIRST_TO_GO = ("pause", "mine", "sort(1)", "end_process", "filter", "detail", "quit", "help")
+_FIRST_TO_GO = ("pause", "mine", "sort(1)", "end_process", "attend", "filter", "events", "detail", "quit", "help")
 
 
 def hints(bindings: Sequence[Binding]) -> list[Hint]:

@@ -20,7 +20,7 @@ from gpuwatch.ui.layout import Form, Layout, strip_cell
 from gpuwatch.ui.panels.lines import Line, LinePanel, Pen
 from gpuwatch.ui.theme import Glyphs, Role
 from gpuwatch.ui.view import View, clock
-from gpuwatch.units import gib, long_duration, percent
+from gpuwatch.units import duration, gib, long_duration, percent
 
 _HOT = ("hw thermal", "sw thermal")
 _ALARMING = (*_HOT, "power brake")
@@ -296,6 +296,15 @@ def short_name(name: str) -> str:
 _HOLDS = re.compile(" holds? ")
 
 
+_BRIEF = {
+    "unattributed memory": "unattributed memory",
+    "temperature near slowdown": "near slowdown",
+    "uncorrected ECC": "ECC errors",
+    "row remap": "broken memory"
+}
+"""What is said of a rule where its title repeats the row, or is long."""
+
+
 def short_title(alert: Alert) -> str:
     """Give an alert's title without what its row already shows: which GPU it is, and how much is free.
 
@@ -305,10 +314,14 @@ def short_title(alert: Alert) -> str:
         return "full" if f"GPU {alert.index} full" in alert.title else "near limit"
     if alert.rule == OVERSHOOT:
         return f"{_HOLDS.split(alert.title)[0]} over share"
-    if alert.subject:
-        return alert.rule
+    if alert.rule == "idle but held" and alert.owners and alert.last is not None:
+        return f"{alert.owners[0]} idle {duration(alert.last)}"
     title = alert.title.removeprefix(f"GPU {alert.index} ").removeprefix(f"GPU {alert.index}: ")
-    return title.removeprefix("over-committed: ")
+    if alert.rule == "XID":
+        return title.partition(",")[0]
+    if alert.subject or alert.title.startswith(f"{alert.rule}: "):
+        return alert.rule
+    return _BRIEF.get(alert.rule, title.removeprefix("over-committed: "))
 
 
 def strip(view: View, alerts: dict[str, list[Alert]], width: int, lines: int) -> list[Line]:

@@ -61,6 +61,9 @@ def _right(view: View, width: int) -> list[tuple[str, Role]]:
         words.append(("DEMO", "note"))
     if view.read_only:
         words.append(("READ-ONLY", "note"))
+    muted = sum(alert.muted for alert in view.frame.alerts)
+    if muted and width >= 60:
+        words.append((f"{muted} muted", "note"))
     if view.paused is not None:
         words.append((f"PAUSED {long_duration(int(view.paused))}", "warning"))
     elif seen.state is SourceState.OK and view.behind:

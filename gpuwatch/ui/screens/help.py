@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _GROUPS = {
     "Processes": ("detail", "filter", "clear", "mine", "sort.left", "sort.right", "reverse", "end"),
+    "Alerts": ("events", "attend"),
     "Moving": ("up", "down", "pageup", "pagedown", "first", "last"),
 }
 _REST = "Everything else"

@@ -1,0 +1,226 @@
+"""The dialog that asks what is to become of an alert: seen, silent for an hour, or its whole rule silent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from gpuwatch.alerts import Alert, Severity
+from gpuwatch.alerts.attention import HOUR, Mute
+from gpuwatch.text import fit
+from gpuwatch.ui.screens.sheet import plain
+from gpuwatch.ui.theme import UNICODE, Glyphs
+
+
+class Attending(Protocol):
+    """What the dialog asks of the watch thread."""
+
+    def acknowledge(self, alert: Alert) -> None:
+        """Let an alert say nothing more for as long as it lasts."""
+
+    def mute(self, mute: Mute) -> None:
+        """Let a rule, or one alert of it, say nothing for a while."""
+
+    def unmute(self, rule: str, key: str = "") -> None:
+        """Let a rule, or one alert of it, speak again."""
+
+
+class _Choice(NamedTuple):
+    """One thing that can be done."""
+
+    words: str
+    do: Callable[[], object]
+    said: str
+
+
+class AttendScreen(ModalScreen[None]):
+    """The dialog on one alert of several; left and right go to the next."""
+
+    DEFAULT_CSS = """
+    AttendScreen {
+        align: center middle;
+        background: $background 60%;
+    }
+    AttendScreen #dialog {
+        width: 76;
+        max-width: 100%;
+        height: auto;
+        max-height: 100%;
+        padding: 1 2;
+        border: round $primary;
+        border-title-color: $foreground;
+        border-title-style: bold;
+        border-subtitle-color: $text-muted;
+        background: $surface;
+    }
+    AttendScreen.-ascii #dialog {
+        border: ascii $primary;
+    }
+    AttendScreen #title {
+        height: auto;
+        max-height: 3;
+        text-style: bold;
+    }
+    AttendScreen #evidence {
+        height: auto;
+        max-height: 4;
+        color: $text-muted;
+    }
+    AttendScreen #evidence.-empty {
+        display: none;
+    }
+    AttendScreen OptionList, AttendScreen OptionList:focus {
+        height: auto;
+        margin-top: 1;
+        padding: 0;
+        border: none;
+        background: $surface;
+    }
+    AttendScreen OptionList > .option-list--option-highlighted {
+        background: $primary;
+        color: $background;
+        text-style: bold;
+    }
+    AttendScreen.-low #dialog, AttendScreen.-tiny #dialog {
+        padding: 0 1;
+    }
+    AttendScreen.-low #evidence, AttendScreen.-tiny #evidence {
+        display: none;
+    }
+    AttendScreen.-low #title, AttendScreen.-tiny #title {
+        max-height: 1;
+    }
+    AttendScreen.-low OptionList, AttendScreen.-tiny OptionList {
+        margin-top: 0;
+    }
+    AttendScreen.-tiny #dialog {
+        border: none;
+    }
+    """
+
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (8, "-low"), (16, "-high")]  # noqa: RUF012 - Textual declares it so
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "close", "back", id="attend.close", tooltip="Close the dialog; nothing changes"),
+        Binding("right,l,tab,a", "turn(1)", "next", show=False, id="attend.next", tooltip="The next alert"),
+        Binding("left,h,shift+tab", "turn(-1)", "before", show=False, id="attend.before", tooltip="The alert before"),
+        Binding("j", "move(1)", "down", show=False, id="attend.down", tooltip="The next choice"),
+        Binding("k", "move(-1)", "up", show=False, id="attend.up", tooltip="The choice before"),
+    ]
+
+    def __init__(
+        self,
+        alerts: Sequence[Alert],
+        watch: Attending,
+        glyphs: Glyphs = UNICODE,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """`alerts` are those to choose from, at least one; the first is asked about."""
+        super().__init__(classes="-ascii" if glyphs.ascii else None)
+        self._alerts = list(alerts)
+        self._watch = watch
+        self._glyphs = glyphs
+        self._wall = wall
+        self._place = 0
+        self._choices: list[_Choice] = []
+
+    def compose(self) -> ComposeResult:
+        """Build the alert's words and the choices."""
+        with Vertical(id="dialog"):
+            yield Static(id="title", markup=False)
+            yield Static(id="evidence", markup=False)
+            yield OptionList(markup=False)
+
+    def on_mount(self) -> None:
+        """Show the first alert."""
+        self._show()
+
+    def on_resize(self, _event: events.Resize) -> None:
+        """Cut the choices anew."""
+        self._show()
+
+    @property
+    def alert(self) -> Alert:
+        """The alert that is asked about."""
+        return self._alerts[self._place]
+
+    def _show(self) -> None:
+        alert = self.alert
+        mark = {Severity.CRITICAL: self._glyphs.critical, Severity.WARNING: self._glyphs.warning}
+        spell = plain if self._glyphs.ascii else str
+        dialog = self.query_one("#dialog", Vertical)
+        dialog.border_title = Content(alert.rule)
+        several = f"{self._place + 1} of {len(self._alerts)}, left and right for the others"
+        dialog.border_subtitle = Content(several if len(self._alerts) > 1 else "")
+        title = f"{mark.get(alert.severity, self._glyphs.note)} {alert.title}"
+        self.query_one("#title", Static).update(Content(spell(title)))
+        evidence = self.query_one("#evidence", Static)
+        evidence.update(Content(spell(alert.evidence)))
+        evidence.set_class(not alert.evidence, "-empty")
+        self._choices = self._choices_of(alert)
+        options = self.query_one(OptionList)
+        options.clear_options()
+        room = min(76, self.app.size.width) - 8  # an option that wraps takes two lines of few
+        cut = "~" if self._glyphs.ascii else "…"
+        words = [fit(f" {spell(choice.words)}", room, ellipsis=cut).rstrip() for choice in self._choices]
+        options.add_options([Option(Content(one)) for one in words])
+        options.highlighted = 0
+
+    def _choices_of(self, alert: Alert) -> list[_Choice]:
+        watch, choices = self._watch, []
+        if alert.ended is None and not alert.acknowledged:
+            choices.append(
+                _Choice("Seen: say nothing more until it ends", lambda: watch.acknowledge(alert), "acknowledged")
+            )
+        if alert.muted:
+            choices.append(_Choice("Let it speak again", self._unmute, "it speaks again"))
+        else:
+            hour = Mute(rule=alert.rule, key=alert.key, until=self._wall() + HOUR)
+            whole = Mute(rule=alert.rule)
+            choices.append(_Choice("Mute it for an hour", lambda: watch.mute(hour), "muted for an hour"))
+            choices.append(
+                _Choice(
+                    f"Mute the rule “{alert.rule}” until I say otherwise",
+                    lambda: watch.mute(whole),
+                    f"the rule “{alert.rule}” is muted",
+                )
+            )
+        return [*choices, _Choice("Cancel", lambda: None, "")]
+
+    def _unmute(self) -> None:
+        self._watch.unmute(self.alert.rule, self.alert.key)
+        self._watch.unmute(self.alert.rule)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Do what was chosen."""
+        event.stop()
+        choice = self._choices[event.option_index]
+        choice.do()
+        if choice.said:
+            words = plain(choice.said) if self._glyphs.ascii else choice.said
+            self.app.notify(words, markup=False, timeout=3)
+        self.dismiss(None)
+
+    def action_close(self) -> None:
+        """Leave all as it is."""
+        self.dismiss(None)
+
+    def action_turn(self, by: int) -> None:
+        """Ask about another alert."""
+        self._place = (self._place + by) % len(self._alerts)
+        self._show()
+
+    def action_move(self, by: int) -> None:
+        """Mark another choice."""
+        options: Any = self.query_one(OptionList)
+        options.action_cursor_down() if by > 0 else options.action_cursor_up()

@@ -1,0 +1,287 @@
+"""What was raised and how it ended: the events log, and what holds now, live and with a filter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from rich.cells import cell_len
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.screen import ModalScreen
+from textual.widgets import Input
+
+from gpuwatch.alerts import Alert
+from gpuwatch.text import clean
+from gpuwatch.ui.panels.events import EventList, detail_lines
+from gpuwatch.ui.panels.footer import Footer, hints
+from gpuwatch.ui.panels.lines import LinePanel, Pen
+from gpuwatch.ui.theme import Kit
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from gpuwatch.sinks.log import Events
+    from gpuwatch.ui.app import GpuwatchApp
+    from gpuwatch.watch import Frame
+
+READ_EVERY: Final = 3.0
+"""Seconds between two looks at the log, which another gpuwatch may be writing."""
+DETAIL: Final = 6
+"""Lines about the chosen event, with the one above them."""
+_KEYS: Final[list[Binding]] = [
+    Binding("escape,q,e", "close", "back", id="events.close", key_display="Esc", tooltip="Go back to the dashboard"),
+    Binding("slash", "filter", "filter", id="events.filter", key_display="/", tooltip="Show only events that match"),
+    Binding("a", "attend", "ack", id="events.attend", tooltip="Acknowledge this event, or mute it or its rule"),
+    Binding("o", "ongoing", "ongoing", id="events.ongoing", tooltip="Only what holds now, or everything"),
+    Binding("down,j", "move(1)", "down", show=False, id="events.down", tooltip="The next event"),
+    Binding("up,k", "move(-1)", "up", show=False, id="events.up", tooltip="The event before"),
+    Binding("pagedown,space", "page(1)", "page down", show=False, id="events.pagedown", tooltip="A screenful down"),
+    Binding("pageup,b", "page(-1)", "page up", show=False, id="events.pageup", tooltip="A screenful up"),
+    Binding("home,g", "move(-1000000)", "first", show=False, id="events.first", tooltip="The newest"),
+    Binding("end,G", "move(1000000)", "last", show=False, id="events.last", tooltip="The oldest"),
+]
+
+
+def matches(alert: Alert, words: str) -> bool:
+    """Say whether an event matches every word: `rule:over`, `gpu:0,2`, `user:ada`, or any text; `-` turns one round."""
+    return all(_matches(alert, word.removeprefix("-")) is not word.startswith("-") for word in words.lower().split())
+
+
+def _matches(alert: Alert, word: str) -> bool:
+    key, colon, value = word.partition(":")
+    if colon and key == "rule":
+        return value in alert.rule.lower()
+    if colon and key == "gpu":
+        return str(alert.index) in value.split(",")
+    if colon and key == "user":
+        return any(value in owner.lower() for owner in alert.owners)
+    text = " ".join((alert.title, alert.evidence, alert.rule, alert.how, *alert.owners, *map(str, alert.pids)))
+    return word in text.lower()
+
+
+class EventsScreen(ModalScreen[None]):
+    """The screen of events."""
+
+    DEFAULT_CSS = """
+    EventsScreen {
+        background: $background;
+        layout: vertical;
+    }
+    EventsScreen Input {
+        height: 1;
+        border: none;
+        padding: 0 1;
+        background: $panel;
+        color: $foreground;
+        display: none;
+    }
+    """
+
+    class Read(Message):
+        """The log was read."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*_KEYS]
+    AUTO_FOCUS = ""
+    app: GpuwatchApp
+
+    def __init__(
+        self,
+        read: Callable[[], Events] | None,
+        frame: Frame | None,
+        kit: Kit,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """`read` reads the events log, on a thread; without it only what holds now is shown."""
+        super().__init__()
+        self._read = read
+        self._kit = kit
+        self._wall = wall
+        self._reading: Future[Events] | None = None
+        self._logged: dict[str, Alert] = {}
+        self._live: dict[str, Alert] = {}
+        """What frames showed since this screen is open, those included that have ended since."""
+        self._note = ""
+        self._ongoing_only = False
+        self._words = ""
+        self._frame = frame
+
+    def compose(self) -> ComposeResult:
+        """Give the title, the list, the detail, the line of the filter and the keys."""
+        yield LinePanel(id="events-title")
+        yield EventList(id="events-list")
+        yield LinePanel(id="events-detail")
+        yield Input(compact=True, select_on_focus=False, placeholder="rule:over  gpu:0,2  user:ada  any text  -not")
+        yield Footer(id="events-keys")
+
+    def on_mount(self) -> None:
+        """Begin with what holds now, and read the log."""
+        self.query_one(Input).cursor_blink = False
+        self.set_interval(READ_EVERY, self._look)
+        self._look()
+        self.refresh_frame(self._frame)
+
+    @property
+    def reading(self) -> bool:
+        """Whether the log is being read."""
+        return self._reading is not None
+
+    # -- what there is to show ---------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        if self._read is not None and self._reading is None:
+            self._reading = self.app.background("gpuwatch-events")(self._read)
+            self._reading.add_done_callback(lambda _: self.post_message(self.Read()))
+
+    def on_events_screen_read(self) -> None:
+        """Take what was read."""
+        if self._reading is None:
+            return
+        error = self._reading.exception()
+        if error is not None:
+            why = getattr(error, "strerror", None) or error
+            self._note = clean(f"the events log cannot be read: {why}", 200)
+        else:
+            came = self._reading.result()
+            self._logged = {alert.id: alert for alert in came.alerts}
+            self._note = came.note
+        self._reading = None
+        self.paint()
+
+    def refresh_frame(self, frame: Frame | None) -> None:
+        """Take a new frame: what holds now, and what has just ended."""
+        self._frame = frame
+        if frame is not None:
+            now = {alert.id: alert for alert in frame.alerts if alert.id}
+            self._live.update(now)
+            self._live.update({alert.id: alert for alert in frame.cleared})
+            for gone in [each for each, alert in self._live.items() if alert.ended is None and each not in now]:
+                del self._live[gone]  # ended in a frame that was passed over: the log says how
+        self.paint()
+
+    def found(self) -> list[Alert]:
+        """Give the events that match, the newest first."""
+        alerts = {**self._logged, **self._live}
+        chosen = [
+            alert
+            for alert in alerts.values()
+            if matches(alert, self._words) and (alert.ended is None or not self._ongoing_only)
+        ]
+        return sorted(chosen, key=lambda alert: (alert.ended is None, alert.raised), reverse=True)
+
+    def paint(self) -> None:
+        """Draw everything."""
+        if not self.is_mounted:
+            return
+        width, height = self.app.size
+        kit = self._kit
+        now = self._frame.snapshot.taken if self._frame is not None and self._frame.snapshot.taken else self._wall()
+        events_list = self.query_one(EventList)
+        events_list.take(self.found())
+        entry = self.query_one(Input)
+        detail = DETAIL if height >= 16 else 0
+        room = max(1, height - 2 - detail)
+        with self.app.batch_update():
+            self.query_one("#events-title", LinePanel).show([self._title(width)])
+            events_list.give(room)
+            if events_list.found:
+                events_list.draw(kit, width, room, now)
+            else:
+                events_list.show([Pen(kit).gap(2).write(self._why_empty(), "muted").line(width)])
+            panel = self.query_one("#events-detail", LinePanel)
+            panel.display = detail > 0
+            panel.give(max(detail, 1))
+            panel.show(detail_lines(events_list.chosen, kit, width, detail, now))
+            footer = self.query_one(Footer)
+            footer.display = not entry.display
+            footer.draw(hints(_KEYS), kit, width)
+
+    def _title(self, width: int) -> Any:
+        found = self.query_one(EventList).found
+        ongoing = sum(alert.ended is None for alert in found)
+        pen = Pen(self._kit, "band").gap().write("events", "strong").gap(2)
+        chosen = [f"{len(found)} of the log", f"{ongoing} ongoing"]
+        chosen += [f"filter: {self._words}"] * bool(self._words) + ["ongoing only"] * self._ongoing_only
+        words = f" {self._kit.glyphs.dot} ".join(chosen)
+        pen.write(words, "muted", min(cell_len(words), max(0, width - pen.cells - 1))).gap(2)
+        if self._note:
+            pen.write(self._note, "warning", max(0, width - pen.cells - 1))
+        return pen.line(width)
+
+    def _why_empty(self) -> str:
+        if self._words:
+            return f"no event matches “{self._words}”: Esc clears the filter"
+        if self._ongoing_only:
+            return "nothing holds now: o shows what has ended"
+        if self._reading is not None and not self._logged:
+            return "reading the log"
+        return "nothing was raised yet"
+
+    # -- what the user does ------------------------------------------------------------------------------------
+
+    def on_resize(self, _event: events.Resize) -> None:
+        """Give the room anew."""
+        self.paint()
+
+    def on_event_list_moved(self, _message: EventList.Moved) -> None:
+        """Draw the cursor."""
+        self.paint()
+
+    def on_footer_pressed(self, message: Footer.Pressed) -> None:
+        """Do what the key would do."""
+        message.stop()
+        self.call_later(self.run_action, message.action)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Filter as one types."""
+        event.stop()
+        self._words = clean(event.value, 200)
+        self.paint()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Keep the filter, and give the keys back to the list."""
+        event.stop()
+        self._close_filter()
+
+    def _close_filter(self) -> None:
+        self.query_one(Input).display = False
+        self.set_focus(None)
+        self.paint()
+
+    def action_filter(self) -> None:
+        """Ask for a filter."""
+        entry = self.query_one(Input)
+        entry.display = True
+        self.set_focus(entry)
+        self.paint()
+
+    def action_close(self) -> None:
+        """Clear the filter where there is one, else go back."""
+        entry = self.query_one(Input)
+        if entry.display or self._words:
+            entry.value = self._words = ""
+            self._close_filter()
+        else:
+            self.dismiss(None)
+
+    def action_ongoing(self) -> None:
+        """Show only what holds now, or everything."""
+        self._ongoing_only = not self._ongoing_only
+        self.paint()
+
+    def action_move(self, by: int) -> None:
+        """Move the cursor."""
+        self.query_one(EventList).move(by)
+
+    def action_page(self, by: int) -> None:
+        """Move the cursor by a screenful."""
+        self.query_one(EventList).page(by)
+
+    def action_attend(self) -> None:
+        """Ask what is to become of the chosen event."""
+        chosen = self.query_one(EventList).chosen
+        if chosen is not None:
+            self.app.action_attend(chosen)

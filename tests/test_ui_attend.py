@@ -1,0 +1,175 @@
+"""Acknowledging and muting: the dialog, what the dashboard then shows, and who is told of what."""
+
+from __future__ import annotations
+
+import pytest
+from textual.widgets import OptionList
+
+from gpuwatch.alerts import Alert, Severity
+from gpuwatch.alerts.attention import HOUR, Mute
+from gpuwatch.ui import theme
+from gpuwatch.ui.announce import news
+from gpuwatch.ui.app import GpuwatchApp
+from gpuwatch.ui.screens.attend import AttendScreen
+from gpuwatch.watch import TROUBLE
+from tests.dashboards import SIZES, Clockwork, alert, frame, hand, machine, running, text
+from tests.screens import HOSTILE, Host, fits, text_of
+
+HELD = "memory near limit"
+
+
+def asked(app: GpuwatchApp) -> list[object]:
+    assert isinstance(app.watching, Clockwork)
+    return app.watching.asked
+
+
+async def test_a_acknowledges_the_worst_alert_that_nobody_has_seen() -> None:
+    seen = alert(0, acknowledged=True)
+    async with running(frame(machine(4), seen, alert(2, Severity.WARNING))) as (app, pilot):
+        await pilot.press("a")
+        await pilot.pause()
+        assert "GPU 2 near limit" in text(app)
+        assert "1 of 2" in text(app)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert asked(app) == [("acknowledge", alert(2).key)]
+        assert app.screen is app.dashboard
+
+
+@pytest.mark.parametrize(("presses", "key"), [(1, alert(0).key), (2, "")])
+async def test_an_alert_or_its_rule_is_muted(presses: int, key: str) -> None:
+    screen = AttendScreen([alert(0)], watch := Clockwork(), wall=lambda: 5000.0)
+    app = Host()
+    async with app.run_test() as pilot:
+        await app.push_screen(screen)
+        await pilot.pause()
+        await pilot.press(*["j"] * presses, "enter")
+        await pilot.pause()
+        assert watch.asked == [Mute(rule=HELD, key=key, until=5000.0 + HOUR if key else None)]
+        assert not isinstance(app.screen, AttendScreen)
+
+
+async def test_what_is_muted_can_speak_again() -> None:
+    watch = Clockwork()
+    app = Host()
+    async with app.run_test() as pilot:
+        await app.push_screen(AttendScreen([alert(0, acknowledged=True, muted=True)], watch))
+        await pilot.pause()
+        await pilot.press("enter")
+        await pilot.pause()
+        assert watch.asked == [("unmute", HELD, alert(0).key), ("unmute", HELD, "")]
+
+
+@pytest.mark.parametrize("key", ["escape", "q"])
+async def test_nothing_changes_where_the_dialog_is_left(key: str) -> None:
+    watch = Clockwork()
+    app = Host()
+    async with app.run_test() as pilot:
+        await app.push_screen(AttendScreen([alert(0)], watch))
+        await pilot.pause()
+        await pilot.press(key)
+        await pilot.pause()
+        assert not isinstance(app.screen, AttendScreen)
+        assert watch.asked == []
+
+
+async def test_cancel_is_a_choice_and_does_nothing() -> None:
+    watch = Clockwork()
+    app = Host()
+    async with app.run_test() as pilot:
+        await app.push_screen(AttendScreen([alert(0)], watch))
+        await pilot.pause()
+        await pilot.press("k", "enter")  # up from the first is the last
+        await pilot.pause()
+        assert watch.asked == []
+
+
+async def test_left_and_right_go_from_alert_to_alert() -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        screen = AttendScreen([alert(0), alert(1), alert(2, rule="overshoot")], Clockwork())
+        await app.push_screen(screen)
+        await pilot.pause()
+        await pilot.press("right")
+        assert screen.alert.index == 1
+        await pilot.press("left", "left")
+        await pilot.pause()
+        assert screen.alert.index == 2
+        assert "the rule “overshoot”" in text_of(app)
+
+
+@pytest.mark.parametrize("size", [(160, 50), (80, 24), (60, 10), (40, 6)])
+@pytest.mark.parametrize("hostile", HOSTILE)
+async def test_the_dialog_fits_any_size_and_takes_any_text(size: tuple[int, int], hostile: str) -> None:
+    app = Host()
+    async with app.run_test(size=size) as pilot:
+        named = alert(0, title=hostile, evidence=hostile, rule=hostile)
+        await app.push_screen(AttendScreen([named, named], Clockwork(), theme.ASCII))
+        await pilot.pause()
+        assert fits(app)
+        options = app.screen.query_one(OptionList)
+        assert options.region.bottom <= size[1]
+
+
+async def test_nothing_to_acknowledge_is_said() -> None:
+    async with running(frame(machine(2), alert(rule=TROUBLE, gpu=""))) as (app, pilot):
+        await pilot.press("a")
+        await pilot.pause()
+        assert app.screen is app.dashboard
+        assert any("nothing to acknowledge" in one.message for one in app._notifications)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_acknowledged_alerts_come_last_and_muted_ones_are_only_counted(size: tuple[int, int]) -> None:
+    seen = alert(0, acknowledged=True, title="seen")
+    muted = alert(1, muted=True, title="silenced")
+    fresh = alert(2, Severity.WARNING, title="fresh")
+    async with running(frame(machine(4), seen, muted, fresh), size) as (app, _):
+        shown = app.dashboard.alerts.text
+        assert [("fresh" in line, "seen" in line) for line in shown][:2] == [(True, False), (False, True)][: len(shown)]
+        assert not any("silenced" in line for line in shown)
+        assert "1 muted" in text(app)
+
+
+def names(alerts: list[Alert]) -> list[int | None]:
+    return [one.index for one in alerts]
+
+
+def test_news_are_what_is_new_or_got_worse_and_is_not_to_be_silent() -> None:
+    seen = machine(4)
+    before = frame(seen, alert(0, Severity.WARNING), alert(1))
+    now = frame(seen, alert(0), alert(1), alert(2), alert(3, muted=True), alert(4, acknowledged=True))
+    assert names(news(before, now)) == [0, 2]
+
+
+def test_an_alert_that_was_taken_over_from_an_earlier_run_is_no_news() -> None:
+    seen = machine(4)
+    before = frame(seen)
+    assert news(before, frame(seen, alert(0, raised_monotonic=before.received - 600))) == []
+
+
+def test_two_processes_over_their_shares_on_one_gpu_are_two_news() -> None:
+    seen = machine(4)
+    first, second = (alert(0, rule="overshoot", subject=f"{pid}:1") for pid in (1, 2))
+    assert len(news(frame(seen, first), frame(seen, first, second))) == 1
+
+
+async def test_bell_and_desktop_are_for_warnings_and_worse() -> None:
+    rung: list[str] = []
+    async with running(frame(machine(4)), bell=True, desktop="osc9") as (app, pilot):
+        app.bell = lambda: rung.append("bell")  # type: ignore[method-assign]
+        app.write_to_terminal = rung.append  # type: ignore[method-assign,assignment]
+        await hand(app, pilot, frame(machine(4), alert(0, Severity.NOTE)))
+        assert rung == []
+        await hand(app, pilot, frame(machine(4), alert(0, Severity.NOTE), alert(1), alert(2)))
+        assert rung[0] == "bell"
+        assert "GPU 1 near limit" in rung[1]
+        assert "(+1 more)" in rung[1]
+        assert len(rung) == 2
+
+
+async def test_no_toast_where_none_is_wanted() -> None:
+    async with running(frame(machine(4)), (80, 24), toast=False) as (app, pilot):
+        await pilot.press("p")
+        await hand(app, pilot, frame(machine(4), alert(0)))
+        assert len(app._notifications) == 0
