@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import pwd
-import stat
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 
+from gpuwatch import private
+
 FILE_NAME = "actions.jsonl"
-
-_OPEN_FILE = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-"""O_NONBLOCK, because a FIFO planted under that name would hold the dashboard for ever."""
-
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class UnsafePathError(OSError):
-    """The folder or the file of the record is not one that we may trust."""
 
 
 def state_folder(euid: int | None = None, environ: Mapping[str, str] | None = None) -> Path:
@@ -99,34 +90,14 @@ class Audit:
         return None
 
     def _open(self) -> int:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder = os.open(self._folder, _OPEN_FOLDER)
+        folder = private.open_folder(self._folder)
         try:
-            _make_private(folder, 0o700, "the folder")
-            file = os.open(FILE_NAME, _OPEN_FILE, 0o600, dir_fd=folder)
+            return private.open_file(folder, FILE_NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         finally:
             os.close(folder)
-        try:
-            if not stat.S_ISREG(os.fstat(file).st_mode):
-                raise UnsafePathError("it is not a regular file")
-            _make_private(file, 0o600, "the file")
-        except OSError:
-            os.close(file)
-            raise
-        return file
 
     def _sentence(self, error: OSError) -> str:
-        reason = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror or str(error)
-        return f"cannot record actions in {self.path}: {reason}"
-
-
-def _make_private(descriptor: int, mode: int, what: str) -> None:
-    """Require our own, and take away what others may do with it."""
-    facts = os.fstat(descriptor)
-    if facts.st_uid != os.geteuid():
-        raise UnsafePathError(f"{what} belongs to uid {facts.st_uid}")
-    if stat.S_IMODE(facts.st_mode) & ~mode:
-        os.fchmod(descriptor, mode)
+        return f"cannot record actions in {self.path}: {private.reason(error)}"
 
 
 def _local_time() -> datetime:

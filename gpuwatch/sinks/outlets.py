@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -47,27 +47,17 @@ class Command:
     (the words, lines); of a digest `event`, `message`, `host`, `severity` and `alerts`.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        limit: float = COMMAND_LIMIT,
-        refused: Callable[[], str] = str,
-    ) -> None:
-        """`command` is the program (absolute, or with ~) and its arguments; `refused` is asked before each run."""
+    def __init__(self, command: Sequence[str], *, limit: float = COMMAND_LIMIT) -> None:
+        """`command` is the program (absolute, or with ~) and its arguments, from a file that only we can write."""
         self._command = (str(Path(command[0]).expanduser()), *command[1:])
         self.name = f"command {text.clean(Path(command[0]).name, 40)}"
         self._limit = limit
-        self._refused = refused
         self._stop = threading.Event()
 
     def send(self, message: Message) -> str:
         """Run the program and wait for its end; after the limit it is killed with all that it started."""
         from gpuwatch.sinks import errands  # subprocess takes 8 ms to import
 
-        why = self._refused()
-        if why:
-            return f"is not run: {why}"
         try:
             ended = errands.run(self._command, _as_json(message), listen="stderr", limit=self._limit, stop=self._stop)
         except OSError as error:
@@ -135,9 +125,9 @@ def apprise_outlets(urls: Sequence[str]) -> list[Apprise]:
     return outlets
 
 
-def outlets(command: Sequence[str], urls: Sequence[str], *, refused: Callable[[], str] = str) -> list[Outlet]:
+def outlets(command: Sequence[str], urls: Sequence[str]) -> list[Outlet]:
     """Give all ways out that a configuration names; none for an empty `command` and no `urls`."""
-    own: list[Outlet] = [Command(command, refused=refused)] if command else []
+    own: list[Outlet] = [Command(command)] if command else []
     return [*own, *apprise_outlets(urls)]
 
 

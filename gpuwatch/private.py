@@ -1,0 +1,105 @@
+"""Files and folders that are ours alone: no planted link, no pipe and no other user comes between."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from gpuwatch.text import clean
+
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+"""O_NONBLOCK, because a FIFO planted under that name would hold us for ever."""
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
+"""Errors of the disk as a whole: which file it was says nothing more."""
+
+
+class UnsafePathError(OSError):
+    """A folder or a file is not one that we may trust."""
+
+
+def open_folder(path: Path, *, private: bool = True) -> int:
+    """Open a folder and give its descriptor; raises OSError.
+
+    A `private` one is made where it is missing, must be ours, and loses what others may do with it. Any other (one that
+    the user named) is taken as it is.
+    """
+    if not private:
+        return os.open(path, _FOLDER)
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = os.open(path, _FOLDER | os.O_NOFOLLOW)
+    try:
+        _make_private(folder, 0o700, "the folder")
+    except OSError:
+        os.close(folder)
+        raise
+    return folder
+
+
+def open_file(folder: int, name: str, flags: int) -> int:
+    """Open a regular file of ours in an open folder, with mode 0600, and give its descriptor; raises OSError."""
+    file = os.open(name, flags | _FILE, 0o600, dir_fd=folder)
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise UnsafePathError("it is not a regular file")
+        _make_private(file, 0o600, "the file")
+    except OSError:
+        os.close(file)
+        raise
+    return file
+
+
+def replace_file(folder: int, name: str, content: bytes) -> None:
+    """Put a file in an open folder in one step: a reader sees the old one or the new one, whole; raises OSError."""
+    draft = f".{name}.{os.getpid()}"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(draft, dir_fd=folder)  # of a writing that failed
+    file = open_file(folder, draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        try:
+            write_all(file, content)
+            os.fsync(file)  # where a quota or a full disk of a file server is told
+        finally:
+            os.close(file)
+        os.replace(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        with contextlib.suppress(OSError):  # the error that is on its way says more
+            os.unlink(draft, dir_fd=folder)
+        raise
+
+
+def write_all(file: int, content: bytes) -> None:
+    """Write all of it, in as many writes as it takes; raises OSError."""
+    view = memoryview(content)
+    while view:
+        written = os.write(file, view)
+        if not written:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        view = view[written:]
+
+
+def reason(error: OSError) -> str:
+    """Say in a few words why a file could not be opened, read or written."""
+    return "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror or str(error)
+
+
+def words(error: Exception, path: Path | None) -> str:
+    """Say in a few clean words, for a line that says whose trouble it is, what went wrong with a file."""
+    if not isinstance(error, OSError):
+        return clean(f"{type(error).__name__}: {error}", 200)
+    why = reason(error)
+    why = why[:1].lower() + why[1:]
+    return clean(why if error.errno in FULL or path is None else f"{path}: {why}", 200)
+
+
+def _make_private(descriptor: int, mode: int, what: str) -> None:
+    """Require our own, and take away what others may do with it."""
+    facts = os.fstat(descriptor)
+    if facts.st_uid != os.geteuid():
+        raise UnsafePathError(f"{what} belongs to uid {facts.st_uid}")
+    if stat.S_IMODE(facts.st_mode) & ~mode:
+        os.fchmod(descriptor, mode)

@@ -1,0 +1,334 @@
+"""The newest figures in a small file of the user's own, for `gpuwatch status`: no sampler has to be started for a line.
+
+Only `gpuwatch watch` writes it. Of two that run the elder does, by a lock that the kernel gives back when its holder
+dies; the other takes over then. A reader believes the file only if it is the reader's own, of this boot, and young.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from gpuwatch.model import Health, Knowledge, Reading, Reason, Snapshot, SourceState
+from gpuwatch.sinks import place
+from gpuwatch.text import clean
+
+if TYPE_CHECKING:
+    from gpuwatch.alerts import Alert
+    from gpuwatch.watch import Frame
+
+SCHEMA: Final = 1
+PACE: Final = 1.0
+"""Seconds between two writings, at least."""
+LATE: Final = 2.0
+"""Seconds beyond three intervals for which the file is believed."""
+
+_LOCK: Final = "newest.lock"
+_LARGEST: Final = 1 << 18
+"""Bytes; 64 GPUs and 200 people take 20 kB."""
+_MOST_OVER: Final = 200
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""O_NONBLOCK, because a FIFO planted under the name would hold us for ever."""
+_WRITE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class NewestGpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One GPU, in a few words."""
+
+    index: int
+    uuid: str = ""
+    health: Health = Health.OK
+    used: Reading = Reason.NO_SAMPLE
+    """Bytes."""
+    total: Reading = Reason.NO_SAMPLE
+    free: float | None = None
+    """Percent of what programs can have; None where it is not known."""
+    utilization: Reading = Reason.NO_SAMPLE
+    """Percent."""
+    near: str = ""
+    """`warning` or `critical` while its memory is near the limit."""
+
+
+class Over(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who holds more than they declared, by an alert that holds."""
+
+    user: str
+    gib: float
+    """GiB beyond the limits, over all GPUs."""
+
+
+class Newest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the last snapshot came to."""
+
+    schema: int = SCHEMA
+    pid: int = 0
+    """Of the gpuwatch that wrote it."""
+    host: str = ""
+    boot: str = ""
+    """The kernel's identity of this boot."""
+    written: float = 0.0
+    """Wall-clock time."""
+    monotonic: float = 0.0
+    """The machine's monotonic clock when the snapshot came."""
+    interval: float = 1.0
+    sampled: float | None = None
+    """Monotonic time of the newest figures of any GPU; None where there were none yet."""
+    state: SourceState = SourceState.OK
+    words: str = ""
+    gpus: tuple[NewestGpu, ...] = ()
+    alerts: dict[str, int] = {}
+    """Alerts that hold, by severity: `note`, `warning`, `critical`."""
+    unseen: int = 0
+    """Those of them that are worth a warning, and that nobody has acknowledged or muted."""
+    others: int = 0
+    """Critical ones that neither the GPUs' rows nor `over` tell of."""
+    over: tuple[Over, ...] = ()
+    """The worst first."""
+    unread: int = 0
+    """Processes whose declarations could not be read: what they hold too much is not known."""
+
+
+def newest(snapshot: Snapshot, alerts: Iterable[Alert], received: float) -> Newest:
+    """Put a snapshot that came at `received` (this machine's monotonic clock) and its alerts together."""
+    from gpuwatch.alerts import Severity
+    from gpuwatch.alerts.rules import HEALTH, MEMORY, STALE
+    from gpuwatch.alerts.shares import OVERSHOOT
+
+    holding = tuple(alerts)
+    near = {one.gpu: one.severity.name.lower() for one in holding if one.rule == MEMORY}
+    told = {MEMORY, HEALTH, STALE, OVERSHOOT}
+    stamps = [gpu.sampled for gpu in snapshot.gpus if gpu.health is Health.OK and gpu.sampled]
+    declared = [one.declared for one in snapshot.processes if one.declared is not None]
+    counts = {each.name.lower(): sum(one.severity is each for one in holding) for each in Severity}
+    return Newest(
+        pid=os.getpid(),
+        host=snapshot.host,
+        boot=boot(),
+        written=time.time(),
+        monotonic=received,
+        interval=snapshot.interval,
+        sampled=max(stamps, default=None),
+        state=snapshot.state,
+        words=snapshot.words,
+        gpus=tuple(_rows(snapshot, near)),
+        alerts={name: count for name, count in counts.items() if count},
+        unseen=sum(one.severity >= Severity.WARNING and not one.quiet for one in holding),
+        others=sum(one.severity >= Severity.CRITICAL and one.rule not in told for one in holding),
+        over=_over(snapshot, [one for one in holding if one.rule == OVERSHOOT]),
+        unread=sum(one.knowledge is Knowledge.UNREADABLE for one in declared),
+    )
+
+
+def _rows(snapshot: Snapshot, near: dict[str, str]) -> Iterator[NewestGpu]:
+    from gpuwatch.alerts.rules import room_of
+
+    for gpu in snapshot.gpus:
+        room = room_of(gpu.memory)
+        yield NewestGpu(
+            index=gpu.index,
+            uuid=gpu.uuid,
+            health=gpu.health,
+            used=gpu.memory.used,
+            total=gpu.memory.total,
+            free=round(100 * room[0] / room[1], 1) if room else None,
+            utilization=gpu.utilization,
+            near=near.get(gpu.key, ""),
+        )
+
+
+def _over(snapshot: Snapshot, alerts: Iterable[Alert]) -> tuple[Over, ...]:
+    """Give who is over their limits, by how much: of one process's limits on one GPU the one that is exceeded most."""
+    from gpuwatch.shares import standings
+    from gpuwatch.units import GIB
+
+    raised = {(one.gpu, one.pids) for one in alerts}
+    if not raised:
+        return ()
+    people = {one.pid: one.user or f"pid {one.pid}" for one in snapshot.processes}
+    beyond: dict[tuple[str, tuple[int, ...]], int] = {}
+    for standing in standings(snapshot):
+        key = (standing.gpu, standing.pids)
+        if key in raised:
+            beyond[key] = max(beyond.get(key, 0), standing.held - standing.limit.bytes)
+    sums: dict[str, int] = {}
+    for (_, pids), size in beyond.items():
+        user = people.get(pids[0], f"pid {pids[0]}")
+        sums[user] = sums.get(user, 0) + size
+    worst = sorted(sums.items(), key=lambda one: (-one[1], one[0]))
+    return tuple(Over(user=user, gib=round(size / GIB, 2)) for user, size in worst[:_MOST_OVER])
+
+
+def boot() -> str:
+    """Give the kernel's identity of this boot; empty where it does not tell."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read(64).strip()
+    except OSError:
+        return ""
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Writing
+
+
+class NewestFile:
+    """A `watch.Sink` that keeps the file up to date, on a thread of its own."""
+
+    name = "newest figures"
+
+    def __init__(self, folder: str | None = None, *, pace: float = PACE) -> None:
+        """`folder` stands in for that of `place.folder`; `pace` for the seconds between two writings."""
+        self.trouble = ""
+        """What keeps it from its work, in one line; empty when all is well."""
+        self._given = folder
+        self._pace = pace
+        self._frame: Frame | None = None
+        self._news = threading.Event()
+        self._closing = threading.Event()
+        self._folder: int | None = None
+        self._lock: int | None = None
+        self._holds = False
+        self._thread = threading.Thread(target=self._run, name="gpuwatch-newest", daemon=True)
+        self._thread.start()
+
+    def take(self, frame: Frame) -> None:
+        """Remember a frame as the newest; of those that come faster than they are written the last one counts."""
+        if not frame.snapshot.demo:  # nobody's status line is to show made-up figures
+            self._frame = frame
+            self._news.set()
+
+    def close(self, seconds: float) -> None:
+        """Take the file away, and give up after so many seconds."""
+        self._closing.set()
+        self._news.set()
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        while True:
+            self._news.wait()
+            if self._closing.is_set():
+                break
+            self._news.clear()
+            frame = self._frame
+            if frame is not None:
+                self._put(frame)
+            self._closing.wait(self._pace)
+        self._leave()
+
+    def _put(self, frame: Frame) -> None:
+        try:
+            if self._have_lock():
+                found = newest(frame.snapshot, frame.alerts, frame.received)
+                self._write(msgspec.json.encode(found))
+        except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
+            words = (error.strerror if isinstance(error, OSError) else "") or f"{type(error).__name__}: {error}"
+            self.trouble = clean(f"the figures for `gpuwatch status` cannot be written: {words}", 300)
+            self._let_go()  # the folder may have gone with the session: it is opened anew the next time
+        else:
+            self.trouble = ""
+
+    def _have_lock(self) -> bool:
+        """Say whether it is ours to write; raises OSError where no lock can be had at all."""
+        if self._folder is None:
+            self._folder = open_folder(self._given or place.folder())
+        if self._lock is None:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._lock = os.open(_LOCK, flags, 0o600, dir_fd=self._folder)
+        if not self._holds:
+            with contextlib.suppress(BlockingIOError):  # an elder one writes
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._holds = True
+        return self._holds
+
+    def _write(self, content: bytes) -> None:
+        assert self._folder is not None
+        name = f".newest-{os.getpid()}"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._folder)  # ours, of a writing that failed
+        file = os.open(name, _WRITE, 0o600, dir_fd=self._folder)
+        try:
+            if os.write(file, content) != len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(file)
+        os.replace(name, place.FILE, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+
+    def _leave(self) -> None:
+        if self._holds and self._folder is not None:
+            with contextlib.suppress(OSError):  # the session's folder went first
+                os.unlink(place.FILE, dir_fd=self._folder)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        for descriptor in (self._lock, self._folder):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._folder = self._lock = None
+        self._holds = False
+
+
+def open_folder(path: str, *, make: bool = True) -> int:
+    """Open a folder that is ours alone, made if need be; raises OSError where it is a link or somebody else's."""
+    if make:
+        with contextlib.suppress(FileExistsError):
+            Path(path).mkdir(mode=0o700)
+    fd = os.open(path, _FOLDER)
+    facts = os.fstat(fd)
+    if facts.st_uid != os.geteuid():
+        os.close(fd)
+        raise OSError(errno.EPERM, f"its folder belongs to uid {facts.st_uid}")
+    if stat.S_IMODE(facts.st_mode) != 0o700:
+        os.fchmod(fd, 0o700)
+    return fd
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Reading
+
+
+def read_newest(
+    folder: str | None = None, *, clock: Callable[[], float] = time.monotonic, boot_id: Callable[[], str] = boot
+) -> Newest | None:
+    """Give what another gpuwatch of ours saw last; None where nothing is there that can be believed."""
+    found = _read(folder or place.folder())
+    if found is None or found.schema > SCHEMA or found.boot != boot_id():
+        return None
+    age = clock() - found.monotonic
+    # A clock that runs behind is of another time namespace: an age in it means nothing.
+    return found if 0 <= age <= 3 * found.interval + LATE else None
+
+
+def _read(folder: str) -> Newest | None:
+    try:
+        fd = os.open(folder, _FOLDER)
+    except OSError:  # nobody ever wrote it, or it is a link
+        return None
+    try:
+        file = os.open(place.FILE, _READ, dir_fd=fd)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    try:
+        facts = os.fstat(file)
+        ours = stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid() and not facts.st_mode & 0o022
+        content = os.read(file, _LARGEST) if ours else b""
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+    try:
+        return msgspec.json.decode(content, type=Newest)
+    except (msgspec.MsgspecError, UnicodeDecodeError):  # not from here
+        return None
