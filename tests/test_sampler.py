@@ -12,6 +12,7 @@ import pytest
 from gpuwatch.model import Health, Presence, Reason, SourceState, decode
 from gpuwatch.sampler.board import Board
 from gpuwatch.sampler.loop import Exit, parse
+from gpuwatch.sources.child import sampler_arguments
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.sampling import ALL_BUT_3, ME, PATIENCE, Running, eight, once, running, well
 
@@ -37,6 +38,8 @@ def test_every_field_comes_from_its_own_call(driver: Driver) -> None:
         clock_reasons=0x4 | 0x40 | 0x8,
         ecc_uncorrected_volatile=3,
         ecc_uncorrected_aggregate=9,
+        remapped_corrected=4,
+        remap_pending=1,
         persistence=0,
         compute_mode=3,
         display_active=1,
@@ -55,6 +58,7 @@ def test_every_field_comes_from_its_own_call(driver: Driver) -> None:
     assert row.throttle == ("hw thermal", "power cap")
     assert (row.ecc_uncorrected, row.persistence, row.compute_mode) == (3, False, "exclusive process")
     assert (row.display_active, row.mig, row.instances, row.health, row.words) == (True, False, (), Health.OK, "")
+    assert (row.remap_pending, row.remap_failed, row.xids) == (True, False, Reason.NO_SAMPLE)
     (held,) = row.holdings
     assert (held.pid, held.kind, held.memory) == (ME, "C", 20 * GIB)
     assert (held.sm, held.memory_utilization, held.encoder, held.decoder) == (41, 12, 3, 4)
@@ -192,6 +196,8 @@ def test_it_dies_with_its_parent(driver: Driver) -> None:
 def test_the_command_line_is_read_as_it_is_written() -> None:
     """By hand, since argparse costs as much as a sample."""
     options = parse(["--interval", "0.5", "--only", "0,2", "--skip", "5", "--board", "7", "--once"])
+    assert options.events
+    assert not parse(sampler_arguments(1.0, (), events=False)).events
     assert (options.interval, options.only, options.skip, options.board, options.once) == (0.5, (0, 2), (5,), 7, True)
     assert parse([]).interval == 1.0
     assert parse(["--interval", "0"]).interval == 0.05

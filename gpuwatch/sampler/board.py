@@ -14,6 +14,17 @@ import time
 INIT = "nvmlInit_v2"
 """What the page says while the library is loaded and initialised, whichever init the binding calls."""
 
+EVENT_CALLS = frozenset(
+    {
+        "nvmlDeviceGetSupportedEventTypes",
+        "nvmlDeviceRegisterEvents",
+        "nvmlEventSetCreate",
+        "nvmlEventSetFree",
+        "nvmlEventSetWait_v2",
+    }
+)
+"""Calls that listen for events. A hang or a crash inside one costs the events and no GPU."""
+
 _SIZE = mmap.PAGESIZE
 _STARTED = struct.Struct("d")  # native, so that it is one aligned 8-byte store: never half a number
 _CALL = struct.Struct("i48s")

@@ -15,6 +15,7 @@ from gpuwatch.model import Gpu, Health, Memory, Reading, Reason, known
 from gpuwatch.sampler import codes, machine
 from gpuwatch.sampler.calls import Calls, Handle
 from gpuwatch.sampler.codes import Code, Failed
+from gpuwatch.sampler.events import Ear, Events, Post
 from gpuwatch.sampler.figures import (
     FAST,
     MIG,
@@ -55,6 +56,8 @@ class Shared:
     calls: Calls
     driver: str = ""
     interval: float = 1.0
+    listens: bool = True
+    """Whether to take what the driver reports by itself."""
     proc: Path = procfs.PROC
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
@@ -63,6 +66,7 @@ class Shared:
         """Make the parts that remember something of the driver."""
         self.ladder = Ladder(self.calls)
         self.lists = Lists(self.calls)
+        self.events = Events(self.calls, on=self.listens, clock=self.clock, wall=self.wall)
         self.pid_max = machine.pid_max(self.proc)
 
 
@@ -70,7 +74,8 @@ class Device:
     """One GPU from the first look-up to the last. No failure of its calls leaves it but as `failure`."""
 
     def __init__(self, index: int, shared: Shared) -> None:
-        self.row = Gpu(index=index)
+        self.ear = Ear(shared.events.deaf)
+        self.row = Gpu(index=index, xids=self.ear.xids)
         self.failure: Failed | None = None
         """What was wrong at the last sample with the whole GPU."""
         self._shared = shared
@@ -140,6 +145,7 @@ class Device:
             bus_id=self._bus_id(handle) or self.row.bus_id,
         )
         self._handle = handle
+        self.ear.reopen()
         for figure in STATIC:
             self._figure(figure)
 
@@ -263,6 +269,7 @@ class Device:
             holdings_note=self._tenants.note(shared.driver),
             unreliable=self._tenants.unreliable,
             unattributed=self._unattributed(memory),
+            xids=self.ear.xids,
             **self._figures,
         )
 
@@ -290,7 +297,7 @@ class Device:
         self._void(health, words)
 
     def _void(self, health: Health, words: str) -> None:
-        """Let the row say what is wrong and nothing else: of a GPU in this state no figure can be believed."""
+        """Let the row say what is wrong, and which XIDs: of a GPU in this state no figure can be believed."""
         row = self.row
         self._forget()
         self.row = Gpu(
@@ -303,7 +310,21 @@ class Device:
             since=row.since if row.health is health else self._shared.wall(),
             sampled=row.sampled,
             slow_sampled=row.slow_sampled,
+            xids=self.ear.xids,
         )
+
+    @property
+    def post(self) -> Post | None:
+        """What it takes to register it for the driver's events; None while it cannot be asked."""
+        if self._handle is None or self.waits:
+            return None
+        return Post(self.row.index, self._handle, self.ear)
+
+    def note_xids(self) -> None:
+        """Bring the row's XIDs up to date, between two samples or while there is none."""
+        xids = self.ear.xids
+        if xids != self.row.xids:
+            self.row = msgspec.structs.replace(self.row, xids=xids)
 
     def vanish(self) -> None:
         """Keep the row of a GPU that the driver no longer lists; it is not asked again until it is `found`."""

@@ -94,6 +94,12 @@ def _pstate(value: int) -> Reading:
     return Reason.UNSUPPORTED if value == _PSTATE_UNKNOWN else value
 
 
+def _remapped(calls: Calls, handle: Handle) -> tuple[bool, bool]:
+    """Whether rows wait for a reset, and whether replacing one ever failed [Ampere or newer, without MIG instances]."""
+    _, _, pending, failed = calls.ask("nvmlDeviceGetRemappedRows", handle)
+    return bool(pending), bool(failed)
+
+
 _COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
 
@@ -161,6 +167,7 @@ MIG = Figure(("mig",), (_through("nvmlDeviceGetMigMode", _current),))
 RARE = (
     Figure(("power_limit",), (_through("nvmlDeviceGetEnforcedPowerLimit", _watts),)),
     Figure(("ecc_uncorrected",), (_call("nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _VOLATILE),)),
+    Figure(("remap_pending", "remap_failed"), (_remapped,)),
     Figure(("persistence",), (_through("nvmlDeviceGetPersistenceMode", bool),)),
     Figure(("compute_mode",), (_through("nvmlDeviceGetComputeMode", _compute_mode),)),
     Figure(("display_active",), (_through("nvmlDeviceGetDisplayActive", bool),)),

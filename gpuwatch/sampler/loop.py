@@ -1,13 +1,13 @@
 """The sampler: a process of its own, the only one that touches NVML, for calls that hang and libraries that crash.
 
     python -P -m gpuwatch.sampler [--interval S] [--only 0,2] [--skip 5] [--board FD] [--once] [--again]
-                                 [--proc DIR] [--shares JSON] [--no-declared] [--orders]
+                                 [--proc DIR] [--shares JSON] [--no-declared] [--no-events] [--orders]
 
 It writes one `model.Snapshot` as JSON on a line of stdout each `interval` seconds and reads commands, one JSON object
-a line, from stdin: {"interval": 2.0}, {"skip": [5]} (all that is to be left alone, in place of what was), and
-{"poke": true} (sample at once). With `--orders` the first line is a list, the rest of the command line: the parent
-starts us before it has understood its own. It ends when stdin does. Exit codes: see `Exit`; each is preceded by a
-snapshot that says why.
+a line, from stdin: {"interval": 2.0}, {"skip": [5]} (all that is to be left alone, in place of what was),
+{"events": true} (in spite of `--no-events`), and {"poke": true} (sample at once). With `--orders` the first line is a
+list, the rest of the command line: the parent starts us before it has understood its own. It ends when stdin does. Exit
+codes: see `Exit`; each is preceded by a snapshot that says why.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ class Options(msgspec.Struct, kw_only=True):
     """What people agreed on."""
     declared: bool = True
     """Whether to read what processes declared."""
+    events: bool = True
+    """Whether to take what the driver reports by itself (XIDs); a single snapshot never does."""
 
 
 class Command(msgspec.Struct, forbid_unknown_fields=True):
@@ -88,6 +90,7 @@ class Command(msgspec.Struct, forbid_unknown_fields=True):
 
     interval: float | None = None
     skip: tuple[int, ...] | None = None
+    events: bool = False
     poke: bool = False
 
 
@@ -113,6 +116,8 @@ def parse(arguments: Sequence[str]) -> Options:
             options.skip = _indices(next(rest, ""))
         elif name == "no-declared":
             options.declared = False
+        elif name == "no-events":
+            options.events = False
         elif name == "shares":
             options.shares = msgspec.json.decode(next(rest, ""), type=tuple[Share, ...])
         elif name == "proc":
@@ -200,7 +205,7 @@ class Sampler:
         self._host = machine.host_name()
         self._state = SourceState.STARTING
         self._since = time.time()
-        self._written = time.monotonic()
+        self._written = self._began = time.monotonic()
 
     # -- what goes out ---------------------------------------------------------------------------------------------
 
@@ -221,6 +226,7 @@ class Sampler:
             state=state,
             words=words,
             since=self._since,
+            confined=procfs.in_pid_namespace(self._proc),
             nvml_calls=self._board.calls,
             gpus=tuple(
                 replace(row, holdings=tuple(replace(of, start=starts[of.pid]) for of in row.holdings)) for row in rows
@@ -254,7 +260,8 @@ class Sampler:
 
     def _progress(self) -> None:
         """Show the first GPUs when the others take long to wake; later, show those that do not hang on a slow one."""
-        if self._options.once or time.monotonic() - self._written < max(_PROGRESS, self._options.interval):
+        since = max(self._began, self._written)  # not only the last: the interval between two rounds is no delay
+        if self._options.once or time.monotonic() - since < _PROGRESS:
             return
         starting = self._state is SourceState.STARTING
         self.say(self._state, "waiting for the driver to wake the other GPUs" if starting else "")
@@ -277,8 +284,9 @@ class Sampler:
         """Find the driver and its GPUs; raises Unusable or NoSuchGpu."""
         pynvml = binding.load()
         binding.initialise(pynvml, self._board, self._proc)
-        self._shared = Shared(Calls(pynvml, self._board), interval=self._options.interval, proc=self._proc)
         options = self._options
+        calls = Calls(pynvml, self._board)
+        self._shared = Shared(calls, interval=options.interval, proc=self._proc, listens=options.events)
         self._gpus = Gpus(self._shared, options.only, options.skip, again=options.again)
 
     def _loop(self) -> Exit:
@@ -294,9 +302,11 @@ class Sampler:
             self.say(SourceState.OK)
             if self._options.once:
                 return Exit.DONE
+            self._gpus.listen()
             due = max(due + self._options.interval, time.monotonic())  # no burst after a stall
             if self._wait(commands, due):
                 due = time.monotonic()
+            self._began = time.monotonic()
 
     def _wait(self, commands: Input, due: float) -> bool:
         """Wait until a sample is due; say whether one is wanted before. Commands are heard even when it is overdue."""
@@ -322,6 +332,8 @@ class Sampler:
                 self._options.interval = self._shared.interval = max(SHORTEST, command.interval)
             if command.skip is not None:
                 self._gpus.skip(command.skip)
+            if command.events:
+                self._gpus.resume()
         return any(command.poke or command.interval is not None for command in commands)
 
 

@@ -104,6 +104,21 @@ class Gpus:
         self._judge()
         if any(device.failure and device.failure.code in _NOT_THERE for device in asked):
             self._count_due = 0.0  # before the next sample, look where they all are
+        self._shared.events.drain()
+        self._note_xids()
+
+    def listen(self) -> None:
+        """Register for the driver's events the GPUs that are not; no picture needs to wait for it."""
+        self._shared.events.listen([post for device in self._devices if (post := device.post)])
+        self._note_xids()
+
+    def resume(self) -> None:
+        """Take the driver's events after all."""
+        self._shared.events.resume()
+
+    def _note_xids(self) -> None:
+        for device in self._devices:
+            device.note_xids()
 
     def _judge(self) -> None:
         """Raise Unusable where the failures say that the driver itself is out of reach."""

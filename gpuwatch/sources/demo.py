@@ -10,6 +10,12 @@ The script, in seconds of every two minutes:
       20-60   GPU 5 is lost
       96      hal's trials on GPU 4 last this long each; one ends every 12 s
 
+and of every 15 minutes, all of it after the moment at which the pictures of the README are taken:
+
+      48      GPU 2 reports a contained memory error, XID 94
+      50-250  dov's server on GPU 2 leaks 5 GiB a minute and would fill it in under five; then it lets go
+      70-130  GPU 6 gets nearly as hot as where it slows itself down
+
 What is seen at a moment depends on the seed and that moment alone, so a picture of the demo can be made twice.
 """
 
@@ -26,13 +32,15 @@ from zlib import crc32
 import msgspec
 
 from gpuwatch import text
-from gpuwatch.model import Gpu, Health, Holding, Memory, Presence, Process, Reason, Snapshot
+from gpuwatch.declared.claims import Share
+from gpuwatch.model import Gpu, Health, Holding, Memory, Presence, Process, Reason, Snapshot, Xid
 from gpuwatch.sources import demo_cast as cast
 from gpuwatch.sources.demo_shares import declared
 from gpuwatch.units import GIB, MIB
 
 GPUS: Final = 8
 CYCLE: Final = 120.0
+LONG_CYCLE: Final = 900.0
 FILLING_GPU: Final = 1
 UNATTRIBUTED_GPU: Final = 2
 LOST_GPU: Final = 5
@@ -40,10 +48,22 @@ CAPPED_GPU: Final = 6
 FREE_GPU: Final = 7
 LOST_FROM: Final = 20.0
 LOST_UNTIL: Final = 60.0
+XID_GPU: Final = 2
+XID_AT: Final = 48.0
+LEAKING_GPU: Final = 2
+LEAK_FROM: Final = 50.0
+LEAK_UNTIL: Final = 250.0
+HOT_GPU: Final = 6
+HOT_FROM: Final = 70.0
+HOT_UNTIL: Final = 130.0
 
 _UPTIME: Final = 20 * cast.DAY
 _TICKS: Final = 100
 _SLOW: Final = 10.0
+_LEAK: Final = 5 / 60
+"""GiB a second."""
+_HOT: Final = 84.0
+"""Degrees that GPU 6 comes to, within 20 s; at 87 it slows down."""
 _CALLS: Final = 5
 """NVML calls a GPU that a real sampler makes in a second."""
 
@@ -93,6 +113,9 @@ class DemoSource:
     def poke(self) -> None:
         """Let the next snapshot be due at once."""
         self._due = self._clock()
+
+    def set_shares(self, _shares: Sequence[Share]) -> None:
+        """Change nothing: what people agreed on in the demo is in its script."""
 
     def close(self) -> None:
         """End the demo; a waiting `next` returns."""
@@ -157,6 +180,7 @@ class _Scene:
             sampled=self._zero + fell,
             slow_sampled=self._zero + fell,
             memory=Memory(total=cast.TOTAL),
+            xids=(),
             holdings_note="the GPU does not answer",
         )
 
@@ -168,9 +192,7 @@ class _Scene:
         utilization = self._utilization(index, t)
         heat = sum(self._utilization(index, t - back) for back in (0, 4, 8, 12)) / 4
         power = self._power(index, heat)
-        temperature = round(
-            29 + 0.38 * heat + 2 * self._noise("heat", index, t / 20) + (15 if index == FILLING_GPU else 0)
-        )
+        temperature = self._temperature(index, heat)
         return msgspec.structs.replace(
             plain,
             sampled=self._zero + t,
@@ -180,7 +202,7 @@ class _Scene:
             memory_utilization=round(utilization * 0.42),
             encoder=0,
             decoder=0,
-            temperature=min(temperature, 86),
+            temperature=temperature,
             slowdown_temperature=87,
             power=round(power, 1),
             power_limit=700.0,
@@ -189,6 +211,9 @@ class _Scene:
             pstate=0,
             throttle=("power cap",) if power >= 690 else (),
             ecc_uncorrected=0,
+            remap_pending=False,
+            remap_failed=False,
+            xids=self._xids(index),
             holdings=holdings,
             unattributed=unattributed,
         )
@@ -237,9 +262,17 @@ class _Scene:
     def _size(self, actor: cast.Actor, gib: float) -> int:
         if actor.pid == cast.GROWING_PID:
             return _filling(self._t % CYCLE)
+        if actor.pid == cast.TRITON_PID:
+            gib += _leaked(self._t % LONG_CYCLE)
         if actor.breathes:
             gib += 0.1 * self._noise("memory", actor.pid, self._t / 30)
         return _pages(gib)
+
+    def _xids(self, index: int) -> tuple[Xid, ...]:
+        past = floor((self._t - XID_AT) / LONG_CYCLE)
+        if index != XID_GPU or past < 0:
+            return ()
+        return (Xid(code=94, count=past + 1, last=self._wall_zero + past * LONG_CYCLE + XID_AT),)
 
     def _start(self, actor: cast.Actor, age: float) -> int:
         return round((_UPTIME + self._t - age) * _TICKS) if actor.presence is Presence.SEEN else 0
@@ -276,6 +309,13 @@ class _Scene:
             return 0.0
         return min(100.0, max(1.0, level + load.wobble * self._noise("sm", actor.pid, t / 2)))
 
+    def _temperature(self, index: int, heat: float) -> int:
+        noise = self._noise("heat", index, self._t / 20)
+        degrees = 29 + 0.38 * heat + 2 * noise + (15 if index == FILLING_GPU else 0)
+        if index == HOT_GPU:
+            degrees += _hot(self._t % LONG_CYCLE) * (_HOT + noise - degrees)
+        return min(round(degrees), 86)
+
     def _power(self, index: int, heat: float) -> float:
         watts = 71 + 5.4 * heat + 6 * self._noise("power", index, self._t / 3)
         if index == CAPPED_GPU:
@@ -299,6 +339,16 @@ def _filling(second: float) -> int:
     if second < 100:
         return _pages(2.3)
     return _pages(2.3 + 8.4 * (second - 100) / 20)
+
+
+def _leaked(second: float) -> float:
+    """Give the GiB that the server on GPU 2 has leaked, by the second of the long cycle."""
+    return _LEAK * (second - LEAK_FROM) if LEAK_FROM <= second < LEAK_UNTIL else 0.0
+
+
+def _hot(second: float) -> float:
+    """Give how far GPU 6 is on its way to being hot, from 0 to 1, by the second of the long cycle."""
+    return max(0.0, min(1.0, (second - HOT_FROM) / 20, (HOT_UNTIL - second) / 20))
 
 
 def _pages(gib: float) -> int:

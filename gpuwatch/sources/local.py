@@ -2,7 +2,8 @@
 
 NVML hangs for minutes on a sick GPU and sometimes crashes; only a process can be given up. The child says on a shared
 page which GPU and which call it is in. A call over its deadline costs the child its life: it is killed, never waited
-for, and started again without that GPU, which is probed in a child of its own from time to time.
+for, and started again without that GPU, which is probed in a child of its own from time to time. A hang or a crash
+while it listens for the driver's events costs no GPU: the next does not listen, and is told to after a while.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 
 from gpuwatch.declared.claims import Share
 from gpuwatch.model import SCHEMA, Gpu, Health, Snapshot, SourceState, decode
-from gpuwatch.sampler.board import InFlight
+from gpuwatch.sampler.board import EVENT_CALLS, InFlight
 from gpuwatch.sources.child import SAMPLER, Child, sampler_arguments
 from gpuwatch.sources.parked import Lot, Patience
+from gpuwatch.sources.setbacks import Crashes, Listening
 from gpuwatch.text import clean
 
 _POLL = 0.2
@@ -42,19 +43,6 @@ _EXIT_AGAIN = 4
 
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 """Signals that no library's crash ends in; the kernel kills by the first one when memory runs out."""
-
-
-@dataclass(slots=True)
-class _Crashes:
-    """When the sampler crashed inside which GPU's calls."""
-
-    times: dict[int, list[float]] = field(default_factory=dict)
-
-    def add(self, index: int, now: float, window: float) -> int:
-        """Note a crash and count those within the window."""
-        recent = [then for then in self.times.get(index, []) if now - then < window]
-        self.times[index] = [*recent, now]
-        return len(self.times[index])
 
 
 class LocalSource:
@@ -83,7 +71,8 @@ class LocalSource:
         self._closed = False
         self._abandoned: list[Child] = []
         self._lot = Lot(self._patience, self._start_probe, self._abandoned.append)
-        self._crashes = _Crashes()
+        self._crashes = Crashes()
+        self._listening = Listening(self._patience)
         self._dying: tuple[Child, InFlight | None, float] | None = None
         self._restart_at: float | None = None
         self._restart_delay = self._patience.restart
@@ -94,7 +83,7 @@ class LocalSource:
         if first is None:
             self._start()
 
-    # -- the four calls of a source ------------------------------------------------------------------------------
+    # -- the calls of a source ------------------------------------------------------------------------------
 
     def next(self, timeout: float) -> Snapshot | None:
         """Wait up to `timeout` seconds for the next snapshot; see `gpuwatch.sources.source.Source`."""
@@ -123,10 +112,21 @@ class LocalSource:
         now = self._clock()
         self._lot.ask_again(now)
         self._crashes.times.clear()
+        self._listening.ask_again(now)
         if self._child is not None:
             self._child.send(poke=True)
         elif self._last.state is not SourceState.ENDED:
             self._restart_at, self._restart_delay = now, self._patience.restart
+
+    def set_shares(self, shares: Sequence[Share]) -> None:
+        """Read declarations by these agreed shares from now on: another sampler takes the place of this one."""
+        if tuple(shares) == self._shares:
+            return
+        with self._lock:
+            self._shares = tuple(shares)
+            if self._child is not None and not self._closed:
+                self._give_up(self._child)
+                self._restart_at = self._clock()
 
     def close(self) -> None:
         """Kill every sampler and return at once; a process that hangs in the kernel is left behind."""
@@ -180,6 +180,8 @@ class LocalSource:
         fresh = self._read(self._child, now)
         if fresh is not None:
             return fresh
+        if not self._abandoned and self._listening.due(now):  # not while one that hung may be in the kernel still
+            self._child.send(events=True)
         call = self._child.in_flight()
         if self._child.eof:
             self._dying, self._child = (self._child, call, now), None
@@ -215,7 +217,10 @@ class LocalSource:
 
     def _hung(self, child: Child, call: InFlight, now: float) -> None:
         """Give up the sampler that hangs, and the GPU that it hangs on."""
-        if call.gpu < 0:
+        if call.call in EVENT_CALLS:
+            self._listening.failed(now)
+            self._restart_at = now
+        elif call.gpu < 0:
             words = f"the driver does not answer ({call.call}, {self._patience.allows(call.call):.0f} s)"
             self._report(SourceState.SILENT, words, now)
             self._restart_later(now)
@@ -246,8 +251,10 @@ class LocalSource:
             self._abandoned.append(child)
         if self._last.state is SourceState.ENDED:
             return  # it has said so itself: starting it again would not help
-        if code is not None and code < 0 and -code not in _FROM_OUTSIDE and call is not None and call.gpu >= 0:
-            self._crashed(call, -code, now)
+        died = 0 if code is None else -code
+        crashed = died > 0 and died not in _FROM_OUTSIDE
+        if crashed and call is not None and (call.gpu >= 0 or call.call in EVENT_CALLS):
+            self._crashed(call, died, now)
         elif code in (_EXIT_NO_DRIVER, _EXIT_AGAIN):
             self._restart_later(now)
         else:
@@ -257,11 +264,14 @@ class LocalSource:
             self._restart_later(now)
 
     def _crashed(self, call: InFlight, signal: int, now: float) -> None:
+        self._restart_at = now
+        if call.call in EVENT_CALLS:
+            self._listening.failed(now)
+            return
         count = self._crashes.add(call.gpu, now, self._patience.crash_window)
         if count >= self._patience.crashes:
             words = f"{call.call} crashed the sampler {count} times (signal {signal}); R tries it again"
             self._lot.park(self._row(call.gpu), Health.QUARANTINED, words, now=now, wall=self._wall())
-        self._restart_at = now
 
     def _restart_later(self, now: float) -> None:
         self._restart_at = now + self._restart_delay
@@ -285,7 +295,8 @@ class LocalSource:
             return
         again = bool(self._known)
         skip = self._lot.indices()
-        arguments = sampler_arguments(self._interval, self._only, skip, again=again, shares=self._shares)
+        events = self._listening.wanted
+        arguments = sampler_arguments(self._interval, self._only, skip, again=again, events=events, shares=self._shares)
         try:
             self._child = Child(arguments, command=self._command)
         except OSError as error:  # no memory, no room for a process, no interpreter: each may pass
@@ -333,7 +344,9 @@ class LocalSource:
         words = last.words
         if last.state is SourceState.STARTING and call is not None:
             words = f"waiting for the driver: {call.call}, {now - call.started:.0f} s"
-        moved = msgspec.structs.replace(last, taken=self._wall(), monotonic=now, interval=self._interval, words=words)
+        # By the longer of two intervals: figures taken under another one are not late because this one is shorter.
+        interval = max(last.interval, self._interval)
+        moved = msgspec.structs.replace(last, taken=self._wall(), monotonic=now, interval=interval, words=words)
         self._last, self._last_at = self._compose(moved), now
         return self._last
 

@@ -1,9 +1,11 @@
-"""Where snapshots come from: all sources answer to the same four calls."""
+"""Where snapshots come from: all sources answer to the same calls."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
+from gpuwatch.declared.claims import Share
 from gpuwatch.model import Snapshot
 
 
@@ -22,6 +24,9 @@ class Source(Protocol):
 
     def poke(self) -> None:
         """Ask for a sample at once, and for devices that were given up to be tried again."""
+
+    def set_shares(self, shares: Sequence[Share]) -> None:
+        """Judge what processes declared by these agreed shares from now on, in place of those before."""
 
     def close(self) -> None:
         """Let go of everything at once, whatever the driver does; never waits."""

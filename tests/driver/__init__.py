@@ -10,6 +10,7 @@ The state file has a line for each thing, and each line is words with a space be
     gpu uuid=GPU-0 name=NVIDIA%20H100 memory_total=85520809984 ...     (NVML's index is the order of the lines)
     mig gpu=0 gi=7 ci=0 uuid=MIG-0 memory_total=...
     proc gpu=0 pid=4711 kind=C memory=1073741824 sm=87
+    xid gpu=0 code=79 n=1                                              (what happened, counted)
     fault nvmlDeviceGetTemperature@3 ret=15 after=2
 
 A key is the name of a field of `Gpu`, `Mig` or `Proc`. A key that is absent is "not supported"; a value `!15` is
@@ -133,6 +134,11 @@ class Gpu:
     ecc_corrected_aggregate: int | None = 0
     ecc_uncorrected_volatile: int | None = 0
     ecc_uncorrected_aggregate: int | None = 0
+    remapped_corrected: int | None = 0
+    remapped_uncorrected: int | None = 0
+    remap_pending: int | None = 0
+    remap_failed: int | None = 0
+    event_types: int | None = 0x9F  # 8: XIDs
     persistence: int | None = 1
     compute_mode: int | None = 0
     display_active: int | None = 0
@@ -224,6 +230,8 @@ class Driver:
     gpus: list[Gpu] = field(default_factory=lambda: [Gpu()])
     procs: list[Proc] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    xids: list[tuple[int, int]] = field(default_factory=list)
+    """What has happened: (index of the GPU, code). Only ever append: whoever listens is told each once."""
     driver: str | Code | None = "580.95.05"
     nvml: str | Code | None = "13.580.95.05"
     cuda: int | None = 13000
@@ -249,6 +257,10 @@ class Driver:
                 uuid = mig.uuid or f"MIG-{gpu.index:08x}-{mig.gi:04x}-{mig.ci:04x}-9f00-00000000a100"
                 lines.append(_line("mig", vars(mig) | {"gpu": n, "uuid": uuid}))
         lines += [_line("proc", vars(proc) | {"gpu": place[proc.gpu]}) for proc in self.procs if proc.gpu in place]
+        happened = enumerate(self.xids, 1)
+        lines += [
+            _line("xid", {"gpu": place[gpu], "code": code, "n": n}) for n, (gpu, code) in happened if gpu in place
+        ]
         lines += [_checked(fault) for fault in self.faults]
         return "".join(f"{line}\n" for line in lines)
 

@@ -275,6 +275,17 @@ API int nvmlDeviceGetTotalEccErrors(struct handle *handle, unsigned type, unsign
     return type < 2 && counter < 2 ? get_number(device, keys[type][counter], out) : INVALID_ARGUMENT;
 }
 
+API int nvmlDeviceGetRemappedRows(struct handle *handle, unsigned *corrected, unsigned *uncorrected,
+                                  unsigned *pending, unsigned *failed) {
+    ENTER_DEVICE(nvmlDeviceGetRemappedRows, handle);
+    code = get_uint(device, "remapped_corrected", corrected);
+    if (code == SUCCESS)
+        code = get_uint(device, "remapped_uncorrected", uncorrected);
+    if (code == SUCCESS)
+        code = get_uint(device, "remap_pending", pending);
+    return code == SUCCESS ? get_uint(device, "remap_failed", failed) : code;
+}
+
 struct temperature {
     unsigned version, sensor;
     int degrees;

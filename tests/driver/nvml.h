@@ -1,6 +1,6 @@
 /* A driver library for the tests: what the two halves of it know of each other.
  *
- * state.c reads the state file, counts the calls and plays the faults; nvml.c has the NVML symbols.
+ * state.c reads the state file, counts the calls and plays the faults; nvml.c, lists.c and events.c have the symbols.
  * The declarations are our own. Their layouts are NVML's, as the binding `pynvml` spells them in ctypes.
  */
 #pragma once
@@ -23,6 +23,7 @@ enum code {
     NOT_FOUND = 6,
     INSUFFICIENT_SIZE = 7,
     DRIVER_NOT_LOADED = 9,
+    TIMEOUT = 10,
     GPU_IS_LOST = 15,
     VERSION_MISMATCH = 25,
 };
@@ -56,6 +57,9 @@ extern int initialised; /* as many times as nvmlInit was called and nvmlShutdown
 /* Counts the call, plays its faults, and returns with the lock held whatever the answer is. */
 int enter(struct symbol *symbol, int gpu);
 void leave(int *code);
+
+/* Lets go of the lock for so long, and sees what the state file says then; only between enter() and leave(). */
+void rest(uint64_t ms);
 
 /* The state; only between enter() and leave(), except find_handle(), which does both. */
 int gpu_count(void);

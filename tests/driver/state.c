@@ -276,6 +276,10 @@ static void suffer(uint64_t sleep_ms, int segv, int hang) {
     refresh();
 }
 
+void rest(uint64_t ms) {
+    suffer(ms, 0, 0);
+}
+
 int enter(struct symbol *symbol, int gpu) {
     int known = gpu >= 0 && gpu < MAX_GPUS, code = SUCCESS, segv = 0, hang = 0;
     uint64_t all = add(&symbol->calls), here = known ? add(&symbol->calls_on[gpu]) : 0, sleep_ms = 0;
