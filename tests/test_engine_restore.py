@@ -50,7 +50,7 @@ def test_it_is_held_in_the_first_seconds_and_while_readings_are_missing() -> Non
         assert only(bench, MEMORY).id == "0123456789"
     assert bench.feed_free(60) == [("cleared",)]
     assert bench.last.cleared[0].title == near().title
-    assert bench.last.cleared[0].how == "GPU 0: 47.5 GiB of 79.1 free"
+    assert bench.last.cleared[0].how == "47.5 of 79.1 GiB free again"
 
 
 def test_it_takes_as_many_samples_to_end_as_any() -> None:

@@ -291,7 +291,7 @@ def test_a_list_that_is_some_seconds_behind_is_nothing() -> None:
 def test_it_ends_when_the_driver_lists_it_no_more_or_its_memory_is_freed() -> None:
     tested = bench()
     run(tested, orphan(), 25, GONE)
-    assert [alert.how for alert in tested.feed(gpu(4)).cleared] == ["process 1234 has ended"]
+    assert [alert.how for alert in tested.feed(gpu(4)).cleared] == ["the driver no longer lists process 1234"]
     tested = bench()
     run(tested, orphan(start=1234), 25, ZOMBIE)
     assert run(tested, orphan(0.1, start=1234), 5, ZOMBIE) == ["cleared"]

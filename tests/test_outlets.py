@@ -128,13 +128,6 @@ def test_a_command_that_cannot_be_started_says_why(tmp_path: Path) -> None:
     assert Command([str(tmp_path)]).send(message()) == "is not executable"
 
 
-def test_a_refused_command_is_not_run(tmp_path: Path) -> None:
-    program = script(tmp_path, f"touch {tmp_path}/ran")
-    command = Command([str(program)], refused=lambda: "others can write gpuwatch.toml")
-    assert command.send(message()) == "is not run: others can write gpuwatch.toml"
-    assert not (tmp_path / "ran").exists()
-
-
 def test_a_command_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
     program = script(tmp_path, f"sleep 1000 & echo $! $$ > {tmp_path}/pids; trap '' TERM; wait")
     assert Command([str(program)], limit=0.5).send(message()) == "did not end within 0.5 s"

@@ -185,6 +185,17 @@ def test_the_newest_gpu_decides_and_those_in_trouble_do_not() -> None:
     assert stale(snapshot([old, lost])).level is Severity.CRITICAL
 
 
+def test_at_a_short_interval_too_data_may_be_late_for_as_long_as_a_hang_takes() -> None:
+    assert stale(snapshot([gpu(0)], monotonic=1004.9, interval=0.25)).level is None
+    assert stale(snapshot([gpu(0)], monotonic=1005.1, interval=0.25)).level is Severity.CRITICAL
+
+
+def test_where_no_gpu_is_well_it_does_not_say_that_there_is_data_again() -> None:
+    assert stale(snapshot([gpu(0)])).how == "data again after {lasted}"
+    lost = stale(snapshot([gpu(0, health=Health.LOST)]))
+    assert (lost.level, lost.how) == (None, "no GPU gives data now; each has an alert of its own")
+
+
 def test_a_machine_without_gpus_is_not_stale() -> None:
     assert stale(snapshot()).level is None
 
@@ -195,7 +206,7 @@ def test_starting_is_given_ten_seconds() -> None:
     assert (seen.level, seen.raise_for, seen.title) == (Severity.CRITICAL, 10.0, "starting for 9 s")
     unknown = msgspec.structs.replace(starting, since=0.0)
     assert stale(unknown, watching=11).title == "starting for 11 s"
-    assert stale(snapshot(state=SourceState.NO_DRIVER), watching=11).raise_for == 0.0
+    assert stale(snapshot(state=SourceState.NO_DRIVER), watching=11).raise_for == 5.0
 
 
 def test_a_wall_clock_that_was_set_makes_no_state_older_than_we_watch() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from math import inf
 from typing import Final, NamedTuple
 
 import msgspec
@@ -14,6 +15,16 @@ from gpuwatch.alerts.rules import Observation, worse
 
 LASTED: Final = "{lasted}"
 """What stands in `Observation.how` for how long the alert held."""
+CALM: Final = 20.0
+"""Seconds within which what got better gets worse again if it swings: from then on it must be better for as long.
+
+An allocator that frees 14 GiB every 12 s and takes them again, on a nearly full GPU, was 39 events in 8 min; so it is
+two. It is the same with a GPU that is lost and found, and with a sampler that ends as soon as it is started.
+"""
+UNSEEN: Final = 60.0
+"""Seconds without a sample after which those that raise are counted anew: nobody knows what was in between."""
+SLOW: Final = 2.5
+"""The same in intervals, where that is more."""
 
 
 class Moment(NamedTuple):
@@ -25,6 +36,8 @@ class Moment(NamedTuple):
     host: str
     quiet: bool
     """Nothing is raised yet, and nothing ends."""
+    gap: float = UNSEEN
+    """Seconds without a sample after which those that raise are counted anew."""
 
 
 class Turn(Enum):
@@ -62,6 +75,8 @@ class Condition:
     unjudged: bool = False
     """Its alert was restored, and no sample has judged it since."""
     _stamp: float | None = None
+    _judged: float = -inf
+    """When the last sample was taken."""
     _rising: dict[Severity, _Rise] = field(default_factory=dict)
     _falling: int = 0
     """Samples in a row that keep less than the alert's severity."""
@@ -69,6 +84,10 @@ class Condition:
     """When the first of those was taken."""
     _kept: Severity | None = None
     """The most that one of those kept."""
+    _eased: float = -inf
+    """When its alert last stepped down or ended."""
+    _swings: bool = False
+    """What raised its alert, or made it worse, began soon after that."""
     _sum: float = 0.0
     """Of the values since it was raised, and how many they are."""
     _count: int = 0
@@ -77,10 +96,9 @@ class Condition:
     _least: bool = False
     """Whether the smallest value is the worst."""
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing would be lost without it."""
-        return self.alert is None and not self._rising
+    def is_idle(self, now: float) -> bool:
+        """Say whether nothing would be lost without it."""
+        return self.alert is None and not self._rising and now - self._eased >= CALM
 
     def rename(self, gpu: str, host: str) -> None:
         """Let it be about the same GPU under another key, on a host whose name was not known before."""
@@ -146,6 +164,9 @@ class Condition:
 
     def _rise(self, seen: Observation, at: Moment) -> Turn | None:
         moment = at.now if seen.stamp is None else seen.stamp
+        if moment - self._judged > at.gap:
+            self._rising.clear()
+        self._judged = moment
         self._count_rise(seen, moment)
         if at.quiet or seen.level is None:
             return None
@@ -160,6 +181,8 @@ class Condition:
         if severity is None or (self.alert is not None and severity <= self.alert.severity):
             return None
         self._falling, self._kept = 0, None
+        began = at.now - (moment - self._rising[severity].since)
+        self._swings = began - self._eased < CALM or (self._swings and self.alert is not None)
         if self.alert is not None:
             most = max(severity, self.alert.most)
             self.alert = msgspec.structs.replace(self.alert, severity=severity, most=most)
@@ -192,9 +215,10 @@ class Condition:
         self._fell = min(self._fell, moment) if self._falling else moment
         self._falling += 1
         self._kept = max(filter(None, (self._kept, seen.keeps)), default=None)
-        if at.quiet or self._falling < seen.clear_after or moment - self._fell < seen.clear_for:
+        patience = max(seen.clear_for, CALM) if self._swings else seen.clear_for
+        if at.quiet or self._falling < seen.clear_after or moment - self._fell < patience:
             return None
-        kept, self._falling, self._kept = self._kept, 0, None
+        kept, self._falling, self._kept, self._eased = self._kept, 0, None, at.now
         if kept is None:
             return Turn.ENDED
         self.alert = msgspec.structs.replace(self.alert, severity=kept)

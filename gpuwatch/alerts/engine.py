@@ -6,7 +6,8 @@
 The samples that raise must also span `raise_for` seconds, and those that clear `clear_for`, by the sampler's clock. A
 sample that gives no observation changes nothing: neither a missing reading nor a GPU left out clears an alert. What is
 about a process or a scope ends with it, as soon as a list of its GPU's processes that can be trusted no longer has it.
-In the first seconds nothing is raised and nothing ends.
+In the first seconds nothing is raised and nothing ends. What gets better and worse again within seconds must be better
+for longer before it ends (`condition.CALM`).
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ import msgspec
 
 from gpuwatch import text, units
 from gpuwatch.alerts import TROUBLE, Alert, Severity, table
-from gpuwatch.alerts.condition import Condition, Moment, Turn
+from gpuwatch.alerts.condition import SLOW, UNSEEN, Condition, Moment, Turn
 from gpuwatch.alerts.devices import declared_devices
 from gpuwatch.alerts.growth import time_to_full
 from gpuwatch.alerts.hardware import hardware_rules
 from gpuwatch.alerts.holders import holder_rules
-from gpuwatch.alerts.own import own_rules
+from gpuwatch.alerts.own import asks_the_same, is_of, own_rules
 from gpuwatch.alerts.rules import Limits, Observation, data_stale, gpu_health, memory_near_limit
 from gpuwatch.alerts.shares import declared_shares
 from gpuwatch.history import HistoryView
-from gpuwatch.model import Gpu, Health, Snapshot, SourceState
+from gpuwatch.model import Gpu, Health, Presence, Snapshot, SourceState
 from gpuwatch.shares import was_read
 
 FORGOTTEN: Final = 600.0
@@ -87,7 +88,7 @@ class Engine:
         self._began = now_monotonic if self._began is None else self._began
         self._know(snapshot.host)
         quiet = now_monotonic - self._began < self.limits.quiet
-        at = Moment(now_monotonic, now_wall, self._host, quiet)
+        at = Moment(now_monotonic, now_wall, self._host, quiet, max(UNSEEN, SLOW * snapshot.interval))
         changed: dict[Turn, list[Alert]] = {turn: [] for turn in Turn}
         ended = changed[Turn.ENDED]
         self._go_on()
@@ -104,7 +105,7 @@ class Engine:
             turned = condition.take(seen, at)
             if turned is not None:
                 changed[turned[0]].append(turned[1])
-            if condition.is_idle:
+            if condition.is_idle(at.now):
                 del self._conditions[key]
         ended += self._forget(snapshot, at)
         active = sorted([one.alert for one in self._conditions.values() if one.alert is not None], key=_weight)
@@ -153,18 +154,22 @@ class Engine:
         self._applied = None
 
     def _turned_off(self, at: Moment) -> list[Alert]:
-        """End what is of a rule that is off, or is none any more."""
+        """End what is of a rule that is off, or is none any more, or judges something else by now."""
         if self._applied is self.limits:
             return []
-        before = {one.name for one in self._applied.own} if self._applied is not None else set()
-        own = {one.name for one in self.limits.own}
-        off, known = self.limits.off | (before - own), table.names() | own
+        before = {one.name: one for one in self._applied.own} if self._applied is not None else {}
+        own = {one.name: one for one in self.limits.own}
+        off, known = self.limits.off | (before.keys() - own.keys()), table.names() | own.keys()
         self._applied = self.limits
-        over = [
-            (key, "the rule was turned off")
-            for key, condition in self._conditions.items()
-            if key[0] in off or (condition.unjudged and key[0] not in known)
-        ]
+        over: list[tuple[_Key, str]] = []
+        for key, condition in self._conditions.items():
+            name, restored = key[0], condition.alert if condition.unjudged else None
+            if name in off or (restored is not None and name not in known):
+                over.append((key, "the rule was turned off"))
+            elif (rule := own.get(name)) is not None and (
+                not asks_the_same(before.get(name, rule), rule) or (restored is not None and not is_of(rule, restored))
+            ):
+                over.append((key, "the rule was changed"))
         return self._end(over, at)
 
     def _adopt(self, snapshot: Snapshot, at: Moment) -> list[Alert]:
@@ -279,7 +284,10 @@ def _gone(condition: Condition, gpu: Gpu | None, snapshot: Snapshot) -> str:
     """Say in plain words why no rule speaks of a condition any more."""
     pids = _pids(condition)
     who = f"process {next(iter(pids))} has" if len(pids) == 1 else "its processes have"
-    if pids and not any(_is_one_of(pids, *one.key) for one in snapshot.processes):
+    there = [one for one in snapshot.processes if _is_one_of(pids, *one.key)]
+    if not there and any(condition.subject.startswith(f"{pid}:0 ") for pid in pids):  # it had ended before
+        return f"the driver no longer lists {who.removesuffix(' has')}"
+    if pids and all(one.presence is Presence.GONE for one in there):
         return f"{who} ended"
     if gpu is not None and _left(condition, gpu, snapshot):
         return f"{who} left GPU {gpu.index}"

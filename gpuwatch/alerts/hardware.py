@@ -213,7 +213,9 @@ def uncorrected(gpu: Gpu, history: HistoryView, limits: Limits) -> Iterator[Obse
         partial=level is Severity.WARNING and history.watched < RECENT,
         clear_after=limits.samples,
         stamp=gpu.sampled,
-        title=f"GPU {gpu.index}: {errors} since the driver was loaded" if count else f"GPU {gpu.index}: no {errors}",
+        title=f"GPU {gpu.index}: {errors} since the driver was loaded"
+        if count
+        else f"GPU {gpu.index}: no uncorrected memory errors",
         evidence=newest if level else "",
         value=count,
         unit=Unit.COUNT,

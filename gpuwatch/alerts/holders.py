@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from gpuwatch import units
 from gpuwatch.alerts import Severity, Unit
-from gpuwatch.alerts.rules import NAMED, Limits, Observation
+from gpuwatch.alerts.rules import NAMED, Limits, Observation, largest_first
 from gpuwatch.history import HistoryView, Idle
 from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Snapshot, known
 
@@ -115,7 +115,7 @@ def _idle(
         evidence=evidence,
         value=rest.idle.seconds if rest.idle is not None else None,
         unit=Unit.SECONDS,
-        pids=_pids(held) if level is not None else (),
+        pids=largest_first(held) if level is not None else (),
         owners=(who,) if level is not None else (),
         how=how,
     )
@@ -233,20 +233,9 @@ def _orphan(gpu: Gpu, process: Process, held: Sequence[Holding], limits: Limits)
     )
 
 
-# ---------------------------------------------------------------------------------------------------------------
-
-
-def _pids(held: Sequence[Holding]) -> tuple[int, ...]:
-    """Give the processes, the largest holder first."""
-    sizes: defaultdict[int, float] = defaultdict(float)
-    for one in held:
-        sizes[one.pid] += one.memory if known(one.memory) else 0
-    return tuple(sorted(sizes, key=lambda pid: (-sizes[pid], pid)))
-
-
 def _named(held: Sequence[Holding], people: Mapping[int, Process]) -> str:
     """Name processes: `pid 1234 python, 1240 jupyter and 2 more`."""
-    pids = _pids(held)
+    pids = largest_first(held)
     named = ", ".join(f"{pid} {people[pid].name}".rstrip() for pid in pids[:NAMED])
     more = len(pids) - NAMED
     return f"pid {named}" + (f" and {more} more" if more > 0 else "")

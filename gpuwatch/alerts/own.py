@@ -6,21 +6,21 @@ reading is missing that is said as `partial`, which neither raises nor clears. P
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Final, NamedTuple
 
 from gpuwatch import units
-from gpuwatch.alerts import Severity, Unit
+from gpuwatch.alerts import Alert, Severity, Unit
 from gpuwatch.alerts.metrics import METRICS, Held, Person, Value, is_listed
 from gpuwatch.alerts.rules import NAMED, Limits, Observation, OwnRule, holders, owners_of
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Process, Snapshot, number
 from gpuwatch.shares import usable
 
-__all__ = ["METRICS", "own_rules", "verdict"]
+__all__ = ["METRICS", "asks_the_same", "is_of", "own_rules", "verdict"]
 
 
 class Verdict(NamedTuple):
@@ -72,6 +72,16 @@ def own_rules(snapshot: Snapshot, history: HistoryView, limits: Limits) -> Itera
             yield from _of_processes(rule, metric.process, scene, limits, everywhere=metric.everywhere)
         elif rule.scope == "user" and metric.user is not None:
             yield from _of_users(rule, metric.user, scene, limits)
+
+
+def is_of(rule: OwnRule, alert: Alert) -> bool:
+    """Say whether a restored alert under a rule's name is what the rule judges: it may have been written anew since."""
+    return (rule.scope == "gpu") == (not alert.subject) and METRICS[rule.metric].unit is alert.unit
+
+
+def asks_the_same(rule: OwnRule, other: OwnRule) -> bool:
+    """Say whether two rules differ in no more than limits, times and filters: what one raised the other may judge."""
+    return (rule.metric, rule.scope, rule.above is None) == (other.metric, other.scope, other.above is None)
 
 
 def verdict(rule: OwnRule, value: Value) -> Verdict:
@@ -133,6 +143,14 @@ class _Scene:
         """What each process holds on each GPU; one that holds several MIG instances of a GPU is listed once."""
         return [held for gpu in self.gpus if not gpu.unreliable for held in self._held(gpu)]
 
+    @cached_property
+    def on(self) -> Mapping[str, Sequence[Held]]:
+        """The same by the GPU's key."""
+        found: defaultdict[str, list[Held]] = defaultdict(list)
+        for held in self.held:
+            found[held.gpu.key].append(held)
+        return found
+
     def _held(self, gpu: Gpu) -> Iterable[Held]:
         found: dict[tuple[int, int], Held] = {}
         for one in gpu.holdings:
@@ -173,14 +191,15 @@ class _Scene:
 
 
 def _of_gpus(rule: OwnRule, read: Callable[[Gpu], Value], scene: _Scene, limits: Limits) -> Iterator[Observation]:
-    """Judge every GPU; with a user, those on which that user is."""
+    """Judge every GPU that the rule is about; with a user, those on which that user is."""
     for gpu in scene.gpus:
-        if not _chosen(rule, gpu):
-            continue
         about = _About(f"GPU {gpu.index}", gpu.sampled, gpu.key, gpu.index)
-        if rule.user and not any(held.gpu is gpu and _is(rule.user, held.process) for held in scene.held):
+        if not _chosen(rule, gpu):  # it may have been, before the configuration was read again
+            yield _fine(rule, about, limits, f"the rule is not about {about.who}")
+            continue
+        if rule.user and not any(_is(rule.user, held.process) for held in scene.on.get(gpu.key, ())):
             if is_listed(gpu):
-                yield _left(rule, about, limits)
+                yield _fine(rule, about, limits, f"{rule.user} is not on {about.who}")
             continue
         value = read(gpu)
         if value.amount is not None:
@@ -262,9 +281,8 @@ def _observation(
     )
 
 
-def _left(rule: OwnRule, about: _About, limits: Limits) -> Observation:
-    """Say that the user whom a rule is about is not on a GPU."""
-    words = f"{rule.user} is not on {about.who}"
+def _fine(rule: OwnRule, about: _About, limits: Limits, words: str) -> Observation:
+    """Say why there is nothing to compare on a GPU."""
     return Observation(
         rule=rule.name,
         gpu=about.gpu,

@@ -15,7 +15,7 @@ import msgspec
 from gpuwatch import units
 from gpuwatch.alerts import Severity, Unit
 from gpuwatch.history import HistoryView
-from gpuwatch.model import Gpu, Health, Memory, Presence, Process, Snapshot, SourceState, known, number
+from gpuwatch.model import Gpu, Health, Holding, Memory, Presence, Process, Snapshot, SourceState, known, number
 
 MEMORY: Final = "memory near limit"
 HEALTH: Final = "gpu health"
@@ -26,6 +26,8 @@ NAMED: Final = 3
 GROWN: Final = 64 * units.MIB
 """Bytes in a minute below which nobody is said to have grown: about what a new stream or a cuBLAS workspace takes."""
 
+_LATE: Final = 5.0
+"""Seconds that data may be old at any interval: 3 go by where a call hangs and another sampler is started."""
 _FULL: Final = 1.0
 """Percent free below which a GPU is called full."""
 _CRITICAL_HEALTH: Final = frozenset({Health.LOST, Health.SILENT, Health.QUARANTINED, Health.RESET, Health.MISSING})
@@ -230,7 +232,7 @@ def memory_near_limit(snapshot: Snapshot, history: HistoryView, limits: Limits) 
         if keeps is not None:
             # Who is only worked out where somebody may read it: most GPUs have room most of the time.
             people = people if people is not None else {one.pid: one for one in snapshot.processes}
-            found, pids = holders(gpu, people, history), _largest(gpu)
+            found, pids = holders(gpu, people, history), largest_first(gpu.holdings)
             seen = msgspec.structs.replace(
                 seen, evidence=_memory_evidence(gpu, found), pids=pids, owners=_users(found, pids, people)
             )
@@ -263,17 +265,20 @@ def data_stale(snapshot: Snapshot, history: HistoryView, limits: Limits) -> Iter
     A GPU in trouble is left out of the age, for it has an alert of its own. A source may take some time to start; until
     it has, what was raised holds.
     """
-    raise_for = 0.0
+    raise_for, how = 0.0, "data again after {lasted}"
     if snapshot.state is SourceState.OK:
         stamps = [gpu.sampled for gpu in snapshot.gpus if gpu.health is Health.OK and gpu.sampled]
         age = max(0.0, snapshot.monotonic - max(stamps)) if stamps else 0.0
-        stale = age > limits.stale_intervals * snapshot.interval
+        stale = age > max(_LATE, limits.stale_intervals * snapshot.interval)
+        if snapshot.gpus and not stamps:
+            how = "no GPU gives data now; each has an alert of its own"
         title = f"no new data for {units.long_duration(age)}" if stale else "data again"
     else:
         # By the wall clock, which may have been set meanwhile: never longer than we watch.
         age = min(max(0.0, snapshot.taken - snapshot.since), history.watched) if snapshot.since else history.watched
         stale = True
-        raise_for = limits.starting_grace if snapshot.state is SourceState.STARTING else 0.0
+        # A sampler that crashed is replaced within 3 s, and the screen says meanwhile what the matter is.
+        raise_for = limits.starting_grace if snapshot.state is SourceState.STARTING else _LATE
         title = f"{snapshot.state.value} for {units.long_duration(age)}"
         title = snapshot.state.value if age < 1 else title
     level = Severity.CRITICAL if stale else None
@@ -286,7 +291,7 @@ def data_stale(snapshot: Snapshot, history: HistoryView, limits: Limits) -> Iter
         evidence=snapshot.words,
         value=age,
         unit=Unit.SECONDS,
-        how="data again after {lasted}",
+        how=how,
     )
 
 
@@ -369,9 +374,10 @@ def holder_name(pid: int, process: Process | None) -> str:
     return f"pid {pid}" if process.presence is Presence.SEEN else f"pid {pid} ({process.presence.value})"
 
 
-def _largest(gpu: Gpu) -> tuple[int, ...]:
+def largest_first(held: Iterable[Holding]) -> tuple[int, ...]:
+    """Give the processes that hold something, each once, the largest holder first."""
     sizes: defaultdict[int, float] = defaultdict(float)
-    for one in gpu.holdings:
+    for one in held:
         sizes[one.pid] += number(one.memory) or 0.0
     return tuple(sorted(sizes, key=lambda pid: (-sizes[pid], pid)))
 

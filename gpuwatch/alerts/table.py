@@ -175,7 +175,7 @@ RULES: Final[tuple[RuleFact, ...]] = (
         "data stale",
         "critical",
         "gpuwatch itself gets no new data",
-        f"nothing new for {_BY.stale_intervals:g} intervals",
+        f"nothing new for {_BY.stale_intervals:g} intervals, and for 5 s",
         "with the next sample",
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from gpuwatch.history.series import SLOTS
@@ -65,7 +66,7 @@ class Tracks:
         trusted = self._trusted if self._trusted is not None and time - self._trusted <= HOLDING_GONE else None
         grown = 0
         for owner, (size, sm) in _merged(holdings).items():
-            old = before.get(owner)
+            old = before.get(owner) or _ended(before, owner)
             track = tracks[owner] = _followed(old, size, sm, time, trusted, patience)
             if old is None:
                 if trusted is not None:
@@ -80,6 +81,12 @@ class Tracks:
         self.tracks = tracks
         self._trusted = time if complete else None
         return grown
+
+
+def _ended(before: Mapping[Owner, Track], owner: Owner) -> Track | None:
+    """Give the track of a process of which only the PID is left: it has ended, and took no memory by that."""
+    pid, start = owner
+    return next((track for (other, _), track in before.items() if other == pid), None) if not start else None
 
 
 def _merged(holdings: tuple[Holding, ...]) -> dict[Owner, tuple[Reading, Reading]]:

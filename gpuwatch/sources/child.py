@@ -24,6 +24,9 @@ SAMPLER = (sys.executable, "-P", gpuwatch.sampler.__path__[0] + "/__main__.py")
 UNDECLARED = (*SAMPLER, "--no-declared")
 """One that does not read what processes declared, and needs no second child for that."""
 
+ONE_SAMPLE = ("--once", "--interval", "1")
+"""Orders for a single snapshot of all GPUs."""
+
 LONGEST_LINE = 16 * 2**20
 """Bytes. 64 GPUs with 5,000 processes of the longest command lines take less; more is a sampler gone mad."""
 
@@ -39,6 +42,8 @@ class Child:
         """Monotonic time at which it was killed."""
         self.eof = False
         self.spoke = False
+        self.has_orders = False
+        """Whether it was told what to do."""
         self._buffer = bytearray()
         self._unsent = bytearray()
         try:
@@ -61,6 +66,7 @@ class Child:
 
     def order(self, arguments: Sequence[str]) -> None:
         """Say what to sample: the rest of the sampler's command line. To be called once, before any command."""
+        self.has_orders = True
         self._tell(list(arguments))
 
     @property
