@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpuwatch.commands.arguments import parse
 from gpuwatch.commands.arguments import parser as parser
 from gpuwatch.errors import GpuwatchError, UnavailableError, UsageError
-from gpuwatch.units import parse_interval, parse_percent
+from gpuwatch.wiring import (
+    Reloader,
+    Ways,
+    applied,
+    check_interval,
+    configured,
+    indices,
+    interval_of,
+    ordered,
+    own_log,
+    said,
+    source_of,
+)
 
 if TYPE_CHECKING:  # msgspec (24 ms) and Textual (230 ms) are imported while the sampler starts
     import argparse
@@ -20,24 +33,30 @@ if TYPE_CHECKING:  # msgspec (24 ms) and Textual (230 ms) are imported while the
     from gpuwatch.actions.kill import Killer
     from gpuwatch.commands.answer import Answer, Ask
     from gpuwatch.config import Config
+    from gpuwatch.sinks.log import Events
     from gpuwatch.sources.child import Child
     from gpuwatch.sources.source import Source
     from gpuwatch.ui.app import GpuwatchApp
-    from gpuwatch.watch import Frame
+    from gpuwatch.ui.options import Helpers, Options
+    from gpuwatch.watch import Frame, Watch
 
 SETTLED_S = 1.5
 """Seconds for which the dashboard holds back its first screen in case there is no driver at all."""
+SEEN_S = 0.3
+"""Seconds after the first screen at which the sinks are made: by then all of it is drawn."""
+CLOSING_S = 0.3
+"""Seconds that the sinks have to finish when the user leaves."""
 
 
 def main(argv: Sequence[str], sampler: Child | None, *, locks: Path | None = None) -> int:
-    """Run gpuwatch and give its exit code; `sampler` is one that waits for its orders, None for the demo.
+    """Run gpuwatch and give its exit code; `sampler` is one that waits for its orders, where there is one already.
 
     `locks` is where the runs of all users meet, in place of the machine's own folder.
     """
     try:
         args = parse(argv)
         if args.command in ("events", "watch", "status", "config"):  # each with a life of its own
-            return _on_its_own(args)
+            return _on_its_own(args, sampler)
         return _command(args, sampler, locks) if args.command else _run(args, sampler)
     except GpuwatchError as error:
         from gpuwatch.text import clean  # the words may quote a path, or a file
@@ -52,8 +71,8 @@ def main(argv: Sequence[str], sampler: Child | None, *, locks: Path | None = Non
 
 
 def _run(args: argparse.Namespace, sampler: Child | None) -> int:
-    only = _only(args.only)
-    interval = _parsed("--interval", parse_interval, args.interval)
+    only = indices(args.only)
+    check_interval(args)
     if args.json and not args.once:
         raise UsageError("--json goes with --once; for a stream of JSON lines there is --stream")
     if args.once and args.stream:
@@ -65,23 +84,25 @@ def _run(args: argparse.Namespace, sampler: Child | None) -> int:
         raise UsageError("--user and --mine choose what is drawn; JSON always holds everybody's processes")
     if dashboard:
         check_terminal()
-    config = _config(args)
-    seconds = interval or parse_interval(str(config.interval))
-    if sampler is not None:
+    config = configured(args)
+    seconds = interval_of(args, config)
+    child = None
+    if not args.demo:
         from gpuwatch.sources.child import sampler_arguments
 
-        sampler.order([*(["--once"] if args.once else []), *sampler_arguments(seconds, only, shares=config.shares)])
-    source = _source(sampler, seconds, only, config)
+        once = ["--once"] if args.once else []
+        child = ordered(sampler, [*once, *sampler_arguments(seconds, only, shares=config.shares)])
+    source = source_of(child, seconds, only, config)
     try:
         if dashboard:
             return _dashboard(source, args, config, seconds)
         if args.stream:
             return _stream(source)
-        from gpuwatch.output.once import once
+        from gpuwatch.output.once import once as print_once
         from gpuwatch.text import clean
 
         words = [f"user:{clean(args.user or '')}"] * bool(args.user) + ["mine"] * bool(args.mine)
-        return once(source, as_json=args.json, ascii_only=config.ascii, only=" ".join(words))
+        return print_once(source, as_json=args.json, ascii_only=config.ascii, only=" ".join(words))
     finally:
         source.close()
 
@@ -90,15 +111,16 @@ def _command(args: argparse.Namespace, sampler: Child | None, locks: Path | None
     """Run one of the commands: each asks one snapshot."""
     if args.command == "run" and (args.demo or args.json):
         raise UsageError(f"{'--demo' if args.demo else '--json'} does not go with `gpuwatch run`")
-    config = _config(args)
+    config = configured(args)
     ask = _prepared(args, config, locks)
-    if sampler is not None:
+    child = None
+    if not args.demo:
         from gpuwatch.sources.child import sampler_arguments
 
-        sampler.order(["--once", *sampler_arguments(1.0, (), shares=config.shares)])
+        child = ordered(sampler, ["--once", *sampler_arguments(1.0, (), shares=config.shares)])
     from gpuwatch.output.once import first, problem
 
-    source = _source(sampler, 1.0, (), config)
+    source = source_of(child, 1.0, (), config)
     try:
         snapshot = first(source)
     finally:
@@ -111,7 +133,7 @@ def _command(args: argparse.Namespace, sampler: Child | None, locks: Path | None
     return answer.then() if answer.then else answer.code
 
 
-def _on_its_own(args: argparse.Namespace) -> int:
+def _on_its_own(args: argparse.Namespace, sampler: Child | None) -> int:
     """Run a command that asks for no single snapshot."""
     if args.command == "events":
         from gpuwatch.commands import events
@@ -120,11 +142,11 @@ def _on_its_own(args: argparse.Namespace) -> int:
     if args.command == "watch":
         from gpuwatch.commands import watch
 
-        return watch.main(args)
+        return watch.main(args, sampler)
     if args.command == "status":
         from gpuwatch.commands import status
 
-        return status.main(args)
+        return status.main(args, sampler)
     from gpuwatch.commands import config
 
     return config.main(args)
@@ -146,7 +168,7 @@ def _prepared(args: argparse.Namespace, config: Config, locks: Path | None) -> A
     wish = pick.wish(args.share, args.memory, args.max_util)
     folders = places(locks or SHARED)
     if args.command == "pick":
-        only, count = _only(args.only), pick.count(args.count)
+        only, count = indices(args.only), pick.count(args.count)
         choice = pick.Request(wish=wish, count=count, only=only, index=args.index, as_json=args.json)
         return pick.prepare(choice, os.environ, folders)
     gpus = run.gpus(args.gpu)
@@ -159,67 +181,13 @@ def _prepared(args: argparse.Namespace, config: Config, locks: Path | None) -> A
 
 def _print(answer: Answer, *, ascii_only: bool) -> None:
     """Print what a command found: data on stdout, words on stderr."""
-    from gpuwatch.output.once import in_ascii
+    from gpuwatch.output.plain import in_ascii
 
     for stream, lines, start in ((sys.stdout, answer.lines, ""), (sys.stderr, answer.words, "gpuwatch: ")):
         plain = ascii_only or "utf" not in (stream.encoding or "").lower()
         for line in lines:
             print(start + (in_ascii(line) if plain else line), file=stream)
         stream.flush()
-
-
-def _source(child: Child | None, interval: float, only: Sequence[int], config: Config) -> Source:
-    if child is None:
-        from gpuwatch.sources.demo import GPUS, DemoSource
-
-        if any(index >= GPUS for index in only):
-            raise UsageError(f"--only: there is no GPU {max(only)}; the demo has 0 to {GPUS - 1}")
-        return DemoSource(interval=interval, only=only)
-    from gpuwatch.sources.local import LocalSource
-
-    return LocalSource(interval=interval, only=only, shares=config.shares, first=child)
-
-
-def _config(args: argparse.Namespace) -> Config:
-    """Read the configuration file and put the flags over it."""
-    import msgspec
-
-    from gpuwatch.config import Alerts, check_limits, load
-
-    config = load(args.config)
-    if args.theme not in (None, "dark", "light"):
-        raise UsageError(f"--theme: there is no theme {args.theme!a}; dark and light are allowed")
-    flags = {name: getattr(args, name) for name in ("user", "mine", "read_only", "ascii", "theme", "bell")}
-    percents = {
-        name: _parsed(f"--{name.replace('_', '-')}", parse_percent, getattr(args, name))
-        for name in Alerts.__struct_fields__
-    }
-    alerts = msgspec.structs.replace(config.alerts, **_given(percents))
-    if _given(percents):
-        check_limits(alerts, "--", "memory-critical", "memory-warning")
-    return msgspec.structs.replace(config, alerts=alerts, **_given(flags))
-
-
-def _given(flags: Mapping[str, object]) -> dict[str, Any]:
-    return {name: value for name, value in flags.items() if value is not None}
-
-
-def _parsed(flag: str, parse: object, text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        return parse(text)  # type: ignore[operator,no-any-return]
-    except ValueError as error:
-        raise UsageError(f"{flag}: {error}") from None
-
-
-def _only(text: str | None) -> tuple[int, ...]:
-    if text is None:
-        return ()
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and len(part) < 5 for part in parts):
-        raise UsageError(f"--only: {text!a} is no list of GPU indices; write 3 or 0,2")
-    return tuple(sorted({int(part) for part in parts}))
 
 
 def check_terminal() -> None:
@@ -254,44 +222,98 @@ def _stream(source: Source) -> int:
 def _dashboard(source: Source, args: argparse.Namespace, config: Config, seconds: float) -> int:
     """Start the watch thread, then import Textual: real data is there by the first paint."""
     from gpuwatch.alerts.engine import Engine
-    from gpuwatch.model import SourceState
     from gpuwatch.watch import Watch
 
     app: GpuwatchApp | None = None
-
-    def killer() -> Killer:
-        from gpuwatch.ui.background import make_killer
-
-        return make_killer(read_only=config.read_only, allow_root=args.allow_root_kill)
 
     def publish(frame: Frame) -> None:
         if app is not None and app.is_running:
             app.publish(frame)
 
     watch = Watch(source, publish, engine=Engine(config.limits()))
+    ways = Ways(watch, demo=args.demo)
+    leaving = threading.Event()
     watch.start()
     try:
-        from gpuwatch.ui.app import GpuwatchApp, Options
+        from gpuwatch.ui.app import GpuwatchApp
 
-        deadline = time.monotonic() + SETTLED_S
-        while watch.newest is None and time.monotonic() < deadline:
-            time.sleep(0.005)
-        first = watch.newest
-        if first is not None and first.snapshot.state is SourceState.NO_DRIVER and not args.wait:
-            raise UnavailableError(first.snapshot.words)
-        if first is not None and first.snapshot.state is SourceState.ENDED:
-            raise UsageError(first.snapshot.words)
-        options = Options(
-            user=config.user,
-            mine=config.mine,
-            read_only=config.read_only,
-            ascii=config.ascii,
-            theme=config.theme,
-            bell=config.bell,
-            interval=seconds,
-            allowances=config.allowance.allowances(),
+        _check_first(watch, wait=args.wait)
+        app = GpuwatchApp(
+            watch=watch, options=_options(config, seconds), helpers=_helpers(args, config, seconds, watch, ways)
         )
-        app = GpuwatchApp(watch=watch, options=options, make_killer=killer)
+        opening = threading.Thread(target=_open_late, args=(ways, config, app, leaving), daemon=True)
+        opening.start()
         return app.run_to_exit_code()
     finally:
+        leaving.set()
         watch.stop()
+        ways.close(CLOSING_S)
+
+
+def _check_first(watch: Watch, *, wait: bool) -> None:
+    """Give the first snapshot a moment to come; raises where there is no driver at all, or nothing will ever come."""
+    from gpuwatch.model import SourceState
+
+    deadline = time.monotonic() + SETTLED_S
+    while watch.newest is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    first = watch.newest
+    if first is not None and first.snapshot.state is SourceState.NO_DRIVER and not wait:
+        raise UnavailableError(first.snapshot.words)
+    if first is not None and first.snapshot.state is SourceState.ENDED:
+        raise UsageError(first.snapshot.words)
+
+
+def _open_late(ways: Ways, config: Config, app: GpuwatchApp, leaving: threading.Event) -> None:
+    """Make the sinks once there is something to see: what they import would delay the first paint."""
+    while app.frame is None and not leaving.wait(0.05):
+        pass
+    if not leaving.wait(SEEN_S):
+        ways.open(config)
+
+
+def _options(config: Config, seconds: float) -> Options:
+    """Give how the dashboard is wanted."""
+    from gpuwatch.ui.options import Options
+
+    desktop: str = config.notify.desktop
+    if desktop == "auto":
+        from gpuwatch.sinks.desktop import which_osc
+
+        desktop = which_osc(os.environ) or "off"
+    return Options(
+        user=config.user,
+        mine=config.mine,
+        read_only=config.read_only,
+        ascii=config.ascii,
+        theme=config.theme,
+        bell=config.bell,
+        toast=config.notify.toast,
+        desktop=desktop,
+        interval=seconds,
+        allowances=config.limits().allowances,
+    )
+
+
+def _helpers(args: argparse.Namespace, config: Config, seconds: float, watch: Watch, ways: Ways) -> Helpers:
+    """Give whom the dashboard asks: to end a process, to read the events log, to read the configuration again."""
+    from gpuwatch.ui.options import Helpers, Reloading
+
+    reloader = Reloader(args, config, lambda old, new: applied(watch, ways, old, new))
+
+    def killer() -> Killer:
+        from gpuwatch.ui.background import make_killer
+
+        return make_killer(read_only=reloader.config.read_only, allow_root=args.allow_root_kill)
+
+    def events() -> Events:
+        from gpuwatch.sinks.log import read_events
+
+        return read_events(own_log())
+
+    def reload() -> Reloading:
+        came = reloader()
+        words = said(came, later=("interval", "user", "mine", "ascii"))
+        return Reloading(words, failed=bool(came.error), options=_options(reloader.config, seconds))
+
+    return Helpers(killer=killer, events=None if args.demo else events, reload=reload)

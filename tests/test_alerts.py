@@ -125,12 +125,12 @@ def test_the_figures_worst_value_and_evidence_are_kept_current() -> None:
     assert (alert.rule, alert.gpu, alert.index, alert.pids) == (MEMORY, gpu(0).key, 0, (100,))
 
 
-def test_an_alert_that_is_clearing_keeps_its_evidence() -> None:
+def test_an_alert_that_is_clearing_says_what_it_was_and_how_it_is_now() -> None:
     bench = Bench()
     bench.feed_free(4, 4, 4)
     (alert,) = bench.feed(filled(40)).active
-    assert alert.title == "GPU 0: 31.6 GiB of 79.1 free"
-    assert alert.evidence
+    assert alert.title == "GPU 0 near limit: 3.2 GiB of 79.1 free"
+    assert alert.evidence == "now: 31.6 of 79.1 GiB free again"
     assert alert.pids == (100,)
 
 

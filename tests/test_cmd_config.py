@@ -48,7 +48,7 @@ name = "ada's memory"
 metric = "memory"
 scope = "process"
 above = "20GiB"
-clear = 5
+clear = "19GiB"
 for = "1.5s"
 severity = "critical"
 gpu = 1
@@ -143,6 +143,17 @@ def test_the_file_to_begin_with_says_what_the_documentation_says(tmp_path: Path)
     assert without_places(load(str(write(tmp_path / "a.toml", shown_defaults())))) == Config()
     assert load(str(write(tmp_path / "b.toml", default_text())), administrators=tmp_path / "none") == Config()
     assert max(map(len, default_text().splitlines())) <= 120
+
+
+def test_the_default_file_explains_every_key_and_the_unit_of_every_metric() -> None:
+    from gpuwatch.alerts.metrics import METRICS
+    from gpuwatch.config.keys import KEYS
+
+    assert [name for name, key in KEYS.items() if not key.says] == []
+    text = default_text()
+    assert all(re.search(rf"\b{name}\b[^;(]*\(", text) for name in METRICS)
+    assert "temperature (degrees Celsius)" in text
+    assert "share (percent: 40, not 0.4)" in text
 
 
 def test_its_examples_are_good(tmp_path: Path) -> None:

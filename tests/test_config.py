@@ -79,7 +79,8 @@ def test_one_uuid_and_a_share_in_percent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "size"), [("20_000", 20_000), ('"512MiB"', 512 * MIB), ('"20GB"', 20 * 10**9), ('"1.5G"', 3 * GIB // 2)]
+    ("value", "size"),
+    [("20_000_000", 20_000_000), ('"512MiB"', 512 * MIB), ('"20GB"', 20 * 10**9), ('"1.5G"', 3 * GIB // 2)],
 )
 def test_memory_is_bytes_or_a_size(tmp_path: Path, value: str, size: int) -> None:
     (share,) = loaded(tmp_path, f"[[share]]\nmemory = {value}").shares
@@ -119,7 +120,7 @@ def test_a_hostile_path_is_cleaned(tmp_path: Path) -> None:
 # Bad values
 
 
-SIZE = 'a size of 1 or more: bytes, or a text such as "512MiB" or "20GiB"'
+SIZE = 'a size of 1MiB or more: bytes, or a text such as "512MiB" or "20GiB"'
 GPUS = 'indices from 0 on, or (starts of) UUIDs such as "GPU-8932f937"'
 
 
@@ -179,7 +180,14 @@ def test_a_bad_share_is_named_with_its_line_and_key(tmp_path: Path, content: str
         ("[share]\nshare = 0.4", ":1: key share: found a table; allowed are tables, each with a line [[share]]"),
         ("share = [0.4]", ":1: [[share]] number 1: found 0.4; allowed is a table"),
         ("shares = []", ":1: unknown key shares; did you mean share?"),
-        ("[allowance]\nframework = '20x'", ':2: key allowance.framework: found "20x"; allowed is a size: bytes, or'),
+        (
+            "[allowance]\nframework = 600",
+            ":2: key allowance.framework: found 600; allowed is a size, 0 or 1MiB or more",
+        ),
+        (
+            "[allowance]\nframework = '20x'",
+            ':2: key allowance.framework: found "20x"; allowed is a size, 0 or 1MiB or more: bytes',
+        ),
         ("[allowance]\nexact = true", ":2: key allowance.exact: found true; allowed is a size"),
         ("[allowance]\nafter = 'soon'", ':2: key allowance.after: found "soon"; allowed is seconds, or a text such as'),
         ("[allowance]\nbudgets = 1", ":2: unknown key allowance.budgets; did you mean budget?"),
@@ -382,3 +390,9 @@ def test_a_file_nested_without_end_is_one_line(tmp_path: Path) -> None:
     file.write_text("a = " + "[" * 100_000)
     with pytest.raises(UsageError, match="not TOML: it is nested too deep"):
         load(str(file), administrators=tmp_path / "none")
+
+
+def test_of_several_mistakes_the_first_is_named_and_the_others_counted(tmp_path: Path) -> None:
+    error = refused(tmp_path, 'theme = "blue"\nmine = "yes"\nbell = 1\n')
+    assert "mine.toml:1: key theme" in error
+    assert error.endswith("(and 2 more: `gpuwatch config --check` lists them)")

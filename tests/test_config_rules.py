@@ -154,7 +154,14 @@ clear = 5.5
         ("name = 'a'\nmetric = 'fan'", "1: [[rule]] number 1: found neither above nor below; allowed is exactly one"),
         ("name = 'a'\nmetric = 'fan'\nabove = 1\nbelow = 2", "1: [[rule]] number 1: found above and below; allowed is"),
         ("name = 'a'\nmetric = 'fan'\nabove = '20GiB'", '4: key rule[1].above: found "20GiB"; allowed is a number'),
-        ("name = 'a'\nmetric = 'free'\nbelow = '20x'", '4: key rule[1].below: found "20x"; allowed is a size: bytes'),
+        (
+            "name = 'a'\nmetric = 'free'\nbelow = 20",
+            "4: key rule[1].below: found 20; allowed is a size, 0 or 1MiB or more",
+        ),
+        (
+            "name = 'a'\nmetric = 'free'\nbelow = '20x'",
+            '4: key rule[1].below: found "20x"; allowed is a size, 0 or 1MiB or more: bytes',
+        ),
         (
             "name = 'a'\nmetric = 'fan'\nabove = 80\nclear = 81",
             "5: key rule[1].clear: found 81; allowed is at most 80, the",

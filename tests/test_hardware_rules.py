@@ -245,7 +245,8 @@ def test_uncorrected_errors_are_a_warning_until_the_count_is_none_again() -> Non
     assert run(one, 100, ecc_uncorrected=3) == []
     assert run(one, 100, ecc_uncorrected=Reason.NO_SAMPLE) == []
     run(one, 1, ecc_uncorrected=0)
-    assert only(one, ECC).title == "GPU 0: no uncorrected memory errors"
+    assert only(one, ECC).title == "GPU 0: 3 uncorrected memory errors since the driver was loaded"
+    assert only(one, ECC).evidence.startswith("now: ")
     assert ended(one, ecc_uncorrected=0).how == "the count is 0 again"
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
 
+from gpuwatch.declared.claims import Share
 from gpuwatch.errors import UnavailableError
 from gpuwatch.model import Snapshot, SourceState
 from gpuwatch.output.once import once
@@ -27,6 +29,9 @@ class Starting:
         """Take note of nothing."""
 
     def poke(self) -> None:
+        """Take note of nothing."""
+
+    def set_shares(self, shares: Sequence[Share]) -> None:
         """Take note of nothing."""
 
     def close(self) -> None:

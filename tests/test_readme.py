@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from gpuwatch import cli, config, model
+from gpuwatch.alerts.table import RULES
 from gpuwatch.commands.arguments import COMMANDS
+from gpuwatch.config.document import shown_defaults
+from gpuwatch.config.keys import KEYS as KEYS_OF_FILE
 from gpuwatch.ui.keys import KEYS
 from gpuwatch.ui.layout import fit_layout
 
@@ -33,7 +36,7 @@ def test_the_example_is_a_whole_snapshot() -> None:
 @pytest.mark.parametrize(
     "part",
     [
-        *(model.Snapshot, model.Gpu, model.Memory, model.Instance, model.Holding, model.Process),
+        *(model.Snapshot, model.Gpu, model.Xid, model.Memory, model.Instance, model.Holding, model.Process),
         *(model.Declared, model.Declaration, model.Limit, model.Visible, model.Hint),
     ],
     ids=str,
@@ -64,16 +67,26 @@ def test_every_flag_is_documented() -> None:
     assert not [flag for flag in flags - {"--help", "--version"} if flag not in README]
 
 
-def test_the_configuration_shown_is_the_default_one() -> None:
-    assert msgspec.toml.decode(block("toml"), type=config.Config) == config.Config()
-    assert set(msgspec.toml.decode(block("toml"))) == set(config.Config.__struct_fields__) - {"shares"}
-
-
-def test_the_share_shown_is_one(tmp_path: Path) -> None:
+def test_the_configuration_shown_is_the_default_one(tmp_path: Path) -> None:
+    assert block("toml") == shown_defaults()
     file = tmp_path / "gpuwatch.toml"
-    file.write_text(block("text"))
-    (share,) = config.load(str(file)).shares
+    file.write_text(block("toml"))
+    assert config.load(str(file)) == config.Config()
+    assert set(KEYS_OF_FILE) == {
+        f"{table}.{key}" if isinstance(value, dict) else table
+        for table, value in tomllib.loads(block("toml")).items()
+        for key in (value if isinstance(value, dict) else [table])
+    }
+
+
+def test_the_share_and_the_rule_shown_are_good(tmp_path: Path) -> None:
+    file = tmp_path / "gpuwatch.toml"
+    tables = [text for text in re.findall(r"```text\n(.*?)```", README, re.DOTALL) if text.startswith("[[")]
+    file.write_text("\n".join(tables))
+    shown = config.load(str(file))
+    (share,), (rule,) = shown.shares, shown.rules
     assert (share.user, share.command, share.gpus, share.share) == ("ada", "train", (2,), 0.4)
+    assert (rule.name, rule.above, rule.clear, rule.after) == ("hot memory", 80, 75, 120)
 
 
 @pytest.mark.parametrize(("size", "words"), [((160, 50), "{} to {} processes show"), ((80, 24), "{} to {} processes")])
@@ -91,3 +104,10 @@ def test_every_key_in_the_table_is_bound() -> None:
     bound = {key for binding in KEYS for key in str(getattr(binding, "key", "")).split(",")}
     for key in re.findall(r"`([a-zA-Z?])`", table):
         assert {key, {"?": "question_mark"}.get(key, key)} & bound, key
+
+
+def test_every_rule_stands_in_the_readme_as_it_is_in_the_code() -> None:
+    section = README.split("## Alerts\n")[1].split("\n## ")[0]
+    for one in RULES:
+        keys = ", ".join(f"`{key}`" for key in one.keys) or "—"
+        assert f"| {one.name} | {one.says} ({one.severity}) | {one.raised} | {one.cleared} | {keys} |" in section

@@ -206,7 +206,8 @@ def test_one_that_is_clearing_says_so() -> None:
     bench = overshooting(cap(10))
     feed(bench, cap(10), 5)
     alert = only(bench, OVERSHOOT)
-    assert (alert.title, alert.evidence) == ("GPU 0: ada is back within the declared share", "pid 100")
+    assert alert.title == "ada holds 50.0 GiB of GPU 0, declared 10.0"
+    assert alert.evidence == "now: GPU 0: ada is back within the declared share"
 
 
 # Overshoot: words

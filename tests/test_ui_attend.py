@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from textual.widgets import OptionList
 
 from gpuwatch.alerts import Alert, Severity
-from gpuwatch.alerts.attention import HOUR, Mute
+from gpuwatch.alerts.attention import HOUR, Attention, Mute
 from gpuwatch.ui import theme
 from gpuwatch.ui.announce import news
 from gpuwatch.ui.app import GpuwatchApp
-from gpuwatch.ui.screens.attend import AttendScreen
-from gpuwatch.watch import TROUBLE
+from gpuwatch.ui.screens.attend import AttendScreen, subjects
+from gpuwatch.watch import TROUBLE, Frame
+from tests.builders import EPOCH
 from tests.dashboards import SIZES, Clockwork, alert, frame, hand, machine, running, text
 from tests.screens import HOSTILE, Host, fits, text_of
 
@@ -36,6 +39,11 @@ async def test_a_acknowledges_the_worst_alert_that_nobody_has_seen() -> None:
         assert app.screen is app.dashboard
 
 
+def about(screen: AttendScreen) -> Alert:
+    assert isinstance(screen.asked, Alert)
+    return screen.asked
+
+
 @pytest.mark.parametrize(("presses", "key"), [(1, alert(0).key), (2, "")])
 async def test_an_alert_or_its_rule_is_muted(presses: int, key: str) -> None:
     screen = AttendScreen([alert(0)], watch := Clockwork(), wall=lambda: 5000.0)
@@ -58,6 +66,19 @@ async def test_what_is_muted_can_speak_again() -> None:
         await pilot.press("enter")
         await pilot.pause()
         assert watch.asked == [("unmute", HELD, alert(0).key), ("unmute", HELD, "")]
+
+
+async def test_all_that_nobody_has_seen_are_acknowledged_at_once() -> None:
+    watch = Clockwork()
+    app = Host()
+    async with app.run_test() as pilot:
+        seen, muted = alert(3, acknowledged=True), alert(4, muted=True)
+        await app.push_screen(AttendScreen([alert(0), alert(1), seen, muted], watch))
+        await pilot.pause()
+        assert "Seen: all 2" in text_of(app)
+        await pilot.press("k", "k", "enter")
+        await pilot.pause()
+        assert watch.asked == [("acknowledge", alert(0).key), ("acknowledge", alert(1).key)]
 
 
 @pytest.mark.parametrize("key", ["escape", "q"])
@@ -91,11 +112,51 @@ async def test_left_and_right_go_from_alert_to_alert() -> None:
         await app.push_screen(screen)
         await pilot.pause()
         await pilot.press("right")
-        assert screen.alert.index == 1
+        assert about(screen).index == 1
         await pilot.press("left", "left")
         await pilot.pause()
-        assert screen.alert.index == 2
+        assert about(screen).index == 2
         assert "the rule “overshoot”" in text_of(app)
+
+
+def silenced(*mutes: Mute, alerts: tuple[Alert, ...] = ()) -> Frame:
+    return replace(frame(machine(2), *alerts), attention=Attention(mutes=mutes))
+
+
+async def test_what_is_muted_can_speak_again_when_nothing_of_it_holds() -> None:
+    one = Mute(rule=HELD, key=alert(0).key, until=EPOCH)
+    async with running(silenced(Mute(rule="XID"), one)) as (app, pilot):
+        assert "2 muted" in text(app)
+        await pilot.press("a")
+        await pilot.pause()
+        assert "the rule “XID” is muted until you say otherwise" in text_of(app)
+        await pilot.press("right")
+        await pilot.pause()
+        assert "an alert of “memory near limit” is muted until " in text_of(app)
+        await pilot.press("left", "enter")
+        await pilot.pause()
+        assert asked(app) == [("unmute", "XID", "")]
+        assert app.screen is app.dashboard
+
+
+async def test_a_mute_is_counted_once_with_what_is_under_it() -> None:
+    muted = alert(0, muted=True)
+    async with running(silenced(Mute(rule=HELD), alerts=(muted, alert(1, muted=True)))) as (app, pilot):
+        assert "2 muted" in text(app)
+        await pilot.press("a")
+        await pilot.pause()
+        assert "1 of 2" in text(app)
+
+
+def test_an_event_of_the_log_is_asked_about_with_the_marks_of_now() -> None:
+    logged = alert(0, ended=EPOCH + 30, muted=True)
+    assert subjects(silenced(), logged, EPOCH)[0] == [alert(0, ended=EPOCH + 30)]
+    assert subjects(silenced(Mute(rule=HELD)), alert(0, ended=EPOCH + 30), EPOCH)[0] == [logged]
+
+
+def test_gpuwatchs_own_trouble_cannot_be_silenced() -> None:
+    assert subjects(silenced(), alert(rule=TROUBLE), EPOCH) == ([], [])
+    assert subjects(silenced(alerts=(alert(rule=TROUBLE), alert(0))), None)[0] == [alert(0)]
 
 
 @pytest.mark.parametrize("size", [(160, 50), (80, 24), (60, 10), (40, 6)])
@@ -104,8 +165,11 @@ async def test_the_dialog_fits_any_size_and_takes_any_text(size: tuple[int, int]
     app = Host()
     async with app.run_test(size=size) as pilot:
         named = alert(0, title=hostile, evidence=hostile, rule=hostile)
-        await app.push_screen(AttendScreen([named, named], Clockwork(), theme.ASCII))
+        mute = Mute(rule=hostile, key=hostile)
+        await app.push_screen(AttendScreen([named, named], Clockwork(), theme.ASCII, mutes=[mute]))
         await pilot.pause()
+        assert fits(app)
+        await pilot.press("left")
         assert fits(app)
         options = app.screen.query_one(OptionList)
         assert options.region.bottom <= size[1]

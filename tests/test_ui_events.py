@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,7 +58,7 @@ async def test_the_log_and_what_holds_now_are_one_list_the_newest_first() -> Non
         lines = shown(app)
         assert ["as it is now" in lines[0], "event 2" in lines[1], "event 5" in lines[2]] == [True] * 3
         assert "as it was logged" not in text_of(app)
-        assert "3 of the log · 1 ongoing" in text_of(app)
+        assert "3 in all · 1 ongoing" in text_of(app)
         assert "back within the limit" in lines[1]
         assert "ongoing" in lines[0]
         await pilot.press("escape")
@@ -130,13 +131,26 @@ async def test_only_what_holds_now() -> None:
         assert "event 5" in text_of(app)
 
 
+async def test_what_this_run_saw_end_is_there_without_a_log() -> None:
+    over = past(2, title="it was once so")
+    async with running(frame(machine(2)), (120, 36)) as (app, pilot):
+        await hand(app, pilot, replace(frame(machine(2)), cleared=(over,)))
+        await hand(app, pilot, frame(machine(2)))
+        await pilot.press("e")
+        await pilot.pause()
+        assert "it was once so" in text_of(app)
+        assert "1 in all · 0 ongoing · of this run only" in text_of(app)
+
+
 async def test_an_event_is_acknowledged_from_the_list() -> None:
     holds = [alert(0, id="a", raised=NOW), alert(1, id="b", raised=NOW - 5, title="the second")]
     async with running(frame(machine(4), *holds), (120, 36)) as (app, pilot):
         await pilot.press("e", "j", "a")
         await pilot.pause()
         assert isinstance(app.screen, AttendScreen)
-        assert app.screen.alert.title == "the second"
+        asked = app.screen.asked
+        assert isinstance(asked, Alert)
+        assert asked.title == "the second"
 
 
 async def test_a_log_that_cannot_be_read_is_said() -> None:
@@ -204,6 +218,29 @@ def test_the_detail_tells_all_that_is_known() -> None:
     ):
         assert words in lines
     assert detail_lines(one, KIT, 80, 0, NOW) == []
+
+
+def test_long_evidence_takes_the_lines_to_spare_and_is_cut_in_the_last() -> None:
+    one = past(3, evidence=" ".join(f"word{number}" for number in range(60)))
+    lines = [plain(line).rstrip() for line in detail_lines(one, KIT, 80, 8, NOW)]
+    evidence = [line for line in lines if "word" in line]
+    assert len(evidence) == 4
+    assert evidence[-1].endswith("…")
+    assert sum("evidence" in line for line in lines) == 1
+    assert all(len(line) <= 80 for line in lines)
+    assert "state" in lines[-1] or "state" in lines[-2]
+
+
+@pytest.mark.parametrize(("days", "room"), [(0, 0), (1, len("21 Nov "))])
+def test_room_for_the_day_is_kept_only_where_an_event_has_one(days: int, room: int) -> None:
+    noon = time.mktime((2026, 11, 21, 12, 0, 0, 0, 0, -1))
+    drawn = EventList()
+    drawn.take([past(2, raised=noon), past(3, raised=noon - 60 - 86400 * days)])
+    drawn.draw(KIT, 60, 5, noon)
+    assert drawn.text[0].startswith("› " + " " * room + "12:00")
+
+
+def test_nothing_is_drawn_of_no_event() -> None:
     assert len(detail_lines(None, KIT, 80, 6, NOW)) == 6
 
 

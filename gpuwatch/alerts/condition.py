@@ -230,17 +230,21 @@ class Condition:
             self._sum += seen.value
             self._count += 1
         peak = worse(alert.peak, seen.value, least=seen.least_is_worst)
-        evidence = _evidence(seen, peak) or alert.evidence
-        if seen.keeps is not None or seen.level is not None:
-            self._said = (seen.title, evidence)
+        lasted = max(0.0, at.now - alert.raised_monotonic)
+        if seen.keeps is not None or seen.level is not None or not self._said[0]:
+            self._said = (seen.title, _evidence(seen, peak) or alert.evidence)
+            evidence = self._said[1]
+        else:  # it holds until it has been fine for long enough: its title is still what it was raised for
+            now = (seen.how or seen.title).replace(LASTED, units.long_duration(lasted))
+            evidence = f"now: {now}"
         self.alert = msgspec.structs.replace(
             alert,
             gpu=seen.gpu,
             index=seen.index,
-            title=seen.title,
+            title=self._said[0],
             evidence=evidence,
             seen=at.wall,
-            lasted=max(0.0, at.now - alert.raised_monotonic),
+            lasted=lasted,
             unit=seen.unit,
             peak=peak,
             mean=self._sum / self._count if self._count else None,

@@ -100,7 +100,7 @@ def _add_commands(top: argparse.ArgumentParser) -> Mapping[str, argparse.Argumen
     common.add_argument("--config", metavar="FILE", help="read FILE instead of your gpuwatch.toml")
     common.add_argument("--ascii", action="store_true", help="no character outside ASCII")
     asking = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS, parents=[common])
-    asking.add_argument("--json", action="store_true", help="as one JSON object")
+    asking.add_argument("--json", action="store_true", help="as JSON: one object, or one a line")
     asking.add_argument("--demo", action="store_true", help="a simulated lab machine instead of this one")
     group = top.add_subparsers(title="commands", dest="command", metavar="COMMAND")
 

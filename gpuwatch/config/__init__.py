@@ -78,7 +78,8 @@ def path() -> Path:
 def load(given: str | None, *, administrators: Path = ADMINISTRATORS) -> Config:
     """Read `given`, or the user's own file if there is one, over the administrator's.
 
-    UsageError names file, line, key, what was found and what is allowed; of several mistakes the first.
+    UsageError names file, line, key, what was found and what is allowed; of several mistakes the first, and
+    how many more there are.
     """
     return _config(_good(given, administrators))
 
@@ -140,11 +141,13 @@ def _files(given: str | None, administrators: Path) -> _Files:
 
 
 def _good(given: str | None, administrators: Path) -> _Files:
-    """Read both files; UsageError names the first thing that is wrong."""
+    """Read both files; UsageError names the first thing that is wrong, and how many more there are in that file."""
     beneath, own = _files(given, administrators)
     for one, under in ((beneath, None), (own, beneath)):
-        for words in _wrong(one, under):
-            raise UsageError(words)
+        first, *others = _wrong(one, under) or ("",)
+        if first:
+            more = f" (and {len(others)} more: `gpuwatch config --check` lists them)" if others else ""
+            raise UsageError(first + more)
     return beneath, own
 
 

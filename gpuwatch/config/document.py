@@ -19,24 +19,37 @@ _WIDEST: Final = 36
 _NOTHING: Final = (None, "", ())
 """What a table does not say."""
 
+_UNITS: Final = {
+    "bytes": "size",
+    "bytes free": "size",
+    "s": "duration",
+    "°C": "degrees Celsius",
+    "W": "watts",
+    "%": "percent: 40, not 0.4",
+    "count": "number",
+    "MHz": "MHz",
+}
+"""What stands in the file for a metric's unit."""
+
 HEAD: Final = """\
 # gpuwatch.toml: every key with its default. Take the # away before what you change.
 # `gpuwatch config --check` finds mistakes, `gpuwatch config --show` says what holds and why.
 # A running gpuwatch reads this file again on SIGHUP, the dashboard also with the key L.
+# A duration is in seconds, or "500ms", "30s", "10min", "2h"; a size is in bytes, or "512MiB", "20GiB".
 """
 
 EXAMPLES: Final = """\
-# A rule of your own; any number of these. Metrics, by what they are about (scope):
+# A rule of your own; any number of these. Metrics, by what they are about (scope), and in what unit:
 {metrics}
 #
 # [[rule]]
 # name = "hot memory"     # 1 to 40 characters, none of gpuwatch's own names
 # metric = "temperature"
-# scope = "gpu"           # or "process", "user"
+# scope = "gpu"           # or "process", "user"; left out: "gpu"
 # above = 80              # or below = 20; sizes as "20GiB", durations as "10min"
 # clear = 75              # the value that ends it; left out: the same
-# for = "30s"             # so long, to raise it and to end it
-# severity = "warning"    # or "note", "critical"
+# for = "30s"             # so long, to raise it and to end it; left out: 10s
+# severity = "warning"    # or "note", "critical"; left out: "warning"
 # gpu = [0, 1]            # or one, or "GPU-8932"; left out: each
 # user = "ada"            # a name or a uid; left out: anybody
 
@@ -52,15 +65,10 @@ EXAMPLES: Final = """\
 
 def default_text() -> str:
     """Give the file that `--init` writes: every key commented out, with its default and what it is for."""
-    from gpuwatch.alerts.metrics import METRICS
-
     blocks = [
         "\n".join(line if line.startswith("[") else f"# {line}" for line in lines) + "\n" for lines in _defaults()
     ]
-    metrics = "\n".join(
-        _wrapped(scope, [name for name, metric in METRICS.items() if scope in metric.scopes])
-        for scope in ("gpu", "process", "user")
-    )
+    metrics = "\n".join(_metrics(scope) for scope in ("gpu", "process", "user"))
     return "\n".join([HEAD, *blocks, EXAMPLES.replace("{metrics}", metrics)])
 
 
@@ -86,10 +94,18 @@ def _aligned(pairs: list[tuple[str, str]]) -> list[str]:
     return [f"{pair:<{width}}  # {says}" if says else pair for pair, says in pairs]
 
 
-def _wrapped(scope: str, names: list[str]) -> str:
+def _metrics(scope: str) -> str:
+    """List what a rule about a GPU, a process or a user can compare, by unit."""
     import textwrap
 
-    return textwrap.fill(", ".join(names), 112, initial_indent=f"# {scope}: ", subsequent_indent="#   ")
+    from gpuwatch.alerts.metrics import METRICS
+
+    named: dict[str, list[str]] = {}
+    for name, metric in METRICS.items():
+        if scope in metric.scopes:
+            named.setdefault(_UNITS[metric.unit.value], []).append(name)
+    words = "; ".join(f"{', '.join(names)} ({unit})" for unit, names in named.items())
+    return textwrap.fill(words, 112, initial_indent=f"# {scope}: ", subsequent_indent="#   ")
 
 
 # ---------------------------------------------------------------------------------------------------------------

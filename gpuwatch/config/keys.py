@@ -21,8 +21,8 @@ class Key(NamedTuple):
 
     name: str
     kind: Kind
-    says: str = ""
-    """What it is for, in some words; empty where the key before it says it."""
+    says: str
+    """What it is for, in some words."""
 
 
 class Section(NamedTuple):
@@ -55,24 +55,24 @@ _ALERTS: Final = (
     Key("off", RuleNames(), 'rules that are not applied: ["power at limit"]'),
     Key("quiet", Duration(0, _HOUR / 6), "nothing is raised so soon after the start"),
     Key("memory_warning", Number(0, MOST_FREE), "percent of a GPU's memory still free"),
-    Key("memory_critical", Number(0, MOST_FREE)),
+    Key("memory_critical", Number(0, MOST_FREE), "the same, for a critical alert"),
     Key("memory_for", Duration(0, _HOUR), "so long, and in 3 samples at least"),
     Key("full_warning", Duration(10, _DAY), "full so soon, at the speed of the last minutes"),
-    Key("full_critical", Duration(0, _DAY)),
-    Key("full_for", Duration(0, _HOUR)),
+    Key("full_critical", Duration(0, _DAY), "the same, for a critical alert"),
+    Key("full_for", Duration(0, _HOUR), "foreseen for so long"),
     Key("idle_after", Duration(10, 7 * _DAY), "memory held so long without computing"),
     Key("idle_memory", Size(MIB), "so much at least, by one user on one GPU"),
     Key("unattributed_memory", Size(MIB), "memory that no listed process accounts for"),
-    Key("unattributed_for", Duration(0, _DAY)),
+    Key("unattributed_for", Duration(0, _DAY), "for so long"),
     Key("orphan_memory", Size(MIB), "memory still held by a process that has ended"),
-    Key("orphan_for", Duration(0, _DAY)),
-    Key("temperature_margin", Number(0, 50), "degrees below the GPU's own slowdown; critical at that"),
-    Key("temperature_for", Duration(0, _DAY)),
-    Key("throttled_for", Duration(0, _DAY), "slowed down by heat or by the power brake"),
-    Key("power_for", Duration(0, 7 * _DAY), "at the power limit; a note"),
-    Key("xid_for", Duration(10, 7 * _DAY), "how long an XID error is held up"),
-    Key("xid_critical", Codes()),
-    Key("xid_warning", Codes(), "other XIDs are an application's own fault"),
+    Key("orphan_for", Duration(0, _DAY), "for so long"),
+    Key("temperature_margin", Number(0, 50), "degrees below where the GPU slows itself down; critical at that"),
+    Key("temperature_for", Duration(0, _DAY), "for so long"),
+    Key("throttled_for", Duration(0, _DAY), "slowed down so long by heat or by the power brake"),
+    Key("power_for", Duration(0, 7 * _DAY), "so long at the power limit; a note"),
+    Key("xid_for", Duration(10, 7 * _DAY), "its alert ends so long after the newest XID"),
+    Key("xid_critical", Codes(), "the driver's error codes that are critical"),
+    Key("xid_warning", Codes(), "a warning; the others are a program's own fault, and no alert"),
 )
 
 _ALLOWANCE: Final = (

@@ -23,13 +23,14 @@ from gpuwatch.config.values import (
     toml_string,
 )
 from gpuwatch.declared.claims import Share
+from gpuwatch.units import MIB
 
 SHARE: Final[Mapping[str, Kind]] = {
     "user": Text(least=1),
     "command": Pattern(),
     "gpu": Gpus(),
     "share": Fraction(),
-    "memory": Size(least=1),
+    "memory": Size(least=MIB),
 }
 
 LONGEST_NAME: Final = 40

@@ -253,14 +253,17 @@ def _span(seconds: float) -> str:
 
 
 class Size(msgspec.Struct, frozen=True):
-    """Bytes, or text such as `20GiB`."""
+    """Bytes, or text such as `20GiB`.
+
+    A number below 1 MiB was meant to be in another unit, but for 0.
+    """
 
     least: int = 0
 
     @property
     def allowed(self) -> str:
         """What is allowed."""
-        least = f" of {_bytes(self.least)} or more" if self.least else ""
+        least = f" of {_bytes(self.least)} or more" if self.least else ", 0 or 1MiB or more"
         return f'a size{least}: bytes, or a text such as "512MiB" or "20GiB"'
 
     def read(self, raw: object) -> int:
@@ -271,7 +274,7 @@ class Size(msgspec.Struct, frozen=True):
             size = units.parse_size(raw) if isinstance(raw, str) else raw
         except ValueError:
             raise NotAllowedError(self.allowed, shown(raw)) from None
-        if not self.least <= size <= units.MAX_SIZE:
+        if not self.least <= size <= units.MAX_SIZE or 0 < size < units.MIB:
             raise NotAllowedError(self.allowed, shown(raw))
         return size
 

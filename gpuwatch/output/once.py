@@ -9,11 +9,10 @@ from collections.abc import Callable
 
 from gpuwatch.errors import GpuwatchError, UnavailableError, UsageError
 from gpuwatch.model import Snapshot, SourceState, encode
+from gpuwatch.output.plain import in_ascii as in_ascii
 from gpuwatch.output.table import table
 from gpuwatch.rows import Filter
 from gpuwatch.sources.source import Source
-
-_PLAIN = str.maketrans({**dict(zip("·—°…≥Σ", "--'~>+", strict=True)), "→": "->"})
 
 _PATIENCE = 30.0
 """Seconds: longer than the sampler is given to start, so that the words are about the driver and not about us."""
@@ -60,8 +59,3 @@ def problem(snapshot: Snapshot) -> GpuwatchError | None:
     if snapshot.state is SourceState.OK:
         return None
     return (UsageError if snapshot.state is SourceState.ENDED else UnavailableError)(snapshot.words)
-
-
-def in_ascii(line: str) -> str:
-    """Give a line without any character outside ASCII."""
-    return line.translate(_PLAIN).encode("ascii", "replace").decode()

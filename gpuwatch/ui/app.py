@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -22,14 +22,14 @@ from gpuwatch.ui.announce import announce
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.keys import KEYS
 from gpuwatch.ui.messages import Framed
-from gpuwatch.ui.options import Helpers, Options, Reloading, Watching
+from gpuwatch.ui.options import Helpers, Options, Watching
 from gpuwatch.ui.panels.footer import Footer
 from gpuwatch.ui.panels.processes import Processes
 from gpuwatch.ui.panels.prompt import Prompt
 from gpuwatch.ui.terminal import AsciiOnly, ForgivingDriver, Lifeline, NoColors, speaks_unicode
 from gpuwatch.ui.theme import Kit, kit, themes
 from gpuwatch.ui.view import View
-from gpuwatch.watch import TROUBLE, Frame
+from gpuwatch.watch import Frame
 
 if TYPE_CHECKING:
     from textual.command import Provider
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 INTERVALS: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds between two samples that `+` and `-` step through."""
+
+ENDED: Final = 500
+"""Alerts that have ended which the dashboard itself remembers."""
 
 
 def _commands() -> type[Provider]:
@@ -76,6 +79,8 @@ class GpuwatchApp(App[int]):
         self.frame: Frame | None = None
         """What is on screen; older than `newest` while paused."""
         self.newest: Frame | None = None
+        self.ended: deque[Alert] = deque(maxlen=ENDED)
+        """What this run saw end: the demo keeps no log, and one may be out of order."""
         self.interval = self.options.interval
         self.dashboard = Dashboard()
         self._lifeline: Lifeline | None = None
@@ -178,6 +183,7 @@ class GpuwatchApp(App[int]):
     def on_framed(self, message: Framed) -> None:
         """Take in a frame: the only place where data enters."""
         before, self.newest = self.newest, message.frame
+        self.ended.extend(message.frame.cleared)
         if message.frame.snapshot.state is SourceState.ENDED:
             self.leave_ended(message.frame)
             return
@@ -355,41 +361,27 @@ class GpuwatchApp(App[int]):
         """Show what was raised and how it ended."""
         from gpuwatch.ui.screens.events import EventsScreen
 
-        self.push_screen(EventsScreen(self.helpers.events, self.newest, self.kit))
+        self.push_screen(EventsScreen(self.helpers.events, self.newest, self.kit, ended=self.ended))
 
     def action_attend(self, alert: Alert | None = None) -> None:
-        """Ask what is to become of an alert: of the worst that nobody has seen, or of a chosen one."""
-        from gpuwatch.ui.screens.attend import AttendScreen
+        """Ask what is to become of a chosen alert, or of all that hold, those first that nobody has seen."""
+        from gpuwatch.ui.screens.attend import AttendScreen, subjects
 
-        alerts = [one for one in (self.newest.alerts if self.newest else ()) if one.rule != TROUBLE]
-        if alert is None and not alerts:
-            self.notify("nothing to acknowledge", markup=False, timeout=3)
+        alerts, mutes = subjects(self.newest, alert)
+        if not alerts and not mutes:
+            why = "nothing to acknowledge" if alert is None else "this is gpuwatch's own trouble: it ends once mended"
+            self.notify(why, markup=False, timeout=3)
         elif self.watching is not None:
-            chosen = [alert] if alert is not None else sorted(alerts, key=lambda one: one.quiet)
-            self.push_screen(AttendScreen(chosen, self.watching, self.kit.glyphs))
+            self.push_screen(AttendScreen(alerts, self.watching, self.kit.glyphs, mutes=mutes))
 
     def action_reload(self) -> None:
         """Read the configuration again, away from the event loop."""
         if self.helpers.reload is None:
             self.notify("there is no configuration to read again", markup=False, timeout=3)
             return
-        self.background("gpuwatch-reload")(self._reload)
+        from gpuwatch.ui.reloading import reload
 
-    def _reload(self) -> None:
-        assert self.helpers.reload is not None
-        try:
-            came = self.helpers.reload()
-        except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
-            came = Reloading(clean(f"the configuration was not read again: {error}"), failed=True)
-        with contextlib.suppress(RuntimeError):  # the program is on its way out
-            self.call_from_thread(self._reloaded, came)
-
-    def _reloaded(self, came: Reloading) -> None:
-        if came.options is not None:
-            self.options = came.options
-            self.theme = f"gpuwatch-{came.options.theme}"
-        self.notify(came.words, severity="error" if came.failed else "information", markup=False, timeout=8)
-        self.paint()
+        self.background("gpuwatch-reload")(lambda: reload(self))
 
     def action_help(self) -> None:
         """Explain keys, marks and words."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 
 from gpuwatch.alerts import Alert, Severity
+from gpuwatch.alerts.attention import Mute
 from gpuwatch.model import SourceState
 from gpuwatch.ui.layout import Layout
 from gpuwatch.ui.panels.gpus import mark_of
@@ -35,6 +36,15 @@ def alerts_of(frame: Frame) -> tuple[Alert, ...]:
         raised_monotonic=frame.received,
     )
     return (trouble, *shown)
+
+
+def silent_mutes(frame: Frame) -> list[Mute]:
+    """Give the mutes that no alert of a frame is under: what would be silent if it came."""
+    return [
+        mute
+        for mute in frame.attention.mutes
+        if not any(mute.rule == alert.rule and mute.key in ("", alert.key) for alert in frame.alerts)
+    ]
 
 
 def alert_lines(alerts: Sequence[Alert], kit: Kit, width: int, lines: int) -> list[Line]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import Final
 
 from textual import events
@@ -18,14 +19,18 @@ from gpuwatch.ui.theme import Kit, Role
 WIDE: Final = 100
 """From this width on a line says how its event ended."""
 _LASTED: Final = 7
-_DAY: Final = 86400.0
+_LABEL: Final = 10
 
 
-def event_line(alert: Alert, kit: Kit, width: int, *, now: float, under_cursor: bool) -> Line:
-    """Draw one event: when, for how long, mark, title, and how it ended where there is room."""
+def event_line(alert: Alert, kit: Kit, width: int, *, now: float, under_cursor: bool, dated: bool = True) -> Line:
+    """Draw one event: when, for how long, mark, title, and how it ended where there is room.
+
+    `dated` leaves room for the day, which an event of today does not name.
+    """
     pen = Pen(kit, "cursor" if under_cursor else "base").write(kit.glyphs.cursor if under_cursor else "", "strong", 2)
     over = alert.ended is not None
-    pen.write(when(alert.raised, now, width), "muted").gap(2)
+    moment = when(alert.raised, now, width)
+    pen.write(moment if dated else moment.lstrip(), "muted").gap(2)
     pen.write(lasted_words(alert, now), "muted" if over else "text", _LASTED, right=True).gap(2)
     mark, role = mark_of(alert.most if over else alert.severity, kit.glyphs)
     quiet = over or alert.quiet
@@ -54,13 +59,18 @@ def when(moment: float, now: float, width: int) -> str:
 
 
 def detail_lines(alert: Alert | None, kit: Kit, width: int, lines: int, now: float) -> list[Line]:
-    """Draw all that is known of one event, in as many lines as there are."""
+    """Draw all that is known of one event, in as many lines as there are; long evidence takes those to spare."""
     if lines <= 0:
         return []
     drawn = [Pen(kit, "band").line(width)]
-    for label, words in _facts(alert, now) if alert is not None else []:
-        pen = Pen(kit).gap(2).write(label, "muted", 10)
-        drawn.append(pen.write(words, "text", max(0, width - pen.cells)).line(width))
+    facts = _facts(alert, now) if alert is not None else []
+    spare = max(0, lines - 1 - len(facts))
+    for label, words in facts:
+        parts = wrap(words, max(1, width - 2 - _LABEL)) if label == "evidence" else [words]
+        kept = [*parts[:spare], " ".join(parts[spare:])] if len(parts) > 1 + spare else parts
+        for place, part in enumerate(kept):
+            pen = Pen(kit).gap(2).write("" if place else label, "muted", _LABEL)
+            drawn.append(pen.write(part, "text", max(0, width - pen.cells)).line(width))
     return (drawn + [blank(kit, width)] * lines)[:lines]
 
 
@@ -133,8 +143,9 @@ class EventList(LinePanel):
         cursor = self.cursor
         self._top = max(0, min(max(self._top, cursor - lines + 1), cursor, max(0, len(self.found) - lines)))
         shown = self.found[self._top : self._top + lines]
+        dated = any(time.localtime(alert.raised)[:3] != time.localtime(now)[:3] for alert in shown)
         drawn = [
-            event_line(alert, kit, width, now=now, under_cursor=self._top + place == cursor)
+            event_line(alert, kit, width, now=now, under_cursor=self._top + place == cursor, dated=dated)
             for place, alert in enumerate(shown)
         ]
         self.show(drawn + [blank(kit, width)] * (lines - len(drawn)))

@@ -300,7 +300,7 @@ _BRIEF = {
     "unattributed memory": "unattributed memory",
     "temperature near slowdown": "near slowdown",
     "uncorrected ECC": "ECC errors",
-    "row remap": "broken memory"
+    "row remap": "broken memory",
 }
 """What is said of a rule where its title repeats the row, or is long."""
 

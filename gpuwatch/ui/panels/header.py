@@ -7,6 +7,7 @@ from collections.abc import Callable
 from rich.cells import cell_len
 
 from gpuwatch.model import SourceState
+from gpuwatch.ui.panels.alerts import silent_mutes
 from gpuwatch.ui.panels.lines import Line, LinePanel, Pen
 from gpuwatch.ui.theme import Role
 from gpuwatch.ui.view import View, clock
@@ -61,7 +62,7 @@ def _right(view: View, width: int) -> list[tuple[str, Role]]:
         words.append(("DEMO", "note"))
     if view.read_only:
         words.append(("READ-ONLY", "note"))
-    muted = sum(alert.muted for alert in view.frame.alerts)
+    muted = sum(alert.muted for alert in view.frame.alerts) + len(silent_mutes(view.frame))
     if muted and width >= 60:
         words.append((f"{muted} muted", "note"))
     if view.paused is not None:

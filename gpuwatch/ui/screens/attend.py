@@ -1,10 +1,10 @@
-"""The dialog that asks what is to become of an alert: seen, silent for an hour, or its whole rule silent."""
+"""The dialog that asks what is to become of an alert: seen, silent for an hour, its rule silent, or heard again."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from textual import events
 from textual.app import ComposeResult
@@ -15,11 +15,13 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from gpuwatch.alerts import Alert, Severity
+from gpuwatch.alerts import TROUBLE, Alert, Severity
 from gpuwatch.alerts.attention import HOUR, Mute
 from gpuwatch.text import fit
+from gpuwatch.ui.panels.alerts import silent_mutes
 from gpuwatch.ui.screens.sheet import plain
 from gpuwatch.ui.theme import UNICODE, Glyphs
+from gpuwatch.watch import Frame
 
 
 class Attending(Protocol):
@@ -35,6 +37,21 @@ class Attending(Protocol):
         """Let a rule, or one alert of it, speak again."""
 
 
+def subjects(frame: Frame | None, chosen: Alert | None, wall: float | None = None) -> tuple[list[Alert], list[Mute]]:
+    """Give what can be asked about: the chosen alert, or all that hold, and the mutes that none of them is under.
+
+    Our own trouble is left out: who mutes it would not hear that the log cannot be written.
+    """
+    if chosen is not None:
+        # It may come from the log, and what is muted may be another thing now than it was then.
+        now = time.time() if wall is None else wall
+        alerts, mutes = [frame.attention.mark(chosen, now) if frame else chosen], []
+    else:
+        alerts = sorted(frame.alerts if frame else (), key=lambda alert: alert.quiet)
+        mutes = silent_mutes(frame) if frame else []
+    return [alert for alert in alerts if alert.rule != TROUBLE], mutes
+
+
 class _Choice(NamedTuple):
     """One thing that can be done."""
 
@@ -43,8 +60,11 @@ class _Choice(NamedTuple):
     said: str
 
 
+_AGAIN: Final = "it speaks again"
+
+
 class AttendScreen(ModalScreen[None]):
-    """The dialog on one alert of several; left and right go to the next."""
+    """The dialog on one alert, or one mute, of several; left and right go to the next."""
 
     DEFAULT_CSS = """
     AttendScreen {
@@ -124,10 +144,12 @@ class AttendScreen(ModalScreen[None]):
         watch: Attending,
         glyphs: Glyphs = UNICODE,
         wall: Callable[[], float] = time.time,
+        *,
+        mutes: Sequence[Mute] = (),
     ) -> None:
-        """`alerts` are those to choose from, at least one; the first is asked about."""
+        """`alerts` are those to choose from, `mutes` come after them; the first of at least one is asked about."""
         super().__init__(classes="-ascii" if glyphs.ascii else None)
-        self._alerts = list(alerts)
+        self._pages: list[Alert | Mute] = [*alerts, *mutes]
         self._watch = watch
         self._glyphs = glyphs
         self._wall = wall
@@ -150,40 +172,53 @@ class AttendScreen(ModalScreen[None]):
         self._show()
 
     @property
-    def alert(self) -> Alert:
-        """The alert that is asked about."""
-        return self._alerts[self._place]
+    def asked(self) -> Alert | Mute:
+        """The alert, or the mute, that is asked about."""
+        return self._pages[self._place]
 
     def _show(self) -> None:
-        alert = self.alert
-        mark = {Severity.CRITICAL: self._glyphs.critical, Severity.WARNING: self._glyphs.warning}
+        asked = self.asked
         spell = plain if self._glyphs.ascii else str
         dialog = self.query_one("#dialog", Vertical)
-        dialog.border_title = Content(alert.rule)
-        several = f"{self._place + 1} of {len(self._alerts)}, left and right for the others"
-        dialog.border_subtitle = Content(several if len(self._alerts) > 1 else "")
-        title = f"{mark.get(alert.severity, self._glyphs.note)} {alert.title}"
+        dialog.border_title = Content(asked.rule)
+        several = f"{self._place + 1} of {len(self._pages)}, left and right for the others"
+        dialog.border_subtitle = Content(several if len(self._pages) > 1 else "")
+        title, words = _mute_words(asked) if isinstance(asked, Mute) else self._alert_words(asked)
         self.query_one("#title", Static).update(Content(spell(title)))
         evidence = self.query_one("#evidence", Static)
-        evidence.update(Content(spell(alert.evidence)))
-        evidence.set_class(not alert.evidence, "-empty")
-        self._choices = self._choices_of(alert)
+        evidence.update(Content(spell(words)))
+        evidence.set_class(not words, "-empty")
+        self._choices = self._choices_of(asked)
         options = self.query_one(OptionList)
         options.clear_options()
         room = min(76, self.app.size.width) - 8  # an option that wraps takes two lines of few
         cut = "~" if self._glyphs.ascii else "…"
-        words = [fit(f" {spell(choice.words)}", room, ellipsis=cut).rstrip() for choice in self._choices]
-        options.add_options([Option(Content(one)) for one in words])
+        lines = [fit(f" {spell(choice.words)}", room, ellipsis=cut).rstrip() for choice in self._choices]
+        options.add_options([Option(Content(one)) for one in lines])
         options.highlighted = 0
 
-    def _choices_of(self, alert: Alert) -> list[_Choice]:
+    def _alert_words(self, alert: Alert) -> tuple[str, str]:
+        mark = {Severity.CRITICAL: self._glyphs.critical, Severity.WARNING: self._glyphs.warning}
+        return f"{mark.get(alert.severity, self._glyphs.note)} {alert.title}", alert.evidence
+
+    def _choices_of(self, asked: Alert | Mute) -> list[_Choice]:
+        cancel = _Choice("Cancel", lambda: None, "")
+        if isinstance(asked, Mute):
+            return [_Choice("Let it speak again", lambda: self._watch.unmute(asked.rule, asked.key), _AGAIN), cancel]
+        return [*self._alert_choices(asked), cancel]
+
+    def _alert_choices(self, alert: Alert) -> list[_Choice]:
         watch, choices = self._watch, []
         if alert.ended is None and not alert.acknowledged:
             choices.append(
-                _Choice("Seen: say nothing more until it ends", lambda: watch.acknowledge(alert), "acknowledged")
+                _Choice(
+                    "Seen: say nothing more until it ends or gets worse",
+                    lambda: watch.acknowledge(alert),
+                    "acknowledged",
+                )
             )
         if alert.muted:
-            choices.append(_Choice("Let it speak again", self._unmute, "it speaks again"))
+            choices.append(_Choice("Let it speak again", lambda: self._unmute(alert), _AGAIN))
         else:
             hour = Mute(rule=alert.rule, key=alert.key, until=self._wall() + HOUR)
             whole = Mute(rule=alert.rule)
@@ -195,11 +230,20 @@ class AttendScreen(ModalScreen[None]):
                     f"the rule “{alert.rule}” is muted",
                 )
             )
-        return [*choices, _Choice("Cancel", lambda: None, "")]
+        unseen = [one for one in self._pages if isinstance(one, Alert) and one.ended is None and not one.quiet]
+        if len(unseen) > 1:
+            choices.append(
+                _Choice(f"Seen: all {len(unseen)}", lambda: self._see(unseen), f"{len(unseen)} acknowledged")
+            )
+        return choices
 
-    def _unmute(self) -> None:
-        self._watch.unmute(self.alert.rule, self.alert.key)
-        self._watch.unmute(self.alert.rule)
+    def _see(self, alerts: Sequence[Alert]) -> None:
+        for alert in alerts:
+            self._watch.acknowledge(alert)
+
+    def _unmute(self, alert: Alert) -> None:
+        self._watch.unmute(alert.rule, alert.key)
+        self._watch.unmute(alert.rule)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Do what was chosen."""
@@ -217,10 +261,20 @@ class AttendScreen(ModalScreen[None]):
 
     def action_turn(self, by: int) -> None:
         """Ask about another alert."""
-        self._place = (self._place + by) % len(self._alerts)
+        self._place = (self._place + by) % len(self._pages)
         self._show()
 
     def action_move(self, by: int) -> None:
         """Mark another choice."""
         options: Any = self.query_one(OptionList)
         options.action_cursor_down() if by > 0 else options.action_cursor_up()
+
+
+def _mute_words(mute: Mute) -> tuple[str, str]:
+    """Say what is muted though nothing of it holds now, and for how long."""
+    until = "until you say otherwise"
+    if mute.until is not None:
+        until = time.strftime("until %H:%M:%S", time.localtime(mute.until))
+    if not mute.key:
+        return f"the rule “{mute.rule}” is muted {until}", "nothing of it holds now"
+    return f"an alert of “{mute.rule}” is muted {until}", f"it does not hold now: {mute.key.rpartition('|')[2]}"

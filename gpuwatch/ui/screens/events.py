@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rich.cells import cell_len
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 READ_EVERY: Final = 3.0
 """Seconds between two looks at the log, which another gpuwatch may be writing."""
 DETAIL: Final = 6
-"""Lines about the chosen event, with the one above them."""
+"""Lines about the chosen event, with the one above them; 2 more where there is room, for its evidence."""
 _KEYS: Final[list[Binding]] = [
     Binding("escape,q,e", "close", "back", id="events.close", key_display="Esc", tooltip="Go back to the dashboard"),
     Binding("slash", "filter", "filter", id="events.filter", key_display="/", tooltip="Show only events that match"),
@@ -94,16 +94,18 @@ class EventsScreen(ModalScreen[None]):
         frame: Frame | None,
         kit: Kit,
         wall: Callable[[], float] = time.time,
+        *,
+        ended: Iterable[Alert] = (),
     ) -> None:
-        """`read` reads the events log, on a thread; without it only what holds now is shown."""
+        """`read` reads the events log, on a thread; without it only what holds, and what this run saw end, is shown."""
         super().__init__()
         self._read = read
         self._kit = kit
         self._wall = wall
         self._reading: Future[Events] | None = None
         self._logged: dict[str, Alert] = {}
-        self._live: dict[str, Alert] = {}
-        """What frames showed since this screen is open, those included that have ended since."""
+        self._live: dict[str, Alert] = {alert.id: alert for alert in ended if alert.id}
+        """What frames showed, those included that have ended since."""
         self._note = ""
         self._ongoing_only = False
         self._words = ""
@@ -182,7 +184,7 @@ class EventsScreen(ModalScreen[None]):
         events_list = self.query_one(EventList)
         events_list.take(self.found())
         entry = self.query_one(Input)
-        detail = DETAIL if height >= 16 else 0
+        detail = DETAIL + 2 * (height >= 24) if height >= 16 else 0
         room = max(1, height - 2 - detail)
         with self.app.batch_update():
             self.query_one("#events-title", LinePanel).show([self._title(width)])
@@ -203,8 +205,10 @@ class EventsScreen(ModalScreen[None]):
         found = self.query_one(EventList).found
         ongoing = sum(alert.ended is None for alert in found)
         pen = Pen(self._kit, "band").gap().write("events", "strong").gap(2)
-        chosen = [f"{len(found)} of the log", f"{ongoing} ongoing"]
+        total = len(self._logged.keys() | self._live.keys())
+        chosen = [f"{len(found)} in all" if len(found) == total else f"{len(found)} of {total}", f"{ongoing} ongoing"]
         chosen += [f"filter: {self._words}"] * bool(self._words) + ["ongoing only"] * self._ongoing_only
+        chosen += ["of this run only"] * (self._read is None)
         words = f" {self._kit.glyphs.dot} ".join(chosen)
         pen.write(words, "muted", min(cell_len(words), max(0, width - pen.cells - 1))).gap(2)
         if self._note:

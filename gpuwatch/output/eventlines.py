@@ -1,0 +1,121 @@
+"""What `gpuwatch watch` prints: one line an event, as it comes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gpuwatch.alerts import TROUBLE, Alert, Severity
+from gpuwatch.model import SourceState
+from gpuwatch.output.events import value_words
+from gpuwatch.output.plain import MARKS
+from gpuwatch.units import long_duration
+
+if TYPE_CHECKING:
+    from gpuwatch.watch import Frame
+
+_ENDED: Final = "✓"
+_COLORS: Final = {Severity.CRITICAL: "31", Severity.WARNING: "33", Severity.NOTE: "2"}
+_FINE: Final = "32"
+
+_QUIET_STATES: Final = frozenset({SourceState.OK, SourceState.STARTING, SourceState.ENDED})
+"""States of the whole that are no trouble, or are told elsewhere."""
+
+
+class Event(NamedTuple):
+    """Something that a frame brought."""
+
+    at: float
+    """Wall-clock time."""
+    kind: str
+    """`raised`, `worse`, `eased` or `ended`."""
+    alert: Alert
+
+
+class Events:
+    """Finds what is new in each frame; remembers no more than what holds."""
+
+    def __init__(self) -> None:
+        self._holding: frozenset[str] = frozenset()
+
+    def of(self, frame: Frame) -> list[Event]:
+        """Give what a frame brought, in the order in which it is best read: what ended, then what began."""
+        now = frame.snapshot.taken
+        found = [Event(one.ended or now, "ended", one) for one in frame.cleared]
+        found += [Event(now, "eased", one) for one in frame.eased]
+        for one in frame.raised:
+            is_new = _identity(one) not in self._holding
+            found.append(Event(one.raised if is_new else now, "raised" if is_new else "worse", one))
+        self._holding = frozenset(map(_identity, frame.alerts))
+        return [event for event in found if event.alert.rule != TROUBLE]  # those are told by `Troubles`
+
+
+def _identity(alert: Alert) -> str:
+    return alert.id or alert.key
+
+
+class Lines:
+    """Turns events into lines: with the date where it is another than that of the line before."""
+
+    def __init__(self, *, color: bool = False) -> None:
+        self._color = color
+        self._day = ""
+
+    def line(self, event: Event) -> str:
+        """Give one event's line."""
+        moment = time.localtime(event.at)
+        day = time.strftime("%Y-%m-%d ", moment)
+        date, self._day = ("" if day == self._day else day), day
+        alert = event.alert
+        if event.kind == "ended":
+            mark, color = _ENDED, _FINE
+            verb = f"ended after {long_duration(alert.lasted)}"
+            facts = [alert.title, alert.how if alert.how != alert.title else "", value_words(alert)]
+        else:
+            mark, color = MARKS[alert.severity], _COLORS[alert.severity]
+            verb = f"{event.kind:<6}"
+            facts = [alert.title, alert.evidence]
+        head = f"{mark} {verb}"
+        if self._color:
+            head = f"\x1b[{color}m{head}\x1b[0m"
+        return f"{date}{time.strftime('%H:%M:%S', moment)} {head}  {' · '.join(filter(None, facts))}"
+
+
+class Troubles:
+    """What goes wrong with the watching itself: each is said once, and once more when it is over."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+        self._state = SourceState.OK
+
+    def of(self, frame: Frame) -> Iterator[str]:
+        """Give what is new in a frame."""
+        yield from self._source(frame)
+        now = {one.subject: one.title for one in frame.alerts if one.rule == TROUBLE}
+        for subject, words in now.items():
+            if self._known.get(subject) != words:
+                yield words
+        for subject in self._known.keys() - now.keys():
+            yield f"{subject}: all is well again"
+        self._known = now
+
+    def _source(self, frame: Frame) -> Iterator[str]:
+        snapshot = frame.snapshot
+        if snapshot.state not in _QUIET_STATES and snapshot.state is not self._state:
+            self._state = snapshot.state
+            yield f"{snapshot.words or snapshot.state.value}; gpuwatch waits until it is over"
+        elif snapshot.state is SourceState.OK and self._state is not SourceState.OK:
+            self._state = SourceState.OK
+            yield f"the driver answers: {_several(snapshot.gpus)}"
+
+
+def greeting(frame: Frame, log: str) -> str:
+    """Say what is watched, once it is."""
+    host = f" on {frame.snapshot.host}" if frame.snapshot.host else ""
+    return f"watching {_several(frame.snapshot.gpus)}{host}" + (f"; events go to {log}" if log else "")
+
+
+def _several(gpus: Iterable[object]) -> str:
+    count = len(tuple(gpus))
+    return f"{count} GPU{'s' * (count != 1)}"

@@ -1,0 +1,452 @@
+"""`gpuwatch watch`: a service that says what happened, ends when it is told to, and lives through the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from typing import IO, Any
+
+import pytest
+
+from gpuwatch.alerts import TROUBLE, Alert, Severity, Unit
+from gpuwatch.history import History
+from gpuwatch.model import SourceState, decode
+from gpuwatch.output.eventlines import Events, Lines, Troubles
+from gpuwatch.output.printer import Printer
+from gpuwatch.sinks.newest import read_newest
+from gpuwatch.watch import Frame
+from tests.builders import EPOCH, GIB, gpu, snapshot
+from tests.driver import GIB as GIBIBYTE
+from tests.driver import Driver, Gpu, Proc
+from tests.terminal import Terminal
+
+GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
+LONG = 30.0
+
+
+def until(holds: Callable[[], Any]) -> None:
+    """Wait for a condition."""
+    end = time.monotonic() + LONG
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Lines
+
+
+def alert(rule: str = "memory near limit", **changes: Any) -> Alert:
+    """Give an alert that was raised at EPOCH."""
+    fields: dict[str, Any] = {
+        "rule": rule,
+        "gpu": "GPU-1",
+        "severity": Severity.WARNING,
+        "title": "GPU 3 full in about 4 min",
+        "raised": EPOCH,
+    }
+    return Alert(**{**fields, **changes})
+
+
+def frame(*alerts: Alert, at: float = EPOCH, **changes: Any) -> Frame:
+    """Give a frame with alerts that hold."""
+    fields = {name: changes.pop(name, ()) for name in ("raised", "cleared", "eased")}
+    return Frame(snapshot([gpu(0)], taken=at, **changes), 0.0, History().view, alerts, **fields)
+
+
+def told(*frames: Frame) -> list[str]:
+    """Give the lines that some frames come to, their clock times left out."""
+    events, lines = Events(), Lines()
+    return [re.sub(r"^.*\d\d:\d\d:\d\d ", "", lines.line(one)) for each in frames for one in events.of(each)]
+
+
+def test_a_life_in_lines() -> None:
+    first = alert(evidence="ada grew 9.0 GiB/min")
+    bad = alert(severity=Severity.CRITICAL, title="GPU 3 full", unit=Unit.FREE, peak=0.1 * GIB)
+    over = alert(
+        ended=EPOCH + 388,
+        lasted=388.0,
+        how="back within the limit",
+        title="GPU 3 full",
+        peak=0.1 * GIB,
+        unit=Unit.FREE,
+    )
+    assert told(
+        frame(first, raised=(first,)),
+        frame(bad, raised=(bad,)),
+        frame(first, eased=(first,)),
+        frame(cleared=(over,)),
+        frame(first, raised=(first,)),
+    ) == [
+        "▲ raised  GPU 3 full in about 4 min · ada grew 9.0 GiB/min",
+        "● worse   GPU 3 full",
+        "▲ eased   GPU 3 full in about 4 min · ada grew 9.0 GiB/min",
+        "✓ ended after 6 min 28 s  GPU 3 full · back within the limit · at worst 0.1 GiB free",
+        "▲ raised  GPU 3 full in about 4 min · ada grew 9.0 GiB/min",
+    ]
+
+
+def test_one_that_was_gone_on_with_gets_worse_and_is_not_new() -> None:
+    held = alert()
+    bad = alert(severity=Severity.CRITICAL)
+    assert told(frame(held), frame(bad, raised=(bad,))) == ["● worse   GPU 3 full in about 4 min"]
+
+
+def test_the_date_stands_where_the_day_changes() -> None:
+    events, lines = Events(), Lines()
+    dated = []
+    for at in (EPOCH, EPOCH + 1, EPOCH + 86400):
+        one = alert(raised=at, gpu=str(at))
+        dated += [lines.line(event)[:10] for event in events.of(frame(one, raised=(one,), at=at))]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", dated[0])
+    assert re.match(r"\d\d:\d\d:\d\d ", dated[1])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", dated[2])
+
+
+def test_in_colour_only_the_head_is_coloured() -> None:
+    one = alert(severity=Severity.CRITICAL)
+    (event,) = Events().of(frame(one, raised=(one,)))
+    line = Lines(color=True).line(event)
+    assert line.endswith(" \x1b[31m● raised\x1b[0m  GPU 3 full in about 4 min")
+
+
+def test_troubles_are_said_once_and_when_they_are_over() -> None:
+    troubles = Troubles()
+    full = alert(TROUBLE, subject="events log", title="events log: no space left")
+    down: dict[str, Any] = {"state": SourceState.DRIVER_DOWN, "words": "the driver does not answer"}
+    starting: dict[str, Any] = {"state": SourceState.STARTING}
+    said = [
+        list(troubles.of(each))
+        for each in (
+            frame(),
+            frame(full),
+            frame(full),
+            frame(),
+            frame(**down),
+            frame(**starting),
+            frame(**down),
+            frame(),
+        )
+    ]
+    assert said == [
+        [],
+        ["events log: no space left"],
+        [],
+        ["events log: all is well again"],
+        ["the driver does not answer; gpuwatch waits until it is over"],
+        [],
+        [],
+        ["the driver answers: 1 GPU"],
+    ]
+
+
+def test_a_printer_never_waits_and_says_what_it_dropped() -> None:
+    reader, writer = os.pipe()
+    printer = Printer(writer, waiting=10)
+    line = "x" * 8000
+    for number in range(100):  # 64 KiB fit into the pipe
+        printer.put(f"{number} {line}")
+    chunks = []
+
+    def have_all() -> bool:
+        chunks.append(os.read(reader, 1 << 16))
+        return b"99 xxx" in b"".join(chunks[-2:])
+
+    until(have_all)
+    assert b"lines were not printed: nothing took them" in b"".join(chunks)
+    printer.put("the end")
+    printer.close(LONG)
+    assert os.read(reader, 1 << 16).endswith(b"the end\n")
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_printer_outlives_its_reader() -> None:
+    reader, writer = os.pipe()
+    printer = Printer(writer)
+    os.close(reader)
+    printer.put("nobody hears it")
+    until(lambda: printer.broken)
+    printer.put("nor this")
+    printer.close(LONG)
+    os.close(writer)
+    assert Printer(None).broken
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The command
+
+
+def gpu_uuid(driver: Driver, index: int) -> str:
+    """Give the UUID of one of the driver's GPUs."""
+    done = subprocess.run([GPUWATCH, "--once", "--json"], env=driver.env(), capture_output=True, text=True, check=True)
+    return decode(done.stdout).gpus[index].uuid
+
+
+@pytest.fixture
+def busy(driver: Driver) -> Driver:
+    """Two GPUs; the second is full, by this process."""
+    driver.gpus = [Gpu(0), Gpu(1, memory_used=79 * GIBIBYTE)]
+    driver.procs = [Proc(1, os.getpid(), memory=79 * GIBIBYTE)]
+    return driver.write()
+
+
+@pytest.fixture
+def eager(own_home: Path) -> Path:
+    """A configuration by which alerts are raised from the start."""
+    file = own_home / "config" / "gpuwatch" / "gpuwatch.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text('interval = "200ms"\n[alerts]\nquiet = 0\nmemory_for = 0\n')
+    file.chmod(0o600)
+    return file
+
+
+class Watching:
+    """A `gpuwatch watch` that runs, and its lines as they come."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self._lines = {name: self._collect(getattr(process, name)) for name in ("stdout", "stderr")}
+
+    def _collect(self, stream: IO[str] | None) -> SimpleQueue[str]:
+        lines: SimpleQueue[str] = SimpleQueue()
+
+        def collect() -> None:
+            for line in stream or ():
+                lines.put(line)
+            lines.put("")
+
+        threading.Thread(target=collect, daemon=True).start()
+        return lines
+
+    def out(self) -> str:
+        """Give the next line of stdout, empty at its end."""
+        return self._lines["stdout"].get(timeout=LONG)
+
+    def err(self) -> str:
+        """Give the next line of stderr, empty at its end."""
+        return self._lines["stderr"].get(timeout=LONG)
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal, and give the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(LONG)
+
+
+@contextmanager
+def watching(driver: Driver, *arguments: str, stdout: int = subprocess.PIPE, **env: str) -> Iterator[Watching]:
+    """Start `gpuwatch watch`; it is gone afterwards."""
+    command = [GPUWATCH, "watch", *arguments]
+    with subprocess.Popen(
+        command, env=driver.env() | env, stdout=stdout, stderr=subprocess.PIPE, text=True, bufsize=1
+    ) as process:
+        try:
+            yield Watching(process)
+        finally:
+            process.kill()
+
+
+def test_it_says_what_happens_and_writes_it_down(busy: Driver, eager: Path, own_home: Path) -> None:
+    with watching(busy) as watch:
+        assert re.fullmatch(r"gpuwatch: watching 2 GPUs on .*; events go to .*/events-.*\.jsonl\n", watch.err())
+        line = watch.out()
+        assert re.match(
+            r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ● raised  GPU 1 full: 0\.1 GiB of 79\.1 free · .* holds 79", line
+        )
+        busy.gpus[1].memory_used = GIBIBYTE
+        busy.procs[0].memory = GIBIBYTE
+        busy.write()
+        assert re.match(r"\d\d:\d\d:\d\d ✓ ended after .* s  .*GPU 1.* · at worst 0\.\d GiB free", watch.out())
+        runtime = str(own_home / "runtime" / "gpuwatch")
+        until(lambda: (found := read_newest(runtime)) and [row.near for row in found.gpus] == ["", ""])
+        began = time.monotonic()
+        assert watch.end() == 0
+        assert time.monotonic() - began < 5
+    assert read_newest(runtime) is None
+    (log,) = (own_home / "state" / "gpuwatch").glob("events-*.jsonl")
+    kinds = [json.loads(each)["event"] for each in log.read_text().splitlines()]
+    assert kinds[0] == "began"
+    assert [kind for kind in kinds if kind in ("raised", "ended")] == ["raised", "ended"]
+    assert kinds[-1] == "stopped"
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)], ids=str)
+def test_a_signal_ends_it(busy: Driver, number: signal.Signals, code: int) -> None:
+    with watching(busy) as watch:
+        watch.err()
+        assert watch.end(number) == code
+        assert watch.err() == ""
+
+
+def test_json_lines_are_the_logs(busy: Driver, eager: Path, tmp_path: Path) -> None:
+    with watching(busy, "--json", "--events", str(tmp_path / "mine.jsonl")) as watch:
+        record = json.loads(watch.out())
+        assert (record["event"], record["alert"]["rule"]) == ("raised", "memory near limit")
+        assert watch.err().endswith(f"events go to {tmp_path / 'mine.jsonl'}\n")
+        until((tmp_path / "mine.jsonl").read_text)
+        assert watch.end() == 0
+    written = [json.loads(line) for line in (tmp_path / "mine.jsonl").read_text().splitlines()]
+    assert record["alert"]["id"] in [line["alert"]["id"] for line in written if line["event"] == "raised"]
+
+
+def test_quiet_says_nothing_of_events(busy: Driver, eager: Path, tmp_path: Path) -> None:
+    log = tmp_path / "mine.jsonl"
+    with watching(busy, "--quiet", "--events", str(log)) as watch:
+        until(lambda: log.exists() and '"raised"' in log.read_text())
+        assert watch.end() == 0
+        assert (watch.out(), watch.err()) == ("", "")
+
+
+def test_in_ascii_all_is_ascii(busy: Driver, eager: Path) -> None:
+    with watching(busy, "--ascii") as watch:
+        assert "! raised  GPU 1" in (line := watch.out())
+        assert line.isascii()
+
+
+def test_a_driver_that_is_not_there_yet_is_waited_for(driver: Driver, tmp_path: Path) -> None:
+    with watching(driver, LD_LIBRARY_PATH=str(tmp_path)) as watch:
+        assert re.match(r"gpuwatch: .*libnvidia-ml\.so\.1.*; gpuwatch waits until it is over", watch.err())
+        assert watch.process.poll() is None
+        assert watch.end() == 0
+
+
+def test_a_file_that_is_no_log_is_refused(busy: Driver, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("all of it")
+    with watching(busy, "--events", str(tmp_path / "thesis.tex")) as watch:
+        assert watch.process.wait(LONG) == 2
+        assert "thesis.tex" in watch.err()
+        assert watch.err() == ""
+    assert (tmp_path / "thesis.tex").read_text() == "all of it"
+
+
+def test_a_gpu_that_is_not_there_ends_it(busy: Driver) -> None:
+    with watching(busy, "--only", "9") as watch:
+        assert watch.process.wait(LONG) == 2
+        assert watch.err() == "gpuwatch: --only: there is no GPU 9; this machine has 0 to 1\n"
+
+
+def test_nobody_who_reads_is_no_reason_to_stop(busy: Driver, eager: Path, own_home: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with watching(busy, stdout=writer) as watch:
+        os.close(writer)
+        until(lambda: "nobody reads what is printed any more" in watch.err())
+        until(lambda: (found := read_newest(str(own_home / "runtime" / "gpuwatch"))) and found.gpus)
+        assert watch.end() == 0
+
+
+def test_a_reader_that_takes_nothing_does_not_hold_up_the_end(busy: Driver, eager: Path) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    os.set_blocking(writer, True)
+    with watching(busy, stdout=writer) as watch:
+        assert "watching 2 GPUs" in watch.err()
+        assert watch.end() == 0
+    os.close(reader)
+    os.close(writer)
+
+
+def test_the_configuration_is_read_again_on_sighup(busy: Driver, eager: Path) -> None:
+    good = eager.read_text()
+    with watching(busy) as watch:
+        watch.err()
+        assert "● raised" in watch.out()
+        eager.write_text(good + "memory_warning = 'lots'\n")
+        watch.process.send_signal(signal.SIGHUP)
+        assert re.match(r"gpuwatch: configuration not changed: .*memory_warning", watch.err())
+        eager.write_text(good + 'off = ["memory near limit"]\n')
+        watch.process.send_signal(signal.SIGHUP)
+        assert watch.err() == "gpuwatch: configuration read again: alerts.off changed\n"
+        assert "✓ ended" in watch.out()
+        watch.process.send_signal(signal.SIGHUP)
+        assert watch.err() == "gpuwatch: configuration read again: nothing has changed\n"
+
+
+def test_a_program_of_the_users_own_is_told_and_a_new_one_after_a_reload(
+    busy: Driver, eager: Path, tmp_path: Path
+) -> None:
+    told, later = tmp_path / "told", tmp_path / "later"
+    program = tmp_path / "tell"
+    program.write_text('#!/bin/sh\ncat >> "$1"\necho >> "$1"\n')
+    program.chmod(0o700)
+    settings = eager.read_text()
+    eager.write_text(f'{settings}[notify]\ngather = 0\ncooldown = 0\ncommand = ["{program}", "{told}"]\n')
+    with watching(busy) as watch:
+        assert "raised" in watch.out()
+        until(lambda: told.exists() and told.read_text().endswith("\n"))
+        message = json.loads(told.read_text().splitlines()[0])
+        assert (message["event"], message["rule"], message["gpu"]) == ("raised", "memory near limit", gpu_uuid(busy, 1))
+        eager.write_text(eager.read_text().replace(str(told), str(later)))
+        watch.process.send_signal(signal.SIGHUP)
+        assert "events go to" in watch.err()
+        assert "notify.command changed" in watch.err()
+        busy.gpus[1].memory_used = busy.procs[0].memory = GIBIBYTE
+        busy.write()
+        assert "ended" in watch.out()
+        until(lambda: later.exists() and '"cleared"' in later.read_text())
+        assert watch.end() == 0
+    assert '"cleared"' not in told.read_text()
+
+
+def test_of_two_one_writes_and_both_say_it(busy: Driver, eager: Path, own_home: Path) -> None:
+    with watching(busy) as first:
+        assert "raised" in first.out()
+        with watching(busy) as second:
+            assert "watching 2 GPUs" in second.err()
+            busy.gpus[1].memory_used = busy.procs[0].memory = GIBIBYTE
+            busy.write()
+            assert "ended" in first.out()
+            assert second.end() == 0
+        assert first.end() == 0
+    (log,) = (own_home / "state" / "gpuwatch").glob("events-*.jsonl")
+    kinds = [json.loads(each)["event"] for each in log.read_text().splitlines()]
+    assert [kind for kind in kinds if kind in ("raised", "ended", "began")] == ["began", "raised", "ended"]
+
+
+def test_the_end_of_its_terminal_ends_it(busy: Driver) -> None:
+    with Terminal([GPUWATCH, "watch"], columns=120, rows=30, env=busy.env()) as terminal:
+        terminal.wait_for("watching 2 GPUs")
+        terminal.process.send_signal(signal.SIGHUP)  # somebody's wish: the terminal is there
+        terminal.wait_for("nothing has changed")
+        terminal.hang_up()
+        assert terminal.process.wait(LONG) == 129
+
+
+def test_the_demo_is_told_to_nobody(driver: Driver, eager: Path, own_home: Path) -> None:
+    with watching(driver, "--demo", LD_LIBRARY_PATH="/nowhere") as watch:
+        assert watch.err() == "gpuwatch: watching 8 GPUs on lab-gpu-03\n"
+        assert "GPU 1" in watch.out()
+        assert watch.end() == 0
+    assert not (own_home / "state").exists()
+    assert list((own_home / "runtime").iterdir()) == []
+
+
+def test_textual_is_not_imported(busy: Driver) -> None:
+    program = (
+        "import os, sys\n"
+        "from gpuwatch import __main__\n"
+        "os._exit = lambda code: None\n"
+        "sys.argv[1:] = ['watch']\n"
+        "__main__.main()\n"
+        "sys.exit('textual' in sys.modules or 'pynvml' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, env=busy.env(), stderr=subprocess.PIPE, text=True) as process:
+        watch = Watching(process)
+        assert watch.err().startswith("gpuwatch: watching 2 GPUs")
+        assert watch.end() == 0
