@@ -136,6 +136,15 @@ def test_an_event_that_ends_says_what_it_was_and_how_it_ended() -> None:
     assert (free_percent(alert.peak), free_percent(alert.last), alert.owners) == (3, 60, ("ada",))
 
 
+def test_an_event_that_has_ended_is_told_as_it_was_at_its_worst() -> None:
+    bench = Bench()
+    bench.feed_free(4, 4, 4, 1.5, 3, 4, 60, 60, 60)
+    assert cleared(bench).title == "GPU 0 near limit: 1.2 GiB of 79.1 free"
+    assert "77.9" in cleared(bench).evidence
+    bench.feed_free(*[60] * 30, 4, 4, 4, 3, 4, 60, 60, 60)
+    assert cleared(bench).title == "GPU 0 near limit: 2.4 GiB of 79.1 free"
+
+
 def test_a_gpu_that_is_back_says_for_how_long_it_was_away() -> None:
     bench = Bench()
     bench.feed(gpu(0))

@@ -92,7 +92,9 @@ class Condition:
     """Of the values since it was raised, and how many they are."""
     _count: int = 0
     _said: tuple[str, str] = ("", "")
-    """Title and evidence of the last sample that was not fine: what the alert says once it has ended."""
+    """Title and evidence of the last sample that was not fine: what the alert says until it has ended."""
+    _at_worst: tuple[str, str] = ("", "")
+    """Those of the worst sample: what it says from then on."""
     _least: bool = False
     """Whether the smallest value is the worst."""
 
@@ -117,7 +119,7 @@ class Condition:
             self.alert = msgspec.structs.replace(
                 alert, raised_monotonic=raised, most=max(alert.most, alert.severity), acknowledged=False, muted=False
             )
-            self._said = (alert.title, alert.evidence)
+            self._said = self._at_worst = (alert.title, alert.evidence)
             self._sum, self._count = (alert.mean, 1) if alert.mean is not None else (0.0, 0)
         elif alert.id != self.alert.id and alert.raised < self.alert.raised:
             self.alert = msgspec.structs.replace(
@@ -152,7 +154,7 @@ class Condition:
         alert, self.alert = self.alert, None
         if alert is None:
             return None
-        title, evidence = self._said
+        title, evidence = self._at_worst if self._at_worst[0] else self._said
         lasted = max(0.0, at.now - alert.raised_monotonic)
         how = how.replace(LASTED, units.long_duration(lasted))
         return msgspec.structs.replace(alert, title=title, evidence=evidence, ended=at.wall, lasted=lasted, how=how)
@@ -234,6 +236,8 @@ class Condition:
         if seen.keeps is not None or seen.level is not None or not self._said[0]:
             self._said = (seen.title, _evidence(seen, peak) or alert.evidence)
             evidence = self._said[1]
+            if seen.value is None or seen.value == peak:
+                self._at_worst = self._said
         else:  # it holds until it has been fine for long enough: its title is still what it was raised for
             now = (seen.how or seen.title).replace(LASTED, units.long_duration(lasted))
             evidence = f"now: {now}"
