@@ -37,8 +37,9 @@ def main() -> None:
 def _run() -> int:
     words = sys.argv[1:]
     try:
+        _open_closed()
         sampler = _sampler(words)
-    except OSError as error:  # no memory, no room for a process
+    except OSError as error:  # no memory, no room for a process, no more descriptors
         sys.stderr.write(f"gpuwatch: the sampler cannot be started: {error}\n")
         return 3
     from gpuwatch import cli  # argparse takes 8 ms
@@ -48,6 +49,18 @@ def _run() -> int:
     finally:
         if sampler is not None:
             sampler.kill()
+
+
+def _open_closed() -> None:
+    """Put /dev/null where stdin, stdout or stderr was closed: else the sampler's pipes would take their numbers."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number that is free: this one
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - they stay open to the end
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def _sampler(words: Sequence[str]) -> Child | None:

@@ -66,8 +66,21 @@ def main(argv: Sequence[str], sampler: Child | None, *, locks: Path | None = Non
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `gpuwatch --stream | head`: whoever read has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_nowhere()
         return 0
+    except OSError as error:  # `gpuwatch --once > file` on a full disk
+        from gpuwatch import private
+
+        if error.errno not in private.FULL:
+            raise
+        _print_nowhere()
+        print(f"gpuwatch: what was asked for cannot be printed: {private.words(error, None)}", file=sys.stderr)
+        return GpuwatchError.exit_code
+
+
+def _print_nowhere() -> None:
+    """Let the end of the program, which writes what waits, find a place that takes it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(args: argparse.Namespace, sampler: Child | None) -> int:
@@ -181,10 +194,10 @@ def _prepared(args: argparse.Namespace, config: Config, locks: Path | None) -> A
 
 def _print(answer: Answer, *, ascii_only: bool) -> None:
     """Print what a command found: data on stdout, words on stderr."""
-    from gpuwatch.output.plain import in_ascii
+    from gpuwatch.output.plain import in_ascii, speaks_unicode
 
     for stream, lines, start in ((sys.stdout, answer.lines, ""), (sys.stderr, answer.words, "gpuwatch: ")):
-        plain = ascii_only or "utf" not in (stream.encoding or "").lower()
+        plain = ascii_only or not speaks_unicode(stream)
         for line in lines:
             print(start + (in_ascii(line) if plain else line), file=stream)
         stream.flush()
@@ -231,7 +244,7 @@ def _dashboard(source: Source, args: argparse.Namespace, config: Config, seconds
             app.publish(frame)
 
     watch = Watch(source, publish, engine=Engine(config.limits()))
-    ways = Ways(watch, demo=args.demo)
+    ways = Ways(watch, demo=args.demo, only=indices(args.only))
     leaving = threading.Event()
     watch.start()
     try:

@@ -18,6 +18,10 @@ FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 """Errors of the disk as a whole: which file it was says nothing more."""
 
 
+NO_HOME: Final = Path("/nonexistent")
+"""What stands for the home folder of somebody who has none, by a custom of Debian's: nothing can be made there."""
+
+
 class UnsafePathError(OSError):
     """A folder or a file is not one that we may trust."""
 

@@ -24,8 +24,6 @@ from gpuwatch.sources.source import Source
 if TYPE_CHECKING:
     from gpuwatch.declared.claims import Share
 
-__all__ = ["PATIENCE", "TROUBLE", "Frame", "Sink", "Watch"]
-
 PATIENCE: Final = 0.25
 """Seconds that one wait for a snapshot takes at most: how late a request (`poke`, `mute`) may be heard."""
 

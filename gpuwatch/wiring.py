@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # msgspec takes 24 ms, which the sampler's start need not wai
     from gpuwatch.config import Config, Reloaded
     from gpuwatch.sinks.messenger import Messenger
     from gpuwatch.sinks.plan import Manner
+    from gpuwatch.sinks.turn import Turn
     from gpuwatch.sources.child import Child
     from gpuwatch.sources.source import Source
     from gpuwatch.watch import Sink, Watch
@@ -124,11 +125,25 @@ class Ways:
     The demo tells nobody: its troubles are made up. Only a log that was named is written.
     """
 
-    def __init__(self, watch: Watch, *, demo: bool = False, events: Path | None = None, newest: bool = False) -> None:
-        """`events` is a log to write in place of the user's own; `newest` is what `gpuwatch status` reads."""
-        self._watch, self._demo, self._events, self._newest = watch, demo, events, newest
+    def __init__(
+        self,
+        watch: Watch,
+        *,
+        demo: bool = False,
+        events: Path | None = None,
+        newest: bool = False,
+        only: Collection[int] = (),
+    ) -> None:
+        """`events` is a log to write in place of the user's own; `newest` is what `gpuwatch status` reads.
+
+        `only` are the indices of the GPUs that are watched, empty for all: of others nothing is known.
+        """
+        self._watch, self._demo, self._events, self._newest, self._only = watch, demo, events, newest, only
         self._sinks: list[Sink] = []
         self._messenger: Messenger | None = None
+        self._turn: Turn | None = None
+        self._tells = False
+        """Whether there is a way out to send messages by."""
         self._lock = threading.Lock()
         self._closed = False
 
@@ -151,17 +166,19 @@ class Ways:
         if self.log is not None:
             from gpuwatch.sinks.writer import EventsLog
 
-            log = EventsLog(path=self._events, restore=self._watch.restore)
+            log = EventsLog(path=self._events, restore=self._watch.restore, only=self._only)
             self._sinks.append(log)
         if log is not None and not self._demo:
             from gpuwatch.sinks.attention import AttentionFile
             from gpuwatch.sinks.messenger import Messenger
             from gpuwatch.sinks.outlets import outlets
             from gpuwatch.sinks.plan import Plan
+            from gpuwatch.sinks.turn import Turn
 
             self._sinks.append(AttentionFile(attend=self._watch.attend))
             ways_out = outlets(config.notify.command, config.notify.urls)
-            self._messenger = Messenger(Plan(_manner(config)), ways_out, is_allowed=lambda: log.is_holder)
+            self._turn, self._tells = Turn(), bool(ways_out)
+            self._messenger = Messenger(Plan(_manner(config)), ways_out, is_allowed=self._is_our_turn)
             self._sinks.append(self._messenger)
         if self._newest and not self._demo:
             from gpuwatch.sinks.newest import NewestFile
@@ -171,15 +188,24 @@ class Ways:
         if log is not None:
             log.start()  # what held when somebody last watched is to be known before the first snapshot is judged
 
+    def _is_our_turn(self) -> bool:
+        """Say whether we are the one who sends; one that has nobody to tell leaves it to others."""
+        if self._turn is None or self._tells:
+            return self._turn is None or self._turn()
+        self._turn.release()
+        return False
+
     def settle(self, old: Config, new: Config) -> None:
         """Go by another configuration from now on."""
         if self._messenger is not None and new.notify != old.notify:
             from gpuwatch.sinks.outlets import outlets
 
-            self._messenger.settle(_manner(new), outlets(new.notify.command, new.notify.urls))
+            ways_out = outlets(new.notify.command, new.notify.urls)
+            self._tells = bool(ways_out)
+            self._messenger.settle(_manner(new), ways_out)
 
     def close(self, seconds: float) -> None:
-        """Let each finish what is under way, the log last, for it says who may send; give up after so many seconds."""
+        """Let each finish what is under way, the log last; give up after so many seconds."""
         end = time.monotonic() + seconds
         if not self._lock.acquire(timeout=seconds / 2):
             return  # they are being made, and hang in that: nothing has been told yet
@@ -188,6 +214,8 @@ class Ways:
         sinks = list(reversed(self._sinks))
         for number, sink in enumerate(sinks):
             sink.close(max(0.0, end - time.monotonic()) / (len(sinks) - number))
+        if self._turn is not None:
+            self._turn.release()
 
 
 def own_log() -> Path:

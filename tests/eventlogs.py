@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,12 +18,12 @@ from gpuwatch.sinks.log import log_name
 from gpuwatch.sinks.writer import EventsLog, Pace
 from gpuwatch.watch import Frame
 from tests.builders import EPOCH, snapshot
+from tests.waiting import PATIENCE as PATIENCE
+from tests.waiting import wait_for as wait_for
 
 HOST = "box3"
 QUICK = Pace(retry=0.05, lock=0.02, touch=0.05, carry=3600.0)
 """Fast enough for a test to wait for."""
-PATIENCE = 20.0
-"""Seconds after which a test gives up waiting."""
 
 
 def alert(name: str = "a", **changes: Any) -> Alert:
@@ -59,14 +58,6 @@ def frame(
     """Give a frame with a snapshot of its own."""
     seen = shown or snapshot(host=changes.pop("host", HOST), **changes)
     return Frame(seen, 0.0, History().view, tuple(held), cleared=tuple(cleared), attention=attention)
-
-
-def wait_for(true: Callable[[], object], what: str = "") -> None:
-    """Wait until something is true; fails where it does not become so."""
-    end = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < end, what or "it did not happen"
-        time.sleep(0.005)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

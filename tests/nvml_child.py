@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -98,10 +97,3 @@ def start_nvml(driver: Driver) -> Iterator[Callable[[], Child]]:
 def nvml(start_nvml: Callable[[], Child]) -> Child:
     """Give a process with pynvml, initialised."""
     return start_nvml()
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from gpuwatch import private
 from gpuwatch.actions.audit import Audit, state_folder
 from tests.gpuholder import ROOT
+from tests.homes import make_homeless
 
 NOON = datetime(2025, 3, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 
@@ -154,6 +156,14 @@ def test_no_text_can_fail_or_split_a_line(audit: Audit) -> None:
 def test_the_folder_is_the_users_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert state_folder(1000, {}) == tmp_path / "gpuwatch"
+
+
+@pytest.mark.parametrize("home", [None, "relative"])
+def test_without_a_home_nothing_is_put_where_we_happen_to_stand(
+    monkeypatch: pytest.MonkeyPatch, home: str | None
+) -> None:
+    make_homeless(monkeypatch, home)
+    assert state_folder(1000, {}) == private.NO_HOME / ".local" / "state" / "gpuwatch"
 
 
 def test_root_under_sudo_keeps_out_of_the_home_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ gpu = 1
 memory = "20GiB"
 [[share]]
 user = "4242"
-memory = 1
+memory = "1MiB"
 """
 
 

@@ -12,6 +12,7 @@ from gpuwatch.config import Config, load, problems
 from gpuwatch.declared.claims import Share
 from gpuwatch.errors import UsageError
 from tests.builders import GIB, MIB
+from tests.homes import make_homeless
 
 
 @pytest.fixture
@@ -396,3 +397,8 @@ def test_of_several_mistakes_the_first_is_named_and_the_others_counted(tmp_path:
     error = refused(tmp_path, 'theme = "blue"\nmine = "yes"\nbell = 1\n')
     assert "mine.toml:1: key theme" in error
     assert error.endswith("(and 2 more: `gpuwatch config --check` lists them)")
+
+
+def test_without_a_home_there_is_no_file_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    make_homeless(monkeypatch)
+    assert load(None, administrators=tmp_path / "none") == Config()

@@ -122,6 +122,27 @@ def test_what_belongs_to_somebody_else_is_refused(file: Path, tmp_path: Path) ->
     assert check_source(link) == f"{link} belongs to uid {OTHER}, who is neither you nor root"
 
 
+def test_another_file_than_the_one_that_was_read_is_not_believed(file: Path) -> None:
+    read = file.stat()
+    assert check_source(file, read=read) == ""
+    good = file.with_name("good")
+    good.write_bytes(file.read_bytes())
+    good.chmod(0o644)
+    good.replace(file)
+    assert check_source(file, read=read) == f"{file} was replaced while it was read"
+
+
+def test_a_folder_that_is_gone_from_under_us_is_no_reason_to_fail(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert check_source(file) == ""
+    assert "cannot be checked" in check_source(Path("gpuwatch.toml"))
+
+
 def test_what_is_no_file_is_said(file: Path, tmp_path: Path) -> None:
     assert check_source(file.parent) == f"{file.parent} is no ordinary file"
     assert check_source(tmp_path / "none") == f"{tmp_path / 'none'} cannot be checked (No such file or directory)"

@@ -3,7 +3,8 @@
 import time
 
 from tests.driver import GIB, MIB, Code, Driver, Gpu, Mig, Proc
-from tests.nvml_child import Child, eventually
+from tests.nvml_child import Child
+from tests.waiting import wait_for
 
 
 def test_figures(driver: Driver, nvml: Child) -> None:
@@ -185,7 +186,7 @@ def test_samples_of_utilization(driver: Driver, nvml: Child) -> None:
     assert fresh == {"pid": 2, "smUtil": 40, "memUtil": 20, "encUtil": 3, "decUtil": 4}
     assert before - 166_000 <= stamp <= time.time_ns() // 1000
     newer = f"nvmlDeviceGetProcessUtilization({{0}}, {stamp})"
-    eventually(lambda: nvml.code(newer) == 0)  # the next period has its sample
+    wait_for(lambda: nvml.code(newer) == 0)  # the next period has its sample
     assert [s["pid"] for s in nvml.ask(newer)] == [2]
     assert nvml.code(f"nvmlDeviceGetProcessUtilization({{0}}, {stamp + 10**12})") == 6
     driver.procs = [Proc(0, 4, sm=1, age=60_000_000), Proc(0, 5, sm=1, age=-60_000_000)]

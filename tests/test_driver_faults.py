@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.driver import Driver, Gpu, build, symbols
-from tests.nvml_child import Child, eventually
+from tests.nvml_child import Child
+from tests.waiting import wait_for
 
 
 def test_faults_with_a_return_code(driver: Driver, nvml: Child) -> None:
@@ -52,7 +53,7 @@ def test_a_call_that_hangs(driver: Driver, nvml: Child, call: str) -> None:
     driver.faults = [f"{name} hang"]
     driver.write()
     nvml.send(call)
-    eventually(lambda: driver.calls()[name] == 1)
+    wait_for(lambda: driver.calls()[name] == 1)
     with pytest.raises(subprocess.TimeoutExpired):
         nvml.process.communicate(timeout=0.1)  # with its input at an end, it would leave if it could
     nvml.process.kill()
@@ -65,7 +66,7 @@ def test_a_hang_holds_up_no_other_thread(driver: Driver, nvml: Child) -> None:
     nvml.ask("{0} and None")
     hanging = "__import__('threading').Thread(target=nvmlDeviceGetPowerUsage, args=[{0}], daemon=True).start()"
     nvml.ask(hanging)
-    eventually(lambda: driver.calls()["nvmlDeviceGetPowerUsage"] == 1)
+    wait_for(lambda: driver.calls()["nvmlDeviceGetPowerUsage"] == 1)
     assert nvml.ask("nvmlDeviceGetTemperature({0}, 0)") == 31
 
 

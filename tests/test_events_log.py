@@ -331,6 +331,21 @@ def test_the_same_condition_later_is_an_event_of_its_own() -> None:
     assert events(ledger.note(later, EPOCH + 61)) == [("raised", "later")]
 
 
+def test_a_clock_that_is_set_back_hides_no_event() -> None:
+    done = ended(alert())
+    assert done.ended is not None
+    ledger = Ledger([done])
+    back = done.ended - 3600
+    later = alert(id="later", raised=back)
+    assert events(ledger.note(later, back)) == [("raised", "later")]
+    assert events(ledger.note(ended(later), back + 60)) == [("ended", "later")]
+    short = alert(id="short", raised=back + 70)
+    assert events(ledger.note(ended(short, after=1.0), back + 71)) == [("raised", "short"), ("ended", "short")]
+    # The event itself, told once more, is still no news.
+    ledger = Ledger([done])
+    assert ledger.note(done, back) == []
+
+
 def test_an_event_that_nobody_wrote_is_written_whole() -> None:
     assert events(Ledger().note(ended(alert()), NOW)) == [("raised", "id-a"), ("ended", "id-a")]
 

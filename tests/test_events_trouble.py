@@ -16,7 +16,7 @@ import pytest
 
 from gpuwatch.errors import UsageError
 from gpuwatch.sinks.log import log_name, read_events
-from gpuwatch.sinks.writer import MOST, EventsLog
+from gpuwatch.sinks.writer import MOST, EventsLog, Pace
 from tests.builders import EPOCH
 from tests.eventlogs import PATIENCE, QUICK, Keep, Keeper, alert, ended, frame, keeping, lines, story, wait_for
 from tests.gpuholder import ROOT, SOMEBODY_ELSE, unavailable
@@ -154,6 +154,20 @@ def test_what_is_no_file_of_ours_is_left_alone(keep: Keep, folder: Path, tmp_pat
     assert log.log.trouble.startswith(f"events log: {place}: ")
     assert log.log.is_holder
     assert precious.read_text() == "mine"
+
+
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_what_cannot_be_read_is_not_tried_again_at_once(tmp_path: Path, what: str) -> None:
+    folder = tmp_path / "state"
+    if what == "folder":
+        (folder / log_name()).mkdir(parents=True)
+    else:
+        folder.touch()
+    log = EventsLog(folder=folder, pace=Pace(retry=1000.0, lock=0.001, touch=0.001))
+    log.take(frame(alert()))
+    wait_for(lambda: log.trouble and log._is_due("touch"))
+    assert log._pause() > 900.0
+    log.close(PATIENCE)
 
 
 def test_a_folder_that_cannot_be_made_is_told_and_messages_are_still_ours(tmp_path: Path) -> None:

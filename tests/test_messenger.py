@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -16,8 +15,8 @@ from gpuwatch.sinks.messenger import Messenger
 from gpuwatch.sinks.outlets import Command, Outlet
 from gpuwatch.sinks.plan import Manner, Plan
 from gpuwatch.watch import Sink
-from tests.nvml_child import eventually
 from tests.telling import Recorder, alert, ended, frame
+from tests.waiting import wait_for
 
 FAST = Manner(gather=0.02)
 
@@ -57,9 +56,9 @@ def test_a_raise_goes_to_every_outlet_and_so_does_its_end(made: Callable[..., Me
     sink: Sink = messenger
     assert sink.name == "messages"
     tell(messenger, alert())
-    eventually(lambda: len(first.sent) == len(second.sent) == 1)
+    wait_for(lambda: len(first.sent) == len(second.sent) == 1)
     messenger.take(frame(cleared=[ended(alert(), 60)]))
-    eventually(lambda: len(first.sent) == len(second.sent) == 2)
+    wait_for(lambda: len(first.sent) == len(second.sent) == 2)
     assert [one.kind for one in first.sent] == [Kind.RAISED, Kind.CLEARED]
     assert messenger.trouble == ""
 
@@ -70,7 +69,7 @@ def test_a_hundred_at_once_are_one_message(made: Callable[..., Messenger]) -> No
     many = [alert(str(number)) for number in range(100)]
     for end in range(10, 101, 10):
         messenger.take(frame(raised=many[end - 10 : end], active=many[: end - 10]))
-    eventually(lambda: bool(outlet.sent))
+    wait_for(lambda: bool(outlet.sent))
     messenger.close(1)
     assert [one.count for one in outlet.sent] == [100]
 
@@ -91,7 +90,7 @@ def test_only_one_gpuwatch_sends_and_the_other_goes_on_where_it_stops(made: Call
     holder.set()
     # The other one has told of `a`; its end is ours to tell, and so is what comes now.
     messenger.take(frame(raised=[alert("b")], cleared=[ended(alert("a"), 60)]))
-    eventually(lambda: len(outlet.sent) == 2)
+    wait_for(lambda: len(outlet.sent) == 2)
     assert sorted((one.kind.value, one.alerts[0].subject) for one in outlet.sent) == [("cleared", "a"), ("raised", "b")]
 
 
@@ -101,10 +100,10 @@ def test_a_dead_outlet_does_not_hold_up_another(made: Callable[..., Messenger]) 
     messenger = made([dead, live])
     for number in range(3):
         tell(messenger, alert(str(number)))
-        eventually(lambda: len(live.sent) > number)  # noqa: B023 - called at once
+        wait_for(lambda: len(live.sent) > number)  # noqa: B023 - called at once
     assert not dead.sent
     gate.set()
-    eventually(lambda: len(dead.sent) > 1)
+    wait_for(lambda: len(dead.sent) > 1)
 
 
 def test_a_command_that_hangs_does_not_hold_up_the_watch_or_another(
@@ -116,7 +115,7 @@ def test_a_command_that_hangs_does_not_hold_up_the_watch_or_another(
     live = Recorder()
     messenger = made([Command([str(program)], limit=1000), live])
     tell(messenger, alert())
-    eventually(lambda: bool(live.sent))
+    wait_for(lambda: bool(live.sent))
     messenger.close(0.1)  # and it ends when we do
 
 
@@ -124,21 +123,21 @@ def test_trouble_is_said_until_the_next_message_gets_out(made: Callable[..., Mes
     outlet = Recorder("slack", "does not answer (timeout)")
     messenger = made([outlet], retry=0.05)
     tell(messenger, alert())
-    eventually(lambda: messenger.trouble == "messages: slack does not answer (timeout)")
-    eventually(lambda: messenger.trouble == "messages: slack does not answer (timeout); 1 message not delivered")
+    wait_for(lambda: messenger.trouble == "messages: slack does not answer (timeout)")
+    wait_for(lambda: messenger.trouble == "messages: slack does not answer (timeout); 1 message not delivered")
     assert [one.alerts[0].subject for one in outlet.sent] == ["", ""]  # tried twice, and no third time
     outlet.why = ""
     tell(messenger, alert("next"))
-    eventually(lambda: messenger.trouble == "")
+    wait_for(lambda: messenger.trouble == "")
 
 
 def test_a_second_try_that_succeeds_leaves_nothing_to_say(made: Callable[..., Messenger]) -> None:
     outlet = Recorder("slack", "refuses (HTTP 503)")
     messenger = made([outlet], retry=0.2)
     tell(messenger, alert())
-    eventually(lambda: bool(messenger.trouble))
+    wait_for(lambda: bool(messenger.trouble))
     outlet.why = ""
-    eventually(lambda: len(outlet.sent) == 2 and messenger.trouble == "")
+    wait_for(lambda: len(outlet.sent) == 2 and messenger.trouble == "")
 
 
 def test_a_dead_outlet_is_tried_once_in_a_while(made: Callable[..., Messenger]) -> None:
@@ -147,7 +146,7 @@ def test_a_dead_outlet_is_tried_once_in_a_while(made: Callable[..., Messenger]) 
     messenger = made([outlet, live], retry=1000.0)
     for number in range(5):
         tell(messenger, alert(str(number)))
-        eventually(lambda: len(live.sent) > number)  # noqa: B023 - called at once
+        wait_for(lambda: len(live.sent) > number)  # noqa: B023 - called at once
     assert len(outlet.sent) == 1
 
 
@@ -158,7 +157,7 @@ def test_an_outlet_that_raises_is_a_failure_like_any(made: Callable[..., Messeng
 
     messenger = made([Broken("odd")])
     tell(messenger, alert())
-    eventually(lambda: messenger.trouble == "messages: odd failed: RuntimeError: \ufffdoh")
+    wait_for(lambda: messenger.trouble == "messages: odd failed: RuntimeError: \ufffdoh")
 
 
 def test_a_fault_of_the_plan_is_said_and_ends_nothing(made: Callable[..., Messenger]) -> None:
@@ -172,9 +171,9 @@ def test_a_fault_of_the_plan_is_said_and_ends_nothing(made: Callable[..., Messen
 
     messenger = made([outlet], is_allowed=is_allowed)
     tell(messenger, alert("a"))
-    eventually(lambda: messenger.trouble == "messages: failed: OSError: no lock")
+    wait_for(lambda: messenger.trouble == "messages: failed: OSError: no lock")
     tell(messenger, alert("b"))
-    eventually(lambda: bool(outlet.sent) and messenger.trouble == "")
+    wait_for(lambda: bool(outlet.sent) and messenger.trouble == "")
 
 
 def test_closing_sends_what_waits_only_for_others(made: Callable[..., Messenger]) -> None:
@@ -194,10 +193,8 @@ def test_closing_gives_up_on_what_takes_too_long(made: Callable[..., Messenger])
     outlet = Recorder(gate=never)
     messenger = made([outlet])
     tell(messenger, alert())
-    before = time.monotonic()
-    messenger.close(0.05)
+    messenger.close(0.05)  # or it would wait for ever
     assert outlet.closed.is_set()
-    assert time.monotonic() - before < 20
 
 
 def test_closing_without_a_frame_starts_nothing(made: Callable[..., Messenger]) -> None:
@@ -211,12 +208,12 @@ def test_a_reload_changes_the_ways_out_and_keeps_what_is_known(made: Callable[..
     old, new = Recorder("old"), Recorder("new")
     messenger = made([old])
     tell(messenger, alert())
-    eventually(lambda: len(old.sent) == 1)
+    wait_for(lambda: len(old.sent) == 1)
     messenger.settle(Manner(gather=0.02, least=Severity.CRITICAL), [new])
-    eventually(old.closed.is_set)
+    wait_for(old.closed.is_set)
     # The raise was told; a warning is too little now; the end of what was told is told.
     messenger.take(frame(raised=[alert("b")], cleared=[ended(alert(), 60)]))
-    eventually(lambda: len(new.sent) == 1)
+    wait_for(lambda: len(new.sent) == 1)
     messenger.close(1)
     assert [one.kind for one in new.sent] == [Kind.CLEARED]
     assert len(old.sent) == 1
@@ -235,13 +232,13 @@ def test_the_oldest_are_dropped_where_too_many_wait() -> None:
     outlet = Recorder("slow", gate=gate)
     courier = Courier(outlet, together=1000, waiting=3, clock=Time())
     courier.give(note("0"))
-    eventually(lambda: courier._busy)
+    wait_for(lambda: courier._busy)
     for number in range(1, 7):
         courier.give(note(str(number)))
     assert courier.trouble == "slow is too slow; 3 messages not delivered"
     gate.set()
-    eventually(lambda: [one.alerts[0].subject for one in outlet.sent] == ["0", "4", "5", "6"])
-    eventually(lambda: courier.trouble == "")
+    wait_for(lambda: [one.alerts[0].subject for one in outlet.sent] == ["0", "4", "5", "6"])
+    wait_for(lambda: courier.trouble == "")
     courier.close(100.0)
 
 
@@ -250,11 +247,11 @@ def test_what_has_come_to_wait_goes_out_as_one() -> None:
     outlet = Recorder(gate=gate)
     courier = Courier(outlet, together=3, clock=Time())
     courier.give(note("0"))
-    eventually(lambda: courier._busy)
+    wait_for(lambda: courier._busy)
     for number in range(1, 7):
         courier.give(note(str(number)))
     gate.set()
-    eventually(lambda: [one.count for one in outlet.sent] == [1, 6])
+    wait_for(lambda: [one.count for one in outlet.sent] == [1, 6])
     courier.close(100.0)
 
 
@@ -263,12 +260,12 @@ def test_after_a_failure_the_next_try_waits() -> None:
     outlet = Recorder(why="is down")
     courier = Courier(outlet, together=3, retry=30.0, clock=clock)
     courier.give(note("a"))
-    eventually(lambda: bool(courier.trouble))
+    wait_for(lambda: bool(courier.trouble))
     clock.now += 29
     courier.give(note("b"))
     assert len(outlet.sent) == 1
     clock.now += 2
     courier.give(note("c"))  # wakes it
-    eventually(lambda: courier.trouble == "recorder is down; 1 message not delivered")
+    wait_for(lambda: courier.trouble == "recorder is down; 1 message not delivered")
     assert [one.alerts[0].subject for one in outlet.sent] == ["a", "a"]
     courier.close(clock.now)

@@ -26,16 +26,9 @@ from gpuwatch.sinks.newest import Newest, NewestFile, Over, boot, newest, read_n
 from gpuwatch.watch import Frame
 from tests.alerting import cap
 from tests.builders import EPOCH, GIB, gpu, holding, process, snapshot
+from tests.waiting import wait_for
 
 LONG = 30.0
-
-
-def until(holds: Callable[[], Any]) -> None:
-    """Wait for a condition."""
-    end = time.monotonic() + LONG
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def frame(used_gib: float = 20.0, *alerts: Alert, received: float | None = None, **changes: Any) -> Frame:
@@ -73,7 +66,7 @@ def start(folder: Path) -> Iterator[Callable[[], NewestFile]]:
 def test_what_was_written_is_read_and_goes_with_its_writer(folder: Path, start: Callable[[], NewestFile]) -> None:
     sink = start()
     sink.take(frame(30.0, interval=2.0))
-    until(lambda: read_newest(str(folder)))
+    wait_for(lambda: read_newest(str(folder)))
     found = read_newest(str(folder))
     assert found is not None
     assert (found.pid, found.host, found.interval, found.boot) == (os.getpid(), "box3", 2.0, boot())
@@ -91,7 +84,7 @@ def test_the_last_of_many_frames_counts(folder: Path, start: Callable[[], Newest
     for size in range(200):
         sink.take(frame(float(size % 70), sequence=size))
     sink.take(frame(71.0))
-    until(lambda: (found := read_newest(str(folder))) and found.gpus[0].used == 71 * GIB)
+    wait_for(lambda: (found := read_newest(str(folder))) and found.gpus[0].used == 71 * GIB)
 
 
 def test_the_demo_is_nobodys_status(folder: Path, start: Callable[[], NewestFile]) -> None:
@@ -104,10 +97,10 @@ def test_the_demo_is_nobodys_status(folder: Path, start: Callable[[], NewestFile
 def test_of_two_the_elder_writes_and_the_other_takes_over(folder: Path, start: Callable[[], NewestFile]) -> None:
     elder, younger = start(), start()
     elder.take(frame(10.0))
-    until(lambda: read_newest(str(folder)))
+    wait_for(lambda: read_newest(str(folder)))
     younger.take(frame(20.0))
     elder.take(frame(11.0))
-    until(lambda: (found := read_newest(str(folder))) and found.gpus[0].used == 11 * GIB)
+    wait_for(lambda: (found := read_newest(str(folder))) and found.gpus[0].used == 11 * GIB)
     assert (younger.trouble, elder.trouble) == ("", "")
     elder.close(LONG)
 
@@ -116,7 +109,7 @@ def test_of_two_the_elder_writes_and_the_other_takes_over(folder: Path, start: C
         found = read_newest(str(folder))
         return found is not None and found.gpus[0].used == 20 * GIB
 
-    until(is_its)
+    wait_for(is_its)
 
 
 def test_one_that_was_killed_leaves_the_way_free(folder: Path, start: Callable[[], NewestFile]) -> None:
@@ -133,7 +126,7 @@ def test_one_that_was_killed_leaves_the_way_free(folder: Path, start: Callable[[
     )
     with subprocess.Popen([sys.executable, "-c", program, folder]) as other:
         try:
-            until(lambda: (found := read_newest(str(folder))) and found.host == "other")
+            wait_for(lambda: (found := read_newest(str(folder))) and found.host == "other")
             mine = start()
         finally:
             other.send_signal(signal.SIGKILL)
@@ -144,12 +137,12 @@ def test_one_that_was_killed_leaves_the_way_free(folder: Path, start: Callable[[
         found = read_newest(str(folder))
         return found is not None and found.host == "box3"
 
-    until(is_mine)
+    wait_for(is_mine)
 
 
 def test_it_is_believed_for_three_intervals_and_a_little(folder: Path, start: Callable[[], NewestFile]) -> None:
     start().take(frame(received=500.0, interval=2.0))
-    until((folder / place.FILE).exists)
+    wait_for((folder / place.FILE).exists)
     for age, believed in ((0.0, True), (8.0, True), (8.1, False), (-1.0, False)):
         assert (read_newest(str(folder), clock=lambda age=age: 500.0 + age) is not None) is believed  # type: ignore[misc]
     assert read_newest(str(folder), clock=lambda: 501.0, boot_id=lambda: "another") is None
@@ -185,20 +178,20 @@ def test_a_folder_that_is_a_link_is_neither_written_nor_read(
     folder.symlink_to(other)
     sink = start()
     sink.take(frame())
-    until(lambda: sink.trouble)
+    wait_for(lambda: sink.trouble)
     assert "`gpuwatch status` cannot be written" in sink.trouble
     assert list(other.iterdir()) == []
     (other / place.FILE).write_bytes(msgspec.json.encode(Newest(monotonic=500.0, boot=boot())))
     assert read_newest(str(folder), clock=lambda: 501.0) is None
     folder.unlink()
     sink.take(frame())
-    until(lambda: not sink.trouble and read_newest(str(folder)))
+    wait_for(lambda: not sink.trouble and read_newest(str(folder)))
 
 
 def test_a_folder_that_went_is_made_again(folder: Path, start: Callable[[], NewestFile]) -> None:
     sink = start()
     sink.take(frame())
-    until(lambda: read_newest(str(folder)))
+    wait_for(lambda: read_newest(str(folder)))
     for one in folder.iterdir():
         one.unlink()
     folder.rmdir()
@@ -207,7 +200,7 @@ def test_a_folder_that_went_is_made_again(folder: Path, start: Callable[[], Newe
         sink.take(frame())
         return read_newest(str(folder)) is not None
 
-    until(is_back)
+    wait_for(is_back)
 
 
 def test_what_it_says_of_gpus_and_alerts() -> None:

@@ -23,8 +23,8 @@ from gpuwatch.alerts import Severity
 from gpuwatch.procfs import PROC
 from gpuwatch.sinks.messages import Flaps, Kind, Message, cleared, digest, raised
 from gpuwatch.sinks.outlets import NOT_INSTALLED, Apprise, Command, apprise_outlets, check, outlets
-from tests.nvml_child import eventually
 from tests.telling import alert, ended
+from tests.waiting import wait_for
 
 
 def message(title: str = "GPU 3 full in about 4 min", **changes: Any) -> Message:
@@ -133,7 +133,7 @@ def test_a_command_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path)
     assert Command([str(program)], limit=0.5).send(message()) == "did not end within 0.5 s"
     pids = [int(word) for word in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 2
-    eventually(lambda: not any(is_running(pid) for pid in pids))
+    wait_for(lambda: not any(is_running(pid) for pid in pids))
 
 
 def test_a_command_that_is_done_is_not_waited_for_because_of_what_it_left(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_closing_ends_a_command_at_once(tmp_path: Path) -> None:
     why: list[str] = []
     sender = threading.Thread(target=lambda: why.append(command.send(message())))
     sender.start()
-    eventually(lambda: (tmp_path / "pid").exists() and bool((tmp_path / "pid").read_text()))
+    wait_for(lambda: (tmp_path / "pid").exists() and bool((tmp_path / "pid").read_text()))
     command.close()
     sender.join(30)
     assert why == ["was stopped"]

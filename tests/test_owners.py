@@ -18,8 +18,8 @@ from gpuwatch import procfs
 from gpuwatch.model import Presence, Process, Reason
 from gpuwatch.sampler.owners import Owners, terminal
 from gpuwatch.sampler.users import UserNames
+from tests.waiting import PATIENCE, wait_for
 
-PATIENCE = 30.0
 SLEEP = "import time; print(flush=True); time.sleep(600)"
 
 
@@ -55,14 +55,6 @@ def read(owners: Owners, pid: int) -> Process:
     return row
 
 
-def until(holds: Callable[[], bool]) -> None:
-    """Wait for something that takes the kernel or a thread a moment."""
-    end = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.005)
-
-
 # -- real processes ------------------------------------------------------------------------------------------------
 
 
@@ -88,7 +80,7 @@ def test_cpu_is_measured_between_two_looks() -> None:
     """The first look has none; then it is the percent of one core, ours."""
     owners = Owners()
     assert read(owners, os.getpid()).cpu is Reason.NO_SAMPLE
-    until(lambda: sum(os.times()[:2]) > 0 and _burn() > 0)
+    wait_for(lambda: sum(os.times()[:2]) > 0 and _burn() > 0)
     cpu = read(owners, os.getpid()).cpu
     assert isinstance(cpu, float)
     assert cpu > 0
@@ -136,7 +128,7 @@ def test_a_zombie_is_named_so_and_keeps_what_it_was() -> None:
     owners = Owners(clock=lambda: now[0])
     alive = read(owners, process.pid)
     process.kill()
-    until(lambda: read(owners, process.pid).state == "zombie")
+    wait_for(lambda: read(owners, process.pid).state == "zombie")
     now[0] = 60.0  # all facts are read anew
     dead = read(owners, process.pid)
     assert (dead.state, dead.presence, dead.command) == ("zombie", Presence.SEEN, alive.command)

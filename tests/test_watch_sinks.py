@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from gpuwatch.alerts import Alert, Severity
+from gpuwatch.alerts import TROUBLE, Alert, Severity
 from gpuwatch.alerts.attention import Attention, Mute
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.rules import MEMORY, Limits
 from gpuwatch.declared.claims import Share
-from gpuwatch.watch import TROUBLE, Frame, Watch
+from gpuwatch.watch import Frame, Watch
 from tests.builders import EPOCH
 from tests.watches import LONG, Reader, Script, ended, full, watching
 

@@ -26,7 +26,12 @@ def state_folder(euid: int | None = None, environ: Mapping[str, str] | None = No
 
     euid = os.geteuid() if euid is None else euid
     environ = os.environ if environ is None else environ
-    folder = Path(platformdirs.user_state_dir("gpuwatch"))
+    try:
+        folder = Path(platformdirs.user_state_dir("gpuwatch"))
+    except RuntimeError:  # no HOME, and no user of this number
+        folder = Path()
+    if not folder.is_absolute():  # whoever writes there is told that it cannot be
+        folder = private.NO_HOME / ".local" / "state" / "gpuwatch"
     if euid == 0 and ("SUDO_UID" in environ or _owner_of_nearest(folder) != 0):
         return Path(pwd.getpwuid(0).pw_dir) / ".local" / "state" / "gpuwatch"
     return folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum, StrEnum
 from typing import Final
 
@@ -15,9 +16,13 @@ class Severity(IntEnum):
     """How much an alert matters; a greater number is worse."""
 
     NOTE = 1
-    """For information: never told by a bell or a message, only shown and logged."""
+    """For information: shown and logged. It rings no bell, and is a message only where `notify.least` says so."""
     WARNING = 2
     CRITICAL = 3
+
+
+MARKS: Final[Mapping[Severity, str]] = {Severity.NOTE: "·", Severity.WARNING: "▲", Severity.CRITICAL: "●"}
+"""How a severity is marked in a line of text; the dashboard has signs for terminals without these, too."""
 
 
 class Unit(StrEnum):

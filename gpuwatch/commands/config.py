@@ -18,6 +18,7 @@ from gpuwatch.config.report import shown_path
 from gpuwatch.config.safety import check_source
 from gpuwatch.config.values import escaped, mask_url, shown
 from gpuwatch.errors import UsageError
+from gpuwatch.output.plain import speaks_unicode
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -34,7 +35,7 @@ def main(
 ) -> int:
     """Run the command and give its exit code; UsageError where a file is wrong, or `--init` would write over one."""
     out = out or sys.stdout
-    ascii_only = bool(args.ascii) or "utf" not in (getattr(out, "encoding", "") or "").lower()
+    ascii_only = bool(args.ascii) or not speaks_unicode(out)
     if args.init:
         lines, code = [init(Path(args.config) if args.config is not None else path())], 0
     elif args.show:

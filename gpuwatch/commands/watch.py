@@ -68,7 +68,8 @@ def main(args: argparse.Namespace, sampler: Child | None) -> int:
 
             desk = _Desk(args, config, news)
             watch = Watch(source, desk.publish, engine=Engine(config.limits()))
-            ways = Ways(watch, demo=args.demo, events=Path(args.events) if args.events else None, newest=True)
+            events = Path(args.events) if args.events else None
+            ways = Ways(watch, demo=args.demo, events=events, newest=True, only=only)
             try:
                 ways.open(config)
                 desk.log = str(ways.log or "")
@@ -92,7 +93,10 @@ def _apply(args: argparse.Namespace, watch: Watch, ways: Ways, old: Config, new:
 
 @contextmanager
 def _signals() -> Iterator[SimpleQueue[signal.Signals | None]]:
-    """Hand out what is told when a signal comes; one that we were started deaf to (nohup) stays unheard."""
+    """Hand out what is told when a signal comes; one that we were started deaf to (nohup) stays unheard.
+
+    It stays so after a good end: a second SIGTERM on the way out would change the exit code.
+    """
     news: SimpleQueue[signal.Signals | None] = SimpleQueue()
 
     def tell(number: int, _frame: FrameType | None) -> None:
@@ -101,9 +105,10 @@ def _signals() -> Iterator[SimpleQueue[signal.Signals | None]]:
     before = {number: signal.signal(number, tell) for number in CODES if signal.getsignal(number) is not signal.SIG_IGN}
     try:
         yield news
-    finally:
+    except BaseException:  # whoever tells of it may hang in that, and is to be ended then
         for number, handler in before.items():
             signal.signal(number, handler)
+        raise
 
 
 class _Desk:

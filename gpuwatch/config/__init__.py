@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from gpuwatch import text
+from gpuwatch import private, text
 from gpuwatch.config.keys import KEYS, MOST_FREE, ORDERED, SECTIONS, value_of
 from gpuwatch.config.reading import Found, read
 from gpuwatch.config.report import shown_path
@@ -72,7 +72,11 @@ def path() -> Path:
     """Give the place of the user's own file."""
     from platformdirs import user_config_path
 
-    return user_config_path("gpuwatch") / FILE
+    try:
+        found = user_config_path("gpuwatch") / FILE
+    except RuntimeError:  # no HOME, and no user of this number
+        found = Path()
+    return found if found.is_absolute() else private.NO_HOME / ".config" / "gpuwatch" / FILE
 
 
 def load(given: str | None, *, administrators: Path = ADMINISTRATORS) -> Config:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpuwatch import text
+from gpuwatch.alerts import Unit
 from gpuwatch.alerts.rules import OwnRule
 from gpuwatch.config import Config, Origin
 from gpuwatch.config.keys import SECTIONS, Key, value_of
@@ -20,14 +21,14 @@ _NOTHING: Final = (None, "", ())
 """What a table does not say."""
 
 _UNITS: Final = {
-    "bytes": "size",
-    "bytes free": "size",
-    "s": "duration",
-    "°C": "degrees Celsius",
-    "W": "watts",
-    "%": "percent: 40, not 0.4",
-    "count": "number",
-    "MHz": "MHz",
+    Unit.BYTES: "size",
+    Unit.FREE: "size",
+    Unit.SECONDS: "duration",
+    Unit.CELSIUS: "degrees Celsius",
+    Unit.WATTS: "watts",
+    Unit.PERCENT: "percent: 40, not 0.4",
+    Unit.COUNT: "number",
+    Unit.MHZ: "MHz",
 }
 """What stands in the file for a metric's unit."""
 
@@ -103,7 +104,7 @@ def _metrics(scope: str) -> str:
     named: dict[str, list[str]] = {}
     for name, metric in METRICS.items():
         if scope in metric.scopes:
-            named.setdefault(_UNITS[metric.unit.value], []).append(name)
+            named.setdefault(_UNITS[metric.unit], []).append(name)
     words = "; ".join(f"{', '.join(names)} ({unit})" for unit, names in named.items())
     return textwrap.fill(words, 112, initial_indent=f"# {scope}: ", subsequent_indent="#   ")
 

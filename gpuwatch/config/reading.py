@@ -71,7 +71,8 @@ def _content(report: Report, *, administrators: bool) -> bytes | None:
     flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if administrators else 0)
     try:
         with open(os.open(report.file, flags), "rb") as opened:
-            mode = os.fstat(opened.fileno()).st_mode
+            report.facts = os.fstat(opened.fileno())
+            mode = report.facts.st_mode
             if administrators and not stat.S_ISREG(mode):
                 report.wrong("is no ordinary file")
                 return b""
@@ -152,7 +153,7 @@ def _section(report: Report, section: Section, table: Mapping[str, Any]) -> dict
 def _refuse_others(report: Report, values: Mapping[str, Any]) -> None:
     """Refuse a command, or addresses to send to, where somebody else could have put them there."""
     for key in ("command", "urls"):
-        words = check_source(report.file) if values.get(f"notify.{key}") else ""
+        words = check_source(report.file, read=report.facts) if values.get(f"notify.{key}") else ""
         if words:
             report.wrong(
                 f"key notify.{key}: found in a file that is not yours alone to write: {words}",

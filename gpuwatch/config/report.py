@@ -26,6 +26,8 @@ class Report:
 
     def __init__(self, file: Path) -> None:
         self.file = file
+        self.facts: os.stat_result | None = None
+        """Of the file that was read, which need not be the one that stands under its name by now."""
         self.content = ""
         self.document: Mapping[str, Any] = {}
         self.problems: list[tuple[int, str]] = []

@@ -14,17 +14,19 @@ _MOST_LINKS: Final = 40
 """As many as Linux follows."""
 
 
-def check_source(path: Path, uid: int | None = None) -> str:
+def check_source(path: Path, uid: int | None = None, *, read: os.stat_result | None = None) -> str:
     """Say in one line why what `path` names is not to be believed; empty where it is.
 
+    `read` are the facts of the open file that was read: another one may have been put there for us to look at.
     Looked at are the file, each link on the way to it, and each folder above: whoever can write one of these could have
     put another file in its place. Each must be owned by `uid` (default: who we are) or root, and be writable for its
     owner alone; only in a sticky folder, such as /tmp, others can write without being able to replace what is ours.
     """
     trusted = {os.geteuid() if uid is None else uid, 0}
-    ahead = [*reversed(Path.cwd().joinpath(path).parts[1:])]
-    place, state, links = Path("/"), Path("/").stat(), 0
+    place, links = Path("/"), 0
     try:
+        state = place.stat()
+        ahead = [*reversed(path.absolute().parts[1:])]
         while ahead:
             part = ahead.pop()
             place = place.parent if part == ".." else place / part
@@ -40,7 +42,11 @@ def check_source(path: Path, uid: int | None = None) -> str:
                 place = Path("/") if target.is_absolute() else place.parent
     except OSError as error:
         return f"{_named(place)} cannot be checked ({error.strerror})"
-    return "" if stat.S_ISREG(state.st_mode) else f"{_named(place)} is no ordinary file"
+    if not stat.S_ISREG(state.st_mode):
+        return f"{_named(place)} is no ordinary file"
+    if read is not None and (read.st_dev, read.st_ino) != (state.st_dev, state.st_ino):
+        return f"{_named(place)} was replaced while it was read"
+    return ""
 
 
 def _owner(place: Path, state: os.stat_result, trusted: set[int]) -> str:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gpuwatch.alerts import TROUBLE, Alert, Severity
+from gpuwatch.alerts import MARKS, TROUBLE, Alert
 from gpuwatch.model import SourceState
 from gpuwatch.output.events import value_words
-from gpuwatch.output.plain import MARKS
+from gpuwatch.output.plain import COLORS
 from gpuwatch.units import long_duration
 
 if TYPE_CHECKING:
     from gpuwatch.watch import Frame
 
 _ENDED: Final = "✓"
-_COLORS: Final = {Severity.CRITICAL: "31", Severity.WARNING: "33", Severity.NOTE: "2"}
 _FINE: Final = "32"
 
 _QUIET_STATES: Final = frozenset({SourceState.OK, SourceState.STARTING, SourceState.ENDED})
@@ -73,7 +73,7 @@ class Lines:
             verb = f"ended after {long_duration(alert.lasted)}"
             facts = [alert.title, alert.how if alert.how != alert.title else "", value_words(alert)]
         else:
-            mark, color = MARKS[alert.severity], _COLORS[alert.severity]
+            mark, color = MARKS[alert.severity], COLORS[alert.severity]
             verb = f"{event.kind:<6}"
             facts = [alert.title, alert.evidence]
         head = f"{mark} {verb}"
@@ -87,15 +87,17 @@ class Troubles:
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
+        """By whose trouble it is, what it is."""
         self._state = SourceState.OK
 
     def of(self, frame: Frame) -> Iterator[str]:
         """Give what is new in a frame."""
         yield from self._source(frame)
-        now = {one.subject: one.title for one in frame.alerts if one.rule == TROUBLE}
-        for subject, words in now.items():
-            if self._known.get(subject) != words:
-                yield words
+        troubles = [one for one in frame.alerts if one.rule == TROUBLE]
+        now = {one.subject: _gist(one.title) for one in troubles}
+        for one in troubles:
+            if self._known.get(one.subject) != now[one.subject]:
+                yield one.title
         for subject in self._known.keys() - now.keys():
             yield f"{subject}: all is well again"
         self._known = now
@@ -108,6 +110,12 @@ class Troubles:
         elif snapshot.state is SourceState.OK and self._state is not SourceState.OK:
             self._state = SourceState.OK
             yield f"the driver answers: {_several(snapshot.gpus)}"
+
+
+def _gist(words: str) -> str:
+    """Give what a trouble is, less how many wait because of it and for how long it has been so: those only grow."""
+    parts = [re.sub(r" for [0-9].*", "", part) for part in words.split("; ")]
+    return "; ".join(part for part in parts if not part[:1].isdigit())
 
 
 def greeting(frame: Frame, log: str) -> str:

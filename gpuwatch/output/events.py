@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpuwatch.alerts import Alert, Severity, Unit
-from gpuwatch.output.plain import MARKS
+from gpuwatch.alerts import MARKS, Alert, Unit
+from gpuwatch.output.plain import COLORS, cells
 from gpuwatch.sinks.log import Events, Gap, State
 from gpuwatch.text import fit
 from gpuwatch.units import UNKNOWN, duration, gib, long_duration
@@ -21,7 +21,6 @@ _WIDEST: Final = 24
 """Cells of a column that holds names."""
 _NARROWEST: Final = 24
 """Cells that are left for the title, whatever stands before it."""
-_COLORS: Final = {Severity.CRITICAL: "31", Severity.WARNING: "33", Severity.NOTE: "2"}
 _DIM: Final = "2"
 
 
@@ -71,12 +70,12 @@ def table(rows: Sequence[EventRow], *, width: int | None = None, color: bool = F
     What does not fit is cut off the title, and off what follows it; never off the columns before it.
     """
     head = EventRow("start", "for", "", "severity", "GPU", "who", "what", "", "")
-    cells = [_cells(row) for row in (head, *rows)]
-    widths = [max(_width(row[at]) for row in cells) for at in range(_COLUMNS)]
+    shown = [_columns(row) for row in (head, *rows)]
+    widths = [max(cells(row[at]) for row in shown) for at in range(_COLUMNS)]
     lines: list[str] = []
-    for row, columns in zip((head, *rows), cells, strict=True):
+    for row, columns in zip((head, *rows), shown, strict=True):
         before = [
-            " " * (wide - _width(cell)) + cell if at in _RIGHT else cell + " " * (wide - _width(cell))
+            " " * (wide - cells(cell)) + cell if at in _RIGHT else cell + " " * (wide - cells(cell))
             for at, (cell, wide) in enumerate(zip(columns, widths, strict=True))
         ]
         rest = " · ".join(filter(None, (row.title, row.worst, row.how)))
@@ -92,22 +91,14 @@ _RIGHT: Final = (0, 1, 3)
 """Columns whose text stands at the right."""
 
 
-def _cells(row: EventRow) -> list[str]:
+def _columns(row: EventRow) -> list[str]:
     mark = f"{row.mark} {row.severity}" if row.mark else f"  {row.severity}"
-    return [row.start, row.lasted, mark.rstrip(), row.gpu, fit(row.owners, min(_WIDEST, _width(row.owners)))]
+    return [row.start, row.lasted, mark.rstrip(), row.gpu, fit(row.owners, min(_WIDEST, cells(row.owners)))]
 
 
-def _painted(cells: list[str], row: EventRow) -> list[str]:
-    code = _COLORS[row.alert.most] if row.alert is not None else _DIM
-    return [*cells[:2], f"\x1b[{code}m{cells[2]}\x1b[0m", *cells[3:]]
-
-
-def _width(words: str) -> int:
-    if words.isascii():
-        return len(words)
-    from rich.cells import cell_len
-
-    return cell_len(words)
+def _painted(columns: list[str], row: EventRow) -> list[str]:
+    code = COLORS[row.alert.most] if row.alert is not None else _DIM
+    return [*columns[:2], f"\x1b[{code}m{columns[2]}\x1b[0m", *columns[3:]]
 
 
 def _row(alert: Alert, found: Events, now: float) -> EventRow:

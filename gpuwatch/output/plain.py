@@ -1,13 +1,13 @@
-"""The signs that lines of text carry, and lines for a place that takes nothing but ASCII."""
+"""Lines of plain text: their colours, their width, and what a place takes that has nothing but ASCII."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TextIO
 
 from gpuwatch.alerts import Severity
 
-MARKS: Final = {Severity.CRITICAL: "●", Severity.WARNING: "▲", Severity.NOTE: "·"}
-"""As on the dashboard."""
+COLORS: Final = {Severity.CRITICAL: "31", Severity.WARNING: "33", Severity.NOTE: "2"}
+"""By severity, the number that makes a terminal write in that colour (SGR)."""
 
 _PLAIN = str.maketrans({**dict(zip("·—°…≥Σ●▲✓↑↓×", "--'~>+!*+^vx", strict=True)), "→": "->"})
 """Our own signs; ● and ▲ as on the dashboard."""
@@ -16,3 +16,17 @@ _PLAIN = str.maketrans({**dict(zip("·—°…≥Σ●▲✓↑↓×", "--'~>+!*
 def in_ascii(line: str) -> str:
     """Give a line without any character outside ASCII."""
     return line.translate(_PLAIN).encode("ascii", "replace").decode()
+
+
+def speaks_unicode(stream: TextIO | None) -> bool:
+    """Say whether what is printed to a stream may hold characters outside ASCII."""
+    return "utf" in (getattr(stream, "encoding", None) or "").lower()
+
+
+def cells(line: str) -> int:
+    """Give how many cells of a terminal a line takes."""
+    if line.isascii():
+        return len(line)
+    from rich.cells import cell_len
+
+    return cell_len(line)

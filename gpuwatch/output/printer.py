@@ -1,8 +1,12 @@
-"""Lines to a descriptor that may take none for hours, or go away: whoever prints never waits, and never ends of it."""
+"""Lines to a descriptor that may take none for hours, or go away: whoever prints never waits, and never ends of it.
+
+A file on a full disk may have room again: lines are dropped and counted until then. A reader that went stays away.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 from collections import deque
@@ -10,6 +14,8 @@ from typing import Final
 
 WAITING: Final = 1000
 """Lines that wait to be written, at most; of more the oldest are dropped and counted."""
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Printer:
@@ -22,6 +28,8 @@ class Printer:
         self._descriptor = descriptor
         self._lines: deque[str] = deque(maxlen=waiting)
         self._lost = 0
+        self._torn = False
+        """Whether what stands there last is the beginning of a line."""
         self._changed = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="gpuwatch-printer", daemon=True)
@@ -47,22 +55,34 @@ class Printer:
 
     def _run(self) -> None:
         try:
-            while (words := self._next()) is not None:
-                self._write(words.encode(errors="replace"))
+            while (found := self._next()) is not None:
+                self._print(*found)
         except OSError:  # EPIPE, EIO: nobody reads any more, and `broken` says so
             self.broken = True
             with self._changed:
                 self._lines.clear()
 
-    def _next(self) -> str | None:
+    def _next(self) -> tuple[int, str] | None:
+        """Wait for a line, and give how many were lost before it."""
         with self._changed:
             while not self._lines and not self._closing:
                 self._changed.wait()
             if not self._lines:
                 return None
             lost, self._lost = self._lost, 0
-            said = f"gpuwatch: {lost} lines were not printed: nothing took them\n" if lost else ""
-            return f"{said}{self._lines.popleft()}\n"
+            return lost, self._lines.popleft()
+
+    def _print(self, lost: int, line: str) -> None:
+        count = "1 line was" if lost == 1 else f"{lost} lines were"
+        said = f"gpuwatch: {count} not printed: nothing took them\n" if lost else ""
+        start = "\n" if self._torn else ""
+        try:
+            self._write(f"{start}{said}{line}\n".encode(errors="replace"))
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            with self._changed:
+                self._lost += lost + 1
 
     def _write(self, content: bytes) -> None:
         assert self._descriptor is not None
@@ -70,6 +90,7 @@ class Printer:
         while rest:
             with contextlib.suppress(BlockingIOError):  # somebody made it non-blocking: the terminal is shared
                 rest = rest[os.write(self._descriptor, rest) :]
+                self._torn = bool(rest)
                 continue
             _wait_for_room(self._descriptor)
 

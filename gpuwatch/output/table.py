@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from gpuwatch.model import Gpu, Health, Reading, Snapshot, known
+from gpuwatch.output.plain import cells
 from gpuwatch.rows import Filter, Row, rows, share_words, sort
 from gpuwatch.shares import promised
 from gpuwatch.text import fit
@@ -68,23 +69,15 @@ def _overcommitted(snapshot: Snapshot) -> list[str]:
 
 
 def _draw(columns: Sequence[Column[T]], items: Sequence[T]) -> list[str]:
-    cells = [[column.header for column in columns], *([column.cell(item) for column in columns] for item in items)]
-    widths = [max(_cells(row[at]) for row in cells) for at in range(len(columns))]
+    shown = [[column.header for column in columns], *([column.cell(item) for column in columns] for item in items)]
+    widths = [max(cells(row[at]) for row in shown) for at in range(len(columns))]
     sides = [column.right for column in columns]
-    return [_GAP.join(map(_align, row, widths, sides)) for row in cells]
+    return [_GAP.join(map(_align, row, widths, sides)) for row in shown]
 
 
 def _align(text: str, width: int, right: bool) -> str:
-    padding = " " * (width - _cells(text))
+    padding = " " * (width - cells(text))
     return padding + text if right else text + padding
-
-
-def _cells(text: str) -> int:
-    if text.isascii():
-        return len(text)
-    from rich.cells import cell_len
-
-    return cell_len(text)
 
 
 def _count(number: int, one: str, many: str = "") -> str:

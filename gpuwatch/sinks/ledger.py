@@ -7,7 +7,7 @@ the log has open under its id, or else under its key.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -53,13 +53,23 @@ class Ledger:
         """Give a record of each alert that holds, for a file to begin with, or to keep its worst value."""
         return [Record(at=at, event=Event.CARRIED, alert=alert) for alert in self._open.values()]
 
-    def settle(self, held: Mapping[str, Alert], at: float, until: float, how: str) -> list[Record]:
-        """Take in all that holds, by key, and end all else: at `until`, or when it was last judged if that is later."""
+    def settle(
+        self,
+        held: Mapping[str, Alert],
+        at: float,
+        until: float,
+        how: str,
+        judged: Callable[[Alert], bool] = lambda alert: True,
+    ) -> list[Record]:
+        """Take in all that holds, by key, and end all else: at `until`, or when it was last judged if that is later.
+
+        What is not `judged`, because its GPU is not watched, stays as it is.
+        """
         records: list[Record] = []
         for alert in held.values():
             records += self.note(alert, at)
         holding = {self._found(alert).id for alert in held.values()}
-        for alert in [one for one in self._open.values() if one.id not in holding]:
+        for alert in [one for one in self._open.values() if one.id not in holding and judged(one)]:
             ended = max(until, alert.seen, alert.raised)
             lasted = max(alert.lasted, ended - alert.raised)
             records += self.note(msgspec.structs.replace(alert, ended=ended, lasted=lasted, how=how), at)
@@ -68,6 +78,14 @@ class Ledger:
     def _found(self, alert: Alert) -> Alert:
         """Give the open alert of the log which this one is; itself where there is none."""
         return self._open.get(alert.id) or self._open.get(self._ids.get(alert.key, ""), alert)
+
+    def _same(self, alert: Alert, at: float) -> Alert | None:
+        """Give the event of the log that ended of late and that this one is, as somebody else saw it; None if none."""
+        done = self._finished.get(alert.key)
+        if done is None or done.ended is None or alert.raised > done.ended:
+            return None
+        # Known before it ended, and not by its own id: the clock was set back, and by it this one is older than it is.
+        return None if at < done.ended - ECHO and alert.id != done.id else done
 
     def _hold(self, alert: Alert) -> None:
         self._let_go(alert.id)  # its key changes when its GPU gets a name
@@ -84,9 +102,8 @@ class Ledger:
         if before.id in self._open:
             event = _change(before, alert)
         else:
-            done = self._finished.get(alert.key)
-            echo = done is not None and done.ended is not None and alert.raised <= done.ended
-            if done is None or not echo:
+            done = self._same(alert, at)
+            if done is None:
                 event = Event.RAISED
             elif at - (done.ended or 0.0) < ECHO:
                 return []  # its end will come: whoever wrote before us saw it first
@@ -100,8 +117,7 @@ class Ledger:
         before = self._found(alert)
         records: list[Record] = []
         if before.id not in self._open:
-            done = self._finished.get(alert.key)
-            if done is not None and done.ended is not None and alert.raised <= done.ended:
+            if self._same(alert, at) is not None:
                 return []
             first = msgspec.structs.replace(alert, ended=None, how="", raised_monotonic=0.0)
             records.append(Record(at=at, event=Event.RAISED, alert=first))

@@ -112,7 +112,7 @@ class Events:
     watched_until: float | None = None
     """Wall-clock time until which somebody watched, as far as that is known; None for now, and for never."""
     last: float | None = None
-    """The newest time in the log."""
+    """The time of its last line: not the newest of all, for a clock that ran ahead may have been set back."""
     exists: bool = False
 
     def state(self, alert: Alert) -> State:
@@ -288,7 +288,7 @@ class _Merge:
         self.gaps: list[Gap] = []
         self.damaged = 0
         self.last: float | None = None
-        """The newest time in the log."""
+        """As in `Events`."""
         self._since = since
 
     def take(self, lines: Iterable[bytes]) -> None:
@@ -298,7 +298,7 @@ class _Merge:
             if record is None:
                 self.damaged += 1
                 continue
-            self.last = record.at if self.last is None else max(self.last, record.at)
+            self.last = record.at
             if record.alert is not None:
                 self.alerts[record.alert.id] = record.alert
             elif record.event is not Event.STOPPED and record.since is not None:

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from gpuwatch import text, units
-from gpuwatch.alerts import Alert, Severity
+from gpuwatch.alerts import MARKS, Alert, Severity
 
 TITLE: Final = 200
 """Characters of a title at most: what a telephone shows, and more than a line of a mail's subject needs."""
@@ -19,7 +19,6 @@ BODY: Final = 2000
 LINES: Final = 10
 """Alerts that a digest names; the others are counted."""
 
-_MARKS: Final = {Severity.NOTE: "·", Severity.WARNING: "▲", Severity.CRITICAL: "●"}
 _OVER: Final = "✓"
 _DAY: Final = 20 * 3600.0
 """Seconds from which on a time of day alone could be mistaken for today's."""
@@ -79,7 +78,7 @@ def raised(alert: Alert, kind: Kind, flaps: Flaps) -> Message:
         f"since {clock_time(alert.raised, now)}",
         _owners(alert),
     ]
-    return _message(kind, alert, f"{_MARKS[alert.severity]} ", f"{alert.title}{flaps.words(now)}", told)
+    return _message(kind, alert, f"{MARKS[alert.severity]} ", f"{alert.title}{flaps.words(now)}", told)
 
 
 def cleared(alert: Alert, title: str, flaps: Flaps) -> Message:

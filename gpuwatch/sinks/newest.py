@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from gpuwatch import private
 from gpuwatch.model import Health, Knowledge, Reading, Reason, Snapshot, SourceState
 from gpuwatch.sinks import place
-from gpuwatch.text import clean
 
 if TYPE_CHECKING:
     from gpuwatch.alerts import Alert
@@ -232,8 +232,8 @@ class NewestFile:
                 found = newest(frame.snapshot, frame.alerts, frame.received)
                 self._write(msgspec.json.encode(found))
         except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
-            words = (error.strerror if isinstance(error, OSError) else "") or f"{type(error).__name__}: {error}"
-            self.trouble = clean(f"the figures for `gpuwatch status` cannot be written: {words}", 300)
+            words = private.words(error, None)
+            self.trouble = f"the figures for `gpuwatch status` cannot be written: {words}"
             self._let_go()  # the folder may have gone with the session: it is opened anew the next time
         else:
             self.trouble = ""

@@ -22,7 +22,7 @@ COMMAND_LIMIT: Final = 10.0
 """Seconds that a command may take."""
 APPRISE_LIMIT: Final = 30.0
 """Seconds that a service may take: apprise itself gives a server 4 s to connect and 4 s to answer, each time."""
-NOT_INSTALLED: Final = "needs apprise: pip install 'gpuwatch[notify]'"
+NOT_INSTALLED: Final = "needs apprise: pip install apprise"
 _NAMED: Final = 200
 """Characters of what a command said last."""
 

@@ -9,25 +9,28 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
-from gpuwatch.alerts import Alert, Severity
+from gpuwatch.alerts import TROUBLE, Alert, Severity
+from gpuwatch.config.settings import Notify
 from gpuwatch.sinks import messages
 from gpuwatch.sinks.messages import Flaps, Kind, Message
-from gpuwatch.watch import TROUBLE
+
+_DEFAULT: Final = Notify()
 
 
 class Manner(msgspec.Struct, frozen=True, kw_only=True):
     """How much is told; times are seconds."""
 
-    least: Severity = Severity.WARNING
+    least: Severity = _DEFAULT.least
     """What is worth less is never told."""
-    cooldown: float = 300.0
+    cooldown: float = _DEFAULT.cooldown
     """After a message of a condition, for how long another raise of it waits, unless it is worse."""
-    gather: float = 2.0
+    gather: float = _DEFAULT.gather
     """For how long a message waits for others, and for its alert to be over."""
-    digest: int = 3
+    digest: int = _DEFAULT.digest
     """More messages than this that go out together are made one."""
 
 

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -61,6 +61,7 @@ class EventsLog:
         path: Path | None = None,
         folder: Path | None = None,
         restore: Callable[[Sequence[Alert]], object] = lambda alerts: None,
+        only: Collection[int] = (),
         pace: Pace | None = None,
         limit: int = LIMIT,
         wall: Callable[[], float] = time.time,
@@ -68,14 +69,16 @@ class EventsLog:
     ) -> None:
         """Write to `path`, or else to this host's log in `folder`, or else in the user's state folder.
 
-        `restore` is handed the alerts that held when somebody last watched, from the log's own thread; `write` is
-        os.write outside of tests. Raises UsageError where there is something else at `path`.
+        `restore` is handed the alerts that held when somebody last watched, from the log's own thread; `only` are the
+        indices of the GPUs that are watched, empty for all; `write` is os.write outside of tests. Raises UsageError
+        where there is something else at `path`.
         """
         if path is not None:
             check_file(path)
         self._given = path
         self._folder = folder
         self._restore = restore
+        self._only = frozenset(only)
         self._pace = pace or Pace()
         self._limit = limit
         self._wall = wall
@@ -119,11 +122,7 @@ class EventsLog:
 
     @property
     def is_holder(self) -> bool:
-        """Whether this gpuwatch is the one that writes, and that sends messages.
-
-        Also where no lock can be had at all, as on a disk that cannot be written to: a message that comes twice is
-        better than none.
-        """
+        """Whether this gpuwatch is the one that writes; also where no lock can be had at all, by nobody else either."""
         return self._alone or (self._lock is not None and self._lock.held)
 
     @property
@@ -230,8 +229,12 @@ class EventsLog:
         return self._lock
 
     def _pause(self) -> float:
-        holder = self._lock is not None and self._lock.held
-        names = ("touch", *(["retry"] if self._error else [])) if holder else ("lock",)
+        if self._lock is not None and not self._lock.held:
+            names = ["lock"]
+        elif self._lock is None or not self._began:  # it failed, and nothing else is done before the next try
+            names = ["retry"]
+        else:
+            names = ["touch", *["retry"] * bool(self._error)]
         now = time.monotonic()
         return max(0.001, min(self._due.get(name, now) - now for name in names))
 
@@ -259,8 +262,7 @@ class EventsLog:
         self._due.pop("retry", None)
         if not taken and self._first:
             found = self._read()
-            if found.open:
-                self._restore(found.open)
+            self._hand_over(found.open)
 
     def _take_over(self, lock: Lock) -> None:
         self._set("touch", self._pace.touch)
@@ -276,8 +278,15 @@ class EventsLog:
             self._waiting += self._ledger.settle({}, now, self._until, UNWATCHED)
         with self._guard:
             self._settle_at = self._snapshots + _SNAPSHOTS
-        if self._ledger.open:
-            self._restore(self._ledger.open)
+        self._hand_over(self._ledger.open)
+
+    def _hand_over(self, alerts: Iterable[Alert]) -> None:
+        """Let the engine go on with what the log has open, of the GPUs that it watches."""
+        if ours := [alert for alert in alerts if self._is_watched(alert)]:
+            self._restore(ours)
+
+    def _is_watched(self, alert: Alert) -> bool:
+        return not self._only or alert.index is None or alert.index in self._only
 
     def _read(self, since: float | None = None) -> Events:
         assert self._file is not None
@@ -338,7 +347,9 @@ class EventsLog:
         for at, alert in items:
             self._waiting += self._ledger.note(alert, at)
         self._waiting += _gap(lost, now)
-        self._waiting += self._ledger.settle(held, now, now if self._until is None else self._until, UNWATCHED)
+        self._waiting += self._ledger.settle(
+            held, now, now if self._until is None else self._until, UNWATCHED, self._is_watched
+        )
 
     def _digest(self) -> bool:
         """Make records of what is on the queue, as many as fit in one write; say whether there are any."""
@@ -354,7 +365,7 @@ class EventsLog:
             self._waiting += self._ledger.note(alert, at)
         if lost[0]:
             self._waiting += _gap(lost, now)
-            self._waiting += self._ledger.settle(held, now, lost[2], UNSEEN)
+            self._waiting += self._ledger.settle(held, now, lost[2], UNSEEN, self._is_watched)
         return bool(self._waiting)
 
     def _put(self) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Literal, cast
 
-from gpuwatch.alerts import Alert, Severity
+from gpuwatch.alerts import TROUBLE, Alert, Severity
 from gpuwatch.ui.layout import room_for_toasts
 from gpuwatch.ui.panels.gpus import mark_of
-from gpuwatch.watch import TROUBLE, Frame
+from gpuwatch.watch import Frame
 
 if TYPE_CHECKING:
     from gpuwatch.ui.app import GpuwatchApp

@@ -16,7 +16,20 @@ if TYPE_CHECKING:
     from gpuwatch.sinks.log import Events
 
 
-class Watching(Protocol):
+class Attending(Protocol):
+    """What the dialog about an alert asks of the watch thread."""
+
+    def acknowledge(self, alert: Alert) -> None:
+        """Let an alert say nothing more until it gets worse or ends."""
+
+    def mute(self, mute: Mute) -> None:
+        """Let a rule, or one alert of it, say nothing for a while."""
+
+    def unmute(self, rule: str, key: str = "") -> None:
+        """Let a rule, or one alert of it, speak again."""
+
+
+class Watching(Attending, Protocol):
     """What the dashboard asks of the watch thread."""
 
     @property
@@ -28,15 +41,6 @@ class Watching(Protocol):
 
     def poke(self) -> None:
         """Ask for a sample at once."""
-
-    def acknowledge(self, alert: Alert) -> None:
-        """Let an alert say nothing more for as long as it lasts."""
-
-    def mute(self, mute: Mute) -> None:
-        """Let a rule, or one alert of it, say nothing for a while."""
-
-    def unmute(self, rule: str, key: str = "") -> None:
-        """Let a rule, or one alert of it, speak again."""
 
     def stop(self) -> None:
         """End, without waiting."""

@@ -8,6 +8,7 @@ from rich.cells import cell_len
 
 from gpuwatch.alerts import Alert, Severity
 from gpuwatch.alerts.attention import Mute
+from gpuwatch.alerts.rules import STALE
 from gpuwatch.model import SourceState
 from gpuwatch.ui.layout import Layout
 from gpuwatch.ui.panels.gpus import mark_of
@@ -25,7 +26,7 @@ def alerts_of(frame: Frame) -> tuple[Alert, ...]:
     seen = frame.snapshot
     heard = [alert for alert in frame.alerts if not alert.muted]
     shown = tuple(sorted(heard, key=lambda alert: alert.acknowledged))
-    if seen.state in (SourceState.OK, SourceState.STARTING) or any(alert.rule == "data stale" for alert in shown):
+    if seen.state in (SourceState.OK, SourceState.STARTING) or any(alert.rule == STALE for alert in shown):
         return shown
     trouble = Alert(
         rule="stream",

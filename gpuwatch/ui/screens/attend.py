@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple
 
 from textual import events
 from textual.app import ComposeResult
@@ -15,26 +15,15 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from gpuwatch.alerts import TROUBLE, Alert, Severity
+from gpuwatch.alerts import TROUBLE, Alert
 from gpuwatch.alerts.attention import HOUR, Mute
 from gpuwatch.text import fit
+from gpuwatch.ui.options import Attending
 from gpuwatch.ui.panels.alerts import silent_mutes
+from gpuwatch.ui.panels.gpus import mark_of
 from gpuwatch.ui.screens.sheet import plain
 from gpuwatch.ui.theme import UNICODE, Glyphs
 from gpuwatch.watch import Frame
-
-
-class Attending(Protocol):
-    """What the dialog asks of the watch thread."""
-
-    def acknowledge(self, alert: Alert) -> None:
-        """Let an alert say nothing more for as long as it lasts."""
-
-    def mute(self, mute: Mute) -> None:
-        """Let a rule, or one alert of it, say nothing for a while."""
-
-    def unmute(self, rule: str, key: str = "") -> None:
-        """Let a rule, or one alert of it, speak again."""
 
 
 def subjects(frame: Frame | None, chosen: Alert | None, wall: float | None = None) -> tuple[list[Alert], list[Mute]]:
@@ -198,8 +187,8 @@ class AttendScreen(ModalScreen[None]):
         options.highlighted = 0
 
     def _alert_words(self, alert: Alert) -> tuple[str, str]:
-        mark = {Severity.CRITICAL: self._glyphs.critical, Severity.WARNING: self._glyphs.warning}
-        return f"{mark.get(alert.severity, self._glyphs.note)} {alert.title}", alert.evidence
+        mark, _ = mark_of(alert.severity, self._glyphs)
+        return f"{mark} {alert.title}", alert.evidence
 
     def _choices_of(self, asked: Alert | Mute) -> list[_Choice]:
         cancel = _Choice("Cancel", lambda: None, "")
