@@ -259,6 +259,28 @@ def test_a_wrong_guess_costs_time_and_nothing_else(driver: Driver, words: list[s
     assert "lab-gpu-03" not in done.stdout
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("arguments", ["--once", "status", "events", "config --show"])
+def test_a_stream_that_is_closed_is_nothing_to_fall_over(driver: Driver, arguments: str, closed: str) -> None:
+    command = ["sh", "-c", f"exec {GPUWATCH} {arguments} {closed}"]
+    done = subprocess.run(command, env=driver.write().env(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert "the sampler" not in done.stderr
+    assert bool(done.stdout) == (closed in ("<&-", "2>&-") and arguments != "events")
+
+
+@pytest.mark.parametrize("arguments", ["--once", "status", "config --show"])
+def test_a_full_disk_is_said_in_one_line(driver: Driver, arguments: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [str(GPUWATCH), *arguments.split()]
+        done = subprocess.run(
+            command, env=driver.write().env(), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert done.returncode == 1
+    assert done.stderr == "gpuwatch: what was asked for cannot be printed: no space left on device\n"
+
+
 def test_no_driver_is_exit_code_3_with_the_next_step(run: Run, tmp_path: Path) -> None:
     done = run("--once", LD_LIBRARY_PATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (3, "")

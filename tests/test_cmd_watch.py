@@ -441,6 +441,37 @@ def test_a_program_of_the_users_own_is_told_and_a_new_one_after_a_reload(
     assert '"cleared"' not in told.read_text()
 
 
+def test_of_two_that_have_somebody_to_tell_one_sends(busy: Driver, eager: Path, tmp_path: Path) -> None:
+    told, program, settings = tmp_path / "told", tmp_path / "tell", eager.read_text()
+    program.write_text('#!/bin/sh\ncat >> "$1"\necho >> "$1"\n')
+    program.chmod(0o700)
+
+    def kinds() -> list[str]:
+        return [json.loads(line)["event"] for line in told.read_text().splitlines() if line] if told.exists() else []
+
+    with watching(busy) as silent:  # it writes the log, and has nobody to tell
+        assert "raised" in silent.out()
+        busy.gpus[1].memory_used = busy.procs[0].memory = GIBIBYTE
+        busy.write()
+        assert "ended" in silent.out()
+        eager.write_text(f'{settings}[notify]\ngather = 0\ncooldown = 0\ncommand = ["{program}", "{told}"]\n')
+        with watching(busy) as one, watching(busy, "--events", str(tmp_path / "log")) as two:
+            assert "events go to" in one.err()
+            assert "events go to" in two.err()
+            busy.gpus[1].memory_used = busy.procs[0].memory = 79 * GIBIBYTE
+            busy.write()
+            assert "raised" in one.out()
+            assert "raised" in two.out()
+            until(lambda: kinds() == ["raised"])
+            busy.gpus[1].memory_used = busy.procs[0].memory = GIBIBYTE
+            busy.write()
+            assert "ended" in one.out()
+            assert "ended" in two.out()
+            until(lambda: len(kinds()) > 1)
+            assert one.end() == two.end() == 0
+    assert kinds() == ["raised", "cleared"]
+
+
 def test_of_two_one_writes_and_both_say_it(busy: Driver, eager: Path, own_home: Path) -> None:
     with watching(busy) as first:
         assert "raised" in first.out()

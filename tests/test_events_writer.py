@@ -205,6 +205,16 @@ def test_only_one_of_two_writes(keep: Keep) -> None:
     assert second.log.trouble == ""
 
 
+def test_who_sees_some_gpus_ends_nothing_of_the_others(keep: Keep) -> None:
+    seen, other = alert(), alert("b", index=1)
+    keep().settle(seen, other).close()
+    log = keep(only=(0,)).settle()
+    assert [one.id for alerts in log.restored for one in alerts] == ["id-a"]
+    log.close()
+    assert [line for line in log.told() if line.startswith("ended")] == ["ended id-a"]
+    assert [one.id for one in read_events(log.path).open] == ["id-b"]
+
+
 def test_who_comes_second_goes_on_with_what_holds(keep: Keep) -> None:
     first = keep().settle()
     first.feed(alert())

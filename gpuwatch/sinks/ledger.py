@@ -150,3 +150,9 @@ def _joined(before: Alert, now: Alert) -> Alert:
         most=max(before.most, now.most),
         peak=(min if now.unit is Unit.FREE else max)(peaks, default=None),
     )
+
+
+def gap(lost: tuple[int, float, float], now: float) -> list[Record]:
+    """Give what tells of lines that were lost: how many, and when the first and the last of them were."""
+    count, since, until = lost
+    return [Record(at=now, event=Event.GAP, lost=count, since=since, until=until)] if count else []

@@ -1,7 +1,7 @@
 """Whose turn it is to send messages: of all that a user runs on a host and that have somebody to tell, one sends.
 
-It has a lock of its own: whoever writes the events log may have nobody to tell, as one that was started before `[notify]`
-was written, and two that write different logs see the same alerts.
+It has a lock of its own: whoever writes the events log may have nobody to tell, as one that was started before
+`[notify]` was written, and two that write different logs see the same alerts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Turn:
         self._lock: Lock | None = None
 
     def __call__(self) -> bool:
-        """Say whether it is ours; also where no lock can be had at all: a message that comes twice is better than none."""
+        """Say whether it is ours; also where no lock can be had: a message that comes twice is better than none."""
         try:
             lock = self._lock = self._lock or self._made()
             if lock.held and not lock.is_there():  # taken away: others would find a new one

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatch import private, units
 from gpuwatch.alerts import TROUBLE, Alert, Severity
-from gpuwatch.sinks.ledger import ECHO, UNSEEN, UNWATCHED, Ledger
+from gpuwatch.sinks.ledger import ECHO, UNSEEN, UNWATCHED, Ledger, gap
 from gpuwatch.sinks.log import Event, Events, Record, log_name, read_events
 from gpuwatch.sinks.logfile import LIMIT, Lock, LogFile, check_file
 
@@ -70,8 +70,7 @@ class EventsLog:
         """Write to `path`, or else to this host's log in `folder`, or else in the user's state folder.
 
         `restore` is handed the alerts that held when somebody last watched, from the log's own thread; `only` are the
-        indices of the GPUs that are watched, empty for all; `write` is os.write outside of tests. Raises UsageError
-        where there is something else at `path`.
+        GPUs that are watched, empty for all; `write` is os.write. UsageError where something else is at `path`.
         """
         if path is not None:
             check_file(path)
@@ -346,7 +345,7 @@ class EventsLog:
             self._settle_at = None
         for at, alert in items:
             self._waiting += self._ledger.note(alert, at)
-        self._waiting += _gap(lost, now)
+        self._waiting += gap(lost, now)
         self._waiting += self._ledger.settle(
             held, now, now if self._until is None else self._until, UNWATCHED, self._is_watched
         )
@@ -364,7 +363,7 @@ class EventsLog:
         for at, alert in items:
             self._waiting += self._ledger.note(alert, at)
         if lost[0]:
-            self._waiting += _gap(lost, now)
+            self._waiting += gap(lost, now)
             self._waiting += self._ledger.settle(held, now, lost[2], UNSEEN, self._is_watched)
         return bool(self._waiting)
 
@@ -399,8 +398,3 @@ class EventsLog:
         self._waiting.append(Record(at=now, event=Event.STOPPED))
         self._put()
         lock.touch(now)
-
-
-def _gap(lost: tuple[int, float, float], now: float) -> list[Record]:
-    count, since, until = lost
-    return [Record(at=now, event=Event.GAP, lost=count, since=since, until=until)] if count else []
