@@ -65,13 +65,13 @@ def parsed(flag: str, parse: Callable[[str], float], text: str | None) -> float 
         raise UsageError(f"{flag}: {error}") from None
 
 
-def indices(text: str | None) -> tuple[int, ...]:
-    """Understand the value of --only, empty for all GPUs; raises UsageError."""
+def indices(text: str | None, flag: str = "--only") -> tuple[int, ...]:
+    """Understand a flag's list of GPU indices, empty for all; raises UsageError."""
     if text is None:
         return ()
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and len(part) < 5 for part in parts):
-        raise UsageError(f"--only: {text!a} is no list of GPU indices; write 3 or 0,2")
+        raise UsageError(f"{flag}: {text[:40]!a} is no list of GPU indices; write 3 or 0,2")
     return tuple(sorted({int(part) for part in parts}))
 
 
@@ -82,7 +82,7 @@ def check_interval(args: argparse.Namespace) -> None:
 
 def interval_of(args: argparse.Namespace, config: Config) -> float:
     """Give the seconds between two samples; a flag beats the file."""
-    return parsed("--interval", parse_interval, args.interval) or parse_interval(str(config.interval))
+    return parsed("--interval", parse_interval, args.interval) or config.interval
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -17,10 +17,11 @@ import msgspec
 from gpuwatch.alerts import Alert
 from gpuwatch.errors import UsageError
 from gpuwatch.output.events import events_rows, moment, table
-from gpuwatch.output.plain import in_ascii
-from gpuwatch.sinks.log import Events, log_name, read_events
+from gpuwatch.output.plain import in_ascii, may_color, speaks_unicode
+from gpuwatch.sinks.log import Events, read_events
 from gpuwatch.text import clean
 from gpuwatch.units import long_duration, parse_duration
+from gpuwatch.wiring import indices, own_log
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,9 @@ def main(args: argparse.Namespace, wall: Callable[[], float] = time.time) -> int
     if args.demo:
         raise UsageError("--demo does not go with `gpuwatch events`: what a demo raises is written down nowhere")
     since = _since(args.since)
-    gpus = _gpus(getattr(args, "gpu", None))
+    gpus = frozenset(indices(getattr(args, "gpu", None), "--gpu"))
     user = clean(getattr(args, "user", None) or "")
-    path = Path(args.file) if args.file else _own()
+    path = Path(args.file) if args.file else own_log()
     now = wall()
     found = _read(path, now - since, given=bool(args.file))
     wish = Wish(gpus, user, _rules(args.rule, found))
@@ -62,17 +63,11 @@ def main(args: argparse.Namespace, wall: Callable[[], float] = time.time) -> int
         rows = events_rows(chosen, now, watched=found.watched, until=until, gaps=gaps)
         terminal = sys.stdout.isatty()
         width = shutil.get_terminal_size((160, 50)).columns if terminal else None
-        lines = table(rows, width=width, color=terminal and _may_color()) if rows else []
-    plain = bool(args.ascii) or "utf" not in (sys.stdout.encoding or "").lower()
+        lines = table(rows, width=width, color=may_color(sys.stdout, os.environ)) if rows else []
+    plain = bool(args.ascii) or not speaks_unicode(sys.stdout)
     _print(lines, sys.stdout, plain=plain and not args.json)
     _print(_words(path, found, chosen, args.since, now), sys.stderr, plain=plain)
     return 0
-
-
-def _own() -> Path:
-    from gpuwatch.actions.audit import state_folder
-
-    return state_folder() / log_name()
 
 
 def _read(path: Path, since: float, *, given: bool) -> Events:
@@ -95,15 +90,6 @@ def _since(text: str) -> float:
     if seconds <= 0:
         raise UsageError("--since: 0 is no time back; write a duration such as 30min, 8h or 7d")
     return seconds
-
-
-def _gpus(text: str | None) -> frozenset[int]:
-    if text is None:
-        return frozenset()
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and len(part) < 5 for part in parts):
-        raise UsageError(f"--gpu: {text[:40]!a} is no list of GPU indices; write 3 or 0,2")
-    return frozenset(map(int, parts))
 
 
 def _rules(text: str | None, found: Events) -> frozenset[str] | None:
@@ -140,10 +126,6 @@ def _words(path: Path, found: Events, chosen: Collection[Alert], since: str, now
     if not found.watched and found.watched_until is not None:
         ago = long_duration(max(0.0, now - found.watched_until))
         yield f"nobody watches now; the last to do so stopped at {moment(found.watched_until, now)}, {ago} ago"
-
-
-def _may_color() -> bool:
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") not in ("dumb", "")
 
 
 def _print(lines: Iterable[str], stream: Any, *, plain: bool) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.output.eventlines import Events, Lines, Troubles, greeting
-from gpuwatch.output.plain import in_ascii
+from gpuwatch.output.plain import in_ascii, may_color, speaks_unicode
 from gpuwatch.output.printer import Printer
 from gpuwatch.text import clean
 from gpuwatch.wiring import (
@@ -121,9 +121,9 @@ class _Desk:
         self._ascii = config.ascii
         self._news = news
         self._out, self._err = _printer(sys.stdout), _printer(sys.stderr)
-        self._unicode = [_speaks_unicode(stream) for stream in (sys.stdout, sys.stderr)]
+        self._unicode = [speaks_unicode(stream) for stream in (sys.stdout, sys.stderr)]
         self._events, self._troubles = Events(), Troubles()
-        self._lines = Lines(color=_has_color(sys.stdout))
+        self._lines = Lines(color=may_color(sys.stdout, os.environ))
         self._greeted = args.quiet
         self._told_broken = False
         self._last: Frame | None = None
@@ -224,12 +224,3 @@ class _Again:
 def _printer(stream: TextIO | None) -> Printer:
     # By the descriptor: the stream's own buffer would be flushed at the end, and that may wait for ever.
     return Printer(None if stream is None else stream.fileno())
-
-
-def _speaks_unicode(stream: TextIO | None) -> bool:
-    return stream is not None and "utf" in (stream.encoding or "").lower()
-
-
-def _has_color(stream: TextIO | None) -> bool:
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") in ("dumb", "")
-    return stream is not None and stream.isatty() and not plain

@@ -89,7 +89,7 @@ _NOTIFY: Final = (
     Key("toast", Flag(), "in the dashboard"),
     Key("desktop", Choice(("off", "auto", "osc9", "osc777")), 'by the terminal: "auto", "osc9", "osc777"'),
     Key("command", Command(), 'a program of yours: ["/home/ada/bin/tell"]; JSON on stdin'),
-    Key("urls", Urls(), "of apprise: [\"slack://...\"]; needs `pip install apprise`"),
+    Key("urls", Urls(), 'of apprise: ["slack://..."]; needs `pip install apprise`'),
     Key("least", Level(), 'what is worth a message: "note", "warning", "critical"'),
     Key("cooldown", Duration(0, _DAY), "one message about the same thing in so long"),
     Key("gather", Duration(0, 60), "what comes within it is sent together"),

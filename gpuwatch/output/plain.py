@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, TextIO
 
 from gpuwatch.alerts import Severity
@@ -21,6 +22,12 @@ def in_ascii(line: str) -> str:
 def speaks_unicode(stream: TextIO | None) -> bool:
     """Say whether what is printed to a stream may hold characters outside ASCII."""
     return "utf" in (getattr(stream, "encoding", None) or "").lower()
+
+
+def may_color(stream: TextIO | None, environ: Mapping[str, str]) -> bool:
+    """Say whether what is printed to a stream may be in colour: it is a terminal that can, and nobody said no."""
+    plain = environ.get("NO_COLOR") or environ.get("TERM", "dumb") in ("dumb", "")
+    return stream is not None and stream.isatty() and not plain
 
 
 def cells(line: str) -> int:
