@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -281,8 +282,16 @@ def _open_late(ways: Ways, config: Config, app: GpuwatchApp, leaving: threading.
     """Make the sinks once there is something to see: what they import would delay the first paint."""
     while app.frame is None and not leaving.wait(0.05):
         pass
-    if not leaving.wait(SEEN_S):
+    if leaving.wait(SEEN_S):
+        return
+    try:
         ways.open(config)
+    except Exception as error:  # noqa: BLE001 - the edge of the thread: a traceback would be drawn over the screen
+        from gpuwatch.text import clean
+
+        words = clean(f"events are neither logged nor sent: {type(error).__name__}: {error}")
+        with contextlib.suppress(RuntimeError):  # the program is on its way out
+            app.call_from_thread(app.notify, words, severity="error", markup=False, timeout=30)
 
 
 def _options(config: Config, seconds: float) -> Options:

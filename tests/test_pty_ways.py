@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import signal
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.terminal import Terminal
+from tests.waiting import wait_for
 
 GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
 
@@ -51,6 +53,28 @@ def test_it_writes_the_log_and_reads_its_configuration_again(full: Driver, own_h
         terminal.send("q")
         assert terminal.wait_exit() == 0
     assert logged(own_home)[-1] == "stopped"
+
+
+def test_a_terminal_that_takes_nothing_holds_up_no_alert(driver: Driver, own_home: Path) -> None:
+    file = own_home / "config" / "gpuwatch" / "gpuwatch.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("[alerts]\nquiet = 0\nmemory_for = 0\n")
+    driver.gpus = [Gpu(0, memory_used=10 * GIB)]
+    driver.procs = [Proc(0, 1, memory=10 * GIB)]
+    driver.write()
+    with Terminal([GPUWATCH], columns=150, rows=40, env=driver.env(), draw=False) as terminal:
+        terminal.wait_for(lambda one: b"memory by owner" in one.raw)
+        terminal.wait_for(lambda _: "began" in logged(own_home))
+        for _ in range(400):  # nothing is read from here on: once the terminal is full, every write waits for ever
+            if not select.select([], [terminal.master], [], 0)[1]:
+                break
+            terminal.send("\x1b[B\x1b[A" * 20)
+        driver.gpus[0].memory_used = driver.procs[0].memory = 79 * GIB
+        driver.write()
+        wait_for(lambda: "raised" in logged(own_home))
+        driver.gpus[0].memory_used = driver.procs[0].memory = 10 * GIB
+        driver.write()
+        wait_for(lambda: "ended" in logged(own_home))
 
 
 def test_the_demo_writes_nothing(driver: Driver, own_home: Path) -> None:
