@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # msgspec (24 ms) and Textual (230 ms) are imported while the
     from gpuwatch.actions.kill import Killer
     from gpuwatch.commands.answer import Answer, Ask
     from gpuwatch.config import Config
-    from gpuwatch.sinks.log import Events
+    from gpuwatch.sinks.log import Events, LogReader
     from gpuwatch.sources.child import Child
     from gpuwatch.sources.source import Source
     from gpuwatch.ui.app import GpuwatchApp
@@ -328,10 +328,15 @@ def _helpers(args: argparse.Namespace, config: Config, seconds: float, watch: Wa
 
         return make_killer(read_only=reloader.config.read_only, allow_root=args.allow_root_kill)
 
-    def events() -> Events:
-        from gpuwatch.sinks.log import read_events
+    reader: LogReader | None = None
 
-        return read_events(own_log())
+    def events() -> Events:
+        nonlocal reader
+        if reader is None:
+            from gpuwatch.sinks.log import LogReader
+
+            reader = LogReader(own_log())
+        return reader()
 
     def reload() -> Reloading:
         came = reloader()

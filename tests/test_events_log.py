@@ -17,6 +17,7 @@ from gpuwatch.sinks.ledger import ECHO, Ledger
 from gpuwatch.sinks.log import (
     Event,
     Gap,
+    LogReader,
     Record,
     State,
     decode,
@@ -201,6 +202,24 @@ def test_a_held_lock_makes_what_has_no_end_ongoing(path: Path) -> None:
         fcntl.flock(held, fcntl.LOCK_EX)
         found = read_events(path, NOW + 1)
         assert (found.watched, found.watched_until, found.state(found.alerts[0])) == (True, None, State.ONGOING)
+
+
+def test_a_log_that_has_not_changed_is_not_read_again(path: Path) -> None:
+    read = LogReader(path)
+    assert not read().exists
+    write(path, raised(alert("a")))
+    first = read()
+    assert [one.id for one in first.alerts] == ["id-a"]
+    assert read() is first
+    with path.open("ab") as log:
+        log.write(encode(over(ended(alert("a")))))
+    (one,) = read().alerts
+    assert one.ended is not None
+    before = read()
+    with (path.parent / lock_name(path.name)).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert read() is not before
+        assert read().watched
 
 
 def test_until_when_somebody_watched_is_known_without_a_lock(path: Path) -> None:

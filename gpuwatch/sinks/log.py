@@ -240,6 +240,30 @@ def read_events(path: Path, since: float | None = None, *, older: bool = True) -
     )
 
 
+class LogReader:
+    """Reads one log again and again: only where it has changed, or whether somebody writes it has."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, ...] = ()
+        self._events = Events()
+
+    def __call__(self) -> Events:
+        """Give what the log tells; raises OSError where it is there and cannot be read."""
+        seen = self._state()
+        if not seen or seen != self._seen:
+            self._events = read_events(self._path)
+            self._seen = seen
+        return self._events
+
+    def _state(self) -> tuple[int, ...]:
+        try:
+            facts = os.stat(self._path, follow_symlinks=False)
+        except OSError:  # none yet, or what is wrong is said by reading it
+            return ()
+        return facts.st_ino, facts.st_size, facts.st_mtime_ns, watching(self._path)[0]
+
+
 def watching(path: Path) -> tuple[bool, float | None]:
     """Say whether somebody writes the log at `path` now, and when its lock was last touched, where there is one."""
     try:
