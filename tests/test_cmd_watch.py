@@ -10,213 +10,22 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
-from typing import IO, Any
+from typing import IO
 
 import pytest
 
-from gpuwatch.alerts import TROUBLE, Alert, Severity, Unit
-from gpuwatch.history import History
-from gpuwatch.model import SourceState, decode
-from gpuwatch.output.eventlines import Events, Lines, Troubles
-from gpuwatch.output.printer import Printer
+from gpuwatch.model import decode
 from gpuwatch.sinks.newest import read_newest
-from gpuwatch.watch import Frame
-from tests.builders import EPOCH, GIB, gpu, snapshot
 from tests.driver import GIB as GIBIBYTE
 from tests.driver import Driver, Gpu, Proc
 from tests.terminal import Terminal
+from tests.waiting import PATIENCE, wait_for
 
 GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
-LONG = 30.0
-
-
-def until(holds: Callable[[], Any]) -> None:
-    """Wait for a condition."""
-    end = time.monotonic() + LONG
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Lines
-
-
-def alert(rule: str = "memory near limit", **changes: Any) -> Alert:
-    """Give an alert that was raised at EPOCH."""
-    fields: dict[str, Any] = {
-        "rule": rule,
-        "gpu": "GPU-1",
-        "severity": Severity.WARNING,
-        "title": "GPU 3 full in about 4 min",
-        "raised": EPOCH,
-    }
-    return Alert(**{**fields, **changes})
-
-
-def frame(*alerts: Alert, at: float = EPOCH, **changes: Any) -> Frame:
-    """Give a frame with alerts that hold."""
-    fields = {name: changes.pop(name, ()) for name in ("raised", "cleared", "eased")}
-    return Frame(snapshot([gpu(0)], taken=at, **changes), 0.0, History().view, alerts, **fields)
-
-
-def told(*frames: Frame) -> list[str]:
-    """Give the lines that some frames come to, their clock times left out."""
-    events, lines = Events(), Lines()
-    return [re.sub(r"^.*\d\d:\d\d:\d\d ", "", lines.line(one)) for each in frames for one in events.of(each)]
-
-
-def test_a_life_in_lines() -> None:
-    first = alert(evidence="ada grew 9.0 GiB/min")
-    bad = alert(severity=Severity.CRITICAL, title="GPU 3 full", unit=Unit.FREE, peak=0.1 * GIB)
-    over = alert(
-        ended=EPOCH + 388,
-        lasted=388.0,
-        how="back within the limit",
-        title="GPU 3 full",
-        peak=0.1 * GIB,
-        unit=Unit.FREE,
-    )
-    assert told(
-        frame(first, raised=(first,)),
-        frame(bad, raised=(bad,)),
-        frame(first, eased=(first,)),
-        frame(cleared=(over,)),
-        frame(first, raised=(first,)),
-    ) == [
-        "▲ raised  GPU 3 full in about 4 min · ada grew 9.0 GiB/min",
-        "● worse   GPU 3 full",
-        "▲ eased   GPU 3 full in about 4 min · ada grew 9.0 GiB/min",
-        "✓ ended after 6 min 28 s  GPU 3 full · back within the limit · at worst 0.1 GiB free",
-        "▲ raised  GPU 3 full in about 4 min · ada grew 9.0 GiB/min",
-    ]
-
-
-def test_one_that_was_gone_on_with_gets_worse_and_is_not_new() -> None:
-    held = alert()
-    bad = alert(severity=Severity.CRITICAL)
-    assert told(frame(held), frame(bad, raised=(bad,))) == ["● worse   GPU 3 full in about 4 min"]
-
-
-def test_the_date_stands_where_the_day_changes() -> None:
-    events, lines = Events(), Lines()
-    dated = []
-    for at in (EPOCH, EPOCH + 1, EPOCH + 86400):
-        one = alert(raised=at, gpu=str(at))
-        dated += [lines.line(event)[:10] for event in events.of(frame(one, raised=(one,), at=at))]
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d", dated[0])
-    assert re.match(r"\d\d:\d\d:\d\d ", dated[1])
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d", dated[2])
-
-
-def test_in_colour_only_the_head_is_coloured() -> None:
-    one = alert(severity=Severity.CRITICAL)
-    (event,) = Events().of(frame(one, raised=(one,)))
-    line = Lines(color=True).line(event)
-    assert line.endswith(" \x1b[31m● raised\x1b[0m  GPU 3 full in about 4 min")
-
-
-def test_troubles_are_said_once_and_when_they_are_over() -> None:
-    troubles = Troubles()
-    full = alert(TROUBLE, subject="events log", title="events log: no space left")
-    down: dict[str, Any] = {"state": SourceState.DRIVER_DOWN, "words": "the driver does not answer"}
-    starting: dict[str, Any] = {"state": SourceState.STARTING}
-    said = [
-        list(troubles.of(each))
-        for each in (
-            frame(),
-            frame(full),
-            frame(full),
-            frame(),
-            frame(**down),
-            frame(**starting),
-            frame(**down),
-            frame(),
-        )
-    ]
-    assert said == [
-        [],
-        ["events log: no space left"],
-        [],
-        ["events log: all is well again"],
-        ["the driver does not answer; gpuwatch waits until it is over"],
-        [],
-        [],
-        ["the driver answers: 1 GPU"],
-    ]
-
-
-def test_a_trouble_that_only_grows_is_not_said_again() -> None:
-    troubles = Troubles()
-
-    def said(subject: str, words: str) -> list[str]:
-        return list(troubles.of(frame(alert(TROUBLE, subject=subject, title=words))))
-
-    assert said("events log", "events log: no space left")
-    assert said("events log", "events log: no space left; 1 event waits") == []
-    assert said("events log", "events log: no space left; 10 events wait, 3 are lost") == []
-    assert said("events log", "events log: /x: read-only file system; 10 events wait")
-    deaf = "events log: another gpuwatch of yours keeps it, and has not been heard of for"
-    assert said("events log", f"{deaf} 60s")
-    assert said("events log", f"{deaf} 62s") == []
-    assert said("messages", "messages: a is too slow; 1 message not delivered")
-    assert said("messages", "messages: a is too slow; 1 message not delivered; b refuses (HTTP 500)")
-
-
-def test_a_printer_never_waits_and_says_what_it_dropped() -> None:
-    reader, writer = os.pipe()
-    printer = Printer(writer, waiting=10)
-    line = "x" * 8000
-    for number in range(100):  # 64 KiB fit into the pipe
-        printer.put(f"{number} {line}")
-    chunks = []
-
-    def have_all() -> bool:
-        chunks.append(os.read(reader, 1 << 16))
-        return b"99 xxx" in b"".join(chunks[-2:])
-
-    until(have_all)
-    assert b"lines were not printed: nothing took them" in b"".join(chunks)
-    printer.put("the end")
-    printer.close(LONG)
-    assert os.read(reader, 1 << 16).endswith(b"the end\n")
-    os.close(reader)
-    os.close(writer)
-
-
-def test_a_printer_goes_on_when_a_full_disk_has_room_again(tmp_path: Path) -> None:
-    taken, file = os.open("/dev/full", os.O_WRONLY), os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
-    printer = Printer(os.dup(taken))
-    printer.put("a")
-    until(lambda: printer._lost == 1)
-    assert not printer.broken
-    os.dup2(file, printer._descriptor or -1)
-    printer.put("b")
-    printer.close(LONG)
-    assert (tmp_path / "out").read_text() == "gpuwatch: 1 line was not printed: nothing took them\nb\n"
-    for each in (taken, file, printer._descriptor or -1):
-        os.close(each)
-
-
-def test_a_printer_outlives_its_reader() -> None:
-    reader, writer = os.pipe()
-    printer = Printer(writer)
-    os.close(reader)
-    printer.put("nobody hears it")
-    until(lambda: printer.broken)
-    printer.put("nor this")
-    printer.close(LONG)
-    os.close(writer)
-    assert Printer(None).broken
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# The command
 
 
 def gpu_uuid(driver: Driver, index: int) -> str:
@@ -263,16 +72,16 @@ class Watching:
 
     def out(self) -> str:
         """Give the next line of stdout, empty at its end."""
-        return self._lines["stdout"].get(timeout=LONG)
+        return self._lines["stdout"].get(timeout=PATIENCE)
 
     def err(self) -> str:
         """Give the next line of stderr, empty at its end."""
-        return self._lines["stderr"].get(timeout=LONG)
+        return self._lines["stderr"].get(timeout=PATIENCE)
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal, and give the exit code."""
         self.process.send_signal(number)
-        return self.process.wait(LONG)
+        return self.process.wait(PATIENCE)
 
 
 @contextmanager
@@ -300,7 +109,7 @@ def test_it_says_what_happens_and_writes_it_down(busy: Driver, eager: Path, own_
         busy.write()
         assert re.match(r"\d\d:\d\d:\d\d ✓ ended after .* s  .*GPU 1.* · at worst 0\.\d GiB free", watch.out())
         runtime = str(own_home / "runtime" / "gpuwatch")
-        until(lambda: (found := read_newest(runtime)) and [row.near for row in found.gpus] == ["", ""])
+        wait_for(lambda: (found := read_newest(runtime)) and [row.near for row in found.gpus] == ["", ""])
         assert watch.end() == 0
     assert read_newest(runtime) is None
     (log,) = (own_home / "state" / "gpuwatch").glob("events-*.jsonl")
@@ -333,7 +142,7 @@ def test_json_lines_are_the_logs(busy: Driver, eager: Path, tmp_path: Path) -> N
         record = json.loads(watch.out())
         assert (record["event"], record["alert"]["rule"]) == ("raised", "memory near limit")
         assert watch.err().endswith(f"events go to {tmp_path / 'mine.jsonl'}\n")
-        until((tmp_path / "mine.jsonl").read_text)
+        wait_for((tmp_path / "mine.jsonl").read_text)
         assert watch.end() == 0
     written = [json.loads(line) for line in (tmp_path / "mine.jsonl").read_text().splitlines()]
     assert record["alert"]["id"] in [line["alert"]["id"] for line in written if line["event"] == "raised"]
@@ -342,7 +151,7 @@ def test_json_lines_are_the_logs(busy: Driver, eager: Path, tmp_path: Path) -> N
 def test_quiet_says_nothing_of_events(busy: Driver, eager: Path, tmp_path: Path) -> None:
     log = tmp_path / "mine.jsonl"
     with watching(busy, "--quiet", "--events", str(log)) as watch:
-        until(lambda: log.exists() and '"raised"' in log.read_text())
+        wait_for(lambda: log.exists() and '"raised"' in log.read_text())
         assert watch.end() == 0
         assert (watch.out(), watch.err()) == ("", "")
 
@@ -363,7 +172,7 @@ def test_a_driver_that_is_not_there_yet_is_waited_for(driver: Driver, tmp_path: 
 def test_a_file_that_is_no_log_is_refused(busy: Driver, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("all of it")
     with watching(busy, "--events", str(tmp_path / "thesis.tex")) as watch:
-        assert watch.process.wait(LONG) == 2
+        assert watch.process.wait(PATIENCE) == 2
         assert "thesis.tex" in watch.err()
         assert watch.err() == ""
     assert (tmp_path / "thesis.tex").read_text() == "all of it"
@@ -371,7 +180,7 @@ def test_a_file_that_is_no_log_is_refused(busy: Driver, tmp_path: Path) -> None:
 
 def test_a_gpu_that_is_not_there_ends_it(busy: Driver) -> None:
     with watching(busy, "--only", "9") as watch:
-        assert watch.process.wait(LONG) == 2
+        assert watch.process.wait(PATIENCE) == 2
         assert watch.err() == "gpuwatch: --only: there is no GPU 9; this machine has 0 to 1\n"
 
 
@@ -380,8 +189,8 @@ def test_nobody_who_reads_is_no_reason_to_stop(busy: Driver, eager: Path, own_ho
     os.close(reader)
     with watching(busy, stdout=writer) as watch:
         os.close(writer)
-        until(lambda: "nobody reads what is printed any more" in watch.err())
-        until(lambda: (found := read_newest(str(own_home / "runtime" / "gpuwatch"))) and found.gpus)
+        wait_for(lambda: "nobody reads what is printed any more" in watch.err())
+        wait_for(lambda: (found := read_newest(str(own_home / "runtime" / "gpuwatch"))) and found.gpus)
         assert watch.end() == 0
 
 
@@ -426,7 +235,7 @@ def test_a_program_of_the_users_own_is_told_and_a_new_one_after_a_reload(
     eager.write_text(f'{settings}[notify]\ngather = 0\ncooldown = 0\ncommand = ["{program}", "{told}"]\n')
     with watching(busy) as watch:
         assert "raised" in watch.out()
-        until(lambda: told.exists() and told.read_text().endswith("\n"))
+        wait_for(lambda: told.exists() and told.read_text().endswith("\n"))
         message = json.loads(told.read_text().splitlines()[0])
         assert (message["event"], message["rule"], message["gpu"]) == ("raised", "memory near limit", gpu_uuid(busy, 1))
         eager.write_text(eager.read_text().replace(str(told), str(later)))
@@ -436,7 +245,7 @@ def test_a_program_of_the_users_own_is_told_and_a_new_one_after_a_reload(
         busy.gpus[1].memory_used = busy.procs[0].memory = GIBIBYTE
         busy.write()
         assert "ended" in watch.out()
-        until(lambda: later.exists() and '"cleared"' in later.read_text())
+        wait_for(lambda: later.exists() and '"cleared"' in later.read_text())
         assert watch.end() == 0
     assert '"cleared"' not in told.read_text()
 
@@ -462,12 +271,12 @@ def test_of_two_that_have_somebody_to_tell_one_sends(busy: Driver, eager: Path, 
             busy.write()
             assert "raised" in one.out()
             assert "raised" in two.out()
-            until(lambda: kinds() == ["raised"])
+            wait_for(lambda: kinds() == ["raised"])
             busy.gpus[1].memory_used = busy.procs[0].memory = GIBIBYTE
             busy.write()
             assert "ended" in one.out()
             assert "ended" in two.out()
-            until(lambda: len(kinds()) > 1)
+            wait_for(lambda: len(kinds()) > 1)
             assert one.end() == two.end() == 0
     assert kinds() == ["raised", "cleared"]
 
@@ -493,7 +302,7 @@ def test_the_end_of_its_terminal_ends_it(busy: Driver) -> None:
         terminal.process.send_signal(signal.SIGHUP)  # somebody's wish: the terminal is there
         terminal.wait_for("nothing has changed")
         terminal.hang_up()
-        assert terminal.process.wait(LONG) == 129
+        assert terminal.process.wait(PATIENCE) == 129
 
 
 def test_the_demo_is_told_to_nobody(driver: Driver, eager: Path, own_home: Path) -> None:

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, TextIO
 
 from gpuwatch.errors import GpuwatchError, UsageError
-from gpuwatch.output.eventlines import Events, Lines, Troubles, greeting
+from gpuwatch.output.eventlines import Happenings, Lines, Troubles, greeting
 from gpuwatch.output.plain import in_ascii, may_color, speaks_unicode
 from gpuwatch.output.printer import Printer
 from gpuwatch.text import clean
@@ -122,7 +122,7 @@ class _Desk:
         self._news = news
         self._out, self._err = _printer(sys.stdout), _printer(sys.stderr)
         self._unicode = [speaks_unicode(stream) for stream in (sys.stdout, sys.stderr)]
-        self._events, self._troubles = Events(), Troubles()
+        self._events, self._troubles = Happenings(), Troubles()
         self._lines = Lines(color=may_color(sys.stdout, os.environ))
         self._greeted = args.quiet
         self._told_broken = False

@@ -23,7 +23,7 @@ _QUIET_STATES: Final = frozenset({SourceState.OK, SourceState.STARTING, SourceSt
 """States of the whole that are no trouble, or are told elsewhere."""
 
 
-class Event(NamedTuple):
+class Happening(NamedTuple):
     """Something that a frame brought."""
 
     at: float
@@ -33,20 +33,20 @@ class Event(NamedTuple):
     alert: Alert
 
 
-class Events:
+class Happenings:
     """Finds what is new in each frame; remembers no more than what holds."""
 
     def __init__(self) -> None:
         self._holding: frozenset[str] = frozenset()
 
-    def of(self, frame: Frame) -> list[Event]:
+    def of(self, frame: Frame) -> list[Happening]:
         """Give what a frame brought, in the order in which it is best read: what ended, then what began."""
         now = frame.snapshot.taken
-        found = [Event(one.ended or now, "ended", one) for one in frame.cleared]
-        found += [Event(now, "eased", one) for one in frame.eased]
+        found = [Happening(one.ended or now, "ended", one) for one in frame.cleared]
+        found += [Happening(now, "eased", one) for one in frame.eased]
         for one in frame.raised:
             is_new = _identity(one) not in self._holding
-            found.append(Event(one.raised if is_new else now, "raised" if is_new else "worse", one))
+            found.append(Happening(one.raised if is_new else now, "raised" if is_new else "worse", one))
         self._holding = frozenset(map(_identity, frame.alerts))
         return [event for event in found if event.alert.rule != TROUBLE]  # those are told by `Troubles`
 
@@ -62,7 +62,7 @@ class Lines:
         self._color = color
         self._day = ""
 
-    def line(self, event: Event) -> str:
+    def line(self, event: Happening) -> str:
         """Give one event's line."""
         moment = time.localtime(event.at)
         day = time.strftime("%Y-%m-%d ", moment)
