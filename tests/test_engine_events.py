@@ -143,6 +143,7 @@ def test_an_event_that_has_ended_is_told_as_it_was_at_its_worst() -> None:
     assert "77.9" in cleared(bench).evidence
     bench.feed_free(*[60] * 30, 4, 4, 4, 3, 4, 60, 60, 60)
     assert cleared(bench).title == "GPU 0 near limit: 2.4 GiB of 79.1 free"
+    assert free_percent(cleared(bench).mean) == pytest.approx(11 / 3, abs=0.01), "that of its own three samples"
 
 
 def test_a_gpu_that_is_back_says_for_how_long_it_was_away() -> None:

@@ -156,7 +156,8 @@ def test_the_peak_is_the_worst_value_while_it_held(steps: Sequence[Step]) -> Non
             ]
             assert (alert.peak, alert.last) == (max(values), values[-1])
             assert alert.mean is not None
-            assert abs(alert.mean - sum(values) / len(values)) < 1e-9
+            bad = [value for value in values if level(value + 5) is not None]
+            assert abs(alert.mean - sum(bad) / len(bad)) < 1e-9
             assert alert.lasted <= 5000.0 + play.bench.moment - alert.raised_monotonic
 
 

@@ -77,6 +77,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     peak: float | None = None
     """The worst value seen since, in `unit`; of bytes free the least."""
     mean: float | None = None
+    """Over the samples that were not fine."""
     last: float | None = None
     owners: tuple[str, ...] = ()
     """Users whose doing it is, the largest holder first."""

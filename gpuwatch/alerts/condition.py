@@ -228,12 +228,13 @@ class Condition:
 
     def _go_on(self, alert: Alert, seen: Observation, at: Moment) -> None:
         """Let the alert say what a sample found; each sample comes here once."""
-        if seen.value is not None:
+        fine = seen.keeps is None and seen.level is None
+        if seen.value is not None and not fine:  # those that are fine only show for how long it has been so
             self._sum += seen.value
             self._count += 1
         peak = worse(alert.peak, seen.value, least=seen.least_is_worst)
         lasted = max(0.0, at.now - alert.raised_monotonic)
-        if seen.keeps is not None or seen.level is not None or not self._said[0]:
+        if not fine or not self._said[0]:
             self._said = (seen.title, _evidence(seen, peak) or alert.evidence)
             evidence = self._said[1]
             if seen.value is None or seen.value == peak:

@@ -258,7 +258,7 @@ class LogReader:
 
     def _state(self) -> tuple[int, ...]:
         try:
-            facts = os.stat(self._path, follow_symlinks=False)
+            facts = self._path.lstat()
         except OSError:  # none yet, or what is wrong is said by reading it
             return ()
         return facts.st_ino, facts.st_size, facts.st_mtime_ns, watching(self._path)[0]
