@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import IO
@@ -128,12 +129,17 @@ def test_a_signal_ends_it(busy: Driver, number: signal.Signals, code: int) -> No
         assert watch.err() == ""
 
 
+def told_to_end(process: subprocess.Popen[str]) -> bool:
+    """Send one more signal; says whether it was heard."""
+    process.send_signal(signal.SIGTERM)
+    return process.poll() is not None
+
+
 def test_signals_without_end_change_nothing(busy: Driver) -> None:
     for _ in range(3):
         with watching(busy) as watch:
             assert "watching 2 GPUs" in watch.err()
-            while watch.process.poll() is None:
-                watch.process.send_signal(signal.SIGTERM)
+            wait_for(partial(told_to_end, watch.process))
             assert watch.process.returncode == 0
 
 

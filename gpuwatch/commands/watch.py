@@ -95,7 +95,8 @@ def _apply(args: argparse.Namespace, watch: Watch, ways: Ways, old: Config, new:
 def _signals() -> Iterator[SimpleQueue[signal.Signals | None]]:
     """Hand out what is told when a signal comes; one that we were started deaf to (nohup) stays unheard.
 
-    It stays so after a good end: a second SIGTERM on the way out would change the exit code.
+    After a good end none is heard any more: a second SIGTERM on the way out would change the exit code, or come in the
+    middle of whatever else runs at exit.
     """
     news: SimpleQueue[signal.Signals | None] = SimpleQueue()
 
@@ -109,6 +110,8 @@ def _signals() -> Iterator[SimpleQueue[signal.Signals | None]]:
         for number, handler in before.items():
             signal.signal(number, handler)
         raise
+    for number in before:
+        signal.signal(number, signal.SIG_IGN)
 
 
 class _Desk:
