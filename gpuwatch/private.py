@@ -57,8 +57,11 @@ def open_file(folder: int, name: str, flags: int) -> int:
     return file
 
 
-def replace_file(folder: int, name: str, content: bytes) -> None:
-    """Put a file in an open folder in one step: a reader sees the old one or the new one, whole; raises OSError."""
+def replace_file(folder: int, name: str, content: bytes, *, durable: bool = True) -> None:
+    """Put a file in an open folder in one step: a reader sees the old one or the new one, whole; raises OSError.
+
+    What need not outlive the machine is not `durable`, and costs no wait for a disk.
+    """
     draft = f".{name}.{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(draft, dir_fd=folder)  # of a writing that failed
@@ -66,7 +69,8 @@ def replace_file(folder: int, name: str, content: bytes) -> None:
     try:
         try:
             write_all(file, content)
-            os.fsync(file)  # where a quota or a full disk of a file server is told
+            if durable:
+                os.fsync(file)  # where a quota or a full disk of a file server is told
         finally:
             os.close(file)
         os.replace(draft, name, src_dir_fd=folder, dst_dir_fd=folder)

@@ -7,7 +7,6 @@ dies; the other takes over then. A reader believes the file only if it is the re
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import stat
@@ -40,7 +39,6 @@ _MOST_OVER: Final = 200
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """O_NONBLOCK, because a FIFO planted under the name would hold us for ever."""
-_WRITE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class NewestGpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -228,9 +226,9 @@ class NewestFile:
 
     def _put(self, frame: Frame) -> None:
         try:
-            if self._have_lock():
+            if self._have_lock() and self._folder is not None:
                 found = newest(frame.snapshot, frame.alerts, frame.received)
-                self._write(msgspec.json.encode(found))
+                private.replace_file(self._folder, place.FILE, msgspec.json.encode(found), durable=False)
         except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
             words = private.words(error, None)
             self.trouble = f"the figures for `gpuwatch status` cannot be written: {words}"
@@ -241,28 +239,14 @@ class NewestFile:
     def _have_lock(self) -> bool:
         """Say whether it is ours to write; raises OSError where no lock can be had at all."""
         if self._folder is None:
-            self._folder = open_folder(self._given or place.folder())
+            self._folder = private.open_folder(Path(self._given or place.folder()))
         if self._lock is None:
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._lock = os.open(_LOCK, flags, 0o600, dir_fd=self._folder)
+            self._lock = private.open_file(self._folder, _LOCK, os.O_RDWR | os.O_CREAT)
         if not self._holds:
             with contextlib.suppress(BlockingIOError):  # an elder one writes
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._holds = True
         return self._holds
-
-    def _write(self, content: bytes) -> None:
-        assert self._folder is not None
-        name = f".newest-{os.getpid()}"
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=self._folder)  # ours, of a writing that failed
-        file = os.open(name, _WRITE, 0o600, dir_fd=self._folder)
-        try:
-            if os.write(file, content) != len(content):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        finally:
-            os.close(file)
-        os.replace(name, place.FILE, src_dir_fd=self._folder, dst_dir_fd=self._folder)
 
     def _leave(self) -> None:
         if self._holds and self._folder is not None:
@@ -276,21 +260,6 @@ class NewestFile:
                 os.close(descriptor)
         self._folder = self._lock = None
         self._holds = False
-
-
-def open_folder(path: str, *, make: bool = True) -> int:
-    """Open a folder that is ours alone, made if need be; raises OSError where it is a link or somebody else's."""
-    if make:
-        with contextlib.suppress(FileExistsError):
-            Path(path).mkdir(mode=0o700)
-    fd = os.open(path, _FOLDER)
-    facts = os.fstat(fd)
-    if facts.st_uid != os.geteuid():
-        os.close(fd)
-        raise OSError(errno.EPERM, f"its folder belongs to uid {facts.st_uid}")
-    if stat.S_IMODE(facts.st_mode) != 0o700:
-        os.fchmod(fd, 0o700)
-    return fd
 
 
 # ---------------------------------------------------------------------------------------------------------------
