@@ -66,6 +66,27 @@ async def test_the_log_and_what_holds_now_are_one_list_the_newest_first() -> Non
         assert app.screen is app.dashboard
 
 
+async def test_an_event_that_another_gpuwatch_logged_under_its_own_id_is_one_line() -> None:
+    logged = alert(0, id="theirs", raised=NOW - 599, title="as they saw it")
+    earlier = alert(0, id="before", raised=NOW - 5000, ended=NOW - 4000, title="an earlier one")
+    holds = alert(0, id="ours", raised=NOW - 600, title="as we see it")
+    async with running(frame(machine(4), holds), (120, 36), helpers=log(logged, earlier)) as (app, pilot):
+        await pilot.press("e")
+        await until(pilot, lambda: "an earlier one" in text_of(app))
+        assert "as we see it" in shown(app)[0]
+        assert "as they saw it" not in text_of(app)
+
+
+async def test_what_nobody_writes_on_any_more_is_not_said_to_go_on() -> None:
+    left = alert(0, id="left", raised=NOW - 600, title="left open")
+    found = Events(alerts=(left,), watched=False, watched_until=NOW - 300, exists=True)
+    async with running(frame(machine(4)), (120, 36), helpers=Helpers(events=lambda: found)) as (app, pilot):
+        await pilot.press("e")
+        await until(pilot, lambda: "left open" in text_of(app))
+        assert "still held when watching stopped" in shown(app)[0]
+        assert "0 ongoing" in text_of(app)
+
+
 async def test_it_is_live_and_the_cursor_stays_with_its_event() -> None:
     async with running(frame(machine(4)), (120, 36), helpers=log(past(5), past(2))) as (app, pilot):
         await pilot.press("e")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+import msgspec
 from rich.cells import cell_len
 from textual import events
 from textual.app import ComposeResult
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 READ_EVERY: Final = 3.0
 """Seconds between two looks at the log, which another gpuwatch may be writing."""
+SAME: Final = 30.0
+"""Seconds between two beginnings of one condition, as two that watch it see it, within which it is one event."""
 DETAIL: Final = 6
 """Lines about the chosen event, with the one above them; 2 more where there is room, for its evidence."""
 _KEYS: Final[list[Binding]] = [
@@ -44,6 +47,14 @@ _KEYS: Final[list[Binding]] = [
     Binding("home,g", "move(-1000000)", "first", show=False, id="events.first", tooltip="The newest"),
     Binding("end,G", "move(1000000)", "last", show=False, id="events.last", tooltip="The oldest"),
 ]
+
+
+def _as_known(alert: Alert, log: Events) -> Alert:
+    """Give an event of the log; one without an end, which nobody writes on any more, is not said to go on."""
+    if alert.ended is not None or log.watched:
+        return alert
+    until = log.watched_until or alert.seen
+    return msgspec.structs.replace(alert, ended=until, how="still held when watching stopped")
 
 
 def matches(alert: Alert, words: str) -> bool:
@@ -148,7 +159,7 @@ class EventsScreen(ModalScreen[None]):
             self._note = clean(f"the events log cannot be read: {why}", 200)
         else:
             came = self._reading.result()
-            self._logged = {alert.id: alert for alert in came.alerts}
+            self._logged = {alert.id: _as_known(alert, came) for alert in came.alerts}
             self._note = came.note
         self._reading = None
         self.paint()
@@ -166,10 +177,18 @@ class EventsScreen(ModalScreen[None]):
 
     def found(self) -> list[Alert]:
         """Give the events that match, the newest first."""
-        alerts = {**self._logged, **self._live}
+        ours: dict[str, list[float]] = {}
+        for alert in self._live.values():
+            ours.setdefault(alert.key, []).append(alert.raised)
+        # Whoever writes the log may be another gpuwatch, which raised the same event under an id of its own.
+        logged = [
+            alert
+            for alert in self._logged.values()
+            if not any(abs(alert.raised - raised) <= SAME for raised in ours.get(alert.key, ()))
+        ]
         chosen = [
             alert
-            for alert in alerts.values()
+            for alert in (*logged, *self._live.values())
             if matches(alert, self._words) and (alert.ended is None or not self._ongoing_only)
         ]
         return sorted(chosen, key=lambda alert: (alert.ended is None, alert.raised), reverse=True)
