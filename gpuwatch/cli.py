@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 import threading
@@ -56,7 +57,15 @@ def main(argv: Sequence[str], sampler: Child | None, *, locks: Path | None = Non
     """
     try:
         args = parse(argv)
-        if args.command in ("events", "watch", "status", "config"):  # each with a life of its own
+        if args.command in (
+            "events",
+            "watch",
+            "status",
+            "config",
+            "strays",
+            "kill",
+            "report",
+        ):  # with lives of their own
             return _on_its_own(args, sampler)
         return _command(args, sampler, locks) if args.command else _run(args, sampler)
     except GpuwatchError as error:
@@ -105,7 +114,8 @@ def _run(args: argparse.Namespace, sampler: Child | None) -> int:
         from gpuwatch.sources.child import sampler_arguments
 
         once = ["--once"] if args.once else []
-        child = ordered(sampler, [*once, *sampler_arguments(seconds, only, shares=config.shares)])
+        orders = sampler_arguments(seconds, only, shares=config.shares, tmux=config.tmux)
+        child = ordered(sampler, [*once, *orders])
     source = source_of(child, seconds, only, config)
     try:
         if dashboard:
@@ -131,7 +141,8 @@ def _command(args: argparse.Namespace, sampler: Child | None, locks: Path | None
     if not args.demo:
         from gpuwatch.sources.child import sampler_arguments
 
-        child = ordered(sampler, ["--once", *sampler_arguments(1.0, (), shares=config.shares)])
+        tmux = config.tmux and args.command == "explain"  # the others show no pane
+        child = ordered(sampler, ["--once", *sampler_arguments(1.0, (), shares=config.shares, tmux=tmux)])
     from gpuwatch.output.once import first, problem
 
     source = source_of(child, 1.0, (), config)
@@ -161,6 +172,18 @@ def _on_its_own(args: argparse.Namespace, sampler: Child | None) -> int:
         from gpuwatch.commands import status
 
         return status.main(args, sampler)
+    if args.command == "strays":
+        from gpuwatch.commands import strays
+
+        return strays.main(args, sampler)
+    if args.command == "kill":
+        from gpuwatch.commands import kill
+
+        return kill.main(args, sampler)
+    if args.command == "report":
+        from gpuwatch.commands import report
+
+        return report.main(args)
     from gpuwatch.commands import config
 
     return config.main(args)
@@ -248,6 +271,7 @@ def _dashboard(source: Source, args: argparse.Namespace, config: Config, seconds
     ways = Ways(watch, demo=args.demo, only=indices(args.only))
     leaving = threading.Event()
     watch.start()
+    gc.disable()  # until the dashboard has settled: what is imported stays
     try:
         from gpuwatch.ui.app import GpuwatchApp
 
@@ -296,6 +320,7 @@ def _open_late(ways: Ways, config: Config, app: GpuwatchApp, leaving: threading.
 
 def _options(config: Config, seconds: float) -> Options:
     """Give how the dashboard is wanted."""
+    from gpuwatch.strays import Tending
     from gpuwatch.ui.options import Options
 
     desktop: str = config.notify.desktop
@@ -314,6 +339,7 @@ def _options(config: Config, seconds: float) -> Options:
         desktop=desktop,
         interval=seconds,
         allowances=config.limits().allowances,
+        tending=Tending(idle_after=config.alerts.idle_after, idle_memory=config.alerts.idle_memory),
     )
 
 
@@ -340,7 +366,7 @@ def _helpers(args: argparse.Namespace, config: Config, seconds: float, watch: Wa
 
     def reload() -> Reloading:
         came = reloader()
-        words = said(came, later=("interval", "user", "mine", "ascii"))
+        words = said(came, later=("interval", "user", "mine", "ascii", "tmux"))
         return Reloading(words, failed=bool(came.error), options=_options(reloader.config, seconds))
 
     return Helpers(killer=killer, events=None if args.demo else events, reload=reload)

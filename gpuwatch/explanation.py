@@ -25,6 +25,7 @@ from gpuwatch.model import (
     number,
 )
 from gpuwatch.shares import Standing, conclusive, standings
+from gpuwatch.surroundings import Container, Job, Notebook, Pane
 from gpuwatch.units import size
 
 _ORDERS = {
@@ -195,3 +196,72 @@ def _verdict(standing: Standing, gpu: Gpu, people: Mapping[int, Process], allowa
 
 def _joined(*parts: str, between: str = " · ") -> str:
     return between.join(filter(None, parts))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What it runs in
+
+
+def whereabouts(process: Process) -> list[Point]:
+    """Tell what a process runs in and belongs to; what does not apply has no line. Empty where nobody has looked."""
+    around = process.surroundings
+    if around is None:
+        return []
+    server = "waits for requests: not a stray for being idle"
+    login = f"{around.login or '?'} (uid {around.login_uid})" if around.login_uid is not None else ""
+    found = [
+        Point("pod", around.pod),
+        Point("container", container_words(around.container) if around.container else ""),
+        Point("Slurm job", around.slurm),
+        Point("systemd unit", around.unit, "of the user's own" if around.user_unit else ""),
+        Point("notebook", notebook_words(around.notebook) if around.notebook else ""),
+        Point("terminal", pane_words(around.pane) if around.pane else ""),
+        Point("SSH login", f"from {around.ssh}" if around.ssh else ""),
+        Point("logged in as", login, "by the login uid"),
+        Point("server", around.server, server),
+        Point("connected to", around.peer, "it may wait for that"),
+        Point("run", job_words(around.job) if around.job else ""),
+        Point("login", f"the leader of its session ({process.session}) has ended" if process.led is False else ""),
+        Point("parent", f"has ended; taken in by {process.parent or 'PID 1'}" if process.adopted else ""),
+        Point("not read", around.words),
+    ]
+    return [point for point in found if point.value]
+
+
+def container_words(container: Container) -> str:
+    """Name a container: `docker vllm-llama (3f9a1c0b77d2)`."""
+    number = f"({container.id})" if container.name and container.id else container.id
+    return " ".join(word for word in (container.runtime, container.name, number) if word)
+
+
+def notebook_words(notebook: Notebook) -> str:
+    """Name a notebook, its kernel and its server."""
+    parts = [notebook.path, f"kernel {notebook.kernel}" if notebook.kernel else ""]
+    if notebook.left:
+        parts.append("its server has gone")
+    elif notebook.server is not None:
+        parts.append(f"server {notebook.server}")
+    return " · ".join(part for part in parts if part) or "a kernel"
+
+
+def pane_words(pane: Pane) -> str:
+    """Name a window of a multiplexer: `tmux session $1, pane %3`."""
+    kind = "pane" if pane.window.startswith("%") else "window"
+    parts = [f"{pane.program} session {pane.session}" if pane.session else pane.program]
+    parts += [f"{kind} {pane.window}"] * bool(pane.window)
+    parts += ["which has ended"] * (pane.alive is False)
+    return ", ".join(parts)
+
+
+def job_words(job: Job) -> str:
+    """Name a run and the place of a process in it: `train.py · torchrun · rank 3 of 8`."""
+    parts = [job.name] * bool(job.name) + [job.launcher] * bool(job.launcher)
+    if job.rank is not None:
+        parts.append(f"rank {job.rank}" + (f" of {job.world}" if job.world else ""))
+    if job.worker_of is not None:
+        parts.append(f"worker of {job.worker_of}")
+    if job.orphaned:
+        parts.append("the rest of it has ended")
+    elif job.head and job.head != job.worker_of:
+        parts.append(f"began with {job.head}")
+    return " · ".join(parts)

@@ -12,6 +12,8 @@ from typing import TypeAlias, TypeGuard
 
 import msgspec
 
+from gpuwatch.surroundings import Surroundings
+
 SCHEMA = 1
 """Version of the stream. A reader refuses a greater one; a field is only ever added within one version."""
 
@@ -146,6 +148,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """Empty while the driver has never given us a handle."""
     name: str = ""
     bus_id: str = ""
+    minor: Reading = Reason.NO_SAMPLE
+    """The N of its device file /dev/nvidiaN."""
     health: Health = Health.OK
     words: str = ""
     """What is wrong, in plain words with the NVML code and call; empty when all is well."""
@@ -390,19 +394,40 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the parent process."""
     terminal: str = ""
     """`/dev/pts/3`, or empty for none."""
+    session: int = 0
+    """PID of the leader of its session: a login's shell, or itself; 0 where it cannot be read."""
+    led: bool | None = None
+    """Whether that leader still runs; None where it cannot be told."""
+    adopted: bool = False
+    """The process that started it has ended: its parent is init, or who takes in orphans in its place."""
     cpu: Reading = Reason.NO_SAMPLE
     """Percent of one core since the last sample."""
+    below: Reading = Reason.NO_SAMPLE
+    """The same of all that it has started, over the last 10 s; only of the viewer's own processes."""
     rss: Reading = Reason.NO_SAMPLE
     """Resident host memory in bytes."""
     started: float | None = None
     """Wall-clock start time."""
     declared: Declared | None = None
     """What it said it would take; None where nobody has looked."""
+    surroundings: Surroundings | None = None
+    """What it runs in and belongs to; None where nobody has looked, or not yet."""
 
     @property
     def key(self) -> tuple[int, int]:
         """What identifies this process on its host: pid and start time."""
         return (self.pid, self.start)
+
+
+class Unlisted(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that has GPU device files open and that NVML does not list: a worker that was forked, or a leftover."""
+
+    process: Process
+    """Its `declared` is always None: it holds nothing that NVML would count."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs of the GPUs whose device files it has open; a CUDA program opens those of all that it can see."""
+    context: bool = False
+    """It has /dev/nvidia-uvm open too, as CUDA programs have and what only asks the driver has not."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -435,6 +460,16 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """NVML calls of this sampler so far."""
     gpus: tuple[Gpu, ...] = ()
     processes: tuple[Process, ...] = ()
+    unlisted: tuple[Unlisted, ...] = ()
+    """As last searched for, over some seconds; of other people's only where we may look at them (root)."""
+    searched: float = 0.0
+    """Wall-clock time at which that search last ended; 0 for not yet."""
+    blind: int = 0
+    """How many processes that search could not look into: they are other people's, and we are not root."""
+    hides: bool = False
+    """/proc is mounted so that we do not even see other people's processes (hidepid)."""
+    mps: tuple[int, ...] = ()
+    """PIDs of MPS servers among those that the search could not look into."""
 
 
 encode = msgspec.json.Encoder().encode

@@ -29,14 +29,16 @@ class UnsafePathError(OSError):
 def open_folder(path: Path, *, private: bool = True) -> int:
     """Open a folder and give its descriptor; raises OSError.
 
-    A `private` one is made where it is missing, must be ours, and loses what others may do with it. Any other (one that
-    the user named) is taken as it is.
+    A `private` one is made where it is missing, must be ours, and loses what others may do with it; one that is shared
+    (sticky, as /tmp is) is never closed to others. Any other (one that the user named) is taken as it is.
     """
     if not private:
         return os.open(path, _FOLDER)
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = os.open(path, _FOLDER | os.O_NOFOLLOW)
     try:
+        if os.fstat(folder).st_mode & stat.S_ISVTX:
+            raise UnsafePathError("the folder is for everybody")
         _make_private(folder, 0o700, "the folder")
     except OSError:
         os.close(folder)

@@ -40,6 +40,20 @@ _LARGEST = 16 << 20
 
 _OWNER = re.compile(rb"^Uid:\s+(\d+).*\nGid:\s+(\d+).*(?:\n(?:(?!Groups:).*\n){0,8}Groups:([\d \t]*))?", re.MULTILINE)
 
+_NUMBERS = re.compile(rb"^NSpid:([\d \t]+)", re.MULTILINE)
+
+_INITS = frozenset({b"systemd", b"init", b"runit", b"openrc-init", b"s6-svscan"})
+"""What PID 1 is called, and a user's own service manager: all that they have not started was left to them."""
+
+_IDLERS = frozenset({b"pause", b"sleep", b"tail", b"cat"})
+"""What a container is given as its first process to do nothing: they start no other."""
+
+_LITTLE_INITS = frozenset({b"tini", b"tini-static", b"dumb-init", b"docker-init", b"catatonit", b"podman-init"})
+"""First processes of containers that start exactly one other, at once."""
+
+_AT_ONCE = 10 * os.sysconf("SC_CLK_TCK")
+"""Ticks within which such an init has started the one that it is for; others came to it later."""
+
 _ANCESTORS_MAX = 256
 """A bound for a tree that changes while it is read; real chains are some ten long."""
 
@@ -53,6 +67,10 @@ class Stat(NamedTuple):
     comm: bytes
     state: str
     ppid: int
+    group: int
+    """Its process group: the number of the process that led it, kept by the kernel while any member lives."""
+    session: int
+    """PID of the leader of its session."""
     tty: int
     flags: int
     used: int
@@ -62,6 +80,8 @@ class Stat(NamedTuple):
     environ_end: int
     """Address of its environment's end; 0 where it has none (it has ended, it is in the middle of execve(2), it is a
     thread of the kernel) or where that is not ours to know."""
+    waited: int = 0
+    """Time on the CPU of those of its children that have ended and that it has taken note of, and of theirs."""
 
     @property
     def kernel_thread(self) -> bool:
@@ -84,13 +104,67 @@ def parse_stat(raw: bytes) -> Stat:
         comm=raw[opened + 1 : closed],
         state=fields[0].decode("ascii", "replace"),
         ppid=int(fields[1]),
+        group=int(fields[2]),
+        session=int(fields[3]),
         tty=int(fields[4]),
         flags=int(fields[6]),
         used=int(fields[11]) + int(fields[12]),
         start_ticks=int(fields[19]),
         rss=int(fields[21]),
         environ_end=int(fields[48]) if len(fields) > 48 else 0,
+        waited=int(fields[13]) + int(fields[14]),
     )
+
+
+def led(pid: int, stat: Stat, proc: Path = PROC) -> bool | None:
+    """Whether the leader of a process's session still runs; None where it cannot be told.
+
+    No other process can be taken for it: the kernel gives a number to nobody while a session has it (alloc_pid).
+    With hidepid one that is not ours to see is not there either: who may not see all has to ask how /proc is mounted.
+    """
+    if stat.session <= 0:  # hidden, or in a PID namespace that is not below ours
+        return None
+    if stat.session == pid:
+        return stat.state not in DEAD
+    try:
+        return read_stat(stat.session, proc).state not in DEAD
+    except GONE:
+        return False
+    except (OSError, ValueError):
+        return None
+
+
+def adopted(pid: int, stat: Stat, proc: Path = PROC) -> bool:
+    """Whether the parent of a process is not who started it, but who takes in the children of those that have ended.
+
+    That is init, `systemd --user` and the first process of a container. Services are started by the first two on
+    purpose and are said to be adopted too: only their cgroup tells. Of any other parent the session tells: a process
+    is born into that of its parent, and can leave it only for one of its own. So who is in a third one, whose leader
+    has ended, was started by another. Source: setsid(2), PR_SET_CHILD_SUBREAPER(2const).
+    """
+    if stat.ppid <= 0:  # it was put into its PID namespace from outside
+        return False
+    try:
+        parent = read_stat(stat.ppid, proc)
+    except (OSError, ValueError):  # hidden from us, or just gone
+        return stat.ppid == 1
+    if parent.comm in _INITS or parent.comm in _IDLERS or parent.comm.startswith(b"init("):  # WSL: init(Ubuntu)
+        return True
+    stranger = stat.session not in (pid, parent.session)
+    if parent.comm in _LITTLE_INITS:
+        return stranger or stat.start_ticks - parent.start_ticks > _AT_ONCE
+    return stranger and (stat.ppid == 1 or led(pid, stat, proc) is False)
+
+
+def own_number(pid: int, proc: Path = PROC) -> tuple[int, bool]:
+    """Give what a process itself calls its PID, and whether that is our number too: it is in our PID namespace.
+
+    Source: `NSpid:` in proc_pid_status(5): its number in each namespace, the innermost last. A kernel before 4.1
+    has no such line. Raises `OSError` (see `GONE`).
+    """
+    found = _NUMBERS.search(read_file(pid, "status", proc))
+    numbers = found[1].split() if found else []
+    return (int(numbers[-1]), len(numbers) == 1) if numbers else (pid, True)
 
 
 def read_file(pid: int, name: str, proc: Path = PROC, limit: int = _LARGEST) -> bytes:
@@ -210,6 +284,31 @@ def children(pid: int, proc: Path = PROC) -> list[int]:
     except OSError:
         return found  # gone, or a kernel without CONFIG_PROC_CHILDREN
     return found
+
+
+def used_below(pid: int, stat: Stat, proc: Path = PROC) -> int:
+    """Ticks on the CPU of all that a process has started, which runs or was taken note of; it only ever grows.
+
+    Of what its first thread has started, and so on: others hardly start programs, and a training has hundreds of them.
+    """
+    total, above, seen = stat.waited, [pid], {pid}
+    while above and len(seen) < _DESCENDANTS_MAX:
+        one = above.pop()
+        try:
+            children = [int(word) for word in read_file(one, f"task/{one}/children", proc).split()]
+        except (OSError, ValueError):  # it has gone, or a kernel without CONFIG_PROC_CHILDREN
+            continue
+        for child in children:
+            if child in seen:
+                continue
+            seen.add(child)
+            try:
+                below = read_stat(child, proc)
+            except (OSError, ValueError):  # it has gone
+                continue
+            total += below.used + below.waited
+            above.append(child)
+    return total
 
 
 def open_files(pid: int, proc: Path = PROC) -> Iterator[str]:

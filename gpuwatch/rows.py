@@ -5,8 +5,9 @@ Pure functions, shared by the dashboard and by `gpuwatch --once`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from gpuwatch.history import HistoryView, Idle
 from gpuwatch.model import Gpu, Holding, Limit, Presence, Process, Reading, Reason, Snapshot, known
@@ -51,6 +52,12 @@ class Row:
         """The command without the folder of its program, which crowds out what tells two runs apart."""
         program, space, rest = self.command.partition(" ")
         return program.rpartition("/")[2] + space + rest if program.startswith("/") else self.command
+
+    @property
+    def where(self) -> str:
+        """What it runs in, the one place that tells most: `tmux train`, `docker vllm`; empty where nothing is known."""
+        around = self.process.surroundings
+        return around.where if around else ""
 
     @property
     def share(self) -> float | None:
@@ -105,7 +112,10 @@ def rows(snapshot: Snapshot, view: HistoryView | None = None) -> list[Row]:
     return joined
 
 
-SortKey = Callable[[Row], tuple[bool, float | str]]
+T = TypeVar("T")
+SortValue: TypeAlias = tuple[bool, float | str]
+"""Whether there is none, and what to sort by: what is missing stands last."""
+SortKey: TypeAlias = Callable[[Row], SortValue]
 
 
 def _number(get: Callable[[Row], float | Reason | None]) -> SortKey:
@@ -132,6 +142,7 @@ SORTS: dict[str, tuple[str, SortKey]] = {
     "rss": ("host memory", _number(lambda row: row.process.rss)),
     "idle": ("idle time", _number(lambda row: row.idle.seconds if row.idle else None)),
     "age": ("age", _number(lambda row: -row.process.started if row.process.started is not None else None)),
+    "in": ("what it runs in", lambda row: (not row.where, row.where.casefold())),
     "command": ("command", _text(lambda row: row.command)),
 }
 """Columns to sort by: id → (words, key). Numbers sort the greatest first, text from A, what is missing last."""
@@ -139,43 +150,65 @@ SORTS: dict[str, tuple[str, SortKey]] = {
 
 def sort(unsorted: Iterable[Row], by: str, *, reverse: bool = False) -> list[Row]:
     """Sort rows by a column of `SORTS`; rows without a value stay last either way, ties stay by GPU and pid."""
-    return _sorted(unsorted, SORTS[by][1], reverse=reverse)
+    return ordered(unsorted, SORTS[by][1], _place, reverse=reverse)
 
 
-def _sorted(unsorted: Iterable[Row], key: SortKey, *, reverse: bool) -> list[Row]:
-    ordered = sorted(unsorted, key=lambda row: (row.gpu.index, row.holding.pid, row.holding.start))
-    present = [row for row in ordered if not key(row)[0]]
-    absent = [row for row in ordered if key(row)[0]]
-    return sorted(present, key=lambda row: key(row)[1], reverse=reverse) + absent
+def _place(row: Row) -> tuple[int, int, int]:
+    return (row.gpu.index, row.holding.pid, row.holding.start)
 
 
-class SteadyOrder:
-    """Sorts the same rows again and again so that a figure that only jitters moves nothing.
+def ordered(
+    unsorted: Iterable[T], key: Callable[[T], SortValue], tie: Callable[[T], Any], *, reverse: bool = False
+) -> list[T]:
+    """Sort anything: what has no value stays last either way, and ties stand in the order of `tie`."""
+    keyed = [(key(one), one) for one in sorted(unsorted, key=tie)]
+    present = [pair for pair in keyed if not pair[0][0]]
+    present.sort(key=lambda pair: pair[0][1], reverse=reverse)
+    return [one for _, one in present] + [one for (missing, _), one in keyed if missing]
 
-    A row stays where the value it was last sorted by puts it, until its figure has moved by more than a twentieth; a
+
+class Steady(Generic[T]):
+    """Sorts the same things again and again so that a figure that only jitters moves nothing.
+
+    Each stays where the value it was last sorted by puts it, until its figure has moved by more than a twentieth; a
     list that is sorted anew each second cannot be read.
     """
 
     TOLERANCE = 0.05
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        sorts: Mapping[str, tuple[str, Callable[[T], SortValue]]],
+        identity: Callable[[T], Hashable],
+        tie: Callable[[T], Any],
+    ) -> None:
+        """`sorts` are the columns, as in `SORTS`; `identity` says which is the same thing as before."""
+        self._sorts, self._identity, self._tie = sorts, identity, tie
         self._by = ""
-        self._held: dict[RowKey, float] = {}
+        self._held: dict[Hashable, float] = {}
 
-    def sort(self, unsorted: Iterable[Row], by: str, *, reverse: bool = False) -> list[Row]:
-        """Sort as `sort` does, steadily for as long as the column stays the same."""
+    def sort(self, unsorted: Iterable[T], by: str, *, reverse: bool = False) -> list[T]:
+        """Sort as `ordered` does, steadily for as long as the column stays the same."""
         before = self._held if by == self._by else {}
         self._by, self._held = by, {}
 
-        def key(row: Row) -> tuple[bool, float | str]:
-            missing, value = SORTS[by][1](row)
+        def key(one: T) -> SortValue:
+            missing, value = self._sorts[by][1](one)
             if missing or isinstance(value, str):
                 return missing, value
-            held = before.get(row.key, value)
-            self._held[row.key] = value if abs(value - held) > self.TOLERANCE * abs(held) else held
-            return missing, self._held[row.key]
+            identity = self._identity(one)
+            held = before.get(identity, value)
+            self._held[identity] = value if abs(value - held) > self.TOLERANCE * abs(held) else held
+            return missing, self._held[identity]
 
-        return _sorted(unsorted, key, reverse=reverse)
+        return ordered(unsorted, key, self._tie, reverse=reverse)
+
+
+class SteadyOrder(Steady[Row]):
+    """The steady order of the process list."""
+
+    def __init__(self) -> None:
+        super().__init__(SORTS, lambda row: row.key, _place)
 
 
 class FilterError(ValueError):
@@ -186,8 +219,9 @@ class FilterError(ValueError):
 class Filter:
     """What rows must match: every term of the text typed after `/`.
 
-    Terms: `user:ada`, `gpu:3` or `gpu:0,2`, `pid:123`, `mine`, any other text (found in the command, user, pid or
-    GPU name); a leading `-` or `!` turns a term round. Case does not matter.
+    Terms: `user:ada` (any name that has it, or this uid), `uid:1001` (this one person; `uid:?` is whoever is not
+    visible), `gpu:3` or `gpu:0,2`, `pid:123`, `mine`, any other text (found in the command, user, pid or GPU name); a
+    leading `-` or `!` turns a term round. Case does not matter.
     """
 
     text: str = ""
@@ -213,10 +247,14 @@ def _term(word: str) -> Callable[[Row], bool]:
         return lambda row: row.mine
     if colon and head == "user":
         return lambda row: value in row.owner.casefold() or value == str(row.process.uid)
-    if colon and head in ("gpu", "pid"):
+    if colon and head == "uid" and value in ("?", "none"):
+        return lambda row: row.process.uid is None
+    if colon and head in ("gpu", "pid", "uid"):
         numbers = _numbers(head, value)
         if head == "gpu":
             return lambda row: not numbers or row.gpu.index in numbers
+        if head == "uid":
+            return lambda row: not numbers or row.process.uid in numbers
         return lambda row: not numbers or row.holding.pid in numbers
     sought = word.casefold()
     return lambda row: (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -106,6 +107,17 @@ def percent(part: float, whole: float) -> str:
     if value < 100:
         return f"{min(value, 99):.0f}"
     return f"{value:.0f}" if value < 999.5 else ">999"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Print whole numbers in short: `0-3,5`."""
+    spans: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
 
 
 def duration(seconds: float) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # msgspec takes 24 ms, which the sampler's start need not wai
     from gpuwatch.sinks.messenger import Messenger
     from gpuwatch.sinks.plan import Manner
     from gpuwatch.sinks.turn import Turn
+    from gpuwatch.sinks.usage import UsageKeeper, Wish
     from gpuwatch.sources.child import Child
     from gpuwatch.sources.source import Source
     from gpuwatch.watch import Sink, Watch
@@ -112,7 +113,7 @@ def source_of(child: Child | None, interval: float, only: Sequence[int], config:
         return DemoSource(interval=interval, only=only)
     from gpuwatch.sources.local import LocalSource
 
-    return LocalSource(interval=interval, only=only, shares=config.shares, first=child)
+    return LocalSource(interval=interval, only=only, shares=config.shares, tmux=config.tmux, first=child)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -132,15 +133,19 @@ class Ways:
         demo: bool = False,
         events: Path | None = None,
         newest: bool = False,
+        keeps: bool = False,
         only: Collection[int] = (),
     ) -> None:
         """`events` is a log to write in place of the user's own; `newest` is what `gpuwatch status` reads.
 
+        With `keeps`, what `gpuwatch report` is made from is kept, whatever the configuration says of the dashboard.
         `only` are the indices of the GPUs that are watched, empty for all: of others nothing is known.
         """
         self._watch, self._demo, self._events, self._newest, self._only = watch, demo, events, newest, only
+        self._keeps = keeps
         self._sinks: list[Sink] = []
         self._messenger: Messenger | None = None
+        self._keeper: UsageKeeper | None = None
         self._turn: Turn | None = None
         self._tells = False
         """Whether there is a way out to send messages by."""
@@ -184,9 +189,20 @@ class Ways:
             from gpuwatch.sinks.newest import NewestFile
 
             self._sinks.append(NewestFile())
+        if not self._demo:
+            from gpuwatch.sinks.usage import UsageKeeper
+
+            self._keeper = UsageKeeper(self._kept(config))
+            self._sinks.append(self._keeper)
         self._watch.add(*self._sinks)
         if log is not None:
             log.start()  # what held when somebody last watched is to be known before the first snapshot is judged
+
+    def _kept(self, config: Config) -> Wish:
+        from gpuwatch.sinks.usage import Wish
+
+        report = config.report
+        return Wish(self._keeps or report.dashboard, report.keep, report.largest)
 
     def _is_our_turn(self) -> bool:
         """Say whether we are the one who sends; one that has nobody to tell leaves it to others."""
@@ -203,6 +219,8 @@ class Ways:
             ways_out = outlets(new.notify.command, new.notify.urls)
             self._tells = bool(ways_out)
             self._messenger.settle(_manner(new), ways_out)
+        if self._keeper is not None and new.report != old.report:
+            self._keeper.settle(self._kept(new))
 
     def close(self, seconds: float) -> None:
         """Let each finish what is under way, the log last; give up after so many seconds."""

@@ -51,7 +51,7 @@ def main() -> None:
     step("import contracts", BIN / "lint-imports")
     wheel_starts()
     coverage = ["--cov", "--cov-report=term", f"--cov-fail-under={COVERAGE_FLOOR}"]
-    step("tests", sys.executable, "-m", "pytest", "-n", "2", *coverage, *sys.argv[1:])
+    step("tests", sys.executable, "-m", "pytest", "-n", "3", *coverage, *sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Half of what is usual: there are some two hundred such tests, and all of them run at every change.
+settings.register_profile("gpuwatch", max_examples=50)
+settings.load_profile("gpuwatch")
 
 pytest_plugins = ["tests.driver.fixtures", "tests.nvml_child", "tests.witnesses", "tests.tmux"]
 

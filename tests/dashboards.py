@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from textual.pilot import Pilot
+from textual.screen import Screen
 
 from gpuwatch.alerts import Alert, Severity
 from gpuwatch.alerts.attention import Mute
@@ -94,6 +95,11 @@ async def running(
         if first is not None:
             await hand(app, pilot, first)
         yield app, pilot
+
+
+def top(app: GpuwatchApp) -> Screen[Any]:
+    """Give the screen on top; a checker does not take it for the one that was there before."""
+    return app.screen
 
 
 async def hand(app: GpuwatchApp, pilot: Pilot[int], new: Frame) -> None:

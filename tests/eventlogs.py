@@ -93,7 +93,7 @@ class Keeper:
     def settle(self, *held: Alert, **changes: Any) -> Keeper:
         """Start it, have it take over, and let it find out what holds."""
         self.log.start()
-        wait_for(lambda: self.log.is_holder and "began" in " ".join(story(self.path)), "the log was not begun")
+        wait_for(lambda: self.log._settle_at is not None, "the log was not begun")
         for _ in range(3):
             self.log.take(frame(*held, **changes))
         wait_for(lambda: self.log._settle_at is None, "it did not settle")

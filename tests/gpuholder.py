@@ -80,6 +80,8 @@ for _ in range(spec["children"]):
         stay()
     children.append(child)
 signal.signal(signal.SIGTERM, signal.SIG_IGN if spec["deaf"] else stop)
+interrupted = (lambda number, frame: None) if spec["deaf"] else stop
+signal.signal(signal.SIGINT, signal.SIG_IGN if spec["background"] else interrupted)
 if spec["stuck"]:
     number = {"x86_64": 56, "aarch64": 220}[os.uname().machine]
     parent = os.getpid()
@@ -98,13 +100,20 @@ def unavailable(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
+def need_the_machines_own_pids() -> None:
+    """Skip aloud in a container: whom NVML does not list by a PID of ours is not told to be unlisted there."""
+    if procfs.in_pid_namespace():
+        pytest.skip("this runs in a PID namespace, where nobody is told to be on no list of NVML's")
+
+
 class GpuHolder:
     """A process called `argv` that holds `devices` open, and ends with this context at the latest.
 
-    `uid` (or the triple `uids` of real, effective and saved) needs root when it is another's. `deaf` ignores
-    SIGTERM, else it exits `delay` seconds after it. `children` more processes share its open files. `orphan` lets
-    its parent exit. `stuck` sleeps in the kernel in state D, where SIGTERM does not reach it. With `reap=False`
-    its parent, this process, leaves it a zombie.
+    `uid` (or the triple `uids` of real, effective and saved) needs root when it is another's. `background` ignores
+    SIGINT, as what a script starts with `&`; `deaf` ignores SIGTERM and is not moved by SIGINT, else it exits `delay`
+    seconds after either. `children` more processes share its open files. `orphan` lets its parent exit. `stuck` sleeps
+    in the kernel in state D, where SIGTERM does not reach it. With `reap=False` its parent, this process,
+    leaves it a zombie.
     """
 
     pid: int
@@ -119,6 +128,7 @@ class GpuHolder:
         uids: tuple[int, int, int] | None = None,
         devices: Sequence[str] = ("nvidiactl", "nvidia0"),
         deaf: bool = False,
+        background: bool = False,
         delay: float = 0.0,
         children: int = 0,
         orphan: bool = False,
@@ -136,6 +146,7 @@ class GpuHolder:
             "uids": uids or (uid, uid, uid),
             "devices": list(devices),
             "deaf": deaf,
+            "background": background,
             "delay": delay,
             "children": children,
             "orphan": orphan,
@@ -172,6 +183,7 @@ class GpuHolder:
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            start_new_session=True,  # where init does not lead a session of its own, nothing tells who was left to it
         )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()

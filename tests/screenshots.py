@@ -50,6 +50,9 @@ PICTURES = (
     Picture("dashboard-light-160x50", 160, 50, theme="light"),
     Picture("strip-60x10", 60, 10),
     Picture("process-120x40", 120, 40, keys=("j", "enter")),
+    Picture("people-120x36", 120, 36, at=345.0, keys=("u", "j", "j"), watched=120.0),
+    Picture("tree-120x36", 120, 36, at=345.0, keys=("t", "right")),
+    Picture("strays-120x36", 120, 36, at=345.0, keys=("S", "space"), watched=305.0),
     Picture("events-120x36", 120, 36, at=300.0, keys=("e", "j", "j", "j"), watched=300.0),
 )
 

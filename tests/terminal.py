@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 import pyte
+from rich.cells import cell_len
 
 OURS = re.compile(
     rb"\x1b(?:\[[0-9;]*m|\[[0-9]+;[0-9]+H|\[\?(?:7|25|1000|1003|1004|1006|1015|1016|1049|2004|2026|2048)[hl]"
@@ -139,8 +140,15 @@ class Terminal:
 
     @property
     def lines(self) -> list[str]:
-        """The screen as it stands, line by line."""
-        return [str(line) for line in self._screen.display]
+        """The screen as it stands, line by line; half a wide character, whose other half was drawn over, is a blank."""
+        return [self._line(self._screen.buffer[row]) for row in range(self._screen.lines)]
+
+    def _line(self, cells: Mapping[int, pyte.screens.Char]) -> str:
+        text = ""
+        for column in range(self._screen.columns):
+            # The second cell of a wide character is empty.
+            text += cells[column].data or ("" if cell_len(text[-1:]) == 2 else " ")
+        return text
 
     @property
     def text(self) -> str:
@@ -187,6 +195,9 @@ class Terminal:
 
 
 def _take_terminal(ignore: Sequence[signal.Signals]) -> None:
+    # As a terminal starts it, also where the tests themselves run in the background and are deaf to Ctrl-C.
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
     for number in ignore:
         signal.signal(number, signal.SIG_IGN)
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)

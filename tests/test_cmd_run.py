@@ -94,7 +94,7 @@ def test_it_can_be_quiet_and_what_the_user_set_is_kept(launch: Launcher) -> None
 
 
 def test_of_two_that_are_started_together_one_has_the_last_place(launch: Launcher) -> None:
-    for turn in range(20):
+    for turn in range(10):
         arguments = ("run", "--share", "0.6", "--quiet", "--", *STAY)
         with launch.started(*arguments) as first, launch.started(*arguments) as second:
             won = [process for process in (first, second) if started(process)]

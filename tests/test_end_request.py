@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import Any, cast
 
@@ -13,9 +13,10 @@ from gpuwatch.actions.ending import GRACE_SECONDS, KILL_SECONDS, REAP_SECONDS
 from gpuwatch.actions.kill import Pinned, Target
 from gpuwatch.actions.outcome import End, Outcome
 from gpuwatch.actions.refusal import Refusal, Refused
+from gpuwatch.ending import CHOICES, LOOK_EVERY, MEMORY_PATIENCE, Choice, Phase, Request
 from gpuwatch.model import Snapshot
 from gpuwatch.rows import rows
-from gpuwatch.ui.ending import CHOICES, LOOK_EVERY, MEMORY_PATIENCE, Choice, Phase, Request, target_of
+from gpuwatch.targets import target_of
 from tests import builders
 
 PID = 15260
@@ -44,10 +45,13 @@ class Scripted:
         self.end = End.EXITED
         self.alive_as = End.RUNNING
         self.holders: tuple[int, ...] = ()
+        self.ignored: tuple[signal.Signals, ...] = ()
         self.recorded: list[tuple[str, dict[str, object]]] = []
+        self.unwritable: str | None = None
 
-    def send(self, sig: signal.Signals) -> Outcome | None:
+    def send(self, sig: signal.Signals, *, recorded: bool) -> Outcome | None:
         assert not self.closed
+        assert recorded
         if self.fails is None:
             self.sent.append(sig)
         return self.fails
@@ -61,12 +65,18 @@ class Scripted:
             return Outcome(self.end, seconds, killed, (4711, "bash") if self.end is End.ZOMBIE else None)
         return Outcome(self.alive_as, seconds, killed)
 
-    def left_behind(self) -> tuple[int, ...]:
+    def left_behind(self, listed: Collection[int] = ()) -> tuple[int, ...]:
         return self.holders
+
+    def ignores(self, sig: signal.Signals) -> bool:
+        return sig in self.ignored
 
     def record(self, event: str, **fields: object) -> str | None:
         self.recorded.append((event, fields))
-        return None
+        return self.unwritable
+
+    def find_family(self) -> None:
+        assert not self.closed
 
     def close(self) -> None:
         self.closed += 1
@@ -90,6 +100,7 @@ class Stage:
         self.process = Scripted()
         self.problem: str | None = changes.pop("problem", None)
         self.process.weaker = changes.pop("weaker", "")
+        self.process.ignored = changes.pop("ignored", ())
         self.name = changes.pop("name", "NVIDIA H100 80GB HBM3")
         self.refusal: Refused | None = changes.pop("refusal", None)
         held = {PID: 12.0}
@@ -137,14 +148,14 @@ class Stage:
 def test_the_first_choice_never_signals() -> None:
     """Whatever the phase, Enter on a fresh row of buttons is harmless."""
     for choices in CHOICES.values():
-        assert choices[0] not in (Choice.TERMINATE, Choice.KILL)
+        assert choices[0].signal is None
 
 
 def test_pinning_comes_first_and_the_question_after_it() -> None:
     stage = Stage()
     assert stage.request.phase is Phase.CHECKING
     stage.asked()
-    assert stage.request.view.choices == (Choice.CANCEL, Choice.TERMINATE)
+    assert stage.request.view.choices == (Choice.CANCEL, Choice.INTERRUPT, Choice.TERMINATE)
     assert stage.request.view.said == ""
     assert not stage.process.sent
 
@@ -354,9 +365,76 @@ def test_what_cannot_be_recorded_any_more_is_asked_again() -> None:
     assert stage.process.sent == [signal.SIGTERM]
 
 
+def test_a_line_that_cannot_be_written_holds_the_signal_back() -> None:
+    """The file can be opened on a full disk, too: only the line itself shows that nothing is recorded."""
+    stage = Stage().asked()
+    stage.process.unwritable = "cannot record: disk full"
+    stage.request.choose(Choice.INTERRUPT)
+    assert stage.tick() is Phase.ASKING
+    assert stage.process.sent == []
+    assert stage.request.view.warnings == ("cannot record: disk full",)
+    stage.request.choose(Choice.INTERRUPT)
+    assert stage.tick() is Phase.STOPPING
+    assert stage.process.sent == [signal.SIGINT]
+
+
+def test_a_harder_signal_waits_for_its_line_too() -> None:
+    stage = Stage().terminated()
+    assert stage.tick(GRACE_SECONDS + 1) is Phase.STILL_THERE
+    stage.process.unwritable = "cannot record: disk full"
+    stage.request.choose(Choice.KILL)
+    assert stage.tick() is Phase.STILL_THERE
+    assert stage.process.sent == [signal.SIGTERM]
+    stage.request.choose(Choice.KILL)
+    assert stage.tick() is Phase.KILLING
+    assert stage.process.sent == [signal.SIGTERM, signal.SIGKILL]
+
+
 def test_a_fault_of_our_own_is_told_and_nothing_is_left_open() -> None:
     stage = Stage().terminated()
     stage.process.exited = lambda: 1 / 0  # type: ignore[assignment,return-value]
     assert stage.tick(1) is Phase.OVER
     assert "gpuwatch failed at it: division by zero" in stage.request.said
     assert stage.process.closed == 1
+
+
+def test_an_unanswered_sigint_is_followed_by_sigterm_and_only_then_by_sigkill() -> None:
+    stage = Stage().asked()
+    stage.request.choose(Choice.INTERRUPT)
+    assert stage.tick() is Phase.STOPPING
+    assert stage.tick(GRACE_SECONDS) is Phase.STILL_THERE
+    assert stage.request.view.said == "ignored SIGINT for 10 s"
+    assert stage.request.view.choices == (Choice.WAIT, Choice.TERMINATE, Choice.LEAVE)
+    assert not stage.request.choose(Choice.KILL)
+    stage.request.choose(Choice.TERMINATE)
+    assert stage.tick() is Phase.STOPPING
+    assert stage.tick(GRACE_SECONDS) is Phase.STILL_THERE
+    assert stage.request.view.said == "ignored SIGTERM for 20 s"
+    assert stage.request.view.choices == (Choice.WAIT, Choice.KILL, Choice.LEAVE)
+    assert stage.process.sent == [signal.SIGINT, signal.SIGTERM]
+
+
+def test_sigint_is_not_offered_to_who_ignores_it() -> None:
+    stage = Stage(ignored=(signal.SIGINT,)).asked()
+    assert stage.request.view.choices == (Choice.CANCEL, Choice.TERMINATE)
+    assert stage.request.view.notes[0].startswith("it ignores SIGINT")
+    assert not stage.request.choose(Choice.INTERRUPT)
+    assert stage.tick() is Phase.ASKING
+    assert not stage.process.sent
+
+
+def test_a_run_of_one_offers_no_choice_of_scope() -> None:
+    stage = Stage().asked()
+    stage.request.toggle()
+    assert (stage.request.whole_run, stage.request.view.scope, stage.request.view.members) == (False, "", ())
+
+
+@pytest.mark.parametrize("name", ["NVIDIA GB200", "NVIDIA GB300", "NVIDIA GB10", "NVIDIA Thor"])
+def test_each_machine_with_one_memory_still_names_who_holds_it(name: str) -> None:
+    stage = Stage(name=name).terminated()
+    stage.process.gone, stage.process.holders = True, (15261,)
+    stage.tick(1)
+    stage.show((1, {PID: 12.0}), (2, {PID: 12.0}))
+    assert stage.tick() is Phase.OVER
+    assert stage.request.said == "exited after 1 s; still held by PID 15261"
+    assert stage.request.ended

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -12,12 +13,14 @@ import pytest
 from textual.pilot import Pilot
 
 from gpuwatch.actions.kill import Killer, Policy
+from gpuwatch.ending import Choice, Phase
 from gpuwatch.model import Snapshot
-from gpuwatch.ui.ending import Choice, Phase
-from gpuwatch.ui.screens.end import ChoiceButton, EndScreen
+from gpuwatch.ui.screens.dialog import ChoiceButton
+from gpuwatch.ui.screens.end import EndScreen
 from tests import builders
 from tests.gpuholder import ME, SOMEBODY_ELSE, GpuHolder
 from tests.killing import NO_PROCESS, POLICY, a_killer, on_record
+from tests.running import RealRun
 from tests.screens import HOSTILE, PID, SIZES, Host, a_snapshot, fits, frame_of, key_of, text_of, until
 
 
@@ -80,7 +83,8 @@ async def test_cancel_is_the_default_and_neither_enter_nor_k_ends_anything(
             screen = await opened(pilot, held_by(training), training.pid)
             shown = text_of(app)
             assert f"End process {training.pid}?" in shown
-            for words in ("python train.py", "GPU 4 · 12.0 GiB", "its parent ended", "Cancel", "Terminate (SIGTERM)"):
+            told = ("python train.py", "GPU 4 · 12.0 GiB", "its parent ended")
+            for words in (*told, "Cancel", "Interrupt (SIGINT)", "Terminate (SIGTERM)"):
                 assert words in shown
             assert fits(app)
             assert focused(screen) is Choice.CANCEL
@@ -100,19 +104,20 @@ def app_killer(app: Host) -> Killer:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("command", HOSTILE)
-async def test_the_dialog_shows_hostile_text_as_it_is(size: tuple[int, int], command: str, tmp_path: Path) -> None:
-    snapshot = a_snapshot(command, parent=command[:60], ppid=77)
+async def test_the_dialog_shows_hostile_text_as_it_is(size: tuple[int, int], tmp_path: Path) -> None:
     app = Host(a_killer(tmp_path))
     async with app.run_test(size=size) as pilot:
-        screen = await opened(pilot, snapshot, PID, Phase.REFUSED)  # there is no such process
-        assert command[:8] in text_of(app) or size[1] == 10
-        assert fits(app)
-        row = screen.query_one("#choices").region
-        assert row.bottom <= size[1]  # the buttons are always to be seen
-        await pilot.click("#dialog", offset=(3, 3))
-        await pilot.press("escape")
-        await until(pilot, lambda: app.screen is not screen)
+        for command in HOSTILE:
+            snapshot = a_snapshot(command, parent=command[:60], ppid=77)
+            screen = await opened(pilot, snapshot, PID, Phase.REFUSED)  # there is no such process
+            assert command[:8] in text_of(app) or size[1] == 10
+            assert fits(app)
+            row = screen.query_one("#choices").region
+            assert row.bottom <= size[1]  # the buttons are always to be seen
+            await pilot.click("#dialog", offset=(3, 3))
+            await pilot.press("escape")
+            await until(pilot, lambda screen=screen: app.screen is not screen)  # type: ignore[misc]
+            await until(pilot, lambda: not (app.endings and app.endings._courses))
 
 
 async def test_the_arrows_mark_and_the_mouse_presses(tmp_path: Path) -> None:
@@ -122,10 +127,12 @@ async def test_the_arrows_mark_and_the_mouse_presses(tmp_path: Path) -> None:
             screen = await opened(pilot, held_by(training), training.pid)
             for key, choice in (
                 ("left", Choice.CANCEL),
+                ("right", Choice.INTERRUPT),
                 ("right", Choice.TERMINATE),
                 ("right", Choice.TERMINATE),
+                ("left", Choice.INTERRUPT),
                 ("left", Choice.CANCEL),
-                ("tab", Choice.TERMINATE),
+                ("tab", Choice.INTERRUPT),
                 ("shift+tab", Choice.CANCEL),
             ):
                 await pilot.press(key)
@@ -144,7 +151,7 @@ async def test_a_process_is_ended_by_keys(size: tuple[int, int], tmp_path: Path)
             assert app.endings is not None
             snapshot = held_by(training)
             screen = await opened(pilot, snapshot, training.pid)
-            await pilot.press("right", "enter")
+            await pilot.press("right", "right", "enter")
             await reached(pilot, screen, Phase.FREEING)
             training.wait_until_exited()
             for seconds in (1, 2):
@@ -166,7 +173,7 @@ async def test_sigterm_ignored_then_asked_then_killed(tmp_path: Path) -> None:
     with GpuHolder(deaf=True) as training:
         async with app.run_test(size=(80, 24)) as pilot:
             screen = await opened(pilot, held_by(training), training.pid)
-            await pilot.press("right", "enter")
+            await pilot.press("right", "right", "enter")
             await reached(pilot, screen, Phase.STOPPING)
             clock.ahead += 10
             await reached(pilot, screen, Phase.STILL_THERE)
@@ -194,7 +201,7 @@ async def test_a_dialog_that_is_closed_goes_on_and_ends_in_a_toast(tmp_path: Pat
             assert app.endings is not None
             screen = await opened(pilot, held_by(training), training.pid)
             training.stop()  # so that it is still there while the dialog is closed
-            await pilot.press("right", "enter")
+            await pilot.press("right", "right", "enter")
             await reached(pilot, screen, Phase.STOPPING)
             await pilot.press("escape")
             await until(pilot, lambda: app.screen is not screen)
@@ -219,13 +226,13 @@ async def test_a_closed_dialog_never_kills_but_tells_that_it_was_ignored(tmp_pat
     with GpuHolder(deaf=True) as training:
         async with app.run_test(size=(80, 24), notifications=True) as pilot:
             screen = await opened(pilot, held_by(training), training.pid)
-            await pilot.press("right", "enter")
+            await pilot.press("right", "right", "enter")
             await reached(pilot, screen, Phase.STOPPING)
             await pilot.press("enter")
             await until(pilot, lambda: app.screen is not screen)
             clock.ahead += 10
             await until(pilot, lambda: bool(app._notifications))
-            assert "ignored SIGTERM for 10 s; press K" in next(iter(app._notifications)).message
+            assert re.search(r"ignored SIGTERM for 1\d s; press K", next(iter(app._notifications)).message)
             await until(pilot, lambda: not (app.endings and app.endings._courses))
         assert training.alive()
 
@@ -236,7 +243,7 @@ async def test_quitting_meanwhile_leaves_the_process_as_it_is(tmp_path: Path) ->
         async with app.run_test(size=(80, 24)) as pilot:
             assert app.endings is not None
             screen = await opened(pilot, held_by(training), training.pid)
-            await pilot.press("right", "enter")
+            await pilot.press("right", "right", "enter")
             await reached(pilot, screen, Phase.STOPPING)
             app.endings.close()
             assert screen.request.said == "left running"
@@ -303,3 +310,57 @@ async def test_one_dialog_at_a_time_and_none_for_what_is_gone(tmp_path: Path) ->
         assert not app.endings.open(("GPU-x", 1, 1), frame_of(snapshot))
         await opened(pilot, snapshot, PID, Phase.REFUSED)
         assert not app.endings.open(key_of(snapshot), frame_of(snapshot))
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_whole_run_is_chosen_shown_and_ended(size: tuple[int, int], tmp_path: Path) -> None:
+    with RealRun(ranks=2, workers=1) as run:
+        app = Host(a_killer(tmp_path, dev=run.dev))
+        rank = run.of("rank")[0]
+        async with app.run_test(size=size) as pilot:
+            screen = await opened(pilot, run.snapshot(), rank)
+            assert "its run has 5" in text_of(app) or size[1] == 10
+            assert f"End process {rank}?" in text_of(app)
+            await pilot.press("right", "right", "s")
+            await until(pilot, lambda: screen.request.whole_run and "Terminate 5" in text_of(app))
+            assert f"End the run of {rank}?" in text_of(app)
+            assert fits(app)
+            await until(pilot, lambda: isinstance(screen.focused, ChoiceButton))
+            assert focused(screen) is Choice.CANCEL, "what is meant has changed: the focus is on no signal"
+            if size[1] > 30:
+                assert all(str(pid) in text_of(app) for pid in run.roles)
+            await pilot.press("right", "right", "enter")
+            await until(pilot, lambda: not run.alive())
+            await reached(pilot, screen, Phase.FREEING)
+            assert run.heard() == {pid: ["SIGTERM"] for pid in run.roles}
+            await pilot.press("escape")
+            assert screen.request.ended
+
+
+async def test_a_key_that_is_quicker_than_the_screen_ends_no_run_that_was_not_shown(tmp_path: Path) -> None:
+    with RealRun(ranks=2, workers=1) as run:
+        killer = a_killer(tmp_path, dev=run.dev)
+        app = Host(killer)
+        async with app.run_test(size=(100, 30)) as pilot:
+            screen = await opened(pilot, run.snapshot(), run.of("rank")[0])
+            await pilot.press("right", "right")
+            assert focused(screen) is Choice.TERMINATE
+            screen.request.toggle()
+            screen.query(ChoiceButton).last().action_press()
+            await until(pilot, lambda: "Terminate 5" in text_of(app))
+            assert screen.request.phase is Phase.ASKING
+            assert run.alive() == set(run.roles)
+    assert on_record(killer) == []
+
+
+async def test_it_may_begin_with_the_whole_run(tmp_path: Path) -> None:
+    with RealRun(ranks=2, workers=1) as run:
+        app = Host(a_killer(tmp_path, dev=run.dev))
+        async with app.run_test(size=(100, 30)) as pilot:
+            assert app.endings is not None
+            snapshot = run.snapshot()
+            assert app.endings.open(key_of(snapshot, run.of("rank")[0]), frame_of(snapshot), whole_run=True)
+            await until(pilot, lambda: "Terminate 5 (SIGTERM)" in text_of(app))
+            await pilot.press("s")
+            await until(pilot, lambda: "Terminate (SIGTERM)" in text_of(app))
+        assert run.alive() == set(run.roles)

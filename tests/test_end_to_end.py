@@ -33,7 +33,7 @@ def test_a_real_process_is_seen_ended_and_gone(driver: Driver, tmux: Tmux, own_h
 
         tmux.keys("K")
         tmux.wait_for("Terminate (SIGTERM)")
-        tmux.keys("Right", "Enter")
+        tmux.keys("Right", "Right", "Enter")
         tmux.wait_for(lambda _: not mine.alive())
         driver.procs, driver.gpus[1].memory_used = [], 0
         driver.write()

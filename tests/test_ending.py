@@ -10,11 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.actions.ending import GRACE_SECONDS, KILL_SECONDS, REAP_SECONDS, Ending, Phase, Progress
+from gpuwatch.actions.audit import Audit
+from gpuwatch.actions.ending import (
+    GRACE_SECONDS,
+    KILL_SECONDS,
+    REAP_SECONDS,
+    Ending,
+    NotRecordedError,
+    Phase,
+    Progress,
+)
 from gpuwatch.actions.kill import Killer, Target
 from gpuwatch.actions.outcome import End, Outcome
 from tests.gpuholder import ME, GpuHolder
-from tests.killing import a_killer, on_record, pinned, target_of
+from tests.killing import POLICY, a_killer, on_record, pinned, target_of
 from tests.test_procfs import fixture_process, stat_line
 
 
@@ -237,6 +246,22 @@ def test_an_ending_left_half_way_is_on_record(killer: Killer, deaf: GpuHolder) -
 def test_nothing_sent_leaves_no_outcome_on_record(killer: Killer, deaf: GpuHolder) -> None:
     Ending(pinned(killer, target_of(deaf))).close()
     assert not killer.audit.path.exists()
+
+
+def test_no_signal_goes_before_its_line_on_a_full_disk(tmp_path: Path, deaf: GpuHolder) -> None:
+    def full(_file: int, _line: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    killer = Killer(POLICY, Audit(tmp_path, write=full))
+    assert killer.audit.problem() is None, "the file itself can be opened"
+    ending = Ending(pinned(killer, target_of(deaf)))
+    with pytest.raises(NotRecordedError, match="No space left on device") as refused:
+        ending.begin(signal.SIGKILL)
+    assert not (tmp_path / "actions.jsonl").stat().st_size
+    assert deaf.alive()
+    ending.begin(signal.SIGKILL, told=(str(refused.value),))
+    assert ending.pinned.wait(10)
+    ending.close()
 
 
 def test_sigkill_never_comes_first_and_sigterm_comes_once(killer: Killer, deaf: GpuHolder) -> None:

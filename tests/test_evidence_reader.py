@@ -68,17 +68,20 @@ def test_a_zombie_has_no_environment_any_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "end", "expected"),
-    [("Z", 0, Unread.GONE), ("X", 0, Unread.GONE), ("R", 0, Unread.FAILED), ("S", 4096, {})],
-    ids=["zombie", "dead", "in execve", "started without one"],
+    ("state", "threads", "end", "expected"),
+    [
+        *(("Z", "Z", 0, Unread.GONE), ("Z", "ZS", 0, Unread.FAILED), ("X", "X", 0, Unread.GONE)),
+        *(("R", "R", 0, Unread.FAILED), ("S", "S", 4096, {})),
+    ],
+    ids=["zombie", "only its first thread has ended", "dead", "in execve", "started without one"],
 )
 def test_an_empty_environment_is_one_only_where_there_is_one(
-    tmp_path: Path, state: str, end: int, expected: object
+    tmp_path: Path, state: str, threads: str, end: int, expected: object
 ) -> None:
     """A kernel before 6.16 shows a zombie's as empty; every one shows that of a process in execve so."""
     line = stat_line(state=state).rstrip().split(b" ")
     line[50] = b"%d" % end
-    fixture_process(tmp_path, 7, b" ".join(line))
+    fixture_process(tmp_path, 7, b" ".join(line), threads=threads)
     (tmp_path / "7/environ").write_bytes(b"")
     assert reader._variables(reader._environ(7, tmp_path)) == expected
 

@@ -20,6 +20,9 @@ from tests.builders import EPOCH
 from tests.timelines.lab import SEATS, Lab, Phase
 from tests.timelines.player import Player, as_lines
 
+pytestmark = pytest.mark.no_cover
+"""Hours of simulation, which take ten times as long while lines are counted; what they run is counted elsewhere."""
+
 HOUR = 3600.0
 BEGINS = 60.0
 """Seconds after the start at which something goes wrong."""

@@ -18,6 +18,8 @@ from gpuwatch import procfs
 from gpuwatch.model import Presence, Process, Reason
 from gpuwatch.sampler.owners import Owners, terminal
 from gpuwatch.sampler.users import UserNames
+from tests.families import Member, family
+from tests.test_procfs import fixture_process
 from tests.waiting import PATIENCE, wait_for
 
 SLEEP = "import time; print(flush=True); time.sleep(600)"
@@ -117,6 +119,56 @@ def test_a_process_of_another_user(child: Callable[..., subprocess.Popen[str]]) 
     assert (row.uid, row.user) == (nobody, "nobody")
     script = f"import os, time; os.seteuid({nobody}); print(flush=True); time.sleep(600)"
     assert read(Owners(), child(script=script).pid).uid == 0
+
+
+FIRST_THREAD_ENDS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+print(flush=True)
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[__import__("os").uname().machine], 0)
+"""
+"""The system call exit(2), which ends the thread alone."""
+
+
+def test_a_process_whose_first_thread_has_ended_is_no_zombie(child: Callable[..., subprocess.Popen[str]]) -> None:
+    process = child(script=FIRST_THREAD_ENDS)
+    wait_for(lambda: procfs.read_stat(process.pid).state == "Z")
+    assert read(Owners(), process.pid).state == "sleeping"
+    process.kill()
+    wait_for(lambda: read(Owners(), process.pid).state == "zombie")
+
+
+BURNS_BELOW = """
+import subprocess, sys
+subprocess.run([sys.executable, "-c", f"import os, subprocess, sys; print(flush=True); {sys.argv[1]}"])
+"""
+BURN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
+"""Ends with whoever started it."""
+IDLE = BURN.replace("pass", "__import__('time').sleep(0.2)")
+
+
+def test_the_cpu_of_what_a_process_has_started_is_known(child: Callable[..., subprocess.Popen[str]]) -> None:
+    """Down to those that these have started, and those that have ended; of nobody else's, and not at the first look."""
+    busy = child(f"exec({BURN!r})", script=BURNS_BELOW)
+    deep = child(f"sys.exit(subprocess.Popen([sys.executable, '-c', {BURN!r}]) and exec({IDLE!r}))", script=BURNS_BELOW)
+    past = child("[None for _ in range(10**7)]; sys.exit()", script=BURNS_BELOW + "input()")
+    still = child()
+    pids = [one.pid for one in (busy, deep, past, still)]
+    now = [100.0]
+    owners, others = Owners(clock=lambda: now[0]), Owners(clock=lambda: now[0], viewer=os.getuid() + 1)
+    assert {one.below for one in owners.read(pids)} == {Reason.NO_SAMPLE}
+    before = {pid: procfs.used_below(pid, procfs.read_stat(pid)) for pid in pids}
+    for pid in pids[:2]:
+        wait_for(lambda pid=pid: procfs.used_below(pid, procfs.read_stat(pid)) - before[pid] >= 20)  # type: ignore[misc]
+    wait_for(lambda: procfs.read_stat(past.pid).waited > 0)
+    now[0] += 10.0
+    below = {one.pid: one.below for one in owners.read(pids)}
+    assert float(below[busy.pid]) > 0
+    assert float(below[deep.pid]) > 0
+    assert below[still.pid] == 0.0
+    others.read(pids)
+    now[0] += 10.0
+    assert {one.below for one in others.read(pids)} == {Reason.NO_SAMPLE}
 
 
 def test_a_zombie_is_named_so_and_keeps_what_it_was() -> None:
@@ -227,6 +279,123 @@ def test_the_command_line_is_read_anew_after_ten_seconds(tmp_path: Path) -> None
     assert read(owners, 7).command == "python train.py"
     now[0] = 11.0
     assert read(owners, 7).command == "vllm: worker 3"
+
+
+# -- sessions and orphans ------------------------------------------------------------------------------------------
+
+
+def test_a_session_and_who_leads_it() -> None:
+    """Until the shell has ended, and its job is adopted; who leads a session of its own always has its leader."""
+    job = Member("job", ("python", "t.py"))
+    alone = Member("alone", ("python", "t.py"), leads=True)
+    shell = Member("shell", ("bash",), children=(job, alone), leads=True)
+    now = [0.0]
+    owners = Owners(clock=lambda: now[0])
+    with family(shell) as tree:
+        first, second = (read(owners, tree.pids[name]) for name in ("job", "alone"))
+        assert (first.session, first.led, first.adopted) == (tree.pids["shell"], True, False)
+        assert (second.session, second.led, second.adopted) == (tree.pids["alone"], True, False)
+        tree.end("shell")
+        left, alone_now = owners.read([tree.pids["job"], tree.pids["alone"]])  # the new parent shows at once
+        assert (left.session, left.led, left.adopted) == (tree.pids["shell"], False, True)
+        assert (alone_now.led, alone_now.adopted) == (True, True)
+
+
+def test_a_leader_that_ends_while_the_parent_lives_is_noticed_within_ten_seconds() -> None:
+    """A login that was closed, below which a script goes on."""
+    script = Member("script", ("bash", "x.sh"), children=(Member("job", ("python", "t.py")),))
+    now = [0.0]
+    owners = Owners(clock=lambda: now[0])
+    with family(Member("shell", ("bash",), children=(script,), leads=True)) as tree:
+        assert read(owners, tree.pids["job"]).led is True
+        tree.end("shell")
+        now[0] = 9.0
+        assert read(owners, tree.pids["job"]).led is True
+        now[0] = 11.0
+        row = read(owners, tree.pids["job"])
+    assert (row.led, row.adopted) == (False, False)
+
+
+def test_a_steady_tick_reads_one_file(tmp_path: Path) -> None:
+    """What else could be asked has gone from the tree, and nothing changes."""
+    tree(tmp_path, 1, comm="systemd")
+    tree(tmp_path, 7)
+    owners = Owners(proc=tmp_path, clock=lambda: 0.0)
+    before = read(owners, 7)
+    (tmp_path / "1/stat").unlink()
+    after = read(owners, 7)
+    assert (before.led, before.adopted, before.session) == (after.led, after.adopted, after.session) == (True, True, 1)
+
+
+def test_a_leader_that_is_hidden_is_not_said_to_be_gone(tmp_path: Path) -> None:
+    """By hidepid, from all but root."""
+    mounted(tree(tmp_path, 7).parent, "rw,hidepid=2")
+    assert read(Owners(proc=tmp_path, sees_all=False), 7).led is None
+    assert read(Owners(proc=tmp_path, sees_all=True), 7).led is False
+
+
+@pytest.mark.parametrize(
+    ("parent", "session", "start", "expected"),
+    [
+        (("systemd", 3, 0), 3, 100, True),
+        (("systemd", 3, 0), 7, 100, True),
+        (("pause", 3, 0), 3, 100, True),
+        (("init(Ubuntu)", 3, 0), 3, 100, True),
+        (("bash", 3, 0), 3, 90_000, False),
+        (("bash", 3, 0), 7, 90_000, False),
+        (("python", 3, 0), 88, 90_000, True),
+        (("python", 3, 0), 9, 90_000, False),
+        (("tini", 3, 0), 3, 100, False),
+        (("dumb-init", 3, 0), 7, 100, False),
+        (("tini", 3, 0), 7, 90_000, True),
+        (("tini", 3, 0), 88, 100, True),
+    ],
+    ids=[
+        "user's manager",
+        "a service, as far as this tells",
+        "a pod's pause",
+        "WSL",
+        "a job of a shell",
+        "setsid below a shell",
+        "of a session that has ended, below another",
+        "of a session that goes on, below another",
+        "what tini is for",
+        "what dumb-init is for",
+        "left to tini",
+        "left to tini by a login",
+    ],
+)
+def test_who_was_adopted(
+    tmp_path: Path, parent: tuple[str, int, int], session: int, start: int, *, expected: bool
+) -> None:
+    """By what the parent is, and by the session. 3 is the parent, 9 another leader that runs, 88 one that has gone."""
+    comm, parents_session, parents_start = parent
+    for pid in (3, 9):
+        fixture_process(tmp_path, pid, related(comm, 1, parents_session if pid == 3 else 9, parents_start))
+    stat = procfs.parse_stat(related("python", 3, session, start))
+    assert procfs.adopted(7, stat, tmp_path) is expected
+
+
+def related(comm: str, ppid: int, session: int, start: int) -> bytes:
+    """Give a stat line of a process with this parent, session and start."""
+    fields = [f"({comm})", "S", str(ppid), "5", str(session), *["0"] * 15, str(start), *["0"] * 30]
+    return " ".join(["7", *fields]).encode()
+
+
+def test_a_parent_that_cannot_be_read_adopts_nobody_but_pid_1(tmp_path: Path) -> None:
+    """Nor does what is outside of our PID namespace."""
+    for ppid, expected in ((1, True), (5, False), (0, False)):
+        assert procfs.adopted(7, procfs.parse_stat(related("python", ppid, 88, 1)), tmp_path) is expected
+
+
+@pytest.mark.parametrize(("session", "state", "expected"), [(0, "S", None), (7, "S", True), (7, "Z", False)])
+def test_a_leader_of_itself(tmp_path: Path, session: int, state: str, *, expected: bool | None) -> None:
+    """A zombie leads nobody any more; a session outside of our namespace has no number."""
+    stat = procfs.parse_stat(related("python", 1, session, 1))._replace(state=state)
+    assert procfs.led(7, stat, tmp_path) is expected
+
+
+# -- /proc that shows less -----------------------------------------------------------------------------------------
 
 
 def mounted(root: Path, options: str) -> Path:

@@ -89,7 +89,11 @@ def test_every_view_of_the_dashboard(machine: Machine) -> None:
         assert "�]52;c;UFdO�" in terminal.text  # shown for what it is
         assert "[/foo] [bold [link=" in terminal.text
         assert "wide-日" in terminal.text.replace("日 ", "日")
-        assert "--token *** --hf-key=*** https://***@h/x" in terminal.text
+        assert "--token *** --hf-key=*** " in terminal.text
+        for key, title in (("u", " people "), ("t", " tree "), ("S", "strays of yours")):
+            terminal.send(key)
+            terminal.wait_for(title)
+            leave(terminal, title)
         for pid in machine.pids:
             terminal.send("\r")
             terminal.wait_for(lambda one, pid=pid: "host memory" in one.text and str(pid) in one.text)  # type: ignore[misc]
@@ -107,8 +111,8 @@ def test_every_view_of_the_dashboard(machine: Machine) -> None:
         terminal.wait_for("no process matches")
         leave(terminal, "user:ada")
         terminal.send("?")
-        terminal.wait_for("gpuwatch itself")
-        leave(terminal, "gpuwatch itself")
+        terminal.wait_for("Filter: processes")
+        leave(terminal, "Filter: processes")
         # An alert about the GPU with the hostile name, as a toast while the strip is frozen, and then in the strip.
         terminal.send("p")
         terminal.wait_for("PAUSED")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch import cli, config, model
+from gpuwatch import cli, config, model, surroundings
 from gpuwatch.alerts.table import RULES
 from gpuwatch.commands.arguments import COMMANDS
 from gpuwatch.config.document import shown_defaults
@@ -37,7 +37,14 @@ def test_the_example_is_a_whole_snapshot() -> None:
     "part",
     [
         *(model.Snapshot, model.Gpu, model.Xid, model.Memory, model.Instance, model.Holding, model.Process),
-        *(model.Declared, model.Declaration, model.Limit, model.Visible, model.Hint),
+        *(model.Declared, model.Declaration, model.Limit, model.Visible, model.Hint, model.Unlisted),
+        *(
+            surroundings.Surroundings,
+            surroundings.Container,
+            surroundings.Pane,
+            surroundings.Notebook,
+            surroundings.Job,
+        ),
     ],
     ids=str,
 )

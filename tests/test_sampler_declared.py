@@ -68,7 +68,7 @@ class Bench:
     def __init__(self) -> None:
         self.now = 0.0
         self.witness = Scripted()
-        self.declarations = Declarations(self.witness, clock=lambda: self.now)
+        self.declarations = Declarations(self.witness, clock=lambda: self.now, viewer=1000)
 
     def see(self, *processes: Process, gpus: tuple[Gpu, ...] = (GPU,), count: int = 1) -> list[Declared | None]:
         """Annotate them, and give what is known of each."""
@@ -127,6 +127,43 @@ def test_it_is_asked_again_when_it_has_changed(change: dict[str, object]) -> Non
     changed = msgspec.structs.replace(ADA, **change)
     assert bench.see(changed) == [PENDING if "start" in change else READ]
     assert bench.asked() == [7, 7]
+
+
+def test_the_viewers_own_are_asked_again_once_a_minute_and_others_are_not() -> None:
+    """All of them at once: the reader is started once for them."""
+    bench = Bench()
+    own = msgspec.structs.replace(ADA, pid=9, start=3)
+    bench.see(ADA, BEN)
+    bench.now = AGAIN
+    for process in (ADA, BEN):
+        bench.witness.answer(process)
+    bench.see(ADA, BEN, own)
+    asked = []
+    for second in range(int(AGAIN), 200):
+        bench.now = float(second)
+        for process in (ADA, BEN, own):
+            bench.witness.answer(process)
+        bench.see(ADA, BEN, own)
+        if pids := bench.asked():
+            asked.append((second, pids))
+    assert asked == [(20, [7, 8, 9, 7, 8]), (40, [9]), (60, [7, 9]), (120, [7, 9]), (180, [7, 9])]
+
+
+@pytest.mark.parametrize("change", [{"adopted": True}, {"led": False}])
+def test_one_that_has_lost_its_parent_or_its_login_is_asked_at_once(change: dict[str, object]) -> None:
+    """Whosever it is, and also where its title changes all the time."""
+    bench = Bench()
+    ben = msgspec.structs.replace(BEN, led=True)
+    for step in range(3):
+        bench.now += 0.1
+        bench.see(msgspec.structs.replace(ben, name=f"step {step}"))
+        bench.witness.answer(ben)
+    bench.asked()
+    bench.see(msgspec.structs.replace(ben, name="step 9", **change))
+    assert bench.asked() == [8]
+    bench.witness.answer(ben)
+    bench.see(msgspec.structs.replace(ben, name="step 9", **change))
+    assert bench.asked() == []
 
 
 def test_what_changes_of_it_all_the_time_is_no_change() -> None:

@@ -9,6 +9,9 @@ import pytest
 
 from tests.screenshots import PICTURES, Picture, draw
 
+pytestmark = pytest.mark.no_cover
+"""Hours of simulation, which take ten times as long while lines are counted; what they run is counted elsewhere."""
+
 FOLDER = Path(__file__).parent.parent / "screenshots"
 
 

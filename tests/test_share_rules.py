@@ -381,6 +381,7 @@ def test_declarations_that_cannot_be_read_for_a_moment_end_nothing(declared: Dec
     assert feed(bench, Declared(), 50) == [("cleared",)]
 
 
+@pytest.mark.no_cover
 def test_thousands_of_short_lived_processes_leave_nothing_behind() -> None:
     bench = Bench(rules=[declared_shares])
     for generation in range(20):

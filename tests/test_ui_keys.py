@@ -16,6 +16,7 @@ from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.end import EndScreen
 from tests.builders import GIB, gpu, holding, snapshot
 from tests.dashboards import alert, frame, hand, machine, running, table, text
+from tests.screens import until
 
 
 async def test_the_cursor_stays_on_its_process() -> None:
@@ -235,3 +236,15 @@ async def test_detail_help_and_palette_open_and_follow_the_frames() -> None:
             assert app.screen is app.dashboard
         await app.run_action("sort_by('age')")
         assert app.dashboard.processes.by == "age"
+
+
+async def test_the_cursor_stays_on_screen_when_the_terminal_shrinks() -> None:
+    async with running(frame(machine(16)), (160, 60)) as (app, pilot):
+        await pilot.press("pagedown")
+        panel = app.dashboard.processes
+        assert panel.selected is not None
+        chosen, before = panel.selected.key, len(panel.text)
+        await pilot.resize_terminal(160, 30)
+        await until(pilot, lambda: len(panel.text) < before)
+        assert panel.selected.key == chosen
+        assert any(line.startswith(app.kit.glyphs.cursor) for line in panel.text)

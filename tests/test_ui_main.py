@@ -215,7 +215,7 @@ async def test_both_themes_draw_and_owners_keep_their_hue() -> None:
 
 async def test_an_unchanged_frame_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(frame(machine(8), alert(0)), (160, 50)) as (app, pilot):
-        monkeypatch.setattr(app, "_clock", lambda: app.frame.received if app.frame else 0.0)  # no age grows
+        monkeypatch.setattr(app, "clock", lambda: app.frame.received if app.frame else 0.0)  # no age grows
         drawn: list[Any] = []
         for panel in (app.dashboard.gpus, app.dashboard.alerts, app.dashboard.processes, app.dashboard.header):
             monkeypatch.setattr(panel, "refresh", _recorder(drawn))

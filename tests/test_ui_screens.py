@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 from textual.binding import Binding
 
-from gpuwatch.model import Gpu, Health, Presence, Process, Reason
+from gpuwatch.model import Gpu, Health, Presence, Process, Reading, Reason
 from gpuwatch.rows import SORTS, rows
+from gpuwatch.targets import target_of
 from gpuwatch.ui import theme
 from gpuwatch.ui.commands import GpuwatchCommands, commands
-from gpuwatch.ui.ending import target_of
 from gpuwatch.ui.keys import KEYS
 from gpuwatch.ui.screens.detail import DetailScreen
-from gpuwatch.ui.screens.end import ChoiceButton, EndScreen
+from gpuwatch.ui.screens.dialog import ChoiceButton
+from gpuwatch.ui.screens.end import EndScreen
 from gpuwatch.ui.screens.facts import REASONS, brief, fact, gpu_section, process_section
 from gpuwatch.ui.screens.help import HelpScreen, cost, key_names
 from tests import builders
@@ -109,21 +110,20 @@ def test_what_gpuwatch_costs_is_read_and_a_failure_is_told(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("command", HOSTILE)
-async def test_detail_shows_hostile_text_as_it_is(size: tuple[int, int], command: str) -> None:
-    snapshot = a_snapshot(command, parent=command[:60], name=command[:60])
+async def test_detail_shows_hostile_text_as_it_is(size: tuple[int, int]) -> None:
     app = Host()
     async with app.run_test(size=size) as pilot:
-        await app.push_screen(DetailScreen(key_of(snapshot), frame_of(snapshot)))
-        await pilot.pause()
-        shown = text_of(app)
-        assert command[:8] in shown
-        assert fits(app)
-        await pilot.click("#left", offset=(20, 1))
-        await pilot.press("enter")
-        await pilot.pause()
-        assert not isinstance(app.screen, DetailScreen)
-        assert app.is_running
+        for command in HOSTILE:
+            snapshot = a_snapshot(command, parent=command[:60], name=command[:60])
+            await app.push_screen(DetailScreen(key_of(snapshot), frame_of(snapshot)))
+            await pilot.pause()
+            assert command[:8] in text_of(app)
+            assert fits(app)
+            await pilot.click("#left", offset=(20, 1))
+            await pilot.press("enter")
+            await pilot.pause()
+            assert not isinstance(app.screen, DetailScreen)
+            assert app.is_running
 
 
 async def test_detail_makes_its_footer_anew_only_when_the_keys_change(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,6 +222,19 @@ async def test_detail_of_a_process_that_no_frame_has() -> None:
         assert "on no GPU any more" in text_of(app)
         await pilot.press("K", "q")
         assert app.asked == []
+
+
+@pytest.mark.parametrize(
+    ("cpu", "below", "words"),
+    [
+        (81.2, 12.0, "81 % of a core, what it started 12 %"),
+        (81.2, 0.1, "81 % of a core"),
+        (81.2, Reason.NO_SAMPLE, "81 % of a core"),
+    ],
+)
+def test_the_cpu_that_a_process_and_its_children_use(cpu: Reading, below: Reading, words: str) -> None:
+    facts = {one.label: one.value for one in process_section(Process(pid=5, cpu=cpu, below=below), 0.0).facts}
+    assert facts["CPU"] == words
 
 
 @pytest.mark.parametrize("presence", [Presence.GONE, Presence.HIDDEN, Presence.ELSEWHERE])

@@ -241,3 +241,11 @@ def test_what_is_no_duration_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(ValueError, match=r"^duration .*; (write a number with s, min, h or d|at most 365d)") as raised:
         units.parse_duration(text)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [([], ""), ([3], "3"), ([0, 1, 2, 3, 5], "0-3,5"), ([7, 0, 0], "0,7"), (range(8), "0-7"), ([1, 3], "1,3")],
+)
+def test_numbers_in_short(numbers: list[int], words: str) -> None:
+    assert units.ranges(numbers) == words

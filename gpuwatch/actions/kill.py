@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from gpuwatch import procfs
 from gpuwatch.actions import pidfd
 from gpuwatch.actions.audit import Audit
-from gpuwatch.actions.outcome import End, Outcome, unreaped
+from gpuwatch.actions.outcome import unreaped
+from gpuwatch.actions.pinned import Pinned as Pinned
+from gpuwatch.actions.pinned import Target as Target
+from gpuwatch.actions.pinned import holds_gpu as holds_gpu
+from gpuwatch.actions.pinned import parent_of
 from gpuwatch.actions.refusal import Refusal, Refused
 from gpuwatch.text import clean
 
@@ -28,28 +29,11 @@ WEAKER = "weaker check: this kernel gives no handle on a process, so its start t
 _NOT_A_PROCESS = (errno.EINVAL, errno.ENOENT)
 """pidfd_open's answers for the id of a thread that is no process, before and since Linux 6.15."""
 
-_WITHOUT_EVIDENCE = (Refusal.NO_DEVICE, Refusal.FILES_UNREADABLE, Refusal.OTHER_NAMESPACE)
+_NO_MORE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""pidfd_open's answers where there is no room for one more handle."""
+
+_WITHOUT_EVIDENCE = (Refusal.NO_DEVICE, Refusal.NOT_ON_GPU, Refusal.FILES_UNREADABLE, Refusal.OTHER_NAMESPACE)
 """What a process looks like that ended between two reads: its files are closed by then."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """The process as it was on screen when the person chose it."""
-
-    pid: int
-    start_ticks: int
-    """Clock ticks since boot (field 22 of /proc/PID/stat); 0 where it was not known."""
-    uid: int | None
-    command: str
-    """As displayed: cleaned, secrets masked."""
-    gpus: tuple[str, ...] = ()
-    """UUIDs."""
-    held: int = 0
-    """Bytes on all of them."""
-    stale: bool = False
-    """The row is older than two intervals."""
-    unreliable: bool = False
-    """The driver's list makes no sense (`Gpu.unreliable`)."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +80,8 @@ class Killer:
         self.policy = policy
         self.audit = audit
         self._describe = describe
-        self._proc = proc
-        self._dev = dev
+        self.proc = proc
+        self.dev = dev
         self._open_pidfd = open_pidfd
 
     def pin(self, target: Target) -> Pinned | Refused:
@@ -107,9 +91,37 @@ class Killer:
         """
         pinned_or_refused = self._refuse_unseen(target) or self._pin(target)
         if isinstance(pinned_or_refused, Refused):
-            record = {**self.facts(target), "result": pinned_or_refused.reason.value}
-            self.audit.append("refused", {**record, "detail": pinned_or_refused.detail})
+            self.refuse(target, pinned_or_refused)
         return pinned_or_refused
+
+    def refuse(self, target: Target, refused: Refused, **more: object) -> None:
+        """Put a refusal on record; `more` are further fields of its line."""
+        said = {"result": refused.reason.value, "detail": refused.detail}
+        self.audit.append("refused", {**self.facts(target), **more, **said})
+
+    def handle(self, pid: int) -> tuple[int | None, str] | Refused:
+        """Open a handle on whatever has this PID now, which proves nothing yet; the caller closes it.
+
+        Without one (None), the second says why the check will be weaker.
+        """
+        try:
+            return self._open_pidfd(pid), ""
+        except ProcessLookupError:
+            return self.absent(pid)
+        except OSError as error:
+            if error.errno in _NOT_A_PROCESS:
+                return Refused(Refusal.CHANGED, pid, "it is a thread now")
+            if error.errno in _NO_MORE:
+                return Refused(Refusal.TOO_MANY, pid, error.strerror or "")
+            return None, f"{WEAKER} ({error.strerror})"
+
+    def held_by(self, target: Target, handle: int | None, weaker: str) -> Pinned:
+        """Make of a handle what can be asked and signalled; whoever calls this owns the proof that it is `target`."""
+        return Pinned(self, target, handle, weaker, self.proc, self.dev)
+
+    def shown(self, pid: int, comm: bytes) -> str:
+        """Give the command of a process as the screen shows it, or its bare name where that cannot be read."""
+        return (self._describe(pid) if self._describe is not None else None) or clean(comm)
 
     def facts(self, target: Target) -> dict[str, object]:
         """What every line of the record says about a target."""
@@ -137,17 +149,10 @@ class Killer:
         return next((Refused(reason, target.pid) for reason, holds in checks if holds), None)
 
     def _pin(self, target: Target) -> Pinned | Refused:
-        handle: int | None = None
-        weaker = ""
-        try:
-            handle = self._open_pidfd(target.pid)
-        except ProcessLookupError:
-            return self._absent(target)
-        except OSError as error:
-            if error.errno in _NOT_A_PROCESS:
-                return Refused(Refusal.CHANGED, target.pid, "it is a thread now")
-            weaker = f"{WEAKER} ({error.strerror})"
-        pinned = Pinned(self, target, handle, weaker, self._proc, self._dev)
+        opened = self.handle(target.pid)
+        if isinstance(opened, Refused):
+            return opened
+        pinned = self.held_by(target, *opened)
         try:
             refused = self._refuse_seen(target, pinned)
         except BaseException:
@@ -157,16 +162,17 @@ class Killer:
             pinned.close()
         return refused or pinned
 
-    def _absent(self, target: Target) -> Refused:
-        inside = procfs.in_pid_namespace(self._proc)
-        return Refused(Refusal.OTHER_NAMESPACE if inside else Refusal.GONE, target.pid)
+    def absent(self, pid: int) -> Refused:
+        """Say of a PID that the kernel does not know why nothing is sent to it."""
+        inside = procfs.in_pid_namespace(self.proc)
+        return Refused(Refusal.OTHER_NAMESPACE if inside else Refusal.GONE, pid)
 
     def _refuse_seen(self, target: Target, pinned: Pinned) -> Refused | None:
         """The refusals that follow from what the process is."""
         try:
             refused = self._refuse_identity(target) or self._refuse_without_device(target)
         except procfs.GONE:
-            return self._absent(target)
+            return self.absent(target.pid)
         except (OSError, ValueError) as error:
             return Refused(Refusal.UNREADABLE, target.pid, str(error))
         if (refused is None or refused.reason in _WITHOUT_EVIDENCE) and pinned.exited():
@@ -175,170 +181,34 @@ class Killer:
 
     def _refuse_identity(self, target: Target) -> Refused | None:
         pid = target.pid
-        stat = procfs.read_stat(pid, self._proc)
-        uids = procfs.read_uids(pid, self._proc)
+        stat = procfs.read_stat(pid, self.proc)
+        uids = procfs.read_uids(pid, self.proc)
         if stat.start_ticks != target.start_ticks:
             return Refused(Refusal.CHANGED, pid, "it started at another time")
         if stat.kernel_thread:
             return Refused(Refusal.KERNEL_THREAD, pid)
-        if pid in procfs.ancestors(self.policy.pid, self._proc):
+        if pid in procfs.ancestors(self.policy.pid, self.proc):
             return Refused(Refusal.ANCESTOR, pid)
-        if self.policy.pid in procfs.ancestors(pid, self._proc):
+        if self.policy.pid in procfs.ancestors(pid, self.proc):
             return Refused(Refusal.HELPER, pid)
         if target.uid not in uids:
             return Refused(Refusal.CHANGED, pid, f"it runs as uid {uids[1]} now")
         if set(uids) != {self.policy.may_end}:
             other = next(uid for uid in uids if uid != self.policy.may_end)
             return Refused(Refusal.NOT_YOURS, pid, f"it runs as uid {other}")
-        if procfs.ended(pid, self._proc):
-            return Refused(Refusal.ZOMBIE, pid, unreaped(_parent(stat.ppid, self._proc)))
+        if procfs.ended(pid, self.proc):
+            return Refused(Refusal.ZOMBIE, pid, unreaped(parent_of(stat.ppid, self.proc)))
         if self._describe is not None and self._describe(pid) != target.command:
             return Refused(Refusal.CHANGED, pid, "its command is another")
         return None
 
     def _refuse_without_device(self, target: Target) -> Refused | None:
         try:
-            if holds_gpu(target.pid, self._proc, self._dev):
+            if target.unlisted:
+                return Refused(Refusal.NOT_ON_GPU, target.pid)
+            if holds_gpu(target.pid, self.proc, self.dev):
                 return None
         except PermissionError:
             return Refused(Refusal.FILES_UNREADABLE, target.pid)
-        inside = procfs.in_pid_namespace(self._proc)
+        inside = procfs.in_pid_namespace(self.proc)
         return Refused(Refusal.OTHER_NAMESPACE if inside else Refusal.NO_DEVICE, target.pid)
-
-
-class Pinned:
-    """A process that is certainly the one on screen, and stays it: signals go to the handle, not to the PID.
-
-    Where the kernel gives no handle (`weaker` says why), the start time is compared before each signal instead.
-    Use it as a context manager, or close it.
-    """
-
-    def __init__(self, killer: Killer, target: Target, handle: int | None, weaker: str, proc: Path, dev: str) -> None:
-        """Made by `Killer.pin`, which owns the checks."""
-        self.target = target
-        self.weaker = weaker
-        self._killer = killer
-        self._handle = handle
-        self._proc = proc
-        self._dev = dev
-        self.unrecorded: str | None = None
-        """Why the last line about this process is not on record; None when it is."""
-        self._family: dict[int, int] = {}
-        self._closed = False
-
-    def send(self, sig: signal.Signals) -> Outcome | None:
-        """Signal the process; None when it was sent, else why not. A line of intent is on record before it."""
-        if self._closed:
-            raise ValueError(f"PID {self.target.pid} is no longer pinned")
-        self.record("intent", signal=sig.name)
-        self._family |= procfs.descendants(self.target.pid, self._proc)
-        if self.exited():
-            return Outcome(End.GONE)
-        try:
-            if set(procfs.read_uids(self.target.pid, self._proc)) != {self._killer.policy.may_end}:
-                return Outcome(End.DENIED, detail="it runs as another user now")
-            handle = self._handle
-            if handle is not None:
-                pidfd.send_signal(handle, sig)
-            elif self.weaker:
-                os.kill(self.target.pid, sig)
-            else:  # another thread let go of the handle: nothing holds the PID to this process any more
-                return Outcome(End.DENIED, detail="it is no longer pinned")
-        except procfs.GONE:
-            return Outcome(End.GONE)
-        except (OSError, ValueError) as error:
-            return Outcome(End.DENIED, detail=getattr(error, "strerror", None) or str(error))
-        return None
-
-    def exited(self) -> bool:
-        """Whether all its threads have ended, reaped or not; does not block."""
-        if self._handle is not None:
-            return pidfd.exited(self._handle)
-        return not self._same() or procfs.ended(self.target.pid, self._proc)
-
-    def wait(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for the end of the process; whether it has ended."""
-        if self._handle is not None:
-            return pidfd.exited(self._handle, timeout)
-        deadline = time.monotonic() + timeout
-        while not self.exited() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        return self.exited()
-
-    def look(self, *, seconds: float = 0.0, killed: bool = False) -> Outcome:
-        """What has become of the process by now."""
-        if self.exited():
-            parent = self._unreaped_by()
-            return Outcome(End.ZOMBIE if parent else End.EXITED, seconds, killed, parent)
-        try:
-            main = procfs.read_stat(self.target.pid, self._proc).state
-            # After SIGKILL only a thread inside the kernel can be left; before it, one such thread means little.
-            states = procfs.thread_states(self.target.pid, self._proc) if killed else (main,)
-        except (OSError, ValueError):
-            states, main = (), ""  # it ended since it was asked, or cannot be read: not known to be stuck
-        if procfs.UNINTERRUPTIBLE in states:
-            return Outcome(End.STUCK, seconds, killed)
-        return Outcome(End.STOPPED if main in procfs.STOPPED and not killed else End.RUNNING, seconds, killed)
-
-    def left_behind(self) -> tuple[int, ...]:
-        """PIDs that it had started, and that still run and hold a GPU device open (orphaned data workers)."""
-        left = []
-        for pid, start_ticks in sorted(self._family.items()):
-            try:
-                if procfs.read_stat(pid, self._proc).start_ticks == start_ticks:
-                    left += [pid] if holds_gpu(pid, self._proc, self._dev) else []
-            except (OSError, ValueError):
-                continue  # it has ended, or its files are closed to us: not known to hold anything
-        return tuple(left)
-
-    def record(self, event: str, **fields: object) -> str | None:
-        """Put a line about this process on record; returns why that failed."""
-        facts = self._killer.facts(self.target)
-        self.unrecorded = self._killer.audit.append(event, {**facts, "weaker": bool(self.weaker), **fields})
-        return self.unrecorded
-
-    def close(self) -> None:
-        """Give the handle back; the process is left as it is."""
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
-        self._closed = True
-
-    def __enter__(self) -> Pinned:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _same(self) -> bool:
-        try:
-            return procfs.read_stat(self.target.pid, self._proc).start_ticks == self.target.start_ticks
-        except (OSError, ValueError):
-            return False  # gone; and what cannot be read is not proven to be the same, so nothing is sent to it
-
-    def _unreaped_by(self) -> tuple[int, str] | None:
-        try:
-            stat = procfs.read_stat(self.target.pid, self._proc)
-        except (OSError, ValueError):
-            return None  # reaped
-        if stat.start_ticks != self.target.start_ticks or stat.state not in procfs.DEAD:
-            return None
-        return _parent(stat.ppid, self._proc)
-
-
-def holds_gpu(pid: int, proc: Path = procfs.PROC, dev: str = "/dev") -> bool:
-    """Whether a process holds a GPU's device file open: /dev/nvidia… natively, /dev/dxg under WSL.
-
-    Raises `OSError`: `PermissionError` where the process is not ours.
-    """
-    nvidia, dxg = f"{dev}/nvidia", f"{dev}/dxg"
-    return any(name.startswith(nvidia) or name == dxg for name in procfs.open_files(pid, proc))
-
-
-def _parent(pid: int, proc: Path) -> tuple[int, str]:
-    try:
-        return pid, clean(procfs.read_stat(pid, proc).comm)
-    except (OSError, ValueError):
-        return pid, "unknown"

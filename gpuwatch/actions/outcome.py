@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -36,6 +37,12 @@ class Outcome:
     """PID and name of the parent that has not reaped a zombie."""
     detail: str = ""
     """Why it was not permitted."""
+    asked: signal.Signals = signal.SIGTERM
+    """The last signal before SIGKILL: the one that it did not answer."""
+    each: tuple[tuple[int, Outcome], ...] = ()
+    """Where it stands for several processes: PID and outcome of each, in the order in which they were signalled."""
+    left: tuple[int, ...] = ()
+    """PIDs that belong to them, still run and were not signalled: they were started meanwhile."""
 
     @property
     def over(self) -> bool:
@@ -45,6 +52,8 @@ class Outcome:
     @property
     def sentence(self) -> str:
         """The outcome for a person, without a capital and a full stop."""
+        if self.each:
+            return _of_several(self)
         after = f"after {long_duration(self.seconds)}"
         match self.end:
             case End.EXITED:
@@ -54,9 +63,9 @@ class Outcome:
             case End.RUNNING if self.killed:
                 return f"still running {after}, and SIGKILL was sent"
             case End.RUNNING:
-                return f"still running {after}: it ignores SIGTERM or takes its time"
+                return f"still running {after}: it ignores {self.asked.name} or takes its time"
             case End.STOPPED:
-                return f"stopped (Ctrl-Z or a debugger) {after}: SIGTERM waits until it is continued"
+                return f"stopped (Ctrl-Z or a debugger) {after}: {self.asked.name} waits until it is continued"
             case End.STUCK if self.killed:
                 return f"stuck in the kernel (state D) {after}: only a driver reset or a reboot will clear it"
             case End.STUCK:
@@ -65,6 +74,50 @@ class Outcome:
                 return f"not permitted: {self.detail}" if self.detail else "not permitted"
             case End.GONE:
                 return "had already exited; nothing was sent"
+
+
+_WORST = (End.DENIED, End.STUCK, End.STOPPED, End.RUNNING, End.ZOMBIE, End.EXITED, End.GONE)
+"""Which end of several stands for all of them: the first of these that one of them has."""
+
+
+def of_several(each: Sequence[tuple[int, Outcome]], left: Sequence[int] = ()) -> Outcome:
+    """Join the outcomes of several processes, by PID, to one; `left` are PIDs that were not signalled.
+
+    One process alone stays as it is. `seconds` are those of the last.
+    """
+    if len(each) == 1 and not left:
+        return each[0][1]
+    outcomes = [outcome for _, outcome in each]
+    return Outcome(
+        next(end for end in _WORST if any(one.end is end for one in outcomes)),
+        max(one.seconds for one in outcomes),
+        killed=any(one.killed for one in outcomes),
+        asked=outcomes[0].asked,
+        each=tuple(each),
+        left=tuple(left),
+    )
+
+
+def _of_several(whole: Outcome) -> str:
+    count, after = len(whole.each), f"after {long_duration(whole.seconds)}"
+    exited = sum(one.over for _, one in whole.each)
+    parts = [f"all {count} exited {after}" if exited == count else f"{exited} of {count} exited {after}"]
+    if all(one.end is End.GONE for _, one in whole.each):
+        parts = [f"all {count} had already exited; nothing was sent"]
+    words = {
+        End.RUNNING: "still running and SIGKILL was sent" if whole.killed else "still running",
+        End.STOPPED: "stopped (Ctrl-Z or a debugger)",
+        End.STUCK: "in the kernel (state D), where no signal reaches",
+        End.DENIED: "not permitted",
+        End.ZOMBIE: "zombie until reaped by its parent",
+    }
+    for end, said in words.items():
+        pids = [pid for pid, one in whole.each if one.end is end]
+        if pids:
+            parts.append(f"{len(pids)} {said}: {named(pids)}")
+    if whole.left:
+        parts.append(f"left of the run, started meanwhile and not signalled: {named(whole.left)}")
+    return ", ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -105,7 +158,7 @@ def memory_after(
     if outcome.end not in (End.EXITED, End.ZOMBIE):
         return outcome.sentence
     if holders:
-        return f"{outcome.sentence}; still held by {_pids(holders)}"
+        return f"{outcome.sentence}; still held by {named(holders)}"
     known = [g for g in gpus if g.freed is not None and (g.held is None or g.held > 0)]
     if not promised or not known or len(known) < len([g for g in gpus if g.held != 0]):
         return outcome.sentence
@@ -125,10 +178,11 @@ def unreaped(parent: tuple[int, str] | None) -> str:
     return f"parent {pid} ({name}) has not reaped it"
 
 
-def _pids(pids: Sequence[int]) -> str:
-    named = ", ".join(map(str, pids[:_PIDS_NAMED]))
+def named(pids: Sequence[int]) -> str:
+    """Name PIDs, the first of them where they are many: `PIDs 71, 72, 73, 74, 75 and 121 more`."""
+    listed = ", ".join(map(str, pids[:_PIDS_NAMED]))
     more = f" and {len(pids) - _PIDS_NAMED} more" if len(pids) > _PIDS_NAMED else ""
-    return f"{'PID' if len(pids) == 1 else 'PIDs'} {named}{more}"
+    return f"{'PID' if len(pids) == 1 else 'PIDs'} {listed}{more}"
 
 
 def _gpus(indices: Sequence[int]) -> str:

@@ -24,9 +24,12 @@ class Refusal(StrEnum):
     ZOMBIE = "zombie"
     NOT_YOURS = "not yours"
     NO_DEVICE = "no gpu device"
+    NOT_ON_GPU = "not on a gpu"
+    TOO_MANY = "too many"
     FILES_UNREADABLE = "open files unreadable"
     UNREADABLE = "process unreadable"
     OTHER_NAMESPACE = "other pid namespace"
+    IGNORED = "signal ignored"
 
 
 _SENTENCES = {
@@ -45,8 +48,11 @@ _SENTENCES = {
     Refusal.ZOMBIE: "it has already exited",
     Refusal.NOT_YOURS: "it is not yours",
     Refusal.NO_DEVICE: "it holds no GPU device open, so nothing shows that it is the process on the GPU",
+    Refusal.NOT_ON_GPU: "it is on no GPU: the driver does not list it, and it holds no GPU's device file open",
+    Refusal.TOO_MANY: "its run has more processes than gpuwatch can hold on to at once",
     Refusal.FILES_UNREADABLE: "its open files cannot be read, so nothing shows that it is the process on the GPU",
     Refusal.UNREADABLE: "the kernel does not let us read what it is",
+    Refusal.IGNORED: "it ignores this signal",
     Refusal.OTHER_NAMESPACE: (
         "gpuwatch runs in a container with PIDs of its own, and nothing shows that this PID is the process on the GPU"
     ),

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from gpuwatch import units
 from gpuwatch.alerts import Severity, Unit
+from gpuwatch.alerts.gap import left_over, likeliest
 from gpuwatch.alerts.rules import NAMED, Limits, Observation, largest_first
 from gpuwatch.history import HistoryView, Idle
 from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Snapshot, known
@@ -34,9 +35,9 @@ def holder_rules(snapshot: Snapshot, history: HistoryView, limits: Limits) -> It
         if gpu.health is not Health.OK or gpu.holdings_note or gpu.unreliable:
             continue
         yield from idle_but_held(gpu, people, history, limits)
-        yield from orphaned_holder(gpu, people, limits)
+        yield from orphaned_holder(gpu, people, limits, [one.process.pid for one in left_over(gpu, snapshot)])
         if not confined:
-            yield from unattributed_memory(gpu, limits)
+            yield from unattributed_memory(gpu, snapshot, limits)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -146,8 +147,11 @@ def _whole(seconds: float) -> float:
 # Unattributed memory
 
 
-def unattributed_memory(gpu: Gpu, limits: Limits) -> Iterator[Observation]:
-    """Judge the bytes in use on a GPU that no listed process holds. Where they cannot be told it says nothing."""
+def unattributed_memory(gpu: Gpu, snapshot: Snapshot, limits: Limits) -> Iterator[Observation]:
+    """Judge the bytes in use on a GPU that no listed process holds. Where they cannot be told it says nothing.
+
+    The evidence is the likeliest cause, by what the snapshot has, and what would settle it.
+    """
     size, limit = gpu.unattributed, limits.unattributed_memory
     if not known(size) or gpu.memory.unified:
         return
@@ -164,25 +168,28 @@ def unattributed_memory(gpu: Gpu, limits: Limits) -> Iterator[Observation]:
         clear_after=limits.samples,
         stamp=gpu.sampled,
         title=f"GPU {gpu.index}: {units.gib(size)} GiB held by no process that is listed",
-        evidence=_CAUSES if keeps is not None else "",
+        evidence=_cause(gpu, snapshot) if keeps is not None else "",
         value=size,
         unit=Unit.BYTES,
         how="listed processes account for the memory again",
     )
 
 
-_CAUSES: Final = (
-    "a process that ended and was not cleaned up, or one that the driver does not list · "
-    "`fuser -v /dev/nvidia*` as root shows who has the GPUs open"
-)
+def _cause(gpu: Gpu, snapshot: Snapshot) -> str:
+    found = likeliest(gpu, snapshot)
+    return f"{found.words} · {found.settle}" if found is not None else ""
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # Orphaned holders
 
 
-def orphaned_holder(gpu: Gpu, people: Mapping[int, Process], limits: Limits) -> Iterator[Observation]:
+def orphaned_holder(
+    gpu: Gpu, people: Mapping[int, Process], limits: Limits, left: Sequence[int] = ()
+) -> Iterator[Observation]:
     """Judge processes that have ended, or are zombies, and still hold memory.
+
+    `left` are the PIDs of workers without a parent that have the GPU open: while they do, it is not freed.
 
     One that we may not see, or that is in another namespace, has not ended for all we know. Nor has one that runs on
     the GPU: of a program whose first thread has ended the kernel says zombie, too (proc(5)).
@@ -193,10 +200,10 @@ def orphaned_holder(gpu: Gpu, people: Mapping[int, Process], limits: Limits) -> 
         if process is not None and (process.presence is Presence.GONE or process.state == _ZOMBIE):
             theirs[one.pid].append(one)
     for pid, held in theirs.items():
-        yield _orphan(gpu, people[pid], held, limits)
+        yield _orphan(gpu, people[pid], held, limits, left)
 
 
-def _orphan(gpu: Gpu, process: Process, held: Sequence[Holding], limits: Limits) -> Observation:
+def _orphan(gpu: Gpu, process: Process, held: Sequence[Holding], limits: Limits, left: Sequence[int]) -> Observation:
     size = sum(int(one.memory) for one in held if known(one.memory))
     unknown = any(not known(one.memory) for one in held)
     runs = any(known(one.sm) and one.sm > 0 for one in held)
@@ -211,6 +218,9 @@ def _orphan(gpu: Gpu, process: Process, held: Sequence[Holding], limits: Limits)
     else:
         title = f"pid {process.pid} has ended and {holds}"
         evidence = "the driver lists a process that the kernel no longer has · if it stays, only a reset frees it"
+        if left:
+            named = ", ".join(map(str, left[:NAMED])) + f" and {len(left) - NAMED} more" * (len(left) > NAMED)
+            evidence = f"the driver lists a process that the kernel no longer has · left over and open: pid {named}"
     return Observation(
         rule=ORPHANED,
         gpu=gpu.key,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from gpuwatch import __version__
 from gpuwatch.errors import UsageError
@@ -15,6 +15,9 @@ COMMANDS = {
     "visible": "what a CUDA_VISIBLE_DEVICES value makes visible here",
     "pick": "GPUs with room, printed for CUDA_VISIBLE_DEVICES",
     "run": "pick, declare to every framework, start a program",
+    "strays": "your own processes that nobody tends and that still hold memory, and why",
+    "kill": "end processes of yours, or a whole run, and say what became of them",
+    "report": "who held and used how much since when, from what `watch` has kept",
     "events": "what was raised and how it ended, from the events log",
     "watch": "watch without a terminal: log, messages, one line an event",
     "status": "one short line, for the status bar of tmux",
@@ -28,6 +31,7 @@ _ALSO = {
     "pick": frozenset({"only"}),
     "watch": frozenset({"only", "interval"}),
     "events": frozenset({"user"}),
+    "kill": frozenset({"read_only", "allow_root_kill"}),
 }
 """The dashboard's flags that a command has as its own."""
 
@@ -51,10 +55,11 @@ def _unknown(what: str, word: str, known: Iterable[str]) -> str:
     return f"unknown {what} {word}; {hint}"
 
 
-_CODES = (
-    "Exit codes: 0 done, 1 a command found nothing (no such process, no room), 2 bad usage, 3 no driver or no GPU. "
-    "Data on stdout, words on stderr."
-)
+_OTHER_CODES = "2 bad usage, 3 no driver or no GPU. Data on stdout, words on stderr."
+_CODES = f"Exit codes: 0 done, 1 a command found nothing (no such process, no room), {_OTHER_CODES}"
+_KILL_CODES = f"Exit codes: 0 all have exited, 1 one was refused or still runs, {_OTHER_CODES}"
+
+_AS_ROOT = "let root end processes: its own, under sudo those of whoever called it"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -86,7 +91,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentP
     how.add_argument("--memory-critical", metavar="P", help="the same for a critical alert (default 5)")
     how.add_argument("--bell", action="store_true", default=None, help="ring the terminal's bell on an alert")
     how.add_argument("--read-only", action="store_true", default=None, help="no process can be ended from here")
-    how.add_argument("--allow-root-kill", action="store_true", help="let root end the processes of the uid behind sudo")
+    how.add_argument("--allow-root-kill", action="store_true", help=_AS_ROOT)
     how.add_argument("--wait", action="store_true", help="where there is no driver, wait until there is one")
     how.add_argument("--theme", metavar="NAME", help="dark or light (default dark)")
     how.add_argument("--ascii", action="store_true", default=None, help="no character outside ASCII")
@@ -99,22 +104,45 @@ def _add_commands(top: argparse.ArgumentParser) -> Mapping[str, argparse.Argumen
     common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     common.add_argument("--config", metavar="FILE", help="read FILE instead of your gpuwatch.toml")
     common.add_argument("--ascii", action="store_true", help="no character outside ASCII")
-    asking = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS, parents=[common])
-    asking.add_argument("--json", action="store_true", help="as JSON: one object, or one a line")
+    asking, telling = (
+        argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS, parents=[common]) for _ in range(2)
+    )
+    for one in (asking, telling):
+        one.add_argument("--json", action="store_true", help="as JSON")
     asking.add_argument("--demo", action="store_true", help="a simulated lab machine instead of this one")
+    telling.add_argument("--demo", action="store_true", help=argparse.SUPPRESS)  # refused, and it is said why
     group = top.add_subparsers(title="commands", dest="command", metavar="COMMAND")
 
-    def add(name: str, *, flags: argparse.ArgumentParser, usage: str | None = None) -> argparse.ArgumentParser:
+    def add(
+        name: str, *, flags: argparse.ArgumentParser, usage: str | None = None, epilog: str = _CODES
+    ) -> argparse.ArgumentParser:
         return group.add_parser(
             name,
             help=COMMANDS[name],
             description=f"{COMMANDS[name][0].upper()}{COMMANDS[name][1:]}.",
             usage=usage,
             parents=[flags],
-            epilog=_CODES,
+            epilog=epilog,
             allow_abbrev=False,
         )
 
+    _add_choosing(add, common, asking)
+    _add_ending(add, common, asking)
+    _add_telling(add, telling)
+    _add_watching(add, common, asking)
+    return group.choices
+
+
+class _Add(Protocol):
+    """Adds a command."""
+
+    def __call__(
+        self, name: str, *, flags: argparse.ArgumentParser, usage: str | None = None, epilog: str = _CODES
+    ) -> argparse.ArgumentParser: ...
+
+
+def _add_choosing(add: _Add, common: argparse.ArgumentParser, asking: argparse.ArgumentParser) -> None:
+    """Add what is about choosing GPUs and declaring a share of them."""
     explain = add("explain", flags=asking)
     explain.add_argument("pid", metavar="PID")
     visible = add("visible", flags=asking)
@@ -132,12 +160,37 @@ def _add_commands(top: argparse.ArgumentParser) -> Mapping[str, argparse.Argumen
     pick.add_argument("--index", action="store_true", help="print NVML's indices, not UUIDs")
     run.add_argument("--gpu", metavar="0,2", default="auto", help="these GPUs (default: auto, those with most room)")
     run.add_argument("--quiet", action="store_true", help="do not say what was set")
-    events = add("events", flags=asking)
+
+
+def _add_ending(add: _Add, common: argparse.ArgumentParser, asking: argparse.ArgumentParser) -> None:
+    """Add what is about who holds memory for nothing, and ending it."""
+    add("strays", flags=asking)
+    kill = add("kill", flags=common, epilog=_KILL_CODES)
+    kill.add_argument("pids", metavar="PID", nargs="+", help="processes of yours that hold a GPU")
+    kill.add_argument("--signal", metavar="NAME", help="INT, TERM or KILL (default: TERM)")
+    kill.add_argument("--job", action="store_true", help="the whole run that it belongs to: launcher, ranks, workers")
+    kill.add_argument("--yes", action="store_true", help="do not ask")
+    kill.add_argument("--allow-root-kill", action="store_true", default=argparse.SUPPRESS, help=_AS_ROOT)
+    kill.add_argument("--read-only", action="store_true", default=argparse.SUPPRESS, help="end nothing: refuse all")
+
+
+def _add_telling(add: _Add, telling: argparse.ArgumentParser) -> None:
+    """Add what tells of what was kept."""
+    report = add("report", flags=telling)
+    report.add_argument("--since", metavar="7d", default="7d", help="how far back: 8h, 7d (default 7d)")
+    report.add_argument("--by", metavar="WHAT", default="user", help="user, gpu or job (default: user)")
+    report.add_argument("--csv", action="store_true", help="as CSV, a line a row")
+    report.add_argument("--file", metavar="FILE", help="another file than your own")
+    events = add("events", flags=telling)
     events.add_argument("--since", metavar="8h", default="24h", help="how far back: 8h, 7d (default 24h)")
     events.add_argument("--gpu", metavar="0,2", default=argparse.SUPPRESS, help="about these GPUs alone")
     events.add_argument("--user", metavar="NAME", default=argparse.SUPPRESS, help="about one user")
     events.add_argument("--rule", metavar="NAME", help="of one rule: 'overshoot', or its beginning")
     events.add_argument("--file", metavar="FILE", help="another log than your own")
+
+
+def _add_watching(add: _Add, common: argparse.ArgumentParser, asking: argparse.ArgumentParser) -> None:
+    """Add what is about the watch and its configuration."""
     watch = add("watch", flags=asking)
     watch.add_argument("--events", metavar="FILE", help="write the events to FILE instead of your own log")
     watch.add_argument("--quiet", action="store_true", help="print nothing but what goes wrong")
@@ -150,7 +203,6 @@ def _add_commands(top: argparse.ArgumentParser) -> Mapping[str, argparse.Argumen
     what.add_argument("--show", action="store_true", help="every key, its value, and where it comes from")
     what.add_argument("--init", action="store_true", help="write a commented file; never over one that is there")
     what.add_argument("--check", action="store_true", help="read the files and say what is wrong with them")
-    return group.choices
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -13,7 +13,7 @@ from gpuwatch import procfs
 from gpuwatch.commands.answer import Answer, Ask
 from gpuwatch.config import Config
 from gpuwatch.errors import UsageError
-from gpuwatch.explanation import Point, points
+from gpuwatch.explanation import Point, points, whereabouts
 from gpuwatch.model import Knowledge, Presence, Process, Snapshot, SourceState
 
 Look: TypeAlias = Callable[[Process, Snapshot, Config], Process]
@@ -69,7 +69,7 @@ def _explain(pid: int, config: Config, as_json: bool, look: Look, proc: Path, sn
         itself = msgspec.to_builtins(process)
         said = itself.pop("declared")
         return Answer([msgspec.json.encode({"process": itself, "declared": said}).decode()], words)
-    found = points(process, snapshot, config.allowance.allowances())
+    found = [*points(process, snapshot, config.allowance.allowances()), *whereabouts(process)]
     return Answer([_head(process), "", *_lines(found)], words)
 
 

@@ -60,7 +60,7 @@ def main(args: argparse.Namespace, sampler: Child | None) -> int:
         if not args.demo:
             from gpuwatch.sources.child import sampler_arguments
 
-            child = ordered(sampler, sampler_arguments(interval, only, shares=config.shares))
+            child = ordered(sampler, sampler_arguments(interval, only, shares=config.shares, tmux=config.tmux))
         source = source_of(child, interval, only, config)
         try:
             from gpuwatch.alerts.engine import Engine
@@ -69,7 +69,7 @@ def main(args: argparse.Namespace, sampler: Child | None) -> int:
             desk = _Desk(args, config, news)
             watch = Watch(source, desk.publish, engine=Engine(config.limits()))
             events = Path(args.events) if args.events else None
-            ways = Ways(watch, demo=args.demo, events=events, newest=True, only=only)
+            ways = Ways(watch, demo=args.demo, events=events, newest=True, keeps=True, only=only)
             try:
                 ways.open(config)
                 desk.log = str(ways.log or "")
@@ -182,7 +182,7 @@ class _Desk:
 
     def _reload(self, reloader: Reloader) -> None:
         try:
-            words = said(reloader())
+            words = said(reloader(), later=("tmux",))
         except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
             words = f"configuration not changed: {type(error).__name__}: {error}"
         self.say(words)

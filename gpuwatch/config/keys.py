@@ -49,6 +49,7 @@ _TOP: Final = (
     Key("ascii", Flag(), "no character outside ASCII"),
     Key("theme", Choice(("dark", "light")), 'or "light"'),
     Key("bell", Flag(), "ring the terminal's bell on an alert"),
+    Key("tmux", Flag(), "ask your own tmux for the names of sessions and windows: runs `tmux list-panes`"),
 )
 
 _ALERTS: Final = (
@@ -96,6 +97,12 @@ _NOTIFY: Final = (
     Key("digest", Count(1, 1000), "more than so many are one message"),
 )
 
+_REPORT: Final = (
+    Key("dashboard", Flag(), "the dashboard keeps it too, not only `gpuwatch watch`"),
+    Key("keep", Duration(_DAY, 365 * _DAY), "what is older is forgotten"),
+    Key("largest", Size(4 * MIB), "the file's size, at which the oldest weeks go"),
+)
+
 SECTIONS: Final = (
     Section("", "", _TOP),
     Section("alerts", "when an alert is raised", _ALERTS),
@@ -103,6 +110,7 @@ SECTIONS: Final = (
     Section(
         "notify", "who is told besides the screen; a file with command or urls must be yours alone to write", _NOTIFY
     ),
+    Section("report", "what is kept of who held how much, for `gpuwatch report`", _REPORT),
 )
 
 KEYS: Final = {section.whole(key): key for section in SECTIONS for key in section.keys}

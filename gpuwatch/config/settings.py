@@ -84,6 +84,15 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True):
         return f"Notify({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
 
 
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept for `gpuwatch report`. Durations in seconds, sizes in bytes."""
+
+    dashboard: bool = False
+    """The dashboard keeps it too, not only `gpuwatch watch`."""
+    keep: float = 90 * 24 * 3600.0
+    largest: int = 64 << 20
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that may stand in gpuwatch.toml."""
 
@@ -95,9 +104,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     ascii: bool = False
     theme: Literal["dark", "light"] = "dark"
     bell: bool = False
+    tmux: bool = False
+    """Ask our own tmux for the names of sessions and windows: runs `tmux list-panes`."""
     alerts: Alerts = Alerts()
     allowance: Allowance = Allowance()
     notify: Notify = Notify()
+    report: Report = Report()
     shares: tuple[Share, ...] = ()
     """The `[[share]]` tables of both files, the administrator's first."""
     rules: tuple[OwnRule, ...] = ()

@@ -6,7 +6,6 @@ its script may choose some. HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES do not 
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -223,7 +222,7 @@ def _given(value: str, cards: Sequence[Card]) -> tuple[Card, ...] | None:
         card, parts = named
         chosen.setdefault(card.uuid, set()).update(part.uuid for part in parts)
     return tuple(
-        dataclasses.replace(card, slices=tuple(part for part in card.slices if part.uuid in chosen[card.uuid]))
+        msgspec.structs.replace(card, slices=tuple(part for part in card.slices if part.uuid in chosen[card.uuid]))
         for card in cards
         if card.uuid in chosen
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
 
 from gpuwatch.declared.claims import Scan, Share
 
@@ -21,8 +22,7 @@ class Unread(StrEnum):
     """It could not be read: too large, no ordinary file, no answer in time, no such file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
+class Slice(msgspec.Struct, frozen=True, kw_only=True):
     """One MIG instance of a GPU."""
 
     uuid: str
@@ -32,8 +32,7 @@ class Slice:
     """Bytes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class Card(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU of the machine, as NVML numbers it."""
 
     index: int
@@ -46,17 +45,21 @@ class Card:
     slices: tuple[Slice, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kin:
+class Kin(msgspec.Struct, frozen=True, kw_only=True):
     """An ancestor, or a child that has exec'ed, of the process: of the same uid."""
 
     pid: int
     argv: tuple[str, ...] = ()
     environ: Mapping[str, str] | Unread = Unread.DENIED
+    start: int = 0
+    """Start time in clock ticks since boot; 0 for not known."""
+    parent: int = 0
+    """PID of its parent; 0 for not known."""
+    comm: str = ""
+    """Its short name in /proc/PID/stat: `tmux: server`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
+class Script(msgspec.Struct, frozen=True, kw_only=True):
     """The Python source that a process runs."""
 
     path: str
@@ -68,8 +71,7 @@ class Script:
     """It was found by its path alone, and the process could see another file there (a container)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class File:
+class File(msgspec.Struct, frozen=True, kw_only=True):
     """A configuration file of the process's owner."""
 
     path: str
@@ -77,8 +79,7 @@ class File:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known of one process; texts are raw, as the process wrote them."""
 
     pid: int
@@ -97,5 +98,5 @@ class Facts:
     script: Script | None = None
     rc: tuple[File, ...] = ()
     """Theano's, the one that counts most last."""
-    shares: tuple[Share, ...] = field(default=())
+    shares: tuple[Share, ...] = ()
     """What people agreed on in gpuwatch.toml; those that match this process are in effect."""

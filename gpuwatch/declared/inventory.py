@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gpuwatch.declared.facts import Card, Slice
 from gpuwatch.model import Gpu, Health, Memory, known

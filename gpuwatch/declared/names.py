@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from itertools import islice
 
@@ -78,7 +79,8 @@ def misspelt(names: Iterable[str]) -> list[Hint]:
     return hints
 
 
-def _meant(name: str, candidates: Iterable[str]) -> str:
+@functools.lru_cache(maxsize=128)
+def _meant(name: str, candidates: tuple[str, ...]) -> str:
     """Give the one of `candidates` that `name` is a slip for; empty for none."""
     if name in _MEANT or name in _REAL or not name.replace("_", "").isalpha() or not name.isascii():
         return ""

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
+
+import msgspec
 
 from gpuwatch.declared import frameworks
 from gpuwatch.declared.claims import Claim
@@ -21,8 +22,7 @@ _STRONGEST = (Kind.HARD, Kind.CAP, Kind.GRANT)
 """Which of two equal limits is named."""
 
 
-@dataclass(slots=True)
-class Weighed:
+class Weighed(msgspec.Struct):
     """One claim, and what has become of it."""
 
     claim: Claim
@@ -30,7 +30,7 @@ class Weighed:
     why: str = ""
     """Why it is not in effect, or is no limit."""
     applies: bool = True
-    limits: dict[str, int] = field(default_factory=dict)
+    limits: dict[str, int] = msgspec.field(default_factory=dict)
     lifted: frozenset[str] = frozenset()
     """GPUs on which it takes the place of others and gives no number: it is dynamic, or sets no limit."""
     tentative: bool = False

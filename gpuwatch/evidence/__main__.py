@@ -1,120 +1,22 @@
-"""The reader: a process of its own, for reads that hang (/proc, people's files) and sources that crash a parser.
+"""Where the reader begins; see `gpuwatch.evidence.answering`.
 
-    python -P gpuwatch/evidence/__main__.py
-
-It answers each `wire.Question` on stdin by a `wire.Answer` on stdout, in their order, and ends when stdin does, after
-30 s without a question, or where it has grown large. Who asks ends it when one answer takes too long.
+python -P gpuwatch/evidence/__main__.py
 """
 
 from __future__ import annotations
 
 import os
-import resource
-import select
-import time
-from collections.abc import Iterator
-from pathlib import Path
 
-import msgspec
-
-from gpuwatch import procfs
-from gpuwatch.declared.claims import Share
-from gpuwatch.declared.facts import Card
-from gpuwatch.declared.resolver import resolve
-from gpuwatch.evidence import reader
-from gpuwatch.evidence.credentials import die_with_parent
-from gpuwatch.evidence.wire import Answer, Question
-from gpuwatch.model import Declared, Knowledge
-from gpuwatch.text import clean
-
-IDLE = 30.0
-"""Seconds without a question after which this process is not worth its memory."""
-
-MEMORY = 512 << 20
-"""Bytes of address space: a source of 1 MiB that is all brackets would take more to parse."""
-
-
-LARGE = 64 << 20
-"""Bytes in memory after an answer with which it ends, and another one is started: what a large source took is not given
-back, and would be missing for the next one."""
-
-
-class Reader:
-    """Answers questions, and remembers what it was told of the machine."""
-
-    def __init__(self) -> None:
-        self._proc = procfs.PROC
-        self._cards: tuple[Card, ...] = ()
-        self._shares: tuple[Share, ...] = ()
-        self.ancestors: dict[int, reader.Ancestor] = {}
-        """What was read for the questions that came together: many processes are children of one."""
-
-    def answer(self, question: Question) -> Answer:
-        """Say what one process declared; never raises."""
-        began = time.monotonic()
-        if question.cards is not None:
-            self._cards = question.cards
-        if question.shares is not None:
-            self._shares = question.shares
-        if question.proc is not None:
-            self._proc = Path(question.proc)
-        try:
-            declared = self._read(question)
-        except (OSError, ValueError) as error:
-            gone = isinstance(error, procfs.GONE)
-            declared = _unreadable("it has ended" if gone else f"it cannot be read: {clean(str(error), 200)}")
-        except Exception as bug:  # noqa: BLE001 - one odd process must not keep the others from being read
-            declared = _unreadable(f"a fault in gpuwatch: {type(bug).__name__}: {clean(str(bug), 200)}")
-        return Answer(pid=question.pid, start=question.start, declared=declared, took=time.monotonic() - began)
-
-    def _read(self, question: Question) -> Declared:
-        """Read and resolve; raises ProcessLookupError where it is no longer the same process."""
-        facts = reader.read(
-            question.pid, proc=self._proc, user=question.user, shares=self._shares, ancestors=self.ancestors
-        )
-        if procfs.read_stat(question.pid, self._proc).start_ticks != question.start:
-            raise ProcessLookupError
-        return resolve(facts, self._cards)
-
-
-def _unreadable(words: str) -> Declared:
-    return Declared(knowledge=Knowledge.UNREADABLE, words=words)
-
-
-def questions() -> Iterator[list[Question]]:
-    """Give the questions on stdin as they come, those that come together at once, until there are no more."""
-    decode = msgspec.json.Decoder(Question).decode
-    buffer = b""
-    while select.select([0], [], [], IDLE)[0] and (chunk := os.read(0, 1 << 16)):
-        *lines, buffer = (buffer + chunk).split(b"\n")
-        yield [decode(line) for line in lines]
-
-
-def _write(line: bytes) -> None:
-    rest = memoryview(line)
-    while rest:
-        rest = rest[os.write(1, rest) :]
+from gpuwatch import lean
 
 
 def main() -> None:
     """Answer until nobody asks any more."""
-    die_with_parent()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it has read what is not for everybody's eyes
-    most = resource.getrlimit(resource.RLIMIT_AS)[1]
-    if most == resource.RLIM_INFINITY or most > MEMORY:
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    one = Reader()
-    encode = msgspec.json.Encoder().encode
-    try:
-        _write(b"\n")
-        for several in questions():
-            one.ancestors.clear()
-            for question in several:
-                _write(encode(one.answer(question)) + b"\n")
-                if procfs.read_stat(os.getpid()).rss * resource.getpagesize() > LARGE:
-                    return  # ru_maxrss would be our parent's: exec(3) keeps it
-    except BrokenPipeError:
-        return
+    lean.begin()
+    from gpuwatch.evidence import answering
+
+    lean.ready()
+    answering.main()
 
 
 if __name__ == "__main__":

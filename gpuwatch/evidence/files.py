@@ -62,15 +62,15 @@ def read(process: Path, path: str, limit: int) -> Found:
     except PermissionError:
         if not path.startswith("/"):
             raise
-        return _ordinary(_open_outside(path), limit, likely=True)
+        return ordinary(_open_outside(path), limit, likely=True)
     try:
-        return _ordinary(_open_inside(process, root, path), limit, likely=False)
+        return ordinary(_open_inside(process, root, path), limit, likely=False)
     finally:
         os.close(root)
 
 
-def _ordinary(place: int, limit: int, *, likely: bool) -> Found:
-    """Open and read what was looked at, and let go of it."""
+def ordinary(place: int, limit: int, *, likely: bool) -> Found:
+    """Open and read what was looked at (a descriptor of O_PATH), and let go of it; raises as `read` does."""
     try:
         seen = os.fstat(place)
         if not stat.S_ISREG(seen.st_mode):

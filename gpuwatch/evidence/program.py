@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from enum import Enum
@@ -48,17 +49,18 @@ class Program(NamedTuple):
 
 def is_python(path: str) -> bool:
     """Say whether a path is that of a Python interpreter: `/usr/bin/python3.11`."""
-    return bool(_PYTHON.fullmatch(PurePosixPath(path).name))
+    return bool(_PYTHON.fullmatch(path.rpartition("/")[2]))
 
 
-def of(argv: Sequence[str]) -> Program | None:
+@functools.lru_cache(maxsize=128)
+def of(argv: tuple[str, ...]) -> Program | None:
     """Give what a Python interpreter was told to run; None for a shell of its own, a notebook, another program.
 
     Behind torchrun and its like the user's own script is given.
     """
     if not argv or not is_python(argv[0]):
         return None
-    found, rest = _first(argv[1:])
+    found, rest = started(argv[1:])
     if found is None:
         return None
     name = PurePosixPath(found.text).name.removesuffix(".py") if found.how is How.FILE else found.text
@@ -71,8 +73,17 @@ def of(argv: Sequence[str]) -> Program | None:
     return _wrapped(rest) if name in _WRAPPERS else found
 
 
-def _first(arguments: Sequence[str]) -> tuple[Program | None, Sequence[str]]:
-    """Skip the interpreter's own options; give what it runs, and the arguments of that. Source: python(1)."""
+@functools.lru_cache(maxsize=128)
+def outermost(argv: tuple[str, ...]) -> Program | None:
+    """Give what a Python interpreter was told to run, torchrun and its like too; None as in `of`."""
+    return started(argv[1:])[0] if argv and is_python(argv[0]) else None
+
+
+def started(arguments: Sequence[str]) -> tuple[Program | None, Sequence[str]]:
+    """Skip the interpreter's own options; give what it runs, and the arguments of that. Source: python(1).
+
+    The arguments are those behind the interpreter's name. What is run may be a wrapper, see `of`; None for nothing.
+    """
     place = 0
     while place < len(arguments):
         word, rest = arguments[place], arguments[place + 1 :]

@@ -1,7 +1,7 @@
 """The facts of one process, read from /proc: raw, within bounds, and no more than the kernel lets us see.
 
 Any of these reads may hang: a file on a server that is down, a process whose memory is locked by a driver. Who cannot
-wait lets the child process do it (`gpuwatch.evidence.__main__`).
+wait lets the child process do it (`gpuwatch.evidence.answering`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import pwd
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,10 +63,22 @@ class Ancestor(NamedTuple):
     uid: int
     parent: int
     environ: dict[str, str] | Unread
+    comm: str
+
+    @property
+    def kin(self) -> Kin:
+        """It, as a fact of those below it."""
+        return Kin(
+            pid=self.runs.pid,
+            argv=self.runs.argv,
+            environ=self.environ,
+            start=self.runs.start,
+            parent=self.parent,
+            comm=self.comm,
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
+class _Target(NamedTuple):
     """The process that is read, and what finds its files."""
 
     proc: Path
@@ -111,7 +122,7 @@ def read(
         environ=variables,
         libraries=libraries,
         cgroup=_cgroup(pid, proc),
-        ancestors=tuple(Kin(pid=one.runs.pid, argv=one.runs.argv, environ=one.environ) for one in above),
+        ancestors=tuple(one.kin for one in above),
         children=tuple(_exec_children(pid, owner.uid, block, proc)),
         script=script,
         rc=tuple(_rc(target, variables)) if _may_be_theano(argv, variables, libraries, script) else (),
@@ -151,8 +162,9 @@ def _environ(pid: int, proc: Path) -> bytes | Unread:
         raw = procfs.read_file(pid, "environ", proc, _LARGEST_BLOCK + 1)
         if not raw:
             stat = procfs.read_stat(pid, proc)
-            if stat.state in procfs.DEAD:
-                return Unread.GONE
+            if stat.state in procfs.DEAD:  # or only its first thread has ended
+                others = set(procfs.thread_states(pid, proc)) - procfs.DEAD
+                return Unread.FAILED if others else Unread.GONE
             if not stat.environ_end:
                 return Unread.FAILED
             raw = procfs.read_file(pid, "environ", proc, _LARGEST_BLOCK + 1)  # that execve has ended meanwhile
@@ -215,7 +227,7 @@ def _above(pid: int, uid: int, proc: Path, known: dict[int, Ancestor]) -> list[A
 def _ancestor(pid: int, proc: Path) -> Ancestor:
     stat, owner = procfs.read_stat(pid, proc), procfs.read_owner(pid, proc)
     runs = _Runs(pid, _argv(pid, proc), stat.start_ticks)
-    return Ancestor(runs, owner.uid, stat.ppid, _variables(_environ(pid, proc)))
+    return Ancestor(runs, owner.uid, stat.ppid, _variables(_environ(pid, proc)), environ.decode(stat.comm))
 
 
 def _exec_children(pid: int, uid: int, block: bytes | Unread, proc: Path) -> list[Kin]:

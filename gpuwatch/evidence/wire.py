@@ -10,6 +10,7 @@ import msgspec
 from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Card
 from gpuwatch.model import Declared
+from gpuwatch.surroundings import Surroundings
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -26,6 +27,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What people agreed on; None as above."""
     proc: str | None = None
     """The root of /proc; None as above."""
+    tmux: float | None = None
+    """Seconds that our own tmux may take to name its panes; 0 for not to be asked; None as above."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,5 +37,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     start: int
     declared: Declared
+    surroundings: Surroundings | None = None
+    """What it runs in and belongs to; None where that could not be read at all."""
     took: float = 0.0
     """Seconds that it took to read."""

@@ -13,9 +13,10 @@ from gpuwatch.history.faults import NO_XIDS, Faults
 from gpuwatch.history.series import EMPTY, SLOTS, Points, Series
 from gpuwatch.history.tracks import HOLDING_GONE, Idle, Owner, Track, Tracks
 from gpuwatch.history.trend import Course, Trend
+from gpuwatch.history.usage import NO_USE, Usage, Use
 from gpuwatch.model import Gpu, Snapshot, number
 
-__all__ = ["GPU_GONE", "HOLDING_GONE", "SLOTS", "History", "HistoryView", "Idle", "Points", "Trend"]
+__all__ = ["GPU_GONE", "HOLDING_GONE", "SLOTS", "History", "HistoryView", "Idle", "Points", "Trend", "Use"]
 
 GPU_GONE: Final = 600.0
 """Seconds after which a GPU that no snapshot lists is forgotten."""
@@ -35,10 +36,17 @@ class Card(NamedTuple):
 class HistoryView:
     """What was seen up to one moment; it never changes."""
 
-    __slots__ = ("_cards", "now", "watched")
+    __slots__ = ("_cards", "_use", "now", "watched")
 
-    def __init__(self, cards: Mapping[str, Card] | None = None, now: float = 0.0, watched: float = 0.0) -> None:
+    def __init__(
+        self,
+        cards: Mapping[str, Card] | None = None,
+        now: float = 0.0,
+        watched: float = 0.0,
+        use: Mapping[int, Use] | None = None,
+    ) -> None:
         self._cards: Mapping[str, Card] = cards or {}
+        self._use: Mapping[int, Use] = use or {}
         self.now = now
         self.watched = watched
         """Seconds since the first snapshot."""
@@ -113,6 +121,10 @@ class HistoryView:
         card = self._cards.get(gpu_key)
         return card.ecc if card else None
 
+    def use(self, uid: int) -> Use:
+        """Give what a person held and used since the first snapshot; nothing of one who was never seen."""
+        return self._use.get(uid, NO_USE)
+
     def _track(self, gpu_key: str, pid: int, start: int) -> Track | None:
         card = self._cards.get(gpu_key)
         return card.tracks.get((pid, start)) if card else None
@@ -124,6 +136,7 @@ class History:
     def __init__(self) -> None:
         self._gpus: dict[str, _GpuHistory] = {}
         self._began: float | None = None
+        self._usage = Usage()
         self.view = HistoryView()
         """What was seen up to the last `add`."""
 
@@ -139,7 +152,8 @@ class History:
             one.add(gpu, now, age=age, interval=snapshot.interval, taken=snapshot.taken)
         self._gpus = {key: one for key, one in self._gpus.items() if now - one.listed <= GPU_GONE}
         cards = {key: one.card(now) for key, one in self._gpus.items()}
-        self.view = HistoryView(cards, now, now - self._began)
+        self._usage.add(snapshot)
+        self.view = HistoryView(cards, now, now - self._began, self._usage.totals)
         return self.view
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from gpuwatch.causes import causes
 from gpuwatch.model import Gpu, Health, Reading, Snapshot, known
 from gpuwatch.output.plain import cells
 from gpuwatch.rows import Filter, Row, rows, share_words, sort
@@ -17,6 +18,7 @@ T = TypeVar("T")
 
 _GAP = "  "
 _WIDEST_USER = 24
+_WIDEST_PLACE = 24
 
 EVERYTHING = Filter()
 
@@ -43,16 +45,16 @@ def table(snapshot: Snapshot, *, clock: str, width: int | None = None, keep: Fil
         clock,
     ]
     lines = [" · ".join(word for word in head if word), ""]
-    lines += _draw(GPU_COLUMNS, snapshot.gpus)
+    lines += draw(GPU_COLUMNS, snapshot.gpus)
     holdings = sort([row for row in rows(snapshot) if keep(row)], "memory")
     holdings.sort(key=lambda row: row.gpu.index)
     if holdings:
         age: Column[Row] = Column("age", lambda row: _age(row, snapshot.taken))
-        lines += ["", *_draw((*ROW_COLUMNS[:-1], age, ROW_COLUMNS[-1]), holdings)]
+        lines += ["", *draw((*ROW_COLUMNS[:-2], age, *ROW_COLUMNS[-2:]), holdings)]
     else:
         lines += ["", f"no process matches {keep.text}" if keep.terms else "no process holds a GPU"]
     notes = [f"GPU {gpu.index}: {gpu.holdings_note}" for gpu in snapshot.gpus if gpu.holdings_note]
-    notes += _overcommitted(snapshot)
+    notes += [*_overcommitted(snapshot), *_gaps(snapshot)]
     lines += ["", *notes] if notes else []
     return [line.rstrip() if width is None else fit(line, width).rstrip() for line in lines]
 
@@ -68,7 +70,18 @@ def _overcommitted(snapshot: Snapshot) -> list[str]:
     ]
 
 
-def _draw(columns: Sequence[Column[T]], items: Sequence[T]) -> list[str]:
+def _gaps(snapshot: Snapshot) -> list[str]:
+    """Say of each GPU with much unattributed memory what the likeliest cause is, and what would settle it."""
+    found = [(gpu, causes(gpu, snapshot)) for gpu in snapshot.gpus]
+    return [
+        f"GPU {gpu.index}: {memory(gpu.unattributed)} GiB unattributed: {first.words}; {first.settle}"
+        for gpu, (first, *_) in ((gpu, several) for gpu, several in found if several)
+        if known(gpu.unattributed)
+    ]
+
+
+def draw(columns: Sequence[Column[T]], items: Sequence[T]) -> list[str]:
+    """Give a line of headers and a line for each item, in columns."""
     shown = [[column.header for column in columns], *([column.cell(item) for column in columns] for item in items)]
     widths = [max(cells(row[at]) for row in shown) for at in range(len(columns))]
     sides = [column.right for column in columns]
@@ -137,5 +150,6 @@ ROW_COLUMNS: tuple[Column[Row], ...] = (
     Column("GiB", lambda row: memory(row.holding.memory)),
     Column("held/declared %", _share),
     Column("SM %", lambda row: reading(row.holding.sm)),
+    Column("in", lambda row: fit(row.where, _WIDEST_PLACE).rstrip(), right=False),
     Column("command", lambda row: row.command, right=False),
 )

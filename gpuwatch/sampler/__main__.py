@@ -8,9 +8,12 @@ from __future__ import annotations
 import os
 import sys
 
+from gpuwatch import lean
+
 
 def main() -> None:
     """Run the sampler and end with its exit code."""
+    lean.begin()
     arguments = sys.argv[1:]
     reader = None
     if "--no-declared" not in arguments:
@@ -22,6 +25,7 @@ def main() -> None:
             reader = None
     from gpuwatch.sampler import loop  # 40 ms
 
+    lean.ready()
     # Not sys.exit: the end of the interpreter would wait for a thread that looks up a user, and unload the driver.
     os._exit(loop.main(arguments, reader))
 

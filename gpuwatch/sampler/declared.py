@@ -5,10 +5,10 @@ A steady tick compares a few words a process and reads nothing.
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -16,10 +16,15 @@ from gpuwatch.declared.facts import Card
 from gpuwatch.declared.inventory import card
 from gpuwatch.model import Declared, Gpu, Health, Knowledge, Presence, Process
 from gpuwatch.sampler.witness import Witness
+from gpuwatch.surroundings import Surroundings
 
 AGAIN = 20.0
 """Seconds after the first look at which a process is looked at once more: by now it has imported what it uses, and
 started its workers."""
+
+OWN = 60.0
+"""Seconds after which the viewer's own processes are looked at again, all at once: what one runs in hardly changes,
+but whether it was left behind, or listens by now, does. A look costs some ms, and the reader's start 0.1 s."""
 
 LOOK = 0.2
 """Seconds between two looks, at most, while answers are to come: one that hangs is noticed so much late."""
@@ -33,29 +38,37 @@ _ABSENT = {
 }
 
 
-@dataclass(slots=True)
-class _Known:
+class _Known(msgspec.Struct):
     """One process: what it looked like when it was asked about, and what it said."""
 
     seen: tuple[object, ...] = ()
     again: float | None = None
     """When it is to be asked once more without a change."""
+    bonds: tuple[bool | None, bool] = (None, False)
+    """Whether its session's leader ran and whether it was an orphan, then."""
     calm: float = 0.0
     """Before this a change is not followed: some change their title at every step of a training."""
     waiting: bool = False
     declared: Declared = _PENDING
+    surroundings: Surroundings | None = None
 
 
 class Declarations:
     """Remembers no more processes than were annotated the last time."""
 
-    def __init__(self, witness: Witness, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, witness: Witness, clock: Callable[[], float] = time.monotonic, *, viewer: int | None = None
+    ) -> None:
+        """Take who is asked, and the uid whose processes are the viewer's own (ours, if it is not given)."""
         self.news = False
         """Whether answers have come since the last annotation."""
         self._witness = witness
         self._clock = clock
         self._known: dict[tuple[int, int], _Known] = {}
         self._cards: dict[str, Card] = {}
+        self._viewer = os.getuid() if viewer is None else viewer
+        self._own = clock() + OWN
+        """When the viewer's own are to be asked again."""
 
     def annotate(self, processes: Sequence[Process], gpus: Sequence[Gpu], count: int) -> tuple[Process, ...]:
         """Give the processes with what is known of them, and ask about those that are new or have changed.
@@ -75,7 +88,7 @@ class Declarations:
         for answer in self._witness.look():
             entry = self._known.get((answer.pid, answer.start))
             if entry is not None:
-                entry.declared, entry.waiting = answer.declared, False
+                entry.declared, entry.surroundings, entry.waiting = answer.declared, answer.surroundings, False
                 self.news = True
 
     @property
@@ -99,26 +112,31 @@ class Declarations:
     def _annotated(self, process: Process) -> Process:
         entry = self._known.get(process.key)
         declared = entry.declared if entry is not None else _ABSENT.get(process.presence, _PENDING)
-        return msgspec.structs.replace(process, declared=declared)
+        surroundings = entry.surroundings if entry is not None else None
+        return msgspec.structs.replace(process, declared=declared, surroundings=surroundings)
 
     def _ask(self, processes: Sequence[Process]) -> None:
         now, cards = self._clock(), self._witness.cards
         before, self._known = self._known, {}
+        again = now >= self._own
+        if again:
+            self._own = now + OWN
         for process in processes:
             if process.presence is not Presence.SEEN:
                 continue
             entry = self._known[process.key] = before.get(process.key) or _Known()
             if entry.waiting:
                 continue
+            bonds = (process.led, process.adopted)
             seen = (process.name, process.command, process.ppid, process.user, cards)
             if seen != entry.seen and now >= entry.calm:
                 entry.again = now + AGAIN
                 entry.calm = now + AGAIN if entry.seen else 0.0
             elif entry.again is not None and now >= entry.again:
                 entry.again = None
-            else:
+            elif bonds == entry.bonds and not (again and process.uid == self._viewer):
                 continue
-            entry.seen, entry.waiting = seen, True
+            entry.seen, entry.bonds, entry.waiting = seen, bonds, True
             self._witness.ask(process.pid, process.start, process.user)
         if len(self._known) < len(before) or any(key not in self._known for key in before):
             self._witness.keep(self._known)

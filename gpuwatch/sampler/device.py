@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,25 +48,31 @@ _REST = 4
 _TASKS: dict[float, tuple[Figure | str, ...]] = {SLOW_PERIOD: (*SLOW, GRAPHICS, MPS), RARE_PERIOD: (MIG, *RARE)}
 
 
-@dataclass
 class Shared:
     """What all GPUs of a sampler have in common."""
 
-    calls: Calls
-    driver: str = ""
-    interval: float = 1.0
-    listens: bool = True
-    """Whether to take what the driver reports by itself."""
-    proc: Path = procfs.PROC
-    clock: Callable[[], float] = time.monotonic
-    wall: Callable[[], float] = time.time
-
-    def __post_init__(self) -> None:
-        """Make the parts that remember something of the driver."""
-        self.ladder = Ladder(self.calls)
-        self.lists = Lists(self.calls)
-        self.events = Events(self.calls, on=self.listens, clock=self.clock, wall=self.wall)
-        self.pid_max = machine.pid_max(self.proc)
+    def __init__(
+        self,
+        calls: Calls,
+        *,
+        driver: str = "",
+        interval: float = 1.0,
+        listens: bool = True,
+        proc: Path = procfs.PROC,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Make the parts that remember something of the driver; `listens` is whether to take what it reports itself."""
+        self.calls = calls
+        self.driver = driver
+        self.interval = interval
+        self.proc = proc
+        self.clock = clock
+        self.wall = wall
+        self.ladder = Ladder(calls)
+        self.lists = Lists(calls)
+        self.events = Events(calls, on=listens, clock=clock, wall=wall)
+        self.pid_max = machine.pid_max(proc)
 
 
 class Device:

@@ -13,8 +13,9 @@ import ctypes
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from gpuwatch.model import Reason, Xid
 from gpuwatch.sampler.calls import Calls, Handle
@@ -67,8 +68,7 @@ class Ear:
         return () if self.deaf is None else self.deaf
 
 
-@dataclass(frozen=True, slots=True)
-class Post:
+class Post(msgspec.Struct, frozen=True):
     """A GPU that can be registered."""
 
     index: int

@@ -173,7 +173,10 @@ RARE = (
     Figure(("display_active",), (_through("nvmlDeviceGetDisplayActive", bool),)),
 )
 
-STATIC = (Figure(("slowdown_temperature",), (_call("nvmlDeviceGetTemperatureThreshold", _SLOWDOWN),)),)
+STATIC = (
+    Figure(("slowdown_temperature",), (_call("nvmlDeviceGetTemperatureThreshold", _SLOWDOWN),)),
+    Figure(("minor",), (_call("nvmlDeviceGetMinorNumber"),)),
+)
 
 
 # -- memory --------------------------------------------------------------------------------------------------------

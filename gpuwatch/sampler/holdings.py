@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
@@ -206,13 +205,12 @@ _AHEAD = 1_000_000
 """µs. A sample from further in the future than that is garbage."""
 
 
-@dataclass
-class Window:
+class Window(msgspec.Struct):
     """What the processes of one GPU used of it, from the driver's samples as they come."""
 
     newest: int = 0
     """Wall-clock µs of the newest sample, from which on the driver is asked for more."""
-    uses: dict[int, tuple[int, tuple[Reading, ...]]] = field(default_factory=dict)
+    uses: dict[int, tuple[int, tuple[Reading, ...]]] = msgspec.field(default_factory=dict)
     """By pid: the time of its newest sample, and (sm, memory, encoder, decoder) in percent."""
 
     def since(self, now: int) -> int:

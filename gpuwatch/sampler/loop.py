@@ -1,7 +1,7 @@
 """The sampler: a process of its own, the only one that touches NVML, for calls that hang and libraries that crash.
 
-    python -P -m gpuwatch.sampler [--interval S] [--only 0,2] [--skip 5] [--board FD] [--once] [--again]
-                                 [--proc DIR] [--shares JSON] [--no-declared] [--no-events] [--orders]
+    python -P -m gpuwatch.sampler [--interval S] [--only 0,2] [--skip 5] [--board FD] [--once] [--patient] [--again]
+                                 [--proc DIR] [--shares JSON] [--tmux] [--no-declared] [--no-events] [--orders]
 
 It writes one `model.Snapshot` as JSON on a line of stdout each `interval` seconds and reads commands, one JSON object
 a line, from stdin: {"interval": 2.0}, {"skip": [5]} (all that is to be left alone, in place of what was),
@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from enum import IntEnum
@@ -27,7 +25,7 @@ import msgspec
 from gpuwatch import procfs
 from gpuwatch.declared.claims import Share
 from gpuwatch.evidence.credentials import die_with_parent
-from gpuwatch.model import Gpu, Process, Snapshot, SourceState, encode
+from gpuwatch.model import Gpu, Process, Snapshot, SourceState, Unlisted, encode
 from gpuwatch.sampler import binding, machine
 from gpuwatch.sampler.binding import Unusable
 from gpuwatch.sampler.board import Board
@@ -36,6 +34,8 @@ from gpuwatch.sampler.declared import LOOK, Declarations
 from gpuwatch.sampler.device import Shared
 from gpuwatch.sampler.nvml import Gpus, NoSuchGpu
 from gpuwatch.sampler.owners import Owners
+from gpuwatch.sampler.pipes import Closed, Command, Input, Output
+from gpuwatch.sampler.survey import ONCE, PATIENT, STEP, Judge, Survey, candidates, is_held
 from gpuwatch.sampler.witness import DEADLINE, Witness
 from gpuwatch.text import clean
 
@@ -45,6 +45,10 @@ SHORTEST = 0.05
 _PROGRESS = 0.5
 """Seconds after which a round that is not finished shows what it has: each GPU may take 3 s to wake."""
 
+
+_ROOM = 10 * STEP
+"""Seconds that must be left until the next sample for a step of the survey: one takes a little longer than it should,
+and where samples come at once there is no time for it."""
 
 _ONCE = 2.0
 """Seconds that a single snapshot waits for what the processes declared."""
@@ -71,6 +75,8 @@ class Options(msgspec.Struct, kw_only=True):
     skip: tuple[int, ...] = ()
     board: int = -1
     once: bool = False
+    patient: bool = False
+    """Whether a single snapshot waits longer for who has the GPUs open without being listed."""
     again: bool = False
     """An earlier sampler found all of `only`: what is not there now has gone."""
     orders: bool = False
@@ -79,19 +85,12 @@ class Options(msgspec.Struct, kw_only=True):
     """Another root of /proc, for tests."""
     shares: tuple[Share, ...] = ()
     """What people agreed on."""
+    tmux: bool = False
+    """Whether our own tmux is asked for the names of sessions and windows."""
     declared: bool = True
     """Whether to read what processes declared."""
     events: bool = True
     """Whether to take what the driver reports by itself (XIDs); a single snapshot never does."""
-
-
-class Command(msgspec.Struct, forbid_unknown_fields=True):
-    """A line on stdin."""
-
-    interval: float | None = None
-    skip: tuple[int, ...] | None = None
-    events: bool = False
-    poke: bool = False
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -100,12 +99,8 @@ def parse(arguments: Sequence[str]) -> Options:
     rest = iter(arguments)
     for flag in rest:
         name = flag.removeprefix("--")
-        if name == "once":
-            options.once = True
-        elif name == "again":
-            options.again = True
-        elif name == "orders":
-            options.orders = True
+        if name in ("once", "patient", "again", "orders", "tmux"):
+            setattr(options, name, True)
         elif name == "interval":
             options.interval = max(SHORTEST, float(next(rest, "")))
         elif name == "board":
@@ -144,50 +139,6 @@ def ordered(arguments: Sequence[str]) -> list[str]:
     return [*arguments, *msgspec.json.decode(line, type=list[str])]
 
 
-class Closed(Exception):
-    """Nobody listens any more."""
-
-
-class Output:
-    """Where the lines go: what was stdout. From now on anything the driver's library prints goes to stderr."""
-
-    def __init__(self) -> None:
-        sys.stdout.flush()
-        self._fd = os.dup(1)
-        os.dup2(2, 1)
-
-    def write(self, line: bytes) -> None:
-        """Write a whole line; raises Closed."""
-        try:
-            rest = memoryview(line)
-            while rest:
-                rest = rest[os.write(self._fd, rest) :]
-        except BrokenPipeError:
-            raise Closed from None
-
-
-class Input:
-    """Commands as they come; a half line waits for its other half."""
-
-    def __init__(self) -> None:
-        self._buffer = b""
-        self._decoder = msgspec.json.Decoder(Command)
-
-    def wait(self, seconds: float, also: Sequence[int] = ()) -> list[Command]:
-        """Wait up to so many seconds for commands, or until one of `also` is readable.
-
-        Raises Closed, or msgspec.MsgspecError for what is no command.
-        """
-        readable, _, _ = select.select([0, *also], [], [], max(0.0, seconds))
-        if 0 not in readable:
-            return []
-        chunk = os.read(0, 1 << 16)
-        if not chunk:
-            raise Closed
-        *lines, self._buffer = (self._buffer + chunk).split(b"\n")
-        return [self._decoder.decode(line) for line in lines if line.strip()]
-
-
 class Sampler:
     """The loop, and all that it reads."""
 
@@ -198,6 +149,9 @@ class Sampler:
         self._proc = Path(options.proc)
         self._owners = Owners(proc=self._proc)
         self._declarations = declarations
+        self._survey = Survey(proc=self._proc) if declarations else None
+        confined = procfs.in_pid_namespace(self._proc)
+        self._judge = Judge(pid=os.getpid(), parent=os.getppid(), confined=confined, proc=self._proc)
         self._gpus: Gpus | None = None
         self._shared: Shared | None = None
         self._last = Snapshot()
@@ -214,9 +168,9 @@ class Sampler:
         if state is not self._state:
             self._state, self._since = state, time.time()
         rows = self._gpus.rows() if self._gpus else []
-        processes = self._annotated(rows, self._owners.read(of.pid for row in rows for of in row.holdings))
+        processes, unlisted = self._people(rows)
         starts = {process.pid: process.start for process in processes}
-        replace = msgspec.structs.replace
+        survey, replace = self._survey, msgspec.structs.replace
         self._last = Snapshot(
             host=self._host,
             interval=self._options.interval,
@@ -232,6 +186,11 @@ class Sampler:
                 replace(row, holdings=tuple(replace(of, start=starts[of.pid]) for of in row.holdings)) for row in rows
             ),
             processes=processes,
+            unlisted=unlisted,
+            searched=survey.ended if survey else 0.0,
+            blind=survey.blind if survey else 0,
+            hides=survey is not None and survey.hides,
+            mps=survey.mps if survey else (),
         )
         self._write()
 
@@ -242,6 +201,45 @@ class Sampler:
         self._output.write(encode(self._last) + b"\n")
         self._sequence += 1
         self._written = time.monotonic()
+
+    def _people(self, rows: Sequence[Gpu]) -> tuple[tuple[Process, ...], tuple[Unlisted, ...]]:
+        """Read the processes that NVML lists, and those that it does not and that have GPUs' files open."""
+        listed = {of.pid for row in rows for of in row.holdings}
+        if self._survey is None or self._gpus is None or not rows:
+            return self._annotated(rows, self._owners.read(listed)), ()
+        if self._options.once:
+            seen = self._owners.read(listed)
+            self._asked(rows, seen)
+            # Meanwhile the reader, another process, is at work; where it has nothing to do, the search is waited for.
+            held = any(map(is_held, rows))
+            self._survey.once(PATIENT if self._options.patient else ONCE if held else STEP)
+            others = {one.pid for one in candidates(self._survey.found, listed)}
+            read = (*seen, *self._owners.read(others))
+        else:
+            others = {one.pid for one in candidates(self._survey.found, listed)}
+            read = self._owners.read(listed | others)
+        people = {one.pid: one for one in read}
+        unlisted = self._judge.unlisted(self._survey.found, people, rows, self._gpus.listed)
+        return self._with_unlisted(rows, [one for one in read if one.pid in listed], unlisted)
+
+    def _with_unlisted(
+        self, rows: Sequence[Gpu], listed: Sequence[Process], unlisted: Sequence[Unlisted]
+    ) -> tuple[tuple[Process, ...], tuple[Unlisted, ...]]:
+        """Annotate both; of those that are not listed a single snapshot waits only for what may be left over."""
+        asked = [one.process for one in unlisted if one.process.adopted or not self._options.once]
+        done = self._annotated(rows, (*listed, *asked))
+        around = {one.pid: one.surroundings for one in done[len(listed) :]}
+        replace = msgspec.structs.replace
+        return done[: len(listed)], tuple(
+            # What its environment promises is its parent's: it holds nothing that NVML would count.
+            replace(one, process=replace(one.process, declared=None, surroundings=around.get(one.process.pid)))
+            for one in unlisted
+        )
+
+    def _asked(self, rows: Sequence[Gpu], processes: Sequence[Process]) -> None:
+        """Ask about the processes, and wait for nothing."""
+        if self._declarations is not None and self._gpus is not None:
+            self._declarations.annotate(processes, rows, self._gpus.listed)
 
     def _annotated(self, rows: Sequence[Gpu], processes: Sequence[Process]) -> tuple[Process, ...]:
         """Add to the processes what they declared, as far as it is known; for a single snapshot, wait for it."""
@@ -254,8 +252,9 @@ class Sampler:
 
     def _amend(self) -> None:
         """Write the last snapshot again, with the declarations that have come since, where the next is far."""
-        processes = self._annotated(self._last.gpus, self._last.processes)
-        self._last = msgspec.structs.replace(self._last, processes=processes)
+        last = self._last
+        processes, unlisted = self._with_unlisted(last.gpus, last.processes, last.unlisted)
+        self._last = msgspec.structs.replace(last, processes=processes, unlisted=unlisted)
         self._write()
 
     def _progress(self) -> None:
@@ -310,18 +309,28 @@ class Sampler:
 
     def _wait(self, commands: Input, due: float) -> bool:
         """Wait until a sample is due; say whether one is wanted before. Commands are heard even when it is overdue."""
-        asking = self._declarations
+        asking, survey = self._declarations, self._survey
         while True:
-            left = due - time.monotonic()
-            also = asking.descriptors if asking else []
-            if self._obey(commands.wait(min(left, LOOK) if asking and asking.busy else left, also)):
+            pauses = [due - time.monotonic()]
+            if asking and asking.busy:
+                pauses.append(LOOK)
+            if survey and self._has_room(due):
+                pauses.append(survey.wait())
+            if self._obey(commands.wait(min(pauses), asking.descriptors if asking else [])):
                 return True
             if time.monotonic() >= due:
                 return False
+            if survey and self._has_room(due):
+                survey.step()
             if asking is not None:
                 asking.collect()
                 if asking.news and not asking.busy and due - time.monotonic() > _PROGRESS:
                     self._amend()
+
+    @staticmethod
+    def _has_room(due: float) -> bool:
+        """Say whether a step of the survey ends well before the next sample."""
+        return due - time.monotonic() > _ROOM
 
     def _obey(self, commands: Sequence[Command]) -> bool:
         """Do as told; say whether a sample is wanted now."""
@@ -365,7 +374,9 @@ def _declarations(options: Options, reader: subprocess.Popen[bytes] | None) -> D
         return None
     # A single snapshot waits: one process that hangs must not keep the others from being read.
     deadline = _ONCE / 2 if options.once else DEADLINE
-    return Declarations(Witness(proc=Path(options.proc), shares=options.shares, first=reader, deadline=deadline))
+    return Declarations(
+        Witness(proc=Path(options.proc), shares=options.shares, tmux=options.tmux, first=reader, deadline=deadline)
+    )
 
 
 def _said(bug: Exception) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+
+import msgspec
 
 from gpuwatch.model import Instance, Memory, Reason
 from gpuwatch.sampler.calls import Handle
@@ -16,8 +17,7 @@ _MEMORIES_A_TICK = 2
 """Instances whose memory is read each tick, in turn: a GPU cut into 7 would else take 7 calls more a second."""
 
 
-@dataclass
-class _Cut:
+class _Cut(msgspec.Struct):
     """One instance and the handle that it has until the GPU is cut anew."""
 
     handle: Handle

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar, cast
 
+import msgspec
 import psutil
 
 from gpuwatch import procfs
@@ -45,6 +46,14 @@ _STATES = {
     "I": "idle",
 }
 
+_LIVELIEST = "RDSItTKWP"
+
+
+def _liveliness(state: str) -> int:
+    """Order the states of threads, the one that tells most of a process first."""
+    return _LIVELIEST.find(state) if state in _LIVELIEST else len(_LIVELIEST)
+
+
 _Fact = TypeVar("_Fact")
 
 
@@ -64,8 +73,7 @@ def terminal(tty: int) -> str:
     return f"tty {major}:{minor}"
 
 
-@dataclass
-class _Known:
+class _Known(msgspec.Struct):
     """A process that we have seen before: what hardly ever changes of it, and its last use of the CPU."""
 
     start: int
@@ -77,8 +85,13 @@ class _Known:
     command: str = ""
     parent: str = ""
     started: float | None = None
+    session: int = 0
+    led: bool | None = None
+    adopted: bool = False
     used: int = 0
     used_at: float | None = None
+    below: Reading = Reason.NO_SAMPLE
+    used_below: int | None = None
 
 
 class Owners:
@@ -91,13 +104,18 @@ class Owners:
         users: UserNames | None = None,
         clock: Callable[[], float] = time.monotonic,
         sees_all: bool | None = None,
+        viewer: int | None = None,
     ) -> None:
-        """Take the root of /proc, who knows the users' names, and whether hidepid hides nothing from us (root)."""
+        """Take the root of /proc, who knows the users' names, and whether hidepid hides nothing from us (root).
+
+        `viewer` is the uid whose processes are the viewer's own: ours, if it is not given.
+        """
         self.users = users or UserNames()
         self._proc = proc
         self._clock = clock
         self._known: dict[int, _Known] = {}
         self._sees_all = os.geteuid() == 0 if sees_all is None else sees_all
+        self._viewer = os.getuid() if viewer is None else viewer
         psutil.PROCFS_PATH = str(proc)
 
     def read(self, pids: Iterable[int]) -> tuple[Process, ...]:
@@ -146,10 +164,27 @@ class Owners:
         if facts is None or facts.start != stat.start_ticks:
             facts = _Known(start=stat.start_ticks)
         now = self._clock()
-        if now - facts.read_at >= REFRESH or stat.comm != facts.comm or stat.ppid != facts.ppid:
-            facts.read_at, facts.comm, facts.ppid = now, stat.comm, stat.ppid
+        same = (stat.comm, stat.ppid, stat.session) == (facts.comm, facts.ppid, facts.session)
+        if now - facts.read_at >= REFRESH or not same:
+            since = now - facts.read_at
+            facts.read_at, facts.comm, facts.ppid, facts.session = now, stat.comm, stat.ppid, stat.session
             _refresh(pid, facts)
+            facts.led, facts.adopted = self._led(pid, stat), procfs.adopted(pid, stat, self._proc)
+            if facts.uid == self._viewer:
+                self._look_below(pid, stat, facts, since)
         return facts
+
+    def _look_below(self, pid: int, stat: procfs.Stat, facts: _Known, since: float) -> None:
+        """Take how busy what it has started has been for so many seconds: who waits for it only seems to be idle."""
+        used, before = procfs.used_below(pid, stat, self._proc), facts.used_below
+        if before is None or since > 0:
+            facts.used_below = used
+        if before is not None and since > 0:
+            facts.below = round(max(0, used - before) / _TICKS / since * 100, 1)
+
+    def _led(self, pid: int, stat: procfs.Stat) -> bool | None:
+        led = procfs.led(pid, stat, self._proc)
+        return None if led is False and not self._sees_all and machine.hides_pids(self._proc) else led
 
     def _row(self, pid: int, stat: procfs.Stat, facts: _Known) -> Process:
         return Process(
@@ -159,14 +194,29 @@ class Owners:
             user="" if facts.uid is None else self.users.name(facts.uid),
             name=facts.name or clean(stat.comm),
             command=facts.command,
-            state=_STATES.get(stat.state, clean(stat.state)),
+            state=self._state(pid, stat),
             ppid=stat.ppid,
             parent=facts.parent,
             terminal=terminal(stat.tty),
+            session=max(0, stat.session),
+            led=facts.led,
+            adopted=facts.adopted,
             cpu=self._cpu(stat, facts),
+            below=facts.below,
             rss=max(0, stat.rss) * _PAGE,
             started=facts.started,
         )
+
+    def _state(self, pid: int, stat: procfs.Stat) -> str:
+        """Name the state; of a process whose first thread has ended, that of one that has not.
+
+        The kernel calls such a one a zombie, proc_pid_stat(5), though it computes and holds what it did.
+        """
+        state = stat.state
+        if state in procfs.DEAD:
+            with suppress(OSError, ValueError):  # it has gone
+                state = min(procfs.thread_states(pid, self._proc), key=_liveliness, default=state)
+        return _STATES.get(state, clean(state))
 
     def _cpu(self, stat: procfs.Stat, facts: _Known) -> Reading:
         """Give the percent of one core used since the last sample."""

@@ -29,6 +29,10 @@ from gpuwatch.sampler.turns import Turns
 DEADLINE = 2.0
 """Seconds that one answer may take."""
 
+_TMUX = 1.0
+"""Seconds of those that tmux may take to name its panes, and half of what there is at most: a server that does not
+answer must not cost the answer."""
+
 _STARTING = 8.0
 """Seconds more for one that has not said yet that it is ready: its modules may lie on a server, not yet in memory."""
 
@@ -55,18 +59,23 @@ class Witness:
         *,
         proc: Path = procfs.PROC,
         shares: tuple[Share, ...] = (),
+        tmux: bool = False,
         command: Sequence[str] = READER,
         first: subprocess.Popen[bytes] | None = None,
         deadline: float = DEADLINE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take over `first`, a child that was started before this module was imported; else start one when needed."""
+        """Take over `first`, a child that was started before this module was imported; else start one when needed.
+
+        With `tmux` it asks our own tmux for the names of sessions and windows.
+        """
         self.cards: tuple[Card, ...] = ()
         """The machine's GPUs, which the child is told with its first question and when they have changed."""
         self._deadline = deadline
         self._command = command
         self._proc = str(proc)
         self._shares = shares
+        self._tmux = min(_TMUX, deadline / 2) if tmux else 0.0
         self._clock = clock
         self._turns = Turns()
         self._sent: deque[Question] = deque()
@@ -176,7 +185,7 @@ class Witness:
                 self._spent = 0.0
             self._sent.append(question)
             if self._told is None:
-                question = replace(question, shares=self._shares, proc=self._proc)
+                question = replace(question, shares=self._shares, proc=self._proc, tmux=self._tmux)
             if self._told is not self.cards:
                 question = replace(question, cards=self.cards)
                 self._told = self.cards

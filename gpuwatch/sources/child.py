@@ -170,11 +170,12 @@ def sampler_arguments(
     again: bool = False,
     events: bool = True,
     shares: Sequence[Share] = (),
+    tmux: bool = False,
 ) -> list[str]:
     """Give the sampler's command line: seconds between two samples, indices of GPUs, and what people agreed on.
 
     `again` is for a sampler that takes the place of one that worked: GPUs of `only` may have gone since. Without
-    `events` it does not listen for what the driver reports by itself.
+    `events` it does not listen for what the driver reports by itself. With `tmux` it asks our own tmux for names.
     """
     arguments = ["--interval", f"{interval:g}"]
     if only:
@@ -189,4 +190,6 @@ def sampler_arguments(
         import msgspec  # 20 ms that the sampler's start need not wait for
 
         arguments += ["--shares", msgspec.json.encode(list(shares)).decode()]
+    if tmux:
+        arguments.append("--tmux")
     return arguments

@@ -5,7 +5,8 @@ The script, in seconds of every two minutes:
     always    ada has the most memory, on four GPUs, and on GPU 0 more than the 0.4 that she declared; 3 × 0.4 is
               declared on GPU 4; hal's kernel misspelt CUDA_VISIBLE_DEVICES and has contexts on four GPUs; eve's holds
               40 GiB on GPU 3 and does nothing; a forgotten run of the viewer's own sits on GPU 4; 6 GiB on GPU 2
-              belong to nobody; GPU 6 is power capped
+              belong to nobody who is listed, a worker that another run of the viewer's left has them; GPU 6 is power
+              capped
        0-80   a notebook fills GPU 1 until 0.1 GiB is free; at 80 it lets go of memory, from 100 on it takes it back
       20-60   GPU 5 is lost
       96      hal's trials on GPU 4 last this long each; one ends every 12 s
@@ -35,6 +36,7 @@ from gpuwatch import text
 from gpuwatch.declared.claims import Share
 from gpuwatch.model import Gpu, Health, Holding, Memory, Presence, Process, Reason, Snapshot, Xid
 from gpuwatch.sources import demo_cast as cast
+from gpuwatch.sources.demo_around import surroundings, unlisted
 from gpuwatch.sources.demo_shares import declared
 from gpuwatch.units import GIB, MIB
 
@@ -60,6 +62,8 @@ HOT_UNTIL: Final = 130.0
 _UPTIME: Final = 20 * cast.DAY
 _TICKS: Final = 100
 _SLOW: Final = 10.0
+_SEARCH: Final = 20.0
+"""Seconds between two searches for open device files."""
 _LEAK: Final = 5 / 60
 """GiB a second."""
 _HOT: Final = 84.0
@@ -126,7 +130,9 @@ class DemoSource:
         scene = _Scene(self._seed, t, zero=self._zero, wall_zero=self._wall_zero)
         gpus = tuple(scene.gpu(index) for index in self._only)
         listed = {one.pid for gpu in gpus for one in gpu.holdings}
-        processes = (scene.process(actor, age) for actor, age in scene.actors if actor.pid in listed)
+        processes = [scene.process(actor, age) for actor, age in scene.actors if actor.pid in listed]
+        starts = {one.pid: one.start for one in processes}
+        booted = self._wall_zero - _UPTIME
         return Snapshot(
             host="lab-gpu-03",
             taken=self._wall_zero + t,
@@ -140,6 +146,8 @@ class DemoSource:
             nvml_calls=max(0, int(t)) * GPUS * _CALLS,
             gpus=gpus,
             processes=tuple(sorted(processes, key=lambda one: one.pid)),
+            unlisted=unlisted(starts, booted, frozenset(gpu.key for gpu in gpus)),
+            searched=self._wall_zero + floor(t / _SEARCH) * _SEARCH,
         )
 
 
@@ -161,6 +169,7 @@ class _Scene:
             index=index,
             uuid=cast.uuid(index),
             name="NVIDIA H100 80GB HBM3",
+            minor=index,
             bus_id=f"00000000:{(0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF)[index]:02X}:00.0",
             fan=Reason.UNSUPPORTED,
             persistence=True,
@@ -222,9 +231,10 @@ class _Scene:
         if actor.presence is not Presence.SEEN:
             return Process(pid=actor.pid, presence=actor.presence)
         sm = self._load(actor, self._t)
+        start = self._start(actor, age)
         return Process(
             pid=actor.pid,
-            start=self._start(actor, age),
+            start=start,
             uid=cast.UIDS.get(actor.user, cast.VIEWER_UID),
             user=actor.user,
             name=text.clean(actor.name),
@@ -233,10 +243,14 @@ class _Scene:
             ppid=actor.ppid,
             parent=actor.parent,
             terminal=actor.terminal,
+            session=14877 if actor.ppid == 1 else actor.ppid,
+            led=actor.pid != cast.STRAY_PID,
+            adopted=actor.pid == cast.STRAY_PID,
             cpu=round(max(0.0, actor.cpu * (0.9 + 0.1 * self._noise("cpu", actor.pid, self._t))), 1) if sm else 0.0,
             rss=round(actor.rss * GIB),
             started=self._wall_zero + self._t - age,
             declared=declared(actor),
+            surroundings=surroundings(actor, start),
         )
 
     def _holdings(self, index: int) -> tuple[Holding, ...]:

@@ -84,6 +84,11 @@ IDLE_PID: Final = 11934
 """Holds 40 GiB and does nothing; what it declared cannot be read."""
 STRAY_PID: Final = 15260
 """The viewer's own, forgotten: its shell is gone."""
+ORPHAN_PID: Final = 15391
+"""A data worker of the viewer's whose run has ended: NVML does not list it, and it holds what GPU 2 misses."""
+ORPHAN_RUN_PID: Final = 15377
+ORPHAN_RUN_START: Final = 168_790_000
+"""Of that run, in ticks: some eight hours before the demo begins."""
 RUN_PID: Final = 22871
 """The viewer's own, at work."""
 HOSTILE_PID: Final = 23117
@@ -93,6 +98,8 @@ GONE_PID: Final = 19552
 SECRET_PID: Final = 18233
 """Was given a secret on its command line."""
 EVALUATION_PID: Final = 16077
+EVALUATOR_PIDS: Final = range(16081, 16085)
+"""Its workers."""
 DISTILL_PID: Final = 21775
 """Works on two GPUs."""
 VLLM_PID: Final = 12931
@@ -127,8 +134,10 @@ def _ada(pid: int, gib: float) -> Actor:
     )
 
 
-def _worker(pid: int, user: str, argv: tuple[str, ...], gpu: int, gib: float, load: Load, age: float) -> Actor:
-    return Actor(pid=pid, user=user, argv=argv, holds=((gpu, gib),), load=load, age=age, rss=1.8, cpu=35.0, ppid=4700)
+def _worker(
+    pid: int, user: str, argv: tuple[str, ...], gpu: int, gib: float, load: Load, age: float, ppid: int = 4700
+) -> Actor:
+    return Actor(pid=pid, user=user, argv=argv, holds=((gpu, gib),), load=load, age=age, rss=1.8, cpu=35.0, ppid=ppid)
 
 
 def _kernel(pid: int, user: str, gpu: int, gib: float, load: Load, age: float, contexts: tuple[int, ...] = ()) -> Actor:
@@ -210,7 +219,10 @@ def _workers() -> tuple[Actor, ...]:
     embedders = ("python", "serve_embeddings.py", "--model", "bge-m3", "--port")
     actors = ("python", "actor.py", "--env", "nethack", "--rank")
     return (
-        *(_worker(16081 + k, "cyn", (*evaluators, str(k)), 1, 1.6, REQUESTS, 6 * HOUR - 9) for k in range(4)),
+        *(
+            _worker(pid, "cyn", (*evaluators, str(k)), 1, 1.6, REQUESTS, 6 * HOUR - 9, ppid=EVALUATION_PID)
+            for k, pid in enumerate(EVALUATOR_PIDS)
+        ),
         *(
             _worker(pid, "dov", (*embedders, str(8010 + k)), 3, 2.6, REQUESTS, 2 * DAY)
             for k, pid in enumerate(EMBEDDER_PIDS)

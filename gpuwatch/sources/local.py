@@ -54,6 +54,7 @@ class LocalSource:
         interval: float = 1.0,
         only: Sequence[int] = (),
         shares: Sequence[Share] = (),
+        tmux: bool = False,
         patience: Patience | None = None,
         command: Sequence[str] = SAMPLER,
         first: Child | None = None,
@@ -64,6 +65,7 @@ class LocalSource:
         self._interval = interval
         self._only = tuple(only)
         self._shares = tuple(shares)
+        self._tmux = tmux
         self._patience = patience or Patience()
         self._command = command
         self._clock, self._wall = clock, wall
@@ -293,10 +295,11 @@ class LocalSource:
             self._report(SourceState.SILENT, words, now)
             self._restart_later(now)
             return
-        again = bool(self._known)
-        skip = self._lot.indices()
-        events = self._listening.wanted
-        arguments = sampler_arguments(self._interval, self._only, skip, again=again, events=events, shares=self._shares)
+        again, events, tmux = bool(self._known), self._listening.wanted, self._tmux
+        skip, shares = self._lot.indices(), self._shares
+        arguments = sampler_arguments(
+            self._interval, self._only, skip, again=again, events=events, shares=shares, tmux=tmux
+        )
         try:
             self._child = Child(arguments, command=self._command)
         except OSError as error:  # no memory, no room for a process, no interpreter: each may pass

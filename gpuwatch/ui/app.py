@@ -11,36 +11,35 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rich.text import Text
 from textual import events
-from textual.app import App
 from textual.binding import BindingType
 from textual.filter import Monochrome
 
+from gpuwatch import lean
 from gpuwatch.model import SourceState
-from gpuwatch.rows import Filter, FilterError, Row
+from gpuwatch.rows import Filter, FilterError
 from gpuwatch.text import clean
+from gpuwatch.ui.actions import Actions
 from gpuwatch.ui.announce import announce
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.keys import KEYS
 from gpuwatch.ui.messages import Framed
 from gpuwatch.ui.options import Helpers, Options, Watching
-from gpuwatch.ui.panels.footer import Footer
-from gpuwatch.ui.panels.processes import Processes
-from gpuwatch.ui.panels.prompt import Prompt
 from gpuwatch.ui.terminal import AsciiOnly, ForgivingDriver, Lifeline, NoColors, speaks_unicode
 from gpuwatch.ui.theme import Kit, kit, themes
-from gpuwatch.ui.view import View
+from gpuwatch.ui.view import View, strays_of
 from gpuwatch.watch import Frame
 
 if TYPE_CHECKING:
     from textual.command import Provider
 
     from gpuwatch.alerts import Alert
+    from gpuwatch.strays import Stray
     from gpuwatch.ui.background import Background
-    from gpuwatch.ui.screens.detail import DetailScreen
     from gpuwatch.ui.screens.end import Endings
+    from gpuwatch.ui.stray_endings import StrayEndings
 
-INTERVALS: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds between two samples that `+` and `-` step through."""
+SETTLED: Final = 5.0
+"""Seconds after which all is there that stays: looking through it for garbage would hold up keys for 60 ms."""
 
 ENDED: Final = 500
 """Alerts that have ended which the dashboard itself remembers."""
@@ -52,7 +51,7 @@ def _commands() -> type[Provider]:
     return GpuwatchCommands
 
 
-class GpuwatchApp(App[int]):
+class GpuwatchApp(Actions):
     """The dashboard. Frames come as `Framed` messages, from the watch thread or from a test."""
 
     TITLE = "gpuwatch"
@@ -74,7 +73,8 @@ class GpuwatchApp(App[int]):
         self.watching = watch
         self.helpers = helpers or Helpers()
         self._backgrounds: dict[str, Background] = {}
-        self._endings: Endings | None = None
+        self.endings: Endings | None = None
+        self.stray_endings: StrayEndings | None = None
         self.options = options or Options()
         self.frame: Frame | None = None
         """What is on screen; older than `newest` while paused."""
@@ -84,12 +84,16 @@ class GpuwatchApp(App[int]):
         self.interval = self.options.interval
         self.dashboard = Dashboard()
         self._lifeline: Lifeline | None = None
-        self._clock = clock
+        self.clock = clock
         self._began = clock()
         self._paused_at: float | None = None
         if self.no_color:
             self._filters = [NoColors() if isinstance(one, Monochrome) else one for one in self._filters]
         self._hues: dict[int, int] = {}
+        self._initials: dict[int, str] = {}
+        self._judged: Frame | None = None
+        self._strays: dict[tuple[int, int], Stray] = {}
+        """Those of the frame that was judged last."""
         for theme in themes():
             self.register_theme(theme)
         self.theme = f"gpuwatch-{self.options.theme}"
@@ -97,7 +101,7 @@ class GpuwatchApp(App[int]):
 
     def _make_kit(self) -> Kit:
         ascii_only = self.options.ascii or (self._lifeline is not None and not speaks_unicode())
-        return kit(self.theme, ascii_only=ascii_only, colors=self._colors(), slots=self._hues)
+        return kit(self.theme, ascii_only=ascii_only, colors=self._colors(), slots=self._hues, initials=self._initials)
 
     def _colors(self) -> int:
         if self.no_color:
@@ -125,8 +129,9 @@ class GpuwatchApp(App[int]):
         """Leave; in good order if that takes no longer than a moment."""
         if self._lifeline is not None:
             self._lifeline.arm(return_code)
-        if self._endings is not None:
-            self._endings.close()
+        for one in (self.endings, self.stray_endings):
+            if one is not None:
+                one.close()
         super().exit(result, return_code, message)
 
     def publish(self, frame: Frame) -> None:
@@ -150,6 +155,7 @@ class GpuwatchApp(App[int]):
             self.kit = self._make_kit()
             self._lifeline.start()
             self.app_resume_signal.subscribe(self, lambda _app: self.action_retry(quiet=True))
+            self.set_timer(SETTLED, lean.ready, name="settled")
         if self.kit.glyphs.ascii:
             self._filters.append(AsciiOnly())
         self.set_interval(1.0, self._beat, name="beat")
@@ -172,12 +178,15 @@ class GpuwatchApp(App[int]):
 
     def _beat(self) -> None:
         """Once a second, where no frame comes: let ages grow."""
-        since = self._clock() - self.newest.received if self.newest else math.inf
+        since = self.clock() - self.newest.received if self.newest else math.inf
         if self._paused_at is not None or since > max(2.0, 2 * self.interval):
             self.paint()
 
     def _on_theme(self) -> None:
         self.kit = self._make_kit()
+        for screen in self.screen_stack:
+            if hasattr(screen, "take_kit"):
+                screen.take_kit(self.kit)
         self.paint()
 
     def on_framed(self, message: Framed) -> None:
@@ -187,11 +196,12 @@ class GpuwatchApp(App[int]):
         if message.frame.snapshot.state is SourceState.ENDED:
             self.leave_ended(message.frame)
             return
-        if self._endings is not None:
-            self._endings.observe(message.frame)
-        top = self.screen
-        if top is not self.dashboard and hasattr(top, "refresh_frame"):
-            top.refresh_frame(message.frame)
+        for one in (self.endings, self.stray_endings):
+            if one is not None:
+                one.observe(message.frame)
+        for screen in self.screen_stack:  # those below the top one, too: what is ticked there is to be true
+            if screen is not self.dashboard and hasattr(screen, "refresh_frame"):
+                screen.refresh_frame(message.frame)
         if self._paused_at is None:
             self.frame = message.frame
             self.paint()
@@ -207,7 +217,7 @@ class GpuwatchApp(App[int]):
         """Draw what there is: the only place that paints."""
         if not self.dashboard.is_mounted or not self._running:
             return
-        now = self._clock()
+        now = self.clock()
         with self.batch_update():
             if self.frame is None:
                 self.dashboard.draw_starting(now - self._began, self.kit)
@@ -216,13 +226,23 @@ class GpuwatchApp(App[int]):
 
     def _view(self, frame: Frame, now: float) -> View:
         paused = None if self._paused_at is None else now - self._paused_at
-        return View(frame, now, self.kit, self.interval, paused, self.options.read_only)
+        if self._judged is not frame:  # once a frame, and not with every key
+            self._judged, self._strays = frame, strays_of(frame, self.options)
+        strays = self._strays
+        return View(frame, now, self.kit, self.interval, paused, self.options.read_only, strays)
 
     def background(self, name: str) -> Background:
         """Give the thread of this name, for calls that may take their time."""
         from gpuwatch.ui.background import Background
 
         return self._backgrounds.setdefault(name, Background(name))
+
+    def pause(self) -> None:
+        """Freeze the screen, or let it go on."""
+        self._paused_at = None if self._paused_at is not None else self.clock()
+        if self._paused_at is None:
+            self.frame = self.newest
+        self.paint()
 
     @property
     def paused(self) -> bool:
@@ -233,166 +253,3 @@ class GpuwatchApp(App[int]):
         """Write what is no part of the screen: a control that the terminal acts on."""
         if self._driver is not None and not self.is_headless:
             self._driver.write(words)
-
-    # -----------------------------------------------------------------------------------------------------------
-    # From the panels
-
-    def on_processes_moved(self, _message: Processes.Moved) -> None:
-        """Draw cursor, order or scroll."""
-        self.paint()
-
-    def on_processes_chosen(self, _message: Processes.Chosen) -> None:
-        """Open the row that was clicked twice."""
-        self.action_detail()
-
-    def on_detail_screen_end_asked(self, message: DetailScreen.EndAsked) -> None:
-        """End the process whose detail is shown."""
-        self.ask_to_end(message.row)
-
-    def on_footer_pressed(self, message: Footer.Pressed) -> None:
-        """Do what the key would do."""
-        self.call_later(self.run_action, message.action)
-
-    def on_prompt_changed(self, message: Prompt.Changed) -> None:
-        """Filter as one types."""
-        self.dashboard.processes.filter = message.filter
-        self.paint()
-
-    def on_prompt_left(self, _message: Prompt.Left) -> None:
-        """Give the line back to the keys."""
-        self.paint()
-
-    # -----------------------------------------------------------------------------------------------------------
-    # Actions
-
-    def action_move(self, by: int) -> None:
-        """Move the cursor."""
-        self.dashboard.processes.move(by)
-
-    def action_page(self, by: int) -> None:
-        """Move the cursor by a screenful."""
-        self.dashboard.processes.page(by)
-
-    def action_sort(self, by: int) -> None:
-        """Sort by the next column."""
-        self.dashboard.processes.sort_next(by)
-
-    def action_reverse(self) -> None:
-        """Turn the order round."""
-        panel = self.dashboard.processes
-        panel.sort_by(panel.by)
-
-    def action_mine(self) -> None:
-        """Show one's own processes, or everybody's."""
-        panel = self.dashboard.processes
-        panel.mine = not panel.mine
-        self.paint()
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave `/` to whatever is typed into, and to the screens above the dashboard."""
-        return action != "filter" or (self.screen is self.dashboard and not self.dashboard.prompt.display)
-
-    def action_filter(self) -> None:
-        """Ask for a filter."""
-        self.dashboard.prompt.open(self.dashboard.processes.filter.text, self.kit)
-        self.paint()
-
-    def action_clear(self) -> None:
-        """Clear the filter, and close its prompt."""
-        self.dashboard.processes.filter = Filter()
-        if self.dashboard.prompt.display:
-            self.dashboard.prompt.close()
-        self.paint()
-
-    def action_pause(self) -> None:
-        """Freeze the screen, or let it go on."""
-        self._paused_at = None if self._paused_at is not None else self._clock()
-        if self._paused_at is None:
-            self.frame = self.newest
-        self.paint()
-
-    def action_interval(self, by: int) -> None:
-        """Sample more or less often."""
-        place = min(range(len(INTERVALS)), key=lambda index: abs(INTERVALS[index] - self.interval))
-        self.interval = INTERVALS[max(0, min(place + by, len(INTERVALS) - 1))]
-        if self.watching:
-            self.watching.set_interval(self.interval)
-        self.paint()
-
-    def action_retry(self, quiet: bool = False) -> None:
-        """Sample at once, and try GPUs again that were given up."""
-        if self.watching:
-            self.watching.poke()
-        if not quiet:
-            self.notify("asking every GPU again", markup=False, timeout=3)
-
-    def action_detail(self) -> None:
-        """Show all that is known of the process under the cursor."""
-        row = self.dashboard.processes.selected
-        if row is not None and self.frame is not None:
-            from gpuwatch.ui.screens.detail import DetailScreen  # 20 ms that the first paint need not wait for
-
-            self.push_screen(DetailScreen(row.key, self.frame, self.kit.glyphs, self.options.allowances))
-
-    def action_end_process(self) -> None:
-        """Ask whether to end the process under the cursor."""
-        row = self.dashboard.processes.selected
-        if row is not None:
-            self.ask_to_end(row)
-
-    def ask_to_end(self, row: Row) -> None:
-        """Ask whether to end a process; refuse where nothing may be signalled."""
-        refusal = "read-only: nothing is signalled" if self.options.read_only else ""
-        if not refusal and self.helpers.killer is None:
-            refusal = "processes cannot be ended from here"
-        if self.newest is not None and self.newest.snapshot.demo:
-            refusal = "demo: these processes are made up, nothing is signalled"
-        if refusal:
-            self.notify(refusal, severity="warning", markup=False, timeout=4)
-            return
-        if self.newest is not None and self.helpers.killer is not None:
-            from gpuwatch.ui.screens.end import Endings
-
-            if self._endings is None:
-                self._endings = Endings(self, self.helpers.killer(), glyphs=self.kit.glyphs)
-            self._endings.open(row.key, self.newest)
-
-    def action_events(self) -> None:
-        """Show what was raised and how it ended."""
-        from gpuwatch.ui.screens.events import EventsScreen
-
-        self.push_screen(EventsScreen(self.helpers.events, self.newest, self.kit, ended=self.ended))
-
-    def action_attend(self, alert: Alert | None = None) -> None:
-        """Ask what is to become of a chosen alert, or of all that hold, those first that nobody has seen."""
-        from gpuwatch.ui.screens.attend import AttendScreen, subjects
-
-        alerts, mutes = subjects(self.newest, alert)
-        if not alerts and not mutes:
-            why = "nothing to acknowledge" if alert is None else "this is gpuwatch's own trouble: it ends once mended"
-            self.notify(why, markup=False, timeout=3)
-        elif self.watching is not None:
-            self.push_screen(AttendScreen(alerts, self.watching, self.kit.glyphs, mutes=mutes))
-
-    def action_reload(self) -> None:
-        """Read the configuration again, away from the event loop."""
-        if self.helpers.reload is None:
-            self.notify("there is no configuration to read again", markup=False, timeout=3)
-            return
-        from gpuwatch.ui.reloading import reload
-
-        self.background("gpuwatch-reload")(lambda: reload(self))
-
-    def action_help(self) -> None:
-        """Explain keys, marks and words."""
-        from gpuwatch.ui.screens.help import HelpScreen
-
-        self.push_screen(HelpScreen(KEYS, self.newest, self.kit.glyphs))
-
-    def action_theme(self, name: str) -> None:
-        """Draw for a dark or a light terminal."""
-        self.theme = f"gpuwatch-{name}"
-
-    def action_sort_by(self, column: str) -> None:
-        """Sort by a column."""
-        self.dashboard.processes.sort_by(column)

@@ -10,6 +10,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from gpuwatch.model import SourceState
+from gpuwatch.people import names
 from gpuwatch.ui.keys import KEYS
 from gpuwatch.ui.layout import Form, Layout, fit_layout
 from gpuwatch.ui.panels.alerts import Alerts, alerts_of
@@ -72,7 +73,7 @@ class Dashboard(Screen[None]):
         width, height = self.app.size
         frame, kit = view.frame, view.kit
         seen = frame.snapshot
-        kit.inks.meet(process.uid for process in seen.processes if process.uid is not None)
+        kit.inks.introduce(names(seen))
         self.processes.take(view)
         layout = self._fit(view, width, height)
         if layout.form is Form.TINY:

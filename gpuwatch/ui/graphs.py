@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal, NamedTuple
@@ -38,12 +38,19 @@ class Part:
     bytes: int
     declared: int | None = None
     """Where the part would end if each of their processes held what it declared; None where none declared a limit."""
+    initial: str = ""
+    """What stands for them in one cell; empty for the first letter of the name."""
 
 
-def parts(holdings: Sequence[Holding], owners: Mapping[int, Process], gpu: str = "") -> list[Part]:
+def parts(
+    holdings: Sequence[Holding],
+    owners: Mapping[int, Process],
+    gpu: str = "",
+    initial: Callable[[int | None], str] = lambda _uid: "",
+) -> list[Part]:
     """Add up the known holdings by owner, the largest first; those whose owner is not visible go together as `?`.
 
-    `gpu` is the UUID of the GPU that limits are looked up for.
+    `gpu` is the UUID of the GPU that limits are looked up for, `initial` gives what stands for a person in one cell.
     """
     names: dict[int | None, str] = {}
     held: dict[int | None, dict[int, int]] = {}
@@ -56,7 +63,7 @@ def parts(holdings: Sequence[Holding], owners: Mapping[int, Process], gpu: str =
         sizes = held.setdefault(uid, {})
         sizes[holding.pid] = sizes.get(holding.pid, 0) + int(holding.memory)
     found = [
-        Part(uid, names[uid], sum(sizes.values()), _extent(sizes, owners, gpu))
+        Part(uid, names[uid], sum(sizes.values()), _extent(sizes, owners, gpu), initial(uid))
         for uid, sizes in held.items()
         if any(sizes.values())
     ]
@@ -200,7 +207,7 @@ def _owner(place: _Place, marks: set[int], glyphs: Glyphs) -> list[Piece]:
     elif any(rooms):
         first = Piece(glyphs.seam, "seam", part.uid)
     else:
-        first = Piece(fit(part.name, 1, ellipsis=""), "fill", part.uid)
+        first = Piece(part.initial or fit(part.name, 1, ellipsis=""), "fill", part.uid)
     label, at = _label(part, rooms, glyphs)
     texts = (_filled(label if n == at else "", room, glyphs) for n, room in enumerate(rooms))
     return [first, *_marked(texts, Piece("", "fill", part.uid), glyphs)]
@@ -215,7 +222,9 @@ def _label(part: Part, rooms: Sequence[int], glyphs: Glyphs) -> tuple[str, int]:
             if cell_len(label) + pad <= room:
                 return label, at
     room = max(rooms)
-    beginning = fit(part.name, room - 1, ellipsis=glyphs.ellipsis) if room > LEAST_NAME else part.name[:1]
+    beginning = (
+        fit(part.name, room - 1, ellipsis=glyphs.ellipsis) if room > LEAST_NAME else part.initial or part.name[:1]
+    )
     return beginning, rooms.index(room)
 
 

@@ -21,6 +21,9 @@ KEYS: list[Binding] = [
         "greater_than_sign", "sort(1)", "sort", id="sort.right", key_display=">", tooltip="Sort by the next column"
     ),
     Binding("m", "mine", "mine", id="mine", tooltip="Show only your own processes, or everybody's"),
+    Binding("u", "people", "people", id="people", tooltip="Who has what: one row a person"),
+    Binding("t", "tree", "tree", id="tree", tooltip="Runs, their ranks and their workers, with sums"),
+    Binding("S", "strays", "strays", id="strays", tooltip="Your own processes that nobody tends, and end them"),
     Binding("e", "events", "events", id="events", tooltip="What was raised, and how it ended"),
     Binding("a", "attend", "ack", id="attend", tooltip="Acknowledge an alert, or mute it or its rule"),
     Binding("K,f9", "end_process", "end", id="end", key_display="K", tooltip="End this process, if it is yours"),
@@ -29,6 +32,7 @@ KEYS: list[Binding] = [
         "question_mark,h,f1", "help", "help", id="help", key_display="?", tooltip="Keys, marks and words explained"
     ),
     Binding("q", "quit", "quit", id="quit", tooltip="Leave; nothing else ends"),
+    Binding("y", "polite", "message", id="polite", show=False, tooltip="Copy a polite message to the owner"),
     Binding("up,k", "move(-1)", "up", id="up", show=False, tooltip="The process above"),
     Binding("down,j", "move(1)", "down", id="down", show=False, tooltip="The process below"),
     Binding("pageup", "page(-1)", "page up", id="pageup", show=False, tooltip="A screenful up"),

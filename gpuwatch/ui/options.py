@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from gpuwatch.alerts import Alert
 from gpuwatch.alerts.attention import Mute
 from gpuwatch.alerts.rules import Allowances
+from gpuwatch.strays import USUAL, Tending
 from gpuwatch.watch import Frame
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class Options:
     """How the terminal is told to notify the desktop: `osc9`, `osc777`, or `off`."""
     interval: float = 1.0
     allowances: Allowances | None = None
+    tending: Tending = USUAL
+    """When a process of one's own counts as a stray."""
 
 
 @dataclass(frozen=True, slots=True)

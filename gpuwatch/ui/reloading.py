@@ -9,10 +9,10 @@ from gpuwatch.text import clean
 from gpuwatch.ui.options import Reloading
 
 if TYPE_CHECKING:
-    from gpuwatch.ui.app import GpuwatchApp
+    from gpuwatch.ui.actions import Actions
 
 
-def reload(app: GpuwatchApp) -> None:
+def reload(app: Actions) -> None:
     """Read it, then let the app take it over in its own loop; called on a thread."""
     assert app.helpers.reload is not None
     try:
@@ -23,7 +23,7 @@ def reload(app: GpuwatchApp) -> None:
         app.call_from_thread(_take, app, came)
 
 
-def _take(app: GpuwatchApp, came: Reloading) -> None:
+def _take(app: Actions, came: Reloading) -> None:
     if came.options is not None:
         app.options = came.options
         app.theme = f"gpuwatch-{came.options.theme}"

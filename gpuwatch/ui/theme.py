@@ -5,99 +5,20 @@ A colour is never the only carrier of a meaning: marks, words and attributes say
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from colorsys import hls_to_rgb
-from dataclasses import dataclass, field, replace
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
 from rich.style import Style
 from textual.theme import Theme
 
+from gpuwatch.ui.palettes import ON_SIXTEEN, PALETTES, PALETTES_16, PALETTES_256, SLOTS, Palette
+
 Role: TypeAlias = Literal["text", "strong", "muted", "faint", "critical", "warning", "note"]
 Ground: TypeAlias = Literal["base", "band", "track", "cursor"]
-
-
-@dataclass(frozen=True, slots=True)
-class Palette:
-    """The colours of one theme, as `#rrggbb`."""
-
-    dark: bool
-    text: str
-    strong: str
-    muted: str
-    faint: str
-    critical: str
-    warning: str
-    note: str
-    base: str
-    band: str
-    """Behind column titles and the keys."""
-    track: str
-    """Behind a memory bar: its length is the GPU's capacity."""
-    cursor: str
-    owner_light: float
-    """Lightness and saturation of an owner's part of a bar, on which `owner_text` is written."""
-    owner_saturation: float
-    owner_text: str
-    swatch_light: float
-    fills: tuple[str, ...] = ()
-    """Owners' colours by name, where they cannot be mixed freely; one a hue, and a grey."""
-
-
-DARK: Final = Palette(
-    dark=True,
-    text="#c5cad3",
-    strong="#f2f4f7",
-    muted="#8a92a0",
-    faint="#565d69",
-    critical="#ff7070",
-    warning="#e8b650",
-    note="#74b4f5",
-    base="#14161b",
-    band="#1f232b",
-    track="#23272f",
-    cursor="#2e3a4f",
-    owner_light=0.335,
-    owner_saturation=0.36,
-    owner_text="#f4f5f7",
-    swatch_light=0.58,
-)
-LIGHT: Final = Palette(
-    dark=False,
-    text="#30353d",
-    strong="#000000",
-    muted="#666d79",
-    faint="#a3a9b3",
-    critical="#c01f2c",
-    warning="#8f5a00",
-    note="#0b5cba",
-    base="#fcfcfa",
-    band="#eceef1",
-    track="#e9ebee",
-    cursor="#d3e2f8",
-    owner_light=0.80,
-    owner_saturation=0.48,
-    owner_text="#1a1c20",
-    swatch_light=0.52,
-)
-PALETTES: Final = {"gpuwatch-dark": DARK, "gpuwatch-light": LIGHT}
-
-# Over ssh a terminal usually says that it has 256 colours, and there muted hues fall together: ten of them become
-# three. These are colours of that table.
-_TABLE_DARK = "#005f87 #00875f #875f00 #5f0087 #87005f #008787 #5f8700 #005faf #5f5f00 #8700af #4e4e4e"
-_TABLE_LIGHT = "#afd7ff #afffd7 #ffd7af #d7afff #ffafd7 #afffff #d7ffaf #afafff #ffffaf #ffd7ff #d0d0d0"
-PALETTES_256: Final = {
-    "gpuwatch-dark": replace(
-        DARK, base="#121212", band="#262626", track="#303030", cursor="#444444", fills=tuple(_TABLE_DARK.split())
-    ),
-    "gpuwatch-light": replace(
-        LIGHT, base="#ffffff", band="#eeeeee", track="#e4e4e4", cursor="#d7d7ff", fills=tuple(_TABLE_LIGHT.split())
-    ),
-}
-
-_HUES: Final = (212, 152, 26, 278, 338, 186, 92, 240, 52, 308)
-"""Ten hues that stay apart when they are muted; neighbours in this order lie far from one another."""
 
 
 def themes() -> tuple[Theme, ...]:
@@ -182,6 +103,19 @@ ASCII: Final = Glyphs(
 )
 
 
+_SPARE: Final = "1234567890abcdefghijklmnopqrstuvwxyz"
+"""Initials for those whose own letters all belong to others."""
+
+
+def letters(name: str) -> str:
+    """Give what may stand for a name, the best first: its letters and digits in ASCII, one of each.
+
+    Every terminal can show them, and in one cell. Of a name that is a number the last digit tells most.
+    """
+    plain = [char for char in unicodedata.normalize("NFKD", name).casefold() if char.isascii() and char.isalnum()]
+    return "".join(dict.fromkeys(reversed(plain) if name.isdigit() else plain))
+
+
 @dataclass(frozen=True)
 class Inks:
     """Every style that a panel may write with, made once: a role on a ground, or an owner's colours."""
@@ -189,19 +123,83 @@ class Inks:
     palette: Palette
     color: bool = True
     few: bool = False
-    """The terminal has 16 colours: owners' hues all become one grey, and the seams between them carry the bar."""
+    """The terminal has 16 colours: each owner has one of them, and thin marks have none."""
     slots: dict[int, int] = field(default_factory=dict)
-    """Which hue each uid has; kept from one theme to the next."""
+    """Which colour each uid has; kept from one theme to the next, as are the initials."""
+    initials: dict[int, str] = field(default_factory=dict)
+    """Which initial each uid has, once its name is known."""
+    _unnamed: set[int] = field(default_factory=set)
+    """Whose initial is of a number that stands for a name, until that is known."""
+
+    def introduce(self, people: Mapping[int, str]) -> None:
+        """Give everybody who is here (names by uid) a colour and an initial, which they keep.
+
+        The first letter is for whoever of the new ones has the smallest uid; of the others each takes the next letter
+        of their name that nobody has, a digit where there is none, and shares one with somebody of another colour
+        where all 36 are taken. Those who left keep theirs for as long as others are free.
+        """
+        self.meet(people)
+        for uid in [uid for uid in self._unnamed if not people.get(uid, "0").isdigit()]:
+            self._unnamed.discard(uid)
+            self.initials.pop(uid, None)
+        new = sorted(people.keys() - self.initials.keys())
+        if not new:
+            return
+        self._unnamed.update(uid for uid in new if people[uid].isdigit())
+        waiting = []
+        for uid in new:
+            first = letters(people[uid])[:1]
+            if first and first not in self.initials.values():
+                self.initials[uid] = first
+            else:
+                waiting.append(uid)
+        for uid in waiting:
+            self.initials[uid] = self._free_initial(uid, people)
+
+    def _free_initial(self, uid: int, people: Mapping[int, str]) -> str:
+        own = letters(people[uid])
+        wanted = own + _SPARE
+        here = [other for other in people if other != uid and other in self.initials]
+        ever = set(self.initials.values())
+        now = {self.initials[other] for other in here}
+        alike = {self.initials[other] for other in here if self.slots.get(other) == self.slots.get(uid)}
+        for taken in (ever, now, alike):
+            free = next((one for one in wanted if one not in taken), "")
+            if free:
+                return free
+        return wanted[0]
+
+    def initial(self, uid: int | None) -> str:
+        """Give the one cell that stands for a person; `?` for whoever is not visible, or was not introduced."""
+        return "?" if uid is None else self.initials.get(uid, "?")
 
     def meet(self, uids: Iterable[int]) -> None:
-        """Give each new uid its hue: always the same one, unless somebody who is here has it and another is free."""
-        for uid in sorted(set(uids) - self.slots.keys()):
-            wanted = (uid * 2654435761 >> 12) % len(_HUES)
-            taken = set(self.slots.values())
-            free = [slot for slot in range(len(_HUES)) if slot not in taken]
-            self.slots[uid] = (
-                wanted if wanted not in taken or not free else min(free, key=lambda one: (one - wanted) % 10)
-            )
+        """Give each new uid a colour, which it keeps.
+
+        By its last digit, so that it is the same in every run, unless somebody has that colour and another is free:
+        first of those that nobody here has, then of those that fewest ever had.
+        """
+        present = set(uids)
+        new = sorted(present - self.slots.keys())
+        if not new:
+            return
+        here = Counter(self.slots[uid] for uid in present & self.slots.keys())
+        ever = Counter(self.slots.values())
+        waiting = []
+        for uid in new:
+            wanted = uid % SLOTS
+            if here[wanted] or ever[wanted]:
+                waiting.append(uid)
+                continue
+            self._take(uid, wanted, here, ever)
+        for uid in waiting:
+            free = min(range(SLOTS), key=lambda one: (here[one], ever[one], (one - uid) % SLOTS))
+            self._take(uid, free, here, ever)
+
+    def _take(self, uid: int, slot: int, here: Counter[int], ever: Counter[int]) -> None:
+        self.slots[uid] = slot
+        here[slot] += 1
+        ever[slot] += 1
 
     @cached_property
     def _styles(self) -> dict[tuple[Role, Ground], Style]:
@@ -247,55 +245,48 @@ class Inks:
         """Give the style of the mark that goes with an owner's name in the process list."""
         return self._swatches[self._slot(uid), ground]
 
+    def badge(self, uid: int | None, ground: Ground) -> Style:
+        """Give the style of an owner's initial where it stands alone: on their colour, or plain where there is none."""
+        return self.owner(uid) if self.color else self("strong", ground)
+
     def _slot(self, uid: int | None) -> int:
         if uid is not None and uid not in self.slots:
             self.meet((uid,))
-        return len(_HUES) if uid is None else self.slots[uid]
+        return SLOTS if uid is None else self.slots[uid]
 
-    def _hue(self, slot: int, light: float, saturation: float) -> str:
-        if slot == len(_HUES):
-            saturation = 0.0
-            slot = 0
-        red, green, blue = hls_to_rgb(_HUES[slot] / 360, light, saturation)
-        return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
-
-    @cached_property
-    def _fills(self) -> list[str]:
-        one = self.palette
-        if one.fills:
-            return list(one.fills)
-        return [self._hue(slot, one.owner_light, one.owner_saturation) for slot in range(len(_HUES) + 1)]
+    def _text(self, fill: str) -> str:
+        return ON_SIXTEEN.get(fill, "#000000") if self.few else self.palette.owner_text
 
     @cached_property
     def _owners(self) -> list[Style]:
         if not self.color:
-            return [Style()] * (len(_HUES) + 1)
-        return [Style(color=self.palette.owner_text, bgcolor=fill) for fill in self._fills]
+            return [Style()] * (SLOTS + 1)
+        return [Style(color=self._text(fill), bgcolor=fill) for fill in self.palette.fills]
 
     @cached_property
     def _seams(self) -> list[Style]:
         if not self.color or self.few:
             return self._owners
-        return [Style(color=self.palette.base, bgcolor=fill) for fill in self._fills]
+        return [Style(color=self.palette.base, bgcolor=fill) for fill in self.palette.fills]
 
     @cached_property
     def _marks(self) -> list[Style]:
-        return [style + Style(color=self.palette.strong if self.color else None, bold=True) for style in self._owners]
+        # With 16 colours the theme's own would be lost on half of the fills.
+        color = self.palette.strong if self.color and not self.few else None
+        return [style + Style(color=color, bold=True) for style in self._owners]
 
     @cached_property
     def _edges(self) -> list[Style]:
-        return [Style(color=fill, bgcolor=self.palette.track) if self.color else Style() for fill in self._fills]
+        return [Style(color=fill, bgcolor=self.palette.track) if self.color else Style() for fill in self.palette.fills]
 
     @cached_property
     def _swatches(self) -> dict[tuple[int, Ground], Style]:
         grounds: tuple[Ground, ...] = ("base", "band", "track", "cursor")
         if not self.color:
-            return {(slot, ground): self("text", ground) for slot in range(len(_HUES) + 1) for ground in grounds}
+            return {(slot, ground): self("text", ground) for slot in range(SLOTS + 1) for ground in grounds}
         return {
-            (slot, ground): Style(
-                color=self._hue(slot, self.palette.swatch_light, 0.5), bgcolor=getattr(self.palette, ground)
-            )
-            for slot in range(len(_HUES) + 1)
+            (slot, ground): Style(color=color, bgcolor=getattr(self.palette, ground))
+            for slot, color in enumerate(self.palette.swatches)
             for ground in grounds
         }
 
@@ -308,14 +299,28 @@ class Kit:
     glyphs: Glyphs
 
 
-def kit(theme: str, *, ascii_only: bool = False, colors: int = 1 << 24, slots: dict[int, int] | None = None) -> Kit:
+def kit(
+    theme: str,
+    *,
+    ascii_only: bool = False,
+    colors: int = 1 << 24,
+    slots: dict[int, int] | None = None,
+    initials: dict[int, str] | None = None,
+) -> Kit:
     """Give the inks and glyphs of a theme by its Textual name; any other theme is drawn as the dark one.
 
-    `colors` is how many the terminal has; 0 for none.
+    `colors` is how many the terminal has; 0 for none. `slots` and `initials` are what people have already, of the kit
+    before.
     """
-    palettes = PALETTES_256 if colors == 256 else PALETTES
+    palettes = PALETTES_256 if colors == 256 else PALETTES_16 if 0 < colors <= 16 else PALETTES
     glyphs = ASCII if ascii_only else PLAIN if colors <= 16 else UNICODE
-    inks = Inks(
-        palettes.get(theme, palettes["gpuwatch-dark"]), colors > 0, colors <= 16, {} if slots is None else slots
+    return Kit(
+        Inks(
+            palettes.get(theme, palettes["gpuwatch-dark"]),
+            colors > 0,
+            colors <= 16,
+            {} if slots is None else slots,
+            {} if initials is None else initials,
+        ),
+        glyphs,
     )
-    return Kit(inks, glyphs)

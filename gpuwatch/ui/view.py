@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from gpuwatch.model import Gpu, Health
+from gpuwatch.strays import Stray, find
+from gpuwatch.ui.options import Options
 from gpuwatch.ui.theme import Kit
 from gpuwatch.watch import Frame
 
@@ -28,6 +31,8 @@ class View:
     paused: float | None = None
     """Seconds since the user froze the screen."""
     read_only: bool = False
+    strays: Mapping[tuple[int, int], Stray] = field(default_factory=dict)
+    """The viewer's own, by process (pid, start)."""
 
     @property
     def since_received(self) -> float:
@@ -61,6 +66,11 @@ class View:
     def _due(self) -> float:
         # Figures that are asked for four times a second may still come late by the time of a slow call.
         return max(self.interval, self.frame.snapshot.interval, 0.5)
+
+
+def strays_of(frame: Frame, options: Options) -> dict[tuple[int, int], Stray]:
+    """Give the viewer's strays in a frame, by process (pid, start), the surest and largest first."""
+    return {one.key: one for one in find(frame.snapshot, frame.history, options.tending)}
 
 
 def clock(seconds: float) -> str:

@@ -7,8 +7,10 @@ environment of its own, unless `--nvitop` names one that is there.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,7 @@ from pathlib import Path
 from statistics import median
 
 import psutil
+import pyte
 
 from tests.bench.machine import Machine
 from tests.terminal import Terminal
@@ -26,6 +29,12 @@ from tests.terminal import Terminal
 COLUMNS, ROWS = 160, 50
 GPUS = 8
 KEYS = 30
+POWER = re.compile(r"\d\dW? ?/ ?700")
+"""A real number, as both write it: what a GPU draws of its 700 W. (nvitop may tell the processes a second later.)"""
+STARTED = 2.0
+"""Seconds in which there is a first number."""
+SETTLED = 6.0
+"""Seconds from the start until a dashboard has all that it starts with."""
 
 
 @dataclass
@@ -35,7 +44,8 @@ class Program:
     name: str
     live: list[str]
     once: list[str]
-    key: bytes
+    keys: tuple[bytes, bytes]
+    """Those that move the cursor up and down."""
     figures: dict[str, list[float]] = field(default_factory=dict)
 
     def note(self, what: str, value: float) -> None:
@@ -59,10 +69,8 @@ def cpu_seconds(tree: list[psutil.Process]) -> float:
 
 def dashboard(program: Program, machine: Machine, seconds: float) -> None:
     """Measure one run of a dashboard."""
-    with Terminal(program.live, columns=COLUMNS, rows=ROWS, env=machine.driver.env()) as terminal:
-        program.note("first number, s", terminal.wait_for(machine.is_seen))
-        terminal.pump(5.0)
-        terminal._stream = None  # from here on only bytes count, and reading them must cost nothing
+    with Terminal(program.live, columns=COLUMNS, rows=ROWS, env=machine.driver.env(), draw=False) as terminal:
+        terminal.pump(SETTLED)
         tree = terminal.tree()
         calls, busy, began = machine.driver.calls().total(), cpu_seconds(tree), time.monotonic()
         sent = len(terminal.pump(seconds))
@@ -71,7 +79,9 @@ def dashboard(program: Program, machine: Machine, seconds: float) -> None:
         program.note("bytes to the terminal, kB/s", sent / took / 1000)
         program.note("NVML calls a GPU a second", (machine.driver.calls().total() - calls) / took / GPUS)
         program.note("resident memory, MiB", sum(process.memory_info().rss for process in tree) / 2**20)
+        machine.in_order = True  # or the chosen row would move by itself
         keys(program, terminal)
+        machine.in_order = False
         began = time.monotonic()
         terminal.send(b"q")
         while terminal.process.poll() is None and time.monotonic() - began < 5:
@@ -79,14 +89,41 @@ def dashboard(program: Program, machine: Machine, seconds: float) -> None:
         program.note("quit, s", time.monotonic() - began)
 
 
+def starts(programs: list[Program], machine: Machine, runs: int) -> None:
+    """Measure how soon there is a number, in turn."""
+    for _ in range(runs):
+        for program in programs:
+            # Drawing would take a core away from the program.
+            with Terminal(program.live, columns=COLUMNS, rows=ROWS, env=machine.driver.env(), draw=False) as terminal:
+                program.note("first number, s", first_number(terminal))
+
+
+def first_number(terminal: Terminal) -> float:
+    """Read what comes in the first seconds, and draw it afterwards: when was there a number?"""
+    chunks = []
+    while (since := time.monotonic() - terminal.started) < STARTED:
+        if chunk := terminal.read(STARTED - since):
+            chunks.append((time.monotonic() - terminal.started, chunk))
+    screen = pyte.Screen(COLUMNS, ROWS)
+    stream = pyte.ByteStream(screen)
+    for came, chunk in chunks:
+        stream.feed(chunk)
+        if POWER.search("\n".join(screen.display)):
+            return came
+    raise AssertionError("no number came; the screen:\n" + "\n".join(screen.display))
+
+
 def keys(program: Program, terminal: Terminal) -> None:
-    """Measure a key: CPU in the second after it, and the time until the screen changes."""
-    tree = terminal.tree()
+    """Measure a key: CPU in the second after it, and the time until the screen changes.
+
+    Up and down in turn: at the end of the list a key would change nothing.
+    """
+    tree, typed = terminal.tree(), itertools.cycle(program.keys)
     spent = []
     for _ in range(5):
         terminal.pump(1.0)
         busy = cpu_seconds(tree)
-        terminal.send(program.key)
+        terminal.send(next(typed))
         terminal.pump(1.0)
         spent.append(100 * (cpu_seconds(tree) - busy))
     program.note("CPU in the second after a key, %", median(spent))
@@ -95,7 +132,7 @@ def keys(program: Program, terminal: Terminal) -> None:
         while terminal.pump(0.2):  # between two repaints of its own
             pass
         began = time.monotonic()
-        terminal.send(program.key)
+        terminal.send(next(typed))
         if terminal.read(0.5):
             waits.append(time.monotonic() - began)
     waits.sort()
@@ -142,10 +179,11 @@ def main() -> None:
         folder = Path(name)
         nvitop = options.nvitop or install_nvitop(folder / "nvitop")
         gpuwatch = Path(sys.executable).parent / "gpuwatch"
-        ours = Program("gpuwatch", [str(gpuwatch)], [str(gpuwatch), "--once"], b"j")
-        theirs = Program("nvitop", [str(nvitop), "--interval", "1"], [str(nvitop), "-1"], b"\x1bOB")
+        ours = Program("gpuwatch", [str(gpuwatch)], [str(gpuwatch), "--once"], (b"k", b"j"))
+        theirs = Program("nvitop", [str(nvitop), "--interval", "1"], [str(nvitop), "-1"], (b"\x1bOA", b"\x1bOB"))
         os.environ |= {"HOME": name, "XDG_CONFIG_HOME": name, "XDG_STATE_HOME": name}
         with Machine(folder) as machine:
+            starts([ours, theirs], machine, 10)
             for _ in range(options.rounds):
                 for program in (ours, theirs):
                     dashboard(program, machine, options.seconds)

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.driver import GIB, MIB, Driver, build
-from tests.terminal import Terminal
 
 
 class Machine:
@@ -17,10 +16,11 @@ class Machine:
 
     def __init__(self, folder: Path, gpus: int = 8, processes: int = 43) -> None:
         self.sleepers = [subprocess.Popen(["sleep", "3600"]) for _ in range(processes)]
-        self._pids = {str(sleeper.pid) for sleeper in self.sleepers}
         self.driver = Driver(folder, build(folder / "lib"))
         self.driver.lab(gpus, processes, [sleeper.pid for sleeper in self.sleepers])
         self.driver.write()
+        self.in_order = False
+        """Whether the processes' own figures stay: their list then keeps its order."""
         self._random = random.Random(7)
         self._stop = threading.Event()
         self._mover = threading.Thread(target=self._run, daemon=True)
@@ -36,10 +36,6 @@ class Machine:
             sleeper.kill()
             sleeper.wait()
 
-    def is_seen(self, terminal: Terminal) -> bool:
-        """Say whether a real number is on the screen: the PID of one of the processes."""
-        return not self._pids.isdisjoint(terminal.text.split())
-
     def _run(self) -> None:
         while not self._stop.wait(1.0):
             self.move()
@@ -51,7 +47,7 @@ class Machine:
             gpu.util_memory = self._random.randint(0, 60)
             gpu.temperature = self._random.randint(40, 80)
             gpu.power = self._random.randint(80_000, 680_000)
-        for proc in self.driver.procs:
+        for proc in () if self.in_order else self.driver.procs:
             proc.sm = self._random.randint(0, 99)
             proc.memory = max(256 * MIB, min((proc.memory or GIB) + self._random.randint(-200, 200) * MIB, 9 * GIB))
         for gpu in self.driver.gpus:

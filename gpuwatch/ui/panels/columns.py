@@ -9,6 +9,7 @@ from rich.cells import cell_len
 
 from gpuwatch.model import Reading, known
 from gpuwatch.rows import Row, share_words
+from gpuwatch.strays import Stray
 from gpuwatch.ui.layout import Form
 from gpuwatch.ui.theme import Glyphs, Role
 from gpuwatch.units import duration, gib
@@ -44,6 +45,7 @@ _ALL = {
     "rss": Column("rss", "RSS GiB", 9, role="muted"),
     "idle": Column("idle", "idle", 8),
     "age": Column("age", "age", 8, role="muted"),
+    "in": Column("in", "in", 18, right=False, role="muted"),
     "command": Column("command", "command", 0, right=False),
 }
 _FORMS = {
@@ -81,8 +83,10 @@ def share_cell(row: Row, mark: str, behind: int) -> str:
     return f"{held}/{f'{declared:<3}{mark}':<{behind}}"
 
 
-def state_word(row: Row) -> str:
-    """Say what is unusual about a process's state; empty for one that simply runs or waits."""
+def state_word(row: Row, stray: Stray | None = None) -> str:
+    """Say what is unusual about a process: that it is a stray, or its state; empty for one that runs or waits."""
+    if stray is not None:
+        return f"stray ({stray.cause.value})"
     return row.process.state if row.process.state in ("zombie", "stopped", "disk sleep", "dead") else ""
 
 
@@ -116,4 +120,5 @@ _CELLS: dict[str, Callable[[Row, float, Glyphs], str]] = {
     "rss": lambda row, _taken, glyphs: _reading(row.process.rss, glyphs, gib),
     "idle": _idle,
     "age": _age,
+    "in": lambda row, _taken, _glyphs: row.where,
 }

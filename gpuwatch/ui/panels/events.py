@@ -8,12 +8,12 @@ from textwrap import wrap
 from typing import Final
 
 from textual import events
-from textual.message import Message
 
 from gpuwatch.alerts import Alert, Severity
 from gpuwatch.output.events import lasted_words, state_words, value_words
+from gpuwatch.ui.panels.cursor import CursorList
 from gpuwatch.ui.panels.gpus import mark_of
-from gpuwatch.ui.panels.lines import Line, LinePanel, Pen, blank
+from gpuwatch.ui.panels.lines import Line, Pen, blank
 from gpuwatch.ui.theme import Kit, Role
 
 WIDE: Final = 100
@@ -95,73 +95,45 @@ def _pids(alert: Alert) -> str:
     return f"pid {', '.join(map(str, alert.pids[:6]))}{more}"
 
 
-class EventList(LinePanel):
+class EventList(CursorList):
     """The events, and the one under the cursor; the cursor follows its event, not the line."""
-
-    class Moved(Message):
-        """Another event is under the cursor."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.found: list[Alert] = []
-        self._chosen = ""
-        self._page = 1
-        self._top = 0
+        self._follows_newest = True
 
     @property
     def chosen(self) -> Alert | None:
         """The event under the cursor."""
         return self.found[self.cursor] if self.found else None
 
-    @property
-    def cursor(self) -> int:
-        """Its place in the list; the first, while none was chosen or the chosen one has gone."""
-        return next((place for place, alert in enumerate(self.found) if alert.id == self._chosen), 0)
-
     def take(self, found: Sequence[Alert]) -> None:
-        """Take other events; the newest first."""
-        place = self.cursor
+        """Take other events, the newest first; a cursor that was on the newest stays there."""
         self.found = list(found)
-        if self._chosen and not any(alert.id == self._chosen for alert in self.found):
-            self._chosen = self.found[min(place, len(self.found) - 1)].id if self.found else ""
+        self._follows_newest = self._follows_newest or not self.found
+        keys = [alert.id for alert in self.found]
+        if self._follows_newest and keys:
+            self._key = keys[0]
+        self._settle(keys)
 
     def move(self, by: int) -> None:
-        """Move the cursor."""
-        if self.found:
-            # From the first line on it follows its event; before that, what is newest.
-            place = max(0, min(self.cursor + by, len(self.found) - 1))
-            self._chosen = self.found[place].id if place else ""
-            self.post_message(self.Moved())
-
-    def page(self, by: int) -> None:
-        """Move the cursor by a screenful."""
-        self.move(by * max(1, self._page - 1))
+        """Move the cursor, which then stays with its event; on the first line, with what is newest."""
+        super().move(by)
+        self._follows_newest = not self.cursor
 
     def draw(self, kit: Kit, width: int, lines: int, now: float) -> None:
-        """Draw as many events as there are lines, with the chosen one among them."""
-        self._page = max(1, lines)
-        cursor = self.cursor
-        self._top = max(0, min(max(self._top, cursor - lines + 1), cursor, max(0, len(self.found) - lines)))
-        shown = self.found[self._top : self._top + lines]
-        dated = any(time.localtime(alert.raised)[:3] != time.localtime(now)[:3] for alert in shown)
+        """Draw as many events as there are lines."""
+        shown = self._shown(lines)
+        dated = any(time.localtime(self.found[place].raised)[:3] != time.localtime(now)[:3] for place in shown)
         drawn = [
-            event_line(alert, kit, width, now=now, under_cursor=self._top + place == cursor, dated=dated)
-            for place, alert in enumerate(shown)
+            event_line(self.found[place], kit, width, now=now, under_cursor=place == self.cursor, dated=dated)
+            for place in shown
         ]
         self.show(drawn + [blank(kit, width)] * (lines - len(drawn)))
 
     def on_click(self, event: events.Click) -> None:
         """Choose the event that was clicked."""
-        place = self._top + event.y
+        place = self.top + event.y
         if place < len(self.found):
             self.move(place - self.cursor)
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Go down."""
-        event.stop()
-        self.move(1)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Go up."""
-        event.stop()
-        self.move(-1)

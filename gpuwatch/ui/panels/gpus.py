@@ -181,6 +181,8 @@ class _Row:
             words.append(f"stale {long_duration(int(view.age(gpu)))}")
         words += dict.fromkeys(short_title(alert) for alert in self.alerts if alert.rule != "gpu health")
         words += _held_back(gpu)
+        strays = sum(gpu.key in one.gpus for one in view.strays.values())
+        words += [f"{strays} stray{'s' * (strays != 1)} of yours"] * bool(strays)
         if known(gpu.ecc_uncorrected) and gpu.ecc_uncorrected > 0:
             words.append(f"{gpu.ecc_uncorrected:.0f} ECC error{'s' * (gpu.ecc_uncorrected != 1)}")
         if gpu.holdings_note:
@@ -218,7 +220,9 @@ class _Row:
         if unknown is not None and not any(known(one.memory) for one in holdings):
             pen.write(f"memory: {unknown.value}", self._ink("muted"), cells)  # an empty bar would say that it is free
             return
-        for piece in memory_bar(gpu, parts(holdings, self.owners, self.gpu.uuid), cells, self.glyphs):
+        for piece in memory_bar(
+            gpu, parts(holdings, self.owners, self.gpu.uuid, self.view.kit.inks.initial), cells, self.glyphs
+        ):
             self._piece(pen, piece.text, piece.kind, piece.uid)
 
     def _piece(self, pen: Pen, text: str, kind: str, uid: int | None) -> None:

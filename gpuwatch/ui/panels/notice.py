@@ -51,6 +51,13 @@ def state_words(seen: Snapshot) -> list[tuple[str, Role]]:
     return words
 
 
+def nothing_words(seen: Snapshot) -> str:
+    """Say in one line why a list may lack what is there: no GPU to ask, or GPUs that do not tell; else empty."""
+    if seen.state is not SourceState.OK or not seen.gpus:
+        return " · ".join(words for words in (_TITLES[seen.state], seen.words) if words)
+    return " · ".join(sorted({gpu.holdings_note for gpu in seen.gpus if gpu.holdings_note}))
+
+
 def tiny_words(frame: Frame | None, width: int, height: int) -> list[tuple[str, Role]]:
     """Say what size is needed, and the worst alert."""
     words: list[tuple[str, Role]] = [

@@ -5,34 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rich.cells import cell_len
+from rich.style import Style
 from textual import events
-from textual.message import Message
 
 from gpuwatch.alerts import Alert, Severity
 from gpuwatch.alerts.shares import OVERSHOOT
 from gpuwatch.model import Presence
-from gpuwatch.rows import SORTS, Filter, Row, RowKey, SteadyOrder, rows
+from gpuwatch.rows import SORTS, Filter, Row, SteadyOrder, rows
+from gpuwatch.strays import Stray
 from gpuwatch.ui.layout import Layout
 from gpuwatch.ui.panels.columns import Column, cell, columns, share_cell, state_word
+from gpuwatch.ui.panels.cursor import CursorList
 from gpuwatch.ui.panels.gpus import mark_of
-from gpuwatch.ui.panels.lines import Line, LinePanel, Pen, blank, centred
+from gpuwatch.ui.panels.lines import Line, Pen, blank, centred
 from gpuwatch.ui.theme import Kit, Role
 from gpuwatch.ui.view import View
 
-ASCENDING = ("gpu", "pid", "user", "command")
+ASCENDING = ("gpu", "pid", "user", "in", "command")
 """Columns that `rows.SORTS` begins with the smallest."""
-WHEEL = 3
-"""Rows that one notch of the mouse wheel moves."""
 
 
-class Processes(LinePanel):
+class Processes(CursorList):
     """The process list."""
-
-    class Chosen(Message):
-        """The user wants the detail of the row under the cursor."""
-
-    class Moved(Message):
-        """Cursor, scroll or order changed: the panel wants to be drawn again."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -47,12 +41,7 @@ class Processes(LinePanel):
         """Rows before filtering."""
         self.found: list[Row] = []
         """Rows that match, in order."""
-        self.cursor = 0
-        self.top = 0
-        """First row on screen."""
         self._order = SteadyOrder()
-        self._key: RowKey | None = None
-        self._page = 1
         self._columns: list[Column] = []
         self._over: dict[tuple[str, int], Severity] = {}
         """By GPU and pid: who holds more than was declared, and how bad it is."""
@@ -69,27 +58,16 @@ class Processes(LinePanel):
         self.total = len(every)
         kept = [row for row in every if self.filter(row) and (row.mine or not self.mine)]
         self.found = self._order.sort(kept, self.by, reverse=self.reverse)
-        was_visible = self.top <= self.cursor < self.top + self._page
-        for index, row in enumerate(self.found):
-            if row.key == self._key:
-                self.cursor = index
-                break
-        else:
-            self._put(self.cursor)
-        if was_visible:
-            self._reveal()
+        self._settle([row.key for row in self.found])
 
     def draw(self, view: View, layout: Layout, width: int) -> None:
         """Draw the rows that `take` took in."""
         kit = view.kit
-        self._page = max(1, layout.rows)
-        self.top = max(0, min(self.top, len(self.found) - self._page))
+        shown = self._shown(layout.rows)
         self._columns = columns(layout.form, self.every)
         self._over = overshoots(view.frame.alerts)
         lines = [self._title(kit, width)] if layout.table_title else []
-        shown = self.found[self.top : self.top + layout.rows]
-        for index, row in enumerate(shown, self.top):
-            lines.append(self._row(row, view, width, index == self.cursor))
+        lines += [self._row(self.found[place], view, width, place == self.cursor) for place in shown]
         empty = [] if shown or not layout.rows else _nothing(self._why_empty(view), kit, width, layout.rows)
         lines += empty
         lines += [blank(kit, width)] * (layout.rows + layout.table_title - len(lines))
@@ -97,16 +75,6 @@ class Processes(LinePanel):
 
     # -----------------------------------------------------------------------------------------------------------
     # Moving about
-
-    def move(self, by: int) -> None:
-        """Move the cursor by so many rows."""
-        self._put(self.cursor + by)
-        self._reveal()
-        self.post_message(self.Moved())
-
-    def page(self, by: int) -> None:
-        """Move the cursor by so many screenfuls."""
-        self.move(by * max(1, self._page - 1))
 
     def sort_by(self, column: str) -> None:
         """Sort by a column of `rows.SORTS`; once more turns the order round."""
@@ -119,31 +87,6 @@ class Processes(LinePanel):
         shown = [column.id for column in self._columns] or list(SORTS)
         place = shown.index(self.by) if self.by in shown else 0
         self.by, self.reverse = shown[(place + by) % len(shown)], False
-        self.post_message(self.Moved())
-
-    def _put(self, index: int) -> None:
-        self.cursor = max(0, min(index, len(self.found) - 1))
-        chosen = self.selected
-        self._key = chosen.key if chosen else None
-
-    def _reveal(self) -> None:
-        if self.cursor < self.top:
-            self.top = self.cursor
-        elif self.cursor >= self.top + self._page:
-            self.top = self.cursor - self._page + 1
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Scroll; the cursor stays on its process."""
-        event.stop()
-        self._scroll(WHEEL)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Scroll back."""
-        event.stop()
-        self._scroll(-WHEEL)
-
-    def _scroll(self, by: int) -> None:
-        self.top = max(0, min(self.top + by, len(self.found) - self._page))
         self.post_message(self.Moved())
 
     def on_click(self, event: events.Click) -> None:
@@ -163,7 +106,7 @@ class Processes(LinePanel):
     def _column_at(self, x: int) -> str | None:
         left = 2
         for column in self._columns:
-            left += column.cells + (0 if column.right else 3)
+            left += column.cells + (0 if column.right else 3 if column.id == "user" else 2)
             if x < left or not column.cells:
                 return column.id
         return None
@@ -179,7 +122,7 @@ class Processes(LinePanel):
             text = f"{arrow}{column.title}" if sorted_by and column.right else column.title
             text += arrow if sorted_by and not column.right else ""
             if not column.right:
-                pen.gap(2 if column.id == "command" else 3)
+                pen.gap(3 if column.id == "user" else 2)
             if not column.cells:
                 break
             pen.write(text, "text" if sorted_by else "muted", column.cells, right=column.right)
@@ -196,8 +139,8 @@ class Processes(LinePanel):
         dot = f" {kit.glyphs.dot} "
         matching = f"{len(self.found)} of {self.total}"
         part = matching
-        if len(self.found) > self._page:
-            last = min(self.top + self._page, len(self.found))
+        if len(self.found) > self.page_rows:
+            last = min(self.top + self.page_rows, len(self.found))
             part = f"{self.top + 1}{kit.glyphs.dash}{last} of {len(self.found)}"
         order = [f"by {SORTS[self.by][0]}"]
         hidden = order * all(column.id != self.by for column in self._columns)
@@ -226,9 +169,9 @@ class Processes(LinePanel):
         old = view.dimmed(row.gpu)
         for column in self._columns:
             if column.id == "command":
-                self._command(pen.gap(2), row, width)
+                self._command(pen.gap(2), row, width, view.strays.get(row.process.key))
             elif column.id == "user":
-                pen.gap(2).write_styled(kit.glyphs.swatch, kit.inks.swatch(row.process.uid, pen.ground))
+                pen.gap(2).write_styled(*_swatch(kit, row.process.uid, pen))
                 pen.write(row.owner, "strong" if row.mine else "text", column.cells)
             elif column.id == "share":
                 over = self._over.get((row.gpu.key, row.holding.pid))
@@ -236,12 +179,13 @@ class Processes(LinePanel):
                 pen.write(share_cell(row, mark, column.behind), role, column.cells, right=True)
             else:
                 text = cell(column.id, row, view.frame.snapshot.taken, kit.glyphs)
-                pen.write(text, "faint" if old else column.role, column.cells, right=True)
+                pen.gap(0 if column.right else 2)
+                pen.write(text, "faint" if old else column.role, column.cells, right=column.right)
         return pen.line(width)
 
     @staticmethod
-    def _command(pen: Pen, row: Row, width: int) -> None:
-        word = state_word(row)
+    def _command(pen: Pen, row: Row, width: int, stray: Stray | None) -> None:
+        word = state_word(row, stray)
         if word:
             pen.write(word, "warning").gap()
         presence = row.process.presence
@@ -265,6 +209,13 @@ def overshoots(alerts: Iterable[Alert]) -> dict[tuple[str, int], Severity]:
         for pid in alert.pids if alert.rule == OVERSHOOT else ():
             found[alert.gpu, pid] = max(alert.severity, found.get((alert.gpu, pid), alert.severity))
     return found
+
+
+def _swatch(kit: Kit, uid: int | None, pen: Pen) -> tuple[str, Style]:
+    """Give the mark that goes with an owner's name, as their part of the bars has it; an initial where hues are few."""
+    if kit.glyphs.swatch.strip():
+        return kit.glyphs.swatch, kit.inks.swatch(uid, pen.ground)
+    return kit.inks.initial(uid), kit.inks.badge(uid, pen.ground)
 
 
 def _nothing(words: str, kit: Kit, width: int, rows: int) -> list[Line]:

@@ -11,7 +11,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -21,6 +20,7 @@ from gpuwatch.text import fit
 from gpuwatch.ui.options import Attending
 from gpuwatch.ui.panels.alerts import silent_mutes
 from gpuwatch.ui.panels.gpus import mark_of
+from gpuwatch.ui.screens.dialog import Dialog
 from gpuwatch.ui.screens.sheet import plain
 from gpuwatch.ui.theme import UNICODE, Glyphs
 from gpuwatch.watch import Frame
@@ -52,29 +52,10 @@ class _Choice(NamedTuple):
 _AGAIN: Final = "it speaks again"
 
 
-class AttendScreen(ModalScreen[None]):
+class AttendScreen(Dialog[None]):
     """The dialog on one alert, or one mute, of several; left and right go to the next."""
 
     DEFAULT_CSS = """
-    AttendScreen {
-        align: center middle;
-        background: $background 60%;
-    }
-    AttendScreen #dialog {
-        width: 76;
-        max-width: 100%;
-        height: auto;
-        max-height: 100%;
-        padding: 1 2;
-        border: round $primary;
-        border-title-color: $foreground;
-        border-title-style: bold;
-        border-subtitle-color: $text-muted;
-        background: $surface;
-    }
-    AttendScreen.-ascii #dialog {
-        border: ascii $primary;
-    }
     AttendScreen #title {
         height: auto;
         max-height: 3;
@@ -100,7 +81,7 @@ class AttendScreen(ModalScreen[None]):
         color: $background;
         text-style: bold;
     }
-    AttendScreen.-low #dialog, AttendScreen.-tiny #dialog {
+    AttendScreen.-tiny #dialog {
         padding: 0 1;
     }
     AttendScreen.-low #evidence, AttendScreen.-tiny #evidence {
@@ -117,6 +98,7 @@ class AttendScreen(ModalScreen[None]):
     }
     """
 
+    AUTO_FOCUS = "OptionList"
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (8, "-low"), (16, "-high")]  # noqa: RUF012 - Textual declares it so
 
     BINDINGS: ClassVar[list[BindingType]] = [

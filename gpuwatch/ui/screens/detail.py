@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from gpuwatch.alerts.rules import Allowances
 from gpuwatch.model import Gpu, Health, Snapshot
 from gpuwatch.rows import Row, RowKey, rows
+from gpuwatch.ui.options import Options
 from gpuwatch.ui.screens import facts
+from gpuwatch.ui.screens.around import around_section, stray_section
 from gpuwatch.ui.screens.sheet import Sheet
 from gpuwatch.ui.theme import UNICODE, Glyphs
+from gpuwatch.ui.view import strays_of
 from gpuwatch.units import long_duration
 
 if TYPE_CHECKING:
@@ -34,12 +36,10 @@ class DetailScreen(Sheet):
             self.row = row
             super().__init__()
 
-    def __init__(
-        self, row_key: RowKey, frame: Frame, glyphs: Glyphs = UNICODE, allowances: Allowances | None = None
-    ) -> None:
+    def __init__(self, row_key: RowKey, frame: Frame, glyphs: Glyphs = UNICODE, options: Options | None = None) -> None:
         """Show the process of `row_key` as `frame` has it, and from then on as `refresh_frame` is told."""
         super().__init__(glyphs)
-        self._allowances = allowances
+        self._options = options or Options()
         self._key = row_key
         self._frame = frame
         self._held: list[Row] = []
@@ -61,7 +61,10 @@ class DetailScreen(Sheet):
         if held:
             held.sort(key=lambda row: (row.key[0] != self._key[0], row.gpu.index))
             self._held, self._seen = held, frame.snapshot
-            left, right = facts.sections(held, frame.snapshot, self._allowances)
+            left, right = facts.sections(held, frame.snapshot, self._options.allowances)
+            left.insert(1, around_section(held[0].process))
+            stray = strays_of(frame, self._options).get(held[0].process.key)
+            left = [stray_section(stray), *left] if stray is not None else left
             self.show(title(held), left, right)
         missing = _missing(self._held, self._seen, frame.snapshot) if not held else ""
         if not self._held:

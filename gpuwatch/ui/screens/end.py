@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
-from textual.message import Message
-from textual.screen import ModalScreen
-from textual.widget import Widget
 from textual.widgets import Static
 
-from gpuwatch.actions.kill import Killer
+from gpuwatch.actions.kill import Killer, Pinned
+from gpuwatch.actions.refusal import Refused
+from gpuwatch.actions.run_scope import Run, pin_run
+from gpuwatch.ending import LOOK_EVERY, Choice, Phase, Request, View
 from gpuwatch.model import Snapshot
-from gpuwatch.rows import Row, RowKey, rows
+from gpuwatch.rows import RowKey, rows
+from gpuwatch.targets import not_yours, target_of, target_of_unlisted
 from gpuwatch.ui.background import Background
-from gpuwatch.ui.ending import LOOK_EVERY, Choice, Phase, Request, View, target_of
+from gpuwatch.ui.screens.dialog import ChoiceButton, Dialog
 from gpuwatch.ui.screens.facts import brief
 from gpuwatch.ui.screens.sheet import plain
 from gpuwatch.ui.theme import UNICODE, Glyphs
@@ -34,83 +35,10 @@ CLOSING_SECONDS = 0.3
 """What the record of an unfinished ending is given when the program quits."""
 
 
-class ChoiceButton(Widget, can_focus=True):
-    """One button of the dialog, on one line; the one that Enter presses is marked by shape as well as by colour."""
-
-    DEFAULT_CSS = """
-    ChoiceButton {
-        width: auto;
-        height: 1;
-        margin: 0 1;
-        color: $foreground;
-        pointer: pointer;
-    }
-    ChoiceButton:hover {
-        background: $panel;
-    }
-    ChoiceButton:focus {
-        background: $primary;
-        color: $background;
-        text-style: bold;
-    }
-    ChoiceButton.-signal:focus {
-        background: $error;
-    }
-    """
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "press", "choose", id="end.choose", tooltip="Press the marked button"),
-    ]
-
-    class Chosen(Message):
-        """A button was pressed."""
-
-        def __init__(self, choice: Choice) -> None:
-            self.choice = choice
-            super().__init__()
-
-    def __init__(self, choice: Choice, glyphs: Glyphs) -> None:
-        super().__init__(classes="-signal" if choice in (Choice.TERMINATE, Choice.KILL) else None)
-        self.choice = choice
-        self._marks = "[]" if glyphs.ascii else "▌▐"
-
-    def render(self) -> Content:
-        """Draw the label, between marks while it has the focus."""
-        marks = self._marks if self.has_focus else "  "
-        return Content(f"{marks[0]} {self.choice.value} {marks[1]}")
-
-    def action_press(self) -> None:
-        """Press it."""
-        self.post_message(self.Chosen(self.choice))
-
-    def on_click(self, event: events.Click) -> None:
-        """Press it with the mouse."""
-        event.stop()
-        self.action_press()
-
-
-class EndScreen(ModalScreen[None]):
+class EndScreen(Dialog[None]):
     """The dialog on one request; what it shows comes from the request, which may outlive it."""
 
     DEFAULT_CSS = """
-    EndScreen {
-        align: center middle;
-        background: $background 60%;
-    }
-    EndScreen #dialog {
-        width: 76;
-        max-width: 100%;
-        height: auto;
-        max-height: 100%;
-        padding: 1 2;
-        border: round $primary;
-        border-title-color: $foreground;
-        border-title-style: bold;
-        background: $surface;
-    }
-    EndScreen.-ascii #dialog {
-        border: ascii $primary;
-    }
     EndScreen #told {
         height: auto;
         max-height: 70vh;
@@ -126,6 +54,16 @@ class EndScreen(ModalScreen[None]):
     EndScreen #facts {
         color: $text-muted;
     }
+    EndScreen #notes, EndScreen #members {
+        color: $text-muted;
+    }
+    EndScreen #scope {
+        text-style: bold;
+    }
+    EndScreen #members {
+        text-wrap: nowrap;
+        text-overflow: ellipsis;
+    }
     EndScreen #warnings {
         color: $text-warning;
     }
@@ -140,8 +78,8 @@ class EndScreen(ModalScreen[None]):
         margin-top: 1;
         align-horizontal: center;
     }
-    EndScreen.-low #dialog {
-        padding: 0 1;
+    EndScreen.-narrow ChoiceButton {
+        margin: 0;
     }
     EndScreen.-low #said, EndScreen.-low #choices {
         margin-top: 0;
@@ -152,17 +90,15 @@ class EndScreen(ModalScreen[None]):
     """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (78, "-wide")]  # noqa: RUF012 - Textual declares it so
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (16, "-high")]  # noqa: RUF012
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "back", id="end.back", tooltip="Close the dialog; no signal is sent"),
         Binding("left,h", "move(-1)", "left", show=False, id="end.left", tooltip="Mark the button to the left"),
         Binding("right,l", "move(1)", "right", show=False, id="end.right", tooltip="Mark the button to the right"),
+        Binding("s", "scope", "its run", id="end.scope", tooltip="Its whole run, or this process alone"),
         Binding("up", "scroll(-1)", "up", show=False, id="end.up", tooltip="Scroll up"),
         Binding("down", "scroll(1)", "down", show=False, id="end.down", tooltip="Scroll down"),
     ]
-
-    AUTO_FOCUS = ""
 
     def __init__(self, request: Request, told: Sequence[str], glyphs: Glyphs = UNICODE) -> None:
         """`told` is the command of the process, and under it what else is to be known of it."""
@@ -174,17 +110,24 @@ class EndScreen(ModalScreen[None]):
         self._ready = False
         self._told = told
         self._view: View | None = None
+        self._buttons: tuple[ChoiceButton, ...] = ()
+        self._meant: tuple[Phase, str] | None = None
+        """The step and the scope that the buttons are for."""
+        self._drawing = asyncio.Lock()
 
     def compose(self) -> ComposeResult:
         """Build the lines and the row of buttons."""
         dialog = Vertical(id="dialog")
-        dialog.border_title = Content(f"End process {self.request.target.pid}?")
+        dialog.border_title = Content(self._title())
         with dialog:
             with VerticalScroll(id="told", can_focus=False):
                 # First what must not be overlooked: a low terminal shows only the beginning.
                 yield Static(id="warnings", markup=False)
                 yield Static(Content(self._told[0]), id="command")
                 yield Static(Content(self._plain("\n".join(self._told[1:]))), id="facts")
+                yield Static(id="notes", markup=False)
+                yield Static(id="scope", markup=False)
+                yield Static(id="members", markup=False)
                 yield Static(id="said", markup=False)
             yield Horizontal(id="choices")
 
@@ -198,16 +141,25 @@ class EndScreen(ModalScreen[None]):
         self.closed = True
 
     async def refresh_view(self) -> None:
-        """Show where the request stands, if that has changed."""
+        """Show where the request stands, if that has changed; the timer and a key may ask for it at the same time."""
+        async with self._drawing:
+            await self._refresh_view()
+
+    async def _refresh_view(self) -> None:
         view = self.request.view
         if view == self._view or not self._ready or self.closed:
             return
         before, self._view = self._view, view
         said = f"Not ended: {view.said}." if view.phase is Phase.REFUSED else view.said
         self._tell("#warnings", "\n".join(f"▲ {words}" for words in view.warnings))
+        self._tell("#notes", "\n".join(view.notes))
+        other = "s: this process alone" if self.request.whole_run else "s: its whole run"
+        self._tell("#scope", f"{view.scope} ({other})" if view.scope else "")
+        self._tell("#members", "\n".join(one.line for one in view.members))
         self._tell("#said", said)
-        if before is None or before.choices != view.choices:
-            await self._offer(view.choices)
+        self.query_one("#dialog").border_title = Content(self._title())
+        if before is None or (before.choices, before.labels) != (view.choices, view.labels):
+            await self._offer(view)
         if said and (before is None or before.phase is not view.phase):
             self.query_one("#told").scroll_end(animate=False)
 
@@ -219,18 +171,32 @@ class EndScreen(ModalScreen[None]):
     def _plain(self, text: str) -> str:
         return plain(text) if self._glyphs.ascii else text
 
-    async def _offer(self, choices: Sequence[Choice]) -> None:
+    def _title(self) -> str:
+        several = self.request.whole_run and self.request.pinned_run is not None
+        return f"End {'the run of ' if several else 'process '}{self.request.target.pid}?"
+
+    async def _offer(self, view: View) -> None:
         row = self.query_one("#choices")
+        # Where not all of it fits between the borders, the names of the signals go.
+        room = min(76, self.app.size.width) - (4 if self.app.size.height < 16 else 6)
+        short = sum(len(label) + len("[  ]") for label in view.labels) > room
+        labels = [label.partition(" (")[0] if short else label for label in view.labels]
+        pairs = zip(view.choices, labels, strict=True)
+        self._buttons = tuple(ChoiceButton(choice, label, self._glyphs) for choice, label in pairs)
+        self._meant = (view.phase, view.scope)
         async with self.batch():
             await row.remove_children()
-            await row.mount_all(ChoiceButton(choice, self._glyphs) for choice in choices)
+            await row.mount_all(self._buttons)
         # The first is the one that does nothing; the focus never stays where a signal appears.
-        self.set_focus(row.query(ChoiceButton).first())
+        self.set_focus(self._buttons[0])
 
     def on_choice_button_chosen(self, message: ChoiceButton.Chosen) -> None:
         """Hand the choice to the request."""
         message.stop()
-        self._choose(message.choice)
+        view = self.request.view
+        # A key may be quicker than the screen: what a button did not say yet is not what was chosen with it.
+        if message.button in self._buttons and self._meant == (view.phase, view.scope):
+            self._choose(message.choice)
 
     def _choose(self, choice: Choice) -> None:
         if self.request.choose(choice) and not self.closed:
@@ -242,15 +208,10 @@ class EndScreen(ModalScreen[None]):
         choices = self.request.view.choices
         self._choose(Choice.LEAVE if Choice.LEAVE in choices else choices[0])
 
-    def action_move(self, step: int) -> None:
-        """Mark the next button, without going round."""
-        buttons = list(self.query(ChoiceButton))
-        at = next((index for index, button in enumerate(buttons) if button.has_focus), 0)
-        self.set_focus(buttons[min(max(at + step, 0), len(buttons) - 1)])
-
-    def action_scroll(self, lines: int) -> None:
-        """Scroll what is told."""
-        self.query_one("#told").scroll_relative(y=lines, animate=False)
+    def action_scope(self) -> None:
+        """Mean its whole run, or this process alone again; what is marked is then the harmless button."""
+        self.request.toggle()
+        self.call_later(self.refresh_view)
 
 
 @dataclass(slots=True)
@@ -287,31 +248,46 @@ class Endings:
         self._courses: list[_Course] = []
         self._timer = app.set_interval(LOOK_EVERY, self._tick, pause=True)
 
-    def open(self, key: RowKey, frame: Frame) -> bool:
-        """Ask about the process of a row; False where the frame has no such row, or a dialog is open already."""
+    def open(self, key: RowKey, frame: Frame, *, whole_run: bool = False) -> bool:
+        """Ask about the process of a row; False where the frame has no such row, or a dialog is open already.
+
+        `key` may also name a process that the driver does not list. With `whole_run` its run is meant from the start.
+        """
         snapshot = frame.snapshot
         if any(not course.screen.closed for course in self._courses):
             return False
         held = [row for row in rows(snapshot, frame.history) if row.key[1:] == key[1:]]
-        if not held:
+        held.sort(key=lambda row: (row.key[0] != key[0], row.gpu.index))
+        found = next((one for one in snapshot.unlisted if one.process.key == key[1:]), None)
+        if held:
+            target, told = target_of(held, snapshot, max(0.0, self._clock() - frame.received)), brief(held, snapshot)
+            process = held[0].process
+        elif found is not None:
+            process, target = found.process, target_of_unlisted(found.process, found.gpus)
+            told = [process.command or f"[{process.name}]", "not listed by the driver; it has GPU device files open"]
+        else:
             self._app.notify(f"process {key[1]} is on no GPU any more", markup=False)
             return False
-        held.sort(key=lambda row: (row.key[0] != key[0], row.gpu.index))
         request = Request(
-            target_of(held, snapshot, max(0.0, self._clock() - frame.received)),
+            target,
             snapshot,
             self._killer.pin,
             run=self._run,
             problem=self._killer.audit.problem,
+            pin_run=self._pin_run,
+            whole_run=whole_run,
             refuse="demo: its processes are not real" if snapshot.demo else self._unreal(snapshot),
-            not_yours=self._not_yours(held[0]),
+            not_yours=not_yours(process, self._killer.policy),
             clock=self._clock,
         )
-        course = _Course(request, EndScreen(request, brief(held, snapshot), self._glyphs))
+        course = _Course(request, EndScreen(request, told, self._glyphs))
         self._courses.append(course)
         self._app.push_screen(course.screen)
         self._timer.resume()
         return True
+
+    def _pin_run(self, pinned: Pinned, snapshot: Snapshot, asked: bool) -> Run | Refused:
+        return pin_run(self._killer, pinned, snapshot, asked=asked)
 
     def observe(self, frame: Frame) -> None:
         """Take a new frame; also while the dashboard is paused, since memory is judged by it."""
@@ -331,12 +307,6 @@ class Endings:
             with contextlib.suppress(TimeoutError):
                 self._run(lambda: None).result(max(0.0, deadline - time.monotonic()))
         self._courses.clear()
-
-    def _not_yours(self, row: Row) -> str:
-        policy = self._killer.policy
-        if policy.read_only or row.process.uid in (None, policy.may_end):
-            return ""
-        return f"it belongs to {row.owner}, and gpuwatch signals only your own processes"
 
     async def _tick(self) -> None:
         for course in list(self._courses):

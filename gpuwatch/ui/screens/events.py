@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 from rich.cells import cell_len
-from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
-from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from gpuwatch.alerts import Alert
@@ -20,6 +18,7 @@ from gpuwatch.text import clean
 from gpuwatch.ui.panels.events import EventList, detail_lines
 from gpuwatch.ui.panels.footer import Footer, hints
 from gpuwatch.ui.panels.lines import LinePanel, Pen
+from gpuwatch.ui.screens.listing import ListScreen
 from gpuwatch.ui.theme import Kit
 
 if TYPE_CHECKING:
@@ -74,14 +73,10 @@ def _matches(alert: Alert, word: str) -> bool:
     return word in text.lower()
 
 
-class EventsScreen(ModalScreen[None]):
+class EventsScreen(ListScreen):
     """The screen of events."""
 
     DEFAULT_CSS = """
-    EventsScreen {
-        background: $background;
-        layout: vertical;
-    }
     EventsScreen Input {
         height: 1;
         border: none;
@@ -96,7 +91,6 @@ class EventsScreen(ModalScreen[None]):
         """The log was read."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*_KEYS]
-    AUTO_FOCUS = ""
     app: GpuwatchApp
 
     def __init__(
@@ -109,9 +103,8 @@ class EventsScreen(ModalScreen[None]):
         ended: Iterable[Alert] = (),
     ) -> None:
         """`read` reads the events log, on a thread; without it only what holds, and what this run saw end, is shown."""
-        super().__init__()
+        super().__init__(frame, kit)
         self._read = read
-        self._kit = kit
         self._wall = wall
         self._reading: Future[Events] | None = None
         self._logged: dict[str, Alert] = {}
@@ -120,7 +113,6 @@ class EventsScreen(ModalScreen[None]):
         self._note = ""
         self._ongoing_only = False
         self._words = ""
-        self._frame = frame
 
     def compose(self) -> ComposeResult:
         """Give the title, the list, the detail, the line of the filter and the keys."""
@@ -245,19 +237,6 @@ class EventsScreen(ModalScreen[None]):
 
     # -- what the user does ------------------------------------------------------------------------------------
 
-    def on_resize(self, _event: events.Resize) -> None:
-        """Give the room anew."""
-        self.paint()
-
-    def on_event_list_moved(self, _message: EventList.Moved) -> None:
-        """Draw the cursor."""
-        self.paint()
-
-    def on_footer_pressed(self, message: Footer.Pressed) -> None:
-        """Do what the key would do."""
-        message.stop()
-        self.call_later(self.run_action, message.action)
-
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter as one types."""
         event.stop()
@@ -294,14 +273,6 @@ class EventsScreen(ModalScreen[None]):
         """Show only what holds now, or everything."""
         self._ongoing_only = not self._ongoing_only
         self.paint()
-
-    def action_move(self, by: int) -> None:
-        """Move the cursor."""
-        self.query_one(EventList).move(by)
-
-    def action_page(self, by: int) -> None:
-        """Move the cursor by a screenful."""
-        self.query_one(EventList).page(by)
 
     def action_attend(self) -> None:
         """Ask what is to become of the chosen event."""

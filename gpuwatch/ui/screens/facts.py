@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gpuwatch import shares
 from gpuwatch.alerts.rules import Allowances
+from gpuwatch.causes import causes
 from gpuwatch.explanation import points
 from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Reading, Reason, Snapshot, known
 from gpuwatch.rows import Row
@@ -78,10 +79,15 @@ def process_section(process: Process, now: float) -> Section:
         text_fact("parent", parent_words(process), unreadable),
         text_fact("terminal", process.terminal or ("" if unseen else "none"), unreadable),
         text_fact("started", _started(process, now), unreadable),
-        fact("CPU", process.cpu, lambda value: f"{value:.0f} % of a core"),
+        fact("CPU", process.cpu, lambda value: f"{value:.0f} % of a core{_below(process)}"),
         fact("host memory", process.rss, size),
     ]
     return Section("Process", tuple(facts))
+
+
+def _below(process: Process) -> str:
+    """Say what all that a process has started uses of the CPU; empty for nothing, and where it is not known."""
+    return f", what it started {process.below:.0f} %" if known(process.below) and process.below >= 0.5 else ""
 
 
 def parent_words(process: Process) -> str:
@@ -178,7 +184,7 @@ def gpu_section(gpu: Gpu, snapshot: Snapshot) -> Section:
         facts.append(Fact("health", f"{gpu.health.value}{since}"))
     if gpu.words:
         facts.append(Fact("trouble", gpu.words))
-    facts += [*_memory_facts(gpu), *_promises(gpu, snapshot)]
+    facts += [*_memory_facts(gpu), *_gap(gpu, snapshot), *_promises(gpu, snapshot)]
     facts += [
         fact("utilization", gpu.utilization, _percent),
         fact("memory busy", gpu.memory_utilization, _percent),
@@ -220,6 +226,12 @@ def _memory_facts(gpu: Gpu) -> list[Fact]:
     if memory.unified:
         facts.append(Fact("unified", "the GPU shares the machine's memory; these are the machine's figures"))
     return facts
+
+
+def _gap(gpu: Gpu, snapshot: Snapshot) -> list[Fact]:
+    """Tell why memory may be held by no listed process, the likeliest cause first, and what would settle it."""
+    found = causes(gpu, snapshot)
+    return [Fact("" if place else "perhaps", one.words, aside=one.settle) for place, one in enumerate(found)]
 
 
 def _promises(gpu: Gpu, snapshot: Snapshot) -> list[Fact]:

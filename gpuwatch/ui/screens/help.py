@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from gpuwatch.watch import Frame
 
 _GROUPS = {
-    "Processes": ("detail", "filter", "clear", "mine", "sort.left", "sort.right", "reverse", "end"),
+    "Processes": ("detail", "filter", "clear", "mine", "sort.left", "sort.right", "reverse", "end", "polite"),
+    "Who and what": ("people", "tree", "strays"),
     "Alerts": ("events", "attend"),
     "Moving": ("up", "down", "pageup", "pagedown", "first", "last"),
 }
@@ -124,6 +125,9 @@ def legend(glyphs: Glyphs) -> list[Section]:
         Fact("held/declared", "both in percent of the GPU's memory, as most frameworks count it"),
         Fact("declared", f"the sum on a GPU, in GiB; {glyphs.least} where something could not be read"),
         Fact("over share", "more than was declared, and than contexts and libraries take"),
+        Fact("in", "container, pod, batch job, notebook, unit or terminal that it runs in"),
+        Fact("run", "all that one start set going: launcher, ranks and workers"),
+        Fact("stray", "yours, nobody tends it, and it still holds memory; Enter says why"),
         Fact("SM %", "share of the time in which a kernel ran, not how full the GPU was"),
         Fact("memory busy", "share of the time in which memory was read or written"),
         Fact("near limit", "under 10 % free a warning, under 5 % critical, unless set otherwise"),
@@ -144,6 +148,7 @@ _FILTER = Section(
     "Filter: processes that match every term",
     (
         Fact("user:ada", "the user's name has this in it, or this is the uid"),
+        Fact("uid:1001", "of this uid"),
         Fact("gpu:0,2", "on one of these GPUs"),
         Fact("pid:123", "this process"),
         Fact("mine", "your own"),

@@ -1,0 +1,214 @@
+"""A process that is held by a handle: what can be asked of it, and the signal that can reach no other."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from gpuwatch import procfs
+from gpuwatch.actions import pidfd
+from gpuwatch.actions.outcome import End, Outcome
+from gpuwatch.text import clean
+
+if TYPE_CHECKING:
+    from gpuwatch.actions.kill import Killer
+
+
+@dataclass(frozen=True)
+class Target:
+    """The process as it was on screen when the person chose it."""
+
+    pid: int
+    start_ticks: int
+    """Clock ticks since boot (field 22 of /proc/PID/stat); 0 where it was not known."""
+    uid: int | None
+    command: str
+    """As displayed: cleaned, secrets masked."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs."""
+    held: int = 0
+    """Bytes on all of them."""
+    stale: bool = False
+    """The row is older than two intervals."""
+    unreliable: bool = False
+    """The driver's list makes no sense (`Gpu.unreliable`)."""
+    unlisted: bool = False
+    """It was named by its PID, and no GPU is known to be held by it."""
+
+
+class Pinned:
+    """A process that is certainly the one on screen, and stays it: signals go to the handle, not to the PID.
+
+    Where the kernel gives no handle (`weaker` says why), the start time is compared before each signal instead.
+    Use it as a context manager, or close it.
+    """
+
+    def __init__(self, killer: Killer, target: Target, handle: int | None, weaker: str, proc: Path, dev: str) -> None:
+        """Made by `Killer.pin`, which owns the checks."""
+        self.target = target
+        self.weaker = weaker
+        self._killer = killer
+        self._handle = handle
+        self._proc = proc
+        self._dev = dev
+        self.unrecorded: str | None = None
+        """Why the last line about this process is not on record; None when it is."""
+        self.run = ""
+        """What the run is called that it is ended with; empty where it is ended alone."""
+        self._family: dict[int, int] = {}
+        self._closed = False
+
+    def send(self, sig: signal.Signals, *, recorded: bool = False) -> Outcome | None:
+        """Signal the process; None when it was sent, else why not. A line of intent is on record before it.
+
+        `recorded` is for who has seen to that line already, and to its family.
+        """
+        if self._closed:
+            raise ValueError(f"PID {self.target.pid} is no longer pinned")
+        if not recorded:
+            self.record("intent", signal=sig.name)
+            self.find_family()
+        if self.exited():
+            return Outcome(End.GONE)
+        try:
+            if set(procfs.read_uids(self.target.pid, self._proc)) != {self._killer.policy.may_end}:
+                return Outcome(End.DENIED, detail="it runs as another user now")
+            handle = self._handle
+            if handle is not None:
+                pidfd.send_signal(handle, sig)
+            elif self.weaker:
+                os.kill(self.target.pid, sig)
+            else:  # another thread let go of the handle: nothing holds the PID to this process any more
+                return Outcome(End.DENIED, detail="it is no longer pinned")
+        except procfs.GONE:
+            return Outcome(End.GONE)
+        except (OSError, ValueError) as error:
+            return Outcome(End.DENIED, detail=getattr(error, "strerror", None) or str(error))
+        return None
+
+    def exited(self) -> bool:
+        """Whether all its threads have ended, reaped or not; does not block."""
+        if self._handle is not None:
+            return pidfd.exited(self._handle)
+        return not self._same() or procfs.ended(self.target.pid, self._proc)
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds for the end of the process; whether it has ended."""
+        if self._handle is not None:
+            return pidfd.exited(self._handle, timeout)
+        deadline = time.monotonic() + timeout
+        while not self.exited() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return self.exited()
+
+    def look(self, *, seconds: float = 0.0, killed: bool = False) -> Outcome:
+        """What has become of the process by now."""
+        if self.exited():
+            parent = self._unreaped_by()
+            return Outcome(End.ZOMBIE if parent else End.EXITED, seconds, killed, parent)
+        try:
+            main = procfs.read_stat(self.target.pid, self._proc).state
+            # After SIGKILL only a thread inside the kernel can be left; before it, one such thread means little.
+            states = procfs.thread_states(self.target.pid, self._proc) if killed else (main,)
+        except (OSError, ValueError):
+            states, main = (), ""  # it ended since it was asked, or cannot be read: not known to be stuck
+        if procfs.UNINTERRUPTIBLE in states:
+            return Outcome(End.STUCK, seconds, killed)
+        return Outcome(End.STOPPED if main in procfs.STOPPED and not killed else End.RUNNING, seconds, killed)
+
+    def find_family(self) -> None:
+        """Take note of what it has started so far; once it has ended, nothing tells any more."""
+        self._family |= procfs.descendants(self.target.pid, self._proc)
+
+    def family(self) -> tuple[int, ...]:
+        """PIDs of what it was seen to have started, and that still run."""
+        return tuple(pid for pid, start_ticks in sorted(self._family.items()) if self._runs(pid, start_ticks))
+
+    def left_behind(self, listed: Collection[int] = ()) -> tuple[int, ...]:
+        """Of those the PIDs that hold a GPU device open (orphaned data workers), or that the driver lists still."""
+        left = []
+        for pid in self.family():
+            try:
+                left += [pid] if pid in listed or holds_gpu(pid, self._proc, self._dev) else []
+            except (OSError, ValueError):
+                continue  # it has ended, or its files are closed to us: not known to hold anything
+        return tuple(left)
+
+    def ignores(self, sig: signal.Signals) -> bool:
+        """Whether the process lets a signal pass unheard; False where that cannot be read.
+
+        Such is SIGINT to what a script started with `&`: POSIX has it ignored there, and Python then leaves it so.
+        Source: the mask SigIgn of /proc/PID/status, proc_pid_status(5).
+        """
+        try:
+            lines = procfs.read_file(self.target.pid, "status", self._proc).splitlines()
+            mask = next((int(line.split()[1], 16) for line in lines if line.startswith(b"SigIgn:")), 0)
+        except (OSError, ValueError, IndexError):
+            return False
+        return bool(mask >> (sig - 1) & 1)
+
+    def record(self, event: str, **fields: object) -> str | None:
+        """Put a line about this process on record; returns why that failed."""
+        facts = self._killer.facts(self.target) | ({"run": self.run} if self.run else {})
+        self.unrecorded = self._killer.audit.append(event, {**facts, "weaker": bool(self.weaker), **fields})
+        return self.unrecorded
+
+    def close(self) -> None:
+        """Give the handle back; the process is left as it is."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+        self._closed = True
+
+    def __enter__(self) -> Pinned:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _runs(self, pid: int, start_ticks: int) -> bool:
+        try:
+            stat = procfs.read_stat(pid, self._proc)
+            return stat.start_ticks == start_ticks and not procfs.ended(pid, self._proc)
+        except (OSError, ValueError):
+            return False
+
+    def _same(self) -> bool:
+        try:
+            return procfs.read_stat(self.target.pid, self._proc).start_ticks == self.target.start_ticks
+        except (OSError, ValueError):
+            return False  # gone; and what cannot be read is not proven to be the same, so nothing is sent to it
+
+    def _unreaped_by(self) -> tuple[int, str] | None:
+        try:
+            stat = procfs.read_stat(self.target.pid, self._proc)
+        except (OSError, ValueError):
+            return None  # reaped
+        if stat.start_ticks != self.target.start_ticks or stat.state not in procfs.DEAD:
+            return None
+        return parent_of(stat.ppid, self._proc)
+
+
+def holds_gpu(pid: int, proc: Path = procfs.PROC, dev: str = "/dev") -> bool:
+    """Whether a process holds a GPU's device file open: /dev/nvidia… natively, /dev/dxg under WSL.
+
+    Raises `OSError`: `PermissionError` where the process is not ours.
+    """
+    nvidia, dxg = f"{dev}/nvidia", f"{dev}/dxg"
+    return any(name.startswith(nvidia) or name == dxg for name in procfs.open_files(pid, proc))
+
+
+def parent_of(pid: int, proc: Path) -> tuple[int, str]:
+    """Give the PID and the name of a parent, for a sentence."""
+    try:
+        return pid, clean(procfs.read_stat(pid, proc).comm)
+    except (OSError, ValueError):
+        return pid, "unknown"

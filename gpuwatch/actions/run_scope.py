@@ -1,0 +1,346 @@
+"""A whole run to be ended: its launcher, its ranks and their workers, each held by a handle before the first signal.
+
+A process is of the run because it descends from the run's head, and that is proven as it is looked up: its parent's
+handle says that the parent lives, and its own that what was read is its own. A PID that was used again meanwhile has
+another parent. Only what the sampler names by the run's key without such descent must show a GPU device of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from gpuwatch import procfs
+from gpuwatch.actions.kill import Killer, holds_gpu
+from gpuwatch.actions.pinned import Pinned, Target, parent_of
+from gpuwatch.actions.refusal import Refusal, Refused
+from gpuwatch.actions.run_members import Member as Member
+from gpuwatch.actions.run_members import Run as Run
+from gpuwatch.actions.run_members import uids_of
+from gpuwatch.model import Process, Snapshot, known
+from gpuwatch.surroundings import Job
+from gpuwatch.text import clean
+
+MOST: Final = 600
+"""Processes of one run: each takes a descriptor, and 1024 are usual. A big node has 8 ranks with 32 workers each."""
+
+_ABOVE_MOST: Final = 64
+"""Generations that are walked upwards to the head."""
+
+SHELLS: Final = frozenset(
+    {"sh", "bash", "dash", "zsh", "fish", "ksh", "mksh", "ash", "csh", "tcsh", "nu", "xonsh", "elvish", "pwsh"}
+)
+KEEPERS: Final = frozenset(
+    {"init", "systemd", "(sd-pam)", "sshd", "sshd-session", "login", "su", "sudo", "screen", "SCREEN", "tmux"}
+    | {
+        "tmux: server",
+        "slurmstepd",
+        "slurmd",
+        "dockerd",
+        "containerd-shim",
+        "conmon",
+        "tini",
+        "dumb-init",
+        "supervisord",
+    }
+    | {"jupyter-lab", "jupyter-noteboo", "jupyterhub", "code-server"}
+)
+"""Names of what holds many unrelated things: no run begins with one."""
+
+LAUNCHERS_PASS_ON: Final = frozenset(
+    {"torchrun", "accelerate", "deepspeed", "mpirun", "srun", "horovodrun", "composer", "colossalai", "lightning"}
+)
+"""Launchers that pass SIGINT and SIGTERM on to their ranks, or end by them at once.
+
+torchrun: torch/distributed/elastic/multiprocessing (SignalException; SubprocessHandler.close does killpg on each rank,
+which is a session of its own). mpirun: "Forward all signals from mpirun to the child processes" (open-mpi/ompi#1431).
+"""
+
+
+@dataclass(slots=True)
+class _Node:
+    """A process below the head, while the run is looked up."""
+
+    pinned: Pinned
+    depth: int
+    above: int
+    stat: procfs.Stat
+    ours: bool = True
+
+
+class _Refuse(Exception):
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.sentence)
+        self.refused = refused
+
+
+def pin_run(killer: Killer, target: Pinned, snapshot: Snapshot, *, asked: bool = True) -> Run | Refused:
+    """Pin all of the run that a proven process belongs to, `target` among them; a refusal is recorded where `asked`.
+
+    The head is what the sampler says (`Job.head`) where it is an ancestor of the target, else the topmost ancestor of
+    the same run; only ancestors of one's own uid count, and no login shell. Without either it is the target itself.
+    Left out are other people's processes and shells that somebody works in. Closing the run closes `target` too.
+    """
+    search = _Search(killer, target, snapshot)
+    try:
+        return search.run()
+    except BaseException as error:
+        search.close()
+        if not isinstance(error, _Refuse):
+            raise
+        refused = error.refused
+        if asked:
+            killer.refuse(target.target, refused, run=search.key)
+        return refused
+
+
+class _Search:
+    """Looks a run up, from the target to its head and from there to all below it."""
+
+    def __init__(self, killer: Killer, target: Pinned, snapshot: Snapshot) -> None:
+        self._killer = killer
+        self._proc = killer.proc
+        self._target = target
+        self._uid = killer.policy.may_end
+        self._known = _known(snapshot)
+        self._held = _held(snapshot)
+        process = self._known.get((target.target.pid, target.target.start_ticks))
+        self._job: Job | None = process.surroundings.job if process and process.surroundings else None
+        self.key = self._job.key if self._job else f"{target.target.pid}:{target.target.start_ticks}"
+        self._protected = {killer.policy.pid, *procfs.ancestors(killer.policy.pid, self._proc)}
+        self._nodes: dict[int, _Node] = {}
+        self._left_out: dict[int, str] = {}
+        self._opened: list[Pinned] = []
+
+    def close(self) -> None:
+        """Give back what was opened, but the target's own handle."""
+        for pinned in self._opened:
+            pinned.close()
+
+    def run(self) -> Run:
+        """Find and pin them; raises _Refuse."""
+        chain = self._chain()
+        head = chain[self._head_of(chain)]
+        self._add(head, 0, 0)
+        for sibling in self._siblings():
+            self._add(sibling, 0, 0)
+        ours = [node for node in self._nodes.values() if node.ours]
+        ours.sort(
+            key=lambda node: (node.pinned is not head, node.depth, not self._is_held(node), node.pinned.target.pid)
+        )
+        if not any(node.pinned is self._target for node in ours):
+            pid = self._target.target.pid
+            gone = Refused(Refusal.GONE, pid)
+            changed = Refused(Refusal.CHANGED, pid, "its run changed while it was looked up")
+            raise _Refuse(gone if self._target.exited() else changed)
+        members = tuple(self._member(node) for node in ours)
+        kept = {id(member.pinned) for member in members}
+        for pinned in self._opened:
+            if id(pinned) not in kept:
+                pinned.close()
+        return Run(self.key, members, tuple(sorted(self._left_out.items())), self._killer)
+
+    # Upwards
+
+    def _chain(self) -> list[Pinned]:
+        """The target and those above it, each proven to be the parent of the one before, all of one's own uid."""
+        chain = [self._target]
+        while len(chain) < _ABOVE_MOST:
+            below = chain[-1]
+            parent = self._parent(below)
+            if parent is None:
+                break
+            chain.append(parent)
+        return chain
+
+    def _parent(self, below: Pinned) -> Pinned | None:
+        pid = self._ppid(below)
+        if pid <= 1:
+            if pid == 1 and self._job is not None and self._job.head == 1:
+                raise _Refuse(Refused(Refusal.SYSTEM_PID, 1, "its run begins with PID 1"))
+            return None
+        above = self._open(pid)
+        if above is None or self._ppid(below) != pid or below.exited() or above.exited():
+            return None
+        return above if uids_of(pid, self._proc) == {self._uid} else None
+
+    def _ppid(self, pinned: Pinned) -> int:
+        try:
+            return procfs.read_stat(pinned.target.pid, self._proc).ppid
+        except (OSError, ValueError):
+            return 0
+
+    def _head_of(self, chain: list[Pinned]) -> int:
+        """The place in the chain where the run begins; raises _Refuse where gpuwatch runs inside it."""
+        place = 0
+        for index, pinned in enumerate(chain):
+            shown = pinned.target
+            process = self._known.get((shown.pid, shown.start_ticks))
+            job = process.surroundings.job if process and process.surroundings else None
+            if self._job and (shown.pid, shown.start_ticks) == (self._job.head, self._job.head_start):
+                place = index
+                break
+            if self._job and job and job.key == self._job.key:
+                place = index
+        while place > 0 and self._is_keeper(chain[place]):
+            place -= 1
+        self._check(chain[place])
+        return place
+
+    def _is_keeper(self, pinned: Pinned) -> bool:
+        try:
+            stat = procfs.read_stat(pinned.target.pid, self._proc)
+        except (OSError, ValueError):
+            return True  # it has just gone: the run begins below it
+        return _name(stat) in KEEPERS or _is_login_shell(pinned.target.pid, stat)
+
+    def _check(self, pinned: Pinned) -> None:
+        pid = pinned.target.pid
+        if pid in self._protected:
+            reason = Refusal.ITSELF if pid == self._killer.policy.pid else Refusal.ANCESTOR
+            raise _Refuse(
+                Refused(reason, pid, f"PID {pid} ({parent_of(pid, self._proc)[1]}), which its run goes back to")
+            )
+
+    # Downwards
+
+    def _add(self, top: Pinned, depth: int, above: int) -> None:
+        """Take in a process and all below it, the upper ones first."""
+        stat = self._stat(top)
+        if stat is None:
+            return
+        self._nodes[top.target.pid] = _Node(top, depth, above, stat)
+        waiting = [self._nodes[top.target.pid]]
+        while waiting:
+            node = waiting.pop(0)
+            for pid in procfs.children(node.pinned.target.pid, self._proc):
+                child = None if pid in self._nodes else self._child(node, pid)
+                if child is not None:
+                    self._nodes[pid] = child
+                    waiting.append(child)
+                    if len(self._nodes) > MOST:
+                        raise _Refuse(Refused(Refusal.TOO_MANY, self._target.target.pid, f"over {MOST}"))
+
+    def _child(self, parent: _Node, pid: int) -> _Node | None:
+        """Pin a child, and prove that it is one; None where it has gone, or is not to be touched."""
+        child = self._target if pid == self._target.target.pid else self._open(pid)
+        stat = None if child is None else self._stat(child)
+        if child is None or stat is None or stat.ppid != parent.pinned.target.pid or parent.pinned.exited():
+            return None
+        self._check(child)
+        if _is_login_shell(pid, stat) or _name(stat) in KEEPERS:
+            self._left_out[pid] = f"{_name(stat)}: it keeps a session of its own"
+            return None
+        uids = uids_of(pid, self._proc)
+        if child.exited() or not uids:
+            return None
+        ours = uids == {self._uid}
+        if not ours:
+            other = next(uid for uid in uids if uid != self._uid)
+            self._left_out[pid] = f"it runs as uid {other}"
+        above = parent.pinned.target.pid if parent.ours else parent.above
+        return _Node(child, parent.depth + 1, above, stat, ours)
+
+    def _siblings(self) -> Iterable[Pinned]:
+        """Those that the sampler names by the same run, and that are not below its head: each must hold a GPU."""
+        if self._job is None:
+            return
+        for (pid, start), process in self._known.items():
+            job = process.surroundings.job if process.surroundings else None
+            same = job is not None and job.key == self._job.key
+            if not same or pid in self._nodes or process.uid != self._uid or start <= 0:
+                continue
+            sibling = self._open(pid)
+            stat = None if sibling is None else self._stat(sibling)
+            if sibling is None or stat is None or stat.start_ticks != start or sibling.exited():
+                continue
+            self._check(sibling)
+            if uids_of(pid, self._proc) != {self._uid}:
+                self._left_out[pid] = "it runs as another user now"
+            elif not self._holds(pid):
+                self._left_out[pid] = "it holds no GPU device open, so nothing shows that it is of this run"
+            else:
+                yield sibling
+
+    def _holds(self, pid: int) -> bool:
+        try:
+            return holds_gpu(pid, self._proc, self._killer.dev)
+        except (OSError, ValueError):
+            return False
+
+    def _open(self, pid: int) -> Pinned | None:
+        """Open a handle on whatever has this PID; None where nothing has. Raises _Refuse where there can be none."""
+        opened = self._killer.handle(pid)
+        if isinstance(opened, Refused):
+            if opened.reason is Refusal.TOO_MANY:
+                raise _Refuse(opened)
+            return None
+        handle, weaker = opened
+        bare = self._killer.held_by(Target(pid, 0, self._uid, ""), handle, weaker)
+        self._opened.append(bare)
+        try:
+            stat = procfs.read_stat(pid, self._proc)
+        except procfs.GONE:
+            return None
+        except (OSError, ValueError) as error:
+            raise _Refuse(Refused(Refusal.UNREADABLE, pid, f"PID {pid} of its run: {error}")) from None
+        shown = self._known.get((pid, stat.start_ticks))
+        gpus, held = self._held.get((pid, stat.start_ticks), ((), 0))
+        command = shown.command if shown and shown.command else self._killer.shown(pid, stat.comm)
+        bare.target = Target(pid, stat.start_ticks, self._uid, command, gpus, held)
+        return bare
+
+    def _stat(self, pinned: Pinned) -> procfs.Stat | None:
+        """What the process is now; None where it has ended, or another has its PID."""
+        try:
+            stat = procfs.read_stat(pinned.target.pid, self._proc)
+        except procfs.GONE:
+            return None
+        except (OSError, ValueError) as error:
+            pid = pinned.target.pid
+            raise _Refuse(Refused(Refusal.UNREADABLE, pid, f"PID {pid} of its run: {error}")) from None
+        same = stat.start_ticks == pinned.target.start_ticks and not pinned.exited()
+        return stat if same else None
+
+    # Order
+
+    def _is_held(self, node: _Node) -> bool:
+        return bool(node.pinned.target.gpus)
+
+    def _member(self, node: _Node) -> Member:
+        target = node.pinned.target
+        process = self._known.get((target.pid, target.start_ticks))
+        job = process.surroundings.job if process and process.surroundings else None
+        above = self._nodes.get(node.above)
+        helps = job is not None and job.worker_of is not None
+        helps = helps or (not target.gpus and above is not None and self._is_held(above))
+        launched = self._job is not None and self._job.launcher in LAUNCHERS_PASS_ON
+        return Member(node.pinned, node.above, helps or launched, node.stat.session)
+
+
+def _known(snapshot: Snapshot) -> dict[tuple[int, int], Process]:
+    processes = [*snapshot.processes, *(one.process for one in snapshot.unlisted)]
+    return {(process.pid, process.start): process for process in processes}
+
+
+def _held(snapshot: Snapshot) -> dict[tuple[int, int], tuple[tuple[str, ...], int]]:
+    """By process, the GPUs that it holds and the bytes on all of them."""
+    owners = {process.pid: process.start for process in snapshot.processes}
+    found: dict[tuple[int, int], tuple[tuple[str, ...], int]] = {}
+    for gpu in snapshot.gpus:
+        for holding in gpu.holdings:
+            key = (holding.pid, owners.get(holding.pid) or holding.start)
+            gpus, held = found.get(key, ((), 0))
+            more = int(holding.memory) if known(holding.memory) else 0
+            found[key] = ((*gpus, gpu.key), held + more)
+    return found
+
+
+def _name(stat: procfs.Stat) -> str:
+    return clean(stat.comm)
+
+
+def _is_login_shell(pid: int, stat: procfs.Stat) -> bool:
+    """Whether it is the shell that somebody works in: it leads a session that has a terminal."""
+    return stat.session == pid and stat.tty != 0 and _name(stat).lstrip("-") in SHELLS

@@ -1,0 +1,332 @@
+"""Why memory of a GPU is held by no process that is listed: what the snapshot has for each cause, the likeliest first.
+
+Only evidence decides the order. What settles a cause is a command to type or a thing to do, never done by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from gpuwatch import units
+from gpuwatch.alerts.rules import NAMED
+from gpuwatch.model import Gpu, Presence, Process, Snapshot, Unlisted, known
+from gpuwatch.text import fit
+
+OWN: Final = 512 * units.MIB
+"""Bytes that a driver may use for itself beyond what it calls reserved: page tables, channels, the display."""
+
+OWN_EACH: Final = 32 * units.MIB
+"""The same for each process that holds the GPU."""
+
+_LINE: Final = 110
+"""Cells of a line."""
+
+
+class Cause(StrEnum):
+    """What may hold the memory; the value is the word on screen."""
+
+    UNIFIED = "unified memory"
+    """The GPU has no memory of its own: there is no gap to explain."""
+    LIST = "incomplete list"
+    COUNTED = "driver's share"
+    """An older driver counts what it keeps for itself as used."""
+    CONTAINER = "outside the container"
+    LEFT_OVER = "left over"
+    """Processes that have the GPU open, that NVML does not list, and whose parent has ended."""
+    MPS = "MPS server"
+    DRIVER = "driver"
+    """What the driver takes for contexts and the display: no more than that is missing."""
+    UNLISTED = "unlisted process"
+    """Others that have it open with CUDA and are not listed."""
+    ENDING = "ending"
+    """A process that ended moments ago: its memory goes back piece by piece."""
+    HIDDEN = "hidden"
+    """Processes that we may not look into."""
+    LEAK = "leak"
+    """Nobody: the driver has lost track of it, until it is reset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """One likely cause."""
+
+    cause: Cause
+    words: str
+    """Why it may be that, in one line."""
+    settle: str
+    """What would settle it, in one line."""
+    pids: tuple[int, ...] = ()
+    """The processes that are suspected."""
+    proven: bool = True
+    """Whether something of this machine points to it; else it is what remains."""
+
+
+_Look = Callable[[Gpu, Snapshot, int], Suspicion | None]
+
+
+def missing(gpu: Gpu) -> int | None:
+    """Give the bytes in use that no listed process holds, as far as they are known; None where they are not.
+
+    Where the driver or the list leave it open (`Gpu.unattributed` is a reason) it is at most what is used less what
+    the list has.
+    """
+    if known(gpu.unattributed):
+        return int(gpu.unattributed)
+    if not known(gpu.memory.used):
+        return None
+    return max(0, int(gpu.memory.used) - sum(int(one.memory) for one in gpu.holdings if known(one.memory)))
+
+
+def of_driver(gpu: Gpu) -> int:
+    """Give the bytes that a driver may have taken for itself on a GPU: less than that is no process's."""
+    return OWN + OWN_EACH * len(gpu.holdings)
+
+
+def suspicions(gpu: Gpu, snapshot: Snapshot) -> list[Suspicion]:
+    """Give the causes in order, each at most once; none where the gap is not known."""
+    gap = missing(gpu)
+    if gap is None:
+        return []
+    found = (look(gpu, snapshot, gap) for look in _LOOKS)
+    return [replace(one, words=_fit(one.words), settle=_fit(one.settle)) for one in found if one is not None]
+
+
+def likeliest(gpu: Gpu, snapshot: Snapshot) -> Suspicion | None:
+    """Give the likeliest cause of a gap that has been there for a minute: by then what was ending has ended."""
+    return next((one for one in suspicions(gpu, snapshot) if one.cause is not Cause.ENDING), None)
+
+
+# -- each cause ----------------------------------------------------------------------------------------------------
+
+
+def _list(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
+    if not gpu.holdings_note and not gpu.unreliable:
+        return None
+    note = gpu.holdings_note or "it has entries that cannot be true"
+    return Suspicion(
+        Cause.LIST, f"the driver's list of processes is not all: {note}", f"{_fuser(gpu)} shows who has it open"
+    )
+
+
+def _counted(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
+    if known(gpu.memory.reserved) or gpu.memory.unified:
+        return None
+    return Suspicion(
+        Cause.COUNTED,
+        "this driver counts what it keeps for itself as used, and does not tell how much that is",
+        "a driver from R510 on tells it apart: `nvidia-smi -q -d MEMORY` has a line Reserved then",
+    )
+
+
+def _container(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
+    if not snapshot.confined and not any(one.presence is Presence.ELSEWHERE for one in snapshot.processes):
+        return None
+    return Suspicion(
+        Cause.CONTAINER,
+        "gpuwatch runs in a container, where the driver does not tell of processes outside",
+        "start gpuwatch on the host, or in a container with `--pid=host`",
+    )
+
+
+def _left_over(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
+    left = [one.process for one in left_over(gpu, snapshot)]
+    if not left:
+        return None
+    mine = [one for one in left if one.uid == snapshot.viewer]
+    has, them = ("has it open and is", "it") if len(left) == 1 else ("have it open and are", "them")
+    return Suspicion(
+        Cause.LEFT_OVER,
+        f"{_named(left)} {has} not listed: what started {them} has ended",
+        _ended_by(mine, left),
+        tuple(one.pid for one in left),
+    )
+
+
+def _mps(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
+    people = (*snapshot.processes, *(one.process for one in snapshot.unlisted if _may_hold(one, gpu)))
+    servers = {one.pid for one in people if one.name == "nvidia-cuda-mps-server"} | {*snapshot.mps}
+    servers -= {one.pid for one in gpu.holdings if known(one.memory)}  # what it holds there is known
+    if not servers:
+        return None
+    return Suspicion(
+        Cause.MPS,
+        f"an MPS server runs ({_pids(sorted(servers))}): it may hold memory for programs that share the GPU",
+        "when these have ended: `echo quit | nvidia-cuda-mps-control`, as who started it",
+        tuple(sorted(servers)),
+    )
+
+
+def _driver(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
+    if gap > of_driver(gpu):
+        return None
+    display = " and the display" if gpu.display_active is True else ""
+    return Suspicion(
+        Cause.DRIVER,
+        f"{units.size(gap)} is no more than a driver takes for itself, for contexts{display}",
+        "nothing needs to be done; `nvidia-smi -q -d MEMORY` shows the driver's own figures",
+    )
+
+
+def _unlisted(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
+    left = {one.process.key for one in left_over(gpu, snapshot)}
+    listed = {one.pid for one in snapshot.processes}
+    parents = {one.ppid for one in snapshot.processes}
+    above = {one.process.pid: one.process.ppid for one in snapshot.unlisted}
+    others = [
+        one.process
+        for one in snapshot.unlisted
+        if _may_hold(one, gpu) and one.process.key not in left and one.process.pid not in parents
+        # Under a listed process it is one of its workers, and holds what that one holds.
+        and not _is_under(one.process.pid, above, listed)
+    ]  # fmt: skip
+    if not others:
+        return None
+    has, them = ("has", "it") if len(others) == 1 else ("have", "them")
+    whose = sorted({one.user for one in others if one.user and one.uid != snapshot.viewer})
+    ask = f"ask {', '.join(whose[:NAMED])}" if whose else f"end {them}, where you no longer need {them}, and look again"
+    return Suspicion(
+        Cause.UNLISTED,
+        f"{_named(others)} {has} it open with CUDA, and the driver does not list {them}",
+        ask,
+        tuple(one.pid for one in others),
+    )
+
+
+def _ending_proven(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
+    held = {one.pid for one in gpu.holdings}
+    going = [one for one in snapshot.processes if one.pid in held and _is_going(one)]
+    if not going:
+        return None
+    return Suspicion(
+        Cause.ENDING,
+        f"PID {going[0].pid} has ended and is still being cleaned up: the driver gives its memory back bit by bit",
+        "wait some seconds; where it stays, see who else has the GPU open",
+        tuple(one.pid for one in going),
+    )
+
+
+def _hidden(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
+    hidden = snapshot.hides or any(one.presence is Presence.HIDDEN for one in snapshot.processes)
+    if hidden:
+        words = "/proc hides other people's processes (hidepid): one may have it open without being listed"
+    elif gpu.mig is True and snapshot.viewer > 0:
+        words = "it is cut into instances (MIG), where without root the driver may not tell of all processes"
+    elif snapshot.blind:
+        many = "process is" if snapshot.blind == 1 else "processes are"
+        words = f"{snapshot.blind} {many} not ours to look into: any may have it open without being listed"
+    else:
+        return None
+    return Suspicion(Cause.HIDDEN, words, f"`sudo gpuwatch --once` looks into all, and {_fuser(gpu)} names them")
+
+
+def _ending(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
+    if _ending_proven(gpu, snapshot, gap) or _driver(gpu, snapshot, gap) or gpu.memory.unified:
+        return None
+    words = "a process that ended moments ago: its memory can take some seconds to be free"
+    return Suspicion(Cause.ENDING, words, "wait some seconds", proven=False)
+
+
+def _leak(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
+    if _driver(gpu, snapshot, gap) or gpu.memory.unified:
+        return None
+    looked = snapshot.searched > 0 and not snapshot.blind and not snapshot.hides and not snapshot.confined
+    who = "no other process has it open" if looked else "if nobody has it open"
+    lost = "the driver has lost track of memory, and only a reset of the GPU frees it"
+    settle = f"{_fuser(gpu)} names nobody: `nvidia-smi --gpu-reset -i {gpu.index}` as root, or a reboot"
+    return Suspicion(Cause.LEAK, f"{who}: {lost}" if looked else f"{who}, {lost}", settle, proven=False)
+
+
+_LOOKS: Final[Sequence[_Look]] = (
+    _list,
+    _counted,
+    _container,
+    _left_over,
+    _mps,
+    _driver,
+    _unlisted,
+    _ending_proven,
+    _hidden,
+    _ending,
+    _leak,
+)
+"""In order of likelihood, where there is evidence; the last two need none."""
+
+
+# -- what they have in common --------------------------------------------------------------------------------------
+
+
+def left_over(gpu: Gpu, snapshot: Snapshot) -> list[Unlisted]:
+    """Give the processes that have this GPU open with CUDA, are not listed, and whose parent has ended.
+
+    Not those that somebody tends: services, servers, containers' own, and launchers of processes that are listed.
+    Nor those of which that is not known.
+    """
+    parents = {one.ppid for one in snapshot.processes}
+    return [
+        one
+        for one in snapshot.unlisted
+        if _may_hold(one, gpu) and one.process.adopted and one.process.pid not in parents and not _tended(one.process)
+    ]
+
+
+def _tended(process: Process) -> bool:
+    around = process.surroundings
+    return around is None or bool(around.unit or around.server or around.pod)
+
+
+def _may_hold(one: Unlisted, gpu: Gpu) -> bool:
+    return one.context and gpu.uuid in one.gpus
+
+
+def _is_under(pid: int, above: dict[int, int | None], listed: set[int]) -> bool:
+    """Say whether one of the processes above is listed, as far as those that have GPUs open tell."""
+    seen: set[int] = set()
+    parent = above.get(pid)
+    while parent is not None and parent not in seen:
+        if parent in listed:
+            return True
+        seen.add(parent)
+        parent = above.get(parent)
+    return False
+
+
+def _is_going(process: Process) -> bool:
+    return process.presence is Presence.GONE or process.state in ("zombie", "dead")
+
+
+def _named(processes: Sequence[Process]) -> str:
+    """Name processes in one line: `PID 4711 python (ada)`, `PIDs 4711, 4712 and 3 more (ada, ben)`."""
+    users = [*dict.fromkeys(one.user for one in processes if one.user)]
+    more = f" +{len(users) - 2}" if len(users) > 2 else ""
+    whose = f" ({', '.join(user[:16] for user in users[:2])}{more})" if users else ""
+    name = f" {processes[0].name[:20]}".rstrip() if len(processes) == 1 else ""
+    return f"{_pids([one.pid for one in processes])}{name}{whose}"
+
+
+def _pids(pids: Sequence[int]) -> str:
+    shown = ", ".join(map(str, pids[:NAMED]))
+    more = f" and {len(pids) - NAMED} more" if len(pids) > NAMED else ""
+    return f"PID{'s' if len(pids) > 1 else ''} {shown}{more}"
+
+
+def _ended_by(mine: Sequence[Process], left: Sequence[Process]) -> str:
+    """Say how those that are left over are ended: ours by a command, others' by their owners."""
+    if mine:
+        command = "gpuwatch kill " + " ".join(str(one.pid) for one in mine)
+        whole = f"`{command}` ends {'it' if len(mine) == 1 else 'them'}, if you no longer want what was run"
+        return whole if len(whole) <= _LINE else "`gpuwatch strays` lists yours, with how to end them"
+    users = [*dict.fromkeys(one.user for one in left if one.user)]
+    return f"{', '.join(users[:NAMED]) or 'their owner'} can end {'it' if len(left) == 1 else 'them'}"
+
+
+def _fit(words: str) -> str:
+    """Cut what is too long for its line: names may be of any length and width."""
+    return words if len(words) <= _LINE and words.isascii() else fit(words, _LINE).rstrip()
+
+
+def _fuser(gpu: Gpu) -> str:
+    number = gpu.minor if known(gpu.minor) else "*"
+    return f"`sudo fuser -v /dev/nvidia{number}`"

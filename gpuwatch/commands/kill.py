@@ -1,0 +1,375 @@
+"""`gpuwatch kill PID…`: end processes of one's own by the same protocol as the dashboard."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from gpuwatch.commands.ear import Ear, Told
+from gpuwatch.errors import UsageError
+from gpuwatch.output.desk import Desk
+from gpuwatch.wiring import configured, ordered, source_of
+
+if TYPE_CHECKING:
+    from gpuwatch.actions.kill import Killer, Target
+    from gpuwatch.actions.steps import Listed
+    from gpuwatch.ending import Request
+    from gpuwatch.model import Process, Snapshot
+    from gpuwatch.output.killing import Line
+    from gpuwatch.sources.child import Child
+    from gpuwatch.sources.source import Source
+
+INTERVAL: Final = 0.5
+"""Seconds between two samples: memory is judged by two of them after the end."""
+
+SIGNALS: Final = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "KILL": signal.SIGKILL}
+
+_HARDER: Final = {signal.SIGINT: signal.SIGTERM, signal.SIGTERM: signal.SIGKILL}
+
+_LOOK: Final = 0.05
+"""Seconds for which one wait for a snapshot, or for an answer, holds up the other."""
+
+_SEARCHED: Final = 6.0
+"""Seconds that a process which the driver does not list is looked for by its open device files."""
+
+_AROUND: Final = 3.0
+"""Seconds that it is waited for what a process belongs to, where its whole run is meant."""
+
+_LARGEST_PID: Final = 2**22
+"""PID_MAX_LIMIT of the kernel (include/linux/threads.h)."""
+
+
+def main(args: argparse.Namespace, sampler: Child | None) -> int:
+    """Run the command and give its exit code: 0 all exited, 1 one was refused or still runs, 130 after Ctrl-C."""
+    if args.demo or args.json:
+        raise UsageError(f"{'--demo' if args.demo else '--json'} does not go with `gpuwatch kill`")
+    sig, pids = signal_of(args.signal), pids_of(args.pids)
+    config = configured(args)
+    if not args.yes and not (sys.stdin is not None and sys.stdin.isatty()):
+        raise UsageError("kill asks before it ends anything, and stdin is no terminal; --yes goes ahead without asking")
+    from gpuwatch.sources.child import sampler_arguments
+    from gpuwatch.ui.background import make_killer
+
+    child = ordered(sampler, sampler_arguments(INTERVAL, (), shares=config.shares))
+    source = source_of(child, INTERVAL, (), config)
+    killer = make_killer(read_only=config.read_only, allow_root=args.allow_root_kill)
+    desk, ear = Desk(ascii_only=config.ascii), Ear()
+    try:
+        with ear.open():
+            return Ends(source, killer, desk, ear, sig, whole_run=args.job, ask=not args.yes).run(pids)
+    except Told as told:
+        return 128 + told.number
+    finally:
+        source.close()
+
+
+def signal_of(text: str | None) -> signal.Signals:
+    """Understand --signal; raises UsageError."""
+    name = "TERM" if text is None else text.upper().removeprefix("SIG")
+    if name not in SIGNALS:
+        raise UsageError(f"--signal: there is no {text!a} here; INT, TERM and KILL are allowed")
+    return SIGNALS[name]
+
+
+def pids_of(words: Sequence[str]) -> tuple[int, ...]:
+    """Understand the PIDs, each once; raises UsageError."""
+    found: dict[int, None] = {}
+    for word in words:
+        number = int(word) if word.isascii() and word.isdecimal() and len(word) < 12 else 0
+        if not 0 < number <= _LARGEST_PID:
+            raise UsageError(f"PID: {word[:40]!a} is none; a PID is a whole number from 1 to {_LARGEST_PID}")
+        found[number] = None
+    return tuple(found)
+
+
+class Ends:
+    """Ends processes one after the other: finds each, proves it, shows all, asks once, then follows each to its end."""
+
+    def __init__(
+        self,
+        source: Source,
+        killer: Killer,
+        desk: Desk,
+        ear: Ear,
+        sig: signal.Signals,
+        *,
+        whole_run: bool = False,
+        ask: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source = source
+        self._killer = killer
+        self._desk = desk
+        self._ear = ear
+        self._signal = sig
+        self._whole_run = whole_run
+        self._ask = ask
+        self._clock = clock
+        self._snapshot: Snapshot | None = None
+        self._requests: list[Request] = []
+        self._failed = False
+
+    def run(self, pids: Sequence[int]) -> int:
+        """End these; raises UnavailableError where there is no driver to see them by."""
+        try:
+            self._find(pids)
+            ready = [request for request in (self._asked_about(pid) for pid in pids) if request is not None]
+            if ready and self._confirmed(ready):
+                for request in ready:
+                    self._follow(request)
+            elif ready:
+                self._failed = True
+                self._desk.say("nothing was sent")
+        except Told:
+            self._break_off()
+            raise
+        finally:
+            for request in self._requests:
+                request.abandon()
+                request.tick()
+        return 1 if self._failed else 0
+
+    # What they are
+
+    def _find(self, pids: Sequence[int]) -> None:
+        """Wait until the sampler has seen them, or has looked for them everywhere."""
+        from gpuwatch.output.once import first, problem
+
+        self._snapshot = first(self._source)
+        error = problem(self._snapshot)
+        if error is not None:
+            raise error
+        began = self._clock()
+        while (missing := self._missing(pids)) and self._clock() < began + missing:
+            self._pump()
+
+    def _missing(self, pids: Sequence[int]) -> float:
+        """How many seconds after the first snapshot there may still come what is not known of them; 0 for nothing."""
+        from gpuwatch import procfs
+
+        snapshot = self._must()
+        listed = {process.pid: process for process in snapshot.processes}
+        unlisted = {one.process.pid for one in snapshot.unlisted}
+        patience = 0.0
+        for pid in pids:
+            try:
+                mine = self._killer.policy.may_end in procfs.read_uids(pid)
+            except (OSError, ValueError):
+                continue  # whatever it is, it is refused
+            if not mine:
+                continue
+            if pid in listed:
+                unknown = self._whole_run and listed[pid].surroundings is None
+                patience = max(patience, _AROUND if unknown else 0.0)
+            elif pid not in unlisted and not snapshot.searched:
+                patience = max(patience, _SEARCHED)
+        return patience
+
+    def _asked_about(self, pid: int) -> Request | None:
+        """Prove what it is and hold on to it; None, with the reason told, where it is not to be ended."""
+        run_of = next((one.target.pid for one in self._requests if pid in _pids(one)), None)
+        if run_of is not None:
+            self._desk.say(f"PID {pid} is of the run of PID {run_of}")
+            return None
+        request = self._request(pid)
+        self._requests.append(request)
+        while request.view.phase.value == "checking":
+            request.tick()
+        if request.over:
+            self._refuse(pid, request.said)
+            return None
+        if request.unrecorded and not self._ask:
+            request.abandon()
+            self._refuse(pid, f"{request.unrecorded}; without --yes you are asked whether to go on")
+            return None
+        if self._signal is signal.SIGINT and request.ignores_interrupt:
+            request.abandon()
+            self._ear.call(lambda: self._record_ignored(request))
+            self._refuse(pid, f"{request.notes[0]}; --signal TERM asks it in another way")
+            return None
+        return request
+
+    def _record_ignored(self, request: Request) -> None:
+        from gpuwatch.actions.refusal import Refusal, Refused
+
+        refused = Refused(Refusal.IGNORED, request.target.pid, self._signal.name)
+        self._killer.refuse(request.target, refused)
+
+    def _refuse(self, pid: int, why: str) -> None:
+        self._failed = True
+        self._desk.say(f"PID {pid} is not ended: {why}")
+
+    def _request(self, pid: int) -> Request:
+        from gpuwatch.actions.run_scope import pin_run
+        from gpuwatch.ending import Request
+        from gpuwatch.targets import not_yours
+
+        snapshot = self._must()
+        target, process = self._target(pid, snapshot)
+        return Request(
+            target,
+            snapshot,
+            self._killer.pin,
+            run=self._ear.call,
+            problem=self._killer.audit.problem,
+            pin_run=(lambda pinned, seen, asked: pin_run(self._killer, pinned, seen, asked=asked))
+            if self._whole_run
+            else None,
+            whole_run=self._whole_run,
+            not_yours=not_yours(process, self._killer.policy) if process is not None else "",
+            clock=self._clock,
+        )
+
+    def _target(self, pid: int, snapshot: Snapshot) -> tuple[Target, Process | None]:
+        from gpuwatch import procfs
+        from gpuwatch.actions.kill import Target
+        from gpuwatch.rows import rows
+        from gpuwatch.targets import target_of, target_of_unlisted
+
+        held = [row for row in rows(snapshot) if row.holding.pid == pid]
+        if held:
+            return target_of(held, snapshot), held[0].process
+        found = next((one for one in snapshot.unlisted if one.process.pid == pid), None)
+        if found is not None:
+            return target_of_unlisted(found.process, found.gpus), found.process
+        try:
+            stat, uid = procfs.read_stat(pid), procfs.read_uids(pid)[1]
+        except (OSError, ValueError):
+            return Target(
+                pid, 1, self._killer.policy.may_end, "", unlisted=True
+            ), None  # the pin says what is the matter
+        return Target(pid, stat.start_ticks, uid, self._killer.shown(pid, stat.comm), unlisted=True), None
+
+    # The question
+
+    def _confirmed(self, ready: Sequence[Request]) -> bool:
+        from gpuwatch.output.killing import table
+
+        listed = [one for request in ready for one in request.members]
+        lines = [self._line(one, ready) for one in listed]
+        self._desk.put(*table(lines, self._desk.width))
+        for words in dict.fromkeys(words for request in ready for words in request.warnings):
+            self._desk.say(words)
+        for request in ready:
+            for words in request.notes:
+                self._desk.say(f"PID {request.target.pid}: {words}")
+        if self._desk.unread:
+            return False  # it was to be shown, and nobody saw it
+        if not self._ask:
+            return True
+        what = "this process" if len(listed) == 1 else f"these {len(listed)} processes"
+        return self._answered(f"End {what} with {self._signal.name}?") is True
+
+    def _line(self, one: Listed, ready: Sequence[Request]) -> Line:
+        from gpuwatch.model import known
+        from gpuwatch.output.killing import Line
+
+        snapshot = self._must()
+        owner = {process.pid: process.user for process in snapshot.processes}
+        held = [(gpu.index, holding) for gpu in snapshot.gpus for holding in gpu.holdings if holding.pid == one.pid]
+        figures = [float(holding.sm) for _, holding in held if known(holding.sm)]
+        sizes = [int(holding.memory) for _, holding in held if known(holding.memory)]
+        return Line(
+            pid=one.pid,
+            user=owner.get(one.pid)
+            or next((owner[each.target.pid] for each in ready if each.target.pid in owner), "?"),
+            gpus=tuple(sorted({index for index, _ in held})),
+            held=sum(sizes) if sizes and len(sizes) == len(held) else None,
+            sm=max(figures) if figures and len(figures) == len(held) else None,
+            command=one.command,
+        )
+
+    def _answered(self, question: str, *, about: Request | None = None) -> bool | None:
+        """Ask, while samples come in; None where what was asked `about` has moved on by itself."""
+        self._desk.question(question)
+        phase = about.phase if about is not None else None
+        while True:
+            answer = self._desk.answer(_LOOK)
+            if answer is not None:
+                return answer.lower() in ("y", "yes")
+            self._pump(0.0)
+            if about is not None and about.phase is not phase:
+                self._desk.end_line()
+                return None
+
+    # What becomes of them
+
+    def _follow(self, request: Request) -> None:
+        """Signal one, or its run, and tell what became of it."""
+        from gpuwatch.ending import Choice, Phase
+
+        self._ear.check()
+        warned = set(request.warnings)
+        request.send(self._signal)
+        asked, leaves = self._signal, ""
+        while not request.over:
+            self._pump()
+            for words in request.warnings:
+                if words not in warned:
+                    self._desk.say(words)
+                    warned.add(words)
+            if request.phase is Phase.ASKING:  # it cannot be recorded any more: that was not what was confirmed
+                if self._ask and self._answered("Go on without a record?"):
+                    request.send(asked)
+                else:
+                    request.choose(Choice.CANCEL)
+                    leaves = "nothing was sent"
+            elif request.phase is Phase.STILL_THERE:
+                harder, words = _HARDER[asked], request.view.said
+                wish = (
+                    self._answered(f"{self._name(request)}: {words}. Send {harder.name}?", about=request)
+                    if self._ask
+                    else False
+                )
+                if wish:
+                    asked = harder
+                    request.send(harder)
+                elif wish is False:
+                    leaves = f"{words}; left running"
+                    if not self._ask:
+                        again = " --job" if request.whole_run and request.pinned_run else ""
+                        name = harder.name.removeprefix("SIG")
+                        leaves += f"; next: gpuwatch kill {request.target.pid}{again} --signal {name}"
+                    request.choose(Choice.LEAVE)
+        self._failed = self._failed or not request.ended
+        self._desk.put(f"{self._name(request)}: {leaves or request.said}")
+
+    def _break_off(self) -> None:
+        """Send nothing more; what was signalled and has not ended is put on record as it stands, and told."""
+        for request in self._requests:
+            was_over = request.over
+            request.abandon()
+            request.tick()  # what was under way is picked up, and put on record
+            if request.signalled and not was_over and not request.ended:
+                self._desk.say(f"{self._name(request)} was signalled, and is left as it is")
+        self._desk.say("broken off: nothing more is sent")
+
+    def _name(self, request: Request) -> str:
+        if request.whole_run and request.pinned_run is not None:
+            return f"run of PID {request.target.pid} ({len(request.pinned_run.members)} processes)"
+        return f"PID {request.target.pid}"
+
+    # Samples
+
+    def _pump(self, seconds: float = _LOOK) -> None:
+        """Take a snapshot where one comes, and let all that is under way move on."""
+        self._ear.check()
+        snapshot = self._source.next(seconds)
+        if snapshot is not None:
+            self._snapshot = snapshot
+        for request in self._requests:
+            if snapshot is not None:
+                request.observe(snapshot)
+            request.tick()
+
+    def _must(self) -> Snapshot:
+        assert self._snapshot is not None
+        return self._snapshot
+
+
+def _pids(request: Request) -> tuple[int, ...]:
+    return tuple(one.pid for one in request.members)

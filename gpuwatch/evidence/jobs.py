@@ -1,0 +1,330 @@
+"""Which run a process belongs to, and what it is in it: its head, a rank, a worker, or what such a one left behind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from gpuwatch import procfs
+from gpuwatch.declared.facts import Facts, Kin, Unread
+from gpuwatch.evidence import notebooks, program, ranks, roles
+from gpuwatch.evidence.program import How
+from gpuwatch.evidence.ranks import Place
+from gpuwatch.evidence.roles import Part, Role
+from gpuwatch.surroundings import Job
+from gpuwatch.text import clean
+
+LONGEST_NAME = 40
+"""Characters of a run's name."""
+
+NOTEBOOK = "notebook"
+"""Name of the run of a kernel."""
+
+_PARENT = re.compile(r"\bparent_pid=(\d{1,10})\b")
+"""In the code that starts a spawned worker: what its parent calls itself. Source: multiprocessing/spawn.py."""
+
+_TITLED_WORKERS = ("VLLM::", "sglang::", "ray::")
+"""Titles that only workers set: vLLM's engine and its ranks, SGLang's scheduler, Ray's workers."""
+
+_WORKER_NAMES = ("pt_data_worker",)
+"""What PyTorch's DataLoader calls its workers. Source: torch/utils/data/_utils/worker.py."""
+
+_MOST_FORKS = 4
+"""Forks of a spawned worker, one below the other, that are looked through."""
+
+_SUBCOMMAND = re.compile(r"[a-z][a-z0-9_-]{1,15}")
+
+
+class _Member(NamedTuple):
+    """A process of the run, on the way from the one that is looked at to its head."""
+
+    kin: Kin
+    role: Role
+
+    @property
+    def launches(self) -> bool:
+        return self.role.part is Part.LAUNCHER
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """What is known of its environment: nothing where it cannot be read."""
+        return {} if isinstance(self.kin.environ, Unread) else self.kin.environ
+
+
+class _Run(NamedTuple):
+    """The members of a run from the process up to its head."""
+
+    line: tuple[_Member, ...]
+    orphaned: bool
+    """The highest is not where the run began: who started it has ended."""
+
+    @property
+    def itself(self) -> _Member:
+        return self.line[0]
+
+    @property
+    def top(self) -> _Member:
+        return self.line[-1]
+
+    @property
+    def launcher(self) -> _Member | None:
+        """The nearest launcher above the process."""
+        return next((member for member in self.line if member.launches), None)
+
+
+def read(facts: Facts, itself: Kin, stat: procfs.Stat, *, proc: Path = procfs.PROC) -> Job:
+    """Tell which run a process belongs to.
+
+    The run begins with the highest ancestor of the same uid that is no shell, wrapper, terminal, login, manager of
+    services or notebook server, or with the highest launcher (torchrun) where there is one: what loops over trainings
+    and is no program of its own (a shell, xargs, make) starts one run each time.
+    """
+    run = _run(facts, itself, stat, proc)
+    place, rank_process = _place(run)
+    head, key = _head(run, facts, stat)
+    worker_of = _worker_of(run, rank_process)
+    launcher = run.launcher
+    is_rank = rank_process is not None and worker_of is None
+    if place is None and launcher is None and worker_of is None and head is not None:
+        place = _lightning_head(facts)  # the first of Lightning's ranks is the one that starts the others
+        is_rank = True
+    return Job(
+        key=key,
+        name=_name(run, head),
+        launcher=launcher.role.word if launcher is not None else "" if place is None else place.launcher,
+        head=0 if head is None else head.pid,
+        head_start=0 if head is None else head.start,
+        rank=place.rank if place is not None and is_rank else None,
+        local_rank=place.local if place is not None and is_rank else None,
+        world=None if place is None else place.world,
+        worker_of=worker_of,
+        orphaned=run.orphaned,
+    )
+
+
+# -- who is in it --------------------------------------------------------------------------------------------------
+
+
+def _run(facts: Facts, itself: Kin, stat: procfs.Stat, proc: Path) -> _Run:
+    role = roles.of(itself)
+    first = _Member(itself, role if role.part is Part.LAUNCHER else Role(Part.PROGRAM))
+    if _is_left(first, stat, proc):
+        return _Run((first,), orphaned=True)
+    line = [first]
+    if not procfs.adopted(itself.pid, stat, proc):
+        for kin in facts.ancestors:
+            role = roles.of(kin)
+            if role.part is Part.ENDS or (kin.pid == 1 and not _may_be_first(kin, role)):
+                break
+            if role.part is not Part.PASSES:
+                line.append(_Member(kin, role))
+    run = _Run(tuple(line), orphaned=False)
+    if run.launcher is not None:
+        return run
+    top = run.top.kin
+    if top is itself:
+        return run
+    try:
+        above = procfs.read_stat(top.pid, proc)
+    except (OSError, ValueError):  # it has just gone
+        return run
+    return run._replace(orphaned=above.start_ticks == top.start and _is_left(run.top, above, proc))
+
+
+def _may_be_first(kin: Kin, role: Role) -> bool:
+    """Say whether PID 1, of a container that we are in too, is what the container is for and not an init of its own."""
+    return role.part is Part.LAUNCHER or (bool(kin.argv) and program.is_python(kin.argv[0]))
+
+
+def _is_left(member: _Member, stat: procfs.Stat, proc: Path) -> bool:
+    """Say whether a process can only have been started by one that has ended: a launcher, or the parent of a worker."""
+    if member.launches:
+        return False
+    spawner = _spawner(member.kin.argv)
+    if spawner is not None and _has_lost(member.kin, stat, spawner, proc):
+        return True
+    left = (
+        _is_worker_by_itself(member.kin)
+        or ranks.is_left_by_launcher(member.environ)
+        or (stat.session != member.kin.pid and notebooks.is_led(member.kin.argv, member.environ))
+    )
+    return left and procfs.adopted(member.kin.pid, stat, proc)
+
+
+def _spawner(argv: tuple[str, ...]) -> int | None:
+    """Give what the process that spawned a worker calls itself."""
+    found = program.of(argv)
+    match = _PARENT.search(" ".join(argv)) if found is not None and found.how is How.WORKER else None
+    return int(match[1]) if match else None
+
+
+def _has_lost(kin: Kin, stat: procfs.Stat, spawner: int, proc: Path) -> bool:
+    """Say whether the parent of a spawned worker is another than its spawner. A fork of one has its arguments too."""
+    parent, arguments = stat.ppid, b"".join(word.encode("utf-8", "backslashreplace") + b"\0" for word in kin.argv)
+    for _ in range(_MOST_FORKS):
+        try:
+            if procfs.own_number(parent, proc)[0] == spawner:
+                return False
+            if procfs.read_file(parent, "cmdline", proc, 1 << 16) != arguments:
+                return True
+            parent = procfs.read_stat(parent, proc).ppid
+        except (OSError, ValueError):  # hidden, or just gone
+            return False
+    return False
+
+
+def _is_worker_by_itself(kin: Kin) -> bool:
+    """Say whether a process shows that it is a worker, whoever its parent is."""
+    found = program.of(kin.argv)
+    titled = bool(kin.argv) and kin.argv[0].startswith(_TITLED_WORKERS)
+    return titled or kin.comm in _WORKER_NAMES or (found is not None and found.how is How.WORKER)
+
+
+def _is_worker(kin: Kin, parent: Kin) -> bool:
+    """Say whether a process is a helper that its parent spawned or forked, and no program of its own.
+
+    A fork shows the arguments and the environment of its parent. One whose title is set has neither: it was not
+    started from a shell, then, as its parent is a program too.
+    """
+    if _is_worker_by_itself(kin):
+        return True
+    if kin.argv == parent.argv and kin.argv:
+        return kin.environ == parent.environ
+    return kin.environ is Unread.OVERWRITTEN
+
+
+def _worker_of(run: _Run, rank: Kin | None) -> int | None:
+    """Give the rank, or the only process, that the process is a helper of."""
+    if rank is not None and rank is not run.itself.kin:
+        return rank.pid
+    for member, above in zip(run.line, run.line[1:], strict=False):
+        if member.role.word == "ray" or (above.role.word == "ray" and _is_worker_by_itself(member.kin)):
+            continue  # who asked Ray's daemon for it is above that
+        if above.launches or not _is_worker(member.kin, above.kin):
+            return None if member is run.itself else member.kin.pid
+    top = run.top
+    return None if top is run.itself or top.launches else top.kin.pid
+
+
+# -- what it is in it ----------------------------------------------------------------------------------------------
+
+
+def _place(run: _Run) -> tuple[Place | None, Kin | None]:
+    """Give the rank of the process, or the one that it works for, and who that is.
+
+    All below a rank inherit its variables: of those who have the same the highest is the rank.
+    """
+    launcher = "" if run.launcher is None else run.launcher.role.word
+    if run.itself.launches:
+        return None, None
+    own: Place | None = None
+    found: Kin | None = None
+    for member in run.line:
+        if member.launches:
+            break
+        place = ranks.of(member.environ, launcher)
+        if place is None:
+            continue  # its environment cannot be read, or it has only started ranks
+        if own is not None and place != own:
+            break
+        own, found = place, member.kin
+    return own, found
+
+
+def _lightning_head(facts: Facts) -> Place | None:
+    """Give the rank of a process that has started the others of its run, as Lightning does; None for another."""
+    for child in facts.children:
+        if child.argv[1:] == facts.argv[1:] and not isinstance(child.environ, Unread):
+            place = ranks.of(child.environ)
+            if place is not None and place.launcher == "lightning" and place.rank:
+                return Place("lightning", 0, 0, place.world)
+    return None
+
+
+def _head(run: _Run, facts: Facts, stat: procfs.Stat) -> tuple[Kin | None, str]:
+    """Give the first process of the run, None where it is not to be seen, and the key of the run.
+
+    What is left of a run whose head is gone has its process group in common, if nothing else: the kernel gives the
+    number of a group to nobody while a member lives.
+    """
+    launchers = [member for member in run.line if member.launches]
+    if launchers:
+        top = launchers[-1]
+        above = run.line[run.line.index(top) + 1 :]
+        if top.role.word != "ray":
+            return top.kin, _identity(top.kin)
+        if above:  # the program that Ray's daemon was started by
+            return above[-1].kin, _identity(above[-1].kin)
+        job = next((member.environ["RAY_JOB_ID"] for member in run.line if "RAY_JOB_ID" in member.environ), "")
+        return None, clean(f"ray {_identity(top.kin)} {job}".rstrip(), 60)  # the daemon itself may serve others
+    if key := ranks.shared(run.top.environ, facts.uid, facts.cgroup):
+        return None, key
+    if run.orphaned:
+        return None, f"left {facts.uid}:{stat.session}:{stat.group}"
+    return run.top.kin, _identity(run.top.kin)
+
+
+def _identity(kin: Kin) -> str:
+    return f"{kin.pid}:{kin.start}"
+
+
+# -- what it is called ---------------------------------------------------------------------------------------------
+
+
+def _name(run: _Run, head: Kin | None) -> str:
+    """Name a run by what its head was told to run, the same for all of it; else by what is highest on the way."""
+    kin = [] if head is None else [head]
+    kin += [member.kin for member in reversed(run.line)]
+    for one in kin:
+        if name := name_of(one.argv):
+            return name
+    words = [member.role.word for member in run.line if member.launches]
+    return words[0] if words else clean(run.itself.kin.comm, LONGEST_NAME)
+
+
+def name_of(argv: tuple[str, ...]) -> str:
+    """Name what a command line runs: `train.py`, `foo` of `-m foo`, `vllm serve`; empty where it only starts another.
+
+    Clean, and at most 40 characters long.
+    """
+    if not argv or not argv[0]:
+        return ""
+    if roles.of(Kin(pid=0, argv=argv)).part is Part.LAUNCHER:
+        return _behind_launcher(argv)
+    found = program.of(argv)
+    if found is not None and found.how is How.WORKER:
+        return ""
+    if found is not None and found.how is How.CODE:
+        return clean(f"{PurePosixPath(argv[0]).name} -c", LONGEST_NAME)
+    if found is not None and found.how is How.MODULE:
+        return clean(found.text, LONGEST_NAME)
+    if found is None and notebooks.is_kernel(argv):
+        return NOTEBOOK
+    word = found.text if found is not None else argv[0]
+    return clean(_with_subcommand(word, argv), LONGEST_NAME)
+
+
+def _with_subcommand(word: str, argv: Sequence[str]) -> str:
+    if "::" in word:  # a title: `ray::Trainer.train()`
+        return re.split(r"[.( ]", word, maxsplit=1)[0]
+    name = PurePosixPath(word).name or word
+    if name.endswith((".py", ".sh")) or program.is_python(name):
+        return name
+    after = argv[argv.index(word) + 1 :] if word in argv else ()
+    return f"{name} {after[0]}" if after and _SUBCOMMAND.fullmatch(after[0]) else name
+
+
+def _behind_launcher(argv: tuple[str, ...]) -> str:
+    """Name what a launcher was told to run; empty where that is no Python."""
+    found = program.of(argv)
+    if found is None:
+        for place, word in enumerate(argv[1:], 1):
+            if program.is_python(word):
+                return name_of(argv[place:])
+            if word.endswith(".py") and not word.startswith("-"):
+                return clean(PurePosixPath(word).name, LONGEST_NAME)
+        return ""
+    wrapped = found.how in (How.FILE, How.MODULE) and found.text != roles.outermost(argv)
+    return clean(PurePosixPath(found.text).name, LONGEST_NAME) if wrapped else ""

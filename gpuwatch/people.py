@@ -1,0 +1,324 @@
+"""Who has what on the machine: one row a person, whatever GPUs and processes they have. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from gpuwatch import shares
+from gpuwatch.history import HistoryView, Idle
+from gpuwatch.history.usage import NO_USE, Use
+from gpuwatch.model import Gpu, Holding, Process, Snapshot, known
+from gpuwatch.rows import SortValue, Steady
+from gpuwatch.units import GIB, MIB, gib, long_duration, percent, ranges
+
+NOT_VISIBLE: Final = "?"
+"""The name of whoever is not visible: one row for all of them."""
+LEAST: Final = 256 * MIB
+"""Bytes from which on a holding counts for the longest idle one: a bare CUDA context takes some hundred MiB."""
+QUIET: Final = 60.0
+"""Seconds without a kernel after which memory counts as idle: shorter pauses belong to work."""
+DOUBT: Final = 0.05
+"""Part of the time without an SM figure from which on the idle part is a lower bound: one sample is always missing."""
+
+
+class Longest(NamedTuple):
+    """The holding that has run nothing for the longest time."""
+
+    idle: Idle
+    gpu: int
+    """Index."""
+    pid: int
+    memory: int
+    """Bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """All that one person has on the machine's GPUs."""
+
+    uid: int | None
+    """None for all those together whose owner is not visible."""
+    name: str
+    """In full; the uid in digits while it has no name."""
+    viewer: bool
+    gpus: tuple[int, ...]
+    """Indices, in order."""
+    memory: int
+    """Bytes of those holdings that have a figure."""
+    at_least: bool
+    """A holding has none: there is more."""
+    share: float | None
+    """Percent of all the memory that programs can have, on GPUs that say how much that is; None where none does."""
+    declared: int | None
+    """Bytes: the sum of the limits by GPU and process, a shared one counted once. None where there is none."""
+    unread: bool
+    """Some of their processes could not be looked at: more may be declared."""
+    sm: float | None
+    """Percent, added up over GPUs: 250 is two and a half GPUs busy. None where no process has a figure."""
+    sm_at_least: bool
+    """Some of them have none."""
+    use: Use
+    """Since gpuwatch began."""
+    longest: Longest | None
+    """None where nothing says that a holding of `LEAST` or more is idle."""
+    idle: int
+    """Bytes of holdings that ran nothing for `QUIET` or longer."""
+    processes: int
+    oldest: float | None
+    """Wall-clock time at which the oldest of these processes started."""
+
+    @property
+    def waste(self) -> float | None:
+        """What they held idle, in percent of memory × time; None where nothing was measured."""
+        use = self.use
+        return 100 * use.idle / use.memory if use.memory > 0 and use.held > use.unknown else None
+
+    @property
+    def waste_at_least(self) -> bool:
+        """Whether too much of that time went unmeasured for the idle part to be more than a lower bound."""
+        return self.use.unknown > DOUBT * self.use.held
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The machine as a whole."""
+
+    people: int
+    """Those that are visible."""
+    unseen: bool
+    """There are processes whose owner is not."""
+    processes: int
+    held: int
+    """Bytes."""
+    at_least: bool
+    idle: int
+    """Bytes of these that ran nothing for `QUIET` or longer."""
+    total: int | None
+    """Bytes that programs can have on all GPUs that say so; None where none does."""
+
+
+def people(snapshot: Snapshot, view: HistoryView | None = None) -> list[Person]:
+    """Give everybody who holds a GPU, in no order of meaning; those who are not visible are one row."""
+    processes = {process.pid: process for process in snapshot.processes}
+    held: dict[int | None, list[tuple[Gpu, list[Holding]]]] = {}
+    for gpu in snapshot.gpus:
+        mine: dict[int | None, list[Holding]] = {}
+        for holding in gpu.holdings:
+            owner = processes.get(holding.pid)
+            mine.setdefault(owner.uid if owner else None, []).append(holding)
+        for uid, holdings in mine.items():
+            held.setdefault(uid, []).append((gpu, holdings))
+    total = _total(snapshot.gpus)
+    return [_person(uid, cards, snapshot, processes, view, total) for uid, cards in held.items()]
+
+
+def names(snapshot: Snapshot) -> dict[int, str]:
+    """Give the names of all whose processes a snapshot shows, by uid."""
+    found: dict[int, str] = {}
+    for one in snapshot.processes:
+        if one.uid is not None:
+            found[one.uid] = _better(found.get(one.uid, ""), one.user, one.uid)
+    return found
+
+
+def whole(found: Sequence[Person], snapshot: Snapshot) -> Whole:
+    """Add up what all people have."""
+    pids = {holding.pid for gpu in snapshot.gpus for holding in gpu.holdings}
+    return Whole(
+        people=sum(one.uid is not None for one in found),
+        unseen=any(one.uid is None for one in found),
+        processes=len(pids),
+        held=sum(one.memory for one in found),
+        at_least=any(one.at_least for one in found),
+        idle=sum(one.idle for one in found),
+        total=_total(snapshot.gpus),
+    )
+
+
+def filter_for(uid: int | None) -> str:
+    """Give the filter that leaves the processes of one person alone: `uid:1001`."""
+    return "uid:?" if uid is None else f"uid:{uid}"
+
+
+def _better(before: str, name: str, uid: int) -> str:
+    """Give the name that says more: digits stand where it was not looked up yet."""
+    if not name:
+        return before or str(uid)
+    return name if before in ("", str(uid)) else before
+
+
+def _total(gpus: Iterable[Gpu]) -> int | None:
+    sizes = [shares.usable(gpu) for gpu in gpus]
+    return sum(size for size in sizes if size is not None) if any(size for size in sizes) else None
+
+
+def _person(
+    uid: int | None,
+    cards: Sequence[tuple[Gpu, list[Holding]]],
+    snapshot: Snapshot,
+    processes: Mapping[int, Process],
+    view: HistoryView | None,
+    total: int | None,
+) -> Person:
+    """Add up what one person holds: `cards` are their GPUs, each with their holdings there."""
+    every = [holding for _, holdings in cards for holding in holdings]
+    theirs = {one.pid: processes[one.pid] for one in every if one.pid in processes}
+    sizes = [int(one.memory) for one in every if known(one.memory)]
+    # Of a GPU that does not say how much it has, what is held is no part of the whole.
+    counted = [int(one.memory) for gpu, some in cards if shares.usable(gpu) for one in some if known(one.memory)]
+    busy = [float(one.sm) for one in every if known(one.sm)]
+    idles = [(gpu, one, view.idle(gpu.key, one.pid, one.start)) for gpu, some in cards for one in some] if view else []
+    promises = [shares.promised(replace(gpu, holdings=tuple(holdings)), processes) for gpu, holdings in cards]
+    started = [one.started for one in theirs.values() if one.started is not None]
+    name = NOT_VISIBLE
+    if uid is not None:
+        name = ""
+        for one in theirs.values():
+            name = _better(name, one.user, uid)
+    return Person(
+        uid=uid,
+        name=name,
+        viewer=uid is not None and uid == snapshot.viewer,
+        gpus=tuple(sorted(gpu.index for gpu, _ in cards)),
+        memory=sum(sizes),
+        at_least=len(sizes) < len(every),
+        share=100 * sum(counted) / total if total and counted else None,
+        declared=sum(one.declared for one in promises) if any(one.limits for one in promises) else None,
+        unread=any(one.unread for one in promises),
+        sm=sum(busy) if busy else None,
+        sm_at_least=len(busy) < len(every),
+        use=view.use(uid) if view and uid is not None else NO_USE,
+        longest=_longest(idles),
+        idle=sum(int(one.memory) for _, one, idle in idles if idle and idle.seconds >= QUIET and known(one.memory)),
+        processes=len({one.pid for one in every}),
+        oldest=min(started, default=None),
+    )
+
+
+def _longest(idles: Iterable[tuple[Gpu, Holding, Idle | None]]) -> Longest | None:
+    found = [
+        Longest(idle, gpu.index, one.pid, int(one.memory))
+        for gpu, one, idle in idles
+        if idle is not None and idle.seconds > 0 and known(one.memory) and one.memory >= LEAST
+    ]
+    return max(found, key=lambda one: (one.idle.seconds, one.memory), default=None)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Order
+
+
+def _number(get: Callable[[Person], float | None]) -> Callable[[Person], SortValue]:
+    def key(person: Person) -> SortValue:
+        value = get(person)
+        return (True, 0.0) if value is None else (False, -float(value))
+
+    return key
+
+
+def _user(person: Person) -> SortValue:
+    return (person.uid is None, person.name.casefold())
+
+
+SORTS: Final[dict[str, tuple[str, Callable[[Person], SortValue]]]] = {
+    "user": ("user", _user),
+    "gpus": ("number of GPUs", _number(lambda one: len(one.gpus))),
+    "memory": ("memory", _number(lambda one: one.memory)),
+    "share": ("share of the box", _number(lambda one: one.share)),
+    "declared": ("declared", _number(lambda one: one.declared)),
+    "sm": ("SM %", _number(lambda one: one.sm)),
+    "use": ("memory × time", _number(lambda one: one.use.memory if one.use.held > 0 else None)),
+    "waste": ("idle part", _number(lambda one: one.waste)),
+    "longest": ("longest idle", _number(lambda one: one.longest.idle.seconds if one.longest else None)),
+    "processes": ("processes", _number(lambda one: one.processes)),
+}
+"""Columns to sort by: id → (words, key). Numbers sort the greatest first, names from A, what is missing last."""
+
+
+def steady() -> Steady[Person]:
+    """Give an order that figures which only jitter do not disturb; ties stand by uid."""
+    return Steady(SORTS, lambda one: one.uid, lambda one: (one.uid is None, one.uid or 0))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Words
+
+
+def totals(box: Whole) -> tuple[str, ...]:
+    """Say what all have, the longest way first: `9 people · 44 processes · 402 of 632 GiB held, 96 of these idle`."""
+    persons = [_count(box.people, "person", "people")] * bool(box.people or not box.unseen)
+    persons += ["some not visible"] * box.unseen
+    held = f"{'at least ' * box.at_least}{_whole_gib(box.held)}"
+    of = f" of {_whole_gib(box.total)}" if box.total is not None else ""
+    idle = f", {_whole_gib(box.idle)} of these idle" if box.idle else ""
+    memory = f"{held}{of} GiB held{idle}"
+    return (
+        " · ".join([*persons, _count(box.processes, "process", "processes"), memory]),
+        " · ".join([*persons, memory]),
+        memory,
+        f"{held}{of} GiB held",
+    )
+
+
+def story(one: Person, taken: float, watched: float) -> list[str]:
+    """Give what makes the point about one person, in two or three sentences without their full stops.
+
+    `taken` is the snapshot's wall-clock time, `watched` the seconds since gpuwatch began: of what was before, nothing
+    is said but the age of the processes.
+    """
+    return [sentence for sentence in (_holds(one, taken), _used(one, watched), _idles(one)) if sentence]
+
+
+def _holds(one: Person, taken: float) -> str:
+    who = "who is not visible" if one.uid is None else f"{one.name} (you)" if one.viewer else one.name
+    cards = f"GPU {ranges(one.gpus)}" if len(one.gpus) == 1 else f"GPUs {ranges(one.gpus)}"
+    size = f"{gib(one.memory)} GiB" if one.memory or not one.at_least else "memory"
+    least = "at least " * (one.at_least and one.memory > 0)
+    age = long_duration(taken - one.oldest) if one.oldest is not None else ""
+    if one.processes == 1:
+        by = "one process" + (f" that is {age} old" if age else "")
+    else:
+        by = f"{one.processes} processes" + (f", the oldest {age} old" if age else "")
+    promise = f", declared {'at least ' * one.unread}{gib(one.declared)}" if one.declared is not None else ""
+    return f"{who} holds {least}{size} on {cards}{promise}, by {by}"
+
+
+def _used(one: Person, watched: float) -> str:
+    """Say what was done with it while gpuwatch watched; time on two GPUs counts twice."""
+    use = one.use
+    if use.held <= 0:
+        return ""
+    held = f"watched for {long_duration(watched)}: held {long_duration(use.held)} of GPU time"
+    if use.unknown >= use.held:
+        return f"{held}; nothing says whether it was used"
+    busy = f"used {long_duration(use.busy)} of it" if use.busy > 0 else "never used"
+    doubt = f" (not known for {long_duration(use.unknown)})" if one.waste_at_least else ""
+    if not one.waste:
+        return f"{held}, {busy}{doubt}"
+    least = "at least " * one.waste_at_least
+    return f"{held}, {busy}{doubt}; {least}{percent(one.waste, 100)} % of {gib_hours(use)} GiB·h idle"
+
+
+def _idles(one: Person) -> str:
+    if one.longest is None or one.longest.idle.seconds < QUIET:
+        return ""
+    idle, gpu, pid, memory = one.longest
+    least = "at least " * idle.at_least
+    return f"now idle for {least}{long_duration(idle.seconds)}: PID {pid} on GPU {gpu} with {gib(memory)} GiB"
+
+
+def gib_hours(use: Use) -> str:
+    """Print memory × time in GiB·h, without the unit."""
+    return gib(use.memory / 3600)
+
+
+def _whole_gib(size: float) -> str:
+    return gib(size) if size < 10 * GIB else f"{size / GIB:.0f}"
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

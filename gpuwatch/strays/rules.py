@@ -1,0 +1,247 @@
+"""The rules, one for each cause: from a case to a finding, or None where it does not hold, or cannot be told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeAlias
+
+from gpuwatch.history import Idle
+from gpuwatch.model import Knowledge
+from gpuwatch.strays.cases import Case, Scene
+from gpuwatch.strays.stray import Cause, Sureness
+from gpuwatch.surroundings import Surroundings
+from gpuwatch.units import long_duration
+
+CERTAIN, LIKELY = Sureness
+
+_TRACED: Final = "tracing stop"
+_MPS: Final = "nvidia-cuda-mps"
+"""How the names of the MPS server and of its control begin: they hold memory for others."""
+
+
+class Finding(NamedTuple):
+    """What one rule says."""
+
+    cause: Cause
+    sure: Sureness
+    why: tuple[str, ...]
+    ends: bool = True
+
+
+Rule: TypeAlias = Callable[[Case, Scene], Finding | None]
+
+
+def zombie(case: Case, scene: Scene) -> Finding | None:
+    """Judge one that has ended. Of a program whose first thread has ended the kernel says zombie, too (proc(5)).
+
+    So it must be known to run nothing, on the GPU and on the CPU. Every process is a zombie for a moment: one that has
+    just computed is not one that was forgotten.
+    """
+    process = case.process
+    works = isinstance(process.cpu, (int, float)) and process.cpu > 0
+    if process.state != "zombie" or not case.rests or works or case.computed(scene.tending.settled_after):
+        return None
+    parent = f", {process.ppid} {process.parent}".rstrip() + "," if process.ppid else ""
+    why = (f"it has ended, and its parent{parent} has not taken note", "no signal reaches it: end its parent")
+    return Finding(Cause.ZOMBIE, CERTAIN, why, ends=False)
+
+
+def stopped(case: Case, scene: Scene) -> Finding | None:
+    """Judge one that was stopped, and not by a debugger. Slurm stops what it suspends, and goes on with it by itself.
+
+    Source: Slurm's gang scheduling suspends and resumes jobs by turns (slurm.schedmd.com/gang_scheduling.html).
+    """
+    process, around = case.process, case.process.surroundings
+    if process.state != "stopped" or around is None or around.slurm:
+        return None
+    if not case.parts or case.computed(scene.tending.settled_after):
+        return None
+    why = ("stopped, as by Ctrl-Z: it cannot run",)
+    if process.led is False:
+        return Finding(Cause.STOPPED, CERTAIN, (*why, _login_words(around)))
+    return Finding(Cause.STOPPED, LIKELY, why)
+
+
+def worker(case: Case, scene: Scene) -> Finding | None:
+    """Judge one whose run has ended. One that computes, or whose run does, was perhaps let go on purpose.
+
+    From outside a container it cannot always be told which process started which, so there the kernel must say that
+    its parent has ended; and who has the GPU open without being listed must be known to be a worker, or there must be
+    memory that nobody is listed for.
+    """
+    process, around = case.process, case.process.surroundings
+    if around is None or process.state in (_TRACED, "zombie"):
+        return None
+    job, limits = around.job, scene.tending
+    orphan = job is not None and job.orphaned
+    theirs = job.worker_of if job is not None and process.adopted else None
+    left = orphan or (theirs is not None and theirs not in (*scene.listed, process.ppid))
+    if case.listed:
+        family = (case, *scene.family(case))
+        if not left or any(one.computed(limits.quiet_after) for one in family):
+            return None
+    elif not _is_leftover(case, scene, left=left):
+        return None
+    within = around.container is not None or bool(around.pod)
+    if within and not process.adopted:
+        return None
+    rest = case.idle
+    rests = not case.listed or (rest is not None and rest.seconds >= limits.quiet_after)
+    sure = orphan and process.adopted and rests and not (within or around.service or case.works(limits))
+    why = ["the run that it belongs to has ended"]
+    if not orphan:
+        why = [f"process {theirs}, which it worked for, is gone" if left else "its parent has ended"]
+    if not case.listed:
+        why.append("it has the GPU open, and NVML does not list it")
+    return Finding(Cause.WORKER, CERTAIN if sure else LIKELY, tuple(why))
+
+
+def _is_leftover(case: Case, scene: Scene, *, left: bool) -> bool:
+    """Say whether one that NVML does not list, but that has CUDA's files open, is what remains of something.
+
+    A program that only asked how many GPUs there are has them open, too, and so has one that lets others compute: it
+    is neither as long as one of those is there.
+    """
+    process, around = case.process, case.process.surroundings
+    if not case.open or not process.adopted or around is None or process.ppid in scene.listed:
+        return False
+    if case.works(scene.tending):
+        return False
+    if any(one.listed or not one.process.adopted or one.works(scene.tending) for one in scene.family(case)):
+        return False
+    return left or (scene.has_gap(case.open) and not _is_tended(case, around))
+
+
+def kernel(case: Case, scene: Scene) -> Finding | None:
+    """Judge the kernel of a notebook whose server is gone: nobody can send it anything any more."""
+    if not _is_left_kernel(case, scene) or not _is_quiet(case.idle, scene):
+        return None
+    sure = CERTAIN if case.process.adopted else LIKELY
+    return Finding(Cause.KERNEL, sure, ("the server of its notebook has gone",))
+
+
+def _is_left_kernel(case: Case, scene: Scene) -> bool:
+    around = case.process.surroundings
+    if around is None or around.notebook is None or not around.notebook.left or around.container or around.pod:
+        return False
+    return case.process.state not in (_TRACED, "zombie") and not _is_in_use(case, scene, scene.tending.quiet_after)
+
+
+def orphaned(case: Case, scene: Scene) -> Finding | None:
+    """Judge one that whoever started it has left: parent and login are gone, and nothing else tends it.
+
+    It is certain only after a day: who uses nohup leaves on purpose, and a program may wait for a file, for the night
+    or for a free GPU. Who is connected to somebody, or is one rank of several, may wait for work, or for the others,
+    for days.
+    """
+    around, idle = case.process.surroundings, case.idle
+    if around is None or idle is None or not _is_left(case, scene) or not _is_quiet(idle, scene):
+        return None
+    # What could not be read may be what tends it.
+    sure = idle.seconds >= scene.tending.sure_after and not around.words
+    why = [_login_words(around), "its parent has ended"]
+    if around.peer:
+        why.append(f"it is connected to {around.peer}, and may wait for it")
+    if away := _ranks_away(case, scene):
+        why.append(f"{away} of its run's {around.job.world if around.job else 0} ranks are not to be seen here")
+    return Finding(Cause.ORPHANED, CERTAIN if sure and not around.peer and not away else LIKELY, tuple(why))
+
+
+def _ranks_away(case: Case, scene: Scene) -> int:
+    """Count the ranks of its run that are on other machines, or that have ended."""
+    jobs = [one.process.surroundings.job for one in (case, *scene.family(case)) if one.process.surroundings]
+    ranks = {job.rank for job in jobs if job is not None and job.rank is not None}
+    world = next((job.world for job in jobs if job is not None and job.world), 0)
+    return max(0, world - len(ranks)) if ranks else 0
+
+
+def _is_left(case: Case, scene: Scene) -> bool:
+    process, around = case.process, case.process.surroundings
+    if around is None or not process.adopted or process.led is not False:
+        return False
+    if _is_tended(case, around) or _serves(case, scene) or around.notebook is not None:
+        return False
+    if process.state in (_TRACED, "zombie"):
+        return False
+    return case.listed and not case.draws and not _is_in_use(case, scene, scene.tending.quiet_after)
+
+
+def may_be_left(case: Case, scene: Scene) -> bool:
+    """Say whether one would be a stray if it was known to be idle, which is not known, or not for long enough."""
+    idle = case.idle
+    unknown = not case.blind and (idle is None or (idle.at_least and not _is_quiet(idle, scene)))
+    return unknown and not case.computes and (_is_left(case, scene) or _is_left_kernel(case, scene))
+
+
+def idle(case: Case, scene: Scene) -> Finding | None:
+    """Judge one that has run nothing on any of its GPUs for long. A server waits, and a rank waits for the others."""
+    process, around, rest = case.process, case.process.surroundings, case.idle
+    limits = scene.tending
+    if around is None or rest is None or rest.seconds < limits.idle_after or case.memory < limits.idle_memory:
+        return None
+    if process.declared is not None and process.declared.knowledge is Knowledge.PENDING:
+        return None
+    if _serves(case, scene) or around.pod or around.service or process.name.startswith(_MPS):
+        return None
+    if case.draws or process.state in (_TRACED, "zombie") or _is_in_use(case, scene, limits.idle_after):
+        return None
+    family = [one for one in scene.family(case) if one.listed]
+    if any(one.idle is None or one.idle.seconds < limits.idle_after for one in family):
+        return None
+    return Finding(Cause.IDLE, LIKELY, tuple(_attended(case, around)))
+
+
+def _attended(case: Case, around: Surroundings) -> list[str]:
+    """Tell who may still want one that is idle."""
+    words = []
+    if around.notebook is not None and not around.notebook.left:
+        words.append("its notebook may still be open")
+    elif case.process.led and case.process.terminal:
+        words.append("its terminal is still open")
+    if around.slurm:
+        words.append(f"Slurm ends it with job {around.slurm.partition('.')[0]}")
+    elif around.container is not None:
+        words.append("its container still runs")
+    return words
+
+
+def _is_tended(case: Case, around: Surroundings) -> bool:
+    """Say whether something tends to its processes: a runtime, a scheduler, a manager of units, an open window.
+
+    Where it cannot be told whether the window is still open, it may be.
+    """
+    pane = around.pane is not None and around.pane.alive is not False
+    return bool(around.container or around.pod or around.slurm or around.service or around.server or pane) or (
+        case.process.name.startswith(_MPS)
+    )
+
+
+def _serves(case: Case, scene: Scene) -> bool:
+    """Say whether a process, or one of its run, is a server: of a served model one rank listens, the others wait."""
+    around = [one.process.surroundings for one in (case, *scene.family(case))]
+    return any(one is not None and one.server for one in around)
+
+
+def _is_in_use(case: Case, scene: Scene, within: float) -> bool:
+    """Say whether a process or one that belongs to it computed lately, or is at work on the CPU."""
+    return any(one.computed(within) or one.works(scene.tending) for one in (case, *scene.family(case)))
+
+
+def _is_quiet(idle: Idle | None, scene: Scene) -> bool:
+    return idle is not None and idle.seconds >= scene.tending.quiet_after
+
+
+def _login_words(around: Surroundings) -> str:
+    if around.pane is not None and around.pane.alive is False:
+        return f"its {around.pane.program} session has ended"
+    return f"its SSH login from {around.ssh} has ended" if around.ssh else "its login has ended"
+
+
+def idle_words(idle: Idle) -> str:
+    """Say for how long nothing was run; whole minutes from one on, so that a line does not change each second."""
+    seconds = idle.seconds - idle.seconds % 60 if idle.seconds >= 60 else idle.seconds
+    return f"no SM use for {'at least ' if idle.at_least else ''}{long_duration(seconds)}"
+
+
+RULES: Final[tuple[Rule, ...]] = (zombie, stopped, worker, kernel, orphaned, idle)
+"""The strongest first, among those that are as sure."""

@@ -1,0 +1,41 @@
+"""What is to be ended, as the screen shows it: `actions.kill` proves that it is still the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuwatch.actions.kill import Policy, Target
+from gpuwatch.model import Process, Snapshot, known
+from gpuwatch.rows import Row
+
+
+def not_yours(process: Process, policy: Policy) -> str:
+    """Say whose a process is that is not one's own; empty where it is, or where nothing may be ended at all."""
+    if policy.read_only or process.uid in (None, policy.may_end):
+        return ""
+    return f"it belongs to {process.user or '?'}, and gpuwatch signals only your own processes"
+
+
+def target_of(held: Sequence[Row], snapshot: Snapshot, age: float = 0.0) -> Target:
+    """Give what `actions.kill` must find: the process of `held`, its rows on all GPUs, as the screen shows it.
+
+    `age` is how many seconds ago the snapshot came.
+    """
+    first = held[0]
+    # A tenth of an interval more, since a sample that is due has not always been taken yet.
+    oldest = 2.1 * max(snapshot.interval, 0.5) - age
+    return Target(
+        pid=first.holding.pid,
+        start_ticks=first.process.start or first.holding.start,
+        uid=first.process.uid,
+        command=first.process.command,
+        gpus=tuple(row.gpu.key for row in held),
+        held=sum(int(row.holding.memory) for row in held if known(row.holding.memory)),
+        stale=any(snapshot.monotonic - row.gpu.sampled > oldest for row in held),
+        unreliable=any(row.gpu.unreliable for row in held),
+    )
+
+
+def target_of_unlisted(process: Process, gpus: Sequence[str] = ()) -> Target:
+    """Give the same for a process that the driver does not list, and that has device files of these GPUs open."""
+    return Target(process.pid, process.start, process.uid, process.command, tuple(gpus))

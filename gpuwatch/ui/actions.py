@@ -1,0 +1,297 @@
+"""What keys, clicks and panels ask of the dashboard: everything that the user can do."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from textual.app import App
+
+from gpuwatch.people import filter_for
+from gpuwatch.rows import Filter, Row, RowKey
+from gpuwatch.ui.dashboard import Dashboard
+from gpuwatch.ui.keys import KEYS
+from gpuwatch.ui.options import Helpers, Options, Watching
+from gpuwatch.ui.panels.footer import Footer
+from gpuwatch.ui.panels.processes import Processes
+from gpuwatch.ui.panels.prompt import Prompt
+from gpuwatch.ui.theme import Kit
+from gpuwatch.watch import Frame
+
+if TYPE_CHECKING:
+    from gpuwatch.alerts import Alert
+    from gpuwatch.ui.background import Background
+    from gpuwatch.ui.screens.detail import DetailScreen
+    from gpuwatch.ui.screens.end import Endings
+    from gpuwatch.ui.screens.people import PeopleScreen
+    from gpuwatch.ui.screens.tree import TreeScreen
+    from gpuwatch.ui.stray_endings import StrayEndings
+
+INTERVALS: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Seconds between two samples that `+` and `-` step through."""
+
+
+class Actions(App[int]):
+    """The dashboard's actions; what they act on is the app's own."""
+
+    dashboard: Dashboard
+    frame: Frame | None
+    newest: Frame | None
+    watching: Watching | None
+    helpers: Helpers
+    options: Options
+    kit: Kit
+    interval: float
+    clock: Callable[[], float]
+    ended: deque[Alert]
+    endings: Endings | None
+    stray_endings: StrayEndings | None
+
+    @abstractmethod
+    def paint(self) -> None:
+        """Draw what there is."""
+
+    @abstractmethod
+    def write_to_terminal(self, words: str) -> None:
+        """Write what is no part of the screen: a control that the terminal acts on."""
+
+    @abstractmethod
+    def background(self, name: str) -> Background:
+        """Give the thread of this name, for calls that may take their time."""
+
+    @abstractmethod
+    def pause(self) -> None:
+        """Freeze the screen, or let it go on."""
+
+    # -----------------------------------------------------------------------------------------------------------
+    # From the panels
+
+    def on_cursor_list_moved(self, _message: Processes.Moved) -> None:
+        """Draw cursor, order or scroll."""
+        self.paint()
+
+    def on_cursor_list_chosen(self, _message: Processes.Chosen) -> None:
+        """Open the row that was clicked twice."""
+        self.action_detail()
+
+    def on_detail_screen_end_asked(self, message: DetailScreen.EndAsked) -> None:
+        """End the process whose detail is shown."""
+        self.ask_to_end(message.row.key)
+
+    def on_footer_pressed(self, message: Footer.Pressed) -> None:
+        """Do what the key would do."""
+        self.call_later(self.run_action, message.action)
+
+    def on_prompt_changed(self, message: Prompt.Changed) -> None:
+        """Filter as one types."""
+        self.dashboard.processes.filter = message.filter
+        self.paint()
+
+    def on_prompt_left(self, _message: Prompt.Left) -> None:
+        """Give the line back to the keys."""
+        self.paint()
+
+    # -----------------------------------------------------------------------------------------------------------
+    # Actions
+
+    def action_move(self, by: int) -> None:
+        """Move the cursor."""
+        self.dashboard.processes.move(by)
+
+    def action_page(self, by: int) -> None:
+        """Move the cursor by a screenful."""
+        self.dashboard.processes.page(by)
+
+    def action_sort(self, by: int) -> None:
+        """Sort by the next column."""
+        self.dashboard.processes.sort_next(by)
+
+    def action_reverse(self) -> None:
+        """Turn the order round."""
+        panel = self.dashboard.processes
+        panel.sort_by(panel.by)
+
+    def action_mine(self) -> None:
+        """Show one's own processes, or everybody's."""
+        panel = self.dashboard.processes
+        panel.mine = not panel.mine
+        self.paint()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave `/` to whatever is typed into, and to the screens above the dashboard."""
+        return action != "filter" or (self.screen is self.dashboard and not self.dashboard.prompt.display)
+
+    def action_filter(self) -> None:
+        """Ask for a filter."""
+        self.dashboard.prompt.open(self.dashboard.processes.filter.text, self.kit)
+        self.paint()
+
+    def action_clear(self) -> None:
+        """Clear the filter, and close its prompt."""
+        self.dashboard.processes.filter = Filter()
+        if self.dashboard.prompt.display:
+            self.dashboard.prompt.close()
+        self.paint()
+
+    def action_pause(self) -> None:
+        """Freeze the screen, or let it go on."""
+        self.pause()
+
+    def action_interval(self, by: int) -> None:
+        """Sample more or less often."""
+        place = min(range(len(INTERVALS)), key=lambda index: abs(INTERVALS[index] - self.interval))
+        self.interval = INTERVALS[max(0, min(place + by, len(INTERVALS) - 1))]
+        if self.watching:
+            self.watching.set_interval(self.interval)
+        self.paint()
+
+    def action_retry(self, quiet: bool = False) -> None:
+        """Sample at once, and try GPUs again that were given up."""
+        if self.watching:
+            self.watching.poke()
+        if not quiet:
+            self.notify("asking every GPU again", markup=False, timeout=3)
+
+    def action_detail(self) -> None:
+        """Show all that is known of the process under the cursor."""
+        row = self.dashboard.processes.selected
+        if row is not None:
+            self.show_detail(row.key)
+
+    def show_detail(self, key: RowKey) -> None:
+        """Show all that is known of a process."""
+        # Other screens show the newest, also while the dashboard is frozen.
+        frame = self.frame if self.screen is self.dashboard else self.newest
+        if frame is not None:
+            from gpuwatch.ui.screens.detail import DetailScreen  # 20 ms that the first paint need not wait for
+
+            self.push_screen(DetailScreen(key, frame, self.kit.glyphs, self.options))
+
+    def action_end_process(self) -> None:
+        """Ask whether to end the process under the cursor."""
+        row = self.dashboard.processes.selected
+        if row is not None:
+            self.ask_to_end(row.key)
+
+    def may_end(self) -> bool:
+        """Say whether anything may be signalled from here; where not, tell why."""
+        refusal = "read-only: nothing is signalled" if self.options.read_only else ""
+        if not refusal and self.helpers.killer is None:
+            refusal = "processes cannot be ended from here"
+        if self.newest is not None and self.newest.snapshot.demo:
+            refusal = "demo: these processes are made up, nothing is signalled"
+        if refusal:
+            self.notify(refusal, severity="warning", markup=False, timeout=4)
+        return not refusal
+
+    def ask_to_end(self, key: RowKey, *, whole_run: bool = False) -> None:
+        """Ask whether to end a process, or its run; refuse where nothing may be signalled."""
+        if self.may_end() and self.newest is not None and self.helpers.killer is not None:
+            from gpuwatch.ui.screens.end import Endings
+
+            if self.endings is None:
+                self.endings = Endings(self, self.helpers.killer(), glyphs=self.kit.glyphs)
+            self.endings.open(key, self.newest, whole_run=whole_run)
+
+    def action_people(self) -> None:
+        """Show who has what, one row a person."""
+        if self.newest is not None:
+            from gpuwatch.ui.screens.people import PeopleScreen
+
+            self.push_screen(PeopleScreen(self.newest, self.kit, clock=self.clock))
+
+    def on_people_screen_chosen(self, message: PeopleScreen.Chosen) -> None:
+        """Show the processes of one person."""
+        self.dashboard.processes.mine = False
+        self.dashboard.processes.filter = Filter.parse(filter_for(message.uid))
+        self.paint()
+
+    def on_people_screen_message_asked(self, message: PeopleScreen.MessageAsked) -> None:
+        """Copy a message to one person, about all that they hold."""
+        self._write_to([row for row in self.dashboard.processes.every if row.process.uid == message.uid])
+
+    def action_tree(self) -> None:
+        """Show runs, their ranks and their workers."""
+        if self.newest is not None:
+            from gpuwatch.ui.screens.tree import TreeScreen
+
+            self.push_screen(TreeScreen(self.newest, self.kit, clock=self.clock))
+
+    def on_tree_screen_detail_asked(self, message: TreeScreen.DetailAsked) -> None:
+        """Show all that is known of a process of the tree."""
+        self.show_detail(message.key)
+
+    def on_tree_screen_end_asked(self, message: TreeScreen.EndAsked) -> None:
+        """Ask whether to end a process of the tree, or its whole run."""
+        self.ask_to_end(message.key, whole_run=message.whole_run)
+
+    def action_strays(self) -> None:
+        """Show one's own processes that nobody tends."""
+        if self.newest is not None:
+            from gpuwatch.ui.screens.strays import StraysScreen
+
+            self.push_screen(StraysScreen(self.newest, self.kit, clock=self.clock))
+
+    def action_polite(self) -> None:
+        """Copy a message to whoever owns the process under the cursor."""
+        row = self.dashboard.processes.selected
+        if row is not None:
+            self._write_to([one for one in self.dashboard.processes.every if one.process.key == row.process.key])
+
+    def _write_to(self, held: list[Row]) -> None:
+        """Put a polite message to their owner on the clipboard, and show it; there is nothing to say to oneself."""
+        if not held or self.newest is None:
+            return
+        if held[0].process.uid is None or held[0].mine:
+            why = "these are your own: K ends one, S lists your strays" if held[0].mine else "its owner is not visible"
+            self.notify(why, markup=False, timeout=4)
+            return
+        from gpuwatch.polite import message
+        from gpuwatch.ui.screens.polite import PoliteScreen, clipboard
+
+        words, tmux = message(held, self.newest.snapshot), "TMUX" in os.environ
+        self.write_to_terminal(clipboard(words, tmux=tmux))
+        self.push_screen(PoliteScreen(held[0].owner, words, self.kit.glyphs, tmux=tmux))
+
+    def action_events(self) -> None:
+        """Show what was raised and how it ended."""
+        from gpuwatch.ui.screens.events import EventsScreen
+
+        self.push_screen(EventsScreen(self.helpers.events, self.newest, self.kit, ended=self.ended))
+
+    def action_attend(self, alert: Alert | None = None) -> None:
+        """Ask what is to become of a chosen alert, or of all that hold, those first that nobody has seen."""
+        from gpuwatch.ui.screens.attend import AttendScreen, subjects
+
+        alerts, mutes = subjects(self.newest, alert)
+        if not alerts and not mutes:
+            why = "nothing to acknowledge" if alert is None else "this is gpuwatch's own trouble: it ends once mended"
+            self.notify(why, markup=False, timeout=3)
+        elif self.watching is not None:
+            self.push_screen(AttendScreen(alerts, self.watching, self.kit.glyphs, mutes=mutes))
+
+    def action_reload(self) -> None:
+        """Read the configuration again, away from the event loop."""
+        if self.helpers.reload is None:
+            self.notify("there is no configuration to read again", markup=False, timeout=3)
+            return
+        from gpuwatch.ui.reloading import reload
+
+        self.background("gpuwatch-reload")(lambda: reload(self))
+
+    def action_help(self) -> None:
+        """Explain keys, marks and words."""
+        from gpuwatch.ui.screens.help import HelpScreen
+
+        self.push_screen(HelpScreen(KEYS, self.newest, self.kit.glyphs))
+
+    def action_theme(self, name: str) -> None:
+        """Draw for a dark or a light terminal."""
+        self.theme = f"gpuwatch-{name}"
+
+    def action_sort_by(self, column: str) -> None:
+        """Sort by a column."""
+        self.dashboard.processes.sort_by(column)

@@ -1,0 +1,200 @@
+"""One's own processes that nobody tends: each ticked off by hand, then ended one by one, and what became of each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from rich.cells import cell_len
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+
+from gpuwatch.actions.steps import Choice
+from gpuwatch.strays import Stray
+from gpuwatch.ui.panels.footer import Footer, hints
+from gpuwatch.ui.panels.lines import LinePanel, Pen, centred
+from gpuwatch.ui.panels.notice import nothing_words
+from gpuwatch.ui.panels.strays import StrayList, about, title_line, total
+from gpuwatch.ui.screens.confirm import ConfirmScreen
+from gpuwatch.ui.screens.listing import ListScreen
+from gpuwatch.ui.staging import Key, Stage, Staged
+from gpuwatch.ui.stray_endings import StrayEndings
+from gpuwatch.ui.theme import Kit
+from gpuwatch.ui.view import strays_of
+from gpuwatch.units import size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpuwatch.ui.actions import Actions
+    from gpuwatch.watch import Frame
+
+ABOUT: Final = 6
+"""Lines about the chosen stray, with the one above them; 2 more where there is room."""
+NONE: Final = "none of your processes is a stray"
+_KEYS: Final[list[Binding]] = [
+    Binding("escape,q,S", "close", "back", id="strays.close", key_display="Esc", tooltip="Go back to the dashboard"),
+    Binding("space,x", "tick", "tick", id="strays.tick", key_display="Space", tooltip="Tick this one off, or not"),
+    Binding("enter,K", "end", "end ticked", id="strays.end", key_display="Enter", tooltip="End those that are ticked"),
+    Binding("i", "detail", "detail", id="strays.detail", tooltip="All that is known of this process"),
+    Binding("down,j", "move(1)", "down", show=False, id="strays.down", tooltip="The next one"),
+    Binding("up,k", "move(-1)", "up", show=False, id="strays.up", tooltip="The one before"),
+    Binding("pagedown", "page(1)", "page down", show=False, id="strays.pagedown", tooltip="A screenful down"),
+    Binding("pageup,b", "page(-1)", "page up", show=False, id="strays.pageup", tooltip="A screenful up"),
+    Binding("home,g", "move(-1000000)", "first", show=False, id="strays.first", tooltip="The first"),
+    Binding("end,G", "move(1000000)", "last", show=False, id="strays.last", tooltip="The last"),
+]
+
+
+class StraysScreen(ListScreen):
+    """The screen of strays."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*_KEYS]
+    app: Actions
+
+    def __init__(self, frame: Frame, kit: Kit, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(frame, kit, clock=clock)
+        self._frame: Frame = frame
+        self._ticked: set[Key] = set()
+
+    def compose(self) -> ComposeResult:
+        """Give the title, the list, what is known of the chosen one, and the keys."""
+        yield LinePanel(id="strays-title")
+        yield LinePanel(id="strays-columns")
+        yield StrayList(id="strays-list")
+        yield LinePanel(id="strays-about")
+        yield Footer(id="strays-keys")
+
+    def on_mount(self) -> None:
+        """Show what there is, what is still being ended included."""
+        if self.app.stray_endings is not None:
+            self.app.stray_endings.show(self.paint)
+        self.paint()
+
+    def refresh_frame(self, frame: Frame) -> None:
+        """Take a new frame."""
+        self._frame = frame
+        self.paint()
+
+    @property
+    def _staged(self) -> Mapping[Key, Staged]:
+        endings = self.app.stray_endings
+        return endings.staging.staged if endings is not None else {}
+
+    # -- drawing ---------------------------------------------------------------------------------------------------
+
+    def found(self) -> list[Stray]:
+        """Give the strays of the newest frame, and those that were staged and are there no more."""
+        found = strays_of(self._frame, self.app.options)
+        return [*found.values(), *(one.stray for key, one in self._staged.items() if key not in found)]
+
+    def paint(self) -> None:
+        """Draw everything."""
+        if not self.is_mounted or not self.query(StrayList):  # it is being made, or taken away
+            return
+        width, height = self.app.size
+        kit, listed = self._kit, self.query_one(StrayList)
+        found = self.found()
+        listed.take(found)
+        staged = self._staged
+        self._ticked &= {one.key for one in found if one.key not in staged or staged[one.key].stage is Stage.LEFT}
+        lines = ABOUT + 2 * (height >= 24) if height >= 16 else 0
+        room = max(1, height - 3 - lines)
+        with self.app.batch_update():
+            self.query_one("#strays-columns", LinePanel).show([title_line(kit, width)])
+            listed.give(room)
+            if found:
+                listed.draw(kit, width, room, self._frame.snapshot, ticked=self._ticked, staged=staged)
+            else:
+                listed.show([centred(kit, self._why_empty(), width)])
+            self.query_one("#strays-title", LinePanel).show([self._title(width)])
+            panel = self.query_one("#strays-about", LinePanel)
+            panel.display = lines > 0
+            panel.give(max(lines, 1))
+            chosen = listed.chosen
+            panel.show(about(chosen, kit, width, lines, staged.get(chosen.key) if chosen else None))
+            self.query_one(Footer).draw(hints(_KEYS), kit, width)
+
+    def _title(self, width: int) -> Any:
+        strays = strays_of(self._frame, self.app.options).values()
+        pen = Pen(self._kit, "band").gap().write("strays of yours", "strong").gap(2)
+        old = self.old()
+        if old:
+            pen.write(old, "warning").gap(2)
+        if not self._frame.snapshot.gpus:
+            return pen.line(width)
+        pen.write(total(strays), "muted")
+        ticked = [one for one in strays if one.key in self._ticked]
+        if ticked:
+            pen.gap(2).write(f"{len(ticked)} ticked", "note")
+        part = self.query_one(StrayList).part(self._kit.glyphs.dash)
+        if part and pen.cells + 2 + cell_len(part) < width:
+            pen.gap(width - pen.cells - cell_len(part) - 1).write(part, "muted")
+        return pen.line(width)
+
+    def _why_empty(self) -> str:
+        unseen = nothing_words(self._frame.snapshot)
+        if self._frame.snapshot.gpus and unseen:
+            return f"{NONE}, as far as they can be seen: {unseen}"
+        return unseen or NONE
+
+    # -- what the user does ----------------------------------------------------------------------------------------
+
+    def on_stray_list_ticked(self, _message: StrayList.Ticked) -> None:
+        """Tick what was clicked."""
+        self.action_tick()
+
+    def action_tick(self) -> None:
+        """Tick the one under the cursor off, or take the tick away."""
+        chosen = self.query_one(StrayList).chosen
+        if chosen is None:
+            return
+        if not chosen.ends:
+            self.notify("it has ended already, and no signal reaches it: its parent has to take note", markup=False)
+            return
+        self._ticked ^= {chosen.key}
+        self.paint()
+
+    def action_detail(self) -> None:
+        """Show all that is known of the one under the cursor."""
+        chosen = self.query_one(StrayList).chosen
+        if chosen is not None and chosen.listed:
+            self.app.show_detail((chosen.gpus[0], *chosen.key))
+        elif chosen is not None:
+            self.notify("the driver does not list it: what is known of it stands below the list", markup=False)
+
+    def action_end(self) -> None:
+        """Ask whether to end those that are ticked, one after the other."""
+        ticked = [one for one in self.found() if one.key in self._ticked]
+        if not ticked:
+            self.notify("tick with Space what is to be ended", markup=False, timeout=4)
+        elif self.app.may_end():
+            question = ConfirmScreen(*_question(ticked), len(ticked), self._kit.glyphs)
+            self.app.push_screen(question, lambda choice: self._confirmed(ticked, choice))
+
+    def _confirmed(self, asked: list[Stray], choice: Choice | None) -> None:
+        """End those that were asked about, as they were shown; who has ceased to be a stray meanwhile lost its tick."""
+        asked = [one for one in asked if one.key in self._ticked]
+        if choice is None or choice is Choice.CANCEL or not asked or self.app.helpers.killer is None:
+            return
+        if self.app.stray_endings is None:
+            self.app.stray_endings = StrayEndings(self.app, self.app.helpers.killer())
+            self.app.stray_endings.show(self.paint)
+        self.app.stray_endings.begin(asked, choice)
+        self._ticked.clear()
+        self.paint()
+
+    def action_close(self) -> None:
+        """Go back; what waits for its turn is left alone."""
+        if self.app.stray_endings is not None:
+            self.app.stray_endings.leave()
+        self.dismiss(None)
+
+
+def _question(ticked: list[Stray]) -> tuple[str, list[str]]:
+    held = [one.held for one in ticked if one.held is not None]
+    title = f"End {len(ticked)} process{'es' * (len(ticked) != 1)} of yours?"
+    lines = [f"{one.process.pid}  {one.process.command or one.process.name}" for one in ticked]
+    least = "at least " * (len(held) < len(ticked))
+    return title, [*lines, f"together {least}{size(sum(held))}, one after the other"] if held else lines

@@ -1,0 +1,109 @@
+"""The strays that the user has ended from here, whether their screen is open or not."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from gpuwatch.actions.kill import Killer, Target
+from gpuwatch.actions.steps import Choice
+from gpuwatch.ending import LOOK_EVERY, Request
+from gpuwatch.rows import rows
+from gpuwatch.strays import Stray
+from gpuwatch.targets import target_of, target_of_unlisted
+from gpuwatch.ui.screens.end import CLOSING_SECONDS
+from gpuwatch.ui.staging import Stage, Staging
+
+if TYPE_CHECKING:
+    from gpuwatch.ui.actions import Actions
+    from gpuwatch.watch import Frame
+
+OLD: Final = 90.0
+"""Seconds after which the search for open device files is too old to act on what it found."""
+
+
+class StrayEndings:
+    """Ends strays one by one, by itself: the app has one of these, and its screen may be closed and opened again.
+
+    Call `observe` for each frame, and `close` when the program ends.
+    """
+
+    def __init__(self, app: Actions, killer: Killer) -> None:
+        self._app = app
+        self._killer = killer
+        self._run = app.background("gpuwatch-strays")
+        self.staging = Staging(self._request)
+        self._shown: Callable[[], None] | None = None
+        """Draws the screen, while it is open."""
+        self._timer = app.set_interval(LOOK_EVERY, self._tick, pause=True)
+
+    def show(self, paint: Callable[[], None]) -> None:
+        """Take what draws the screen, which has just been opened; what was over before is no more to be told."""
+        if not self.staging.busy:
+            self.staging.staged.clear()
+        self._shown = paint
+
+    def begin(self, strays: Iterable[Stray], choice: Choice) -> None:
+        """End these by a signal, after those that are under way."""
+        self.staging.add(strays, choice)
+        self._timer.resume()
+
+    def observe(self, frame: Frame) -> None:
+        """Take a new frame; also behind other screens and while paused, since freed memory is judged by it."""
+        self.staging.observe(frame.snapshot)
+
+    def leave(self) -> None:
+        """Begin with no more of them, since the screen was closed; the one that was signalled is followed up."""
+        self._shown = None
+        waiting = sum(one.stage is Stage.WAITING for one in self.staging.staged.values())
+        self.staging.stop()
+        if waiting:
+            strays = "1 stray that waited for its turn is" if waiting == 1 else f"{waiting} strays that waited are"
+            self._app.notify(f"{strays} left alone", markup=False, timeout=6)
+
+    def close(self) -> None:
+        """Give up what is under way, since the program ends; what was signalled is left as it is, and recorded so."""
+        self._timer.stop()
+        deadline = time.monotonic() + CLOSING_SECONDS
+        self.staging.stop()
+        for one in self.staging.staged.values():
+            if one.request is None:
+                continue
+            one.request.abandon()
+            while not one.request.over and time.monotonic() < deadline:
+                time.sleep(0.005)  # the call under way takes milliseconds, unless a file system hangs
+                one.request.tick()
+        if self.staging.staged:
+            with contextlib.suppress(TimeoutError):
+                self._run(lambda: None).result(max(0.0, deadline - time.monotonic()))
+
+    def _tick(self) -> None:
+        under_way = [one for one in self.staging.staged.values() if one.stage is Stage.ENDING]
+        self.staging.tick()
+        if self._shown is not None:
+            self._shown()
+        else:
+            for one in under_way:
+                if one.stage in (Stage.ENDED, Stage.LEFT):
+                    self._app.notify(one.said, title=f"process {one.stray.process.pid}", markup=False, timeout=10)
+        if not self.staging.busy:
+            self._timer.pause()
+
+    def _request(self, stray: Stray) -> Request:
+        frame = self._app.newest
+        assert frame is not None  # it is a frame that showed the stray
+        problem = self._killer.audit.problem
+        return Request(target_in(stray, frame), frame.snapshot, self._killer.pin, run=self._run, problem=problem)
+
+
+def target_in(stray: Stray, frame: Frame) -> Target:
+    """Give what is to be ended as the newest frame has it, with the command that the user was shown."""
+    age = max(0.0, time.monotonic() - frame.received)
+    held = [row for row in rows(frame.snapshot, frame.history) if row.process.key == stray.key]
+    if held:
+        return replace(target_of(held, frame.snapshot, age), command=stray.process.command)
+    stale = frame.snapshot.taken - frame.snapshot.searched + age > OLD
+    return replace(target_of_unlisted(stray.process, stray.gpus), stale=stale)

@@ -1,0 +1,264 @@
+"""`gpuwatch strays`: its table and its JSON, what one look cannot tell, and the second look at the CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+from rich.cells import cell_len
+
+from gpuwatch import procfs
+from gpuwatch.commands import strays as command
+from gpuwatch.commands.arguments import parse
+from gpuwatch.history import Idle
+from gpuwatch.model import Unlisted
+from gpuwatch.output.strays import document, table
+from gpuwatch.sources.child import Child
+from gpuwatch.strays import Known, Stray, Tending, find
+from gpuwatch.surroundings import Job, Pane, Surroundings
+from tests.builders import EPOCH, GIB, gpu
+from tests.driver import Driver, Proc
+from tests.screens import HOSTILE
+from tests.straying import LEFT, PID, held, machine, mine, told
+from tests.waiting import wait_for
+
+GPUWATCH = Path(sys.executable).parent / "gpuwatch"
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(driver: Driver) -> Run:
+    """Give a function that runs gpuwatch to its end, without a terminal."""
+
+    def begin(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        base = driver.env() | {"PYTHONUTF8": "1"}
+        return subprocess.run(
+            [GPUWATCH, *arguments], env=base | env, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    return begin
+
+
+@contextmanager
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "600"])
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def found() -> list[Stray]:
+    """Give an orphan, a zombie, and a leftover that NVML does not list."""
+    orphan = mine(around=Surroundings(pane=Pane(program="tmux", session="$1", alive=False)), **LEFT)
+    zombie = mine(101, state="zombie", ppid=90, parent="python")
+    rest = mine(102, Surroundings(job=Job(key="90:90", orphaned=True)), **LEFT)
+    row = Unlisted(process=rest, gpus=(gpu(1).key,), context=True)
+    base = machine([orphan, zombie], [held(100, 2)], [held(100, 10), held(101, 1)], unlisted=(row,))
+    return find(base, told((0, 100, 90100.0, True), (1, 100, 90000.0, True)))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What is printed
+
+
+def test_a_stray_is_a_row_and_a_line_of_reasons() -> None:
+    assert table(found(), EPOCH) == [
+        "PID  GPU   GiB    idle    age  stray              in       command",
+        "100  1,0  12.0  ≥1d01h  1h00m  orphaned, certain  tmux $1  python train.py",
+        "    its tmux session has ended · its parent has ended · no SM use for at least 1 d 1 h",
+        "101    1   1.0       —  1h00m  zombie, certain    —        python train.py",
+        "    it has ended, and its parent, 90 python, has not taken note · no signal reaches it: end its parent",
+        "102    1     —       —  1h00m  worker, certain    —        python train.py",
+        "    the run that it belongs to has ended · it has the GPU open, and NVML does not list it",
+        "",
+        "3 processes hold at least 13.0 GiB",
+        "to end them: gpuwatch kill 100 102",
+    ]
+
+
+def test_rows_are_cut_and_reasons_are_not() -> None:
+    lines = table(found(), EPOCH, width=50)
+    assert lines[1] == "100  1,0  12.0  ≥1d01h  1h00m  orphaned, certain …"
+    assert lines[2].endswith("no SM use for at least 1 d 1 h")
+
+
+def test_the_demo_says_nothing_of_ending_what_is_not_there() -> None:
+    assert table(found(), EPOCH, demo=True)[-1] == "3 processes hold at least 13.0 GiB"
+
+
+def test_one_is_spoken_of_as_one() -> None:
+    (orphan, *_) = found()
+    assert table([orphan], EPOCH)[-2:] == ["1 process holds 12.0 GiB", "to end it: gpuwatch kill 100"]
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+def test_any_command_is_text_and_costs_no_other_line(words: str) -> None:
+    (orphan, *_) = found()
+    evil = dataclasses.replace(orphan, process=structs.replace(orphan.process, command=words, user=words))
+    lines = table([evil], EPOCH, width=100)
+    assert len(lines) == len(table([orphan], EPOCH))
+    assert all(cell_len(line) <= 100 for line in lines)
+    assert json.loads(json.dumps(document([evil], EPOCH)))[0]["command"] == words
+
+
+def test_json_has_base_units_and_null_for_what_is_not_known() -> None:
+    orphan, zombie, rest = document(found(), EPOCH)
+    assert orphan == {
+        "pid": 100,
+        "start": 100,
+        "user": "you",
+        "command": "python train.py",
+        "gpus": [{"index": 1, "uuid": gpu(1).key}, {"index": 0, "uuid": gpu(0).key}],
+        "held": 12 * GIB,
+        "idle_s": 90000.0,
+        "idle_at_least": True,
+        "age_s": 3600.0,
+        "cause": "orphaned",
+        "sure": "certain",
+        "why": ["its tmux session has ended", "its parent has ended", "no SM use for at least 1 d 1 h"],
+        "in": "tmux $1",
+        "listed": True,
+        "ends": True,
+    }
+    assert (zombie["ends"], zombie["cause"], zombie["in"]) == (False, "zombie", "")
+    assert (rest["listed"], rest["held"], rest["idle_s"]) == (False, None, None)
+
+
+def test_words_say_what_one_look_cannot_tell() -> None:
+    known: Known = {(gpu(0).key, PID, PID): Idle(0.0, at_least=False)}
+    one, two = [mine()], [mine(), mine(101)]
+    assert command.words([], [], known) == ["none of your processes is a stray"]
+    assert command.words(found(), [], {}) == []
+    assert command.words(found(), [], {}, searched=False) == [
+        "there was no time to look into all processes: one that NVML does not list may be missing here"
+    ]
+    assert command.words([], [], {}) == [
+        "none of your processes is a stray",
+        "who has been idle, and for how long, is only known while `gpuwatch watch` runs",
+    ]
+    assert command.words(found(), one, {}) == [
+        "1 of your processes has lost its login or server (100); whether it is idle is not known: "
+        "leave `gpuwatch watch` running"
+    ]
+    assert command.words([], two, {})[1] == (
+        "2 of your processes have lost their login or server (100, 101); whether they are idle is not known: "
+        "leave `gpuwatch watch` running"
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The second look
+
+
+def test_the_second_look_tells_what_the_cpu_does() -> None:
+    with sleeper() as process:
+        rests = mine(process.pid, start=procfs.read_stat(process.pid).start_ticks, cpu=99.0)
+        ours = mine(os.getpid(), start=procfs.read_stat(os.getpid()).start_ticks, cpu=0.0)
+        other = mine(7, cpu=12.0)
+        base = machine([rests, ours, other], [held(process.pid)])
+
+        def burn(seconds: float) -> None:
+            before = procfs.read_stat(os.getpid()).used
+            while procfs.read_stat(os.getpid()).used - before < 60:
+                sum(range(10_000))
+
+        seen = command.looked_again(base, [rests, ours], pause=burn, clock=iter((0.0, 0.5)).__next__)
+    cpu = {one.pid: one.cpu for one in seen.processes}
+    assert cpu[process.pid] == 0.0
+    assert float(cpu[os.getpid()]) >= 100.0
+    assert cpu[7] == 12.0
+
+
+def test_the_second_look_tells_what_its_children_do() -> None:
+    with sleeper():
+        ours = mine(os.getpid(), start=procfs.read_stat(os.getpid()).start_ticks, cpu=0.0)
+        with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+
+            def wait(seconds: float) -> None:
+                before = procfs.read_stat(child.pid).used
+                wait_for(lambda: procfs.read_stat(child.pid).used - before >= 30)
+
+            seen = command.looked_again(machine([ours], []), [ours], pause=wait, clock=iter((0.0, 0.5)).__next__)
+            child.kill()
+    assert float(seen.processes[0].below) >= 50.0
+
+
+def test_who_has_ended_by_the_second_look_is_left_out() -> None:
+    with sleeper() as process:
+        start = procfs.read_stat(process.pid).start_ticks
+        seen = mine(process.pid, start=start)
+        again = mine(os.getpid(), start=1)
+        base = machine([seen, again], [held(process.pid, start=start), held(os.getpid(), start=1)])
+
+        def end(seconds: float) -> None:
+            process.kill()
+            process.wait()
+
+        assert command.looked_again(base, [seen, again], pause=end).processes == ()
+
+
+def test_nobody_is_waited_for_where_there_is_nobody() -> None:
+    base = machine([mine()], [held()])
+    assert command.looked_again(base, [], pause=lambda _: pytest.fail("it waited")) is base
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# From end to end
+
+
+def test_the_demo_has_its_strays(run: Run) -> None:
+    done = run("strays", "--demo")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "orphaned, likely" in done.stdout
+    assert "gpuwatch kill" not in done.stdout
+    plain = run("strays", "--demo", "--ascii").stdout
+    assert plain.isascii()
+    assert ">" in plain
+    rows = json.loads(run("strays", "--demo", "--json").stdout)
+    assert [row["cause"] for row in rows] == ["worker", "orphaned"]
+    assert [row["held"] for row in rows] == [None, 12 * GIB]
+
+
+def test_without_any_there_is_nothing_on_stdout_but_in_json_an_empty_list(run: Run) -> None:
+    done = run("strays")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.startswith("gpuwatch: none of your processes is a stray\n")
+    assert json.loads(run("strays", "--json").stdout) == []
+
+
+def test_without_a_driver_it_is_exit_code_3(run: Run, tmp_path: Path) -> None:
+    done = run("strays", LD_LIBRARY_PATH=str(tmp_path / "nowhere"))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "driver" in done.stderr
+
+
+def test_a_process_that_is_stopped_is_found_on_a_real_machine(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in driver.env().items():
+        monkeypatch.setenv(name, value)
+    with sleeper() as process, sleeper() as other:
+        driver.procs = [Proc(0, process.pid, memory=2 * GIB), Proc(0, other.pid, memory=2 * GIB)]
+        driver.write()
+        os.kill(process.pid, signal.SIGSTOP)
+        wait_for(lambda: procfs.read_stat(process.pid).state == "T")
+        child = Child()
+        try:
+            code = command.main(parse(["strays", "--json"]), child, Tending(settled_after=0.0))
+        finally:
+            child.kill()
+        (row,) = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert (row["pid"], row["cause"], row["held"]) == (process.pid, "stopped", 2 * GIB)
