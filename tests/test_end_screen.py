@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from textual.pilot import Pilot
 
+from gpuwatch.actions.audit import Audit
 from gpuwatch.actions.kill import Killer, Policy
 from gpuwatch.ending import Choice, Phase
 from gpuwatch.model import Snapshot
@@ -234,6 +237,38 @@ async def test_a_closed_dialog_never_kills_but_tells_that_it_was_ignored(tmp_pat
             await until(pilot, lambda: bool(app._notifications))
             assert re.search(r"ignored SIGTERM for 1\d s; press K", next(iter(app._notifications)).message)
             await until(pilot, lambda: not (app.endings and app.endings._courses))
+        assert training.alive()
+
+
+class SlowAudit(Audit):
+    """A record on a file system that takes its time over what is written, until the test says go on."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.answers = threading.Event()
+
+    def append(self, event: str, fields: Mapping[str, object]) -> str | None:
+        assert self.answers.wait(30)
+        return super().append(event, fields)
+
+
+async def test_hide_means_the_same_in_every_step_that_offers_it(tmp_path: Path) -> None:
+    """Enter on it did nothing in the step after the one that it was first drawn for."""
+    audit = SlowAudit(tmp_path)
+    app = Host(Killer(POLICY, audit))
+    with GpuHolder(deaf=True) as training:
+        async with app.run_test(size=(80, 24)) as pilot:
+            screen = await opened(pilot, held_by(training), training.pid)
+            await pilot.press("right", "right", "enter")
+            await reached(pilot, screen, Phase.SENDING)
+            hide = screen.focused
+            assert focused(screen) is Choice.HIDE
+            audit.answers.set()
+            await reached(pilot, screen, Phase.STOPPING)
+            await until(pilot, lambda: "asked to stop" in text_of(app))
+            assert screen.focused is hide
+            await pilot.press("enter")
+            await until(pilot, lambda: app.screen is not screen)
         assert training.alive()
 
 

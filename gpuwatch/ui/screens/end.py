@@ -35,6 +35,14 @@ CLOSING_SECONDS = 0.3
 """What the record of an unfinished ending is given when the program quits."""
 
 
+Meant = tuple[tuple[Choice, ...], tuple[str, ...], str]
+
+
+def _meant(view: View) -> Meant:
+    """What pressing a button would do: the choices, what each says, and whom it is about."""
+    return view.choices, view.labels, view.scope
+
+
 class EndScreen(Dialog[None]):
     """The dialog on one request; what it shows comes from the request, which may outlive it."""
 
@@ -111,8 +119,8 @@ class EndScreen(Dialog[None]):
         self._told = told
         self._view: View | None = None
         self._buttons: tuple[ChoiceButton, ...] = ()
-        self._meant: tuple[Phase, str] | None = None
-        """The step and the scope that the buttons are for."""
+        self._offered: Meant | None = None
+        """What the buttons on screen are for."""
         self._drawing = asyncio.Lock()
 
     def compose(self) -> ComposeResult:
@@ -158,7 +166,7 @@ class EndScreen(Dialog[None]):
         self._tell("#members", "\n".join(one.line for one in view.members))
         self._tell("#said", said)
         self.query_one("#dialog").border_title = Content(self._title())
-        if before is None or (before.choices, before.labels) != (view.choices, view.labels):
+        if self._offered != _meant(view):
             await self._offer(view)
         if said and (before is None or before.phase is not view.phase):
             self.query_one("#told").scroll_end(animate=False)
@@ -183,7 +191,7 @@ class EndScreen(Dialog[None]):
         labels = [label.partition(" (")[0] if short else label for label in view.labels]
         pairs = zip(view.choices, labels, strict=True)
         self._buttons = tuple(ChoiceButton(choice, label, self._glyphs) for choice, label in pairs)
-        self._meant = (view.phase, view.scope)
+        self._offered = _meant(view)
         async with self.batch():
             await row.remove_children()
             await row.mount_all(self._buttons)
@@ -193,9 +201,9 @@ class EndScreen(Dialog[None]):
     def on_choice_button_chosen(self, message: ChoiceButton.Chosen) -> None:
         """Hand the choice to the request."""
         message.stop()
-        view = self.request.view
-        # A key may be quicker than the screen: what a button did not say yet is not what was chosen with it.
-        if message.button in self._buttons and self._meant == (view.phase, view.scope):
+        # A key may be quicker than the screen: what a button did not say yet is not what was chosen with it. Where two
+        # steps offer the same (Hide, while it is recorded and while it stops), a button holds for both.
+        if message.button in self._buttons and self._offered == _meant(self.request.view):
             self._choose(message.choice)
 
     def _choose(self, choice: Choice) -> None:
