@@ -9,21 +9,8 @@ from msgspec.structs import replace
 
 from gpuwatch.alerts.rules import Allowances
 from gpuwatch.alerts.shares import allowance
-from gpuwatch.model import (
-    Basis,
-    Declaration,
-    Declared,
-    Gpu,
-    Kind,
-    Knowledge,
-    Order,
-    Process,
-    Reason,
-    Snapshot,
-    Visible,
-    known,
-    number,
-)
+from gpuwatch.declarations import Basis, Declaration, Declared, Kind, Knowledge, Order, Visible
+from gpuwatch.model import Gpu, Process, Reason, Snapshot, known, number
 from gpuwatch.shares import Standing, conclusive, standings
 from gpuwatch.surroundings import Container, Job, Notebook, Pane
 from gpuwatch.units import size

@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from gpuwatch.model import LIMITS, Declaration, Declared, Gpu, Knowledge, Limit, Process, Snapshot, known
+from gpuwatch.declarations import LIMITS, Declaration, Declared, Knowledge, Limit
+from gpuwatch.model import Gpu, Process, Snapshot, known
 from gpuwatch.units import MIB
 
 

@@ -8,23 +8,21 @@ import pytest
 from msgspec import structs
 
 from gpuwatch.alerts.rules import Allowances
-from gpuwatch.explanation import Point, points
-from gpuwatch.model import (
+from gpuwatch.declarations import (
     Basis,
     Confidence,
     Declaration,
     Declared,
     Hint,
-    Instance,
     Kind,
     Knowledge,
     Limit,
     Margin,
     Order,
-    Reason,
-    Snapshot,
     Visible,
 )
+from gpuwatch.explanation import Point, points
+from gpuwatch.model import Instance, Reason, Snapshot
 from tests.builders import GIB, MIB, gpu, holding, process, snapshot
 
 UUIDS = [gpu(index).uuid for index in range(3)]

@@ -14,7 +14,8 @@ import pytest
 
 from gpuwatch.alerts import Severity
 from gpuwatch.alerts.rules import Limits
-from gpuwatch.model import Declared, Health, Hint, Visible, Xid
+from gpuwatch.declarations import Declared, Hint, Visible
+from gpuwatch.model import Health, Xid
 from tests.alerting import cap, uuid
 from tests.builders import EPOCH
 from tests.timelines.lab import SEATS, Lab, Phase

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch import cli, config, model, surroundings
+from gpuwatch import cli, config, declarations, model, surroundings
 from gpuwatch.alerts.table import RULES
 from gpuwatch.commands.arguments import COMMANDS
 from gpuwatch.config.document import shown_defaults
@@ -36,8 +36,17 @@ def test_the_example_is_a_whole_snapshot() -> None:
 @pytest.mark.parametrize(
     "part",
     [
-        *(model.Snapshot, model.Gpu, model.Xid, model.Memory, model.Instance, model.Holding, model.Process),
-        *(model.Declared, model.Declaration, model.Limit, model.Visible, model.Hint, model.Unlisted),
+        *(
+            model.Snapshot,
+            model.Gpu,
+            model.Xid,
+            model.Memory,
+            model.Instance,
+            model.Holding,
+            model.Process,
+            model.Unlisted,
+        ),
+        *(declarations.Declared, declarations.Declaration, declarations.Limit, declarations.Visible, declarations.Hint),
         *(
             surroundings.Surroundings,
             surroundings.Container,
@@ -60,7 +69,14 @@ def test_every_field_of_the_stream_is_documented(part: Any) -> None:
     "enum",
     [
         *(model.Health, model.SourceState, model.Presence, model.Reason),
-        *(model.Kind, model.Basis, model.Confidence, model.Order, model.Margin, model.Knowledge),
+        *(
+            declarations.Kind,
+            declarations.Basis,
+            declarations.Confidence,
+            declarations.Order,
+            declarations.Margin,
+            declarations.Knowledge,
+        ),
     ],
     ids=str,
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpuwatch.declarations import Confidence
 from gpuwatch.declared import script
-from gpuwatch.model import Confidence
 from tests.scanning import CERTAIN, LIKELY, LIMIT, TF, TORCH, read
 
 

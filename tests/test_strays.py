@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch.model import Declared, Knowledge, Presence, Process, Reason, Snapshot, Unlisted
+from gpuwatch.declarations import Declared, Knowledge
+from gpuwatch.model import Presence, Process, Reason, Snapshot, Unlisted
 from gpuwatch.strays import Cause, Sureness, find
 from gpuwatch.surroundings import Container, Job, Notebook, Pane, Surroundings
 from tests.builders import GIB, MIB, gpu, snapshot

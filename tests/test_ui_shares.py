@@ -9,7 +9,8 @@ from msgspec import structs
 
 from gpuwatch.alerts import Alert, Severity
 from gpuwatch.alerts.rules import Allowances
-from gpuwatch.model import Declared, Gpu, Instance, Knowledge, Memory, Process, Reason, Snapshot
+from gpuwatch.declarations import Declared, Knowledge
+from gpuwatch.model import Gpu, Instance, Memory, Process, Reason, Snapshot
 from gpuwatch.output.table import table as printed
 from gpuwatch.rows import rows
 from gpuwatch.ui.panels.gpus import short_title

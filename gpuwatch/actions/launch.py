@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpuwatch.model import Basis, Gpu, Health, Process, Snapshot, known
+from gpuwatch.declarations import Basis
+from gpuwatch.model import Gpu, Health, Process, Snapshot, known
 from gpuwatch.shares import Standing, standings, usable
 from gpuwatch.units import GIB
 

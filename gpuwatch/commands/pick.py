@@ -11,10 +11,11 @@ import msgspec
 from gpuwatch.actions.launch import Room, Wish, choose, rooms
 from gpuwatch.actions.launch_places import Place, peek
 from gpuwatch.commands.answer import Answer, Ask, cards
+from gpuwatch.declarations import Order
 from gpuwatch.declared.devices import CVD, ORDER
 from gpuwatch.declared.visible import PCI_BUS_ID, certainty, parse
 from gpuwatch.errors import UsageError
-from gpuwatch.model import Order, Snapshot
+from gpuwatch.model import Snapshot
 from gpuwatch.text import clean
 from gpuwatch.units import gib, parse_percent, parse_share, parse_size
 

@@ -16,11 +16,12 @@ from gpuwatch.actions.launch_places import Place, locked, release, reserve, rese
 from gpuwatch.actions.launch_torch import why_not
 from gpuwatch.commands.answer import Answer, Ask, cards
 from gpuwatch.commands.pick import check_there, hidden, reasons
+from gpuwatch.declarations import Basis
 from gpuwatch.declared.agreed import claims
 from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Facts
 from gpuwatch.errors import GpuwatchError, UsageError
-from gpuwatch.model import Basis, Snapshot, number
+from gpuwatch.model import Snapshot, number
 from gpuwatch.sampler.users import UserNames
 from gpuwatch.shares import standings, usable
 from gpuwatch.text import clean

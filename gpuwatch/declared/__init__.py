@@ -3,5 +3,5 @@
 Facts (evidence/ reads them) ──┬─ env · flags · script · rc · agreed ──► Claim: one statement, no GPU yet
                                ├─ frameworks ──► which of them can be using it
                                └─ devices ─────► which GPU an ordinal means
-                                        resolver: all three ──► model.Declared
+                                        resolver: all three ──► declarations.Declared
 """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gpuwatch.model import Basis, Confidence, Hint, Kind, Margin
+from gpuwatch.declarations import Basis, Confidence, Hint, Kind, Margin
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,7 +16,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     value: str | None
     """None where a script sets it to what is only known at run time."""
     where: str = "environment"
-    """As in `model.Declaration.where`."""
+    """As in `declarations.Declaration.where`."""
     line: int = 0
     text: str = ""
     """The line of source; empty where `NAME=value` says it all."""
@@ -26,7 +26,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """One statement. The first fields are those of `model.Declaration`."""
+    """One statement. The first fields are those of `declarations.Declaration`."""
 
     channel: str
     where: str = ""

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from gpuwatch.declarations import Confidence, Kind, Margin
 from gpuwatch.declared import sizes
 from gpuwatch.declared.claims import Claim
 from gpuwatch.declared.programs import started
 from gpuwatch.declared.values import said, shown, void
-from gpuwatch.model import Confidence, Kind, Margin
 
 
 class Flag(NamedTuple):

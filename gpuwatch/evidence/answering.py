@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from gpuwatch import procfs
+from gpuwatch.declarations import Declared, Knowledge
 from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Card
 from gpuwatch.declared.resolver import resolve
@@ -24,7 +25,6 @@ from gpuwatch.evidence.containers import Names
 from gpuwatch.evidence.credentials import die_with_parent
 from gpuwatch.evidence.multiplexer import PaneNames
 from gpuwatch.evidence.wire import Answer, Question
-from gpuwatch.model import Declared, Knowledge
 from gpuwatch.surroundings import Surroundings
 from gpuwatch.text import clean
 

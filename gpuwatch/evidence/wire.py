@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
+from gpuwatch.declarations import Declared
 from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Card
-from gpuwatch.model import Declared
 from gpuwatch.surroundings import Surroundings
 
 

@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from gpuwatch.declarations import Declared, Knowledge
 from gpuwatch.declared.facts import Card
 from gpuwatch.declared.inventory import card
-from gpuwatch.model import Declared, Gpu, Health, Knowledge, Presence, Process
+from gpuwatch.model import Gpu, Health, Presence, Process
 from gpuwatch.sampler.witness import Witness
 from gpuwatch.surroundings import Surroundings
 

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gpuwatch import private
-from gpuwatch.model import Health, Knowledge, Reading, Reason, Snapshot, SourceState
+from gpuwatch.declarations import Knowledge
+from gpuwatch.model import Health, Reading, Reason, Snapshot, SourceState
 from gpuwatch.sinks import place
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from gpuwatch.model import (
+from gpuwatch.declarations import (
     Basis,
     Confidence,
     Declaration,

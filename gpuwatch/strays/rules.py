@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
+from gpuwatch.declarations import Knowledge
 from gpuwatch.history import Idle
-from gpuwatch.model import Knowledge
 from gpuwatch.strays.cases import Case, Scene
 from gpuwatch.strays.stray import Cause, Sureness
 from gpuwatch.surroundings import Surroundings

@@ -17,7 +17,8 @@ from statistics import median
 import psutil
 
 from gpuwatch import procfs
-from gpuwatch.model import Knowledge, Snapshot
+from gpuwatch.declarations import Knowledge
+from gpuwatch.model import Snapshot
 from tests.driver import GIB, Driver, Proc, build
 from tests.sampling import Running
 

@@ -10,12 +10,11 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from gpuwatch.declarations import Declared, Knowledge
 from gpuwatch.model import (
-    Declared,
     Gpu,
     Health,
     Holding,
-    Knowledge,
     Memory,
     Presence,
     Process,
