@@ -131,6 +131,19 @@ def test_tasks_of_srun_have_no_ancestor_in_common() -> None:
     assert (alone.launcher, alone.rank, shell.launcher, shell.rank) == ("", None, "", None)
 
 
+@pytest.mark.parametrize(
+    "names", [{"PMIX_NAMESPACE": "slurm.pmix.4711.0", "PMIX_RANK": "0"}, {"PMI_RANK": "0", "PMI_SIZE": "1"}]
+)
+def test_what_a_script_left_in_a_step_of_one_task_is_no_rank_without_its_launcher(names: dict[str, str]) -> None:
+    """`./start.sh` with an `&` in the shell of `srun --pty bash`: only the script has ended."""
+    step = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", **names}
+    script = Member("script", ("bash", "start.sh"), step, (Member("t", (PYTHON, "t.py"), step),), leads=True)
+    with family(script) as tree:
+        tree.end("script")
+        job = tree.job("t")
+        assert (job.key, job.rank, job.orphaned) == (tree.identity("t"), None, False)
+
+
 def test_tf_config() -> None:
     """The chief is the first; a parameter server has no rank."""
     cluster = {"worker": ["a:1", "b:1"], "chief": ["c:1"], "ps": ["d:1"]}

@@ -70,6 +70,8 @@ def _by(scheme: _Scheme, environ: Mapping[str, str]) -> Place | None:
         return None
     if scheme.launcher == "srun" and not _step(environ, world):
         return None
+    if scheme.rank == "PMI_RANK" and world < 2:  # srun sets it for a shell, too, which hands it on to all
+        return None
     local = _number(environ.get(scheme.local))
     word = scheme.launcher if scheme is not _TORCH else _torch(environ)
     return Place(word, rank, local if local is not None and local < world else None, world)
@@ -154,7 +156,7 @@ def shared(environ: Mapping[str, str], uid: int | None, cgroup: str) -> str:
     get = environ.get
     if found := get("TORCHELASTIC_RUN_ID"):
         words = ["torchrun", found, _address(environ, cgroup)]
-    elif found := get("PMIX_NAMESPACE") or get("OMPI_MCA_ess_base_jobid") or get("OMPI_MCA_orte_ess_jobid"):
+    elif (found := _namespace(environ)) and not _alone(environ):
         words = ["mpirun", found]
     elif found := _step(environ, _number(get("SLURM_STEP_NUM_TASKS"))):
         words = ["slurm", found]
@@ -176,6 +178,22 @@ def shared(environ: Mapping[str, str], uid: int | None, cgroup: str) -> str:
     )
 
 
+def _namespace(environ: Mapping[str, str]) -> str:
+    """Give what MPI calls a run."""
+    names = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid")
+    return next((environ[name] for name in names if environ.get(name)), "")
+
+
+def _alone(environ: Mapping[str, str]) -> bool:
+    """Say whether it is the only task that was launched: the shell of `srun --pty bash`, and whatever it starts.
+
+    Slurm gives that one all that MPI needs, too, where MpiDefault is pmix (slurm.schedmd.com/mpi_guide.html). The
+    greatest of the sizes counts: mpirun in such a shell launches more.
+    """
+    sizes = (_number(environ.get(name)) for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"))
+    return max((size for size in sizes if size is not None), default=2) < 2
+
+
 def _address(environ: Mapping[str, str], cgroup: str) -> str:
     address = environ.get("MASTER_ADDR", "")
     return f"{address}:{environ.get('MASTER_PORT', '')} {cgroup if address.startswith(_LOOPBACK) else ''}"
@@ -183,4 +201,5 @@ def _address(environ: Mapping[str, str], cgroup: str) -> str:
 
 def is_left_by_launcher(environ: Mapping[str, str]) -> bool:
     """Say whether only a launcher can have set this: an orphan with it has lost the one that it had on this host."""
-    return any(name in environ for name in ("TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"))
+    of_mpi = any(name in environ for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"))
+    return "TORCHELASTIC_RUN_ID" in environ or (of_mpi and not _alone(environ))
