@@ -68,6 +68,14 @@ def test_a_nearer_terminal_counts_and_not_what_was_inherited(argv: tuple[str, ..
         assert tree.around("python").pane is None
 
 
+def test_what_is_started_from_a_file_manager_is_in_the_pane_of_that() -> None:
+    server = ("tmux", "new")
+    with family(
+        Member("tmux", server, children=(Member("mc", ("mc",), children=(Member("python", (PYTHON, "t.py")),)),))
+    ) as tree:
+        assert tree.around("python").pane == Pane(program="tmux", alive=True)
+
+
 def test_panes_by_an_ancestor_that_is_the_server() -> None:
     """Of another tmux than the variables say, only that it is in one."""
     below = tuple(

@@ -7,6 +7,7 @@ another parent. Only what the sampler names by the run's key without such descen
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -79,8 +80,9 @@ def pin_run(killer: Killer, target: Pinned, snapshot: Snapshot, *, asked: bool =
     """Pin all of the run that a proven process belongs to, `target` among them; a refusal is recorded where `asked`.
 
     The head is what the sampler says (`Job.head`) where it is an ancestor of the target, else the topmost ancestor of
-    the same run; only ancestors of one's own uid count, and no login shell. Without either it is the target itself.
-    Left out are other people's processes and shells that somebody works in. Closing the run closes `target` too.
+    the same run; only ancestors of one's own uid count, no login shell, and nothing that starts other runs. Without
+    either it is the target itself. Left out are other people's processes and shells that somebody works in. Closing the
+    run closes `target` too.
     """
     search = _Search(killer, target, snapshot)
     try:
@@ -106,7 +108,7 @@ class _Search:
         self._known = _known(snapshot)
         self._held = _held(snapshot)
         process = self._known.get((target.target.pid, target.target.start_ticks))
-        self._job: Job | None = process.surroundings.job if process and process.surroundings else None
+        self._job = _job(process)
         self.key = self._job.key if self._job else f"{target.target.pid}:{target.target.start_ticks}"
         self._protected = {killer.policy.pid, *procfs.ancestors(killer.policy.pid, self._proc)}
         self._nodes: dict[int, _Node] = {}
@@ -121,9 +123,12 @@ class _Search:
     def run(self) -> Run:
         """Find and pin them; raises _Refuse."""
         chain = self._chain()
-        head = chain[self._head_of(chain)]
+        top = self._head_of(chain)
+        place = self._below_agents(chain, top)
+        head = chain[place]
+        self._check(head)
         self._add(head, 0, 0)
-        for sibling in self._siblings():
+        for sibling in self._siblings() if place == top else ():
             self._add(sibling, 0, 0)
         ours = [node for node in self._nodes.values() if node.ours]
         ours.sort(
@@ -172,12 +177,12 @@ class _Search:
             return 0
 
     def _head_of(self, chain: list[Pinned]) -> int:
-        """The place in the chain where the run begins; raises _Refuse where gpuwatch runs inside it."""
+        """The place in the chain where the run begins, by what the sampler says."""
         place = 0
         for index, pinned in enumerate(chain):
             shown = pinned.target
             process = self._known.get((shown.pid, shown.start_ticks))
-            job = process.surroundings.job if process and process.surroundings else None
+            job = _job(process)
             if self._job and (shown.pid, shown.start_ticks) == (self._job.head, self._job.head_start):
                 place = index
                 break
@@ -185,8 +190,39 @@ class _Search:
                 place = index
         while place > 0 and self._is_keeper(chain[place]):
             place -= 1
-        self._check(chain[place])
         return place
+
+    def _below_agents(self, chain: list[Pinned], top: int) -> int:
+        """The place below whatever looks like a thing from which other runs are started, and below its shells.
+
+        No list names each agent, editor and server. Such a one holds no GPU and has children in several sessions; what
+        is known to launch ranks, or to have forked the target, is none.
+        """
+        place, job = top, self._job
+        if job is None or job.launcher or job.world is not None:
+            return place
+        while place > 0 and job.worker_of != chain[place].target.pid:
+            if not self._is_agent(chain[place]) and (place == top or not self._is_shell(chain[place])):
+                break
+            place -= 1
+        return place
+
+    def _is_agent(self, pinned: Pinned) -> bool:
+        if pinned.target.gpus:
+            return False
+        sessions = set()
+        for pid in procfs.children(pinned.target.pid, self._proc):
+            try:
+                sessions.add(procfs.read_stat(pid, self._proc).session)
+            except (OSError, ValueError):
+                continue  # it has just gone
+        return len(sessions) > 1
+
+    def _is_shell(self, pinned: Pinned) -> bool:
+        try:
+            return _name(procfs.read_stat(pinned.target.pid, self._proc)) in SHELLS
+        except (OSError, ValueError):  # it has just gone
+            return True
 
     def _is_keeper(self, pinned: Pinned) -> bool:
         try:
@@ -243,13 +279,21 @@ class _Search:
         return _Node(child, parent.depth + 1, above, stat, ours)
 
     def _siblings(self) -> Iterable[Pinned]:
-        """Those that the sampler names by the same run, and that are not below its head: each must hold a GPU."""
+        """Those that the sampler names by the same run, and that are not below its head: each must hold a GPU.
+
+        A run has each rank once. Variables that somebody exported in a shell make all that it starts the same rank.
+        """
         if self._job is None:
             return
-        for (pid, start), process in self._known.items():
-            job = process.surroundings.job if process.surroundings else None
-            same = job is not None and job.key == self._job.key
-            if not same or pid in self._nodes or process.uid != self._uid or start <= 0:
+        same = [(one, job) for one in self._known.values() if (job := _job(one)) and job.key == self._job.key]
+        ranks = Counter(job.rank for _, job in same)
+        twins = {one.pid: job.rank for one, job in same if job.rank is not None and ranks[job.rank] > 1}
+        for process, job in same:
+            pid, start = process.pid, process.start
+            if pid in self._nodes or process.uid != self._uid or start <= 0:
+                continue
+            if (one := pid if pid in twins else job.worker_of) in twins and one not in self._nodes:
+                self._left_out[pid] = f"more than one says that it is rank {twins[one]}"
                 continue
             sibling = self._open(pid)
             stat = None if sibling is None else self._stat(sibling)
@@ -311,12 +355,16 @@ class _Search:
     def _member(self, node: _Node) -> Member:
         target = node.pinned.target
         process = self._known.get((target.pid, target.start_ticks))
-        job = process.surroundings.job if process and process.surroundings else None
+        job = _job(process)
         above = self._nodes.get(node.above)
         helps = job is not None and job.worker_of is not None
         helps = helps or (not target.gpus and above is not None and self._is_held(above))
         launched = self._job is not None and self._job.launcher in LAUNCHERS_PASS_ON
         return Member(node.pinned, node.above, helps or launched, node.stat.session)
+
+
+def _job(process: Process | None) -> Job | None:
+    return process.surroundings.job if process and process.surroundings else None
 
 
 def _known(snapshot: Snapshot) -> dict[tuple[int, int], Process]:

@@ -257,8 +257,11 @@ def _head(run: _Run, facts: Facts, stat: procfs.Stat) -> tuple[Kin | None, str]:
             return top.kin, _identity(top.kin)
         if above:  # the program that Ray's daemon was started by
             return above[-1].kin, _identity(above[-1].kin)
-        job = next((member.environ["RAY_JOB_ID"] for member in run.line if "RAY_JOB_ID" in member.environ), "")
-        return None, clean(f"ray {_identity(top.kin)} {job}".rstrip(), 60)  # the daemon itself may serve others
+        branch = run.line[max(0, run.line.index(top) - 1)]  # the daemon itself may serve others
+        job = branch.environ.get("RAY_JOB_ID", "")
+        if branch is not top and not job:  # its title is written over it
+            return branch.kin, _identity(branch.kin)
+        return None, clean(f"ray {_identity(top.kin)} {job}".rstrip(), 60)
     if key := ranks.shared(run.top.environ, facts.uid, facts.cgroup):
         return None, key
     if run.orphaned:

@@ -63,7 +63,7 @@ _LAUNCHERS = {
 _SHELLS = frozenset(
     {
         *("sh", "bash", "dash", "zsh", "fish", "ksh", "mksh", "ksh93", "tcsh", "csh", "ash", "rbash", "nu", "elvish"),
-        *("busybox", "pwsh"),
+        *("busybox", "pwsh", "xonsh"),
     }
 )
 
@@ -79,16 +79,17 @@ _PASSES = frozenset(
         *("starter-suid", "enroot", "entr", "watchexec", "direnv", "rlwrap", "proxychains4", "uv", "uvx", "poetry"),
         *("pipenv", "hatch", "pixi", "rye", "pdm", "conda", "mamba", "micromamba", "make", "gmake", "ninja", "just"),
         *("task", "nsys", "ncu", "nvprof", "compute-sanitizer", "py-spy", "memray", "wandb", "dvc", "snakemake"),
-        *("guild", "tsp", "ts", "pueued", "aim", "ipdb", "perf"),
+        *("guild", "tsp", "ts", "pueued", "aim", "ipdb", "perf", "Apptainer", "Singularity"),
     }
 )
+"""`Apptainer runtime parent` is what that calls itself."""
 
 _JUPYTER = frozenset(
     {
         *("jupyter-lab", "jupyter-labhub", "jupyter-notebook", "jupyter-nbclassic", "jupyter-server"),
         *("jupyter-singleuser", "jupyter-kernelgateway", "jupyter-enterprisegateway", "jupyterhub-singleuser"),
         *("jupyterhub", "jupyterlab", "jupyterlab.labhubapp", "notebook", "jupyter_server", "jupyterhub.singleuser"),
-        *("jupyter-voila", "voila", "kernel_gateway", "enterprise_gateway"),
+        *("jupyter-voila", "voila", "kernel_gateway", "enterprise_gateway", "batchspawner-singleuser", "marimo"),
     }
 )
 
@@ -99,11 +100,15 @@ _TERMINALS = frozenset(
         *("terminator", "xfce4-terminal", "lxterminal", "mate-terminal", "ptyxis", "guake", "yakuake", "terminology"),
         *("urxvt", "urxvtd", "rxvt", "st", "kgx", "code", "code-server", "code-tunnel", "code-insiders", "cursor"),
         *("windsurf", "node", "java", "pycharm", "rserver", "rsession", "emacs", "vim", "nvim", "ttyd", "gotty"),
+        *("gvim", "zed", "spyder", "dataspell", "idea"),
     }
 )
 """What holds a terminal: multiplexers, logins, terminal programs, IDEs (`node` is VS Code's server, `java` PyCharm)."""
 
-_TERMINAL_STARTS = ("gnome-terminal", "wezterm", "jetbrains", "emacs-", "Relay(")
+_TERMINAL_STARTS = ("gnome-terminal", "wezterm", "jetbrains", "emacs-", "zed-remote-server", "Relay(")
+
+_EDITORS = frozenset({"vi", "view", "nano", "hx", "kak", "micro", "mc", "ranger"})
+"""What people start programs from in a terminal, and that holds none itself."""
 
 _MANAGERS = frozenset(
     {
@@ -116,7 +121,20 @@ _MANAGERS = frozenset(
     }
 )
 
+_ENDS = _MANAGERS | _TERMINALS | _EDITORS
+
 _MANAGER_STARTS = ("containerd-shim", "condor_", "init(")
+
+_AGENTS = frozenset(
+    {
+        *(("ray", "start"), ("clearml-agent", "daemon"), ("clearml_agent", "daemon"), ("hq", "worker")),
+        *(("prefect", "worker"), ("prefect", "agent")),
+    }
+)
+"""Those that take one job after the other, by the program and what it is told to do: its other commands run one."""
+
+_SCRIPTED = frozenset({"perl", "ruby", "tclsh"})
+"""Interpreters beside Python in which programs of the lists above are written: GNU parallel is in Perl."""
 
 _SEPARATOR = re.compile(r":| ")
 
@@ -132,7 +150,12 @@ def outermost(argv: tuple[str, ...]) -> str:
         return (
             PurePosixPath(found.text).name if found.how is How.FILE else found.text if found.how is How.MODULE else ""
         )
-    title = argv[0].lstrip("-").partition(": ")[0] if argv else ""  # `sshd: ada@pts/0`
+    name = _name(argv[0]) if argv else ""
+    return _name(next((word for word in argv[1:] if not word.startswith("-")), "")) if name in _SCRIPTED else name
+
+
+def _name(word: str) -> str:
+    title = word.lstrip("-").partition(": ")[0]  # `sshd: ada@pts/0`
     return _SEPARATOR.split(title.rstrip("/").rpartition("/")[2], maxsplit=1)[0]
 
 
@@ -159,12 +182,15 @@ def of(kin: Kin) -> Role:
         return Role(Part.PASSES if _has_script(kin.argv) else Part.ENDS)
     if word in _PASSES or _is_debugger(kin.argv):
         return Role(Part.PASSES)
-    ends = word in _MANAGERS or word in _TERMINALS or word.startswith((*_TERMINAL_STARTS, *_MANAGER_STARTS))
-    return Role(Part.ENDS if ends or is_jupyter(kin.argv) else Part.PROGRAM)
+    ends = word in _ENDS or word.startswith((*_TERMINAL_STARTS, *_MANAGER_STARTS))
+    ends = ends or is_jupyter(kin.argv) or any((word, one) in _AGENTS for one in kin.argv[1:4])
+    return Role(Part.ENDS if ends else Part.PROGRAM)
 
 
 def _has_script(argv: Sequence[str]) -> bool:
     """Say whether a shell was given something to run; else it waits for somebody to type."""
+    if argv and program.is_python(argv[0]):  # xonsh is a script of Python
+        argv = ("", *program.started(argv[1:])[1])
     place = 1 + (bool(argv) and PurePosixPath(argv[0]).name == "busybox")
     while place < len(argv):
         word = argv[place]
