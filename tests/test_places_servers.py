@@ -79,6 +79,7 @@ def named(*argv: str, above: tuple[str, ...] = ()) -> str:
         ("bentoml serve service:svc", "BentoML"),
         ("infinity_emb v2 --model-id x", "Infinity"),
         ("local-ai run", "LocalAI"),
+        ("python3 -m dynamo.vllm --model x", "Dynamo"),
         ("python /home/ada/ComfyUI/main.py --listen", "ComfyUI"),
         ("python -u /srv/stable-diffusion-webui/launch.py", "Stable Diffusion web UI"),
         ("ray::ServeReplica:default:Embed", "Ray Serve"),
@@ -308,12 +309,13 @@ def machine(proc: Path, *links: str, tcp: bytes = b"", tcp6: bytes = b"", pid: i
         (5678, False),
         (29500, False),
         (32768, False),
+        (50051, True),
         (60999, False),
         (61000, True),
     ],
 )
 def test_ports_that_count(tmp_path: Path, port: int, listens: bool) -> None:
-    """Not debugpy's nor torchrun's own, nor those that the kernel hands out."""
+    """Not debugpy's nor torchrun's own, nor those that the kernel hands out, but for gRPC's."""
     machine(tmp_path, "/dev/nvidia0", "socket:[41]", tcp=row(port, 41))
     facts = Facts(pid=7, argv=("python", "train.py"), environ={})
     assert servers.server(facts, proc=tmp_path) == (f"listens on port {port}" if listens else "")

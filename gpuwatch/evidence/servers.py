@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gpuwatch.declared.facts import Facts, Unread
@@ -64,6 +64,7 @@ _MODELS: Mapping[str, tuple[str, frozenset[str]]] = {
     "xinference-supervisor": ("Xinference", _ANY),
     "tabby": ("Tabby", frozenset({"serve"})),
     "serve": ("Ray Serve", frozenset({"run"})),
+    **dict.fromkeys(("dynamo.vllm", "dynamo.sglang", "dynamo.trtllm"), ("Dynamo", _ANY)),
 }
 """Servers of models, by program, script without `.py`, or module; and the first word behind it by which it serves.
 
@@ -138,11 +139,19 @@ _PLUMBING = frozenset(
 _PORTS = frozenset({5678, 6379, 8265, 8786, 8787, 29400, 29500})
 """debugpy's, Ray's store and dashboard, Dask's scheduler and dashboard, and torchrun's own two."""
 
+_GRPC = 50051
+"""The port that gRPC's servers take by habit, among those that the kernel hands out."""
+
 _RENDEZVOUS = (
     *("MASTER_PORT", "PET_MASTER_PORT", "PET_RDZV_ENDPOINT", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
     *("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_PORT", "COORDINATOR_ADDRESS", "TF_CONFIG"),
 )
-_RENDEZVOUS_FLAGS = ("--master-port", "--rdzv-endpoint", "--main-process-port", "--coordinator-address")
+_RENDEZVOUS_FLAGS = frozenset(
+    {
+        *("--master-port", "--rdzv-endpoint", "--main-process-port", "--coordinator-address", "--init-method"),
+        *("--dist-url", "--dist-port", "--dist-init-addr", "--nccl-port", "--ddp-port"),
+    }
+)
 _PORT = re.compile(r"(?:^|:)(\d{1,5})(?!\d)")
 
 _TITLES = (
@@ -258,8 +267,9 @@ def _by_port(facts: Facts, proc: Path, sockets: dict[int, frozenset[int]] | None
     if held and count < len(everyone):
         # A fork of a notebook's kernel has the kernel's sockets, which are for its notebook.
         held -= listening.sockets(everyone[count : count + 1], proc, known=sockets)
-    theirs, chance = _rendezvous(facts), listening.ephemeral(proc)
-    found = [port for inode in held if (port := known[inode]) not in _PORTS | theirs and port not in chance]
+    never, chance = _PORTS | _rendezvous(facts), listening.ephemeral(proc)
+    chosen = {_GRPC, *_ports(word.rpartition("=")[2] for word in facts.argv)}
+    found = [port for inode in held if (port := known[inode]) not in never and (port in chosen or port not in chance)]
     return f"listens on port {min(found)}" if found else ""
 
 
@@ -274,4 +284,9 @@ def _rendezvous(facts: Facts) -> set[int]:
             name, given, value = word.partition("=")
             if name.replace("_", "-") in _RENDEZVOUS_FLAGS:
                 texts.append(value if given else "".join(argv[place + 1 : place + 2]))
+    return _ports(texts)
+
+
+def _ports(texts: Iterable[str]) -> set[int]:
+    """Give the numbers that stand alone, or behind the colon of an address."""
     return {int(port) for text in texts for port in _PORT.findall(text[:4096])}
