@@ -200,6 +200,7 @@ def whereabouts(process: Process) -> list[Point]:
         Point("pod", around.pod),
         Point("container", container_words(around.container) if around.container else ""),
         Point("Slurm job", around.slurm),
+        Point("batch job", around.batch),
         Point("systemd unit", around.unit, "of the user's own" if around.user_unit else ""),
         Point("notebook", notebook_words(around.notebook) if around.notebook else ""),
         Point("terminal", pane_words(around.pane) if around.pane else ""),

@@ -11,6 +11,7 @@ _PEOPLES = (
     "jupyter",
     "notebook",
     "code-server",
+    "code-tunnel",
     "rstudio",
     "rserver",
     "vscode",
@@ -99,6 +100,8 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Kubernetes: `namespace/name`, its name alone, or its uid, by what can be read."""
     slurm: str = ""
     """Job and step: `4711.0`, `4711.batch`, or the job alone."""
+    batch: str = ""
+    """Another scheduler and its job: `pbs 4711`, `lsf 4711`, `sge 4711`, or HTCondor's slot: `condor slot1_2`."""
     unit: str = ""
     """The systemd unit that it is a service of: `ollama.service`; empty for a login session's scope."""
     user_unit: bool = False
@@ -125,12 +128,17 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return is_service(self.unit)
 
     @property
+    def batch_job(self) -> str:
+        """The job of whatever scheduler, with its name: `slurm 4711.0`, `pbs 4711`; empty for none."""
+        return f"slurm {self.slurm}" if self.slurm else self.batch
+
+    @property
     def where(self) -> str:
         """What stands in the column `in`: the one place that tells most."""
         if self.pod:
             return f"pod {self.pod.rpartition('/')[2]}"
-        if self.slurm:
-            return f"slurm {self.slurm}"
+        if self.batch_job:
+            return self.batch_job
         if self.container:
             runtime = self.container.runtime or "container"
             return f"{runtime} {self.container.name or self.container.id}".rstrip()

@@ -177,6 +177,11 @@ def test_a_long_line_of_ancestors_is_cut() -> None:
 
 # -- cgroups -------------------------------------------------------------------------------------------------------
 
+ID = "3f9a1c0b77d2" + "0" * 52
+POD = "/kubepods/burstable/podb34634ea-cd65-4099-bee5-ad4de9264ffb"
+DAEMON = "/system.slice/containerd.service"
+"""All that the hierarchy of version 2 has where a runtime keeps its containers in those of version 1."""
+
 
 @pytest.mark.parametrize(
     ("text", "expected"),
@@ -188,10 +193,16 @@ def test_a_long_line_of_ancestors_is_cut() -> None:
         ("3:cpu,memory:/both\n", "/both"),
         ("no colons\n\n", ""),
         ("0::/a:b\n", "/a:b"),
+        (f"12:memory:/docker/{ID}\n1:name=systemd:/docker/{ID}\n0::{DAEMON}\n", f"/docker/{ID}"),
+        (f"1:name=systemd:/docker/{ID}\n0::{DAEMON}\n", f"/docker/{ID}"),
+        (f"9:memory:{POD}/{ID}\n0::{DAEMON}\n", f"{POD}/{ID}"),
+        ("5:devices:/slurm/uid_7/job_9/step_0\n0::/system.slice/slurmd.service\n", "/slurm/uid_7/job_9/step_0"),
+        ("4:memory:/pbs_jobs.service/jobid/9.opbs\n0::/system.slice/pbs.service\n", "/pbs_jobs.service/jobid/9.opbs"),
+        ("4:memory:/user.slice/user-7.slice\n0::/user.slice/session-3.scope\n", "/user.slice/session-3.scope"),
     ],
 )
 def test_the_cgroup_that_says_most(tmp_path: Path, text: str, expected: str) -> None:
-    """Version 2's, unless only version 1 knows anything."""
+    """Version 2's, unless only version 1 knows anything, or a container or a batch job."""
     (tmp_path / "7").mkdir()
     (tmp_path / "7/cgroup").write_text(text)
     assert reader._cgroup(7, tmp_path) == expected

@@ -153,6 +153,7 @@ USER = "/user.slice/user-1000.slice/user@1000.service"
                 f"{USER}/app.slice/tmux.service/tmux-spawn-1fb25a5c.scope",
                 *(f"/system.slice/{name}.service" for name in ("ssh", "sshd", "cron", "crond", "slurmd", "docker")),
                 *(f"/system.slice/{name}.service" for name in ("containerd", "systemd-logind", "kubelet", "gdm3")),
+                *(f"/system.slice/{name}.service" for name in ("nxserver", "dcvserver", "chrome-remote-desktop@ada")),
                 "/system.slice/system-sshd.slice/sshd@0-10.0.0.1:22-10.0.0.2:514.service",
                 "/system.slice/system-getty.slice/getty@tty1.service",
                 f"/system.slice/docker-{ID}.scope",
@@ -167,7 +168,8 @@ def test_the_unit_on_a_path(path: str, expected: Unit | None) -> None:
 
 def test_a_notebook_below_a_unit_is_not_its_service() -> None:
     """People start and leave it by hand, and the unit knows nothing of it."""
-    for unit in ("jupyterhub.service", "jupyter.service", "jupyter-ada.service", "code-server@ada.service", ""):
+    names = ("jupyterhub", "jupyter", "jupyter-ada", "code-server@ada", "code-tunnel")
+    for unit in (*(f"{name}.service" for name in names), ""):
         assert not is_service(unit)
         assert not Surroundings(unit=unit).service
     assert Surroundings(unit="ollama.service").service

@@ -75,6 +75,9 @@ def read(
     slurm = parts.read("batch job", lambda: places.slurm(facts), "")
     place = parts.read("terminal", lambda: terminals.place(line, proc=proc), None)
     pane = None if place is None else place.pane
+    batch = parts.read("batch job", lambda: places.batch(facts), "")
+    if notebook is not None and (slurm or batch):  # it was handed the number of a server on another machine
+        notebook = msgspec.structs.replace(notebook, left=False)
     if panes is not None and place is not None and facts.uid == panes.uid:
         pane = parts.read("pane's name", functools.partial(panes.named, place), pane)
     ssh = parts.read("login's origin", lambda: terminals.ssh(line), "")
@@ -88,6 +91,7 @@ def read(
         container=container,
         pod=pod,
         slurm=slurm,
+        batch=batch,
         unit=unit,
         user_unit=user_unit,
         pane=pane,

@@ -10,6 +10,7 @@ raw; who shows them cleans them. Where these paths come from:
 - LXC, Incus: `/lxc.payload.NAME` and before LXC 4 `/lxc/NAME`, lxc.container.conf(5), lxc.cgroup.dir.container
 - systemd-nspawn: `machine-NAME.scope` and `systemd-nspawn@NAME.service`, with escapes as `\x2d`, systemd-nspawn(1)
 - Slurm: `/slurm/uid_U/job_J/step_S/task_T` and `…slurmstepd.scope/job_J/step_S/user/task_T`, slurm.schedmd.com
+- PBS: `/pbs_jobs.service/jobid/NUMBER.SERVER`, OpenPBS' pbs_cgroups.PY, `cgroup_prefix`
 - units: `system.slice/NAME.service`, and below `user@UID.service` those of a user's own manager, systemd.slice(5)
 """
 
@@ -24,6 +25,7 @@ _SCOPED = re.compile(rf"(?:(.+?)[-:])?({_HEX})(?:\.scope)?")
 _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?$")
 _JOB = re.compile(r"job_(\d{1,10})")
 _STEP = re.compile(r"step_([a-z0-9+]{1,20})")
+_PBS = re.compile(r"/(?:pbs_jobs|pbspro|pbs)(?:\.service|\.slice)?/jobid/(\d{1,10}(?:\[\d{1,10}\])?)")
 _USER = re.compile(r"user-(\d{1,10})\.slice")
 _MANAGER = re.compile(r"user@\d{1,10}\.service")
 _ESCAPE = re.compile(r"\\x([0-9a-f]{2})")
@@ -47,8 +49,9 @@ _CARRIERS = re.compile(
     ssh | sshd | dropbear | tailscaled | teleport | amazon-ssm-agent | google-guest-agent | walinuxagent | waagent
     | systemd-(?:logind|machined|run) | (?:serial-|console-)?getty | autovt | cockpit(?:-.+)?
     | display-manager | [gx]dm\d? | lightdm | sddm | greetd | ly | xrdp(?:-sesman)? | x2goserver | (?:tiger)?vncserver
+    | nxserver | dcvserver | chrome-remote-desktop
     | cron | crond | cronie | fcron | anacron | atd
-    | slurmd | slurmstepd | condor | pbs | pbs_mom | sgeexecd.* | lsfd | flux
+    | slurmd | slurmstepd | condor | pbs | pbs_mom | pbs_jobs | sgeexecd.* | lsfd | flux
     | docker | containerd | podman | cri-o | crio | kubelet | k3s(?:-.+)? | rke2-.+ | snap\.docker\.dockerd
     | lxc | lxd | incus
     | dbus(?:-broker|-.+)? | gnome-.+ | org\.gnome\..+ | plasma-.+ | xfce4-.+ | foot-server
@@ -137,6 +140,17 @@ def slurm(path: str) -> Step | None:
         if job:
             return Step(job, step)
     return None
+
+
+def pbs(path: str) -> str:
+    """Give the number of PBS's job on a path, `4711` or `4711[3]`; empty for none."""
+    found = _PBS.search(path)
+    return found[1] if found else ""
+
+
+def tells(path: str) -> bool:
+    """Say whether a path names a container, a pod or a batch job."""
+    return bool(container(path) or pod(path) or slurm(path) or pbs(path))
 
 
 def unit(path: str) -> Unit | None:

@@ -56,6 +56,18 @@ _BY_A_NODE = ("SLURMD_NODENAME", "SLURM_TASK_PID", "SLURM_PROCID", "SLURM_LOCALI
 """What only slurmstepd sets for a task; salloc's shell on the login node has SLURM_JOB_ID without them. srun(1)."""
 
 
+_SCHEDULERS = (
+    ("pbs", "PBS_JOBID", "PBS_ENVIRONMENT"),
+    ("lsf", "LSB_JOBID", "LSB_JOBID"),
+    ("sge", "JOB_ID", "SGE_ROOT"),
+    ("condor", "_CONDOR_SLOT", "_CONDOR_JOB_AD"),
+)
+"""Schedulers, with the variable that names a job and one that is there only in a job, or with the scheduler.
+
+Sources: qsub(1B) of OpenPBS, bsub(1) of LSF, submit(1) of Grid Engine, HTCondor's manual ("Services for Running Jobs").
+"""
+
+
 def container(facts: Facts, *, proc: Path, names: Names) -> Container | None:
     """Tell the container that a process is in, the innermost; None for none, or where it cannot be told."""
     image = _image(facts, proc)
@@ -107,6 +119,16 @@ def slurm(facts: Facts) -> str:
         shown = f"{array}_{task}"
     step = _STEPS.get(step, step)
     return f"{shown}.{step}" if step and (held or _number(step) or step in _STEPS.values()) else shown
+
+
+def batch(facts: Facts) -> str:
+    """Tell the job of another scheduler: `pbs 4711`, `lsf 4711`, `sge 4711`, `condor slot1_2`; empty for none."""
+    if number := cgroups.pbs(facts.cgroup):
+        return f"pbs {number}"
+    for scheduler, name, mark in _SCHEDULERS:
+        if (found := _variable(facts, name)) and _variable(facts, mark):
+            return clean(f"{scheduler} {found.partition('.')[0]}", LONGEST)
+    return ""
 
 
 def unit(facts: Facts) -> tuple[str, bool]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from gpuwatch import procfs
 from gpuwatch.declared.claims import Scan, Share
 from gpuwatch.declared.facts import Facts, File, Kin, Script, Unread
-from gpuwatch.evidence import environ, files, program
+from gpuwatch.evidence import cgroups, environ, files, program
 from gpuwatch.evidence.credentials import acting_as
 from gpuwatch.evidence.program import How
 from gpuwatch.text import clean
@@ -191,7 +191,10 @@ def _libraries(pid: int, proc: Path) -> frozenset[str] | Unread:
 
 
 def _cgroup(pid: int, proc: Path) -> str:
-    """Give its cgroup: that of version 2, or where that says nothing the longest of memory's and devices' of 1."""
+    """Give its cgroup: the first that names a container or a batch job, else that of version 2, else the longest.
+
+    Where both versions are mounted, that of version 2 may have the daemon alone: what it started is apart in version 1.
+    """
     try:
         raw = procfs.read_file(pid, "cgroup", proc)
     except OSError:  # a kernel without cgroups; a process that has gone says so elsewhere
@@ -201,9 +204,9 @@ def _cgroup(pid: int, proc: Path) -> str:
         _, _, named = line.partition(":")
         controllers, _, path = named.partition(":")
         found |= dict.fromkeys(controllers.split(","), path)
-    if len(found.get("", "")) > 1:
-        return found[""]
-    return max((found.get(name, "") for name in ("", "memory", "devices")), key=len)
+    paths = [found.get(name, "") for name in ("", "memory", "devices", "name=systemd")]
+    telling = (path for path in paths if cgroups.tells(path))
+    return next(telling, "") or (paths[0] if len(paths[0]) > 1 else max(paths[:3], key=len))
 
 
 def _above(pid: int, uid: int, proc: Path, known: dict[int, Ancestor]) -> list[Ancestor]:
