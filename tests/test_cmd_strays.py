@@ -66,7 +66,7 @@ def found() -> list[Stray]:
     rest = mine(102, Surroundings(job=Job(key="90:90", orphaned=True)), **LEFT)
     row = Unlisted(process=rest, gpus=(gpu(1).key,), context=True)
     base = machine([orphan, zombie], [held(100, 2)], [held(100, 10), held(101, 1)], unlisted=(row,))
-    return find(base, told((0, 100, 90100.0, True), (1, 100, 90000.0, True)))
+    return find(base, told((0, 100, 90100.0, True), (1, 100, 90000.0, True), (1, 101, 120.0)))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def test_a_stray_is_a_row_and_a_line_of_reasons() -> None:
         "PID  GPU   GiB    idle    age  stray              in       command",
         "100  1,0  12.0  ≥1d01h  1h00m  orphaned, certain  tmux $1  python train.py",
         "    its tmux session has ended · its parent has ended · no SM use for at least 1 d 1 h",
-        "101    1   1.0       —  1h00m  zombie, certain    —        python train.py",
+        "101    1   1.0      2m  1h00m  zombie, certain    —        python train.py",
         "    it has ended, and its parent, 90 python, has not taken note · no signal reaches it: end its parent",
         "102    1     —       —  1h00m  worker, certain    —        python train.py",
         "    the run that it belongs to has ended · it has the GPU open, and NVML does not list it",
@@ -254,6 +254,9 @@ def test_a_process_that_is_stopped_is_found_on_a_real_machine(
         driver.write()
         os.kill(process.pid, signal.SIGSTOP)
         wait_for(lambda: procfs.read_stat(process.pid).state == "T")
+        start = procfs.read_stat(process.pid).start_ticks
+        kept: Known = {(str(driver.gpus[0].uuid), process.pid, start): Idle(90.0, at_least=True)}
+        monkeypatch.setattr(command, "_kept", lambda: kept)
         child = Child()
         try:
             code = command.main(parse(["strays", "--json"]), child, Tending(settled_after=0.0))

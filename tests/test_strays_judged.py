@@ -214,3 +214,17 @@ def test_the_ranks_of_a_server_wait_with_the_one_that_listens(facts: dict[str, A
     idles = told((0, PID, 5 * HOUR), (0, PID + 1, 5 * HOUR))
     assert [each.process.pid for each in find(alone, idles)] == [PID]
     assert not find(both, idles)
+
+
+@pytest.mark.parametrize("work", [{"cpu": 300.0}, {"below": 300.0}, {"state": "disk sleep"}])
+def test_a_rank_whose_launcher_has_ended_may_wait_for_one_that_is_at_work_on_the_cpu(work: dict[str, Any]) -> None:
+    ranks = [left(Surroundings(job=REST), pid=100, **work), left(Surroundings(job=REST), pid=101)]
+    assert not find(machine(ranks, [held(100)], [held(101)]), told((0, 100, 900.0), (1, 101, 900.0)))
+
+
+def test_workers_of_one_daemon_of_rays_may_wait_for_each_other() -> None:
+    jobs = [Job(key=f"{pid}:1", launcher="ray", head=pid) for pid in (100, 101)]
+    workers = [mine(job.head, Surroundings(job=job), ppid=90) for job in jobs]
+    both = machine(workers, [held(100)], [held(101)])
+    assert len(find(both, told((0, 100, HOUR), (1, 101, HOUR)))) == 2
+    assert not find(both, told((0, 100, HOUR), (1, 101, 60.0)))

@@ -132,7 +132,9 @@ def test_a_process_that_was_stopped(driver: Driver) -> None:
     with alone(ME) as sleeper, alone(ME) as other:
         os.kill(sleeper.pid, signal.SIGSTOP)
         wait_for(lambda: procfs.read_stat(sleeper.pid).state == "T")
-        (found,) = judged(sampled(driver, sleeper.pid, other.pid))
+        seen = sampled(driver, sleeper.pid, other.pid)
+        assert not judged(seen), "nobody knows for how long"
+        (found,) = judged(seen, idle=60.0)
     assert (found.process.pid, found.cause, found.held) == (sleeper.pid, Cause.STOPPED, 2 * GIB)
 
 
@@ -140,7 +142,9 @@ def test_a_process_that_nobody_reaps(driver: Driver) -> None:
     with alone(ME) as sleeper, alone(ME) as other:
         sleeper.kill()
         wait_for(lambda: procfs.read_stat(sleeper.pid).state == "Z")
-        (found,) = judged(sampled(driver, sleeper.pid, other.pid))
+        seen = sampled(driver, sleeper.pid, other.pid)
+        assert not judged(seen), "it may be reaped in a moment"
+        (found,) = judged(seen, idle=60.0)
     assert (found.process.pid, found.cause, found.sure) == (sleeper.pid, Cause.ZOMBIE, Sureness.CERTAIN)
     assert str(os.getpid()) in found.why[0]
     assert not found.ends

@@ -132,7 +132,10 @@ class Scene:
         self._by_pid = {case.process.pid: case for case in (*self.cases, *self.unlisted)}
 
     def family(self, case: Case) -> list[Case]:
-        """Give the others of its run, its parent and its children, as far as they have a GPU open."""
+        """Give the others of its run, its parent and its children, as far as they have a GPU open.
+
+        Of Ray's workers nobody can tell which are of one run: those of one daemon may wait for each other.
+        """
         process = case.process
         found: dict[int, Case] = {one.process.pid: one for one in self._children.get(process.pid, ())}
         parent = self._by_pid.get(process.ppid) if process.ppid is not None else None
@@ -141,6 +144,8 @@ class Scene:
         around = process.surroundings
         if around is not None and around.job is not None:
             found |= {one.process.pid: one for one in self._runs.get(around.job.key, ())}
+            if around.job.launcher == "ray" and process.ppid is not None:
+                found |= {one.process.pid: one for one in self._children.get(process.ppid, ())}
         found.pop(process.pid, None)
         return list(found.values())
 

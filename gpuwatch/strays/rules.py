@@ -34,12 +34,12 @@ Rule: TypeAlias = Callable[[Case, Scene], Finding | None]
 def zombie(case: Case, scene: Scene) -> Finding | None:
     """Judge one that has ended. Of a program whose first thread has ended the kernel says zombie, too (proc(5)).
 
-    So it must be known to run nothing, on the GPU and on the CPU. Every process is a zombie for a moment: one that has
-    just computed is not one that was forgotten.
+    So it must be known to run nothing, on the GPU and on the CPU. Every process is a zombie for a moment: one that may
+    just have computed is not one that was forgotten.
     """
     process = case.process
     works = isinstance(process.cpu, (int, float)) and process.cpu > 0
-    if process.state != "zombie" or not case.rests or works or case.computed(scene.tending.settled_after):
+    if process.state != "zombie" or not case.rests or works or not _has_rested(case, scene.tending.settled_after):
         return None
     parent = f", {process.ppid} {process.parent}".rstrip() + "," if process.ppid else ""
     why = (f"it has ended, and its parent{parent} has not taken note", "no signal reaches it: end its parent")
@@ -47,23 +47,25 @@ def zombie(case: Case, scene: Scene) -> Finding | None:
 
 
 def stopped(case: Case, scene: Scene) -> Finding | None:
-    """Judge one that was stopped, and not by a debugger. Slurm stops what it suspends, and goes on with it by itself.
+    """Judge one that was stopped, and not by a debugger. A scheduler goes on by itself with what it has stopped.
 
-    Source: Slurm's gang scheduling suspends and resumes jobs by turns (slurm.schedmd.com/gang_scheduling.html).
+    Who is gone may have stopped it on purpose, to lend its GPU: it is certain only after a day. Sources: Slurm suspends
+    and resumes jobs by turns (slurm.schedmd.com/gang_scheduling.html); PBS suspends by SIGSTOP (qsig(1B)).
     """
     process, around = case.process, case.process.surroundings
-    if process.state != "stopped" or around is None or around.slurm:
+    if process.state != "stopped" or around is None or around.batch_job:
         return None
-    if not case.parts or case.computed(scene.tending.settled_after):
+    if not _has_rested(case, scene.tending.settled_after):
         return None
     why = ("stopped, as by Ctrl-Z: it cannot run",)
     if process.led is False:
-        return Finding(Cause.STOPPED, CERTAIN, (*why, _login_words(around)))
+        sure = _has_rested(case, scene.tending.sure_after)
+        return Finding(Cause.STOPPED, CERTAIN if sure else LIKELY, (*why, _login_words(around)))
     return Finding(Cause.STOPPED, LIKELY, why)
 
 
 def worker(case: Case, scene: Scene) -> Finding | None:
-    """Judge one whose run has ended. One that computes, or whose run does, was perhaps let go on purpose.
+    """Judge one whose run has ended. One that is at work, or whose run is, was perhaps let go on purpose.
 
     From outside a container it cannot always be told which process started which, so there the kernel must say that
     its parent has ended; and who has the GPU open without being listed must be known to be a worker, or there must be
@@ -77,17 +79,17 @@ def worker(case: Case, scene: Scene) -> Finding | None:
     theirs = job.worker_of if job is not None and process.adopted else None
     left = orphan or (theirs is not None and theirs not in (*scene.listed, process.ppid))
     if case.listed:
-        family = (case, *scene.family(case))
-        if not left or any(one.computed(limits.quiet_after) for one in family):
+        if not left or _is_in_use(case, scene, limits.quiet_after):
             return None
     elif not _is_leftover(case, scene, left=left):
         return None
     within = around.container is not None or bool(around.pod)
     if within and not process.adopted:
         return None
-    rest = case.idle
-    rests = not case.listed or (rest is not None and rest.seconds >= limits.quiet_after)
-    sure = orphan and process.adopted and rests and not (within or around.service or case.works(limits))
+    rests = not case.listed or _has_rested(case, limits.quiet_after)
+    # A rank may have started a server that is to outlive it, and that has its variables.
+    answers = around.server.startswith("listens on")
+    sure = orphan and process.adopted and rests and not (within or around.service or answers)
     why = ["the run that it belongs to has ended"]
     if not orphan:
         why = [f"process {theirs}, which it worked for, is gone" if left else "its parent has ended"]
@@ -114,7 +116,7 @@ def _is_leftover(case: Case, scene: Scene, *, left: bool) -> bool:
 
 def kernel(case: Case, scene: Scene) -> Finding | None:
     """Judge the kernel of a notebook whose server is gone: nobody can send it anything any more."""
-    if not _is_left_kernel(case, scene) or not _is_quiet(case.idle, scene):
+    if not _is_left_kernel(case, scene) or not _has_rested(case, scene.tending.quiet_after):
         return None
     sure = CERTAIN if case.process.adopted else LIKELY
     return Finding(Cause.KERNEL, sure, ("the server of its notebook has gone",))
@@ -134,25 +136,26 @@ def orphaned(case: Case, scene: Scene) -> Finding | None:
     or for a free GPU. Who is connected to somebody, or is one rank of several, may wait for work, or for the others,
     for days.
     """
-    around, idle = case.process.surroundings, case.idle
-    if around is None or idle is None or not _is_left(case, scene) or not _is_quiet(idle, scene):
+    around, limits = case.process.surroundings, scene.tending
+    if around is None or not _is_left(case, scene) or not _has_rested(case, limits.quiet_after):
         return None
     # What could not be read may be what tends it.
-    sure = idle.seconds >= scene.tending.sure_after and not around.words
+    sure = _has_rested(case, limits.sure_after) and not around.words
     why = [_login_words(around), "its parent has ended"]
     if around.peer:
         why.append(f"it is connected to {around.peer}, and may wait for it")
-    if away := _ranks_away(case, scene):
-        why.append(f"{away} of its run's {around.job.world if around.job else 0} ranks are not to be seen here")
-    return Finding(Cause.ORPHANED, CERTAIN if sure and not around.peer and not away else LIKELY, tuple(why))
+    away = _ranks_away(case, scene)
+    sure = sure and not around.peer and not away
+    return Finding(Cause.ORPHANED, CERTAIN if sure else LIKELY, (*why, *away))
 
 
-def _ranks_away(case: Case, scene: Scene) -> int:
-    """Count the ranks of its run that are on other machines, or that have ended."""
+def _ranks_away(case: Case, scene: Scene) -> list[str]:
+    """Tell of the ranks of its run that are on other machines, or that have ended: it may wait for them."""
     jobs = [one.process.surroundings.job for one in (case, *scene.family(case)) if one.process.surroundings]
     ranks = {job.rank for job in jobs if job is not None and job.rank is not None}
     world = next((job.world for job in jobs if job is not None and job.world), 0)
-    return max(0, world - len(ranks)) if ranks else 0
+    away = world - len(ranks) if ranks else 0
+    return [f"{away} of its run's {world} ranks are not to be seen here"] if away > 0 else []
 
 
 def _is_left(case: Case, scene: Scene) -> bool:
@@ -169,7 +172,7 @@ def _is_left(case: Case, scene: Scene) -> bool:
 def may_be_left(case: Case, scene: Scene) -> bool:
     """Say whether one would be a stray if it was known to be idle, which is not known, or not for long enough."""
     idle = case.idle
-    unknown = not case.blind and (idle is None or (idle.at_least and not _is_quiet(idle, scene)))
+    unknown = not case.blind and (idle is None or (idle.at_least and idle.seconds < scene.tending.quiet_after))
     return unknown and not case.computes and (_is_left(case, scene) or _is_left_kernel(case, scene))
 
 
@@ -188,7 +191,7 @@ def idle(case: Case, scene: Scene) -> Finding | None:
     family = [one for one in scene.family(case) if one.listed]
     if any(one.idle is None or one.idle.seconds < limits.idle_after for one in family):
         return None
-    return Finding(Cause.IDLE, LIKELY, tuple(_attended(case, around)))
+    return Finding(Cause.IDLE, LIKELY, (*_attended(case, around), *_ranks_away(case, scene)))
 
 
 def _attended(case: Case, around: Surroundings) -> list[str]:
@@ -200,6 +203,8 @@ def _attended(case: Case, around: Surroundings) -> list[str]:
         words.append("its terminal is still open")
     if around.slurm:
         words.append(f"Slurm ends it with job {around.slurm.partition('.')[0]}")
+    elif around.batch:
+        words.append(f"its scheduler ends it with {around.batch}")
     elif around.container is not None:
         words.append("its container still runs")
     return words
@@ -211,7 +216,7 @@ def _is_tended(case: Case, around: Surroundings) -> bool:
     Where it cannot be told whether the window is still open, it may be.
     """
     pane = around.pane is not None and around.pane.alive is not False
-    return bool(around.container or around.pod or around.slurm or around.service or around.server or pane) or (
+    return bool(around.container or around.pod or around.batch_job or around.service or around.server or pane) or (
         case.process.name.startswith(_MPS)
     )
 
@@ -227,8 +232,9 @@ def _is_in_use(case: Case, scene: Scene, within: float) -> bool:
     return any(one.computed(within) or one.works(scene.tending) for one in (case, *scene.family(case)))
 
 
-def _is_quiet(idle: Idle | None, scene: Scene) -> bool:
-    return idle is not None and idle.seconds >= scene.tending.quiet_after
+def _has_rested(case: Case, seconds: float) -> bool:
+    """Say whether a process is known to have run nothing on its GPUs for so long."""
+    return case.idle is not None and case.idle.seconds >= seconds
 
 
 def _login_words(around: Surroundings) -> str:
