@@ -185,6 +185,16 @@ def test_an_mps_server() -> None:
     assert kinds(loose(holdings=[holding(70, 9.5), holding(812, 0.5)]), server) == PLAIN  # what it holds is known
 
 
+def test_an_mps_server_that_is_listed_on_another_gpu_alone_comes_behind_who_has_this_one_open() -> None:
+    server = builders.process(812, "root", name="nvidia-cuda-mps-server")
+    elsewhere, card = builders.gpu(0, holdings=[holding(812, 0.1)]), loose()
+    hog = left(4711, "ben", adopted=False, ppid=900)
+    both = builders.snapshot([elsewhere, card], [server], searched=1.0, unlisted=(hog,))
+    assert [one.cause for one in causes(card, both)][:2] == [Cause.UNLISTED, Cause.MPS]
+    second = builders.snapshot([elsewhere, card], [server], searched=1.0, unlisted=(hog,), mps=(813,))
+    assert [one.cause for one in causes(card, second)][:2] == [Cause.MPS, Cause.UNLISTED]
+
+
 def test_what_a_driver_takes_for_itself() -> None:
     card = loose((OWN + OWN_EACH) / GIB, display_active=True)
     (one,) = found(card)

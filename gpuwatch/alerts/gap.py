@@ -145,11 +145,11 @@ def _left_over(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
     )
 
 
-def _mps(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
+def _mps(gpu: Gpu, snapshot: Snapshot, gap: int, *, elsewhere: bool = False) -> Suspicion | None:
     people = (*snapshot.processes, *(one.process for one in snapshot.unlisted if _may_hold(one, gpu)))
     servers = {one.pid for one in people if one.name == "nvidia-cuda-mps-server"} | {*snapshot.mps}
     servers -= {one.pid for one in gpu.holdings if known(one.memory)}  # what it holds there is known
-    if not servers:
+    if not servers or _are_elsewhere(servers, gpu, snapshot) is not elsewhere:
         return None
     return Suspicion(
         Cause.MPS,
@@ -157,6 +157,17 @@ def _mps(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
         "when these have ended: `echo quit | nvidia-cuda-mps-control`, as who started it",
         tuple(sorted(servers)),
     )
+
+
+def _are_elsewhere(servers: set[int], gpu: Gpu, snapshot: Snapshot) -> bool:
+    """Say whether the list has them all on other GPUs and none on this one."""
+    here = {one.pid for one in gpu.holdings}
+    others = {one.pid for each in snapshot.gpus for one in each.holdings}
+    return servers <= others - here
+
+
+def _mps_elsewhere(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
+    return _mps(gpu, snapshot, gap, elsewhere=True)
 
 
 def _driver(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
@@ -247,6 +258,7 @@ _LOOKS: Final[Sequence[_Look]] = (
     _mps,
     _driver,
     _unlisted,
+    _mps_elsewhere,
     _ending_proven,
     _hidden,
     _ending,
