@@ -16,7 +16,7 @@ from gpuwatch.ui.screens.attend import AttendScreen, subjects
 from gpuwatch.watch import Frame
 from tests.builders import EPOCH
 from tests.dashboards import SIZES, Clockwork, alert, frame, hand, machine, running, text
-from tests.screens import HOSTILE, Host, fits, text_of
+from tests.screens import HOSTILE, Host, fits, text_of, until
 
 HELD = "memory near limit"
 
@@ -117,6 +117,59 @@ async def test_left_and_right_go_from_alert_to_alert() -> None:
         await pilot.pause()
         assert about(screen).index == 2
         assert "the rule “overshoot”" in text_of(app)
+
+
+@pytest.mark.parametrize(("keys", "choice"), [(["down"], "hour"), (["end"], "cancel")])
+async def test_another_size_leaves_the_mark_where_it_was(keys: list[str], choice: str) -> None:
+    async with running(frame(machine(2), alert(1)), (120, 36)) as (app, pilot):
+        await pilot.press("a", *keys)
+        await pilot.resize_terminal(100, 30)
+        await until(pilot, lambda: app.screen.size.width == 100)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert app.screen is app.dashboard
+        assert [isinstance(one, Mute) for one in asked(app)] == ([True] if choice == "hour" else [])
+
+
+def offered(app: GpuwatchApp) -> list[str | None]:
+    return [one.id for one in app.screen.query_one(OptionList).options if not one.disabled]
+
+
+@pytest.mark.parametrize("cleared", [(alert(1, ended=EPOCH + 1),), ()])
+async def test_of_an_alert_that_has_ended_meanwhile_nothing_is_offered(cleared: tuple[Alert, ...]) -> None:
+    async with running(frame(machine(2), alert(1))) as (app, pilot):
+        await pilot.press("a")
+        await pilot.pause()
+        assert offered(app) == ["seen", "hour", "rule", "cancel"]
+        await hand(app, pilot, replace(frame(machine(2)), cleared=cleared))
+        assert "ended: GPU 1 near limit" in text_of(app)
+        assert offered(app) == ["cancel"]
+        await hand(app, pilot, frame(machine(2)))
+        await pilot.press("enter")
+        await pilot.pause()
+        assert asked(app) == []
+        assert app.screen is app.dashboard
+
+
+async def test_the_dialog_follows_the_frames_and_the_mark_stays_on_its_choice() -> None:
+    async with running(frame(machine(4), alert(0), alert(1), alert(2))) as (app, pilot):
+        await pilot.press("a", "up", "up")
+        await hand(app, pilot, frame(machine(4), alert(0, title="it got worse"), alert(1)))
+        assert "it got worse" in text_of(app)
+        assert "Seen: all 2" in text_of(app)
+        await hand(app, pilot, frame(machine(4), alert(0, acknowledged=True), alert(1)))
+        assert offered(app) == ["hour", "rule", "cancel"]
+        await pilot.press("enter")  # what was marked is no more: the mark is on Cancel
+        await pilot.pause()
+        assert asked(app) == []
+
+
+async def test_what_only_another_gpuwatch_has_raised_is_not_said_to_have_ended() -> None:
+    async with running(frame(machine(2))) as (app, pilot):
+        app.action_attend(alert(1, id="theirs"))
+        await hand(app, pilot, frame(machine(2)))
+        assert "ended" not in text_of(app)
+        assert offered(app) == ["seen", "hour", "rule", "cancel"]
 
 
 def silenced(*mutes: Mute, alerts: tuple[Alert, ...] = ()) -> Frame:

@@ -271,7 +271,10 @@ class Actions(App[int]):
             why = "nothing to acknowledge" if alert is None else "this is gpuwatch's own trouble: it ends once mended"
             self.notify(why, markup=False, timeout=3)
         elif self.watching is not None:
-            self.push_screen(AttendScreen(alerts, self.watching, self.kit.glyphs, mutes=mutes))
+            screen = AttendScreen(alerts, self.watching, self.kit.glyphs, mutes=mutes)
+            if self.newest is not None:
+                screen.refresh_frame(self.newest)
+            self.push_screen(screen)
 
     def action_reload(self) -> None:
         """Read the configuration again, away from the event loop."""

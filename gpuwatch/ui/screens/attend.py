@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
+import msgspec
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -44,11 +45,14 @@ def subjects(frame: Frame | None, chosen: Alert | None, wall: float | None = Non
 class _Choice(NamedTuple):
     """One thing that can be done."""
 
+    id: str
+    """What it is, however it is worded."""
     words: str
     do: Callable[[], object]
     said: str
 
 
+_SPEAK: Final = "Let it speak again"
 _AGAIN: Final = "it speaks again"
 
 
@@ -125,7 +129,10 @@ class AttendScreen(Dialog[None]):
         self._glyphs = glyphs
         self._wall = wall
         self._place = 0
-        self._choices: list[_Choice] = []
+        self._held: set[str] = set()
+        """Ids of the alerts that a frame has had."""
+        self._over: set[str] = set()
+        """Ids of those that have ended since."""
 
     def compose(self) -> ComposeResult:
         """Build the alert's words and the choices."""
@@ -139,8 +146,25 @@ class AttendScreen(Dialog[None]):
         self._show()
 
     def on_resize(self, _event: events.Resize) -> None:
-        """Cut the choices anew."""
-        self._show()
+        """Cut the choices anew; the mark stays where it is."""
+        self._tell()
+
+    def refresh_frame(self, frame: Frame) -> None:
+        """Take the alerts as a new frame has them; what has ended is only told."""
+        now = {alert.id: alert for alert in (*frame.alerts, *frame.cleared) if alert.id}
+        for place, page in enumerate(self._pages):
+            if isinstance(page, Mute) or page.ended is not None:
+                continue
+            if page.id in now:
+                page = now[page.id]
+            elif page.id in self._held:  # it ended in a frame that was passed over
+                page = msgspec.structs.replace(page, ended=frame.snapshot.taken)
+            else:  # another gpuwatch raised it
+                continue
+            self._pages[place] = page
+            (self._held if page.ended is None else self._over).add(page.id)
+        if self.query(OptionList):
+            self._tell()
 
     @property
     def asked(self) -> Alert | Mute:
@@ -148,6 +172,15 @@ class AttendScreen(Dialog[None]):
         return self._pages[self._place]
 
     def _show(self) -> None:
+        """Ask about another page: its first choice is marked."""
+        options = self.query_one(OptionList)
+        options.clear_options()
+        options.add_options([Option("", id=choice.id) for choice in self._choices_of(self.asked)])
+        options.highlighted = 0
+        self._tell()
+
+    def _tell(self) -> None:
+        """Say how things stand now. No choice moves: one that is no more is dimmed, and its mark goes to the last."""
         asked = self.asked
         spell = plain if self._glyphs.ascii else str
         dialog = self.query_one("#dialog", Vertical)
@@ -159,43 +192,54 @@ class AttendScreen(Dialog[None]):
         evidence = self.query_one("#evidence", Static)
         evidence.update(Content(spell(words)))
         evidence.set_class(not words, "-empty")
-        self._choices = self._choices_of(asked)
         options = self.query_one(OptionList)
-        options.clear_options()
         room = min(76, self.app.size.width) - 8  # an option that wraps takes two lines of few
         cut = "~" if self._glyphs.ascii else "…"
-        lines = [fit(f" {spell(choice.words)}", room, ellipsis=cut).rstrip() for choice in self._choices]
-        options.add_options([Option(Content(one)) for one in lines])
-        options.highlighted = 0
+        offered = {choice.id: choice for choice in self._choices_of(asked)}
+        marked = options.highlighted  # Textual moves it on from where an option is turned on or off
+        for place, option in enumerate(options.options):
+            choice = offered.get(option.id or "")
+            if choice is None:
+                options.disable_option_at_index(place)
+            else:
+                if option.disabled:
+                    options.enable_option_at_index(place)
+                line = fit(f" {spell(choice.words)}", room, ellipsis=cut).rstrip()
+                options.replace_option_prompt_at_index(place, Content(line))
+        gone = marked is not None and options.options[marked].disabled
+        options.highlighted = len(options.options) - 1 if gone else marked
 
     def _alert_words(self, alert: Alert) -> tuple[str, str]:
         mark, _ = mark_of(alert.severity, self._glyphs)
-        return f"{mark} {alert.title}", alert.evidence
+        return f"{mark} {'ended: ' * (alert.ended is not None)}{alert.title}", alert.evidence
 
     def _choices_of(self, asked: Alert | Mute) -> list[_Choice]:
-        cancel = _Choice("Cancel", lambda: None, "")
+        cancel = _Choice("cancel", "Cancel", lambda: None, "")
         if isinstance(asked, Mute):
-            return [_Choice("Let it speak again", lambda: self._watch.unmute(asked.rule, asked.key), _AGAIN), cancel]
-        return [*self._alert_choices(asked), cancel]
+            again = _Choice("again", _SPEAK, lambda: self._watch.unmute(asked.rule, asked.key), _AGAIN)
+            return [again, cancel]
+        return [*([] if asked.id in self._over else self._alert_choices(asked)), cancel]
 
     def _alert_choices(self, alert: Alert) -> list[_Choice]:
         watch, choices = self._watch, []
         if alert.ended is None and not alert.acknowledged:
             choices.append(
                 _Choice(
+                    "seen",
                     "Seen: say nothing more until it ends or gets worse",
                     lambda: watch.acknowledge(alert),
                     "acknowledged",
                 )
             )
         if alert.muted:
-            choices.append(_Choice("Let it speak again", lambda: self._unmute(alert), _AGAIN))
+            choices.append(_Choice("again", _SPEAK, lambda: self._unmute(alert), _AGAIN))
         else:
             hour = Mute(rule=alert.rule, key=alert.key, until=self._wall() + HOUR)
             whole = Mute(rule=alert.rule)
-            choices.append(_Choice("Mute it for an hour", lambda: watch.mute(hour), "muted for an hour"))
+            choices.append(_Choice("hour", "Mute it for an hour", lambda: watch.mute(hour), "muted for an hour"))
             choices.append(
                 _Choice(
+                    "rule",
                     f"Mute the rule “{alert.rule}” until I say otherwise",
                     lambda: watch.mute(whole),
                     f"the rule “{alert.rule}” is muted",
@@ -204,7 +248,7 @@ class AttendScreen(Dialog[None]):
         unseen = [one for one in self._pages if isinstance(one, Alert) and one.ended is None and not one.quiet]
         if len(unseen) > 1:
             choices.append(
-                _Choice(f"Seen: all {len(unseen)}", lambda: self._see(unseen), f"{len(unseen)} acknowledged")
+                _Choice("all", f"Seen: all {len(unseen)}", lambda: self._see(unseen), f"{len(unseen)} acknowledged")
             )
         return choices
 
@@ -219,7 +263,9 @@ class AttendScreen(Dialog[None]):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Do what was chosen."""
         event.stop()
-        choice = self._choices[event.option_index]
+        choice = next((one for one in self._choices_of(self.asked) if one.id == event.option_id), None)
+        if choice is None:  # a frame came in between, and it is no more
+            return
         choice.do()
         if choice.said:
             words = plain(choice.said) if self._glyphs.ascii else choice.said
