@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from base64 import b64decode
 
 import msgspec
@@ -10,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.history import Idle
-from gpuwatch.model import Reason
+from gpuwatch.model import Reason, Snapshot
 from gpuwatch.polite import message
 from gpuwatch.rows import Row, rows
 from gpuwatch.ui.screens.polite import PoliteScreen, clipboard
 from tests.builders import gpu, holding, process, snapshot
-from tests.dashboards import frame, running, top
+from tests.dashboards import frame, hand, running, top
 from tests.screens import HOSTILE
 
 
@@ -111,3 +112,21 @@ async def test_nothing_is_written_to_oneself_or_to_nobody() -> None:
             await pilot.press("y")
             assert app.screen is app.dashboard
             assert any(words in one.message for one in app._notifications)
+
+
+@pytest.mark.parametrize(("keys", "pid", "date"), [(["y"], "PID 10", "2026"), (["u", "y"], "PID 11", "2027")])
+async def test_figures_and_date_are_of_one_moment_while_the_dashboard_is_frozen(
+    keys: list[str], pid: str, date: str
+) -> None:
+    def seen(pid: int, year: int) -> Snapshot:
+        taken = time.mktime((year, 6, 1, 12, 0, 0, 0, 0, -1))
+        return snapshot([gpu(0, holdings=[holding(pid, 20.0)])], [process(pid, "eve")], taken=taken)
+
+    async with running(frame(seen(10, 2026))) as (app, pilot):
+        await pilot.press("p")
+        await hand(app, pilot, frame(seen(11, 2027)))
+        await pilot.press(*keys)
+        assert isinstance(top(app), PoliteScreen)
+        shown = "\n".join(str(one.render()) for one in app.screen.query("Static"))
+        assert pid in shown
+        assert f"({date}-06-01 12:00)" in shown

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from textual.app import App
 
 from gpuwatch.people import filter_for
-from gpuwatch.rows import Filter, Row, RowKey
+from gpuwatch.rows import Filter, Row, RowKey, rows
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.keys import KEYS
 from gpuwatch.ui.options import Helpers, Options, Watching
@@ -211,7 +211,7 @@ class Actions(App[int]):
 
     def on_people_screen_message_asked(self, message: PeopleScreen.MessageAsked) -> None:
         """Copy a message to one person, about all that they hold."""
-        self._write_to([row for row in self.dashboard.processes.every if row.process.uid == message.uid])
+        self._write_about(self.newest, lambda row: row.process.uid == message.uid)
 
     def action_tree(self) -> None:
         """Show runs, their ranks and their workers."""
@@ -239,11 +239,15 @@ class Actions(App[int]):
         """Copy a message to whoever owns the process under the cursor."""
         row = self.dashboard.processes.selected
         if row is not None:
-            self._write_to([one for one in self.dashboard.processes.every if one.process.key == row.process.key])
+            self._write_about(self.frame, lambda one: one.process.key == row.process.key)
 
-    def _write_to(self, held: list[Row]) -> None:
-        """Put a polite message to their owner on the clipboard, and show it; there is nothing to say to oneself."""
-        if not held or self.newest is None:
+    def _write_about(self, frame: Frame | None, meant: Callable[[Row], bool]) -> None:
+        """Put a polite message to the owner of these rows of a frame on the clipboard, and show it.
+
+        There is nothing to say to oneself.
+        """
+        held = [row for row in rows(frame.snapshot, frame.history) if meant(row)] if frame is not None else []
+        if frame is None or not held:
             return
         if held[0].process.uid is None or held[0].mine:
             why = "these are your own: K ends one, S lists your strays" if held[0].mine else "its owner is not visible"
@@ -252,7 +256,7 @@ class Actions(App[int]):
         from gpuwatch.polite import message
         from gpuwatch.ui.screens.polite import PoliteScreen, clipboard
 
-        words, tmux = message(held, self.newest.snapshot), "TMUX" in os.environ
+        words, tmux = message(held, frame.snapshot), "TMUX" in os.environ
         self.write_to_terminal(clipboard(words, tmux=tmux))
         self.push_screen(PoliteScreen(held[0].owner, words, self.kit.glyphs, tmux=tmux))
 
