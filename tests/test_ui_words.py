@@ -8,6 +8,7 @@ import pytest
 
 from gpuwatch.model import Gpu, Instance, Memory, Reason, SourceState
 from gpuwatch.ui.commands import commands
+from gpuwatch.ui.keys import KEYS
 from gpuwatch.ui.layout import room_for_toasts
 from tests import builders
 from tests.builders import gpu, snapshot
@@ -152,6 +153,13 @@ def test_the_palette_tells_keys_and_which_way_a_column_sorts() -> None:
     assert told["Sort by PID"].startswith("The smallest first")
     assert told["Sort by memory"].startswith("The greatest first")
     assert told["Sort by user"].startswith("From A to Z")
+
+
+def test_the_palette_has_every_key_but_those_that_move_about() -> None:
+    moving = {"up", "down", "pageup", "pagedown", "first", "last", "sort.left", "sort.right"}
+    offered = {one.action for one in commands()}
+    lacking = {one.id for one in KEYS if one.action not in offered}
+    assert lacking == {*moving, "palette", "suspend"}
 
 
 async def test_the_palette_has_no_glyph_that_terminals_lack() -> None:
