@@ -182,6 +182,26 @@ async def test_the_interval_steps_and_the_retry_reach_the_watch() -> None:
         assert app.watching.asked == [2, 5, 2, 1, 0.5, 0.25, 0.25, 0.25, "poke"]  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("began", "key", "then"),
+    [(60, "plus", 60), (60, "minus", 30), (0.1, "minus", 0.1), (0.1, "plus", 0.25), (3, "plus", 5), (3, "minus", 2)],
+)
+async def test_slower_is_never_faster_nor_faster_slower(began: float, key: str, then: float) -> None:
+    async with running(frame(machine(1)), interval=began) as (app, pilot):
+        await pilot.press(key)
+        assert app.interval == then
+
+
+async def test_there_is_nothing_to_freeze_before_the_first_frame() -> None:
+    async with running() as (app, pilot):
+        await pilot.press("p")
+        assert "nothing to freeze yet" in [one.message for one in app._notifications]
+        await hand(app, pilot, frame(machine(2)))
+        assert any(".py" in line for line in table(app))
+        await pilot.press("p")
+        assert "PAUSED" in text(app)
+
+
 async def test_the_end_of_the_source_ends_the_program_with_its_words(capsys: pytest.CaptureFixture[str]) -> None:
     app = GpuwatchApp()
     async with app.run_test() as pilot:

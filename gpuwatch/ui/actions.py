@@ -141,9 +141,10 @@ class Actions(App[int]):
         self.pause()
 
     def action_interval(self, by: int) -> None:
-        """Sample more or less often."""
-        place = min(range(len(INTERVALS)), key=lambda index: abs(INTERVALS[index] - self.interval))
-        self.interval = INTERVALS[max(0, min(place + by, len(INTERVALS) - 1))]
+        """Sample more or less often: at the next step beyond the present one, where there is one."""
+        longer = [one for one in INTERVALS if one > self.interval]
+        shorter = [one for one in INTERVALS if one < self.interval]
+        self.interval = min(longer, default=self.interval) if by > 0 else max(shorter, default=self.interval)
         if self.watching:
             self.watching.set_interval(self.interval)
         self.paint()

@@ -239,6 +239,9 @@ class GpuwatchApp(Actions):
 
     def pause(self) -> None:
         """Freeze the screen, or let it go on."""
+        if self.frame is None:
+            self.notify("nothing to freeze yet", markup=False, timeout=3)
+            return
         self._paused_at = None if self._paused_at is not None else self.clock()
         if self._paused_at is None:
             self.frame = self.newest
