@@ -55,6 +55,10 @@ class Actions(App[int]):
         """Draw what there is."""
 
     @abstractmethod
+    def take_options(self, options: Options) -> None:
+        """Go on as the configuration now wants it."""
+
+    @abstractmethod
     def write_to_terminal(self, words: str) -> None:
         """Write what is no part of the screen: a control that the terminal acts on."""
 

@@ -189,6 +189,17 @@ class GpuwatchApp(Actions):
                 screen.take_kit(self.kit)
         self.paint()
 
+    def take_options(self, options: Options) -> None:
+        """Go on as the configuration now wants it; a theme that was chosen by hand stays unless that names another."""
+        before, self.options = self.options, options
+        self._judged = None
+        for screen in self.screen_stack:
+            if hasattr(screen, "take_options"):
+                screen.take_options(options)
+        if options.theme != before.theme:
+            self.theme = f"gpuwatch-{options.theme}"
+        self.paint()
+
     def on_framed(self, message: Framed) -> None:
         """Take in a frame: the only place where data enters."""
         before, self.newest = self.newest, message.frame

@@ -25,7 +25,5 @@ def reload(app: Actions) -> None:
 
 def _take(app: Actions, came: Reloading) -> None:
     if came.options is not None:
-        app.options = came.options
-        app.theme = f"gpuwatch-{came.options.theme}"
+        app.take_options(came.options)
     app.notify(came.words, severity="error" if came.failed else "information", markup=False, timeout=8)
-    app.paint()

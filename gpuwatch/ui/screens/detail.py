@@ -52,6 +52,11 @@ class DetailScreen(Sheet):
         super().on_mount()
         self.refresh_frame(self._frame)
 
+    def take_options(self, options: Options) -> None:
+        """Judge by other options."""
+        self._options = options
+        self.refresh_frame(self._frame)
+
     def refresh_frame(self, frame: Frame) -> None:
         """Show the process as a new frame has it; where the frame lacks it, keep the last values and say so."""
         self._frame = frame
