@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from textual.events import Key
 from textual.widgets import Input
 
 from gpuwatch.alerts import Alert, Severity, Unit
@@ -75,6 +76,7 @@ async def test_an_event_that_another_gpuwatch_logged_under_its_own_id_is_one_lin
         await until(pilot, lambda: "an earlier one" in text_of(app))
         assert "as we see it" in shown(app)[0]
         assert "as they saw it" not in text_of(app)
+        assert "2 in all" in text_of(app)
 
 
 async def test_what_nobody_writes_on_any_more_is_not_said_to_go_on() -> None:
@@ -138,6 +140,17 @@ async def test_the_filter_narrows_the_list_as_one_types() -> None:
         await pilot.press("escape")
         await pilot.pause()
         assert app.screen is app.dashboard
+
+
+async def test_what_is_typed_in_one_moment_with_the_slash_goes_to_the_filter() -> None:
+    async with running(frame(machine(4), alert(0, id="live")), (80, 24), helpers=log(past(5))) as (app, pilot):
+        await pilot.press("e")
+        await until(pilot, lambda: "event 5" in text_of(app))
+        for name, typed in (("slash", "/"), ("o", "o"), ("slash", "/"), ("e", "e")):
+            app.post_message(Key(name, typed))
+        await until(pilot, lambda: app.screen.query_one(Input).value == "o/e")
+        assert isinstance(app.screen, EventsScreen)
+        assert "ongoing only" not in text_of(app)
 
 
 async def test_only_what_holds_now() -> None:
@@ -291,6 +304,12 @@ def test_an_acknowledged_event_says_so() -> None:
         ("-event", False),
         ("-user:eve event", True),
         ("a:b", False),
+        ("-", True),
+        ("gpu:", True),
+        ("-gpu:", True),
+        ("-user:", True),
+        ("-rule: event", True),
+        ("gpu: -event", False),
     ],
 )
 def test_a_filter(words: str, found: bool) -> None:

@@ -36,7 +36,16 @@ DETAIL: Final = 6
 """Lines about the chosen event, with the one above them; 2 more where there is room, for its evidence."""
 _KEYS: Final[list[Binding]] = [
     Binding("escape,q,e", "close", "back", id="events.close", key_display="Esc", tooltip="Go back to the dashboard"),
-    Binding("slash", "filter", "filter", id="events.filter", key_display="/", tooltip="Show only events that match"),
+    # Priority, as on the dashboard: what is typed in the same moment already goes to the filter.
+    Binding(
+        "slash",
+        "filter",
+        "filter",
+        id="events.filter",
+        key_display="/",
+        tooltip="Show only events that match",
+        priority=True,
+    ),
     Binding("a", "attend", "ack", id="events.attend", tooltip="Acknowledge this event, or mute it or its rule"),
     Binding("o", "ongoing", "ongoing", id="events.ongoing", tooltip="Only what holds now, or everything"),
     Binding("down,j", "move(1)", "down", show=False, id="events.down", tooltip="The next event"),
@@ -48,6 +57,10 @@ _KEYS: Final[list[Binding]] = [
 ]
 
 
+_BEGUN: Final = ("", "rule:", "gpu:", "user:")
+"""Words of a filter that are only begun, without the `-` before them."""
+
+
 def _as_known(alert: Alert, log: Events) -> Alert:
     """Give an event of the log; one without an end, which nobody writes on any more, is not said to go on."""
     if alert.ended is not None or log.watched:
@@ -57,8 +70,15 @@ def _as_known(alert: Alert, log: Events) -> Alert:
 
 
 def matches(alert: Alert, words: str) -> bool:
-    """Say whether an event matches every word: `rule:over`, `gpu:0,2`, `user:ada`, or any text; `-` turns one round."""
-    return all(_matches(alert, word.removeprefix("-")) is not word.startswith("-") for word in words.lower().split())
+    """Say whether an event matches every word: `rule:over`, `gpu:0,2`, `user:ada`, or any text; `-` turns one round.
+
+    A word that is only begun, `gpu:` or `-`, says nothing yet.
+    """
+    return all(
+        _matches(alert, word.removeprefix("-")) is not word.startswith("-")
+        for word in words.lower().split()
+        if word.removeprefix("-") not in _BEGUN
+    )
 
 
 def _matches(alert: Alert, word: str) -> bool:
@@ -167,8 +187,8 @@ class EventsScreen(ListScreen):
                 del self._live[gone]  # ended in a frame that was passed over: the log says how
         self.paint()
 
-    def found(self) -> list[Alert]:
-        """Give the events that match, the newest first."""
+    def _every(self) -> list[Alert]:
+        """Give all events, each once."""
         ours: dict[str, list[float]] = {}
         for alert in self._live.values():
             ours.setdefault(alert.key, []).append(alert.raised)
@@ -178,9 +198,13 @@ class EventsScreen(ListScreen):
             for alert in self._logged.values()
             if not any(abs(alert.raised - raised) <= SAME for raised in ours.get(alert.key, ()))
         ]
+        return [*logged, *self._live.values()]
+
+    def found(self) -> list[Alert]:
+        """Give the events that match, the newest first."""
         chosen = [
             alert
-            for alert in (*logged, *self._live.values())
+            for alert in self._every()
             if matches(alert, self._words) and (alert.ended is None or not self._ongoing_only)
         ]
         return sorted(chosen, key=lambda alert: (alert.ended is None, alert.raised), reverse=True)
@@ -216,7 +240,7 @@ class EventsScreen(ListScreen):
         found = self.query_one(EventList).found
         ongoing = sum(alert.ended is None for alert in found)
         pen = Pen(self._kit, "band").gap().write("events", "strong").gap(2)
-        total = len(self._logged.keys() | self._live.keys())
+        total = len(self._every())
         chosen = [f"{len(found)} in all" if len(found) == total else f"{len(found)} of {total}", f"{ongoing} ongoing"]
         chosen += [f"filter: {self._words}"] * bool(self._words) + ["ongoing only"] * self._ongoing_only
         chosen += ["of this run only"] * (self._read is None)
@@ -252,6 +276,10 @@ class EventsScreen(ListScreen):
         self.query_one(Input).display = False
         self.set_focus(None)
         self.paint()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave `/` to whatever is typed into."""
+        return action != "filter" or any(not entry.display for entry in self.query(Input))
 
     def action_filter(self) -> None:
         """Ask for a filter."""
