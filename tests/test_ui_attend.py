@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from textual.events import Key
 from textual.widgets import OptionList
 
 from gpuwatch.alerts import TROUBLE, Alert, Severity
@@ -129,6 +130,17 @@ async def test_another_size_leaves_the_mark_where_it_was(keys: list[str], choice
         await pilot.pause()
         assert app.screen is app.dashboard
         assert [isinstance(one, Mute) for one in asked(app)] == ([True] if choice == "hour" else [])
+
+
+async def test_of_two_quick_presses_of_enter_the_second_means_nothing() -> None:
+    async with running(frame(machine(2), alert(1))) as (app, pilot):
+        await pilot.press("a")
+        for _ in range(3):
+            app.post_message(Key("enter", None))
+        await until(pilot, lambda: app.screen is app.dashboard)
+        await pilot.pause()
+        assert asked(app) == [("acknowledge", alert(1).key)]
+        assert app.screen is app.dashboard
 
 
 def offered(app: GpuwatchApp) -> list[str | None]:

@@ -229,6 +229,33 @@ async def test_the_keys_are_buttons() -> None:
         assert "PAUSED" in text(app)
 
 
+@pytest.mark.parametrize("hint", ["people", "tree", "strays", "events", "ack", "help", "detail", "end"])
+async def test_two_quick_clicks_on_a_key_open_one_screen(hint: str, tmp_path: Path) -> None:
+    def make_killer() -> Killer:
+        return Killer(Policy.of_this_process(read_only=False), Audit(tmp_path))
+
+    async with running(frame(machine(1), alert(0)), (160, 36), helpers=Helpers(killer=make_killer)) as (app, pilot):
+        at = app.dashboard.footer.text[0].index(f" {hint} ")
+        await pilot.click("#footer", offset=(at, 0), times=2)
+        await pilot.pause()
+        assert len(app.screen_stack) == 2
+
+
+async def test_quick_clicks_on_a_key_that_opens_nothing_all_count() -> None:
+    async with running(frame(machine(1)), (160, 36)) as (app, pilot):
+        at = app.dashboard.footer.text[0].index("pause")
+        await pilot.click("#footer", offset=(at, 0), times=3)
+        await pilot.pause()
+        assert app.paused
+
+
+async def test_three_clicks_on_a_process_open_one_detail() -> None:
+    async with running(frame(machine(1))) as (app, pilot):
+        await pilot.click("#processes", offset=(10, 2), times=3)
+        await pilot.pause()
+        assert len(app.screen_stack) == 2
+
+
 async def test_a_process_of_ones_own_is_asked_about(tmp_path: Path) -> None:
     def make_killer() -> Killer:
         return Killer(Policy.of_this_process(read_only=False), Audit(tmp_path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +12,14 @@ from msgspec.structs import replace
 from gpuwatch.model import Health, SourceState
 from gpuwatch.surroundings import Surroundings
 from gpuwatch.ui.app import GpuwatchApp
+from gpuwatch.ui.screens.confirm import ConfirmScreen
 from gpuwatch.ui.screens.detail import DetailScreen
 from tests import builders
 from tests.dashboards import frame, hand, machine, running, text
 from tests.gpuholder import ME
-from tests.straying import LEFT
-from tests.test_ui_strays import framed
+from tests.killing import a_killer
+from tests.straying import LEFT, mine
+from tests.test_ui_strays import framed, helpers
 
 KEYS = ["u", "t", "S"]
 
@@ -85,6 +88,32 @@ async def test_detail_from_a_screen_has_the_newest_while_the_dashboard_is_frozen
         assert isinstance(app.screen, DetailScreen)
         assert "python left.py" in text(app)
         assert "is on no GPU any more" not in text(app)
+
+
+async def test_two_quick_clicks_on_a_key_of_a_list_mean_one() -> None:
+    async with running(frame(machine(2)), (120, 36)) as (app, pilot):
+        await pilot.press("t")
+        await pilot.pause()
+        await pilot.press("asterisk", "end")
+        await pilot.pause()
+        at = text(app).splitlines()[-1].index("detail")
+        await pilot.click("#tree-keys", offset=(at, 0), times=3)
+        await pilot.pause()
+        assert len(app.screen_stack) == 3
+        assert isinstance(app.screen, DetailScreen)
+
+
+async def test_two_quick_clicks_ask_once_whether_to_end_what_is_ticked(tmp_path: Path) -> None:
+    held = [builders.holding(100, 4.0, sm=0)]
+    seen = builders.snapshot([builders.gpu(0, holdings=held)], [mine(uid=ME)], viewer=ME)
+    async with running(framed(seen), helpers=helpers(a_killer(tmp_path))) as (app, pilot):
+        await pilot.press("S", "space")
+        await pilot.pause()
+        at = text(app).splitlines()[-1].index("end ticked")
+        await pilot.click("#strays-keys", offset=(at, 0), times=2)
+        await pilot.pause()
+        assert isinstance(app.screen, ConfirmScreen)
+        assert len(app.screen_stack) == 3
 
 
 @pytest.mark.parametrize("key", KEYS)

@@ -6,9 +6,10 @@ import os
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from textual.app import App
+from textual.screen import Screen
 
 from gpuwatch.people import filter_for
 from gpuwatch.rows import Filter, Row, RowKey, rows
@@ -53,6 +54,11 @@ class Actions(App[int]):
     @abstractmethod
     def paint(self) -> None:
         """Draw what there is."""
+
+    def open_once(self, screen: Screen[Any]) -> None:
+        """Open a screen, unless one of its kind is open: of two quick clicks the second means nothing more."""
+        if not any(type(one) is type(screen) for one in self.screen_stack):
+            self.push_screen(screen)
 
     @abstractmethod
     def take_options(self, options: Options) -> None:
@@ -173,7 +179,7 @@ class Actions(App[int]):
         if frame is not None:
             from gpuwatch.ui.screens.detail import DetailScreen  # 20 ms that the first paint need not wait for
 
-            self.push_screen(DetailScreen(key, frame, self.kit.glyphs, self.options))
+            self.open_once(DetailScreen(key, frame, self.kit.glyphs, self.options))
 
     def action_end_process(self) -> None:
         """Ask whether to end the process under the cursor."""
@@ -206,7 +212,7 @@ class Actions(App[int]):
         if self.newest is not None:
             from gpuwatch.ui.screens.people import PeopleScreen
 
-            self.push_screen(PeopleScreen(self.newest, self.kit, clock=self.clock))
+            self.open_once(PeopleScreen(self.newest, self.kit, clock=self.clock))
 
     def on_people_screen_chosen(self, message: PeopleScreen.Chosen) -> None:
         """Show the processes of one person."""
@@ -223,7 +229,7 @@ class Actions(App[int]):
         if self.newest is not None:
             from gpuwatch.ui.screens.tree import TreeScreen
 
-            self.push_screen(TreeScreen(self.newest, self.kit, clock=self.clock))
+            self.open_once(TreeScreen(self.newest, self.kit, clock=self.clock))
 
     def on_tree_screen_detail_asked(self, message: TreeScreen.DetailAsked) -> None:
         """Show all that is known of a process of the tree."""
@@ -238,7 +244,7 @@ class Actions(App[int]):
         if self.newest is not None:
             from gpuwatch.ui.screens.strays import StraysScreen
 
-            self.push_screen(StraysScreen(self.newest, self.kit, clock=self.clock))
+            self.open_once(StraysScreen(self.newest, self.kit, clock=self.clock))
 
     def action_polite(self) -> None:
         """Copy a message to whoever owns the process under the cursor."""
@@ -263,13 +269,13 @@ class Actions(App[int]):
 
         words, tmux = message(held, frame.snapshot), "TMUX" in os.environ
         self.write_to_terminal(clipboard(words, tmux=tmux))
-        self.push_screen(PoliteScreen(held[0].owner, words, self.kit.glyphs, tmux=tmux))
+        self.open_once(PoliteScreen(held[0].owner, words, self.kit.glyphs, tmux=tmux))
 
     def action_events(self) -> None:
         """Show what was raised and how it ended."""
         from gpuwatch.ui.screens.events import EventsScreen
 
-        self.push_screen(EventsScreen(self.helpers.events, self.newest, self.kit, ended=self.ended))
+        self.open_once(EventsScreen(self.helpers.events, self.newest, self.kit, ended=self.ended))
 
     def action_attend(self, alert: Alert | None = None) -> None:
         """Ask what is to become of a chosen alert, or of all that hold, those first that nobody has seen."""
@@ -283,7 +289,7 @@ class Actions(App[int]):
             screen = AttendScreen(alerts, self.watching, self.kit.glyphs, mutes=mutes)
             if self.newest is not None:
                 screen.refresh_frame(self.newest)
-            self.push_screen(screen)
+            self.open_once(screen)
 
     def action_reload(self) -> None:
         """Read the configuration again, away from the event loop."""
@@ -298,7 +304,7 @@ class Actions(App[int]):
         """Explain keys, marks and words."""
         from gpuwatch.ui.screens.help import HelpScreen
 
-        self.push_screen(HelpScreen(KEYS, self.newest, self.kit.glyphs))
+        self.open_once(HelpScreen(KEYS, self.newest, self.kit.glyphs))
 
     def action_theme(self, name: str) -> None:
         """Draw for a dark or a light terminal."""

@@ -264,7 +264,7 @@ class AttendScreen(Dialog[None]):
         """Do what was chosen."""
         event.stop()
         choice = next((one for one in self._choices_of(self.asked) if one.id == event.option_id), None)
-        if choice is None:  # a frame came in between, and it is no more
+        if choice is None or not self.is_active:  # a frame came in between; or it is the second of two quick presses
             return
         choice.do()
         if choice.said:

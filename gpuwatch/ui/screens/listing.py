@@ -74,7 +74,11 @@ class ListScreen(ModalScreen[None]):
     def on_footer_pressed(self, message: Footer.Pressed) -> None:
         """Do what the key would do."""
         message.stop()
-        self.call_later(self.run_action, message.action)
+        self.call_later(self._press, message.action)
+
+    async def _press(self, action: str) -> None:
+        if self.is_active:  # not where the click before has opened something over this
+            await self.run_action(action)
 
     def action_close(self) -> None:
         """Go back."""
