@@ -90,6 +90,28 @@ async def test_detail_from_a_screen_has_the_newest_while_the_dashboard_is_frozen
         assert "is on no GPU any more" not in text(app)
 
 
+async def test_who_came_after_the_dashboard_was_frozen_is_shown_and_it_goes_on() -> None:
+    seen = builders.snapshot([builders.gpu(0, holdings=[builders.holding(77, 9.0)])], [builders.process(77, "zoe")])
+    async with running(frame(machine(1))) as (app, pilot):
+        await pilot.press("p")
+        await hand(app, pilot, frame(seen))
+        await pilot.press("u", "enter")
+        await pilot.pause()
+        assert [row.owner for row in app.dashboard.processes.found] == ["zoe"]
+        assert not app.paused
+        assert "no longer paused" in "".join(one.message for one in app._notifications)
+
+
+async def test_who_was_there_when_the_dashboard_was_frozen_is_shown_as_they_were() -> None:
+    async with running(frame(machine(1))) as (app, pilot):
+        await pilot.press("p")
+        await hand(app, pilot, frame(machine(2)))
+        await pilot.press("u", "enter")
+        await pilot.pause()
+        assert len(app.dashboard.processes.found) == 1
+        assert app.paused
+
+
 async def test_two_quick_clicks_on_a_key_of_a_list_mean_one() -> None:
     async with running(frame(machine(2)), (120, 36)) as (app, pilot):
         await pilot.press("t")

@@ -72,6 +72,11 @@ class Actions(App[int]):
     def background(self, name: str) -> Background:
         """Give the thread of this name, for calls that may take their time."""
 
+    @property
+    @abstractmethod
+    def paused(self) -> bool:
+        """Whether the user froze the screen."""
+
     @abstractmethod
     def pause(self) -> None:
         """Freeze the screen, or let it go on."""
@@ -215,9 +220,13 @@ class Actions(App[int]):
             self.open_once(PeopleScreen(self.newest, self.kit, clock=self.clock))
 
     def on_people_screen_chosen(self, message: PeopleScreen.Chosen) -> None:
-        """Show the processes of one person."""
-        self.dashboard.processes.mine = False
-        self.dashboard.processes.filter = Filter.parse(filter_for(message.uid))
+        """Show the processes of one person; for one who came after the dashboard was frozen, it goes on."""
+        panel = self.dashboard.processes
+        panel.mine = False
+        panel.filter = Filter.parse(filter_for(message.uid))
+        if self.paused and not any(panel.filter(row) for row in panel.every):
+            self.pause()
+            self.notify("no longer paused: these processes are newer", markup=False, timeout=4)
         self.paint()
 
     def on_people_screen_message_asked(self, message: PeopleScreen.MessageAsked) -> None:
