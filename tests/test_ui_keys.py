@@ -15,7 +15,7 @@ from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.end import EndScreen
 from tests.builders import GIB, gpu, holding, snapshot
-from tests.dashboards import alert, frame, hand, machine, running, table, text
+from tests.dashboards import alert, frame, hand, machine, running, screen, table, text
 from tests.screens import until
 
 
@@ -254,6 +254,27 @@ async def test_three_clicks_on_a_process_open_one_detail() -> None:
         await pilot.click("#processes", offset=(10, 2), times=3)
         await pilot.pause()
         assert len(app.screen_stack) == 2
+
+
+async def test_a_click_chooses_the_process_also_where_there_is_no_room_for_titles() -> None:
+    async with running(frame(machine(14), alert(0)), (40, 6)) as (app, pilot):
+        panel = app.dashboard.processes
+        assert app.dashboard.layout_now is not None
+        assert (app.dashboard.layout_now.table_title, panel.page_rows) == (0, 1)
+        panel.on_mouse_scroll_down(_Wheel())  # type: ignore[arg-type]
+        await pilot.click("#processes", offset=(12, 0))
+        assert (panel.by, panel.cursor) == ("memory", 3)
+
+
+@pytest.mark.parametrize("size", [(30, 5), (39, 1)])
+async def test_the_prompt_is_on_screen_also_where_there_is_room_for_nothing_else(size: tuple[int, int]) -> None:
+    async with running(frame(machine(2)), (80, 24)) as (app, pilot):
+        await pilot.press("slash", "a")
+        await pilot.resize_terminal(*size)
+        await until(pilot, lambda: app.screen.size == size and "/ a" in screen(app)[-1])
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "gpuwatch needs" in text(app)
 
 
 async def test_a_process_of_ones_own_is_asked_about(tmp_path: Path) -> None:

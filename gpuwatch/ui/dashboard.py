@@ -21,7 +21,7 @@ from gpuwatch.ui.panels.lines import LinePanel, Pen
 from gpuwatch.ui.panels.notice import Notice, notice_lines, starting_words, state_words, tiny_lines, tiny_words
 from gpuwatch.ui.panels.processes import Processes
 from gpuwatch.ui.panels.prompt import Prompt
-from gpuwatch.ui.theme import Kit
+from gpuwatch.ui.theme import Kit, Role
 from gpuwatch.ui.tight import TightCompositor
 from gpuwatch.ui.view import View
 
@@ -77,7 +77,7 @@ class Dashboard(Screen[None]):
         self.processes.take(view)
         layout = self._fit(view, width, height)
         if layout.form is Form.TINY:
-            self._only_notice(tiny_lines(tiny_words(frame, width, height), kit, width, height))
+            self._only_notice(tiny_words(frame, width, height), kit)
             return
         if not seen.gpus:
             room = height - 2
@@ -107,7 +107,7 @@ class Dashboard(Screen[None]):
         """Draw what there is before the first frame."""
         width, height = self.app.size
         if width < 40 or height < 6:
-            self._only_notice(tiny_lines(tiny_words(None, width, height), kit, width, height))
+            self._only_notice(tiny_words(None, width, height), kit)
             return
         self._arrange({self.header: 1, self.notice: height - 2, self._bottom: 1})
         self.header.show([Pen(kit, "band").gap().write("gpuwatch", "strong").line(width)])
@@ -136,9 +136,12 @@ class Dashboard(Screen[None]):
         shown = alerts_of(frame)[: self.layout_now.alerts if self.layout_now else 0]
         return [alert for alert in alerts if alert not in shown]
 
-    def _only_notice(self, lines: list[Any]) -> None:
-        self._arrange({self.notice: len(lines)})
-        self.notice.draw(lines)
+    def _only_notice(self, words: list[tuple[str, Role]], kit: Kit) -> None:
+        """Draw nothing but words, and the prompt where it is open: it takes the keys, and has to be seen."""
+        width, height = self.app.size
+        room = max(0, height - self.prompt.display)
+        self._arrange({self.notice: room})
+        self.notice.draw(tiny_lines(words, kit, width, room))
 
     def _arrange(self, heights: dict[Any, int], gap: int = 0) -> None:
         """Give each panel its lines; what is not named is hidden. Only a change costs a new layout."""

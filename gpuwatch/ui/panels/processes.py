@@ -43,6 +43,8 @@ class Processes(CursorList):
         """Rows that match, in order."""
         self._order = SteadyOrder()
         self._columns: list[Column] = []
+        self._titles = 1
+        """Lines above the rows: none where there is no room."""
         self._over: dict[tuple[str, int], Severity] = {}
         """By GPU and pid: who holds more than was declared, and how bad it is."""
 
@@ -65,6 +67,7 @@ class Processes(CursorList):
         kit = view.kit
         shown = self._shown(layout.rows)
         self._columns = columns(layout.form, self.every)
+        self._titles = layout.table_title
         self._over = overshoots(view.frame.alerts)
         lines = [self._title(kit, width)] if layout.table_title else []
         lines += [self._row(self.found[place], view, width, place == self.cursor) for place in shown]
@@ -91,12 +94,12 @@ class Processes(CursorList):
 
     def on_click(self, event: events.Click) -> None:
         """Select the row, open it at the second click, or sort by the column whose title was hit."""
-        if event.y == 0:
+        if event.y < self._titles:
             hit = self._column_at(event.x)
             if hit:
                 self.sort_by(hit)
             return
-        index = self.top + event.y - 1
+        index = self.top + event.y - self._titles
         if index >= len(self.found):
             return
         again = index == self.cursor and event.chain > 1
