@@ -7,12 +7,12 @@ from typing import ClassVar, Final
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
 from gpuwatch.actions.steps import Choice
-from gpuwatch.ui.screens.dialog import ChoiceButton, Dialog
+from gpuwatch.ui.screens.dialog import ChoiceButton, ChoiceRow, Dialog
 from gpuwatch.ui.screens.sheet import plain
 from gpuwatch.ui.theme import UNICODE, Glyphs
 
@@ -25,19 +25,11 @@ class ConfirmScreen(Dialog[Choice]):
     DEFAULT_CSS = """
     ConfirmScreen #told {
         height: auto;
-        max-height: 60vh;
+        max-height: 100%;
         scrollbar-size-vertical: 1;
     }
     ConfirmScreen Static {
         height: auto;
-    }
-    ConfirmScreen #choices {
-        height: 1;
-        margin-top: 1;
-        align-horizontal: center;
-    }
-    ConfirmScreen.-low #choices {
-        margin-top: 0;
     }
     """
 
@@ -63,7 +55,7 @@ class ConfirmScreen(Dialog[Choice]):
         with dialog:
             with VerticalScroll(id="told", can_focus=False):
                 yield Static(Content(spell("\n".join(self._lines))))
-            with Horizontal(id="choices"):
+            with ChoiceRow(id="choices"):
                 yield from (ChoiceButton(choice, choice.label(self._count), self._glyphs) for choice in CHOICES)
 
     def on_choice_button_chosen(self, message: ChoiceButton.Chosen) -> None:

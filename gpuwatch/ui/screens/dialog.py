@@ -6,6 +6,7 @@ from typing import ClassVar, TypeVar
 
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
 from textual.content import Content
 from textual.message import Message
 from textual.screen import ModalScreen
@@ -24,7 +25,6 @@ class ChoiceButton(Widget, can_focus=True):
     ChoiceButton {
         width: auto;
         height: 1;
-        margin: 0 1;
         color: $foreground;
         pointer: pointer;
     }
@@ -58,12 +58,20 @@ class ChoiceButton(Widget, can_focus=True):
         super().__init__(classes="-signal" if choice.signal is not None else None)
         self.choice = choice
         self.label = label
+        self._spelled = f" {label} "
         self._marks = "[]" if glyphs.ascii else "▌▐"
 
     def render(self) -> Content:
         """Draw the label, between marks while it has the focus."""
         marks = self._marks if self.has_focus else "  "
-        return Content(f"{marks[0]} {self.label} {marks[1]}")
+        return Content(f"{marks[0]}{self._spelled}{marks[1]}")
+
+    def spell(self, *, short: bool, tight: bool) -> int:
+        """Leave out the name of the signal, or the blanks around the words; say how many columns it takes then."""
+        words = self.label.partition(" (")[0] if short else self.label
+        self._spelled = words if tight else f" {words} "
+        self.refresh(layout=True)
+        return len(self._spelled) + 2
 
     def action_press(self) -> None:
         """Press it."""
@@ -73,6 +81,35 @@ class ChoiceButton(Widget, can_focus=True):
         """Press it with the mouse."""
         event.stop()
         self.action_press()
+
+
+class ChoiceRow(Horizontal):
+    """The buttons of a dialog, on its last line; the one that has the focus is always in sight."""
+
+    DEFAULT_CSS = """
+    ChoiceRow {
+        dock: bottom;
+        height: 1;
+        margin-top: 1;
+        align-horizontal: center;
+        overflow-x: auto;
+        scrollbar-size: 0 0;
+    }
+    """
+
+    def on_resize(self) -> None:
+        """Fit the buttons into another width."""
+        self.fit()
+
+    def fit(self) -> None:
+        """Where not all of it fits, first the blanks go, then the names of the signals."""
+        buttons = list(self.query(ChoiceButton))
+        for short, tight in ((False, False), (False, True), (True, False), (True, True)):
+            if sum(button.spell(short=short, tight=tight) for button in buttons) <= self.size.width:
+                break
+        for button in buttons:
+            if button.has_focus:
+                button.scroll_visible(animate=False)
 
 
 class Dialog(ModalScreen[Answer]):
@@ -103,6 +140,9 @@ class Dialog(ModalScreen[Answer]):
     }
     Dialog.-low #dialog {
         padding: 0 1;
+    }
+    Dialog.-low ChoiceRow {
+        margin-top: 0;
     }
     """
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
@@ -23,7 +23,7 @@ from gpuwatch.model import Snapshot
 from gpuwatch.rows import RowKey, rows
 from gpuwatch.targets import not_yours, target_of, target_of_unlisted
 from gpuwatch.ui.background import Background
-from gpuwatch.ui.screens.dialog import ChoiceButton, Dialog
+from gpuwatch.ui.screens.dialog import ChoiceButton, ChoiceRow, Dialog
 from gpuwatch.ui.screens.facts import brief
 from gpuwatch.ui.screens.sheet import plain
 from gpuwatch.ui.theme import UNICODE, Glyphs
@@ -49,7 +49,7 @@ class EndScreen(Dialog[None]):
     DEFAULT_CSS = """
     EndScreen #told {
         height: auto;
-        max-height: 70vh;
+        max-height: 100%;
         scrollbar-size-vertical: 1;
     }
     EndScreen #told > Static {
@@ -81,23 +81,13 @@ class EndScreen(Dialog[None]):
     EndScreen .-empty {
         display: none;
     }
-    EndScreen #choices {
-        height: 1;
-        margin-top: 1;
-        align-horizontal: center;
-    }
-    EndScreen.-narrow ChoiceButton {
-        margin: 0;
-    }
-    EndScreen.-low #said, EndScreen.-low #choices {
+    EndScreen.-low #said {
         margin-top: 0;
     }
     EndScreen.-low #command {
         max-height: 2;
     }
     """
-
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (78, "-wide")]  # noqa: RUF012 - Textual declares it so
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "back", id="end.back", tooltip="Close the dialog; no signal is sent"),
@@ -137,7 +127,7 @@ class EndScreen(Dialog[None]):
                 yield Static(id="scope", markup=False)
                 yield Static(id="members", markup=False)
                 yield Static(id="said", markup=False)
-            yield Horizontal(id="choices")
+            yield ChoiceRow(id="choices")
 
     async def on_mount(self) -> None:
         """Show where the request stands."""
@@ -184,17 +174,14 @@ class EndScreen(Dialog[None]):
         return f"End {'the run of ' if several else 'process '}{self.request.target.pid}?"
 
     async def _offer(self, view: View) -> None:
-        row = self.query_one("#choices")
-        # Where not all of it fits between the borders, the names of the signals go.
-        room = min(76, self.app.size.width) - (4 if self.app.size.height < 16 else 6)
-        short = sum(len(label) + len("[  ]") for label in view.labels) > room
-        labels = [label.partition(" (")[0] if short else label for label in view.labels]
-        pairs = zip(view.choices, labels, strict=True)
+        row = self.query_one(ChoiceRow)
+        pairs = zip(view.choices, view.labels, strict=True)
         self._buttons = tuple(ChoiceButton(choice, label, self._glyphs) for choice, label in pairs)
         self._offered = _meant(view)
         async with self.batch():
             await row.remove_children()
             await row.mount_all(self._buttons)
+            row.fit()
         # The first is the one that does nothing; the focus never stays where a signal appears.
         self.set_focus(self._buttons[0])
 
