@@ -38,7 +38,6 @@ from gpuwatch.units import long_duration
 LOOK_EVERY: Final = 0.1
 """Seconds between two looks at the process."""
 
-
 _SHOWN = {ending.Phase.ASKED: Phase.STOPPING, ending.Phase.UNANSWERED: Phase.STILL_THERE}
 
 Call = Callable[[], Any]
@@ -84,6 +83,8 @@ class Request:
         """Whether SIGINT would do nothing."""
         self.unrecorded = ""
         """Why what is done cannot be put on record; one of the warnings."""
+        self.abandoned = False
+        """Whether nothing more is to be sent."""
         self._pin = pin
         self._pin_run = pin_run
         self._run = run
@@ -97,7 +98,6 @@ class Request:
         self._freeing = Freeing()
         self._progress = Progress(ending.Phase.PINNED)
         self._looked = self._wait_until = 0.0
-        self._abandoned = False
         if refuse:
             self._refuse(refuse)
         else:
@@ -127,11 +127,12 @@ class Request:
     @property
     def members(self) -> tuple[Listed, ...]:
         """What would be signalled, in that order; empty until it was made sure of."""
-        if self.whole_run and self.pinned_run is not None:
-            targets = [member.pinned.target for member in self.pinned_run.members]
-        else:
-            targets = [self.target] if self.phase not in (Phase.CHECKING, Phase.REFUSED) else []
-        return tuple(Listed(one.pid, one.command, one.held) for one in targets)
+        made_sure = self.phase not in (Phase.CHECKING, Phase.REFUSED)
+        return tuple(Listed(one.pid, one.command, one.held) for one in self._targets()) if made_sure else ()
+
+    def follows(self, process: tuple[int, int]) -> bool:
+        """Whether it is about that process (PID, start time), and more may become of it."""
+        return process in [(one.pid, one.start_ticks) for one in self._targets()] and not (self.over or self.abandoned)
 
     @property
     def choices(self) -> tuple[Choice, ...]:
@@ -210,7 +211,7 @@ class Request:
 
     def abandon(self) -> None:
         """Send nothing more; the handle is given back once the call under way has returned."""
-        self._abandoned = True
+        self.abandoned = True
         if self.phase is Phase.FREEING:  # it has exited meanwhile: what became of its memory is still told
             return
         if self._job is None and not self.over:
@@ -228,7 +229,7 @@ class Request:
                 then(future.result())
             else:
                 self._finish(f"gpuwatch failed at it: {error}")
-            if self._abandoned:
+            if self.abandoned:
                 self.abandon()
             return
         now = self._clock()
@@ -297,14 +298,17 @@ class Request:
             raise RuntimeError(f"PID {self.target.pid} is not pinned in phase {self.phase}")
         return self._pinned
 
+    def _targets(self) -> list[Target]:
+        run = self.pinned_run if self.whole_run else None
+        return [self.target] if run is None else [member.pinned.target for member in run.members]
+
     def _refuse(self, sentence: str) -> None:
         self.said = sentence
         self.phase = Phase.REFUSED
 
     def _remember(self) -> None:
         """Keep what they hold, and what is used on each of their GPUs, before the signal has an effect."""
-        meant = self._meant()
-        targets = [one.pinned.target for one in meant.members] if isinstance(meant, Run) else [self.target]
+        targets = self._targets()
         gpus = {gpu for one in targets for gpu in one.gpus}
         self._freeing.remember(self._latest, {one.pid for one in targets}, gpus)
 

@@ -35,12 +35,12 @@ CLOSING_SECONDS = 0.3
 """What the record of an unfinished ending is given when the program quits."""
 
 
-Meant = tuple[tuple[Choice, ...], tuple[str, ...], str]
+Meant = tuple[tuple[Choice, ...], tuple[str, ...], str, tuple[str, ...]]
 
 
 def _meant(view: View) -> Meant:
-    """What pressing a button would do: the choices, what each says, and whom it is about."""
-    return view.choices, view.labels, view.scope
+    """What pressing a button would do: the choices, what each says, whom it is about, and what it would not do."""
+    return view.choices, view.labels, view.scope, view.warnings
 
 
 class EndScreen(Dialog[None]):
@@ -99,14 +99,14 @@ class EndScreen(Dialog[None]):
     ]
 
     def __init__(self, request: Request, told: Sequence[str], glyphs: Glyphs = UNICODE) -> None:
-        """`told` is the command of the process, and under it what else is to be known of it."""
         super().__init__(classes="-ascii" if glyphs.ascii else None)
         self._glyphs = glyphs
         self.request = request
         self.closed = False
         """Whether it was on screen and is no more."""
         self._ready = False
-        self._told = told
+        self.told = told
+        """The command of the process, and under it what else is to be known of it."""
         self._view: View | None = None
         self._buttons: tuple[ChoiceButton, ...] = ()
         self._offered: Meant | None = None
@@ -121,8 +121,8 @@ class EndScreen(Dialog[None]):
             with VerticalScroll(id="told", can_focus=False):
                 # First what must not be overlooked: a low terminal shows only the beginning.
                 yield Static(id="warnings", markup=False)
-                yield Static(Content(self._told[0]), id="command")
-                yield Static(Content(self._plain("\n".join(self._told[1:]))), id="facts")
+                yield Static(Content(self.told[0]), id="command")
+                yield Static(Content(self._plain("\n".join(self.told[1:]))), id="facts")
                 yield Static(id="notes", markup=False)
                 yield Static(id="scope", markup=False)
                 yield Static(id="members", markup=False)
@@ -158,8 +158,11 @@ class EndScreen(Dialog[None]):
         self.query_one("#dialog").border_title = Content(self._title())
         if self._offered != _meant(view):
             await self._offer(view)
-        if said and (before is None or before.phase is not view.phase):
-            self.query_one("#told").scroll_end(animate=False)
+        warned = before is not None and before.warnings != view.warnings
+        if before is None or before.phase is not view.phase or warned:
+            # What is new stands last, but what must not be overlooked comes first.
+            told, asks = self.query_one("#told"), view.phase in (Phase.CHECKING, Phase.ASKING)
+            (told.scroll_home if asks or warned else told.scroll_end)(animate=False)
 
     def _tell(self, selector: str, text: str) -> None:
         line = self.query_one(selector, Static)
@@ -175,6 +178,7 @@ class EndScreen(Dialog[None]):
 
     async def _offer(self, view: View) -> None:
         row = self.query_one(ChoiceRow)
+        kept = [button.choice for button in self._buttons if button.has_focus and button.choice.signal is None]
         pairs = zip(view.choices, view.labels, strict=True)
         self._buttons = tuple(ChoiceButton(choice, label, self._glyphs) for choice, label in pairs)
         self._offered = _meant(view)
@@ -182,8 +186,9 @@ class EndScreen(Dialog[None]):
             await row.remove_children()
             await row.mount_all(self._buttons)
             row.fit()
-        # The first is the one that does nothing; the focus never stays where a signal appears.
-        self.set_focus(self._buttons[0])
+        # The first is one that sends nothing, and what sends nothing keeps the focus; no signal ever gets it by itself.
+        again = [button for button in self._buttons if button.choice in kept]
+        self.set_focus((again or self._buttons)[0])
 
     def on_choice_button_chosen(self, message: ChoiceButton.Chosen) -> None:
         """Hand the choice to the request."""
@@ -247,10 +252,16 @@ class Endings:
         """Ask about the process of a row; False where the frame has no such row, or a dialog is open already.
 
         `key` may also name a process that the driver does not list. With `whole_run` its run is meant from the start.
+        Where a signal is under way to it already, the dialog that was hidden is shown again.
         """
         snapshot = frame.snapshot
         if any(not course.screen.closed for course in self._courses):
             return False
+        hidden = next((course for course in self._courses if course.request.follows(key[1:])), None)
+        if hidden is not None:  # a second signal may break off what the first set going
+            hidden.screen = EndScreen(hidden.request, hidden.screen.told, self._glyphs)
+            self._app.push_screen(hidden.screen)
+            return True
         held = [row for row in rows(snapshot, frame.history) if row.key[1:] == key[1:]]
         held.sort(key=lambda row: (row.key[0] != key[0], row.gpu.index))
         found = next((one for one in snapshot.unlisted if one.process.key == key[1:]), None)
@@ -317,7 +328,7 @@ class Endings:
     def _go_on_unseen(self, course: _Course) -> None:
         """Bring a request to its end whose dialog was closed: what it would ask now is told instead."""
         request = course.request
-        if request.phase is Phase.STILL_THERE:
+        if request.phase is Phase.STILL_THERE and not request.abandoned:
             words = f"{request.view.said}; press K on it to decide what to do"
             request.choose(Choice.LEAVE)
             self._toast(request, words, "warning")
