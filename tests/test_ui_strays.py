@@ -58,10 +58,10 @@ def a_frame(*holders: GpuHolder, gone: tuple[int, ...] = (), **changes: Any) -> 
     return framed(seen)
 
 
-def framed(seen: Snapshot) -> Frame:
-    """Give a frame in whose history everything has been idle for an hour."""
-    idles = {(gpu.key, one.pid): Idle(3600.0, at_least=False) for gpu in seen.gpus for one in gpu.holdings}
-    return Frame(seen, time.monotonic(), Told(idles))
+def framed(seen: Snapshot, busy: tuple[int, ...] = ()) -> Frame:
+    """Give a frame in whose history everything but these has been idle for an hour."""
+    held = {(gpu.key, one.pid) for gpu in seen.gpus for one in gpu.holdings if one.pid not in busy}
+    return Frame(seen, time.monotonic(), Told({one: Idle(3600.0, at_least=False) for one in held}))
 
 
 def helpers(killer: Killer) -> Helpers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -17,6 +17,7 @@ Key = tuple[int, int]
 
 WAITING: Final = "waits for its turn"
 LEFT_ALONE: Final = "left alone"
+NO_STRAY: Final = f"{LEFT_ALONE}: no longer seen as a stray"
 
 
 _UNTOUCHED: Final = (Phase.CHECKING, Phase.ASKING)
@@ -71,6 +72,14 @@ class Staging:
             if one.request is not None:
                 one.request.observe(snapshot)
 
+    def spare(self, strays: Container[Key]) -> None:
+        """Leave alone what was not signalled yet and is none of these any more."""
+        self._call_off([one for key, one in self.staged.items() if key not in strays], NO_STRAY)
+
+    def forget(self, key: Key) -> None:
+        """Say no more of one that was left, since its own dialog does."""
+        del self.staged[key]
+
     def tick(self) -> None:
         """Move on by what has happened meanwhile."""
         current = next((one for one in self.staged.values() if one.stage is Stage.ENDING), None)
@@ -104,9 +113,12 @@ class Staging:
 
     def stop(self) -> None:
         """Begin with no more of them; the one that was signalled already still wants `tick`, until it is over."""
-        for one in self.staged.values():
+        self._call_off(self.staged.values(), LEFT_ALONE)
+
+    def _call_off(self, several: Iterable[Staged], words: str) -> None:
+        for one in several:
             if one.stage is Stage.WAITING:
-                self._leave(one, LEFT_ALONE)
+                self._leave(one, words)
             elif one.stage is Stage.ENDING and one.request is not None and one.request.phase in _UNTOUCHED:
                 one.request.abandon()
 

@@ -16,6 +16,7 @@ from gpuwatch.strays import Stray
 from gpuwatch.targets import target_of, target_of_unlisted
 from gpuwatch.ui.screens.end import CLOSING_SECONDS
 from gpuwatch.ui.staging import Stage, Staging
+from gpuwatch.ui.view import strays_of
 
 if TYPE_CHECKING:
     from gpuwatch.ui.actions import Actions
@@ -54,6 +55,8 @@ class StrayEndings:
     def observe(self, frame: Frame) -> None:
         """Take a new frame; also behind other screens and while paused, since freed memory is judged by it."""
         self.staging.observe(frame.snapshot)
+        if self.staging.busy:
+            self.staging.spare(strays_of(frame, self._app.options))
 
     def leave(self) -> None:
         """Begin with no more of them, since the screen was closed; the one that was signalled is followed up."""

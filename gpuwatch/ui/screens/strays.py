@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rich.cells import cell_len
@@ -18,7 +18,7 @@ from gpuwatch.ui.panels.notice import nothing_words
 from gpuwatch.ui.panels.strays import StrayList, about, title_line, total
 from gpuwatch.ui.screens.confirm import ConfirmScreen
 from gpuwatch.ui.screens.listing import ListScreen
-from gpuwatch.ui.staging import Key, Stage, Staged
+from gpuwatch.ui.staging import LEFT_ALONE, Key, Stage, Staged
 from gpuwatch.ui.stray_endings import StrayEndings
 from gpuwatch.ui.theme import Kit
 from gpuwatch.ui.view import strays_of
@@ -36,7 +36,8 @@ NONE: Final = "none of your processes is a stray"
 _KEYS: Final[list[Binding]] = [
     Binding("escape,q,S", "close", "back", id="strays.close", key_display="Esc", tooltip="Go back to the dashboard"),
     Binding("space,x", "tick", "tick", id="strays.tick", key_display="Space", tooltip="Tick this one off, or not"),
-    Binding("enter,K", "end", "end ticked", id="strays.end", key_display="Enter", tooltip="End those that are ticked"),
+    Binding("enter", "end", "end ticked", id="strays.end", key_display="Enter", tooltip="End those that are ticked"),
+    Binding("K", "decide", "decide", show=False, id="strays.decide", tooltip="What to do with one that was left"),
     Binding("i", "detail", "detail", id="strays.detail", tooltip="All that is known of this process"),
     Binding("down,j", "move(1)", "down", show=False, id="strays.down", tooltip="The next one"),
     Binding("up,k", "move(-1)", "up", show=False, id="strays.up", tooltip="The one before"),
@@ -82,11 +83,14 @@ class StraysScreen(ListScreen):
         endings = self.app.stray_endings
         return endings.staging.staged if endings is not None else {}
 
+    def _strays(self) -> Mapping[Key, Stray]:
+        return strays_of(self._frame, self.app.options)
+
     # -- drawing ---------------------------------------------------------------------------------------------------
 
     def found(self) -> list[Stray]:
         """Give the strays of the newest frame, and those that were staged and are there no more."""
-        found = strays_of(self._frame, self.app.options)
+        found = self._strays()
         return [*found.values(), *(one.stray for key, one in self._staged.items() if key not in found)]
 
     def paint(self) -> None:
@@ -95,10 +99,9 @@ class StraysScreen(ListScreen):
             return
         width, height = self.app.size
         kit, listed = self._kit, self.query_one(StrayList)
-        found = self.found()
+        found, strays, staged = self.found(), self._strays(), self._staged
         listed.take(found)
-        staged = self._staged
-        self._ticked &= {one.key for one in found if one.key not in staged or staged[one.key].stage is Stage.LEFT}
+        self._ticked &= {key for key in strays if key not in staged or staged[key].stage is Stage.LEFT}
         lines = ABOUT + 2 * (height >= 24) if height >= 16 else 0
         room = max(1, height - 3 - lines)
         with self.app.batch_update():
@@ -108,7 +111,7 @@ class StraysScreen(ListScreen):
                 listed.draw(kit, width, room, self._frame.snapshot, ticked=self._ticked, staged=staged)
             else:
                 listed.show([centred(kit, self._why_empty(), width)])
-            self.query_one("#strays-title", LinePanel).show([self._title(width)])
+            self.query_one("#strays-title", LinePanel).show([self._title(width, strays.values())])
             panel = self.query_one("#strays-about", LinePanel)
             panel.display = lines > 0
             panel.give(max(lines, 1))
@@ -116,8 +119,7 @@ class StraysScreen(ListScreen):
             panel.show(about(chosen, kit, width, lines, staged.get(chosen.key) if chosen else None))
             self.query_one(Footer).draw(hints(_KEYS), kit, width)
 
-    def _title(self, width: int) -> Any:
-        strays = strays_of(self._frame, self.app.options).values()
+    def _title(self, width: int, strays: Collection[Stray]) -> Any:
         pen = Pen(self._kit, "band").gap().write("strays of yours", "strong").gap(2)
         old = self.old()
         if old:
@@ -153,6 +155,9 @@ class StraysScreen(ListScreen):
         if not chosen.ends:
             self.notify("it has ended already, and no signal reaches it: its parent has to take note", markup=False)
             return
+        if chosen.key not in self._strays():
+            self.notify("it is no longer seen as a stray", markup=False, timeout=4)
+            return
         self._ticked ^= {chosen.key}
         self.paint()
 
@@ -173,10 +178,26 @@ class StraysScreen(ListScreen):
             question = ConfirmScreen(*_question(ticked), len(ticked), self._kit.glyphs)
             self.app.push_screen(question, lambda choice: self._confirmed(ticked, choice))
 
+    def action_decide(self) -> None:
+        """Ask what to do with the one under the cursor, where it was left; else the same as to end those ticked."""
+        chosen = self.query_one(StrayList).chosen
+        if chosen is None or chosen.key not in self._staged or self._staged[chosen.key].stage is not Stage.LEFT:
+            self.action_end()
+        elif self.app.may_end() and self.app.stray_endings is not None:
+            self.app.stray_endings.staging.forget(chosen.key)
+            self.app.ask_to_end((chosen.gpus[0] if chosen.gpus else "", *chosen.key))
+            self.paint()
+
     def _confirmed(self, asked: list[Stray], choice: Choice | None) -> None:
         """End those that were asked about, as they were shown; who has ceased to be a stray meanwhile lost its tick."""
+        if choice is None or choice is Choice.CANCEL or self.app.helpers.killer is None:
+            return
+        spared = [str(one.process.pid) for one in asked if one.key not in self._ticked]
         asked = [one for one in asked if one.key in self._ticked]
-        if choice is None or choice is Choice.CANCEL or not asked or self.app.helpers.killer is None:
+        if spared:
+            words = "is no longer seen as a stray" if len(spared) == 1 else "are no longer seen as strays"
+            self.notify(f"PID {', '.join(spared)} {words}: {LEFT_ALONE}", markup=False, timeout=6)
+        if not asked:
             return
         if self.app.stray_endings is None:
             self.app.stray_endings = StrayEndings(self.app, self.app.helpers.killer())

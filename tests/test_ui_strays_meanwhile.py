@@ -1,0 +1,121 @@
+"""The screen of strays, where one of them computes again meanwhile, and where one was left."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.actions.kill import Killer
+from gpuwatch.ui.screens.confirm import ConfirmScreen
+from gpuwatch.ui.screens.end import EndScreen
+from gpuwatch.ui.screens.strays import NONE
+from gpuwatch.watch import Frame
+from tests.dashboards import hand, running, text, top
+from tests.gpuholder import GpuHolder
+from tests.killing import a_killer, on_record
+from tests.screens import until
+from tests.test_ui_strays import a_frame, fed, framed, helpers, opened, toasts, told_to_end
+
+WIDE = (160, 50)
+
+
+def computing(*holders: GpuHolder, busy: int, gone: tuple[int, ...] = ()) -> Frame:
+    """Give a new frame in which one of them computes again."""
+    return framed(a_frame(*holders, gone=gone).snapshot, busy=(busy,))
+
+
+def unrecorded(folder: Path) -> Killer:
+    """Give a killer that can put nothing on record, so that each stray is left at once."""
+    killer = a_killer(folder)
+    killer.audit.path.mkdir(parents=True)
+    return killer
+
+
+async def test_one_that_computes_again_while_it_waits_for_its_turn_is_left_alone(tmp_path: Path) -> None:
+    killer = a_killer(tmp_path)
+    with GpuHolder(deaf=True) as one, GpuHolder(deaf=True) as two:
+        async with running(a_frame(one, two), WIDE, helpers=helpers(killer)) as (app, pilot):
+            screen = await opened(app, pilot)
+            first, second = (stray.process.pid for stray in screen.found())
+            await pilot.press("space", "down")
+            await told_to_end(pilot)
+            await until(pilot, lambda: "asked to stop" in text(app))
+            assert "waits for its turn" in text(app)
+            await hand(app, pilot, computing(one, two, busy=second))
+            assert "left alone: no longer seen as a stray" in text(app)
+            os.kill(first, signal.SIGKILL)
+            endings = app.stray_endings
+            assert endings is not None
+            await fed(
+                app,
+                pilot,
+                lambda: computing(one, two, busy=second, gone=(first,)),
+                lambda: not endings.staging.busy,
+            )
+        assert [holder.alive() for holder in (one, two)] == [holder.pid == second for holder in (one, two)]
+    assert {line["pid"] for line in on_record(killer)} == {first}
+
+
+async def test_one_that_was_left_and_computes_again_cannot_be_ticked(tmp_path: Path) -> None:
+    with GpuHolder() as one:
+        async with running(a_frame(one), WIDE, helpers=helpers(unrecorded(tmp_path))) as (app, pilot):
+            screen = await opened(app, pilot)
+            await told_to_end(pilot)
+            await until(pilot, lambda: "not ended: cannot record" in text(app))
+            await pilot.press("space")
+            assert "1 ticked" in text(app), "while it is a stray, it may be tried again"
+            await hand(app, pilot, computing(one, busy=one.pid))
+            assert "ticked" not in screen.query_one("#strays-title").render_line(0).text
+            await pilot.press("space", "enter")
+            await pilot.pause()
+            assert top(app) is screen
+            assert "it is no longer seen as a stray" in toasts(app)
+
+
+@pytest.mark.parametrize("remains", [True, False])
+async def test_it_is_said_that_fewer_are_ended_than_were_asked_about(remains: bool, tmp_path: Path) -> None:
+    with GpuHolder() as one, GpuHolder() as two:
+        holders = (one, two) if remains else (two,)
+        async with running(a_frame(*holders), WIDE, helpers=helpers(a_killer(tmp_path))) as (app, pilot):
+            await opened(app, pilot)
+            await pilot.press(*["space", "down"] * len(holders), "enter")
+            await pilot.pause()
+            assert isinstance(top(app), ConfirmScreen)
+            await hand(app, pilot, computing(*holders, busy=two.pid))
+            await pilot.press("right", "right", "enter")
+            await pilot.pause()
+            assert f"PID {two.pid} is no longer seen as a stray: left alone" in toasts(app)
+            if remains:
+                await fed(app, pilot, lambda: computing(*holders, busy=two.pid), lambda: not one.alive())
+        assert two.alive()
+
+
+async def test_k_on_one_that_was_left_asks_what_to_do_with_it(tmp_path: Path) -> None:
+    with GpuHolder() as one, GpuHolder() as two:
+        frame = a_frame(one, two)
+        async with running(frame, WIDE, helpers=helpers(unrecorded(tmp_path))) as (app, pilot):
+            screen = await opened(app, pilot)
+            left = screen.found()[0].process.pid
+            await told_to_end(pilot)
+            await until(pilot, lambda: "not ended: cannot record" in text(app))
+            await pilot.press("down", "space", "K")
+            await pilot.pause()
+            assert isinstance(top(app), ConfirmScreen), "this one was not left"
+            await pilot.press("escape", "up", "enter")
+            await pilot.pause()
+            assert isinstance(top(app), ConfirmScreen), "Enter is for those that are ticked"
+            await pilot.press("escape", "K")
+            await pilot.pause()
+            assert isinstance(top(app), EndScreen)
+            await until(pilot, lambda: "▲ cannot record actions" in text(app))
+            assert f"End process {left}?" in text(app)
+            await pilot.press("escape")
+            await until(pilot, lambda: top(app) is screen)
+            assert "1 ticked" in text(app)
+            assert "not ended" not in text(app), "its line says what it is, and no more what became of it before"
+            assert NONE not in text(app)
+        assert one.alive()
+        assert two.alive()
