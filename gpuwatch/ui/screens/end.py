@@ -39,7 +39,7 @@ Meant = tuple[tuple[Choice, ...], tuple[str, ...], str, tuple[str, ...]]
 
 
 def _meant(view: View) -> Meant:
-    """What pressing a button would do: the choices, what each says, whom it is about, and what it would not do."""
+    """What pressing a button would do: the choices, what each says, whom it is about, and what is warned of."""
     return view.choices, view.labels, view.scope, view.warnings
 
 
