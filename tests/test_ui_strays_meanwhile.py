@@ -119,3 +119,31 @@ async def test_k_on_one_that_was_left_asks_what_to_do_with_it(tmp_path: Path) ->
             assert NONE not in text(app)
         assert one.alive()
         assert two.alive()
+
+
+async def test_one_that_is_ended_as_a_stray_is_not_asked_about_a_second_time(tmp_path: Path) -> None:
+    killer = a_killer(tmp_path)
+    with GpuHolder(deaf=True) as one:
+        async with running(a_frame(one), WIDE, helpers=helpers(killer)) as (app, pilot):
+            await opened(app, pilot)
+            await told_to_end(pilot)
+            await until(pilot, lambda: "asked to stop" in text(app))
+            await pilot.press("escape", "K")
+            await pilot.pause()
+            assert "it is being ended as a stray: S shows it" in toasts(app)
+            assert not isinstance(top(app), EndScreen)
+
+
+async def test_one_whose_dialog_was_hidden_is_not_ended_as_a_stray_as_well(tmp_path: Path) -> None:
+    with GpuHolder(deaf=True) as one:
+        async with running(a_frame(one), WIDE, helpers=helpers(a_killer(tmp_path))) as (app, pilot):
+            await pilot.press("K")
+            await until(pilot, lambda: "Terminate" in text(app))
+            await pilot.press("right", "right", "enter")
+            await until(pilot, lambda: "asked to stop" in text(app))
+            await pilot.press("escape")
+            await opened(app, pilot)
+            await pilot.press("space")
+            await pilot.pause()
+            assert "it is being ended already: K on the dashboard shows it" in toasts(app)
+            assert "ticked" not in text(app).splitlines()[0]

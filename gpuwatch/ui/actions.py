@@ -205,7 +205,9 @@ class Actions(App[int]):
 
     def ask_to_end(self, key: RowKey, *, whole_run: bool = False) -> None:
         """Ask whether to end a process, or its run; refuse where nothing may be signalled."""
-        if self.may_end() and self.newest is not None and self.helpers.killer is not None:
+        if self.stray_endings is not None and self.stray_endings.staging.follows(key[1:]):
+            self.notify("it is being ended as a stray: S shows it", markup=False, timeout=4)
+        elif self.may_end() and self.newest is not None and self.helpers.killer is not None:
             from gpuwatch.ui.screens.end import Endings
 
             if self.endings is None:

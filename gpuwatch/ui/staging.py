@@ -64,7 +64,11 @@ class Staging:
     @property
     def busy(self) -> bool:
         """Whether one of them is still to be ended."""
-        return any(one.stage in (Stage.WAITING, Stage.ENDING) for one in self.staged.values())
+        return any(map(self.follows, self.staged))
+
+    def follows(self, key: Key) -> bool:
+        """Whether this one is still to be ended."""
+        return key in self.staged and self.staged[key].stage in (Stage.WAITING, Stage.ENDING)
 
     def observe(self, snapshot: Snapshot) -> None:
         """Take a new snapshot, by which freed memory is judged."""

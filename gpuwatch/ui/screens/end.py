@@ -257,7 +257,7 @@ class Endings:
         snapshot = frame.snapshot
         if any(not course.screen.closed for course in self._courses):
             return False
-        hidden = next((course for course in self._courses if course.request.follows(key[1:])), None)
+        hidden = self._course_of(key[1:])
         if hidden is not None:  # a second signal may break off what the first set going
             hidden.screen = EndScreen(hidden.request, hidden.screen.told, self._glyphs)
             self._app.push_screen(hidden.screen)
@@ -291,6 +291,13 @@ class Endings:
         self._app.push_screen(course.screen)
         self._timer.resume()
         return True
+
+    def follows(self, process: tuple[int, int]) -> bool:
+        """Whether a request about that process (PID, start time) is under way."""
+        return self._course_of(process) is not None
+
+    def _course_of(self, process: tuple[int, int]) -> _Course | None:
+        return next((course for course in self._courses if course.request.follows(process)), None)
 
     def _pin_run(self, pinned: Pinned, snapshot: Snapshot, asked: bool) -> Run | Refused:
         return pin_run(self._killer, pinned, snapshot, asked=asked)

@@ -158,6 +158,9 @@ class StraysScreen(ListScreen):
         if chosen.key not in self._strays():
             self.notify("it is no longer seen as a stray", markup=False, timeout=4)
             return
+        if self.app.endings is not None and self.app.endings.follows(chosen.key):
+            self.notify("it is being ended already: K on the dashboard shows it", markup=False, timeout=4)
+            return
         self._ticked ^= {chosen.key}
         self.paint()
 
