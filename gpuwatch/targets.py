@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuwatch.actions.kill import Policy, Target
+from gpuwatch import procfs
+from gpuwatch.actions.kill import Killer, Policy, Target
 from gpuwatch.model import Process, Snapshot, known
-from gpuwatch.rows import Row
+from gpuwatch.rows import Row, rows
 
 
 def not_yours(process: Process, policy: Policy) -> str:
@@ -39,3 +40,18 @@ def target_of(held: Sequence[Row], snapshot: Snapshot, age: float = 0.0) -> Targ
 def target_of_unlisted(process: Process, gpus: Sequence[str] = ()) -> Target:
     """Give the same for a process that the driver does not list, and that has device files of these GPUs open."""
     return Target(process.pid, process.start, process.uid, process.command, tuple(gpus))
+
+
+def target_of_pid(pid: int, snapshot: Snapshot, killer: Killer) -> tuple[Target, Process | None]:
+    """Give the same for a PID that somebody typed, and its process, where the snapshot has it."""
+    held = [row for row in rows(snapshot) if row.holding.pid == pid]
+    if held:
+        return target_of(held, snapshot), held[0].process
+    found = next((one for one in snapshot.unlisted if one.process.pid == pid), None)
+    if found is not None:
+        return target_of_unlisted(found.process, found.gpus), found.process
+    try:
+        stat, uid = procfs.read_stat(pid), procfs.read_uids(pid)[1]
+    except (OSError, ValueError):
+        return Target(pid, 1, killer.policy.may_end, "", unlisted=True), None  # the pin says what is the matter
+    return Target(pid, stat.start_ticks, uid, killer.shown(pid, stat.comm), unlisted=True), None

@@ -91,14 +91,15 @@ def test_no_other_signal_is_sent(text: str) -> None:
 
 
 def test_the_table() -> None:
-    lines = [Line(7, "ada", (0, 3), 12 * GIB, 0.0, "python train.py"), Line(71234, "ada", command="x" * 200)]
-    drawn = table(lines, 60)
-    assert drawn[:2] == [
+    lines = [Line(7, "ada", (0, 3), 12 * GIB, 0.0, "python train.py"), Line(8, "ada", open=(3,), command="python")]
+    drawn = table([*lines, Line(71234, "ada", command="x" * 200)], 60)
+    assert drawn[:3] == [
         "  PID  USER  GPU   GiB    SM  COMMAND",
         "    7  ada   0,3  12.0  idle  python train.py",
+        "    8  ada   (3)     —     —  python",
     ]
-    assert drawn[2].startswith("71234  ada     —     —     —  xxx")
-    assert len(drawn[2]) == 60
+    assert drawn[3].startswith("71234  ada     —     —     —  xxx")
+    assert len(drawn[3]) == 60
 
 
 def test_without_a_terminal_it_wants_to_be_told_yes(run: Run, own_home: Path) -> None:

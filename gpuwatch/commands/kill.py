@@ -15,11 +15,9 @@ from gpuwatch.output.desk import Desk
 from gpuwatch.wiring import configured, ordered, source_of
 
 if TYPE_CHECKING:
-    from gpuwatch.actions.kill import Killer, Target
-    from gpuwatch.actions.steps import Listed
+    from gpuwatch.actions.kill import Killer
     from gpuwatch.ending import Request
-    from gpuwatch.model import Process, Snapshot
-    from gpuwatch.output.killing import Line
+    from gpuwatch.model import Snapshot
     from gpuwatch.sources.child import Child
     from gpuwatch.sources.source import Source
 
@@ -206,10 +204,10 @@ class Ends:
     def _request(self, pid: int) -> Request:
         from gpuwatch.actions.run_scope import pin_run
         from gpuwatch.ending import Request
-        from gpuwatch.targets import not_yours
+        from gpuwatch.targets import not_yours, target_of_pid
 
         snapshot = self._must()
-        target, process = self._target(pid, snapshot)
+        target, process = target_of_pid(pid, snapshot, self._killer)
         return Request(
             target,
             snapshot,
@@ -224,33 +222,13 @@ class Ends:
             clock=self._clock,
         )
 
-    def _target(self, pid: int, snapshot: Snapshot) -> tuple[Target, Process | None]:
-        from gpuwatch import procfs
-        from gpuwatch.actions.kill import Target
-        from gpuwatch.rows import rows
-        from gpuwatch.targets import target_of, target_of_unlisted
-
-        held = [row for row in rows(snapshot) if row.holding.pid == pid]
-        if held:
-            return target_of(held, snapshot), held[0].process
-        found = next((one for one in snapshot.unlisted if one.process.pid == pid), None)
-        if found is not None:
-            return target_of_unlisted(found.process, found.gpus), found.process
-        try:
-            stat, uid = procfs.read_stat(pid), procfs.read_uids(pid)[1]
-        except (OSError, ValueError):
-            return Target(
-                pid, 1, self._killer.policy.may_end, "", unlisted=True
-            ), None  # the pin says what is the matter
-        return Target(pid, stat.start_ticks, uid, self._killer.shown(pid, stat.comm), unlisted=True), None
-
     # The question
 
     def _confirmed(self, ready: Sequence[Request]) -> bool:
-        from gpuwatch.output.killing import table
+        from gpuwatch.output.killing import line_of, table
 
         listed = [one for request in ready for one in request.members]
-        lines = [self._line(one, ready) for one in listed]
+        lines = [line_of(one, self._must(), self._killer.policy.may_end) for one in listed]
         self._desk.put(*table(lines, self._desk.width))
         for words in dict.fromkeys(words for request in ready for words in request.warnings):
             self._desk.say(words)
@@ -263,25 +241,6 @@ class Ends:
             return True
         what = "this process" if len(listed) == 1 else f"these {len(listed)} processes"
         return self._answered(f"End {what} with {self._signal.name}?") is True
-
-    def _line(self, one: Listed, ready: Sequence[Request]) -> Line:
-        from gpuwatch.model import known
-        from gpuwatch.output.killing import Line
-
-        snapshot = self._must()
-        owner = {process.pid: process.user for process in snapshot.processes}
-        held = [(gpu.index, holding) for gpu in snapshot.gpus for holding in gpu.holdings if holding.pid == one.pid]
-        figures = [float(holding.sm) for _, holding in held if known(holding.sm)]
-        sizes = [int(holding.memory) for _, holding in held if known(holding.memory)]
-        return Line(
-            pid=one.pid,
-            user=owner.get(one.pid)
-            or next((owner[each.target.pid] for each in ready if each.target.pid in owner), "?"),
-            gpus=tuple(sorted({index for index, _ in held})),
-            held=sum(sizes) if sizes and len(sizes) == len(held) else None,
-            sm=max(figures) if figures and len(figures) == len(held) else None,
-            command=one.command,
-        )
 
     def _answered(self, question: str, *, about: Request | None = None) -> bool | None:
         """Ask, while samples come in; None where what was asked `about` has moved on by itself."""
