@@ -30,6 +30,7 @@ class Refusal(StrEnum):
     UNREADABLE = "process unreadable"
     OTHER_NAMESPACE = "other pid namespace"
     IGNORED = "signal ignored"
+    RUN_UNKNOWN = "run unknown"
 
 
 _SENTENCES = {
@@ -49,10 +50,11 @@ _SENTENCES = {
     Refusal.NOT_YOURS: "it is not yours",
     Refusal.NO_DEVICE: "it holds no GPU device open, so nothing shows that it is the process on the GPU",
     Refusal.NOT_ON_GPU: "it is on no GPU: the driver does not list it, and it holds no GPU's device file open",
-    Refusal.TOO_MANY: "its run has more processes than gpuwatch can hold on to at once",
+    Refusal.TOO_MANY: "that is more processes than gpuwatch can hold on to at once",
     Refusal.FILES_UNREADABLE: "its open files cannot be read, so nothing shows that it is the process on the GPU",
     Refusal.UNREADABLE: "the kernel does not let us read what it is",
     Refusal.IGNORED: "it ignores this signal",
+    Refusal.RUN_UNKNOWN: "what it belongs to could not be read, so nothing tells which processes are its run",
     Refusal.OTHER_NAMESPACE: (
         "gpuwatch runs in a container with PIDs of its own, and nothing shows that this PID is the process on the GPU"
     ),

@@ -49,11 +49,11 @@ class Ear:
     def call(self, call: Callable[[], Any]) -> Future[Any]:
         """Make a call here and now, to its end; what it raises is in the future, as a thread would have it."""
         future: Future[Any] = Future()
-        self._busy = True
+        before, self._busy = self._busy, True
         try:
             future.set_result(call())
         except Exception as error:  # noqa: BLE001 - it is handed to the one who asked
             future.set_exception(error)
         finally:
-            self._busy = False
+            self._busy = before
         return future

@@ -18,6 +18,7 @@ class Desk:
 
     def __init__(self, *, ascii_only: bool = False) -> None:
         self._ascii = ascii_only
+        self._asking = False
         self.unread = False
         """Whether nobody reads what is printed: the other end of the pipe is closed."""
 
@@ -41,18 +42,20 @@ class Desk:
         with contextlib.suppress(termios.error, OSError):  # no terminal, or one that has gone
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
         self._write(sys.stderr, f"{clean(words)} [y/N] ")
-
-    def end_line(self) -> None:
-        """End the line of a question that nobody answers any more."""
-        self._write(sys.stderr, "\n")
+        self._asking = True
 
     def answer(self, seconds: float) -> str | None:
         """Wait so long for a line of the terminal; None where none has come, and nothing at its end."""
         if not select.select([sys.stdin.fileno()], [], [], seconds)[0]:
             return None
-        return os.read(sys.stdin.fileno(), 4096).decode("utf-8", "replace").strip()
+        typed = os.read(sys.stdin.fileno(), 4096)
+        self._asking = not typed.endswith(b"\n")  # Ctrl-D leaves the cursor where it was
+        return typed.decode("utf-8", "replace").strip()
 
     def _write(self, stream: TextIO, text: str) -> None:
+        if self._asking:  # the line of a question that nobody answers any more
+            self._asking = False
+            self._write(sys.stderr, "\n")
         plain = self._ascii or not speaks_unicode(stream)
         try:
             stream.write("\n".join(in_ascii(line) for line in text.split("\n")) if plain else text)
