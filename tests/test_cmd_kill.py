@@ -234,6 +234,9 @@ def test_what_ignores_sigint_is_told_of_and_on_record(driver: Driver, run: Run, 
         done = run("--yes", "--signal", "INT", *ROOT_FLAG, str(training.pid))
         refused(done, training.pid, "--signal TERM asks it in another way", own_home, "signal ignored")
         assert training.alive()
+        done = run("--yes", *ROOT_FLAG, str(training.pid))
+        assert (done.returncode, training.alive()) == (0, False)
+        assert "SIGINT" not in done.stderr, "who gets another signal need not be told"
 
 
 def test_one_refused_does_not_keep_the_other(driver: Driver, run: Run) -> None:

@@ -140,6 +140,13 @@ class Pinned:
                 continue  # it has ended, or its files are closed to us: not known to hold anything
         return tuple(left)
 
+    def on_gpu(self) -> bool:
+        """Whether it still runs and has a GPU device open; False where that cannot be read."""
+        try:
+            return not self.exited() and holds_gpu(self.target.pid, self._proc, self._dev)
+        except (OSError, ValueError):
+            return False
+
     def ignores(self, sig: signal.Signals) -> bool:
         """Whether the process lets a signal pass unheard; False where that cannot be read.
 

@@ -43,6 +43,11 @@ class Run:
         """Why the check of one of them is weaker; empty where none is."""
         return next((member.pinned.weaker for member in self.members if member.pinned.weaker), "")
 
+    def on_gpu(self) -> tuple[int, ...]:
+        """PIDs of the members that still run and have a GPU open; those that were seen to hold memory first."""
+        open_by = [member.pinned for member in self.members if member.pinned.on_gpu()]
+        return tuple(one.target.pid for one in sorted(open_by, key=lambda one: not one.target.gpus))
+
     def find_family(self) -> None:
         """Take note of what they have started so far."""
         for member in self.members:

@@ -16,6 +16,7 @@ from gpuwatch.wiring import configured, ordered, source_of
 
 if TYPE_CHECKING:
     from gpuwatch.actions.kill import Killer
+    from gpuwatch.actions.refusal import Refused
     from gpuwatch.ending import Request
     from gpuwatch.model import Snapshot
     from gpuwatch.sources.child import Child
@@ -109,6 +110,8 @@ class Ends:
         self._clock = clock
         self._snapshot: Snapshot | None = None
         self._requests: list[Request] = []
+        self._told: list[Request] = []
+        """Those of whom it was said what became of them."""
         self._failed = False
 
     def run(self, pids: Sequence[int]) -> int:
@@ -123,7 +126,7 @@ class Ends:
                 self._failed = True
                 self._desk.say("nothing was sent")
         except Told:
-            self._break_off()
+            self._ear.call(self._break_off).result()
             raise
         finally:
             for request in self._requests:
@@ -151,7 +154,7 @@ class Ends:
 
         snapshot = self._must()
         listed = {process.pid: process for process in snapshot.processes}
-        unlisted = {one.process.pid for one in snapshot.unlisted}
+        unlisted = {one.process.pid: one.process for one in snapshot.unlisted}
         patience = 0.0
         for pid in pids:
             try:
@@ -160,15 +163,18 @@ class Ends:
                 continue  # whatever it is, it is refused
             if not mine:
                 continue
-            if pid in listed:
-                unknown = self._whole_run and listed[pid].surroundings is None
-                patience = max(patience, _AROUND if unknown else 0.0)
-            elif pid not in unlisted and not snapshot.searched:
-                patience = max(patience, _SEARCHED)
+            found = listed.get(pid) or unlisted.get(pid)
+            searching = 0.0 if pid in listed or (found is None and snapshot.searched) else _SEARCHED
+            if found is None:
+                patience = max(patience, searching)
+            elif self._whole_run and found.surroundings is None:
+                patience = max(patience, searching + _AROUND)
         return patience
 
     def _asked_about(self, pid: int) -> Request | None:
         """Prove what it is and hold on to it; None, with the reason told, where it is not to be ended."""
+        from gpuwatch.actions.refusal import Refusal, Refused
+
         run_of = next((one.target.pid for one in self._requests if pid in _pids(one)), None)
         if run_of is not None:
             self._desk.say(f"PID {pid} is of the run of PID {run_of}")
@@ -185,17 +191,26 @@ class Ends:
             self._refuse(pid, f"{request.unrecorded}; without --yes you are asked whether to go on")
             return None
         if self._signal is signal.SIGINT and request.ignores_interrupt:
-            request.abandon()
-            self._ear.call(lambda: self._record_ignored(request))
-            self._refuse(pid, f"{request.notes[0]}; --signal TERM asks it in another way")
+            refused = Refused(Refusal.IGNORED, pid, self._signal.name)
+            self._turn_down(request, refused, f"{request.notes[0]}; --signal TERM asks it in another way")
+            return None
+        if self._whole_run and not self._is_placed(pid):
+            refused = Refused(Refusal.RUN_UNKNOWN, pid)
+            self._turn_down(request, refused, f"{refused.sentence}; without --job it is ended alone")
             return None
         return request
 
-    def _record_ignored(self, request: Request) -> None:
-        from gpuwatch.actions.refusal import Refusal, Refused
+    def _is_placed(self, pid: int) -> bool:
+        """Say whether it is known what a process belongs to, be it nothing."""
+        snapshot = self._must()
+        people = [*snapshot.processes, *(one.process for one in snapshot.unlisted)]
+        return any(one.pid == pid and one.surroundings is not None for one in people)
 
-        refused = Refused(Refusal.IGNORED, request.target.pid, self._signal.name)
-        self._killer.refuse(request.target, refused)
+    def _turn_down(self, request: Request, refused: Refused, words: str) -> None:
+        """Refuse what was proven, and put that on record."""
+        request.abandon()
+        self._ear.call(lambda: self._killer.refuse(request.target, refused))
+        self._refuse(request.target.pid, words)
 
     def _refuse(self, pid: int, why: str) -> None:
         self._failed = True
@@ -225,6 +240,7 @@ class Ends:
     # The question
 
     def _confirmed(self, ready: Sequence[Request]) -> bool:
+        from gpuwatch.actions.steps import IGNORES_INTERRUPT
         from gpuwatch.output.killing import line_of, table
 
         listed = [one for request in ready for one in request.members]
@@ -234,7 +250,8 @@ class Ends:
             self._desk.say(words)
         for request in ready:
             for words in request.notes:
-                self._desk.say(f"PID {request.target.pid}: {words}")
+                if words != IGNORES_INTERRUPT:  # it gets another signal: what ignores SIGINT was refused
+                    self._desk.say(f"PID {request.target.pid}: {words}")
         if self._desk.unread:
             return False  # it was to be shown, and nobody saw it
         if not self._ask:
@@ -252,7 +269,6 @@ class Ends:
                 return answer.lower() in ("y", "yes")
             self._pump(0.0)
             if about is not None and about.phase is not phase:
-                self._desk.end_line()
                 return None
 
     # What becomes of them
@@ -290,20 +306,40 @@ class Ends:
                 elif wish is False:
                     leaves = f"{words}; left running"
                     if not self._ask:
-                        again = " --job" if request.whole_run and request.pinned_run else ""
-                        name = harder.name.removeprefix("SIG")
-                        leaves += f"; next: gpuwatch kill {request.target.pid}{again} --signal {name}"
+                        leaves += f"; {self._next(request, harder)}"
                     request.choose(Choice.LEAVE)
-        self._failed = self._failed or not request.ended
-        self._desk.put(f"{self._name(request)}: {leaves or request.said}")
+        left = request.outcome.left if request.outcome is not None else ()
+        self._failed = self._failed or not request.ended or bool(left)
+        self._ear.call(lambda: self._tell(request, leaves or request.said)).result()
+
+    def _tell(self, request: Request, words: str) -> None:
+        self._desk.put(f"{self._name(request)}: {words}")
+        self._told.append(request)
+
+    def _next(self, request: Request, harder: signal.Signals) -> str:
+        """Give the command that ends what is left of it with a harder signal, by a PID that the command takes."""
+        pid, again = request.target.pid, ""
+        if request.whole_run and request.pinned_run is not None:
+            on_gpu = request.pinned_run.on_gpu()
+            if not on_gpu:
+                return "what is left of it has no GPU open, and gpuwatch ends nothing else"
+            pid, again = on_gpu[0], " --job"
+        root = " --allow-root-kill" if self._killer.policy.euid == 0 else ""
+        return f"next: gpuwatch kill {pid}{again} --signal {harder.name.removeprefix('SIG')}{root}"
 
     def _break_off(self) -> None:
-        """Send nothing more; what was signalled and has not ended is put on record as it stands, and told."""
+        """Send nothing more; what was signalled is put on record as it stands, and told as far as it is known."""
         for request in self._requests:
-            was_over = request.over
+            request.tick()
             request.abandon()
             request.tick()  # what was under way is picked up, and put on record
-            if request.signalled and not was_over and not request.ended:
+            if not request.signalled or request in self._told:
+                continue
+            if request.ended and request.over:
+                self._tell(request, request.said)
+            elif request.ended and request.outcome is not None:
+                self._tell(request, f"{request.outcome.sentence}; what became of its memory was not waited for")
+            else:
                 self._desk.say(f"{self._name(request)} was signalled, and is left as it is")
         self._desk.say("broken off: nothing more is sent")
 
