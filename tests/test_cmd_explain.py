@@ -106,6 +106,18 @@ def test_a_secret_and_an_escape_do_not_reach_the_terminal(launch: Launcher, star
         assert "\\u001b" not in done.stdout
 
 
+def test_a_thread_of_the_kernel_has_not_ended_and_has_no_environment(launch: Launcher) -> None:
+    names = {path.parent.name: path.read_text().strip() for path in Path("/proc").glob("[0-9]*/comm")}
+    thread = next((pid for pid, name in names.items() if name == "kthreadd"), None)
+    if thread is None:
+        pytest.skip("this runs in a container, where no thread of the kernel is to be seen")
+    done = launch("explain", thread)
+    assert done.returncode == 0
+    assert "is a thread of the kernel: it has no environment" in done.stderr
+    assert "ended" not in done.stdout + done.stderr
+    assert "environment" not in done.stdout
+
+
 def test_no_such_process_is_exit_code_1(launch: Launcher, start: Start) -> None:
     process = start()
     process.kill()

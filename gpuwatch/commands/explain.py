@@ -66,6 +66,8 @@ def _explain(pid: int, config: Config, as_json: bool, look: Look, proc: Path, sn
     if declared is None or declared.knowledge is Knowledge.PENDING:
         process = look(process, snapshot, config)
     words = [] if snapshot.state is SourceState.OK else [f"without GPUs: {snapshot.words}"]
+    if _is_kernel_thread(process, proc):
+        words.append(f"process {pid} is a thread of the kernel: it has no environment, and declares nothing")
     if as_json:
         itself = msgspec.to_builtins(process)
         said = itself.pop("declared")
@@ -80,6 +82,15 @@ def _owner(pid: int, proc: Path) -> Process:
 
     (process,) = Owners(proc=proc).read([pid])
     return process
+
+
+def _is_kernel_thread(process: Process, proc: Path) -> bool:
+    if process.command or process.presence is not Presence.SEEN:
+        return False
+    try:
+        return procfs.read_stat(process.pid, proc).kernel_thread
+    except (OSError, ValueError):
+        return False
 
 
 def _head(process: Process) -> str:

@@ -109,7 +109,8 @@ def read(
     """
     stat = procfs.read_stat(pid, proc)
     owner = procfs.read_owner(pid, proc)
-    argv, block, libraries = _argv(pid, proc), _environ(pid, proc), _libraries(pid, proc)
+    argv, block = _argv(pid, proc), _environ(pid, proc, stat)
+    libraries = frozenset[str]() if stat.kernel_thread else _libraries(pid, proc)
     above = _above(stat.ppid, owner.uid, proc, {} if ancestors is None else ancestors)
     variables = _variables(block)
     target = _Target(proc, (_Runs(pid, argv, stat.start_ticks), *(one.runs for one in above)), owner, scan)
@@ -156,8 +157,13 @@ def _argv(pid: int, proc: Path) -> tuple[str, ...]:
     return tuple(map(environ.decode, raw.rstrip(b"\0").split(b"\0"))) if raw.strip(b"\0") else ()
 
 
-def _environ(pid: int, proc: Path) -> bytes | Unread:
-    """Read its environment; what has ended or is in the middle of execve(2) shows an empty one, which is none."""
+def _environ(pid: int, proc: Path, known: procfs.Stat | None = None) -> bytes | Unread:
+    """Read its environment; what has ended or is in the middle of execve(2) shows an empty one, which is none.
+
+    A thread of the kernel, which `known` may say that it is, has none, and never had: that is known of it.
+    """
+    if known is not None and known.kernel_thread:
+        return b""
     try:
         raw = procfs.read_file(pid, "environ", proc, _LARGEST_BLOCK + 1)
         if not raw:
@@ -230,7 +236,7 @@ def _above(pid: int, uid: int, proc: Path, known: dict[int, Ancestor]) -> list[A
 def _ancestor(pid: int, proc: Path) -> Ancestor:
     stat, owner = procfs.read_stat(pid, proc), procfs.read_owner(pid, proc)
     runs = _Runs(pid, _argv(pid, proc), stat.start_ticks)
-    return Ancestor(runs, owner.uid, stat.ppid, _variables(_environ(pid, proc)), environ.decode(stat.comm))
+    return Ancestor(runs, owner.uid, stat.ppid, _variables(_environ(pid, proc, stat)), environ.decode(stat.comm))
 
 
 def _exec_children(pid: int, uid: int, block: bytes | Unread, proc: Path) -> list[Kin]:
