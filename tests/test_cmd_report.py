@@ -69,6 +69,19 @@ def run(*arguments: str, now: float = NOW) -> int:
     return report.main(parse(["report", *arguments]), wall=lambda: now)
 
 
+@pytest.mark.parametrize("how", ["flag", "locale"])
+def test_what_programs_read_is_whole_where_there_is_nothing_but_ascii(own_home: Path, how: str) -> None:
+    store(own_store()).write(batch(int(time.time() // 3600) * 3600, name="größe.py"))
+    env = {**os.environ, "PYTHONIOENCODING": "ascii" if how == "locale" else "utf-8"}
+    words = [sys.executable, "-m", "gpuwatch", "report", "--since", "8h", "--by", "job"]
+    flag = ["--ascii"] if how == "flag" else []
+    said = subprocess.run([*words, "--json", *flag], env=env, capture_output=True, check=True).stdout
+    assert said.isascii()
+    assert json.loads(said)["rows"][0]["job"] == "größe.py"
+    table = subprocess.run([*words, "--csv", *flag], env=env, capture_output=True, check=True).stdout.decode()
+    assert ("gr??e.py" if how == "flag" else "größe.py") in table
+
+
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     """Give the lines that it prints."""
     assert run(*arguments) == 0

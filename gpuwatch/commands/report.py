@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, get_args
 
 from gpuwatch.errors import GpuwatchError, UsageError
-from gpuwatch.output.plain import in_ascii, speaks_unicode
+from gpuwatch.output.plain import in_ascii, json_in_ascii, speaks_unicode
 from gpuwatch.sinks.kept import By, Kept, read_kept
 from gpuwatch.sinks.store import own_store, store_words
 from gpuwatch.text import clean
@@ -31,9 +31,10 @@ def main(args: argparse.Namespace, wall: Callable[[], float] = time.time) -> int
     kept = _read(args.file, by, now - since, None if args.json or args.csv else MOST)
     plain = bool(args.ascii) or not speaks_unicode(sys.stdout)
     if args.csv:
-        sys.stdout.write(report_csv(kept))
+        _write_csv(report_csv(kept), plain=bool(args.ascii))
     elif args.json:
-        sys.stdout.write(f"{report_json(kept, now)}\n")
+        text = report_json(kept, now)
+        sys.stdout.write(f"{json_in_ascii(text) if plain else text}\n")
     else:
         for line in report_lines(kept, now):
             sys.stdout.write(f"{in_ascii(line) if plain else line}\n")
@@ -41,6 +42,12 @@ def main(args: argparse.Namespace, wall: Callable[[], float] = time.time) -> int
     if not kept.watched:
         sys.stderr.write("gpuwatch: nobody watched in that time; `gpuwatch watch` keeps what this is made from\n")
     return 0
+
+
+def _write_csv(text: str, *, plain: bool) -> None:
+    """Write CSV in UTF-8, whatever the locale says: its readers cannot be told otherwise. In ASCII names lose signs."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write((in_ascii(text) if plain else text).encode())
 
 
 def _read(file: str | None, by: By, since: float, most: int | None) -> Kept:

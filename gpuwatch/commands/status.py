@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from gpuwatch.errors import UsageError
-from gpuwatch.output.plain import in_ascii, speaks_unicode
+from gpuwatch.output.plain import in_ascii, json_in_ascii, speaks_unicode
 from gpuwatch.output.status import exit_code, status_line
 from gpuwatch.sinks.newest import Newest, read_newest
 from gpuwatch.sources.child import ONE_SAMPLE, UNDECLARED
@@ -35,7 +35,7 @@ def main(args: argparse.Namespace, sampler: Child | None) -> int:
     if args.json:
         import msgspec
 
-        line = msgspec.json.encode(found).decode()
+        line = json_in_ascii(msgspec.json.encode(found).decode())
     else:
         line = status_line(found, time.monotonic(), tmux=args.tmux)
         if config.ascii or not speaks_unicode(sys.stdout):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from gpuwatch.errors import GpuwatchError, UnavailableError, UsageError
 from gpuwatch.model import Snapshot, SourceState, encode
-from gpuwatch.output.plain import in_ascii, speaks_unicode
+from gpuwatch.output.plain import in_ascii, json_in_ascii, speaks_unicode
 from gpuwatch.output.table import table
 from gpuwatch.rows import Filter
 from gpuwatch.sources.source import Source
@@ -28,14 +28,15 @@ def once(
 ) -> int:
     """Print the first snapshot that says something; raises UnavailableError (exit 3) where there is nothing to see."""
     snapshot = first(source, monotonic)
+    ascii_only = ascii_only or not speaks_unicode(sys.stdout)
     if as_json:
-        print(encode(snapshot).decode())
+        text = encode(snapshot).decode()
+        print(json_in_ascii(text) if ascii_only else text)
     elif snapshot.gpus:
         terminal = sys.stdout.isatty()
         width = shutil.get_terminal_size((160, 50)).columns if terminal else None
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(snapshot.taken))
         lines = table(snapshot, clock=clock, width=width, keep=Filter.parse(only))
-        ascii_only = ascii_only or not speaks_unicode(sys.stdout)
         print("\n".join(in_ascii(line) if ascii_only else line for line in lines))
     sys.stdout.flush()
     error = problem(snapshot)

@@ -19,6 +19,13 @@ def in_ascii(line: str) -> str:
     return line.translate(_PLAIN).encode("ascii", "replace").decode()
 
 
+def json_in_ascii(text: str) -> str:
+    """Give JSON without any character outside ASCII, and the same in all it says."""
+    import json
+
+    return text if text.isascii() else "".join(one if one.isascii() else json.dumps(one)[1:-1] for one in text)
+
+
 def speaks_unicode(stream: TextIO | None) -> bool:
     """Say whether what is printed to a stream may hold characters outside ASCII."""
     return "utf" in (getattr(stream, "encoding", None) or "").lower()
