@@ -26,7 +26,7 @@ from gpuwatch.sources.child import Child
 from gpuwatch.strays import Known, Stray, Tending, find
 from gpuwatch.surroundings import Job, Pane, Surroundings
 from tests.builders import EPOCH, GIB, gpu
-from tests.driver import Driver, Proc
+from tests.driver import Driver, Gpu, Proc
 from tests.screens import HOSTILE
 from tests.straying import LEFT, PID, held, machine, mine, told
 from tests.waiting import wait_for
@@ -158,6 +158,25 @@ def test_words_say_what_one_look_cannot_tell() -> None:
     )
 
 
+def test_where_a_gpu_could_not_be_judged_nobody_is_said_to_be_no_stray() -> None:
+    assert command.words([], [], {}, blind=["GPU 1 could not be judged: lost"])[:2] == [
+        "none found",
+        "GPU 1 could not be judged: lost",
+    ]
+
+
+def test_root_is_told_the_flag_without_which_it_ends_nothing() -> None:
+    (orphan, *_) = found()
+    assert table([orphan], EPOCH, root=True)[-1] == "to end it: gpuwatch kill --allow-root-kill 100"
+
+
+def test_under_sudo_the_processes_of_who_called_it_are_judged() -> None:
+    seen = structs.replace(machine([mine()], [held()]), viewer=os.geteuid())
+    called = 54321 if os.geteuid() == 0 else os.geteuid()  # SUDO_UID says nothing where nobody became root
+    assert command.of_caller(seen, {"SUDO_UID": "54321"}).viewer == called
+    assert command.of_caller(seen, {}).viewer == os.geteuid()
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # The second look
 
@@ -236,6 +255,45 @@ def test_without_any_there_is_nothing_on_stdout_but_in_json_an_empty_list(run: R
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.startswith("gpuwatch: none of your processes is a stray\n")
     assert json.loads(run("strays", "--json").stdout) == []
+
+
+@pytest.mark.parametrize(
+    ("faults", "why"),
+    [
+        (["*@1 ret=15"], "lost, fell off the bus"),
+        (["nvmlDeviceGetComputeRunningProcesses_v3@1 ret=4"], "you may not see this GPU's processes"),
+    ],
+)
+def test_a_gpu_that_cannot_be_judged_is_named_on_stderr(driver: Driver, run: Run, faults: list[str], why: str) -> None:
+    driver.gpus = [Gpu(0), Gpu(1)]
+    driver.faults = faults
+    driver.write()
+    done = run("strays", "--json")
+    assert (done.returncode, json.loads(done.stdout)) == (0, [])
+    first, second, *_ = done.stderr.splitlines()
+    assert first == "gpuwatch: none found"
+    assert second.startswith(f"gpuwatch: GPU 1 could not be judged: {why}")
+
+
+def test_json_says_the_same_where_there_is_nothing_but_ascii(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    orphan = mine(around=Surroundings(pane=Pane(program="tmux", session="größe", alive=False)), **LEFT)
+    base = machine([orphan], [held(100, 2)])
+    monkeypatch.setattr(command, "demo", lambda: (base, told((0, 100, 90100.0, True))))
+    for flags in ([], ["--ascii"]):
+        command.main(parse(["strays", "--demo", "--json", *flags]), None)
+        printed = capsys.readouterr().out
+        assert printed.isascii() is bool(flags)
+        assert json.loads(printed)[0]["in"] == "tmux größe"
+
+
+def test_a_snapshot_says_the_same_where_there_is_nothing_but_ascii(run: Run) -> None:
+    plain = run("--demo", "--once", "--json", PYTHONIOENCODING="ascii")
+    assert (plain.returncode, plain.stderr, plain.stdout.isascii()) == (0, "", True)
+    assert json.loads(plain.stdout)["gpus"]
+    assert not run("--demo", "--once", "--json").stdout.isascii(), "else this shows nothing"
+    assert run("--demo", "--once", "--json", "--ascii").stdout.isascii()
 
 
 def test_without_a_driver_it_is_exit_code_3(run: Run, tmp_path: Path) -> None:

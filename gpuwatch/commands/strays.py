@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +22,7 @@ from gpuwatch import procfs
 if TYPE_CHECKING:
     from gpuwatch.config import Config
     from gpuwatch.history import HistoryView
-    from gpuwatch.model import Process, Snapshot
+    from gpuwatch.model import Gpu, Process, Snapshot
     from gpuwatch.sources.child import Child
     from gpuwatch.strays import Known, Stray, Tending
 
@@ -36,9 +36,9 @@ _DEMO_STEP: Final = 13.0
 
 def main(args: argparse.Namespace, sampler: Child | None, tending: Tending | None = None) -> int:
     """Run the command and give its exit code; raises UsageError and UnavailableError. `tending` are other limits."""
-    from gpuwatch.output.plain import in_ascii, speaks_unicode
+    from gpuwatch.output.plain import in_ascii, json_in_ascii, speaks_unicode
     from gpuwatch.output.strays import document, table
-    from gpuwatch.strays import USUAL, find, suspects
+    from gpuwatch.strays import USUAL, find, suspects, unjudged
     from gpuwatch.wiring import configured
 
     config, limits = configured(args), tending or USUAL
@@ -59,12 +59,14 @@ def main(args: argparse.Namespace, sampler: Child | None, tending: Tending | Non
         lines = [msgspec.json.encode(document(found, snapshot.taken)).decode()]
     else:
         width = shutil.get_terminal_size((160, 50)).columns if sys.stdout.isatty() else None
-        lines = table(found, snapshot.taken, demo=args.demo, width=width) if found else []
-    said = words(found, unsure, kept, demo=args.demo, searched=snapshot.searched > 0)
+        root = os.geteuid() == 0
+        lines = table(found, snapshot.taken, demo=args.demo, width=width, root=root) if found else []
+    blind = [f"GPU {gpu.index} could not be judged: {_why(gpu)}" for gpu in unjudged(snapshot)]
+    said = words(found, unsure, kept, demo=args.demo, searched=snapshot.searched > 0, blind=blind)
     for stream, texts, start in ((sys.stdout, lines, ""), (sys.stderr, said, "gpuwatch: ")):
         plain = config.ascii or not speaks_unicode(stream)
-        keeps = args.json and stream is sys.stdout
-        _print((line if keeps or not plain else in_ascii(line) for line in texts), stream, start)
+        spelt = json_in_ascii if args.json and stream is sys.stdout else in_ascii
+        _print((spelt(line) if plain else line for line in texts), stream, start)
     return 0
 
 
@@ -75,13 +77,21 @@ def _print(lines: Iterable[str], stream: Any, start: str) -> None:
 
 
 def words(
-    found: Sequence[Stray], unsure: Sequence[Process], kept: Known, *, demo: bool = False, searched: bool = True
+    found: Sequence[Stray],
+    unsure: Sequence[Process],
+    kept: Known,
+    *,
+    demo: bool = False,
+    searched: bool = True,
+    blind: Sequence[str] = (),
 ) -> list[str]:
     """Say what the lines do not: that there are none, and of whom it cannot be told.
 
-    `searched` is whether all processes were looked into for who has a GPU open without being listed.
+    `searched` is whether all processes were looked into for who has a GPU open without being listed; `blind` says
+    which GPUs could not be judged, and why.
     """
-    said = [] if found else ["none of your processes is a stray"]
+    said = [] if found else ["none found" if blind else "none of your processes is a stray"]
+    said += blind
     if unsure:
         pids = ", ".join(str(process.pid) for process in unsure)
         one = len(unsure) == 1
@@ -158,7 +168,27 @@ def _sampled(sampler: Child | None, config: Config) -> Snapshot:
     error = problem(snapshot)
     if error is not None:
         raise error
-    return snapshot
+    return of_caller(snapshot)
+
+
+def of_caller(snapshot: Snapshot, environ: Mapping[str, str] = os.environ) -> Snapshot:
+    """Give a snapshot as seen by whoever's processes `gpuwatch kill` would end: under sudo who called it."""
+    from msgspec.structs import replace
+
+    from gpuwatch.actions.kill import Policy
+
+    return replace(snapshot, viewer=Policy.of_this_process(read_only=False, environ=environ).may_end)
+
+
+def _why(gpu: Gpu) -> str:
+    """Say why nothing can be said of who is idle on a GPU."""
+    from gpuwatch.model import Health
+
+    if gpu.health is not Health.OK:
+        return ", ".join(filter(None, (gpu.health.value, gpu.words)))
+    if gpu.unreliable:
+        return "its list of processes makes no sense"
+    return gpu.holdings_note or "its figures are old"
 
 
 def _kept() -> Known:

@@ -14,32 +14,35 @@ _WIDEST_PLACE: Final = 24
 _INDENT: Final = 4
 
 
-def table(strays: Sequence[Stray], now: float, *, demo: bool = False, width: int | None = None) -> list[str]:
+def table(
+    strays: Sequence[Stray], now: float, *, demo: bool = False, width: int | None = None, root: bool = False
+) -> list[str]:
     """Give the lines of a table of strays, at least one, and below it what they hold and how to end them.
 
     `now` is the wall-clock time of the snapshot. `width` (cells) is where rows are cut, None for nowhere; the reasons
-    are never cut.
+    are never cut. `root` is whether root would end them.
     """
     age: Column[Stray] = Column("age", lambda one: _age(one, now))
     titles, *rows = draw((*_COLUMNS[:4], age, *_COLUMNS[4:]), strays)
     lines = [_cut(titles, width)]
     for row, stray in zip(rows, strays, strict=True):
         lines += [_cut(row, width), " " * _INDENT + " · ".join(stray.why)]
-    return [*lines, "", *_total(strays, demo=demo)]
+    return [*lines, "", *_total(strays, demo=demo, root=root)]
 
 
 def _cut(line: str, width: int | None) -> str:
     return (line if width is None else fit(line, width)).rstrip()
 
 
-def _total(strays: Sequence[Stray], *, demo: bool) -> list[str]:
+def _total(strays: Sequence[Stray], *, demo: bool, root: bool) -> list[str]:
     sizes = [one.held for one in strays if one.held is not None]
     held = f"{'at least ' * (len(sizes) < len(strays))}{size(sum(sizes))}" if sizes else "memory that is not known"
     one = len(strays) == 1
     lines = [f"{'1 process holds' if one else f'{len(strays)} processes hold'} {held}"]
     ending = [str(stray.process.pid) for stray in strays if stray.ends]
     if ending and not demo:
-        lines.append(f"to end {'it' if one else 'them'}: gpuwatch kill {' '.join(ending)}")
+        flag = "--allow-root-kill " * root
+        lines.append(f"to end {'it' if one else 'them'}: gpuwatch kill {flag}{' '.join(ending)}")
     return lines
 
 

@@ -205,6 +205,11 @@ def _is_seen(process: Process) -> bool:
     return process.presence is Presence.SEEN and process.start > 0
 
 
+def unjudged(snapshot: Snapshot) -> list[Gpu]:
+    """Give the GPUs of which nothing can be said now: in trouble, with old figures, or with no list to trust."""
+    return [gpu for gpu in snapshot.gpus if not _may_be_judged(gpu, snapshot)]
+
+
 def _may_be_judged(gpu: Gpu, snapshot: Snapshot) -> bool:
     oldest = max(_LATE_INTERVALS * snapshot.interval, _LATE)
     fresh = gpu.sampled > 0 and snapshot.monotonic - gpu.sampled <= oldest
