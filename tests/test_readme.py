@@ -15,8 +15,12 @@ from gpuwatch.alerts.table import RULES
 from gpuwatch.commands.arguments import COMMANDS
 from gpuwatch.config.document import shown_defaults
 from gpuwatch.config.keys import KEYS as KEYS_OF_FILE
+from gpuwatch.history.usage import Use
+from gpuwatch.output.report import report_lines
+from gpuwatch.sinks.kept import Events, Kept, Line
 from gpuwatch.ui.keys import KEYS
 from gpuwatch.ui.layout import fit_layout
+from tests.builders import EPOCH, GIB
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
@@ -116,6 +120,21 @@ def test_the_share_and_the_rule_shown_are_good(tmp_path: Path) -> None:
 def test_so_many_processes_show(size: tuple[int, int], words: str) -> None:
     shown = [fit_layout(*size, n_gpus=8, n_alerts=alerts, n_rows=99).rows for alerts in range(9)]
     assert words.format(min(shown), max(shown)) in README
+
+
+def test_the_report_shown_is_what_is_printed_of_its_figures() -> None:
+    def line(name: str, gpus: tuple[int, ...], hours: float, busy: float, gib: float, idle: float, *n: int) -> Line:
+        use = Use(3600 * hours, 3600 * busy, 0.0, 3600 * GIB * gib, 3600 * GIB * idle)
+        return Line(name, use, gpus=gpus, events=Events(*n))
+
+    lines = (
+        line("ada", (0, 2, 5, 6), 11.4, 11.4, 415.0, 0.0, 1, 3, 3),
+        line("eve", (3,), 3.0, 0.0, 120.0, 120.0, 0, 1, 1),
+        line("you", (4,), 3.0, 3.0, 59.9, 35.9, 0, 1, 0),
+    )
+    total = lines[0].use.plus(lines[1].use).plus(lines[2].use)
+    kept = Kept("user", EPOCH, "lab", lines, total=total, gpus=tuple(range(8)), events=Events(1, 5, 4))
+    assert "\n".join(report_lines(kept, EPOCH)[1:]) + "\n```" in README
 
 
 def test_every_command_is_documented() -> None:
