@@ -20,13 +20,13 @@ from gpuwatch.alerts import Alert, Severity
 from gpuwatch.alerts.rules import MEMORY
 from gpuwatch.alerts.shares import OVERSHOOT
 from gpuwatch.declarations import Declared, Knowledge
-from gpuwatch.history import History
+from gpuwatch.history import History, Idle
 from gpuwatch.model import Health, Reason
 from gpuwatch.sinks import place
-from gpuwatch.sinks.newest import Newest, NewestFile, Over, boot, newest, read_newest
+from gpuwatch.sinks.newest import Newest, NewestFile, Over, boot, newest, read_idle, read_newest
 from gpuwatch.watch import Frame
 from tests.alerting import cap
-from tests.builders import EPOCH, GIB, gpu, holding, process, snapshot
+from tests.builders import EPOCH, GIB, at, gpu, holding, process, snapshot, uid
 from tests.waiting import wait_for
 
 LONG = 30.0
@@ -147,6 +147,31 @@ def test_it_is_believed_for_three_intervals_and_a_little(folder: Path, start: Ca
     for age, believed in ((0.0, True), (8.0, True), (8.1, False), (-1.0, False)):
         assert (read_newest(str(folder), clock=lambda age=age: 500.0 + age) is not None) is believed  # type: ignore[misc]
     assert read_newest(str(folder), clock=lambda: 501.0, boot_id=lambda: "another") is None
+
+
+def test_how_long_ones_own_were_idle_is_there_for_a_moment(folder: Path, start: Callable[[], NewestFile]) -> None:
+    history = History()
+    for second, busy in ((0, 90), (1, 0), (31, 0)):
+        held = [holding(100, sm=0, start=5), holding(101, sm=busy, start=6), holding(102, sm=0)]
+        people = [process(100, start=5, uid=7), process(101, start=6, uid=7), process(102, uid=8)]
+        shown = at(snapshot([gpu(0, holdings=held)], people, viewer=7, interval=2.0), second)
+        view = history.add(shown, 500.0 + second)
+    start().take(Frame(shown, 500.0, view))
+    wait_for((folder / place.FILE).exists)
+    found = read_idle(str(folder), clock=lambda: 504.0)
+    key = gpu(0).key
+    assert found == {(key, 100, 5): Idle(31.0, at_least=True), (key, 101, 6): Idle(31.0, at_least=False)}
+    assert read_idle(str(folder), clock=lambda: 504.1) == {}
+    assert read_idle(str(folder), clock=lambda: 501.0, boot_id=lambda: "another") == {}
+
+
+def test_at_a_long_interval_idle_times_are_believed_for_a_minute(folder: Path, start: Callable[[], NewestFile]) -> None:
+    history = History()
+    shown = snapshot([gpu(0, holdings=[holding(100)])], [process(100)], viewer=uid("ada"), interval=600.0)
+    start().take(Frame(shown, 500.0, history.add(shown, 500.0)))
+    wait_for((folder / place.FILE).exists)
+    assert read_idle(str(folder), clock=lambda: 562.0)
+    assert read_idle(str(folder), clock=lambda: 562.1) == {}
 
 
 @pytest.mark.parametrize("what", ["link", "fifo", "folder", "junk", "future", "others", "empty"])

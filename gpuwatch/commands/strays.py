@@ -193,9 +193,9 @@ def _why(gpu: Gpu) -> str:
 
 def _kept() -> Known:
     """Give the idle times that a `gpuwatch watch` keeps; empty where none runs."""
-    from gpuwatch.sinks.store import idle_of
+    from gpuwatch.sinks.newest import read_idle
 
-    return idle_of()
+    return read_idle()
 
 
 def demo() -> tuple[Snapshot, HistoryView]:

@@ -1,5 +1,6 @@
 """The newest figures in a small file of the user's own, for `gpuwatch status`: no sampler has to be started for a line.
 
+And for how long the user's own holdings have been idle, for `gpuwatch strays`, which has but one look of its own.
 Only `gpuwatch watch` writes it. Of two that run the elder does, by a lock that the kernel gives back when its holder
 dies; the other takes over then. A reader believes the file only if it is the reader's own, of this boot, and young.
 """
@@ -12,7 +13,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +26,7 @@ from gpuwatch.sinks import place
 
 if TYPE_CHECKING:
     from gpuwatch.alerts import Alert
+    from gpuwatch.history import HistoryView, Idle
     from gpuwatch.watch import Frame
 
 SCHEMA: Final = 1
@@ -33,10 +35,14 @@ PACE: Final = 1.0
 LATE: Final = 2.0
 """Seconds beyond three intervals for which the file is believed."""
 
+OLDEST: Final = 60.0
+"""Seconds for which idle times are believed, at any interval; at a shorter one for that, and `LATE`."""
+
 _LOCK: Final = "newest.lock"
 _LARGEST: Final = 1 << 18
 """Bytes; 64 GPUs and 200 people take 20 kB."""
 _MOST_OVER: Final = 200
+_MOST_RESTING: Final = 2000
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """O_NONBLOCK, because a FIFO planted under the name would hold us for ever."""
@@ -65,6 +71,18 @@ class Over(msgspec.Struct, frozen=True, kw_only=True):
     user: str
     gib: float
     """GiB beyond the limits, over all GPUs."""
+
+
+class Resting(msgspec.Struct, frozen=True, array_like=True):
+    """For how long a process of the user's own has run nothing on one GPU."""
+
+    gpu: str
+    """Its key."""
+    pid: int
+    start: int
+    """Clock ticks since boot."""
+    seconds: float
+    at_least: bool
 
 
 class Newest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -96,10 +114,15 @@ class Newest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The worst first."""
     unread: int = 0
     """Processes whose declarations could not be read: what they hold too much is not known."""
+    resting: tuple[Resting, ...] = ()
+    """All of the user's own holdings whose idle times are known, those that compute with 0."""
 
 
-def newest(snapshot: Snapshot, alerts: Iterable[Alert], received: float) -> Newest:
-    """Put a snapshot that came at `received` (this machine's monotonic clock) and its alerts together."""
+def newest(snapshot: Snapshot, alerts: Iterable[Alert], received: float, history: HistoryView | None = None) -> Newest:
+    """Put a snapshot that came at `received` (this machine's monotonic clock) and its alerts together.
+
+    Without a history it says nothing of idle times.
+    """
     from gpuwatch.alerts import Severity
     from gpuwatch.alerts.rules import HEALTH, MEMORY, STALE
     from gpuwatch.alerts.shares import OVERSHOOT
@@ -126,7 +149,17 @@ def newest(snapshot: Snapshot, alerts: Iterable[Alert], received: float) -> Newe
         others=sum(one.severity >= Severity.CRITICAL and one.rule not in told for one in holding),
         over=_over(snapshot, [one for one in holding if one.rule == OVERSHOOT]),
         unread=sum(one.knowledge is Knowledge.UNREADABLE for one in declared),
+        resting=() if history is None else tuple(_resting(snapshot, history))[:_MOST_RESTING],
     )
+
+
+def _resting(snapshot: Snapshot, history: HistoryView) -> Iterator[Resting]:
+    mine = {one.key for one in snapshot.processes if one.uid == snapshot.viewer}
+    for gpu in snapshot.gpus:
+        for key in dict.fromkeys((one.pid, one.start) for one in gpu.holdings):
+            idle = history.idle(gpu.key, *key) if key in mine else None
+            if idle is not None:
+                yield Resting(gpu.key, *key, round(idle.seconds, 3), idle.at_least)
 
 
 def _rows(snapshot: Snapshot, near: dict[str, str]) -> Iterator[NewestGpu]:
@@ -228,7 +261,7 @@ class NewestFile:
     def _put(self, frame: Frame) -> None:
         try:
             if self._have_lock() and self._folder is not None:
-                found = newest(frame.snapshot, frame.alerts, frame.received)
+                found = newest(frame.snapshot, frame.alerts, frame.received, frame.history)
                 private.replace_file(self._folder, place.FILE, msgspec.json.encode(found), durable=False)
         except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
             words = private.words(error, None)
@@ -277,6 +310,21 @@ def read_newest(
     age = clock() - found.monotonic
     # A clock that runs behind is of another time namespace: an age in it means nothing.
     return found if 0 <= age <= 3 * found.interval + LATE else None
+
+
+def read_idle(
+    folder: str | None = None, *, clock: Callable[[], float] = time.monotonic, boot_id: Callable[[], str] = boot
+) -> Mapping[tuple[str, int, int], Idle]:
+    """Give for how long the user's own holdings had been idle a moment ago, by GPU key, pid and start time.
+
+    What computes may be called idle for as long as this is believed: that is one interval, and a minute at most.
+    """
+    from gpuwatch.history import Idle
+
+    found = read_newest(folder, clock=clock, boot_id=boot_id)
+    if found is None or clock() - found.monotonic > min(found.interval, OLDEST) + LATE:
+        return {}
+    return {(one.gpu, one.pid, one.start): Idle(one.seconds, one.at_least) for one in found.resting}
 
 
 def _read(folder: str) -> Newest | None:
