@@ -13,14 +13,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuwatch.history import Idle
 from gpuwatch.history.usage import Use
 from gpuwatch.sinks import schema
 from gpuwatch.sinks.kept import read_kept
-from gpuwatch.sinks.store import StoreError, idle_of, own_store, reading, store_name
-from gpuwatch.sinks.tally import Batch, Held, JobId, joined
+from gpuwatch.sinks.store import StoreError, reading, store_name
+from gpuwatch.sinks.tally import Batch, JobId, joined
 from tests.eventlogs import alert, ended
-from tests.storing import BOOT, HOUR, ONE, asked, batch, hours, store
+from tests.storing import HOUR, ONE, asked, batch, hours, store
 
 OLD = Path(__file__).parent / "stores"
 MIB = 1 << 20
@@ -252,57 +251,10 @@ def test_a_newer_one_is_refused_and_never_touched(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Idle holdings
-
-
-def kept_idle(folder: Path) -> None:
-    one = Batch(holdings=(Held("GPU-0", 7, 70, 120.0, True), Held("GPU-1", 8, 80, 3.5, False)), at=1000.0)
-    store(own_store(folder)).write(one)
-
-
-def test_a_single_snapshot_can_be_told_how_long_holdings_were_idle(tmp_path: Path) -> None:
-    kept_idle(tmp_path / "state")
-    found = idle_of(tmp_path / "state", clock=lambda: 1100.0, boot_id=lambda: BOOT)
-    assert found == {("GPU-0", 7, 70): Idle(120.0, True), ("GPU-1", 8, 80): Idle(3.5, False)}
-
-
-@pytest.mark.parametrize(("now", "boot"), [(1151.0, BOOT), (999.0, BOOT), (1100.0, "another"), (1100.0, "")])
-def test_what_is_old_or_of_another_boot_is_not_believed(tmp_path: Path, now: float, boot: str) -> None:
-    kept_idle(tmp_path / "state")
-    assert idle_of(tmp_path / "state", clock=lambda: now, boot_id=lambda: boot) == {}
-
-
-def test_the_idle_are_those_that_were_there_last(tmp_path: Path) -> None:
-    kept_idle(tmp_path / "state")
-    store(own_store(tmp_path / "state")).write(Batch(holdings=(Held("GPU-1", 8, 80, 63.5, False),), at=1060.0))
-    found = idle_of(tmp_path / "state", clock=lambda: 1061.0, boot_id=lambda: BOOT)
-    assert found == {("GPU-1", 8, 80): Idle(63.5, False)}
-
-
-def test_nothing_is_no_idleness(tmp_path: Path) -> None:
-    assert idle_of(tmp_path) == {}
-    (tmp_path / "file").touch()
-    assert idle_of(tmp_path / "file") == {}
-    own_store(tmp_path).write_text("no database")
-    assert idle_of(tmp_path) == {}
-
-
-def test_the_figures_of_a_planted_store_are_not_believed(tmp_path: Path) -> None:
-    kept_idle(tmp_path)
-    connection = sqlite3.connect(own_store(tmp_path))
-    connection.execute("UPDATE holdings SET idle_s = 'long'")
-    connection.commit()
-    connection.close()
-    assert idle_of(tmp_path, clock=lambda: 1001.0, boot_id=lambda: BOOT) == {}
-
-
 def test_joining_adds_and_keeps_the_newest() -> None:
     first, second = batch(use=ONE), batch(use=hours(1), gpu=0)
-    first.holdings, first.at = (Held("GPU-0", 1, 1, 5.0, True),), 1.0
     whole = joined([first, second])
     assert whole.by_user == {(HOUR, "GPU-0", 1000): ONE.plus(hours(1))}
-    assert (whole.holdings, whole.at) == (first.holdings, 1.0)
     assert not Batch()
     assert whole
 

@@ -20,9 +20,9 @@ from gpuwatch.alerts import TROUBLE
 from gpuwatch.config import Config
 from gpuwatch.config.settings import Report
 from gpuwatch.errors import UsageError
-from gpuwatch.model import Gpu, Presence, Process, Reason, Snapshot
+from gpuwatch.model import Gpu, Presence, Process, Snapshot
 from gpuwatch.sinks.kept import By, Line, read_kept
-from gpuwatch.sinks.store import Store, StoreError, idle_of, own_store
+from gpuwatch.sinks.store import Store, StoreError, own_store
 from gpuwatch.sinks.tally import HOUR, JobId, Tally, job_name
 from gpuwatch.sinks.usage import MOST, Pace, UsageKeeper, Wish
 from gpuwatch.surroundings import Job, Surroundings
@@ -224,20 +224,6 @@ def test_events_are_told_with_whose_they_are(folder: Path) -> None:
     }
     assert {one.key: one.events.all for one in kept(folder, "job")} == {"1:1": 2, "2:2": 1}
     assert asked(own_store(folder), "SELECT count(*), count(ended) FROM events") == [(2, 1)]
-
-
-def test_idle_holdings_are_there_for_who_has_one_snapshot(folder: Path) -> None:
-    frames = Frames()
-    held = [holding(1, 1, sm=0), holding(2, 1, sm=50), holding(3, 1, sm=Reason.UNSUPPORTED)]
-    base = snapshot([gpu(0, holdings=held)])
-    with keeping(folder) as keeper:
-        for _ in range(6):
-            keeper.take(frames(base))
-    key = base.gpus[0].key
-    assert {who: (one.seconds, one.at_least) for who, one in idle_of(folder).items()} == {
-        (key, 1, 1): (5.0, True),
-        (key, 2, 2): (0.0, False),
-    }
 
 
 def test_a_demo_is_written_down_nowhere(folder: Path) -> None:

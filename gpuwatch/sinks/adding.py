@@ -57,10 +57,6 @@ def add(connection: Connection, batch: Batch, boot: str) -> None:
     connection.executemany(_WATCHED, watched)
     _move(connection, batch, runs)
     _tell(connection, batch, cards, runs)
-    if batch.holdings is not None:
-        connection.execute("DELETE FROM holdings")
-        connection.executemany("INSERT OR REPLACE INTO holdings VALUES (?, ?, ?, ?, ?)", batch.holdings)
-        connection.executemany(_ABOUT, [("boot", boot), ("looked", batch.at)])
 
 
 class _Runs:

@@ -48,7 +48,7 @@ def _begin(connection: Connection) -> None:
 
 
 def _add_holdings(connection: Connection) -> None:
-    """Version 2: how long each holding has been idle, for who has but one snapshot."""
+    """Version 2: how long each holding has been idle, for who has but one snapshot; nobody writes it any more."""
     connection.execute(
         """CREATE TABLE holdings (gpu TEXT NOT NULL, pid INTEGER NOT NULL, start INTEGER NOT NULL,
         idle_s REAL NOT NULL, at_least INTEGER NOT NULL, PRIMARY KEY (gpu, pid, start)) WITHOUT ROWID"""

@@ -12,14 +12,13 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from gpuwatch import private
 from gpuwatch.errors import GpuwatchError
-from gpuwatch.history.tracks import Idle
 from gpuwatch.sinks import schema
 from gpuwatch.sinks.log import for_host
 from gpuwatch.sinks.newest import boot
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
 PATIENCE: Final = 10.0
 """Seconds for which another who writes is waited for."""
-FRESH: Final = 150.0
-"""Seconds for which what was written of idle holdings is believed: two writings and a half."""
 
 _DAY: Final = 24 * 3600
 _STEPS: Final = (7 * _DAY, _DAY, 3600)
@@ -40,7 +37,6 @@ _STEPS: Final = (7 * _DAY, _DAY, 3600)
 _FULL: Final = 0.95
 """Part of the largest size at which something goes, and how much is used after that."""
 _ROOM: Final = 0.9
-_MOST_HOLDINGS: Final = 50_000
 _TRUSTED: Final = 24
 """Hours that were watched after one before what is old is told by it."""
 
@@ -342,36 +338,3 @@ def store_words(error: Exception, path: Path) -> str:
     else:
         words = str(error) if isinstance(error, sqlite3.Error) else f"{type(error).__name__}: {error}"
     return clean(f"{path}: {words}", 300)
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# For who has but one snapshot
-
-
-def idle_of(
-    folder: Path | None = None,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    boot_id: Callable[[], str] = boot,
-) -> Mapping[tuple[str, int, int], Idle]:
-    """Give for how long holdings had been idle when the store was last written, by GPU key, pid and start time.
-
-    `folder` stands in for the user's state folder. Empty where nobody has written in the last 150 s of this boot, and
-    where anything is wrong: it never raises, and takes a few milliseconds.
-    """
-    try:
-        return _idle_of(own_store(folder), clock(), boot_id())
-    except Exception:  # noqa: BLE001 - whoever asks goes on without; the one who writes says what is wrong
-        return {}
-
-
-def _idle_of(path: Path, now: float, boot_id: str) -> dict[tuple[str, int, int], Idle]:
-    with reading(path, seconds=0.1) as connection:
-        about: dict[Any, Any] = dict(connection.execute("SELECT name, value FROM about").fetchmany(100))
-        if not boot_id or about.get("boot") != boot_id or not 0 <= now - float(about["looked"]) <= FRESH:
-            return {}
-        rows = connection.execute("SELECT gpu, pid, start, idle_s, at_least FROM holdings").fetchmany(_MOST_HOLDINGS)
-    return {
-        (str(gpu), int(pid), int(start)): Idle(max(0.0, float(idle)), bool(at_least))
-        for gpu, pid, start, idle, at_least in rows
-    }

@@ -13,7 +13,6 @@ from gpuwatch.history.usage import Meter, Use, charged
 from gpuwatch.model import Holding, Process, Snapshot, number
 
 if TYPE_CHECKING:
-    from gpuwatch.history import HistoryView
     from gpuwatch.surroundings import Surroundings
     from gpuwatch.watch import Frame
 
@@ -71,16 +70,6 @@ class Told(NamedTuple):
     jobs: frozenset[JobId]
 
 
-class Held(NamedTuple):
-    """How long a holding has been idle; the GPU by its key."""
-
-    gpu: str
-    pid: int
-    start: int
-    idle: float
-    at_least: bool
-
-
 @dataclass(slots=True)
 class Batch:
     """What is to be added; times in seconds, hours by their start in seconds since the epoch, GPUs by their keys."""
@@ -96,14 +85,10 @@ class Batch:
     moved: dict[JobId, JobId] = field(default_factory=dict)
     """Runs that turned out to be part of another one, once their surroundings were read."""
     events: dict[str, Told] = field(default_factory=dict)
-    holdings: tuple[Held, ...] | None = None
-    """All that are there now; None where nobody looked."""
-    at: float = 0.0
-    """When these were looked at, on the machine's monotonic clock."""
 
     def __bool__(self) -> bool:
         """Whether there is anything to write."""
-        return bool(self.watched or self.events or self.holdings is not None)
+        return bool(self.host or self.watched or self.events)
 
 
 def joined(batches: Iterable[Batch]) -> Batch:
@@ -125,8 +110,6 @@ def joined(batches: Iterable[Batch]) -> Batch:
         for name, told in one.events.items():
             before = whole.events.get(name, told)
             whole.events[name] = told._replace(uids=told.uids | before.uids, jobs=told.jobs | before.jobs)
-        if one.holdings is not None:
-            whole.holdings, whole.at = one.holdings, one.at
     return whole
 
 
@@ -159,8 +142,6 @@ class Tally:
         frame = self._newest
         if frame is not None:
             self._tell(frame.alerts, frame.snapshot)
-            self._batch.holdings = tuple(_held(frame.snapshot, frame.history))
-            self._batch.at = frame.received
         batch, self._batch = self._batch, Batch(host=self._batch.host)
         return batch
 
@@ -263,14 +244,6 @@ def job_name(one: Process) -> str:
 def _looked(one: Process, source: tuple[int | None, str, Surroundings | None]) -> _Known:
     job = one.surroundings.job if one.surroundings is not None else None
     return _Known(source, job_id(one), job_name(one), job.launcher if job is not None else "")
-
-
-def _held(snapshot: Snapshot, view: HistoryView) -> Iterator[Held]:
-    for gpu in snapshot.gpus:
-        for pid, start in dict.fromkeys((one.pid, one.start) for one in gpu.holdings):
-            idle = view.idle(gpu.key, pid, start)
-            if idle is not None:
-                yield Held(gpu.key, pid, start, idle.seconds, idle.at_least)
 
 
 def _hours(end: float, seconds: float) -> Iterator[tuple[int, float]]:
