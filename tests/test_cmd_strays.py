@@ -144,7 +144,8 @@ def test_words_say_what_one_look_cannot_tell() -> None:
     assert command.words(found(), [], {}, searched=False) == [
         "there was no time to look into all processes: one that NVML does not list may be missing here"
     ]
-    assert command.words([], [], {}) == [
+    assert command.words([], [], {}) == ["none of your processes is a stray"], "somebody watches"
+    assert command.words([], [], None) == [
         "none of your processes is a stray",
         "who has been idle, and for how long, is only known while `gpuwatch watch` runs",
     ]

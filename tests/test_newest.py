@@ -161,8 +161,8 @@ def test_how_long_ones_own_were_idle_is_there_for_a_moment(folder: Path, start: 
     found = read_idle(str(folder), clock=lambda: 504.0)
     key = gpu(0).key
     assert found == {(key, 100, 5): Idle(31.0, at_least=True), (key, 101, 6): Idle(31.0, at_least=False)}
-    assert read_idle(str(folder), clock=lambda: 504.1) == {}
-    assert read_idle(str(folder), clock=lambda: 501.0, boot_id=lambda: "another") == {}
+    assert read_idle(str(folder), clock=lambda: 504.1) is None
+    assert read_idle(str(folder), clock=lambda: 501.0, boot_id=lambda: "another") is None
 
 
 def test_at_a_long_interval_idle_times_are_believed_for_a_minute(folder: Path, start: Callable[[], NewestFile]) -> None:
@@ -171,7 +171,7 @@ def test_at_a_long_interval_idle_times_are_believed_for_a_minute(folder: Path, s
     start().take(Frame(shown, 500.0, history.add(shown, 500.0)))
     wait_for((folder / place.FILE).exists)
     assert read_idle(str(folder), clock=lambda: 562.0)
-    assert read_idle(str(folder), clock=lambda: 562.1) == {}
+    assert read_idle(str(folder), clock=lambda: 562.1) is None
 
 
 @pytest.mark.parametrize("what", ["link", "fifo", "folder", "junk", "future", "others", "empty"])

@@ -42,17 +42,17 @@ def main(args: argparse.Namespace, sampler: Child | None, tending: Tending | Non
     from gpuwatch.wiring import configured
 
     config, limits = configured(args), tending or USUAL
-    kept: Known
+    kept: Known | None
     if args.demo:
         snapshot, history = demo()
         kept = {}
     else:
         snapshot, history = _sampled(sampler, config), None
         kept = _kept()
-        snapshot = looked_again(snapshot, [one.process for one in find(snapshot, history, limits, known=kept)])
-    found = find(snapshot, history, limits, known=kept)
+        snapshot = looked_again(snapshot, [one.process for one in find(snapshot, history, limits, known=kept or {})])
+    found = find(snapshot, history, limits, known=kept or {})
     sure = {one.key for one in found}
-    unsure = [one for one in suspects(snapshot, history, limits, known=kept) if one.key not in sure]
+    unsure = [one for one in suspects(snapshot, history, limits, known=kept or {}) if one.key not in sure]
     if args.json:
         import msgspec
 
@@ -79,7 +79,7 @@ def _print(lines: Iterable[str], stream: Any, start: str) -> None:
 def words(
     found: Sequence[Stray],
     unsure: Sequence[Process],
-    kept: Known,
+    kept: Known | None,
     *,
     demo: bool = False,
     searched: bool = True,
@@ -98,7 +98,7 @@ def words(
         who = "1 of your processes has lost its" if one else f"{len(unsure)} of your processes have lost their"
         idle = "whether it is idle" if one else "whether they are idle"
         said.append(f"{who} login or server ({pids}); {idle} is not known: leave `gpuwatch watch` running")
-    elif not kept and not found and not demo:
+    elif kept is None and not found and not demo:
         said.append("who has been idle, and for how long, is only known while `gpuwatch watch` runs")
     if not searched and not demo:
         said.append("there was no time to look into all processes: one that NVML does not list may be missing here")
@@ -191,8 +191,8 @@ def _why(gpu: Gpu) -> str:
     return gpu.holdings_note or "its figures are old"
 
 
-def _kept() -> Known:
-    """Give the idle times that a `gpuwatch watch` keeps; empty where none runs."""
+def _kept() -> Known | None:
+    """Give the idle times that a `gpuwatch watch` keeps; None where none runs."""
     from gpuwatch.sinks.newest import read_idle
 
     return read_idle()

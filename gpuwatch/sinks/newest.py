@@ -314,16 +314,17 @@ def read_newest(
 
 def read_idle(
     folder: str | None = None, *, clock: Callable[[], float] = time.monotonic, boot_id: Callable[[], str] = boot
-) -> Mapping[tuple[str, int, int], Idle]:
+) -> Mapping[tuple[str, int, int], Idle] | None:
     """Give for how long the user's own holdings had been idle a moment ago, by GPU key, pid and start time.
 
-    What computes may be called idle for as long as this is believed: that is one interval, and a minute at most.
+    None where nobody watched. What computes may be called idle for as long as this is believed: one interval and a
+    little, and a minute at most.
     """
     from gpuwatch.history import Idle
 
     found = read_newest(folder, clock=clock, boot_id=boot_id)
     if found is None or clock() - found.monotonic > min(found.interval, OLDEST) + LATE:
-        return {}
+        return None
     return {(one.gpu, one.pid, one.start): Idle(one.seconds, one.at_least) for one in found.resting}
 
 
