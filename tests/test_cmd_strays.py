@@ -150,12 +150,10 @@ def test_words_say_what_one_look_cannot_tell() -> None:
         "who has been idle, and for how long, is only known while `gpuwatch watch` runs",
     ]
     assert command.words(found(), one, {}) == [
-        "1 of your processes has lost its login or server (100); whether it is idle is not known: "
-        "leave `gpuwatch watch` running"
+        "1 of your processes may be a stray (100); whether it is idle is not known: leave `gpuwatch watch` running"
     ]
     assert command.words([], two, {})[1] == (
-        "2 of your processes have lost their login or server (100, 101); whether they are idle is not known: "
-        "leave `gpuwatch watch` running"
+        "2 of your processes may be strays (100, 101); whether they are idle is not known: leave `gpuwatch watch` running"
     )
 
 

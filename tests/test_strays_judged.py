@@ -115,6 +115,9 @@ def test_of_whom_it_cannot_be_told_is_said() -> None:
     assert not suspects(base, told((0, PID, 20.0)))
     assert not suspects(machine([left()], [held(sm=9)]), None)
     assert not suspects(machine([mine()], [held()]), None)
+    for state in ("stopped", "zombie"):
+        assert suspects(machine([mine(state=state)], [held()]), None)
+        assert not suspects(machine([mine(state=state)], [held()]), told((0, PID, 20.0))), "it has just computed"
 
 
 def test_limits_are_the_callers() -> None:

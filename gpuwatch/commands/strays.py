@@ -95,9 +95,9 @@ def words(
     if unsure:
         pids = ", ".join(str(process.pid) for process in unsure)
         one = len(unsure) == 1
-        who = "1 of your processes has lost its" if one else f"{len(unsure)} of your processes have lost their"
+        who = "1 of your processes may be a stray" if one else f"{len(unsure)} of your processes may be strays"
         idle = "whether it is idle" if one else "whether they are idle"
-        said.append(f"{who} login or server ({pids}); {idle} is not known: leave `gpuwatch watch` running")
+        said.append(f"{who} ({pids}); {idle} is not known: leave `gpuwatch watch` running")
     elif kept is None and not found and not demo:
         said.append("who has been idle, and for how long, is only known while `gpuwatch watch` runs")
     if not searched and not demo:

@@ -38,12 +38,17 @@ def zombie(case: Case, scene: Scene) -> Finding | None:
     just have computed is not one that was forgotten.
     """
     process = case.process
-    works = isinstance(process.cpu, (int, float)) and process.cpu > 0
-    if process.state != "zombie" or not case.rests or works or not _has_rested(case, scene.tending.settled_after):
+    if not _is_zombie(case) or not _has_rested(case, scene.tending.settled_after):
         return None
     parent = f", {process.ppid} {process.parent}".rstrip() + "," if process.ppid else ""
     why = (f"it has ended, and its parent{parent} has not taken note", "no signal reaches it: end its parent")
     return Finding(Cause.ZOMBIE, CERTAIN, why, ends=False)
+
+
+def _is_zombie(case: Case) -> bool:
+    process = case.process
+    works = isinstance(process.cpu, (int, float)) and process.cpu > 0
+    return process.state == "zombie" and case.rests and not works
 
 
 def stopped(case: Case, scene: Scene) -> Finding | None:
@@ -53,15 +58,18 @@ def stopped(case: Case, scene: Scene) -> Finding | None:
     and resumes jobs by turns (slurm.schedmd.com/gang_scheduling.html); PBS suspends by SIGSTOP (qsig(1B)).
     """
     process, around = case.process, case.process.surroundings
-    if process.state != "stopped" or around is None or around.batch_job:
-        return None
-    if not _has_rested(case, scene.tending.settled_after):
+    if around is None or not _is_stopped(case) or not _has_rested(case, scene.tending.settled_after):
         return None
     why = ("stopped, as by Ctrl-Z: it cannot run",)
     if process.led is False:
         sure = _has_rested(case, scene.tending.sure_after)
         return Finding(Cause.STOPPED, CERTAIN if sure else LIKELY, (*why, _login_words(around)))
     return Finding(Cause.STOPPED, LIKELY, why)
+
+
+def _is_stopped(case: Case) -> bool:
+    around = case.process.surroundings
+    return case.process.state == "stopped" and around is not None and not around.batch_job
 
 
 def worker(case: Case, scene: Scene) -> Finding | None:
@@ -173,7 +181,8 @@ def may_be_left(case: Case, scene: Scene) -> bool:
     """Say whether one would be a stray if it was known to be idle, which is not known, or not for long enough."""
     idle = case.idle
     unknown = not case.blind and (idle is None or (idle.at_least and idle.seconds < scene.tending.quiet_after))
-    return unknown and not case.computes and (_is_left(case, scene) or _is_left_kernel(case, scene))
+    halted = case.listed and (_is_stopped(case) or _is_zombie(case))
+    return unknown and not case.computes and (halted or _is_left(case, scene) or _is_left_kernel(case, scene))
 
 
 def idle(case: Case, scene: Scene) -> Finding | None:
