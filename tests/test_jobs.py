@@ -280,3 +280,18 @@ def test_a_loader_whose_training_was_killed() -> None:
         assert tree.job("main").key == tree.identity("main")
         tree.end("main")
         assert tree.job("loader").orphaned
+
+
+def test_the_only_rank_of_an_mpirun_that_was_killed_is_left_behind() -> None:
+    """Open MPI's own variables are no shell's: srun sets PMIx's alone."""
+    names = {
+        "OMPI_COMM_WORLD_SIZE": "1",
+        "OMPI_COMM_WORLD_RANK": "0",
+        "PMIX_RANK": "0",
+        "PMIX_NAMESPACE": "prterun-1@1",
+    }
+    rank = Member("rank", (PYTHON, "train.py"), names)
+    with family(Member("mpirun", ("/usr/bin/mpirun", "-np", "1", "python"), {"A": "1"}, (rank,))) as tree:
+        assert not tree.job("rank").orphaned
+        tree.end("mpirun")
+        assert tree.job("rank").orphaned

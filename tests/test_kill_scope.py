@@ -177,3 +177,36 @@ def test_of_what_rays_daemon_has_started_only_what_is_surely_of_the_program_is_t
             assert tree.job("a").key == tree.job("a-tool").key == tree.identity("a")
             assert taken(tree, tmp_path, "a") == {"a", "a-tool"}
             assert taken(tree, tmp_path, "a-tool", (*BOTH, "a-tool")) == {"a", "a-tool"}
+
+
+@pytest.mark.parametrize(
+    ("ended", "target", "left"),
+    [
+        (("torchrun", "r0", "r1"), "w00", ("w00", "w01", "w10", "w11")),
+        (("torchrun", "r0"), "r1", ("w00", "w01", "r1", "w10", "w11")),
+    ],
+)
+def test_what_dead_ranks_left_behind_is_of_the_run(
+    ended: Collection[str], target: str, left: Collection[str], tmp_path: Path
+) -> None:
+    """The data workers of a rank have its variables: they are no second rank of that number."""
+    names = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "4711"}
+
+    def rank(number: str) -> Member:
+        workers = tuple(Member(f"w{number}{one}", forks=True, comm="pt_data_worker") for one in "01")
+        its = {**names, "RANK": number, "LOCAL_RANK": number}
+        return Member(f"r{number}", (PYTHON, "train.py"), its, workers, leads=True)
+
+    launcher = Member("torchrun", (PYTHON, "/opt/bin/torchrun", "train.py"), {"A": "1"}, (rank("0"), rank("1")))
+    with family(launcher) as tree:
+        for name in ended:
+            tree.end(name)
+        assert taken(tree, tmp_path, target, left) == {*left}
+
+
+def test_a_logger_in_a_session_of_its_own_makes_no_agent_of_the_training(tmp_path: Path) -> None:
+    """The training itself holds no GPU; what does is in its own session, and the logger (wandb) is not."""
+    logger = Member("logger", ("/opt/conda/bin/wandb-core",), leads=True)
+    workers = tuple(Member(name, (PYTHON, "worker.py", "--gpu", name), {"A": "1"}) for name in BOTH)
+    with family(Member("main", (PYTHON, "train.py"), {"A": "1"}, (logger, *workers))) as tree:
+        assert taken(tree, tmp_path, "a") == {"main", "a", "b", "logger"}

@@ -259,6 +259,7 @@ def test_a_notebook_and_what_it_forks_are_no_server() -> None:
         (("train.py",), {"TF_CONFIG": '{{"cluster": {{"worker": ["a:1", "b:{port}"]}}, "task": {{"index": 0}}}}'}),
         (("train.py", "--master_port", "{port}"), {}),
         (("train.py", "--rdzv-endpoint=gpu01:{port}"), {}),
+        (("train.py", "+trainer.master_port={port}"), {}),
     ],
 )
 def test_where_the_ranks_of_a_run_meet_is_no_servers_port(argv: tuple[str, ...], environ: dict[str, str]) -> None:

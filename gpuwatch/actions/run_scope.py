@@ -195,28 +195,30 @@ class _Search:
     def _below_agents(self, chain: list[Pinned], top: int) -> int:
         """The place below whatever looks like a thing from which other runs are started, and below its shells.
 
-        No list names each agent, editor and server. Such a one holds no GPU and has children in several sessions; what
-        is known to launch ranks, or to have forked the target, is none.
+        No list names each agent, editor and server. Such a one holds no GPU and starts things in sessions of their own,
+        the target's branch among them; what is known to launch ranks, or to have forked the target, is none.
         """
         place, job = top, self._job
         if job is None or job.launcher or job.world is not None:
             return place
         while place > 0 and job.worker_of != chain[place].target.pid:
-            if not self._is_agent(chain[place]) and (place == top or not self._is_shell(chain[place])):
+            one, below = chain[place], chain[place - 1]
+            if not self._is_agent(one, below) and (place == top or not self._is_shell(one)):
                 break
             place -= 1
         return place
 
-    def _is_agent(self, pinned: Pinned) -> bool:
-        if pinned.target.gpus:
+    def _is_agent(self, pinned: Pinned, below: Pinned) -> bool:
+        if pinned.target.gpus or self._session(pinned.target.pid) == self._session(below.target.pid):
             return False
-        sessions = set()
-        for pid in procfs.children(pinned.target.pid, self._proc):
-            try:
-                sessions.add(procfs.read_stat(pid, self._proc).session)
-            except (OSError, ValueError):
-                continue  # it has just gone
-        return len(sessions) > 1
+        children = procfs.children(pinned.target.pid, self._proc)
+        return len({self._session(pid) for pid in children} - {None}) > 1
+
+    def _session(self, pid: int) -> int | None:
+        try:
+            return procfs.read_stat(pid, self._proc).session
+        except (OSError, ValueError):  # it has just gone
+            return None
 
     def _is_shell(self, pinned: Pinned) -> bool:
         try:
@@ -286,8 +288,9 @@ class _Search:
         if self._job is None:
             return
         same = [(one, job) for one in self._known.values() if (job := _job(one)) and job.key == self._job.key]
-        ranks = Counter(job.rank for _, job in same)
-        twins = {one.pid: job.rank for one, job in same if job.rank is not None and ranks[job.rank] > 1}
+        said = [(one.pid, job.rank) for one, job in same if job.rank is not None and not job.orphaned]
+        ranks = Counter(rank for _, rank in said)  # what a rank left behind has its variables, and may be many
+        twins = {pid: rank for pid, rank in said if ranks[rank] > 1}
         for process, job in same:
             pid, start = process.pid, process.start
             if pid in self._nodes or process.uid != self._uid or start <= 0:

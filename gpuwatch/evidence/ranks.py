@@ -201,5 +201,6 @@ def _address(environ: Mapping[str, str], cgroup: str) -> str:
 
 def is_left_by_launcher(environ: Mapping[str, str]) -> bool:
     """Say whether only a launcher can have set this: an orphan with it has lost the one that it had on this host."""
-    of_mpi = any(name in environ for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"))
-    return "TORCHELASTIC_RUN_ID" in environ or (of_mpi and not _alone(environ))
+    if "TORCHELASTIC_RUN_ID" in environ or "OMPI_COMM_WORLD_RANK" in environ:  # of one rank, too: srun sets neither
+        return True
+    return ("PMIX_RANK" in environ or "PMI_RANK" in environ) and not _alone(environ)

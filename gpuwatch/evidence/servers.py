@@ -282,7 +282,8 @@ def _rendezvous(facts: Facts) -> set[int]:
     for argv in (facts.argv, *(one.argv for one in facts.ancestors)):
         for place, word in enumerate(argv):
             name, given, value = word.partition("=")
-            if name.replace("_", "-") in _RENDEZVOUS_FLAGS:
+            # `--master-port`, and Hydra's `+trainer.master_port=29500`
+            if f"--{name.lstrip('-+').rpartition('.')[2].replace('_', '-')}" in _RENDEZVOUS_FLAGS:
                 texts.append(value if given else "".join(argv[place + 1 : place + 2]))
     return _ports(texts)
 
