@@ -153,7 +153,8 @@ def test_words_say_what_one_look_cannot_tell() -> None:
         "1 of your processes may be a stray (100); whether it is idle is not known: leave `gpuwatch watch` running"
     ]
     assert command.words([], two, {})[1] == (
-        "2 of your processes may be strays (100, 101); whether they are idle is not known: leave `gpuwatch watch` running"
+        "2 of your processes may be strays (100, 101); whether they are idle is not known: "
+        "leave `gpuwatch watch` running"
     )
 
 

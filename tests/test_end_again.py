@@ -163,3 +163,27 @@ async def test_what_was_left_while_it_was_looked_at_is_not_told_of(
             assert list(app._notifications) == []
         assert isinstance(screen, EndScreen)
         assert training.alive()
+
+
+async def test_a_run_is_not_asked_about_while_one_of_it_is_being_ended(tmp_path: Path) -> None:
+    """A signal to all of it would be a second one to the one that is asked to stop, and may be saving."""
+    with RealRun(ranks=2, workers=0, deaf="rank", launcher="dies") as run:
+        first, second = run.of("rank")
+        app = Host(a_killer(tmp_path, dev=run.dev), Clock())
+        async with app.run_test(size=(100, 30)) as pilot:
+            screen = await opened(pilot, run.snapshot(), first)
+            await pilot.press("right", "enter")
+            await reached(pilot, screen, Phase.STOPPING)
+            await pilot.press("escape")
+            await until(pilot, lambda: app.screen is not screen)
+            other = await opened(pilot, run.snapshot(), second)
+            await pilot.press("s")
+            assert not other.request.whole_run
+            assert "its run" not in text_of(app)
+            await pilot.press("escape")
+            await until(pilot, lambda: app.screen is not other)
+            assert app.endings is not None
+            seen = run.snapshot()
+            assert app.endings.open(key_of(seen, second), frame_of(seen), whole_run=True)
+            await until(pilot, lambda: "one of its processes is being ended already" in text_of(app))
+        assert run.heard()[first] == ["SIGINT"]

@@ -7,8 +7,10 @@ import signal
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gpuwatch.actions.kill import Killer
+from gpuwatch.surroundings import Job, Surroundings
 from gpuwatch.ui.screens.confirm import ConfirmScreen
 from gpuwatch.ui.screens.end import EndScreen
 from gpuwatch.ui.screens.strays import NONE
@@ -20,6 +22,15 @@ from tests.screens import until
 from tests.test_ui_strays import a_frame, fed, framed, helpers, opened, toasts, told_to_end
 
 WIDE = (160, 50)
+
+
+def of_one_run(*holders: GpuHolder, leaving: int = 0, note: str = "") -> Frame:
+    """Give a frame in which all are of one run that has ended; `leaving` uses a core, and `note` is the GPUs'."""
+    seen = a_frame(*holders).snapshot
+    around = Surroundings(ssh="10.0.0.5", job=Job(key="left 1000:1:1", name="train.py"))
+    people = [replace(one, surroundings=around, cpu=100.0 * (one.pid == leaving)) for one in seen.processes]
+    gpus = [replace(one, holdings_note=note) for one in seen.gpus]
+    return framed(replace(seen, processes=tuple(people), gpus=tuple(gpus)))
 
 
 def computing(*holders: GpuHolder, busy: int, gone: tuple[int, ...] = ()) -> Frame:
@@ -147,3 +158,18 @@ async def test_one_whose_dialog_was_hidden_is_not_ended_as_a_stray_as_well(tmp_p
             await pilot.pause()
             assert "it is being ended already: K on the dashboard shows it" in toasts(app)
             assert "ticked" not in text(app).splitlines()[0]
+
+
+async def test_how_the_first_ends_and_one_bad_reading_call_off_nothing(tmp_path: Path) -> None:
+    """The one that saves uses a core, and is of the others' run; of a GPU that cannot be judged nothing follows."""
+    with GpuHolder(deaf=True) as one, GpuHolder(deaf=True) as two:
+        async with running(of_one_run(one, two), WIDE, helpers=helpers(a_killer(tmp_path))) as (app, pilot):
+            screen = await opened(app, pilot)
+            first = screen.found()[0].process.pid
+            await pilot.press("space", "down")
+            await told_to_end(pilot)
+            await until(pilot, lambda: "asked to stop" in text(app))
+            await hand(app, pilot, of_one_run(one, two, leaving=first))
+            assert "waits for its turn" in text(app)
+            await hand(app, pilot, of_one_run(one, two, note="its list has gaps"))
+            assert "waits for its turn" in text(app)

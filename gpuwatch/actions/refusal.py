@@ -31,6 +31,7 @@ class Refusal(StrEnum):
     OTHER_NAMESPACE = "other pid namespace"
     IGNORED = "signal ignored"
     RUN_UNKNOWN = "run unknown"
+    UNDER_WAY = "under way"
 
 
 _SENTENCES = {
@@ -55,6 +56,7 @@ _SENTENCES = {
     Refusal.UNREADABLE: "the kernel does not let us read what it is",
     Refusal.IGNORED: "it ignores this signal",
     Refusal.RUN_UNKNOWN: "what it belongs to could not be read, so nothing tells which processes are its run",
+    Refusal.UNDER_WAY: "one of its processes is being ended already, and a second signal may break off how it ends",
     Refusal.OTHER_NAMESPACE: (
         "gpuwatch runs in a container with PIDs of its own, and nothing shows that this PID is the process on the GPU"
     ),

@@ -71,10 +71,11 @@ class Run:
                 found.add(pid)
         return tuple(pid for pid in sorted(found - ours - out) if uids_of(pid, proc) == {uid})
 
-    def close(self) -> None:
-        """Give all handles back; the processes are left as they are."""
+    def close(self, *, but: Pinned | None = None) -> None:
+        """Give all handles back, `but` one; the processes are left as they are."""
         for member in self.members:
-            member.pinned.close()
+            if member.pinned is not but:
+                member.pinned.close()
 
 
 def uids_of(pid: int, proc: Path) -> set[int]:

@@ -205,14 +205,17 @@ class Actions(App[int]):
 
     def ask_to_end(self, key: RowKey, *, whole_run: bool = False) -> None:
         """Ask whether to end a process, or its run; refuse where nothing may be signalled."""
-        if self.stray_endings is not None and self.stray_endings.staging.follows(key[1:]):
+        if self._is_staged(key[1:]):
             self.notify("it is being ended as a stray: S shows it", markup=False, timeout=4)
         elif self.may_end() and self.newest is not None and self.helpers.killer is not None:
             from gpuwatch.ui.screens.end import Endings
 
             if self.endings is None:
-                self.endings = Endings(self, self.helpers.killer(), glyphs=self.kit.glyphs)
+                self.endings = Endings(self, self.helpers.killer(), elsewhere=self._is_staged, glyphs=self.kit.glyphs)
             self.endings.open(key, self.newest, whole_run=whole_run)
+
+    def _is_staged(self, process: tuple[int, int]) -> bool:
+        return self.stray_endings is not None and self.stray_endings.staging.follows(process)
 
     def action_people(self) -> None:
         """Show who has what, one row a person."""

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from gpuwatch.actions.kill import Killer, Target
 from gpuwatch.actions.steps import Choice
 from gpuwatch.ending import LOOK_EVERY, Request
 from gpuwatch.rows import rows
-from gpuwatch.strays import Stray
+from gpuwatch.strays import Stray, unjudged
 from gpuwatch.targets import target_of, target_of_unlisted
 from gpuwatch.ui.screens.end import CLOSING_SECONDS
 from gpuwatch.ui.staging import Stage, Staging
@@ -55,8 +57,16 @@ class StrayEndings:
     def observe(self, frame: Frame) -> None:
         """Take a new frame; also behind other screens and while paused, since freed memory is judged by it."""
         self.staging.observe(frame.snapshot)
-        if self.staging.busy:
-            self.staging.spare(strays_of(frame, self._app.options))
+        if self.staging.busy and not unjudged(frame.snapshot):
+            self.staging.spare(strays_of(self._without_ending(frame), self._app.options))
+
+    def _without_ending(self, frame: Frame) -> Frame:
+        """Leave out those that were signalled: what they do on their way out says nothing of the rest of their run."""
+        signalled = {key for key, one in self.staging.staged.items() if one.request and one.request.signalled}
+        seen = frame.snapshot
+        processes = tuple(one for one in seen.processes if one.key not in signalled)
+        unlisted = tuple(one for one in seen.unlisted if one.process.key not in signalled)
+        return replace(frame, snapshot=msgspec.structs.replace(seen, processes=processes, unlisted=unlisted))
 
     def leave(self) -> None:
         """Begin with no more of them, since the screen was closed; the one that was signalled is followed up."""

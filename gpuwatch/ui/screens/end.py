@@ -16,7 +16,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from gpuwatch.actions.kill import Killer, Pinned
-from gpuwatch.actions.refusal import Refused
+from gpuwatch.actions.refusal import Refusal, Refused
 from gpuwatch.actions.run_scope import Run, pin_run
 from gpuwatch.ending import LOOK_EVERY, Choice, Phase, Request, View
 from gpuwatch.model import Snapshot
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 CLOSING_SECONDS = 0.3
 """What the record of an unfinished ending is given when the program quits."""
 
+
+Process = tuple[int, int]
+"""PID and start time."""
 
 Meant = tuple[tuple[Choice, ...], tuple[str, ...], str, tuple[str, ...]]
 
@@ -234,14 +237,19 @@ class Endings:
         killer: Killer,
         *,
         unreal: Callable[[Snapshot], str] | None = None,
+        elsewhere: Callable[[Process], bool] | None = None,
         background: Background | None = None,
         glyphs: Glyphs = UNICODE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`unreal` says of a snapshot why its processes cannot be signalled at all: a recording, another host."""
+        """`unreal` says of a snapshot why its processes cannot be signalled at all: a recording, another host.
+
+        `elsewhere` says whether a process is being ended from another screen.
+        """
         self._app = app
         self._killer = killer
         self._unreal = unreal or (lambda snapshot: "")
+        self._elsewhere = elsewhere or (lambda process: False)
         self._run = background or Background("gpuwatch-endings")
         self._glyphs = glyphs
         self._clock = clock
@@ -292,15 +300,30 @@ class Endings:
         self._timer.resume()
         return True
 
-    def follows(self, process: tuple[int, int]) -> bool:
-        """Whether a request about that process (PID, start time) is under way."""
+    def follows(self, process: Process) -> bool:
+        """Whether a request about that process is under way."""
         return self._course_of(process) is not None
 
-    def _course_of(self, process: tuple[int, int]) -> _Course | None:
+    def _course_of(self, process: Process) -> _Course | None:
         return next((course for course in self._courses if course.request.follows(process)), None)
 
     def _pin_run(self, pinned: Pinned, snapshot: Snapshot, asked: bool) -> Run | Refused:
-        return pin_run(self._killer, pinned, snapshot, asked=asked)
+        """Pin its run, unless some other part of it is being ended: a signal to all would be the second to that."""
+        run = pin_run(self._killer, pinned, snapshot, asked=asked)
+        if isinstance(run, Refused):
+            return run
+        others = [one.pinned.target for one in run.members if one.pinned is not pinned]
+        taken = [one for one in ((each.pid, each.start_ticks) for each in others) if self._is_taken(one)]
+        if not taken:
+            return run
+        run.close(but=pinned)
+        refused = Refused(Refusal.UNDER_WAY, taken[0][0])
+        if asked:
+            self._killer.refuse(pinned.target, refused, run=run.key)
+        return refused
+
+    def _is_taken(self, process: Process) -> bool:
+        return self.follows(process) or self._elsewhere(process)
 
     def observe(self, frame: Frame) -> None:
         """Take a new frame; also while the dashboard is paused, since memory is judged by it."""
