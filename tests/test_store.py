@@ -206,13 +206,14 @@ def test_every_version_has_its_dump() -> None:
     assert {file.name for file in OLD.iterdir()} == {f"version{at}.sql" for at in range(1, schema.VERSION + 1)}
 
 
-def test_a_fresh_one_is_like_one_that_was_brought_up(path: Path, tmp_path: Path) -> None:
-    made(path, 1)
+@pytest.mark.parametrize("version", range(1, schema.VERSION))
+def test_a_fresh_one_is_like_one_that_was_brought_up(path: Path, tmp_path: Path, version: int) -> None:
+    made(path, version)
     fresh = tmp_path / "fresh" / "usage.sqlite"
     for one in (path, fresh):
         store(one).write(batch())
-    tables = "SELECT name, sql FROM sqlite_master ORDER BY name"
-    assert asked(path, tables) == asked(fresh, tables)
+    for all_of_it in ("SELECT name, sql FROM sqlite_master ORDER BY name", "SELECT name FROM about ORDER BY name"):
+        assert asked(path, all_of_it) == asked(fresh, all_of_it)
 
 
 KILLED = """

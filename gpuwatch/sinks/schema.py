@@ -48,22 +48,29 @@ def _begin(connection: Connection) -> None:
 
 
 def _add_holdings(connection: Connection) -> None:
-    """Version 2: how long each holding has been idle, for who has but one snapshot; nobody writes it any more."""
+    """Version 2: how long each holding has been idle, for who has but one snapshot."""
     connection.execute(
         """CREATE TABLE holdings (gpu TEXT NOT NULL, pid INTEGER NOT NULL, start INTEGER NOT NULL,
         idle_s REAL NOT NULL, at_least INTEGER NOT NULL, PRIMARY KEY (gpu, pid, start)) WITHOUT ROWID"""
     )
 
 
+def _drop_holdings(connection: Connection) -> None:
+    """Version 3: that was too old to be believed, once a minute; it is kept beside the newest figures now."""
+    connection.execute("DROP TABLE holdings")
+    connection.execute("DELETE FROM about WHERE name IN ('boot', 'looked')")
+
+
 Step: TypeAlias = Callable[["Connection"], None]
 
-STEPS: Final[Sequence[Step]] = (_begin, _add_holdings)
+STEPS: Final[Sequence[Step]] = (_begin, _add_holdings, _drop_holdings)
 """The n-th makes version n of version n - 1. One that was ever published is not changed any more."""
 VERSION: Final = len(STEPS)
 
 TABLES: Final = frozenset(
     ("about", "gpus", "users", "jobs", "hours", "watched", "events", "event_user", "event_job", "holdings")
 )
+"""Those that a store of any version may have."""
 
 
 def upgrade(connection: Connection, steps: Sequence[Step] = STEPS) -> None:

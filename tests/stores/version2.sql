@@ -1,6 +1,8 @@
 BEGIN TRANSACTION;
 CREATE TABLE about (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+INSERT INTO "about" VALUES('boot','b007');
 INSERT INTO "about" VALUES('host','box3');
+INSERT INTO "about" VALUES('looked',500.0);
 CREATE TABLE event_job (event TEXT NOT NULL, job INTEGER NOT NULL,
         PRIMARY KEY (event, job)) WITHOUT ROWID;
 INSERT INTO "event_job" VALUES('id-full',1);
@@ -14,6 +16,7 @@ CREATE TABLE gpus (id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, number INT
 INSERT INTO "gpus" VALUES(1,'GPU-0',0,'NVIDIA H100',85520809984);
 CREATE TABLE holdings (gpu TEXT NOT NULL, pid INTEGER NOT NULL, start INTEGER NOT NULL,
         idle_s REAL NOT NULL, at_least INTEGER NOT NULL, PRIMARY KEY (gpu, pid, start)) WITHOUT ROWID;
+INSERT INTO "holdings" VALUES('GPU-0',100,7,1900.0,0);
 CREATE TABLE hours (scope TEXT NOT NULL, hour INTEGER NOT NULL, who INTEGER NOT NULL, gpu INTEGER NOT NULL,
         held_s REAL NOT NULL, busy_s REAL NOT NULL, unknown_s REAL NOT NULL,
         byte_s REAL NOT NULL, idle_byte_s REAL NOT NULL, unsized_s REAL NOT NULL,

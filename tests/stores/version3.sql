@@ -1,0 +1,30 @@
+BEGIN TRANSACTION;
+CREATE TABLE about (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+INSERT INTO "about" VALUES('host','box3');
+CREATE TABLE event_job (event TEXT NOT NULL, job INTEGER NOT NULL,
+        PRIMARY KEY (event, job)) WITHOUT ROWID;
+INSERT INTO "event_job" VALUES('id-full',1);
+CREATE TABLE event_user (event TEXT NOT NULL, uid INTEGER NOT NULL,
+        PRIMARY KEY (event, uid)) WITHOUT ROWID;
+INSERT INTO "event_user" VALUES('id-full',1000);
+CREATE TABLE events (id TEXT PRIMARY KEY, rule TEXT, severity INTEGER, gpu INTEGER, raised REAL, seen REAL,
+        ended REAL, peak REAL, title TEXT) WITHOUT ROWID;
+INSERT INTO "events" VALUES('id-full','memory near limit',2,1,1699999200.0,1699999201.0,NULL,NULL,'GPU full near limit');
+CREATE TABLE gpus (id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, number INTEGER, name TEXT, total INTEGER);
+INSERT INTO "gpus" VALUES(1,'GPU-0',0,'NVIDIA H100',85520809984);
+CREATE TABLE hours (scope TEXT NOT NULL, hour INTEGER NOT NULL, who INTEGER NOT NULL, gpu INTEGER NOT NULL,
+        held_s REAL NOT NULL, busy_s REAL NOT NULL, unknown_s REAL NOT NULL,
+        byte_s REAL NOT NULL, idle_byte_s REAL NOT NULL, unsized_s REAL NOT NULL,
+        PRIMARY KEY (scope, who, gpu, hour)) WITHOUT ROWID;
+INSERT INTO "hours" VALUES('gpu',1699999200,1,1,2.0,1.0,0.5,20.0,10.0,0.0);
+INSERT INTO "hours" VALUES('job',1699999200,1,1,2.0,1.0,0.5,20.0,10.0,0.0);
+INSERT INTO "hours" VALUES('user',1699999200,1000,1,2.0,1.0,0.5,20.0,10.0,0.0);
+CREATE TABLE jobs (id INTEGER PRIMARY KEY, uid INTEGER NOT NULL, boot TEXT NOT NULL, key TEXT NOT NULL,
+        name TEXT, launcher TEXT, first REAL, last REAL, UNIQUE (uid, boot, key));
+INSERT INTO "jobs" VALUES(1,1000,'b007','1:1','train.py','',1699999200.0,1699999260.0);
+CREATE TABLE users (uid INTEGER PRIMARY KEY, name TEXT NOT NULL);
+INSERT INTO "users" VALUES(1000,'ada');
+CREATE TABLE watched (hour INTEGER NOT NULL, gpu INTEGER NOT NULL, seconds REAL NOT NULL,
+        PRIMARY KEY (hour, gpu)) WITHOUT ROWID;
+INSERT INTO "watched" VALUES(1699999200,1,2.0);
+COMMIT;
