@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from gpuwatch.model import Health, Reason, SourceState
 from gpuwatch.output.status import CELLS, exit_code, status_line
 from gpuwatch.sinks import place
-from gpuwatch.sinks.newest import Newest, NewestGpu, Over, boot
+from gpuwatch.sinks.newest import Newest, NewestGpu, Over, Resting, boot
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.terminal import Terminal
 from tests.tmux import Tmux
@@ -141,6 +141,14 @@ def test_without_a_watch_it_takes_a_sample(driver: Driver, run: Run) -> None:
     assert run("status", "--tmux").stdout == "2 GPUs 40% · #[fg=red]1 full#[default]\n"
     found = msgspec.json.decode(run("status", "--json").stdout, type=Newest)
     assert [gpu.near for gpu in found.gpus] == ["", "critical"]
+
+
+def test_idle_times_are_not_printed(run: Run, own_home: Path) -> None:
+    idle = (Resting("GPU-0", 100, 5, 60.0, at_least=True),)
+    write(Newest(host="lab", monotonic=time.monotonic(), boot=boot(), interval=600.0, resting=idle), own_home)
+    printed = msgspec.json.decode(run("status", "--json").stdout)
+    assert printed["host"] == "lab"
+    assert "resting" not in printed
 
 
 def test_fresh_figures_are_taken_and_no_call_is_made(driver: Driver, run: Run, own_home: Path) -> None:

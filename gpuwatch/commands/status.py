@@ -35,7 +35,8 @@ def main(args: argparse.Namespace, sampler: Child | None) -> int:
     if args.json:
         import msgspec
 
-        line = json_in_ascii(msgspec.json.encode(found).decode())
+        shown = msgspec.structs.replace(found, resting=())  # these are for `gpuwatch strays` alone
+        line = json_in_ascii(msgspec.json.encode(shown).decode())
     else:
         line = status_line(found, time.monotonic(), tmux=args.tmux)
         if config.ascii or not speaks_unicode(sys.stdout):
