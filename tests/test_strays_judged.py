@@ -120,6 +120,22 @@ def test_of_whom_it_cannot_be_told_is_said() -> None:
         assert not suspects(machine([mine(state=state)], [held()]), told((0, PID, 20.0))), "it has just computed"
 
 
+def test_who_is_stopped_is_one_where_nobody_can_ever_tell_for_how_long_it_was_idle() -> None:
+    never = Reason.UNSUPPORTED
+    for facts in ({"led": False}, LEFT, {}):
+        who = mine(state="stopped", **facts)
+        found = one(who, sm=never)
+        assert found is not None
+        assert (found.cause, found.sure, found.idle) == (Cause.STOPPED, LIKELY, None)
+        assert not suspects(machine([who], [held(sm=never)]), None)
+    assert not one(mine(state="stopped"), sm=Reason.NO_SAMPLE)
+    assert not find(machine([mine(state="stopped")], [held(sm=never)], [held()]), None), "the other GPU may tell"
+    assert not one(mine(around=Surroundings(slurm="4711.0"), state="stopped"), sm=never)
+    ended = machine([mine(state="zombie")], [held(sm=never)])
+    assert not find(ended, None)
+    assert not suspects(ended, None)
+
+
 def test_limits_are_the_callers() -> None:
     patient = Tending(idle_after=7200, idle_memory=8 * GIB, quiet_after=3600)
     assert not find(machine([left()], [held()]), told((0, PID, 3000.0)), patient)

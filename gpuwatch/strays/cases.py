@@ -9,7 +9,19 @@ from typing import Final, NamedTuple, TypeAlias
 
 from gpuwatch.alerts import gap
 from gpuwatch.history import HistoryView, Idle
-from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Snapshot, SourceState, Unlisted, known, number
+from gpuwatch.model import (
+    Gpu,
+    Health,
+    Holding,
+    Presence,
+    Process,
+    Reason,
+    Snapshot,
+    SourceState,
+    Unlisted,
+    known,
+    number,
+)
 from gpuwatch.strays.stray import Tending
 
 Known: TypeAlias = Mapping[tuple[str, int, int], Idle]
@@ -30,6 +42,8 @@ class Part(NamedTuple):
     memory: int | None
     """Bytes; None where that is not known."""
     sm: float | None
+    silent: bool
+    """NVML never has a figure for it there, as on MIG and on a vGPU: nobody can tell for how long it has been idle."""
     kinds: frozenset[str]
     idle: Idle | None
     """None where nothing says so."""
@@ -72,6 +86,11 @@ class Case:
     def rests(self) -> bool:
         """Whether it is known that none did on any."""
         return bool(self.parts) and not self.blind and all(part.sm == 0 for part in self.parts)
+
+    @property
+    def silent(self) -> bool:
+        """Whether it can never be told of any of its GPUs for how long it has run nothing there."""
+        return bool(self.parts) and not self.blind and all(part.silent for part in self.parts)
 
     @property
     def idle(self) -> Idle | None:
@@ -174,7 +193,8 @@ class Scene:
         sm = max(sms) if sms and (len(sms) == len(held) or max(sms) > 0) else None
         kinds = frozenset(kind for one in held for kind in one.kind.split("+"))
         memory = sum(sizes) if len(sizes) == len(held) else None
-        return Part(gpu, memory, sm, kinds, self._idle(gpu.key, process, sm, kinds))
+        silent = all(one.sm is Reason.UNSUPPORTED for one in held)
+        return Part(gpu, memory, sm, silent, kinds, self._idle(gpu.key, process, sm, kinds))
 
     def _idle(self, key: str, process: Process, sm: float | None, kinds: frozenset[str]) -> Idle | None:
         """Give for how long a process has run nothing on a GPU: the longest that any witness speaks for."""

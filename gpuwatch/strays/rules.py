@@ -54,11 +54,14 @@ def _is_zombie(case: Case) -> bool:
 def stopped(case: Case, scene: Scene) -> Finding | None:
     """Judge one that was stopped, and not by a debugger. A scheduler goes on by itself with what it has stopped.
 
-    Who is gone may have stopped it on purpose, to lend its GPU: it is certain only after a day. Sources: Slurm suspends
-    and resumes jobs by turns (slurm.schedmd.com/gang_scheduling.html); PBS suspends by SIGSTOP (qsig(1B)).
+    Where nobody can ever tell for how long it has run nothing, it is enough that it cannot run. Who is gone may have
+    stopped it on purpose, to lend its GPU: it is certain only after a day. Sources: Slurm suspends and resumes jobs by
+    turns (slurm.schedmd.com/gang_scheduling.html); PBS suspends by SIGSTOP (qsig(1B)).
     """
     process, around = case.process, case.process.surroundings
-    if around is None or not _is_stopped(case) or not _has_rested(case, scene.tending.settled_after):
+    if around is None or not _is_stopped(case):
+        return None
+    if not case.silent and not _has_rested(case, scene.tending.settled_after):
         return None
     why = ("stopped, as by Ctrl-Z: it cannot run",)
     if process.led is False:
@@ -179,6 +182,8 @@ def _is_left(case: Case, scene: Scene) -> bool:
 
 def may_be_left(case: Case, scene: Scene) -> bool:
     """Say whether one would be a stray if it was known to be idle, which is not known, or not for long enough."""
+    if case.silent and _is_stopped(case):  # it is one already
+        return False
     idle = case.idle
     unknown = not case.blind and (idle is None or (idle.at_least and idle.seconds < scene.tending.quiet_after))
     halted = case.listed and (_is_stopped(case) or _is_zombie(case))
