@@ -8,10 +8,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec import structs
 from rich.cells import cell_len
@@ -22,13 +24,15 @@ from gpuwatch.commands.arguments import parse
 from gpuwatch.history import Idle
 from gpuwatch.model import Unlisted
 from gpuwatch.output.strays import document, table
+from gpuwatch.sinks import place
+from gpuwatch.sinks.newest import Newest, Resting, boot
 from gpuwatch.sources.child import Child
 from gpuwatch.strays import Known, Stray, Tending, find
 from gpuwatch.surroundings import Job, Pane, Surroundings
 from tests.builders import EPOCH, GIB, gpu
 from tests.driver import Driver, Gpu, Proc
 from tests.screens import HOSTILE
-from tests.straying import LEFT, PID, held, machine, mine, told
+from tests.straying import HOUR, LEFT, PID, held, machine, mine, told
 from tests.waiting import wait_for
 
 GPUWATCH = Path(sys.executable).parent / "gpuwatch"
@@ -177,6 +181,51 @@ def test_under_sudo_the_processes_of_who_called_it_are_judged() -> None:
     assert command.of_caller(seen, {}).viewer == os.geteuid()
 
 
+def a_watch(runtime: Path, pid: int, uid: int, *, ago: float = 0.0, interval: float = 600.0) -> None:
+    """Leave what a `gpuwatch watch` of that user leaves, who has seen one process idle for two hours."""
+    rests = (Resting(gpu(0).key, pid, pid, 2 * HOUR, at_least=False),)
+    told = Newest(monotonic=time.monotonic() - ago, interval=interval, boot=boot(), resting=rests)
+    folder = runtime / "gpuwatch"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder / place.FILE).write_bytes(msgspec.json.encode(told))
+    for path in (runtime, folder, folder / place.FILE):
+        os.chown(path, uid, -1)
+
+
+def test_under_sudo_idle_times_are_roots_or_the_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, caller = tmp_path / "0", tmp_path / "caller"
+    us = os.geteuid()
+    other = 54321 if us == 0 else us  # nobody but root can give a file away
+    folders = {0: f"{root}/gpuwatch", other: f"{caller}/gpuwatch"}
+    monkeypatch.setattr(place, "folder", lambda environ=None, uid=None: folders[uid])
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    sudo = {"SUDO_UID": str(other)}
+
+    def kept() -> list[int] | None:
+        found = command.told_by_watch(sudo)
+        return found if found is None else [pid for _, pid, _ in found]
+
+    assert kept() is None
+    a_watch(caller, 100, other)
+    assert kept() == [100]
+    if us == 0:
+        a_watch(root, 101, 0, ago=100.0)
+        assert kept() == [100], "root's watch looked too long ago"
+        a_watch(root, 101, 0)
+        assert kept() == [101]
+        assert [pid for _, pid, _ in command.told_by_watch({}) or ()] == [101]
+        a_watch(caller, 100, 4321)
+        a_watch(root, 101, 4321)
+        assert kept() is None, "neither is whose it should be"
+
+
+def test_a_watch_that_looked_too_long_ago_is_not_said_to_be_missing(
+    monkeypatch: pytest.MonkeyPatch, own_home: Path
+) -> None:
+    a_watch(own_home / "runtime", PID, os.geteuid(), ago=100.0)
+    assert command.words([], [], command.told_by_watch({})) == ["none of your processes is a stray"]
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # The second look
 
@@ -314,7 +363,7 @@ def test_a_process_that_is_stopped_is_found_on_a_real_machine(
         wait_for(lambda: procfs.read_stat(process.pid).state == "T")
         start = procfs.read_stat(process.pid).start_ticks
         kept: Known = {(str(driver.gpus[0].uuid), process.pid, start): Idle(90.0, at_least=True)}
-        monkeypatch.setattr(command, "_kept", lambda: kept)
+        monkeypatch.setattr(command, "told_by_watch", lambda: kept)
         child = Child()
         try:
             code = command.main(parse(["strays", "--json"]), child, Tending(settled_after=0.0))

@@ -161,7 +161,7 @@ def test_how_long_ones_own_were_idle_is_there_for_a_moment(folder: Path, start: 
     found = read_idle(str(folder), clock=lambda: 504.0)
     key = gpu(0).key
     assert found == {(key, 100, 5): Idle(31.0, at_least=True), (key, 101, 6): Idle(31.0, at_least=False)}
-    assert read_idle(str(folder), clock=lambda: 504.1) is None
+    assert read_idle(str(folder), clock=lambda: 504.1) == {}, "somebody watches"
     assert read_idle(str(folder), clock=lambda: 501.0, boot_id=lambda: "another") is None
 
 
@@ -171,7 +171,25 @@ def test_at_a_long_interval_idle_times_are_believed_for_a_minute(folder: Path, s
     start().take(Frame(shown, 500.0, history.add(shown, 500.0)))
     wait_for((folder / place.FILE).exists)
     assert read_idle(str(folder), clock=lambda: 562.0)
-    assert read_idle(str(folder), clock=lambda: 562.1) is None
+    assert read_idle(str(folder), clock=lambda: 562.1) == {}, "somebody watches"
+    assert read_idle(str(folder), clock=lambda: 500.0 + 3 * 600.0 + 2.1) is None
+
+
+def test_who_watches_as_root_tells_of_everybody() -> None:
+    people = [process(100, uid=7), process(101, uid=8)]
+    shown = snapshot([gpu(0, holdings=[holding(100), holding(101)])], people, viewer=0)
+    for viewer, told in ((0, [100, 101]), (8, [101])):
+        seen = msgspec.structs.replace(shown, viewer=viewer)
+        assert [one.pid for one in newest(seen, (), 500.0, History().add(seen, 500.0)).resting] == told
+
+
+def test_anothers_figures_are_believed_where_they_are_asked_for(folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    file = folder / place.FILE
+    file.write_bytes(msgspec.json.encode(Newest(monotonic=500.0, boot=boot())))
+    us = os.geteuid()
+    assert read_newest(str(folder), uid=us, clock=lambda: 501.0)
+    assert read_newest(str(folder), uid=us + 1, clock=lambda: 501.0) is None
 
 
 @pytest.mark.parametrize("what", ["link", "fifo", "folder", "junk", "future", "others", "empty"])

@@ -48,7 +48,7 @@ def main(args: argparse.Namespace, sampler: Child | None, tending: Tending | Non
         kept = {}
     else:
         snapshot, history = _sampled(sampler, config), None
-        kept = _kept()
+        kept = told_by_watch()
         snapshot = looked_again(snapshot, [one.process for one in find(snapshot, history, limits, known=kept or {})])
     found = find(snapshot, history, limits, known=kept or {})
     sure = {one.key for one in found}
@@ -191,11 +191,14 @@ def _why(gpu: Gpu) -> str:
     return gpu.holdings_note or "its figures are old"
 
 
-def _kept() -> Known | None:
-    """Give the idle times that a `gpuwatch watch` keeps; None where none runs."""
+def told_by_watch(environ: Mapping[str, str] = os.environ) -> Known | None:
+    """Give the idle times that a `gpuwatch watch` keeps, under sudo root's or the caller's; None where none runs."""
+    from gpuwatch.actions.kill import Policy
     from gpuwatch.sinks.newest import read_idle
 
-    return read_idle()
+    policy = Policy.of_this_process(read_only=False, environ=environ)
+    found = [one for uid in dict.fromkeys((policy.euid, policy.may_end)) if (one := read_idle(uid=uid)) is not None]
+    return next(filter(None, found), {} if found else None)
 
 
 def demo() -> tuple[Snapshot, HistoryView]:

@@ -1,8 +1,10 @@
 """The newest figures in a small file of the user's own, for `gpuwatch status`: no sampler has to be started for a line.
 
-And for how long the user's own holdings have been idle, for `gpuwatch strays`, which has but one look of its own.
+And for how long the user's own holdings have been idle, for `gpuwatch strays`, which has but one look of its own;
+root's tells of everybody's, for who calls that under sudo.
 Only `gpuwatch watch` writes it. Of two that run the elder does, by a lock that the kernel gives back when its holder
-dies; the other takes over then. A reader believes the file only if it is the reader's own, of this boot, and young.
+dies; the other takes over then. A reader believes the file only if it is the reader's own (under sudo the caller's will
+do, too), of this boot, and young.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ class Over(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resting(msgspec.Struct, frozen=True, array_like=True):
-    """For how long a process of the user's own has run nothing on one GPU."""
+    """For how long a process has run nothing on one GPU."""
 
     gpu: str
     """Its key."""
@@ -115,7 +117,7 @@ class Newest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unread: int = 0
     """Processes whose declarations could not be read: what they hold too much is not known."""
     resting: tuple[Resting, ...] = ()
-    """All of the user's own holdings whose idle times are known, those that compute with 0."""
+    """All of the user's own holdings whose idle times are known, those that compute with 0; root's are everybody's."""
 
 
 def newest(snapshot: Snapshot, alerts: Iterable[Alert], received: float, history: HistoryView | None = None) -> Newest:
@@ -154,7 +156,7 @@ def newest(snapshot: Snapshot, alerts: Iterable[Alert], received: float, history
 
 
 def _resting(snapshot: Snapshot, history: HistoryView) -> Iterator[Resting]:
-    mine = {one.key for one in snapshot.processes if one.uid == snapshot.viewer}
+    mine = {one.key for one in snapshot.processes if snapshot.viewer in (one.uid, 0)}
     for gpu in snapshot.gpus:
         for key in dict.fromkeys((one.pid, one.start) for one in gpu.holdings):
             idle = history.idle(gpu.key, *key) if key in mine else None
@@ -301,10 +303,15 @@ class NewestFile:
 
 
 def read_newest(
-    folder: str | None = None, *, clock: Callable[[], float] = time.monotonic, boot_id: Callable[[], str] = boot
+    folder: str | None = None,
+    *,
+    uid: int | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    boot_id: Callable[[], str] = boot,
 ) -> Newest | None:
-    """Give what another gpuwatch of ours saw last; None where nothing is there that can be believed."""
-    found = _read(folder or place.folder())
+    """Give what another gpuwatch of ours, or of `uid`'s, saw last; None where nothing is there that can be believed."""
+    uid = os.geteuid() if uid is None else uid
+    found = _read(folder or place.folder(uid=uid), uid)
     if found is None or found.schema > SCHEMA or found.boot != boot_id():
         return None
     age = clock() - found.monotonic
@@ -313,22 +320,28 @@ def read_newest(
 
 
 def read_idle(
-    folder: str | None = None, *, clock: Callable[[], float] = time.monotonic, boot_id: Callable[[], str] = boot
+    folder: str | None = None,
+    *,
+    uid: int | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    boot_id: Callable[[], str] = boot,
 ) -> Mapping[tuple[str, int, int], Idle] | None:
-    """Give for how long the user's own holdings had been idle a moment ago, by GPU key, pid and start time.
+    """Give for how long our own holdings, or `uid`'s, had been idle a moment ago, by GPU key, pid and start time.
 
-    None where nobody watched. What computes may be called idle for as long as this is believed: one interval and a
-    little, and a minute at most.
+    None where nobody watches; nothing in it where somebody does whose last look is too old. What computes may be called
+    idle for as long as this is believed: one interval and a little, and a minute at most.
     """
     from gpuwatch.history import Idle
 
-    found = read_newest(folder, clock=clock, boot_id=boot_id)
-    if found is None or clock() - found.monotonic > min(found.interval, OLDEST) + LATE:
+    found = read_newest(folder, uid=uid, clock=clock, boot_id=boot_id)
+    if found is None:
         return None
+    if clock() - found.monotonic > min(found.interval, OLDEST) + LATE:
+        return {}
     return {(one.gpu, one.pid, one.start): Idle(one.seconds, one.at_least) for one in found.resting}
 
 
-def _read(folder: str) -> Newest | None:
+def _read(folder: str, uid: int) -> Newest | None:
     try:
         fd = os.open(folder, _FOLDER)
     except OSError:  # nobody ever wrote it, or it is a link
@@ -341,8 +354,8 @@ def _read(folder: str) -> Newest | None:
         os.close(fd)
     try:
         facts = os.fstat(file)
-        ours = stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid() and not facts.st_mode & 0o022
-        content = os.read(file, _LARGEST) if ours else b""
+        theirs = stat.S_ISREG(facts.st_mode) and facts.st_uid == uid and not facts.st_mode & 0o022
+        content = os.read(file, _LARGEST) if theirs else b""
     except OSError:
         return None
     finally:
