@@ -227,3 +227,16 @@ def test_nothing_is_started_once_closed(start: Start, closing: bool) -> None:
     if closing:
         source.close()
     assert source._may_start() is not closing
+
+
+def test_one_that_closed_its_output_and_lives_on_is_ended_with_the_source(start: Start) -> None:
+    before = descriptors()
+    source = start(command=(sys.executable, "-c", "import os, time; os.close(1); time.sleep(60)"))
+    pids = source.pids
+    end = time.monotonic() + 30
+    while source.pids and time.monotonic() < end:
+        source.next(0.01)  # it is given a second to go
+    assert not source.pids
+    source.close()
+    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+    assert descriptors() == before

@@ -134,16 +134,16 @@ class LocalSource:
         """Kill every sampler and return at once; a process that hangs in the kernel is left behind."""
         self._closed = True
         with self._lock:
-            if self._child is not None:
-                self._child.kill()
-                self._abandoned.append(self._child)
+            ending = [child for child in (self._child, self._dying and self._dying[0]) if child is not None]
+            for child in ending:
+                child.kill()
+            self._abandoned += ending
             self._lot.close()
-            self._reap()
             for _ in range(200):  # killed processes are gone within milliseconds, on a busy machine within tens of them
+                self._reap()
                 if not self._abandoned:
                     break
                 time.sleep(0.001)
-                self._reap()
 
     # -- supervision -----------------------------------------------------------------------------------------------
 
