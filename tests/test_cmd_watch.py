@@ -148,7 +148,7 @@ def test_json_lines_are_the_logs(busy: Driver, eager: Path, tmp_path: Path) -> N
         record = json.loads(watch.out())
         assert (record["event"], record["alert"]["rule"]) == ("raised", "memory near limit")
         assert watch.err().endswith(f"events go to {tmp_path / 'mine.jsonl'}\n")
-        wait_for((tmp_path / "mine.jsonl").read_text)
+        wait_for(lambda: (path := tmp_path / "mine.jsonl").exists() and '"raised"' in path.read_text())
         assert watch.end() == 0
     written = [json.loads(line) for line in (tmp_path / "mine.jsonl").read_text().splitlines()]
     assert record["alert"]["id"] in [line["alert"]["id"] for line in written if line["event"] == "raised"]
