@@ -79,7 +79,7 @@ def test_a_training_that_stops_when_asked(killer: Killer, clock: Clock) -> None:
         ending = Ending(pinned(killer, target_of(training)), clock=clock)
         assert ending.poll() == Progress(Phase.PINNED)
         assert ending.poll().sentence == "nothing was sent"
-        asked = ending.terminate()
+        asked = ending.begin()
         assert (asked.phase, asked.left, asked.sentence) == (Phase.ASKED, GRACE_SECONDS, "asked to stop, 10 s")
         clock.now += 1.45
         training.wait_until_exited()
@@ -95,7 +95,7 @@ def test_a_training_that_stops_when_asked(killer: Killer, clock: Clock) -> None:
 
 def test_the_countdown_counts_whole_seconds(killer: Killer, deaf: GpuHolder, clock: Clock) -> None:
     ending = Ending(pinned(killer, target_of(deaf)), clock=clock)
-    ending.terminate()
+    ending.begin()
     clock.now += 2.5
     assert ending.poll().sentence == "asked to stop, 8 s"
     ending.close()
@@ -103,7 +103,7 @@ def test_the_countdown_counts_whole_seconds(killer: Killer, deaf: GpuHolder, clo
 
 def test_a_deaf_training_is_killed_only_when_asked(killer: Killer, deaf: GpuHolder, clock: Clock) -> None:
     ending = Ending(pinned(killer, target_of(deaf)), clock=clock)
-    ending.terminate()
+    ending.begin()
     clock.now += GRACE_SECONDS
     unanswered = ending.poll()
     assert (unanswered.phase, outcome_of(unanswered).end) == (Phase.UNANSWERED, End.RUNNING)
@@ -111,7 +111,7 @@ def test_a_deaf_training_is_killed_only_when_asked(killer: Killer, deaf: GpuHold
     assert ending.poll().phase is Phase.UNANSWERED
     assert deaf.alive()
 
-    killed = ending.kill()
+    killed = ending.go_on(signal.SIGKILL)
     assert (killed.phase, killed.left, killed.sentence) == (Phase.KILLED, KILL_SECONDS, "SIGKILL sent, 10 s")
     assert outcome_of(poll_until_done(ending)).end is End.EXITED
     ending.close()
@@ -125,21 +125,21 @@ def test_a_deaf_training_is_killed_only_when_asked(killer: Killer, deaf: GpuHold
 
 def test_an_end_after_the_countdown_is_still_noticed(killer: Killer, deaf: GpuHolder, clock: Clock) -> None:
     ending = Ending(pinned(killer, target_of(deaf)), clock=clock)
-    ending.terminate()
+    ending.begin()
     clock.now += GRACE_SECONDS
     ending.poll()
     os.kill(deaf.pid, signal.SIGKILL)
     deaf.reap()
     assert ending.poll().outcome == Outcome(End.EXITED, GRACE_SECONDS)
-    assert ending.kill().phase is Phase.DONE
+    assert ending.go_on(signal.SIGKILL).phase is Phase.DONE
     ending.close()
     assert events(killer)[1:] == [("outcome", "running"), ("outcome", "exited")]
 
 
 def test_sigkill_before_the_countdown_is_over(killer: Killer, deaf: GpuHolder) -> None:
     ending = Ending(pinned(killer, target_of(deaf)))
-    ending.terminate()
-    ending.kill()
+    ending.begin()
+    ending.go_on(signal.SIGKILL)
     done = poll_until_done(ending)
     assert outcome_of(done).killed
     ending.close()
@@ -148,7 +148,7 @@ def test_sigkill_before_the_countdown_is_over(killer: Killer, deaf: GpuHolder) -
 def test_a_zombie_names_the_parent_that_has_not_reaped_it(killer: Killer, clock: Clock) -> None:
     with GpuHolder(reap=False) as training:
         ending = Ending(pinned(killer, target_of(training)), clock=clock)
-        ending.terminate()
+        ending.begin()
         training.wait_until_exited()
         assert ending.poll().phase is Phase.ASKED, "a parent needs a moment"
         clock.now += REAP_SECONDS
@@ -165,7 +165,7 @@ def test_a_zombie_names_the_parent_that_has_not_reaped_it(killer: Killer, clock:
 def test_a_process_in_the_kernel_does_not_hear_sigterm(killer: Killer, clock: Clock) -> None:
     with GpuHolder(stuck=True) as training:
         ending = Ending(pinned(killer, target_of(training)), clock=clock)
-        ending.terminate()
+        ending.begin()
         clock.now += GRACE_SECONDS
         assert outcome_of(ending.poll()).end is End.STUCK
         ending.close()
@@ -193,10 +193,10 @@ def test_a_stopped_process_is_called_stopped_and_sigkill_ends_it(killer: Killer,
     with GpuHolder() as training:
         training.stop()
         ending = Ending(pinned(killer, target_of(training)), clock=clock)
-        ending.terminate()
+        ending.begin()
         clock.now += GRACE_SECONDS
         assert outcome_of(ending.poll()).end is End.STOPPED
-        ending.kill()
+        ending.go_on(signal.SIGKILL)
         assert outcome_of(poll_until_done(ending)).end is End.EXITED
         ending.close()
 
@@ -206,7 +206,7 @@ def test_a_process_that_ended_before_the_signal(killer: Killer) -> None:
         ending = Ending(pinned(killer, target_of(training)))
         os.kill(training.pid, signal.SIGKILL)
         training.reap()
-        done = ending.terminate()
+        done = ending.begin()
         assert (done.phase, outcome_of(done).end) == (Phase.DONE, End.GONE)
         ending.close()
     assert events(killer) == [("intent", "SIGTERM"), ("outcome", "gone")]
@@ -216,7 +216,7 @@ def test_workers_that_outlive_their_parent_and_hold_the_gpu(killer: Killer) -> N
     with GpuHolder(children=2) as training:
         ending = Ending(pinned(killer, target_of(training)))
         assert ending.pinned.left_behind() == ()
-        ending.terminate()
+        ending.begin()
         assert outcome_of(poll_until_done(ending)).end is End.EXITED
         assert ending.pinned.left_behind() == training.children
         ending.close()
@@ -225,7 +225,7 @@ def test_workers_that_outlive_their_parent_and_hold_the_gpu(killer: Killer) -> N
 def test_workers_that_end_are_not_left_behind(killer: Killer) -> None:
     with GpuHolder(children=1) as training:
         ending = Ending(pinned(killer, target_of(training)))
-        ending.terminate()
+        ending.begin()
         poll_until_done(ending)
         worker = os.pidfd_open(training.children[0])
         signal.pidfd_send_signal(worker, signal.SIGKILL)
@@ -237,7 +237,7 @@ def test_workers_that_end_are_not_left_behind(killer: Killer) -> None:
 
 def test_an_ending_left_half_way_is_on_record(killer: Killer, deaf: GpuHolder) -> None:
     ending = Ending(pinned(killer, target_of(deaf)))
-    ending.terminate()
+    ending.begin()
     ending.close()
     assert events(killer) == [("intent", "SIGTERM"), ("outcome", "running")]
     assert deaf.alive()
@@ -267,8 +267,8 @@ def test_no_signal_goes_before_its_line_on_a_full_disk(tmp_path: Path, deaf: Gpu
 def test_sigkill_never_comes_first_and_sigterm_comes_once(killer: Killer, deaf: GpuHolder) -> None:
     ending = Ending(pinned(killer, target_of(deaf)))
     with pytest.raises(RuntimeError, match="pinned"):
-        ending.kill()
-    ending.terminate()
+        ending.go_on(signal.SIGKILL)
+    ending.begin()
     with pytest.raises(RuntimeError, match="asked"):
-        ending.terminate()
+        ending.begin()
     ending.close()

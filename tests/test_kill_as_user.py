@@ -39,7 +39,7 @@ killer = Killer(Policy.of_this_process(read_only=False), Audit(Path(folder)), pr
 pinned = killer.pin(Target(pid, start_ticks, uid, "python train.py"))
 if isinstance(pinned, Pinned):
     ending = Ending(pinned)
-    ending.terminate()
+    ending.begin()
     while (last := ending.poll()).outcome is None:
         pinned.wait(0.1)
     ending.close()

@@ -119,7 +119,7 @@ def test_a_rank_that_saves_keeps_its_workers_until_it_has_ended(tmp_path: Path) 
     """A trainer whose data loader is shot first fails before it has written its checkpoint."""
     with RealRun(ranks=1, deaf="rank") as run:
         ending = Ending(found(a_killer(tmp_path, dev=run.dev), run))
-        ending.terminate()
+        ending.begin()
         wait_for(lambda: run.heard().keys() >= {run.launcher, run.of("rank")[0]})
         ending.poll()
         assert set(run.of("worker")) <= run.alive()
@@ -134,7 +134,7 @@ def test_what_ignores_sigterm_is_counted_and_killed_only_when_asked(tmp_path: Pa
     ahead = [0.0]
     with RealRun(ranks=2, workers=1, launcher="dies", deaf="rank") as run:
         ending = Ending(found(a_killer(tmp_path, dev=run.dev), run), clock=lambda: time.monotonic() + ahead[0])
-        ending.terminate()
+        ending.begin()
         wait_for(lambda: ending.poll().exited == 1)
         wait_for(lambda: run.heard().keys() >= {run.launcher, *run.of("rank")})
         ahead[0] += 11
@@ -143,7 +143,7 @@ def test_what_ignores_sigterm_is_counted_and_killed_only_when_asked(tmp_path: Pa
         assert "1 of 5 exited" in outcome_of(unanswered).sentence
         assert "4 still running: PIDs " in outcome_of(unanswered).sentence
         assert len(run.alive()) == 4
-        ending.kill()
+        ending.go_on(signal.SIGKILL)
         done = outcome_of(to_the_end(ending))
         assert done.sentence.startswith("all 5 exited after")
         assert done.killed
@@ -154,7 +154,7 @@ def test_what_ignores_sigterm_is_counted_and_killed_only_when_asked(tmp_path: Pa
 def test_what_is_forked_while_it_is_ended_is_named_and_not_signalled(tmp_path: Path) -> None:
     with RealRun(ranks=2, workers=1, launcher="forks") as run:
         ending = Ending(found(a_killer(tmp_path, dev=run.dev), run))
-        ending.terminate()
+        ending.begin()
         wait_for(run.late)
         done = outcome_of(to_the_end(ending))
         assert done.left == tuple(run.late())

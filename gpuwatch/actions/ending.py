@@ -164,18 +164,6 @@ class Ending:
             raise RuntimeError(f"{sig.name} is no harder than what was asked with")
         return self._send(sig, self._clock(), told)
 
-    def interrupt(self) -> Progress:
-        """Send SIGINT, as Ctrl-C does, and start the countdown; `RuntimeError` where a signal was sent before."""
-        return self.begin(signal.SIGINT)
-
-    def terminate(self) -> Progress:
-        """Send SIGTERM, first or after SIGINT, and start the countdown; `RuntimeError` after any other signal."""
-        return self.begin(signal.SIGTERM) if self._asked is None else self.go_on(signal.SIGTERM)
-
-    def kill(self) -> Progress:
-        """Send SIGKILL, because a person asked for it; `RuntimeError` unless SIGINT or SIGTERM went before."""
-        return self.go_on(signal.SIGKILL)
-
     def poll(self) -> Progress:
         """Look without waiting, tell those whose turn has come, and move on to the next phase in its time."""
         if self._phase not in (Phase.PINNED, Phase.DONE):
