@@ -5,9 +5,7 @@ Whatever is wrong is raised as `Unusable`, in words that end in what to do next.
 
 from __future__ import annotations
 
-import importlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +39,11 @@ class Unusable(Exception):
         self.words = words
 
 
-def load(importer: Callable[[str], Any] = importlib.import_module) -> Any:
+def load() -> Any:
     """Import `pynvml` and make sure that it is NVIDIA's; raises Unusable."""
     install = f'{sys.executable} -m pip install --force-reinstall "{REQUIREMENT}"'
     try:
-        pynvml = importer("pynvml")
+        import pynvml
     except ModuleNotFoundError:
         raise Unusable(SourceState.NO_DRIVER, f"NVIDIA's binding is not installed: {install}") from None
     except Exception as broken:  # a foreign package's import may raise anything

@@ -1,0 +1,73 @@
+"""Which process loads what: only the sampler talks to NVML, and only the dashboard draws with Textual.
+
+The import contracts read the source; an import made at run time is seen only here, in fresh interpreters.
+"""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+import gpuwatch
+from tests.driver import Driver, Gpu
+from tests.terminal import Terminal
+from tests.uncovered import environment
+
+GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
+
+IMPORT_AND_LOOK = """
+import importlib, sys
+library, *modules = sys.argv[1:]
+for module in modules:
+    importlib.import_module(module)
+    if library in sys.modules:
+        sys.exit(f"{module} imports {library}")
+"""
+
+
+def modules_outside(package: str) -> list[str]:
+    """Name every module of gpuwatch that is not in `package`."""
+    names = [found.name for found in pkgutil.walk_packages(gpuwatch.__path__, "gpuwatch.")]
+    return [name for name in names if not f"{name}.".startswith(f"{package}.")]
+
+
+def look(library: str, modules: list[str]) -> str:
+    """Import modules one after the other in a fresh interpreter; name the first that brings `library`."""
+    command = [sys.executable, "-c", IMPORT_AND_LOOK, library, *modules]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 or "imports" in done.stderr.splitlines()[-1], done.stderr
+    return done.stderr.strip()
+
+
+@pytest.mark.parametrize(("library", "owner"), [("pynvml", "gpuwatch.sampler"), ("textual", "gpuwatch.ui")])
+def test_one_package_imports_the_library_and_no_other(library: str, owner: str) -> None:
+    modules = modules_outside(owner)
+    assert len(modules) > 50
+    assert look(library, modules) == ""
+
+
+def test_a_library_that_is_imported_is_seen() -> None:
+    assert look("textual", ["gpuwatch.units", "gpuwatch.ui.app"]) == "gpuwatch.ui.app imports textual"
+
+
+def test_the_driver_is_loaded_by_the_sampler_alone(driver: Driver) -> None:
+    driver.gpus = [Gpu(0), Gpu(1)]
+    driver.write()
+    with Terminal([GPUWATCH], columns=100, rows=30, env=driver.env()) as terminal:
+        terminal.wait_for(lambda one: "2 GPUs" in one.lines[0])
+        terminal.send("e")  # a screen of its own, and what it loads
+        terminal.wait_for(lambda one: "2 GPUs" not in one.lines[0])
+        program = psutil.Process(terminal.process.pid)
+        family = [program, *program.children(recursive=True)]
+        asks = [one.cmdline() for one in family if "libnvidia-ml" in Path(f"/proc/{one.pid}/maps").read_text()]
+        assert len(family) > 1
+        assert [Path(arguments[2]).parent.name for arguments in asks] == ["sampler"], os.linesep.join(map(str, asks))
+        terminal.send("q")
+        terminal.send("q")
+        assert terminal.wait_exit() == 0
