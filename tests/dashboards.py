@@ -51,8 +51,32 @@ class Clockwork:
         self.asked.append("stop")
 
 
-def frame(seen: Snapshot, *alerts: Alert, age: float = 0.0, history: History | None = None) -> Frame:
-    received = time.monotonic() - age
+class FrameClock:
+    """Monotonic clock that shows when the newest frame was made, and then stands still.
+
+    Ages on screen are exact with it, however long a busy machine takes to draw.
+    """
+
+    def __init__(self) -> None:
+        self.now = time.monotonic()
+
+    def __call__(self) -> float:
+        return self.now
+
+    def set(self, now: float | None = None) -> float:
+        """Set it to `now`, or to the present, and return that."""
+        self.now = time.monotonic() if now is None else now
+        return self.now
+
+
+frame_clock = FrameClock()
+
+
+def frame(
+    seen: Snapshot, *alerts: Alert, age: float = 0.0, history: History | None = None, now: float | None = None
+) -> Frame:
+    """Make a frame that was received `age` seconds before `now`, which `frame_clock` shows from then on."""
+    received = frame_clock.set(now) - age
     return Frame(seen, received, (history or History()).add(seen, received), tuple(alerts))
 
 
@@ -90,7 +114,7 @@ def machine(gpus: int, **changes: Any) -> Snapshot:
 async def running(
     first: Frame | None = None, size: tuple[int, int] = (120, 36), *, helpers: Helpers | None = None, **options: Any
 ) -> AsyncIterator[Running]:
-    app = GpuwatchApp(watch=Clockwork(), options=Options(**options), helpers=helpers)
+    app = GpuwatchApp(watch=Clockwork(), options=Options(**options), helpers=helpers, clock=frame_clock)
     async with app.run_test(size=size, notifications=True) as pilot:
         if first is not None:
             await hand(app, pilot, first)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ async def test_figures_that_are_old_are_said_to_be(key: str) -> None:
         await pilot.press(key)
         assert " old" not in text(app).splitlines()[0]
         await hand(app, pilot, frame(machine(2), age=30.0))
-        assert re.search(r"3\d s old", text(app).splitlines()[0])
+        assert " 30 s old" in text(app).splitlines()[0]
 
 
 @pytest.mark.parametrize("key", KEYS)

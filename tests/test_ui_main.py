@@ -214,12 +214,12 @@ async def test_both_themes_draw_and_owners_keep_their_hue() -> None:
 
 
 async def test_an_unchanged_frame_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running(frame(machine(8), alert(0)), (160, 50)) as (app, pilot):
-        monkeypatch.setattr(app, "clock", lambda: app.frame.received if app.frame else 0.0)  # no age grows
+    first = frame(machine(8), alert(0))
+    async with running(first, (160, 50)) as (app, pilot):
         drawn: list[Any] = []
         for panel in (app.dashboard.gpus, app.dashboard.alerts, app.dashboard.processes, app.dashboard.header):
             monkeypatch.setattr(panel, "refresh", _recorder(drawn))
-        await hand(app, pilot, frame(machine(8), alert(0)))
+        await hand(app, pilot, frame(machine(8), alert(0), now=first.received))  # graphs move with the clock
         assert drawn == []
 
 

@@ -17,7 +17,7 @@ from gpuwatch.ui.screens.people import PeopleScreen
 from gpuwatch.ui.theme import Kit, kit
 from gpuwatch.watch import Frame
 from tests.builders import GIB, at, gpu, holding, process, snapshot, uid
-from tests.dashboards import frame
+from tests.dashboards import frame, frame_clock
 from tests.screens import HOSTILE, Host, fits, text_of, until
 from tests.test_people import a_person
 
@@ -74,7 +74,7 @@ def long_watched(seen: Snapshot, seconds: int = 400) -> Frame:
 async def opened(pilot: Pilot[Any], shown: Frame, drawn_with: Kit = KIT) -> Desk:
     app = pilot.app
     assert isinstance(app, Desk)
-    await app.push_screen(PeopleScreen(shown, drawn_with))
+    await app.push_screen(PeopleScreen(shown, drawn_with, clock=frame_clock))
     await pilot.pause()
     return app
 
