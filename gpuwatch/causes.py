@@ -32,7 +32,7 @@ def causes(gpu: Gpu, snapshot: Snapshot) -> list[Suspicion]:
         return []
     if gpu.memory.unified:
         words = "this GPU shares the machine's memory: what programs use without it is theirs, and no gap can be told"
-        return [Suspicion(Cause.UNIFIED, words, "nothing needs to be done")]
+        return [Suspicion(Cause.UNIFIED, words, "nothing needs to be done", harmless=True)]
     gap = missing(gpu)
     if gap is None or not matters(gap, float(gpu.memory.total) if known(gpu.memory.total) else None):
         return []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -11,6 +11,7 @@ from gpuwatch.declared.claims import Share
 from gpuwatch.errors import UnavailableError
 from gpuwatch.model import Snapshot, SourceState
 from gpuwatch.output.once import once
+from tests.builders import gpu, snapshot
 
 
 @dataclass
@@ -49,3 +50,23 @@ def test_the_words_about_the_wait_are_true() -> None:
     with pytest.raises(UnavailableError, match="has not answered for 30 s"):
         once(source, as_json=True, monotonic=lambda: source.now)
     assert source.now == pytest.approx(30.0)
+
+
+@dataclass
+class Ready(Starting):
+    """A source whose one snapshot is there."""
+
+    snapshot: Snapshot = field(default_factory=Snapshot)
+
+    def next(self, timeout: float) -> Snapshot | None:
+        """Give it."""
+        return self.snapshot
+
+
+def test_memory_that_a_driver_takes_for_itself_is_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    cards = [gpu(index, used_gib=0.5) for index in range(7)]
+    source = Ready(0.0, snapshot=snapshot([*cards, gpu(7, used_gib=8.0)]))
+    assert once(source, as_json=False) == 0
+    notes = capsys.readouterr().out.partition("no process holds a GPU\n")[2].splitlines()
+    assert len(notes) == 2
+    assert notes[1].startswith("GPU 7: 8.0 GiB unattributed: ")

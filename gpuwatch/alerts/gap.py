@@ -62,6 +62,8 @@ class Suspicion:
     """The processes that are suspected."""
     proven: bool = True
     """Whether something of this machine points to it; else it is what remains."""
+    harmless: bool = False
+    """Whether nothing needs to be done about it."""
 
 
 _Look = Callable[[Gpu, Snapshot, int], Suspicion | None]
@@ -178,6 +180,7 @@ def _driver(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
         Cause.DRIVER,
         f"{units.size(gap)} is no more than a driver takes for itself, for contexts{display}",
         "nothing needs to be done; `nvidia-smi -q -d MEMORY` shows the driver's own figures",
+        harmless=True,
     )
 
 

@@ -71,12 +71,15 @@ def _overcommitted(snapshot: Snapshot) -> list[str]:
 
 
 def _gaps(snapshot: Snapshot) -> list[str]:
-    """Say of each GPU with much unattributed memory what the likeliest cause is, and what would settle it."""
+    """Give a line for each GPU with much unattributed memory: the likeliest cause, and what would settle it.
+
+    What needs nothing to be done is left out.
+    """
     found = [(gpu, causes(gpu, snapshot)) for gpu in snapshot.gpus]
     return [
         f"GPU {gpu.index}: {memory(gpu.unattributed)} GiB unattributed: {first.words}; {first.settle}"
         for gpu, (first, *_) in ((gpu, several) for gpu, several in found if several)
-        if known(gpu.unattributed)
+        if known(gpu.unattributed) and not first.harmless
     ]
 
 
