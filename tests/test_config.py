@@ -393,6 +393,13 @@ def test_a_file_nested_without_end_is_one_line(tmp_path: Path) -> None:
         load(str(file), administrators=tmp_path / "none")
 
 
+@pytest.mark.parametrize("form", ["\n{} = 1", "\n[{}]", "\nx = {{{} = 1}}", "\n[[ {} ]]"])
+@pytest.mark.parametrize("part", ["a", '"a.b"', "'a b'"])
+def test_a_key_of_very_many_parts_is_refused_before_it_is_parsed(tmp_path: Path, form: str, part: str) -> None:
+    error = refused(tmp_path, form.format(" . ".join([part] * 2000)))
+    assert error.endswith("mine.toml:2: found a key of more than 32 parts; allowed are fewer")
+
+
 def test_of_several_mistakes_the_first_is_named_and_the_others_counted(tmp_path: Path) -> None:
     error = refused(tmp_path, 'theme = "blue"\nmine = "yes"\nbell = 1\n')
     assert "mine.toml:1: key theme" in error

@@ -19,6 +19,10 @@ from gpuwatch.declared.claims import Share
 
 MOST_BYTES: Final = 1 << 20
 """A file is read before anything is drawn; one of a thousand rules has 100 KiB."""
+_MOST_PARTS: Final = 32
+"""Parts of a dotted key, of which ours have 2: `tomllib` takes the square of them in memory and time."""
+_LONG_KEY: Final = rf"""(?x)(?<![A-Za-z0-9_\-])
+    (?:(?:[A-Za-z0-9_\-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{_MOST_PARTS}}}"""
 
 
 class Found(NamedTuple):
@@ -108,6 +112,10 @@ def _parse(report: Report, content: bytes) -> None:
     try:
         # The parser counts lines so, and the keys' lines are to be the same.
         report.content = content.decode().replace("\r\n", "\n")
+        if found := re.search(_LONG_KEY, report.content):
+            line = report.content.count("\n", 0, found.start()) + 1
+            report.wrong(f"found a key of more than {_MOST_PARTS} parts; allowed are fewer", line)
+            return
         report.document = tomllib.loads(report.content)
     except RecursionError:
         report.wrong("not TOML: it is nested too deep")
