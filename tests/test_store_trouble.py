@@ -15,7 +15,7 @@ import pytest
 
 from gpuwatch.sinks.kept import read_kept
 from gpuwatch.sinks.store import StoreError, reading, store_name, store_words
-from gpuwatch.sinks.tally import joined
+from gpuwatch.sinks.tally import JobId, joined
 from tests.gpuholder import ROOT, SOMEBODY_ELSE, unavailable
 from tests.storing import HOUR, asked, batch, store
 from tests.waiting import PATIENCE
@@ -233,6 +233,50 @@ def test_a_cell_may_hold_anything(path: Path, cell: str) -> None:
         kept = read_kept(path, by, float(HOUR))
         assert len(kept.lines) == 1
         assert 0 <= kept.lines[0].use.memory < 1e30
+
+
+@pytest.mark.parametrize("cell", ["'many'", "x'00ff'", "-1", "9e999", "9223372036854775807", "-9223372036854775808"])
+def test_an_hour_may_be_anything_to_who_writes(path: Path, cell: str) -> None:
+    several = [batch(HOUR + 3600 * n, job=str(n)) for n in range(30)]
+    store(path).write(joined(several))
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"UPDATE watched SET hour = {cell} WHERE hour = {HOUR}")
+        connection.execute("UPDATE jobs SET first = NULL WHERE key = '3'")
+        connection.commit()
+    one = store(path)
+    one.write(batch())
+    one.prune(HOUR + 1e9)
+    small = store(path, largest=90_000)
+    for number in range(40):
+        name = str(number) * 200
+        moved = batch(HOUR, job=name)
+        moved.moved[JobId(1000, "3")] = JobId(1000, name)
+        small.write(moved)
+    assert asked(path, "PRAGMA integrity_check") == [("ok",)]
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "words"),
+    [
+        (b"seve", b"sev\xff", "it is damaged"),
+        (b"TABLE ev", b"TA\xffLE ev", "it is damaged"),
+        (b"idle_byte_s REAL NOT NULL", b"idle_mite_s REAL NOT NULL", "it is damaged (no such column: idle_byte_s)"),
+    ],
+)
+def test_a_schema_that_is_damaged_is_told_of(path: Path, good: bytes, bad: bytes, words: str) -> None:
+    store(path).write(batch())
+    path.write_bytes(path.read_bytes().replace(good, bad))
+    with pytest.raises((StoreError, sqlite3.Error)) as caught:
+        read_kept(path, "user", float(HOUR))
+    assert store_words(caught.value, path).startswith(f"{path}: {words}")
+    with pytest.raises((StoreError, sqlite3.Error)):
+        store(path).write(batch())
+
+
+def test_a_name_that_is_no_text_is_shown_as_far_as_it_goes(path: Path) -> None:
+    store(path).write(batch())
+    path.write_bytes(path.read_bytes().replace(b"ada", b"a\xe9a"))
+    assert [line.name for line in read_kept(path, "user", float(HOUR)).lines] == ["a\N{REPLACEMENT CHARACTER}a"]
 
 
 def test_foreign_text_is_cleaned_on_the_way_out(path: Path) -> None:

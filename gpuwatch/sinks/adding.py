@@ -93,7 +93,7 @@ def _move(connection: Connection, batch: Batch, runs: _Runs) -> None:
         before, after = runs(old), runs(new)
         if before is None or after is None or before == after:
             continue
-        (first,) = connection.execute("SELECT first FROM jobs WHERE id = ?", (before,)).fetchone()
+        (first,) = connection.execute("SELECT coalesce(first, 0.0) FROM jobs WHERE id = ?", (before,)).fetchone()
         since = first - _BEFORE
         connection.execute(_MOVE, (after, before, since))
         connection.execute("DELETE FROM hours WHERE scope = 'job' AND who = ? AND hour >= ?", (before, since))

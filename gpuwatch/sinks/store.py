@@ -39,6 +39,8 @@ _FULL: Final = 0.95
 _ROOM: Final = 0.9
 _TRUSTED: Final = 24
 """Hours that were watched after one before what is old is told by it."""
+_SOUND_HOUR: Final = f"typeof(hour) = 'integer' AND hour BETWEEN 0 AND {1 << 40}"
+"""In a damaged file an hour may be a text, or a number that SQLite cannot be asked about."""
 
 
 class StoreError(GpuwatchError):
@@ -75,20 +77,44 @@ def reading(path: Path, *, follow: bool = False, seconds: float = PATIENCE) -> I
     if not stat.S_ISREG((path.stat() if follow else path.lstat()).st_mode):
         raise StoreError("it is not a regular file")
     where = f"file:{quote(str(path.absolute()))}?mode=ro"
+    with _undecodable_as_damage():
+        try:
+            connection = _looked_into(where, seconds)
+        except sqlite3.OperationalError as error:
+            # On a disk that is full or read-only, where SQLite cannot make what it needs beside it, one that nobody
+            # writes to is read as it lies.
+            if _code(error) & 0xFF == sqlite3.SQLITE_BUSY or _has_more(path):
+                raise
+            connection = _looked_into(f"{where}&immutable=1", seconds)
+        try:
+            if not schema.version(connection):
+                raise StoreError("it is empty")
+            yield connection
+        finally:
+            connection.close()
+
+
+@contextlib.contextmanager
+def _undecodable_as_damage() -> Iterator[None]:
+    """Raise StoreError where SQLite's message quotes damaged bytes: sqlite3 then raises UnicodeDecodeError instead."""
     try:
-        connection = _looked_into(where, seconds)
-    except sqlite3.OperationalError as error:
-        # On a disk that is full or read-only, where SQLite cannot make what it needs beside it, one that nobody writes
-        # to is read as it lies.
-        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY or _has_more(path):
-            raise
-        connection = _looked_into(f"{where}&immutable=1", seconds)
-    try:
-        if not schema.version(connection):
-            raise StoreError("it is empty")
-        yield connection
-    finally:
-        connection.close()
+        yield
+    except UnicodeDecodeError:
+        raise StoreError(_damage("a name in it is no text")) from None
+
+
+def _damage(why: str) -> str:
+    return f"it is damaged ({why}); move it away, and a new one is begun"
+
+
+def _decode(raw: bytes) -> str:
+    """Decode a text cell; flipped bits make bytes that are no UTF-8."""
+    return raw.decode("utf-8", "replace")
+
+
+def _code(error: Exception) -> int:
+    """Return SQLite's extended error code; 0 for an error of the sqlite3 module itself, which has none."""
+    return getattr(error, "sqlite_errorcode", 0)
 
 
 def _has_more(path: Path) -> bool:
@@ -104,6 +130,7 @@ def _looked_into(where: str, seconds: float) -> Connection:
     import sqlite3
 
     connection = sqlite3.connect(where, uri=True, timeout=seconds, isolation_level=None)
+    connection.text_factory = _decode
     try:
         # A file that somebody planted runs no code of its own, and does not keep us for ever.
         connection.execute("PRAGMA trusted_schema = OFF")
@@ -179,7 +206,7 @@ class Store:
         A clock that is far ahead for a while makes nothing old: a day has to be watched by it before.
         """
         with self._writing() as (connection, _):
-            newest = "SELECT DISTINCT hour FROM watched ORDER BY hour DESC LIMIT 1 OFFSET ?"
+            newest = f"SELECT DISTINCT hour FROM watched WHERE {_SOUND_HOUR} ORDER BY hour DESC LIMIT 1 OFFSET ?"
             row = connection.execute(newest, (_TRUSTED,)).fetchone()
             if row is not None:
                 _drop(connection, min(now, row[0]) - self.keep)
@@ -189,13 +216,15 @@ class Store:
         import sqlite3
 
         facts = _claimed(self.path)
-        _looked_into(f"file:{quote(str(self.path.absolute()))}?mode=ro", self._patience).close()
-        connection = sqlite3.connect(self.path, timeout=self._patience, isolation_level=None)
-        try:
-            self._prepare(connection)
-            yield connection, facts
-        finally:
-            connection.close()
+        with _undecodable_as_damage():
+            _looked_into(f"file:{quote(str(self.path.absolute()))}?mode=ro", self._patience).close()
+            connection = sqlite3.connect(self.path, timeout=self._patience, isolation_level=None)
+            connection.text_factory = _decode
+            try:
+                self._prepare(connection)
+                yield connection, facts
+            finally:
+                connection.close()
 
     def _prepare(self, connection: Connection) -> None:
         connection.execute("PRAGMA trusted_schema = OFF")
@@ -220,7 +249,8 @@ class Store:
         """Let the oldest weeks go until a tenth is free."""
         pages = self._pages(connection)
         while _used(connection) > _ROOM * pages:
-            oldest, newest = connection.execute("SELECT min(hour), max(hour) FROM watched").fetchone()
+            asked = f"SELECT min(hour), max(hour) FROM watched WHERE {_SOUND_HOUR}"
+            oldest, newest = connection.execute(asked).fetchone()
             if oldest is None:
                 break
             span = newest - oldest
@@ -268,7 +298,7 @@ def _wait_out(do: Callable[[], object], seconds: float) -> None:
         try:
             do()
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+            if _code(error) & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
                 raise
             time.sleep(0.01)
         else:
@@ -278,7 +308,7 @@ def _wait_out(do: Callable[[], object], seconds: float) -> None:
 def _is_full(error: Exception) -> bool:
     import sqlite3
 
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
+    return _code(error) & 0xFF == sqlite3.SQLITE_FULL
 
 
 def _claimed(path: Path) -> os.stat_result:
@@ -323,14 +353,18 @@ def store_words(error: Exception, path: Path) -> str:
 
     if isinstance(error, OSError):
         return private.words(error, path)
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    code = _code(error) & 0xFF
     # The second is what a full disk gives where memory is shared with readers.
-    if code == sqlite3.SQLITE_FULL or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHMSIZE:
+    if code == sqlite3.SQLITE_FULL or _code(error) == sqlite3.SQLITE_IOERR_SHMSIZE:
         return private.words(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), None)
     if code == sqlite3.SQLITE_NOTADB:
         words = "it is no SQLite database, and is left as it is"
-    elif code == sqlite3.SQLITE_CORRUPT:
-        words = f"it is damaged ({error}); move it away, and a new one is begun"
+    elif code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR):  # of our own fixed statements none has an error
+        words = _damage(str(error))
+    elif _code(error) in (sqlite3.SQLITE_READONLY_ROLLBACK, sqlite3.SQLITE_READONLY_RECOVERY):
+        words = f"the journal of an unfinished writing lies beside it ({error})"
+    elif code == sqlite3.SQLITE_INTERRUPT:
+        words = f"reading it took longer than {PATIENCE:g} s"
     elif code == sqlite3.SQLITE_BUSY:
         words = "another program keeps it locked"
     elif isinstance(error, StoreError):
