@@ -143,6 +143,19 @@ def test_without_a_watch_it_takes_a_sample(driver: Driver, run: Run) -> None:
     assert [gpu.near for gpu in found.gpus] == ["", "critical"]
 
 
+def test_a_damaged_file_is_said_in_one_line(driver: Driver, run: Run, own_home: Path) -> None:
+    driver.gpus = [Gpu(0, util_gpu=20)]
+    driver.write()
+    write(Newest(), own_home)
+    file = own_home / "runtime" / "gpuwatch" / place.FILE
+    for content in (b'{"of another version":' + b"[" * 200_000, b'{"words": "\xff"}', b""):
+        file.write_bytes(content)
+        done = run("status")
+        assert (done.returncode, done.stdout) == (0, "1 GPU 20%\n")
+        assert done.stderr.startswith(f"gpuwatch: {file} is damaged, and not used: ")
+        assert done.stderr.count("\n") == 1
+
+
 def test_idle_times_are_not_printed(run: Run, own_home: Path) -> None:
     idle = (Resting("GPU-0", 100, 5, 60.0, at_least=True),)
     write(Newest(host="lab", monotonic=time.monotonic(), boot=boot(), interval=600.0, resting=idle), own_home)

@@ -226,6 +226,18 @@ def test_a_watch_that_looked_too_long_ago_is_not_said_to_be_missing(
     assert command.words([], [], command.told_by_watch({})) == ["none of your processes is a stray"]
 
 
+def test_idle_times_that_are_damaged_are_said_in_one_line(run: Run, driver: Driver, own_home: Path) -> None:
+    driver.write()
+    a_watch(own_home / "runtime", PID, os.geteuid())
+    file = own_home / "runtime" / "gpuwatch" / place.FILE
+    file.write_bytes(b'{"of another version":' + b"[" * 200_000)
+    done = run("strays")
+    assert [line for line in done.stderr.splitlines() if str(file) in line] == [
+        f"gpuwatch: {file} is damaged, and not used: it holds no newest figures of a gpuwatch"
+    ]
+    assert "Traceback" not in done.stderr
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # The second look
 
@@ -363,7 +375,7 @@ def test_a_process_that_is_stopped_is_found_on_a_real_machine(
         wait_for(lambda: procfs.read_stat(process.pid).state == "T")
         start = procfs.read_stat(process.pid).start_ticks
         kept: Known = {(str(driver.gpus[0].uuid), process.pid, start): Idle(90.0, at_least=True)}
-        monkeypatch.setattr(command, "told_by_watch", lambda: kept)
+        monkeypatch.setattr(command, "told_by_watch", lambda warn: kept)
         child = Child()
         try:
             code = command.main(parse(["strays", "--json"]), child, Tending(settled_after=0.0))

@@ -26,12 +26,16 @@ def main(args: argparse.Namespace, sampler: Child | None) -> int:
     """Print the line and give its exit code; `sampler` is one that takes a sample already, or waits for its orders."""
     if args.tmux and args.json:
         raise UsageError("--tmux and --json exclude each other")
-    found = None if args.demo else read_newest()
+    damaged: list[str] = []
+    found = None if args.demo else read_newest(warn=damaged.append)
     if found is None and not args.demo and (sampler is None or not sampler.has_orders):
         sampler = ordered(sampler, ONE_SAMPLE, command=UNDECLARED)
     config = configured(args)
     if found is None:
         found = _sampled(None if args.demo else sampler, config)
+    for words in damaged:
+        said = in_ascii(words) if config.ascii or not speaks_unicode(sys.stderr) else words
+        sys.stderr.write(f"gpuwatch: {said}; this is a sample of its own\n")
     if args.json:
         import msgspec
 

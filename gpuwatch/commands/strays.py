@@ -43,12 +43,13 @@ def main(args: argparse.Namespace, sampler: Child | None, tending: Tending | Non
 
     config, limits = configured(args), tending or USUAL
     kept: Known | None
+    damaged: list[str] = []
     if args.demo:
         snapshot, history = demo()
         kept = {}
     else:
         snapshot, history = _sampled(sampler, config), None
-        kept = told_by_watch()
+        kept = told_by_watch(warn=damaged.append)
         snapshot = looked_again(snapshot, [one.process for one in find(snapshot, history, limits, known=kept or {})])
     found = find(snapshot, history, limits, known=kept or {})
     sure = {one.key for one in found}
@@ -62,7 +63,7 @@ def main(args: argparse.Namespace, sampler: Child | None, tending: Tending | Non
         root = os.geteuid() == 0
         lines = table(found, snapshot.taken, demo=args.demo, width=width, root=root) if found else []
     blind = [f"GPU {gpu.index} could not be judged: {_why(gpu)}" for gpu in unjudged(snapshot)]
-    said = words(found, unsure, kept, demo=args.demo, searched=snapshot.searched > 0, blind=blind)
+    said = damaged + words(found, unsure, kept, demo=args.demo, searched=snapshot.searched > 0, blind=blind)
     for stream, texts, start in ((sys.stdout, lines, ""), (sys.stderr, said, "gpuwatch: ")):
         plain = config.ascii or not speaks_unicode(stream)
         spelt = json_in_ascii if args.json and stream is sys.stdout else in_ascii
@@ -191,13 +192,19 @@ def _why(gpu: Gpu) -> str:
     return gpu.holdings_note or "its figures are old"
 
 
-def told_by_watch(environ: Mapping[str, str] = os.environ) -> Known | None:
-    """Give the idle times that a `gpuwatch watch` keeps, under sudo root's or the caller's; None where none runs."""
+def told_by_watch(
+    environ: Mapping[str, str] = os.environ, warn: Callable[[str], None] = lambda words: None
+) -> Known | None:
+    """Give the idle times that a `gpuwatch watch` keeps, under sudo root's or the caller's; None where none runs.
+
+    `warn` is told, in one line, of a file that is damaged.
+    """
     from gpuwatch.actions.kill import Policy
     from gpuwatch.sinks.newest import read_idle
 
     policy = Policy.of_this_process(read_only=False, environ=environ)
-    found = [one for uid in dict.fromkeys((policy.euid, policy.may_end)) if (one := read_idle(uid=uid)) is not None]
+    people = dict.fromkeys((policy.euid, policy.may_end))
+    found = [one for uid in people if (one := read_idle(uid=uid, warn=warn)) is not None]
     return next(filter(None, found), {} if found else None)
 
 

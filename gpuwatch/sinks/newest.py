@@ -25,6 +25,7 @@ from gpuwatch import private
 from gpuwatch.declarations import Knowledge
 from gpuwatch.model import Health, Reading, Reason, Snapshot, SourceState
 from gpuwatch.sinks import place
+from gpuwatch.text import clean
 
 if TYPE_CHECKING:
     from gpuwatch.alerts import Alert
@@ -308,10 +309,14 @@ def read_newest(
     uid: int | None = None,
     clock: Callable[[], float] = time.monotonic,
     boot_id: Callable[[], str] = boot,
+    warn: Callable[[str], None] = lambda words: None,
 ) -> Newest | None:
-    """Give what another gpuwatch of ours, or of `uid`'s, saw last; None where nothing is there that can be believed."""
+    """Give what another gpuwatch of ours, or of `uid`'s, saw last; None where nothing is there that can be believed.
+
+    `warn` is told, in one line, where a file is there that is damaged.
+    """
     uid = os.geteuid() if uid is None else uid
-    found = _read(folder or place.folder(uid=uid), uid)
+    found = _read(folder or place.folder(uid=uid), uid, warn)
     if found is None or found.schema > SCHEMA or found.boot != boot_id():
         return None
     age = clock() - found.monotonic
@@ -325,6 +330,7 @@ def read_idle(
     uid: int | None = None,
     clock: Callable[[], float] = time.monotonic,
     boot_id: Callable[[], str] = boot,
+    warn: Callable[[str], None] = lambda words: None,
 ) -> Mapping[tuple[str, int, int], Idle] | None:
     """Give for how long our own holdings, or `uid`'s, had been idle a moment ago, by GPU key, pid and start time.
 
@@ -333,7 +339,7 @@ def read_idle(
     """
     from gpuwatch.history import Idle
 
-    found = read_newest(folder, uid=uid, clock=clock, boot_id=boot_id)
+    found = read_newest(folder, uid=uid, clock=clock, boot_id=boot_id, warn=warn)
     if found is None:
         return None
     if clock() - found.monotonic > min(found.interval, OLDEST) + LATE:
@@ -341,7 +347,7 @@ def read_idle(
     return {(one.gpu, one.pid, one.start): Idle(one.seconds, one.at_least) for one in found.resting}
 
 
-def _read(folder: str, uid: int) -> Newest | None:
+def _read(folder: str, uid: int, warn: Callable[[str], None]) -> Newest | None:
     try:
         fd = os.open(folder, _FOLDER)
     except OSError:  # nobody ever wrote it, or it is a link
@@ -355,12 +361,15 @@ def _read(folder: str, uid: int) -> Newest | None:
     try:
         facts = os.fstat(file)
         theirs = stat.S_ISREG(facts.st_mode) and facts.st_uid == uid and not facts.st_mode & 0o022
-        content = os.read(file, _LARGEST) if theirs else b""
+        if not theirs:
+            return None
+        content = os.read(file, _LARGEST)
     except OSError:
         return None
     finally:
         os.close(file)
     try:
         return msgspec.json.decode(content, type=Newest)
-    except (msgspec.MsgspecError, UnicodeDecodeError):  # not from here
+    except (ValueError, RecursionError):  # msgspec's own errors are ValueErrors
+        warn(clean(f"{folder}/{place.FILE} is damaged, and not used: it holds no newest figures of a gpuwatch"))
         return None
