@@ -34,7 +34,7 @@ def open_folder(path: Path, *, private: bool = True) -> int:
     """
     if not private:
         return os.open(path, _FOLDER)
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make_folders(path)
     folder = os.open(path, _FOLDER | os.O_NOFOLLOW)
     try:
         if os.fstat(folder).st_mode & stat.S_ISVTX:
@@ -44,6 +44,17 @@ def open_folder(path: Path, *, private: bool = True) -> int:
         os.close(folder)
         raise
     return folder
+
+
+def _make_folders(path: Path) -> None:
+    """Make a folder and those above it that are missing, each closed to others whatever the umask; raises OSError."""
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+    except FileNotFoundError:
+        if path.parent == path:
+            raise
+        _make_folders(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
 
 
 def open_file(folder: int, name: str, flags: int) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch import private
+from gpuwatch.actions.audit import Audit
 
 
 def test_a_folder_is_made_and_closed_to_others(tmp_path: Path) -> None:
@@ -18,6 +19,36 @@ def test_a_folder_is_made_and_closed_to_others(tmp_path: Path) -> None:
     folder.chmod(0o755)
     os.close(private.open_folder(folder))
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("mask", [0, 0o22, 0o77])
+def test_each_folder_that_is_made_is_closed_to_others(tmp_path: Path, mask: int) -> None:
+    folder = tmp_path / ".local" / "state" / "gpuwatch"
+    before = os.umask(mask)
+    try:
+        assert Audit(folder).append("tried", {}) is None
+    finally:
+        os.umask(before)
+    for made in (folder, folder.parent, folder.parent.parent):
+        assert stat.S_IMODE(made.stat().st_mode) == 0o700, made
+    assert stat.S_IMODE((folder / "actions.jsonl").stat().st_mode) == 0o600
+
+
+def test_a_folder_above_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
+    local = tmp_path / ".local"
+    local.mkdir()
+    local.chmod(0o755)
+    os.close(private.open_folder(local / "state" / "gpuwatch"))
+    assert stat.S_IMODE(local.stat().st_mode) == 0o755
+
+
+def test_nothing_can_be_made_below_what_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        private.open_folder(tmp_path / "file" / "state" / "gpuwatch")
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(OSError, match="exists"):
+        private.open_folder(tmp_path / "link")
 
 
 def test_a_folder_for_everybody_stays_so(tmp_path: Path) -> None:
