@@ -57,6 +57,18 @@ def _make_folders(path: Path) -> None:
         path.mkdir(mode=0o700, exist_ok=True)
 
 
+def open_ordinary(path: Path) -> int:
+    """Open a file of anybody's to read it, through links too; raises OSError, for a FIFO or a device as well.
+
+    Opening a FIFO without O_NONBLOCK would wait for somebody to write to it.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise UnsafePathError("is no ordinary file")
+    return file
+
+
 def open_file(folder: int, name: str, flags: int) -> int:
     """Open a regular file of ours in an open folder, with mode 0600, and give its descriptor; raises OSError."""
     file = os.open(name, flags | _FILE, 0o600, dir_fd=folder)

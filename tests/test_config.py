@@ -276,8 +276,26 @@ def test_a_file_without_end_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match=f"^{tmp_path}: is no ordinary file$"):
         load(str(tmp_path), administrators=tmp_path / "none")
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_fifo_is_refused_and_not_waited_for(tmp_path: Path, linked: bool) -> None:
+    file = tmp_path / "gpuwatch.toml"
+    os.mkfifo(file)
+    if linked:
+        file = tmp_path / "link"
+        file.symlink_to("gpuwatch.toml")
+    with pytest.raises(UsageError, match=f"^{file}: is no ordinary file$"):
+        load(str(file), administrators=tmp_path / "none")
+    assert [words for _, words in problems(str(file), administrators=file)] == [(f"{file}: is no ordinary file",)] * 2
+
+
+def test_a_link_to_a_file_is_followed(tmp_path: Path) -> None:
+    write(tmp_path / "dotfiles.toml", "interval = 7\n")
+    (tmp_path / "gpuwatch.toml").symlink_to("dotfiles.toml")
+    assert load(str(tmp_path / "gpuwatch.toml"), administrators=tmp_path / "none").interval == 7
 
 
 # Allowances

@@ -13,6 +13,8 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from gpuwatch import private
+
 KEY = "per_process_memory_fraction"
 
 _HEADER = Path("include/c10/cuda/CUDAAllocatorConfig.h")
@@ -22,6 +24,7 @@ _PYTHON = re.compile(r"python[0-9.]*t?")
 _LONGEST_HEADER = 1 << 20
 _LONGEST_SHEBANG = 256
 """Bytes: BINPRM_BUF_SIZE of Linux."""
+_LONGEST_SETTINGS = 1 << 16
 
 
 def why_not(command: Sequence[str], environ: Mapping[str, str]) -> str:
@@ -38,7 +41,7 @@ def why_not(command: Sequence[str], environ: Mapping[str, str]) -> str:
         return f"{python} has no PyTorch"
     for folder in found:
         try:
-            with (folder / "torch" / _HEADER).open("rb") as header:
+            with open(private.open_ordinary(folder / "torch" / _HEADER), "rb") as header:
                 knows = KEY.encode() in header.read(_LONGEST_HEADER)
         except OSError:
             return f"{folder}/torch does not show whether it takes {KEY}"
@@ -64,7 +67,7 @@ def interpreter(program: str, environ: Mapping[str, str]) -> Path | None:
 def _shebang(script: Path) -> str:
     """Give the program that a script's first line names, through `env` too; empty for none."""
     try:
-        with script.open("rb") as file:
+        with open(private.open_ordinary(script), "rb") as file:
             line = file.read(_LONGEST_SHEBANG).partition(b"\n")[0]
     except OSError:
         return ""
@@ -94,7 +97,8 @@ def _packages(python: Path, environ: Mapping[str, str]) -> Iterator[Path]:
 def _home(python: Path) -> Path | None:
     """Give the prefix of the interpreter behind a venv that also sees that one's packages."""
     try:
-        settings = (python.parent.parent / "pyvenv.cfg").read_text("utf-8", "replace")
+        with open(private.open_ordinary(python.parent.parent / "pyvenv.cfg"), "rb") as file:
+            settings = file.read(_LONGEST_SETTINGS).decode("utf-8", "replace")
     except OSError:
         return None
     if not re.search(r"^include-system-site-packages\s*=\s*true", settings, re.MULTILINE | re.IGNORECASE):

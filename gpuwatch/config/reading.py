@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from gpuwatch import private
 from gpuwatch.alerts.rules import OwnRule
 from gpuwatch.config.keys import KEYS, SECTIONS, Section
 from gpuwatch.config.report import Report
@@ -72,14 +73,10 @@ def read(file: Path, *, administrators: bool = False) -> Found | None:
 
 def _content(report: Report, *, administrators: bool) -> bytes | None:
     """Give what stands in the file, nothing where it cannot be read, and None where there is none."""
-    flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if administrators else 0)
     try:
-        with open(os.open(report.file, flags), "rb") as opened:
+        with open(private.open_ordinary(report.file), "rb") as opened:
             report.facts = os.fstat(opened.fileno())
             mode = report.facts.st_mode
-            if administrators and not stat.S_ISREG(mode):
-                report.wrong("is no ordinary file")
-                return b""
             if administrators and mode & (stat.S_IWGRP | stat.S_IWOTH):
                 report.wrong(
                     f"others than its owner can write it (mode {stat.S_IMODE(mode):04o}); "
@@ -93,6 +90,9 @@ def _content(report: Report, *, administrators: bool) -> bytes | None:
         if administrators:
             return None
         report.wrong("cannot be read (Not a directory)")
+        return b""
+    except private.UnsafePathError as error:
+        report.wrong(str(error))
         return b""
     except OSError as error:
         report.wrong(f"cannot be read ({error.strerror})")
