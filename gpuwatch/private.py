@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
+import time
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +22,8 @@ FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 
 NO_HOME: Final = Path("/nonexistent")
 """What stands for the home folder of somebody who has none, by a custom of Debian's: nothing can be made there."""
+DRAFT_AGE: Final = 300.0
+"""Seconds after which a draft is no longer being written, even where its writer's PID is one of another container."""
 
 
 class UnsafePathError(OSError):
@@ -103,6 +107,25 @@ def replace_file(folder: int, name: str, content: bytes, *, durable: bool = True
         with contextlib.suppress(OSError):  # the error that is on its way says more
             os.unlink(draft, dir_fd=folder)
         raise
+
+
+def sweep_drafts(folder: int, name: str) -> None:
+    """Remove the drafts of `replace_file` that killed writers left in an open folder.
+
+    A draft is removed where it is an ordinary file of ours, minutes old, and its writer's PID is nobody's any more.
+    """
+    drafts = re.compile(rf"\.{re.escape(name)}\.([1-9][0-9]{{0,9}})")
+    try:
+        for left in os.listdir(folder):
+            found = drafts.fullmatch(left)
+            if found is None or Path("/proc", found[1]).exists():
+                continue
+            facts = os.stat(left, dir_fd=folder, follow_symlinks=False)
+            ours = stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid()
+            if ours and time.time() - facts.st_mtime > DRAFT_AGE:
+                os.unlink(left, dir_fd=folder)
+    except OSError:  # somebody else sweeps too; what is left is found the next time
+        return
 
 
 def write_all(file: int, content: bytes) -> None:

@@ -20,6 +20,7 @@ from gpuwatch.sinks.log import for_host
 from tests.builders import EPOCH
 from tests.eventlogs import PATIENCE, alert, frame, wait_for
 from tests.gpuholder import ROOT, SOMEBODY_ELSE
+from tests.homes import plant_drafts
 
 NOW = EPOCH + 1000.0
 
@@ -252,6 +253,17 @@ def test_a_file_of_another_user_is_not_believed(person: Make, folder: Path) -> N
     one = person()
     wait_for(lambda: "belongs to uid" in one.file.trouble)
     assert one.knows() == set()
+
+
+def test_drafts_of_killed_writers_are_removed(person: Make, folder: Path) -> None:
+    folder.mkdir(parents=True, mode=0o700)
+    dead, kept = plant_drafts(folder, f"{for_host('attention')}.json")
+    one = person()
+    one.acknowledge("a")
+    wait_for(lambda: one.saved() == {"a"})
+    left = {one.name for one in folder.iterdir()}
+    assert not left & dead
+    assert left >= kept
 
 
 def test_what_could_not_be_saved_is_saved_later(person: Make, folder: Path) -> None:

@@ -27,6 +27,7 @@ from gpuwatch.sinks.newest import Newest, NewestFile, Over, boot, newest, read_i
 from gpuwatch.watch import Frame
 from tests.alerting import cap
 from tests.builders import EPOCH, GIB, at, gpu, holding, process, snapshot, uid
+from tests.homes import plant_drafts
 from tests.waiting import wait_for
 
 LONG = 30.0
@@ -139,6 +140,16 @@ def test_one_that_was_killed_leaves_the_way_free(folder: Path, start: Callable[[
         return found is not None and found.host == "box3"
 
     wait_for(is_mine)
+
+
+def test_drafts_of_killed_writers_are_removed(folder: Path, start: Callable[[], NewestFile]) -> None:
+    folder.mkdir(mode=0o700)
+    dead, kept = plant_drafts(folder, place.FILE)
+    start().take(frame())
+    wait_for(lambda: read_newest(str(folder)))
+    left = {one.name for one in folder.iterdir()}
+    assert not left & dead
+    assert left >= kept
 
 
 def test_it_is_believed_for_three_intervals_and_a_little(folder: Path, start: Callable[[], NewestFile]) -> None:

@@ -226,6 +226,7 @@ class AttentionFile:
     def _save(self, folder: Path) -> None:
         """Put what the user changed into the file, as it is now."""
         with _locked(folder, self._closing) as opened:
+            private.sweep_drafts(opened, self._file)
             before = self._mended(folder)
             wanted = self._change.applied(before, self._wall())
             content = msgspec.json.encode(_File(schema=SCHEMA, attention=wanted))

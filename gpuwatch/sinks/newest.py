@@ -283,6 +283,7 @@ class NewestFile:
             with contextlib.suppress(BlockingIOError):  # an elder one writes
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._holds = True
+                private.sweep_drafts(self._folder, place.FILE)
         return self._holds
 
     def _leave(self) -> None:
