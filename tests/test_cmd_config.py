@@ -244,8 +244,12 @@ def test_what_will_not_work_is_warned_of(tmp_path: Path) -> None:
     if os.geteuid() != 0 or not os.access(tell, os.X_OK):
         assert run("--check", "--config", str(file))[1][1].endswith(f"{tell} cannot be executed")
     tell.chmod(0o777)
-    assert run("--check", "--config", str(file))[1][1].endswith(
-        f"others can write {tell} (mode 0777); `chmod go-w {tell}` ends that"
+    assert run("--check", "--config", str(file)) == (
+        2,
+        [
+            f"{file}:2: key notify.command: found a program that is not yours alone to write: "
+            f"others can write {tell} (mode 0777); `chmod go-w {tell}` ends that"
+        ],
     )
     tell.chmod(0o755)
     assert run("--check", "--config", str(file)) == (0, [f"{file}: ok"])

@@ -11,6 +11,7 @@ from gpuwatch.alerts import Severity
 from gpuwatch.config import Config, Notify, load
 from gpuwatch.config.safety import check_source
 from gpuwatch.errors import UsageError
+from tests.homes import make_homeless
 
 OTHER = 12345
 """A uid that is nobody's."""
@@ -160,3 +161,76 @@ def test_the_administrators_file_may_name_a_command(file: Path, tmp_path: Path) 
     mine.write_text("[notify]\ndigest = 9\n")
     notify = load(str(mine), administrators=file).notify
     assert (notify.command, notify.digest) == (("~/bin/tell", "--loud"), 9)
+
+
+# The program itself
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """Give a program of one's own, in a folder of its own."""
+    folder = tmp_path / "bin"
+    folder.mkdir(mode=0o755)
+    program = folder / "tell"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    return program
+
+
+def naming(program: Path, tmp_path: Path) -> Path:
+    """Write a file that names a program."""
+    file = tmp_path / "mine.toml"
+    file.write_text(f'[notify]\ncommand = ["{program}"]\n')
+    file.chmod(0o600)
+    return file
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o757, 0o777, 0o722])
+def test_a_program_that_others_can_write_is_refused(program: Path, tmp_path: Path, mode: int) -> None:
+    file = naming(program, tmp_path)
+    assert read(file, tmp_path).notify.command == (str(program),)
+    program.chmod(mode)
+    with pytest.raises(UsageError) as raised:
+        read(file, tmp_path)
+    assert str(raised.value) == (
+        f"{file}:2: key notify.command: found a program that is not yours alone to write: "
+        f"others can write {program} (mode {mode:04o}); `chmod go-w {program}` ends that"
+    )
+
+
+def test_a_folder_in_which_others_can_put_a_program_is_refused(program: Path, tmp_path: Path) -> None:
+    program.parent.chmod(0o775)
+    for name in ("tell", "not there yet"):
+        with pytest.raises(UsageError, match=f"others can write {program.parent} "):
+            read(naming(program.parent / name, tmp_path), tmp_path)
+    program.parent.chmod(0o755)
+    assert read(naming(program.parent / "not there yet", tmp_path), tmp_path).notify.command
+
+
+def test_a_program_is_judged_by_what_a_link_leads_to(program: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(program)
+    file = naming(link, tmp_path)
+    assert read(file, tmp_path).notify.command == (str(link),)
+    program.chmod(0o777)
+    with pytest.raises(UsageError, match=f"others can write {program} "):
+        read(file, tmp_path)
+
+
+@as_root
+def test_a_program_of_somebody_else_is_refused(program: Path, tmp_path: Path) -> None:
+    os.chown(program, OTHER, -1)
+    with pytest.raises(UsageError, match=f"{program} belongs to uid {OTHER}, who is neither you nor root"):
+        read(naming(program, tmp_path), tmp_path)
+
+
+def test_the_administrators_program_is_judged_too(program: Path, tmp_path: Path) -> None:
+    program.chmod(0o777)
+    with pytest.raises(UsageError, match=f"others can write {program} "):
+        load(None, administrators=naming(program, tmp_path))
+
+
+def test_without_a_home_a_program_in_it_is_refused(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_homeless(monkeypatch)
+    with pytest.raises(UsageError, match=r"key notify\.command: found .~/bin/tell., but your home folder is not known"):
+        read(file, tmp_path)

@@ -122,10 +122,22 @@ def test_a_command_that_cannot_be_started_says_why(tmp_path: Path) -> None:
     assert Command([str(lost)]).send(message()) == "cannot be run: its interpreter is not found"
     plain = tmp_path / "plain"
     plain.write_text("echo")
+    plain.chmod(0o644)
     assert Command([str(plain)]).send(message()) == "is not executable"
     plain.chmod(0o755)
     assert Command([str(plain)]).send(message()).startswith("is no program")
-    assert Command([str(tmp_path)]).send(message()) == "is not executable"
+    assert Command([str(tmp_path)]).send(message()) == f"is not run: {tmp_path} is no ordinary file"
+
+
+def test_a_command_that_others_can_write_by_now_is_not_run(tmp_path: Path) -> None:
+    program = script(tmp_path, f"touch {tmp_path}/ran")
+    command = Command([str(program)])
+    program.chmod(0o777)
+    assert command.send(message()).startswith(f"is not run: others can write {program} (mode 0777)")
+    assert not (tmp_path / "ran").exists()
+    program.chmod(0o755)
+    assert command.send(message()) == ""
+    assert (tmp_path / "ran").exists()
 
 
 def test_a_command_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ import msgspec
 from gpuwatch import text
 from gpuwatch.config import ADMINISTRATORS, Config, Origin, load_traced, path, problems
 from gpuwatch.config.report import shown_path
-from gpuwatch.config.safety import check_source
-from gpuwatch.config.values import escaped, mask_url, shown
+from gpuwatch.config.values import escaped, mask_url
 from gpuwatch.errors import UsageError
 from gpuwatch.output.plain import speaks_unicode
 
@@ -111,16 +110,11 @@ def _warnings(config: Config, origins: Mapping[str, Origin], check_urls: CheckUr
 
 
 def _program(word: str) -> str:
-    """Say why a program cannot be run, or should not be."""
-    try:
-        program = Path(word).expanduser()
-    except RuntimeError:
-        return f"{shown(word)} cannot be found, for your home folder is not known"
+    """Say why a program cannot be run. That others could have written it is refused when the file is read."""
+    program = Path(word).expanduser()
     if not program.is_file():
         return f"there is no file {text.clean(str(program))}"
-    if not os.access(program, os.X_OK):
-        return f"{text.clean(str(program))} cannot be executed"
-    return check_source(program)
+    return "" if os.access(program, os.X_OK) else f"{text.clean(str(program))} cannot be executed"
 
 
 def _readable(file: Path | None) -> str:

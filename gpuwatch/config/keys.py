@@ -108,7 +108,9 @@ SECTIONS: Final = (
     Section("alerts", "when an alert is raised", _ALERTS),
     Section("allowance", "how far a process may hold more than its limit, and for how long", _ALLOWANCE),
     Section(
-        "notify", "who is told besides the screen; a file with command or urls must be yours alone to write", _NOTIFY
+        "notify",
+        "who is told besides the screen; the command, and a file that names it or urls, must be yours alone to write",
+        _NOTIFY,
     ),
     Section("report", "what is kept of who held how much, for `gpuwatch report`", _REPORT),
 )

@@ -159,7 +159,7 @@ def _section(report: Report, section: Section, table: Mapping[str, Any]) -> dict
 
 
 def _refuse_others(report: Report, values: Mapping[str, Any]) -> None:
-    """Refuse a command, or addresses to send to, where somebody else could have put them there."""
+    """Refuse a command, or addresses to send to, that somebody else could have put there or written."""
     for key in ("command", "urls"):
         words = check_source(report.file, read=report.facts) if values.get(f"notify.{key}") else ""
         if words:
@@ -167,3 +167,16 @@ def _refuse_others(report: Report, values: Mapping[str, Any]) -> None:
                 f"key notify.{key}: found in a file that is not yours alone to write: {words}",
                 report.line("notify", key),
             )
+    if command := values.get("notify.command"):
+        words = _program(command[0])
+        if words:
+            report.wrong(f"key notify.command: found {words}", report.line("notify", "command"))
+
+
+def _program(word: str) -> str:
+    """Say why a program is not to be run; empty where it may be, or is not there yet."""
+    try:
+        words = check_source(Path(word).expanduser(), missing_ok=True)
+    except RuntimeError:
+        return f"{shown(word)}, but your home folder is not known; allowed is an absolute path"
+    return words and f"a program that is not yours alone to write: {words}"

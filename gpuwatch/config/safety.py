@@ -1,4 +1,4 @@
-"""Whether a file may tell us what to run: only where nobody but its owner, who is us or root, could have written it."""
+"""Whether a file may tell us what to run, or be run: only where nobody but us or root could have written it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ _MOST_LINKS: Final = 40
 """As many as Linux follows."""
 
 
-def check_source(path: Path, uid: int | None = None, *, read: os.stat_result | None = None) -> str:
+def check_source(
+    path: Path, uid: int | None = None, *, read: os.stat_result | None = None, missing_ok: bool = False
+) -> str:
     """Say in one line why what `path` names is not to be believed; empty where it is.
 
-    `read` are the facts of the open file that was read: another one may have been put there for us to look at.
+    `read` are the facts of the open file that was read: another one may have been put there for us to look at. With
+    `missing_ok` there may be no such file, in folders where only we and root could put one.
     Looked at are the file, each link on the way to it, and each folder above: whoever can write one of these could have
     put another file in its place. Each must be owned by `uid` (default: who we are) or root, and be writable for its
     owner alone; only in a sticky folder, such as /tmp, others can write without being able to replace what is ours.
@@ -41,6 +44,8 @@ def check_source(path: Path, uid: int | None = None, *, read: os.stat_result | N
                 ahead += reversed(target.parts[1:] if target.is_absolute() else target.parts)
                 place = Path("/") if target.is_absolute() else place.parent
     except OSError as error:
+        if missing_ok and isinstance(error, FileNotFoundError):
+            return ""
         return f"{_named(place)} cannot be checked ({error.strerror})"
     if not stat.S_ISREG(state.st_mode):
         return f"{_named(place)} is no ordinary file"

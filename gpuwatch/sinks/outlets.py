@@ -16,6 +16,7 @@ import msgspec
 
 from gpuwatch import text
 from gpuwatch.alerts import Severity
+from gpuwatch.config.safety import check_source
 from gpuwatch.sinks.messages import Kind, Message
 
 COMMAND_LIMIT: Final = 10.0
@@ -58,6 +59,9 @@ class Command:
         """Run the program and wait for its end; after the limit it is killed with all that it started."""
         from gpuwatch.sinks import errands  # subprocess takes 8 ms to import
 
+        # Looked at when the configuration was read, too; a program that is not there is told of by the attempt.
+        if words := check_source(Path(self._command[0]), missing_ok=True):
+            return f"is not run: {words}"
         try:
             ended = errands.run(self._command, _as_json(message), listen="stderr", limit=self._limit, stop=self._stop)
         except OSError as error:
