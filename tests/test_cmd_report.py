@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpuwatch.commands import report
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.history.usage import Use
 from gpuwatch.output.report import report_csv, report_json, report_lines
-from gpuwatch.sinks.kept import Events, Kept, Line, read_kept
+from gpuwatch.sinks.kept import By, Events, Kept, Line, read_kept
 from gpuwatch.sinks.store import own_store
 from gpuwatch.sinks.tally import Batch, joined
 from tests.builders import GIB
@@ -242,11 +244,42 @@ def test_as_csv_it_says_the_same(capsys: pytest.CaptureFixture[str], by: str) ->
     ]
 
 
-@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@SUM(A1)", "\tx"])
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", " =1", "＝1", "＋1", "－1", "＠A1", "﹦1"])
 def test_no_cell_is_a_formula(name: str) -> None:
     kept = Kept("user", 0.0, lines=(Line(name, hours(1), (0,)),))
     (_, row) = csv.reader(io.StringIO(report_csv(kept), newline=""))
     assert row[0] == f"'{name}"
+
+
+@pytest.mark.parametrize("name", ["train.py", "a-b=c+d@e", "x; y", "größe=1", "'", "", "—2+3"])
+def test_what_is_no_formula_stays(name: str) -> None:
+    kept = Kept("user", 0.0, lines=(Line(name, hours(1), (0,)),))
+    (_, row) = csv.reader(io.StringIO(report_csv(kept), newline=""))
+    assert row[0] == name
+
+
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [("—2+3", "'-2+3"), ("→1", "'->1"), ("Σ1", "'+1"), ("＝1", "?1"), ("a;—1", "a;'-1"), ("·x", "'-x")],
+)
+def test_a_formula_that_ascii_makes_is_one_too(
+    own_home: Path, capsys: pytest.CaptureFixture[str], name: str, cell: str
+) -> None:
+    store(own_store()).write(batch(user=name, name=name))
+    for by in ("user", "job"):
+        (row,) = csv.DictReader(io.StringIO("\n".join(shown(capsys, "--csv", "--ascii", "--by", by))))
+        assert row[by] == cell
+
+
+@given(st.text("a=+-@;,|\"' \t\r\n＝＋－＠—→Σ\xa0", max_size=12), st.sampled_from(",;\t"), st.booleans())
+def test_no_cell_is_a_formula_whatever_parts_the_cells(name: str, separator: str, ascii_only: bool) -> None:
+    lines = (Line(name, hours(1), (0,), user=name, launcher=name, key=name),) * 2
+    by: By
+    for by in ("user", "job"):
+        text = report_csv(Kept(by, 0.0, lines=lines), ascii_only=ascii_only)
+        for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator):
+            for cell in row:
+                assert not cell.lstrip().startswith(tuple("=+-@＝＋－＠")), text
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def main(args: argparse.Namespace, wall: Callable[[], float] = time.time) -> int
     kept = _read(args.file, by, now - since, None if args.json or args.csv else MOST)
     plain = bool(args.ascii) or not speaks_unicode(sys.stdout)
     if args.csv:
-        _write_csv(report_csv(kept), plain=bool(args.ascii))
+        _write_csv(report_csv(kept, ascii_only=bool(args.ascii)))
     elif args.json:
         text = report_json(kept, now)
         sys.stdout.write(f"{json_in_ascii(text) if plain else text}\n")
@@ -44,10 +44,10 @@ def main(args: argparse.Namespace, wall: Callable[[], float] = time.time) -> int
     return 0
 
 
-def _write_csv(text: str, *, plain: bool) -> None:
-    """Write CSV in UTF-8, whatever the locale says: its readers cannot be told otherwise. In ASCII names lose signs."""
+def _write_csv(text: str) -> None:
+    """Write CSV in UTF-8, whatever the locale says: its readers cannot be told otherwise."""
     sys.stdout.flush()
-    sys.stdout.buffer.write((in_ascii(text) if plain else text).encode())
+    sys.stdout.buffer.write(text.encode())
 
 
 def _read(file: str | None, by: By, since: float, most: int | None) -> Kept:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from gpuwatch.history.usage import Use
-from gpuwatch.output.plain import cells
+from gpuwatch.output.plain import cells, in_ascii
 from gpuwatch.sinks.kept import Events, Kept, Line
 from gpuwatch.text import fit
 from gpuwatch.units import GIB, UNKNOWN, percent, ranges
@@ -183,26 +184,37 @@ def report_json(kept: Kept, now: float) -> str:
     )
 
 
-def report_csv(kept: Kept) -> str:
-    """Give a line of headers and one for each row, the same as in JSON; a cell that a sheet would compute is quoted."""
+def report_csv(kept: Kept, *, ascii_only: bool = False) -> str:
+    """Give a line of headers and one for each row, the same as in JSON; a cell that a sheet would compute is quoted.
+
+    With `ascii_only` names lose what is not ASCII.
+    """
     rows = [_fields(kept, line) for line in kept.lines]
     head: Sequence[str] = list(_fields(kept, Line("")))
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(head)
-    writer.writerows([_cell(row[name]) for name in head] for row in rows)
+    writer.writerows([_cell(row[name], ascii_only=ascii_only) for name in head] for row in rows)
     return file.getvalue()
 
 
-def _cell(value: Any) -> Any:
+_FORMULA: Final = r"""(?:^|(?<=[;\t\r\n]))(?=[\s"']*+[=+\-@＝＋－＠﹦﹢﹣﹫]|[\t\r\n])"""
+"""Where a formula may begin: at the start, or behind what parts the cells where a spreadsheet does not take the comma.
+
+Full-width and small forms are read as the plain ones with East Asian settings.
+"""
+
+
+def _cell(value: Any, *, ascii_only: bool) -> Any:
     """Give a value as a cell; text that a spreadsheet takes for a formula gets a `'`.
 
-    Source: owasp.org/www-community/attacks/CSV_Injection.
+    Source: owasp.org/www-community/attacks/CSV_Injection, which has the separators and the quotes too: in a sheet that
+    parts cells at `;`, the quotes around one that holds a `;` are in the middle of a cell, and do not count.
     """
     if isinstance(value, list):
         return " ".join(map(str, value))
-    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return f"'{value}"
+    if isinstance(value, str):
+        return re.sub(_FORMULA, "'", in_ascii(value) if ascii_only else value)
     return "" if value is None else value
 
 
