@@ -175,9 +175,10 @@ _NAME_LIMIT = 128
 
 # One of these is in every argument that can hold a secret. Searching for them is what most arguments cost.
 _HINTS = (
-    *("pass", "pwd", "token", "secret", "key", "cred", "auth", "bearer", "://"),
-    *("hf_", "sk-", "sk_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-"),
-    *("akia", "asia", "aiza", "xox", "eyj", "nvapi-", "npm_", "pypi-"),
+    *("pass", "pwd", "token", "secret", "key", "cred", "auth", "bearer", "://", "hook", "ntfy.sh", "curl", "login"),
+    *("hf_", "api_org_", "sk-", "sk_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "gldt-"),
+    *("akia", "asia", "ltai", "aiza", "ya29.", "xox", "xapp-", "eyj", "nvapi-", "npm_", "pypi-", "dckr_", "dapi"),
+    *("hvs.", "r8_", "rpa_", "pplx-", "xai-", "lsv2_", "tvly-", "pcsk_", "wandb_v", "gls", "glc_", "sg.", ":aa"),
 )
 
 
@@ -190,7 +191,12 @@ _SECRET_WORDS = _words(
     " auth authorization bearer apikey accesskey privatekey secretkey"
 )
 _SECRET_ENDINGS = ("token", "password", "passwd", "passphrase", "secret", "apikey", "accesskey", "secretkey")
-_KEY_OWNERS = _words("api access private secret auth account signing encryption master service shared session license")
+_KEY_OWNERS = _words(
+    "api access private secret auth account signing encryption master service shared session license subscription"
+    " wandb openai anthropic claude gemini cohere mistral groq deepseek together replicate openrouter perplexity xai"
+    " huggingface hf ngc nvidia aws azure gcp google github gitlab comet neptune clearml mlflow langchain langsmith"
+    " pinecone tavily serper serpapi slack discord telegram pushover datadog sentry grafana"
+)
 # `--auth-type basic`, `--token-file path`: about a secret, but not one.
 _ABOUT_WORDS = _words(
     "type types kind file files path paths dir id ids count len length limit size level loss rate ttl expiry"
@@ -213,42 +219,69 @@ _ESCAPED_IN_QUOTES = r'(["\\$`])'
 
 _WORD = r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+"
 _TRIVIAL = r"(?i:true|false|yes|no|on|off|none|null|auto)|[0-9]{1,2}"
+# A name may stand in brackets, as in `os.environ["API_KEY"] = "X"`; a value behind a comma is in quotes.
 _NAMED = r"""(?isx)
     (?<![\w.\-])(?=[\w.\-]*?(?:pass|pwd|token|secret|key|cred|auth|bearer))
     (?P<name>[\w.\-]++)
-    (?P<quote>\\?["']?)
-    (?P<sep>\s*+[=:]\s*+|\s++)
+    (?P<quote>\\?["']?)(?:(?<=["'])\s*+\])?
+    (?P<sep>\s*+(?::=|=>|[=:])\s*+|\s*+,\s*+(?=[rbfu]{0,2}["'])|\s++)
     (?:(?:bearer|(?<=:\s)(?:basic|digest|token))\s++)?"""
-_VALUE = r"""(?sx)(?:"(?:\\.|[^"\\])*+"?|'[^']*+'?|(?:\\.|[^\s"';|&)}\\]|\\$)++)"""
+_VALUE = r"""(?sx)(?:
+    [rbfuRBFU]{0,2}(?:\"{3}.*?(?:\"{3}|\Z)|'{3}.*?(?:'{3}|\Z)|"(?:\\.|[^"\\])*+"?|'[^']*+'?)
+    | (?:\\.|[^\s"';|&)}\\]|\\$)++)"""
 # The userinfo of a URL ends at the last "@" before its path (RFC 3986, 3.2.1).
 _USERINFO = r"""://[^\s/?#'"]*@"""
 _BEARER = r"""(?i)\b(bearer\s+)[^\s"']+"""
+# `curl -u user:password`; `docker run -u 1000:1000` is none.
+_CURL = r"(?<![\w.\-])curl(?![\w.\-])"
+_CURL_USER = r"""(?x)(?<!\S)(-[A-Za-z]{0,8}[uU]\s*+|--(?:proxy-)?user[\s=]\s*+)(["']?[^\s:"']*+:)[^\s"']++"""
+_CURL_USER_FLAG = r"-[A-Za-z]{0,8}[uU]|--(?:proxy-)?user"
+_WANDB_LOGIN = r"""(?<![\w.\-])(wandb['"]?\s++login\s++(?:-\S*+\s++){0,4}+)[^\s;|&'"\-][^\s;|&'"]*+"""
+# What follows is known to the chat service and its customer alone. Source: the rules of gitleaks and detect-secrets;
+# docs.ntfy.sh/publish, where the topic "is essentially a password"; the URLs of apprise.
+_WEBHOOK = r"""(?ix)(
+    hooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/
+    | ://[^\s"'?\#]{0,200}?/(?:web)?hooks?(?:b2)?/
+    | maker\.ifttt\.com/trigger/[^\s"']{0,80}?/with/key/
+    | (?<![\w.\-])ntfy\.sh/
+    | (?<![\w.\-])(?:slack|discord|tgram|msteams|mmosts?|rockets?|ntfys?|pover|gotifys?)://
+    )(?!\*\*\*)[^\s"'`)]+"""
+_QUERY = r"""(?ix)([?&](?:key|sig|signature|code|x-amz-signature|x-goog-signature)=)([^\s"'&\#`)]+)"""
 _SHAPES = r"""(?x)(?<![A-Za-z0-9])(?:
-    hf_(?:[A-Za-z0-9]{20,}|(?=[A-Za-z]{0,64}[0-9])[A-Za-z0-9]{10,})   # Hugging Face
+    hf_(?:[A-Za-z0-9]{20,}|(?=[A-Za-z]{0,64}[0-9])[A-Za-z0-9]{10,}) | api_org_[A-Za-z0-9]{20,}   # Hugging Face
     | g?sk[_\-](?:[A-Za-z0-9]{20,}|(?=[A-Za-z_\-]{0,64}[0-9])[\w\-]{16,})   # OpenAI, Anthropic, Stripe, Groq
-    | gh[pousr]_[A-Za-z0-9]{10,} | github_pat_\w{10,} | glpat-[\w\-]{10,}
-    | (?:AKIA|ASIA)[A-Z0-9]{12,} | AIza[\w\-]{30,}   # AWS, Google
-    | xox[abeprs]-[\w\-]{8,}   # Slack
-    | nvapi-[\w\-]{16,} | npm_[A-Za-z0-9]{20,} | pypi-[\w\-]{20,}
+    | gh[pousr]_[A-Za-z0-9]{10,} | github_pat_\w{10,} | gl(?:pat|dt)-[\w\-]{10,}
+    | (?:AKIA|ASIA)[A-Z0-9]{12,} | LTAI[A-Za-z0-9]{12,} | AIza[\w\-]{30,} | ya29\.[\w\-]{20,}   # AWS, Aliyun, Google
+    | (?:xox[abeoprs]|xapp)-[\w\-]{8,}   # Slack
+    | nvapi-[\w\-]{16,} | npm_[A-Za-z0-9]{20,} | pypi-[\w\-]{20,} | dckr_pat_[\w\-]{16,} | dapi[a-f0-9]{32}
+    | hvs\.[\w\-]{20,} | r8_[A-Za-z0-9]{30,} | rpa_[A-Z0-9]{30,}   # Vault, Replicate, RunPod
+    | (?:pplx|xai)-[A-Za-z0-9]{32,} | tvly-(?:dev-|prod-)?[A-Za-z0-9]{20,} | pcsk_\w{30,}   # search and models
+    | lsv2_(?:pt|sk)_\w{20,} | wandb_v[0-9]_\w{20,}   # LangSmith, Weights & Biases
+    | gl(?:sa|c)_[A-Za-z0-9+/]{30,} | SG\.[\w\-]{22}\.[\w\-]{43}   # Grafana, SendGrid
     | eyJ[\w\-]{8,}\.[\w\-.]+   # JSON Web Token
-    )"""
+    )
+    | (?<![0-9])[0-9]{6,16}:A[\w\-]{34}(?![\w\-])   # a bot of Telegram, also in a URL, behind `bot`
+    """
 _PEM = r"(?s)(-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----).*?(?:(?=-----END)|\Z)"
 
 
 def redact(argv: Sequence[str]) -> list[str]:
     """Copy *argv* with the secrets in it replaced by "***".
 
-    Known by name: `--token X`, `--token=X`, `API_KEY=X`, `X-Api-Key: X`, `"password": "X"`, also inside an
-    argument that is a script. Known by shape: the userinfo of a URL, `Bearer X`, and the tokens of the usual
-    services. A name counts by its whole words, so `--tokenizer` and `--max-tokens` keep their values. This is a
-    net with holes: a secret with neither a telling name nor a known shape stays. Never raises.
+    Known by name: `--token X`, `--token=X`, `API_KEY=X`, `X-Api-Key: X`, `"password": "X"`, `environ["API_KEY"] =
+    "X"`, also inside an argument that is a script. Known by shape: the userinfo and the signature of a URL, the
+    webhooks of chat services, `Bearer X`, `curl -u user:X`, and the tokens of the usual services. A name counts by
+    its whole words, so `--tokenizer` and `--max-tokens` keep their values. This is a net with holes: a secret with
+    neither a telling name nor a known shape stays. Never raises.
+
+    Source of the shapes: config/gitleaks.toml of gitleaks/gitleaks, detect_secrets/plugins of Yelp/detect-secrets.
     """
     # A cheap look at the whole line first: most command lines hold nothing that could be a secret.
     if not _may_hold_secret("\n".join(argv)):
         return list(argv)
     result: list[str] = []
     value_follows = False
-    before = ""
+    before = program = ""
     for arg in argv:
         bare = arg.strip("'\"")
         if value_follows and _is_scheme(before, bare):
@@ -256,16 +289,26 @@ def redact(argv: Sequence[str]) -> list[str]:
         elif value_follows and not arg.startswith("-"):
             result.append(arg if _is_trivial(arg) or _is_directory(before, arg) else MASK)
             value_follows = False
-        else:
-            result.append(_redact_text(arg, is_script=_takes_script(before)))
-            value_follows = _announces_value(bare)
+        elif program == "curl" and _compiled(_CURL_USER_FLAG).fullmatch(before):
+            user, colon, _ = arg.partition(":")
+            result.append(f"{user}:{MASK}" if colon else arg)
             before = arg
+        else:
+            text = _redact_text(arg, is_script=_takes_script(before))
+            result.append(_compiled(_CURL_USER).sub(rf"\1\2{MASK}", text) if program == "curl" else text)
+            to_login = program == "wandb" and (bare == "login" or (value_follows and arg.startswith("-")))
+            value_follows = _announces_value(bare) or to_login
+            before = arg
+        program = next((name for name in ("curl", "wandb") if arg.rpartition("/")[2] == name), program)
     return result
 
 
 def _may_hold_secret(text: str) -> bool:
     lowered = text.lower()
-    return any(hint in lowered for hint in _HINTS)
+    for hint in _HINTS:  # noqa: SIM110 - a generator takes twice as long, and each argument of each line passes here
+        if hint in lowered:
+            return True
+    return False
 
 
 def _announces_value(arg: str) -> bool:
@@ -302,7 +345,14 @@ def _is_secret_name(name: str) -> bool:
 
 def _split_name(name: str) -> list[str]:
     """Split *name* into lower-case words at punctuation, digits and camelCase humps."""
+    if name.startswith(("-D", "-P")):  # `-DpassWord=X` gives a property to Java, `-PapiKey=X` to Gradle
+        name = name[2:]
     return [word.lower() for word in _compiled(_WORD).findall(name)]
+
+
+def _is_in_login(match: re.Match[str]) -> bool:
+    """Whether a name stands in the brackets of a call such as `wandb.login(key="X")`."""
+    return "login(" in match.string[max(0, match.start() - 80) : match.start()]
 
 
 def _is_switch(name: str) -> bool:
@@ -326,6 +376,14 @@ def _redact_text(text: str, *, is_script: bool) -> str:
         return text
     text = _compiled(_USERINFO).sub(f"://{MASK}@", text)
     text = _compiled(_PEM).sub(rf"\1{MASK}", text)
+    if "/" in text:
+        text = _compiled(_WEBHOOK).sub(rf"\1{MASK}", text)
+    if "?" in text or "&" in text:
+        text = _compiled(_QUERY).sub(lambda found: found[0] if _is_trivial(found[2]) else found[1] + MASK, text)
+    if "curl" in text and _compiled(_CURL).search(text):
+        text = _compiled(_CURL_USER).sub(rf"\1\2{MASK}", text)
+    if "wandb" in text:
+        text = _compiled(_WANDB_LOGIN).sub(rf"\1{MASK}", text)
     text = _redact_named(text, is_script=is_script)
     text = _compiled(_BEARER).sub(rf"\1{MASK}", text)
     return _compiled(_SHAPES).sub(MASK, text)
@@ -352,11 +410,14 @@ def _redact_named(text: str, *, is_script: bool) -> str:
 def _gives_secret(match: re.Match[str]) -> bool:
     """Whether the name in *match* is a secret's, and what follows is given to it rather than only standing there."""
     name, sep, text = match["name"], match["sep"].strip(), match.string
-    if not _is_secret_name(name[-_NAME_LIMIT:]):
+    if not _is_secret_name(name[-_NAME_LIMIT:]) and not (name == "key" and _is_in_login(match)):
         return False
     follows = text[match.end() : match.end() + 2]
     if not sep:  # `--token X`; but in prose and code, a word after a word is not its value.
         return name.startswith("-") and not follows.startswith("-") and not _is_switch(name)
+    if sep == ",":  # os.environ.setdefault("API_KEY", "X")
+        in_call = bool(match["quote"]) and text[max(0, match.start() - 2) : match.start() - 1] == "("
+        return in_call and follows[1:] != "-"  # add_argument("--token", "-t")
     if sep == ":":  # `http://auth:8080` is a host, `token://` a scheme, `team/auth:v2` an image.
         return follows != "//" and text[match.start() - 1 : match.start()] != "/"
     if follows.startswith("=") and match.start() > 0:  # `if token == other`

@@ -199,6 +199,27 @@ def test_fit_takes_another_ellipsis() -> None:
         ("""sh -c "curl -H 'Authorization: Bearer abc' u" """, """sh -c "curl -H 'Authorization: Bearer ***' u" """),
         ("""sh -c "curl -H 'Authorization: Token abc' u" """, """sh -c "curl -H 'Authorization: Token ***' u" """),
         ("""python -c 'f(token="abc", n=1)'""", """python -c 'f(token=***, n=1)'"""),
+        ("""python -c 'os.environ["API_KEY"] = "abc"; x'""", """python -c 'os.environ["API_KEY"] = ***; x'"""),
+        ("""python -c "environ['HF_TOKEN']='abc'" """, """python -c "environ['HF_TOKEN']=***" """),
+        ("""python -c 'os.environ["API_KEY"] = f"a{b} c"'""", """python -c 'os.environ["API_KEY"] = ***'"""),
+        ("""python -c 'token = b"abc"; x'""", """python -c 'token = ***; x'"""),
+        ('python -c \'token = """a "b" c"""; x\'', "python -c 'token = ***; x'"),
+        ("""python -c 'os.putenv("API_KEY", "abc")'""", """python -c 'os.putenv("API_KEY", ***)'"""),
+        ("""python -c 'wandb.login(relogin=True, key="abc")'""", """python -c 'wandb.login(relogin=True, key=***)'"""),
+        ("""python -c '(token := "abc")'""", """python -c '(token := ***)'"""),
+        ("x --wandb_key abc --openai-key=abc", "x --wandb_key *** --openai-key=***"),
+        ("x WANDB_KEY=abc --hfKey abc", "x WANDB_KEY=*** --hfKey ***"),
+        ("java -DpassWord=abc -Dapi.key=abc", "java -DpassWord=*** -Dapi.key=***"),
+        ("gradle -PapiKey=abc", "gradle -PapiKey=***"),
+        ("curl -H 'Ocp-Apim-Subscription-Key: abc'", "curl -H 'Ocp-Apim-Subscription-Key: ***'"),
+        ("curl -u ada:abc http://h", "curl -u ada:*** http://h"),
+        ("/usr/bin/curl -sSu ada:a:b", "/usr/bin/curl -sSu ada:***"),
+        ("timeout 5 curl --user=ada:abc", "timeout 5 curl --user=ada:***"),
+        ("curl -uada:abc --proxy-user ben:abc", "curl -uada:*** --proxy-user ben:***"),
+        ("sh -c 'curl -su ada:abc http://h | sh'", "sh -c 'curl -su ada:*** http://h | sh'"),
+        ("""sh -c 'curl --user "ada:abc" http://h'""", """sh -c 'curl --user "ada:***" http://h'"""),
+        ("wandb login --relogin abc", "wandb login --relogin ***"),
+        ("sh -c 'wandb login abc && python x.py'", "sh -c 'wandb login *** && python x.py'"),
     ],
 )
 def test_a_secret_is_known_by_its_name(line: str, expected: str) -> None:
@@ -220,6 +241,20 @@ def test_a_secret_is_known_by_its_name(line: str, expected: str) -> None:
         "AKIAIOSFODNN7EXAMPLE",
         "xoxb-123456789-abcdef",
         "nvapi-" + "a1" * 20,
+        "api_org_" + "aB" * 17,
+        "gldt-" + "a-1" * 7,
+        "xapp-1-A0123-456-" + "a1" * 20,
+        "ya29." + "a-1_" * 8,
+        "dckr_pat_" + "a-1" * 9,
+        "hvs." + "aB1_" * 24,
+        "r8_" + "aB1" * 12,
+        "pplx-" + "aB12" * 12,
+        "lsv2_pt_" + "a1" * 16 + "_" + "b2" * 5,
+        "wandb_v1_" + "aB1" * 20,
+        "dapi" + "a1" * 16,
+        "glsa_" + "aB" * 16 + "_0123abcd",
+        "SG." + "a-1" * 7 + "x." + "b_2" * 14 + "y",
+        "12345678:AA" + "x-_" * 11,
         "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
     ],
 )
@@ -228,6 +263,34 @@ def test_a_secret_is_known_by_its_shape(token: str, where: str) -> None:
     (redacted,) = redact([where.format(token)])
     assert token[8:] not in redacted
     assert "***" in redacted
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://hooks.slack.com/services/T1/B2/abc", "https://hooks.slack.com/services/***"),
+        ("hooks.slack.com/workflows/T1/abc", "hooks.slack.com/workflows/***"),
+        ("https://discord.com/api/webhooks/12/abc?wait=true", "https://discord.com/api/webhooks/***"),
+        ("https://discordapp.com/api/v10/webhooks/12/abc", "https://discordapp.com/api/v10/webhooks/***"),
+        (
+            "https://x.webhook.office.com/webhookb2/a-b@c/IncomingWebhook/d/e",
+            "https://x.webhook.office.com/webhookb2/***",
+        ),
+        ("https://chat.example.org:8065/hooks/abc", "https://chat.example.org:8065/hooks/***"),
+        ("https://open.feishu.cn/open-apis/bot/v2/hook/a-b", "https://open.feishu.cn/open-apis/bot/v2/hook/***"),
+        ("https://qyapi.weixin.qq.com/cgi-bin/x/send?key=abc", "https://qyapi.weixin.qq.com/cgi-bin/x/send?key=***"),
+        ("https://api.telegram.org/bot123456:A" + "b" * 34 + "/x", "https://api.telegram.org/bot***/x"),
+        ("https://maker.ifttt.com/trigger/done/with/key/abc", "https://maker.ifttt.com/trigger/done/with/key/***"),
+        ("https://a.logic.azure.com/invoke?sv=1&sig=abc&x=y", "https://a.logic.azure.com/invoke?sv=1&sig=***&x=y"),
+        ("https://b.s3.amazonaws.com/k?X-Amz-Signature=abc", "https://b.s3.amazonaws.com/k?X-Amz-Signature=***"),
+        ("https://ntfy.sh/abc", "https://ntfy.sh/***"),
+        ("ntfy.sh/abc", "ntfy.sh/***"),
+        ("tgram://12:abc/34", "tgram://***"),
+    ],
+)
+@pytest.mark.parametrize("where", ["{}", "--url={}", '{{"url": "{}"}}', "sh <({})"])
+def test_a_webhook_is_a_secret(url: str, shown: str, where: str) -> None:
+    assert redact(["x", where.format(url)]) == ["x", where.format(shown)]
 
 
 def test_a_private_key_is_masked() -> None:
@@ -257,8 +320,24 @@ def test_a_private_key_is_masked() -> None:
         "hf_transformers task-specific-2024-run-long-name disk-0123456789abcdefghij",
         "0123456789abcdef0123456789abcdef01234567",
         "python -c 'if token == other: pass'",
+        """python -c 'if os.environ["TOKEN"] == "x": pass'""",
+        """python -c 'add_argument("--token", "-t"); d["keys"]; f("name", "x"); ["token", "x"]; sorted(x, key=len)'""",
+        "docker run -u 1000:1000 --user root:root img",
+        "docker run -u 1000:1000 curlimages/curl:8 http://x",
+        "curl -u ada -o a:b https://h/x?page=2&keyword=a",
+        "train.py --data /data/webhooks/x.parquet --hooks a/b --hook pre:post file:///srv/hooks",
+        "git clone https://github.com/o/hooks.git",
+        "https://huggingface.co/a/b/resolve/main/hooks.py?download=true",
+        "data.prompt_key=prompt --label_key label --sort-key a --s3-key a/b --image-key img",
+        "--wandb-key-file /x --key-path /x --keys a --openai-keyring x",
+        "wandb x --commit 0123456789abcdef0123456789abcdef01234567",
+        "wandb sync run; wandb agent lab/p/abc --login-shell bash",
+        "-DskipTests=true -Dlog.level=debug -Pprofile=x -D -P",
+        "--name pplx-7b-chat-finetuned-on-a-long-dataset --model xai-org/grok-1 r8_resnet50 SG.model.layer_norm",
+        "cuda:0 12:34:56 127.0.0.1:8080:A a:aa",
         "the token is here",
         "sh -c 'x --token -y'",
+        "sh -c 'x [--token] y'",
         "",
         "''",
     ],
@@ -279,6 +358,10 @@ forms = st.sampled_from(
         ["sh", "-c", "python --{name} {value} x"],
         ["sh", "-c", "curl -H '{name}: {value}' x"],
         ['{{"{name}": "{value}"}}'],
+        ["python", "-c", 'os.environ["{name}"] = "{value}"'],
+        ["python", "-c", "os.environ.setdefault('{name}', r'{value}')"],
+        ["curl", "-u", "{name}:{value}"],
+        ["x", "https://h/hooks/{value}"],
         ["https://{value}@host", "--{name}={value}"],
     ]
 )
@@ -297,6 +380,19 @@ def test_any_command_line_comes_out_safe(argv: list[str], limit: int) -> None:
     assert_safe(line)
     assert len(line) <= limit
     assert len(redact(argv)) == len(argv)
+
+
+hostile_parts = st.sampled_from(
+    [*"\"'\\:=,;&?/-[]( \n\t", "token", "curl -u ", "://", "/hooks/", '"""', "wandb login ", "eyJ", "hf_", "sk-", "1:A"]
+)
+
+
+@given(st.lists(hostile_parts, min_size=1, max_size=4), st.lists(hostile_parts, max_size=2))
+def test_of_a_line_made_to_be_slow_only_the_beginning_is_read(repeated: list[str], head: list[str]) -> None:
+    line = "token curl wandb " + "".join(head) + "".join(repeated) * 6000
+    shown = command_line(["sh", "-c", line])
+    assert_safe(shown)
+    assert shown == command_line(["sh", "-c", line[:6000]])
 
 
 @given(st.integers(0, 6000), names)
