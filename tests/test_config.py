@@ -271,6 +271,19 @@ def test_bytes_that_are_no_text_are_not_toml(tmp_path: Path) -> None:
         load(str(file), administrators=tmp_path / "none")
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_bytes(b"\xef\xbb\xbfinterval = 7\r\n[alerts]\r\nmemory_warning = 12\r\n")
+    config = load(str(file), administrators=tmp_path / "none")
+    assert (config.interval, config.alerts.memory_warning) == (7, 12)
+    file.write_bytes(b"\xef\xbb\xbfinterval = 0\n")
+    with pytest.raises(UsageError, match=f"^{file}:1: key interval: found 0; "):
+        load(str(file), administrators=tmp_path / "none")
+    file.write_bytes(b"\xef\xbb\xbf\n\xff\n")
+    with pytest.raises(UsageError, match=f"^{file}:2: not TOML: it is not UTF-8"):
+        load(str(file), administrators=tmp_path / "none")
+
+
 def test_a_file_without_end_is_refused(tmp_path: Path) -> None:
     assert refused(tmp_path, "#" * (1 << 20) + "\n") == "mine.toml: found more than 1 MiB; allowed is less"
 

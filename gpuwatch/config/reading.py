@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import stat
@@ -109,6 +110,7 @@ def _parse(report: Report, content: bytes) -> None:
         return
     import tomllib  # 3 ms, for those who have a file
 
+    content = content.removeprefix(codecs.BOM_UTF8)  # some editors begin with it
     try:
         # The parser counts lines so, and the keys' lines are to be the same.
         report.content = content.decode().replace("\r\n", "\n")
