@@ -155,7 +155,10 @@ def _command(args: argparse.Namespace, sampler: Child | None, locks: Path | None
         raise error
     answer = ask(snapshot)
     _print(answer, ascii_only=config.ascii)
-    return answer.then() if answer.then else answer.code
+    if answer.then:
+        return answer.then()
+    # What is told without GPUs is not all that was asked for.
+    return answer.code or (0 if error is None else error.exit_code)
 
 
 def _on_its_own(args: argparse.Namespace, sampler: Child | None) -> int:

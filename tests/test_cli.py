@@ -264,7 +264,7 @@ def test_a_wrong_guess_costs_time_and_nothing_else(driver: Driver, words: list[s
 def test_a_stream_that_is_closed_is_nothing_to_fall_over(driver: Driver, arguments: str, closed: str) -> None:
     command = ["sh", "-c", f"exec {GPUWATCH} {arguments} {closed}"]
     done = subprocess.run(command, env=driver.write().env(), capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0
+    assert done.returncode == (1 if arguments == "events" else 0)  # there is no log yet
     assert "Traceback" not in done.stderr
     assert "the sampler" not in done.stderr
     assert bool(done.stdout) == (closed in ("<&-", "2>&-") and arguments != "events")

@@ -239,7 +239,7 @@ def test_what_cannot_be_meant_is_refused(own: Path, arguments: list[str], words:
 
 
 def test_without_a_log_it_says_so(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run() == 0
+    assert run() == 1
     out, err = capsys.readouterr()
     assert out == ""
     assert err == f"gpuwatch: there is no events log yet ({own}); the dashboard and `gpuwatch watch` write it\n"

@@ -84,7 +84,7 @@ def test_json_is_the_model(launch: Launcher, driver: Driver, start: Start) -> No
 
 def test_without_a_driver_it_says_so_and_explains_what_it_can(launch: Launcher, start: Start) -> None:
     done = launch("explain", str(start(GPUWATCH_SHARE="0.4").pid), LD_LIBRARY_PATH="/nowhere")
-    assert done.returncode == 0
+    assert done.returncode == 3
     assert done.stderr.startswith("gpuwatch: without GPUs: no usable NVIDIA driver library")
     assert "GPUWATCH_SHARE=0.4 · environment" in done.stdout
 

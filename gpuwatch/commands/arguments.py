@@ -56,7 +56,8 @@ def _unknown(what: str, word: str, known: Iterable[str]) -> str:
 
 
 _OTHER_CODES = "2 bad usage, 3 no driver or no GPU. Data on stdout, words on stderr."
-_CODES = f"Exit codes: 0 done, 1 a command found nothing (no such process, no room), {_OTHER_CODES}"
+_MISSING = "1 what it needs is not there (no such process, no room, nothing kept yet)"
+_CODES = f"Exit codes: 0 done, an empty list too, {_MISSING}, {_OTHER_CODES}"
 _KILL_CODES = f"Exit codes: 0 all have exited, 1 one was refused or still runs, {_OTHER_CODES}"
 
 _AS_ROOT = "let root end processes: its own, under sudo those of whoever called it"

@@ -67,7 +67,7 @@ def main(args: argparse.Namespace, wall: Callable[[], float] = time.time) -> int
     plain = bool(args.ascii) or not speaks_unicode(sys.stdout)
     _print(lines, sys.stdout, plain=plain and not args.json)
     _print(_words(path, found, chosen, args.since, now), sys.stderr, plain=plain)
-    return 0
+    return 0 if found.exists else 1
 
 
 def _read(path: Path, since: float, *, given: bool) -> Events:
