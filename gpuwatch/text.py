@@ -274,7 +274,8 @@ def redact(argv: Sequence[str]) -> list[str]:
     its whole words, so `--tokenizer` and `--max-tokens` keep their values. This is a net with holes: a secret with
     neither a telling name nor a known shape stays. Never raises.
 
-    Source of the shapes: config/gitleaks.toml of gitleaks/gitleaks, detect_secrets/plugins of Yelp/detect-secrets.
+    Source of the shapes: config/gitleaks.toml of gitleaks/gitleaks, detect_secrets/plugins of Yelp/detect-secrets; for
+    Replicate, RunPod, xAI, LangSmith, Tavily, Pinecone and Weights & Biases smaller scanners, which agree on them.
     """
     # A cheap look at the whole line first: most command lines hold nothing that could be a secret.
     if not _may_hold_secret("\n".join(argv)):
