@@ -170,23 +170,34 @@ def _two(whole: int, large: tuple[int, str], small: tuple[int, str]) -> str:
     return f"{head} {remainder} {small[1]}" if remainder else head
 
 
-def parse_size(text: str) -> int:
-    """Read a size such as "20GiB", "16G", "512 MiB" or "1024" (bytes) and return bytes.
+def parse_size(text: str, *, plain: bool = False) -> int:
+    """Read a size such as "20GiB", "16G" or "512 MiB" and return bytes.
 
     K, M, G and T alone mean KiB, MiB, GiB and TiB, as GPU memory is counted; KB, MB, GB and TB are powers of
-    1000. Upper and lower case are the same. Raises ValueError for anything else, and above 2**63 - 1.
+    1000. Upper and lower case are the same. Raises ValueError for anything else, for a number without a unit, below
+    1 MiB and above 2**63 - 1. With `plain` a number without a unit is bytes, and any size up to the largest is read:
+    for callers with bounds of their own.
     """
-    found = _number_and_unit(text, _SIZE_UNITS)
-    if found is None:
-        raise ValueError(
-            f"size {_shown(text)} is not understood; write bytes, or a number with K, M, G or T, such as 20GiB"
-        )
-    number, factor = found
+    found = re.fullmatch(_NUMBER_UNIT, text.strip())
+    if found is None or (factor := _SIZE_UNITS.get(found[2].lower())) is None:
+        raise ValueError(f"size {_shown(text)} is not understood; write a number with K, M, G or T, such as 20GiB")
+    number, unit = found.groups()
     # A number without a point is kept exact: a float would round above 2**53.
-    result = int(number) * int(factor) if "." not in number else int(float(number) * factor)
+    result = int(number) * factor if "." not in number else int(float(number) * factor)
     if result > MAX_SIZE:
         raise ValueError(f"size {_shown(text)} is too large; at most 8388607TiB is allowed")
+    if plain:
+        return result
+    if not unit and float(number) > 0:
+        raise ValueError(f"size {_shown(text)} has no unit; write {number}{_likely_unit(float(number))}")
+    if result < MIB:
+        raise ValueError(f"size {_shown(text)} is too small; 1MiB or more is allowed, such as 512MiB or 20GiB")
     return result
+
+
+def _likely_unit(number: float) -> str:
+    """Guess the unit of an amount of GPU memory: no GPU has 1024 GiB or 2**20 MiB."""
+    return "GiB" if number < KIB else "MiB" if number < MIB else "B"
 
 
 def parse_interval(text: str) -> float:

@@ -152,6 +152,8 @@ def test_a_number_means_what_its_owner_makes_of_it(
         (sizes.mib, "9999999999999999999", "9999999999999999999 is more than any GPU has"),
         (sizes.percent_of_sms, "120", "120 is outside 0 to 100"),
         (sizes.gpuwatch, "1.4", "share '1.4' is not allowed; write more than 0 and up to 1, such as 0.4 or 40%"),
+        (sizes.gpuwatch, "30", "share '30' is not allowed; write more than 0 and up to 1, such as 0.4 or 40%"),
+        (sizes.gpuwatch, "30B", "size '30B' is too small; 1MiB or more is allowed, such as 512MiB or 20GiB"),
         (sizes.cupy, "150%", "150 is outside 0 to 100"),
         (sizes.cupy, "1G", "1G is no whole number"),
         (sizes.mps, "0=1", "0=1 is not like 0=1G or 0=512M"),

@@ -133,10 +133,8 @@ def test_durations(seconds: float, short: str, long: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("1024", 1024),
-        ("0", 0),
-        ("512B", 512),
-        ("4k", 4 * KIB),
+        ("1048576B", MIB),
+        ("4096k", 4 * MIB),
         ("512MiB", 512 * MIB),
         ("16G", 16 * GIB),
         (" 20 gib ", 20 * GIB),
@@ -144,19 +142,48 @@ def test_durations(seconds: float, short: str, long: str) -> None:
         (".5G", GIB // 2),
         ("80GB", 80 * 10**9),
         ("2T", 2 * TIB),
-        ("9223372036854775807", 2**63 - 1),
+        ("9223372036854775807B", 2**63 - 1),
     ],
 )
 def test_parse_size(text: str, expected: int) -> None:
     assert units.parse_size(text) == expected
 
 
-@given(st.integers(0, units.MAX_SIZE))
+@pytest.mark.parametrize(("text", "expected"), [("1024", 1024), ("0", 0), ("512B", 512), ("4k", 4 * KIB)])
+def test_a_caller_with_bounds_of_its_own_reads_plain_bytes(text: str, expected: int) -> None:
+    assert units.parse_size(text, plain=True) == expected
+
+
+@given(st.integers(MIB, units.MAX_SIZE))
 def test_a_size_in_bytes_is_read_exactly(n: int) -> None:
-    assert units.parse_size(str(n)) == n
+    assert units.parse_size(f"{n}B") == units.parse_size(str(n), plain=True) == n
 
 
-@given(st.floats(0, 1e12))
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("30", "30GiB"),
+        ("0.5", "0.5GiB"),
+        (" 1.5 ", "1.5GiB"),
+        ("1023", "1023GiB"),
+        ("20480", "20480MiB"),
+        ("81559", "81559MiB"),
+        ("32212254720", "32212254720B"),
+    ],
+)
+def test_a_size_without_a_unit_is_refused_with_the_likely_one(text: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=f"size '{text}' has no unit; write {meant}$"):
+        units.parse_size(text)
+    assert units.parse_size(meant) >= MIB
+
+
+@pytest.mark.parametrize("text", ["0", "0GiB", "30B", "30k", "1023KiB", "0.9MiB"])
+def test_a_size_below_one_mebibyte_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=f"size '{text}' is too small; 1MiB or more is allowed"):
+        units.parse_size(text)
+
+
+@given(st.floats(MIB, 1e12))
 def test_a_printed_size_is_read_back_within_its_rounding(n: float) -> None:
     assert units.parse_size(units.size(n)) == pytest.approx(n, rel=0.34, abs=1)
 

@@ -45,8 +45,6 @@ def wish(share: str | None, memory: str | None, busy: str | None = None) -> Wish
         fraction = None if share is None else parse_share(share)
         flag = "--memory"
         size = None if memory is None else parse_size(memory)
-        if size == 0:
-            raise ValueError("0 is not allowed; write a size such as 20GiB")
         flag = "--max-util"
         percent = None if busy is None else parse_percent(busy)
     except ValueError as error:

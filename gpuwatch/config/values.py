@@ -271,7 +271,7 @@ class Size(msgspec.Struct, frozen=True):
         try:
             if isinstance(raw, bool) or not isinstance(raw, int | str):
                 raise NotAllowedError(self.allowed, shown(raw))
-            size = units.parse_size(raw) if isinstance(raw, str) else raw
+            size = units.parse_size(raw, plain=True) if isinstance(raw, str) else raw
         except ValueError:
             raise NotAllowedError(self.allowed, shown(raw)) from None
         if not self.least <= size <= units.MAX_SIZE or 0 < size < units.MIB:
