@@ -202,8 +202,8 @@ def _prepared(args: argparse.Namespace, config: Config, locks: Path | None) -> A
         from gpuwatch.commands import visible
 
         return visible.prepare(args.value, args.order, os.environ, as_json=args.json)
-    from gpuwatch.actions.launch_places import SHARED, places
     from gpuwatch.commands import pick, run
+    from gpuwatch.sampler.reservations import SHARED, places
 
     wish = pick.wish(args.share, args.memory, args.max_util)
     folders = places(locks or SHARED)

@@ -1,14 +1,18 @@
-"""What is declared beside what is held: for one process on one GPU, and for a GPU as a whole. Pure functions."""
+"""What is declared and reserved beside what is held: for one process on one GPU, and for a GPU. Pure functions."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
-from gpuwatch.declarations import LIMITS, Declaration, Declared, Knowledge, Limit
+from gpuwatch.declarations import LIMITS, Basis, Declaration, Declared, Knowledge, Limit
 from gpuwatch.model import Gpu, Process, Snapshot, known
 from gpuwatch.units import MIB
+
+LAPSE: Final = 15 * 60.0
+"""Seconds for which a reservation counts though none of its processes holds the GPU: half of what the rule `idle but
+held` lets pass, and long enough to import a framework from a slow disk and to read a data set first."""
 
 
 class Standing(NamedTuple):
@@ -135,3 +139,104 @@ def promised(gpu: Gpu, people: Mapping[int, Process]) -> Promised:
         unread=len(others) - len(read),
         undeclared=len(read),
     )
+
+
+# -- what may still be taken -----------------------------------------------------------------------------------------
+
+
+class Reserved(NamedTuple):
+    """What a program that `gpuwatch run` started asked for: until it holds that much, the rest is kept for it."""
+
+    pids: frozenset[int]
+    """The holders of a GPU that belong to it: the program, and all below it."""
+    uid: int
+    gpus: Mapping[str, int]
+    """Bytes by the UUID of the GPU."""
+    made: float
+    """Wall-clock time at which it was made; of those made within it, the newest."""
+    user: str = ""
+    """Name, where somebody looked it up."""
+
+
+class Promise(NamedTuple):
+    """What a user may still take of a GPU beyond what is held."""
+
+    user: str
+    bytes: int
+    reserved: bool
+    """By `gpuwatch run`; else it is the rest of a declared limit."""
+
+
+def promises(gpu: Gpu, people: Mapping[int, Process], reserved: Sequence[Reserved], now: float) -> list[Promise]:
+    """Give what may still be taken of a GPU by those who declared or reserved it; none where its size is not known.
+
+    `people` are the snapshot's processes by PID, `now` is wall-clock time. Where the same processes are under several
+    limits, the least counts; where one holds for some of those that share another, the shared one does. Nothing counts
+    for more than the GPU can give, nor do all reservations of one user together.
+    """
+    whole = usable(gpu)
+    if whole is None:
+        return []
+    least: dict[frozenset[int], tuple[int, Standing]] = {}
+    for size, limit in sorted(
+        ((_size(one, gpu, whole), one) for one in _standings(gpu, people)), key=lambda one: one[0]
+    ):
+        least.setdefault(frozenset(limit.pids), (size, limit))
+    counted = {pids: limit for pids, limit in least.items() if not any(pids < others for others in least)}
+    found = [
+        Promise(holder_name(limit.pids[0], people), size - limit.held, reserved=False)
+        for size, limit in counted.values()
+        if size > limit.held
+    ]
+    rests: defaultdict[int, int] = defaultdict(int)
+    names: dict[int, str] = {}
+    for one in in_force(gpu, reserved, now):
+        covered = 0
+        if one.pids:
+            under = {pid for pids in counted if pids & one.pids for pid in pids}
+            covered = sum(max(limit.held, size) for pids, (size, limit) in counted.items() if pids & one.pids)
+            covered += _held(gpu, one.pids - under)
+        if (rest := min(one.gpus[gpu.uuid], whole) - covered) > 0:
+            rests[one.uid] += rest
+            names[one.uid] = one.user
+    found += [
+        Promise(names[uid] or user_name(uid, people), min(rest, whole), reserved=True) for uid, rest in rests.items()
+    ]
+    return found
+
+
+def in_force(gpu: Gpu, reserved: Iterable[Reserved], now: float) -> list[Reserved]:
+    """Give the reservations of a GPU that count: new ones, and those of which something came.
+
+    A list of holders that cannot be trusted shows of none that nothing came of it.
+    """
+    on = [one for one in reserved if one.gpus.get(gpu.uuid, 0) > 0]
+    holders = {holding.pid for holding in gpu.holdings} if on else set()
+    return [one for one in on if now - one.made < LAPSE or gpu.holdings_note or not one.pids.isdisjoint(holders)]
+
+
+def user_name(uid: int, people: Mapping[int, Process]) -> str:
+    """Name a user by what the snapshot knows: to ask the user database could take for ever."""
+    return next((one.user for one in people.values() if one.uid == uid and one.user), f"uid {uid}")
+
+
+def holder_name(pid: int, people: Mapping[int, Process]) -> str:
+    """Name the owner of a process."""
+    process = people.get(pid)
+    return (process.user if process else "") or f"PID {pid}"
+
+
+def _size(standing: Standing, gpu: Gpu, whole: int) -> int:
+    """Give a limit in bytes, at most what the GPU can give (`whole`).
+
+    A fraction is one of what CUDA has, which is less than NVML's total by what is reserved: by NVML's total two halves
+    of a GPU would be more than it can give.
+    """
+    size, total = standing.limit.bytes, gpu.memory.total
+    if standing.declaration.basis is Basis.TOTAL and known(total) and total:
+        size = int(size * whole / total)
+    return min(size, whole)
+
+
+def _held(gpu: Gpu, pids: Collection[int]) -> int:
+    return sum(int(one.memory) for one in gpu.holdings if one.pid in pids and known(one.memory))

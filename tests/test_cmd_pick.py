@@ -11,10 +11,13 @@ import pytest
 from gpuwatch.actions.launch import Wish
 from gpuwatch.commands.pick import Request, prepare
 from gpuwatch.model import Instance
+from gpuwatch.sampler.reservations import Place
 from tests.builders import GIB as GIGA
 from tests.builders import gpu, snapshot
 from tests.driver import GIB, Driver, Gpu, Proc
+from tests.gpuholder import SOMEBODY_ELSE
 from tests.launching import Launcher
+from tests.reserving import family, junk, needs_root, write
 
 
 @pytest.fixture
@@ -99,6 +102,68 @@ def test_the_gpu_of_a_visible_mig_instance_is_not_called_hidden() -> None:
     assert answer.code == 1
     assert answer.words[1] == "GPU 0: hidden by CUDA_VISIBLE_DEVICES=MIG-1 in your environment"
     assert answer.words[2] == "GPU 1: it is cut into MIG instances, which are not chosen from here"
+
+
+# -- reservations ----------------------------------------------------------------------------------------------------
+
+
+def reserved_by(launch: Launcher, pid: int, index: int, size: int, *, owner: int | None = None) -> None:
+    """Let a process have reserved so many bytes of a GPU."""
+    write(Place(launch.shared, shared=True), pid, owner=owner, gpus={str(launch.driver.gpus[index].uuid): size})
+
+
+def test_what_is_free_and_fits_comes_with_what_is_promised_of_it(launch: Launcher) -> None:
+    with family("siblings", 1) as (pid,):
+        reserved_by(launch, pid, 2, 30 * GIB)
+        done = launch("pick", "--memory", "20GiB", "-n", "4")
+    assert "GPU 2: 79.1 GiB free, 30.0 promised\n" in done.stderr
+
+
+def test_a_reservation_is_worth_at_most_its_gpu(launch: Launcher, driver: Driver) -> None:
+    needs_root()
+    with family("siblings", 2, uid=SOMEBODY_ELSE) as pids:
+        for pid in pids:
+            reserved_by(launch, pid, 2, 1 << 50, owner=SOMEBODY_ELSE)
+        counted = launch("pick", "--memory", "20GiB", "--json")
+    third = json.loads(counted.stdout)["gpus"][2]
+    assert third["promised"] == third["free"]
+    assert counted.stderr == ""
+    assert json.loads(counted.stdout)["cuda_visible_devices"] == uuids(driver, 3)
+
+
+def test_junk_of_one_user_hides_nobodys_reservation(launch: Launcher) -> None:
+    needs_root()
+    with family("siblings", 4, uid=SOMEBODY_ELSE) as pids:
+        for pid in pids:
+            reserved_by(launch, pid, 2, 10 * GIB, owner=SOMEBODY_ELSE)
+        junk(launch.shared, [f"{os.getpid()}-{start}.json" for start in range(20_000)], owner=SOMEBODY_ELSE + 1)
+        done = launch("pick", "--memory", "60GiB", "--only", "2")
+    assert f"promised to uid {SOMEBODY_ELSE} 40.0 more" in done.stderr
+
+
+COUNTING = """
+import os, re, sys
+log = os.open(%r, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+def note(event, arguments):
+    path = arguments[0] if event == "open" and arguments else None
+    found = re.match(r"/proc/([0-9]+)/", path) if isinstance(path, str) else None
+    if found:
+        os.write(log, found[1].encode() + b"\\n")
+sys.addaudithook(note)
+"""
+
+
+def test_nested_runs_cost_each_process_a_few_looks(launch: Launcher, tmp_path: Path) -> None:
+    """It was as many for each as there are runs within it, and all of that with the lock held."""
+    log = tmp_path / "opened"
+    (tmp_path / "sitecustomize.py").write_text(COUNTING % str(log))
+    with family("nested", 200) as pids:
+        for pid in pids:
+            reserved_by(launch, pid, 2, 10 * GIB)
+        done = launch("pick", "--memory", "60GiB", "--json", PYTHONPATH=str(tmp_path))
+    assert json.loads(done.stdout)["gpus"][2]["promised"] == 10 * GIB
+    looks = [pid for pid in map(int, log.read_text().split()) if pid in set(pids)]
+    assert 0 < len(looks) <= 30 * len(pids)
 
 
 def test_a_gpu_that_there_is_not_cannot_be_picked_from(launch: Launcher) -> None:

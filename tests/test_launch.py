@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.actions.launch import Reserved, Room, Wish, choose, rooms
+from gpuwatch.actions.launch import Room, Wish, choose, rooms
 from gpuwatch.actions.launch_env import Change, Grant, changes
 from gpuwatch.declarations import Basis, Declaration, Declared, Kind, Limit
 from gpuwatch.model import Gpu, Health, Holding, Memory, Process, Reason, Snapshot
+from gpuwatch.shares import LAPSE, Reserved
 from gpuwatch.units import parse_share
-from tests.builders import GIB, RESERVED, TOTAL, gpu, holding, process, snapshot, uid
+from tests.builders import EPOCH, GIB, RESERVED, TOTAL, gpu, holding, process, snapshot, uid
 
 USABLE = TOTAL - RESERVED
 FEW = 20 * GIB
@@ -28,7 +29,12 @@ def room(shown: Snapshot, index: int = 0, *, memory: int = FEW, reserved: tuple[
 
 def free_gib(shown: Snapshot, **changes: object) -> float:
     """Give the GiB that are free on the first GPU."""
-    return room(shown, **changes).free / GIB  # type: ignore[arg-type]
+    return room(shown, **changes).left / GIB  # type: ignore[arg-type]
+
+
+def reservation(pids: frozenset[int], owner: int, gpus: dict[str, int], *, age: float = 60.0) -> Reserved:
+    """Give what was reserved so many seconds before the snapshot was taken."""
+    return Reserved(pids, owner, gpus, made=EPOCH - age)
 
 
 def limited(
@@ -44,28 +50,28 @@ def limited(
 
 
 def test_an_idle_gpu_has_all_that_it_can_give() -> None:
-    assert room(snapshot([gpu(0)])).free == USABLE
+    assert room(snapshot([gpu(0)])).left == USABLE
 
 
 def test_what_is_held_and_what_nobody_admits_to_is_not_free() -> None:
     card = gpu(0, used_gib=50, holdings=[holding(1, 40)])
-    assert room(snapshot([card])).free == USABLE - 50 * GIB
+    assert room(snapshot([card])).left == USABLE - 50 * GIB
 
 
 def test_a_declared_limit_counts_in_full_before_it_is_held() -> None:
     card = gpu(0, holdings=[holding(1, 10)])
-    assert room(snapshot([card], [limited(1, card, 30 * GIB)])).free == USABLE - 30 * GIB
+    assert room(snapshot([card], [limited(1, card, 30 * GIB)])).left == USABLE - 30 * GIB
 
 
 def test_who_overshoots_takes_what_is_held() -> None:
     card = gpu(0, holdings=[holding(1, 40)])
-    assert room(snapshot([card], [limited(1, card, 30 * GIB)])).free == USABLE - 40 * GIB
+    assert room(snapshot([card], [limited(1, card, 30 * GIB)])).left == USABLE - 40 * GIB
 
 
 def test_a_shared_limit_counts_once_for_all_that_are_under_it() -> None:
     card = gpu(0, holdings=[holding(1, 5), holding(2, 5)])
     people = [limited(pid, card, 30 * GIB, scope="genv 4") for pid in (1, 2)]
-    assert room(snapshot([card], people)).free == USABLE - 30 * GIB
+    assert room(snapshot([card], people)).left == USABLE - 30 * GIB
 
 
 def test_a_limit_of_ones_own_inside_a_shared_one_is_not_added_to_it() -> None:
@@ -75,9 +81,9 @@ def test_a_limit_of_ones_own_inside_a_shared_one_is_not_added_to_it() -> None:
     own = Limit(gpu=card.uuid, bytes=20 * GIB, declaration=0)
     inner = process(1, declared=Declared(declarations=both.declared.declarations, limits=(own, *both.declared.limits)))
     shown = snapshot([card], [inner, limited(2, card, 30 * GIB, scope="genv 4")])
-    assert room(shown).free == USABLE - 30 * GIB
+    assert room(shown).left == USABLE - 30 * GIB
     alone = snapshot([gpu(0, holdings=[holding(1, 5)])], [inner])
-    assert room(alone).free == USABLE - 20 * GIB, "for the same processes the least counts"
+    assert room(alone).left == USABLE - 20 * GIB, "for the same processes the least counts"
 
 
 def test_two_halves_are_a_whole() -> None:
@@ -88,7 +94,7 @@ def test_two_halves_are_a_whole() -> None:
 
 
 def test_a_reservation_counts_until_it_is_held() -> None:
-    mine = Reserved(frozenset({7, 8}), uid("ben"), {gpu(0).uuid: 30 * GIB})
+    mine = reservation(frozenset({7, 8}), uid("ben"), {gpu(0).uuid: 30 * GIB})
     assert free_gib(snapshot([gpu(0)]), reserved=(mine,)) == pytest.approx(USABLE / GIB - 30)
     some = gpu(0, holdings=[holding(8, 10)])
     assert free_gib(snapshot([some]), reserved=(mine,)) == pytest.approx(USABLE / GIB - 30)
@@ -98,30 +104,48 @@ def test_a_reservation_counts_until_it_is_held() -> None:
 
 def test_a_reservation_and_the_limit_of_the_same_program_are_not_added() -> None:
     card = gpu(0, holdings=[holding(7, 2)])
-    mine = Reserved(frozenset({7}), uid("ada"), {card.uuid: 30 * GIB})
+    mine = reservation(frozenset({7}), uid("ada"), {card.uuid: 30 * GIB})
     assert free_gib(snapshot([card], [limited(7, card, 25 * GIB)]), reserved=(mine,)) == pytest.approx(
         USABLE / GIB - 30
     )
 
 
-def test_a_reservation_within_another_one_is_not_added_to_it() -> None:
-    """A script that was started by `gpuwatch run` starts its programs by `gpuwatch run`."""
-    outer = Reserved(frozenset({7, 8, 9}), uid("ada"), {gpu(0).uuid: 30 * GIB})
-    inner = Reserved(frozenset({8}), uid("ada"), {gpu(0).uuid: 20 * GIB})
-    more = Reserved(frozenset({9}), uid("ada"), {gpu(0).uuid: 15 * GIB})
-    assert free_gib(snapshot([gpu(0)]), reserved=(inner, outer)) == pytest.approx(USABLE / GIB - 30)
-    assert free_gib(snapshot([gpu(0)]), reserved=(inner, outer, more)) == pytest.approx(USABLE / GIB - 35)
+def test_a_reservation_of_which_nothing_comes_lapses() -> None:
+    young = reservation(frozenset(), 4242, {gpu(0).uuid: 30 * GIB}, age=LAPSE - 1)
+    old = young._replace(made=EPOCH - LAPSE)
+    assert free_gib(snapshot([gpu(0)]), reserved=(young,)) == pytest.approx(USABLE / GIB - 30)
+    assert room(snapshot([gpu(0)]), reserved=(old,)).left == USABLE
+
+
+def test_a_reservation_of_which_something_came_stays() -> None:
+    old = reservation(frozenset({7}), uid("ben"), {gpu(0).uuid: 30 * GIB, gpu(1).uuid: 30 * GIB}, age=9 * LAPSE)
+    shown = snapshot([gpu(0, holdings=[holding(7, 1)]), gpu(1)])
+    assert free_gib(shown, reserved=(old,)) == pytest.approx(USABLE / GIB - 30)
+    assert room(shown, 1, reserved=(old,)).left == USABLE, "and lapses on a GPU of which nothing came"
+
+
+def test_a_list_that_cannot_be_trusted_lets_no_reservation_lapse() -> None:
+    old = reservation(frozenset(), 4242, {gpu(0).uuid: 30 * GIB}, age=9 * LAPSE)
+    assert free_gib(snapshot([gpu(0, holdings_note="no list")]), reserved=(old,)) == pytest.approx(USABLE / GIB - 30)
+
+
+def test_neither_a_reservation_nor_a_limit_counts_for_more_than_the_gpu_can_give() -> None:
+    card = gpu(0)
+    many = tuple(reservation(frozenset(), 4242, {card.uuid: 1 << 50}) for _ in range(3))
+    assert room(snapshot([card]), reserved=many).promised == USABLE
+    held = gpu(0, holdings=[holding(1, 1)])
+    assert room(snapshot([held], [limited(1, held, 1 << 50)])).promised == USABLE - GIB
 
 
 def test_a_reservation_elsewhere_takes_nothing_here() -> None:
-    mine = Reserved(frozenset({7}), 0, {gpu(1).uuid: 30 * GIB})
-    assert room(snapshot([gpu(0)]), reserved=(mine,)).free == USABLE
+    mine = reservation(frozenset({7}), 0, {gpu(1).uuid: 30 * GIB})
+    assert room(snapshot([gpu(0)]), reserved=(mine,)).left == USABLE
 
 
 def test_room_is_never_negative() -> None:
     card = gpu(0, holdings=[holding(1, 1), holding(2, 1)])
     people = [limited(pid, card, 70 * GIB) for pid in (1, 2)]
-    assert room(snapshot([card], people)).free == 0
+    assert room(snapshot([card], people)).left == 0
 
 
 def test_a_reason_names_who_is_in_the_way() -> None:
@@ -131,10 +155,10 @@ def test_a_reason_names_who_is_in_the_way() -> None:
         holdings=[holding(1, 49.65), holding(2, 24), holding(3, 0.5), holding(4, 0.5), holding(5, 0.25)],
     )
     people = [process(1), process(2, "ben"), process(3, "cyn"), process(4, "dov"), limited(5, card, GIB, user="eve")]
-    mine = Reserved(frozenset({99}), 4242, {card.uuid: GIB})
+    mine = reservation(frozenset({99}), 4242, {card.uuid: GIB})
     assert room(snapshot([card], people), reserved=(mine,)).why == (
-        "0.3 GiB free of 20.0 wanted; held by ada 49.6, ben 24.0, cyn 0.5, 2 others 0.7; "
-        "promised to uid 4242 1.0, eve 0.7 more; 2.1 held by nobody we can see"
+        "0.3 GiB left of 20.0 wanted: 2.1 GiB free, 1.8 promised; held by ada 49.7, ben 24.0, cyn 0.5, 2 others 0.8; "
+        "promised to uid 4242 1.0, eve 0.8 more; 2.1 held by nobody we can see"
     )
 
 
@@ -166,7 +190,7 @@ def test_an_exclusive_gpu_that_nobody_has_is_free() -> None:
 
 
 def test_an_exclusive_gpu_is_taken_as_soon_as_it_is_reserved() -> None:
-    mine = Reserved(frozenset({7}), uid("ben"), {gpu(0).uuid: GIB})
+    mine = reservation(frozenset({7}), uid("ben"), {gpu(0).uuid: GIB})
     for card, free in ((gpu(0, compute_mode="exclusive process"), False), (gpu(0), True)):
         assert (room(snapshot([card]), reserved=(mine,)).why == "") is free
 

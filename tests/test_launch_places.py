@@ -1,4 +1,4 @@
-"""The folders in which runs meet: locks that are waited for and passed over, and reservations of living processes."""
+"""The folders in which runs meet: locks that are waited for and passed over, and what a run leaves there."""
 
 from __future__ import annotations
 
@@ -6,21 +6,17 @@ import fcntl
 import itertools
 import json
 import os
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.actions.launch import Reserved
-from gpuwatch.actions.launch_places import Place, locked, peek, places, release, reserve, reserved
-from tests.gpuholder import ROOT, SOMEBODY_ELSE, unavailable
-from tests.launching import starting
-
-GPU = "GPU-aaaa0001"
+from gpuwatch.actions.launch_places import locked, release, reserve
+from gpuwatch.sampler.reservations import Found, Place, peek, places, read
+from tests.gpuholder import SOMEBODY_ELSE
+from tests.reserving import GPU, needs_root
 
 
 @pytest.fixture
@@ -32,36 +28,6 @@ def both(tmp_path: Path) -> tuple[Place, Place]:
 def never(words: str) -> None:
     """Fail at any warning."""
     raise AssertionError(words)
-
-
-@pytest.fixture
-def sleeper() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Give a function that starts a process which does nothing until it is ended."""
-    with starting() as cat:
-        yield lambda uid=None: cat(user=uid)
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.communicate()
-
-
-def write(
-    place: Place, pid: int, *, start: int | None = None, owner: int | None = None, text: str | None = None
-) -> Path:
-    """Write what another run would have written."""
-    start = procfs.read_stat(pid).start_ticks if start is None else start
-    place.path.mkdir(exist_ok=True, mode=0o700)
-    file = place.path / f"{pid}-{start}.json"
-    file.write_text(json.dumps({"pid": pid, "start": start, "gpus": {GPU: 1000}}) if text is None else text)
-    if owner is not None:
-        os.chown(file, owner, owner)
-    return file
-
-
-def needs_root() -> None:
-    if not ROOT:
-        unavailable("another user's files need root")
 
 
 # -- where -----------------------------------------------------------------------------------------------------------
@@ -216,9 +182,9 @@ def test_where_no_folder_can_be_made_it_is_said_and_nothing_stops(tmp_path: Path
     with locked([nowhere], said.append) as opened:
         assert opened == []
         reserve(opened, {GPU: 1}, said.append)
-        assert reserved(opened) == []
+        assert read(opened, ()) == Found([], [])
     assert said == [f"no lock is shared with other users: {nowhere.path}: No such file or directory"]
-    assert peek([nowhere]) == []
+    assert peek([nowhere], ()) == Found([], [])
 
 
 def test_a_folder_that_cannot_be_written_leaves_the_other_one(both: tuple[Place, Place]) -> None:
@@ -251,117 +217,7 @@ def test_a_reservation_is_where_all_see_it_and_readable_by_all(both: tuple[Place
     start = procfs.read_stat(os.getpid()).start_ticks
     assert json.loads(file.read_text()) == {"pid": os.getpid(), "start": start, "gpus": {GPU: 6}}
     assert file.stat().st_mode & 0o777 == 0o644
-    assert peek(both) == [], "what this process reserved itself is not in its own way"
+    assert len(peek(both, ()).reserved) == 1
+    assert peek(both, (), caller=os.getpid()).reserved == [], "what this process reserved itself is not in its own way"
     release(both)
     assert not file.exists()
-
-
-def test_a_reservation_lives_as_long_as_its_process(
-    both: tuple[Place, Place], sleeper: Callable[..., subprocess.Popen[bytes]]
-) -> None:
-    process = sleeper()
-    file = write(both[0], process.pid)
-    (one,) = peek(both)
-    assert one == Reserved(frozenset({process.pid}), os.getuid(), {GPU: 1000})
-    process.kill()
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie holds nothing either
-    assert peek(both) == []
-    assert not file.exists(), "whoever reads removes their own"
-
-
-def test_a_pid_that_was_given_away_again_reserves_nothing(
-    both: tuple[Place, Place], sleeper: Callable[..., subprocess.Popen[bytes]]
-) -> None:
-    file = write(both[0], sleeper().pid, start=12)
-    assert peek(both) == []
-    assert not file.exists()
-
-
-def test_what_the_program_starts_counts_as_its_own(both: tuple[Place, Place]) -> None:
-    with subprocess.Popen(["sh", "-c", "sleep 600 & echo $!; cat; kill $!"], stdin=-1, stdout=-1) as process:
-        assert process.stdout is not None
-        child = int(process.stdout.readline())
-        write(both[0], process.pid)
-        (one,) = peek(both)
-        assert one.pids >= {process.pid, child}
-        process.communicate()
-
-
-def test_nobody_reserves_in_the_name_of_another(
-    both: tuple[Place, Place], sleeper: Callable[..., subprocess.Popen[bytes]]
-) -> None:
-    needs_root()
-    with locked(both, never):
-        pass
-    theirs, mine = sleeper(SOMEBODY_ELSE), sleeper()
-    forged = write(both[1], mine.pid, owner=SOMEBODY_ELSE)
-    assert peek(both) == []
-    assert forged.exists(), "it is not ours to remove"
-    write(both[1], theirs.pid, owner=SOMEBODY_ELSE)
-    (one,) = peek(both)
-    assert (one.uid, one.pids) == (SOMEBODY_ELSE, frozenset({theirs.pid}))
-    end(theirs)
-    assert peek(both) == []
-    assert len(list(both[1].path.iterdir())) == 2, "and neither are theirs"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "nonsense",
-        "[]",
-        '{"pid": 1}',
-        '{"pid": %d, "start": %d, "gpus": {"GPU-1": -5}}',
-        '{"pid": %d, "start": %d, "gpus": {"GPU-1": 1e300}}',
-        '{"pid": %d, "start": %d, "gpus": {"GPU-1": 9007199254740993000}}',
-        '{"pid": %d, "start": %d, "gpus": {"GPU-1": 1}, "more": 1}',
-        "[" * 20_000,
-    ],
-)
-def test_what_makes_no_sense_reserves_nothing(
-    both: tuple[Place, Place], sleeper: Callable[..., subprocess.Popen[bytes]], text: str
-) -> None:
-    pid = sleeper().pid
-    values = (pid, procfs.read_stat(pid).start_ticks)
-    write(both[0], pid, text=text % values if "%" in text else text)
-    assert peek(both) == []
-
-
-def test_one_process_reserves_once(both: tuple[Place, Place], sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
-    """Else thousands of files of one process would each cost a walk over all below it."""
-    real = write(both[0], sleeper().pid)
-    for number in range(3):
-        (real.parent / f"{number}-{number}.json").write_text(real.read_text())
-    assert len(peek(both)) == 1
-
-
-def test_what_was_reserved_for_whoever_asks_is_not_in_its_way(both: tuple[Place, Place]) -> None:
-    """A script that was started by `gpuwatch run` asks for its program."""
-    write(both[0], os.getppid())
-    assert peek(both) == []
-
-
-def test_planted_names_neither_hang_nor_lead_astray(
-    both: tuple[Place, Place], tmp_path: Path, sleeper: Callable[..., subprocess.Popen[bytes]]
-) -> None:
-    folder, pid = both[0].path, sleeper().pid
-    real = write(Place(tmp_path / "elsewhere"), pid)
-    folder.mkdir()
-    os.mkfifo(folder / "1-1.json")
-    (folder / "2-2.json").mkdir()
-    (folder / "3-3.json").symlink_to(real)
-    (folder / "notes.txt").write_text(real.read_text())
-    assert peek(both) == []
-    assert (folder / "3-3.json").is_symlink()
-
-
-def test_a_process_that_ends_while_it_is_read_reserves_nothing(both: tuple[Place, Place], tmp_path: Path) -> None:
-    """Its stat is there and its status is gone: so it looks between two reads."""
-    process = tmp_path / "proc" / "77"
-    (process / "task" / "77").mkdir(parents=True)
-    stat = Path(f"/proc/{os.getpid()}/stat").read_bytes()
-    for folder in (process, process / "task" / "77"):
-        (folder / "stat").write_bytes(stat)
-    write(both[0], 77, start=procfs.parse_stat(stat).start_ticks)
-    assert peek(both, proc=tmp_path / "proc") == []

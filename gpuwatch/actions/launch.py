@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpuwatch.declarations import Basis
 from gpuwatch.model import Gpu, Health, Process, Snapshot, known
-from gpuwatch.shares import Standing, standings, usable
-from gpuwatch.units import GIB
+from gpuwatch.shares import Promise, Reserved, holder_name, in_force, promises, usable, user_name
+from gpuwatch.units import GIB, gib
 
 _MOST_NAMED = 3
 """Holders that a reason names; the rest of them are summed."""
@@ -35,23 +34,6 @@ class Wish:
         return None if whole is None or self.share is None else int(self.share * whole)
 
 
-class Reserved(NamedTuple):
-    """What a program that was started here asked for: until it holds that much, the rest is kept for it."""
-
-    pids: frozenset[int]
-    """The program and all below it."""
-    uid: int
-    gpus: Mapping[str, int]
-    """Bytes by the UUID of the GPU."""
-
-
-class Promise(NamedTuple):
-    """What somebody may still take beyond what is held."""
-
-    user: str
-    bytes: int
-
-
 class Room(NamedTuple):
     """What one GPU has to offer."""
 
@@ -59,9 +41,21 @@ class Room(NamedTuple):
     wanted: int
     """Bytes; 0 where it is not known what they would be."""
     free: int
-    """Bytes that nobody holds or was promised; 0 where that is not known."""
+    """Bytes that nobody holds; 0 where that is not known."""
+    promised: int
+    """Bytes that others may still take beyond what they hold."""
     why: str
     """Why it cannot be had, in words; empty where it can."""
+
+    @property
+    def left(self) -> int:
+        """Bytes that nobody holds or was promised."""
+        return max(0, self.free - self.promised)
+
+    @property
+    def words(self) -> str:
+        """What is free, and what of it is promised: `35.0 GiB free, 30.0 promised`."""
+        return f"{gib(self.free)} GiB free" + (f", {gib(self.promised)} promised" if self.promised else "")
 
 
 def rooms(
@@ -69,20 +63,25 @@ def rooms(
 ) -> list[Room]:
     """Judge every GPU, in the order of their indices; `hidden` are keys of GPUs not to be used, and why."""
     people = {process.pid: process for process in snapshot.processes}
-    limits: defaultdict[str, list[Standing]] = defaultdict(list)
-    for standing in standings(snapshot):
-        limits[standing.gpu].append(standing)
     found = []
     for gpu in snapshot.gpus:
-        promises = promised(gpu, limits[gpu.uuid], reserved, people)
+        counted = promises(gpu, people, reserved, snapshot.taken)
+        others = in_force(gpu, reserved, snapshot.taken)
         wanted = wish.bytes_on(gpu) or 0
         free = int(gpu.memory.free) if known(gpu.memory.free) else 0
-        free = max(0, free - sum(promise.bytes for promise in promises))
-        why = (hidden or {}).get(gpu.key, "") or _unfit(gpu) or _exclusive(gpu, reserved, people) or _busy(gpu, wish)
-        if not why and free < wanted:
-            why = f"{_gib(free)} GiB free of {_gib(wanted)} wanted{_taken(gpu, people, promises)}"
-        found.append(Room(gpu, wanted, free, why))
+        why = (hidden or {}).get(gpu.key, "") or _unfit(gpu) or _exclusive(gpu, others, people) or _busy(gpu, wish)
+        room = Room(gpu, wanted, free, sum(promise.bytes for promise in counted), why)
+        if not why and room.left < wanted:
+            room = room._replace(why=f"{_short(room)}{_taken(gpu, people, counted)}")
+        found.append(room)
     return found
+
+
+def _short(room: Room) -> str:
+    """Say how much is left of a GPU, and why that is less than what is free."""
+    if not room.promised:
+        return f"{_least(room.left)} GiB free of {gib(room.wanted)} wanted"
+    return f"{_least(room.left)} GiB left of {gib(room.wanted)} wanted: {room.words}"
 
 
 def choose(offers: Iterable[Room], count: int) -> list[Room]:
@@ -93,56 +92,7 @@ def choose(offers: Iterable[Room], count: int) -> list[Room]:
 
 def _rank(room: Room) -> tuple[int, float, int]:
     busy = room.gpu.utilization
-    return (-room.free, float(busy) if known(busy) else 100.0, room.gpu.index)
-
-
-def promised(
-    gpu: Gpu, limits: Sequence[Standing], reserved: Sequence[Reserved], people: Mapping[int, Process]
-) -> list[Promise]:
-    """Give what may still be taken on a GPU by those who declared or reserved it.
-
-    `limits` are those on this GPU. Where the same processes are under several, the least counts; where one holds for
-    some of those that share another, the shared one does.
-    """
-    least: dict[frozenset[int], Standing] = {}
-    for limit in sorted(limits, key=lambda limit: _limit(limit, gpu)):
-        least.setdefault(frozenset(limit.pids), limit)
-    counted = {pids: limit for pids, limit in least.items() if not any(pids < others for others in least)}
-    promises = [
-        Promise(_user(limit.pids[0], people), rest)
-        for limit in counted.values()
-        if (rest := _limit(limit, gpu) - limit.held) > 0
-    ]
-    for one in _outermost(reserved, gpu.uuid):
-        under = {pid for pids in counted if pids & one.pids for pid in pids}
-        covered = sum(max(limit.held, _limit(limit, gpu)) for pids, limit in counted.items() if pids & one.pids)
-        covered += _held(gpu, one.pids - under)
-        if (rest := one.gpus.get(gpu.uuid, 0) - covered) > 0:
-            promises.append(Promise(_name(one.uid, people), rest))
-    return promises
-
-
-def _outermost(reserved: Sequence[Reserved], gpu: str) -> Iterable[Reserved]:
-    """Give what was reserved on a GPU, once: a run within another one takes from what that one reserved."""
-    for one in reserved:
-        if not any(one.pids < other.pids for other in reserved):
-            inner = sum(other.gpus.get(gpu, 0) for other in reserved if other.pids < one.pids)
-            yield one._replace(gpus={gpu: max(one.gpus.get(gpu, 0), inner)})
-
-
-def _limit(standing: Standing, gpu: Gpu) -> int:
-    """Give a limit in bytes: a fraction is one of what CUDA has, which is less than NVML's total by what is reserved.
-
-    By NVML's total two halves of a GPU would be more than it can give.
-    """
-    whole, total = usable(gpu), gpu.memory.total
-    if standing.declaration.basis is not Basis.TOTAL or whole is None or not known(total) or not total:
-        return standing.limit.bytes
-    return int(standing.limit.bytes * whole / total)
-
-
-def _held(gpu: Gpu, pids: Collection[int]) -> int:
-    return sum(int(one.memory) for one in gpu.holdings if one.pid in pids and known(one.memory))
+    return (-room.left, float(busy) if known(busy) else 100.0, room.gpu.index)
 
 
 def _unfit(gpu: Gpu) -> str:
@@ -166,8 +116,8 @@ def _exclusive(gpu: Gpu, reserved: Sequence[Reserved], people: Mapping[int, Proc
     holders = [one for one in gpu.holdings if "C" in one.kind]
     if any("M" in one.kind or _is_mps_server(people.get(one.pid)) for one in holders):
         return ""
-    owners = [_user(one.pid, people) for one in holders]
-    owners += [_name(one.uid, people) for one in reserved if one.gpus.get(gpu.uuid)]
+    owners = [holder_name(one.pid, people) for one in holders]
+    owners += [one.user or user_name(one.uid, people) for one in reserved]
     return f"its compute mode is exclusive process, and {owners[0]} has it" if owners else ""
 
 
@@ -188,7 +138,7 @@ def _taken(gpu: Gpu, people: Mapping[int, Process], promises: Sequence[Promise])
     held: defaultdict[str, int] = defaultdict(int)
     for one in gpu.holdings:
         if known(one.memory):
-            held[_user(one.pid, people)] += int(one.memory)
+            held[holder_name(one.pid, people)] += int(one.memory)
     owed: defaultdict[str, int] = defaultdict(int)
     for promise in promises:
         owed[promise.user] += promise.bytes
@@ -196,7 +146,7 @@ def _taken(gpu: Gpu, people: Mapping[int, Process], promises: Sequence[Promise])
     if owed:
         words.append(f"promised to {_named(owed)} more")
     if known(gpu.unattributed) and gpu.unattributed >= GIB:
-        words.append(f"{_gib(gpu.unattributed)} held by nobody we can see")
+        words.append(f"{gib(gpu.unattributed)} held by nobody we can see")
     return "".join(f"; {word}" for word in words)
 
 
@@ -206,19 +156,9 @@ def _named(amounts: Mapping[str, int]) -> str:
     rest = most[_MOST_NAMED:]
     if len(rest) > 1:
         most = [*most[:_MOST_NAMED], (f"{len(rest)} others", sum(amount for _, amount in rest))]
-    return ", ".join(f"{user} {_gib(amount)}" for user, amount in most)
+    return ", ".join(f"{user} {gib(amount)}" for user, amount in most)
 
 
-def _user(pid: int, people: Mapping[int, Process]) -> str:
-    process = people.get(pid)
-    return (process.user if process else "") or f"PID {pid}"
-
-
-def _name(uid: int, people: Mapping[int, Process]) -> str:
-    """Name a user by what the snapshot knows: to ask the user database could take for ever."""
-    return next((one.user for one in people.values() if one.uid == uid and one.user), f"uid {uid}")
-
-
-def _gib(amount: float) -> str:
+def _least(amount: float) -> str:
     """Print bytes as GiB, rounded down: what is free is not to look as if it were enough."""
     return f"{int(amount / GIB * 10) / 10:.1f}"

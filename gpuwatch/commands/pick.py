@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from gpuwatch.actions.launch import Room, Wish, choose, rooms
-from gpuwatch.actions.launch_places import Place, peek
 from gpuwatch.commands.answer import Answer, Ask, cards
 from gpuwatch.declarations import Order
 from gpuwatch.declared.devices import CVD, ORDER
 from gpuwatch.declared.visible import PCI_BUS_ID, certainty, parse
 from gpuwatch.errors import UsageError
 from gpuwatch.model import Snapshot
+from gpuwatch.sampler.reservations import Found, Place, peek
+from gpuwatch.sampler.users import UserNames
+from gpuwatch.shares import Reserved
 from gpuwatch.text import clean
-from gpuwatch.units import gib, parse_percent, parse_share, parse_size
+from gpuwatch.units import parse_percent, parse_share, parse_size
+
+PATIENCE = 1.0
+"""Seconds that users' names are waited for; without its name a user is known by the uid."""
 
 _MOST = 1024
 _SHOWN = 80
@@ -72,11 +78,12 @@ def _pick(request: Request, environ: Mapping[str, str], folders: Sequence[Place]
     for gpu in snapshot.gpus:
         if request.only and gpu.index not in request.only:
             unwanted[gpu.key] = "not among --only"
-    offers = rooms(snapshot, request.wish, [] if snapshot.demo else peek(folders), hidden=unwanted)
+    found = Found([], []) if snapshot.demo else peek(folders, holders(snapshot), caller=os.getpid())
+    offers = rooms(snapshot, request.wish, named(found.reserved, snapshot), hidden=unwanted)
     chosen = choose(offers, request.count)
     enough = len(chosen) == request.count
     value = ",".join(str(room.gpu.index) if request.index else room.gpu.uuid for room in chosen) if enough else None
-    words = [] if enough else reasons(offers, request.count)
+    words = [*found.words, *([] if enough else reasons(offers, request.count))]
     if enough and request.index and certainty(cards(snapshot), environ.get(ORDER)) is Order.HEURISTIC:
         words.append(f"these are indices of NVML: for CUDA to count alike, set {ORDER}={PCI_BUS_ID}")
     if request.as_json:
@@ -102,12 +109,30 @@ def hidden(snapshot: Snapshot, environ: Mapping[str, str]) -> dict[str, str]:
     return {gpu.key: why for gpu in snapshot.gpus if not seen & {gpu.key, *(one.uuid for one in gpu.instances)}}
 
 
+def holders(snapshot: Snapshot) -> frozenset[int]:
+    """Give the PIDs that hold a GPU."""
+    return frozenset(holding.pid for gpu in snapshot.gpus for holding in gpu.holdings)
+
+
+def named(reserved: Sequence[Reserved], snapshot: Snapshot) -> list[Reserved]:
+    """Add to reservations the names of their users; the snapshot knows those of holders, others are looked up."""
+    names = {process.uid: process.user for process in snapshot.processes}
+    unknown = {one.uid for one in reserved if not names.get(one.uid)}
+    if unknown:
+        users = UserNames()
+        for uid in unknown:
+            users.name(uid)
+        users.settle(PATIENCE)
+        names |= {uid: name for uid in unknown if (name := users.name(uid)) != str(uid)}
+    return [one._replace(user=names.get(one.uid, "")) for one in reserved]
+
+
 def reasons(offers: Iterable[Room], wanted: int) -> list[str]:
     """Say of each GPU why it cannot be had, or that it could."""
     offers = list(offers)
     fit = sum(not room.why for room in offers)
     lines = [f"{wanted} {'GPU' if wanted == 1 else 'GPUs'} wanted, {fit or 'none'} with room"]
-    return lines + [f"GPU {room.gpu.index}: {room.why or f'{gib(room.free)} GiB free'}" for room in offers]
+    return lines + [f"GPU {room.gpu.index}: {room.why or room.words}" for room in offers]
 
 
 def _json(value: str | None, offers: Sequence[Room], chosen: Sequence[Room]) -> dict[str, object]:
@@ -116,6 +141,8 @@ def _json(value: str | None, offers: Sequence[Room], chosen: Sequence[Room]) -> 
             "index": room.gpu.index,
             "uuid": room.gpu.uuid,
             "free": room.free,
+            "promised": room.promised,
+            "left": room.left,
             "wanted": room.wanted,
             "chosen": value is not None and room in chosen,
             "why": room.why,

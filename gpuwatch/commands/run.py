@@ -12,23 +12,21 @@ from dataclasses import dataclass
 
 from gpuwatch.actions.launch import Room, Wish, choose, rooms
 from gpuwatch.actions.launch_env import Change, Grant, changes
-from gpuwatch.actions.launch_places import Place, locked, release, reserve, reserved
+from gpuwatch.actions.launch_places import locked, release, reserve
 from gpuwatch.actions.launch_torch import why_not
 from gpuwatch.commands.answer import Answer, Ask, cards
-from gpuwatch.commands.pick import check_there, hidden, reasons
+from gpuwatch.commands.pick import PATIENCE, check_there, hidden, holders, named, reasons
 from gpuwatch.declarations import Basis
 from gpuwatch.declared.agreed import claims
 from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Facts
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.model import Snapshot, number
+from gpuwatch.sampler.reservations import Place, read
 from gpuwatch.sampler.users import UserNames
 from gpuwatch.shares import standings, usable
 from gpuwatch.text import clean
 from gpuwatch.units import gib
-
-_PATIENCE = 1.0
-"""Seconds that the user's own name is waited for; without it only tables that give the uid are about them."""
 
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
@@ -109,12 +107,16 @@ def _run(
     unwanted = {} if request.gpus else hidden(snapshot, environ)
     words: list[str] = []
     with locked(folders, words.append) as opened:
-        offers = rooms(snapshot, request.wish, reserved(opened), hidden=unwanted)
+        found = read(opened, holders(snapshot), caller=os.getpid())
+        offers = rooms(snapshot, request.wish, found.reserved, hidden=unwanted)
         chosen = _named(offers, request.gpus) if request.gpus else choose(offers, count)
-        if len(chosen) < count:
-            asked = [room for room in offers if not request.gpus or room.gpu.index in request.gpus]
-            return Answer(words=[*words, *reasons(asked, count)], code=1)
-        reserve(opened, {room.gpu.uuid: room.wanted for room in chosen}, words.append)
+        if len(chosen) == count:
+            reserve(opened, {room.gpu.uuid: room.wanted for room in chosen}, words.append)
+    words += found.words
+    if len(chosen) < count:  # once more with names, which are not waited for under the lock
+        offers = rooms(snapshot, request.wish, named(found.reserved, snapshot), hidden=unwanted)
+        asked = [room for room in offers if not request.gpus or room.gpu.index in request.gpus]
+        return Answer(words=[*words, *reasons(asked, count)], code=1)
     grant = Grant(
         gpus=[room.gpu.uuid for room in chosen],
         amounts=[room.wanted for room in chosen],
@@ -140,7 +142,7 @@ def _beyond(request: Request, shares: tuple[Share, ...], chosen: Sequence[Room],
         return
     uid, users = os.geteuid(), UserNames()
     users.name(uid)
-    users.settle(_PATIENCE)
+    users.settle(PATIENCE)  # without the name only tables that give the uid are about them
     facts = Facts(pid=os.getpid(), uid=uid, user=users.name(uid), argv=request.command, shares=shares)
     held = {(one.gpu, one.scope): one.held for one in standings(snapshot)}
     least = {(claim.device, claim.scope): claim for claim in claims(facts, cards(snapshot))}  # the least comes last

@@ -1,0 +1,350 @@
+"""Reservations of `gpuwatch run`, read from the files that it leaves in a folder of the user's own and in a shared one.
+
+Everybody may write into the shared folder, so nothing there is believed but a file that belongs to the user whose
+living process it names. The name follows from the process, which bounds the cost: each process is read once, files that
+name none are never opened, and where somebody has filled the folder with those it is not listed but asked for each
+process of the machine. Of each user only so many files count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from gpuwatch import procfs
+from gpuwatch.shares import Reserved
+
+SHARED = Path("/run/lock/gpuwatch")
+"""The folder of all users of the machine."""
+
+EACH = 1024
+"""Reservations of one user that count; a busy machine has some tens. Each costs 0.1 ms, with the lock held."""
+
+PATIENCE = 2.0
+"""Seconds that one reading may take: a fifth of what others wait for the lock."""
+
+_LISTED = 1024
+"""Names that a folder is searched for; one with more is asked for each process instead."""
+
+_LARGEST = 1 << 14
+"""Bytes of a file; one of 16 GPUs takes 1 kB."""
+
+_MOST_GPUS = 64
+_MOST_BYTES = 1 << 50
+
+_NAME = re.compile(r"([0-9]{1,10})-[0-9]{1,20}\.json")
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""O_NONBLOCK, because a FIFO planted under such a name would hold us for ever."""
+
+
+class Place(NamedTuple):
+    """A folder, and whether it is that of all users."""
+
+    path: Path
+    shared: bool = False
+
+
+class Folder(NamedTuple):
+    """A folder that is open."""
+
+    place: Place
+    fd: int
+
+
+class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Contents of one file."""
+
+    pid: int
+    start: int
+    """Clock ticks since boot: with the pid it names one process for good."""
+    gpus: dict[str, int]
+    """Bytes by the UUID of the GPU."""
+
+
+class Found(NamedTuple):
+    """What was read."""
+
+    reserved: list[Reserved]
+    """Each once: a run within another one takes from what that one reserved."""
+    words: list[str]
+    """What does not count though it may be there, and why; one line each."""
+
+
+class UnsafeFolderError(OSError):
+    """A folder is not one to rely on."""
+
+
+def places(
+    shared: Path = SHARED, environ: Mapping[str, str] | None = None, uid: int | None = None
+) -> tuple[Place, ...]:
+    """Give both folders, in the order in which they are locked."""
+    environ = os.environ if environ is None else environ
+    uid = os.geteuid() if uid is None else uid
+    given = environ.get("XDG_RUNTIME_DIR", "")
+    runtime = Path(given) if given.startswith("/") else Path(f"/run/user/{uid}")
+    if _belongs(runtime, uid):
+        return Place(runtime / "gpuwatch"), Place(shared, shared=True)
+    temporary = Path(environ.get("TMPDIR") or "/tmp")  # tempfile would cost the sampler's start 5 ms
+    if not temporary.is_dir():
+        temporary = Path("/tmp")
+    return Place(temporary / f"gpuwatch-{uid}"), Place(shared, shared=True)
+
+
+def _belongs(folder: Path, uid: int) -> bool:
+    """Say whether a folder is a user's: under `sudo -E` it is the caller's, who could not use what root makes there."""
+    try:
+        facts = folder.stat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(facts.st_mode) and facts.st_uid == uid
+
+
+def open_folder(place: Place, *, make: bool = True) -> int:
+    """Open a folder, made if need be; raises OSError where there is none, or not one to rely on."""
+    wanted = 0o1777 if place.shared else 0o700
+    if make:
+        with contextlib.suppress(FileExistsError):
+            place.path.mkdir(mode=0o700)
+    fd = os.open(place.path, _FOLDER)
+    try:
+        facts = os.fstat(fd)
+        mode, ours = stat.S_IMODE(facts.st_mode), facts.st_uid == os.geteuid()
+        if not place.shared and not ours:
+            raise UnsafeFolderError(f"it belongs to uid {facts.st_uid}")
+        if ours and mode != wanted:  # mkdir(2) heeds the umask; the mode is put right here
+            os.fchmod(fd, wanted)
+        elif mode != wanted:
+            raise UnsafeFolderError(f"its mode is {mode:o} and not {wanted:o}")
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def file_name(pid: int, start: int) -> str:
+    """Name the file of a process."""
+    return f"{pid}-{start}.json"
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Reading
+
+
+def read(
+    folders: Sequence[Folder],
+    holders: Collection[int],
+    *,
+    caller: int | None = None,
+    proc: Path = procfs.PROC,
+    sweep: bool = True,
+    each: int = EACH,
+    patience: float = PATIENCE,
+    clock: Callable[[], float] = time.monotonic,
+) -> Found:
+    """Read what living processes reserved.
+
+    `holders` are the PIDs that hold a GPU: each is assigned to the reservation that it belongs to. What was reserved
+    for `caller`, by itself or by a run that started it, is left out. With `sweep` files of our own whose process has
+    ended are removed. Of one user at most `each` count, and nothing is read after `patience` seconds; both are said.
+    Processes that /proc hides from us (hidepid) count as ended.
+    """
+    reading = _Reading(proc, each, clock() + patience, clock)
+    for folder in folders:
+        reading.add(folder.fd, sweep=sweep)
+    reading.leave_out(caller)
+    return Found(reading.reserved(holders), reading.words(patience))
+
+
+def peek(
+    folders: Sequence[Place],
+    holders: Collection[int],
+    *,
+    caller: int | None = None,
+    proc: Path = procfs.PROC,
+    sweep: bool = True,
+    each: int = EACH,
+) -> Found:
+    """Do the same without making or locking a folder."""
+    opened: list[Folder] = []
+    try:
+        for place in folders:
+            with contextlib.suppress(OSError):  # nobody has reserved anything there, or it is not to be relied on
+                opened.append(Folder(place, open_folder(place, make=False)))
+        return read(opened, holders, caller=caller, proc=proc, sweep=sweep, each=each) if opened else Found([], [])
+    finally:
+        for folder in opened:
+            os.close(folder.fd)
+
+
+class _Entry(NamedTuple):
+    """One file that is believed."""
+
+    uid: int
+    made: float
+    gpus: Mapping[str, int]
+
+
+class _Reading:
+    """One reading of the folders and of the processes that they name."""
+
+    def __init__(self, proc: Path, each: int, end: float, clock: Callable[[], float]) -> None:
+        self._proc, self._each, self._end, self._clock = proc, each, end, clock
+        self._stats: dict[int, procfs.Stat | None] = {}
+        self._files: dict[int, _Entry] = {}
+        self._count: Counter[int] = Counter()
+        self._late = False
+
+    def add(self, folder: int, *, sweep: bool) -> None:
+        """Read the files of a folder."""
+        names = self._names(folder)
+        for pid in self._everybody() if names is None else sorted(names):
+            if self._clock() >= self._end:
+                self._late = True
+                return
+            process = self._living(pid)
+            name = file_name(pid, process.start_ticks) if process else ""
+            if process and (names is None or name in names[pid]):
+                self._add(folder, name, pid, process.start_ticks)
+            if names is not None and sweep:
+                _sweep(folder, names[pid] - {name})
+
+    def _names(self, folder: int) -> dict[int, set[str]] | None:
+        """List the names that could be ours by the PID in them; None where there are too many names to list."""
+        names: defaultdict[int, set[str]] = defaultdict(set)
+        with os.scandir(folder) as entries:
+            for count, entry in enumerate(islice(entries, _LISTED + 1)):
+                if count == _LISTED:
+                    return None
+                if found := _NAME.fullmatch(entry.name):
+                    names[int(found[1])].add(entry.name)
+        return dict(names)
+
+    def _everybody(self) -> Iterator[int]:
+        """Give the PIDs of all processes, in order."""
+        return iter(sorted(int(name) for name in os.listdir(self._proc) if name.isdecimal()))  # noqa: PTH208
+
+    def _living(self, pid: int) -> procfs.Stat | None:
+        """Read a process, once; None for one that has ended, or that is hidden from us."""
+        if pid not in self._stats:
+            try:
+                found: procfs.Stat | None = procfs.read_stat(pid, self._proc)
+                if found is not None and found.state in procfs.DEAD and procfs.ended(pid, self._proc):
+                    found = None
+            except (OSError, ValueError):
+                found = None
+            self._stats[pid] = found
+        return self._stats[pid]
+
+    def _add(self, folder: int, name: str, pid: int, start: int) -> None:
+        try:
+            fd = os.open(name, _READ, dir_fd=folder)
+        except OSError:  # none, a link, or one that we may not read
+            return
+        try:
+            facts = os.fstat(fd)
+            if not stat.S_ISREG(facts.st_mode) or not self._owns(facts.st_uid, pid):
+                return
+            self._count[facts.st_uid] += 1
+            if self._count[facts.st_uid] > self._each:
+                return
+            file = msgspec.json.decode(os.read(fd, _LARGEST), type=File)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):  # not from here, or cut short
+            return
+        finally:
+            os.close(fd)
+        sound = (file.pid, file.start) == (pid, start) and len(file.gpus) <= _MOST_GPUS
+        if sound and all(0 <= amount <= _MOST_BYTES for amount in file.gpus.values()):
+            # The time of the last change of the inode: unlike that of the contents its owner cannot set it (utime(2)).
+            self._files[pid] = _Entry(facts.st_uid, facts.st_ctime, file.gpus)
+
+    def _owns(self, uid: int, pid: int) -> bool:
+        try:
+            return uid == procfs.read_uids(pid, self._proc)[0]
+        except (OSError, ValueError):  # it ended meanwhile
+            return False
+
+    def leave_out(self, caller: int | None) -> None:
+        """Forget what was reserved for a process, by itself or by those above it."""
+        seen: set[int] = set()
+        while caller and caller not in seen:
+            seen.add(caller)
+            self._files.pop(caller, None)
+            process = self._living(caller)
+            caller = process.ppid if process else None
+
+    def reserved(self, holders: Collection[int]) -> list[Reserved]:
+        """Give each reservation that is within no other one, with all that were made within it."""
+        nearest: dict[int, int] = {0: 0}
+        within = {pid: self._nearest(self._parent(pid), nearest) for pid in self._files}
+        inside: defaultdict[int, list[int]] = defaultdict(list)
+        for pid, outer in within.items():
+            inside[outer].append(pid)
+        holding: defaultdict[int, list[int]] = defaultdict(list)
+        for holder in holders:
+            holding[self._nearest(holder, nearest)].append(holder)
+        return [self._whole(pid, inside, holding) for pid in inside[0]]
+
+    def _parent(self, pid: int) -> int:
+        process = self._living(pid)
+        return process.ppid if process else 0
+
+    def _nearest(self, pid: int, known: dict[int, int]) -> int:
+        """Find the reservation that a process belongs to, its own or the next one above it; 0 for none."""
+        passed = []
+        while pid not in known:
+            passed.append(pid)
+            known[pid] = pid if pid in self._files else 0  # 0 for now: so a circle of numbers given away anew ends
+            pid = pid if pid in self._files else self._parent(pid)
+        for one in passed:
+            known[one] = known[pid]
+        return known[pid]
+
+    def _whole(self, pid: int, inside: Mapping[int, list[int]], holding: Mapping[int, list[int]]) -> Reserved:
+        """Join a reservation with those within it: all of them together take from what it reserved."""
+        order = [pid]
+        for one in order:  # it grows: the outer ones come before those within them
+            order += inside.get(one, ())
+        needs = {one: dict(self._files[one].gpus) for one in order}
+        for one in reversed(order):
+            sums: Counter[str] = Counter()
+            for inner in inside.get(one, ()):
+                sums.update(needs[inner])
+            needs[one] = {gpu: max(needs[one].get(gpu, 0), sums[gpu]) for gpu in {*needs[one], *sums}}
+        return Reserved(
+            pids=frozenset(holder for one in order for holder in holding.get(one, ())),
+            uid=self._files[pid].uid,
+            gpus=needs[pid],
+            made=max(self._files[one].made for one in order),
+        )
+
+    def words(self, patience: float) -> list[str]:
+        """Say what does not count, and why."""
+        lines = [
+            f"uid {uid} has {count} reservations; {self._each} of them count"
+            for uid, count in sorted(self._count.items())
+            if count > self._each
+        ]
+        if self._late:
+            lines.append(f"reservations take more than {patience:g} s to read; those that are left do not count")
+        return lines
+
+
+def _sweep(folder: int, names: Iterable[str]) -> None:
+    """Remove files of our own whose process has ended."""
+    for name in names:
+        with contextlib.suppress(OSError):  # somebody else swept it
+            facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid():
+                os.unlink(name, dir_fd=folder)
