@@ -206,16 +206,16 @@ def _prepared(args: argparse.Namespace, config: Config, locks: Path | None) -> A
     from gpuwatch.sampler.reservations import SHARED, places
 
     wish = pick.wish(args.share, args.memory, args.max_util)
-    folders = places(locks or SHARED)
+    folders, ignore = places(locks or SHARED), args.ignore_reservations
     if args.command == "pick":
         only, count = indices(args.only), pick.count(args.count)
-        choice = pick.Request(wish=wish, count=count, only=only, index=args.index, as_json=args.json)
+        choice = pick.Request(wish=wish, count=count, only=only, ignore=ignore, index=args.index, as_json=args.json)
         return pick.prepare(choice, os.environ, folders)
     gpus = run.gpus(args.gpu)
     if gpus and args.count is not None:
         raise UsageError("--gpu and -n exclude each other: the list says how many")
     program, count = tuple(args.program), pick.count(args.count)
-    start = run.Request(wish=wish, command=program, count=count, gpus=gpus, quiet=args.quiet)
+    start = run.Request(wish=wish, command=program, count=count, gpus=gpus, ignore=ignore, quiet=args.quiet)
     return run.prepare(start, os.environ, folders, config.shares)
 
 

@@ -119,16 +119,24 @@ def test_what_is_free_and_fits_comes_with_what_is_promised_of_it(launch: Launche
     assert "GPU 2: 79.1 GiB free, 30.0 promised\n" in done.stderr
 
 
-def test_a_reservation_is_worth_at_most_its_gpu(launch: Launcher, driver: Driver) -> None:
+def test_a_reservation_is_worth_at_most_its_gpu_and_can_be_ignored_aloud(launch: Launcher, driver: Driver) -> None:
     needs_root()
     with family("siblings", 2, uid=SOMEBODY_ELSE) as pids:
         for pid in pids:
             reserved_by(launch, pid, 2, 1 << 50, owner=SOMEBODY_ELSE)
         counted = launch("pick", "--memory", "20GiB", "--json")
+        ignored = launch("pick", "--memory", "20GiB", "--ignore-reservations")
+        elsewhere = launch("pick", "--memory", "20GiB", "--ignore-reservations", "--only", "3")
     third = json.loads(counted.stdout)["gpus"][2]
     assert third["promised"] == third["free"]
     assert counted.stderr == ""
     assert json.loads(counted.stdout)["cuda_visible_devices"] == uuids(driver, 3)
+    assert ignored.stdout == uuids(driver, 2) + "\n"
+    assert (
+        ignored.stderr
+        == f"gpuwatch: ignored: uid {SOMEBODY_ELSE} has reserved 79.1 GiB of GPU 2 and not taken them yet\n"
+    )
+    assert (elsewhere.stdout, elsewhere.stderr) == (uuids(driver, 3) + "\n", "")
 
 
 def test_junk_of_one_user_hides_nobodys_reservation(launch: Launcher) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import stat
@@ -119,6 +120,17 @@ def test_a_place_is_free_again_when_its_program_has_ended(launch: Launcher) -> N
     assert launch(*wanted, "true").returncode == 0
     assert launch("pick", "--share", "0.6").returncode == 0
     assert list(launch.shared.iterdir()) == []
+
+
+def test_a_reservation_can_be_ignored_and_it_is_said_whose(launch: Launcher, driver: Driver) -> None:
+    with launch.started("run", "--share", "0.6", "--quiet", "--", *STAY) as first:
+        assert started(first)
+        assert launch("run", "--share", "0.6", "--quiet", "--", "true").returncode == 1
+        done = launch(
+            "run", "--share", "0.6", "--quiet", "--ignore-reservations", "--", "printenv", "CUDA_VISIBLE_DEVICES"
+        )
+    assert (done.returncode, done.stdout) == (0, uuid(driver, 1) + "\n")
+    assert re.fullmatch(r"gpuwatch: ignored: .+ has reserved 47\.5 GiB of GPU 1 and not taken them yet\n", done.stderr)
 
 
 def test_a_run_within_a_run_is_not_in_its_own_way(launch: Launcher) -> None:

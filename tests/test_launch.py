@@ -137,6 +137,18 @@ def test_neither_a_reservation_nor_a_limit_counts_for_more_than_the_gpu_can_give
     assert room(snapshot([held], [limited(1, held, 1 << 50)])).promised == USABLE - GIB
 
 
+def test_reservations_can_be_ignored_and_limits_cannot() -> None:
+    card = gpu(0, holdings=[holding(1, 10)], compute_mode="exclusive process")
+    free = gpu(1, compute_mode="exclusive process")
+    mine = reservation(frozenset(), 4242, {card.uuid: 5 * GIB, free.uuid: 5 * GIB})
+    shown = snapshot([card, free], [limited(1, card, 30 * GIB)])
+    first, second = rooms(shown, Wish(memory=FEW), [mine], ignore=True)
+    assert first.promised == 20 * GIB
+    assert [(one.user, one.bytes) for one in first.ignored] == [("uid 4242", 5 * GIB)]
+    assert (second.why, second.left) == ("", USABLE), "that nobody holds an exclusive GPU is enough then"
+    assert "uid 4242 has it" in rooms(shown, Wish(memory=FEW), [mine])[1].why
+
+
 def test_a_reservation_elsewhere_takes_nothing_here() -> None:
     mine = reservation(frozenset({7}), 0, {gpu(1).uuid: 30 * GIB})
     assert room(snapshot([gpu(0)]), reserved=(mine,)).left == USABLE

@@ -46,6 +46,8 @@ class Room(NamedTuple):
     """Bytes that others may still take beyond what they hold."""
     why: str
     """Why it cannot be had, in words; empty where it can."""
+    ignored: Sequence[Promise] = ()
+    """Reservations that were not counted."""
 
     @property
     def left(self) -> int:
@@ -59,18 +61,29 @@ class Room(NamedTuple):
 
 
 def rooms(
-    snapshot: Snapshot, wish: Wish, reserved: Sequence[Reserved] = (), *, hidden: Mapping[str, str] | None = None
+    snapshot: Snapshot,
+    wish: Wish,
+    reserved: Sequence[Reserved] = (),
+    *,
+    hidden: Mapping[str, str] | None = None,
+    ignore: bool = False,
 ) -> list[Room]:
-    """Judge every GPU, in the order of their indices; `hidden` are keys of GPUs not to be used, and why."""
+    """Judge every GPU, in the order of their indices; `hidden` are keys of GPUs not to be used, and why.
+
+    With `ignore` nothing counts that others reserved; what they declared counts all the same.
+    """
     people = {process.pid: process for process in snapshot.processes}
     found = []
     for gpu in snapshot.gpus:
         counted = promises(gpu, people, reserved, snapshot.taken)
         others = in_force(gpu, reserved, snapshot.taken)
+        ignored = [promise for promise in counted if promise.reserved] if ignore else []
+        if ignore:
+            counted, others = [promise for promise in counted if not promise.reserved], []
         wanted = wish.bytes_on(gpu) or 0
         free = int(gpu.memory.free) if known(gpu.memory.free) else 0
         why = (hidden or {}).get(gpu.key, "") or _unfit(gpu) or _exclusive(gpu, others, people) or _busy(gpu, wish)
-        room = Room(gpu, wanted, free, sum(promise.bytes for promise in counted), why)
+        room = Room(gpu, wanted, free, sum(promise.bytes for promise in counted), why, ignored)
         if not why and room.left < wanted:
             room = room._replace(why=f"{_short(room)}{_taken(gpu, people, counted)}")
         found.append(room)

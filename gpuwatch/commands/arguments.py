@@ -157,6 +157,9 @@ def _add_choosing(add: _Add, common: argparse.ArgumentParser, asking: argparse.A
         one.add_argument("--memory", metavar="SIZE", help="of each GPU: 20GiB")
         one.add_argument("-n", dest="count", metavar="N", help="how many GPUs (default 1)")
         one.add_argument("--max-util", metavar="P", help="none that is more than P percent busy")
+        one.add_argument(
+            "--ignore-reservations", action="store_true", help="take no account of what others reserved; says whose"
+        )
     pick.add_argument("--only", metavar="0,2", default=argparse.SUPPRESS, help="among these GPUs alone")
     pick.add_argument("--index", action="store_true", help="print NVML's indices, not UUIDs")
     run.add_argument("--gpu", metavar="0,2", default="auto", help="these GPUs (default: auto, those with most room)")

@@ -20,7 +20,7 @@ from gpuwatch.sampler.reservations import Found, Place, peek
 from gpuwatch.sampler.users import UserNames
 from gpuwatch.shares import Reserved
 from gpuwatch.text import clean
-from gpuwatch.units import parse_percent, parse_share, parse_size
+from gpuwatch.units import gib, parse_percent, parse_share, parse_size
 
 PATIENCE = 1.0
 """Seconds that users' names are waited for; without its name a user is known by the uid."""
@@ -37,6 +37,8 @@ class Request:
     count: int = 1
     only: tuple[int, ...] = ()
     """Indices of GPUs; empty for all."""
+    ignore: bool = False
+    """Whether what others reserved does not count."""
     index: bool = False
     as_json: bool = False
 
@@ -79,11 +81,11 @@ def _pick(request: Request, environ: Mapping[str, str], folders: Sequence[Place]
         if request.only and gpu.index not in request.only:
             unwanted[gpu.key] = "not among --only"
     found = Found([], []) if snapshot.demo else peek(folders, holders(snapshot), caller=os.getpid())
-    offers = rooms(snapshot, request.wish, named(found.reserved, snapshot), hidden=unwanted)
+    offers = rooms(snapshot, request.wish, named(found.reserved, snapshot), hidden=unwanted, ignore=request.ignore)
     chosen = choose(offers, request.count)
     enough = len(chosen) == request.count
     value = ",".join(str(room.gpu.index) if request.index else room.gpu.uuid for room in chosen) if enough else None
-    words = [*found.words, *([] if enough else reasons(offers, request.count))]
+    words = [*found.words, *ignored_lines(offers, unwanted), *([] if enough else reasons(offers, request.count))]
     if enough and request.index and certainty(cards(snapshot), environ.get(ORDER)) is Order.HEURISTIC:
         words.append(f"these are indices of NVML: for CUDA to count alike, set {ORDER}={PCI_BUS_ID}")
     if request.as_json:
@@ -125,6 +127,16 @@ def named(reserved: Sequence[Reserved], snapshot: Snapshot) -> list[Reserved]:
         users.settle(PATIENCE)
         names |= {uid: name for uid in unknown if (name := users.name(uid)) != str(uid)}
     return [one._replace(user=names.get(one.uid, "")) for one in reserved]
+
+
+def ignored_lines(offers: Iterable[Room], unwanted: Mapping[str, str]) -> list[str]:
+    """Say of each GPU that may be taken whose reservations were not counted."""
+    return [
+        f"ignored: {promise.user} has reserved {gib(promise.bytes)} GiB of GPU {room.gpu.index} and not taken them yet"
+        for room in offers
+        for promise in room.ignored
+        if room.gpu.key not in unwanted
+    ]
 
 
 def reasons(offers: Iterable[Room], wanted: int) -> list[str]:

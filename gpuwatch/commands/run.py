@@ -15,7 +15,7 @@ from gpuwatch.actions.launch_env import Change, Grant, changes
 from gpuwatch.actions.launch_places import locked, release, reserve
 from gpuwatch.actions.launch_torch import why_not
 from gpuwatch.commands.answer import Answer, Ask, cards
-from gpuwatch.commands.pick import PATIENCE, check_there, hidden, holders, named, reasons
+from gpuwatch.commands.pick import PATIENCE, check_there, hidden, holders, ignored_lines, named, reasons
 from gpuwatch.declarations import Basis
 from gpuwatch.declared.agreed import claims
 from gpuwatch.declared.claims import Share
@@ -50,6 +50,8 @@ class Request:
     count: int = 1
     gpus: tuple[int, ...] = ()
     """Indices of GPUs to take; empty to choose."""
+    ignore: bool = False
+    """Whether what others reserved does not count."""
     quiet: bool = False
 
 
@@ -108,14 +110,16 @@ def _run(
     words: list[str] = []
     with locked(folders, words.append) as opened:
         found = read(opened, holders(snapshot), caller=os.getpid())
-        offers = rooms(snapshot, request.wish, found.reserved, hidden=unwanted)
+        offers = rooms(snapshot, request.wish, found.reserved, hidden=unwanted, ignore=request.ignore)
         chosen = _named(offers, request.gpus) if request.gpus else choose(offers, count)
         if len(chosen) == count:
             reserve(opened, {room.gpu.uuid: room.wanted for room in chosen}, words.append)
     words += found.words
-    if len(chosen) < count:  # once more with names, which are not waited for under the lock
-        offers = rooms(snapshot, request.wish, named(found.reserved, snapshot), hidden=unwanted)
-        asked = [room for room in offers if not request.gpus or room.gpu.index in request.gpus]
+    if request.ignore or len(chosen) < count:  # the same with names, which are not waited for under the lock
+        offers = rooms(snapshot, request.wish, named(found.reserved, snapshot), hidden=unwanted, ignore=request.ignore)
+    asked = [room for room in offers if not request.gpus or room.gpu.index in request.gpus]
+    words += ignored_lines(asked, unwanted)
+    if len(chosen) < count:
         return Answer(words=[*words, *reasons(asked, count)], code=1)
     grant = Grant(
         gpus=[room.gpu.uuid for room in chosen],
