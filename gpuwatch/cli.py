@@ -67,7 +67,7 @@ def main(argv: Sequence[str], sampler: Child | None, *, locks: Path | None = Non
             "report",
         ):  # with lives of their own
             return _on_its_own(args, sampler)
-        return _command(args, sampler, locks) if args.command else _run(args, sampler)
+        return _command(args, sampler, locks) if args.command else _run(args, sampler, locks)
     except GpuwatchError as error:
         from gpuwatch.text import clean  # the words may quote a path, or a file
 
@@ -93,7 +93,7 @@ def _print_nowhere() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _run(args: argparse.Namespace, sampler: Child | None) -> int:
+def _run(args: argparse.Namespace, sampler: Child | None, locks: Path | None) -> int:
     only = indices(args.only)
     check_interval(args)
     if args.json and not args.once:
@@ -114,9 +114,9 @@ def _run(args: argparse.Namespace, sampler: Child | None) -> int:
         from gpuwatch.sources.child import sampler_arguments
 
         once = ["--once"] if args.once else []
-        orders = sampler_arguments(seconds, only, shares=config.shares, tmux=config.tmux)
+        orders = sampler_arguments(seconds, only, shares=config.shares, tmux=config.tmux, reservations=locks)
         child = ordered(sampler, [*once, *orders])
-    source = source_of(child, seconds, only, config)
+    source = source_of(child, seconds, only, config, locks)
     try:
         if dashboard:
             return _dashboard(source, args, config, seconds)

@@ -202,6 +202,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """The list makes no sense (a pid over pid_max, memory over the device's): nothing on it may be signalled."""
     unattributed: Reading = Reason.NO_SAMPLE
     """Bytes: used (which excludes reserved) less the holdings, never below 0; a reason where a holding has none."""
+    promised: Reading = Reason.NO_SAMPLE
+    """Bytes that may still be taken beyond what is held, by those who declared them or reserved them (`gpuwatch run`).
+    It is a part of what is free, or more than that. Limits that could not be read are not in it."""
 
     @property
     def key(self) -> str:

@@ -6,8 +6,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+import msgspec
+
 from gpuwatch.declarations import LIMITS, Basis, Declaration, Declared, Knowledge, Limit
-from gpuwatch.model import Gpu, Process, Snapshot, known
+from gpuwatch.model import Gpu, Process, Reason, Snapshot, known
 from gpuwatch.units import MIB
 
 LAPSE: Final = 15 * 60.0
@@ -165,6 +167,17 @@ class Promise(NamedTuple):
     bytes: int
     reserved: bool
     """By `gpuwatch run`; else it is the rest of a declared limit."""
+
+
+def with_promises(snapshot: Snapshot, reserved: Sequence[Reserved]) -> Snapshot:
+    """Add to every GPU what is promised of it, where it is known what is free."""
+    people = {process.pid: process for process in snapshot.processes}
+    gpus = []
+    for gpu in snapshot.gpus:
+        there = known(gpu.memory.free) and known(gpu.memory.total)
+        promised = sum(one.bytes for one in promises(gpu, people, reserved, snapshot.taken))
+        gpus.append(msgspec.structs.replace(gpu, promised=promised if there else Reason.NO_SAMPLE))
+    return msgspec.structs.replace(snapshot, gpus=tuple(gpus))
 
 
 def promises(gpu: Gpu, people: Mapping[int, Process], reserved: Sequence[Reserved], now: float) -> list[Promise]:

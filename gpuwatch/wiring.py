@@ -103,8 +103,13 @@ def ordered(child: Child | None, arguments: Sequence[str], *, command: Sequence[
     return child
 
 
-def source_of(child: Child | None, interval: float, only: Sequence[int], config: Config) -> Source:
-    """Give the snapshots of a sampler that has its orders; without one, which only `--demo` asks for, the demo's."""
+def source_of(
+    child: Child | None, interval: float, only: Sequence[int], config: Config, reservations: Path | None = None
+) -> Source:
+    """Give the snapshots of a sampler that has its orders; without one, which only `--demo` asks for, the demo's.
+
+    `reservations` is the folder of all users' reservations where it is not the machine's own.
+    """
     if child is None:
         from gpuwatch.sources.demo import GPUS, DemoSource
 
@@ -113,7 +118,9 @@ def source_of(child: Child | None, interval: float, only: Sequence[int], config:
         return DemoSource(interval=interval, only=only)
     from gpuwatch.sources.local import LocalSource
 
-    return LocalSource(interval=interval, only=only, shares=config.shares, tmux=config.tmux, first=child)
+    return LocalSource(
+        interval=interval, only=only, shares=config.shares, tmux=config.tmux, reservations=reservations, first=child
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -112,6 +112,21 @@ def reserved_by(launch: Launcher, pid: int, index: int, size: int, *, owner: int
     write(Place(launch.shared, shared=True), pid, owner=owner, gpus={str(launch.driver.gpus[index].uuid): size})
 
 
+def test_what_is_promised_is_one_number_everywhere(launch: Launcher) -> None:
+    with family("siblings", 1) as (pid,):
+        reserved_by(launch, pid, 2, 30 * GIB)
+        done = launch("pick", "--memory", "60GiB", "-n", "4")
+        picked = json.loads(launch("pick", "--memory", "60GiB", "--json").stdout)["gpus"][2]
+        seen = json.loads(launch("--once", "--json").stdout)["gpus"][2]
+        title, *rows = launch("--once").stdout.splitlines()[2:]
+    assert "GPU 2: 49.1 GiB left of 60.0 wanted: 79.1 GiB free, 30.0 promised; promised to " in done.stderr
+    assert picked["promised"] == seen["promised"] == 30 * GIB
+    assert picked["free"] == seen["memory"]["free"]
+    assert picked["left"] == picked["free"] - picked["promised"]
+    end = title.index("promised") + len("promised")
+    assert [row[:end].split()[-1] for row in rows[:4]] == ["0.0", "0.0", "30.0", "0.0"]
+
+
 def test_what_is_free_and_fits_comes_with_what_is_promised_of_it(launch: Launcher) -> None:
     with family("siblings", 1) as (pid,):
         reserved_by(launch, pid, 2, 30 * GIB)

@@ -12,7 +12,7 @@ import pytest
 
 from gpuwatch import procfs
 from gpuwatch.actions.launch_places import locked
-from gpuwatch.sampler.reservations import Found, Place, peek, read
+from gpuwatch.sampler.reservations import Found, Place, Reservations, peek, read
 from gpuwatch.shares import Reserved
 from tests.gpuholder import SOMEBODY_ELSE
 from tests.launching import starting
@@ -64,6 +64,14 @@ def test_a_reservation_lives_as_long_as_its_process(
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie holds nothing either
     assert found(both) == []
     assert not file.exists(), "whoever reads removes their own"
+
+
+def test_the_stream_removes_nothing(both: tuple[Place, Place], sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
+    process = sleeper()
+    file = write(both[0], process.pid)
+    end(process)
+    assert Reservations(both).read(()) == []
+    assert file.exists()
 
 
 def test_a_pid_that_was_given_away_again_reserves_nothing(
@@ -224,3 +232,38 @@ def test_a_process_that_ends_while_it_is_read_reserves_nothing(both: tuple[Place
         (folder / "stat").write_bytes(stat)
     write(both[0], 77, start=procfs.parse_stat(stat).start_ticks)
     assert peek(both, (), proc=tmp_path / "proc") == Found([], [])
+
+
+# -- for the stream --------------------------------------------------------------------------------------------------
+
+
+def test_the_stream_reads_again_what_changed_and_else_now_and_then(
+    both: tuple[Place, Place], sleeper: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    now = 100.0
+    stream = Reservations(both, clock=lambda: now)
+    assert stream.read(()) == []
+    first, second = sleeper(), sleeper()
+    write(both[0], first.pid)
+    assert len(stream.read(())) == 1, "a file has come"
+    assert [one.pids for one in stream.read([first.pid])] == [frozenset({first.pid})], "it holds a GPU now"
+    end(first)
+    assert len(stream.read([first.pid])) == 1, "nothing is read on a tick on which neither changed"
+    now += 60
+    assert stream.read([first.pid]) == [], "but now and then"
+    write(both[0], second.pid)
+    os.utime(both[0].path, ns=(1, 1))  # that it changes is enough; the clock of files may stand for 4 ms
+    assert len(stream.read([first.pid])) == 1
+
+
+def test_the_stream_spends_a_small_part_of_its_time_on_reservations(
+    both: tuple[Place, Place], sleeper: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    """However long it takes: here each look at the clock takes a second."""
+    clock = itertools.count(0.0, 1.0)
+    stream = Reservations(both, clock=lambda: next(clock))
+    assert stream.read(()) == []
+    write(both[0], sleeper().pid)
+    for _ in range(15):
+        assert stream.read(()) == []
+    assert any(len(stream.read(())) for _ in range(10))

@@ -114,6 +114,39 @@ async def test_what_was_declared_never_moves_the_columns_from_tick_to_tick() -> 
         assert table(app)[0] == before.replace("●", " ")
 
 
+# What is promised
+
+
+def with_promise(promised: int) -> Snapshot:
+    """Give a free GPU of which so many bytes are promised, and a held one of which nothing is."""
+    held, people = card(ADA, index=1, promised=0)
+    return snapshot([gpu(0, utilization=0, promised=promised), held], people)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (100, 30), (120, 36), (160, 50)])
+async def test_what_is_promised_stands_beside_what_is_free(size: tuple[int, int]) -> None:
+    async with running(frame(with_promise(30 * GIB)), size) as (app, _):
+        title, row = app.dashboard.gpus.text[0], app.dashboard.gpus.text[-2]
+        if size[0] < 100:
+            assert "79.1 free,  30.0 promised " in row
+        else:
+            end = title.index("promised") + len("promised")
+            assert row[:end].split()[-2:] == ["79.1", "30.0"]
+            assert app.dashboard.gpus.text[-1][:end].endswith("   0.0")
+        assert row.split()[-1] == "promised", "and such a GPU is not called free"
+
+
+@pytest.mark.parametrize("size", [(80, 24), (100, 30)])
+async def test_where_nothing_is_promised_the_bars_have_the_room(size: tuple[int, int]) -> None:
+    async with running(frame(with_promise(0)), size) as (app, pilot):
+        assert "promised" not in "".join(app.dashboard.gpus.text)
+        wide = app.dashboard.gpus.text[-1]
+        await hand(app, pilot, frame(with_promise(GIB)))
+        narrow = app.dashboard.gpus.text[-1]
+        assert narrow.index("29.5") < wide.index("29.5")
+        assert len(narrow) == len(wide)
+
+
 # The memory bar
 
 

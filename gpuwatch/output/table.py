@@ -138,6 +138,7 @@ GPU_COLUMNS: tuple[Column[Gpu], ...] = (
     Column("name", lambda gpu: gpu.name.removeprefix("NVIDIA ") or UNKNOWN, right=False),
     Column("used GiB", lambda gpu: memory(gpu.memory.used)),
     Column("free", lambda gpu: memory(gpu.memory.free)),
+    Column("promised", lambda gpu: memory(gpu.promised)),
     Column("total", lambda gpu: memory(gpu.memory.total)),
     Column("unattributed", lambda gpu: memory(gpu.unattributed)),
     Column("util %", lambda gpu: reading(gpu.utilization)),

@@ -1,7 +1,8 @@
 """The sampler: a process of its own, the only one that touches NVML, for calls that hang and libraries that crash.
 
     python -P -m gpuwatch.sampler [--interval S] [--only 0,2] [--skip 5] [--board FD] [--once] [--patient] [--again]
-                                 [--proc DIR] [--shares JSON] [--tmux] [--no-declared] [--no-events] [--orders]
+                                 [--proc DIR] [--reservations DIR] [--shares JSON] [--tmux] [--no-declared]
+                                 [--no-events] [--orders]
 
 It writes one `model.Snapshot` as JSON on a line of stdout each `interval` seconds and reads commands, one JSON object
 a line, from stdin: {"interval": 2.0}, {"skip": [5]} (all that is to be left alone, in place of what was),
@@ -35,8 +36,10 @@ from gpuwatch.sampler.device import Shared
 from gpuwatch.sampler.nvml import Gpus, NoSuchGpu
 from gpuwatch.sampler.owners import Owners
 from gpuwatch.sampler.pipes import Closed, Command, Input, Output
+from gpuwatch.sampler.reservations import SHARED, Reservations, places
 from gpuwatch.sampler.survey import ONCE, PATIENT, STEP, Judge, Survey, candidates, is_held
 from gpuwatch.sampler.witness import DEADLINE, Witness
+from gpuwatch.shares import with_promises
 from gpuwatch.text import clean
 
 SHORTEST = 0.05
@@ -83,6 +86,8 @@ class Options(msgspec.Struct, kw_only=True):
     """More of the command line comes on stdin."""
     proc: str = str(procfs.PROC)
     """Another root of /proc, for tests."""
+    reservations: str = str(SHARED)
+    """Another folder in which all users' reservations are, for tests."""
     shares: tuple[Share, ...] = ()
     """What people agreed on."""
     tmux: bool = False
@@ -117,6 +122,8 @@ def parse(arguments: Sequence[str]) -> Options:
             options.shares = msgspec.json.decode(next(rest, ""), type=tuple[Share, ...])
         elif name == "proc":
             options.proc = next(rest, "")
+        elif name == "reservations":
+            options.reservations = next(rest, "")
         else:
             raise ValueError(f"unknown argument {flag}")
     return options
@@ -150,6 +157,7 @@ class Sampler:
         self._owners = Owners(proc=self._proc)
         self._declarations = declarations
         self._survey = Survey(proc=self._proc) if declarations else None
+        self._reservations = Reservations(places(Path(options.reservations)), proc=self._proc) if declarations else None
         confined = procfs.in_pid_namespace(self._proc)
         self._judge = Judge(pid=os.getpid(), parent=os.getppid(), confined=confined, proc=self._proc)
         self._gpus: Gpus | None = None
@@ -198,6 +206,9 @@ class Sampler:
         self._last = msgspec.structs.replace(
             self._last, sequence=self._sequence, taken=time.time(), monotonic=time.monotonic()
         )
+        if self._reservations is not None and self._last.gpus:
+            holders = {holding.pid for gpu in self._last.gpus for holding in gpu.holdings}
+            self._last = with_promises(self._last, self._reservations.read(holders))
         self._output.write(encode(self._last) + b"\n")
         self._sequence += 1
         self._written = time.monotonic()

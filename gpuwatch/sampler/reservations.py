@@ -33,6 +33,15 @@ EACH = 1024
 PATIENCE = 2.0
 """Seconds that one reading may take: a fifth of what others wait for the lock."""
 
+_EVERY = 5.0
+"""Seconds after which the stream's reservations are read again though no file has come or gone: a process may have."""
+
+_PART = 20
+"""The stream spends at most one part in so many of its time on reading them."""
+
+_STREAM_PATIENCE = 0.25
+"""Seconds that one reading for the stream may take: a sample waits for it."""
+
 _LISTED = 1024
 """Names that a folder is searched for; one with more is asked for each process instead."""
 
@@ -175,6 +184,7 @@ def peek(
     proc: Path = procfs.PROC,
     sweep: bool = True,
     each: int = EACH,
+    patience: float = PATIENCE,
 ) -> Found:
     """Do the same without making or locking a folder."""
     opened: list[Folder] = []
@@ -182,7 +192,9 @@ def peek(
         for place in folders:
             with contextlib.suppress(OSError):  # nobody has reserved anything there, or it is not to be relied on
                 opened.append(Folder(place, open_folder(place, make=False)))
-        return read(opened, holders, caller=caller, proc=proc, sweep=sweep, each=each) if opened else Found([], [])
+        if not opened:
+            return Found([], [])
+        return read(opened, holders, caller=caller, proc=proc, sweep=sweep, each=each, patience=patience)
     finally:
         for folder in opened:
             os.close(folder.fd)
@@ -348,3 +360,42 @@ def _sweep(folder: int, names: Iterable[str]) -> None:
             facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
             if stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid():
                 os.unlink(name, dir_fd=folder)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# For the stream
+
+
+class Reservations:
+    """Reservations for a stream of snapshots: read again where something changed, or after some seconds."""
+
+    def __init__(
+        self,
+        folders: Sequence[Place],
+        *,
+        proc: Path = procfs.PROC,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folders, self._proc, self._clock = tuple(folders), proc, clock
+        self._last: list[Reserved] = []
+        self._state: object = None
+        self._due = self._rest = float("-inf")
+
+    def read(self, holders: Collection[int]) -> list[Reserved]:
+        """Give what is reserved, as of some seconds ago at most; `holders` as for `read`."""
+        now = self._clock()
+        state = (frozenset(holders), *(_stamp(place) for place in self._folders))
+        if now >= self._rest and (state != self._state or now >= self._due):
+            found = peek(self._folders, holders, proc=self._proc, sweep=False, patience=_STREAM_PATIENCE)
+            self._last = found.reserved
+            end = self._clock()
+            self._state, self._due, self._rest = state, end + _EVERY, end + _PART * (end - now)
+        return self._last
+
+
+def _stamp(place: Place) -> int:
+    """Give when a file last came to or went from a folder; 0 where there is none."""
+    try:
+        return place.path.stat().st_mtime_ns
+    except OSError:
+        return 0

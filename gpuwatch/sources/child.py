@@ -14,6 +14,7 @@ from gpuwatch.sampler.board import Board, InFlight
 TYPE_CHECKING = False  # typing itself takes 7 ms to import, and this stands before the sampler's start
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
     from typing import IO
 
     from gpuwatch.declared.claims import Share
@@ -171,11 +172,13 @@ def sampler_arguments(
     events: bool = True,
     shares: Sequence[Share] = (),
     tmux: bool = False,
+    reservations: Path | None = None,
 ) -> list[str]:
     """Give the sampler's command line: seconds between two samples, indices of GPUs, and what people agreed on.
 
     `again` is for a sampler that takes the place of one that worked: GPUs of `only` may have gone since. Without
     `events` it does not listen for what the driver reports by itself. With `tmux` it asks our own tmux for names.
+    `reservations` is the folder of all users' reservations where it is not the machine's own.
     """
     arguments = ["--interval", f"{interval:g}"]
     if only:
@@ -192,4 +195,6 @@ def sampler_arguments(
         arguments += ["--shares", msgspec.json.encode(list(shares)).decode()]
     if tmux:
         arguments.append("--tmux")
+    if reservations:
+        arguments += ["--reservations", str(reservations)]
     return arguments

@@ -35,6 +35,7 @@ import msgspec
 from gpuwatch import text
 from gpuwatch.declared.claims import Share
 from gpuwatch.model import Gpu, Health, Holding, Memory, Presence, Process, Reason, Snapshot, Xid
+from gpuwatch.shares import with_promises
 from gpuwatch.sources import demo_cast as cast
 from gpuwatch.sources.demo_around import surroundings, unlisted
 from gpuwatch.sources.demo_shares import declared
@@ -133,7 +134,7 @@ class DemoSource:
         processes = [scene.process(actor, age) for actor, age in scene.actors if actor.pid in listed]
         starts = {one.pid: one.start for one in processes}
         booted = self._wall_zero - _UPTIME
-        return Snapshot(
+        seen = Snapshot(
             host="lab-gpu-03",
             taken=self._wall_zero + t,
             monotonic=self._zero + t,
@@ -149,6 +150,7 @@ class DemoSource:
             unlisted=unlisted(starts, booted, frozenset(gpu.key for gpu in gpus)),
             searched=self._wall_zero + floor(t / _SEARCH) * _SEARCH,
         )
+        return with_promises(seen, ())
 
 
 class _Scene:

@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -55,17 +56,22 @@ class LocalSource:
         only: Sequence[int] = (),
         shares: Sequence[Share] = (),
         tmux: bool = False,
+        reservations: Path | None = None,
         patience: Patience | None = None,
         command: Sequence[str] = SAMPLER,
         first: Child | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Start the sampler at once, or take over `first`, one that was started before this module was imported."""
+        """Start the sampler at once, or take over `first`, one that was started before this module was imported.
+
+        `reservations` is the folder of all users' reservations where it is not the machine's own.
+        """
         self._interval = interval
         self._only = tuple(only)
         self._shares = tuple(shares)
         self._tmux = tmux
+        self._reservations = reservations
         self._patience = patience or Patience()
         self._command = command
         self._clock, self._wall = clock, wall
@@ -295,10 +301,15 @@ class LocalSource:
             self._report(SourceState.SILENT, words, now)
             self._restart_later(now)
             return
-        again, events, tmux = bool(self._known), self._listening.wanted, self._tmux
-        skip, shares = self._lot.indices(), self._shares
         arguments = sampler_arguments(
-            self._interval, self._only, skip, again=again, events=events, shares=shares, tmux=tmux
+            self._interval,
+            self._only,
+            self._lot.indices(),
+            again=bool(self._known),
+            events=self._listening.wanted,
+            shares=self._shares,
+            tmux=self._tmux,
+            reservations=self._reservations,
         )
         try:
             self._child = Child(arguments, command=self._command)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor
 
 from rich.cells import cell_len
@@ -20,7 +20,7 @@ from gpuwatch.ui.layout import Form, Layout, strip_cell
 from gpuwatch.ui.panels.lines import Line, LinePanel, Pen
 from gpuwatch.ui.theme import Glyphs, Role
 from gpuwatch.ui.view import View, clock
-from gpuwatch.units import duration, gib, long_duration, percent
+from gpuwatch.units import GIB, duration, gib, long_duration, percent
 
 _HOT = ("hw thermal", "sw thermal")
 _ALARMING = (*_HOT, "power brake")
@@ -40,12 +40,14 @@ class _Widths:
     spark: int
     power: int
     state: int
+    promised: int = 0
 
     def bar(self, width: int) -> int:
         """Give the width of the memory bar."""
         power = self.power + 2 if self.power else 0
         name = self.name + 2 if self.name else 0
-        return max(8, width - (5 + name) - (7 + 7 + self.declared + 8 + 2 + self.spark + 6 + power) - 3 - self.state)
+        figures = 7 + 7 + self.promised + self.declared + 8 + 2 + self.spark + 6 + power
+        return max(8, width - (5 + name) - figures - 3 - self.state)
 
 
 _FORMS = {
@@ -63,15 +65,32 @@ def gpu_lines(view: View, layout: Layout, width: int) -> list[Line]:
     if layout.gpu_form is Form.STRIP:
         return strip(view, alerts, width, layout.gpus)
     owners = {process.pid: process for process in seen.processes}
+    promised = _promised_cells(layout.gpu_form, seen.gpus)
+    widths = replace(_FORMS[layout.gpu_form], promised=promised) if layout.gpu_form in _FORMS else None
     lines = []
-    if layout.gpu_title:
-        lines.append(_title(view, _FORMS[layout.gpu_form], width))
+    if layout.gpu_title and widths is not None:
+        lines.append(_title(view, widths, width))
     for gpu in seen.gpus:
         row = _Row(view, gpu, alerts[gpu.key], owners, width)
-        lines.append(row.compact() if layout.gpu_form is Form.COMPACT else row.full(_FORMS[layout.gpu_form]))
+        lines.append(row.compact(promised) if widths is None else row.full(widths))
         if layout.children:
-            lines += [row.child(instance, _FORMS.get(layout.gpu_form)) for instance in gpu.instances]
+            lines += [row.child(instance, widths, promised) for instance in gpu.instances]
     return lines
+
+
+def _promised_cells(form: Form, gpus: Sequence[Gpu]) -> int:
+    """Give the cells for what is promised: where width is short none while nothing is, for the bar needs them.
+
+    The 16 of a compact row are those of `, 30.0 promised`, with room for a GPU of 100 GiB and more.
+    """
+    if form is Form.FULL:
+        return 10
+    return 0 if not any(map(_is_promised, gpus)) else 10 if form is Form.MEDIUM else 16
+
+
+def _is_promised(gpu: Gpu) -> bool:
+    """Say whether enough is promised to print as more than `<0.1`."""
+    return known(gpu.promised) and gpu.promised >= 0.05 * GIB
 
 
 def _title(view: View, widths: _Widths, width: int) -> Line:
@@ -80,7 +99,8 @@ def _title(view: View, widths: _Widths, width: int) -> Line:
     bar = widths.bar(width)
     legend = f"memory by owner {view.kit.glyphs.dot} {view.kit.glyphs.declared} declared"
     pen.write(legend if cell_len(legend) < bar else "memory by owner", "muted", bar)
-    for text, cells in (("GiB", 7), ("free", 7), ("declared", widths.declared), ("util %", 8)):
+    figures = (("GiB", 7), ("free", 7), ("promised", widths.promised), ("declared", widths.declared), ("util %", 8))
+    for text, cells in figures:
         pen.write(text, "muted", cells, right=True)
     pen.gap(2).write("last minute"[: widths.spark], "muted", widths.spark).write(
         "C" if view.kit.glyphs.ascii else "°C", "muted", 6, right=True
@@ -119,6 +139,9 @@ class _Row:
         self._bar(pen, gpu, gpu.holdings, bar)
         pen.write(self._gib(gpu.memory.used), self._ink(), 7, right=True)
         pen.write(self._gib(gpu.memory.free), self._ink("strong"), 7, right=True)
+        pen.write(
+            self._gib(gpu.promised), self._ink("text" if _is_promised(gpu) else "muted"), widths.promised, right=True
+        )
         if widths.declared:
             pen.write(self._declared(), self._promise_ink(), widths.declared, right=True)
         pen.write(self._busy(), self._ink(), 8, right=True).gap(2)
@@ -131,40 +154,42 @@ class _Row:
         pen.gap(3)
         return self._state(pen).line(self.width)
 
-    def compact(self) -> Line:
-        """Draw what 70 to 99 columns have room for."""
+    def compact(self, promised: int) -> Line:
+        """Draw what 70 to 99 columns have room for; `promised` are the cells for what is promised."""
         gpu = self.gpu
         pen = self._start()
-        state = _compact_state(self.width)
         if gpu.health is not Health.OK:
             return self._unwell(pen)
-        self._bar(pen, gpu, gpu.holdings, self.width - pen.cells - 23 - state)
+        self._bar(pen, gpu, gpu.holdings, self._compact_bar(pen.cells + promised))
         pen.write(self._gib(gpu.memory.free), self._ink("strong"), 6, right=True).write(" free", self._ink("muted"))
+        if promised and _is_promised(gpu):
+            pen.write(",", self._ink("muted")).write(self._gib(gpu.promised), self._ink("strong"), 6, right=True)
+            pen.write(" promised", self._ink("muted"))
+        else:
+            pen.gap(promised)
         pen.write(self._busy("%"), self._ink(), 5, right=True)
         pen.write(self._whole(gpu.temperature, self.glyphs.degree), self._heat("muted"), 5, right=True).gap(2)
         return self._state(pen).line(self.width)
 
-    def child(self, instance: Instance, widths: _Widths | None) -> Line:
+    def child(self, instance: Instance, widths: _Widths | None, promised: int) -> Line:
         """Draw a MIG instance: its own memory, and that its utilization cannot be had."""
         pen = Pen(self.view.kit).gap(4).write(f"{self.glyphs.branch} ", "faint")
         if widths and widths.name:
             pen.write(instance.name.removeprefix("MIG "), "muted", widths.name + 1)
             bar = widths.bar(self.width)
         else:
-            bar = (
-                self.width - pen.cells - 23 - _compact_state(self.width)
-                if widths is None
-                else widths.bar(self.width) - 1
-            )
+            bar = self._compact_bar(pen.cells + promised) if widths is None else widths.bar(self.width) - 1
         held = [one for one in self.gpu.holdings if one.gpu_instance == instance.gpu_instance]
         # A bar is drawn for a GPU; an instance is one with its own memory, and what it holds is all that is listed.
         own = Gpu(index=self.gpu.index, memory=instance.memory)
         self._bar(pen, own, held, bar)
         if widths is None:
             pen.write(self._gib(instance.memory.free), self._ink("strong"), 6, right=True).write(" free", "muted")
+            pen.gap(promised)
         else:
             pen.write(self._gib(instance.memory.used), self._ink(), 7, right=True)
-            pen.write(self._gib(instance.memory.free), self._ink("strong"), 7, right=True).gap(widths.declared)
+            pen.write(self._gib(instance.memory.free), self._ink("strong"), 7, right=True)
+            pen.gap(widths.promised + widths.declared)
         # Where there was no room for its name on the left, it stands here.
         named = widths is not None and widths.name
         name = "under MIG" if named else f"{self.glyphs.dot} {instance.name.removeprefix('MIG ')}"
@@ -194,8 +219,13 @@ class _Row:
             words += gpu.throttle[:1]
         if not words and not gpu.holdings and known(gpu.memory.used) and known(gpu.memory.total):
             busy = known(gpu.utilization) and gpu.utilization >= _BUSY
-            return "no process listed" if busy or gpu.memory.used >= 0.05 * gpu.memory.total else "free"
+            if busy or gpu.memory.used >= 0.05 * gpu.memory.total:
+                return "no process listed"
+            return "promised" if _is_promised(gpu) else "free"
         return _fitted(words, f" {self.glyphs.dot} ", room)
+
+    def _compact_bar(self, others: int) -> int:
+        return self.width - others - 23 - _compact_state(self.width)
 
     def _unwell(self, pen: Pen) -> Line:
         pen.write(self.state(), self.role).gap(2)

@@ -220,6 +220,7 @@ def _memory_facts(gpu: Gpu) -> list[Fact]:
         fact("memory", memory.total, lambda value: f"{size(value)} in all"),
         fact("used", memory.used, size),
         fact("free", memory.free, size),
+        fact("promised", gpu.promised, lambda value: f"{size(value)} declared or reserved, and not taken yet"),
         fact("reserved", memory.reserved, lambda value: f"{size(value)} by driver and firmware"),
         fact("unattributed", gpu.unattributed, lambda value: f"{size(value)} used by no listed process"),
     ]

@@ -122,6 +122,7 @@ def legend(glyphs: Glyphs) -> list[Section]:
     words = (
         Fact("holding", "the memory of one process on one GPU"),
         Fact("free", "what a process can still get, without the driver's own reserve"),
+        Fact("promised", "declared or reserved by `gpuwatch run`, and not taken yet; others count on it"),
         Fact("held/declared", "both in percent of the GPU's memory, as most frameworks count it"),
         Fact("declared", f"the sum on a GPU, in GiB; {glyphs.least} where something could not be read"),
         Fact("over share", "more than was declared, and than contexts and libraries take"),
