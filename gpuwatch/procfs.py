@@ -1,4 +1,4 @@
-"""What the kernel says about one process, read from /proc without psutil.
+"""What the kernel says about one process, read from /proc within bounds.
 
 Every function takes the root of the tree, so that a test can hand in a fixture. A process that has gone raises
 `FileNotFoundError` or `ProcessLookupError` (`GONE`), whichever the kernel chose; text that is not what proc(5)
@@ -35,8 +35,19 @@ _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 _CHUNK = 64 << 10
 """Bytes read at once: most files of /proc have fewer, and a buffer of this size costs nothing to get."""
 
-_LARGEST = 16 << 20
-"""Bytes of the largest file that is read whole: /proc/PID/maps with vm.max_map_count lines of long names."""
+LONGEST = 64 << 10
+"""Bytes that are read of a file of a process, unless the caller names another bound: what is in it is the choice of
+whoever runs the process. With PR_SET_MM_MAP (PR_SET_MM(2const)), which takes no privileges, any memory becomes the
+command line and the environment: hundreds of MiB that were never touched and that the kernel hands out all the same."""
+
+_LONGEST_STATUS = 1 << 20
+"""Bytes of /proc/PID/status, which is read whole: 65,536 groups (NGROUPS_MAX, limits.h) of ten digits are 720 kB."""
+
+_LONGEST_PATH = 4096
+"""Bytes of the command line that are read for the name of its program: PATH_MAX (limits.h)."""
+
+_COMM_MAX = 15
+"""Bytes that the kernel keeps of a name: TASK_COMM_LEN less the NUL (include/linux/sched.h)."""
 
 _OWNER = re.compile(rb"^Uid:\s+(\d+).*\nGid:\s+(\d+).*(?:\n(?:(?!Groups:).*\n){0,8}Groups:([\d \t]*))?", re.MULTILINE)
 
@@ -162,22 +173,61 @@ def own_number(pid: int, proc: Path = PROC) -> tuple[int, bool]:
     Source: `NSpid:` in proc_pid_status(5): its number in each namespace, the innermost last. A kernel before 4.1
     has no such line. Raises `OSError` (see `GONE`).
     """
-    found = _NUMBERS.search(read_file(pid, "status", proc))
+    found = _NUMBERS.search(read_status(pid, proc))
     numbers = found[1].split() if found else []
     return (int(numbers[-1]), len(numbers) == 1) if numbers else (pid, True)
 
 
-def read_file(pid: int, name: str, proc: Path = PROC, limit: int = _LARGEST) -> bytes:
+def read_file(pid: int, name: str, proc: Path = PROC, limit: int = LONGEST) -> bytes:
     """Read the first `limit` bytes of a file of a process; raises `OSError` (see `GONE`)."""
+    return b"".join(read_chunks(pid, name, proc, limit))
+
+
+def read_chunks(pid: int, name: str, proc: Path = PROC, limit: int = LONGEST) -> Iterator[bytes]:
+    """Read the first `limit` bytes of a file of a process piece by piece; raises `OSError` (see `GONE`)."""
     descriptor = os.open(f"{proc}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)  # a Path would take twice as long
-    parts = []
     try:
         while limit > 0 and (part := os.read(descriptor, min(limit, _CHUNK))):
-            parts.append(part)
+            yield part
             limit -= len(part)
     finally:
         os.close(descriptor)
-    return b"".join(parts)
+
+
+class Arguments(NamedTuple):
+    """The command line of a process, as far as it was read."""
+
+    words: tuple[str, ...]
+    """Its arguments, without the empty ones at the end, undecodable bytes as surrogates. A title that was written over
+    them is one word."""
+    cut: bool
+    """It is longer than `LONGEST`: what follows was not read, and the last word may be a part of one."""
+
+
+def read_arguments(pid: int, proc: Path = PROC) -> Arguments:
+    """Read the first `LONGEST` bytes of a command line; raises `OSError` (see `GONE`).
+
+    Empty for a thread of the kernel, a zombie, and what is in the middle of execve(2). Source: proc_pid_cmdline(5).
+    """
+    raw = read_file(pid, "cmdline", proc)
+    written = raw.rstrip(b"\0")
+    words = written.decode("utf-8", "surrogateescape").split("\0") if written else []
+    return Arguments(tuple(words), len(raw) == LONGEST)
+
+
+def read_name(pid: int, stat: Stat, proc: Path = PROC) -> bytes:
+    """Give the name of a process, which the kernel cuts after 15 bytes, completed from the command line; never raises.
+
+    It is completed only if the name of the program there begins with it.
+    """
+    if len(stat.comm) < _COMM_MAX:
+        return stat.comm
+    try:
+        first = read_file(pid, "cmdline", proc, _LONGEST_PATH).partition(b"\0")[0]
+    except OSError:  # it has just gone
+        return stat.comm
+    program = first.partition(b" ")[0].rpartition(b"/")[2]  # of a title only the first word
+    return program if program.startswith(stat.comm) else stat.comm
 
 
 def read_stat(pid: int, proc: Path = PROC) -> Stat:
@@ -185,12 +235,17 @@ def read_stat(pid: int, proc: Path = PROC) -> Stat:
     return parse_stat(read_file(pid, "stat", proc))
 
 
+def read_status(pid: int, proc: Path = PROC) -> bytes:
+    """Read all of /proc/PID/status; raises `OSError` (see `GONE`)."""
+    return read_file(pid, "status", proc, _LONGEST_STATUS)
+
+
 def read_uids(pid: int, proc: Path = PROC) -> tuple[int, int, int]:
     """The real, effective and saved uid of a process, from the `Uid:` line of /proc/PID/status.
 
     Raises `OSError` (see `GONE`) or `ValueError`.
     """
-    for line in read_file(pid, "status", proc).splitlines():
+    for line in read_file(pid, "status", proc).splitlines():  # among its first lines
         if line.startswith(b"Uid:"):
             real, effective, saved = line.split()[1:4]
             return int(real), int(effective), int(saved)
@@ -207,7 +262,7 @@ class Owner(NamedTuple):
 
 def read_owner(pid: int, proc: Path = PROC) -> Owner:
     """Read whose a process is from /proc/PID/status; raises `OSError` (see `GONE`) or `ValueError`."""
-    found = _OWNER.search(read_file(pid, "status", proc))
+    found = _OWNER.search(read_status(pid, proc))
     if found is None:
         raise ValueError("/proc/PID/status: no Uid or no Gid line")
     uid, gid, groups = found.groups()
@@ -280,10 +335,21 @@ def children(pid: int, proc: Path = PROC) -> list[int]:
     try:
         with os.scandir(f"{proc}/{pid}/task") as threads:
             for thread in threads:
-                found += map(int, read_file(pid, f"task/{thread.name}/children", proc).split())
+                found += _started_by(pid, thread.name, proc)
     except OSError:
         return found  # gone, or a kernel without CONFIG_PROC_CHILDREN
     return found
+
+
+def _started_by(pid: int, thread: str | int, proc: Path) -> list[int]:
+    """Read what one thread of a process has started: as many numbers as are whole in the first `LONGEST` bytes.
+
+    Raises `OSError`, also where the kernel has no such list.
+    """
+    raw = read_file(pid, f"task/{thread}/children", proc)
+    if len(raw) == LONGEST:
+        raw = raw[: raw.rfind(b" ") + 1]
+    return list(map(int, raw.split()))
 
 
 def used_below(pid: int, stat: Stat, proc: Path = PROC) -> int:
@@ -295,7 +361,7 @@ def used_below(pid: int, stat: Stat, proc: Path = PROC) -> int:
     while above and len(seen) < _DESCENDANTS_MAX:
         one = above.pop()
         try:
-            children = [int(word) for word in read_file(one, f"task/{one}/children", proc).split()]
+            children = _started_by(one, one, proc)
         except (OSError, ValueError):  # it has gone, or a kernel without CONFIG_PROC_CHILDREN
             continue
         for child in children:

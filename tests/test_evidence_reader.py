@@ -106,6 +106,23 @@ def test_a_process_that_goes_while_it_is_read(tmp_path: Path) -> None:
     assert procfs.read_owner(7, tmp_path) == procfs.Owner(1000, 5, (7, 8))
 
 
+@pytest.mark.parametrize(
+    ("lines", "name"),
+    [(40_000, b"/usr/lib/libcudart.so.12"), (400_000, b"/tmp/data"), (8_000, b"/usr/lib/libnumber%d.so")],
+    ids=["the libraries come last", "more than is read", "more libraries than are kept"],
+)
+def test_a_long_list_of_mappings(tmp_path: Path, lines: int, name: bytes) -> None:
+    """It is read further than other files; where it is cut, a library that is not found may be there."""
+    fixture_process(tmp_path, 7, stat_line(ppid=0))
+    (tmp_path / "7/status").write_text("Uid:\t1\t1\t1\t1\nGid:\t5\t5\t5\t5\n")
+    with (tmp_path / "7/maps").open("wb") as file:
+        for number in range(lines):
+            last = name % number if b"%" in name else name if number in (0, lines - 1) else b"/usr/share/a.file"
+            file.write(b"7f0000000000-7f0000001000 rw-p 00000000 00:00 0                          %s\n" % last)
+    libraries = reader.read(7, proc=tmp_path, user="ada").libraries
+    assert libraries == (frozenset({"libcudart.so.12"}) if lines == 40_000 else Unread.LONG)
+
+
 def test_the_owner_is_named_by_the_user_database() -> None:
     """Where nobody knew the name before; a uid without a user is its digits."""
     assert reader.read(os.getpid()).user in (reader._user_name(os.getuid()), str(os.getuid()))

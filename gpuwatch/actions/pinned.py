@@ -154,7 +154,7 @@ class Pinned:
         Source: the mask SigIgn of /proc/PID/status, proc_pid_status(5).
         """
         try:
-            lines = procfs.read_file(self.target.pid, "status", self._proc).splitlines()
+            lines = procfs.read_status(self.target.pid, self._proc).splitlines()
             mask = next((int(line.split()[1], 16) for line in lines if line.startswith(b"SigIgn:")), 0)
         except (OSError, ValueError, IndexError):
             return False

@@ -22,6 +22,7 @@ _WHY = {
     Unread.DENIED: "its environment is not ours to read",
     Unread.OVERWRITTEN: "its environment was overwritten by a title of its own",
     Unread.GONE: "it ended while its environment was read",
+    Unread.LONG: "its environment is too long to be read",
     Unread.FAILED: "its environment could not be read",
 }
 

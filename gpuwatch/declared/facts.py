@@ -18,6 +18,8 @@ class Unread(StrEnum):
     OVERWRITTEN = "overwritten"
     """The process set a title of its own over it (setproctitle): a block of NULs, or text without any `=`."""
     GONE = "gone"
+    LONG = "long"
+    """It is longer than what is read of it."""
     FAILED = "failed"
     """It could not be read: too large, no ordinary file, no answer in time, no such file."""
 
@@ -50,6 +52,8 @@ class Kin(msgspec.Struct, frozen=True, kw_only=True):
 
     pid: int
     argv: tuple[str, ...] = ()
+    argv_cut: bool = False
+    """`argv` has only the first of its arguments: there were too many to read them all."""
     environ: Mapping[str, str] | Unread = Unread.DENIED
     start: int = 0
     """Start time in clock ticks since boot; 0 for not known."""
@@ -86,6 +90,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     uid: int | None = None
     user: str = ""
     argv: tuple[str, ...] = ()
+    argv_cut: bool = False
+    """As in `Kin`."""
     environ: Mapping[str, str] | Unread = Unread.DENIED
     """As of its last execve; a name given twice has its first value, as getenv(3) has it."""
     libraries: frozenset[str] | Unread = Unread.DENIED

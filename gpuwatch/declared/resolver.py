@@ -16,6 +16,7 @@ from gpuwatch.declared import agreed, devices, env, environment, flags, framewor
 from gpuwatch.declared.claims import Claim, Selection
 from gpuwatch.declared.environment import Environment, weakest
 from gpuwatch.declared.facts import Card, Facts, Script, Unread
+from gpuwatch.declared.programs import started
 from gpuwatch.declared.weighing import Weighed, called, hold
 
 _LABELS = {
@@ -209,9 +210,20 @@ def _declaration(one: Weighed) -> Declaration:
 
 def _known(facts: Facts, around: Environment) -> tuple[Knowledge, str]:
     """Say whether all places were looked at; what was not found in one that could not be read may still be there."""
-    words = [around.words, _script_words(facts.script)]
-    read = around.read and not words[1]
+    words = [around.words, _script_words(facts.script), _arguments_words(facts)]
+    read = around.read and not any(words[1:])
     return (Knowledge.READ if read else Knowledge.UNREADABLE), "; ".join(filter(None, words))
+
+
+def _arguments_words(facts: Facts) -> str:
+    """Say which command lines are too long to be read whole: what limits the process may stand in the rest of one.
+
+    Of an ancestor only that of a program counts whose options say something.
+    """
+    if facts.argv_cut:
+        return "its command line is too long to be read whole"
+    long = next((kin.pid for kin in facts.ancestors if kin.argv_cut and started(kin.argv)), None)
+    return "" if long is None else f"the command line of parent {long} is too long to be read whole"
 
 
 def _script_words(script: Script | None) -> str:

@@ -22,6 +22,7 @@ _UNREAD = {
     Unread.DENIED: "its environment is not ours to read",
     Unread.OVERWRITTEN: "its environment was overwritten by a title",
     Unread.GONE: "its environment is gone: it has ended",
+    Unread.LONG: "its environment is too long to be read",
     Unread.FAILED: "its environment could not be read",
 }
 
@@ -110,6 +111,7 @@ def _itself(facts: Facts, stat: procfs.Stat | None) -> Kin:
     return Kin(
         pid=facts.pid,
         argv=facts.argv,
+        argv_cut=facts.argv_cut,
         environ=facts.environ,
         start=0 if stat is None else stat.start_ticks,
         parent=0 if stat is None else stat.ppid,

@@ -10,7 +10,7 @@ import functools
 import os
 import pwd
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,8 +24,17 @@ from gpuwatch.text import clean
 
 LARGEST_SCRIPT = 1 << 20
 LARGEST_RC = 64 << 10
-_LARGEST_BLOCK = 1 << 20
-"""Bytes of arguments or of environment; the kernel allows some more (a quarter of the stack's limit)."""
+_LONGEST_ENVIRON = 256 << 10
+"""Bytes of an environment, of which more is read than of other files: on a cluster each module that is loaded adds to
+PATH and the like, and Lmod keeps its table of them in variables (lmod.readthedocs.io, _ModuleTable001_), so that a
+hundred modules exceed 64 KiB."""
+
+_LONGEST_MAPS = 8 << 20
+"""Bytes of /proc/PID/maps, read in pieces: 65,530 mappings (vm.max_map_count) with lines of 128. It is in the order of
+addresses, and libraries come last."""
+
+_MOST_LIBRARIES = 4096
+"""Names of libraries that are kept; a training has some 300."""
 
 _MOST_ANCESTORS = 16
 _MOST_CHILDREN = 8
@@ -53,6 +62,7 @@ class _Runs(NamedTuple):
 
     pid: int
     argv: tuple[str, ...]
+    cut: bool
     start: int
 
 
@@ -71,6 +81,7 @@ class Ancestor(NamedTuple):
         return Kin(
             pid=self.runs.pid,
             argv=self.runs.argv,
+            argv_cut=self.runs.cut,
             environ=self.environ,
             start=self.runs.start,
             parent=self.parent,
@@ -109,17 +120,19 @@ def read(
     """
     stat = procfs.read_stat(pid, proc)
     owner = procfs.read_owner(pid, proc)
-    argv, block = _argv(pid, proc), _environ(pid, proc, stat)
+    argv, cut = _argv(pid, proc)
+    block = _environ(pid, proc, stat)
     libraries = frozenset[str]() if stat.kernel_thread else _libraries(pid, proc)
     above = _above(stat.ppid, owner.uid, proc, {} if ancestors is None else ancestors)
     variables = _variables(block)
-    target = _Target(proc, (_Runs(pid, argv, stat.start_ticks), *(one.runs for one in above)), owner, scan)
+    target = _Target(proc, (_Runs(pid, argv, cut, stat.start_ticks), *(one.runs for one in above)), owner, scan)
     script = _script(target)
     return Facts(
         pid=pid,
         uid=owner.uid,
         user=user or _user_name(owner.uid),
         argv=argv,
+        argv_cut=cut,
         environ=variables,
         libraries=libraries,
         cgroup=_cgroup(pid, proc),
@@ -148,13 +161,13 @@ def _user_name(uid: int) -> str:
 # -- what /proc has of a process -----------------------------------------------------------------------------------
 
 
-def _argv(pid: int, proc: Path) -> tuple[str, ...]:
-    """Read the arguments; those that a title was written over are one word with NULs behind it."""
+def _argv(pid: int, proc: Path) -> tuple[tuple[str, ...], bool]:
+    """Read the arguments that are whole, and say whether there are more."""
     try:
-        raw = procfs.read_file(pid, "cmdline", proc, _LARGEST_BLOCK)
+        words, cut = procfs.read_arguments(pid, proc)
     except OSError:  # it has gone, which its environment says too
-        return ()
-    return tuple(map(environ.decode, raw.rstrip(b"\0").split(b"\0"))) if raw.strip(b"\0") else ()
+        return (), False
+    return (words[:-1] if cut else words), cut
 
 
 def _environ(pid: int, proc: Path, known: procfs.Stat | None = None) -> bytes | Unread:
@@ -165,7 +178,7 @@ def _environ(pid: int, proc: Path, known: procfs.Stat | None = None) -> bytes | 
     if known is not None and known.kernel_thread:
         return b""
     try:
-        raw = procfs.read_file(pid, "environ", proc, _LARGEST_BLOCK + 1)
+        raw = procfs.read_file(pid, "environ", proc, _LONGEST_ENVIRON + 1)
         if not raw:
             stat = procfs.read_stat(pid, proc)
             if stat.state in procfs.DEAD:  # or only its first thread has ended
@@ -173,12 +186,12 @@ def _environ(pid: int, proc: Path, known: procfs.Stat | None = None) -> bytes | 
                 return Unread.FAILED if others else Unread.GONE
             if not stat.environ_end:
                 return Unread.FAILED
-            raw = procfs.read_file(pid, "environ", proc, _LARGEST_BLOCK + 1)  # that execve has ended meanwhile
+            raw = procfs.read_file(pid, "environ", proc, _LONGEST_ENVIRON + 1)  # that execve has ended meanwhile
     except OSError as error:
         return Unread.GONE if isinstance(error, FileNotFoundError) else why(error)
     except ValueError:  # a line of stat that was cut short
         return Unread.GONE
-    return raw if len(raw) <= _LARGEST_BLOCK else Unread.FAILED
+    return raw if len(raw) <= _LONGEST_ENVIRON else Unread.LONG
 
 
 def _variables(block: bytes | Unread) -> dict[str, str] | Unread:
@@ -187,13 +200,25 @@ def _variables(block: bytes | Unread) -> dict[str, str] | Unread:
 
 def _libraries(pid: int, proc: Path) -> frozenset[str] | Unread:
     """Give the names of the shared libraries that are mapped: the last column of /proc/PID/maps."""
+    names: set[str] = set()
+    rest, size = b"", 0
     try:
-        raw = procfs.read_file(pid, "maps", proc)
+        for part in procfs.read_chunks(pid, "maps", proc, _LONGEST_MAPS):
+            size += len(part)
+            *lines, rest = (rest + part).split(b"\n")
+            names.update(_library_names(lines))
+            if len(names) > _MOST_LIBRARIES:
+                return Unread.LONG
     except OSError as error:
         return Unread.GONE if isinstance(error, FileNotFoundError) else why(error)
-    paths = {line[line.find(b"/") :] for line in raw.splitlines() if b".so" in line}
-    names = (environ.decode(path.rpartition(b"/")[2].removesuffix(b" (deleted)")) for path in paths)
-    return frozenset(name for name in names if ".so" in name)
+    return Unread.LONG if size == _LONGEST_MAPS else frozenset(names)
+
+
+def _library_names(lines: Iterable[bytes]) -> Iterator[str]:
+    for path in {line[line.find(b"/") :] for line in lines if b".so" in line}:
+        name = environ.decode(path.rpartition(b"/")[2].removesuffix(b" (deleted)"))
+        if ".so" in name:
+            yield name
 
 
 def _cgroup(pid: int, proc: Path) -> str:
@@ -235,7 +260,7 @@ def _above(pid: int, uid: int, proc: Path, known: dict[int, Ancestor]) -> list[A
 
 def _ancestor(pid: int, proc: Path) -> Ancestor:
     stat, owner = procfs.read_stat(pid, proc), procfs.read_owner(pid, proc)
-    runs = _Runs(pid, _argv(pid, proc), stat.start_ticks)
+    runs = _Runs(pid, *_argv(pid, proc), stat.start_ticks)
     return Ancestor(runs, owner.uid, stat.ppid, _variables(_environ(pid, proc, stat)), environ.decode(stat.comm))
 
 
@@ -249,15 +274,15 @@ def _exec_children(pid: int, uid: int, block: bytes | Unread, proc: Path) -> lis
         if len(found) == _MOST_CHILDREN:
             break
         theirs = _environ(child, proc)
-        variables = _variables(theirs)
-        if theirs == block or isinstance(variables, Unread):
+        if theirs == block or isinstance(variables := _variables(theirs), Unread):
             continue
         try:
             same = procfs.read_owner(child, proc).uid == uid
         except (OSError, ValueError):  # it has ended
             continue
         if same:
-            found.append(Kin(pid=child, argv=_argv(child, proc), environ=variables))
+            argv, cut = _argv(child, proc)
+            found.append(Kin(pid=child, argv=argv, argv_cut=cut, environ=variables))
     return found
 
 
