@@ -25,13 +25,6 @@ from tests.waiting import PATIENCE, wait_for
 SLEEP = "import time; print(flush=True); time.sleep(600)"
 
 
-@pytest.fixture(autouse=True)
-def _real_proc() -> Iterator[None]:
-    """Give psutil the real /proc back after a test that handed it another."""
-    yield
-    psutil.PROCFS_PATH = "/proc"
-
-
 @pytest.fixture
 def child() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Give a function that starts a process and waits until it runs; all are ended."""
@@ -250,7 +243,6 @@ def tree(root: Path, pid: int, *, comm: str = "python", start: int = 4711, used:
     (folder / "stat").write_text(" ".join(fields) + "\n")
     (folder / "status").write_text(f"Name:\t{comm}\nUid:\t4242\t0\t0\t0\nGid:\t0\t0\t0\t0\n")
     (folder / "cmdline").write_bytes(b"python\0train.py\0")
-    (root / "stat").write_text("btime 1700000000\n")
     return folder
 
 

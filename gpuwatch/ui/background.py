@@ -10,7 +10,7 @@ from typing import Any
 
 from gpuwatch.actions.audit import Audit, state_folder
 from gpuwatch.actions.kill import Killer, Policy
-from gpuwatch.text import command_line
+from gpuwatch.sampler.owners import read_command
 
 RECORD_SECONDS = 2.0
 """What the file system of the record is given to answer; a home folder on NFS may never do so."""
@@ -81,9 +81,7 @@ def make_killer(*, read_only: bool, allow_root: bool) -> Killer:
 
 def shown_command(pid: int) -> str | None:
     """Give the command line of a process as the sampler puts it on screen; None where it cannot be read."""
-    import psutil  # 40 ms, wanted only once a process is to be ended
-
     try:
-        return command_line(psutil.Process(pid).cmdline())
-    except (psutil.Error, OSError):  # psutil lets some FileNotFoundError through
+        return read_command(pid)
+    except OSError:
         return None
