@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,22 @@ os._exit(_last_words(Output(), Exit.BUG, SourceState.DRIVER_DOWN, words))
     snapshot = until(source, lambda it: "of the test" in it.words)
     assert snapshot.state is SourceState.DRIVER_DOWN
     until(source, lambda it: it.host == "second")
+
+
+def test_a_sampler_that_ends_again_and_again_is_started_less_and_less_often(start: Start, tmp_path: Path) -> None:
+    """Though it gives a snapshot each time: what ended it may be there for days."""
+    begun = tmp_path / "begun"
+    body = f"""
+with open({str(begun)!r}, "a") as file:
+    file.write(f"{{time.monotonic()}}\\n")
+print(encode(Snapshot(gpus=(Gpu(index=0),))).decode(), flush=True)
+os._exit(70)
+"""
+    source = start(command=stub(body), patience=replace(QUICK, restart=0.05, restart_most=60.0))
+    until(source, lambda _: begun.exists() and len(begun.read_text().splitlines()) >= 6)
+    times = [float(line) for line in begun.read_text().splitlines()]
+    gaps = [after - before for before, after in pairwise(times)]
+    assert gaps[4] >= 0.05 * 2**4
 
 
 def test_a_gpu_of_only_that_is_gone_after_a_restart_is_missing_and_the_others_go_on(

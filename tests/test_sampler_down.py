@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 from pathlib import Path
 
 import pytest
 
+from gpuwatch import procfs
 from gpuwatch.model import SourceState
 from gpuwatch.sampler.loop import Exit
-from tests.driver import Driver
+from tests.driver import GIB, MIB, Driver
 from tests.sampling import eight, once, running, well
 
 
@@ -112,6 +115,29 @@ def test_a_fault_of_our_own_reaches_the_reader(driver: Driver) -> None:
         assert last.state is SourceState.DRIVER_DOWN  # and not ended: its parent starts another
         assert "ValidationError" in last.words
         assert sampler.ends() == Exit.BUG
+
+
+def mapped(pid: int) -> int:
+    """Give the bytes of address space that a process has."""
+    return int(procfs.read_file(pid, "statm").split()[0]) * resource.getpagesize()
+
+
+def test_the_memory_of_the_sampler_has_an_end(driver: Driver) -> None:
+    """Whatever makes it grow: it says so in one line, and does not take the machine's."""
+    with running(driver.env()) as sampler:
+        sampler.next()
+        pid = sampler.process.pid
+        most, _ = resource.prlimit(pid, resource.RLIMIT_AS)
+        assert mapped(pid) + GIB < most < mapped(pid) + 8 * GIB
+        resource.prlimit(pid, resource.RLIMIT_AS, (mapped(pid) + 32 * MIB, most))
+        assert sampler.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            sampler.process.stdin.write(bytes(128 * MIB))  # a command without an end
+        last = sampler.until(lambda snapshot: snapshot.state is not SourceState.OK)
+        assert last.state is SourceState.DRIVER_DOWN
+        assert "GiB of memory" in last.words
+        assert sampler.ends() == Exit.BUG
+        assert sampler.errors() == ""
 
 
 @pytest.mark.parametrize("code", [1, 9, 18, 999])

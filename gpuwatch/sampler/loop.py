@@ -53,6 +53,11 @@ _ROOM = 10 * STEP
 """Seconds that must be left until the next sample for a step of the survey: one takes a little longer than it should,
 and where samples come at once there is no time for it."""
 
+_MEMORY = 4 << 30
+"""Bytes of address space beyond what is mapped once the driver's library is ready, which knows best what it needs. The
+sampler's own figures take some 20 MiB; a thread that looks up a user's name reserves up to 136 (a stack, and an arena
+of glibc), and a directory service's modules some hundred. More is a fault, and must not cost the machine its memory."""
+
 _ONCE = 2.0
 """Seconds that a single snapshot waits for what the processes declared."""
 
@@ -294,6 +299,7 @@ class Sampler:
         """Find the driver and its GPUs; raises Unusable or NoSuchGpu."""
         pynvml = binding.load()
         binding.initialise(pynvml, self._board, self._proc)
+        machine.limit_memory(_MEMORY)
         options = self._options
         calls = Calls(pynvml, self._board)
         self._shared = Shared(calls, interval=options.interval, proc=self._proc, listens=options.events)
@@ -375,6 +381,9 @@ def main(arguments: Sequence[str], reader: subprocess.Popen[bytes] | None) -> in
         return Sampler(options, board, output, _declarations(options, reader)).run()
     except Closed:
         return Exit.DONE
+    except MemoryError:
+        words = f"the sampler ended: it was about to take more than {_MEMORY >> 30} GiB of memory"
+        return _last_words(output, Exit.BUG, SourceState.DRIVER_DOWN, words)
     except Exception as bug:  # noqa: BLE001 - whatever it is, it must reach the user and not a closed stderr
         words = f"a fault in gpuwatch's sampler: {type(bug).__name__}: {_said(bug)}"
         return _last_words(output, Exit.BUG, SourceState.DRIVER_DOWN, words)

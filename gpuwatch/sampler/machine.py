@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -83,6 +84,21 @@ def library_version(proc: Path = PROC) -> str:
             version = _VERSION.search(suffix)
             return version[0] if version else ""
     return ""
+
+
+def limit_memory(room: int) -> None:
+    """Let this process map `room` bytes of memory more than it has now, at most; a lower limit of the user's stays.
+
+    Where that would be exceeded, Python raises MemoryError and malloc(3) gives NULL. Source: RLIMIT_AS in getrlimit(2),
+    `size` in proc_pid_statm(5).
+    """
+    try:
+        most = int(PROC.joinpath("self/statm").read_bytes().split()[0]) * resource.getpagesize() + room
+        limit, hard = resource.getrlimit(resource.RLIMIT_AS)
+        if limit == resource.RLIM_INFINITY or limit > most:
+            resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    except (OSError, ValueError):  # no /proc, or a sandbox that forbids it: it is a last wall, and not the first
+        return
 
 
 def host_name() -> str:

@@ -86,7 +86,7 @@ class LocalSource:
         self._restart_delay = self._patience.restart
         self._known: dict[str, Gpu] = {}
         self._last = self._blank(SourceState.STARTING)
-        self._last_at = self._looked = self._awake = self._heard = clock()
+        self._last_at = self._looked = self._awake = self._heard = self._started = clock()
         self._child: Child | None = first
         if first is None:
             self._start()
@@ -218,7 +218,8 @@ class LocalSource:
             return None
         self._heard = now
         if newest.state is SourceState.OK:
-            self._restart_delay = self._patience.restart
+            if now - self._started >= self._patience.restart_most:  # one that ends soon ends again
+                self._restart_delay = self._patience.restart
             self._known |= {gpu.uuid: gpu for gpu in newest.gpus if gpu.uuid}
         self._last, self._last_at = self._compose(newest), now
         return self._last
@@ -295,7 +296,7 @@ class LocalSource:
 
     def _start(self) -> None:
         self._restart_at = None
-        now = self._clock()
+        now = self._started = self._clock()
         if not self._may_start():
             words = f"{self._stuck()} samplers hang in the kernel and cannot be ended"
             self._report(SourceState.SILENT, words, now)
