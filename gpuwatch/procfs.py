@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,6 +66,12 @@ _LITTLE_INITS = frozenset({b"tini", b"tini-static", b"dumb-init", b"docker-init"
 
 _AT_ONCE = 10 * os.sysconf("SC_CLK_TCK")
 """Ticks within which such an init has started the one that it is for; others came to it later."""
+
+THREADS_MAX = 64
+"""Threads of a process that are looked at: a process may have as many thousand as it likes."""
+
+_STARTERS_MAX = 1024
+"""Threads of a process that are asked what they have started: any may have, and a training has some hundred."""
 
 _ANCESTORS_MAX = 256
 """A bound for a tree that changes while it is read; real chains are some ten long."""
@@ -269,22 +277,38 @@ def read_owner(pid: int, proc: Path = PROC) -> Owner:
     return Owner(int(uid), int(gid), tuple(map(int, (groups or b"").split())))
 
 
-def thread_states(pid: int, proc: Path = PROC) -> tuple[str, ...]:
-    """The state letter of every thread of a process; empty when the process has gone.
+def thread_states(pid: int, proc: Path = PROC) -> Iterator[tuple[int, str]]:
+    """Read the number and the state letter of each thread of a process, one by one; none where the process has gone.
 
     Raises `OSError` for other failures, `ValueError` for text that is not a stat line.
     """
-    states = []
     try:
-        threads = sorted((proc / str(pid) / "task").iterdir())
+        with os.scandir(f"{proc}/{pid}/task") as threads:
+            for thread in threads:
+                try:
+                    yield int(thread.name), thread_state(pid, int(thread.name), proc)
+                except GONE:
+                    continue  # this thread ended while the others were read
     except GONE:
-        return ()
-    for thread in threads:
-        try:
-            states.append(parse_stat((thread / "stat").read_bytes()).state)
-        except GONE:
-            continue  # this thread ended while the others were read
-    return tuple(states)
+        return
+
+
+def thread_state(pid: int, thread: int, proc: Path = PROC) -> str:
+    """Read the state letter of one thread of a process; raises `OSError` (see `GONE`) or `ValueError`."""
+    return parse_stat(read_file(pid, f"task/{thread}/stat", proc)).state
+
+
+def living_thread(pid: int, proc: Path = PROC) -> int | None:
+    """Find a thread of a process that has not ended, by its number; None where all have, reaped or not.
+
+    Of `THREADS_MAX` threads at most: the kernel keeps of those that have ended only the first one, and others for as
+    long as a debugger wants to see them (exit_notify in kernel/exit.c). Where there are more, and all of these have
+    ended, the next one is taken for one that lives. Raises as `thread_states` does.
+    """
+    for count, (thread, state) in enumerate(thread_states(pid, proc)):
+        if state not in DEAD or count == THREADS_MAX:
+            return thread
+    return None
 
 
 def ended(pid: int, proc: Path = PROC) -> bool:
@@ -293,7 +317,7 @@ def ended(pid: int, proc: Path = PROC) -> bool:
     The state of the process alone does not tell: it is zombie as soon as the main thread has ended, while others
     may go on and hold their memory. Raises as `thread_states` does.
     """
-    return all(state in DEAD for state in thread_states(pid, proc))
+    return living_thread(pid, proc) is None
 
 
 def ancestors(pid: int, proc: Path = PROC) -> tuple[int, ...]:
@@ -332,12 +356,10 @@ def descendants(pid: int, proc: Path = PROC) -> dict[int, int]:
 def children(pid: int, proc: Path = PROC) -> list[int]:
     """The processes that a process has started; empty where the kernel has no list of them."""
     found: list[int] = []
-    try:
-        with os.scandir(f"{proc}/{pid}/task") as threads:
-            for thread in threads:
+    with suppress(OSError), os.scandir(f"{proc}/{pid}/task") as threads:
+        for thread in islice(threads, _STARTERS_MAX):
+            with suppress(OSError):  # it has ended, or a kernel without CONFIG_PROC_CHILDREN
                 found += _started_by(pid, thread.name, proc)
-    except OSError:
-        return found  # gone, or a kernel without CONFIG_PROC_CHILDREN
     return found
 
 
@@ -380,20 +402,18 @@ def used_below(pid: int, stat: Stat, proc: Path = PROC) -> int:
 def open_files(pid: int, proc: Path = PROC) -> Iterator[str]:
     """What each open file of a process is called, from the links in /proc/PID/fd.
 
-    Where the main thread has ended but others live on, the files are theirs and are read from each thread.
+    Where the main thread has ended but others live on, the files are theirs, the same for all of them (CLONE_FILES).
     Raises `OSError` (`PermissionError` where the folder is closed to us).
     """
-    process = proc / str(pid)
-    folders = [process / "fd"]
-    if read_stat(pid, proc).state in DEAD:
-        folders = [thread / "fd" for thread in sorted((process / "task").iterdir())]
-    for folder in folders:
-        with os.scandir(folder) as links:
-            for link in links:
-                try:
-                    yield str(Path(link).readlink())
-                except GONE:
-                    continue  # closed while the folder was read
+    folder = f"{proc}/{pid}/fd"
+    if read_stat(pid, proc).state in DEAD and (thread := living_thread(pid, proc)) is not None:
+        folder = f"{proc}/{pid}/task/{thread}/fd"
+    with os.scandir(folder) as links:
+        for link in links:
+            try:
+                yield str(Path(link).readlink())
+            except GONE:
+                continue  # closed while the folder was read
 
 
 def in_pid_namespace(proc: Path = PROC) -> bool:

@@ -75,7 +75,7 @@ def test_this_process() -> None:
     stat = procfs.read_stat(os.getpid())
     assert (stat.ppid, stat.state, stat.kernel_thread) == (os.getppid(), "R", False)
     assert procfs.read_uids(os.getpid()) == os.getresuid()
-    assert "R" in procfs.thread_states(os.getpid())
+    assert (os.getpid(), "R") in procfs.thread_states(os.getpid())
     assert not procfs.ended(os.getpid())
     assert procfs.ancestors(os.getpid())[0] == os.getppid()
 
@@ -89,7 +89,7 @@ def test_a_process_that_has_gone_is_known_by_its_exception(tmp_path: Path) -> No
     for read in (procfs.read_stat, procfs.read_uids):
         with pytest.raises(procfs.GONE):
             read(7, tmp_path)
-    assert procfs.thread_states(7, tmp_path) == ()
+    assert list(procfs.thread_states(7, tmp_path)) == []
     assert procfs.ended(7, tmp_path)
     assert procfs.ancestors(7, tmp_path) == ()
     assert procfs.descendants(7, tmp_path) == {}
@@ -107,6 +107,15 @@ def test_a_zombie_whose_threads_go_on_has_not_ended(tmp_path: Path) -> None:
 def test_a_zombie_has_ended(tmp_path: Path) -> None:
     fixture_process(tmp_path, 7, stat_line(state="Z"), threads="ZX")
     assert procfs.ended(7, tmp_path)
+
+
+def test_one_with_more_threads_that_have_ended_than_are_looked_at_has_not_ended(tmp_path: Path) -> None:
+    """As far as is known: a debugger keeps them, and what goes on may stand behind them."""
+    most = procfs.THREADS_MAX
+    fixture_process(tmp_path, 7, stat_line(state="Z"), threads="Z" * most)
+    fixture_process(tmp_path, 1000, stat_line(1000, state="Z"), threads="Z" * (most + 1))
+    assert procfs.ended(7, tmp_path)
+    assert not procfs.ended(1000, tmp_path)
 
 
 def test_a_loop_of_parents_ends(tmp_path: Path) -> None:

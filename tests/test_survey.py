@@ -22,6 +22,7 @@ from gpuwatch.sampler import survey
 from gpuwatch.sampler.survey import EVERY, MOST, PAUSE, SHARE, STEP, Judge, Open, Survey, asks_only, candidates, opened
 from tests import builders
 from tests.gpuholder import ME, ROOT, SOMEBODY_ELSE, GpuHolder
+from tests.test_procfs import stat_line
 
 CUDA = ("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia3")
 """What a CUDA program opens on a machine of which it sees GPUs 0 and 3."""
@@ -293,6 +294,7 @@ def test_a_program_whose_first_thread_has_ended(tree: Tree) -> None:
     for thread, file in (100, None), (101, "/dev/nvidia0"):
         folder = threads / str(thread) / "fd"
         folder.mkdir(parents=True)
+        (threads / str(thread) / "stat").write_bytes(stat_line(thread, state="S" if file else "Z"))
         if file:
             (folder / "3").symlink_to(file)
     tree.add(200, state="Z")

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -115,12 +116,16 @@ class Pinned:
         try:
             main = procfs.read_stat(self.target.pid, self._proc).state
             # After SIGKILL only a thread inside the kernel can be left; before it, one such thread means little.
-            states = procfs.thread_states(self.target.pid, self._proc) if killed else (main,)
+            states = self._thread_states() if killed else {main}
         except (OSError, ValueError):
-            states, main = (), ""  # it ended since it was asked, or cannot be read: not known to be stuck
+            states, main = set(), ""  # it ended since it was asked, or cannot be read: not known to be stuck
         if procfs.UNINTERRUPTIBLE in states:
             return Outcome(End.STUCK, seconds, killed)
         return Outcome(End.STOPPED if main in procfs.STOPPED and not killed else End.RUNNING, seconds, killed)
+
+    def _thread_states(self) -> set[str]:
+        threads = islice(procfs.thread_states(self.target.pid, self._proc), procfs.THREADS_MAX)
+        return {state for _, state in threads}
 
     def find_family(self) -> None:
         """Take note of what it has started so far; once it has ended, nothing tells any more."""

@@ -182,8 +182,7 @@ def _environ(pid: int, proc: Path, known: procfs.Stat | None = None) -> bytes | 
         if not raw:
             stat = procfs.read_stat(pid, proc)
             if stat.state in procfs.DEAD:  # or only its first thread has ended
-                others = set(procfs.thread_states(pid, proc)) - procfs.DEAD
-                return Unread.FAILED if others else Unread.GONE
+                return Unread.GONE if procfs.ended(pid, proc) else Unread.FAILED
             if not stat.environ_end:
                 return Unread.FAILED
             raw = procfs.read_file(pid, "environ", proc, _LONGEST_ENVIRON + 1)  # that execve has ended meanwhile

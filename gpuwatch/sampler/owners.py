@@ -48,13 +48,6 @@ _STATES = {
     "I": "idle",
 }
 
-_LIVELIEST = "RDSItTKWP"
-
-
-def _liveliness(state: str) -> int:
-    """Order the states of threads, the one that tells most of a process first."""
-    return _LIVELIEST.find(state) if state in _LIVELIEST else len(_LIVELIEST)
-
 
 def terminal(tty: int) -> str:
     """Name a controlling terminal by its device number; empty for none.
@@ -88,6 +81,8 @@ class _Known(msgspec.Struct):
     adopted: bool = False
     used: int = 0
     used_at: float | None = None
+    thread: int | None = None
+    """A thread that goes on, of a process whose first one has ended."""
     below: Reading = Reason.NO_SAMPLE
     used_below: int | None = None
 
@@ -191,7 +186,7 @@ class Owners:
             user="" if facts.uid is None else self.users.name(facts.uid),
             name=facts.name or clean(stat.comm),
             command=facts.command,
-            state=self._state(pid, stat),
+            state=self._state(pid, stat, facts),
             ppid=stat.ppid,
             parent=facts.parent,
             terminal=terminal(stat.tty),
@@ -204,16 +199,27 @@ class Owners:
             started=facts.started,
         )
 
-    def _state(self, pid: int, stat: procfs.Stat) -> str:
+    def _state(self, pid: int, stat: procfs.Stat, facts: _Known) -> str:
         """Name the state; of a process whose first thread has ended, that of one that has not.
 
-        The kernel calls such a one a zombie, proc_pid_stat(5), though it computes and holds what it did.
+        The kernel calls such a one a zombie, proc_pid_stat(5), though it computes and holds what it did. The thread is
+        looked for once, and again when it has ended.
         """
         state = stat.state
         if state in procfs.DEAD:
             with suppress(OSError, ValueError):  # it has gone
-                state = min(procfs.thread_states(pid, self._proc), key=_liveliness, default=state)
+                state = self._thread_state(pid, facts) or state
         return _STATES.get(state, clean(state))
+
+    def _thread_state(self, pid: int, facts: _Known) -> str:
+        """Read the state of a thread that has not ended; empty where all have. Raises OSError or ValueError."""
+        if facts.thread is not None:
+            with suppress(*procfs.GONE):
+                state = procfs.thread_state(pid, facts.thread, self._proc)
+                if state not in procfs.DEAD:
+                    return state
+        facts.thread = procfs.living_thread(pid, self._proc)
+        return "" if facts.thread is None else procfs.thread_state(pid, facts.thread, self._proc)
 
     def _cpu(self, stat: procfs.Stat, facts: _Known) -> Reading:
         """Give the percent of one core used since the last sample."""
