@@ -72,6 +72,9 @@ class Presence(StrEnum):
     """/proc is mounted with hidepid: it may exist, and is not ours to see."""
     ELSEWHERE = "other namespace"
     """We run in a PID namespace of our own (a container), where this PID means nothing or somebody else."""
+    UNREADABLE = "unreadable"
+    """It could not be read just now: no file descriptor or no memory was left for it (EMFILE, ENFILE, ENOMEM), or the
+    kernel failed. It may run or not; what is told of it was read before."""
 
 
 class SourceState(StrEnum):
@@ -303,7 +306,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     searched: float = 0.0
     """Wall-clock time at which that search last ended; 0 for not yet."""
     blind: int = 0
-    """How many processes that search could not look into: they are other people's, and we are not root."""
+    """How many processes that search could not look into: they are other people's and we are not root, or it had no
+    file descriptor or no memory left."""
     hides: bool = False
     """/proc is mounted so that we do not even see other people's processes (hidepid)."""
     mps: tuple[int, ...] = ()

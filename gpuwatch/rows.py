@@ -43,9 +43,9 @@ class Row:
 
     @property
     def command(self) -> str:
-        """Command line to display, or why there is none."""
+        """Command line to display, or why there is none; both, where it was read before and cannot be read now."""
         if self.process.presence is not Presence.SEEN:
-            return _UNSEEN[self.process.presence]
+            return f"{_UNSEEN[self.process.presence]} {self.process.command}".rstrip()
         return self.process.command or f"[{self.process.name}]"
 
     @property
@@ -96,6 +96,7 @@ _UNSEEN = {
     Presence.GONE: "(gone: no such process, memory still held)",
     Presence.HIDDEN: "(hidden: /proc shows only your own processes)",
     Presence.ELSEWHERE: "(in another PID namespace)",
+    Presence.UNREADABLE: "(not readable just now)",
 }
 
 

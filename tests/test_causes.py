@@ -216,8 +216,8 @@ def test_a_process_that_is_still_being_cleaned_up(gone: Process) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"blind": 1}, "1 process is not ours"),
-        ({"blind": 212}, "212 processes are not ours"),
+        ({"blind": 1}, "1 process could not be looked into"),
+        ({"blind": 212}, "212 processes could not be looked into"),
         ({"blind": 3, "hides": True}, "hidepid"),
     ],
 )
@@ -227,6 +227,12 @@ def test_what_we_may_not_see(changes: dict[str, Any], words: str) -> None:
     assert words in hidden.words
     assert "sudo" in hidden.settle
     assert leak.words.startswith("if nobody has it open")
+
+
+def test_root_that_was_blind_is_not_told_to_use_sudo() -> None:
+    hidden = found(loose(), blind=3, viewer=0)[0]
+    assert hidden.cause is Cause.HIDDEN
+    assert "sudo gpuwatch" not in hidden.settle
 
 
 def test_what_hidepid_and_instances_hide() -> None:

@@ -443,7 +443,7 @@ def test_a_process_that_we_may_not_look_at(tmp_path: Path) -> None:
     if os.geteuid() == 0:  # to root a file without rights is readable: a folder in its place is as little of a file
         stat.unlink()
         stat.mkdir()
-        assert read(Owners(proc=tmp_path), 7).presence is Presence.GONE
+        assert read(Owners(proc=tmp_path), 7).presence is Presence.UNREADABLE
     else:
         assert read(Owners(proc=tmp_path), 7).presence is Presence.HIDDEN
 

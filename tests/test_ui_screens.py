@@ -237,7 +237,7 @@ def test_the_cpu_that_a_process_and_its_children_use(cpu: Reading, below: Readin
     assert facts["CPU"] == words
 
 
-@pytest.mark.parametrize("presence", [Presence.GONE, Presence.HIDDEN, Presence.ELSEWHERE])
+@pytest.mark.parametrize("presence", [one for one in Presence if one is not Presence.SEEN])
 def test_an_unseen_process_is_explained(presence: Presence) -> None:
     facts = {one.label: one for one in process_section(Process(pid=5, presence=presence), 0.0).facts}
     assert facts["presence"].value

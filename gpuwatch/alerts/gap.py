@@ -229,11 +229,12 @@ def _hidden(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
     elif gpu.mig is True and snapshot.viewer > 0:
         words = "it is cut into instances (MIG), where without root the driver may not tell of all processes"
     elif snapshot.blind:
-        many = "process is" if snapshot.blind == 1 else "processes are"
-        words = f"{snapshot.blind} {many} not ours to look into: any may have it open without being listed"
+        many = "process" if snapshot.blind == 1 else "processes"
+        words = f"{snapshot.blind} {many} could not be looked into: any may have it open without being listed"
     else:
         return None
-    return Suspicion(Cause.HIDDEN, words, f"`sudo gpuwatch --once` looks into all, and {_fuser(gpu)} names them")
+    as_root = "" if snapshot.viewer == 0 else "`sudo gpuwatch --once` looks into all, and "
+    return Suspicion(Cause.HIDDEN, words, f"{as_root}{_fuser(gpu)} names them")
 
 
 def _ending(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:

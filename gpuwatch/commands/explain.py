@@ -29,6 +29,7 @@ _UNSEEN = {
     Presence.GONE: "there is no process {}",
     Presence.HIDDEN: "process {} is hidden from you, or there is none: /proc shows only your own processes (hidepid)",
     Presence.ELSEWHERE: "process {} is in another PID namespace: from inside this container it cannot be read",
+    Presence.UNREADABLE: "process {} cannot be read just now: too many files are open, or memory is short",
 }
 
 

@@ -36,6 +36,7 @@ _ABSENT = {
     Presence.GONE: Declared(knowledge=Knowledge.UNREADABLE, words="the kernel has no such process"),
     Presence.HIDDEN: Declared(knowledge=Knowledge.UNREADABLE, words="/proc is mounted so that it is hidden from us"),
     Presence.ELSEWHERE: Declared(knowledge=Knowledge.UNREADABLE, words="it is in another PID namespace"),
+    Presence.UNREADABLE: Declared(knowledge=Knowledge.UNREADABLE, words="it could not be read just now"),
 }
 
 
@@ -123,6 +124,8 @@ class Declarations:
         if again:
             self._own = now + OWN
         for process in processes:
+            if process.presence is Presence.UNREADABLE and process.key in before:
+                self._known[process.key] = before[process.key]
             if process.presence is not Presence.SEEN:
                 continue
             entry = self._known[process.key] = before.get(process.key) or _Known()

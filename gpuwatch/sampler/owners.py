@@ -112,17 +112,20 @@ class Owners:
 
     def read(self, pids: Iterable[int]) -> tuple[Process, ...]:
         """Give a row for each pid, in order; what cannot be read of one is missing in its row and nowhere else."""
-        absent: dict[int, Presence] = {}
+        absent: list[Process] = []
+        unread: dict[int, _Known] = {}
         seen: dict[int, tuple[procfs.Stat, _Known]] = {}
         for pid in sorted(set(pids)):
             stat = self._stat(pid)
-            if isinstance(stat, Presence):
-                absent[pid] = stat
+            if stat is Presence.UNREADABLE and pid in self._known:
+                unread[pid] = self._known[pid]
+            elif isinstance(stat, Presence):
+                absent.append(Process(pid=pid, presence=stat))
             else:
                 seen[pid] = stat, self._facts(pid, stat)
-        self._known = {pid: facts for pid, (_, facts) in seen.items()}
+        self._known = unread | {pid: facts for pid, (_, facts) in seen.items()}
         self._look_up_users()
-        rows = [Process(pid=pid, presence=presence) for pid, presence in absent.items()]
+        rows = absent + [self._unread(pid, facts) for pid, facts in unread.items()]
         rows += [self._row(pid, stat, facts) for pid, (stat, facts) in seen.items()]
         return tuple(sorted(rows, key=lambda row: row.pid))
 
@@ -141,8 +144,8 @@ class Owners:
             return self._absence()
         except PermissionError:  # hidepid=1: there is such a process, and we may not look at it
             return Presence.HIDDEN
-        except (OSError, ValueError):  # cut short while the process went away
-            return Presence.GONE
+        except (OSError, ValueError):
+            return Presence.UNREADABLE
 
     def _absence(self) -> Presence:
         """Say why a process that NVML lists may not be in /proc."""
@@ -178,12 +181,36 @@ class Owners:
         led = procfs.led(pid, stat, self._proc)
         return None if led is False and not self._sees_all and machine.hides_pids(self._proc) else led
 
+    def _unread(self, pid: int, facts: _Known) -> Process:
+        """Give what was known of a process that cannot be read now; nothing shows that it is another one by now."""
+        return Process(
+            pid=pid,
+            start=facts.start,
+            presence=Presence.UNREADABLE,
+            uid=facts.uid,
+            user=self._user(facts),
+            name=facts.name,
+            command=facts.command,
+            ppid=facts.ppid,
+            parent=facts.parent,
+            session=max(0, facts.session),
+            led=facts.led,
+            adopted=facts.adopted,
+            cpu=Reason.ERROR,
+            below=Reason.ERROR,
+            rss=Reason.ERROR,
+            started=facts.started,
+        )
+
+    def _user(self, facts: _Known) -> str:
+        return "" if facts.uid is None else self.users.name(facts.uid)
+
     def _row(self, pid: int, stat: procfs.Stat, facts: _Known) -> Process:
         return Process(
             pid=pid,
             start=stat.start_ticks,
             uid=facts.uid,
-            user="" if facts.uid is None else self.users.name(facts.uid),
+            user=self._user(facts),
             name=facts.name or clean(stat.comm),
             command=facts.command,
             state=self._state(pid, stat, facts),

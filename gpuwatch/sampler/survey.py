@@ -57,6 +57,8 @@ _CAPABILITY = "/dev/nvidia-caps/"
 _DELETED = " (deleted)"
 """What the kernel writes behind the name of a file that has been deleted, as those of a container that was updated."""
 
+_THERE = (Presence.SEEN, Presence.UNREADABLE)
+
 _KERNEL = 2
 """PID of kthreadd, whose children are the threads of the kernel."""
 
@@ -131,7 +133,8 @@ class Survey:
         self.ended = 0.0
         """Wall-clock time at which that walk ended; 0 for not yet."""
         self.blind = 0
-        """Processes whose open files were not ours to see; with hidepid there may be any number more."""
+        """Processes whose open files were not ours to see, or could not be read just now; with hidepid there may be
+        any number more."""
         self.hides = False
         """Whether /proc hides other people's processes from us."""
         self.mps: tuple[int, ...] = ()
@@ -144,6 +147,7 @@ class Survey:
         self._due = clock()
         self._spent = 0.0
         self._open: dict[tuple[int, int], Open] = {}
+        self._before: dict[int, Open] = {}
         self._unseen = 0
         self._servers: list[int] = []
 
@@ -178,20 +182,27 @@ class Survey:
     def _all(self) -> Generator[None, None, None]:
         """Look at one process after the other."""
         self._open, self._unseen, self._servers = {}, 0, []
+        self._before = {one.pid: one for one in self.found}
         kernel = self._kernel_threads()
         yield
-        with suppress(OSError), os.scandir(self._proc) as entries:
-            for entry in entries:
-                if not entry.name.isdecimal() or int(entry.name) in kernel:
-                    continue
-                if self._is_ours(entry):
-                    one = yield from self._look(int(entry.name))
-                    if one is not None and len(self._open) < _MOST_OPEN:
-                        self._open[one.pid, one.start] = one
-                else:
-                    self._unseen += 1
-                    self._note_server(int(entry.name))
-                yield
+        try:
+            with os.scandir(self._proc) as entries:
+                for entry in entries:
+                    if not entry.name.isdecimal() or int(entry.name) in kernel:
+                        continue
+                    if self._is_ours(entry):
+                        one = yield from self._look(int(entry.name))
+                        if one is not None and len(self._open) < _MOST_OPEN:
+                            self._open[one.pid, one.start] = one
+                    else:
+                        self._unseen += 1
+                        self._note_server(int(entry.name))
+                    yield
+        except FileNotFoundError:  # there is no /proc: there never was anything to see
+            pass
+        except OSError:  # no file descriptor is left: what was found before is not known to be otherwise
+            self.blind = max(self.blind, 1)
+            return
         yield from self._confirm()
         self.hides = self._uid != 0 and machine.hides_pids(Path(self._proc))
         self._publish()
@@ -227,11 +238,13 @@ class Survey:
         some = False
         try:
             folder = os.open(f"{self._proc}/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except procfs.GONE:
+            return None
         except PermissionError:  # ours, and not to be looked into: it has set its uid, or cannot be dumped
             self._unseen += 1
             return None
         except OSError:
-            return self._led_by_a_dead(pid)
+            return self._not_read(pid)
         try:
             with os.scandir(folder) as links:
                 for count, link in enumerate(links):
@@ -244,8 +257,10 @@ class Survey:
                             names.add(name)
                     if count % 64 == 63:
                         yield
-        except OSError:  # it has gone
+        except procfs.GONE:
             return None
+        except OSError:
+            return self._not_read(pid)
         finally:
             os.close(folder)
         return self._entry(pid, names) if some else self._led_by_a_dead(pid)
@@ -260,8 +275,10 @@ class Survey:
                 return None
             files = procfs.open_files(pid, Path(self._proc))
             return self._entry(pid, {name for name, _ in zip(files, range(MOST_FILES), strict=False)})
-        except (OSError, ValueError):  # it has gone, as nearly all that have no files
+        except procfs.GONE:  # as nearly all that have no files
             return None
+        except (OSError, ValueError):
+            return self._not_read(pid)
 
     def _entry(self, pid: int, names: Collection[str]) -> Open | None:
         found = opened(names) if names else None
@@ -269,9 +286,16 @@ class Survey:
             return None
         try:
             start = procfs.read_stat(pid, Path(self._proc)).start_ticks
-        except (OSError, ValueError):  # it has gone
+        except procfs.GONE:
             return None
+        except (OSError, ValueError):
+            return self._not_read(pid)
         return Open(pid, start, *found)
+
+    def _not_read(self, pid: int) -> Open | None:
+        """Count a process that could not be looked into just now; what the last walk found of it stays."""
+        self._unseen += 1
+        return self._before.get(pid)
 
     def _kernel_threads(self) -> frozenset[int]:
         """Give the threads of the kernel, which have no files and are nobody's; none where they cannot be told."""
@@ -349,7 +373,7 @@ class Judge:
 
     def _is_told(self, one: Open, process: Process) -> bool:
         """Say whether it is the process that was found, still runs, and is none that only asks the driver."""
-        if process.start != one.start or process.presence is not Presence.SEEN or process.pid in self._own:
+        if process.start != one.start or process.presence not in _THERE or process.pid in self._own:
             return False
         if process.state in ("zombie", "dead") and self._ended(process.pid):
             return False

@@ -27,6 +27,7 @@ PRESENCE = {
     Presence.GONE: "The driver lists it and the kernel has no such process: it ended, and its memory is not freed yet.",
     Presence.HIDDEN: "It is hidden from you: /proc is mounted so that you see only your own processes (hidepid).",
     Presence.ELSEWHERE: "It is in another PID namespace: from inside this container it cannot be told who it is.",
+    Presence.UNREADABLE: "It cannot be read just now (too many open files, no memory). What is shown was read before.",
 }
 """Why a process shows no more than its PID."""
 
