@@ -168,9 +168,13 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     visible: Visible | None = None
     """None where it cannot be told."""
     declarations: tuple[Declaration, ...] = ()
-    """All that were found, those in effect first."""
+    """Those that were found, those in effect first; of many only some, see `left_out`."""
+    left_out: int = 0
+    """How many more statements were found and weighed, and are not among `declarations`."""
     limits: tuple[Limit, ...] = ()
     """At most one a GPU and scope: that of the process itself first."""
     collective: bool = False
     """It is one of several processes that exchange data between GPUs (NCCL), which takes buffers of its own."""
     hints: tuple[Hint, ...] = ()
+    hints_left_out: int = 0
+    """How many more hints there are."""

@@ -56,13 +56,23 @@ def points(process: Process, snapshot: Snapshot, allowances: Allowances | None =
         found.append(_sees(declared.visible, names))
         said = [one for one in declared.declarations if one.kind is not Kind.DEFAULT]
         found += (_declaration(one, names) for one in said)
+        if declared.left_out:
+            found.append(
+                Point("also said", _more(declared.left_out, "statement"), "weighed too, and left out of the list")
+            )
         if not said and declared.knowledge is Knowledge.READ:
             found.append(Point("declared", "nothing"))
         found += (_default(one) for one in declared.declarations if one.kind is Kind.DEFAULT and one.effective)
     found += _holdings(process, snapshot, allowances)
     if declared is not None:
         found += (Point("hint", hint.words) for hint in declared.hints)
+        if declared.hints_left_out:
+            found.append(Point("hint", _more(declared.hints_left_out, "hint")))
     return found
+
+
+def _more(number: int, what: str) -> str:
+    return f"… and {number} more {what}{'s' * (number > 1)}"
 
 
 def _names(gpus: Iterable[Gpu]) -> Mapping[str, str]:

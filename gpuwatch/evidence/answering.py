@@ -17,6 +17,7 @@ import msgspec
 
 from gpuwatch import procfs
 from gpuwatch.declarations import Declared, Knowledge
+from gpuwatch.declared.bounds import bounded
 from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Card
 from gpuwatch.declared.resolver import resolve
@@ -71,6 +72,7 @@ class Reader:
         surroundings = None
         try:
             declared, surroundings = self._read(question)
+            declared = bounded(declared)
         except (OSError, ValueError) as error:
             gone = isinstance(error, procfs.GONE)
             declared = _unreadable("it has ended" if gone else f"it cannot be read: {clean(str(error), 200)}")

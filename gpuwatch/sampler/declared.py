@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from gpuwatch.declarations import Declared, Knowledge
+from gpuwatch.declared.bounds import ROOM, bounded
 from gpuwatch.declared.facts import Card
 from gpuwatch.declared.inventory import card
 from gpuwatch.model import Gpu, Health, Presence, Process
@@ -29,6 +30,9 @@ but whether it was left behind, or listens by now, does. A look costs some ms, a
 
 LOOK = 0.2
 """Seconds between two looks, at most, while answers are to come: one that hangs is noticed so much late."""
+
+_ROOM = 8 << 20
+"""Bytes of what all processes together declared: of thousands less is sent each."""
 
 _PENDING = Declared(knowledge=Knowledge.PENDING)
 
@@ -52,6 +56,9 @@ class _Known(msgspec.Struct):
     """Before this a change is not followed: some change their title at every step of a training."""
     waiting: bool = False
     declared: Declared = _PENDING
+    sent: Declared = _PENDING
+    """What is sent of it, in so many bytes:"""
+    room: int = ROOM
     surroundings: Surroundings | None = None
 
 
@@ -83,14 +90,18 @@ class Declarations:
             self._ask(processes)
         self.collect()
         self.news = False
-        return tuple(self._annotated(process) for process in processes)
+        room = ROOM
+        while room * len(processes) > _ROOM:  # by halves: not all are to be cut anew whenever one comes or goes
+            room //= 2
+        return tuple(self._annotated(process, room) for process in processes)
 
     def collect(self) -> None:
         """Take the answers that have come; to be called when `Witness.descriptor` is readable, and now and then."""
         for answer in self._witness.look():
             entry = self._known.get((answer.pid, answer.start))
             if entry is not None:
-                entry.declared, entry.surroundings, entry.waiting = answer.declared, answer.surroundings, False
+                entry.declared = entry.sent = answer.declared
+                entry.surroundings, entry.room, entry.waiting = answer.surroundings, ROOM, False
                 self.news = True
 
     @property
@@ -111,11 +122,14 @@ class Declarations:
             select.select(self.descriptors, [], [], min(left, LOOK))
             self.collect()
 
-    def _annotated(self, process: Process) -> Process:
+    def _annotated(self, process: Process, room: int) -> Process:
         entry = self._known.get(process.key)
-        declared = entry.declared if entry is not None else _ABSENT.get(process.presence, _PENDING)
-        surroundings = entry.surroundings if entry is not None else None
-        return msgspec.structs.replace(process, declared=declared, surroundings=surroundings)
+        if entry is None:
+            declared = _ABSENT.get(process.presence, _PENDING)
+            return msgspec.structs.replace(process, declared=declared, surroundings=None)
+        if entry.room != room:
+            entry.sent, entry.room = bounded(entry.declared, room), room
+        return msgspec.structs.replace(process, declared=entry.sent, surroundings=entry.surroundings)
 
     def _ask(self, processes: Sequence[Process]) -> None:
         now, cards = self._clock(), self._witness.cards

@@ -19,7 +19,7 @@ from gpuwatch import procfs
 from gpuwatch.model import Presence, Process, Reading, Reason
 from gpuwatch.sampler import machine
 from gpuwatch.sampler.users import UserNames
-from gpuwatch.text import Clean, clean, command_line
+from gpuwatch.text import ELLIPSIS, Clean, clean, command_line
 
 REFRESH = 10.0
 """Seconds after which the facts that hardly ever change are read again: a process can set its own command line."""
@@ -29,6 +29,9 @@ NAMES_WAIT = 0.02
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGESIZE")
+
+_LONGEST_COMMAND = 4096
+"""Bytes of a command line that are sent; of a character that is no ASCII up to four."""
 
 _LONGEST_NAME = 64
 """Characters of a name that is completed from the command line; the kernel's own has 15 bytes."""
@@ -286,4 +289,7 @@ def read_command(pid: int, proc: Path = procfs.PROC) -> Clean:
     A title that a program has written over its arguments stands there as one word with spaces in it.
     """
     words = procfs.read_arguments(pid, proc).words
-    return command_line(words[0].split(" ") if len(words) == 1 else words)
+    command = command_line(words[0].split(" ") if len(words) == 1 else words)
+    if len(command) <= _LONGEST_COMMAND // 4 or len(command.encode()) <= _LONGEST_COMMAND:
+        return command
+    return clean(command.encode()[: _LONGEST_COMMAND - len(ELLIPSIS.encode())].decode("utf-8", "ignore") + ELLIPSIS)
