@@ -233,7 +233,7 @@ def test_torn_lines_and_a_flood_are_survived(start: Start) -> None:
     body = """
 out = sys.stdout.buffer
 out.write(b'{"half": ' + b"x" * 100 + b"\\n" + b"\\xff\\xfe\\n\\n")
-out.write(b"y" * (17 * 2**20))
+out.write(b"y" * (65 * 2**20))
 out.write(b"\\n" + encode(Snapshot(host="after", gpus=(Gpu(index=0),))) + b"\\n")
 out.flush()
 time.sleep(60)

@@ -28,8 +28,9 @@ UNDECLARED = (*SAMPLER, "--no-declared")
 ONE_SAMPLE = ("--once", "--interval", "1")
 """Orders for a single snapshot of all GPUs."""
 
-LONGEST_LINE = 16 * 2**20
-"""Bytes. 64 GPUs with 5,000 processes of the longest command lines take less; more is a sampler gone mad."""
+LONGEST_LINE = 64 * 2**20
+"""Bytes. 5,000 processes with 4 KiB of command line each, as much of surroundings and all that is sent of what they
+declared take less; more is a sampler gone mad."""
 
 
 class Child:
@@ -46,6 +47,8 @@ class Child:
         self.has_orders = False
         """Whether it was told what to do."""
         self._buffer = bytearray()
+        self._looked = 0
+        """Bytes of it in which there is no end of a line."""
         self._unsent = bytearray()
         try:
             self._process = subprocess.Popen(
@@ -114,12 +117,14 @@ class Child:
                 self._drain()
             except (OSError, ValueError):  # closed under us by `kill` on another thread
                 self.eof = True
-        *whole, rest = bytes(self._buffer).split(b"\n")
+        end = self._buffer.rfind(b"\n", self._looked)
+        whole = bytes(self._buffer[:end]).split(b"\n") if end >= 0 else []
         if whole:
             self.spoke = True
-            self._buffer = bytearray(rest)
+            del self._buffer[: end + 1]
         if len(self._buffer) > LONGEST_LINE:
             self._buffer.clear()
+        self._looked = len(self._buffer)
         return whole
 
     def wait(self, timeout: float) -> bool:
