@@ -209,18 +209,18 @@ class Arguments(NamedTuple):
     """Its arguments, without the empty ones at the end, undecodable bytes as surrogates. A title that was written over
     them is one word."""
     cut: bool
-    """It is longer than `LONGEST`: what follows was not read, and the last word may be a part of one."""
+    """It may be longer: what follows was not read, and the last word may be a part of one."""
 
 
-def read_arguments(pid: int, proc: Path = PROC) -> Arguments:
-    """Read the first `LONGEST` bytes of a command line; raises `OSError` (see `GONE`).
+def read_arguments(pid: int, proc: Path = PROC, limit: int = LONGEST) -> Arguments:
+    """Read the first `limit` bytes of a command line; raises `OSError` (see `GONE`).
 
     Empty for a thread of the kernel, a zombie, and what is in the middle of execve(2). Source: proc_pid_cmdline(5).
     """
-    raw = read_file(pid, "cmdline", proc)
+    raw = read_file(pid, "cmdline", proc, limit)
     written = raw.rstrip(b"\0")
     words = written.decode("utf-8", "surrogateescape").split("\0") if written else []
-    return Arguments(tuple(words), len(raw) == LONGEST)
+    return Arguments(tuple(words), len(raw) == limit)
 
 
 def read_name(pid: int, stat: Stat, proc: Path = PROC) -> bytes:

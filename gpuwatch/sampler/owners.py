@@ -33,6 +33,10 @@ _PAGE = os.sysconf("SC_PAGESIZE")
 _LONGEST_COMMAND = 4096
 """Bytes of a command line that are sent; of a character that is no ASCII up to four."""
 
+_MOST_READ = 20 << 10
+"""Bytes of a command line that are read: the 5,120 characters that `command_line` looks at, were each four bytes long.
+The kernel looks up page by page what was never touched: 64 KiB of it would take as long as all else of a process."""
+
 _LONGEST_NAME = 64
 """Characters of a name that is completed from the command line; the kernel's own has 15 bytes."""
 
@@ -288,7 +292,7 @@ def read_command(pid: int, proc: Path = procfs.PROC) -> Clean:
 
     A title that a program has written over its arguments stands there as one word with spaces in it.
     """
-    words = procfs.read_arguments(pid, proc).words
+    words = procfs.read_arguments(pid, proc, _MOST_READ).words
     command = command_line(words[0].split(" ") if len(words) == 1 else words)
     if len(command) <= _LONGEST_COMMAND // 4 or len(command.encode()) <= _LONGEST_COMMAND:
         return command
