@@ -39,8 +39,9 @@ _CHUNK = 64 << 10
 
 LONGEST = 64 << 10
 """Bytes that are read of a file of a process, unless the caller names another bound: what is in it is the choice of
-whoever runs the process. With PR_SET_MM_MAP (PR_SET_MM(2const)), which takes no privileges, any memory becomes the
-command line and the environment: hundreds of MiB that were never touched and that the kernel hands out all the same."""
+whoever runs the process. PR_SET_MM_MAP(2const) makes any memory the command line and the environment: hundreds of MiB
+that were never touched, and that the kernel hands out all the same. Of the operations of PR_SET_MM it alone takes no
+privileges (prctl_set_mm in kernel/sys.c)."""
 
 _LONGEST_STATUS = 1 << 20
 """Bytes of /proc/PID/status, which is read whole: 65,536 groups (NGROUPS_MAX, limits.h) of ten digits are 720 kB."""

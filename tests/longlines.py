@@ -1,7 +1,7 @@
 """A real process that makes its command line and its environment as long as it likes, as any user can.
 
-PR_SET_MM_MAP (PR_SET_MM(2const)) tells the kernel where in memory both lie. It asks for no privileges, and the memory
-need never have been touched: /proc/PID/cmdline hands it out as zeros.
+PR_SET_MM_MAP(2const) tells the kernel where in memory both lie. It asks for no privileges (prctl_set_mm in
+kernel/sys.c), and the memory need never have been touched: /proc/PID/cmdline hands it out as zeros.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ LARGEST_SCRIPT = 1 << 20
 LARGEST_RC = 64 << 10
 _LONGEST_ENVIRON = 256 << 10
 """Bytes of an environment, of which more is read than of other files: on a cluster each module that is loaded adds to
-PATH and the like, and Lmod keeps its table of them in variables (lmod.readthedocs.io, _ModuleTable001_), so that a
-hundred modules exceed 64 KiB."""
+PATH and the like, and Lmod keeps its table of them in variables, too (_ModuleTable001_ and on: lmod.readthedocs.io), so
+that many modules exceed 64 KiB."""
 
 _LONGEST_MAPS = 8 << 20
 """Bytes of /proc/PID/maps, read in pieces: 65,530 mappings (vm.max_map_count) with lines of 128. It is in the order of
