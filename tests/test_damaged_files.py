@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from gpuwatch import cli, procfs
-from gpuwatch.actions.launch_places import Place, peek
 from gpuwatch.alerts.attention import Ack, Attention, Mute
+from gpuwatch.sampler.reservations import Place, peek
 from gpuwatch.sinks import place
 from gpuwatch.sinks.attention import SCHEMA, AttentionFile
 from gpuwatch.sinks.log import Event, Record, encode, for_host, log_name, read_events
@@ -225,10 +225,10 @@ def test_reservations(damage: Callable[[bytes], Iterator[bytes]], tmp_path: Path
         good = msgspec.json.encode({"pid": pid, "start": since, "gpus": {f"GPU-{n}": 1 << 30 for n in range(9)}})
         path = folder / f"{pid}-{since}.json"
         path.write_bytes(good)
-        assert [one.gpus for one in peek([Place(folder)])] == [{f"GPU-{n}": 1 << 30 for n in range(9)}]
+        assert [one.gpus for one in peek([Place(folder)], [pid]).reserved] == [{f"GPU-{n}": 1 << 30 for n in range(9)}]
         for content in damage(good):
             path.write_bytes(content)
-            for one in peek([Place(folder)]):
+            for one in peek([Place(folder)], [pid]).reserved:
                 assert pid in one.pids
                 assert one.uid == os.geteuid()
 

@@ -124,7 +124,7 @@ def mapped(pid: int) -> int:
 
 def test_the_memory_of_the_sampler_has_an_end(driver: Driver) -> None:
     """Whatever makes it grow: it says so in one line, and does not take the machine's."""
-    with running(driver.env()) as sampler:
+    with running(driver.env(), "--interval", "60") as sampler:  # it writes nothing that nobody reads meanwhile
         sampler.next()
         pid = sampler.process.pid
         most, _ = resource.prlimit(pid, resource.RLIMIT_AS)
