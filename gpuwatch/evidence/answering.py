@@ -105,7 +105,9 @@ def questions() -> Iterator[list[Question]]:
     """Give the questions on stdin as they come, those that come together at once, until there are no more."""
     decode = msgspec.json.Decoder(Question).decode
     buffer = b""
-    while select.select([0], [], [], IDLE)[0] and (chunk := os.read(0, 1 << 16)):
+    poller = select.poll()
+    poller.register(0, select.POLLIN)
+    while poller.poll(IDLE * 1000) and (chunk := os.read(0, 1 << 16)):
         *lines, buffer = (buffer + chunk).split(b"\n")
         yield [decode(line) for line in lines]
 

@@ -236,12 +236,14 @@ def _chunks(process: Popen[bytes], patience: float) -> Iterator[bytes]:
     """Give what it prints until it has ended, and reap it; raises OSError after so many seconds, or bytes."""
     assert process.stdout is not None
     pipe, length, end = process.stdout.fileno(), 0, time.monotonic() + patience
+    poller = select.poll()  # select(2) knows no descriptor above 1,023
+    poller.register(pipe, select.POLLIN)
     done = False
     while True:
         left = end - time.monotonic()
         if left <= 0:
             raise OSError(f"tmux does not answer within {patience:g} s")
-        if select.select([pipe], [], [], 0.0 if done else min(left, _LOOK))[0]:
+        if poller.poll(0 if done else min(left, _LOOK) * 1000):
             chunk = os.read(pipe, 1 << 16)
             length += len(chunk)
             if length > _LARGEST:

@@ -46,7 +46,9 @@ class Desk:
 
     def answer(self, seconds: float) -> str | None:
         """Wait so long for a line of the terminal; None where none has come, and nothing at its end."""
-        if not select.select([sys.stdin.fileno()], [], [], seconds)[0]:
+        poller = select.poll()
+        poller.register(sys.stdin.fileno(), select.POLLIN)
+        if not poller.poll(seconds * 1000):
             return None
         typed = os.read(sys.stdin.fileno(), 4096)
         self._asking = not typed.endswith(b"\n")  # Ctrl-D leaves the cursor where it was

@@ -119,7 +119,10 @@ class Declarations:
         """Wait up to so many seconds for all answers."""
         end = self._clock() + seconds
         while self.busy and (left := end - self._clock()) > 0:
-            select.select(self.descriptors, [], [], min(left, LOOK))
+            poller = select.poll()  # select(2) knows no descriptor above 1,023
+            for descriptor in self.descriptors:
+                poller.register(descriptor, select.POLLIN)
+            poller.poll(min(left, LOOK) * 1000)
             self.collect()
 
     def _annotated(self, process: Process, room: int) -> Process:

@@ -53,8 +53,10 @@ class Input:
 
         Raises Closed, or msgspec.MsgspecError for what is no command.
         """
-        readable, _, _ = select.select([0, *also], [], [], max(0.0, seconds))
-        if 0 not in readable:
+        poller = select.poll()  # select(2) knows no descriptor above 1,023
+        for descriptor in (0, *also):
+            poller.register(descriptor, select.POLLIN)
+        if 0 not in (descriptor for descriptor, _ in poller.poll(max(0.0, seconds) * 1000)):
             return []
         chunk = os.read(0, 1 << 16)
         if not chunk:

@@ -132,11 +132,15 @@ class Child:
         if self.eof:
             return False
         try:
-            to_send = [self._stdin] if self._unsent else []
-            readable, writable, _ = select.select([self._stdout], to_send, [], max(0.0, timeout))
-            if writable:
+            output, orders = self._stdout.fileno(), self._stdin.fileno()
+            poller = select.poll()  # select(2) knows no descriptor above 1,023
+            poller.register(output, select.POLLIN)
+            if self._unsent:
+                poller.register(orders, select.POLLOUT)
+            ready = {descriptor for descriptor, _ in poller.poll(max(0.0, timeout) * 1000)}
+            if orders in ready:
                 self._flush()
-            return bool(readable)
+            return output in ready
         except (OSError, ValueError):
             self.eof = True
             return False

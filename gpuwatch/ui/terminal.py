@@ -194,7 +194,9 @@ class Lifeline:
     def _abandon(self, code: int) -> None:
         """Give the terminal back as well as it takes it, and end."""
         with contextlib.suppress(OSError, ValueError):
-            if select.select([], [self._descriptor], [], 0)[1]:
+            poll = select.poll()
+            poll.register(self._descriptor, select.POLLOUT)
+            if any(event & select.POLLOUT for _, event in poll.poll(0)):
                 os.write(self._descriptor, RESTORE)
         with contextlib.suppress(termios.error):
             if self._modes is not None:
