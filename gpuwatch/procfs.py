@@ -15,6 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from gpuwatch import programs
+
 PROC = Path("/proc")
 
 GONE = (FileNotFoundError, ProcessLookupError)
@@ -56,17 +58,11 @@ _OWNER = re.compile(rb"^Uid:\s+(\d+).*\nGid:\s+(\d+).*(?:\n(?:(?!Groups:).*\n){0
 
 _NUMBERS = re.compile(rb"^NSpid:([\d \t]+)", re.MULTILINE)
 
-_INITS = frozenset({b"systemd", b"init", b"runit", b"openrc-init", b"s6-svscan"})
-"""What PID 1 is called, and a user's own service manager: all that they have not started was left to them."""
-
 _IDLERS = frozenset({b"pause", b"sleep", b"tail", b"cat"})
 """What a container is given as its first process to do nothing: they start no other."""
 
-_LITTLE_INITS = frozenset({b"tini", b"tini-static", b"dumb-init", b"docker-init", b"catatonit", b"podman-init"})
-"""First processes of containers that start exactly one other, at once."""
-
 _AT_ONCE = 10 * os.sysconf("SC_CLK_TCK")
-"""Ticks within which such an init has started the one that it is for; others came to it later."""
+"""Ticks within which the init of a container has started the one that it is for; others came to it later."""
 
 THREADS_MAX = 64
 """Threads of a process that are looked at: a process may have as many thousand as it likes."""
@@ -168,10 +164,11 @@ def adopted(pid: int, stat: Stat, proc: Path = PROC) -> bool:
         parent = read_stat(stat.ppid, proc)
     except (OSError, ValueError):  # hidden from us, or just gone
         return stat.ppid == 1
-    if parent.comm in _INITS or parent.comm in _IDLERS or parent.comm.startswith(b"init("):  # WSL: init(Ubuntu)
+    name = parent.comm.decode("ascii", "replace")
+    if programs.is_init(name) or parent.comm in _IDLERS:
         return True
     stranger = stat.session not in (pid, parent.session)
-    if parent.comm in _LITTLE_INITS:
+    if name in programs.CONTAINER_INITS:
         return stranger or stat.start_ticks - parent.start_ticks > _AT_ONCE
     return stranger and (stat.ppid == 1 or led(pid, stat, proc) is False)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from gpuwatch import procfs
+from gpuwatch import procfs, programs
 from gpuwatch.actions.kill import Killer, holds_gpu
 from gpuwatch.actions.pinned import Pinned, Target, parent_of
 from gpuwatch.actions.refusal import Refusal, Refused
@@ -28,26 +28,6 @@ MOST: Final = 600
 
 _ABOVE_MOST: Final = 64
 """Generations that are walked upwards to the head."""
-
-SHELLS: Final = frozenset(
-    {"sh", "bash", "dash", "zsh", "fish", "ksh", "mksh", "ash", "csh", "tcsh", "nu", "xonsh", "elvish", "pwsh"}
-)
-KEEPERS: Final = frozenset(
-    {"init", "systemd", "(sd-pam)", "sshd", "sshd-session", "login", "su", "sudo", "screen", "SCREEN", "tmux"}
-    | {
-        "tmux: server",
-        "slurmstepd",
-        "slurmd",
-        "dockerd",
-        "containerd-shim",
-        "conmon",
-        "tini",
-        "dumb-init",
-        "supervisord",
-    }
-    | {"jupyter-lab", "jupyter-noteboo", "jupyterhub", "code-server"}
-)
-"""Names of what holds many unrelated things: no run begins with one."""
 
 LAUNCHERS_PASS_ON: Final = frozenset(
     {"torchrun", "accelerate", "deepspeed", "mpirun", "srun", "horovodrun", "composer", "colossalai", "lightning"}
@@ -222,7 +202,7 @@ class _Search:
 
     def _is_shell(self, pinned: Pinned) -> bool:
         try:
-            return _name(procfs.read_stat(pinned.target.pid, self._proc)) in SHELLS
+            return _name(procfs.read_stat(pinned.target.pid, self._proc)) in programs.SHELLS
         except (OSError, ValueError):  # it has just gone
             return True
 
@@ -231,7 +211,9 @@ class _Search:
             stat = procfs.read_stat(pinned.target.pid, self._proc)
         except (OSError, ValueError):
             return True  # it has just gone: the run begins below it
-        return _name(stat) in KEEPERS or _is_login_shell(pinned.target.pid, stat)
+        name = _name(stat)
+        keeper = programs.starts_unrelated(name) or name in programs.USER_SWITCHES
+        return keeper or _is_login_shell(pinned.target.pid, stat)
 
     def _check(self, pinned: Pinned) -> None:
         pid = pinned.target.pid
@@ -267,8 +249,10 @@ class _Search:
         if child is None or stat is None or stat.ppid != parent.pinned.target.pid or parent.pinned.exited():
             return None
         self._check(child)
-        if _is_login_shell(pid, stat) or _name(stat) in KEEPERS:
-            self._left_out[pid] = f"{_name(stat)}: it keeps a session of its own"
+        name = _name(stat)
+        # An editor or an IDE that was started by a run ends with it; the shells of its terminals do not.
+        if _is_login_shell(pid, stat) or programs.keeps_sessions(name) or name in programs.USER_SWITCHES:
+            self._left_out[pid] = f"{clean(stat.comm)}: it keeps a session of its own"
             return None
         uids = uids_of(pid, self._proc)
         if child.exited() or not uids:
@@ -389,9 +373,9 @@ def _held(snapshot: Snapshot) -> dict[tuple[int, int], tuple[tuple[str, ...], in
 
 
 def _name(stat: procfs.Stat) -> str:
-    return clean(stat.comm)
+    return programs.from_comm(clean(stat.comm))
 
 
 def _is_login_shell(pid: int, stat: procfs.Stat) -> bool:
     """Whether it is the shell that somebody works in: it leads a session that has a terminal."""
-    return stat.session == pid and stat.tty != 0 and _name(stat).lstrip("-") in SHELLS
+    return stat.session == pid and stat.tty != 0 and _name(stat) in programs.SHELLS

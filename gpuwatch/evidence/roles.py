@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+from gpuwatch import programs
 from gpuwatch.declared.facts import Kin
 from gpuwatch.evidence import program
 from gpuwatch.evidence.program import How
@@ -60,13 +61,6 @@ _LAUNCHERS = {
 }
 """By the name of the program, of the Python script without a folder, or of the module behind `-m`."""
 
-_SHELLS = frozenset(
-    {
-        *("sh", "bash", "dash", "zsh", "fish", "ksh", "mksh", "ksh93", "tcsh", "csh", "ash", "rbash", "nu", "elvish"),
-        *("busybox", "pwsh", "xonsh"),
-    }
-)
-
 _TAKES_VALUE = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})
 """Options of shells whose value is the next word. Source: bash(1), zshoptions(1)."""
 
@@ -74,7 +68,7 @@ _PASSES = frozenset(
     {
         *("timeout", "time", "nohup", "nice", "ionice", "numactl", "env", "stdbuf", "taskset", "chrt", "setsid"),
         *("script", "unbuffer", "expect", "strace", "ltrace", "gdb", "cuda-gdb", "watch", "xargs", "parallel", "flock"),
-        *("catchsegv", "choom", "prlimit", "systemd-run", "systemd-inhibit", "sudo", "doas", "su", "runuser"),
+        *("catchsegv", "choom", "prlimit", "systemd-run", "systemd-inhibit"),
         *("unshare", "nsenter", "setpriv", "chpst", "firejail", "bwrap", "apptainer", "singularity", "starter"),
         *("starter-suid", "enroot", "entr", "watchexec", "direnv", "rlwrap", "proxychains4", "uv", "uvx", "poetry"),
         *("pipenv", "hatch", "pixi", "rye", "pdm", "conda", "mamba", "micromamba", "make", "gmake", "ninja", "just"),
@@ -83,47 +77,6 @@ _PASSES = frozenset(
     }
 )
 """`Apptainer runtime parent` is what that calls itself."""
-
-_JUPYTER = frozenset(
-    {
-        *("jupyter-lab", "jupyter-labhub", "jupyter-notebook", "jupyter-nbclassic", "jupyter-server"),
-        *("jupyter-singleuser", "jupyter-kernelgateway", "jupyter-enterprisegateway", "jupyterhub-singleuser"),
-        *("jupyterhub", "jupyterlab", "jupyterlab.labhubapp", "notebook", "jupyter_server", "jupyterhub.singleuser"),
-        *("jupyter-voila", "voila", "kernel_gateway", "enterprise_gateway", "batchspawner-singleuser", "marimo"),
-    }
-)
-
-_TERMINALS = frozenset(
-    {
-        *("tmux", "screen", "SCREEN", "zellij", "dtach", "abduco", "sshd", "sshd-session", "dropbear", "mosh-server"),
-        *("login", "agetty", "getty", "xterm", "uxterm", "konsole", "alacritty", "kitty", "ghostty", "foot", "tilix"),
-        *("terminator", "xfce4-terminal", "lxterminal", "mate-terminal", "ptyxis", "guake", "yakuake", "terminology"),
-        *("urxvt", "urxvtd", "rxvt", "st", "kgx", "code", "code-server", "code-tunnel", "code-insiders", "cursor"),
-        *("windsurf", "node", "java", "pycharm", "rserver", "rsession", "emacs", "vim", "nvim", "ttyd", "gotty"),
-        *("gvim", "zed", "spyder", "dataspell", "idea"),
-    }
-)
-"""What holds a terminal: multiplexers, logins, terminal programs, IDEs (`node` is VS Code's server, `java` PyCharm)."""
-
-_TERMINAL_STARTS = ("gnome-terminal", "wezterm", "jetbrains", "emacs-", "zed-remote-server", "Relay(")
-
-_EDITORS = frozenset({"vi", "view", "nano", "hx", "kak", "micro", "mc", "ranger"})
-"""What people start programs from in a terminal, and that holds none itself."""
-
-_MANAGERS = frozenset(
-    {
-        *("systemd", "(sd-pam)", "init", "tini", "tini-static", "dumb-init", "docker-init", "catatonit", "podman-init"),
-        *("s6-svscan", "s6-supervise", "runsv", "runsvdir", "supervisord", "supervisor.supervisord", "circusd", "PM2"),
-        *("cron", "crond", "anacron", "atd", "fcron", "slurmstepd", "slurmd", "pbs_mom", "sge_execd", "sge_shepherd"),
-        *("sbatchd", "res", "conmon", "runc", "crun", "dockerd", "containerd", "podman", "docker", "kubelet"),
-        *("gnome-shell", "plasmashell", "gnome-session-binary", "Xorg", "dbus-daemon", "nomad", "gitlab-runner"),
-        *("Runner.Worker", "buildkite-agent", "pause", "gpuwatch", "airflow", "celery"),
-    }
-)
-
-_ENDS = _MANAGERS | _TERMINALS | _EDITORS
-
-_MANAGER_STARTS = ("containerd-shim", "condor_", "init(")
 
 _AGENTS = frozenset(
     {
@@ -162,13 +115,15 @@ def _name(word: str) -> str:
 def is_jupyter(argv: tuple[str, ...]) -> bool:
     """Say whether a command line is that of a server that starts notebook kernels."""
     word = outermost(argv)
-    return word in _JUPYTER or (word == "jupyter" and bool(_JUPYTER & {f"jupyter-{one}" for one in argv[1:4]}))
+    if word == "jupyter":
+        return any(f"jupyter-{one}" in programs.NOTEBOOK_SERVERS for one in argv[1:4])
+    return word in programs.NOTEBOOK_SERVERS
 
 
 def holds_terminal(kin: Kin) -> bool:
     """Say whether a process holds the terminal of those below it: a multiplexer, a login, a terminal, an IDE."""
     word = outermost(kin.argv) or kin.comm.partition(":")[0]
-    return word in _TERMINALS or word.startswith(_TERMINAL_STARTS)
+    return programs.holds_terminal(word)
 
 
 def of(kin: Kin) -> Role:
@@ -178,12 +133,13 @@ def of(kin: Kin) -> Role:
         word = kin.comm.partition(":")[0]
     if word in _LAUNCHERS:
         return Role(Part.LAUNCHER, _LAUNCHERS[word])
-    if word in _SHELLS:
+    if word in programs.SHELLS:
         return Role(Part.PASSES if _has_script(kin.argv) else Part.ENDS)
-    if word in _PASSES or _is_debugger(kin.argv):
+    if word in _PASSES or word in programs.USER_SWITCHES or _is_debugger(kin.argv):
         return Role(Part.PASSES)
-    ends = word in _ENDS or word.startswith((*_TERMINAL_STARTS, *_MANAGER_STARTS))
-    ends = ends or is_jupyter(kin.argv) or any((word, one) in _AGENTS for one in kin.argv[1:4])
+    ends = (
+        programs.starts_unrelated(word) or is_jupyter(kin.argv) or any((word, one) in _AGENTS for one in kin.argv[1:4])
+    )
     return Role(Part.ENDS if ends else Part.PROGRAM)
 
 

@@ -11,8 +11,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from gpuwatch.declared.facts import Facts, Unread
-from gpuwatch.evidence import listening, program
+from gpuwatch import programs
+from gpuwatch.declared.facts import Facts, Kin, Unread
+from gpuwatch.evidence import listening, program, roles
+from gpuwatch.evidence.roles import Part
 
 _ANY = frozenset[str]()
 """Whatever it is told to do, it serves."""
@@ -93,28 +95,6 @@ _WEB: Mapping[str, frozenset[str]] = {
 }
 """Servers of anything, and those that wait for what comes in a queue. What they fork is theirs; what stands behind a
 shell may be a training that a page started."""
-
-_SHELLS = frozenset(
-    {
-        *("sh", "bash", "dash", "zsh", "fish", "ksh", "mksh", "csh", "tcsh", "xonsh", "busybox"),
-        *(
-            "tmux",
-            "screen",
-            "zellij",
-            "sshd",
-            "sshd-session",
-            "login",
-            "su",
-            "sudo",
-            "systemd",
-            "init",
-            "cron",
-            "crond",
-        ),
-        *("node", "code-server", "gpuwatch", "slurmstepd", "conmon", "tini", "dumb-init", "docker-init", "catatonit"),
-    }
-)
-"""Above these, nothing belongs to the run any more."""
 
 _PLUMBING = frozenset(
     {
@@ -244,10 +224,19 @@ def _script(argv: Sequence[str]) -> str:
 def _of_the_run(line: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
     """Give the command lines up to a shell, a login, a launcher: a process itself, what has started it, …"""
     for place, argv in enumerate(line):
-        name = _words(argv)[0]
-        if place and (name in _SHELLS or name in _PLUMBING or name.startswith("jupyter-")):
+        if place and _starts_others(argv):
             return
         yield argv
+
+
+def _starts_others(argv: tuple[str, ...]) -> bool:
+    """Say whether what a process starts need not be its own: a shell, a login, a manager, a launcher, a notebook's."""
+    name = _words(argv)[0]
+    if name in _WEB:  # also one that starts notebooks, or takes jobs from a queue: what it forks is taken for it
+        return False
+    word = roles.outermost(argv)
+    shell = word in programs.SHELLS or word in programs.USER_SWITCHES
+    return shell or name in _PLUMBING or roles.of(Kin(pid=0, argv=argv)).part is Part.ENDS
 
 
 # -- by port -------------------------------------------------------------------------------------------------------
