@@ -19,11 +19,14 @@ class Told(BaseException):
 
 
 class Ear:
-    """Hears Ctrl-C, SIGTERM and SIGHUP, but in the middle of what must not be torn: a signal and its line on record."""
+    """Remembers Ctrl-C, SIGTERM and SIGHUP until `check` is called, between two steps of the command.
+
+    No handler raises: an exception between a signal to a process and the line that tells of it would lose the line.
+    So nothing that the command waits for may take long by itself; it waits in short pieces and checks between them.
+    """
 
     def __init__(self) -> None:
         self._number = 0
-        self._busy = False
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -38,22 +41,18 @@ class Ear:
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:
         self._number = number
-        if not self._busy:
-            raise Told(number)
 
     def check(self) -> None:
-        """Raise what was heard meanwhile."""
+        """Raise `Told` where a signal has come."""
         if self._number:
             raise Told(self._number)
 
-    def call(self, call: Callable[[], Any]) -> Future[Any]:
-        """Make a call here and now, to its end; what it raises is in the future, as a thread would have it."""
-        future: Future[Any] = Future()
-        before, self._busy = self._busy, True
-        try:
-            future.set_result(call())
-        except Exception as error:  # noqa: BLE001 - it is handed to the one who asked
-            future.set_exception(error)
-        finally:
-            self._busy = before
-        return future
+
+def call_now(call: Callable[[], Any]) -> Future[Any]:
+    """Make a call here and now, to its end; what it raises is in the future, as a thread would have it."""
+    future: Future[Any] = Future()
+    try:
+        future.set_result(call())
+    except Exception as error:  # noqa: BLE001 - it is handed to the one who asked
+        future.set_exception(error)
+    return future

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from gpuwatch.commands.ear import Ear, Told
+from gpuwatch.commands.ear import Ear, Told, call_now
 from gpuwatch.errors import UsageError
 from gpuwatch.output.desk import Desk
 from gpuwatch.wiring import configured, ordered, source_of
@@ -30,7 +30,7 @@ SIGNALS: Final = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "KILL": signal.S
 _HARDER: Final = {signal.SIGINT: signal.SIGTERM, signal.SIGTERM: signal.SIGKILL}
 
 _LOOK: Final = 0.05
-"""Seconds for which one wait for a snapshot, or for an answer, holds up the other."""
+"""Seconds for which one wait for a snapshot, or for an answer, holds up the other, and Ctrl-C."""
 
 _SEARCHED: Final = 6.0
 """Seconds that a process which the driver does not list is looked for by its open device files."""
@@ -126,7 +126,7 @@ class Ends:
                 self._failed = True
                 self._desk.say("nothing was sent")
         except Told:
-            self._ear.call(self._break_off).result()
+            self._break_off()
             raise
         finally:
             for request in self._requests:
@@ -140,7 +140,7 @@ class Ends:
         """Wait until the sampler has seen them, or has looked for them everywhere."""
         from gpuwatch.output.once import first, problem
 
-        self._snapshot = first(self._source)
+        self._snapshot = first(self._source, look=_LOOK, check=self._ear.check)
         error = problem(self._snapshot)
         if error is not None:
             raise error
@@ -175,6 +175,7 @@ class Ends:
         """Prove what it is and hold on to it; None, with the reason told, where it is not to be ended."""
         from gpuwatch.actions.refusal import Refusal, Refused
 
+        self._ear.check()
         run_of = next((one.target.pid for one in self._requests if pid in _pids(one)), None)
         if run_of is not None:
             self._desk.say(f"PID {pid} is of the run of PID {run_of}")
@@ -209,7 +210,7 @@ class Ends:
     def _turn_down(self, request: Request, refused: Refused, words: str) -> None:
         """Refuse what was proven, and put that on record."""
         request.abandon()
-        self._ear.call(lambda: self._killer.refuse(request.target, refused))
+        self._killer.refuse(request.target, refused)
         self._refuse(request.target.pid, words)
 
     def _refuse(self, pid: int, why: str) -> None:
@@ -227,7 +228,7 @@ class Ends:
             target,
             snapshot,
             self._killer.pin,
-            run=self._ear.call,
+            run=call_now,
             problem=self._killer.audit.problem,
             pin_run=(lambda pinned, seen, asked: pin_run(self._killer, pinned, seen, asked=asked))
             if self._whole_run
@@ -310,7 +311,7 @@ class Ends:
                     request.choose(Choice.LEAVE)
         left = request.outcome.left if request.outcome is not None else ()
         self._failed = self._failed or not request.ended or bool(left)
-        self._ear.call(lambda: self._tell(request, leaves or request.said)).result()
+        self._tell(request, leaves or request.said)
 
     def _tell(self, request: Request, words: str) -> None:
         self._desk.put(f"{self._name(request)}: {words}")

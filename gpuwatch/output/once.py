@@ -45,11 +45,21 @@ def once(
     return 0
 
 
-def first(source: Source, monotonic: Callable[[], float] = time.monotonic) -> Snapshot:
-    """Wait for the first snapshot that says something; raises UnavailableError where none comes."""
+def first(
+    source: Source,
+    monotonic: Callable[[], float] = time.monotonic,
+    *,
+    look: float = _PATIENCE,
+    check: Callable[[], None] = lambda: None,
+) -> Snapshot:
+    """Wait for the first snapshot that says something; raises UnavailableError where none comes.
+
+    Every `look` seconds `check` is called, which may raise to end the wait.
+    """
     end = monotonic() + _PATIENCE
     while (left := end - monotonic()) > 0:
-        snapshot = source.next(timeout=left)
+        snapshot = source.next(timeout=min(left, look))
+        check()
         if snapshot is not None and snapshot.state is not SourceState.STARTING:
             return snapshot
     raise UnavailableError(f"the driver has not answered for {_PATIENCE:.0f} s")
