@@ -228,6 +228,9 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     command: str = ""
     """Command line, cleaned, secrets masked."""
+    program: str = ""
+    """Mark that changes when it starts another program (execve), and not when it only changes its title; empty where
+    that cannot be told."""
     state: str = ""
     """`running`, `sleeping`, `disk sleep`, `stopped`, `zombie`…; empty where it cannot be read."""
     ppid: int | None = None

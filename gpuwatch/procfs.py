@@ -7,6 +7,7 @@ promises raises `ValueError`.
 
 from __future__ import annotations
 
+import binascii
 import os
 import re
 from collections.abc import Iterator
@@ -24,6 +25,9 @@ GONE = (FileNotFoundError, ProcessLookupError)
 
 PF_KTHREAD = 0x00200000
 """The flag of a kernel thread in field 9 of /proc/PID/stat (include/linux/sched.h)."""
+
+PF_EXITING = 0x00000004
+"""The flag of a thread that is on its way out (include/linux/sched.h)."""
 
 DEAD = frozenset("ZXx")
 """States of a thread that runs no more: zombie, dead."""
@@ -70,6 +74,10 @@ THREADS_MAX = 64
 _STARTERS_MAX = 1024
 """Threads of a process that are asked what they have started: any may have, and a training has some hundred."""
 
+_TOP = os.sysconf("SC_PAGESIZE") + 8192
+"""Bytes from the end of the environment to the top of the memory where no address is drawn by lot, at most: a guard
+page, and the path of the program (PATH_MAX). By lot they are GiBs apart: one in a million is within these bytes."""
+
 _ANCESTORS_MAX = 256
 """A bound for a tree that changes while it is read; real chains are some ten long."""
 
@@ -98,6 +106,27 @@ class Stat(NamedTuple):
     thread of the kernel) or where that is not ours to know."""
     waited: int = 0
     """Time on the CPU of those of its children that have ended and that it has taken note of, and of theirs."""
+    start_code: int = 0
+    """Address of its program; 1 where that is not ours to know, and 0 where it has none."""
+    start_stack: int = 0
+    """Address at which its stack began; 0 as for `environ_end`."""
+
+    @property
+    def program(self) -> str:
+        """Mark of the program that it runs: another after each execve(2), the same after a change of its title.
+
+        The kernel puts the stack of each program that it starts at an address drawn by lot, and the code of most. A
+        title is written over the memory of the arguments, which moves nothing (seen with setproctitle 1.3.8). The mark
+        is a sum of 32 bits, since the addresses themselves are for nobody else to know.
+
+        Empty where they do not tell: they are not ours to read, or are not drawn by lot (under a debugger, after
+        `setarch -R`, with kernel.randomize_va_space=0), and the environment then ends at the very top of the memory.
+        Source: load_elf_binary in fs/binfmt_elf.c; startcode, startstack and env_end in proc_pid_stat(5).
+        """
+        top = 1 << self.environ_end.bit_length()
+        if not (self.start_stack and self.environ_end) or top - self.environ_end < _TOP:
+            return ""
+        return f"{binascii.crc32(b'%d %d' % (self.start_code, self.start_stack)):08x}"
 
     @property
     def kernel_thread(self) -> bool:
@@ -129,6 +158,8 @@ def parse_stat(raw: bytes) -> Stat:
         rss=int(fields[21]),
         environ_end=int(fields[48]) if len(fields) > 48 else 0,
         waited=int(fields[13]) + int(fields[14]),
+        start_code=int(fields[23]) if len(fields) > 23 else 0,
+        start_stack=int(fields[25]) if len(fields) > 25 else 0,
     )
 
 
@@ -306,6 +337,26 @@ def living_thread(pid: int, proc: Path = PROC) -> int | None:
     for count, (thread, state) in enumerate(thread_states(pid, proc)):
         if state not in DEAD or count == THREADS_MAX:
             return thread
+    return None
+
+
+def read_living_stat(pid: int, proc: Path = PROC) -> Stat | None:
+    """Read /proc/PID/stat, or that of a thread that runs where the first has ended; None where none runs any more.
+
+    The kernel tells no addresses of a first thread that has ended, though others of the process go on. The start is
+    that of the process. Raises `OSError` (see `GONE`) or `ValueError`.
+    """
+    first = stat = read_stat(pid, proc)
+    if stat.state not in DEAD and not stat.flags & PF_EXITING:
+        return stat
+    with os.scandir(f"{proc}/{pid}/task") as threads:
+        for _, thread in zip(range(THREADS_MAX), threads, strict=False):
+            try:
+                stat = parse_stat(read_file(pid, f"task/{thread.name}/stat", proc))
+            except GONE:
+                continue  # this thread ended while the others were read
+            if stat.state not in DEAD and not stat.flags & PF_EXITING:
+                return stat._replace(start_ticks=first.start_ticks)
     return None
 
 

@@ -34,12 +34,13 @@ def target_of(held: Sequence[Row], snapshot: Snapshot, age: float = 0.0) -> Targ
         held=sum(int(row.holding.memory) for row in held if known(row.holding.memory)),
         stale=any(snapshot.monotonic - row.gpu.sampled > oldest for row in held),
         unreliable=any(row.gpu.unreliable for row in held),
+        program=first.process.program,
     )
 
 
 def target_of_unlisted(process: Process, gpus: Sequence[str] = ()) -> Target:
     """Give the same for a process that the driver does not list, and that has device files of these GPUs open."""
-    return Target(process.pid, process.start, process.uid, process.command, tuple(gpus))
+    return Target(process.pid, process.start, process.uid, process.command, tuple(gpus), program=process.program)
 
 
 def target_of_pid(pid: int, snapshot: Snapshot, killer: Killer) -> tuple[Target, Process | None]:
@@ -54,4 +55,5 @@ def target_of_pid(pid: int, snapshot: Snapshot, killer: Killer) -> tuple[Target,
         stat, uid = procfs.read_stat(pid), procfs.read_uids(pid)[1]
     except (OSError, ValueError):
         return Target(pid, 1, killer.policy.may_end, "", unlisted=True), None  # the pin says what is the matter
-    return Target(pid, stat.start_ticks, uid, killer.shown(pid, stat.comm), unlisted=True), None
+    command = killer.shown(pid, stat.comm)
+    return Target(pid, stat.start_ticks, uid, command, unlisted=True, program=stat.program), None

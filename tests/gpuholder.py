@@ -8,6 +8,7 @@ Root needs only the mount namespace; others get it inside a user namespace, wher
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import select
@@ -33,7 +34,7 @@ ME = 54321 if ROOT else os.getuid()
 SOMEBODY_ELSE = 54322
 
 PROGRAM = r"""
-import ctypes, json, os, signal, sys, time
+import ctypes, json, os, signal, sys, threading, time
 spec = json.loads(os.environ.pop("GPUHOLDER"))
 libc = ctypes.CDLL(None, use_errno=True)
 NEWNS, NEWUSER, VFORK = 0x00020000, 0x10000000, 0x4000
@@ -66,9 +67,30 @@ def stop(number, frame):
     time.sleep(spec["delay"])
     os._exit(0)
 
+def retitle():  # as setproctitle does: over the memory of the arguments
+    fields = open("/proc/self/stat", "rb").read().rpartition(b")")[2].split()
+    begin, end = int(fields[45]), int(fields[46])
+    title = b"python: step 1200"[: end - begin - 1]
+    ctypes.memset(begin, 0, end - begin)
+    ctypes.memmove(begin, title, len(title))
+
+def become():  # another program of the same name, in the same process, that has the same files open
+    for file in held:
+        os.set_inheritable(file, True)
+    os.execv("./python", ["python", "important_new_run.py"])
+
 def stay():
-    while os.read(0, 1):
-        pass
+    while word := os.read(0, 1):
+        if word == b"e":
+            become()
+        if word == b"t":
+            retitle()
+        if word == b"c":
+            os.closerange(min(held), max(held) + 1)
+        say(done=True)
+        if word == b"m":
+            threading.Thread(target=time.sleep, args=(1000.0,), daemon=True).start()
+            libc.syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)  # exit(2), of this thread alone
     os._exit(0)
 
 if spec["orphan"] and os.fork():
@@ -113,7 +135,7 @@ class GpuHolder:
     SIGINT, as what a script starts with `&`; `deaf` ignores SIGTERM and is not moved by SIGINT, else it exits `delay`
     seconds after either. `children` more processes share its open files. `orphan` lets its parent exit. `stuck` sleeps
     in the kernel in state D, where SIGTERM does not reach it. With `reap=False` its parent, this process,
-    leaves it a zombie.
+    leaves it a zombie. Without `randomised` its addresses are those of each program of its kind, as under a debugger.
     """
 
     pid: int
@@ -134,12 +156,14 @@ class GpuHolder:
         orphan: bool = False,
         stuck: bool = False,
         reap: bool = True,
+        randomised: bool = True,
     ) -> None:
         self.argv = tuple(argv)
         self.uid = uid
         self._reap = reap
         self._orphan = orphan
         self._stuck = stuck
+        self._randomised = randomised
         self._handles: list[int] = []
         self._spec = {
             "uid": uid,
@@ -170,7 +194,10 @@ class GpuHolder:
         return self
 
     def _start(self, folder: Path) -> None:
+        folder.chmod(0o755)  # it looks into it as another user
         (folder / self.argv[1]).write_text(PROGRAM)
+        (folder / "python").symlink_to("/bin/sh")
+        (folder / "important_new_run.py").write_text("echo '{}'\nread line\n")
         environment = {
             "GPUHOLDER": json.dumps(self._spec),
             "PYTHONHOME": f"{sys.base_prefix}:{sys.base_exec_prefix}",
@@ -183,6 +210,7 @@ class GpuHolder:
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            preexec_fn=None if self._randomised else _randomise_nothing,
             start_new_session=True,  # where init does not lead a session of its own, nothing tells who was left to it
         )
         assert self._process.stdout is not None
@@ -214,6 +242,31 @@ class GpuHolder:
         while procfs.read_stat(self.pid).state != "T":
             os.sched_yield()
 
+    def exec(self) -> None:
+        """Let it run `python important_new_run.py` in its place: the same process, with the same files open."""
+        self._do(b"e")
+
+    def retitle(self) -> None:
+        """Let it write `python: step 1200` over its command line, as much of that as there is room for."""
+        self._do(b"t")
+
+    def let_go(self) -> None:
+        """Let it close its devices."""
+        self._do(b"c")
+
+    def end_first_thread(self) -> None:
+        """Let its first thread end, while another goes on and holds the devices."""
+        self._do(b"m")
+        while procfs.read_stat(self.pid).state != "Z":
+            os.sched_yield()
+
+    def _do(self, word: bytes) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(word)
+        self._process.stdin.flush()
+        self._process.stdout.readline()
+
     def wait_until_exited(self) -> None:
         """Wait until it has ended, reaped or not."""
         select.select([self._handles[0]], [], [])
@@ -238,6 +291,11 @@ class GpuHolder:
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
+
+
+def _randomise_nothing() -> None:
+    """Have what is started next at the same addresses each time: personality(2), ADDR_NO_RANDOMIZE."""
+    ctypes.CDLL(None).personality(0x0040000)
 
 
 def _ended(handle: int) -> bool:

@@ -119,9 +119,13 @@ class Killer:
         """Make of a handle what can be asked and signalled; whoever calls this owns the proof that it is `target`."""
         return Pinned(self, target, handle, weaker, self.proc, self.dev)
 
+    def described(self, pid: int) -> str | None:
+        """Give the command of a process as the screen shows it; None where that cannot be read."""
+        return self._describe(pid) if self._describe is not None else None
+
     def shown(self, pid: int, comm: bytes) -> str:
         """Give the command of a process as the screen shows it, or its bare name where that cannot be read."""
-        return (self._describe(pid) if self._describe is not None else None) or clean(comm)
+        return self.described(pid) or clean(comm)
 
     def facts(self, target: Target) -> dict[str, object]:
         """What every line of the record says about a target."""
@@ -170,7 +174,8 @@ class Killer:
     def _refuse_seen(self, target: Target, pinned: Pinned) -> Refused | None:
         """The refusals that follow from what the process is."""
         try:
-            refused = self._refuse_identity(target) or self._refuse_without_device(target)
+            refused = self._refuse_identity(target, pinned) or self._refuse_without_device(target)
+            pinned.note_device()
         except procfs.GONE:
             return self.absent(target.pid)
         except (OSError, ValueError) as error:
@@ -179,7 +184,7 @@ class Killer:
             return Refused(Refusal.GONE, target.pid)
         return refused
 
-    def _refuse_identity(self, target: Target) -> Refused | None:
+    def _refuse_identity(self, target: Target, pinned: Pinned) -> Refused | None:
         pid = target.pid
         stat = procfs.read_stat(pid, self.proc)
         uids = procfs.read_uids(pid, self.proc)
@@ -198,7 +203,11 @@ class Killer:
             return Refused(Refusal.NOT_YOURS, pid, f"it runs as uid {other}")
         if procfs.ended(pid, self.proc):
             return Refused(Refusal.ZOMBIE, pid, unreaped(parent_of(stat.ppid, self.proc)))
-        if self._describe is not None and self._describe(pid) != target.command:
+        pinned.note_program(stat)
+        if target.program and stat.program:
+            if stat.program != target.program:
+                return Refused(Refusal.CHANGED, pid, f"it runs another program now: {self.shown(pid, stat.comm)}")
+        elif self._describe is not None and self._describe(pid) != target.command:
             return Refused(Refusal.CHANGED, pid, "its command is another")
         return None
 

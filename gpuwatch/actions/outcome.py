@@ -22,6 +22,8 @@ class End(StrEnum):
     STUCK = "stuck"
     """It sleeps inside the kernel (state D), where a signal does not reach it."""
     DENIED = "denied"
+    CHANGED = "changed"
+    """It was no longer what the person had been shown, so no signal was sent."""
     GONE = "gone"
     """It had ended before the signal, so nothing was sent."""
 
@@ -36,7 +38,7 @@ class Outcome:
     parent: tuple[int, str] | None = None
     """PID and name of the parent that has not reaped a zombie."""
     detail: str = ""
-    """Why it was not permitted."""
+    """Why it was not permitted, or what of it has changed."""
     asked: signal.Signals = signal.SIGTERM
     """The last signal before SIGKILL: the one that it did not answer."""
     each: tuple[tuple[int, Outcome], ...] = ()
@@ -72,11 +74,13 @@ class Outcome:
                 return f"waiting in the kernel (state D) {after}: no signal reaches it there"
             case End.DENIED:
                 return f"not permitted: {self.detail}" if self.detail else "not permitted"
+            case End.CHANGED:
+                return self.detail
             case End.GONE:
                 return "had already exited; nothing was sent"
 
 
-_WORST = (End.DENIED, End.STUCK, End.STOPPED, End.RUNNING, End.ZOMBIE, End.EXITED, End.GONE)
+_WORST = (End.DENIED, End.CHANGED, End.STUCK, End.STOPPED, End.RUNNING, End.ZOMBIE, End.EXITED, End.GONE)
 """Which end of several stands for all of them: the first of these that one of them has."""
 
 
@@ -109,6 +113,7 @@ def _of_several(whole: Outcome) -> str:
         End.STOPPED: "stopped (Ctrl-Z or a debugger)",
         End.STUCK: "in the kernel (state D), where no signal reaches",
         End.DENIED: "not permitted",
+        End.CHANGED: "no longer what was shown, and not signalled",
         End.ZOMBIE: "zombie until reaped by its parent",
     }
     for end, said in words.items():

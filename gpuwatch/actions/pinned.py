@@ -41,6 +41,8 @@ class Target:
     """The driver's list makes no sense (`Gpu.unreliable`)."""
     unlisted: bool = False
     """It was named by its PID, and no GPU is known to be held by it."""
+    program: str = ""
+    """The program whose command that is, see `procfs.Stat.program`; empty where that cannot be told."""
 
 
 class Pinned:
@@ -58,6 +60,11 @@ class Pinned:
         self._handle = handle
         self._proc = proc
         self._dev = dev
+        self._program = ""
+        self._command: str | None = None
+        """As described when it was pinned; compared where no mark of its program can be."""
+        self._had_device = False
+        self._sent = False
         self.unrecorded: str | None = None
         """Why the last line about this process is not on record; None when it is."""
         self.run = ""
@@ -65,10 +72,21 @@ class Pinned:
         self._family: dict[int, int] = {}
         self._closed = False
 
+    def note_program(self, stat: procfs.Stat) -> None:
+        """Take note of what it runs, by a stat line of its own; before each signal that is compared."""
+        self._program = stat.program
+        self._command = None if self._program else self._killer.described(self.target.pid)
+
+    def note_device(self) -> None:
+        """Take note of whether it has a GPU's device file open; before each signal that is compared."""
+        self._had_device = self.on_gpu()
+
     def send(self, sig: signal.Signals, *, recorded: bool = False) -> Outcome | None:
         """Signal the process; None when it was sent, else why not. A line of intent is on record before it.
 
-        `recorded` is for who has seen to that line already, and to its family.
+        Nothing is sent to one that is not what it was when it was pinned; the kernel has no call that looks and sends
+        at once, so what it does in the microseconds between remains. `recorded` is for who has seen to that line
+        already, and to its family.
         """
         if self._closed:
             raise ValueError(f"PID {self.target.pid} is no longer pinned")
@@ -80,6 +98,9 @@ class Pinned:
         try:
             if set(procfs.read_uids(self.target.pid, self._proc)) != {self._killer.policy.may_end}:
                 return Outcome(End.DENIED, detail="it runs as another user now")
+            if changed := self._changed():
+                not_sent = f"{sig.name} was not sent" if self._sent else "nothing was sent"
+                return Outcome(End.CHANGED, detail=f"{changed}; {not_sent}")
             handle = self._handle
             if handle is not None:
                 pidfd.send_signal(handle, sig)
@@ -91,6 +112,7 @@ class Pinned:
             return Outcome(End.GONE)
         except (OSError, ValueError) as error:
             return Outcome(End.DENIED, detail=getattr(error, "strerror", None) or str(error))
+        self._sent = True
         return None
 
     def exited(self) -> bool:
@@ -192,6 +214,28 @@ class Pinned:
             return stat.start_ticks == start_ticks and not procfs.ended(pid, self._proc)
         except (OSError, ValueError):
             return False
+
+    def _changed(self) -> str:
+        """Say what of it is no longer as it was pinned; empty for nothing. Raises `OSError` or `ValueError`.
+
+        It is another program, and not only another title of the same, where the kernel has put it elsewhere in the
+        memory. Where that does not tell, another command line counts as another program.
+        """
+        stat = procfs.read_living_stat(self.target.pid, self._proc)
+        if stat is None:
+            return ""  # it is on its way out: there is nothing more to compare, and a signal does nothing
+        if stat.start_ticks != self.target.start_ticks:
+            return "it started at another time"
+        if self._program and stat.program:
+            runs_another = "it runs another program now" if stat.program != self._program else ""
+        else:
+            same = self._command == self._killer.described(self.target.pid)
+            runs_another = "" if same else "it may run another program now"
+        if runs_another:
+            return f"{runs_another}: {self._killer.shown(self.target.pid, stat.comm)}"
+        if self._had_device and not holds_gpu(self.target.pid, self._proc, self._dev):
+            return "it has no GPU device open any more"
+        return ""
 
     def _same(self) -> bool:
         try:

@@ -319,7 +319,10 @@ class _Search:
         shown = self._known.get((pid, stat.start_ticks))
         gpus, held = self._held.get((pid, stat.start_ticks), ((), 0))
         command = shown.command if shown and shown.command else self._killer.shown(pid, stat.comm)
+        if shown and shown.program and stat.program and shown.program != stat.program:
+            command = self._killer.shown(pid, stat.comm)  # it runs another program by now: that one is asked about
         bare.target = Target(pid, stat.start_ticks, self._uid, command, gpus, held)
+        bare.note_program(stat)
         return bare
 
     def _stat(self, pinned: Pinned) -> procfs.Stat | None:
@@ -347,6 +350,7 @@ class _Search:
         helps = job is not None and job.worker_of is not None
         helps = helps or (not target.gpus and above is not None and self._is_held(above))
         launched = self._job is not None and self._job.launcher in LAUNCHERS_PASS_ON
+        node.pinned.note_device()
         return Member(node.pinned, node.above, helps or launched, node.stat.session)
 
 

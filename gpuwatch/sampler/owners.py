@@ -86,6 +86,7 @@ class _Known(msgspec.Struct):
     session: int = 0
     led: bool | None = None
     adopted: bool = False
+    start_stack: int = 0
     used: int = 0
     used_at: float | None = None
     thread: int | None = None
@@ -167,6 +168,8 @@ class Owners:
             facts = _Known(start=stat.start_ticks, started=_started(stat))
         now = self._clock()
         same = (stat.comm, stat.ppid, stat.session) == (facts.comm, facts.ppid, facts.session)
+        if stat.start_stack != facts.start_stack:  # it has started another program, which may have the same name
+            facts.start_stack, same = stat.start_stack, False
         if now - facts.read_at >= REFRESH or not same:
             since = now - facts.read_at
             facts.read_at, facts.comm, facts.ppid, facts.session = now, stat.comm, stat.ppid, stat.session
@@ -220,6 +223,7 @@ class Owners:
             user=self._user(facts),
             name=facts.name or clean(stat.comm),
             command=facts.command,
+            program=stat.program,
             state=self._state(pid, stat, facts),
             ppid=stat.ppid,
             parent=facts.parent,

@@ -113,10 +113,11 @@ class StrayEndings:
 
 
 def target_in(stray: Stray, frame: Frame) -> Target:
-    """Give what is to be ended as the newest frame has it, with the command that the user was shown."""
+    """Give what is to be ended as the newest frame has it, with the program that the user was shown."""
     age = max(0.0, time.monotonic() - frame.received)
     held = [row for row in rows(frame.snapshot, frame.history) if row.process.key == stray.key]
     if held:
-        return replace(target_of(held, frame.snapshot, age), command=stray.process.command)
+        shown = stray.process
+        return replace(target_of(held, frame.snapshot, age), command=shown.command, program=shown.program)
     stale = frame.snapshot.taken - frame.snapshot.searched + age > OLD
     return replace(target_of_unlisted(stray.process, stray.gpus), stale=stale)
