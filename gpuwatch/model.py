@@ -71,7 +71,10 @@ class Presence(StrEnum):
     HIDDEN = "hidden"
     """/proc is mounted with hidepid: it may exist, and is not ours to see."""
     ELSEWHERE = "other namespace"
-    """We run in a PID namespace of our own (a container), where this PID means nothing or somebody else."""
+    """We run in a PID namespace of our own (a container), where this PID means nothing."""
+    UNSURE = "unsure"
+    """The same, and a process of ours has this PID, by chance or not: the driver may mean another outside. What is
+    told of it is of ours, but its memory may be the other's; its uid is not known, and its user ends in `?`."""
     UNREADABLE = "unreadable"
     """It could not be read just now: no file descriptor or no memory was left for it (EMFILE, ENFILE, ENOMEM), or the
     kernel failed. It may run or not; what is told of it was read before."""

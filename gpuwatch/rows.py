@@ -44,9 +44,12 @@ class Row:
     @property
     def command(self) -> str:
         """Command line to display, or why there is none; both, where it was read before and cannot be read now."""
-        if self.process.presence is not Presence.SEEN:
+        if self.process.presence in _UNSEEN:
             return f"{_UNSEEN[self.process.presence]} {self.process.command}".rstrip()
-        return self.process.command or f"[{self.process.name}]"
+        command = self.process.command or f"[{self.process.name}]"
+        if self.process.presence is Presence.UNSURE:
+            return f"perhaps {command} (or a process outside of this container)"
+        return command
 
     @property
     def brief(self) -> str:

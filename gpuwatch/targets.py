@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpuwatch import procfs
 from gpuwatch.actions.kill import Killer, Policy, Target
-from gpuwatch.model import Process, Snapshot, known
+from gpuwatch.model import Presence, Process, Snapshot, known
 from gpuwatch.rows import Row, rows
 
 
@@ -35,6 +35,7 @@ def target_of(held: Sequence[Row], snapshot: Snapshot, age: float = 0.0) -> Targ
         stale=any(snapshot.monotonic - row.gpu.sampled > oldest for row in held),
         unreliable=any(row.gpu.unreliable for row in held),
         program=first.process.program,
+        unsure=first.process.presence is Presence.UNSURE,
     )
 
 

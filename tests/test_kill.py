@@ -278,13 +278,15 @@ def test_inside_a_container_the_reason_is_its_own(tmp_path: Path, there: bool) -
     assert "container" in refusal.sentence
 
 
-def test_inside_a_container_a_device_is_evidence_enough(tmp_path: Path) -> None:
+def test_inside_a_container_an_open_device_proves_nothing_where_the_driver_may_mean_another(tmp_path: Path) -> None:
     proc = tmp_path / "proc"
     (proc / "self" / "ns").mkdir(parents=True)
     (proc / "self" / "ns" / "pid").symlink_to("pid:[4026532201]")
     (fixture_process(proc, 7, stat_line(), uid=ME) / "fd" / "3").symlink_to("/dev/nvidia0")
     killer = a_killer(tmp_path, proc=proc, open_pidfd=no_pidfd(errno.ENOSYS))
     pinned(killer, Target(7, 900, ME, "x")).close()
+    assert reason(killer, Target(7, 900, ME, "x", unsure=True)) is Refusal.OTHER_NAMESPACE
+    assert reason(killer, Target(7, 900, ME, "x", unlisted=True)) is Refusal.OTHER_NAMESPACE
 
 
 def test_the_id_of_a_thread(tmp_path: Path, holder: GpuHolder) -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from gpuwatch.model import Presence
 from tests.driver import Driver
-from tests.sampling import eight, once
+from tests.sampling import ME, eight, once
+from tests.test_procfs import fixture_process, stat_line
 
 
 @pytest.mark.parametrize(("inode", "confined"), [(4026531836, False), (4026532555, True)])
@@ -17,3 +19,45 @@ def test_a_pid_namespace_of_its_own_is_told(driver: Driver, tmp_path: Path, inod
     (own / "pid").symlink_to(f"pid:[{inode}]")
     snapshot, _ = once(eight(driver).env(), "--proc", str(tmp_path / "proc"))
     assert snapshot.confined is confined
+
+
+def confine(proc: Path, version: str = "") -> None:
+    """Make a tree of a container's PID namespace, in which this process has its own number; say what the module is."""
+    fixture_process(proc, ME, stat_line(ME))
+    own = proc / "self/ns"
+    own.mkdir(parents=True)
+    (own / "pid").symlink_to("pid:[4026532555]")
+    if version:
+        (proc / "driver/nvidia").mkdir(parents=True)
+        (proc / "driver/nvidia/version").write_text(f"{version}\nGCC version:  gcc version 13.3.0\n")
+
+
+@pytest.mark.parametrize(
+    ("version", "presence"),
+    [
+        ("", Presence.UNSURE),
+        ("nonsense", Presence.UNSURE),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Thu May  1 02:00:00 UTC 2025", Presence.UNSURE),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  525.60.11  Release Build", Presence.UNSURE),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  560.35.03  Release Build", Presence.UNSURE),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  565.57.01  Release Build", Presence.SEEN),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.95.05  Release Build", Presence.SEEN),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  1000.1  Release Build", Presence.SEEN),
+    ],
+)
+def test_whose_pids_the_driver_lists_is_told_by_its_kernel_module_alone(
+    driver: Driver, tmp_path: Path, version: str, presence: Presence
+) -> None:
+    confine(tmp_path / "proc", version)
+    snapshot, _ = once(eight(driver).env(), "--proc", str(tmp_path / "proc"))
+    assert [one.presence for one in snapshot.processes] == [presence]
+
+
+def test_no_device_that_a_process_has_open_proves_whose_pids_the_driver_lists(driver: Driver, tmp_path: Path) -> None:
+    """Any CUDA program in the container has it open, also the one that is listed by chance."""
+    confine(tmp_path / "proc")
+    for number, name in enumerate(("nvidiactl", "nvidia-uvm", "nvidia0"), 3):
+        (tmp_path / f"proc/{ME}/fd/{number}").symlink_to(f"/dev/{name}")
+    snapshot, _ = once(eight(driver).env(), "--patient", "--proc", str(tmp_path / "proc"))
+    assert [(one.presence, one.uid) for one in snapshot.processes] == [(Presence.UNSURE, None)]
+    assert snapshot.unlisted == ()

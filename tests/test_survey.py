@@ -351,7 +351,7 @@ def two(**changes: Any) -> list[Gpu]:
 def told(
     found: Iterable[Open], people: Iterable[Process], gpus: list[Gpu] | None = None, *, count: int = 2, **who: Any
 ) -> tuple[Unlisted, ...]:
-    judge = Judge(**{"pid": 4000, "parent": 3999, "confined": False, **who})
+    judge = Judge(**{"pid": 4000, "parent": 3999, **who})
     given = two() if gpus is None else gpus
     return judge.unlisted([*found], {one.pid: one for one in people}, given, count)
 
@@ -445,17 +445,6 @@ def test_under_wsl_there_is_one_file_for_all() -> None:
     assert told([one], [person(5)])[0].gpus == ()
     (card,) = two()[:1]
     assert told([one], [person(5)], [card], count=1)[0].gpus == (card.uuid,)
-
-
-def test_in_a_container_only_where_the_driver_lists_by_our_pids() -> None:
-    """Else all that we run would be said not to be listed."""
-    people = {pid: person(pid) for pid in (5, 70)}
-    judge = Judge(pid=1, parent=0, confined=True)
-    assert judge.unlisted([cuda(5, 0)], people, two(), 2) == ()
-    stranger = {**people, 70: Process(pid=70, presence=Presence.ELSEWHERE)}
-    assert judge.unlisted([cuda(5, 0), cuda(70, 1)], stranger, two(), 2) == ()
-    assert len(judge.unlisted([cuda(5, 0), cuda(70, 1)], people, two(), 2)) == 1
-    assert len(judge.unlisted([cuda(5, 0)], people, two(), 2)) == 1
 
 
 def test_no_more_than_so_many_and_those_with_a_context_first() -> None:

@@ -145,6 +145,7 @@ class Killer:
             (Refusal.READ_ONLY, self.policy.read_only),
             (Refusal.ROOT, self.policy.euid == 0 and not self.policy.allow_root),
             (Refusal.UNRELIABLE, target.unreliable),
+            (Refusal.OTHER_NAMESPACE, target.unsure),
             (Refusal.STALE, target.stale),
             (Refusal.SYSTEM_PID, target.pid <= 1),
             (Refusal.ITSELF, target.pid == self.policy.pid),
@@ -213,11 +214,12 @@ class Killer:
 
     def _refuse_without_device(self, target: Target) -> Refused | None:
         try:
-            if target.unlisted:
-                return Refused(Refusal.NOT_ON_GPU, target.pid)
-            if holds_gpu(target.pid, self.proc, self.dev):
-                return None
+            has_device = holds_gpu(target.pid, self.proc, self.dev)
         except PermissionError:
             return Refused(Refusal.FILES_UNREADABLE, target.pid)
         inside = procfs.in_pid_namespace(self.proc)
+        if target.unlisted:  # in a container it may be listed by its number outside
+            return Refused(Refusal.OTHER_NAMESPACE if inside and has_device else Refusal.NOT_ON_GPU, target.pid)
+        if has_device:
+            return None
         return Refused(Refusal.OTHER_NAMESPACE if inside else Refusal.NO_DEVICE, target.pid)

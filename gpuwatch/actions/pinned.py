@@ -43,6 +43,8 @@ class Target:
     """It was named by its PID, and no GPU is known to be held by it."""
     program: str = ""
     """The program whose command that is, see `procfs.Stat.program`; empty where that cannot be told."""
+    unsure: bool = False
+    """The driver may mean another process by this PID (`Presence.UNSURE`)."""
 
 
 class Pinned:

@@ -95,7 +95,7 @@ def _is_kernel_thread(process: Process, proc: Path) -> bool:
 
 
 def _head(process: Process) -> str:
-    if process.presence is not Presence.SEEN:
+    if process.presence in _UNSEEN:
         return f"PID {process.pid} · {_UNSEEN[process.presence].format(process.pid)}"
     command = process.command or f"[{process.name}]"
     return " · ".join(filter(None, (f"PID {process.pid}", process.user, process.state, command)))

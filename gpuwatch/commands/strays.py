@@ -62,7 +62,7 @@ def main(args: argparse.Namespace, sampler: Child | None, tending: Tending | Non
         width = shutil.get_terminal_size((160, 50)).columns if sys.stdout.isatty() else None
         root = os.geteuid() == 0
         lines = table(found, snapshot.taken, demo=args.demo, width=width, root=root) if found else []
-    blind = [f"GPU {gpu.index} could not be judged: {_why(gpu)}" for gpu in unjudged(snapshot)]
+    blind = [f"GPU {gpu.index} could not be judged: {_why(gpu, snapshot)}" for gpu in unjudged(snapshot)]
     said = damaged + words(found, unsure, kept, demo=args.demo, searched=snapshot.searched > 0, blind=blind)
     for stream, texts, start in ((sys.stdout, lines, ""), (sys.stderr, said, "gpuwatch: ")):
         plain = config.ascii or not speaks_unicode(stream)
@@ -181,14 +181,17 @@ def of_caller(snapshot: Snapshot, environ: Mapping[str, str] = os.environ) -> Sn
     return replace(snapshot, viewer=Policy.of_this_process(read_only=False, environ=environ).may_end)
 
 
-def _why(gpu: Gpu) -> str:
+def _why(gpu: Gpu, snapshot: Snapshot) -> str:
     """Say why nothing can be said of who is idle on a GPU."""
     from gpuwatch.model import Health
+    from gpuwatch.strays import has_unsure
 
     if gpu.health is not Health.OK:
         return ", ".join(filter(None, (gpu.health.value, gpu.words)))
     if gpu.unreliable:
         return "its list of processes makes no sense"
+    if has_unsure(gpu, snapshot):
+        return "the driver may mean processes outside of this container"
     return gpu.holdings_note or "its figures are old"
 
 

@@ -41,6 +41,9 @@ _ABSENT = {
     Presence.HIDDEN: Declared(knowledge=Knowledge.UNREADABLE, words="/proc is mounted so that it is hidden from us"),
     Presence.ELSEWHERE: Declared(knowledge=Knowledge.UNREADABLE, words="it is in another PID namespace"),
     Presence.UNREADABLE: Declared(knowledge=Knowledge.UNREADABLE, words="it could not be read just now"),
+    Presence.UNSURE: Declared(
+        knowledge=Knowledge.UNREADABLE, words="it may be another process, outside of this container"
+    ),
 }
 
 

@@ -17,7 +17,7 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import IntEnum
 from pathlib import Path
 
@@ -26,7 +26,7 @@ import msgspec
 from gpuwatch import procfs
 from gpuwatch.declared.claims import Share
 from gpuwatch.evidence.credentials import die_with_parent
-from gpuwatch.model import Gpu, Process, Snapshot, SourceState, Unlisted, encode
+from gpuwatch.model import Gpu, Presence, Process, Snapshot, SourceState, Unlisted, encode
 from gpuwatch.sampler import binding, machine
 from gpuwatch.sampler.binding import Unusable
 from gpuwatch.sampler.board import Board
@@ -151,6 +151,14 @@ def ordered(arguments: Sequence[str]) -> list[str]:
     return [*arguments, *msgspec.json.decode(line, type=list[str])]
 
 
+def _doubted(process: Process) -> Process:
+    """Give a process that NVML may not mean, though it has the number that NVML lists."""
+    if process.presence is not Presence.SEEN:
+        return process
+    user = f"{process.user}?" if process.user else ""
+    return msgspec.structs.replace(process, presence=Presence.UNSURE, uid=None, user=user)
+
+
 class Sampler:
     """The loop, and all that it reads."""
 
@@ -163,8 +171,7 @@ class Sampler:
         self._declarations = declarations
         self._survey = Survey(proc=self._proc) if declarations else None
         self._reservations = Reservations(places(Path(options.reservations)), proc=self._proc) if declarations else None
-        confined = procfs.in_pid_namespace(self._proc)
-        self._judge = Judge(pid=os.getpid(), parent=os.getppid(), confined=confined, proc=self._proc)
+        self._judge = Judge(pid=os.getpid(), parent=os.getppid(), proc=self._proc)
         self._gpus: Gpus | None = None
         self._shared: Shared | None = None
         self._last = Snapshot()
@@ -221,22 +228,30 @@ class Sampler:
     def _people(self, rows: Sequence[Gpu]) -> tuple[tuple[Process, ...], tuple[Unlisted, ...]]:
         """Read the processes that NVML lists, and those that it does not and that have GPUs' files open."""
         listed = {of.pid for row in rows for of in row.holdings}
+        sure = not procfs.in_pid_namespace(self._proc) or machine.lists_own_pids(self._proc)
         if self._survey is None or self._gpus is None or not rows:
-            return self._annotated(rows, self._owners.read(listed)), ()
+            return self._annotated(rows, self._named(listed, sure=sure)), ()
         if self._options.once:
-            seen = self._owners.read(listed)
-            self._asked(rows, seen)
+            read = self._named(listed, sure=sure)
+            self._asked(rows, read)
             # Meanwhile the reader, another process, is at work; where it has nothing to do, the search is waited for.
             held = any(map(is_held, rows))
             self._survey.once(PATIENT if self._options.patient else ONCE if held else STEP)
             others = {one.pid for one in candidates(self._survey.found, listed)}
-            read = (*seen, *self._owners.read(others))
+            read = (*read, *self._owners.read(others)) if sure else read
         else:
             others = {one.pid for one in candidates(self._survey.found, listed)}
-            read = self._owners.read(listed | others)
+            read = self._named(listed | others if sure else listed, sure=sure)
+        if not sure:  # one that is not listed by its number here may be listed by that outside
+            return self._annotated(rows, read), ()
         people = {one.pid: one for one in read}
         unlisted = self._judge.unlisted(self._survey.found, people, rows, self._gpus.listed)
         return self._with_unlisted(rows, [one for one in read if one.pid in listed], unlisted)
+
+    def _named(self, pids: Collection[int], *, sure: bool) -> tuple[Process, ...]:
+        """Read processes by their PIDs; where NVML is not `sure` to list by those, each may be another."""
+        read = self._owners.read(pids)
+        return read if sure else tuple(map(_doubted, read))
 
     def _with_unlisted(
         self, rows: Sequence[Gpu], listed: Sequence[Process], unlisted: Sequence[Unlisted]

@@ -20,6 +20,7 @@ _PID_MAX_ANYWHERE = 4 * 1024 * 1024
 
 _CONTAINER_CGROUP = re.compile(r"docker|containerd|kubepods|libpod|crio|lxc|garden|machine\.slice")
 _HIDEPID = re.compile(r"\bhidepid=(?!0\b|off\b)\w+")
+_OPEN_MODULE = re.compile(r"^NVRM version: NVIDIA UNIX Open Kernel Module\D.*?\s(\d{3,4})\.(\d{1,4})\b", re.MULTILINE)
 _VERSION = re.compile(r"\b\d{3,}\.\d+(?:\.\d+)?\b")
 
 
@@ -74,6 +75,19 @@ def loaded_driver(proc: Path = PROC) -> str:
     """Give the version of the kernel module that is loaded; empty where there is none."""
     found = _VERSION.search(_text(proc / "driver/nvidia/version"))
     return found[0] if found else ""
+
+
+def lists_own_pids(proc: Path = PROC) -> bool:
+    """Say whether the driver is known to list processes by the PIDs of the namespace that asks, and no others.
+
+    In a container an older driver gives the PIDs of the host, any of which may be one of the container's by chance.
+    The open kernel modules translate the list since 535.113.01 and the memory of each process since 565.57.01; between
+    the two a process has the memory of whoever has its number on the host. Source: _gpuConvertPid in gpu_rmapi.c of
+    NVIDIA/open-gpu-kernel-modules. Of the proprietary modules and of WSL nothing like it is published. That a process
+    has the device open proves nothing: each CUDA program in the container has.
+    """
+    found = _OPEN_MODULE.search(_text(proc / "driver/nvidia/version"))
+    return found is not None and (int(found[1]), int(found[2])) >= (565, 57)
 
 
 def library_version(proc: Path = PROC) -> str:

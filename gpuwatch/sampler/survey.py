@@ -332,13 +332,10 @@ def is_held(gpu: Gpu) -> bool:
 class Judge:
     """Says which of the processes with device files NVML does not list, for sure."""
 
-    def __init__(self, *, pid: int, parent: int, confined: bool, proc: Path = procfs.PROC) -> None:
-        """Take who we are and who started us, and whether our PIDs may not be those that NVML gives."""
+    def __init__(self, *, pid: int, parent: int, proc: Path = procfs.PROC) -> None:
+        """Take who we are and who started us."""
         self._own = {pid, parent}
         self._proc = proc
-        self._translated = not confined
-        """Whether NVML is known to list processes by the PIDs that we see: in a container it may give those outside,
-        or none at all, and then not to be listed says nothing. Once seen, it stays so."""
 
     def unlisted(
         self,
@@ -349,16 +346,12 @@ class Judge:
     ) -> tuple[Unlisted, ...]:
         """Give the processes that have device files of the `gpus` open and that NVML does not list.
 
+        To be asked only where NVML is known to list by the PIDs that we see: else not to be listed says nothing.
         `processes` are those of the `found` and those listed, as they are now; `count` is how many GPUs there are.
         One that has a GPU's file open whose list cannot be trusted, or that we do not ask, may be listed there:
         it is left out.
         """
         listed = {of.pid for gpu in gpus for of in gpu.holdings}
-        if not self._translated:
-            seen = {pid for pid in listed if pid in processes and processes[pid].presence is Presence.SEEN}
-            self._translated = any(one.pid in seen for one in found)
-            if not self._translated:
-                return ()
         sure = {int(gpu.minor): gpu.uuid for gpu in gpus if known(gpu.minor) and _trusted(gpu)}
         whole = len(gpus) == count and all(map(_trusted, gpus))
         given = []

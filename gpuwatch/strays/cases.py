@@ -233,4 +233,11 @@ def unjudged(snapshot: Snapshot) -> list[Gpu]:
 def _may_be_judged(gpu: Gpu, snapshot: Snapshot) -> bool:
     oldest = max(_LATE_INTERVALS * snapshot.interval, _LATE)
     fresh = gpu.sampled > 0 and snapshot.monotonic - gpu.sampled <= oldest
-    return fresh and gpu.health is Health.OK and not gpu.holdings_note and not gpu.unreliable
+    trusted = not (gpu.holdings_note or gpu.unreliable or has_unsure(gpu, snapshot))
+    return fresh and gpu.health is Health.OK and trusted
+
+
+def has_unsure(gpu: Gpu, snapshot: Snapshot) -> bool:
+    """Say whether a process that the driver lists on a GPU may be another than the one of its PID here."""
+    unsure = {one.pid for one in snapshot.processes if one.presence is Presence.UNSURE}
+    return any(one.pid in unsure for one in gpu.holdings)

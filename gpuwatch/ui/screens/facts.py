@@ -28,8 +28,11 @@ PRESENCE = {
     Presence.HIDDEN: "It is hidden from you: /proc is mounted so that you see only your own processes (hidepid).",
     Presence.ELSEWHERE: "It is in another PID namespace: from inside this container it cannot be told who it is.",
     Presence.UNREADABLE: "It cannot be read just now (too many open files, no memory). What is shown was read before.",
+    Presence.UNSURE: (
+        "It has the PID that the driver lists, but the driver may mean another process, outside of this container."
+    ),
 }
-"""Why a process shows no more than its PID."""
+"""Why a process shows no more than its PID, or is not certainly the one that holds the memory."""
 
 _KINDS = {"C": "compute", "G": "graphics", "M": "client of the MPS server"}
 
