@@ -168,7 +168,7 @@ class Owners:
             facts = _Known(start=stat.start_ticks, started=_started(stat))
         now = self._clock()
         same = (stat.comm, stat.ppid, stat.session) == (facts.comm, facts.ppid, facts.session)
-        if stat.start_stack != facts.start_stack:  # it has started another program, which may have the same name
+        if stat.start_stack not in (0, facts.start_stack):  # another program, which may have the same name
             facts.start_stack, same = stat.start_stack, False
         if now - facts.read_at >= REFRESH or not same:
             since = now - facts.read_at
@@ -276,13 +276,14 @@ def _started(stat: procfs.Stat) -> float:
 
 def _refresh(pid: int, stat: procfs.Stat, facts: _Known, proc: Path) -> None:
     """Read what hardly ever changes of a process; what cannot be read (any more) stays as it was."""
+    ending = stat.state in procfs.DEAD or bool(stat.flags & procfs.PF_EXITING)
     with suppress(OSError, ValueError):
         facts.uid = procfs.read_uids(pid, proc)[0]
     with suppress(OSError):
         command = read_command(pid, proc)
-        if command or stat.state not in procfs.DEAD:  # a zombie has none any more
+        if command or not ending:  # it has none any more
             facts.command = command
-    if stat.state not in procfs.DEAD or not facts.name:
+    if not ending or not facts.name:
         facts.name = clean(procfs.read_name(pid, stat, proc), _LONGEST_NAME)
     facts.parent = ""
     with suppress(OSError, ValueError):
