@@ -157,6 +157,11 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     bus_id: str = ""
     minor: Reading = Reason.NO_SAMPLE
     """The N of its device file /dev/nvidiaN."""
+    compute_capability: Reading = Reason.NO_SAMPLE
+    """CUDA's number for what it can do: 8.6."""
+    cores: Reading = Reason.NO_SAMPLE
+    """CUDA cores."""
+    sm_clock_max: Reading = Reason.NO_SAMPLE
     health: Health = Health.OK
     words: str = ""
     """What is wrong, in plain words with the NVML code and call; empty when all is well."""

@@ -43,6 +43,11 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     total: int | None = None
     """Bytes; None while it is not known."""
+    capability: float | None = None
+    """CUDA's compute capability, 8.6; None where the driver does not tell, as for the next two."""
+    cores: int | None = None
+    clock: int | None = None
+    """The highest clock of its SMs, in MHz."""
     mig: bool = False
     slices: tuple[Slice, ...] = ()
 

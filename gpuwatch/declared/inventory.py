@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from gpuwatch.declared.facts import Card, Slice
-from gpuwatch.model import Gpu, Health, Memory, known
+from gpuwatch.model import Gpu, Health, Memory, Reading, known, number
 
 
 def card(gpu: Gpu, last: Card | None = None) -> Card:
@@ -28,9 +28,16 @@ def card(gpu: Gpu, last: Card | None = None) -> Card:
         bus_id=gpu.bus_id,
         name=gpu.name,
         total=_total(gpu.memory, last.total if last else None),
+        capability=number(gpu.compute_capability),
+        cores=_integer(gpu.cores),
+        clock=_integer(gpu.sm_clock_max),
         mig=gpu.mig is True,
         slices=tuple(slices),
     )
+
+
+def _integer(reading: Reading) -> int | None:
+    return int(reading) if known(reading) else None
 
 
 def _total(memory: Memory, last: int | None) -> int | None:

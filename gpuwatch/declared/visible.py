@@ -67,10 +67,35 @@ def parse(value: str | None, cards: Sequence[Card], order: str | None = None) ->
 
 
 def _sorted(cards: list[Card], order: str | None) -> list[Card]:
-    """Put `cards` into CUDA's order; of what FASTEST_FIRST makes of different models NVML's order is the guess."""
+    """Put `cards` into CUDA's order.
+
+    Without PCI_BUS_ID different models are sorted by their speed, which is a guess. NVIDIA's guide has "fastest to
+    slowest … using a simple heuristic", up to CUDA 10 only "make that device 0, leaving the order of the rest of the
+    devices unspecified", and tells the heuristic nowhere. Of one generation the one of more cores was seen to come
+    first (github.com/alephium/gpu-miner/issues/7), of two the newer (shootthesound/Fizgig/issues/104). Drivers of
+    2017 left the rest in the order of their slots (ethereum-mining/ethminer/issues/283).
+    """
     if order == PCI_BUS_ID and all(card.bus_id for card in cards):
         return sorted(cards, key=lambda card: card.bus_id.lower())
-    return sorted(cards, key=lambda card: card.index)
+    cards = sorted(cards, key=lambda card: card.index)
+    speeds = _speeds(cards)
+    return sorted(cards, key=lambda card: speeds[card.name], reverse=True)
+
+
+def _speeds(cards: Sequence[Card]) -> dict[str, tuple[float, int]]:
+    """Give what each model is sorted by: its generation, then cores and clock, or its memory where no core is counted.
+
+    One number for a model: cards of one model have clocks of their own, and are not sorted by them. Where there is one
+    model, or the generation of one is not known, all are equal.
+    """
+    known = all(card.capability is not None and card.name for card in cards)
+    counted = all(card.cores and card.clock for card in cards)
+    speeds = dict.fromkeys((card.name for card in cards), (0.0, 0))
+    if known and len(speeds) > 1:
+        for card in cards:
+            size = (card.cores or 0) * (card.clock or 0) if counted else card.total or 0
+            speeds[card.name] = max(speeds[card.name], (card.capability or 0.0, size))
+    return speeds
 
 
 def certainty(cards: Sequence[Card], order: str | None) -> Order:

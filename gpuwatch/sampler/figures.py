@@ -107,6 +107,11 @@ def _compute_mode(value: int) -> str:
     return _COMPUTE_MODES.get(value, f"mode {value}")
 
 
+def _capability(version: tuple[int, int]) -> float:
+    """CUDA's compute capability as the number that people write: 8.6. No minor has had two digits."""
+    return version[0] + version[1] / 10
+
+
 def _current(modes: list[int]) -> bool:
     """The mode that is in force, of that one and the one after a reset."""
     return bool(modes[0])
@@ -176,6 +181,10 @@ RARE = (
 STATIC = (
     Figure(("slowdown_temperature",), (_call("nvmlDeviceGetTemperatureThreshold", _SLOWDOWN),)),
     Figure(("minor",), (_call("nvmlDeviceGetMinorNumber"),)),
+    # By these CUDA's own order of different models is guessed.
+    Figure(("compute_capability",), (_through("nvmlDeviceGetCudaComputeCapability", _capability),)),
+    Figure(("cores",), (_call("nvmlDeviceGetNumGpuCores"),)),
+    Figure(("sm_clock_max",), (_call("nvmlDeviceGetMaxClockInfo", _SM),)),
 )
 
 

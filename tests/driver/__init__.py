@@ -81,6 +81,7 @@ class Gpu:
     architecture: int | None = 9
     cuda_major: int | None = 9
     cuda_minor: int | None = 0
+    cores: int | None = 16896
     pci_device: int | None = 0x233010DE
     pci_subsystem: int | None = 0x16C110DE
     memory_total: int | None = 81559 * MIB

@@ -216,6 +216,7 @@ UINT(nvmlDeviceGetMinorNumber, "minor")
 UINT(nvmlDeviceGetBrand, "brand")
 UINT(nvmlDeviceGetArchitecture, "architecture")
 PAIR(nvmlDeviceGetCudaComputeCapability, "cuda_major", "cuda_minor")
+UINT(nvmlDeviceGetNumGpuCores, "cores")
 
 PAIR(nvmlDeviceGetEncoderUtilization, "util_encoder", "util_period")
 PAIR(nvmlDeviceGetDecoderUtilization, "util_decoder", "util_period")
