@@ -119,6 +119,10 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Whether it is one of those that hold."""
     why: str = ""
     """Why it is in effect, or why not."""
+    guessed: bool = False
+    """Which GPU it concerns is a guess, as CUDA's order of different models is."""
+    undecided: bool = False
+    """It may limit the process: only the program itself knows whether, by which number, or on which GPU."""
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

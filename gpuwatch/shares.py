@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gpuwatch.declarations import LIMITS, Basis, Declaration, Declared, Knowledge, Limit
+from gpuwatch.declarations import Basis, Declaration, Declared, Knowledge, Limit
 from gpuwatch.model import Gpu, Process, Reason, Snapshot, known
 from gpuwatch.units import MIB
 
@@ -76,7 +76,7 @@ def conclusive(declared: Declared | None) -> bool:
     """Say whether the lack of a limit means that none was declared, and not one that only the program itself knows."""
     if declared is None or not was_read(declared):
         return False
-    return not any(one.effective and one.kind in LIMITS and one.value is None for one in declared.declarations)
+    return not any(one.undecided for one in declared.declarations)
 
 
 def usable(gpu: Gpu) -> int | None:

@@ -6,12 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.declarations import Order
+from gpuwatch.declarations import Confidence, Order
 from tests.driver import GIB, MIB, Driver, Gpu, build
-from tests.explaining import Explainer
+from tests.explaining import Explainer, said
 from tests.sampling import once
 
 HALF = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.5, 0)\n"
+LIMIT = """
+import tensorflow as tf
+gpus = tf.config.list_physical_devices("GPU")
+tf.config.set_logical_device_configuration(gpus[0], [tf.config.LogicalDeviceConfiguration(memory_limit=10240)])
+"""
 
 
 def small(index: int = 0) -> Gpu:
@@ -39,19 +44,21 @@ def explain(driver: Driver, tmp_path: Path) -> Explainer:
     return Explainer(driver, tmp_path)
 
 
-def test_the_limit_of_the_first_gpu_is_that_of_the_fastest(explain: Explainer) -> None:
+def test_the_limit_of_the_first_gpu_is_that_of_the_fastest_and_a_guess(explain: Explainer) -> None:
     explain.write(train=HALF)
     declared = explain.declared(held={1: 10})
     assert declared.visible is not None
     assert declared.visible.gpus == tuple(str(gpu.uuid) for gpu in reversed(explain.driver.gpus))
     assert declared.visible.order is Order.HEURISTIC
     assert explain.limits(declared) == {1: 12}
+    assert said(declared, "set_per_process_memory_fraction").confidence is Confidence.GUESS
 
 
 def test_the_order_of_the_slots_is_no_guess(explain: Explainer) -> None:
     explain.write(train=HALF)
     declared = explain.declared(environ={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, held={0: 1})
     assert explain.limits(declared) == {0: 1}
+    assert said(declared, "set_per_process_memory_fraction").confidence is Confidence.LIKELY
 
 
 def test_a_variable_counts_the_fastest_first(explain: Explainer) -> None:
@@ -101,6 +108,35 @@ def test_equal_cards_of_a_mixed_machine_stay_in_their_order(explain: Explainer) 
     assert "cuda:0 → GPU 1, cuda:1 → GPU 2, cuda:2 → GPU 0" in explain.text("-c", "import torch")
 
 
+def test_a_limit_larger_than_the_card_that_was_guessed_is_not_drawn(explain: Explainer) -> None:
+    explain.driver.gpus[1].memory_total = 8 * GIB
+    explain.write(train=LIMIT)
+    declared = explain.declared(held={1: 7})
+    assert declared.limits == ()
+    limit = said(declared, "memory_limit")
+    assert limit.limits == {}
+    assert limit.why == "it is more than the GPU has that it was guessed to mean"
+    assert "not known to be under a limit" in explain.text(held={1: 7})
+
+
+def test_a_limit_on_a_card_that_the_process_does_not_hold_is_not_drawn(explain: Explainer) -> None:
+    explain.write(train=HALF)
+    declared = explain.declared(held={0: 1.5})
+    assert declared.limits == ()
+    fraction = said(declared, "set_per_process_memory_fraction")
+    assert fraction.limits == {}
+    assert fraction.why == "its memory is on another GPU than the one that it was guessed to mean"
+    text = explain.text(held={0: 1.5})
+    assert "not known to be under a limit" in text
+    assert "overshoot" not in text
+
+
+def test_a_gpu_that_was_guessed_and_is_not_held_is_said_to_be_so(explain: Explainer) -> None:
+    declared = explain.declared("-c", "import torch", environ={"CUDA_VISIBLE_DEVICES": "0"}, held={0: 1})
+    assert declared.visible is not None
+    assert "its memory is on another GPU" in declared.visible.note
+
+
 def test_a_fraction_for_every_gpu_is_no_guess(explain: Explainer) -> None:
     environ = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}
     declared = explain.declared("-c", "import jax", environ=environ, held={0: 0.5})
@@ -111,3 +147,13 @@ def test_a_size_for_every_gpu_may_be_more_than_the_small_one_has(explain: Explai
     environ = {"CUPY_GPU_MEMORY_LIMIT": str(10240 * MIB)}
     declared = explain.declared("-c", "import cupy", environ=environ, held={1: 3})
     assert explain.limits(declared) == {0: 10, 1: 10}
+
+
+def test_one_of_several_limits_is_on_a_card_that_it_holds(explain: Explainer) -> None:
+    explain.write(train=HALF + HALF.replace("0)", "1)"))
+    assert explain.limits(explain.declared(held={0: 0.5})) == {0: 1, 1: 12}
+
+
+def test_what_people_agreed_on_stands_where_the_guess_was_wrong(explain: Explainer) -> None:
+    explain.write(train=HALF)
+    assert explain.limits(explain.declared(environ={"GPUWATCH_SHARE": "0.25"}, held={0: 0.25})) == {0: 0.5, 1: 6}

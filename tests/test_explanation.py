@@ -290,7 +290,7 @@ def test_several_holdings_are_one_point_each() -> None:
         (Declared(), "under no limit"),
         (Declared(knowledge=Knowledge.UNREADABLE), "not known to be under a limit"),
         (None, "not known to be under a limit"),
-        (Declared(declarations=(cap(value=None, limits={}),)), "not known to be under a limit"),
+        (Declared(declarations=(cap(value=None, limits={}, undecided=True),)), "not known to be under a limit"),
     ],
 )
 def test_what_was_not_read_is_not_said_to_be_without_a_limit(declared: Declared | None, said: str) -> None:

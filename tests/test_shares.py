@@ -51,7 +51,7 @@ def test_unreadable_pending_and_unseen_are_not_undeclared() -> None:
 
 
 def test_a_limit_that_only_the_program_knows_is_not_none() -> None:
-    said = Declaration(channel="set_per_process_memory_fraction", kind=Kind.CAP, effective=True)
+    said = Declaration(channel="set_per_process_memory_fraction", kind=Kind.CAP, effective=True, undecided=True)
     assert not shares.conclusive(Declared(declarations=(said,)))
     assert shares.conclusive(Declared(declarations=(Declaration(channel="c", kind=Kind.GROWTH, effective=True),)))
     lifted = Declaration(channel="c", kind=Kind.CAP, effective=True, value=0.0)

@@ -43,7 +43,8 @@ def bounded(declared: Declared, room: int = ROOM) -> Declared:
 
 def _rank(one: Declaration) -> tuple[bool, bool, bool]:
     """Sort statements by what is missed most: what lifts a limit, then a start size, then what else is in effect."""
-    return (not one.effective, one.kind not in LIMITS or one.value is not None, one.kind is not Kind.START)
+    lifts = one.undecided or (one.kind in LIMITS and one.value is None)
+    return (not one.effective, not lifts, one.kind is not Kind.START)
 
 
 def _fitting(items: Sequence[msgspec.Struct], places: Sequence[int], room: int) -> list[int]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from gpuwatch.declarations import LIMITS, Basis, Confidence, Declaration, Declared, Hint, Kind, Knowledge, Margin
+from gpuwatch.declarations import LIMITS, Basis, Confidence, Declaration, Declared, Hint, Kind, Knowledge, Margin, Order
 from gpuwatch.declared import agreed, devices, env, environment, flags, frameworks, names, rc
 from gpuwatch.declared.claims import Claim, Selection
 from gpuwatch.declared.environment import Environment, weakest
@@ -27,6 +27,8 @@ _LABELS = {
     Kind.COMPUTE: "a share of the SMs says nothing of memory",
     Kind.DEFAULT: "a default is not a declaration",
 }
+
+_MORE_THAN_IT_HAS = "it is more than the GPU has that it was guessed to mean"
 
 
 def resolve(facts: Facts, cards: Sequence[Card]) -> Declared:
@@ -44,12 +46,7 @@ def resolve(facts: Facts, cards: Sequence[Card]) -> Declared:
     _judge(weighed, found)
     for one in weighed:
         if one.applies and one.claim.kind in LIMITS:
-            # TensorFlow's list of physical devices has what the script hides from it later.
-            physical = one.claim.framework == "tensorflow" and isinstance(one.claim.device, int)
-            targets = devices.targets(one.claim.device, selected.unselected if physical else selected.visible, cards)
-            one.limits = _limits(one.claim, targets)
-            if one.claim.dynamic or one.claim.lifts:
-                one.lifted = frozenset(target.gpu for target in targets)
+            _place(one, selected, cards)
     limits = hold(weighed)
     _label(weighed)
     ordered = sorted(weighed, key=_prominence)
@@ -152,6 +149,31 @@ def _is_tentative(claim: Claim) -> bool:
     return bool(claim.framework and claim.line) and claim.confidence is not Confidence.CERTAIN
 
 
+def _place(one: Weighed, selected: devices.DeviceSet, cards: Sequence[Card]) -> None:
+    """Find the GPUs that a claim of a limiting kind concerns, and its bytes on each."""
+    claim = one.claim
+    # TensorFlow's list of physical devices has what the script hides from it later.
+    physical = claim.framework == "tensorflow" and isinstance(claim.device, int)
+    seen = selected.unselected if physical else selected.visible
+    targets = devices.targets(claim.device, seen, cards)
+    one.limits = _limits(claim, targets)
+    one.undecided = claim.dynamic
+    if claim.dynamic or claim.lifts:
+        one.lifted = frozenset(target.gpu for target in targets)
+    if isinstance(claim.device, int) and seen is not None and seen.order is Order.HEURISTIC and targets:
+        one.guessed = True
+        one.claim = msgspec.structs.replace(claim, confidence=weakest(claim.confidence, Confidence.GUESS))
+        if any(target.total is not None and one.limits.get(target.gpu, 0) > target.total for target in targets):
+            one.why = _MORE_THAN_IT_HAS
+            _anywhere(one, devices.targets(None, seen, cards))
+
+
+def _anywhere(one: Weighed, targets: Iterable[devices.Target]) -> None:
+    """Let a claim limit no GPU, and take the place of others on each that it may concern."""
+    one.limits, one.undecided = {}, True
+    one.lifted = frozenset(target.gpu for target in targets)
+
+
 def _limits(claim: Claim, targets: Iterable[devices.Target]) -> dict[str, int]:
     """Give a claim's bytes on each GPU that it concerns; several MIG instances of one GPU add up."""
     if claim.value is None or claim.lifts:
@@ -172,7 +194,7 @@ def _label(weighed: Sequence[Weighed]) -> None:
     started = {one.claim.framework: one for one in weighed if one.applies and one.claim.kind is Kind.START}
     for one in weighed:
         claim = one.claim
-        if not one.applies or one.limits:
+        if not one.applies or one.limits or one.why:
             continue
         if claim.kind is Kind.START and started[claim.framework] is not one:
             one.applies, one.why = False, f"{called(started[claim.framework], one)} comes before it"
@@ -205,6 +227,8 @@ def _declaration(one: Weighed) -> Declaration:
         confidence=claim.confidence,
         effective=effective,
         why=one.why,
+        guessed=one.guessed,
+        undecided=one.undecided and effective,
     )
 
 

@@ -35,6 +35,10 @@ class Weighed(msgspec.Struct):
     """GPUs on which it takes the place of others and gives no number: it is dynamic, or sets no limit."""
     tentative: bool = False
     """It stands in a script at a place that may not have run."""
+    guessed: bool = False
+    """Its GPU is a guess, see `declarations.Declaration`."""
+    undecided: bool = False
+    """As in `declarations.Declaration`."""
     holds: bool = False
     """It is the limit on one of its GPUs, or a part of it."""
 

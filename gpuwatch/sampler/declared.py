@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import select
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from gpuwatch.declarations import Declared, Knowledge
+from gpuwatch.declarations import Declared, Knowledge, Order
 from gpuwatch.declared.bounds import ROOM, bounded
 from gpuwatch.declared.facts import Card
 from gpuwatch.declared.inventory import card
@@ -45,6 +47,8 @@ _ABSENT = {
         knowledge=Knowledge.UNREADABLE, words="it may be another process, outside of this container"
     ),
 }
+
+_ELSEWHERE = "its memory is on another GPU than the one that it was guessed to mean"
 
 
 class _Known(msgspec.Struct):
@@ -96,7 +100,11 @@ class Declarations:
         room = ROOM
         while room * len(processes) > _ROOM:  # by halves: not all are to be cut anew whenever one comes or goes
             room //= 2
-        return tuple(self._annotated(process, room) for process in processes)
+        held: defaultdict[int, set[str]] = defaultdict(set)
+        for gpu in gpus:
+            for one in gpu.holdings:
+                held[one.pid].add(gpu.uuid)
+        return tuple(self._annotated(process, room, held.get(process.pid, set())) for process in processes)
 
     def collect(self) -> None:
         """Take the answers that have come; to be called when `Witness.descriptor` is readable, and now and then."""
@@ -128,14 +136,15 @@ class Declarations:
             poller.poll(min(left, LOOK) * 1000)
             self.collect()
 
-    def _annotated(self, process: Process, room: int) -> Process:
+    def _annotated(self, process: Process, room: int, held: AbstractSet[str]) -> Process:
         entry = self._known.get(process.key)
         if entry is None:
             declared = _ABSENT.get(process.presence, _PENDING)
             return msgspec.structs.replace(process, declared=declared, surroundings=None)
         if entry.room != room:
             entry.sent, entry.room = bounded(entry.declared, room), room
-        return msgspec.structs.replace(process, declared=entry.sent, surroundings=entry.surroundings)
+        declared = _without_contradicted(entry.sent, held)
+        return msgspec.structs.replace(process, declared=declared, surroundings=entry.surroundings)
 
     def _ask(self, processes: Sequence[Process]) -> None:
         now, cards = self._clock(), self._witness.cards
@@ -174,3 +183,33 @@ class Declarations:
         ordered = tuple(sorted(cards, key=lambda one: one.index))
         if ordered != self._witness.cards:  # else the very same stays, which is quickly compared
             self._witness.cards = ordered
+
+
+def _without_contradicted(declared: Declared, held: AbstractSet[str]) -> Declared:
+    """Drop the limits of a framework on GPUs that were guessed, where the process's memory is on others alone.
+
+    `held` are the UUIDs of the GPUs that NVML lists it on, which is no guess; where there is none nothing is dropped.
+    All limits of the framework go: what was meant for the GPU that it holds takes the place of others there.
+    """
+    guessed: defaultdict[str, set[str]] = defaultdict(set)
+    for one in declared.declarations:
+        if one.guessed and one.effective and held:
+            guessed[one.framework or one.channel] |= one.limits.keys()
+    wrong = {name for name, gpus in guessed.items() if gpus and gpus.isdisjoint(held)}
+    replace = msgspec.structs.replace
+    if wrong:
+        of = [one.framework or one.channel for one in declared.declarations]
+        changed = [
+            replace(one, limits={}, why=_ELSEWHERE, undecided=True)
+            if one.limits and one.effective and name in wrong
+            else one
+            for one, name in zip(declared.declarations, of, strict=True)
+        ]
+        limits = [one for one in declared.limits if of[one.declaration] not in wrong]
+        declared = replace(declared, declarations=tuple(changed), limits=tuple(limits))
+    seen = declared.visible
+    whole = seen is not None and bool(seen.gpus) and not any(gpu.startswith("MIG-") for gpu in seen.gpus)
+    if seen is not None and whole and seen.order is Order.HEURISTIC and held and held.isdisjoint(seen.gpus):
+        note = "; ".join(filter(None, (seen.note, "its memory is on another GPU")))
+        declared = replace(declared, visible=replace(seen, note=note))
+    return declared
