@@ -176,7 +176,7 @@ def test_a_fault_of_ours_costs_one_answer() -> None:
     """And is said, with its kind."""
     code = (
         "from gpuwatch.evidence import answering as it\n"
-        "def broken(facts, cards): raise KeyError('x')\n"
+        "def broken(*_): raise KeyError('x')\n"
         "it.resolve = broken\nit.main()"
     )
     child = start((sys.executable, "-c", code))

@@ -218,6 +218,36 @@ def test_what_is_odd_about_mig_is_said(cards: list[Card], value: str | None, not
     assert parse(value, cards).note == note
 
 
+@pytest.mark.parametrize(
+    ("cards", "value", "old", "new"),
+    [
+        (D, None, ["MIG-1111"], ["MIG-1111", "MIG-2222"]),
+        (D, "MIG-2222,MIG-1111", ["MIG-2222"], ["MIG-2222", "MIG-1111"]),
+        (D, "MIG-2222", ["MIG-2222"], ["MIG-2222"]),
+        (D, "0", ["MIG-1111"], ["MIG-1111"]),
+        (MIXED, None, ["MIG-1111"], [1, 3, "MIG-1111", "MIG-2222"]),
+        (MIXED, "0,1,2", ["MIG-1111"], [1, 3, "MIG-1111"]),
+        (MIXED, "0,1", [1, 3], [1, 3]),
+        (MIXED, "GPU-bbbb,GPU-d", [1, 3], [1, 3]),
+        (A, None, [0, 1, 2, 3], [0, 1, 2, 3]),
+    ],
+)
+def test_how_many_mig_instances_are_seen_depends_on_the_driver(
+    cards: list[Card], value: str | None, old: list[int | str], new: list[int | str]
+) -> None:
+    index = {one.uuid: one.index for one in cards}
+    for driver, expected in (("550.54.15", old), ("565.57.01", old), ("570.86.10", new), ("580.95.05", new)):
+        seen = parse(value, cards, driver=driver)
+        assert [index.get(uuid, uuid) for uuid in seen.gpus] == expected
+        assert (BEFORE_R570 in seen.note) is (expected != new)
+
+
+@pytest.mark.parametrize("driver", ["", "unknown", "\N{SUPERSCRIPT TWO}"])
+def test_a_driver_of_no_known_version_is_taken_for_a_new_one(driver: str) -> None:
+    seen = parse(None, D, driver=driver)
+    assert (seen.gpus, seen.note) == (("MIG-1111", "MIG-2222"), BEFORE_R570)
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Any text
 

@@ -41,9 +41,10 @@ def look(process: Process, snapshot: Snapshot, config: Config) -> Process:
     witness = Witness(shares=config.shares)
     asking = Declarations(witness)
     try:
-        asking.annotate([process], snapshot.gpus, len(snapshot.gpus))
+        gpus, count = snapshot.gpus, len(snapshot.gpus)
+        asking.annotate([process], gpus, count, snapshot.driver)
         asking.settle(PATIENCE)
-        return asking.annotate([process], snapshot.gpus, len(snapshot.gpus))[0]
+        return asking.annotate([process], gpus, count, snapshot.driver)[0]
     finally:
         witness.close()
 

@@ -106,7 +106,7 @@ def hidden(snapshot: Snapshot, environ: Mapping[str, str]) -> dict[str, str]:
     value = environ.get(CVD)
     if value is None:
         return {}
-    seen = set(parse(value, cards(snapshot), environ.get(ORDER)).gpus)
+    seen = set(parse(value, cards(snapshot), environ.get(ORDER), driver=snapshot.driver).gpus)
     why = f"hidden by {CVD}={clean(value, _SHOWN)} in your environment"
     return {gpu.key: why for gpu in snapshot.gpus if not seen & {gpu.key, *(one.uuid for one in gpu.instances)}}
 

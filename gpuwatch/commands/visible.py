@@ -26,7 +26,7 @@ def prepare(value: str | None, order: str | None, environ: Mapping[str, str], *,
 
 
 def _visible(value: str | None, order: str | None, own: bool, as_json: bool, snapshot: Snapshot) -> Answer:
-    seen = parse(value, cards(snapshot), order)
+    seen = parse(value, cards(snapshot), order, driver=snapshot.driver)
     code = 0 if seen.gpus else 1
     if as_json:
         return Answer([msgspec.json.encode(_json(seen, snapshot)).decode()], code=code)

@@ -80,8 +80,9 @@ def device_set(
     frameworks: Collection[str] | None,
     facts: Facts,
     cards: Sequence[Card],
+    driver: str = "",
 ) -> DeviceSet:
-    """Say which of `cards` a process sees and in which order; never raises.
+    """Say which of `cards` a process sees, with this version of the driver, and in which order; never raises.
 
     `settings` is its environment with what its script sets; `selections` are its script's choices among the visible,
     of which those of the frameworks in use count (`frameworks` None: it is not known which those are).
@@ -96,7 +97,7 @@ def device_set(
     if base is None:
         return DeviceSet(None, hints)
     order = settings.get(ORDER)
-    seen = parser.parse(value, base.cards, order.value if order else None)
+    seen = parser.parse(value, base.cards, order.value if order else None, driver=driver)
     if base.order is Order.IDENTICAL and seen.order is Order.EXACT and seen.gpus:
         seen = msgspec.structs.replace(seen, order=Order.IDENTICAL)
     elif base.order is Order.HEURISTIC and seen.gpus:

@@ -31,11 +31,14 @@ _LABELS = {
 _MORE_THAN_IT_HAS = "it is more than the GPU has that it was guessed to mean"
 
 
-def resolve(facts: Facts, cards: Sequence[Card]) -> Declared:
-    """Weigh all that one process said, on the GPUs of its machine. Never raises for what a process wrote."""
+def resolve(facts: Facts, cards: Sequence[Card], driver: str = "") -> Declared:
+    """Weigh all that one process said, on the GPUs of its machine with this version of the driver.
+
+    Never raises for what a process wrote.
+    """
     around = environment.of(facts)
     found = frameworks.identify(facts)
-    selected = devices.device_set(around.settings, _selections(facts), found, facts, cards)
+    selected = devices.device_set(around.settings, _selections(facts), found, facts, cards, driver)
     claims = list(_sum(_claims(facts, cards, around)))
     claims += frameworks.defaults(found or ())
     margin = Margin.EAGER if frameworks.eager(facts) else Margin.FRAMEWORK

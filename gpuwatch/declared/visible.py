@@ -23,12 +23,16 @@ FASTEST_FIRST = "FASTEST_FIRST"
 _BLANKS = " \t\n\v\f\r"
 _NUMBER = re.compile(r"([+-]?)([0-9]+)")
 _OLD_INSTANCE = re.compile(r"MIG-(GPU-[^/]*)/([0-9]{1,9})/([0-9]{1,9})")
+_VERSION = re.compile(r"[0-9]{3,4}(?=\.)")
 # More digits than any count of GPUs has.
 _MOST_DIGITS = 9
 _SHOWN = 44  # a whole UUID
 
 _FOLLOWS = "which hides all that follow"
 _ONE_INSTANCE = "drivers before R570 show only the first MIG instance, and no other GPU"
+_SEVERAL_INSTANCES = 570
+"""The first driver that shows several MIG instances. Source: docs.nvidia.com/datacenter/tesla/mig-user-guide,
+"CUDA Device Enumeration"; github.com/pytorch/pytorch/pull/92315 shows it for two UUIDs and driver 525."""
 
 
 class _Device(NamedTuple):
@@ -41,12 +45,12 @@ class _Device(NamedTuple):
     """What is odd about how it was named."""
 
 
-def parse(value: str | None, cards: Sequence[Card], order: str | None = None) -> Visible:
+def parse(value: str | None, cards: Sequence[Card], order: str | None = None, *, driver: str = "") -> Visible:
     """Say which of `cards` a process sees whose CUDA_VISIBLE_DEVICES is `value`, None for unset; never raises.
 
-    `cards` are those that its container or job was given, in NVML's order; `order` is its CUDA_DEVICE_ORDER. The
-    result has no `text` and no `where`. Where a GPU in MIG mode is counted or named as a whole, what CUDA makes of
-    it depends on the driver: the answer is that of R570 and later, and the note says so.
+    `cards` are those that its container or job was given, in NVML's order; `order` is its CUDA_DEVICE_ORDER; `driver`
+    is the driver's version. The result has no `text` and no `where`. What is seen of several MIG instances depends on
+    the driver: where its version is not known the answer is that of R570 and later, and the note says so.
     """
     cards = _sorted([card for card in cards if card.uuid], order)
     notes: list[str] = []
@@ -61,8 +65,11 @@ def parse(value: str | None, cards: Sequence[Card], order: str | None = None) ->
     if sure is Order.HEURISTIC and order and order != FASTEST_FIRST:
         notes.append(f"CUDA_DEVICE_ORDER={_shown(order)} is neither {FASTEST_FIRST} nor {PCI_BUS_ID}")
     notes += dict.fromkeys(device.note for device in found if device.note)
-    if any(device.instance for device in found) and len(found) > 1:
+    instances = [device for device in found if device.instance]
+    version = _VERSION.match(driver)
+    if instances and len(found) > 1 and (not version or int(version[0]) < _SEVERAL_INSTANCES):
         notes.append(_ONE_INSTANCE)
+        found = instances[:1] if version else found
     return Visible(gpus=tuple(device.uuid for device in found), order=sure, note="; ".join(notes))
 
 

@@ -47,6 +47,7 @@ class Reader:
     def __init__(self) -> None:
         self._proc = procfs.PROC
         self._cards: tuple[Card, ...] = ()
+        self._driver = ""
         self._shares: tuple[Share, ...] = ()
         self._names = Names()
         self._panes: PaneNames | None = None
@@ -63,6 +64,8 @@ class Reader:
         began = time.monotonic()
         if question.cards is not None:
             self._cards = question.cards
+        if question.driver is not None:
+            self._driver = question.driver
         if question.shares is not None:
             self._shares = question.shares
         if question.proc is not None:
@@ -94,7 +97,7 @@ class Reader:
         if procfs.read_stat(question.pid, self._proc).start_ticks != question.start:
             raise ProcessLookupError
         surroundings = around.read(facts, proc=self._proc, names=self._names, panes=self._panes, sockets=self._sockets)
-        return resolve(facts, self._cards), surroundings
+        return resolve(facts, self._cards, self._driver), surroundings
 
 
 def _unreadable(words: str) -> Declared:

@@ -23,6 +23,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Its owner's name."""
     cards: tuple[Card, ...] | None = None
     """The machine's GPUs; None for those that were told before."""
+    driver: str | None = None
+    """The version of their driver; None as above."""
     shares: tuple[Share, ...] | None = None
     """What people agreed on; None as above."""
     proc: str | None = None

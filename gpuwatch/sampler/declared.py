@@ -86,14 +86,17 @@ class Declarations:
         self._own = clock() + OWN
         """When the viewer's own are to be asked again."""
 
-    def annotate(self, processes: Sequence[Process], gpus: Sequence[Gpu], count: int) -> tuple[Process, ...]:
+    def annotate(
+        self, processes: Sequence[Process], gpus: Sequence[Gpu], count: int, driver: str = ""
+    ) -> tuple[Process, ...]:
         """Give the processes with what is known of them, and ask about those that are new or have changed.
 
-        `gpus` are those that we watch of the `count` in the machine. Nothing is asked before each of them was looked
-        up once: which one an ordinal means depends on all of them. Never waits.
+        `gpus` are those that we watch of the `count` in the machine, `driver` is the driver's version. Nothing is asked
+        before each GPU was looked up once: which one an ordinal means depends on all of them. Never waits.
         """
         if all(gpu.uuid or gpu.health is not Health.OK for gpu in gpus):
             self._take_cards(gpus, count)
+            self._witness.driver = driver
             self._ask(processes)
         self.collect()
         self.news = False

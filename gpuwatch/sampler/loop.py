@@ -270,16 +270,16 @@ class Sampler:
     def _asked(self, rows: Sequence[Gpu], processes: Sequence[Process]) -> None:
         """Ask about the processes, and wait for nothing."""
         if self._declarations is not None and self._gpus is not None:
-            self._declarations.annotate(processes, rows, self._gpus.listed)
+            self._declarations.annotate(processes, rows, self._gpus.listed, self._gpus.driver)
 
     def _annotated(self, rows: Sequence[Gpu], processes: Sequence[Process]) -> tuple[Process, ...]:
         """Add to the processes what they declared, as far as it is known; for a single snapshot, wait for it."""
         if self._declarations is None or self._gpus is None:
             return tuple(processes)
         if self._options.once:
-            self._declarations.annotate(processes, rows, self._gpus.listed)
+            self._declarations.annotate(processes, rows, self._gpus.listed, self._gpus.driver)
             self._declarations.settle(_ONCE)
-        return self._declarations.annotate(processes, rows, self._gpus.listed)
+        return self._declarations.annotate(processes, rows, self._gpus.listed, self._gpus.driver)
 
     def _amend(self) -> None:
         """Write the last snapshot again, with the declarations that have come since, where the next is far."""

@@ -71,6 +71,8 @@ class Witness:
         """
         self.cards: tuple[Card, ...] = ()
         """The machine's GPUs, which the child is told with its first question and when they have changed."""
+        self.driver = ""
+        """The version of their driver, which it is told with them."""
         self._deadline = deadline
         self._command = command
         self._proc = str(proc)
@@ -187,7 +189,7 @@ class Witness:
             if self._told is None:
                 question = replace(question, shares=self._shares, proc=self._proc, tmux=self._tmux)
             if self._told is not self.cards:
-                question = replace(question, cards=self.cards)
+                question = replace(question, cards=self.cards, driver=self.driver)
                 self._told = self.cards
             self._input += self._encode(question) + b"\n"
         if self._input:
