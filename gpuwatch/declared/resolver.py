@@ -69,7 +69,7 @@ def resolve(facts: Facts, cards: Sequence[Card], driver: str = "") -> Declared:
 
 def _prominence(one: Weighed) -> tuple[bool, ...]:
     """Sort what names a limit first, then what adds to one, what else applies, what does not, and defaults."""
-    return (not one.holds, one.holds and bool(one.why), not one.applies, one.claim.kind is Kind.DEFAULT)
+    return (not one.on, bool(one.on and one.why), not one.applies, one.claim.kind is Kind.DEFAULT)
 
 
 def _claims(facts: Facts, cards: Sequence[Card], around: Environment) -> Iterable[Claim]:
@@ -215,7 +215,7 @@ def _label(weighed: Sequence[Weighed]) -> None:
 
 def _declaration(one: Weighed) -> Declaration:
     claim = one.claim
-    effective = one.applies and (one.holds or not one.limits)
+    effective = one.applies and bool(one.on or not one.limits)
     return Declaration(
         channel=claim.channel,
         where=claim.where,
@@ -225,7 +225,7 @@ def _declaration(one: Weighed) -> Declaration:
         kind=claim.kind,
         basis=claim.basis,
         value=claim.value,
-        limits=one.limits,
+        limits={gpu: size for gpu, size in one.limits.items() if gpu in one.on or not one.on},
         scope=claim.scope,
         confidence=claim.confidence,
         effective=effective,

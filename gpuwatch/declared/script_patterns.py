@@ -20,6 +20,7 @@ from gpuwatch.declarations import Basis, Confidence, Kind, Margin
 from gpuwatch.declared import script_tensorflow as tensorflow
 from gpuwatch.declared import sizes
 from gpuwatch.declared.claims import Claim
+from gpuwatch.declared.script_names import LOCAL
 from gpuwatch.declared.script_site import EACH, SOME, Device, Item, Site
 from gpuwatch.declared.script_values import UNKNOWN, number
 from gpuwatch.declared.values import said
@@ -111,9 +112,17 @@ def _torch_fraction(site: Site, call: ast.Call) -> Iterator[Item]:
 
 
 def _cupy_limit(site: Site, call: ast.Call) -> Iterator[Item]:
-    """Read `cupy.get_default_memory_pool().set_limit(size=…, fraction=…)`; an asynchronous pool may go beyond it."""
+    """Read `cupy.get_default_memory_pool().set_limit(size=…, fraction=…)`; an asynchronous pool may go beyond it.
+
+    What an argument or an attribute holds is not followed: in a source that uses CuPy it is taken for a pool, which
+    is a guess.
+    """
     path = site.path(call.func)
-    if not path.endswith(("get_default_memory_pool().set_limit", "MemoryPool().set_limit", "AsyncPool().set_limit")):
+    if path.startswith(LOCAL) and "cupy" in site.names.imports:
+        sure = {"confidence": Confidence.GUESS}
+    elif path.endswith(("get_default_memory_pool().set_limit", "MemoryPool().set_limit", "AsyncPool().set_limit")):
+        sure = {}
+    else:
         return
     size, fraction = site.argument(call, 0, "size"), site.argument(call, 1, "fraction")
     value = size if size is not None else fraction
@@ -130,6 +139,7 @@ def _cupy_limit(site: Site, call: ast.Call) -> Iterator[Item]:
         kind=Kind.START if "AsyncPool()" in path else Kind.CAP,
         basis=Basis.BYTES if size is not None else Basis.TOTAL,
         **measured,
+        **sure,
     )
 
 

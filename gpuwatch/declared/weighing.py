@@ -39,8 +39,8 @@ class Weighed(msgspec.Struct):
     """Its GPU is a guess, see `declarations.Declaration`."""
     undecided: bool = False
     """As in `declarations.Declaration`."""
-    holds: bool = False
-    """It is the limit on one of its GPUs, or a part of it."""
+    on: set[str] = msgspec.field(default_factory=set)
+    """Those of its GPUs on which it is the limit, or a part of it."""
 
 
 class _Held(NamedTuple):
@@ -62,14 +62,17 @@ def hold(weighed: Sequence[Weighed]) -> list[tuple[Limit, Weighed]]:
             rivals[one.claim.scope, gpu, _rival(one.claim)].append(one)
     best = {key: _winner(several, key[1]) for key, several in rivals.items()}
     least = _least(best)
-    for held in least.values():
+    for (_, gpu), held in least.items():
         for one in held.members:
-            one.holds = True
+            one.on.add(gpu)
             if one is not held.members[0]:
                 one.why = f"it adds to {called(held.members[0], one)}: each has an allocator of its own"
     for one in weighed:
-        if one.limits and not one.holds:
-            one.why = _beaten(one, best, least)
+        others = [gpu for gpu in one.limits if gpu not in one.on]
+        if others and not one.on:
+            one.why = _beaten(one, others, best, least)
+        elif others and not one.why:
+            one.why = f"elsewhere {_beaten(one, others, best, least)}"
     return [
         (
             Limit(gpu=gpu, bytes=held.bytes, declaration=named.place, scope=scope, margin=named.claim.margin),
@@ -129,16 +132,18 @@ def _rival(claim: Claim) -> str:
     return claim.framework or claim.channel
 
 
-def _beaten(one: Weighed, best: Mapping[_Rivals, Weighed], least: Mapping[tuple[str, str], _Held]) -> str:
-    """Say which claim counts in the place of one."""
+def _beaten(
+    one: Weighed, gpus: Sequence[str], best: Mapping[_Rivals, Weighed], least: Mapping[tuple[str, str], _Held]
+) -> str:
+    """Say which claim counts in the place of one on these GPUs."""
     claim = one.claim
-    for gpu in one.limits:
+    for gpu in gpus:
         winner = best[claim.scope, gpu, _rival(claim)]
         if winner is not one:
             name = called(winner, one)
             later = (one.claim.rank, one.place) > (winner.claim.rank, winner.place)
             return f"it may not have run, and {name} allows more" if later else f"{name} comes before it"
-    held = least.get((claim.scope, next(iter(one.limits))))
+    held = least.get((claim.scope, gpus[0]))
     if held is None:
         return "another framework of the process may take any amount"
     return f"{called(held.members[0], one)} is less"
