@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from gpuwatch.declared.claims import Scan
-from gpuwatch.declared.facts import Facts
+from gpuwatch.declared.facts import Facts, Ranks
 
 SOURCE = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.5)\n"
 
 
-def seen(source: bytes, name: str) -> Scan:
+def seen(source: bytes, name: str, ranks: Ranks = None) -> Scan:
     """A scan that shows what it was given."""
     return Scan(error=f"{name}: {source.decode()}", imports=("theano",) if b"import theano" in source else ())
 

@@ -78,3 +78,228 @@ def test_where_only_the_pool_of_a_class_is_limited_it_is_a_guess(explain: Explai
     text = explain.text(held={0: 25})
     assert "guess" in text
     assert "cap 20.0 GiB" in text
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Ranks of a distributed run
+
+DDP = """
+import os
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def main():
+    dist.init_process_group("nccl")
+    local_rank = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(local_rank)
+    torch.cuda.set_per_process_memory_fraction(0.3, local_rank)
+    model = DDP(torch.nn.Linear(10, 10).to(local_rank), device_ids=[local_rank])
+
+
+if __name__ == "__main__":
+    main()
+"""
+CURRENT = """
+import os
+import torch
+
+local_rank = int(os.environ.get("LOCAL_RANK", 0))
+
+
+def setup():
+    torch.cuda.set_device(local_rank)
+    torch.distributed.init_process_group(backend="nccl")
+
+
+def main():
+    setup()
+    torch.cuda.set_per_process_memory_fraction(0.3)
+
+
+main()
+"""
+DEVICE = """
+import os
+import torch
+
+rank = int(os.getenv("SLURM_LOCALID", "0"))
+device = torch.device(f"cuda:{rank}")
+torch.cuda.set_per_process_memory_fraction(0.3, device)
+"""
+MPI = """
+import os
+import torch
+
+local = os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") if "OMPI_COMM_WORLD_SIZE" in os.environ else 0
+with torch.cuda.device(int(os.environ["MPI_LOCALRANKID"])):
+    torch.cuda.set_per_process_memory_fraction(0.3)
+"""
+VISIBLE = """
+import os
+
+os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]
+
+import torch
+
+torch.cuda.set_per_process_memory_fraction(0.3)
+"""
+PARSED = """
+import argparse
+import torch
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--local_rank", "--local-rank", type=int, default=0)
+args = parser.parse_args()
+torch.cuda.set_device(args.local_rank)
+torch.cuda.set_per_process_memory_fraction(0.3, args.local_rank)
+"""
+SPAWN = """
+import os
+import torch
+import torch.multiprocessing as mp
+
+
+def worker(rank, world):
+    os.environ["LOCAL_RANK"] = str(rank)
+    torch.cuda.set_per_process_memory_fraction(0.3, int(os.environ["LOCAL_RANK"]))
+
+
+if __name__ == "__main__":
+    mp.spawn(worker, args=(8,), nprocs=8)
+"""
+ACCELERATE = """
+import torch
+from accelerate import Accelerator
+
+accelerator = Accelerator()
+torch.cuda.set_per_process_memory_fraction(0.3, accelerator.device)
+"""
+LIGHTNING = """
+import lightning as L
+import torch
+
+
+class Net(L.LightningModule):
+    def on_fit_start(self):
+        torch.cuda.set_per_process_memory_fraction(0.3)
+
+
+L.Trainer(devices=8).fit(Net())
+"""
+EIGHT = 8
+
+
+@pytest.fixture
+def ranks(driver: Driver, tmp_path: Path) -> Explainer:
+    driver.gpus = [Gpu(index, memory_total=80 * GIB) for index in range(EIGHT)]
+    return Explainer(driver, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("source", "environ"),
+    [
+        (DDP, {"LOCAL_RANK": "3", "RANK": "11", "WORLD_SIZE": "16"}),
+        (CURRENT, {"LOCAL_RANK": "3"}),
+        (DEVICE, {"SLURM_LOCALID": "3"}),
+        (MPI, {"MPI_LOCALRANKID": "3"}),
+        (VISIBLE, {"LOCAL_RANK": "3"}),
+        (PARSED, {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "3"}),
+    ],
+)
+def test_the_limit_of_a_rank_is_on_its_gpu(ranks: Explainer, source: str, environ: dict[str, str]) -> None:
+    ranks.write(train=source)
+    declared = ranks.declared(environ=environ, held={3: 20})
+    assert ranks.limits(declared) == {3: 24}
+
+
+def test_without_the_variable_the_default_of_the_script_counts(ranks: Explainer) -> None:
+    ranks.write(train=CURRENT)
+    assert ranks.limits(ranks.declared(held={0: 20})) == {0: 24}
+
+
+@pytest.mark.parametrize(
+    ("source", "environ"),
+    [
+        (PARSED, {"LOCAL_RANK": "3"}),
+        (SPAWN, {}),
+        (SPAWN, {"LOCAL_RANK": "0"}),
+        (ACCELERATE, {"LOCAL_RANK": "3"}),
+        (LIGHTNING, {"LOCAL_RANK": "3"}),
+        (DDP, {}),
+        (DDP, {"LOCAL_RANK": "three"}),
+    ],
+)
+def test_a_gpu_that_is_known_only_at_run_time_is_not_named(
+    ranks: Explainer, source: str, environ: dict[str, str]
+) -> None:
+    ranks.write(train=source)
+    declared = ranks.declared(environ=environ, held={3: 40})
+    assert declared.limits == ()
+    fraction = said(declared, "set_per_process_memory_fraction")
+    assert fraction.limits == {}
+    assert fraction.why == "it is for one GPU, which is known only at run time"
+    text = ranks.text(environ=environ, held={3: 40})
+    assert "also said  cap 0.3 of the GPU\n" in text
+    assert "not known to be under a limit" in text
+
+
+def test_the_ranks_of_one_script_are_told_apart(ranks: Explainer) -> None:
+    ranks.write(train=DDP)
+    for rank in (0, 7):
+        declared = ranks.declared(environ={"LOCAL_RANK": str(rank)}, held={rank: 20})
+        assert ranks.limits(declared) == {rank: 24}
+
+
+def test_a_loop_over_all_gpus_limits_each(ranks: Explainer) -> None:
+    ranks.write(
+        train="import torch\nfor i in range(torch.cuda.device_count()):\n"
+        "    torch.cuda.set_per_process_memory_fraction(0.3, i)\n"
+    )
+    assert ranks.limits(ranks.declared(held={0: 1})) == dict.fromkeys(range(EIGHT), 24)
+
+
+def test_a_loop_over_some_gpus_limits_those(ranks: Explainer) -> None:
+    ranks.write(
+        train="import torch\nfor i in [1, 3]:\n    torch.cuda.set_per_process_memory_fraction(0.3, f'cuda:0')\n"
+        "for device in range(4, 6):\n    torch.cuda.set_per_process_memory_fraction(0.3, device)\n"
+    )
+    assert ranks.limits(ranks.declared(held={0: 1})) == dict.fromkeys((0, 4, 5), 24)
+
+
+def test_a_call_for_one_unknown_gpu_takes_the_place_of_the_environment_on_each(ranks: Explainer) -> None:
+    ranks.write(train=PARSED.replace("0.3", "0.9"))
+    environ = {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.1"}
+    assert "overshoot" not in ranks.text(environ=environ, held={3: 60})
+
+
+LOGICAL = """
+import tensorflow as tf
+gpus = tf.config.list_physical_devices("GPU")
+{}
+    tf.config.set_logical_device_configuration({}, [tf.config.LogicalDeviceConfiguration(memory_limit=24576)])
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "gpu", "limited"),
+    [
+        ("for gpu in gpus:", "gpu", range(EIGHT)),
+        ("for i, gpu in enumerate(gpus):", "gpu", range(EIGHT)),
+        ("for i in range(len(gpus)):", "gpus[i]", range(EIGHT)),
+        ("for i in range(2):", "gpus[i]", [0, 1]),
+        ("if True:", "gpus[int(__import__('os').environ['LOCAL_RANK'])]", []),
+        ("for i in args.gpus:", "gpus[i]", []),
+    ],
+)
+def test_each_gpu_of_a_loop_is_limited(ranks: Explainer, loop: str, gpu: str, limited: list[int]) -> None:
+    ranks.write(train=LOGICAL.format(loop, gpu))
+    assert ranks.limits(ranks.declared(held={0: 1})) == dict.fromkeys(limited, 24)
+
+
+def test_tensorflow_picks_the_gpu_of_its_rank(ranks: Explainer) -> None:
+    ranks.write(train="import os\n" + LOGICAL.format("if gpus:", "gpus[int(os.environ['OMPI_COMM_WORLD_LOCAL_RANK'])]"))
+    declared = ranks.declared(environ={"OMPI_COMM_WORLD_LOCAL_RANK": "5"}, held={5: 1})
+    assert ranks.limits(declared) == {5: 24}

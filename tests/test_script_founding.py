@@ -261,9 +261,10 @@ def test_pytorch_picks_two_gpus_before_the_import() -> None:
 def test_pytorch_on_four_gpus_takes_a_fraction_of_each() -> None:
     found = scan(TORCH_FOUR)
     assert settings(found) == {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
-    (claim,) = found.claims
-    assert said(claim) == (9, "set_per_process_memory_fraction", "torch", Kind.CAP, Basis.TOTAL, 0.25, None)
-    assert claim.confidence is Confidence.LIKELY, "which GPUs `device` runs over is not followed"
+    assert [said(claim) for claim in found.claims] == [
+        (9, "set_per_process_memory_fraction", "torch", Kind.CAP, Basis.TOTAL, 0.25, device) for device in range(4)
+    ]
+    assert {claim.confidence for claim in found.claims} == {Confidence.CERTAIN}
 
 
 def test_a_misspelt_field_declares_nothing_and_is_said() -> None:

@@ -44,6 +44,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
     device: int | str | None = None
     """The GPU it is about: an ordinal among the visible ones, a UUID (or the start of one); None for each visible."""
+    some_gpu: bool = False
+    """It is about one GPU, which is only known at run time (`args.local_rank`); `device` is None."""
     rank: int = 0
     """Within one framework, GPU and scope the highest of the limiting kinds is in effect; of equals the last."""
     adds: str = ""

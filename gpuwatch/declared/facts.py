@@ -4,10 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import TypeAlias
 
 import msgspec
 
 from gpuwatch.declared.claims import Scan, Share
+
+Ranks: TypeAlias = tuple[tuple[str, str], ...] | None
+"""The variables of `RANKS` that a process was started with, and their values; None where these are not known."""
+
+RANKS = frozenset(
+    {
+        *("LOCAL_RANK", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK"),
+        *("SLURM_LOCALID", "SLURM_PROCID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"),
+        *("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK"),
+        *("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE"),
+        *("MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_RANK", "PMI_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"),
+        *("HOROVOD_LOCAL_RANK", "HOROVOD_RANK", "PALS_LOCAL_RANKID", "FLUX_TASK_LOCAL_ID", "JAX_PROCESS_ID"),
+    }
+)
+"""Variables by which a launcher tells a process its place among others, and so which GPU is its. Sources:
+docs.pytorch.org/docs/stable/elastic/run.html; slurm.schedmd.com/srun.html; docs.open-mpi.org, "Environment variables
+set by mpirun"; Intel MPI's and MVAPICH2's reference; horovod/runner/gloo_run.py; flux-run(1)."""
+
+LOCAL_RANKS = frozenset(name for name in RANKS if "LOCAL" in name and ("RANK" in name or name.endswith("ID")))
+"""Those that count the processes of one machine from 0."""
 
 
 class Unread(StrEnum):

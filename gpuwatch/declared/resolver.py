@@ -28,6 +28,7 @@ _LABELS = {
     Kind.DEFAULT: "a default is not a declaration",
 }
 
+_ONE_GPU = "it is for one GPU, which is known only at run time"
 _MORE_THAN_IT_HAS = "it is more than the GPU has that it was guessed to mean"
 
 
@@ -163,6 +164,9 @@ def _place(one: Weighed, selected: devices.DeviceSet, cards: Sequence[Card]) -> 
     one.undecided = claim.dynamic
     if claim.dynamic or claim.lifts:
         one.lifted = frozenset(target.gpu for target in targets)
+    if claim.some_gpu and len({target.gpu for target in targets}) != 1:
+        one.why = _ONE_GPU
+        _anywhere(one, targets)
     if isinstance(claim.device, int) and seen is not None and seen.order is Order.HEURISTIC and targets:
         one.guessed = True
         one.claim = msgspec.structs.replace(claim, confidence=weakest(claim.confidence, Confidence.GUESS))

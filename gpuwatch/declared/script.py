@@ -21,6 +21,7 @@ from gpuwatch.declarations import Confidence, Hint
 from gpuwatch.declared import script_environ as environ
 from gpuwatch.declared import script_patterns as patterns
 from gpuwatch.declared.claims import Claim, Scan, Selection, Setting
+from gpuwatch.declared.facts import LOCAL_RANKS, Ranks
 from gpuwatch.declared.script_names import Function, Names, Scope, children, pairs
 from gpuwatch.declared.script_site import SOME, Device, Item, Site, Source
 from gpuwatch.declared.script_tensorflow import EVERY, gpus
@@ -45,8 +46,10 @@ def may_declare(source: bytes) -> bool:
     return bool(environ.MAY_SET.search(source) and environ.NAMES.search(source))
 
 
-def scan(source: str | bytes, name: str = "script") -> Scan:
+def scan(source: str | bytes, name: str = "script", ranks: Ranks = None) -> Scan:
     """Find what a Python source declares; *name* is how it is to be called. Never raises.
+
+    *ranks* are variables of the process that runs it.
 
     What cannot be parsed gives a Scan with an `error`, and the imports that its lines seem to have.
     """
@@ -62,7 +65,7 @@ def scan(source: str | bytes, name: str = "script") -> Scan:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Of what the source does oddly: `"\d"`, `1 is 1`.
             tree = ast.parse(text)
-        return _Run(tree, Source(text, name)).scan()
+        return _Run(tree, Source(text, name), ranks).scan()
     except SyntaxError as error:
         where = f"line {error.lineno}: " if error.lineno else ""
         words = f"{where}{error.msg}"
@@ -126,14 +129,16 @@ class _Found:
 class _Run:
     """One walk through a source, in the order in which it would run."""
 
-    def __init__(self, tree: ast.Module, source: Source) -> None:
+    def __init__(self, tree: ast.Module, source: Source, ranks: Ranks) -> None:
         self._tree = tree
         self._source = source
         self._names = Names(tree)
-        self._values = Values(self._names)
+        self._values = Values(self._names, ranks)
         self._declared = _Found()
         self._set = _Found()
-        self._current = Device(0)
+        # Of other ranks the framework's launcher sets it to another: Accelerate, Lightning.
+        first = all(value == "0" for name, value in ranks or () if name in LOCAL_RANKS)
+        self._current: tuple[Device, ...] = (Device(0) if first else SOME,)
         self._used = False
         """Whether CUDA has certainly been used already."""
         self._imported: set[str] = set()
@@ -277,7 +282,7 @@ class _Run:
             self._expressions(call, scope, sure)
             site = self._site(call, scope, sure)
             if isinstance(call, ast.Call) and site.path(call.func).endswith(_WITH_DEVICE):
-                self._current = site.on(call.args[0]) if call.args else SOME
+                self._current = site.on(call.args[0]) if call.args else (SOME,)
         yield
         self._current = before
 

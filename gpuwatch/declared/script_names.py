@@ -71,6 +71,8 @@ class Names:
         """Top-level packages that are imported anywhere, in order of their first import."""
         self.mentioned: set[str] = set()
         """Names and attributes that are used anywhere: a function that is not among them is never called."""
+        self.stored: set[str] = set()
+        """Keys under which anything is stored: `os.environ["LOCAL_RANK"] = …`."""
         self._scopes: dict[ast.AST, Scope] = {tree: self.module}
         self._mutated: set[str] = set()
         self._stars: list[str] = []
@@ -187,8 +189,11 @@ class Names:
             for name, binding in _bound(node):
                 scope.bindings[name].append(binding)
         elif isinstance(node, ast.Subscript):
-            if not isinstance(node.ctx, ast.Load) and isinstance(node.value, ast.Name):
-                self._mutated.add(node.value.id)
+            if not isinstance(node.ctx, ast.Load):
+                if isinstance(node.value, ast.Name):
+                    self._mutated.add(node.value.id)
+                if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+                    self.stored.add(node.slice.value)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             for name, path in _imported(node):
                 self._import(name, path, scope)
@@ -277,10 +282,14 @@ def _bound(node: ast.AST) -> Iterator[tuple[str, Binding]]:
     elif isinstance(node, ast.AugAssign):
         yield from _assigned(node.target, None)
     elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
-        if isinstance(node.target, ast.Name):
-            yield node.target.id, Each(node.iter)
-        else:
-            yield from _assigned(node.target, None)
+        match node.target, node.iter:
+            case ast.Name(id=name), _:
+                yield name, Each(node.iter)
+            case ast.Tuple(elts=[counter, ast.Name(id=name)]), ast.Call(func=ast.Name(id="enumerate"), args=[listed]):
+                yield from _assigned(counter, None)
+                yield name, Each(listed)
+            case _:
+                yield from _assigned(node.target, None)
     elif isinstance(node, ast.withitem) and node.optional_vars is not None:
         yield from _assigned(node.optional_vars, None)
     elif isinstance(node, ast.Delete):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -100,15 +100,16 @@ def _torch_fraction(site: Site, call: ast.Call) -> Iterator[Item]:
     measured = site.measured(fraction, most=1)
     if isinstance(site.value(fraction), int):
         measured = {"void": "PyTorch raises TypeError: the fraction must be a float"}
-    yield site.claim(
-        site.on(site.argument(call, 1, "device")),
-        channel="set_per_process_memory_fraction",
-        text=site.text(),
-        framework="torch",
-        kind=Kind.CAP,
-        basis=Basis.TOTAL,
-        **measured,
-    )
+    for device in site.on(site.argument(call, 1, "device")):
+        yield site.claim(
+            device,
+            channel="set_per_process_memory_fraction",
+            text=site.text(),
+            framework="torch",
+            kind=Kind.CAP,
+            basis=Basis.TOTAL,
+            **measured,
+        )
 
 
 def _cupy_limit(site: Site, call: ast.Call) -> Iterator[Item]:
@@ -131,16 +132,17 @@ def _cupy_limit(site: Site, call: ast.Call) -> Iterator[Item]:
     measured = site.measured(value, most=None if size is not None else 1)
     if measured.get("value") == 0:
         measured["lifts"] = True
-    yield site.claim(
-        site.current,
-        channel="set_limit",
-        text=site.text(),
-        framework="cupy",
-        kind=Kind.START if "AsyncPool()" in path else Kind.CAP,
-        basis=Basis.BYTES if size is not None else Basis.TOTAL,
-        **measured,
-        **sure,
-    )
+    for device in site.current:
+        yield site.claim(
+            device,
+            channel="set_limit",
+            text=site.text(),
+            framework="cupy",
+            kind=Kind.START if "AsyncPool()" in path else Kind.CAP,
+            basis=Basis.BYTES if size is not None else Basis.TOTAL,
+            **measured,
+            **sure,
+        )
 
 
 # -----------------------------------------------------------------------------------------------------------------
@@ -162,18 +164,18 @@ def _rmm_pool(site: Site, call: ast.Call) -> Iterator[Item]:
 def _rmm_resource(site: Site, call: ast.Call) -> Iterator[Item]:
     """Read `rmm.mr.PoolMemoryResource(upstream, initial_pool_size=…, maximum_pool_size=…)`."""
     if "rmm" in site.path(call.func):
-        yield from _rmm_sizes(site, call, 1, [site.current], "")
+        yield from _rmm_sizes(site, call, 1, site.current, "")
 
 
-def _rmm_sizes(site: Site, call: ast.Call, place: int, devices: list[Device], void: str) -> Iterator[Item]:
+def _rmm_sizes(site: Site, call: ast.Call, place: int, devices: Sequence[Device], void: str) -> Iterator[Item]:
     for offset, (channel, kind) in enumerate((("initial_pool_size", Kind.START), ("maximum_pool_size", Kind.CAP))):
         size = site.argument(call, place + offset, channel)
         if size is None:
             continue
-        claim = site.claim(channel=channel, text=site.text(channel, size), framework="rmm", kind=kind, void=void)
+        text = site.text(channel, size)
         for device in devices:
-            sure = claim.confidence if device.sure else Confidence.LIKELY
-            yield from _sized(site, replace(claim, device=device.ordinal, confidence=sure), size, sizes.dask)
+            claim = site.claim(device, channel=channel, text=text, framework="rmm", kind=kind, void=void)
+            yield from _sized(site, claim, size, sizes.dask)
 
 
 def _sized(site: Site, claim: Claim, node: ast.expr, reads: sizes.Reader) -> list[Claim]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from gpuwatch.declarations import Confidence, Hint
 from gpuwatch.declared.claims import Claim, Selection
-from gpuwatch.declared.script_names import Names, Scope
+from gpuwatch.declared.script_names import Each, Names, Scope
 from gpuwatch.declared.script_values import UNKNOWN, Value, Values, number
 from gpuwatch.text import clean, redact
 
@@ -53,16 +53,24 @@ def shown(text: str) -> str:
 
 
 class Device(NamedTuple):
-    """A GPU that code speaks of: an ordinal among the visible ones, or None for each, and whether that is sure."""
+    """A GPU that code speaks of: an ordinal among the visible ones, or None for each, or for one that is not known."""
 
     ordinal: int | None
-    sure: bool = True
+    known: bool = True
 
 
 EACH = Device(None)
 """Each GPU that is visible."""
-SOME = Device(None, sure=False)
+SOME = Device(None, known=False)
 """One that is only known at run time."""
+
+_COUNTS = ("cuda.device_count()", "runtime.getDeviceCount()")
+"""Calls that tell how many GPUs are visible: PyTorch's and CuPy's."""
+
+
+def _device(value: Value) -> Device:
+    """Give the GPU of an ordinal; what is none is known only at run time."""
+    return Device(int(value)) if isinstance(value, int) and 0 <= value < _MOST_DEVICES else SOME
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +82,8 @@ class Site:
     names: Names
     values: Values
     source: Source
-    current: Device
-    """The GPU that CUDA is set to."""
+    current: tuple[Device, ...]
+    """The GPU that CUDA is set to, in a loop those that it is set to in turn."""
     sure: Confidence
 
     def last(self, node: ast.expr) -> str:
@@ -137,23 +145,40 @@ class Site:
             return {"void": f"{amount:g} is {allowed}"}
         return {"value": amount * unit}
 
-    def on(self, node: ast.expr | None) -> Device:
-        """Say which GPU an argument means: 1, `cuda:1`, `torch.device("cuda", 1)`, or none for the current one."""
+    def on(self, node: ast.expr | None) -> tuple[Device, ...]:
+        """Say which GPUs an argument means: 1, `cuda:1`, `torch.device("cuda", 1)`, a loop's; None: the current one."""
         if node is None:
             return self.current
         followed = self.follow(node)
         if isinstance(followed, ast.Call) and self.path(followed.func).endswith(("torch.device", "cuda.Device")):
             index = self.argument(followed, 1, "index")
             return self.on(index if index is not None else self.argument(followed, 0, "device"))
+        bound = self.names.single(node.id, self.scope) if isinstance(node, ast.Name) else None
+        if bound is not None and isinstance(bound[0], Each):
+            return self.in_turn(bound[0].iterable, bound[1])
         value = self.value(node)
         if isinstance(value, str):
             match = re.fullmatch(r"cuda(?::([0-9]{1,4}))?", value)
             if match and not match[1]:
                 return self.current
             value = int(match[1]) if match else UNKNOWN
-        if isinstance(value, int) and 0 <= value < _MOST_DEVICES:
-            return Device(int(value))
-        return SOME
+        return (_device(value),)
+
+    def in_turn(self, iterable: ast.expr, scope: Scope) -> tuple[Device, ...]:
+        """Say over which GPUs a loop runs: `range(4)`, `[0, 2]`, `range(torch.cuda.device_count())`."""
+        match iterable:
+            case ast.Call(func=ast.Name(id="range"), args=[*begin, end]) if len(begin) <= 1:
+                if self.names.path(end, scope).endswith(_COUNTS):
+                    return (EACH,)
+                first = self.values.of(begin[0], scope) if begin else 0
+                last = self.values.of(end, scope)
+                if isinstance(first, int) and isinstance(last, int) and 0 <= first < last <= _MOST_DEVICES:
+                    return tuple(map(Device, range(first, last)))
+            case _:
+                values = self.values.of(iterable, scope)
+                if isinstance(values, tuple):
+                    return tuple(map(_device, values[:_MOST_DEVICES]))
+        return (SOME,)
 
     def ordinals(self, value: Value) -> tuple[int, ...] | None:
         """Read a list of ordinals as TensorFlow and JAX take it: `"1,2"`, `[1, 2]`, 1; None where it cannot be told."""
@@ -183,13 +208,14 @@ class Site:
 
     def claim(self, device: Device = EACH, **fields: Any) -> Claim:
         """Make a claim of what stands here."""
-        sure = self.sure if device.sure or self.sure is not Confidence.CERTAIN else Confidence.LIKELY
+        sure = self.sure if device.known or self.sure is not Confidence.CERTAIN else Confidence.LIKELY
         given: Mapping[str, Any] = {
             "where": self.source.name,
             "line": self.node.lineno,
             "rank": CODE,
             "confidence": sure,
             "device": device.ordinal,
+            "some_gpu": not device.known,
             **fields,
         }
         return Claim(**given)

@@ -160,10 +160,29 @@ def _gpus(site: Site, node: ast.expr, scope: Scope, depth: int) -> Gpus:
             bounds = [None if one is None else site.values.of(one, scope) for one in (lower, upper, step)]
             return _sliced(_gpus(site, base, scope, depth - 1), bounds)
         case ast.Subscript(value=base, slice=index):
-            return _indexed(_gpus(site, base, scope, depth - 1), site.values.of(index, scope))
+            whole = _gpus(site, base, scope, depth - 1)
+            turns = _turns(site, index, scope, depth)
+            if whole is EVERY and turns is not None:
+                return turns
+            return _indexed(whole, site.values.of(index, scope))
         case ast.List(elts=parts) | ast.Tuple(elts=parts) if len(parts) <= _MOST:
             return _together(_gpus(site, part, scope, depth // 2) for part in parts)
     return None
+
+
+def _turns(site: Site, index: ast.expr, scope: Scope, depth: int) -> Gpus:
+    """Give the GPUs that a loop's variable counts: `for i in range(len(gpus))`, `for i in range(2)`."""
+    bound = site.names.single(index.id, scope) if isinstance(index, ast.Name) else None
+    if bound is None or not isinstance(bound[0], Each):
+        return None
+    match bound[0].iterable:
+        case ast.Call(func=ast.Name(id="range"), args=[ast.Call(func=ast.Name(id="len"), args=[listed])]):
+            return _gpus(site, listed, bound[1], depth - 1)
+    devices = site.in_turn(bound[0].iterable, bound[1])
+    if EACH in devices:
+        return EVERY
+    ordinals = tuple(device.ordinal for device in devices if device.ordinal is not None)
+    return ordinals if len(ordinals) == len(devices) else None
 
 
 def _together(several: Iterable[Gpus]) -> Gpus:

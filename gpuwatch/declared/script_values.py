@@ -1,7 +1,7 @@
 """What an expression of a Python source comes to, when that can be told without running it.
 
 Nothing is called or evaluated by Python itself, and every result is bounded: numbers to 1e18, texts to 4 kB, lists to
-1000 items. What depends on anything else (`args.fraction`, `os.environ[...]`) is `UNKNOWN`.
+1000 items. Of the environment only ranks are read. What depends on anything else (`args.fraction`) is `UNKNOWN`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import TypeAlias
 
+from gpuwatch.declared.facts import RANKS, Ranks
 from gpuwatch.declared.script_names import Names, Scope
 
 
@@ -48,14 +49,16 @@ _SHIFTS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.LShift: operator.lshift,
     ast.RShift: operator.rshift,
 }
+_ASKS = ("os.environ.get", "os.getenv")
 _EQUALITY: Mapping[type[ast.cmpop], bool] = {ast.Eq: True, ast.Is: True, ast.NotEq: False, ast.IsNot: False}
 
 
 class Values:
     """Evaluates the expressions of one source; a name's value is worked out once."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, ranks: Ranks = None) -> None:
         self._names = names
+        self._ranks = None if ranks is None else dict(ranks)
         self._known: dict[tuple[Scope, str], Value] = {}
 
     def of(self, node: ast.expr, scope: Scope, depth: int = _DEPTH) -> Value:
@@ -86,9 +89,17 @@ class Values:
                 return _joined("", [value(part) for part in parts])
             case ast.FormattedValue(value=inner, conversion=-1, format_spec=None):
                 return _text(value(inner))
+            case ast.Subscript(value=base, slice=key) if self._names.path(base, scope) == "os.environ":
+                return self._rank(value(key), UNKNOWN)
             case ast.Call(keywords=[]):
                 return self._call(node, scope, depth)
         return UNKNOWN
+
+    def _rank(self, name: Value, otherwise: Value) -> Value:
+        """Give a rank that the process was started with; one that the source sets is only known at run time."""
+        if self._ranks is None or not isinstance(name, str) or name not in RANKS or name in self._names.stored:
+            return UNKNOWN
+        return _bounded(self._ranks[name]) if name in self._ranks else otherwise
 
     def _named(self, name: str, scope: Scope, depth: int) -> Value:
         if name == "__name__":
@@ -109,6 +120,9 @@ class Values:
                 return _joined(between, items) if isinstance(between, str) else UNKNOWN
             case ast.Call(func=ast.Name(id="int" | "float" | "str" as kind), args=[argument]):
                 return _converted(kind, self.of(argument, scope, depth - 1))
+            case ast.Call(func=function, args=[key, *others]) if self._names.path(function, scope) in _ASKS:
+                otherwise = self.of(others[0], scope, depth - 1) if others else None
+                return self._rank(self.of(key, scope, depth - 1), otherwise)
         return UNKNOWN
 
     def _texts(self, node: ast.expr, scope: Scope, depth: int) -> Iterable[Value]:

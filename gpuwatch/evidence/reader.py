@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from gpuwatch import procfs
 from gpuwatch.declared.claims import Scan, Share
-from gpuwatch.declared.facts import Facts, File, Kin, Script, Unread
+from gpuwatch.declared.facts import RANKS, Facts, File, Kin, Ranks, Script, Unread
 from gpuwatch.evidence import cgroups, environ, files, program
 from gpuwatch.evidence.credentials import acting_as
 from gpuwatch.evidence.program import How
@@ -46,15 +46,15 @@ _LATER = 1.0
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
-Scanner = Callable[[bytes, str], Scan]
+Scanner = Callable[[bytes, str, Ranks], Scan]
 
 
-@functools.lru_cache(maxsize=32)  # the ranks of one job run one script
-def scan_source(source: bytes, name: str) -> Scan:
-    """Give what a Python source declares."""
+@functools.lru_cache(maxsize=32)  # the processes of one rank run one script
+def scan_source(source: bytes, name: str, ranks: Ranks = None) -> Scan:
+    """Give what a Python source declares to a process with these ranks."""
     from gpuwatch.declared import script  # imports ast, 6 ms that most processes need not wait for
 
-    return script.scan(source, name)
+    return script.scan(source, name, ranks)
 
 
 class _Runs(NamedTuple):
@@ -97,6 +97,7 @@ class _Target(NamedTuple):
     """It itself, its parent, …"""
     owner: procfs.Owner
     scan: Scanner
+    ranks: Ranks
 
     @property
     def folder(self) -> Path:
@@ -125,7 +126,8 @@ def read(
     libraries = frozenset[str]() if stat.kernel_thread else _libraries(pid, proc)
     above = _above(stat.ppid, owner.uid, proc, {} if ancestors is None else ancestors)
     variables = _variables(block)
-    target = _Target(proc, (_Runs(pid, argv, cut, stat.start_ticks), *(one.runs for one in above)), owner, scan)
+    line = (_Runs(pid, argv, cut, stat.start_ticks), *(one.runs for one in above))
+    target = _Target(proc, line, owner, scan, _ranks(variables))
     script = _script(target)
     return Facts(
         pid=pid,
@@ -195,6 +197,13 @@ def _environ(pid: int, proc: Path, known: procfs.Stat | None = None) -> bytes | 
 
 def _variables(block: bytes | Unread) -> dict[str, str] | Unread:
     return block if isinstance(block, Unread) else environ.parse(block)
+
+
+def _ranks(variables: dict[str, str] | Unread) -> Ranks:
+    """Give the variables that tell a process its place among others, of which its script may make its GPU."""
+    if isinstance(variables, Unread):
+        return None
+    return tuple((name, variables[name]) for name in sorted(RANKS & variables.keys()))
 
 
 def _libraries(pid: int, proc: Path) -> frozenset[str] | Unread:
@@ -299,7 +308,7 @@ def _script(target: _Target) -> Script | None:
                 return None
             titled = True
         elif found.how is How.CODE:
-            return Script(path="-c", scan=target.scan(environ.encode(found.text), "-c"), likely=titled)
+            return Script(path="-c", scan=target.scan(environ.encode(found.text), "-c", target.ranks), likely=titled)
         elif found.how is not How.WORKER:
             return _script_file(target, place, found, titled=titled)
     return None
@@ -327,7 +336,9 @@ def _script_file(target: _Target, place: int, found: program.Program, *, titled:
         except OSError as error:
             return None if found.how is How.MODULE else Script(path=shown, scan=why(error))
         edited = file.modified > _started(target.line[place:]) + _LATER
-        return Script(path=shown, scan=target.scan(file.data, shown), edited=edited, likely=file.likely or titled)
+        return Script(
+            path=shown, scan=target.scan(file.data, shown, target.ranks), edited=edited, likely=file.likely or titled
+        )
     return None
 
 
