@@ -303,3 +303,202 @@ def test_tensorflow_picks_the_gpu_of_its_rank(ranks: Explainer) -> None:
     ranks.write(train="import os\n" + LOGICAL.format("if gpus:", "gpus[int(os.environ['OMPI_COMM_WORLD_LOCAL_RANK'])]"))
     declared = ranks.declared(environ={"OMPI_COMM_WORLD_LOCAL_RANK": "5"}, held={5: 1})
     assert ranks.limits(declared) == {5: 24}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is called
+
+LIMIT = "torch.cuda.set_per_process_memory_fraction(0.3, 0)"
+NEVER = f"""
+import torch
+
+def limit_memory():
+    {LIMIT}
+
+def main():
+    model = torch.nn.Linear(10, 10).cuda()
+
+if __name__ == "__main__":
+    main()
+"""
+ONLY_FROM_THERE = f"""
+import torch
+
+def debug():
+    setup()
+
+def setup():
+    {LIMIT}
+
+def main():
+    torch.zeros(1).cuda()
+
+main()
+"""
+UNUSED_CLASS = f"""
+import torch
+
+class Debug:
+    def __init__(self):
+        {LIMIT}
+
+class Trainer:
+    def fit(self):
+        pass
+    def limit(self):
+        {LIMIT}
+
+Trainer().fit()
+"""
+WRAPPED = f"""
+import torch
+
+class Net:
+    @staticmethod
+    def limit():
+        {LIMIT}
+
+@torch.no_grad()
+def evaluate():
+    {LIMIT}
+
+Net()
+"""
+CALLED = {
+    "spawn": f"""
+import torch
+import torch.multiprocessing as mp
+
+def worker(rank, world):
+    {LIMIT}
+
+if __name__ == "__main__":
+    mp.spawn(worker, args=(8,), nprocs=8)
+""",
+    "click": f"""
+import click
+import torch
+
+@click.command()
+@click.option("--epochs", default=1)
+def train(epochs):
+    {LIMIT}
+
+if __name__ == "__main__":
+    train()
+""",
+    "hydra": f"""
+import hydra
+import torch
+
+def setup(cfg):
+    {LIMIT}
+
+@hydra.main(version_base=None, config_path="conf", config_name="config")
+def main(cfg):
+    setup(cfg)
+
+if __name__ == "__main__":
+    main()
+""",
+    "typer": f"""
+import torch
+import typer
+
+app = typer.Typer()
+
+@app.command()
+def train():
+    {LIMIT}
+
+app()
+""",
+    "fire": f"""
+import fire
+import torch
+
+class Jobs:
+    def train(self):
+        self._limit()
+    def _limit(self):
+        {LIMIT}
+
+fire.Fire(Jobs)
+""".replace("self._limit()", "self._limit()"),
+    "lightning": f"""
+import lightning as L
+import torch
+
+class Net(L.LightningModule):
+    def configure_model(self):
+        {LIMIT}
+
+def main():
+    L.Trainer().fit(Net())
+
+main()
+""",
+    "thread": f"""
+from threading import Thread
+import torch
+
+def work():
+    {LIMIT}
+
+Thread(target=work).start()
+""",
+    "table": f"""
+import sys
+import torch
+
+def train():
+    {LIMIT}
+
+COMMANDS = {{"train": train}}
+COMMANDS[sys.argv[1]]()
+""",
+    "method": f"""
+import torch
+
+class Trainer:
+    def __init__(self):
+        self.setup()
+    def setup(self):
+        {LIMIT}
+
+if __name__ == "__main__":
+    Trainer()
+""",
+    "ray": f"""
+import ray
+import torch
+
+@ray.remote(num_gpus=1)
+class Worker:
+    def __init__(self):
+        {LIMIT}
+
+Worker.remote()
+""",
+}
+
+
+@pytest.mark.parametrize("source", [NEVER, ONLY_FROM_THERE, UNUSED_CLASS, WRAPPED])
+def test_a_function_that_nothing_calls_limits_nothing(explain: Explainer, source: str) -> None:
+    explain.write(train=source)
+    declared = explain.declared(held={0: 40})
+    assert declared.limits == ()
+    for one in declared.declarations:
+        assert not one.effective
+        assert one.why == "nothing is known to call the function that it stands in"
+    assert declared.declarations
+    assert declared.hints == ()
+    text = explain.text(held={0: 40})
+    assert "not in effect: nothing is known to call" in text
+    assert "not known to be under a limit" in text
+
+
+@pytest.mark.parametrize("source", CALLED.values(), ids=CALLED.keys())
+def test_a_function_that_may_be_called_limits(explain: Explainer, source: str) -> None:
+    explain.write(train=source)
+    assert explain.limits(explain.declared(held={0: 10})) == {0: 24}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from gpuwatch.declarations import Confidence
@@ -112,10 +114,26 @@ def test_variables_of_functions_that_nothing_calls_are_not_set() -> None:
     assert [(name, one.confidence) for name, one in found.settings] == [
         ("TF_1", CERTAIN),
         ("TF_2", LIKELY),
-        ("TF_4", LIKELY),
         ("TF_5", LIKELY),
         ("TF_6", LIKELY),
     ]
+
+
+def test_chains_of_functions_that_are_defined_backwards_are_followed_to_their_end() -> None:
+    names = [f"f{n}" for n in range(600)]
+    calls = pairwise(names)
+    chain = "".join(f"def {name}():\n  run({called})\n" for name, called in reversed([*calls]))
+    found = read(f"def f599():\n  {LIMIT}\n{chain}run(f0)")
+    assert [(claim.confidence, claim.uncalled) for claim in found.claims] == [(LIKELY, False)]
+
+
+def test_a_claim_in_a_function_that_nothing_calls_is_told_apart() -> None:
+    found = read(f"def f():\n  {LIMIT}\ndef g():\n  {LIMIT}\ng()")
+    assert [(claim.confidence, claim.uncalled) for claim in found.claims] == [(LIKELY, True), (CERTAIN, False)]
+
+
+def test_a_choice_of_gpus_in_a_function_that_nothing_calls_is_none() -> None:
+    assert read("def f():\n  tf.config.set_visible_devices([], 'GPU')", TF).selections == ()
 
 
 def test_all_values_of_different_branches_are_given_in_the_order_of_the_source() -> None:

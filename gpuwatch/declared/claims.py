@@ -56,6 +56,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """It sets no limit, and takes the place of those that do: `set_limit(0)`."""
     void: str = ""
     """Why it has no effect whatever else is said: `the platform allocator ignores it`; empty for none."""
+    uncalled: bool = False
+    """It stands in a function of a script that nothing is known to call."""
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):

@@ -136,6 +136,9 @@ def _judge(weighed: Iterable[Weighed], found: Mapping[str, Confidence] | None) -
             one.applies, one.why = False, f"it does not use {frameworks.NAMES[framework]}"
         elif one.claim.void:
             one.applies, one.why = False, one.claim.void
+        elif one.claim.uncalled:
+            one.applies, one.why = False, "nothing is known to call the function that it stands in"
+            one.undecided = one.claim.kind in LIMITS
         elif framework:
             sure = Confidence.LIKELY if found is None else found[framework]
             one.claim = msgspec.structs.replace(one.claim, confidence=weakest(one.claim.confidence, sure))
@@ -235,7 +238,7 @@ def _declaration(one: Weighed) -> Declaration:
         effective=effective,
         why=one.why,
         guessed=one.guessed,
-        undecided=one.undecided and effective,
+        undecided=one.undecided and (effective or claim.uncalled),
     )
 
 

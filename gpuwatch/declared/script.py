@@ -3,6 +3,10 @@
 The source is only parsed (`ast`), never imported, run or evaluated. Statements are followed in the order in which they
 run, as far as that can be seen: what is under `if False:` or after a `return` says nothing, what a function says counts
 from where it is called, and what only may run is LIKELY.
+
+A function may be called where something that runs mentions its name: it may be handed to who calls it
+(`mp.spawn(worker)`). So may one that is handed to a decorator, and the methods of a class that has a base, which may be
+a framework's, or that is handed to something itself (`fire.Fire(Jobs)`).
 """
 
 from __future__ import annotations
@@ -103,6 +107,16 @@ _STRENGTH = (Confidence.GUESS, Confidence.LIKELY, Confidence.CERTAIN)
 
 _SETS_DEVICE = frozenset({"set_device", "setDevice", "select_device"})
 _WITH_DEVICE = ("torch.cuda.device", "cuda.Device")
+_WRAP = frozenset(
+    {
+        *("staticmethod", "classmethod", "property", "cached_property", "setter", "abstractmethod", "overload"),
+        *("wraps", "partial", "lru_cache", "cache", "contextmanager", "asynccontextmanager", "dataclass"),
+        *("no_grad", "inference_mode", "enable_grad", "autocast", "compile", "jit", "njit", "vmap", "pmap", "function"),
+    }
+)
+"""Decorators that call nothing by themselves; any other may do so (`@click.command()`, `@hydra.main(…)`)."""
+_ROUNDS = 32
+"""How often we look for functions that those found the last time may call; then all may be called that are named."""
 _EXITS = frozenset({"exit", "quit", "sys.exit", "os._exit", "os.abort"})
 
 
@@ -145,23 +159,52 @@ class _Run:
         self._unset = ""
         """The variable that is certainly not set here, by the test that we are under."""
         self._defined: list[Function] = []
+        self._classes: dict[ast.stmt, ast.ClassDef] = {}
+        """The class of each method."""
+        self._mentioned: set[str] = set()
+        """Names and attributes in what runs, as far as it was followed."""
+        self._handed: set[str] = set()
+        """Names that what runs hands over: `f` and `A` in `run(f, A())`."""
         self._walked: dict[Function, Confidence] = {}
         self._stack: list[Function] = []
         self._dead = False
-        """In a function that nothing mentions: its variables are never set."""
+        """In a function that nothing is known to call: its variables are never set."""
 
     def scan(self) -> Scan:
         self._block(self._tree.body, self._names.module, Confidence.CERTAIN)
         self._used = False
-        for self._dead in (False, True):
-            for function in self._defined:  # It grows by the functions that are defined in them.
-                if self._dead or self._may_be_called(function):
-                    self._enter(function, Confidence.LIKELY)
+        rounds = 0
+        while self._follow():
+            rounds += 1
+            if rounds == _ROUNDS:
+                self._mentioned |= self._names.mentioned
+        self._dead = True
+        for function in self._defined:  # It grows by the functions that are defined in them.
+            self._enter(function, Confidence.LIKELY)
         return self._result()
 
+    def _follow(self) -> bool:
+        """Follow the functions that what was followed so far may call; say whether there was any."""
+        found = [one for one in self._defined if one not in self._walked and self._may_be_called(one)]
+        for function in found:
+            self._enter(function, Confidence.LIKELY)
+        return bool(found)
+
     def _may_be_called(self, function: Function) -> bool:
-        special = function.name.startswith("__") or bool(function.decorator_list)
-        return special or function.name in self._names.mentioned
+        of = self._classes.get(function)
+        handed = False
+        if of is not None:
+            based = any(not (isinstance(base, ast.Name) and base.id == "object") for base in of.bases)
+            handed = based or bool(of.keywords) or of.name in self._handed or self._calls(of)
+            if of.name not in self._mentioned and not self._calls(of):
+                return False
+        special = of is not None and function.name.startswith("__")
+        return handed or special or function.name in self._mentioned or self._calls(function)
+
+    def _calls(self, node: Function | ast.ClassDef) -> bool:
+        """Whether a decorator may call what it is handed."""
+        paths = (self._names.path(one, self._names.module) for one in node.decorator_list)
+        return any(path.removesuffix("()").rpartition(".")[2] not in _WRAP for path in paths)
 
     def _result(self) -> Scan:
         items = list(self._declared.in_order())
@@ -209,6 +252,7 @@ class _Run:
             case ast.ClassDef():
                 for one in (*node.decorator_list, *node.bases):
                     self._expressions(one, scope, sure)
+                self._classes |= dict.fromkeys(node.body, node)
                 self._block(node.body, self._names.scope(node), sure)
             case ast.Import() | ast.ImportFrom():
                 self._imported.update(self._packages(node))
@@ -315,25 +359,33 @@ class _Run:
     # Expressions
 
     def _expressions(self, node: ast.expr, scope: Scope, sure: Confidence) -> None:
-        """Look at every call and dict in an expression, from left to right."""
+        """Look at every call, dict and name in an expression, from left to right."""
         waiting: list[ast.AST] = [node]
         while waiting:
             one = waiting.pop()
-            if isinstance(one, ast.Call):
+            if isinstance(one, ast.Name):
+                self._mentioned.add(one.id)
+            elif isinstance(one, ast.Attribute):
+                self._mentioned.add(one.attr)
+            elif isinstance(one, ast.Call):
                 self._call(one, scope, sure)
             elif isinstance(one, ast.Dict):
                 site = self._site(one, scope, sure)
-                self._declared.put(one, patterns.provider_options(site, site.entries(one)), sure)
+                self._declare(one, patterns.provider_options(site, site.entries(one)), sure)
             waiting += reversed(children(one))
 
     def _call(self, node: ast.Call, scope: Scope, sure: Confidence) -> None:
         site = self._site(node, scope, sure)
+        for given in (*node.args, *(one.value for one in node.keywords)):
+            handed = given.func if isinstance(given, ast.Call) else given
+            if isinstance(handed, ast.Name):
+                self._handed.add(handed.id)
         path = site.path(node.func)
         name = path.rpartition(".")[2]
         if name in patterns.CALLS:
-            self._declared.put(node, patterns.CALLS[name](site, node), sure)
+            self._declare(node, patterns.CALLS[name](site, node), sure)
         elif isinstance(node.func, ast.Name) and node.func.id == "dict":
-            self._declared.put(node, patterns.provider_options(site, site.entries(node)), sure)
+            self._declare(node, patterns.provider_options(site, site.entries(node)), sure)
         self._setting(site, environ.called(site, node))
         self._used = self._used or (sure is Confidence.CERTAIN and environ.is_read_by(site, node, path))
         if name in _SETS_DEVICE and node.args:
@@ -357,14 +409,20 @@ class _Run:
         self._stack.pop()
 
     def _site(self, node: ast.expr | ast.stmt, scope: Scope, sure: Confidence) -> Site:
-        return Site(node, scope, self._names, self._values, self._source, self._current, sure)
+        called = not self._dead
+        return Site(node, scope, self._names, self._values, self._source, self._current, sure, called)
 
     # -------------------------------------------------------------------------------------------------------------
     # What is found
 
+    def _declare(self, node: ast.expr, items: Iterable[Item], sure: Confidence) -> None:
+        """Keep what stands here; a choice of GPUs in a function that nothing calls is none."""
+        kept = (one for one in items if not (self._dead and isinstance(one, Selection)))
+        self._declared.put(node, kept, sure)
+
     def _assigned(self, site: Site, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, ast.Attribute) and target.attr in patterns.ATTRIBUTES:
-            self._declared.put(target, patterns.ATTRIBUTES[target.attr](site, target, value), site.sure)
+            self._declare(target, patterns.ATTRIBUTES[target.attr](site, target, value), site.sure)
         elif isinstance(target, ast.Subscript):
             self._setting(site, environ.assigned(site, target, value), target)
         elif isinstance(target, ast.Tuple | ast.List):

@@ -85,6 +85,8 @@ class Site:
     current: tuple[Device, ...]
     """The GPU that CUDA is set to, in a loop those that it is set to in turn."""
     sure: Confidence
+    called: bool = True
+    """Whether anything is known to call the function that it stands in."""
 
     def last(self, node: ast.expr) -> str:
         """Give the last part of the path: the name of what is called."""
@@ -216,6 +218,7 @@ class Site:
             "confidence": sure,
             "device": device.ordinal,
             "some_gpu": not device.known,
+            "uncalled": not self.called,
             **fields,
         }
         return Claim(**given)
