@@ -168,6 +168,8 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     knowledge: Knowledge = Knowledge.READ
     words: str = ""
     """What could not be read, and why."""
+    incomplete: bool = False
+    """Modules of its script were not read: they may have declared more."""
     frameworks: tuple[str, ...] = ()
     visible: Visible | None = None
     """None where it cannot be told."""

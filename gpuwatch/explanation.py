@@ -86,7 +86,7 @@ def _names(gpus: Iterable[Gpu]) -> Mapping[str, str]:
 
 
 def _read(declared: Declared) -> Iterator[Point]:
-    if declared.knowledge is not Knowledge.READ:
+    if declared.knowledge is not Knowledge.READ or declared.incomplete:
         yield Point("not read", declared.words or declared.knowledge.value, "it may have declared more than is shown")
     elif declared.words:
         yield Point("read", declared.words)

@@ -74,7 +74,7 @@ def was_read(declared: Declared | None) -> bool:
 
 def conclusive(declared: Declared | None) -> bool:
     """Say whether the lack of a limit means that none was declared, and not one that only the program itself knows."""
-    if declared is None or not was_read(declared):
+    if declared is None or not was_read(declared) or declared.incomplete:
         return False
     return not any(one.undecided for one in declared.declarations)
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from gpuwatch.declared.claims import Scan
 from gpuwatch.declared.facts import Facts, Ranks
+from gpuwatch.evidence.reader import Sources
 
 SOURCE = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.5)\n"
 
 
-def seen(source: bytes, name: str, ranks: Ranks = None) -> Scan:
+def seen(sources: Sources, ranks: Ranks = None) -> tuple[Scan, ...]:
     """A scan that shows what it was given."""
-    return Scan(error=f"{name}: {source.decode()}", imports=("theano",) if b"import theano" in source else ())
+    return tuple(
+        Scan(error=f"{name}: {source.decode()}", imports=("theano",) if b"import theano" in source else ())
+        for name, source in sources
+    )
 
 
 def script_of(facts: Facts) -> tuple[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,9 +24,9 @@ class Explainer:
         self._launch = Launcher(driver, folder)
 
     def write(self, **files: str) -> None:
-        """Write `train="…"` to train.py, `utils__dist="…"` to utils/dist.py."""
+        """Write `train="…"` to train.py; by `**{"utils/dist": "…"}` to utils/dist.py."""
         for name, source in files.items():
-            path = self.folder / f"{name.replace('__', '/')}.py"
+            path = self.folder / f"{name}.py"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(source)
 
@@ -68,8 +67,3 @@ def said(declared: Declared, channel: str) -> Declaration:
     """Give the one declaration of a channel."""
     (found,) = [one for one in declared.declarations if one.channel == channel]
     return found
-
-
-def root() -> bool:
-    """Say whether we are root, whom no file is closed to."""
-    return os.getuid() == 0

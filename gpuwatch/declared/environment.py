@@ -56,7 +56,7 @@ def of(facts: Facts) -> Environment:
         settings = {name: Setting(value=value) for name, value in own.items()}
     for name, setting in _of_children(facts):
         settings.setdefault(name, setting)
-    for name, setting in of_script(facts.script):
+    for name, setting in (one for script in facts.scripts for one in of_script(script)):
         before = settings.get(name)
         if before is None or not (setting.default or setting.confidence in _UNSURE):
             settings[name] = _either(before, setting)

@@ -43,6 +43,8 @@ class Unread(StrEnum):
     """It is longer than what is read of it."""
     FAILED = "failed"
     """It could not be read: too large, no ordinary file, no answer in time, no such file."""
+    LEFT = "left"
+    """It was left out: we read no more of one program."""
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +100,8 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     edited: bool = False
     """The file was changed after the process started: it may not be what runs."""
     likely: bool = False
-    """It was found by its path alone, and the process could see another file there (a container)."""
+    """It was found by its path alone, and the process could see another file there (a container), or is a module, of
+    which another one of its name may come first."""
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +131,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The parent first."""
     children: tuple[Kin, ...] = ()
     script: Script | None = None
+    modules: tuple[Script, ...] = ()
+    """Those of its own folder that its script imports, and that these import, which are not read."""
     rc: tuple[File, ...] = ()
     """Theano's, the one that counts most last."""
     shares: tuple[Share, ...] = ()
     """What people agreed on in gpuwatch.toml; those that match this process are in effect."""
+
+    @property
+    def scripts(self) -> tuple[Script, ...]:
+        """Its modules and then its script, which runs what it does after it has imported them."""
+        return (*self.modules, self.script) if self.script is not None else self.modules

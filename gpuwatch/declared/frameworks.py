@@ -157,9 +157,8 @@ def _from_libraries(facts: Facts) -> dict[str, Confidence]:
 
 
 def _from_imports(facts: Facts) -> Iterable[str]:
-    if facts.script is None or isinstance(facts.script.scan, Unread):
-        return ()
-    return [_IMPORTS[name] or name for name in facts.script.scan.imports if name in _IMPORTS]
+    scans = [script.scan for script in facts.scripts if not isinstance(script.scan, Unread)]
+    return [_IMPORTS[name] or name for scan in scans for name in scan.imports if name in _IMPORTS]
 
 
 def _uses_cuda(facts: Facts) -> bool:

@@ -28,6 +28,8 @@ _LABELS = {
     Kind.DEFAULT: "a default is not a declaration",
 }
 
+_NAMED = 3
+"""Modules that are named of those that were left out."""
 _ONE_GPU = "it is for one GPU, which is known only at run time"
 _MORE_THAN_IT_HAS = "it is more than the GPU has that it was guessed to mean"
 
@@ -56,9 +58,11 @@ def resolve(facts: Facts, cards: Sequence[Card], driver: str = "") -> Declared:
     ordered = sorted(weighed, key=_prominence)
     place = {id(one): number for number, one in enumerate(ordered)}
     knowledge, words = _known(facts, around)
+    unread = _module_words(facts.modules)
     return Declared(
         knowledge=knowledge,
-        words=words,
+        words="; ".join(filter(None, (words, unread))),
+        incomplete=bool(unread),
         frameworks=tuple(frameworks.NAMES[name] for name in found or ()),
         visible=selected.visible,
         declarations=tuple(_declaration(one) for one in ordered),
@@ -81,19 +85,16 @@ def _claims(facts: Facts, cards: Sequence[Card], around: Environment) -> Iterabl
         yield from flags.claims(kin.argv, f"command line of parent {kin.pid}")
     yield from env.claims(around.settings)
     yield from flags.claims(facts.argv)
-    script = facts.script
-    if script is not None and not isinstance(script.scan, Unread):
-        for claim in script.scan.claims:
+    for script in facts.scripts:
+        for claim in script.scan.claims if not isinstance(script.scan, Unread) else ():
             sure = environment.surely(claim.confidence, script)
             yield msgspec.structs.replace(claim, where=script.path, confidence=sure)
     yield from agreed.claims(facts, cards)
 
 
 def _selections(facts: Facts) -> Sequence[Selection]:
-    script = facts.script
-    if script is None or isinstance(script.scan, Unread):
-        return ()
-    return [msgspec.structs.replace(one, where=script.path) for one in script.scan.selections]
+    scans = [(script.path, script.scan) for script in facts.scripts if not isinstance(script.scan, Unread)]
+    return [msgspec.structs.replace(one, where=path) for path, scan in scans for one in scan.selections]
 
 
 def _sum(claims: Iterable[Claim]) -> Iterable[Claim]:
@@ -272,12 +273,23 @@ def _script_words(script: Script | None) -> str:
     return f"{script.path} could not be understood: {script.scan.error}" if script.scan.error else ""
 
 
+def _module_words(modules: Sequence[Script]) -> str:
+    """Say which modules of a program were not read."""
+    left = [one.path for one in modules if one.scan is Unread.LEFT]
+    words = [_script_words(one) for one in modules if one.scan is not Unread.LEFT]
+    if left:
+        verb, them = ("was", left[0]) if len(left) == 1 else ("were", ", ".join(left[:_NAMED]))
+        more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+        words.append(f"{them}{more} {verb} not read: only modules that the script itself imports are")
+    return "; ".join(filter(None, words))
+
+
 def _hints(facts: Facts, around: Environment, weighed: Sequence[Weighed]) -> Iterable[Hint]:
     """Give what somebody wrote and did not mean: misspelt names, void values."""
     yield from names.misspelt(around.settings)
-    script = facts.script
-    if script is not None and not isinstance(script.scan, Unread):
-        yield from script.scan.hints
+    for script in facts.scripts:
+        if not isinstance(script.scan, Unread):
+            yield from script.scan.hints
     for one in weighed:
         claim = one.claim
         if claim.void and one.why == claim.void:

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import ast
 import io
+import itertools
 import re
 import tokenize
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -26,6 +27,7 @@ from gpuwatch.declared import script_environ as environ
 from gpuwatch.declared import script_patterns as patterns
 from gpuwatch.declared.claims import Claim, Scan, Selection, Setting
 from gpuwatch.declared.facts import LOCAL_RANKS, Ranks
+from gpuwatch.declared.script_imports import imported
 from gpuwatch.declared.script_names import Function, Names, Scope, children, pairs
 from gpuwatch.declared.script_site import SOME, Device, Item, Site, Source
 from gpuwatch.declared.script_tensorflow import EVERY, gpus
@@ -39,7 +41,8 @@ _KEPT = 10 * MOST
 _CALLS_DEEP = 16
 _ERROR_WIDTH = 120
 
-_IMPORT = re.compile(rb"^[ \t]*(?:from[ \t]+(\w+)|import[ \t]+([\w., \t]+))", re.MULTILINE)
+_TOO_DEEP = "it is nested too deeply"
+_WORD = re.compile(rb"[A-Za-z_]\w*", re.ASCII)
 _NOTEBOOK = re.compile(rb'\s*\{\s*"(?:cells|metadata|nbformat)"')
 
 
@@ -51,33 +54,58 @@ def may_declare(source: bytes) -> bool:
 
 
 def scan(source: str | bytes, name: str = "script", ranks: Ranks = None) -> Scan:
-    """Find what a Python source declares; *name* is how it is to be called. Never raises.
+    """Find what a Python source declares that is all of a program; see `scan_program`."""
+    return scan_program([(name, source)], ranks)[0]
 
-    *ranks* are variables of the process that runs it.
 
-    What cannot be parsed gives a Scan with an `error`, and the imports that its lines seem to have.
+def scan_program(sources: Sequence[tuple[str, str | bytes]], ranks: Ranks = None) -> tuple[Scan, ...]:
+    """Find what the sources of a program declare: its script, then modules that it imports. Never raises.
+
+    Each stands with how it is to be called; *ranks* are variables of the process that runs them. What cannot be parsed
+    gives a Scan with an `error`, and the imports that its lines seem to have. A module that has none of the words that
+    declare something is not parsed: what it mentions is found by its words.
     """
-    raw = source.encode("utf-8", "surrogatepass") if isinstance(source, str) else source
-    if _NOTEBOOK.match(raw) or name.endswith(".ipynb"):
-        return Scan(error="a notebook is no Python source")
-    imports = _imports_of_lines(raw)
-    if not may_declare(raw):
-        return Scan(imports=imports)
+    raw = [one.encode("utf-8", "surrogatepass") if isinstance(one, str) else one for _, one in sources]
+    telling = [may_declare(one) for one in raw]
+    elsewhere = Elsewhere()
+    scans: list[Scan | _Run] = []
+    for place, (name, source) in enumerate(sources):
+        notebook = _NOTEBOOK.match(raw[place]) or name.endswith(".ipynb")
+        if notebook:
+            found: Scan | _Run = Scan(error="a notebook is no Python source")
+        elif telling[place] or (place == 0 and any(telling)):
+            found = _opened(source, name, ranks, elsewhere, main=place == 0)
+        else:
+            found = Scan(imports=_packages(raw[place]))
+        scans.append(found)
+        if any(telling) and not isinstance(found, _Run):
+            elsewhere.mentioned.update(word.decode("ascii") for word in _WORD.findall(raw[place]))
+    runs = [one for one in scans if isinstance(one, _Run)]
+    try:
+        _follow(runs, elsewhere)
+    except (RecursionError, MemoryError):
+        return tuple(Scan(imports=_packages(one), error=_TOO_DEEP) for one in raw)
+    return tuple(one.result() if isinstance(one, _Run) else one for one in scans)
+
+
+def _opened(source: str | bytes, name: str, ranks: Ranks, elsewhere: Elsewhere, *, main: bool) -> _Run | Scan:
+    """Parse a source; give a Scan with the reason where that fails."""
     try:
         text = source if isinstance(source, str) else _decoded(source)
         text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")  # As the parser counts lines.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Of what the source does oddly: `"\d"`, `1 is 1`.
             tree = ast.parse(text)
-        return _Run(tree, Source(text, name), ranks).scan()
+        return _Run(tree, Source(text, name), ranks, elsewhere, main=main)
     except SyntaxError as error:
         where = f"line {error.lineno}: " if error.lineno else ""
         words = f"{where}{error.msg}"
     except (RecursionError, MemoryError):
-        words = "it is nested too deeply"
+        words = _TOO_DEEP
     except (ValueError, LookupError) as error:
         words = str(error)  # A NUL, a lone surrogate, bytes that are not in the encoding that it names.
-    return Scan(imports=imports, error=clean(words, _ERROR_WIDTH))
+    raw = source.encode("utf-8", "surrogatepass") if isinstance(source, str) else source
+    return Scan(imports=_packages(raw), error=clean(words, _ERROR_WIDTH))
 
 
 def _decoded(source: bytes) -> str:
@@ -86,14 +114,9 @@ def _decoded(source: bytes) -> str:
     return source.decode(encoding)
 
 
-def _imports_of_lines(source: bytes) -> tuple[str, ...]:
+def _packages(source: bytes) -> tuple[str, ...]:
     """Give the packages on lines that look like imports; some of them may be in a docstring."""
-    found: dict[str, None] = {}
-    for match in _IMPORT.finditer(source):
-        for part in (match[1] or match[2]).split(b","):
-            words = part.decode("ascii", "replace").split()
-            if words:
-                found.setdefault(words[0].partition(".")[0])
+    found = dict.fromkeys(name.partition(".")[0] for name in imported(source))
     return tuple(one for one in found if one.isidentifier())[:MOST]
 
 
@@ -140,17 +163,47 @@ class _Found:
             yield self.items[place][1]
 
 
+@dataclass
+class Elsewhere:
+    """What all sources of a program mention in what runs, as far as it was followed."""
+
+    mentioned: set[str] = field(default_factory=set)
+    """Names and attributes."""
+    handed: set[str] = field(default_factory=set)
+    """Names that are handed over: `f` and `A` in `run(f, A())`."""
+    aliases: list[tuple[str, str]] = field(default_factory=list)
+    """Names that imports give to others: (`b`, `a`) of `from x import a as b`."""
+
+
+def _follow(runs: Sequence[_Run], elsewhere: Elsewhere) -> None:
+    """Follow all of a program that may run, its script last, and then what nothing is known to call."""
+    everywhere = set.union(elsewhere.mentioned, *(run.names.mentioned for run in runs)) if runs else set()
+    sets_device = [bool(_SETS_DEVICE & run.names.mentioned) for run in runs]
+    for place, run in reversed([*enumerate(runs)]):
+        others = any(sets_device[:place] + sets_device[place + 1 :]) or bool(_SETS_DEVICE & elsewhere.mentioned)
+        run.begin(device_set_elsewhere=others)
+    for rounds in itertools.count():
+        elsewhere.mentioned.update([name for bound, name in elsewhere.aliases if bound in elsewhere.mentioned])
+        if rounds == _ROUNDS:
+            elsewhere.mentioned |= everywhere
+        if not any(run.follow() for run in runs):
+            break
+    for run in runs:
+        run.rest()
+
+
 class _Run:
     """One walk through a source, in the order in which it would run."""
 
-    def __init__(self, tree: ast.Module, source: Source, ranks: Ranks) -> None:
+    def __init__(self, tree: ast.Module, source: Source, ranks: Ranks, elsewhere: Elsewhere, *, main: bool) -> None:
         self._tree = tree
         self._source = source
-        self._names = Names(tree)
-        self._values = Values(self._names, ranks)
+        self.names = Names(tree)
+        self._values = Values(self.names, ranks, main=main)
+        self._elsewhere = elsewhere
         self._declared = _Found()
         self._set = _Found()
-        # Of other ranks the framework's launcher sets it to another: Accelerate, Lightning.
+        # Of other ranks the framework sets it to another: Accelerate, Lightning.
         first = all(value == "0" for name, value in ranks or () if name in LOCAL_RANKS)
         self._current: tuple[Device, ...] = (Device(0) if first else SOME,)
         self._used = False
@@ -161,52 +214,49 @@ class _Run:
         self._defined: list[Function] = []
         self._classes: dict[ast.stmt, ast.ClassDef] = {}
         """The class of each method."""
-        self._mentioned: set[str] = set()
-        """Names and attributes in what runs, as far as it was followed."""
-        self._handed: set[str] = set()
-        """Names that what runs hands over: `f` and `A` in `run(f, A())`."""
         self._walked: dict[Function, Confidence] = {}
         self._stack: list[Function] = []
         self._dead = False
         """In a function that nothing is known to call: its variables are never set."""
 
-    def scan(self) -> Scan:
-        self._block(self._tree.body, self._names.module, Confidence.CERTAIN)
+    def begin(self, *, device_set_elsewhere: bool) -> None:
+        """Follow what runs as the source is imported."""
+        if device_set_elsewhere:
+            self._current = (SOME,)
+        self._block(self._tree.body, self.names.module, Confidence.CERTAIN)
         self._used = False
-        rounds = 0
-        while self._follow():
-            rounds += 1
-            if rounds == _ROUNDS:
-                self._mentioned |= self._names.mentioned
-        self._dead = True
-        for function in self._defined:  # It grows by the functions that are defined in them.
-            self._enter(function, Confidence.LIKELY)
-        return self._result()
 
-    def _follow(self) -> bool:
+    def follow(self) -> bool:
         """Follow the functions that what was followed so far may call; say whether there was any."""
         found = [one for one in self._defined if one not in self._walked and self._may_be_called(one)]
         for function in found:
             self._enter(function, Confidence.LIKELY)
         return bool(found)
 
+    def rest(self) -> None:
+        """Look at the functions that nothing is known to call."""
+        self._dead = True
+        for function in self._defined:  # It grows by the functions that are defined in them.
+            self._enter(function, Confidence.LIKELY)
+
     def _may_be_called(self, function: Function) -> bool:
         of = self._classes.get(function)
         handed = False
         if of is not None:
             based = any(not (isinstance(base, ast.Name) and base.id == "object") for base in of.bases)
-            handed = based or bool(of.keywords) or of.name in self._handed or self._calls(of)
-            if of.name not in self._mentioned and not self._calls(of):
+            handed = based or bool(of.keywords) or of.name in self._elsewhere.handed or self._calls(of)
+            if of.name not in self._elsewhere.mentioned and not self._calls(of):
                 return False
         special = of is not None and function.name.startswith("__")
-        return handed or special or function.name in self._mentioned or self._calls(function)
+        return handed or special or function.name in self._elsewhere.mentioned or self._calls(function)
 
     def _calls(self, node: Function | ast.ClassDef) -> bool:
         """Whether a decorator may call what it is handed."""
-        paths = (self._names.path(one, self._names.module) for one in node.decorator_list)
+        paths = (self.names.path(one, self.names.module) for one in node.decorator_list)
         return any(path.removesuffix("()").rpartition(".")[2] not in _WRAP for path in paths)
 
-    def _result(self) -> Scan:
+    def result(self) -> Scan:
+        """Give what was found."""
         items = list(self._declared.in_order())
         settings = [one for one in self._set.in_order() if isinstance(one, tuple)]
         claims = [one for one in items if isinstance(one, Claim)]
@@ -219,7 +269,7 @@ class _Run:
             claims=tuple(claims[:MOST]),
             settings=tuple(settings[:MOST]),
             selections=tuple(selections[:MOST]),
-            imports=tuple(self._names.imports)[:MOST],
+            imports=tuple(self.names.imports)[:MOST],
             hints=tuple(hints[:MOST]),
         )
 
@@ -253,9 +303,10 @@ class _Run:
                 for one in (*node.decorator_list, *node.bases):
                     self._expressions(one, scope, sure)
                 self._classes |= dict.fromkeys(node.body, node)
-                self._block(node.body, self._names.scope(node), sure)
+                self._block(node.body, self.names.scope(node), sure)
             case ast.Import() | ast.ImportFrom():
                 self._imported.update(self._packages(node))
+                self._elsewhere.aliases += ((one.asname, one.name) for one in node.names if one.asname)
             case _:
                 return self._simple(node, scope, sure)
         return False
@@ -332,7 +383,7 @@ class _Run:
 
     def _truth(self, test: ast.expr, scope: Scope) -> bool | None:
         """Say whether a test holds; None where that is only known at run time."""
-        if self._names.path(test, scope).endswith("TYPE_CHECKING"):
+        if self.names.path(test, scope).endswith("TYPE_CHECKING"):
             return False
         value = self._values.of(test, scope)
         return None if value is UNKNOWN else bool(value)
@@ -345,7 +396,7 @@ class _Run:
         match test:
             case ast.Call(func=ast.Name(id="len"), args=[asked]):
                 test = asked
-        path = self._names.path(test, scope)
+        path = self.names.path(test, scope)
         site = self._site(test, scope, Confidence.CERTAIN)
         return path.endswith(("cuda.is_available()", "is_gpu_available()")) or gpus(site, test) is EVERY
 
@@ -364,9 +415,9 @@ class _Run:
         while waiting:
             one = waiting.pop()
             if isinstance(one, ast.Name):
-                self._mentioned.add(one.id)
+                self._elsewhere.mentioned.add(one.id)
             elif isinstance(one, ast.Attribute):
-                self._mentioned.add(one.attr)
+                self._elsewhere.mentioned.add(one.attr)
             elif isinstance(one, ast.Call):
                 self._call(one, scope, sure)
             elif isinstance(one, ast.Dict):
@@ -379,7 +430,7 @@ class _Run:
         for given in (*node.args, *(one.value for one in node.keywords)):
             handed = given.func if isinstance(given, ast.Call) else given
             if isinstance(handed, ast.Name):
-                self._handed.add(handed.id)
+                self._elsewhere.handed.add(handed.id)
         path = site.path(node.func)
         name = path.rpartition(".")[2]
         if name in patterns.CALLS:
@@ -393,7 +444,7 @@ class _Run:
         elif name == "use" and isinstance(node.func, ast.Attribute) and path.endswith("cuda.Device().use"):
             self._current = site.on(node.func.value)
         if isinstance(node.func, ast.Name):
-            meant = self._names.functions(node.func.id, scope)
+            meant = self.names.functions(node.func.id, scope)
             for function in meant:
                 self._enter(function, sure if len(meant) == 1 else Confidence.LIKELY)
 
@@ -405,12 +456,12 @@ class _Run:
             return
         self._walked[function] = sure
         self._stack.append(function)
-        self._block(function.body, self._names.scope(function), sure)
+        self._block(function.body, self.names.scope(function), sure)
         self._stack.pop()
 
     def _site(self, node: ast.expr | ast.stmt, scope: Scope, sure: Confidence) -> Site:
         called = not self._dead
-        return Site(node, scope, self._names, self._values, self._source, self._current, sure, called)
+        return Site(node, scope, self.names, self._values, self._source, self._current, sure, called)
 
     # -------------------------------------------------------------------------------------------------------------
     # What is found

@@ -56,8 +56,9 @@ _EQUALITY: Mapping[type[ast.cmpop], bool] = {ast.Eq: True, ast.Is: True, ast.Not
 class Values:
     """Evaluates the expressions of one source; a name's value is worked out once."""
 
-    def __init__(self, names: Names, ranks: Ranks = None) -> None:
+    def __init__(self, names: Names, ranks: Ranks = None, *, main: bool = True) -> None:
         self._names = names
+        self._main = main
         self._ranks = None if ranks is None else dict(ranks)
         self._known: dict[tuple[Scope, str], Value] = {}
 
@@ -103,7 +104,7 @@ class Values:
 
     def _named(self, name: str, scope: Scope, depth: int) -> Value:
         if name == "__name__":
-            return "__main__"  # It is the script that runs.
+            return "__main__" if self._main else "a module"
         key = (scope, name)
         if key not in self._known:
             self._known[key] = UNKNOWN  # What is defined by itself has no value.

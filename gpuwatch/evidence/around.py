@@ -24,6 +24,7 @@ _UNREAD = {
     Unread.GONE: "its environment is gone: it has ended",
     Unread.LONG: "its environment is too long to be read",
     Unread.FAILED: "its environment could not be read",
+    Unread.LEFT: "its environment was not read",
 }
 
 _LONGEST = 300

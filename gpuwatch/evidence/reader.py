@@ -12,9 +12,10 @@ import pwd
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from gpuwatch import procfs
+from gpuwatch.declared import script_imports
 from gpuwatch.declared.claims import Scan, Share
 from gpuwatch.declared.facts import RANKS, Facts, File, Kin, Ranks, Script, Unread
 from gpuwatch.evidence import cgroups, environ, files, program
@@ -46,15 +47,22 @@ _LATER = 1.0
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
-Scanner = Callable[[bytes, str, Ranks], Scan]
+_MOST_MODULES = 16
+"""Files beside a script that are read; with it they have at most `LARGEST_SCRIPT` bytes."""
+_MOST_TRIED = 200
+"""Names of modules that are looked for beside a script: most are installed elsewhere."""
+
+Sources = tuple[tuple[str, bytes], ...]
+"""The sources of a program, each with how it is to be shown: its script, then its modules."""
+Scanner = Callable[[Sources, Ranks], tuple[Scan, ...]]
 
 
 @functools.lru_cache(maxsize=32)  # the processes of one rank run one script
-def scan_source(source: bytes, name: str, ranks: Ranks = None) -> Scan:
-    """Give what a Python source declares to a process with these ranks."""
+def scan_sources(sources: Sources, ranks: Ranks = None) -> tuple[Scan, ...]:
+    """Give what the sources of a program declare to a process with these ranks."""
     from gpuwatch.declared import script  # imports ast, 6 ms that most processes need not wait for
 
-    return script.scan(source, name, ranks)
+    return script.scan_program(sources, ranks)
 
 
 class _Runs(NamedTuple):
@@ -110,7 +118,7 @@ def read(
     proc: Path = procfs.PROC,
     user: str = "",
     shares: Sequence[Share] = (),
-    scan: Scanner = scan_source,
+    scan: Scanner = scan_sources,
     ancestors: dict[int, Ancestor] | None = None,
 ) -> Facts:
     """Read what is known of a process; what cannot be read is said to be `Unread`.
@@ -128,7 +136,7 @@ def read(
     variables = _variables(block)
     line = (_Runs(pid, argv, cut, stat.start_ticks), *(one.runs for one in above))
     target = _Target(proc, line, owner, scan, _ranks(variables))
-    script = _script(target)
+    script, modules = _script(target)
     return Facts(
         pid=pid,
         uid=owner.uid,
@@ -141,6 +149,7 @@ def read(
         ancestors=tuple(one.kin for one in above),
         children=tuple(_exec_children(pid, owner.uid, block, proc)),
         script=script,
+        modules=modules,
         rc=tuple(_rc(target, variables)) if _may_be_theano(argv, variables, libraries, script) else (),
         shares=tuple(shares),
     )
@@ -297,21 +306,40 @@ def _exec_children(pid: int, uid: int, block: bytes | Unread, proc: Path) -> lis
 # -- the source that it runs ---------------------------------------------------------------------------------------
 
 
-def _script(target: _Target) -> Script | None:
-    """Find and scan the Python source of a process; None where it runs none that can be told."""
+_Program: TypeAlias = tuple[Script | None, tuple[Script, ...]]
+"""A script, and the modules of its folder."""
+_NO_SCRIPT: _Program = (None, ())
+
+
+class _Main(NamedTuple):
+    """The source that a process runs."""
+
+    path: str
+    """As it is to be shown."""
+    data: bytes
+    edited: bool = False
+    likely: bool = False
+    folder: str = ""
+    """Where it finds its modules, with a `/` behind it; empty for the working directory."""
+    own: str = ""
+    """Where it lies itself."""
+
+
+def _script(target: _Target) -> _Program:
+    """Find and scan the Python source of a process and its modules; None where it runs none that can be told."""
     titled = False
     for place, process in enumerate(target.line):
         found = program.of(process.argv)
         if found is None:
             # A process that shows a title has lost its arguments; what it runs is told by those who started it.
             if program.is_python(process.argv[0] if process.argv else "") or not _is_python(target.proc, process.pid):
-                return None
+                return _NO_SCRIPT
             titled = True
         elif found.how is How.CODE:
-            return Script(path="-c", scan=target.scan(environ.encode(found.text), "-c", target.ranks), likely=titled)
+            return _scanned(target, place, _Main("-c", environ.encode(found.text), likely=titled))
         elif found.how is not How.WORKER:
             return _script_file(target, place, found, titled=titled)
-    return None
+    return _NO_SCRIPT
 
 
 def _is_python(proc: Path, pid: int) -> bool:
@@ -321,25 +349,92 @@ def _is_python(proc: Path, pid: int) -> bool:
         return False
 
 
-def _script_file(target: _Target, place: int, found: program.Program, *, titled: bool) -> Script | None:
+def _script_file(target: _Target, place: int, found: program.Program, *, titled: bool) -> _Program:
     paths = [found.text] if found.how is How.FILE else _module_files(found.text)
-    folder = target.proc / str(target.line[place].pid)
+    process = target.proc / str(target.line[place].pid)
     for path in paths:
         shown = clean(path, 200)
         try:
             with acting_as(target.owner):
-                file = files.read(folder, path, LARGEST_SCRIPT)
+                file = files.read(process, path, LARGEST_SCRIPT)
         except FileNotFoundError:
             if found.how is How.MODULE:
                 continue  # an installed module, then: no script of the user's
-            return Script(path=shown, scan=Unread.FAILED)
+            return Script(path=shown, scan=Unread.FAILED), ()
         except OSError as error:
-            return None if found.how is How.MODULE else Script(path=shown, scan=why(error))
+            return _NO_SCRIPT if found.how is How.MODULE else (Script(path=shown, scan=why(error)), ())
+        own = path[: path.rfind("/") + 1]
+        folder = own if found.how is How.FILE else ""
         edited = file.modified > _started(target.line[place:]) + _LATER
-        return Script(
-            path=shown, scan=target.scan(file.data, shown, target.ranks), edited=edited, likely=file.likely or titled
-        )
-    return None
+        return _scanned(target, place, _Main(shown, file.data, edited, file.likely or titled, folder, own))
+    return _NO_SCRIPT
+
+
+def _scanned(target: _Target, place: int, main: _Main) -> _Program:
+    """Scan a script with the modules that it imports from its folder."""
+    process, started = target.proc / str(target.line[place].pid), _started(target.line[place:])
+    try:
+        with acting_as(target.owner):
+            found = _modules(process, main)
+    except PermissionError:  # root may not act as its owner here
+        found = {}
+    read = {clean(path, 200): one for path, one in found.items() if not isinstance(one, Unread)}
+    sources = ((main.path, main.data), *((path, one.data) for path, one in read.items()))
+    scan, *scans = target.scan(sources, target.ranks)
+    modules = [
+        Script(path=path, scan=scan, edited=one.modified > started + _LATER, likely=True)
+        for (path, one), scan in zip(read.items(), scans, strict=True)
+    ]
+    modules += [Script(path=clean(path, 200), scan=one) for path, one in found.items() if isinstance(one, Unread)]
+    return Script(path=main.path, scan=scan, edited=main.edited, likely=main.likely), tuple(modules)
+
+
+def _modules(process: Path, main: _Main) -> dict[str, files.Found | Unread]:
+    """Read the modules that a script imports from its folder, and name those that these import, which are not read."""
+    found: dict[str, files.Found | Unread] = {}
+    tried = {main.path}
+    room, count = LARGEST_SCRIPT - len(main.data), 0
+    for paths in _candidates(main.data, main.folder, main.own, tried):
+        full = count == _MOST_MODULES
+        path, file = _module(process, paths, 0 if full else room, main)
+        if isinstance(file, files.Found):
+            room, count = room - len(file.data), count + 1
+        elif full and file is Unread.FAILED:
+            file = Unread.LEFT
+        if file is not None:
+            found[path] = file
+    for path, file in [*found.items()]:
+        if isinstance(file, Unread):
+            continue
+        for paths in _candidates(file.data, main.folder, path[: path.rfind("/") + 1], tried):
+            inner, one = _module(process, paths, 0, main)  # an empty one, which has nothing to say, can be read
+            if isinstance(one, Unread):
+                found[inner] = Unread.LEFT if one is Unread.FAILED else one
+    return found
+
+
+def _candidates(source: bytes, folder: str, own: str, tried: set[str]) -> Iterator[tuple[str, str]]:
+    """Give where the modules may lie that a source imports, as `script_imports.files`, unless that was `tried`."""
+    for name in script_imports.imported(source):
+        for paths in script_imports.files(name, folder, own):
+            if len(tried) < 2 * _MOST_TRIED and tried.isdisjoint(paths):
+                tried.update(paths)
+                yield paths
+
+
+def _module(process: Path, paths: tuple[str, str], room: int, main: _Main) -> tuple[str, files.Found | Unread | None]:
+    """Read the first file of a module that is there, up to `room` bytes; None where it is none of the program's own."""
+    for path in paths:
+        try:
+            return path, files.read(process, path, room)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError:
+            # In a tree that is closed to us nothing tells what is not there.
+            return path, None if main.likely else Unread.DENIED
+        except OSError:
+            return path, Unread.FAILED
+    return paths[0], None
 
 
 def _module_files(name: str) -> list[str]:
