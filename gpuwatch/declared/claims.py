@@ -52,6 +52,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """Claims with the same text here are parts of one sum: the memory_limits of one GPU's logical devices."""
     dynamic: bool = False
     """The value is only known at run time (`args.fraction`)."""
+    unread: str = ""
+    """Why the value is not known, where that is not it: the file in which it stands was not read."""
     lifts: bool = False
     """It sets no limit, and takes the place of those that do: `set_limit(0)`."""
     void: str = ""

@@ -112,6 +112,17 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """The file that a server was given its options in: `vllm serve --config serve.yaml`."""
+
+    path: str
+    """As it is to be shown."""
+    text: str | Unread
+    edited: bool = False
+    """As in `Script`."""
+    likely: bool = False
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known of one process; texts are raw, as the process wrote them."""
 
@@ -133,6 +144,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     script: Script | None = None
     modules: tuple[Script, ...] = ()
     """Those of its own folder that its script imports, and that these import, which are not read."""
+    configs: Mapping[int, Config] = {}
+    """The files of servers, by the PID on whose command line each stands: its own, or an ancestor's."""
     rc: tuple[File, ...] = ()
     """Theano's, the one that counts most last."""
     shares: tuple[Share, ...] = ()

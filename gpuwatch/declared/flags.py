@@ -7,14 +7,19 @@ several (argparse, click), so do we.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from gpuwatch.declarations import Confidence, Kind, Margin
-from gpuwatch.declared import sizes
+from gpuwatch.declared import flat_yaml, sizes
 from gpuwatch.declared.claims import Claim
+from gpuwatch.declared.environment import weakest
+from gpuwatch.declared.facts import Config, Unread
 from gpuwatch.declared.programs import started
-from gpuwatch.declared.values import said, shown, void
+from gpuwatch.declared.values import SHOWN, said, shown, void
+from gpuwatch.text import clean
 
 
 class Flag(NamedTuple):
@@ -96,6 +101,10 @@ FLAGS = (
 
 _VLLM_CACHE = "--kv-cache-memory-bytes"
 """Given, it takes the place of --gpu-memory-utilization. Source: vllm/config/cache.py."""
+_CONFIG = "--config"
+_CONFIGURED = {"vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-static"}
+"""Programs that read options from a YAML file, and what each takes most of its memory by; the command line counts
+first. Sources: vllm/utils/argparse_utils.py, FlexibleArgumentParser; sglang/srt/server_args_config_parser.py."""
 _MANY = 64
 """Flags that are kept of one command line: a command line may have a hundred thousand."""
 _SAME = {
@@ -106,31 +115,75 @@ _SAME = {
 """Spellings of one option: the last of them all counts."""
 
 
-def claims(argv: Sequence[str], where: str = "command line") -> list[Claim]:
+def config_file(argv: Sequence[str]) -> str | None:
+    """Give the path of the file in which a command line gives its options; None for none. Never raises.
+
+    Both programs know it as two words, and once.
+    """
+    found = started(argv)
+    if found is None or found.program.framework not in _CONFIGURED or found.arguments.count(_CONFIG) != 1:
+        return None
+    place = found.arguments.index(_CONFIG) + 1
+    return found.arguments[place] if place < len(found.arguments) else None
+
+
+def claims(argv: Sequence[str], where: str = "command line", config: Config | None = None) -> list[Claim]:
     """Give what a command line says, in its order; nothing where it starts no program that we know. Never raises.
 
-    A value that its program would not take gives a claim that is `void`.
+    A value that its program would not take gives a claim that is `void`. `config` is the file that it names; what the
+    file says counts where the command line does not say it.
     """
     found = started(argv)
     if found is None:
         return []
     table = [flag for flag in FLAGS if flag.program == found.program.framework]
     given: dict[tuple[str, int | str | None], tuple[Flag, list[Claim]]] = {}
-    for flag, value, text in _given(found.arguments, table):
-        made = _read(flag, value, text, where)
-        device = made[0].device if flag.repeats and made else None
+    made = [(flag, _read(flag, value, text, where)) for flag, value, text in _given(found.arguments, table)]
+    if config is not None:
+        made = [*_configured(config, table, {flag.name for flag, _ in made}), *made]
+    for flag, several in made:
+        device = several[0].device if flag.repeats and several else None
         key = (_SAME.get(flag.name, flag.name), device)
         if key not in given and len(given) >= _MANY:
             continue
         # Taken out first, so that the order stays that of the command line.
         given.pop(key, None)
-        given[key] = (flag, made)
+        given[key] = (flag, several)
     ignored = any(flag.name == _VLLM_CACHE and made and not made[0].void for flag, made in given.values())
     return [
         void(claim, f"vLLM ignores it beside {_VLLM_CACHE}") if ignored and flag.margin is Margin.BUDGET else claim
         for flag, made in given.values()
         for claim in made
     ]
+
+
+def _configured(config: Config, table: Sequence[Flag], said: Collection[str]) -> Iterator[tuple[Flag, list[Claim]]]:
+    """Give what a server's file says; of one that was not read that it may say something, unless it was `said`."""
+    sure = Confidence.STALE if config.edited else Confidence.LIKELY if config.likely else Confidence.CERTAIN
+    by_name = {flag.name: flag for flag in table}
+    try:
+        for key, (line, value) in _scalars(config).items():
+            flag = by_name.get(f"--{key.replace('_', '-')}")
+            if flag is None:
+                continue
+            if not value or value[0] in "[{":
+                raise ValueError(f"line {line} is more than a value")
+            made = _read(flag, value, f"{key}: {value}", config.path)
+            yield flag, [replace(one, line=line, confidence=weakest(one.confidence, sure)) for one in made]
+    except ValueError as error:
+        flag = by_name[next(name for name in _CONFIGURED.values() if name in by_name)]
+        if flag.name not in said:
+            words = f"{config.path} was named and not read: {error}"
+            named = _read(flag, "", f"{_CONFIG} {config.path}", "command line")[0]
+            unknown = replace(named, channel=_CONFIG, void="", dynamic=True, unread=clean(words, 2 * SHOWN))
+            yield flag, [unknown]
+
+
+def _scalars(config: Config) -> dict[str, tuple[int, str]]:
+    """Read a server's file; raises ValueError with the reason."""
+    if isinstance(config.text, Unread):
+        raise ValueError("it is not ours to read" if config.text is Unread.DENIED else "it could not be read")
+    return flat_yaml.scalars(config.text)
 
 
 def _given(arguments: Sequence[str], table: Sequence[Flag]) -> Iterable[tuple[Flag, str | None, str]]:

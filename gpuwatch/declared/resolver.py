@@ -82,9 +82,9 @@ def _claims(facts: Facts, cards: Sequence[Card], around: Environment) -> Iterabl
     for file in facts.rc:
         yield from rc.theanorc(file.text, file.path)
     for kin in reversed(facts.ancestors):
-        yield from flags.claims(kin.argv, f"command line of parent {kin.pid}")
+        yield from flags.claims(kin.argv, f"command line of parent {kin.pid}", facts.configs.get(kin.pid))
     yield from env.claims(around.settings)
-    yield from flags.claims(facts.argv)
+    yield from flags.claims(facts.argv, config=facts.configs.get(facts.pid))
     for script in facts.scripts:
         for claim in script.scan.claims if not isinstance(script.scan, Unread) else ():
             sure = environment.surely(claim.confidence, script)
@@ -211,6 +211,8 @@ def _label(weighed: Sequence[Weighed]) -> None:
             one.applies, one.why = False, f"{called(started[claim.framework], one)} comes before it"
         elif claim.kind is Kind.DEFAULT and claim.framework in said:
             one.applies, one.why = False, "something else was declared"
+        elif claim.unread:
+            one.why = claim.unread
         elif claim.kind in _LABELS:
             one.why = _LABELS[claim.kind]
         elif claim.lifts:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from gpuwatch import procfs
-from gpuwatch.declared import script_imports
+from gpuwatch.declared import flags, script_imports
 from gpuwatch.declared.claims import Scan, Share
-from gpuwatch.declared.facts import RANKS, Facts, File, Kin, Ranks, Script, Unread
+from gpuwatch.declared.facts import RANKS, Config, Facts, File, Kin, Ranks, Script, Unread
 from gpuwatch.evidence import cgroups, environ, files, program
 from gpuwatch.evidence.credentials import acting_as
 from gpuwatch.evidence.program import How
@@ -25,6 +25,7 @@ from gpuwatch.text import clean
 
 LARGEST_SCRIPT = 1 << 20
 LARGEST_RC = 64 << 10
+LARGEST_CONFIG = 64 << 10
 _LONGEST_ENVIRON = 256 << 10
 """Bytes of an environment, of which more is read than of other files: on a cluster each module that is loaded adds to
 PATH and the like, and Lmod keeps its table of them in variables, too (_ModuleTable001_ and on: lmod.readthedocs.io), so
@@ -150,6 +151,7 @@ def read(
         children=tuple(_exec_children(pid, owner.uid, block, proc)),
         script=script,
         modules=modules,
+        configs=_configs(target),
         rc=tuple(_rc(target, variables)) if _may_be_theano(argv, variables, libraries, script) else (),
         shares=tuple(shares),
     )
@@ -453,6 +455,29 @@ def _started(line: Sequence[_Runs]) -> float:
             break
         first = process
     return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - first.start / _TICKS)
+
+
+# -- servers -------------------------------------------------------------------------------------------------------
+
+
+def _configs(target: _Target) -> dict[int, Config]:
+    """Read the files in which a server among the process and those above it is given its options, by its PID."""
+    found = {}
+    for place, process in enumerate(target.line):
+        path = flags.config_file(process.argv)
+        if path is None:
+            continue
+        shown = clean(path, 200)
+        try:
+            with acting_as(target.owner):
+                file = files.read(target.proc / str(process.pid), path, LARGEST_CONFIG)
+        except OSError as error:
+            found[process.pid] = Config(path=shown, text=why(error))
+            continue
+        edited = file.modified > _started(target.line[place:]) + _LATER
+        text = file.data.decode("utf-8", "replace")
+        found[process.pid] = Config(path=shown, text=text, edited=edited, likely=file.likely)
+    return found
 
 
 # -- Theano --------------------------------------------------------------------------------------------------------
