@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -13,7 +13,7 @@ from gpuwatch.declarations import Basis, Declaration, Declared, Kind, Knowledge,
 from gpuwatch.model import Gpu, Process, Reason, Snapshot, known, number
 from gpuwatch.shares import Standing, conclusive, standings
 from gpuwatch.surroundings import Container, Job, Notebook, Pane
-from gpuwatch.units import size
+from gpuwatch.units import ranges, size
 
 _ORDERS = {
     Order.EXACT: "exact",
@@ -27,6 +27,8 @@ _UNITS = {
     Basis.FREE_AFTER_LOAD: "of what is free after loading",
     Basis.NONE: "of the SMs",
 }
+_GPU = "GPU "
+"""How a whole GPU is called, before its index."""
 
 
 class Point(NamedTuple):
@@ -79,7 +81,7 @@ def _names(gpus: Iterable[Gpu]) -> Mapping[str, str]:
     """Give what GPUs and MIG instances are called, by UUID."""
     names = {}
     for gpu in gpus:
-        names[gpu.uuid] = f"GPU {gpu.index}"
+        names[gpu.uuid] = f"{_GPU}{gpu.index}"
         for instance in gpu.instances:
             names[instance.uuid] = f"MIG {instance.gpu_instance}/{instance.compute_instance} of GPU {gpu.index}"
     return names
@@ -145,14 +147,18 @@ def _amount(one: Declaration) -> str:
 
 
 def _limits(limits: Mapping[str, int], names: Mapping[str, str]) -> str:
-    """Print the bytes by GPU, equal ones together: `32.0 GiB on GPU 0, GPU 1`."""
+    """Print the bytes by GPU, equal ones together: `32.0 GiB on each of GPU 0-1; 1 MiB on GPU 2`."""
     amounts = dict.fromkeys(limits.values())
     equal = {amount: [uuid for uuid in limits if limits[uuid] == amount] for amount in amounts}
     return "; ".join(f"{size(amount)} on {_gpus(uuids, names)}" for amount, uuids in equal.items())
 
 
-def _gpus(uuids: Iterable[str], names: Mapping[str, str]) -> str:
-    return ", ".join(names.get(uuid, uuid) for uuid in uuids)
+def _gpus(uuids: Collection[str], names: Mapping[str, str]) -> str:
+    """Name GPUs that have one thing in common: `GPU 0`, `each of GPU 0-7`; one that is not here by its UUID."""
+    whole = [names[uuid].removeprefix(_GPU) for uuid in uuids if names.get(uuid, "").startswith(_GPU)]
+    others = [names.get(uuid, uuid) for uuid in uuids if not names.get(uuid, "").startswith(_GPU)]
+    listed = ", ".join([_GPU + ranges(map(int, whole)), *others] if whole else others)
+    return f"each of {listed}" if len(uuids) > 1 else listed
 
 
 def _holdings(process: Process, snapshot: Snapshot, allowances: Allowances | None) -> Iterator[Point]:

@@ -49,6 +49,17 @@ def clean(raw: str | bytes, limit: int = LIMIT) -> Clean:
     return Clean("".join(_visible(raw)))
 
 
+def ends(text: str, limit: int) -> Clean:
+    """As `clean`; of a long text both ends are kept, with "…" between them: what it is about may stand at its end.
+
+    Secrets are to be masked before: one that is cut in two may no longer be told.
+    """
+    room = max(limit, 1) - 1
+    if len(text) > limit:
+        text = text[: room // 2] + ELLIPSIS + text[len(text) - (room - room // 2) :]
+    return clean(text, limit)
+
+
 def _visible(text: str) -> Iterable[str]:
     """Yield what may be shown of each character of *text*, in order."""
     base = ""

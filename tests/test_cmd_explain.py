@@ -64,7 +64,7 @@ def test_a_process_on_no_gpu_is_explained_too(launch: Launcher, start: Start) ->
     pid = str(start(GPUWATCH_SHARE="20GiB").pid)
     done = launch("explain", pid, "--ascii")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "grant 20.0 GiB on GPU 0, GPU 1" in done.stdout
+    assert "grant 20.0 GiB on each of GPU 0-1" in done.stdout
     assert "cuda:0 -> GPU 0, cuda:1 -> GPU 1" in done.stdout
     assert "holds" not in done.stdout
     assert done.stdout.isascii()

@@ -502,3 +502,35 @@ def test_a_function_that_nothing_calls_limits_nothing(explain: Explainer, source
 def test_a_function_that_may_be_called_limits(explain: Explainer, source: str) -> None:
     explain.write(train=source)
     assert explain.limits(explain.declared(held={0: 10})) == {0: 24}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Long statements
+
+
+def test_a_long_statement_keeps_the_number_that_it_is_about(explain: Explainer) -> None:
+    explain.write(
+        train="""
+import tensorflow as tf
+
+gpus = tf.config.experimental.list_physical_devices("GPU")
+if gpus:
+    try:
+        tf.config.experimental.set_virtual_device_configuration(
+            gpus[0],
+            [tf.config.experimental.VirtualDeviceConfiguration(memory_limit=1024)])
+    except RuntimeError as error:
+        print(error)
+"""
+    )
+    text = explain.text(held={0: 1})
+    assert "tf.config.experimental.set_virtual_device_" in text
+    assert "VirtualDeviceConfiguration(memory_limit=1024)])" in text
+
+
+def test_a_long_variable_keeps_the_number_that_it_is_about(explain: Explainer) -> None:
+    explain.write(train="import torch\n")
+    options = "garbage_collection_threshold:0.8,max_split_size_mb:512,expandable_segments:True"
+    text = explain.text(environ={"PYTORCH_CUDA_ALLOC_CONF": f"{options},per_process_memory_fraction:0.4"}, held={0: 1})
+    assert "PYTORCH_CUDA_ALLOC_CONF=garbage_" in text
+    assert "per_process_memory_fraction:0.4 · environment" in text

@@ -299,6 +299,8 @@ def test_foreign_text_is_cleaned_and_bounded() -> None:
     assert claim.text.isprintable()
     assert len(claim.text) <= 80
     assert claim.void.isprintable()
+    long = one({"CUPY_GPU_MEMORY_LIMIT": "4g" * 10_000 + " password=hunter2"}).text
+    assert long == f"CUPY_GPU_MEMORY_LIMIT={'4g' * 28}4…"
     assert one({"GENV_GPU_MEMORY": "4g", "GENV_ENVIRONMENT_ID": "\x1b]0;x\x07"}).scope.isprintable()
 
 

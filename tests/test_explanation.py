@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -97,13 +98,19 @@ def test_all_that_is_known_of_one_process() -> None:
             "declared",
             "cap 20.0 GiB on GPU 0",
         ),
-        ({"limits": {UUIDS[0]: GIB, UUIDS[1]: GIB}}, "declared", "cap 0.4 of the GPU, 1.0 GiB on GPU 0, GPU 1"),
+        ({"limits": {UUIDS[0]: GIB, UUIDS[1]: GIB}}, "declared", "cap 0.4 of the GPU, 1.0 GiB on each of GPU 0-1"),
         (
             {"limits": {UUIDS[0]: GIB, UUIDS[1]: MIB}},
             "declared",
             "cap 0.4 of the GPU, 1.0 GiB on GPU 0; 1 MiB on GPU 1",
         ),
+        ({"limits": {"GPU elsewhere": GIB}}, "declared", "cap 0.4 of the GPU, 1.0 GiB on GPU elsewhere"),
         ({"limits": {"GPU-elsewhere": GIB}}, "declared", "cap 0.4 of the GPU, 1.0 GiB on GPU-elsewhere"),
+        (
+            {"limits": {UUIDS[1]: GIB, "GPU-elsewhere": GIB, UUIDS[0]: GIB}},
+            "declared",
+            "cap 0.4 of the GPU, 1.0 GiB on each of GPU 0-1, GPU-elsewhere",
+        ),
         ({"effective": False}, "also said", "cap 0.4 of the GPU, 32.0 GiB on GPU 0"),
         ({"value": None, "limits": {}}, "also said", "cap, no fixed number"),
         (
@@ -122,6 +129,29 @@ def test_all_that_is_known_of_one_process() -> None:
 )
 def test_each_kind_of_number_is_said_as_what_it_is(changes: dict[str, Any], label: str, value: str) -> None:
     assert only(explain(Declared(declarations=(cap(**changes),))), label).value == value
+
+
+@pytest.mark.parametrize(
+    ("places", "words"),
+    [(range(8), "each of GPU 0-7"), ((0, 2, 3, 4), "each of GPU 0,2-4"), ((5,), "GPU 5"), ((1, 7), "each of GPU 1,7")],
+)
+def test_many_gpus_are_said_in_short(places: Sequence[int], words: str) -> None:
+    cards = snapshot([gpu(place, uuid=f"GPU-{place}") for place in range(8)])
+    limits = {f"GPU-{place}": 20 * GIB for place in places}
+    for changes in ({}, {"basis": Basis.BYTES, "value": 20 * GIB}):
+        (point,) = [
+            one
+            for one in explain(Declared(declarations=(cap(limits=limits, **changes),)), shown=cards)
+            if one.label == "declared"
+        ]
+        assert point.value.endswith(f"20.0 GiB on {words}")
+
+
+def test_a_mig_instance_is_told_beside_whole_gpus() -> None:
+    instance = Instance(uuid="MIG-1", name="1g.10gb", gpu_instance=7, compute_instance=0)
+    shown = snapshot([gpu(2, mig=True, instances=(instance,)), gpu(0)])
+    declared = Declared(declarations=(cap(limits={"MIG-1": GIB, UUIDS[0]: GIB}),))
+    assert only(explain(declared, shown=shown), "declared").value.endswith("1.0 GiB on each of GPU 0, MIG 7/0 of GPU 2")
 
 
 @pytest.mark.parametrize(

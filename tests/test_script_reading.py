@@ -34,9 +34,21 @@ def test_of_a_long_call_the_part_that_declares_is_shown(source: str, shown: str)
     assert only(source, "from vllm import LLM\n").text == shown
 
 
-def test_of_a_call_over_many_lines_the_first_are_shown() -> None:
-    claim = only("tf.config.set_memory_growth(\n" + "\n" * 20 + "gpus[0], True)", TF)
-    assert claim.text.rstrip() == "tf.config.set_memory_growth("
+@pytest.mark.parametrize("between", [" ", "\n" * 30, "  # one of eight\n" * 2])
+def test_of_a_call_over_many_lines_both_ends_are_shown(between: str) -> None:
+    padding = between.join(f"options[{place}]," for place in range(20))
+    source = f"gpus[0], [LogicalDeviceConfiguration({padding}{between}memory_limit=1024)]"
+    claim = only(f"tf.config.set_logical_device_configuration({source})", TF)
+    assert claim.text.startswith("tf.config.set_logical_device_configuration(")
+    assert claim.text.endswith(" memory_limit=1024)])")
+    assert "…" in claim.text
+    assert len(claim.text) == 100
+
+
+def test_of_a_call_that_is_too_long_to_be_looked_at_the_beginning_is_shown() -> None:
+    (claim,) = scan(f"import tensorflow as tf\ntf.config.set_memory_growth(one('{'m' * 5000}'), True)").claims
+    assert claim.text.startswith("tf.config.set_memory_growth(one('mmm")
+    assert claim.text.endswith("…")
 
 
 def test_what_is_shown_is_clean_bounded_and_without_secrets() -> None:
@@ -44,6 +56,9 @@ def test_what_is_shown_is_clean_bounded_and_without_secrets() -> None:
     assert "hunter2" not in one.text
     assert "\u202e" not in one.text
     assert len(one.text) <= 100
+    # Its name is cut away, and it stands where the end of the statement is shown.
+    one = setting(f"os.environ['TF_A'] = f('{'y' * 300}', password='{'hunter2 ' * 12}')")
+    assert "hunter2" not in one.text
     assert scan("import os\nos.environ['TF_A'] = '1'", "evil\x1b[31m.py").settings[0][1].where == "evil\ufffd[31m.py"
 
 

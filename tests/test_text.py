@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpuwatch.text import ELLIPSIS, LIMIT, MARK, Clean, clean, command_line, fit, redact
+from gpuwatch.text import ELLIPSIS, LIMIT, MARK, Clean, clean, command_line, ends, fit, redact
 
 SECRET = "s3cr3tValue"
 
@@ -73,6 +73,17 @@ def test_clean_text_is_safe_bounded_and_stays_as_it_is(raw: str, limit: int) -> 
     assert clean(cleaned, limit) == cleaned
 
 
+@given(foreign, st.integers(1, 60))
+def test_of_a_long_text_both_ends_are_kept(raw: str, limit: int) -> None:
+    short = ends(raw, limit)
+    assert_safe(short)
+    assert len(short) <= limit
+    if len(raw) <= limit:
+        assert short == clean(raw)
+    else:
+        assert ELLIPSIS in short
+
+
 @given(st.one_of(st.binary(), foreign.map(lambda text: text.encode("utf-8", "surrogatepass"))), st.integers(1, 60))
 def test_clean_takes_any_bytes(raw: bytes, limit: int) -> None:
     cleaned = clean(raw, limit)
@@ -118,6 +129,7 @@ def test_a_cut_is_marked() -> None:
     assert clean("日本語".encode(), 3) == "日本語"
     assert clean("日本語!".encode(), 3) == "日本…"
     assert clean("abc", 1) == ELLIPSIS
+    assert [ends("abcdef", limit) for limit in (6, 5, 4, 3, 2, 1)] == ["abcdef", "ab…ef", "a…ef", "a…f", "…f", "…"]
 
 
 def test_clean_text_travels_in_the_stream_as_text() -> None:

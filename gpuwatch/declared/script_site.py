@@ -12,7 +12,7 @@ from gpuwatch.declarations import Confidence, Hint
 from gpuwatch.declared.claims import Claim, Selection
 from gpuwatch.declared.script_names import Each, Names, Scope
 from gpuwatch.declared.script_values import UNKNOWN, Value, Values, number
-from gpuwatch.text import clean, redact
+from gpuwatch.text import ELLIPSIS, clean, ends, redact
 
 Item: TypeAlias = Claim | Selection | Hint
 
@@ -21,9 +21,8 @@ CODE = 100
 
 WIDTH = 100
 """Characters of source that a claim carries."""
-_LINES = 12
-_LONGEST = 8 * WIDTH
-"""Lines of a piece, and bytes of each, that are looked at."""
+_LONGEST = 4096
+"""Bytes of a piece that are looked at."""
 _MOST_OPTIONS = 256
 """Entries of a dict of options; a longer one is data."""
 _MOST_DEVICES = 64
@@ -38,18 +37,28 @@ class Source:
         self._lines = text.encode().split(b"\n")  # `ast` counts columns in bytes of UTF-8.
 
     def excerpt(self, node: ast.expr | ast.stmt) -> str:
-        """Give the source of *node* in one line, as it is written; of a long one the beginning."""
+        """Give the source of *node* in one line, as it is written; of one that is very long the beginning, with "…"."""
         first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
-        lines = self._lines[first : min(last, first + _LINES) + 1]
-        if first + len(lines) > last:
-            lines[-1] = lines[-1][: node.end_col_offset]
-        lines[0] = lines[0][node.col_offset :]
-        return " ".join(line[:_LONGEST].strip().decode("utf-8", "replace") for line in lines)
+        pieces: list[bytes] = []
+        room = _LONGEST
+        for place in range(first, last + 1):
+            begin = node.col_offset if place == first else 0
+            piece = self._lines[place][begin : node.end_col_offset if place == last else None]
+            pieces.append(piece[: max(room, 0)].strip())
+            room -= len(piece) + 1
+            if room < -1:
+                pieces[-1] += ELLIPSIS.encode()
+                break
+        return b" ".join(filter(None, pieces)).decode("utf-8", "replace")
 
 
 def shown(text: str) -> str:
-    """Clean a piece of source, its secrets masked, to at most `WIDTH` characters."""
-    return clean(redact(("-c", text[: 4 * WIDTH]))[1], WIDTH)
+    """Clean a piece of source, its secrets masked, to at most `WIDTH` characters: of a long one both ends.
+
+    Of one that was not read to its end, which may have cut a secret in two, the beginning.
+    """
+    shorten = clean if text.endswith(ELLIPSIS) else ends
+    return shorten(redact(("-c", text))[1], WIDTH)
 
 
 class Device(NamedTuple):
@@ -197,7 +206,7 @@ class Site:
         """Give the source to show: all of it, or where that is too long only the argument *name*."""
         whole = self.source.excerpt(self.node)
         if len(whole) > WIDTH and value is not None:
-            given = self.source.excerpt(value)
+            given = self.part(value)
             if isinstance(self.node, ast.Call):
                 whole = f"{self.source.excerpt(self.node.func)[-WIDTH // 2 :]}(… {name}={given} …)"
             elif isinstance(self.node, ast.Dict):

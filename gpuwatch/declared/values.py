@@ -6,15 +6,19 @@ from msgspec.structs import replace
 
 from gpuwatch.declared.claims import Claim
 from gpuwatch.declared.sizes import Reader
-from gpuwatch.text import LIMIT, Clean, clean, redact
+from gpuwatch.text import LIMIT, Clean, clean, ends, redact
 
 SHOWN = 80
 """Characters of what a claim shows of the text that it was read from."""
 
 
 def shown(text: str) -> Clean:
-    """Make a piece of a command line or an environment fit to be shown: its secrets masked, cleaned, `SHOWN` long."""
-    return clean(redact([text[:LIMIT]])[0], SHOWN)
+    """Make a piece of a command line or an environment fit to be shown: its secrets masked, cleaned, `SHOWN` long.
+
+    Of a long one both ends are shown, unless it is too long to be searched for secrets to its end.
+    """
+    shorten = clean if len(text) > LIMIT else ends
+    return shorten(redact([text[:LIMIT]])[0], SHOWN)
 
 
 def said(claim: Claim, value: str | None, reads: Reader) -> list[Claim]:
