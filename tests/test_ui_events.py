@@ -106,17 +106,28 @@ async def test_it_is_live_and_the_cursor_stays_with_its_event() -> None:
 
 
 async def test_what_ends_while_one_looks_stays_in_the_list() -> None:
-    import dataclasses
-
     holds = alert(2, id="new", raised=NOW, title="just raised")
     over = alert(2, id="new", raised=NOW, title="is over", ended=NOW + 5, lasted=5.0, how="it was let go")
     async with running(frame(machine(4), holds), (120, 36)) as (app, pilot):
         await pilot.press("e")
         await pilot.pause()
         assert "just raised" in shown(app)[0]
-        await hand(app, pilot, dataclasses.replace(frame(machine(4)), cleared=(over,)))
+        await hand(app, pilot, replace(frame(machine(4)), cleared=(over,)))
         await pilot.pause()
         assert "is over" in shown(app)[0]
+        assert "it was let go" in shown(app)[0]
+
+
+async def test_what_ended_between_two_paints_is_in_the_list_without_a_log() -> None:
+    """Three frames come at once, as to a painter that is slow; the second one ended an alert."""
+    over = alert(2, id="short", raised=NOW, title="it was short", ended=NOW + 2, lasted=2.0, how="it was let go")
+    async with running(frame(machine(4)), (120, 36)) as (app, pilot):
+        for new in (frame(machine(4)), replace(frame(machine(4)), cleared=(over,)), frame(machine(4))):
+            app.publish(new)
+        await pilot.pause()
+        await pilot.press("e")
+        await pilot.pause()
+        assert "it was short" in shown(app)[0]
         assert "it was let go" in shown(app)[0]
 
 
