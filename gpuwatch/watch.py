@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -51,6 +52,8 @@ class Frame:
     """Counts up by one a frame."""
     eased: tuple[Alert, ...] = ()
     """Those that hold and that this snapshot let step down."""
+    attended: Attention = NO_ATTENTION
+    """What `Watch.attend` was given last: where `attention` differs from it, the user of this gpuwatch changed it."""
 
 
 class Sink(Protocol):
@@ -103,7 +106,7 @@ class Watch(threading.Thread):
         self._engine = engine or Engine()
         self._history = history or History()
         self._sinks = list(sinks)
-        self._attention = NO_ATTENTION
+        self._attention = self._attended = NO_ATTENTION
         self._marks_changed = False
         """Somebody waits to see what they acknowledged or muted."""
         self._troubles: dict[str, Alert] = {}
@@ -114,6 +117,8 @@ class Watch(threading.Thread):
         self._patience = patience
         self._stopping = threading.Event()
         self._requests: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._attending: SimpleQueue[Attention] = SimpleQueue()
+        """What `attend` was given and no frame has yet."""
 
     def run(self) -> None:
         """Watch; called by `start`."""
@@ -162,9 +167,9 @@ class Watch(threading.Thread):
     def attend(self, attention: Attention) -> None:
         """Take over what was acknowledged and muted by another gpuwatch, or before; from any thread.
 
-        The next snapshot's frame shows it.
+        The next frame shows it, with what the user of this one acknowledged or muted since the frame before.
         """
-        self._requests.put(lambda: self._attend(attention))
+        self._attending.put(attention)
 
     def restore(self, alerts: Iterable[Alert]) -> None:
         """Go on with alerts that held when another gpuwatch stopped, as if we had raised them; from any thread."""
@@ -174,9 +179,6 @@ class Watch(threading.Thread):
     def set_limits(self, limits: Limits) -> None:
         """Judge by other limits from the next snapshot on; from any thread."""
         self._requests.put(lambda: setattr(self._engine, "limits", limits))
-
-    def _attend(self, attention: Attention) -> None:
-        self._attention = attention
 
     def _mark(self, attention: Attention) -> None:
         self._attention, self._marks_changed = attention, True
@@ -198,6 +200,10 @@ class Watch(threading.Thread):
         return True
 
     def _pass_requests(self) -> None:
+        # Before the user's own marks, whichever came first: taken over after them, it would undo them.
+        with contextlib.suppress(Empty):
+            while True:
+                self._attention = self._attended = self._attending.get_nowait()
         while True:
             try:
                 request = self._requests.get_nowait()
@@ -220,6 +226,7 @@ class Watch(threading.Thread):
                 eased=(),
                 attention=self._attention,
                 number=self._next_number(),
+                attended=self._attended,
             )
         )
 
@@ -237,7 +244,8 @@ class Watch(threading.Thread):
         eased = self._marked(changes.eased, wall)
         self._attention = self._attention.pruned((*changes.cleared, *over), wall)
         self._marks_changed = False
-        return Frame(snapshot, now, view, shown, raised, cleared, self._attention, self._next_number(), eased)
+        number = self._next_number()
+        return Frame(snapshot, now, view, shown, raised, cleared, self._attention, number, eased, self._attended)
 
     def _troubled(self, snapshot: Snapshot, now: float, wall: float) -> tuple[list[Alert], list[Alert]]:
         """Give what keeps sinks from their work, as alerts about ourselves, and those that are over."""
@@ -288,8 +296,17 @@ class Watch(threading.Thread):
             words=f"{words} (this is a fault in gpuwatch; start it again)",
         )
         alerts = last.alerts if last else ()
-        number, attention = self._next_number(), self._attention
-        self._tell_last(Frame(snapshot, self._clock(), self._history.view, alerts, attention=attention, number=number))
+        self._tell_last(
+            Frame(
+                snapshot,
+                self._clock(),
+                self._history.view,
+                alerts,
+                attention=self._attention,
+                number=self._next_number(),
+                attended=self._attended,
+            )
+        )
 
     def _tell_last(self, frame: Frame) -> None:
         try:

@@ -52,12 +52,14 @@ def frame(
     *held: Alert,
     cleared: Iterable[Alert] = (),
     attention: Attention = NO_ATTENTION,
+    attended: Attention = NO_ATTENTION,
     shown: Snapshot | None = None,
     **changes: Any,
 ) -> Frame:
     """Give a frame with a snapshot of its own."""
     seen = shown or snapshot(host=changes.pop("host", HOST), **changes)
-    return Frame(seen, 0.0, History().view, tuple(held), cleared=tuple(cleared), attention=attention)
+    view = History().view
+    return Frame(seen, 0.0, view, tuple(held), cleared=tuple(cleared), attention=attention, attended=attended)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from tests.builders import EPOCH
 from tests.eventlogs import PATIENCE, alert, frame, wait_for
 from tests.gpuholder import ROOT, SOMEBODY_ELSE
 from tests.homes import plant_drafts
+from tests.watches import LONG, Reader, Script, full, watching
 
 NOW = EPOCH + 1000.0
 
@@ -29,7 +30,7 @@ class Person:
     """A gpuwatch as its attention file sees it: what is handed over comes back in a frame, in order."""
 
     def __init__(self, folder: Path) -> None:
-        self.attention = NO_ATTENTION
+        self.attention = self.attended = NO_ATTENTION
         self.changes = 0
         """How often it was handed something."""
         self._lock = threading.Lock()
@@ -39,15 +40,15 @@ class Person:
 
     def _attend(self, attention: Attention) -> None:
         with self._lock:
-            self.attention = attention
+            self.attention = self.attended = attention
             self.changes += 1
-            self.file.take(frame(attention=attention))
+            self.file.take(frame(attention=attention, attended=attention))
 
     def do(self, change: Callable[[Attention], Attention]) -> None:
         """Let the user change something."""
         with self._lock:
             self.attention = change(self.attention)
-            self.file.take(frame(attention=self.attention))
+            self.file.take(frame(attention=self.attention, attended=self.attended))
 
     def acknowledge(self, name: str) -> None:
         self.do(lambda before: before.acknowledged(alert(name), NOW))
@@ -147,13 +148,61 @@ def test_nobody_goes_round_in_circles(person: Make) -> None:
     wait_for(lambda: second.knows() == {"a"})
     before = (first.path.stat().st_mtime_ns, first.changes, second.changes)
     for _ in range(5):
-        first.file.take(frame(attention=first.attention))
-        second.file.take(frame(attention=second.attention))
+        first.file.take(frame(attention=first.attention, attended=first.attended))
+        second.file.take(frame(attention=second.attention, attended=second.attended))
     third = person()
     wait_for(lambda: third.knows() == {"a"})
     third.file.close(PATIENCE)
     assert (first.path.stat().st_mtime_ns, first.changes, second.changes) == before
     assert before[1:] == (0, 1)
+
+
+@pytest.mark.parametrize("user_first", [True, False])
+def test_a_mark_made_while_another_gpuwatchs_is_taken_over_is_kept(
+    person: Make, folder: Path, user_first: bool
+) -> None:
+    """A real watch, held up in its source while its user mutes a rule and the file brings what another muted."""
+    held, release, handed, reader = threading.Event(), threading.Event(), threading.Event(), Reader()
+
+    def hold() -> None:
+        held.set()
+        assert release.wait(LONG)
+
+    source = Script([full(0), hold, full(1)])
+    watch = watching(source, reader)
+
+    def attend(attention: Attention) -> None:
+        watch.attend(attention)
+        if words(attention):
+            handed.set()
+
+    file = AttentionFile(attend=attend, folder=folder, poll=0.02, wall=lambda: EPOCH)
+    watch.add(file)
+    file.start()
+    assert held.wait(LONG)
+    if user_first:
+        watch.mute(Mute(rule="ours"))
+    other = person()
+    other.mute("theirs")
+    assert handed.wait(LONG)
+    if not user_first:
+        watch.mute(Mute(rule="ours"))
+    release.set()
+    _, after = reader.take(2)
+    assert words(after.attention) == {"ours", "theirs"}
+    wait_for(lambda: other.saved() == other.knows() == {"ours", "theirs"})
+    # What was merged is not taken for the user's own: what the other takes back stays so, and nothing is undone.
+    watch.unmute("ours")
+    other.unmute("theirs")
+    wait_for(lambda: other.saved() == other.knows() == set())
+
+    def shown() -> set[str] | None:
+        source.steps.put(full(2))
+        return words(watch.newest.attention) if watch.newest else None
+
+    wait_for(lambda: shown() == set())
+    watch.stop()
+    file.close(PATIENCE)
 
 
 def test_what_is_out_of_date_is_not_kept(person: Make) -> None:

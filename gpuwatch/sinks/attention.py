@@ -120,13 +120,14 @@ class AttentionFile:
         self._poll = poll
         self._retry = retry
         self._wall = wall
-        self._frames: deque[Attention] = deque()
+        self._frames: deque[tuple[Attention, Attention]] = deque()
+        """What each frame says now, and what was handed over last before it."""
         self._last: Attention | None = None
         """The last that came, in the watch thread."""
         self._seen = NO_ATTENTION
         """The last that was looked at, in ours."""
-        self._handed: deque[Attention] = deque(maxlen=16)
-        """What was handed over and has not come back in a frame yet: no change of the user's."""
+        self._attended = NO_ATTENTION
+        """The last that was handed over and has come back in a frame."""
         self._known = NO_ATTENTION
         """What the file says, as far as we know."""
         self._signature: _Signature | None = None
@@ -162,7 +163,7 @@ class AttentionFile:
         self.start()
         if frame.attention is not self._last:
             self._last = frame.attention
-            self._frames.append(frame.attention)
+            self._frames.append((frame.attention, frame.attended))
             self._news.set()
 
     def close(self, seconds: float) -> None:
@@ -199,14 +200,10 @@ class AttentionFile:
     def _compare(self) -> None:
         """Find out what the user changed from one frame to the next: all but what we handed over ourselves."""
         while self._frames:
-            now = self._frames.popleft()
-            handed = [at for at, one in enumerate(self._handed) if not Change.between(one, now)]
-            if handed:
-                for _ in range(handed[0] + 1):
-                    self._handed.popleft()
-            else:
-                self._change = self._change.then(Change.between(self._seen, now))
-            self._seen = now
+            now, attended = self._frames.popleft()
+            before = self._seen if attended is self._attended else attended
+            self._change = self._change.then(Change.between(before, now))
+            self._seen, self._attended = now, attended
 
     def _look(self, folder: Path) -> None:
         """Hand over what others have changed."""
@@ -237,9 +234,9 @@ class AttentionFile:
             self._hand_over(wanted)
 
     def _hand_over(self, attention: Attention) -> None:
-        # What the user did a moment ago may be undone by it; it comes in a frame, is saved, and handed over again.
-        self._handed.append(attention)
-        self._attend(attention)
+        # What the user did a moment ago is not in the file yet: it would be undone on screen until it is.
+        self._compare()
+        self._attend(self._change.applied(attention, self._wall()))
 
     def _read(self, folder: Path) -> Attention:
         """Give what the file says; where it is gone, what it said last. Raises OSError, _DamagedError, _NewerError."""
