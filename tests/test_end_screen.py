@@ -25,6 +25,7 @@ from tests.gpuholder import ME, SOMEBODY_ELSE, GpuHolder
 from tests.killing import NO_PROCESS, POLICY, a_killer, on_record
 from tests.running import RealRun
 from tests.screens import HOSTILE, PID, SIZES, Host, a_snapshot, fits, frame_of, key_of, text_of, until
+from tests.waiting import PATIENCE
 
 
 class Clock:
@@ -280,7 +281,8 @@ async def test_quitting_meanwhile_leaves_the_process_as_it_is(tmp_path: Path) ->
             screen = await opened(pilot, held_by(training), training.pid)
             await pilot.press("right", "right", "enter")
             await reached(pilot, screen, Phase.STOPPING)
-            app.endings.close()
+            app.endings.abandon()
+            app.endings.close(time.monotonic() + PATIENCE)
             assert screen.request.said == "left running"
         assert training.alive()
     assert [line["event"] for line in on_record(app_killer(app))] == ["intent", "outcome"]

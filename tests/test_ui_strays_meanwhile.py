@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from gpuwatch.actions.audit import Audit
 from gpuwatch.actions.kill import Killer
 from gpuwatch.surroundings import Job, Surroundings
 from gpuwatch.ui.screens.confirm import ConfirmScreen
@@ -17,9 +20,10 @@ from gpuwatch.ui.screens.strays import NONE
 from gpuwatch.watch import Frame
 from tests.dashboards import hand, running, text, top
 from tests.gpuholder import GpuHolder
-from tests.killing import a_killer, on_record
+from tests.killing import POLICY, a_killer, on_record
 from tests.screens import until
 from tests.test_ui_strays import a_frame, fed, framed, helpers, opened, toasts, told_to_end
+from tests.waiting import PATIENCE
 
 WIDE = (160, 50)
 
@@ -173,3 +177,37 @@ async def test_how_the_first_ends_and_one_bad_reading_call_off_nothing(tmp_path:
             assert "waits for its turn" in text(app)
             await hand(app, pilot, of_one_run(one, two, note="its list has gaps"))
             assert "waits for its turn" in text(app)
+
+
+async def test_quitting_lets_both_kinds_of_endings_be_recorded_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record of the one that K ended does not go on before that of the stray has begun."""
+    monkeypatch.setattr("gpuwatch.ui.app.CLOSING_SECONDS", 2 * PATIENCE)
+    begun, waited = threading.Event(), []
+    with GpuHolder(deaf=True) as one, GpuHolder(deaf=True) as two:
+
+        def write(descriptor: int, line: bytes) -> int:
+            record = json.loads(line)
+            if record["event"] == "outcome" and record["pid"] == one.pid:
+                waited.append(begun.wait(PATIENCE))
+            elif record["event"] == "outcome":
+                begun.set()
+            return os.write(descriptor, line)
+
+        killer = Killer(POLICY, Audit(tmp_path, write=write))
+        async with running(a_frame(one, two), WIDE, helpers=helpers(killer)) as (app, pilot):
+            await pilot.press(*["down"] * [row.process.pid for row in app.dashboard.processes.every].index(one.pid))
+            await pilot.press("K")
+            await until(pilot, lambda: f"End process {one.pid}?" in text(app) and "Terminate" in text(app))
+            await pilot.press("right", "right", "enter")
+            await until(pilot, lambda: "asked to stop" in text(app))
+            await pilot.press("escape")
+            screen = await opened(app, pilot)
+            await pilot.press(*["down"] * [stray.process.pid for stray in screen.found()].index(two.pid))
+            await told_to_end(pilot)
+            await until(pilot, lambda: "asked to stop" in text(app))
+            app.exit()
+            outcomes = {line["pid"] for line in on_record(killer) if line["event"] == "outcome"}
+        assert waited == [True]
+        assert outcomes == {one.pid, two.pid}

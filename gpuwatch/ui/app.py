@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 SETTLED: Final = 5.0
 """Seconds after which all is there that stays: looking through it for garbage would hold up keys for 60 ms."""
 
+CLOSING_SECONDS: Final = 0.3
+"""What the record of all that is being ended is given when the program quits."""
+
 ENDED: Final = 500
 """Alerts that have ended which the dashboard itself remembers."""
 
@@ -129,10 +132,17 @@ class GpuwatchApp(Actions):
         """Leave; in good order if that takes no longer than a moment."""
         if self._lifeline is not None:
             self._lifeline.arm(return_code)
-        for one in (self.endings, self.stray_endings):
-            if one is not None:
-                one.close()
+        self._close_endings()
         super().exit(result, return_code, message)
+
+    def _close_endings(self) -> None:
+        """Let everything that is being ended be put on record at the same time."""
+        under_way = [one for one in (self.endings, self.stray_endings) if one is not None]
+        for one in under_way:
+            one.abandon()
+        deadline = time.monotonic() + CLOSING_SECONDS
+        for one in under_way:
+            one.close(deadline)
 
     def publish(self, frame: Frame) -> None:
         """Hand over a frame; from any thread. Raises RuntimeError once the dashboard has closed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -16,7 +15,7 @@ from gpuwatch.ending import LOOK_EVERY, Request
 from gpuwatch.rows import rows
 from gpuwatch.strays import Stray, unjudged
 from gpuwatch.targets import target_of, target_of_unlisted
-from gpuwatch.ui.screens.end import CLOSING_SECONDS
+from gpuwatch.ui.screens.end import finish
 from gpuwatch.ui.staging import Stage, Staging
 from gpuwatch.ui.view import strays_of
 
@@ -31,7 +30,7 @@ OLD: Final = 90.0
 class StrayEndings:
     """Ends strays one by one, by itself: the app has one of these, and its screen may be closed and opened again.
 
-    Call `observe` for each frame, and `close` when the program ends.
+    Call `observe` for each frame, and `abandon` and `close` when the program ends.
     """
 
     def __init__(self, app: Actions, killer: Killer) -> None:
@@ -77,21 +76,19 @@ class StrayEndings:
             strays = "1 stray that waited for its turn is" if waiting == 1 else f"{waiting} strays that waited are"
             self._app.notify(f"{strays} left alone", markup=False, timeout=6)
 
-    def close(self) -> None:
+    def abandon(self) -> None:
         """Give up what is under way, since the program ends; what was signalled is left as it is, and recorded so."""
         self._timer.stop()
-        deadline = time.monotonic() + CLOSING_SECONDS
         self.staging.stop()
-        for one in self.staging.staged.values():
-            if one.request is None:
-                continue
-            one.request.abandon()
-            while not one.request.over and time.monotonic() < deadline:
-                time.sleep(0.005)  # the call under way takes milliseconds, unless a file system hangs
-                one.request.tick()
-        if self.staging.staged:
-            with contextlib.suppress(TimeoutError):
-                self._run(lambda: None).result(max(0.0, deadline - time.monotonic()))
+        for request in self._requests():
+            request.abandon()
+
+    def close(self, deadline: float) -> None:
+        """Wait for what was abandoned to be on record, until `deadline` on the monotonic clock."""
+        finish(self._requests(), self._run, deadline)
+
+    def _requests(self) -> list[Request]:
+        return [one.request for one in self.staging.staged.values() if one.request is not None]
 
     def _tick(self) -> None:
         under_way = [one for one in self.staging.staged.values() if one.stage is Stage.ENDING]

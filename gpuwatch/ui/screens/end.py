@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -30,10 +30,6 @@ from gpuwatch.ui.theme import UNICODE, Glyphs
 
 if TYPE_CHECKING:
     from gpuwatch.watch import Frame
-
-CLOSING_SECONDS = 0.3
-"""What the record of an unfinished ending is given when the program quits."""
-
 
 Process = tuple[int, int]
 """PID and start time."""
@@ -217,6 +213,16 @@ class EndScreen(Dialog[None]):
         self.call_later(self.refresh_view)
 
 
+def finish(requests: Sequence[Request], run: Background, deadline: float) -> None:
+    """Wait until abandoned requests are over and on record, until `deadline` on the monotonic clock."""
+    for request in requests:
+        while not request.over and time.monotonic() < deadline:
+            time.sleep(0.005)  # the call under way takes milliseconds, unless a file system hangs
+            request.tick()
+    if requests:
+        wait([run(lambda: None)], max(0.0, deadline - time.monotonic()))
+
+
 @dataclass(slots=True)
 class _Course:
     request: Request
@@ -228,7 +234,7 @@ class _Course:
 class Endings:
     """Every request to end a process, whether its dialog is open or not; the app has one of these.
 
-    Call `open` for a key, `observe` for each frame, and `close` when the program ends.
+    Call `open` for a key, `observe` for each frame, and `abandon` and `close` when the program ends.
     """
 
     def __init__(
@@ -330,18 +336,15 @@ class Endings:
         for course in self._courses:
             course.request.observe(frame.snapshot)
 
-    def close(self) -> None:
+    def abandon(self) -> None:
         """Give up what is under way, since the program ends; what was signalled is left as it is, and recorded so."""
         self._timer.stop()
-        deadline = time.monotonic() + CLOSING_SECONDS
         for course in self._courses:
             course.request.abandon()
-            while not course.request.over and time.monotonic() < deadline:
-                time.sleep(0.005)  # the call under way takes milliseconds, unless a file system hangs
-                course.request.tick()
-        if self._courses:
-            with contextlib.suppress(TimeoutError):
-                self._run(lambda: None).result(max(0.0, deadline - time.monotonic()))
+
+    def close(self, deadline: float) -> None:
+        """Wait for what was abandoned to be on record, until `deadline` on the monotonic clock."""
+        finish([course.request for course in self._courses], self._run, deadline)
         self._courses.clear()
 
     async def _tick(self) -> None:
