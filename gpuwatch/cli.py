@@ -262,6 +262,7 @@ def _stream(source: Source) -> int:
 def _dashboard(source: Source, args: argparse.Namespace, config: Config, seconds: float) -> int:
     """Start the watch thread, then import Textual: real data is there by the first paint."""
     from gpuwatch.alerts.engine import Engine
+    from gpuwatch.commands.strays import idle_times
     from gpuwatch.watch import Watch
 
     app: GpuwatchApp | None = None
@@ -270,7 +271,7 @@ def _dashboard(source: Source, args: argparse.Namespace, config: Config, seconds
         if app is not None and app.is_running:
             app.publish(frame)
 
-    watch = Watch(source, publish, engine=Engine(config.limits()))
+    watch = Watch(source, publish, engine=Engine(config.limits()), kept=idle_times)
     ways = Ways(watch, demo=args.demo, only=indices(args.only))
     leaving = threading.Event()
     watch.start()
@@ -323,7 +324,7 @@ def _open_late(ways: Ways, config: Config, app: GpuwatchApp, leaving: threading.
 
 def _options(config: Config, seconds: float) -> Options:
     """Give how the dashboard is wanted."""
-    from gpuwatch.strays import Tending
+    from gpuwatch.commands.strays import caller, tending_of
     from gpuwatch.ui.options import Options
 
     desktop: str = config.notify.desktop
@@ -342,7 +343,8 @@ def _options(config: Config, seconds: float) -> Options:
         desktop=desktop,
         interval=seconds,
         allowances=config.limits().allowances,
-        tending=Tending(idle_after=config.alerts.idle_after, idle_memory=config.alerts.idle_memory),
+        tending=tending_of(config),
+        caller=caller(),
     )
 
 

@@ -18,7 +18,7 @@ from gpuwatch.alerts.attention import NO_ATTENTION, Attention, Mute
 from gpuwatch.alerts.condition import Moment, new_alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.rules import Limits
-from gpuwatch.history import History, HistoryView
+from gpuwatch.history import History, HistoryView, IdleTimes
 from gpuwatch.model import Snapshot, SourceState
 from gpuwatch.sources.source import Source
 
@@ -54,6 +54,8 @@ class Frame:
     """Those that hold and that this snapshot let step down."""
     attended: Attention = NO_ATTENTION
     """What `Watch.attend` was given last: where `attention` differs from it, the user of this gpuwatch changed it."""
+    kept: IdleTimes | None = None
+    """Idle times that a `gpuwatch watch` has kept, for where the history is too short; None where none runs."""
 
 
 class Sink(Protocol):
@@ -92,10 +94,12 @@ class Watch(threading.Thread):
         engine: Engine | None = None,
         history: History | None = None,
         sinks: Sequence[Sink] = (),
+        kept: Callable[[Snapshot], IdleTimes | None] = lambda snapshot: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         patience: float = PATIENCE,
     ) -> None:
+        """`kept` gives `Frame.kept`; called from the thread for each snapshot, it must neither wait nor raise."""
         super().__init__(name="gpuwatch-watch", daemon=True)
         self.newest: Frame | None = None
         """The last frame; may be read from any thread."""
@@ -106,6 +110,7 @@ class Watch(threading.Thread):
         self._engine = engine or Engine()
         self._history = history or History()
         self._sinks = list(sinks)
+        self._kept = kept
         self._attention = self._attended = NO_ATTENTION
         self._marks_changed = False
         """Somebody waits to see what they acknowledged or muted."""
@@ -244,8 +249,19 @@ class Watch(threading.Thread):
         eased = self._marked(changes.eased, wall)
         self._attention = self._attention.pruned((*changes.cleared, *over), wall)
         self._marks_changed = False
-        number = self._next_number()
-        return Frame(snapshot, now, view, shown, raised, cleared, self._attention, number, eased, self._attended)
+        return Frame(
+            snapshot,
+            now,
+            view,
+            shown,
+            raised,
+            cleared,
+            self._attention,
+            self._next_number(),
+            eased,
+            self._attended,
+            self._kept(snapshot),
+        )
 
     def _troubled(self, snapshot: Snapshot, now: float, wall: float) -> tuple[list[Alert], list[Alert]]:
         """Give what keeps sinks from their work, as alerts about ourselves, and those that are over."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gpuwatch.history import HistoryView, Idle
+from gpuwatch.history import HistoryView, Idle, IdleTimes
 from gpuwatch.model import Holding, Process, Snapshot
-from gpuwatch.strays import Stray, find
+from gpuwatch.strays import USUAL, Stray, Tending, judge
 from gpuwatch.surroundings import Surroundings
 from tests import builders
 from tests.builders import EPOCH
@@ -60,6 +60,18 @@ def told(*idles: tuple[int, int, float] | tuple[int, int, float, bool]) -> Told:
     for index, pid, seconds, *least in idles:
         found[builders.gpu(index).key, pid] = Idle(seconds, at_least=bool(least and least[0]))
     return Told(found)
+
+
+def find(
+    snapshot: Snapshot, history: HistoryView | None, tending: Tending = USUAL, *, known: IdleTimes | None = None
+) -> list[Stray]:
+    """Give those that are strays."""
+    return judge(snapshot, history, tending, known=known).strays
+
+
+def suspects(snapshot: Snapshot, history: HistoryView | None, tending: Tending = USUAL) -> list[Process]:
+    """Give those that may be strays."""
+    return [each.process for each in judge(snapshot, history, tending).possible]
 
 
 def one(process: Process, idle: float | None = None, at_least: bool = False, **changes: Any) -> Stray | None:

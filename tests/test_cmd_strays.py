@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,21 +22,23 @@ from rich.cells import cell_len
 from gpuwatch import procfs
 from gpuwatch.commands import strays as command
 from gpuwatch.commands.arguments import parse
-from gpuwatch.history import Idle
-from gpuwatch.model import Unlisted
+from gpuwatch.history import Idle, IdleTimes
+from gpuwatch.model import Health, Unlisted
 from gpuwatch.output.strays import document, table
 from gpuwatch.sinks import place
 from gpuwatch.sinks.newest import Newest, Resting, boot
 from gpuwatch.sources.child import Child
-from gpuwatch.strays import Known, Stray, Tending, find
+from gpuwatch.strays import Judged, Stray, Tending, judge, notes
 from gpuwatch.surroundings import Job, Pane, Surroundings
 from tests.builders import EPOCH, GIB, gpu
 from tests.driver import Driver, Gpu, Proc
 from tests.screens import HOSTILE
-from tests.straying import HOUR, LEFT, PID, held, machine, mine, told
+from tests.straying import HOUR, LEFT, PID, find, held, left, machine, mine, told
 from tests.waiting import wait_for
 
 GPUWATCH = Path(sys.executable).parent / "gpuwatch"
+
+NOW = machine([], [])
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -140,33 +143,58 @@ def test_json_has_base_units_and_null_for_what_is_not_known() -> None:
     assert (rest["listed"], rest["held"], rest["idle_s"]) == (False, None, None)
 
 
-def test_words_say_what_one_look_cannot_tell() -> None:
-    known: Known = {(gpu(0).key, PID, PID): Idle(0.0, at_least=False)}
-    one, two = [mine()], [mine(), mine(101)]
-    assert command.words([], [], known) == ["none of your processes is a stray"]
-    assert command.words(found(), [], {}) == []
-    assert command.words(found(), [], {}, searched=False) == [
-        "there was no time to look into all processes: one that NVML does not list may be missing here"
+def possible(*pids: int) -> list[Stray]:
+    """Give orphans of whom nobody knows whether they are idle."""
+    return judge(machine([left(pid=pid) for pid in pids], [held(pid) for pid in pids]), None).possible
+
+
+def said(strays: list[Stray], maybe: list[Stray], watched: float | None = None, **changes: Any) -> list[str]:
+    """Give what the rows do not say."""
+    return notes(Judged(strays, maybe, []), machine([], [], **{"searched": EPOCH, **changes}), watched)
+
+
+def test_notes_say_what_one_look_cannot_tell() -> None:
+    assert said([], []) == ["none of your processes is a stray"], "somebody watches"
+    assert said(found(), []) == []
+    assert said(found(), [], searched=0.0) == [
+        "not all processes were looked into: one that NVML does not list may be missing here"
     ]
-    assert command.words([], [], {}) == ["none of your processes is a stray"], "somebody watches"
-    assert command.words([], [], None) == [
+    assert said([], [], 60.0) == [
         "none of your processes is a stray",
-        "who has been idle, and for how long, is only known while `gpuwatch watch` runs",
+        "who has been idle for 30 min is not known yet: that takes as long of watching, "
+        "by `gpuwatch watch` or in the dashboard",
     ]
-    assert command.words(found(), one, {}) == [
-        "1 of your processes may be a stray (100); whether it is idle is not known: leave `gpuwatch watch` running"
+    assert said([], [], 1800.0) == ["none of your processes is a stray"]
+    assert said(found(), possible(100)) == [
+        "1 of your processes may be a stray (100): whether it is idle is not known yet; "
+        "that takes 5 min of watching, by `gpuwatch watch` or in the dashboard"
     ]
-    assert command.words([], two, {})[1] == (
-        "2 of your processes may be strays (100, 101); whether they are idle is not known: "
-        "leave `gpuwatch watch` running"
-    )
+    assert said([], possible(100, 101), 0.0) == [
+        "none found",
+        "2 of your processes may be strays (100, 101): whether they are idle is not known yet; "
+        "that takes 5 min of watching, by `gpuwatch watch` or in the dashboard",
+    ]
+
+
+def test_who_may_be_a_stray_is_a_row_behind_the_strays_and_is_not_to_be_ended() -> None:
+    (orphan, *_) = found()
+    lines = table([orphan], EPOCH, possible=possible(7))
+    assert lines[3:] == [
+        "  7    0   4.0       —  1h00m  orphaned, possible  —        python train.py",
+        "    whether it is idle is not known yet · its login has ended · its parent has ended",
+        "",
+        "1 process holds 12.0 GiB",
+        "to end it: gpuwatch kill 100",
+    ]
+    assert len(table([], EPOCH, possible=possible(7))) == 3
+    assert table([], EPOCH) == []
 
 
 def test_where_a_gpu_could_not_be_judged_nobody_is_said_to_be_no_stray() -> None:
-    assert command.words([], [], {}, blind=["GPU 1 could not be judged: lost"])[:2] == [
-        "none found",
-        "GPU 1 could not be judged: lost",
-    ]
+    base = machine([], [], [], searched=EPOCH)
+    lost = structs.replace(base.gpus[1], health=Health.LOST, words="fell off the bus")
+    judged = judge(structs.replace(base, gpus=(base.gpus[0], lost)), None)
+    assert notes(judged, base, None) == ["none found", "GPU 1 could not be judged: lost, fell off the bus"]
 
 
 def test_root_is_told_the_flag_without_which_it_ends_nothing() -> None:
@@ -202,7 +230,7 @@ def test_under_sudo_idle_times_are_roots_or_the_callers(tmp_path: Path, monkeypa
     sudo = {"SUDO_UID": str(other)}
 
     def kept() -> list[int] | None:
-        found = command.told_by_watch(sudo)
+        found = command.idle_times(NOW, sudo)
         return found if found is None else [pid for _, pid, _ in found]
 
     assert kept() is None
@@ -213,7 +241,7 @@ def test_under_sudo_idle_times_are_roots_or_the_callers(tmp_path: Path, monkeypa
         assert kept() == [100], "root's watch looked too long ago"
         a_watch(root, 101, 0)
         assert kept() == [101]
-        assert [pid for _, pid, _ in command.told_by_watch({}) or ()] == [101]
+        assert [pid for _, pid, _ in command.idle_times(NOW, {}) or ()] == [101]
         a_watch(caller, 100, 4321)
         a_watch(root, 101, 4321)
         assert kept() is None, "neither is whose it should be"
@@ -223,7 +251,7 @@ def test_a_watch_that_looked_too_long_ago_is_not_said_to_be_missing(
     monkeypatch: pytest.MonkeyPatch, own_home: Path
 ) -> None:
     a_watch(own_home / "runtime", PID, os.geteuid(), ago=100.0)
-    assert command.words([], [], command.told_by_watch({})) == ["none of your processes is a stray"]
+    assert command.idle_times(NOW, {}) == {}
 
 
 def test_idle_times_that_are_damaged_are_said_in_one_line(run: Run, driver: Driver, own_home: Path) -> None:
@@ -341,7 +369,9 @@ def test_json_says_the_same_where_there_is_nothing_but_ascii(
 ) -> None:
     orphan = mine(around=Surroundings(pane=Pane(program="tmux", session="größe", alive=False)), **LEFT)
     base = machine([orphan], [held(100, 2)])
-    monkeypatch.setattr(command, "demo", lambda: (base, told((0, 100, 90100.0, True))))
+    monkeypatch.setattr(command, "demo", lambda: structs.replace(base, demo=True))
+    idle = {(gpu(0).key, 100, 100): Idle(90100.0, at_least=True)}
+    monkeypatch.setattr(command, "idle_times", lambda snapshot: idle)
     for flags in ([], ["--ascii"]):
         command.main(parse(["strays", "--demo", "--json", *flags]), None)
         printed = capsys.readouterr().out
@@ -374,8 +404,8 @@ def test_a_process_that_is_stopped_is_found_on_a_real_machine(
         os.kill(process.pid, signal.SIGSTOP)
         wait_for(lambda: procfs.read_stat(process.pid).state == "T")
         start = procfs.read_stat(process.pid).start_ticks
-        kept: Known = {(str(driver.gpus[0].uuid), process.pid, start): Idle(90.0, at_least=True)}
-        monkeypatch.setattr(command, "told_by_watch", lambda warn: kept)
+        kept: IdleTimes = {(str(driver.gpus[0].uuid), process.pid, start): Idle(90.0, at_least=True)}
+        monkeypatch.setattr(command, "idle_times", lambda snapshot, warn: kept)
         child = Child()
         try:
             code = command.main(parse(["strays", "--json"]), child, Tending(settled_after=0.0))

@@ -9,12 +9,12 @@ import pytest
 
 from gpuwatch.declarations import Declared, Knowledge
 from gpuwatch.model import Presence, Process, Reason, Snapshot, Unlisted
-from gpuwatch.strays import Cause, Sureness, find
+from gpuwatch.strays import Cause, Sureness
 from gpuwatch.surroundings import Container, Job, Notebook, Pane, Surroundings
 from tests.builders import GIB, MIB, gpu, snapshot
-from tests.straying import HOUR, LEFT, PID, held, left, machine, mine, one, started, told
+from tests.straying import HOUR, LEFT, PID, find, held, left, machine, mine, one, started, told
 
-CERTAIN, LIKELY = Sureness
+CERTAIN, LIKELY, _ = Sureness
 DOCKER = Container(runtime="docker", id="3f9a1c0b77d2")
 RUN = Job(key="90:90", name="train.py", head=90, head_start=90)
 REST = Job(key="90:90", name="train.py", orphaned=True)

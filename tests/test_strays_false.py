@@ -11,10 +11,10 @@ from gpuwatch.history import History
 from gpuwatch.model import Snapshot
 from gpuwatch.sources.demo import LONG_CYCLE, DemoSource
 from gpuwatch.sources.demo_cast import ORPHAN_PID, STRAY_PID, UIDS, VIEWER_UID
-from gpuwatch.strays import Cause, Sureness, Tending, find
+from gpuwatch.strays import Cause, Sureness, Tending
 from gpuwatch.surroundings import Surroundings
 from tests.builders import uid
-from tests.straying import LEFT
+from tests.straying import LEFT, find
 from tests.timelines.lab import USERS, Lab
 
 pytestmark = pytest.mark.no_cover

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from gpuwatch.history import Idle
 from gpuwatch.model import Health, Process, Reason, Snapshot, SourceState
-from gpuwatch.strays import Cause, Sureness, Tending, find, suspects
+from gpuwatch.strays import Cause, Sureness, Tending
 from gpuwatch.surroundings import Container, Job, Notebook, Pane, Surroundings
 from tests import builders
 from tests.builders import GIB, gpu
-from tests.straying import HOUR, LEFT, PID, held, left, machine, mine, one, started, told
+from tests.straying import HOUR, LEFT, PID, find, held, left, machine, mine, one, started, suspects, told
 
-CERTAIN, LIKELY = Sureness
+CERTAIN, LIKELY, _ = Sureness
 DOCKER = Container(runtime="docker", id="3f9a1c0b77d2")
 REST = Job(key="90:90", name="train.py", orphaned=True)
 """Of a worker whose run has ended."""

@@ -15,12 +15,13 @@ from pathlib import Path
 import msgspec
 
 from gpuwatch import procfs
-from gpuwatch.history import History, Idle
+from gpuwatch.history import History, Idle, IdleTimes
 from gpuwatch.model import Process, Snapshot
-from gpuwatch.strays import Cause, Known, Stray, Sureness, Tending, find, suspects
+from gpuwatch.strays import Cause, Stray, Sureness, Tending
 from tests.driver import GIB, Driver, Proc
 from tests.gpuholder import ME, ROOT, SOMEBODY_ELSE, GpuHolder, need_the_machines_own_pids
 from tests.sampling import once, running
+from tests.straying import find, suspects
 from tests.test_local import Start, start, until
 from tests.waiting import wait_for
 
@@ -122,7 +123,7 @@ def is_read(base: Snapshot) -> bool:
 
 def judged(base: Snapshot, viewer: int = ME, idle: float | None = None) -> list[Stray]:
     """Judge all, of whom it is known that they have been idle for so long."""
-    known: Known = {}
+    known: IdleTimes = {}
     if idle is not None:
         known = {(base.gpus[0].key, one.pid, one.start): Idle(idle, at_least=False) for one in base.processes}
     return find(seen_by(base, viewer), None, AT_ONCE, known=known)

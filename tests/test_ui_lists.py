@@ -51,7 +51,8 @@ async def test_no_stray_is_claimed_of_a_gpu_that_does_not_tell() -> None:
     card = builders.gpu(0, health=Health.LOST, holdings_note="the GPU does not answer")
     async with running(frame(builders.snapshot([card]))) as (app, pilot):
         await pilot.press("S")
-        assert "none of your processes is a stray, as far as they can be seen: the GPU does not answer" in text(app)
+        assert "none found" in text(app)
+        assert "GPU 0 could not be judged: lost" in text(app)
 
 
 def grounds(app: GpuwatchApp) -> set[str]:

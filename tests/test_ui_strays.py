@@ -18,12 +18,13 @@ from textual.pilot import Pilot
 from gpuwatch.actions.kill import Killer
 from gpuwatch.history import Idle
 from gpuwatch.model import Reason, Snapshot
+from gpuwatch.strays.notes import NONE
 from gpuwatch.surroundings import Surroundings
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.confirm import ConfirmScreen
 from gpuwatch.ui.screens.detail import DetailScreen
-from gpuwatch.ui.screens.strays import NONE, StraysScreen
+from gpuwatch.ui.screens.strays import StraysScreen
 from gpuwatch.watch import Frame
 from tests import builders
 from tests.dashboards import SIZES, hand, running, text, top
@@ -274,7 +275,8 @@ async def test_what_computes_again_while_the_question_is_open_loses_its_tick(tmp
             await opened(app, pilot)
             await pilot.press("space", "enter")
             busy = a_frame(one)
-            await hand(app, pilot, Frame(busy.snapshot, busy.received, Told({})))
+            computed = {(builders.gpu(0).key, one.pid): Idle(1.0, at_least=False)}
+            await hand(app, pilot, Frame(busy.snapshot, busy.received, Told(computed)))
             await pilot.press("right", "right", "enter")
             await pilot.pause(0.3)
             assert NONE in text(app)

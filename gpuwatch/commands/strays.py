@@ -2,8 +2,8 @@
 
 One look tells neither for how long a process has been idle nor how busy its CPU is. The first is known where a
 `gpuwatch watch` has kept it, and else the rules that need it do not hold; for the second, those that would be called
-strays are looked at once more. The exit code is 0 whatever is found, as of `gpuwatch events`; 3 where there is no
-driver.
+strays, or may be, are looked at once more. The exit code is 0 whatever is found, as of `gpuwatch events`; 3 where there
+is no driver.
 """
 
 from __future__ import annotations
@@ -21,49 +21,43 @@ from gpuwatch import procfs
 
 if TYPE_CHECKING:
     from gpuwatch.config import Config
-    from gpuwatch.history import HistoryView
-    from gpuwatch.model import Gpu, Process, Snapshot
+    from gpuwatch.history import IdleTimes
+    from gpuwatch.model import Process, Snapshot
     from gpuwatch.sources.child import Child
-    from gpuwatch.strays import Known, Stray, Tending
+    from gpuwatch.strays import Tending
 
 LOOK: Final = 0.5
 """Seconds between the two looks at those that may be strays: 50 ticks of the kernel's clock."""
 
 _DEMO_SECONDS: Final = 2400.0
-_DEMO_STEP: Final = 13.0
-"""Seconds: no period of the demo's script is a multiple of it, so that nobody seems idle who is not."""
 
 
 def main(args: argparse.Namespace, sampler: Child | None, tending: Tending | None = None) -> int:
     """Run the command and give its exit code; raises UsageError and UnavailableError. `tending` are other limits."""
     from gpuwatch.output.plain import in_ascii, json_in_ascii, speaks_unicode
     from gpuwatch.output.strays import document, table
-    from gpuwatch.strays import USUAL, find, suspects, unjudged
+    from gpuwatch.strays import judge, notes
     from gpuwatch.wiring import configured
 
-    config, limits = configured(args), tending or USUAL
-    kept: Known | None
+    config = configured(args)
+    limits = tending or tending_of(config)
     damaged: list[str] = []
-    if args.demo:
-        snapshot, history = demo()
-        kept = {}
-    else:
-        snapshot, history = _sampled(sampler, config), None
-        kept = told_by_watch(warn=damaged.append)
-        snapshot = looked_again(snapshot, [one.process for one in find(snapshot, history, limits, known=kept or {})])
-    found = find(snapshot, history, limits, known=kept or {})
-    sure = {one.key for one in found}
-    unsure = [one for one in suspects(snapshot, history, limits, known=kept or {}) if one.key not in sure]
+    snapshot = demo() if args.demo else _sampled(sampler, config)
+    kept = idle_times(snapshot, warn=damaged.append)
+    if not snapshot.demo:
+        first = judge(snapshot, None, limits, known=kept)
+        snapshot = looked_again(snapshot, [one.process for one in (*first.strays, *first.possible)])
+    judged = judge(snapshot, None, limits, known=kept)
+    strays, possible, _ = judged
     if args.json:
         import msgspec
 
-        lines = [msgspec.json.encode(document(found, snapshot.taken)).decode()]
+        lines = [msgspec.json.encode(document(strays, snapshot.taken)).decode()]
     else:
         width = shutil.get_terminal_size((160, 50)).columns if sys.stdout.isatty() else None
         root = os.geteuid() == 0
-        lines = table(found, snapshot.taken, demo=args.demo, width=width, root=root) if found else []
-    blind = [f"GPU {gpu.index} could not be judged: {_why(gpu, snapshot)}" for gpu in unjudged(snapshot)]
-    said = damaged + words(found, unsure, kept, demo=args.demo, searched=snapshot.searched > 0, blind=blind)
+        lines = table(strays, snapshot.taken, possible=possible, demo=snapshot.demo, width=width, root=root)
+    said = damaged + notes(judged, snapshot, 0.0 if kept is None else None, limits)
     for stream, texts, start in ((sys.stdout, lines, ""), (sys.stderr, said, "gpuwatch: ")):
         plain = config.ascii or not speaks_unicode(stream)
         spelt = json_in_ascii if args.json and stream is sys.stdout else in_ascii
@@ -75,35 +69,6 @@ def _print(lines: Iterable[str], stream: Any, start: str) -> None:
     for line in lines:
         stream.write(f"{start}{line}\n")
     stream.flush()
-
-
-def words(
-    found: Sequence[Stray],
-    unsure: Sequence[Process],
-    kept: Known | None,
-    *,
-    demo: bool = False,
-    searched: bool = True,
-    blind: Sequence[str] = (),
-) -> list[str]:
-    """Say what the lines do not: that there are none, and of whom it cannot be told.
-
-    `searched` is whether all processes were looked into for who has a GPU open without being listed; `blind` says
-    which GPUs could not be judged, and why.
-    """
-    said = [] if found else ["none found" if blind else "none of your processes is a stray"]
-    said += blind
-    if unsure:
-        pids = ", ".join(str(process.pid) for process in unsure)
-        one = len(unsure) == 1
-        who = "1 of your processes may be a stray" if one else f"{len(unsure)} of your processes may be strays"
-        idle = "whether it is idle" if one else "whether they are idle"
-        said.append(f"{who} ({pids}); {idle} is not known: leave `gpuwatch watch` running")
-    elif kept is None and not found and not demo:
-        said.append("who has been idle, and for how long, is only known while `gpuwatch watch` runs")
-    if not searched and not demo:
-        said.append("there was no time to look into all processes: one that NVML does not list may be missing here")
-    return said
 
 
 def looked_again(
@@ -176,48 +141,55 @@ def of_caller(snapshot: Snapshot, environ: Mapping[str, str] = os.environ) -> Sn
     """Give a snapshot as seen by whoever's processes `gpuwatch kill` would end: under sudo who called it."""
     from msgspec.structs import replace
 
+    return replace(snapshot, viewer=caller(environ))
+
+
+def caller(environ: Mapping[str, str] = os.environ) -> int:
+    """Give the uid of whose strays are listed: of whose processes may be ended, under sudo of who called it."""
+    if os.geteuid() != 0:
+        return os.geteuid()
     from gpuwatch.actions.kill import Policy
 
-    return replace(snapshot, viewer=Policy.of_this_process(read_only=False, environ=environ).may_end)
+    return Policy.of_this_process(read_only=False, environ=environ).may_end
 
 
-def _why(gpu: Gpu, snapshot: Snapshot) -> str:
-    """Say why nothing can be said of who is idle on a GPU."""
-    from gpuwatch.model import Health
-    from gpuwatch.strays import has_unsure
+def tending_of(config: Config) -> Tending:
+    """Give when a process of one's own counts as a stray."""
+    from gpuwatch.strays import Tending
 
-    if gpu.health is not Health.OK:
-        return ", ".join(filter(None, (gpu.health.value, gpu.words)))
-    if gpu.unreliable:
-        return "its list of processes makes no sense"
-    if has_unsure(gpu, snapshot):
-        return "the driver may mean processes outside of this container"
-    return gpu.holdings_note or "its figures are old"
+    return Tending(idle_after=config.alerts.idle_after, idle_memory=config.alerts.idle_memory)
 
 
-def told_by_watch(
-    environ: Mapping[str, str] = os.environ, warn: Callable[[str], None] = lambda words: None
-) -> Known | None:
+def idle_times(
+    snapshot: Snapshot, environ: Mapping[str, str] = os.environ, warn: Callable[[str], None] = lambda words: None
+) -> IdleTimes | None:
     """Give the idle times that a `gpuwatch watch` keeps, under sudo root's or the caller's; None where none runs.
 
-    `warn` is told, in one line, of a file that is damaged.
+    In the demo they are those of a watch that began 40 minutes before it. `warn` is told, in one line, of a file that
+    is damaged.
     """
-    from gpuwatch.actions.kill import Policy
     from gpuwatch.sinks.newest import read_idle
 
-    policy = Policy.of_this_process(read_only=False, environ=environ)
-    people = dict.fromkeys((policy.euid, policy.may_end))
-    found = [one for uid in people if (one := read_idle(uid=uid, warn=warn)) is not None]
+    if snapshot.demo:
+        return _demo_idle_times(snapshot)
+    uids = dict.fromkeys((os.geteuid(), caller(environ)))
+    found = [one for uid in uids if (one := read_idle(uid=uid, warn=warn)) is not None]
     return next(filter(None, found), {} if found else None)
 
 
-def demo() -> tuple[Snapshot, HistoryView]:
-    """Give what somebody sees who has watched the demo for 40 minutes."""
-    from gpuwatch.history import History
+def _demo_idle_times(snapshot: Snapshot) -> IdleTimes:
+    from gpuwatch.history import Idle
+    from gpuwatch.sources import demo_cast
+
+    seconds = _DEMO_SECONDS + snapshot.taken - snapshot.since
+    resting = {actor.pid for actor in demo_cast.ACTORS if actor.load is demo_cast.IDLE}
+    mine = {one.key for one in snapshot.processes if one.uid == snapshot.viewer and one.pid in resting}
+    held = [(gpu.key, one.pid, one.start) for gpu in snapshot.gpus for one in gpu.holdings]
+    return {key: Idle(seconds, at_least=True) for key in held if key[1:] in mine}
+
+
+def demo() -> Snapshot:
+    """Give what somebody sees who has just begun the demo."""
     from gpuwatch.sources.demo import DemoSource
 
-    source, history = DemoSource(), History()
-    for step in range(int(_DEMO_SECONDS / _DEMO_STEP), -1, -1):
-        snapshot = source.at(-step * _DEMO_STEP)
-        history.add(snapshot, snapshot.monotonic)
-    return snapshot, history.view
+    return DemoSource().at(0.0)

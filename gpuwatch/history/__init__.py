@@ -7,7 +7,7 @@ thread may read it. All times are on the reader's monotonic clock: a sample's ow
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from gpuwatch.history.faults import NO_XIDS, Faults
 from gpuwatch.history.series import EMPTY, SLOTS, Points, Series
@@ -16,10 +16,13 @@ from gpuwatch.history.trend import Course, Trend
 from gpuwatch.history.usage import NO_USE, Usage, Use
 from gpuwatch.model import Gpu, Snapshot, number
 
-__all__ = ["GPU_GONE", "HOLDING_GONE", "SLOTS", "History", "HistoryView", "Idle", "Points", "Trend", "Use"]
+__all__ = ["GPU_GONE", "HOLDING_GONE", "SLOTS", "History", "HistoryView", "Idle", "IdleTimes", "Points", "Trend", "Use"]
 
 GPU_GONE: Final = 600.0
 """Seconds after which a GPU that no snapshot lists is forgotten."""
+
+IdleTimes: TypeAlias = Mapping[tuple[str, int, int], Idle]
+"""Idle times by GPU key, pid and start time."""
 
 
 class Card(NamedTuple):

@@ -15,19 +15,29 @@ _INDENT: Final = 4
 
 
 def table(
-    strays: Sequence[Stray], now: float, *, demo: bool = False, width: int | None = None, root: bool = False
+    strays: Sequence[Stray],
+    now: float,
+    *,
+    possible: Sequence[Stray] = (),
+    demo: bool = False,
+    width: int | None = None,
+    root: bool = False,
 ) -> list[str]:
-    """Give the lines of a table of strays, at least one, and below it what they hold and how to end them.
+    """Give the lines of a table of strays, and below it what they hold and how to end them; none where there is none.
 
-    `now` is the wall-clock time of the snapshot. `width` (cells) is where rows are cut, None for nowhere; the reasons
-    are never cut. `root` is whether root would end them.
+    `possible` are those that may be strays; they come last, and nothing is said of ending them. `now` is the wall-clock
+    time of the snapshot. `width` (cells) is where rows are cut, None for nowhere; the reasons are never cut. `root` is
+    whether root would end them.
     """
+    every = [*strays, *possible]
+    if not every:
+        return []
     age: Column[Stray] = Column("age", lambda one: _age(one, now))
-    titles, *rows = draw((*_COLUMNS[:4], age, *_COLUMNS[4:]), strays)
+    titles, *rows = draw((*_COLUMNS[:4], age, *_COLUMNS[4:]), every)
     lines = [_cut(titles, width)]
-    for row, stray in zip(rows, strays, strict=True):
+    for row, stray in zip(rows, every, strict=True):
         lines += [_cut(row, width), " " * _INDENT + " · ".join(stray.why)]
-    return [*lines, "", *_total(strays, demo=demo, root=root)]
+    return [*lines, "", *_total(strays, demo=demo, root=root)] if strays else lines
 
 
 def _cut(line: str, width: int | None) -> str:

@@ -6,8 +6,8 @@ not hold. Nobody's process but the viewer's own is ever judged: root's, where th
 
 from __future__ import annotations
 
-from gpuwatch.strays.cases import Known, has_unsure, unjudged
-from gpuwatch.strays.finding import find, suspects
+from gpuwatch.strays.finding import Judged, judge
+from gpuwatch.strays.notes import notes
 from gpuwatch.strays.stray import USUAL, Cause, Stray, Sureness, Tending
 
-__all__ = ["USUAL", "Cause", "Known", "Stray", "Sureness", "Tending", "find", "has_unsure", "suspects", "unjudged"]
+__all__ = ["USUAL", "Cause", "Judged", "Stray", "Sureness", "Tending", "judge", "notes"]

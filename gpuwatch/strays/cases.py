@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from gpuwatch.alerts import gap
-from gpuwatch.history import HistoryView, Idle
+from gpuwatch.history import HistoryView, Idle, IdleTimes
 from gpuwatch.model import (
     Gpu,
     Health,
@@ -23,9 +23,6 @@ from gpuwatch.model import (
     number,
 )
 from gpuwatch.strays.stray import Tending
-
-Known: TypeAlias = Mapping[tuple[str, int, int], Idle]
-"""Idle times that somebody else has kept, by GPU key, pid and start time."""
 
 _LATE_INTERVALS: Final = 5.0
 _LATE: Final = 5.0
@@ -127,7 +124,7 @@ def is_at_work(process: Process, tending: Tending) -> bool:
 class Scene:
     """All of the viewer's processes that hold a GPU, and how they belong together."""
 
-    def __init__(self, snapshot: Snapshot, history: HistoryView | None, tending: Tending, kept: Known) -> None:
+    def __init__(self, snapshot: Snapshot, history: HistoryView | None, tending: Tending, kept: IdleTimes) -> None:
         self.snapshot = snapshot
         self.tending = tending
         self._history = history

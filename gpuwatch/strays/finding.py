@@ -4,44 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
-from gpuwatch.history import HistoryView
-from gpuwatch.model import Process, Snapshot
+from gpuwatch.history import HistoryView, IdleTimes
+from gpuwatch.model import Gpu, Snapshot
 from gpuwatch.strays import rules
-from gpuwatch.strays.cases import Case, Known, Scene
+from gpuwatch.strays.cases import Case, Scene, unjudged
 from gpuwatch.strays.rules import Finding
 from gpuwatch.strays.stray import USUAL, Cause, Stray, Sureness, Tending
 
-_NOTHING: Final[Known] = MappingProxyType({})
+_NOTHING: Final[IdleTimes] = MappingProxyType({})
 _WITH_IDLE_TIME: Final = frozenset({Cause.WORKER, Cause.KERNEL, Cause.ORPHANED, Cause.IDLE})
 """Causes among whose reasons is for how long it has run nothing."""
 
 
-def find(
-    snapshot: Snapshot, history: HistoryView | None, tending: Tending = USUAL, *, known: Known = _NOTHING
-) -> list[Stray]:
-    """Give the viewer's own strays, a row a process: those that are certain first, then by the memory they hold.
+class Judged(NamedTuple):
+    """What came of judging all of the viewer's processes."""
+
+    strays: list[Stray]
+    """Those that are certain first, then by the memory they hold."""
+    possible: list[Stray]
+    """Those of which it is not known yet whether they are idle; else they would be strays."""
+    unjudged: list[Gpu]
+    """GPUs of which nothing can be said now."""
+
+
+def judge(
+    snapshot: Snapshot, history: HistoryView | None, tending: Tending = USUAL, *, known: IdleTimes | None = None
+) -> Judged:
+    """Judge the viewer's own processes, each once.
 
     `known` are idle times that another gpuwatch has kept, for where the history is too short. Neither a young process
     is judged, nor what is held on a GPU in trouble, with old samples, or with a list of processes that has gaps.
     """
-    scene = Scene(snapshot, history, tending, known)
-    found = []
+    scene = Scene(snapshot, history, tending, _NOTHING if known is None else known)
+    strays, possible = [], []
     for case in _worth(scene):
         findings = [one for rule in rules.RULES if (one := rule(case, scene)) is not None]
         if findings:
-            found.append(_stray(case, findings))
-    found.sort(key=lambda one: (one.sure is not Sureness.CERTAIN, -(one.held or 0), one.process.pid))
-    return found
-
-
-def suspects(
-    snapshot: Snapshot, history: HistoryView | None, tending: Tending = USUAL, *, known: Known = _NOTHING
-) -> list[Process]:
-    """Give those that have lost whoever started them and of which nobody knows for how long they have been idle."""
-    scene = Scene(snapshot, history, tending, known)
-    return [case.process for case in _worth(scene) if rules.may_be_left(case, scene)]
+            strays.append(_stray(case, findings))
+        elif (finding := rules.possible(case, scene)) is not None:
+            possible.append(_stray(case, [finding]))
+    for found in strays, possible:
+        found.sort(key=lambda one: (one.sure is not Sureness.CERTAIN, -(one.held or 0), one.process.pid))
+    return Judged(strays, possible, unjudged(snapshot))
 
 
 def _worth(scene: Scene) -> Iterable[Case]:

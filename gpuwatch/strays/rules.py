@@ -12,11 +12,15 @@ from gpuwatch.strays.stray import Cause, Sureness
 from gpuwatch.surroundings import Surroundings
 from gpuwatch.units import long_duration
 
-CERTAIN, LIKELY = Sureness
+CERTAIN, LIKELY, POSSIBLE = Sureness
 
 _TRACED: Final = "tracing stop"
 _MPS: Final = "nvidia-cuda-mps"
 """How the names of the MPS server and of its control begin: they hold memory for others."""
+_UNKNOWN: Final = "whether it is idle is not known yet"
+_STOPPED: Final = "stopped, as by Ctrl-Z: it cannot run"
+_SERVER_GONE: Final = "the server of its notebook has gone"
+_PARENT_ENDED: Final = "its parent has ended"
 
 
 class Finding(NamedTuple):
@@ -63,7 +67,7 @@ def stopped(case: Case, scene: Scene) -> Finding | None:
         return None
     if not case.silent and not _has_rested(case, scene.tending.settled_after):
         return None
-    why = ("stopped, as by Ctrl-Z: it cannot run",)
+    why = (_STOPPED,)
     if process.led is False:
         sure = _has_rested(case, scene.tending.sure_after)
         return Finding(Cause.STOPPED, CERTAIN if sure else LIKELY, (*why, _login_words(around)))
@@ -103,7 +107,7 @@ def worker(case: Case, scene: Scene) -> Finding | None:
     sure = orphan and process.adopted and rests and not (within or around.service or answers)
     why = ["the run that it belongs to has ended"]
     if not orphan:
-        why = [f"process {theirs}, which it worked for, is gone" if left else "its parent has ended"]
+        why = [f"process {theirs}, which it worked for, is gone" if left else _PARENT_ENDED]
     if not case.listed:
         why.append("it has the GPU open, and NVML does not list it")
     return Finding(Cause.WORKER, CERTAIN if sure else LIKELY, tuple(why))
@@ -130,7 +134,7 @@ def kernel(case: Case, scene: Scene) -> Finding | None:
     if not _is_left_kernel(case, scene) or not _has_rested(case, scene.tending.quiet_after):
         return None
     sure = CERTAIN if case.process.adopted else LIKELY
-    return Finding(Cause.KERNEL, sure, ("the server of its notebook has gone",))
+    return Finding(Cause.KERNEL, sure, (_SERVER_GONE,))
 
 
 def _is_left_kernel(case: Case, scene: Scene) -> bool:
@@ -152,7 +156,7 @@ def orphaned(case: Case, scene: Scene) -> Finding | None:
         return None
     # What could not be read may be what tends it.
     sure = _has_rested(case, limits.sure_after) and not around.words
-    why = [_login_words(around), "its parent has ended"]
+    why = [_login_words(around), _PARENT_ENDED]
     if around.peer:
         why.append(f"it is connected to {around.peer}, and may wait for it")
     away = _ranks_away(case, scene)
@@ -180,14 +184,23 @@ def _is_left(case: Case, scene: Scene) -> bool:
     return case.listed and not case.draws and not _is_in_use(case, scene, scene.tending.quiet_after)
 
 
-def may_be_left(case: Case, scene: Scene) -> bool:
-    """Say whether one would be a stray if it was known to be idle, which is not known, or not for long enough."""
+def possible(case: Case, scene: Scene) -> Finding | None:
+    """Judge one that would be a stray if it was known to be idle, which is not known, or not for long enough."""
     if case.silent and _is_stopped(case):  # it is one already
-        return False
-    idle = case.idle
+        return None
+    idle, around = case.idle, case.process.surroundings
     unknown = not case.blind and (idle is None or (idle.at_least and idle.seconds < scene.tending.quiet_after))
-    halted = case.listed and (_is_stopped(case) or _is_zombie(case))
-    return unknown and not case.computes and (halted or _is_left(case, scene) or _is_left_kernel(case, scene))
+    if not unknown or case.computes:
+        return None
+    if case.listed and _is_zombie(case):
+        return Finding(Cause.ZOMBIE, POSSIBLE, (_UNKNOWN, "it has ended"), ends=False)
+    if case.listed and _is_stopped(case):
+        return Finding(Cause.STOPPED, POSSIBLE, (_UNKNOWN, _STOPPED))
+    if _is_left_kernel(case, scene):
+        return Finding(Cause.KERNEL, POSSIBLE, (_UNKNOWN, _SERVER_GONE))
+    if around is not None and _is_left(case, scene):
+        return Finding(Cause.ORPHANED, POSSIBLE, (_UNKNOWN, _login_words(around), _PARENT_ENDED))
+    return None
 
 
 def idle(case: Case, scene: Scene) -> Finding | None:

@@ -35,6 +35,8 @@ class Sureness(StrEnum):
     CERTAIN = "certain"
     """What the kernel says leaves no other reading."""
     LIKELY = "likely"
+    POSSIBLE = "possible"
+    """It would be a stray if it was known to be idle, which is not known yet, or not for long enough."""
 
 
 class Tending(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ from gpuwatch.watch import Frame
 
 if TYPE_CHECKING:
     from gpuwatch.alerts import Alert
+    from gpuwatch.strays import Judged
     from gpuwatch.ui.background import Background
     from gpuwatch.ui.screens.detail import DetailScreen
     from gpuwatch.ui.screens.end import Endings
@@ -67,6 +68,10 @@ class Actions(App[int]):
     @abstractmethod
     def write_to_terminal(self, words: str) -> None:
         """Write what is no part of the screen: a control that the terminal acts on."""
+
+    @abstractmethod
+    def judged(self, frame: Frame) -> Judged:
+        """Judge which of the viewer's processes in a frame are strays."""
 
     @abstractmethod
     def background(self, name: str) -> Background:

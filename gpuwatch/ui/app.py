@@ -26,14 +26,14 @@ from gpuwatch.ui.messages import Framed
 from gpuwatch.ui.options import Helpers, Options, Watching
 from gpuwatch.ui.terminal import AsciiOnly, ForgivingDriver, Lifeline, NoColors, speaks_unicode
 from gpuwatch.ui.theme import Kit, kit, themes
-from gpuwatch.ui.view import View, strays_of
+from gpuwatch.ui.view import View, judged
 from gpuwatch.watch import Frame
 
 if TYPE_CHECKING:
     from textual.command import Provider
 
     from gpuwatch.alerts import Alert
-    from gpuwatch.strays import Stray
+    from gpuwatch.strays import Judged
     from gpuwatch.ui.background import Background
     from gpuwatch.ui.screens.end import Endings
     from gpuwatch.ui.stray_endings import StrayEndings
@@ -94,9 +94,8 @@ class GpuwatchApp(Actions):
             self._filters = [NoColors() if isinstance(one, Monochrome) else one for one in self._filters]
         self._hues: dict[int, int] = {}
         self._initials: dict[int, str] = {}
-        self._judged: Frame | None = None
-        self._strays: dict[tuple[int, int], Stray] = {}
-        """Those of the frame that was judged last."""
+        self._judged: tuple[Frame, Judged] | None = None
+        """The frame that was judged last, and what came of it."""
         for theme in themes():
             self.register_theme(theme)
         self.theme = f"gpuwatch-{self.options.theme}"
@@ -247,10 +246,14 @@ class GpuwatchApp(Actions):
 
     def _view(self, frame: Frame, now: float) -> View:
         paused = None if self._paused_at is None else now - self._paused_at
-        if self._judged is not frame:  # once a frame, and not with every key
-            self._judged, self._strays = frame, strays_of(frame, self.options)
-        strays = self._strays
+        strays = {one.key: one for one in self.judged(frame).strays}
         return View(frame, now, self.kit, self.interval, paused, self.options.read_only, strays)
+
+    def judged(self, frame: Frame) -> Judged:
+        """Judge which of the viewer's processes in a frame are strays: once a frame, and not with every key."""
+        if self._judged is None or self._judged[0] is not frame:
+            self._judged = frame, judged(frame, self.options)
+        return self._judged[1]
 
     def background(self, name: str) -> Background:
         """Give the thread of this name, for calls that may take their time."""

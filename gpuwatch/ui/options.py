@@ -66,6 +66,8 @@ class Options:
     allowances: Allowances | None = None
     tending: Tending = USUAL
     """When a process of one's own counts as a stray."""
+    caller: int | None = None
+    """Whose processes are looked through for strays; None for whoever runs this."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from gpuwatch.actions.kill import Killer, Target
 from gpuwatch.actions.steps import Choice
 from gpuwatch.ending import LOOK_EVERY, Request
 from gpuwatch.rows import rows
-from gpuwatch.strays import Stray, unjudged
+from gpuwatch.strays import Stray
 from gpuwatch.targets import target_of, target_of_unlisted
 from gpuwatch.ui.screens.end import finish
 from gpuwatch.ui.staging import Stage, Staging
-from gpuwatch.ui.view import strays_of
+from gpuwatch.ui.view import judged
 
 if TYPE_CHECKING:
     from gpuwatch.ui.actions import Actions
@@ -56,8 +56,10 @@ class StrayEndings:
     def observe(self, frame: Frame) -> None:
         """Take a new frame; also behind other screens and while paused, since freed memory is judged by it."""
         self.staging.observe(frame.snapshot)
-        if self.staging.busy and not unjudged(frame.snapshot):
-            self.staging.spare(strays_of(self._without_ending(frame), self._app.options))
+        if self.staging.busy:
+            found = judged(self._without_ending(frame), self._app.options)
+            if not found.unjudged:
+                self.staging.spare({one.key for one in found.strays})
 
     def _without_ending(self, frame: Frame) -> Frame:
         """Leave out those that were signalled: what they do on their way out says nothing of the rest of their run."""

@@ -6,8 +6,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from gpuwatch.model import Gpu, Health
-from gpuwatch.strays import Stray, find
+from gpuwatch.strays import Judged, Stray, judge
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.theme import Kit
 from gpuwatch.watch import Frame
@@ -68,9 +70,12 @@ class View:
         return max(self.interval, self.frame.snapshot.interval, 0.5)
 
 
-def strays_of(frame: Frame, options: Options) -> dict[tuple[int, int], Stray]:
-    """Give the viewer's strays in a frame, by process (pid, start), the surest and largest first."""
-    return {one.key: one for one in find(frame.snapshot, frame.history, options.tending)}
+def judged(frame: Frame, options: Options) -> Judged:
+    """Judge which of the viewer's processes in a frame are strays."""
+    seen = frame.snapshot
+    if options.caller is not None and not seen.demo:
+        seen = msgspec.structs.replace(seen, viewer=options.caller)
+    return judge(seen, frame.history, options.tending, known=frame.kept)
 
 
 def clock(seconds: float) -> str:

@@ -51,7 +51,8 @@ def stray_line(
 ) -> Line:
     """Draw one stray; once it was staged, what became of it stands in the place of the reasons."""
     pen = Pen(kit, "cursor" if under_cursor else "base").write(kit.glyphs.cursor if under_cursor else "", "strong", 2)
-    box = "[x]" if ticked else "[ ]" if stray.ends and staged is None else "   "
+    possible = stray.sure is Sureness.POSSIBLE
+    box = "[x]" if ticked else "[ ]" if stray.ends and staged is None and not possible else "   "
     pen.write(box, "strong" if ticked else "muted", 3).gap()
     pen.write(str(stray.process.pid), "muted", 8, right=True)
     pen.write(",".join(map(str, stray.indices)) or kit.glyphs.missing, "text", 6, right=True)
@@ -63,7 +64,7 @@ def stray_line(
         pen.write(kit.glyphs.missing if began is None else duration(now - began), "muted", 8, right=True)
     pen.gap(2)
     words = _words(stray, kit.glyphs) if staged is None else staged.said
-    role: Role = "text" if staged is None else _ROLES[staged.stage]
+    role: Role = ("muted" if possible else "text") if staged is None else _ROLES[staged.stage]
     if width < WIDE or staged is not None:
         return pen.write(words, role, max(0, width - pen.cells)).line(width)
     pen.write(words, role, _why_cells(width)).gap(2)
@@ -72,9 +73,9 @@ def stray_line(
 
 
 def _words(stray: Stray, glyphs: Glyphs) -> str:
-    likely = " (likely)" if stray.sure is Sureness.LIKELY else ""
+    sure = "" if stray.sure is Sureness.CERTAIN else f" ({stray.sure.value})"
     first = stray.why[0] if stray.why else stray.cause.value
-    return f"{stray.cause.value}{likely} {glyphs.dot} {first}"
+    return f"{stray.cause.value}{sure} {glyphs.dot} {first}"
 
 
 def idle_words(stray: Stray, glyphs: Glyphs) -> str:
@@ -97,10 +98,9 @@ def about(stray: Stray | None, kit: Kit, width: int, lines: int, staged: Staged 
 
 def _facts(stray: Stray, staged: Staged | None) -> list[tuple[str, str]]:
     process = stray.process
-    sure = "certain" if stray.sure is Sureness.CERTAIN else "likely"
     why = [(("why" if not place else ""), words) for place, words in enumerate(stray.why)]
     if why:
-        why[0] = ("why", f"{why[0][1]} ({sure})")
+        why[0] = ("why", f"{why[0][1]} ({stray.sure.value})")
     around = process.surroundings
     found = [("command", process.command or process.name), *why, ("in", around.where if around else "")]
     if staged is not None:
@@ -110,14 +110,15 @@ def _facts(stray: Stray, staged: Staged | None) -> list[tuple[str, str]]:
     return [(label, words) for label, words in found if words]
 
 
-def total(strays: Collection[Stray]) -> str:
-    """Say how many they are and what they hold: `2 strays · 18.0 GiB`."""
+def total(strays: Collection[Stray], possible: Collection[Stray] = ()) -> str:
+    """Say how many they are and what they hold, and how many may be strays: `2 strays · 18.0 GiB · 1 possible`."""
+    more = [f"{len(possible)} possible"] * bool(possible)
     if not strays:
-        return "no strays"
+        return " · ".join(["no strays", *more])
     known = [one.held for one in strays if one.held is not None]
     least = "at least " * (len(known) < len(strays))
     held = [f"{least}{size(sum(known))}"] * bool(known)
-    return " · ".join([f"{len(strays)} stray{'s' * (len(strays) != 1)}", *held])
+    return " · ".join([f"{len(strays)} stray{'s' * (len(strays) != 1)}", *held, *more])
 
 
 class StrayList(CursorList):
@@ -149,8 +150,9 @@ class StrayList(CursorList):
         *,
         ticked: Collection[Key],
         staged: Mapping[Key, Staged],
+        below: Sequence[Line] = (),
     ) -> None:
-        """Draw as many as there are lines."""
+        """Draw as many as there are lines, and as much of what stands `below` them as there is room for."""
         drawn = [
             stray_line(
                 self.found[place],
@@ -163,6 +165,8 @@ class StrayList(CursorList):
             )
             for place in self._shown(lines)
         ]
+        if below:
+            drawn = [*drawn, blank(kit, width), *below][:lines]
         self.show(drawn + [blank(kit, width)] * (lines - len(drawn)))
 
     def on_click(self, event: events.Click) -> None:

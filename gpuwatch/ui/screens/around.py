@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from gpuwatch.explanation import whereabouts
 from gpuwatch.model import Presence, Process
-from gpuwatch.strays import Stray, Sureness
+from gpuwatch.strays import Stray
 from gpuwatch.ui.screens.facts import Fact, Section
-
-_SURE = {Sureness.CERTAIN: "certain", Sureness.LIKELY: "likely"}
 
 
 def around_section(process: Process) -> Section:
@@ -24,6 +22,6 @@ def around_section(process: Process) -> Section:
 def stray_section(stray: Stray) -> Section:
     """Tell why a process is called a stray, and how sure that is."""
     first, *rest = stray.why or (stray.cause.value,)
-    facts = [Fact("why", first, aside=_SURE[stray.sure]), *(Fact("", words) for words in rest)]
+    facts = [Fact("why", first, aside=stray.sure.value), *(Fact("", words) for words in rest)]
     facts.append(Fact("to end it", "S lists all of yours" if stray.ends else "no signal can: it has ended already"))
     return Section("A stray of yours", tuple(facts))

@@ -14,7 +14,7 @@ from gpuwatch.ui.screens import facts
 from gpuwatch.ui.screens.around import around_section, stray_section
 from gpuwatch.ui.screens.sheet import Sheet
 from gpuwatch.ui.theme import UNICODE, Glyphs
-from gpuwatch.ui.view import strays_of
+from gpuwatch.ui.view import judged
 from gpuwatch.units import long_duration
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ class DetailScreen(Sheet):
             self._held, self._seen = held, frame.snapshot
             left, right = facts.sections(held, frame.snapshot, self._options.allowances)
             left.insert(1, around_section(held[0].process))
-            stray = strays_of(frame, self._options).get(held[0].process.key)
+            strays = judged(frame, self._options).strays
+            stray = next((one for one in strays if one.key == held[0].process.key), None)
             left = [stray_section(stray), *left] if stray is not None else left
             self.show(title(held), left, right)
         missing = _missing(self._held, self._seen, frame.snapshot) if not held else ""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rich.cells import cell_len
@@ -11,17 +12,17 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from gpuwatch.actions.steps import Choice
-from gpuwatch.strays import Stray
+from gpuwatch.model import SourceState
+from gpuwatch.strays import Judged, Stray, Sureness, notes
 from gpuwatch.ui.panels.footer import Footer, hints
-from gpuwatch.ui.panels.lines import LinePanel, Pen, centred
-from gpuwatch.ui.panels.notice import nothing_words
+from gpuwatch.ui.panels.lines import Line, LinePanel, Pen
+from gpuwatch.ui.panels.notice import nothing_words, notice_lines
 from gpuwatch.ui.panels.strays import StrayList, about, title_line, total
 from gpuwatch.ui.screens.confirm import ConfirmScreen
 from gpuwatch.ui.screens.listing import ListScreen
 from gpuwatch.ui.staging import LEFT_ALONE, Key, Stage, Staged
 from gpuwatch.ui.stray_endings import StrayEndings
-from gpuwatch.ui.theme import Kit
-from gpuwatch.ui.view import strays_of
+from gpuwatch.ui.theme import Kit, Role
 from gpuwatch.units import size
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 ABOUT: Final = 6
 """Lines about the chosen stray, with the one above them; 2 more where there is room."""
-NONE: Final = "none of your processes is a stray"
 _KEYS: Final[list[Binding]] = [
     Binding("escape,q,S", "close", "back", id="strays.close", key_display="Esc", tooltip="Go back to the dashboard"),
     Binding("space,x", "tick", "tick", id="strays.tick", key_display="Space", tooltip="Tick this one off, or not"),
@@ -83,15 +83,20 @@ class StraysScreen(ListScreen):
         endings = self.app.stray_endings
         return endings.staging.staged if endings is not None else {}
 
+    @property
+    def _judged(self) -> Judged:
+        return self.app.judged(self._frame)
+
     def _strays(self) -> Mapping[Key, Stray]:
-        return strays_of(self._frame, self.app.options)
+        return {one.key: one for one in self._judged.strays}
 
     # -- drawing ---------------------------------------------------------------------------------------------------
 
     def found(self) -> list[Stray]:
-        """Give the strays of the newest frame, and those that were staged and are there no more."""
-        found = self._strays()
-        return [*found.values(), *(one.stray for key, one in self._staged.items() if key not in found)]
+        """Give the strays of the newest frame, what was staged and is no stray any more, and what may be one."""
+        found, staged = self._strays(), self._staged
+        gone = [one.stray for key, one in staged.items() if key not in found]
+        return [*found.values(), *gone, *(one for one in self._judged.possible if one.key not in staged)]
 
     def paint(self) -> None:
         """Draw everything."""
@@ -108,10 +113,11 @@ class StraysScreen(ListScreen):
             self.query_one("#strays-columns", LinePanel).show([title_line(kit, width)])
             listed.give(room)
             if found:
-                listed.draw(kit, width, room, self._frame.snapshot, ticked=self._ticked, staged=staged)
+                below = self._notes(width)
+                listed.draw(kit, width, room, self._frame.snapshot, ticked=self._ticked, staged=staged, below=below)
             else:
-                listed.show([centred(kit, self._why_empty(), width)])
-            self.query_one("#strays-title", LinePanel).show([self._title(width, strays.values())])
+                listed.show(notice_lines(self._why_empty(), kit, width, room))
+            self.query_one("#strays-title", LinePanel).show([self._title(width)])
             panel = self.query_one("#strays-about", LinePanel)
             panel.display = lines > 0
             panel.give(max(lines, 1))
@@ -119,14 +125,15 @@ class StraysScreen(ListScreen):
             panel.show(about(chosen, kit, width, lines, staged.get(chosen.key) if chosen else None))
             self.query_one(Footer).draw(hints(_KEYS), kit, width)
 
-    def _title(self, width: int, strays: Collection[Stray]) -> Any:
+    def _title(self, width: int) -> Any:
+        strays, possible, _ = self._judged
         pen = Pen(self._kit, "band").gap().write("strays of yours", "strong").gap(2)
         old = self.old()
         if old:
             pen.write(old, "warning").gap(2)
         if not self._frame.snapshot.gpus:
             return pen.line(width)
-        pen.write(total(strays), "muted")
+        pen.write(total(strays, possible), "muted")
         ticked = [one for one in strays if one.key in self._ticked]
         if ticked:
             pen.gap(2).write(f"{len(ticked)} ticked", "note")
@@ -135,11 +142,20 @@ class StraysScreen(ListScreen):
             pen.gap(width - pen.cells - cell_len(part) - 1).write(part, "muted")
         return pen.line(width)
 
-    def _why_empty(self) -> str:
-        unseen = nothing_words(self._frame.snapshot)
-        if self._frame.snapshot.gpus and unseen:
-            return f"{NONE}, as far as they can be seen: {unseen}"
-        return unseen or NONE
+    def _words(self) -> list[str]:
+        """Say what the rows do not, as `gpuwatch strays` does."""
+        seen, options = self._frame.snapshot, self.app.options
+        if not seen.gpus or seen.state is not SourceState.OK:
+            return [nothing_words(seen)]
+        watched = None if self._frame.kept is not None else self._frame.history.watched
+        return notes(self._judged, seen, watched, options.tending)
+
+    def _notes(self, width: int) -> list[Line]:
+        wrapped = [line for words in self._words() for line in wrap(words, max(1, min(120, width - 4)))]
+        return [Pen(self._kit).gap(2).write(words, "muted").line(width) for words in wrapped]
+
+    def _why_empty(self) -> list[tuple[str, Role]]:
+        return [(words, "muted") for words in self._words()]
 
     # -- what the user does ----------------------------------------------------------------------------------------
 
@@ -154,6 +170,9 @@ class StraysScreen(ListScreen):
             return
         if not chosen.ends:
             self.notify("it has ended already, and no signal reaches it: its parent has to take note", markup=False)
+            return
+        if chosen.sure is Sureness.POSSIBLE:
+            self.notify("whether it is idle is not known yet: K on the dashboard ends it anyway", markup=False)
             return
         if chosen.key not in self._strays():
             self.notify("it is no longer seen as a stray", markup=False, timeout=4)
