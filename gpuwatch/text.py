@@ -30,14 +30,20 @@ _MOST_COMBINING = 2
 # Printable to Python, yet drawn as nothing: Hangul fillers, the grapheme joiner, Khmer inherent vowels.
 _INVISIBLE = frozenset("\u115f\u1160\u3164\uffa0\u034f\u17b4\u17b5")
 
+# Symbols to which Rich 15 gives another width than tmux 3.3a with glibc 2.36, asked one by one: those that Unicode 16
+# made wide (trigrams, digrams, counting rods), and circled numbers.
+_UNEVEN = (("\u2630", "\u2637"), ("\u268a", "\u268f"), ("\u3248", "\u324f"), ("\U0001d300", "\U0001d376"))
+
 
 def clean(raw: str | bytes, limit: int = LIMIT) -> Clean:
     """Make *raw* safe to show and to record.
 
     Controls, escapes, line breaks, surrogates, direction overrides, zero-width, private and unassigned characters
     become U+FFFD, so that what was hidden is seen; odd spaces become spaces. More than two combining marks on a
-    base are dropped. Bytes are read as UTF-8. The result has at most *limit* (at least 1) characters and ends
-    with "…" where it was cut. Never raises, and `clean(clean(x)) == clean(x)`.
+    base are dropped. What terminals draw in different widths would push a row out of line: the skin tone and the
+    joiner of an emoji are dropped, a flag becomes its two letters, and spacing marks (Mc) become U+FFFD. Bytes are
+    read as UTF-8. The result has at most *limit* (at least 1) characters and ends with "…" where it was cut. Never
+    raises, and `clean(clean(x)) == clean(x)`.
     """
     if isinstance(raw, bytes):
         # A character has at most four bytes, so this is enough to know whether the text must be cut.
@@ -80,6 +86,10 @@ def _visible(text: str) -> Iterable[str]:
             if base and unicodedata.category(base) == "So":
                 continue
             kept = MARK
+        elif "\U0001f1e6" <= char <= "\U0001f1ff":
+            kept = chr(ord(char) - 0x1F1E6 + ord("A"))
+        elif _is_uneven(char):
+            kept = MARK
         elif unicodedata.category(char) == "Zs":
             kept = " "
         else:
@@ -89,24 +99,33 @@ def _visible(text: str) -> Iterable[str]:
 
 
 def _is_joiner(char: str) -> bool:
-    """Whether *char* is a variation selector or the zero-width joiner."""
+    """Whether *char* is a variation selector, the zero-width joiner or a skin tone."""
     return (
         "\ufe00" <= char <= "\ufe0f"
         or char == "\u200d"
+        or "\U0001f3fb" <= char <= "\U0001f3ff"
         or "\U000e0100" <= char <= "\U000e01ef"
         or "\u180b" <= char <= "\u180f"
     )
 
 
+def _is_uneven(char: str) -> bool:
+    """Whether terminals disagree on the cells that *char* takes.
+
+    A spacing mark takes one in tmux (glibc's wcwidth) and Ghostty, and none in kitty and Rich. A regional indicator,
+    which `_visible` spells as a letter, takes one in tmux and two in kitty and Ghostty.
+    """
+    return unicodedata.category(char) == "Mc" or any(first <= char <= last for first, last in _UNEVEN)
+
+
 def _is_combining(char: str) -> bool:
-    """Whether terminals draw *char* onto the cell before it: marks, Hangul vowels and finals, skin tones."""
+    """Whether terminals draw *char* onto the cell before it: marks without a width, Hangul vowels and finals."""
     if char in _INVISIBLE or _is_joiner(char):
         return False
     return (
-        unicodedata.category(char)[0] == "M"
+        unicodedata.category(char) in ("Mn", "Me")
         or "\u1160" <= char <= "\u11ff"
         or ("\ud7b0" <= char <= "\ud7fb" and char.isprintable())
-        or "\U0001f3fb" <= char <= "\U0001f3ff"
     )
 
 

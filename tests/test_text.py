@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+import sys
 import unicodedata
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpuwatch.text import ELLIPSIS, LIMIT, MARK, Clean, clean, command_line, ends, fit, redact
+from tests.tmux import Tmux
 
 SECRET = "s3cr3tValue"
 
@@ -112,7 +116,12 @@ def test_hostile_text_comes_out_safe(raw: str) -> None:
         ("ro\u200dot", f"ro{MARK}ot"),
         ("ro\ufe0fot", f"ro{MARK}ot"),
         ("\u2764\ufe0f\u200d\U0001f525!", "\u2764\U0001f525!"),
-        ("\U0001f44d\U0001f3fd", "\U0001f44d\U0001f3fd"),
+        ("\U0001f44d\U0001f3fd!", "\U0001f44d!"),
+        ("x\U0001f3fd", f"x{MARK}"),
+        ("\U0001f469\U0001f3fd\u200d\U0001f680", "\U0001f469\U0001f680"),
+        ("run-\U0001f1e9\U0001f1ea", "run-DE"),
+        ("\u0915\u093f\u094d", f"\u0915{MARK}\u094d"),
+        ("\u2630", MARK),
         ("e\u0301\u0302\u0303\u0304x\u0301", "e\u0301\u0302x\u0301"),
         ("\u0301a", f"{MARK}a"),
         ("한국어 日本", "한국어 日本"),
@@ -121,6 +130,52 @@ def test_hostile_text_comes_out_safe(raw: str) -> None:
 )
 def test_clean_shows_what_was_hidden(raw: str | bytes, expected: str) -> None:
     assert clean(raw) == expected
+
+
+MEASURE = """
+import json, os, re, sys, termios, tty
+terminal = os.open("/dev/tty", os.O_RDWR)
+tty.setraw(terminal)
+cells = []
+for text in json.load(open(sys.argv[1])):
+    os.write(terminal, b"\\r\\x1b[2K" + text.encode() + b"\\x1b[6n")
+    answer = b""
+    while not answer.endswith(b"R"):
+        answer += os.read(terminal, 100)
+    cells.append(int(answer[:-1].rpartition(b";")[2]) - 1)
+with open(sys.argv[2], "w") as file:
+    json.dump(cells, file)
+"""
+"""Prints each text of a file where a terminal draws it, and asks the terminal where its cursor is then."""
+EMOJI = [
+    *("\U0001f44d\U0001f3fd", "\U0001f469\U0001f3fd\u200d\U0001f680", "\u261d\U0001f3ff", "x\U0001f3fdy", "\U0001f3fd"),
+    *(
+        "\U0001f468\u200d\U0001f469\u200d\U0001f467",
+        "\U0001f441\ufe0f\u200d\U0001f5e8\ufe0f",
+        "\u2764\ufe0f",
+        "\u2600\ufe0e",
+    ),
+    *("\U0001f1e9\U0001f1ea", "\U0001f1e9", "a\U0001f1ea", "1\ufe0f\u20e3", "#\u20e3"),
+    "\U0001f3f4\U000e0067\U000e0062\U000e007f",
+    *(
+        "\u0928\u092e\u0938\u094d\u0924\u0947 \u0926\u093f\u0932",
+        "\u0ba8\u0bbf",
+        "\u0e01\u0e33",
+        "\u1112\u1161\u11ab",
+        "e\u0301",
+    ),
+    *("\u2630", "\u268a", "\u3248", "\U0001d300", "\u302e"),
+]
+
+
+def test_tmux_draws_clean_text_in_as_many_cells_as_it_is_laid_out_with(tmux: Tmux, tmp_path: Path) -> None:
+    texts, answers = [clean(text) for text in EMOJI], tmp_path / "answers"
+    (tmp_path / "texts").write_text(json.dumps(texts))
+    (tmp_path / "measure.py").write_text(MEASURE)
+    tmux.start([sys.executable, *(str(tmp_path / name) for name in ("measure.py", "texts", "answers"))], {})
+    tmux.wait_for("exit code 0")
+    drawn = dict(zip(texts, json.loads(answers.read_text()), strict=True))
+    assert drawn == {text: cell_len(text) for text in texts}
 
 
 def test_a_cut_is_marked() -> None:
