@@ -79,6 +79,15 @@ class Sink(Protocol):
         """Finish what is under way, and give up after so many seconds; from any thread."""
 
 
+def seconds_suspended() -> float:
+    """Give for how long the machine has been suspended since its boot.
+
+    CLOCK_BOOTTIME counts that time, and CLOCK_MONOTONIC does not (clock_gettime(2)).
+    """
+    awake = time.monotonic()
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - awake
+
+
 class Watch(threading.Thread):
     """Turns snapshots into frames until the source ends or `stop` is called; a daemon, so that quitting never waits.
 
@@ -97,6 +106,7 @@ class Watch(threading.Thread):
         kept: Callable[[Snapshot], IdleTimes | None] = lambda snapshot: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        slept: Callable[[], float] = seconds_suspended,
         patience: float = PATIENCE,
     ) -> None:
         """`kept` gives `Frame.kept`; called from the thread for each snapshot, it must neither wait nor raise."""
@@ -119,6 +129,7 @@ class Watch(threading.Thread):
         """By sink, what it raised when it was told of the last frame."""
         self._clock = clock
         self._wall = wall
+        self._slept = slept
         self._patience = patience
         self._stopping = threading.Event()
         self._requests: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -240,7 +251,7 @@ class Watch(threading.Thread):
 
     def _frame(self, snapshot: Snapshot) -> Frame:
         now, wall = self._clock(), self._wall()
-        view = self._history.add(snapshot, now)
+        view = self._history.add(snapshot, now, self._slept())
         changes = self._engine.update(snapshot, view, now, wall)
         troubles, over = self._troubled(snapshot, now, wall)
         active = sorted((*troubles, *changes.active), key=lambda alert: alert.weight) if troubles else changes.active

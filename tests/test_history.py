@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.history import GPU_GONE, SLOTS, History, HistoryView, Idle
 from gpuwatch.model import Gpu, Health, Memory, Reading, Reason, known
-from tests.builders import GIB, gpu, holding, memory, snapshot
+from tests.builders import GIB, at, gpu, holding, memory, snapshot, uid
 from tests.histories import KEY, lost, machine, watched
 
 
@@ -54,6 +54,31 @@ def test_samples_within_a_second_give_their_mean_and_the_peak_of_memory() -> Non
         view = watched(history, machine(utilization=value, memory=memory(value)), moment)
     assert view.utilization(KEY)[-1] == pytest.approx(30.0)
     assert view.memory(KEY)[-1] == 60 * GIB
+
+
+def test_a_suspend_is_a_gap_as_long_as_it_took() -> None:
+    """The reader's clock stands still meanwhile; before this run the machine was suspended for a while, too."""
+    history, before = History(), 7000.4
+    for second in range(10):
+        history.add(at(machine(utilization=40), second), 5000.0 + second, before + second * 1e-6)
+    for second in range(10, 13):
+        view = history.add(at(machine(utilization=60), second), 5000.0 + second, before + 20.0)
+    assert view.utilization(KEY)[-32:] == (*(40,) * 11, *(None,) * 18, 60, 60, 60)
+    assert view.memory(KEY)[-5:-3] == (None, None)
+    assert view.watched == 12.0
+    view = history.add(at(machine(utilization=60), 13), 5013.0, before + 9 * 3600.0)
+    assert view.utilization(KEY) == (*(None,) * 59, 60)
+
+
+def test_who_was_idle_before_a_suspend_is_not_said_to_have_been_idle_meanwhile() -> None:
+    history, held = History(), machine(holding(7, 4, sm=0, start=7))
+    for second in range(10):
+        view = history.add(at(held, second), 5000.0 + second)
+    assert view.idle(KEY, 7, 7) == Idle(9.0, at_least=True)
+    for second in range(10, 13):
+        view = history.add(at(held, second), 5000.0 + second, 9 * 3600.0)
+    assert view.idle(KEY, 7, 7) == Idle(2.0, at_least=True)
+    assert view.use(uid("ada")).held == 12.0, "a GPU that was off was held by nobody"
 
 
 def test_a_silent_gpu_becomes_a_gap_after_two_intervals() -> None:

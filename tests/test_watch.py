@@ -11,8 +11,10 @@ import pytest
 
 from gpuwatch.alerts import Severity
 from gpuwatch.model import Snapshot, SourceState, encode
-from gpuwatch.watch import Frame
-from tests.builders import gpu
+from gpuwatch.ui.graphs import level, sparkline
+from gpuwatch.ui.theme import UNICODE
+from gpuwatch.watch import Frame, Watch
+from tests.builders import EPOCH, gpu
 from tests.watches import LONG, PATIENCE, Reader, Script, ended, full, watching
 
 
@@ -31,6 +33,24 @@ def test_each_snapshot_becomes_one_numbered_frame_with_history_and_alerts() -> N
     assert ended(watch)
     assert watch.failure is None
     assert source.closed.is_set()
+
+
+def test_a_suspend_of_the_machine_is_a_gap_in_the_graph() -> None:
+    """The monotonic clock stands still meanwhile; only the one that counts suspends tells."""
+    moments, slept, reader = iter(range(5000, 10_000)), iter([0.0, 0.0, 3600.0, 3600.0]), Reader()
+    source = Script(full(second) for second in range(4))
+    watch = Watch(
+        source, reader, clock=lambda: float(next(moments)), slept=lambda: next(slept), wall=lambda: EPOCH, patience=0.01
+    )
+    watch.start()
+    frames = reader.take(4)
+    watch.stop()
+    assert ended(watch)
+    graphs = [sparkline(one.history.utilization(gpu(0).key), 60, 59, UNICODE) for one in frames]
+    block, gap = level(50, UNICODE), UNICODE.gap
+    assert graphs[1] == gap * 58 + block * 2
+    assert graphs[3] == gap * 58 + block * 2, "of the time before, an hour ago, nothing is in the last minute"
+    assert [one.received for one in frames] == [5000.0, 5001.0, 5002.0, 5003.0]
 
 
 def test_a_frame_does_not_change() -> None:

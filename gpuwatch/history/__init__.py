@@ -1,7 +1,8 @@
 """Fixed-size series of what was seen, keyed by identity: a GPU by its key, a holding by GPU, pid and start time.
 
 `History` belongs to the watch thread. What it hands out is a `HistoryView`, which never changes again, so that any
-thread may read it. All times are on the reader's monotonic clock: a sample's own time is `now` less its age.
+thread may read it. All times are on the reader's monotonic clock, with the time that the machine was suspended added:
+seconds in which nothing was sampled are a gap. A sample's own time is `now` less its age.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ __all__ = ["GPU_GONE", "HOLDING_GONE", "SLOTS", "History", "HistoryView", "Idle"
 
 GPU_GONE: Final = 600.0
 """Seconds after which a GPU that no snapshot lists is forgotten."""
+LEAST_SLEEP: Final = 1.0
+"""Seconds from which on a suspend counts: it is the difference of two clocks that are read one after the other."""
 
 IdleTimes: TypeAlias = Mapping[tuple[str, int, int], Idle]
 """Idle times by GPU key, pid and start time."""
@@ -52,7 +55,7 @@ class HistoryView:
         self._use: Mapping[int, Use] = use or {}
         self.now = now
         self.watched = watched
-        """Seconds since the first snapshot."""
+        """Seconds since the first snapshot, without those in which the machine was suspended."""
 
     def utilization(self, gpu_key: str) -> Points:
         """Give the last minute of utilization: 60 values in percent, oldest first, one a second; None is a gap.
@@ -139,14 +142,22 @@ class History:
     def __init__(self) -> None:
         self._gpus: dict[str, _GpuHistory] = {}
         self._began: float | None = None
+        self._slept = 0.0
         self._usage = Usage()
         self.view = HistoryView()
         """What was seen up to the last `add`."""
 
-    def add(self, snapshot: Snapshot, now: float) -> HistoryView:
-        """Take in a snapshot that was received at `now`, forget what is gone, and give the new view."""
+    def add(self, snapshot: Snapshot, now: float, slept: float = 0.0) -> HistoryView:
+        """Take in a snapshot that was received at `now`, forget what is gone, and give the new view.
+
+        `slept` is for how many seconds the machine has been suspended so far, which `now` does not count.
+        """
         if self._began is None:
             self._began = now
+        watched = now - self._began
+        if abs(slept - self._slept) >= LEAST_SLEEP:
+            self._slept = slept
+        now += self._slept
         for gpu in snapshot.gpus:
             one = self._gpus.get(gpu.key)
             if one is None:
@@ -156,7 +167,7 @@ class History:
         self._gpus = {key: one for key, one in self._gpus.items() if now - one.listed <= GPU_GONE}
         cards = {key: one.card(now) for key, one in self._gpus.items()}
         self._usage.add(snapshot)
-        self.view = HistoryView(cards, now, now - self._began, self._usage.totals)
+        self.view = HistoryView(cards, now, watched, self._usage.totals)
         return self.view
 
 
