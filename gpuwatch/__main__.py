@@ -45,7 +45,9 @@ def _run() -> int:
         _open_closed()
         sampler = _sampler(words)
     except OSError as error:  # no memory, no room for a process, no more descriptors
-        sys.stderr.write(f"gpuwatch: the sampler cannot be started: {error}\n")
+        from gpuwatch.spawn import child_error
+
+        sys.stderr.write(f"gpuwatch: the sampler cannot be started: {child_error(error)}\n")
         return 3
     from gpuwatch import cli  # argparse takes 8 ms
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from gpuwatch.commands.arguments import parse
 from gpuwatch.commands.arguments import parser as parser
-from gpuwatch.errors import GpuwatchError, UnavailableError, UsageError
+from gpuwatch.errors import GpuwatchError, NoThreadError, UnavailableError, UsageError
+from gpuwatch.spawn import start_thread
 from gpuwatch.wiring import (
     Reloader,
     Ways,
@@ -274,7 +275,7 @@ def _dashboard(source: Source, args: argparse.Namespace, config: Config, seconds
     watch = Watch(source, publish, engine=Engine(config.limits()), kept=idle_times)
     ways = Ways(watch, demo=args.demo, only=indices(args.only))
     leaving = threading.Event()
-    watch.start()
+    start_thread(watch)
     gc.disable()  # until the dashboard has settled: what is imported stays
     try:
         from gpuwatch.ui.app import GpuwatchApp
@@ -284,7 +285,7 @@ def _dashboard(source: Source, args: argparse.Namespace, config: Config, seconds
             watch=watch, options=_options(config, seconds), helpers=_helpers(args, config, seconds, watch, ways)
         )
         opening = threading.Thread(target=_open_late, args=(ways, config, app, leaving), daemon=True)
-        opening.start()
+        start_thread(opening)
         return app.run_to_exit_code()
     finally:
         leaving.set()
@@ -314,6 +315,8 @@ def _open_late(ways: Ways, config: Config, app: GpuwatchApp, leaving: threading.
         return
     try:
         ways.open(config)
+    except NoThreadError:  # the watch tells of it, and each frame tries again
+        return
     except Exception as error:  # noqa: BLE001 - the edge of the thread: a traceback would be drawn over the screen
         from gpuwatch.text import clean
 

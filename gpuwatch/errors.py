@@ -3,6 +3,7 @@
 GpuwatchError
 ├── UsageError         a flag, a key, a file's contents (exit 2)
 └── UnavailableError   no driver, no GPU, no terminal to draw on (exit 3)
+    └── NoThreadError  the system gives no more threads (exit 3 at the start)
 
 Each message is one line for a person: what was found, what is allowed or what to do next.
 """
@@ -24,3 +25,7 @@ class UnavailableError(GpuwatchError):
     """What the command needs is not there: a driver, a GPU."""
 
     exit_code = 3
+
+
+class NoThreadError(UnavailableError):
+    """The system gives no more threads. What is under way goes on, and what wanted one may try again."""

@@ -18,6 +18,7 @@ from gpuwatch.alerts.attention import NO_ATTENTION, Attention, Mute
 from gpuwatch.alerts.condition import Moment, new_alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.rules import Limits
+from gpuwatch.errors import GpuwatchError
 from gpuwatch.history import History, HistoryView, IdleTimes
 from gpuwatch.model import Snapshot, SourceState
 from gpuwatch.sources.source import Source
@@ -346,4 +347,5 @@ class Watch(threading.Thread):
 
 
 def _failure(sink: Sink, error: Exception) -> str:
-    return text.clean(f"{sink.name}: {type(error).__name__}: {error}", limit=300)
+    kind = "" if isinstance(error, GpuwatchError) else f"{type(error).__name__}: "
+    return text.clean(f"{sink.name}: {kind}{error}", limit=300)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatch.errors import UnavailableError, UsageError
+from gpuwatch.spawn import child_error
 from gpuwatch.units import parse_interval, parse_percent
 
 if TYPE_CHECKING:  # msgspec takes 24 ms, which the sampler's start need not wait for
@@ -98,7 +99,7 @@ def ordered(child: Child | None, arguments: Sequence[str], *, command: Sequence[
         try:
             child = Child(command=command or SAMPLER)
         except OSError as error:  # no memory, no room for a process
-            raise UnavailableError(f"the sampler cannot be started: {error}") from None
+            raise UnavailableError(f"the sampler cannot be started: {child_error(error)}") from None
     child.order(arguments)
     return child
 

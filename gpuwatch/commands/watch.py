@@ -13,10 +13,11 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING, Final, TextIO
 
-from gpuwatch.errors import GpuwatchError, UsageError
+from gpuwatch.errors import GpuwatchError, NoThreadError, UsageError
 from gpuwatch.output.eventlines import Happenings, Lines, Troubles, greeting
 from gpuwatch.output.plain import in_ascii, may_color, speaks_unicode
 from gpuwatch.output.printer import Printer
+from gpuwatch.spawn import start_thread
 from gpuwatch.text import clean
 from gpuwatch.wiring import (
     Reloader,
@@ -73,7 +74,7 @@ def main(args: argparse.Namespace, sampler: Child | None) -> int:
             try:
                 ways.open(config)
                 desk.log = str(ways.log or "")
-                watch.start()
+                start_thread(watch)
                 return desk.serve(watch, Reloader(args, config, lambda old, new: _apply(args, watch, ways, old, new)))
             finally:
                 watch.stop()
@@ -176,7 +177,10 @@ class _Desk:
                 words = self._last.snapshot.words if self._last else f"gpuwatch stopped watching: {watch.failure!r}"
                 raise UsageError(words) if watch.failure is None else GpuwatchError(words)
             if number is signal.SIGHUP and self._terminal_is_there():
-                again.ask()
+                try:
+                    again.ask()
+                except NoThreadError as error:
+                    self.say(f"configuration not changed: {error}")
                 continue
             return CODES[number]
 
@@ -206,13 +210,11 @@ class _Again:
         self._running = self._wanted = False
 
     def ask(self) -> None:
-        """Have it done; never waits."""
+        """Have it done; never waits. Raises NoThreadError, and it is not done then."""
         with self._lock:
-            self._wanted = True
-            if self._running:
-                return
-            self._running = True
-        threading.Thread(target=self._run, name="gpuwatch-reload", daemon=True).start()
+            if not self._running:
+                start_thread(threading.Thread(target=self._run, name="gpuwatch-reload", daemon=True))
+            self._running = self._wanted = True
 
     def _run(self) -> None:
         while True:

@@ -12,6 +12,8 @@ import threading
 from collections import deque
 from typing import Final
 
+from gpuwatch.spawn import start_thread
+
 WAITING: Final = 1000
 """Lines that wait to be written, at most; of more the oldest are dropped and counted."""
 
@@ -22,7 +24,7 @@ class Printer:
     """Writes lines on a thread of its own. Where nobody can read them any more they are dropped."""
 
     def __init__(self, descriptor: int | None, *, waiting: int = WAITING) -> None:
-        """`descriptor` is None where there is nothing to print to."""
+        """`descriptor` is None where there is nothing to print to. Raises NoThreadError."""
         self.broken = descriptor is None
         """Whether what is printed goes nowhere: the reader of the pipe or the terminal has gone."""
         self._descriptor = descriptor
@@ -34,7 +36,7 @@ class Printer:
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="gpuwatch-printer", daemon=True)
         if descriptor is not None:
-            self._thread.start()
+            start_thread(self._thread)
 
     def put(self, line: str) -> None:
         """Have a line written, in its turn; from any thread."""

@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from gpuwatch.errors import NoThreadError
+from gpuwatch.spawn import start_thread
 from gpuwatch.text import clean
 
 TTL = 600.0
@@ -39,10 +41,9 @@ class UserNames:
         with self._changed:
             known = self._names.get(uid)
             stale = known is None or self._clock() - known[1] > self._ttl
-            if stale and uid not in self._asked:
+            if stale and uid not in self._asked and self._is_started():
                 self._asked.add(uid)
                 self._wanted.put(uid)
-                self._start()
         return known[0] if known else str(uid)
 
     def settle(self, seconds: float) -> bool:
@@ -55,11 +56,17 @@ class UserNames:
         """Look-ups under way."""
         return len(self._asked)
 
-    def _start(self) -> None:
+    def _is_started(self) -> bool:
+        """Start the thread, if need be; where there is none to be had, the next call tries again."""
         if self._thread is None:
             # A daemon: a look-up that hangs must not hold up the end of the program.
-            self._thread = threading.Thread(target=self._work, name="user names", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="user names", daemon=True)
+            try:
+                start_thread(thread)
+            except NoThreadError:
+                return False
+            self._thread = thread
+        return True
 
     def _work(self) -> None:
         while True:

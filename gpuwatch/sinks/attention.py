@@ -22,6 +22,7 @@ import msgspec
 from gpuwatch import private, text
 from gpuwatch.alerts.attention import NO_ATTENTION, Ack, Attention, Mute
 from gpuwatch.sinks.log import for_host
+from gpuwatch.spawn import start_thread
 
 if TYPE_CHECKING:
     from gpuwatch.watch import Frame
@@ -153,8 +154,8 @@ class AttentionFile:
     def start(self) -> None:
         """Start the thread, unless it has been; the first frame does, too."""
         if not self._started:
+            start_thread(self._thread)
             self._started = True
-            self._thread.start()
 
     def take(self, frame: Frame) -> None:
         """Take in what is acknowledged and muted now. What is so in a demo is nobody's."""

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from typing import Final
 
 from gpuwatch import text
+from gpuwatch.errors import NoThreadError
 from gpuwatch.sinks.messages import Message, digest
 from gpuwatch.sinks.outlets import Outlet
+from gpuwatch.spawn import start_thread
 
 RETRY: Final = 30.0
 """Seconds after a failure until that way out is tried again; a message is tried twice."""
@@ -66,11 +68,14 @@ class Courier:
             if len(self._queue) >= self._most:
                 self._lost += self._queue.popleft().count
             self._queue.append(message)
-            if self._thread is None:
-                name = f"gpuwatch-{self._outlet.name.split()[0]}"
-                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-                self._thread.start()
+            self._start()
             self._changed.notify_all()
+
+    def start(self) -> None:
+        """Try again to start the thread, where messages wait for one."""
+        with self._changed:
+            if self._queue and not self._closing:
+                self._start()
 
     def close(self, deadline: float) -> None:
         """Deliver what can be until `deadline` on the clock, then give up; to be called once."""
@@ -83,6 +88,18 @@ class Courier:
         self._outlet.close()
         if self._thread is not None:
             self._thread.join(max(0.0, deadline - self._clock()) + 0.5)
+
+    def _start(self) -> None:
+        if self._thread is not None:
+            return
+        name = f"gpuwatch-{self._outlet.name.split()[0]}"
+        thread = threading.Thread(target=self._run, name=name, daemon=True)
+        try:
+            start_thread(thread)
+        except NoThreadError as error:
+            self._why = f"is not told: {error}"
+        else:
+            self._thread, self._why = thread, ""
 
     def _run(self) -> None:
         while (message := self._next()) is not None:

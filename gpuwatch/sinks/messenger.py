@@ -10,9 +10,11 @@ from typing import Final, NamedTuple
 
 from gpuwatch import text
 from gpuwatch.alerts import Alert
+from gpuwatch.errors import NoThreadError
 from gpuwatch.sinks.courier import RETRY, WAITING, Courier
 from gpuwatch.sinks.outlets import Outlet
 from gpuwatch.sinks.plan import Manner, Plan
+from gpuwatch.spawn import start_thread
 from gpuwatch.watch import Frame
 
 NEWS: Final = 600
@@ -78,18 +80,22 @@ class Messenger:
                 return
             self._news.append(_News(frame.raised, frame.cleared, frame.alerts))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="gpuwatch-messages", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="gpuwatch-messages", daemon=True)
+                start_thread(thread)
+                self._thread = thread
             self._changed.notify_all()
 
     def settle(self, manner: Manner, outlets: Sequence[Outlet]) -> None:
-        """Go on in another manner, by other ways out; the old ones are closed. From any thread, without waiting."""
+        """Go on in another manner, by other ways out; the old ones are closed.
+
+        From any thread, without waiting where there is a thread to close them.
+        """
         with self._changed:
             before, self._couriers = self._couriers, self._hire(outlets, manner)
             self._manner = manner
             self._changed.notify_all()
         if before:
-            threading.Thread(target=_dismiss, args=(before, self._clock() + 1.0), daemon=True).start()
+            _in_thread(_dismiss, before, self._clock() + 1.0)
 
     def close(self, seconds: float) -> None:
         """Send what waits only for others to come, and give up after so many seconds; from any thread."""
@@ -141,6 +147,8 @@ class Messenger:
                 for courier in couriers:
                     for message in said:
                         courier.give(message)
+            for courier in couriers:
+                courier.start()
             self._failure = ""
         except Exception as error:  # noqa: BLE001 - a fault of ours must be seen, and must not end the messages
             self._failure = text.clean(f"failed: {type(error).__name__}: {error}", 200)
@@ -151,8 +159,17 @@ class Messenger:
 
 def _dismiss(couriers: Sequence[Courier], deadline: float) -> None:
     """Close all at the same time: each may deliver what it has until then."""
-    threads = [threading.Thread(target=one.close, args=(deadline,), daemon=True) for one in couriers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    for thread in [_in_thread(one.close, deadline) for one in couriers]:
+        if thread is not None:
+            thread.join()
+
+
+def _in_thread(call: Callable[..., None], *arguments: object) -> threading.Thread | None:
+    """Make a call on a thread of its own, and give that; where there is none to be had it is made at once."""
+    thread = threading.Thread(target=call, args=arguments, daemon=True)
+    try:
+        start_thread(thread)
+    except NoThreadError:
+        call(*arguments)
+        return None
+    return thread

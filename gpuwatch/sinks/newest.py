@@ -25,6 +25,7 @@ from gpuwatch import private
 from gpuwatch.declarations import Knowledge
 from gpuwatch.model import Health, Reading, Reason, Snapshot, SourceState
 from gpuwatch.sinks import place
+from gpuwatch.spawn import start_thread
 from gpuwatch.text import clean
 
 if TYPE_CHECKING:
@@ -235,19 +236,23 @@ class NewestFile:
         self._lock: int | None = None
         self._holds = False
         self._thread = threading.Thread(target=self._run, name="gpuwatch-newest", daemon=True)
-        self._thread.start()
+        self._started = False
 
     def take(self, frame: Frame) -> None:
         """Remember a frame as the newest; of those that come faster than they are written the last one counts."""
         if not frame.snapshot.demo:  # nobody's status line is to show made-up figures
             self._frame = frame
             self._news.set()
+            if not self._started:
+                start_thread(self._thread)
+                self._started = True
 
     def close(self, seconds: float) -> None:
         """Take the file away, and give up after so many seconds."""
         self._closing.set()
         self._news.set()
-        self._thread.join(seconds)
+        if self._started:
+            self._thread.join(seconds)
 
     def _run(self) -> None:
         while True:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatch.sinks.tally import Batch, Tally, joined
+from gpuwatch.spawn import start_thread
 
 if TYPE_CHECKING:
     from gpuwatch.sinks.logfile import Lock
@@ -109,9 +110,9 @@ class UsageKeeper:
         with self._guard:
             self._tally.add(frame)
         if not self._started:
-            self._started = True
             self._set("write", self._pace.write)
-            self._thread.start()
+            start_thread(self._thread)
+            self._started = True
 
     def settle(self, wish: Wish) -> None:
         """Go by another wish from now on; from any thread."""

@@ -21,6 +21,7 @@ from gpuwatch.alerts import TROUBLE, Alert, Severity
 from gpuwatch.sinks.ledger import ECHO, UNSEEN, UNWATCHED, Ledger, gap
 from gpuwatch.sinks.log import Event, Events, Record, log_name, read_events
 from gpuwatch.sinks.logfile import LIMIT, Lock, LogFile, check_file
+from gpuwatch.spawn import start_thread
 
 if TYPE_CHECKING:
     from gpuwatch.watch import Frame
@@ -137,8 +138,8 @@ class EventsLog:
     def start(self) -> None:
         """Start the thread, unless it has been; the first frame does, too."""
         if not self._started:
+            start_thread(self._thread)
             self._started = True
-            self._thread.start()
 
     def take(self, frame: Frame) -> None:
         """Put what is new in a frame on the queue. Made-up figures go only where the user said."""

@@ -24,6 +24,7 @@ from gpuwatch.sampler.board import EVENT_CALLS, InFlight
 from gpuwatch.sources.child import SAMPLER, Child, sampler_arguments
 from gpuwatch.sources.parked import Lot, Patience
 from gpuwatch.sources.setbacks import Crashes, Listening
+from gpuwatch.spawn import child_error
 from gpuwatch.text import clean
 
 _POLL = 0.2
@@ -315,7 +316,8 @@ class LocalSource:
         try:
             self._child = Child(arguments, command=self._command)
         except OSError as error:  # no memory, no room for a process, no interpreter: each may pass
-            self._report(SourceState.DRIVER_DOWN, f"the sampler cannot be started: {clean(str(error), 300)}", now)
+            words = f"the sampler cannot be started: {clean(child_error(error), 300)}"
+            self._report(SourceState.DRIVER_DOWN, words, now)
             self._restart_later(now)
         self._heard = now
 

@@ -317,7 +317,9 @@ class Actions(App[int]):
             return
         from gpuwatch.ui.reloading import reload
 
-        self.background("gpuwatch-reload")(lambda: reload(self))
+        future = self.background("gpuwatch-reload")(lambda: reload(self))
+        if future.done() and (error := future.exception()) is not None:  # it was not begun
+            self.notify(f"configuration not changed: {error}", severity="error", markup=False, timeout=8)
 
     def action_help(self) -> None:
         """Explain keys, marks and words."""

@@ -15,6 +15,7 @@ from textual.binding import BindingType
 from textual.filter import Monochrome
 
 from gpuwatch import lean
+from gpuwatch.errors import NoThreadError
 from gpuwatch.model import SourceState
 from gpuwatch.rows import Filter, FilterError
 from gpuwatch.text import clean
@@ -117,12 +118,17 @@ class GpuwatchApp(Actions):
         return self.dashboard
 
     def run_to_exit_code(self) -> int:
-        """Run until the user leaves; gives the exit code."""
+        """Run until the user leaves; gives the exit code. Raises NoThreadError where the terminal cannot be had."""
         self._lifeline = Lifeline(
             lambda code: self.exit(return_code=code), sys.stdin.fileno(), hang_up=self.action_reload
         )
+        self._lifeline.begin()
         try:
             self.run()
+        except SystemExit as end:
+            if isinstance(end.__cause__, NoThreadError):
+                raise end.__cause__ from None
+            raise
         finally:
             self._lifeline.close()
         return self.return_code or 0

@@ -10,7 +10,9 @@ from typing import Any
 
 from gpuwatch.actions.audit import Audit, state_folder
 from gpuwatch.actions.kill import Killer, Policy
+from gpuwatch.errors import NoThreadError
 from gpuwatch.sampler.owners import read_command
+from gpuwatch.spawn import start_thread
 
 RECORD_SECONDS = 2.0
 """What the file system of the record is given to answer; a home folder on NFS may never do so."""
@@ -26,12 +28,20 @@ class Background:
         self._thread: threading.Thread | None = None
 
     def __call__(self, call: Callable[[], Any]) -> Future[Any]:
-        """Make a call once those before it have returned; its result or its exception is in the future."""
+        """Make a call once those before it have returned; its result or its exception is in the future.
+
+        Where the thread cannot be started, that is a NoThreadError, and the call is not made; the next one tries again.
+        """
         future: Future[Any] = Future()
-        self._calls.put((call, future))
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            try:
+                start_thread(thread)
+            except NoThreadError as error:
+                future.set_exception(error)
+                return future
+            self._thread = thread
+        self._calls.put((call, future))
         return future
 
     def _work(self) -> None:
@@ -68,6 +78,8 @@ class PatientAudit(Audit):
         self._last = self._background(call)
         try:
             answer: str | None = self._last.result(0 if hangs else self._seconds)
+        except NoThreadError as error:
+            return f"cannot record actions in {self.path}: {error}"
         except TimeoutError:
             return f"cannot record actions in {self.path}: the file system does not answer"
         return answer

@@ -24,6 +24,9 @@ from textual.color import Color
 from textual.drivers.linux_driver import LinuxDriver
 from textual.filter import LineFilter
 
+from gpuwatch.errors import NoThreadError
+from gpuwatch.spawn import no_thread_error, start_thread
+
 
 class NoColors(LineFilter):
     """Drops every colour and keeps bold, dim, reverse and underline: what NO_COLOR asks for (https://no-color.org)."""
@@ -68,7 +71,50 @@ def _ascii(text: str) -> str:
 
 
 class ForgivingDriver(LinuxDriver):
-    """Lets bytes that are no UTF-8 pass: Textual 8.2 ends the program on the first (Alt with a key, a torn paste)."""
+    """Lets bytes that are no UTF-8 pass: Textual 8.2 ends the program on the first (Alt with a key, a torn paste).
+
+    Where one of its two threads cannot be started, at the start or after Ctrl-Z, it gives the terminal back and raises
+    SystemExit from a NoThreadError: of an Exception, Textual shows the traceback.
+    """
+
+    _given_back = False
+
+    def start_application_mode(self) -> None:
+        """Take the terminal; raises SystemExit."""
+        self._given_back = False
+        try:
+            super().start_application_mode()  # type: ignore[no-untyped-call]
+        except RuntimeError:
+            if self._writes() and self._key_thread is not None and self._key_thread.ident is not None:
+                raise
+            if self._writes():
+                self.stop_application_mode()
+            self._given_back = True  # or it was never taken
+            raise SystemExit(NoThreadError.exit_code) from no_thread_error()
+
+    def stop_application_mode(self) -> None:
+        """Give the terminal back, once."""
+        if not self._given_back:
+            self._given_back = True
+            super().stop_application_mode()
+
+    def write(self, data: str) -> None:
+        """Write to the terminal; at once where there is no thread for it, whose queue would fill and block."""
+        if self._writes():
+            super().write(data)
+        else:
+            assert self._file is not None
+            self._file.write(data)
+            self._file.flush()
+
+    def close(self) -> None:
+        """End the thread that writes, where there is one."""
+        if self._writes():
+            super().close()
+
+    def _writes(self) -> bool:
+        """Whether the thread that writes was started."""
+        return self._writer_thread is not None and self._writer_thread.ident is not None
 
     def run_input_thread(self) -> None:
         """Read what is typed; what cannot be read is dropped, with what came in the same moment."""
@@ -131,13 +177,16 @@ class Lifeline:
         with contextlib.suppress(termios.error):
             self._modes = termios.tcgetattr(descriptor)
 
+    def begin(self) -> None:
+        """Start the thread, before there is anything to be seen; raises NoThreadError."""
+        start_thread(threading.Thread(target=self._watch, name="gpuwatch-lifeline", daemon=True))
+
     def start(self) -> None:
-        """Begin; from the event loop of the main thread."""
+        """Take the signals over; from the event loop of the main thread."""
         self._loop = asyncio.get_running_loop()
         for number in EXIT_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._on_signal)
-        threading.Thread(target=self._watch, name="gpuwatch-lifeline", daemon=True).start()
 
     def arm(self, code: int) -> None:
         """From now on, leaving must be done in good time, or is done without ceremony."""
