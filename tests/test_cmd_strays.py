@@ -371,7 +371,7 @@ def test_json_says_the_same_where_there_is_nothing_but_ascii(
     base = machine([orphan], [held(100, 2)])
     monkeypatch.setattr(command, "demo", lambda: structs.replace(base, demo=True))
     idle = {(gpu(0).key, 100, 100): Idle(90100.0, at_least=True)}
-    monkeypatch.setattr(command, "idle_times", lambda snapshot: idle)
+    monkeypatch.setattr(command, "idle_times", lambda snapshot, warn=None: idle)
     for flags in ([], ["--ascii"]):
         command.main(parse(["strays", "--demo", "--json", *flags]), None)
         printed = capsys.readouterr().out

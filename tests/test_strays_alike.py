@@ -92,7 +92,7 @@ async def test_one_orphan_is_the_same_in_both(
     seen = machine(people, [held(100), held(101)], demo=True, searched=builders.EPOCH)
     idle = {(builders.gpu(0).key, 100, 100): Idle(kept, at_least=True)} if kept is not None else None
     monkeypatch.setattr(command, "demo", lambda: seen)
-    monkeypatch.setattr(command, "idle_times", lambda snapshot: idle)
+    monkeypatch.setattr(command, "idle_times", lambda snapshot, warn=None: idle)
     assert command.main(parse(["strays", "--demo"]), None) == 0
     printed = capsys.readouterr()
     async with running(Frame(seen, 0.0, History().add(seen, 0.0), kept=idle), (160, 50)) as (app, pilot):
