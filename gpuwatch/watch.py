@@ -173,6 +173,10 @@ class Watch(threading.Thread):
         """Let an alert say nothing more until it gets worse or ends; from any thread. A frame shows it at once."""
         self._requests.put(lambda: self._mark(self._attention.acknowledged(alert, self._wall())))
 
+    def unacknowledge(self, alert: Alert) -> None:
+        """Take back the acknowledgement of an alert; from any thread. A frame shows it at once."""
+        self._requests.put(lambda: self._mark(self._attention.unacknowledged(alert)))
+
     def mute(self, mute: Mute) -> None:
         """Let a rule, or one alert of it, say nothing for a while; from any thread. A frame shows it at once."""
         self._requests.put(lambda: self._mark(self._attention.muted(mute)))

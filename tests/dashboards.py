@@ -41,6 +41,9 @@ class Clockwork:
     def acknowledge(self, alert: Alert) -> None:
         self.asked.append(("acknowledge", alert.key))
 
+    def unacknowledge(self, alert: Alert) -> None:
+        self.asked.append(("unacknowledge", alert.key))
+
     def mute(self, mute: Mute) -> None:
         self.asked.append(mute)
 

@@ -53,6 +53,9 @@ class Person:
     def acknowledge(self, name: str) -> None:
         self.do(lambda before: before.acknowledged(alert(name), NOW))
 
+    def unacknowledge(self, name: str) -> None:
+        self.do(lambda before: before.unacknowledged(alert(name)))
+
     def mute(self, rule: str, until: float | None = None) -> None:
         self.do(lambda before: before.muted(Mute(rule=rule, until=until)))
 
@@ -129,6 +132,8 @@ def test_two_who_change_it_end_up_with_the_same(person: Make) -> None:
     wait_for(lambda: first.knows() == second.knows() == first.saved() == everything)
     second.unmute("overshoot")
     wait_for(lambda: first.knows() == second.knows() == first.saved() == {"a"})
+    second.unacknowledge("a")
+    wait_for(lambda: first.knows() == second.knows() == first.saved() == set())
 
 
 def test_what_many_say_at_once_is_all_kept(person: Make) -> None:

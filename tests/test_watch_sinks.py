@@ -174,6 +174,20 @@ def test_what_is_acknowledged_shows_at_once_in_a_frame_of_its_own() -> None:
     assert stopped(watch)
 
 
+def test_an_acknowledgement_is_taken_back_at_once_too() -> None:
+    watch, step, reader = stepping()
+    alert = raised(step)
+    watch.acknowledge(alert)
+    (frame,) = reader.take(1)
+    assert [one.acknowledged for one in frame.alerts] == [True]
+    watch.unacknowledge(frame.alerts[0])
+    (frame,) = reader.take(1)
+    assert [one.acknowledged for one in frame.alerts] == [False]
+    assert frame.attention.acks == ()
+    assert [one.acknowledged for one in step(3).alerts] == [False]
+    assert stopped(watch)
+
+
 def test_mutes_come_and_go_at_once_too() -> None:
     watch, step, reader = stepping()
     alert = raised(step)

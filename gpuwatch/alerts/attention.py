@@ -50,6 +50,10 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         ack = Ack(key=alert.key, at=max(now, alert.raised), severity=alert.severity)
         return msgspec.structs.replace(self, acks=(*others, ack))
 
+    def unacknowledged(self, alert: Alert) -> Attention:
+        """Return it without the acknowledgement of an alert."""
+        return msgspec.structs.replace(self, acks=tuple(one for one in self.acks if one.key != alert.key))
+
     def muted(self, mute: Mute) -> Attention:
         """Give what it is with one more mute, in place of an older one of the same rule and key."""
         return msgspec.structs.replace(self, mutes=(*self.unmuted(mute.rule, mute.key).mutes, mute))

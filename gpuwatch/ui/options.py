@@ -23,6 +23,9 @@ class Attending(Protocol):
     def acknowledge(self, alert: Alert) -> None:
         """Let an alert say nothing more until it gets worse or ends."""
 
+    def unacknowledge(self, alert: Alert) -> None:
+        """Take back the acknowledgement of an alert."""
+
     def mute(self, mute: Mute) -> None:
         """Let a rule, or one alert of it, say nothing for a while."""
 
