@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from textual.app import App
 from textual.events import Key
+from textual.pilot import Pilot
 from textual.widgets import OptionList
 
 from gpuwatch.alerts import TROUBLE, Alert, Severity
@@ -40,20 +43,46 @@ async def test_a_acknowledges_the_worst_alert_that_nobody_has_seen() -> None:
         assert app.screen is app.dashboard
 
 
+def listed(app: App[Any]) -> list[str | None]:
+    """Give all choices, from top to bottom."""
+    return [one.id for one in app.screen.query_one(OptionList).options]
+
+
+def offered(app: App[Any]) -> list[str | None]:
+    """Give those that can be chosen."""
+    return [one.id for one in app.screen.query_one(OptionList).options if not one.disabled]
+
+
+def marked(app: App[Any]) -> str | None:
+    """Give the one that Enter chooses."""
+    options = app.screen.query_one(OptionList)
+    return None if options.highlighted is None else options.options[options.highlighted].id
+
+
+async def choose(app: App[Any], pilot: Pilot[Any], choice: str) -> None:
+    """Go down to a choice and press Enter on it."""
+    for _ in listed(app):
+        if marked(app) == choice:
+            break
+        await pilot.press("down")
+    assert marked(app) == choice
+    await pilot.press("enter")
+    await pilot.pause()
+
+
 def about(screen: AttendScreen) -> Alert:
     assert isinstance(screen.asked, Alert)
     return screen.asked
 
 
-@pytest.mark.parametrize(("presses", "key"), [(1, alert(0).key), (2, "")])
-async def test_an_alert_or_its_rule_is_muted(presses: int, key: str) -> None:
+@pytest.mark.parametrize(("choice", "key"), [("hour", alert(0).key), ("rule", "")])
+async def test_an_alert_or_its_rule_is_muted(choice: str, key: str) -> None:
     screen = AttendScreen([alert(0)], watch := Clockwork(), wall=lambda: 5000.0)
     app = Host()
     async with app.run_test() as pilot:
         await app.push_screen(screen)
         await pilot.pause()
-        await pilot.press(*["j"] * presses, "enter")
-        await pilot.pause()
+        await choose(app, pilot, choice)
         assert watch.asked == [Mute(rule=HELD, key=key, until=5000.0 + HOUR if key else None)]
         assert not isinstance(app.screen, AttendScreen)
 
@@ -69,6 +98,65 @@ async def test_what_is_muted_can_speak_again() -> None:
         assert watch.asked == [("unmute", HELD, alert(0).key), ("unmute", HELD, "")]
 
 
+@pytest.mark.parametrize("acknowledged", [False, True])
+async def test_of_what_is_muted_unmute_comes_first(acknowledged: bool) -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        await app.push_screen(AttendScreen([alert(0, acknowledged=acknowledged, muted=True)], watch := Clockwork()))
+        await pilot.pause()
+        assert (marked(app), offered(app)[0]) == ("unmute", "unmute")
+        assert "muted" in text_of(app).split("GPU 0 near limit")[0]  # and it is said why
+        assert "(Mute for an hour)" in text_of(app)  # without colours, too, it shows that this cannot be chosen
+        await pilot.press("enter")
+        await pilot.pause()
+        assert {one[0] for one in watch.asked} == {"unmute"}
+
+
+async def test_every_choice_has_one_place_whatever_can_be_done() -> None:
+    pages = [
+        alert(0),
+        alert(1, muted=True),
+        alert(2, acknowledged=True),
+        alert(3, acknowledged=True, muted=True),
+        alert(4, ended=EPOCH + 1),
+    ]
+    async with running(silenced(Mute(rule="XID"), alerts=tuple(pages[:-1]))) as (app, pilot):
+        found = []
+        for page in pages:
+            app.action_attend(page)
+            await pilot.pause()
+            found.append(listed(app))
+            await pilot.press("escape")
+        await pilot.press("a")
+        for _ in range(6):  # the mute that waits included
+            await pilot.pause()
+            found.append(listed(app))
+            await pilot.press("right")
+        assert found == [found[0]] * len(found)
+
+
+async def test_the_same_keys_at_another_alert_do_not_acknowledge_all() -> None:
+    """`a Left Down Enter` acknowledged eight alerts: what was second at one alert was another thing at the next."""
+    held = [alert(index) for index in range(8)]
+    silent = alert(8, acknowledged=True, muted=True)
+    async with running(frame(machine(2), *held, silent)) as (app, pilot):
+        await pilot.press("a", "left")
+        assert "9 of 9" in text(app)
+        await pilot.press("down", "enter")
+        await pilot.pause()
+        assert asked(app) == [("unacknowledge", silent.key)]
+
+
+async def test_an_acknowledgement_can_be_taken_back() -> None:
+    async with running(frame(machine(2), alert(1, acknowledged=True))) as (app, pilot):
+        await pilot.press("a")
+        await pilot.pause()
+        assert "acknowledge" not in offered(app)
+        await choose(app, pilot, "take back")
+        assert asked(app) == [("unacknowledge", alert(1).key)]
+        assert app.screen is app.dashboard
+
+
 async def test_all_that_nobody_has_seen_are_acknowledged_at_once() -> None:
     watch = Clockwork()
     app = Host()
@@ -76,9 +164,8 @@ async def test_all_that_nobody_has_seen_are_acknowledged_at_once() -> None:
         seen, muted = alert(3, acknowledged=True), alert(4, muted=True)
         await app.push_screen(AttendScreen([alert(0), alert(1), seen, muted], watch))
         await pilot.pause()
-        assert "Seen: all 2" in text_of(app)
-        await pilot.press("k", "k", "enter")
-        await pilot.pause()
+        assert "Acknowledge all 2" in text_of(app)
+        await choose(app, pilot, "all")
         assert watch.asked == [("acknowledge", alert(0).key), ("acknowledge", alert(1).key)]
 
 
@@ -117,7 +204,7 @@ async def test_left_and_right_go_from_alert_to_alert() -> None:
         await pilot.press("left", "left")
         await pilot.pause()
         assert about(screen).index == 2
-        assert "the rule “overshoot”" in text_of(app)
+        assert "Mute this rule until unmuted: “overshoot”" in text_of(app)
 
 
 @pytest.mark.parametrize(("keys", "choice"), [(["down"], "hour"), (["end"], "cancel")])
@@ -143,16 +230,12 @@ async def test_of_two_quick_presses_of_enter_the_second_means_nothing() -> None:
         assert app.screen is app.dashboard
 
 
-def offered(app: GpuwatchApp) -> list[str | None]:
-    return [one.id for one in app.screen.query_one(OptionList).options if not one.disabled]
-
-
 @pytest.mark.parametrize("cleared", [(alert(1, ended=EPOCH + 1),), ()])
 async def test_of_an_alert_that_has_ended_meanwhile_nothing_is_offered(cleared: tuple[Alert, ...]) -> None:
     async with running(frame(machine(2), alert(1))) as (app, pilot):
         await pilot.press("a")
         await pilot.pause()
-        assert offered(app) == ["seen", "hour", "rule", "cancel"]
+        assert offered(app) == ["acknowledge", "hour", "rule", "cancel"]
         await hand(app, pilot, replace(frame(machine(2)), cleared=cleared))
         assert "ended: GPU 1 near limit" in text_of(app)
         assert offered(app) == ["cancel"]
@@ -166,11 +249,13 @@ async def test_of_an_alert_that_has_ended_meanwhile_nothing_is_offered(cleared: 
 async def test_the_dialog_follows_the_frames_and_the_mark_stays_on_its_choice() -> None:
     async with running(frame(machine(4), alert(0), alert(1), alert(2))) as (app, pilot):
         await pilot.press("a", "up", "up")
+        assert marked(app) == "all"
         await hand(app, pilot, frame(machine(4), alert(0, title="it got worse"), alert(1)))
         assert "it got worse" in text_of(app)
-        assert "Seen: all 2" in text_of(app)
+        assert "Acknowledge all 2" in text_of(app)
+        assert marked(app) == "all"
         await hand(app, pilot, frame(machine(4), alert(0, acknowledged=True), alert(1)))
-        assert offered(app) == ["hour", "rule", "cancel"]
+        assert offered(app) == ["take back", "hour", "rule", "cancel"]
         await pilot.press("enter")  # what was marked is no more: the mark is on Cancel
         await pilot.pause()
         assert asked(app) == []
@@ -181,7 +266,7 @@ async def test_what_only_another_gpuwatch_has_raised_is_not_said_to_have_ended()
         app.action_attend(alert(1, id="theirs"))
         await hand(app, pilot, frame(machine(2)))
         assert "ended" not in text_of(app)
-        assert offered(app) == ["seen", "hour", "rule", "cancel"]
+        assert offered(app) == ["acknowledge", "hour", "rule", "cancel"]
 
 
 def silenced(*mutes: Mute, alerts: tuple[Alert, ...] = ()) -> Frame:
@@ -224,7 +309,7 @@ def test_gpuwatchs_own_trouble_cannot_be_silenced() -> None:
     assert subjects(silenced(alerts=(alert(rule=TROUBLE), alert(0))), None)[0] == [alert(0)]
 
 
-@pytest.mark.parametrize("size", [(160, 50), (80, 24), (60, 10), (40, 6)])
+@pytest.mark.parametrize("size", [(160, 50), (80, 24), (60, 10), (60, 9), (40, 6)])
 async def test_the_dialog_fits_any_size_and_takes_any_text(size: tuple[int, int]) -> None:
     app = Host()
     async with app.run_test(size=size) as pilot:

@@ -25,7 +25,7 @@ KEYS: list[Binding] = [
     Binding("t", "tree", "tree", id="tree", tooltip="Runs, their ranks and their workers, with sums"),
     Binding("S", "strays", "strays", id="strays", tooltip="Your own processes that nobody tends, and end them"),
     Binding("e", "events", "events", id="events", tooltip="What was raised, and how it ended"),
-    Binding("a", "attend", "ack", id="attend", tooltip="Acknowledge an alert, or mute it or its rule"),
+    Binding("a", "attend", "ack", id="attend", tooltip="Acknowledge, mute or unmute an alert"),
     Binding("K,f9", "end_process", "end", id="end", key_display="K", tooltip="End this process, if it is yours"),
     Binding("p", "pause", "pause", id="pause", tooltip="Freeze the screen; watching goes on"),
     Binding(

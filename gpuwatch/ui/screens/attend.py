@@ -1,10 +1,10 @@
-"""The dialog that asks what is to become of an alert: seen, silent for an hour, its rule silent, or heard again."""
+"""The dialog about an alert: acknowledge it or take that back, mute it or its rule, or unmute it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 from textual import events
@@ -46,14 +46,12 @@ class _Choice(NamedTuple):
     """One thing that can be done."""
 
     id: str
-    """What it is, however it is worded."""
+    """Its identity, however it is worded."""
     words: str
-    do: Callable[[], object]
-    said: str
-
-
-_SPEAK: Final = "Let it speak again"
-_AGAIN: Final = "it speaks again"
+    do: Callable[[], object] | None
+    """None where it cannot be done now: the choice is dimmed and keeps its place."""
+    said: str = ""
+    """Text of the toast."""
 
 
 class AttendScreen(Dialog[None]):
@@ -99,11 +97,15 @@ class AttendScreen(Dialog[None]):
     }
     AttendScreen.-tiny #dialog {
         border: none;
+        height: 100%;
+    }
+    AttendScreen.-tiny OptionList {
+        height: 1fr;
     }
     """
 
     AUTO_FOCUS = "OptionList"
-    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (8, "-low"), (16, "-high")]  # noqa: RUF012 - Textual declares it so
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (10, "-low"), (16, "-high")]  # noqa: RUF012 - Textual declares it so
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "close", "back", id="attend.close", tooltip="Close the dialog; nothing changes"),
@@ -172,15 +174,15 @@ class AttendScreen(Dialog[None]):
         return self._pages[self._place]
 
     def _show(self) -> None:
-        """Ask about another page: its first choice is marked."""
-        options = self.query_one(OptionList)
+        """Ask about another page: the first choice that can be made is marked."""
+        options, choices = self.query_one(OptionList), self._choices_of(self.asked)
         options.clear_options()
-        options.add_options([Option("", id=choice.id) for choice in self._choices_of(self.asked)])
-        options.highlighted = 0
+        options.add_options([Option("", id=choice.id) for choice in choices])
+        options.highlighted = next(place for place, choice in enumerate(choices) if choice.do is not None)
         self._tell()
 
     def _tell(self) -> None:
-        """Say how things stand now. No choice moves: one that is no more is dimmed, and its mark goes to the last."""
+        """Show the page. No choice moves: one that cannot be made is dimmed, and its mark goes to Cancel."""
         asked = self.asked
         spell = plain if self._glyphs.ascii else str
         dialog = self.query_one("#dialog", Vertical)
@@ -195,64 +197,65 @@ class AttendScreen(Dialog[None]):
         options = self.query_one(OptionList)
         room = min(76, self.app.size.width) - 8  # an option that wraps takes two lines of few
         cut = "~" if self._glyphs.ascii else "…"
-        offered = {choice.id: choice for choice in self._choices_of(asked)}
         marked = options.highlighted  # Textual moves it on from where an option is turned on or off
-        for place, option in enumerate(options.options):
-            choice = offered.get(option.id or "")
-            if choice is None:
-                options.disable_option_at_index(place)
-            else:
-                if option.disabled:
-                    options.enable_option_at_index(place)
-                line = fit(f" {spell(choice.words)}", room, ellipsis=cut).rstrip()
-                options.replace_option_prompt_at_index(place, Content(line))
+        for place, choice in enumerate(self._choices_of(asked)):
+            turn = options.disable_option_at_index if choice.do is None else options.enable_option_at_index
+            if options.options[place].disabled is not (choice.do is None):
+                turn(place)
+            words = f" {choice.words}" if choice.do is not None else f"({choice.words})"  # dimming needs colours
+            line = fit(spell(words), room, ellipsis=cut).rstrip()
+            options.replace_option_prompt_at_index(place, Content(line))
         gone = marked is not None and options.options[marked].disabled
         options.highlighted = len(options.options) - 1 if gone else marked
 
     def _alert_words(self, alert: Alert) -> tuple[str, str]:
         mark, _ = mark_of(alert.severity, self._glyphs)
-        return f"{mark} {'ended: ' * (alert.ended is not None)}{alert.title}", alert.evidence
+        states = [("ended", alert.ended is not None), ("muted", alert.muted), ("acknowledged", alert.acknowledged)]
+        state = ", ".join(word for word, holds in states if holds)
+        return f"{mark} {state}{': ' * bool(state)}{alert.title}", alert.evidence
 
     def _choices_of(self, asked: Alert | Mute) -> list[_Choice]:
-        cancel = _Choice("cancel", "Cancel", lambda: None, "")
+        """Give every choice, each in one place whatever is asked about."""
+        unseen = self._unseen()
+        words = {
+            "unmute": "Unmute",
+            "acknowledge": "Acknowledge (quiet until worse)",
+            "take back": "Take the acknowledgement back",
+            "hour": "Mute for an hour",
+            "rule": f"Mute this rule until unmuted: “{asked.rule}”",
+            "all": f"Acknowledge all {len(unseen)}" if len(unseen) > 1 else "Acknowledge all",
+            "cancel": "Cancel",
+        }
+        possible = self._possible(asked)
+        return [_Choice(id, text, *possible.get(id, (None, ""))) for id, text in words.items()]
+
+    def _possible(self, asked: Alert | Mute) -> dict[str, tuple[Callable[[], object], str]]:
+        """Give what can be done now, by choice, with the text of the toast."""
+        watch = self._watch
+        found: dict[str, tuple[Callable[[], object], str]] = {"cancel": (lambda: None, "")}
         if isinstance(asked, Mute):
-            again = _Choice("again", _SPEAK, lambda: self._watch.unmute(asked.rule, asked.key), _AGAIN)
-            return [again, cancel]
-        return [*([] if asked.id in self._over else self._alert_choices(asked)), cancel]
-
-    def _alert_choices(self, alert: Alert) -> list[_Choice]:
-        watch, choices = self._watch, []
-        if alert.ended is None and not alert.acknowledged:
-            choices.append(
-                _Choice(
-                    "seen",
-                    "Seen: say nothing more until it ends or gets worse",
-                    lambda: watch.acknowledge(alert),
-                    "acknowledged",
-                )
-            )
-        if alert.muted:
-            choices.append(_Choice("again", _SPEAK, lambda: self._unmute(alert), _AGAIN))
+            return {**found, "unmute": (lambda: watch.unmute(asked.rule, asked.key), "unmuted")}
+        if asked.id in self._over:
+            return found
+        if asked.muted:
+            found["unmute"] = (lambda: self._unmute(asked), "unmuted")
         else:
-            hour = Mute(rule=alert.rule, key=alert.key, until=self._wall() + HOUR)
-            whole = Mute(rule=alert.rule)
-            choices.append(_Choice("hour", "Mute it for an hour", lambda: watch.mute(hour), "muted for an hour"))
-            choices.append(
-                _Choice(
-                    "rule",
-                    f"Mute the rule “{alert.rule}” until I say otherwise",
-                    lambda: watch.mute(whole),
-                    f"the rule “{alert.rule}” is muted",
-                )
-            )
-        unseen = [one for one in self._pages if isinstance(one, Alert) and one.ended is None and not one.quiet]
+            hour = Mute(rule=asked.rule, key=asked.key, until=self._wall() + HOUR)
+            found["hour"] = (lambda: watch.mute(hour), "muted for an hour")
+            found["rule"] = (lambda: watch.mute(Mute(rule=asked.rule)), f"the rule “{asked.rule}” is muted")
+        if asked.ended is None and asked.acknowledged:
+            found["take back"] = (lambda: watch.unacknowledge(asked), "no longer acknowledged")
+        elif asked.ended is None:
+            found["acknowledge"] = (lambda: watch.acknowledge(asked), "acknowledged")
+        unseen = self._unseen()
         if len(unseen) > 1:
-            choices.append(
-                _Choice("all", f"Seen: all {len(unseen)}", lambda: self._see(unseen), f"{len(unseen)} acknowledged")
-            )
-        return choices
+            found["all"] = (lambda: self._acknowledge(unseen), f"{len(unseen)} acknowledged")
+        return found
 
-    def _see(self, alerts: Sequence[Alert]) -> None:
+    def _unseen(self) -> list[Alert]:
+        return [one for one in self._pages if isinstance(one, Alert) and one.ended is None and not one.quiet]
+
+    def _acknowledge(self, alerts: Sequence[Alert]) -> None:
         for alert in alerts:
             self._watch.acknowledge(alert)
 
@@ -264,8 +267,8 @@ class AttendScreen(Dialog[None]):
         """Do what was chosen."""
         event.stop()
         choice = next((one for one in self._choices_of(self.asked) if one.id == event.option_id), None)
-        if choice is None or not self.is_active:  # a frame came in between; or it is the second of two quick presses
-            return
+        if choice is None or choice.do is None or not self.is_active:
+            return  # a frame came in between; or it is the second of two quick presses
         choice.do()
         if choice.said:
             words = plain(choice.said) if self._glyphs.ascii else choice.said
