@@ -16,16 +16,16 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatch.actions import ending
 from gpuwatch.actions.ending import Ending, NotRecordedError, Progress
 from gpuwatch.actions.freeing import MEMORY_PATIENCE as MEMORY_PATIENCE
 from gpuwatch.actions.freeing import Freeing
-from gpuwatch.actions.kill import Pinned, Target
+from gpuwatch.actions.kill import Target
 from gpuwatch.actions.outcome import End, Outcome, memory_after
 from gpuwatch.actions.refusal import Refused
-from gpuwatch.actions.run_scope import Run
+from gpuwatch.actions.run_members import Run
 from gpuwatch.actions.steps import CHOICES as CHOICES
 from gpuwatch.actions.steps import DISMISS, IGNORES_INTERRUPT
 from gpuwatch.actions.steps import Choice as Choice
@@ -34,6 +34,9 @@ from gpuwatch.actions.steps import Phase as Phase
 from gpuwatch.actions.steps import View as View
 from gpuwatch.model import Snapshot
 from gpuwatch.units import long_duration
+
+if TYPE_CHECKING:
+    from gpuwatch.actions.interfaces import HeldProcess
 
 LOOK_EVERY: Final = 0.1
 """Seconds between two looks at the process."""
@@ -44,7 +47,7 @@ Call = Callable[[], Any]
 RunCall = Callable[[Call], "Future[Any]"]
 """Starts a call that may wait; calls are made one after another, in the order given."""
 
-PinRun = Callable[[Pinned, Snapshot, bool], Run | Refused]
+PinRun = Callable[["HeldProcess", Snapshot, bool], Run | Refused]
 """`actions.run_scope.pin_run` with its killer; the last says whether the run was asked for."""
 
 
@@ -55,7 +58,7 @@ class Request:
         self,
         target: Target,
         snapshot: Snapshot,
-        pin: Callable[[Target], Pinned | Refused],
+        pin: Callable[[Target], HeldProcess | Refused],
         *,
         run: RunCall,
         problem: Callable[[], str | None],
@@ -91,7 +94,7 @@ class Request:
         self._problem = problem
         self._not_yours = not_yours
         self._clock = clock
-        self._pinned: Pinned | None = None
+        self._pinned: HeldProcess | None = None
         self._ending: Ending | None = None
         self._job: tuple[Future[Any], Callable[[Any], None]] | None = None
         self._latest = snapshot
@@ -251,7 +254,7 @@ class Request:
     def _start(self, call: Call, then: Callable[[Any], None]) -> None:
         self._job = (self._run(call), then)
 
-    def _check(self) -> tuple[Pinned | Refused, Run | Refused | None, str | None]:
+    def _check(self) -> tuple[HeldProcess | Refused, Run | Refused | None, str | None]:
         pinned = self._pin(self.target)
         if isinstance(pinned, Refused):
             return pinned, None, None
@@ -264,7 +267,7 @@ class Request:
             (run if isinstance(run, Run) else pinned).close()
             raise
 
-    def _checked(self, found: tuple[Pinned | Refused, Run | Refused | None, str | None]) -> None:
+    def _checked(self, found: tuple[HeldProcess | Refused, Run | Refused | None, str | None]) -> None:
         pinned, run, problem = found
         if isinstance(pinned, Refused):
             self._refuse(self._not_yours or pinned.sentence)
@@ -291,7 +294,7 @@ class Request:
         notes = [IGNORES_INTERRUPT] if self.ignores_interrupt else []
         self.notes = (*notes, *(f"not touched: PID {pid}, {why}" for pid, why in left_out))
 
-    def _meant(self) -> Pinned | Run:
+    def _meant(self) -> HeldProcess | Run:
         if self.whole_run and self.pinned_run is not None:
             return self.pinned_run
         if self._pinned is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from gpuwatch.actions.outcome import End, Outcome
 from tests.gpuholder import ME, GpuHolder
 from tests.killing import POLICY, a_killer, on_record, pinned, target_of
 from tests.test_procfs import fixture_process, stat_line
+from tests.waiting import wait_for
 
 
 class Clock:
@@ -70,7 +72,7 @@ def outcome_of(progress: Progress) -> Outcome:
 def poll_until_done(ending: Ending) -> Progress:
     """Poll as a timer does; the test's time limit is that of the whole run."""
     while (progress := ending.poll()).phase is not Phase.DONE:
-        ending.pinned.wait(0.01)
+        time.sleep(0.005)
     return progress
 
 
@@ -260,7 +262,7 @@ def test_no_signal_goes_before_its_line_on_a_full_disk(tmp_path: Path, deaf: Gpu
     assert not (tmp_path / "actions.jsonl").stat().st_size
     assert deaf.alive()
     ending.begin(signal.SIGKILL, told=(str(refused.value),))
-    assert ending.pinned.wait(10)
+    wait_for(ending.pinned.exited)
     ending.close()
 
 

@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpuwatch.actions.outcome import End, Outcome, of_several
-from gpuwatch.actions.pinned import Pinned
-from gpuwatch.actions.run_scope import Member, Run
+from gpuwatch.actions.run_members import Member, Run
+
+if TYPE_CHECKING:
+    from gpuwatch.actions.interfaces import HeldProcess
 
 GRACE_SECONDS: Final = 10.0
 """Between the first signal and the question. Most trainers stop within it; a checkpoint may need longer, so it asks."""
@@ -103,7 +105,7 @@ class _One:
     """What it was signalled for has no outcome on record yet."""
 
     @property
-    def pinned(self) -> Pinned:
+    def pinned(self) -> HeldProcess:
         return self.member.pinned
 
     @property
@@ -122,7 +124,7 @@ class Ending:
     Use it as `with killer.pin(target) as pinned: ending = Ending(pinned)`, or close it; both give the handles back.
     """
 
-    def __init__(self, what: Pinned | Run, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, what: HeldProcess | Run, *, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` counts seconds."""
         self._run = what if isinstance(what, Run) else None
         members = what.members if isinstance(what, Run) else (Member(what),)

@@ -12,9 +12,10 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuwatch import procfs
-from gpuwatch.actions import pidfd
+from gpuwatch.actions import pidfd, run_scope
 from gpuwatch.actions.audit import Audit
 from gpuwatch.actions.outcome import unreaped
 from gpuwatch.actions.pinned import Pinned as Pinned
@@ -23,6 +24,11 @@ from gpuwatch.actions.pinned import holds_gpu as holds_gpu
 from gpuwatch.actions.pinned import parent_of
 from gpuwatch.actions.refusal import Refusal, Refused
 from gpuwatch.text import clean
+
+if TYPE_CHECKING:
+    from gpuwatch.actions.interfaces import HeldProcess
+    from gpuwatch.actions.run_members import Run
+    from gpuwatch.model import Snapshot
 
 WEAKER = "weaker check: this kernel gives no handle on a process, so its start time is compared before each signal"
 
@@ -66,6 +72,9 @@ class Policy:
 class Killer:
     """The only way to a signal: refuses, or hands out a process that has been proven to be the one on screen."""
 
+    notice = ""
+    """Nothing is made up here: see `interfaces.ProcessEnder`."""
+
     def __init__(
         self,
         policy: Policy,
@@ -93,6 +102,16 @@ class Killer:
         if isinstance(pinned_or_refused, Refused):
             self.refuse(target, pinned_or_refused)
         return pinned_or_refused
+
+    def pin_run(self, held: HeldProcess, snapshot: Snapshot, *, asked: bool = True) -> Run | Refused:
+        """Pin the whole run of a process that `pin` gave: see `run_scope.pin_run`."""
+        if not isinstance(held, Pinned):
+            raise TypeError(f"PID {held.target.pid} was not pinned on this machine")
+        return run_scope.pin_run(self, held, snapshot, asked=asked)
+
+    def problem(self) -> str | None:
+        """Return why actions could not be recorded now; None where they could."""
+        return self.audit.problem()
 
     def refuse(self, target: Target, refused: Refused, **more: object) -> None:
         """Put a refusal on record; `more` are further fields of its line."""

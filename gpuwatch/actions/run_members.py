@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuwatch import procfs
-from gpuwatch.actions.kill import Killer
-from gpuwatch.actions.pinned import Pinned
+
+if TYPE_CHECKING:
+    from gpuwatch.actions.interfaces import HeldProcess
+    from gpuwatch.actions.kill import Killer
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
     """One process of a run, as found in /proc."""
 
-    pinned: Pinned
+    pinned: HeldProcess
     above: int = 0
     """PID of the member that it descends from most nearly; 0 for none."""
     waits: bool = False
@@ -71,7 +74,7 @@ class Run:
                 found.add(pid)
         return tuple(pid for pid in sorted(found - ours - out) if uids_of(pid, proc) == {uid})
 
-    def close(self, *, but: Pinned | None = None) -> None:
+    def close(self, *, but: HeldProcess | None = None) -> None:
         """Give all handles back, `but` one; the processes are left as they are."""
         for member in self.members:
             if member.pinned is not but:

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpuwatch import procfs, programs
-from gpuwatch.actions.kill import Killer, holds_gpu
-from gpuwatch.actions.pinned import Pinned, Target, parent_of
+from gpuwatch.actions.pinned import Pinned, Target, holds_gpu, parent_of
 from gpuwatch.actions.refusal import Refusal, Refused
 from gpuwatch.actions.run_members import Member as Member
 from gpuwatch.actions.run_members import Run as Run
@@ -22,6 +21,9 @@ from gpuwatch.actions.run_members import uids_of
 from gpuwatch.model import Process, Snapshot, known
 from gpuwatch.surroundings import Job
 from gpuwatch.text import clean
+
+if TYPE_CHECKING:
+    from gpuwatch.actions.kill import Killer
 
 MOST: Final = 600
 """Processes of one run: each takes a descriptor, and 1024 are usual. A big node has 8 ranks with 32 workers each."""

@@ -218,7 +218,6 @@ class Ends:
         self._desk.say(f"PID {pid} is not ended: {why}")
 
     def _request(self, pid: int) -> Request:
-        from gpuwatch.actions.run_scope import pin_run
         from gpuwatch.ending import Request
         from gpuwatch.targets import not_yours, target_of_pid
 
@@ -230,7 +229,7 @@ class Ends:
             self._killer.pin,
             run=call_now,
             problem=self._killer.audit.problem,
-            pin_run=(lambda pinned, seen, asked: pin_run(self._killer, pinned, seen, asked=asked))
+            pin_run=(lambda pinned, seen, asked: self._killer.pin_run(pinned, seen, asked=asked))
             if self._whole_run
             else None,
             whole_run=self._whole_run,

@@ -13,7 +13,7 @@ from gpuwatch.strays import USUAL, Tending
 from gpuwatch.watch import Frame
 
 if TYPE_CHECKING:
-    from gpuwatch.actions.kill import Killer
+    from gpuwatch.actions.interfaces import ProcessEnder
     from gpuwatch.sinks.log import Events
 
 
@@ -88,7 +88,7 @@ class Reloading:
 class Helpers:
     """What the dashboard asks of the rest of the program, made when it is first wanted."""
 
-    killer: Callable[[], Killer] | None = None
+    killer: Callable[[], ProcessEnder] | None = None
     """Without it no process can be ended."""
     events: Callable[[], Events] | None = None
     """Reads the events log; may take its time, and may raise OSError."""

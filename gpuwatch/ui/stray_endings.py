@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuwatch.actions.kill import Killer, Target
+from gpuwatch.actions.kill import Target
 from gpuwatch.actions.steps import Choice
 from gpuwatch.ending import LOOK_EVERY, Request
 from gpuwatch.rows import rows
@@ -20,6 +20,7 @@ from gpuwatch.ui.staging import Stage, Staging
 from gpuwatch.ui.view import judged
 
 if TYPE_CHECKING:
+    from gpuwatch.actions.interfaces import ProcessEnder
     from gpuwatch.ui.actions import Actions
     from gpuwatch.watch import Frame
 
@@ -33,7 +34,7 @@ class StrayEndings:
     Call `observe` for each frame, and `abandon` and `close` when the program ends.
     """
 
-    def __init__(self, app: Actions, killer: Killer) -> None:
+    def __init__(self, app: Actions, killer: ProcessEnder) -> None:
         self._app = app
         self._killer = killer
         self._run = app.background("gpuwatch-strays")
@@ -107,8 +108,8 @@ class StrayEndings:
     def _request(self, stray: Stray) -> Request:
         frame = self._app.newest
         assert frame is not None  # it is a frame that showed the stray
-        problem = self._killer.audit.problem
-        return Request(target_in(stray, frame), frame.snapshot, self._killer.pin, run=self._run, problem=problem)
+        killer = self._killer
+        return Request(target_in(stray, frame), frame.snapshot, killer.pin, run=self._run, problem=killer.problem)
 
 
 def target_in(stray: Stray, frame: Frame) -> Target:

@@ -15,9 +15,8 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from gpuwatch.actions.kill import Killer, Pinned
 from gpuwatch.actions.refusal import Refusal, Refused
-from gpuwatch.actions.run_scope import Run, pin_run
+from gpuwatch.actions.run_members import Run
 from gpuwatch.ending import LOOK_EVERY, Choice, Phase, Request, View
 from gpuwatch.model import Snapshot
 from gpuwatch.rows import RowKey, rows
@@ -29,6 +28,7 @@ from gpuwatch.ui.screens.sheet import plain
 from gpuwatch.ui.theme import UNICODE, Glyphs
 
 if TYPE_CHECKING:
+    from gpuwatch.actions.interfaces import HeldProcess, ProcessEnder
     from gpuwatch.watch import Frame
 
 Process = tuple[int, int]
@@ -240,7 +240,7 @@ class Endings:
     def __init__(
         self,
         app: App[Any],
-        killer: Killer,
+        killer: ProcessEnder,
         *,
         unreal: Callable[[Snapshot], str] | None = None,
         elsewhere: Callable[[Process], bool] | None = None,
@@ -293,7 +293,7 @@ class Endings:
             snapshot,
             self._killer.pin,
             run=self._run,
-            problem=self._killer.audit.problem,
+            problem=self._killer.problem,
             pin_run=self._pin_run,
             whole_run=whole_run,
             refuse="demo: its processes are not real" if snapshot.demo else self._unreal(snapshot),
@@ -313,9 +313,9 @@ class Endings:
     def _course_of(self, process: Process) -> _Course | None:
         return next((course for course in self._courses if course.request.follows(process)), None)
 
-    def _pin_run(self, pinned: Pinned, snapshot: Snapshot, asked: bool) -> Run | Refused:
+    def _pin_run(self, pinned: HeldProcess, snapshot: Snapshot, asked: bool) -> Run | Refused:
         """Pin its run, unless some other part of it is being ended: a signal to all would be the second to that."""
-        run = pin_run(self._killer, pinned, snapshot, asked=asked)
+        run = self._killer.pin_run(pinned, snapshot, asked=asked)
         if isinstance(run, Refused):
             return run
         others = [one.pinned.target for one in run.members if one.pinned is not pinned]
