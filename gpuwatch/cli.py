@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # msgspec (24 ms) and Textual (230 ms) are imported while the
     import argparse
     from pathlib import Path
 
-    from gpuwatch.actions.kill import Killer
+    from gpuwatch.actions.interfaces import ProcessEnder
     from gpuwatch.commands.answer import Answer, Ask
     from gpuwatch.config import Config
     from gpuwatch.sinks.log import Events, LogReader
@@ -282,7 +282,9 @@ def _dashboard(source: Source, args: argparse.Namespace, config: Config, seconds
 
         _check_first(watch, wait=args.wait)
         app = GpuwatchApp(
-            watch=watch, options=_options(config, seconds), helpers=_helpers(args, config, seconds, watch, ways)
+            watch=watch,
+            options=_options(config, seconds),
+            helpers=_helpers(args, config, seconds, watch, ways, source),
         )
         opening = threading.Thread(target=_open_late, args=(ways, config, app, leaving), daemon=True)
         start_thread(opening)
@@ -351,13 +353,21 @@ def _options(config: Config, seconds: float) -> Options:
     )
 
 
-def _helpers(args: argparse.Namespace, config: Config, seconds: float, watch: Watch, ways: Ways) -> Helpers:
+def _helpers(
+    args: argparse.Namespace, config: Config, seconds: float, watch: Watch, ways: Ways, source: Source
+) -> Helpers:
     """Give whom the dashboard asks: to end a process, to read the events log, to read the configuration again."""
     from gpuwatch.ui.options import Helpers, Reloading
 
     reloader = Reloader(args, config, lambda old, new: applied(watch, ways, old, new))
 
-    def killer() -> Killer:
+    def killer() -> ProcessEnder:
+        if args.demo:  # its PIDs may be those of real processes: nothing that could signal these is made at all
+            from gpuwatch.actions.demo import DemoEnder
+            from gpuwatch.sources.demo import DemoSource
+
+            assert isinstance(source, DemoSource)
+            return DemoEnder(source, read_only=reloader.config.read_only)
         from gpuwatch.ui.background import make_killer
 
         return make_killer(read_only=reloader.config.read_only, allow_root=args.allow_root_kill)

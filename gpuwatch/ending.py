@@ -66,14 +66,17 @@ class Request:
         whole_run: bool = False,
         refuse: str = "",
         not_yours: str = "",
+        notice: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin with pinning `target`, seen in `snapshot`; with `whole_run` all of its run is meant from the start.
 
         `problem` says why actions could not be recorded now. `refuse` is a reason to refuse without looking at the
-        machine at all; `not_yours` is a better sentence than the pin's, where it refuses.
+        machine at all; `not_yours` is a better sentence than the pin's, where it refuses. `notice` is to be shown at
+        each step.
         """
         self.target = target
+        self.notice = notice
         self.phase = Phase.CHECKING
         self.said = ""
         self.warnings: tuple[str, ...] = ()

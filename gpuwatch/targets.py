@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpuwatch import procfs
 from gpuwatch.actions.kill import Killer, Policy, Target
 from gpuwatch.model import Presence, Process, Snapshot, known
 from gpuwatch.rows import Row, rows
+
+if TYPE_CHECKING:
+    from gpuwatch.actions.interfaces import ProcessEnder
 
 
 def not_yours(process: Process, policy: Policy) -> str:
@@ -15,6 +19,16 @@ def not_yours(process: Process, policy: Policy) -> str:
     if policy.read_only or process.uid in (None, policy.may_end):
         return ""
     return f"it belongs to {process.user or '?'}, and gpuwatch signals only your own processes"
+
+
+def wrong_machine(snapshot: Snapshot, ender: ProcessEnder) -> str:
+    """Return why nothing of a snapshot may be ended through `ender`; empty where it may.
+
+    The PIDs of a demo may be those of real processes here, so its snapshots go with its own ender alone.
+    """
+    if snapshot.demo and not ender.notice:
+        return "demo: its processes are not real"
+    return "a demo can end no real process" if ender.notice and not snapshot.demo else ""
 
 
 def target_of(held: Sequence[Row], snapshot: Snapshot, age: float = 0.0) -> Target:

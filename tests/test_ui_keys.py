@@ -163,7 +163,12 @@ async def test_on_the_dashboard_a_toast_tells_only_what_the_strip_has_no_line_fo
 
 @pytest.mark.parametrize(
     ("options", "demo", "words"),
-    [({"read_only": True}, False, "read-only"), ({}, True, "demo"), ({}, False, "cannot be ended")],
+    [
+        ({"read_only": True}, False, "read-only"),
+        ({"read_only": True}, True, "read-only"),
+        ({}, True, "cannot be ended"),
+        ({}, False, "cannot be ended"),
+    ],
 )
 async def test_ending_is_refused_with_a_reason(options: dict[str, Any], demo: bool, words: str) -> None:
     async with running(frame(machine(1, demo=demo)), **options) as (app, pilot):

@@ -168,17 +168,28 @@ async def test_one_that_changed_meanwhile_is_refused_and_the_next_is_ended(tmp_p
             assert next(holder for holder in (one, two) if holder.pid == first).alive()
 
 
-async def test_the_demo_and_read_only_end_nothing(tmp_path: Path) -> None:
+async def test_read_only_ends_nothing(tmp_path: Path) -> None:
     with GpuHolder() as one:
-        choices: tuple[dict[str, Any], ...] = ({"read_only": True}, {})
-        for options in choices:
-            seen = a_frame(one)
-            demo = replace(seen.snapshot, demo=not options)
-            async with running(framed(demo), helpers=helpers(a_killer(tmp_path)), **options) as (app, pilot):
-                screen = await opened(app, pilot)
-                await pilot.press("space", "enter")
-                await pilot.pause()
-                assert app.screen is screen
+        async with running(a_frame(one), helpers=helpers(a_killer(tmp_path)), read_only=True) as (app, pilot):
+            screen = await opened(app, pilot)
+            await pilot.press("space", "enter")
+            await pilot.pause()
+            assert app.screen is screen
+        assert one.alive()
+
+
+async def test_what_signals_real_processes_ends_nothing_of_a_demo(tmp_path: Path) -> None:
+    with GpuHolder() as one:
+
+        def demo() -> Frame:
+            return framed(replace(a_frame(one).snapshot, demo=True))
+
+        async with running(demo(), helpers=helpers(a_killer(tmp_path))) as (app, pilot):
+            await opened(app, pilot)
+            await pilot.press("space", "enter")
+            await pilot.pause()
+            await pilot.press("right", "right", "enter")
+            await fed(app, pilot, demo, lambda: "not ended: demo: its processes are not real" in text(app))
         assert one.alive()
 
 

@@ -71,6 +71,9 @@ Of STILL_THERE only the next harder signal is offered, and SIGINT to nobody who 
 DISMISS: Final = frozenset({Choice.CANCEL, Choice.HIDE, Choice.LEAVE, Choice.CLOSE})
 """Those that close the dialog."""
 
+DEMO_NOTICE: Final = "demo: nothing is signalled, these processes are made up"
+"""Shown at each step where the processes are those of the demo."""
+
 IGNORES_INTERRUPT: Final = "it ignores SIGINT, as what a script starts in the background does"
 
 

@@ -17,7 +17,8 @@ and of every 15 minutes, all of it after the moment at which the pictures of the
       50-250  dov's server on GPU 2 leaks 5 GiB a minute and would fill it in under five; then it lets go
       70-130  GPU 6 gets nearly as hot as where it slows itself down
 
-What is seen at a moment depends on the seed and that moment alone, so a picture of the demo can be made twice.
+What is seen at a moment depends on the seed, that moment and what the viewer has ended (`DemoSource.end`) alone, so a
+picture of the demo can be made twice.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import cos, floor, pi
 from typing import Final
 from zlib import crc32
@@ -94,6 +95,8 @@ class DemoSource:
         self._zero = self._due - begin
         self._wall_zero = wall() - begin
         self._sequence = 0
+        self._ends: Mapping[int, float] = {}
+        """By PID, when a process that the viewer ended is gone, by the clock. Replaced as a whole: threads read it."""
         self._closed = threading.Event()
 
     def next(self, timeout: float) -> Snapshot | None:
@@ -122,13 +125,27 @@ class DemoSource:
     def set_shares(self, _shares: Sequence[Share]) -> None:
         """Change nothing: what people agreed on in the demo is in its script."""
 
+    def end(self, pid: int, after: float) -> None:
+        """Let a process of the viewer's end `after` so many seconds, with what works for it; from any thread."""
+        at = self._clock() + after
+        ends = dict(self._ends)
+        for one in (pid, *(cast.RUN_WORKER_PIDS if pid == cast.RUN_PID else ())):
+            ends[one] = min(at, ends.get(one, at))
+        self._ends = ends
+
+    def has_ended(self, pid: int) -> bool:
+        """Return whether a process has ended that the viewer ended; from any thread."""
+        at = self._ends.get(pid)
+        return at is not None and self._clock() >= at
+
     def close(self) -> None:
         """End the demo; a waiting `next` returns."""
         self._closed.set()
 
     def at(self, t: float) -> Snapshot:
         """Give what is seen at `t` seconds of the script; negative is before the demo began."""
-        scene = _Scene(self._seed, t, zero=self._zero, wall_zero=self._wall_zero)
+        ended = frozenset(pid for pid, at in self._ends.items() if self._zero + t >= at)
+        scene = _Scene(self._seed, t, zero=self._zero, wall_zero=self._wall_zero, ended=ended)
         gpus = tuple(scene.gpu(index) for index in self._only)
         listed = {one.pid for gpu in gpus for one in gpu.holdings}
         processes = [scene.process(actor, age) for actor, age in scene.actors if actor.pid in listed]
@@ -147,7 +164,7 @@ class DemoSource:
             nvml_calls=max(0, int(t)) * GPUS * _CALLS,
             gpus=gpus,
             processes=tuple(sorted(processes, key=lambda one: one.pid)),
-            unlisted=unlisted(starts, booted, frozenset(gpu.key for gpu in gpus)),
+            unlisted=unlisted(starts, booted, frozenset(gpu.key for gpu in gpus), ended),
             searched=self._wall_zero + floor(t / _SEARCH) * _SEARCH,
         )
         return with_promises(seen, ())
@@ -156,13 +173,17 @@ class DemoSource:
 class _Scene:
     """One moment of the script."""
 
-    def __init__(self, seed: int, t: float, *, zero: float, wall_zero: float) -> None:
+    def __init__(
+        self, seed: int, t: float, *, zero: float, wall_zero: float, ended: frozenset[int] = frozenset()
+    ) -> None:
+        """`ended` are PIDs of those who are there no more."""
         self._seed = seed
         self._t = t
         self._zero = zero
         self._wall_zero = wall_zero
         self._lost = LOST_FROM <= t % CYCLE < LOST_UNTIL
-        self.actors = [(actor, actor.age + t) for actor in cast.ACTORS]
+        self._ended = ended
+        self.actors = [(actor, actor.age + t) for actor in cast.ACTORS if actor.pid not in ended]
         self.actors += [cast.trial(slot, t) for slot in range(cast.TRIALS)]
         """Who is there, and for how many seconds."""
 
@@ -201,7 +222,8 @@ class _Scene:
     def _live_gpu(self, plain: Gpu) -> Gpu:
         index, t = plain.index, self._t
         holdings = self._holdings(index)
-        unattributed = 6 * GIB if index == UNATTRIBUTED_GPU else 4 * MIB
+        orphaned = index == UNATTRIBUTED_GPU and cast.ORPHAN_PID not in self._ended
+        unattributed = 6 * GIB if orphaned else 4 * MIB
         used = sum(int(one.memory) for one in holdings if not isinstance(one.memory, Reason)) + unattributed
         utilization = self._utilization(index, t)
         heat = sum(self._utilization(index, t - back) for back in (0, 4, 8, 12)) / 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from msgspec.structs import replace
@@ -101,19 +101,20 @@ _PLACES: Final[Mapping[int, Surroundings]] = {
 }
 
 
-def unlisted(starts: Mapping[int, int], booted: float, watched: frozenset[str]) -> tuple[Unlisted, ...]:
+def unlisted(
+    starts: Mapping[int, int], booted: float, watched: frozenset[str], ended: Collection[int] = ()
+) -> tuple[Unlisted, ...]:
     """Give who has device files open and is not listed by NVML.
 
     `starts` are the start times in ticks, by PID, of those who are listed, `booted` is when ticks began, in seconds
-    since the epoch, `watched` are the keys of the GPUs that are watched.
+    since the epoch, `watched` are the keys of the GPUs that are watched, `ended` are PIDs of those who have ended.
     """
     run = starts.get(cast.RUN_PID)
     orphan = cast.ORPHAN_RUN_START
     found = [_worker(cast.ORPHAN_PID, 0, orphan, orphan + 350, 2, booted)]
     if run is not None:
-        pids = range(cast.RUN_PID + 9, cast.RUN_PID + 13)
-        found += [_worker(pid, cast.RUN_PID, run, run + 400, 4, booted) for pid in pids]
-    return tuple(one for one in found if watched.issuperset(one.gpus))
+        found += [_worker(pid, cast.RUN_PID, run, run + 400, 4, booted) for pid in cast.RUN_WORKER_PIDS]
+    return tuple(one for one in found if watched.issuperset(one.gpus) and one.process.pid not in ended)
 
 
 def _worker(pid: int, parent: int, run: int, start: int, gpu: int, booted: float) -> Unlisted:

@@ -91,6 +91,8 @@ ORPHAN_RUN_START: Final = 168_790_000
 """Of that run, in ticks: some eight hours before the demo begins."""
 RUN_PID: Final = 22871
 """The viewer's own, at work."""
+RUN_WORKER_PIDS: Final = range(RUN_PID + 9, RUN_PID + 13)
+"""Its data workers, which NVML does not list."""
 HOSTILE_PID: Final = 23117
 """Its command line attacks the terminal."""
 GONE_PID: Final = 19552

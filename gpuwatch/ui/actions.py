@@ -202,8 +202,6 @@ class Actions(App[int]):
         refusal = "read-only: nothing is signalled" if self.options.read_only else ""
         if not refusal and self.helpers.killer is None:
             refusal = "processes cannot be ended from here"
-        if self.newest is not None and self.newest.snapshot.demo:
-            refusal = "demo: these processes are made up, nothing is signalled"
         if refusal:
             self.notify(refusal, severity="warning", markup=False, timeout=4)
         return not refusal
@@ -216,7 +214,9 @@ class Actions(App[int]):
             from gpuwatch.ui.screens.end import Endings
 
             if self.endings is None:
-                self.endings = Endings(self, self.helpers.killer(), elsewhere=self._is_staged, glyphs=self.kit.glyphs)
+                self.endings = Endings(
+                    self, self.helpers.killer(), elsewhere=self._is_staged, glyphs=self.kit.glyphs, clock=self.clock
+                )
             self.endings.open(key, self.newest, whole_run=whole_run)
 
     def _is_staged(self, process: tuple[int, int]) -> bool:

@@ -14,7 +14,7 @@ from gpuwatch.actions.steps import Choice
 from gpuwatch.ending import LOOK_EVERY, Request
 from gpuwatch.rows import rows
 from gpuwatch.strays import Stray
-from gpuwatch.targets import target_of, target_of_unlisted
+from gpuwatch.targets import target_of, target_of_unlisted, wrong_machine
 from gpuwatch.ui.screens.end import finish
 from gpuwatch.ui.staging import Stage, Staging
 from gpuwatch.ui.view import judged
@@ -101,7 +101,8 @@ class StrayEndings:
         else:
             for one in under_way:
                 if one.stage in (Stage.ENDED, Stage.LEFT):
-                    self._app.notify(one.said, title=f"process {one.stray.process.pid}", markup=False, timeout=10)
+                    title = f"process {one.stray.process.pid}{' (demo)' * bool(self._killer.notice)}"
+                    self._app.notify(one.said, title=title, markup=False, timeout=10)
         if not self.staging.busy:
             self._timer.pause()
 
@@ -109,7 +110,15 @@ class StrayEndings:
         frame = self._app.newest
         assert frame is not None  # it is a frame that showed the stray
         killer = self._killer
-        return Request(target_in(stray, frame), frame.snapshot, killer.pin, run=self._run, problem=killer.problem)
+        return Request(
+            target_in(stray, frame),
+            frame.snapshot,
+            killer.pin,
+            run=self._run,
+            problem=killer.problem,
+            refuse=wrong_machine(frame.snapshot, killer),
+            notice=killer.notice,
+        )
 
 
 def target_in(stray: Stray, frame: Frame) -> Target:

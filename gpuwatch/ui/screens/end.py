@@ -20,7 +20,7 @@ from gpuwatch.actions.run_members import Run
 from gpuwatch.ending import LOOK_EVERY, Choice, Phase, Request, View
 from gpuwatch.model import Snapshot
 from gpuwatch.rows import RowKey, rows
-from gpuwatch.targets import not_yours, target_of, target_of_unlisted
+from gpuwatch.targets import not_yours, target_of, target_of_unlisted, wrong_machine
 from gpuwatch.ui.background import Background
 from gpuwatch.ui.screens.dialog import ChoiceButton, ChoiceRow, Dialog
 from gpuwatch.ui.screens.facts import brief
@@ -53,6 +53,12 @@ class EndScreen(Dialog[None]):
     }
     EndScreen #told > Static {
         height: auto;
+    }
+    EndScreen #notice {
+        height: 1;
+        color: $text-warning;
+        text-wrap: nowrap;
+        text-overflow: ellipsis;
     }
     EndScreen #command {
         max-height: 4;
@@ -117,6 +123,8 @@ class EndScreen(Dialog[None]):
         dialog = Vertical(id="dialog")
         dialog.border_title = Content(self._title())
         with dialog:
+            notice = Static(Content(self.request.notice), id="notice", classes="" if self.request.notice else "-empty")
+            yield notice  # outside of what scrolls: it is in sight at each step
             with VerticalScroll(id="told", can_focus=False):
                 # First what must not be overlooked: a low terminal shows only the beginning.
                 yield Static(id="warnings", markup=False)
@@ -173,7 +181,8 @@ class EndScreen(Dialog[None]):
 
     def _title(self) -> str:
         several = self.request.whole_run and self.request.pinned_run is not None
-        return f"End {'the run of ' if several else 'process '}{self.request.target.pid}?"
+        demo = " (demo)" * bool(self.request.notice)
+        return f"End {'the run of ' if several else 'process '}{self.request.target.pid}?{demo}"
 
     async def _offer(self, view: View) -> None:
         row = self.query_one(ChoiceRow)
@@ -242,19 +251,14 @@ class Endings:
         app: App[Any],
         killer: ProcessEnder,
         *,
-        unreal: Callable[[Snapshot], str] | None = None,
         elsewhere: Callable[[Process], bool] | None = None,
         background: Background | None = None,
         glyphs: Glyphs = UNICODE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`unreal` says of a snapshot why its processes cannot be signalled at all: a recording, another host.
-
-        `elsewhere` says whether a process is being ended from another screen.
-        """
+        """`elsewhere` says whether a process is being ended from another screen."""
         self._app = app
         self._killer = killer
-        self._unreal = unreal or (lambda snapshot: "")
         self._elsewhere = elsewhere or (lambda process: False)
         self._run = background or Background("gpuwatch-endings")
         self._glyphs = glyphs
@@ -296,8 +300,9 @@ class Endings:
             problem=self._killer.problem,
             pin_run=self._pin_run,
             whole_run=whole_run,
-            refuse="demo: its processes are not real" if snapshot.demo else self._unreal(snapshot),
+            refuse=wrong_machine(snapshot, self._killer),
             not_yours=not_yours(process, self._killer.policy),
+            notice=self._killer.notice,
             clock=self._clock,
         )
         course = _Course(request, EndScreen(request, told, self._glyphs))
@@ -372,4 +377,5 @@ class Endings:
 
     def _toast(self, request: Request, words: str, severity: Any) -> None:
         # markup=False: the words may name a parent process, whose name is another's to choose.
-        self._app.notify(words, title=f"process {request.target.pid}", severity=severity, markup=False, timeout=10)
+        title = f"process {request.target.pid}{' (demo)' * bool(request.notice)}"
+        self._app.notify(words, title=title, severity=severity, markup=False, timeout=10)

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
-from gpuwatch.actions.steps import Choice
+from gpuwatch.actions.steps import DEMO_NOTICE, Choice
 from gpuwatch.model import SourceState
 from gpuwatch.strays import Judged, Stray, Sureness, notes
 from gpuwatch.ui.panels.footer import Footer, hints
@@ -133,6 +133,8 @@ class StraysScreen(ListScreen):
             pen.write(old, "warning").gap(2)
         if not self._frame.snapshot.gpus:
             return pen.line(width)
+        if self._frame.snapshot.demo:
+            pen.write(DEMO_NOTICE.partition(",")[0], "note").gap(2)
         pen.write(total(strays, possible), "muted")
         ticked = [one for one in strays if one.key in self._ticked]
         if ticked:
@@ -197,7 +199,9 @@ class StraysScreen(ListScreen):
         if not ticked:
             self.notify("tick with Space what is to be ended", markup=False, timeout=4)
         elif self.app.may_end():
-            question = ConfirmScreen(*_question(ticked), len(ticked), self._kit.glyphs)
+            title, lines = _question(ticked)
+            lines = [DEMO_NOTICE] * self._frame.snapshot.demo + lines
+            question = ConfirmScreen(title, lines, len(ticked), self._kit.glyphs)
             self.app.push_screen(question, lambda choice: self._confirmed(ticked, choice))
 
     def action_decide(self) -> None:

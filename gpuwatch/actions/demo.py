@@ -1,0 +1,158 @@
+"""Ending the processes of the demo: every step of the dialog with a made-up outcome, and no signal to anything.
+
+The PIDs of the demo may be those of real processes here. So nothing in this module can reach a process: it opens no
+handle, reads nothing of /proc and calls nothing that sends a signal. All that it changes is the demo's own script.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gpuwatch.actions.kill import Policy
+from gpuwatch.actions.outcome import End, Outcome
+from gpuwatch.actions.pinned import Target
+from gpuwatch.actions.refusal import Refusal, Refused
+from gpuwatch.actions.run_members import Member, Run
+from gpuwatch.actions.steps import DEMO_NOTICE
+from gpuwatch.model import Process, Snapshot, known
+from gpuwatch.sources import demo_cast as cast
+from gpuwatch.sources.demo import DemoSource
+from gpuwatch.surroundings import Job
+
+if TYPE_CHECKING:
+    from gpuwatch.actions.interfaces import HeldProcess
+
+KILLED_AFTER: Final = 0.3
+"""Seconds from SIGKILL to the end of a process."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reaction:
+    """Seconds from a signal to the end of a process; None where it ignores that signal."""
+
+    interrupt: float | None = 0.2
+    terminate: float = 0.2
+
+
+_REACTIONS: Final = {
+    # It was started in the background of a shell, which lets such processes ignore SIGINT.
+    cast.STRAY_PID: _Reaction(interrupt=None, terminate=1.4),
+    # It saves first. With SIGTERM that takes longer than the dialog's 10 s, so the dialog asks what to do.
+    cast.RUN_PID: _Reaction(interrupt=3.0, terminate=13.0),
+}
+
+
+class DemoProcess:
+    """Process of the demo as the dialog holds it: an `interfaces.HeldProcess` that signals nothing."""
+
+    weaker = ""
+
+    def __init__(self, source: DemoSource, target: Target) -> None:
+        self.target = target
+        self.run = ""
+        self._source = source
+        self._reaction = _REACTIONS.get(target.pid, _Reaction())
+
+    def send(self, sig: signal.Signals, *, recorded: bool = False) -> Outcome | None:
+        """Let the process of the script end as one that gets this signal would; nothing is signalled."""
+        if self.exited():
+            return Outcome(End.GONE)
+        after = {
+            signal.SIGINT: self._reaction.interrupt,
+            signal.SIGTERM: self._reaction.terminate,
+            signal.SIGKILL: KILLED_AFTER,
+        }.get(sig)
+        if after is not None:
+            self._source.end(self.target.pid, after)
+        return None
+
+    def exited(self) -> bool:
+        """Return whether it has ended in the script."""
+        return self._source.has_ended(self.target.pid)
+
+    def look(self, *, seconds: float = 0.0, killed: bool = False) -> Outcome:
+        """Return what has become of it."""
+        return Outcome(End.EXITED if self.exited() else End.RUNNING, seconds, killed)
+
+    def find_family(self) -> None:
+        """Do nothing: what it started ends with it."""
+
+    def family(self) -> tuple[int, ...]:
+        """Return no PID: nothing outlives it."""
+        return ()
+
+    def left_behind(self, listed: Collection[int] = ()) -> tuple[int, ...]:
+        """Return no PID: nothing outlives it."""
+        return ()
+
+    def on_gpu(self) -> bool:
+        """Return whether it still runs: all of the demo's processes are on a GPU."""
+        return not self.exited()
+
+    def ignores(self, sig: signal.Signals) -> bool:
+        """Return whether it ignores a signal."""
+        return sig is signal.SIGINT and self._reaction.interrupt is None
+
+    def record(self, event: str, **fields: object) -> None:
+        """Record nothing: nothing was done."""
+
+    def close(self) -> None:
+        """Do nothing: there is no handle."""
+
+
+class DemoEnder:
+    """Ends processes of a `DemoSource` in its script alone: an `interfaces.ProcessEnder` that signals nothing."""
+
+    notice = DEMO_NOTICE
+
+    def __init__(self, source: DemoSource, *, read_only: bool = False) -> None:
+        self._source = source
+        self.policy = Policy(uid=cast.VIEWER_UID, euid=cast.VIEWER_UID, pid=0, read_only=read_only)
+
+    def problem(self) -> None:
+        """Return no problem: nothing is recorded."""
+
+    def pin(self, target: Target) -> DemoProcess | Refused:
+        """Return the process, or why it would be refused on a real machine."""
+        if self.policy.read_only:
+            return Refused(Refusal.READ_ONLY, target.pid)
+        if target.uid is None:
+            return Refused(Refusal.NO_IDENTITY, target.pid)
+        if target.uid != self.policy.may_end:
+            return Refused(Refusal.NOT_YOURS, target.pid, f"it runs as uid {target.uid}")
+        held = DemoProcess(self._source, target)
+        return Refused(Refusal.GONE, target.pid) if held.exited() else held
+
+    def pin_run(self, held: HeldProcess, snapshot: Snapshot, *, asked: bool = True) -> Run:
+        """Return all of the viewer's processes that `snapshot` names by the same run, its head first."""
+        every = [*snapshot.processes, *(one.process for one in snapshot.unlisted)]
+        jobs = {one.pid: (_job(one), one) for one in every if one.uid == self.policy.may_end}
+        job, _ = jobs.get(held.target.pid, (None, None))
+        members = [held]
+        for pid, (other, process) in jobs.items():
+            if job is not None and other is not None and other.key == job.key and pid != held.target.pid:
+                members.append(DemoProcess(self._source, _target(process, snapshot)))
+        head = job.head if job is not None else held.target.pid
+        members.sort(key=lambda one: (one.target.pid != head, one.target.pid))
+        above = {one.target.pid: head if one.target.pid != head else 0 for one in members}
+        return Run(
+            job.key if job is not None else f"{held.target.pid}:{held.target.start_ticks}",
+            tuple(Member(one, above[one.target.pid], waits=True) for one in members),
+        )
+
+    def refuse(self, target: Target, refused: Refused, **more: object) -> None:
+        """Record nothing."""
+
+
+def _job(process: Process) -> Job | None:
+    return process.surroundings.job if process.surroundings is not None else None
+
+
+def _target(process: Process, snapshot: Snapshot) -> Target:
+    holdings = [(gpu.key, one.memory) for gpu in snapshot.gpus for one in gpu.holdings if one.pid == process.pid]
+    held = sum(int(memory) for _, memory in holdings if known(memory))
+    gpus = tuple(gpu for gpu, _ in holdings)
+    return Target(process.pid, process.start, process.uid, process.command, gpus, held)
