@@ -12,8 +12,9 @@ from gpuwatch.alerts import Alert, Severity
 from gpuwatch.alerts.engine import FORGOTTEN, Changes
 from gpuwatch.alerts.rules import HEALTH, MEMORY, STALE, Limits
 from gpuwatch.model import Health, Memory, SourceState
+from gpuwatch.sampler.codes import Code, Failed, health
 from tests.alerting import Bench, words
-from tests.builders import EPOCH, GIB, USABLE_GIB, filled, gpu
+from tests.builders import EPOCH, GIB, USABLE_GIB, filled, gpu, holding, process
 
 # Engine: memory over time
 
@@ -167,8 +168,38 @@ def test_a_lost_gpu_is_raised_at_once_and_cleared_when_it_is_back_for_three_samp
     assert words(bench.feed(lost)) == ("+critical",)
     assert words(bench.feed(lost)) == ()
     (alert,) = bench.last.active
-    assert (alert.rule, alert.title, alert.evidence) == (HEALTH, "GPU 5 lost", "fell off the bus")
+    assert (alert.rule, alert.title) == (HEALTH, "GPU 5 lost: it needs a reset or a reboot")
+    assert alert.evidence == "nobody was on it · fell off the bus"
     assert [words(bench.feed(gpu(5))) for _ in range(4)] == [(), (), ("cleared",), ()]
+
+
+def test_a_gpu_that_is_lost_says_who_was_on_it_and_has_nvmls_words_last() -> None:
+    bench = Bench()
+    people = [process(pid, user) for pid, user in enumerate(("ada", "ben", "cyn", "dov", "eve"), 1)]
+    held = [holding(1, 31.8), holding(2, 9.6), holding(3, 2.0), holding(4, 0.2), holding(5, 0.1)]
+    bench.feed(gpu(5, holdings=held), people=people)
+    nvml = health(Failed("nvmlDeviceGetPowerUsage", Code.GPU_IS_LOST))[1]
+    for _ in range(3):  # NVML lists nobody on it any more
+        bench.feed(gpu(5, health=Health.LOST, words=nvml, memory=Memory()))
+        (alert,) = bench.last.active
+        who, _, rest = alert.evidence.partition(" · cannot be reached")
+        assert who == "last on it: ada 31.8 GiB · ben 9.6 · cyn 2.0 · 2 others"
+        assert "programs on it fail" in rest
+        assert rest.endswith("NVML error 15: GPU is lost (nvmlDeviceGetPowerUsage)")
+
+
+def test_who_had_left_before_a_gpu_was_lost_is_not_said_to_have_been_on_it() -> None:
+    bench = Bench()
+    bench.feed(gpu(5, holdings=[holding(1, 30.0), holding(2, 1.0)]), people=[process(1, "ada"), process(2, "ben")])
+    bench.feed(gpu(5, holdings=[holding(2, 1.0)]), people=[process(2, "ben")])
+    bench.feed(gpu(5, health=Health.LOST, memory=Memory()))
+    assert bench.last.active[0].evidence == "last on it: ben 1.0 GiB"
+
+
+def test_of_a_gpu_that_was_lost_before_we_looked_nobody_is_named() -> None:
+    bench = Bench()
+    bench.feed(gpu(5, health=Health.LOST, words="the driver's words", memory=Memory()))
+    assert bench.last.active[0].evidence == "the driver's words"
 
 
 def test_a_gpu_that_flaps_is_raised_once() -> None:
@@ -211,7 +242,7 @@ def test_a_uuid_that_has_an_alert_of_its_own_takes_none_over() -> None:
     assert words(bench.feed(nameless)) == ("+warning",)
     changes = bench.feed(gpu(2, health=Health.LOST))
     assert [alert.title for alert in changes.cleared] == ["GPU 2 not ready"]
-    assert [alert.title for alert in changes.active] == ["GPU 2 lost"]
+    assert [alert.title for alert in changes.active] == ["GPU 2 lost: it needs a reset or a reboot"]
     bench = Bench()
     for free in (4, 4, 4):
         bench.feed(filled(free))

@@ -13,7 +13,7 @@ from gpuwatch.sampler.codes import Code, Failed, error, health, reason
 @pytest.mark.parametrize(
     ("code", "expected", "words"),
     [
-        (15, Health.LOST, "fell off the bus"),
+        (15, Health.LOST, "cannot be reached"),
         (16, Health.RESET, "must be reset"),
         (4, Health.DENIED, "may not open"),
         (17, Health.DENIED, "cgroups"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from gpuwatch.model import Health, Instance, Memory, Presence, Process, Reason, 
 from tests import builders
 from tests.builders import EPOCH, gpu, holding, process, snapshot
 from tests.dashboards import SIZES, alert, frame, hand, machine, running, screen, table, text
+from tests.screenshots import frames
 
 HOSTILE = ["[/x]", "[/", "[b", "[red]hi", "[@click=app.quit]x", "$x", "{0}", "日本語", "é́x", "\ufffd]2;PWN"]
 
@@ -144,6 +146,19 @@ async def test_a_sick_gpu_keeps_its_row_with_words_for_figures() -> None:
             assert "not responding since" in row
             assert "no answer for 14 s" in row
             assert "55" not in row
+
+
+@pytest.mark.parametrize("size", SIZES[1:])
+async def test_a_lost_gpu_says_who_was_on_it_and_what_to_do(size: tuple[int, int]) -> None:
+    shown, _ = frames(42.0)
+    async with running(shown[-1], size) as (app, _):
+        (row,) = [line for line in app.dashboard.gpus.text if "lost since" in line]
+        assert "last on it: ada 3" in row
+        (line,) = [line for line in app.dashboard.alerts.text if "GPU 5" in line]
+        assert "GPU 5 lost: it needs a reset or a reboot" in line
+        if size[0] >= 160:
+            assert "cannot be reached" in row
+            assert re.search(r"ada 31\.\d GiB · ben 9\.\d · hal 2\.\d · cannot be reached", line)
 
 
 async def test_mig_instances_are_rows_of_their_own() -> None:

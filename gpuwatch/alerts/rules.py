@@ -30,6 +30,8 @@ _LATE: Final = 5.0
 """Seconds that data may be old at any interval: 3 go by where a call hangs and another sampler is started."""
 _FULL: Final = 1.0
 """Percent free below which a GPU is called full."""
+_TROUBLES: Final = {Health.LOST: f"{Health.LOST.value}: it needs a reset or a reboot"}
+"""What a title says of a health whose name alone does not say what to do."""
 _CRITICAL_HEALTH: Final = frozenset({Health.LOST, Health.SILENT, Health.QUARANTINED, Health.RESET, Health.MISSING})
 
 
@@ -239,7 +241,7 @@ def memory_near_limit(snapshot: Snapshot, history: HistoryView, limits: Limits) 
         yield seen
 
 
-def gpu_health(snapshot: Snapshot, _history: HistoryView, limits: Limits) -> Iterator[Observation]:
+def gpu_health(snapshot: Snapshot, history: HistoryView, limits: Limits) -> Iterator[Observation]:
     """Judge each GPU's health. Trouble counts at its first sample; well again needs several."""
     for gpu in snapshot.gpus:
         fine = gpu.health is Health.OK
@@ -253,10 +255,27 @@ def gpu_health(snapshot: Snapshot, _history: HistoryView, limits: Limits) -> Ite
             clear_after=limits.samples,
             # A GPU in trouble has no new samples to tell apart: there, each look counts.
             stamp=gpu.sampled if fine else None,
-            title=f"GPU {gpu.index} answers again" if fine else f"GPU {gpu.index} {gpu.health.value}",
-            evidence=gpu.words,
+            title=f"GPU {gpu.index} {'answers again' if fine else _TROUBLES.get(gpu.health, gpu.health.value)}",
+            evidence=gpu.words if fine else " · ".join(filter(None, (_last_on(gpu, history), gpu.words))),
             how="answers again after {lasted}",
         )
+
+
+def _last_on(gpu: Gpu, history: HistoryView) -> str:
+    """Name who was on a GPU when its processes were last listed; empty where they never were."""
+    last = history.last_listed(gpu.key)
+    if last is None:
+        return ""
+    then, snapshot = last
+    found = holders(then, {one.pid: one for one in snapshot.processes}, history)
+    if not found:
+        return "nobody was on it"
+    sizes = [units.gib(one.memory) for one in found]
+    named = [f"{one.name} {size}" for one, size in zip(found, sizes, strict=True)]
+    named[0] += " GiB"
+    more = len(named) - NAMED
+    others = [f"{more} other{'s' * (more > 1)}"] * (more > 0)
+    return f"last on it: {' · '.join([*named[:NAMED], *others])}"
 
 
 def data_stale(snapshot: Snapshot, history: HistoryView, limits: Limits) -> Iterator[Observation]:

@@ -15,7 +15,7 @@ from gpuwatch.history.series import EMPTY, SLOTS, Points, Series
 from gpuwatch.history.tracks import HOLDING_GONE, Idle, Owner, Track, Tracks
 from gpuwatch.history.trend import Course, Trend
 from gpuwatch.history.usage import NO_USE, Usage, Use
-from gpuwatch.model import Gpu, Snapshot, number
+from gpuwatch.model import Gpu, Health, Snapshot, number
 
 __all__ = ["GPU_GONE", "HOLDING_GONE", "SLOTS", "History", "HistoryView", "Idle", "IdleTimes", "Points", "Trend", "Use"]
 
@@ -37,6 +37,7 @@ class Card(NamedTuple):
     trend: Trend | None
     xids: Mapping[int, tuple[int, float]]
     ecc: tuple[int, float | None] | None
+    listed: tuple[Gpu, Snapshot] | None
 
 
 class HistoryView:
@@ -111,6 +112,11 @@ class HistoryView:
         card = self._cards.get(gpu_key)
         return card.trend if card else None
 
+    def last_listed(self, gpu_key: str) -> tuple[Gpu, Snapshot] | None:
+        """Return a GPU as it last was with a complete list of its processes, and that snapshot; None where never."""
+        card = self._cards.get(gpu_key)
+        return card.listed if card else None
+
     def xids(self, gpu_key: str) -> Mapping[int, tuple[int, float]]:
         """Give the XIDs of a GPU: by code, how many there were, and the reader's monotonic time of the newest.
 
@@ -163,7 +169,7 @@ class History:
             if one is None:
                 one = self._gpus[gpu.key] = _GpuHistory(now)
             age = max(0.0, snapshot.monotonic - gpu.sampled)
-            one.add(gpu, now, age=age, interval=snapshot.interval, taken=snapshot.taken)
+            one.add(gpu, now, age=age, snapshot=snapshot)
         self._gpus = {key: one for key, one in self._gpus.items() if now - one.listed <= GPU_GONE}
         cards = {key: one.card(now) for key, one in self._gpus.items()}
         self._usage.add(snapshot)
@@ -183,10 +189,13 @@ class _GpuHistory:
         self._tracks = Tracks()
         self._course = Course()
         self._faults = Faults()
+        self._complete: tuple[Gpu, Snapshot] | None = None
+        """The last sample whose list of processes was complete; snapshots never change, so a reference will do."""
 
-    def add(self, gpu: Gpu, now: float, *, age: float, interval: float, taken: float) -> None:
+    def add(self, gpu: Gpu, now: float, *, age: float, snapshot: Snapshot) -> None:
+        interval = snapshot.interval
         self.listed = now
-        self._faults.add(gpu, now, taken)
+        self._faults.add(gpu, now, snapshot.taken)
         utilization, used = number(gpu.utilization), number(gpu.memory.used)
         fresh = gpu.sampled not in (0.0, self._stamp)
         if not fresh:
@@ -203,10 +212,12 @@ class _GpuHistory:
         self._memory.put(used, time, until)
         complete = not gpu.holdings_note
         grown = self._tracks.add(gpu.holdings, time, complete=complete, interval=interval)
+        if complete and gpu.health is Health.OK:
+            self._complete = (gpu, snapshot)
         if complete:
             self._course.add(grown, time, interval)
 
     def card(self, now: float) -> Card:
         faults = self._faults
         series = (self._utilization.points(now), self._memory.points(now))
-        return Card(*series, self._tracks.tracks, self._course.trend, faults.xids, faults.ecc)
+        return Card(*series, self._tracks.tracks, self._course.trend, faults.xids, faults.ecc, self._complete)

@@ -89,7 +89,11 @@ _NAMES: dict[int, str] = {
 }
 
 _GPU: dict[int, tuple[Health, str]] = {
-    Code.GPU_IS_LOST: (Health.LOST, "fell off the bus or stopped answering; it takes a reset or a reboot"),
+    # nvml.h: "The GPU has fallen off the bus or has otherwise become inaccessible".
+    Code.GPU_IS_LOST: (
+        Health.LOST,
+        "cannot be reached (it fell off the bus or hangs): programs on it fail until a reset or a reboot",
+    ),
     Code.RESET_REQUIRED: (Health.RESET, "must be reset before it works again: nvidia-smi --gpu-reset, or a reboot"),
     Code.NO_PERMISSION: (Health.DENIED, "you may not open this GPU"),
     Code.OPERATING_SYSTEM: (

@@ -35,7 +35,8 @@ import msgspec
 
 from gpuwatch import text
 from gpuwatch.declared.claims import Share
-from gpuwatch.model import Gpu, Health, Holding, Memory, Presence, Process, Reason, Snapshot, Xid
+from gpuwatch.model import Gpu, Holding, Memory, Presence, Process, Reason, Snapshot, Xid
+from gpuwatch.sampler import codes
 from gpuwatch.shares import with_promises
 from gpuwatch.sources import demo_cast as cast
 from gpuwatch.sources.demo_around import surroundings, unlisted
@@ -207,10 +208,11 @@ class _Scene:
 
     def _lost_gpu(self, plain: Gpu) -> Gpu:
         fell = floor(self._t / CYCLE) * CYCLE + LOST_FROM
+        health, words = codes.health(codes.Failed("nvmlDeviceGetUtilizationRates", codes.Code.GPU_IS_LOST))
         return msgspec.structs.replace(
             plain,
-            health=Health.LOST,
-            words="fell off the bus: nvmlDeviceGetUtilizationRates answered NVML_ERROR_GPU_IS_LOST",
+            health=health,
+            words=words,
             since=self._wall_zero + fell,
             sampled=self._zero + fell,
             slow_sampled=self._zero + fell,

@@ -12,6 +12,7 @@ from rich.cells import cell_len
 
 from gpuwatch import shares
 from gpuwatch.alerts import Alert, Severity
+from gpuwatch.alerts.rules import HEALTH
 from gpuwatch.alerts.shares import OVERCOMMITTED, OVERSHOOT
 from gpuwatch.model import Gpu, Health, Holding, Instance, Process, Reading, Reason, known
 from gpuwatch.text import fit
@@ -134,7 +135,7 @@ class _Row:
             return self._unwell(pen)
         if gpu.health is not Health.OK:
             room = self.width - pen.cells - 3 - widths.state
-            pen.write(gpu.words or gpu.health.value, "text", room).gap(3)
+            pen.write(self._trouble() or gpu.health.value, "text", room).gap(3)
             return pen.write(self.state(), self.role).line(self.width)
         self._bar(pen, gpu, gpu.holdings, bar)
         pen.write(self._gib(gpu.memory.used), self._ink(), 7, right=True)
@@ -204,7 +205,7 @@ class _Row:
             return f"{gpu.health.value}{since}"
         if view.stale(gpu):
             words.append(f"stale {long_duration(int(view.age(gpu)))}")
-        words += dict.fromkeys(short_title(alert) for alert in self.alerts if alert.rule != "gpu health")
+        words += dict.fromkeys(short_title(alert) for alert in self.alerts if alert.rule != HEALTH)
         words += _held_back(gpu)
         strays = sum(gpu.key in one.gpus for one in view.strays.values())
         words += [f"{strays} stray{'s' * (strays != 1)} of yours"] * bool(strays)
@@ -229,7 +230,11 @@ class _Row:
 
     def _unwell(self, pen: Pen) -> Line:
         pen.write(self.state(), self.role).gap(2)
-        return pen.write(self.gpu.words, "text", max(0, self.width - pen.cells)).line(self.width)
+        return pen.write(self._trouble(), "text", max(0, self.width - pen.cells)).line(self.width)
+
+    def _trouble(self) -> str:
+        """Return what is wrong in full: with who was on it, once there is an alert about it."""
+        return next((alert.evidence for alert in self.alerts if alert.rule == HEALTH), "") or self.gpu.words
 
     def _start(self) -> Pen:
         pen = Pen(self.view.kit).write(self.mark, self.role, 2)
