@@ -292,7 +292,14 @@ def test_a_link_in_place_of_the_shared_folder_is_said_and_the_own_one_serves(lau
     [
         ("--share 0.4", "COMMAND is missing; write it after --"),
         ("--share 0.4 -- ''", "COMMAND is missing; write it after --"),
-        ("--share 0.4 python train.py", "unknown argument python"),
+        (
+            "--share 0.4 python train.py --epochs 3",
+            "-- is missing before python; write: gpuwatch run --share 0.4 -- python train.py --epochs 3",
+        ),
+        ("python train.py", "-- is missing before python; write: gpuwatch run --share 0.4 -- python train.py"),
+        ("--memory 2GiB 'my script' --json", "write: gpuwatch run --memory 2GiB -- 'my script' --json"),
+        ("--share 0.4 python -- train.py", "unknown argument python"),
+        ("--shar 0.4 python train.py", "unknown flag --shar; did you mean --share?"),
         ("--share 1.4 -- true", "--share: share '1.4' is not allowed; write more than 0 and up to 1"),
         ("--memory 20x -- true", "--memory: size '20x' is not understood"),
         ("--memory 30 -- true", "--memory: size '30' has no unit; write 30GiB"),

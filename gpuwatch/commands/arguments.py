@@ -223,6 +223,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         if values:
             words = [*(word for word in ours if word not in values), "--", *values, *words[len(ours) + 1 :]]
     args, rest = top.parse_known_args(words)
+    if args.command == "run" and "--" not in argv and rest and not rest[0].startswith("-"):
+        raise UsageError(_without_dashes(list(argv), rest[0]))
     dashboards = {flag: action for action in top._actions for flag in action.option_strings}
     if args.command:
         given = [flag for flag, action in dashboards.items() if _is_given(args, action)]
@@ -235,6 +237,17 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise UsageError(_unknown("flag" if rest[0].startswith("-") else "argument", ascii(rest[0])[1:-1], flags))
     args.program = program
     return args
+
+
+def _without_dashes(argv: list[str], program: str) -> str:
+    """Return what to write instead of a `run` whose program does not stand behind `--`."""
+    import shlex
+
+    place = argv.index(program, argv.index("run"))
+    flags = argv[:place]
+    if not any(word.startswith(("--share", "--memory")) for word in flags):
+        flags = [*flags, "--share", "0.4"]
+    return f"-- is missing before {program}; write: gpuwatch {shlex.join([*flags, '--', *argv[place:]])}"
 
 
 def _is_given(args: argparse.Namespace, action: argparse.Action) -> bool:
