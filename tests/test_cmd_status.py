@@ -199,6 +199,19 @@ def test_bad_usage_is_one_line(run: Run) -> None:
     assert (done.returncode, done.stderr) == (2, "gpuwatch: --tmux and --json exclude each other\n")
 
 
+def test_the_help_has_lines_that_tmux_takes(tmux: Tmux, run: Run, tmp_path: Path) -> None:
+    printed = run("status", "--help", LD_LIBRARY_PATH="/nowhere", COLUMNS="40").stdout
+    lines = [line.strip() for line in printed.splitlines() if line.strip().startswith("set -g ")]
+    assert len(lines) == 3
+    (tmp_path / "tmux.conf").write_text("\n".join(lines) + "\n")
+    tmux.start(["cat"], {})
+    tmux.run("source-file", str(tmp_path / "tmux.conf"))
+    shown = tmux.run("show-options", "-gv", "status-right").strip()
+    assert shown == f"#({GPUWATCH} status --tmux)"  # in a virtual environment the name alone would not be found
+    assert int(tmux.run("show-options", "-gv", "status-interval")) == 5
+    assert int(tmux.run("show-options", "-gv", "status-right-length")) >= CELLS
+
+
 def test_tmux_draws_it_and_runs_nothing_that_stands_in_a_name(tmux: Tmux, own_home: Path) -> None:
     names = ("#(id -u)", "#[fg=blue]x", "#{pid}")
     figures = Newest(gpus=rows("critical"), boot=boot(), interval=1000)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn, Protocol
 
 from gpuwatch import __version__
@@ -202,11 +204,26 @@ def _add_watching(add: _Add, common: argparse.ArgumentParser, asking: argparse.A
     watch.add_argument("--only", metavar="0,2", default=argparse.SUPPRESS, help="these GPUs alone")
     status = add("status", flags=asking)
     status.add_argument("--tmux", action="store_true", help="with the colours of tmux's status line")
+    status.formatter_class, status.epilog = argparse.RawDescriptionHelpFormatter, _status_epilog()
     settings = add("config", flags=common)
     what = settings.add_mutually_exclusive_group(required=True)
     what.add_argument("--show", action="store_true", help="every key, its value, and where it comes from")
     what.add_argument("--init", action="store_true", help="write a commented file; never over one that is there")
     what.add_argument("--check", action="store_true", help="read the files and say what is wrong with them")
+
+
+def _status_epilog() -> str:
+    """Return the lines for a tmux.conf and the exit codes, each in a line of its own."""
+    # By its path where it was called by one: a tmux server need not have the PATH of a virtual environment.
+    path = Path(sys.argv[0]).absolute()
+    program = str(path) if path.name == "gpuwatch" and re.fullmatch(r"[\w./+-]+", str(path)) else "gpuwatch"
+    return (
+        "In ~/.tmux.conf:\n\n"
+        f"  set -g status-right '#({program} status --tmux)'\n"
+        "  set -g status-right-length 80\n"
+        "  set -g status-interval 5\n\n"
+        f"Exit codes: 0 done, {_OTHER_CODES}"
+    )
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
