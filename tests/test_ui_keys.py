@@ -11,8 +11,10 @@ import pytest
 from gpuwatch.actions.audit import Audit
 from gpuwatch.actions.kill import Killer, Policy
 from gpuwatch.model import SourceState
+from gpuwatch.rows import SORTS
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
+from gpuwatch.ui.panels.processes import ASCENDING
 from gpuwatch.ui.screens.end import EndScreen
 from tests.builders import GIB, gpu, holding, snapshot
 from tests.dashboards import alert, frame, hand, machine, running, screen, table, text
@@ -42,6 +44,43 @@ async def test_the_cursor_stays_on_its_process() -> None:
         assert panel.cursor == 9
         assert table(app)[9].startswith("›")
         assert str(chosen.holding.pid) in table(app)[9]
+
+
+@pytest.mark.parametrize("keys", [("greater_than_sign",), ("less_than_sign",), ("r",), ("greater_than_sign", "r")])
+async def test_after_a_change_of_sorting_the_list_is_at_its_top(keys: tuple[str, ...]) -> None:
+    async with running(frame(machine(8)), (80, 24)) as (app, pilot):
+        panel = app.dashboard.processes
+        await pilot.press("end")
+        assert panel.top > 0
+        await pilot.press(*keys)
+        await pilot.pause()
+        assert (panel.top, panel.cursor, panel.selected) == (0, 0, panel.found[0])
+        assert table(app)[0].startswith("›")
+        before = panel.selected
+        await hand(app, pilot, frame(machine(8)))  # from then on the cursor stays with its process again
+        assert panel.selected is not None
+        assert before is not None
+        assert panel.selected.key == before.key
+
+
+@pytest.mark.parametrize("size", [(40, 8), (60, 10), (80, 24), (120, 36), (160, 50)])
+@pytest.mark.parametrize("filtered", [False, True])
+async def test_the_column_that_is_sorted_by_is_named_at_every_size(size: tuple[int, int], filtered: bool) -> None:
+    async with running(frame(machine(8)), size, filter="python -nobody" if filtered else "") as (app, pilot):
+        panel = app.dashboard.processes
+        for by, (words, _) in SORTS.items():
+            for reverse in (False, True):
+                panel.sort_by(by)
+                await pilot.pause()
+                title = panel.text[0]
+                arrow = "▴" if (by in ASCENDING) != reverse else "▾"
+                at = title.find(arrow)
+                assert at >= 0, title
+                near = title[max(0, at - len(words) - 1) : at + len(words) + 1]
+                known = [column.title for column in panel._columns if column.id == by]
+                named = [word.partition(" ")[0][:3] for word in (*known, words, by)]
+                assert any(name in near for name in named), (by, title)
+                assert len(title) == size[0]
 
 
 async def test_the_cursor_stays_in_place_when_its_process_ends() -> None:

@@ -163,6 +163,19 @@ async def test_every_column_can_be_sorted_by_and_turned_round() -> None:
         assert not app.list.reverse
 
 
+async def test_after_a_change_of_sorting_the_list_is_at_its_top_and_names_what_is_hidden() -> None:
+    async with Desk().run_test(size=(160, 50)) as pilot:
+        app = await opened(pilot, long_watched(crowd(NAMES), 2))
+        await pilot.press("end")
+        assert app.list.cursor > 0
+        app.list.sort_by("use")
+        await pilot.pause()
+        assert (app.list.cursor, app.list.top) == (0, 0)
+        assert "by memory × time" not in text_of(app).splitlines()[0]
+        await pilot.resize_terminal(45, 20)
+        await until(pilot, lambda: "by memory × time" in text_of(app).splitlines()[0])
+
+
 async def test_a_click_on_a_title_sorts_and_one_on_a_person_selects() -> None:
     async with Desk().run_test(size=(120, 36)) as pilot:
         app = await opened(pilot, frame(crowd(NAMES)))

@@ -62,7 +62,7 @@ _USER_CELLS = {Form.FULL: LONGEST_USER, Form.MEDIUM: 14, Form.COMPACT: 10, Form.
 def columns(form: Form, rows: Sequence[Row]) -> list[Column]:
     """Give the columns of a form; that of the users is as wide as the longest name, within bounds."""
     longest = max((cell_len(row.owner) for row in rows), default=0)
-    users = min(_USER_CELLS.get(form, 8), max(4 if form is Form.STRIP else 8, longest))
+    users = min(_USER_CELLS.get(form, 8), max(5 if form is Form.STRIP else 8, longest))
     fitted = {"user": replace(_ALL["user"], cells=users)}
     if form is Form.FULL:
         fitted["share"] = _WIDE_SHARE

@@ -47,6 +47,11 @@ class CursorList(LinePanel):
         """Move the cursor by so many screenfuls."""
         self.move(by * max(1, self.page_rows - 1))
 
+    def to_top(self) -> None:
+        """Put the cursor on whatever will be the first row: the order is about to change."""
+        self.cursor = self.top = 0
+        self._key = None
+
     def part(self, dash: str = "-") -> str:
         """Say which rows are on screen, `1-20 of 47`; empty where all are."""
         every = len(self._keys)

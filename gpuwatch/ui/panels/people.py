@@ -222,6 +222,12 @@ class PeopleList(CursorList):
         """The person under the cursor."""
         return self.found[self.cursor] if self.cursor < len(self.found) else None
 
+    @property
+    def unseen_order(self) -> str:
+        """The order in words, where no column on screen shows it; else empty."""
+        shown = [column.id for column in self._columns]
+        return "" if self.by in shown or not shown else f"by {SORTS[self.by][0]}"
+
     def take(self, found: Sequence[Person]) -> None:
         """Take in people as they are now; the cursor follows its person, and stays in place where they have gone."""
         self.found = self._order.sort(found, self.by, reverse=self.reverse)
@@ -246,6 +252,7 @@ class PeopleList(CursorList):
         """Sort by a column; once more turns the order round."""
         self.reverse = not self.reverse if column == self.by else False
         self.by = column
+        self.to_top()
         self.take(self.found)
         self.post_message(self.Moved())
 
@@ -254,6 +261,7 @@ class PeopleList(CursorList):
         shown = [column.id for column in self._columns if column.id in SORTS] or list(SORTS)
         place = shown.index(self.by) if self.by in shown else 0
         self.by, self.reverse = shown[(place + by) % len(shown)], False
+        self.to_top()
         self.take(self.found)
         self.post_message(self.Moved())
 

@@ -83,6 +83,7 @@ class Processes(CursorList):
         """Sort by a column of `rows.SORTS`; once more turns the order round."""
         self.reverse = not self.reverse if column == self.by else False
         self.by = column
+        self.to_top()
         self.post_message(self.Moved())
 
     def sort_next(self, by: int) -> None:
@@ -90,6 +91,7 @@ class Processes(CursorList):
         shown = [column.id for column in self._columns] or list(SORTS)
         place = shown.index(self.by) if self.by in shown else 0
         self.by, self.reverse = shown[(place + by) % len(shown)], False
+        self.to_top()
         self.post_message(self.Moved())
 
     def on_click(self, event: events.Click) -> None:
@@ -129,24 +131,36 @@ class Processes(CursorList):
             if not column.cells:
                 break
             pen.write(text, "text" if sorted_by else "muted", column.cells, right=column.right)
-        # The last title gives way to what says that rows are hidden.
+        # The last title gives way to what says that rows are hidden, or the column that they are sorted by.
+        unseen = all(column.id != self.by for column in self._columns)
         room = max(0, width - pen.cells - 1)
-        hiding = self.mine or bool(self.filter.text)
-        summary = self._summary(kit, room if hiding and not sorted_by else room - cell_len(text) - 2)
+        hiding = self.mine or bool(self.filter.text) or unseen
+        summary = self._summary(kit, room if hiding and not sorted_by else room - cell_len(text) - 2, arrow * unseen)
         if cell_len(text) + 2 + cell_len(summary) <= room:
             pen.write(text, "text" if sorted_by else "muted")
+        else:
+            unseen = unseen or sorted_by
+        if unseen and not summary:  # over the titles: their figures are told apart without them, their order is not
+            summary, shown = f"{arrow}{self.by}", pen.line(width - len(self.by) - 3)
+            pen = Pen(kit, "band")
+            for span in shown:
+                pen.write_styled(span.text, span.style, span.cells)
         pen.gap(max(0, width - pen.cells - cell_len(summary) - 1))
         return pen.write(summary, "muted").line(width)
 
-    def _summary(self, kit: Kit, room: int) -> str:
+    def _summary(self, kit: Kit, room: int, arrow: str) -> str:
+        """Return which rows are shown and in what order, in `room` cells; empty where nothing fits.
+
+        `arrow` is given where no column on screen shows the order: it is then named before all else.
+        """
         dot = f" {kit.glyphs.dot} "
         matching = f"{len(self.found)} of {self.total}"
         part = matching
         if len(self.found) > self.page_rows:
             last = min(self.top + self.page_rows, len(self.found))
             part = f"{self.top + 1}{kit.glyphs.dash}{last} of {len(self.found)}"
-        order = [f"by {SORTS[self.by][0]}"]
-        hidden = order * all(column.id != self.by for column in self._columns)
+        order = [f"by {SORTS[self.by][0]}{f' {arrow}' * bool(arrow)}"]
+        hidden, short = order * bool(arrow), [f"{arrow}{self.by}"] * bool(arrow)
         mine = ["mine"] * self.mine
         chosen = [f"filter: {self.filter.text}"] * bool(self.filter.text) + mine
         brief = [f"/{self.filter.text}"] * bool(self.filter.text) + mine
@@ -155,9 +169,9 @@ class Processes(CursorList):
             [*chosen, matching, *hidden],
             [*brief, matching, *hidden],
             [*brief, *(hidden or [matching])],
-            brief,
-            ["filtered", *mine] if self.filter.text else mine,
-            [matching],
+            [*brief, *short],
+            [*["filtered"] * bool(self.filter.text), *mine, *short],
+            short or [matching],
         ):
             text = dot.join(words)
             if cell_len(text) <= room:

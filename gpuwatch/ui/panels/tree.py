@@ -93,6 +93,11 @@ class TreeList(CursorList):
             self._spread()
         self.post_message(self.Moved())
 
+    def to_top(self) -> None:
+        """Put the cursor on whatever will be the first line: the order is about to change."""
+        super().to_top()
+        self._path = ()
+
     def toggle_every(self) -> None:
         """Open everything; close it where all is open already."""
         self._every = any(not self.is_open(node) for node in every(self.nodes) if node.children)

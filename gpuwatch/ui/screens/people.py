@@ -124,7 +124,8 @@ class PeopleScreen(ListScreen):
             pen.write(old, "warning").gap(2)
         if self._frame is None or not self._frame.snapshot.gpus:
             return pen.line(width)
-        found, part = people_list.found, people_list.part(self._kit.glyphs.dash)
+        found, dot = people_list.found, f" {self._kit.glyphs.dot} "
+        part = dot.join(filter(None, (people_list.part(self._kit.glyphs.dash), people_list.unseen_order)))
         room = max(0, width - pen.cells - 1 - (cell_len(part) + 2 if part else 0))
         forms = totals(whole(found, self._frame.snapshot))
         words = next((form for form in forms if cell_len(form) <= room), forms[-1])

@@ -251,4 +251,5 @@ class TreeScreen(ListScreen):
 
     def _sort_by(self, column: str) -> None:
         self._by = column
+        self.query_one(TreeList).to_top()
         self.refresh_frame(self._frame)
