@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from gpuwatch.declarations import Limit
 from gpuwatch.history import HistoryView, Idle
@@ -220,13 +220,61 @@ class FilterError(ValueError):
     """A filter that cannot be understood; the text says what was found and what is allowed."""
 
 
+_KEYS: Final = ("user", "uid", "gpu", "pid", "rule")
+_FLAGS: Final = ("mine",)
+"""Every `key:value` and every keyword of any list; one that a list does not know is told to it, and is no text."""
+
+
+def parse_terms(
+    text: str,
+    *,
+    keys: Mapping[str, Callable[[str], Callable[[T], bool]]],
+    flags: Mapping[str, Callable[[T], bool]] | None = None,
+    anywhere: Callable[[str], Callable[[T], bool]],
+) -> tuple[Callable[[T], bool], ...]:
+    """Parse a filter as typed into its terms, all of which must hold; the grammar of every list that is filtered.
+
+    A term is `key:value` for one of `keys`, a keyword of `flags`, or any text, for `anywhere`; a leading `-` or `!`
+    turns it round. Case does not matter. A term that is only begun (`gpu:`, `-`) is left out. Raises FilterError, with
+    a sentence for the prompt.
+    """
+    found = []
+    for word in text.casefold().split():
+        bare = word[1:] if word[0] in "-!" else word
+        head, colon, value = bare.partition(":")
+        if not bare or (colon and not value and head in _KEYS):
+            continue
+        if colon and head in keys:
+            term = keys[head](value)
+        elif not colon and flags and head in flags:
+            term = flags[head]
+        elif head in (_KEYS if colon else _FLAGS):
+            allowed = ", ".join([*(f"{key}:" for key in keys), *(flags or ())])
+            raise FilterError(f"{head}{colon} is no term of this list; {allowed} and any text are")
+        else:
+            term = anywhere(bare)
+        found.append(_negated(term) if bare is not word else term)
+    return tuple(found)
+
+
+def _negated(term: Callable[[T], bool]) -> Callable[[T], bool]:
+    return lambda one: not term(one)
+
+
+def parse_numbers(key: str, value: str) -> frozenset[int]:
+    """Parse the value of `gpu:0,2`; raises FilterError."""
+    try:
+        return frozenset(int(part) for part in value.split(",") if part)
+    except ValueError:
+        raise FilterError(f"{key}:{value} is no number; try {key}:3 or {key}:0,2") from None
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What rows must match: every term of the text typed after `/`.
+    """What rows must match: every term of the text typed after `/`; `parse_terms` has the grammar.
 
     Terms: `user:ada` (any name that has it, or this uid), `uid:1001` (this one person; `uid:?` is whoever is not
-    visible), `gpu:3` or `gpu:0,2`, `pid:123`, `mine`, any other text (found in the command, user, pid or GPU name); a
-    leading `-` or `!` turns a term round. Case does not matter.
+    visible), `gpu:3` or `gpu:0,2`, `pid:123`, `mine`, any other text (found in the command, user, pid or GPU name).
     """
 
     text: str = ""
@@ -239,29 +287,32 @@ class Filter:
     @classmethod
     def parse(cls, text: str) -> Filter:
         """Read a filter as typed; raises FilterError with a sentence for the prompt."""
-        return cls(text.strip(), tuple(_term(word) for word in text.split()))
+        terms = parse_terms(text, keys=_ROW_KEYS, flags={"mine": lambda row: row.mine}, anywhere=_anywhere)
+        return cls(text.strip(), terms)
 
 
-def _term(word: str) -> Callable[[Row], bool]:
-    if len(word) > 1 and word[0] in "-!":
-        inner = _term(word[1:])
-        return lambda row: not inner(row)
-    head, colon, value = word.partition(":")
-    head, value = head.casefold(), value.casefold()
-    if head == "mine" and not colon:
-        return lambda row: row.mine
-    if colon and head == "user":
-        return lambda row: value in row.owner.casefold() or value == str(row.process.uid)
-    if colon and head == "uid" and value in ("?", "none"):
+def _of_user(value: str) -> Callable[[Row], bool]:
+    return lambda row: value in row.owner.casefold() or value == str(row.process.uid)
+
+
+def _of_uid(value: str) -> Callable[[Row], bool]:
+    if value in ("?", "none"):
         return lambda row: row.process.uid is None
-    if colon and head in ("gpu", "pid", "uid"):
-        numbers = _numbers(head, value)
-        if head == "gpu":
-            return lambda row: not numbers or row.gpu.index in numbers
-        if head == "uid":
-            return lambda row: not numbers or row.process.uid in numbers
-        return lambda row: not numbers or row.holding.pid in numbers
-    sought = word.casefold()
+    numbers = parse_numbers("uid", value)
+    return lambda row: not numbers or row.process.uid in numbers
+
+
+def _on_gpu(value: str) -> Callable[[Row], bool]:
+    numbers = parse_numbers("gpu", value)
+    return lambda row: not numbers or row.gpu.index in numbers
+
+
+def _of_pid(value: str) -> Callable[[Row], bool]:
+    numbers = parse_numbers("pid", value)
+    return lambda row: not numbers or row.holding.pid in numbers
+
+
+def _anywhere(sought: str) -> Callable[[Row], bool]:
     return lambda row: (
         sought in row.command.casefold()
         or sought in row.owner.casefold()
@@ -270,8 +321,4 @@ def _term(word: str) -> Callable[[Row], bool]:
     )
 
 
-def _numbers(head: str, value: str) -> frozenset[int]:
-    try:
-        return frozenset(int(part) for part in value.split(",") if part)
-    except ValueError:
-        raise FilterError(f"{head}:{value} is no number; try {head}:3 or {head}:0,2") from None
+_ROW_KEYS: Final = {"user": _of_user, "uid": _of_uid, "gpu": _on_gpu, "pid": _of_pid}

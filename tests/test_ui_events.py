@@ -11,15 +11,17 @@ from textual.events import Key
 from textual.widgets import Input
 
 from gpuwatch.alerts import Alert, Severity, Unit
+from gpuwatch.rows import Filter, FilterError
 from gpuwatch.sinks.log import Events
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.panels.events import EventList, detail_lines, event_line, when
 from gpuwatch.ui.panels.lines import plain
 from gpuwatch.ui.screens.attend import AttendScreen
-from gpuwatch.ui.screens.events import EventsScreen, matches
+from gpuwatch.ui.screens.events import EventsScreen, event_terms
 from gpuwatch.ui.theme import kit
 from gpuwatch.units import GIB
+from tests.builders import gpu, holding, process, snapshot
 from tests.dashboards import alert, frame, hand, machine, running
 from tests.screens import HOSTILE, fits, text_of, until
 
@@ -321,10 +323,57 @@ def test_an_acknowledged_event_says_so() -> None:
         ("-user:", True),
         ("-rule: event", True),
         ("gpu: -event", False),
+        ("!event", False),
+        ("!rule:over GPU:1", True),
+        ("pid:11", True),
+        ("pid:12", False),
     ],
 )
 def test_a_filter(words: str, found: bool) -> None:
-    assert matches(past(1), words) is found
+    assert all(term(past(1, pids=(11,))) for term in event_terms(words)) is found
+
+
+@pytest.mark.parametrize("text", ["gpu:x", "-gpu:1,x", "pid:a", "uid:?", "mine", "rule:mem"])
+async def test_what_a_list_does_not_understand_is_said_in_events_as_on_the_dashboard(text: str) -> None:
+    wrong = {}
+    try:
+        event_terms(text)
+    except FilterError as error:
+        wrong["events"] = str(error)
+    try:
+        Filter.parse(text)
+    except FilterError as error:
+        wrong["processes"] = str(error)
+    if text.removeprefix("-")[:4] in ("gpu:", "pid:"):
+        assert wrong["events"] == wrong["processes"]
+    else:
+        assert len(wrong) == 1
+        assert "is no term of this list" in "".join(wrong.values())
+    if "events" not in wrong:
+        return
+    async with running(frame(machine(2), alert(1), alert(0)), (160, 50)) as (app, pilot):
+        await pilot.press("e", "slash", *"gpu:1")
+        await pilot.pause()
+        assert "1 of 2" in text_of(app)
+        app.screen.query_one(Input).value = f"gpu:1 {text}"
+        await pilot.pause()
+        assert wrong["events"] in text_of(app).splitlines()[0]
+        assert "filter: gpu:1" in text_of(app)  # the last one that was understood
+        await pilot.press("enter")
+        await pilot.pause()
+        assert wrong["events"] not in text_of(app)
+        assert "1 of 2" in text_of(app)
+
+
+async def test_a_process_that_is_on_several_gpus_is_found_by_each_of_them() -> None:
+    held = [gpu(index, holdings=[holding(7, 1.0)] if index != 2 else []) for index in range(4)]
+    seen = snapshot(held, [process(7, "hal")])
+    about = alert(0, rule="misspelt variable", subject="7:7 GPU-0", pids=(7,), title="pid 7 (hal): no effect")
+    for index, found in enumerate((True, True, False, True)):
+        async with running(frame(seen, about)) as (app, pilot):
+            await pilot.press("e", "slash", *f"gpu:{index}", "enter")
+            await pilot.pause()
+            assert ("pid 7 (hal)" in text_of(app)) is found
 
 
 def test_the_screen_without_an_app_is_nothing_yet() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
@@ -14,6 +14,7 @@ from textual.message import Message
 from textual.widgets import Input
 
 from gpuwatch.alerts import Alert
+from gpuwatch.rows import FilterError, parse_numbers, parse_terms
 from gpuwatch.text import clean
 from gpuwatch.ui.panels.events import EventList, detail_lines
 from gpuwatch.ui.panels.footer import Footer, hints
@@ -57,10 +58,6 @@ _KEYS: Final[list[Binding]] = [
 ]
 
 
-_BEGUN: Final = ("", "rule:", "gpu:", "user:")
-"""Words of a filter that are only begun, without the `-` before them."""
-
-
 def _as_known(alert: Alert, log: Events) -> Alert:
     """Give an event of the log; one without an end, which nobody writes on any more, is not said to go on."""
     if alert.ended is not None or log.watched:
@@ -69,28 +66,37 @@ def _as_known(alert: Alert, log: Events) -> Alert:
     return msgspec.structs.replace(alert, ended=until, how="still held when watching stopped")
 
 
-def matches(alert: Alert, words: str) -> bool:
-    """Say whether an event matches every word: `rule:over`, `gpu:0,2`, `user:ada`, or any text; `-` turns one round.
+Term = Callable[[Alert], bool]
+"""One term of a filter."""
 
-    A word that is only begun, `gpu:` or `-`, says nothing yet.
+
+def event_terms(words: str, gpus: Callable[[Alert], Collection[int]] | None = None) -> tuple[Term, ...]:
+    """Parse a filter of events: `rule:over`, `gpu:0,2`, `user:ada`, `pid:123`, any text; raises FilterError.
+
+    The grammar is that of the process list. `gpus` gives the indices of the GPUs that an event is about.
     """
-    return all(
-        _matches(alert, word.removeprefix("-")) is not word.startswith("-")
-        for word in words.lower().split()
-        if word.removeprefix("-") not in _BEGUN
-    )
+    about = gpus or (lambda alert: () if alert.index is None else (alert.index,))
+
+    def on_gpu(value: str) -> Term:
+        numbers = parse_numbers("gpu", value)
+        return lambda alert: not numbers or not numbers.isdisjoint(about(alert))
+
+    def of_pid(value: str) -> Term:
+        numbers = parse_numbers("pid", value)
+        return lambda alert: not numbers or not numbers.isdisjoint(alert.pids)
+
+    keys: dict[str, Callable[[str], Term]] = {
+        "rule": lambda value: lambda alert: value in alert.rule.casefold(),
+        "gpu": on_gpu,
+        "user": lambda value: lambda alert: any(value in owner.casefold() for owner in alert.owners),
+        "pid": of_pid,
+    }
+    return parse_terms(words, keys=keys, anywhere=lambda sought: lambda alert: sought in _text(alert))
 
 
-def _matches(alert: Alert, word: str) -> bool:
-    key, colon, value = word.partition(":")
-    if colon and key == "rule":
-        return value in alert.rule.lower()
-    if colon and key == "gpu":
-        return str(alert.index) in value.split(",")
-    if colon and key == "user":
-        return any(value in owner.lower() for owner in alert.owners)
-    text = " ".join((alert.title, alert.evidence, alert.rule, alert.how, *alert.owners, *map(str, alert.pids)))
-    return word in text.lower()
+def _text(alert: Alert) -> str:
+    parts = (alert.title, alert.evidence, alert.rule, alert.how, *alert.owners, *map(str, alert.pids))
+    return " ".join(parts).casefold()
 
 
 class EventsScreen(ListScreen):
@@ -133,13 +139,17 @@ class EventsScreen(ListScreen):
         self._note = ""
         self._ongoing_only = False
         self._words = ""
+        self._terms: tuple[Term, ...] = ()
+        self._wrong = ""
+        """Why the filter as it stands in its line cannot be understood; the last good one counts until it can."""
 
     def compose(self) -> ComposeResult:
         """Give the title, the list, the detail, the line of the filter and the keys."""
         yield LinePanel(id="events-title")
         yield EventList(id="events-list")
         yield LinePanel(id="events-detail")
-        yield Input(compact=True, select_on_focus=False, placeholder="rule:over  gpu:0,2  user:ada  any text  -not")
+        hint = "rule:over  gpu:0,2  user:ada  pid:123  any text  -not"
+        yield Input(compact=True, select_on_focus=False, placeholder=hint)
         yield Footer(id="events-keys")
 
     def on_mount(self) -> None:
@@ -205,9 +215,17 @@ class EventsScreen(ListScreen):
         chosen = [
             alert
             for alert in self._every()
-            if matches(alert, self._words) and (alert.ended is None or not self._ongoing_only)
+            if all(term(alert) for term in self._terms) and (alert.ended is None or not self._ongoing_only)
         ]
         return sorted(chosen, key=lambda alert: (alert.ended is None, alert.raised), reverse=True)
+
+    def _gpus_of(self, alert: Alert) -> set[int]:
+        """Return the GPU that an event names, and while it holds, all that its process is on."""
+        found = set() if alert.index is None else {alert.index}
+        if alert.subject and alert.ended is None and self._frame is not None:
+            held = ((gpu.index, one.pid) for gpu in self._frame.snapshot.gpus for one in gpu.holdings)
+            found |= {index for index, pid in held if pid in alert.pids}
+        return found
 
     def paint(self) -> None:
         """Draw everything."""
@@ -246,8 +264,8 @@ class EventsScreen(ListScreen):
         chosen += ["of this run only"] * (self._read is None)
         words = f" {self._kit.glyphs.dot} ".join(chosen)
         pen.write(words, "muted", min(cell_len(words), max(0, width - pen.cells - 1))).gap(2)
-        if self._note:
-            pen.write(self._note, "warning", max(0, width - pen.cells - 1))
+        if self._wrong or self._note:
+            pen.write(self._wrong or self._note, "warning", max(0, width - pen.cells - 1))
         return pen.line(width)
 
     def _why_empty(self) -> str:
@@ -264,12 +282,19 @@ class EventsScreen(ListScreen):
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter as one types."""
         event.stop()
-        self._words = clean(event.value, 200)
+        words = clean(event.value, 200)
+        try:
+            self._terms = event_terms(words, self._gpus_of)
+        except FilterError as error:
+            self._wrong = str(error)
+        else:
+            self._words, self._wrong = words, ""
         self.paint()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Keep the filter, and give the keys back to the list."""
         event.stop()
+        event.input.value, self._wrong = self._words, ""
         self._close_filter()
 
     def _close_filter(self) -> None:
@@ -292,7 +317,8 @@ class EventsScreen(ListScreen):
         """Clear the filter where there is one, else go back."""
         entry = self.query_one(Input)
         if entry.display or self._words:
-            entry.value = self._words = ""
+            entry.value = self._words = self._wrong = ""
+            self._terms = ()
             self._close_filter()
         else:
             self.dismiss(None)

@@ -155,6 +155,7 @@ _FILTER = Section(
         Fact("mine", "your own"),
         Fact("train", "the command, user, PID or GPU name has this in it"),
         Fact("-mine", "- turns any term round: not your own"),
+        Fact("rule:over", "only in the list of events: the rule's name has this in it"),
     ),
 )
 _MORE = Section(
