@@ -235,7 +235,7 @@ async def test_of_an_alert_that_has_ended_meanwhile_nothing_is_offered(cleared: 
     async with running(frame(machine(2), alert(1))) as (app, pilot):
         await pilot.press("a")
         await pilot.pause()
-        assert offered(app) == ["acknowledge", "hour", "rule", "cancel"]
+        assert offered(app) == ["acknowledge", "hour", "rule", "show", "cancel"]
         await hand(app, pilot, replace(frame(machine(2)), cleared=cleared))
         assert "ended: GPU 1 near limit" in text_of(app)
         assert offered(app) == ["cancel"]
@@ -248,14 +248,14 @@ async def test_of_an_alert_that_has_ended_meanwhile_nothing_is_offered(cleared: 
 
 async def test_the_dialog_follows_the_frames_and_the_mark_stays_on_its_choice() -> None:
     async with running(frame(machine(4), alert(0), alert(1), alert(2))) as (app, pilot):
-        await pilot.press("a", "up", "up")
+        await pilot.press("a", "up", "up", "up")
         assert marked(app) == "all"
         await hand(app, pilot, frame(machine(4), alert(0, title="it got worse"), alert(1)))
         assert "it got worse" in text_of(app)
         assert "Acknowledge all 2" in text_of(app)
         assert marked(app) == "all"
         await hand(app, pilot, frame(machine(4), alert(0, acknowledged=True), alert(1)))
-        assert offered(app) == ["take back", "hour", "rule", "cancel"]
+        assert offered(app) == ["take back", "hour", "rule", "show", "cancel"]
         await pilot.press("enter")  # what was marked is no more: the mark is on Cancel
         await pilot.pause()
         assert asked(app) == []
@@ -266,7 +266,7 @@ async def test_what_only_another_gpuwatch_has_raised_is_not_said_to_have_ended()
         app.action_attend(alert(1, id="theirs"))
         await hand(app, pilot, frame(machine(2)))
         assert "ended" not in text_of(app)
-        assert offered(app) == ["acknowledge", "hour", "rule", "cancel"]
+        assert offered(app) == ["acknowledge", "hour", "rule", "show", "cancel"]
 
 
 def silenced(*mutes: Mute, alerts: tuple[Alert, ...] = ()) -> Frame:

@@ -16,16 +16,19 @@ from gpuwatch.rows import Filter, Row, RowKey, rows
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.keys import KEYS
 from gpuwatch.ui.options import Helpers, Options, Watching
+from gpuwatch.ui.panels.alerts import Alerts
 from gpuwatch.ui.panels.footer import Footer
 from gpuwatch.ui.panels.processes import Processes
 from gpuwatch.ui.panels.prompt import Prompt
 from gpuwatch.ui.theme import Kit
+from gpuwatch.ui.view import subject_of
 from gpuwatch.watch import Frame
 
 if TYPE_CHECKING:
     from gpuwatch.alerts import Alert
     from gpuwatch.strays import Judged
     from gpuwatch.ui.background import Background
+    from gpuwatch.ui.screens.attend import AttendScreen
     from gpuwatch.ui.screens.detail import DetailScreen
     from gpuwatch.ui.screens.end import Endings
     from gpuwatch.ui.screens.people import PeopleScreen
@@ -230,10 +233,15 @@ class Actions(App[int]):
             self.open_once(PeopleScreen(self.newest, self.kit, clock=self.clock))
 
     def on_people_screen_chosen(self, message: PeopleScreen.Chosen) -> None:
-        """Show the processes of one person; for one who came after the dashboard was frozen, it goes on."""
+        """Show the processes of one person."""
+        self._narrow(filter_for(message.uid))
+
+    def _narrow(self, words: str) -> None:
+        """Show the processes that a filter matches; for one who came after the dashboard was frozen, it goes on."""
         panel = self.dashboard.processes
         panel.mine = False
-        panel.filter = Filter.parse(filter_for(message.uid))
+        panel.filter = Filter.parse(words)
+        panel.to_top()
         if self.paused and not any(panel.filter(row) for row in panel.every):
             self.pause()
             self.notify("no longer paused: these processes are newer", markup=False, timeout=4)
@@ -309,6 +317,27 @@ class Actions(App[int]):
             if self.newest is not None:
                 screen.refresh_frame(self.newest)
             self.open_once(screen)
+
+    def on_attend_screen_show_asked(self, message: AttendScreen.ShowAsked) -> None:
+        """Show what an alert is about."""
+        self.show_subject(message.alert)
+
+    def on_alerts_chosen(self, message: Alerts.Chosen) -> None:
+        """Show what an alert is about."""
+        self.show_subject(message.alert)
+
+    def show_subject(self, alert: Alert) -> None:
+        """Show all that is known of the process that an alert is about, or else the processes of its GPU."""
+        subject = subject_of(alert, self.frame if self.screen is self.dashboard else self.newest)
+        if isinstance(subject, Row):
+            self.show_detail(subject.key)
+        elif subject is not None:
+            while self.screen is not self.dashboard:
+                self.pop_screen()
+            self._narrow(f"gpu:{subject.index}")
+            self.notify(f"only GPU {subject.index}: Esc shows all again", markup=False, timeout=4)
+        else:
+            self.notify("it is about no process or GPU that is here now", markup=False, timeout=4)
 
     def action_reload(self) -> None:
         """Read the configuration again, away from the event loop."""

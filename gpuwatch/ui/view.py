@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
+from gpuwatch.alerts import Alert
 from gpuwatch.model import Gpu, Health
+from gpuwatch.rows import Row, rows
 from gpuwatch.strays import Judged, Stray, judge
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.theme import Kit
@@ -76,6 +80,37 @@ def judged(frame: Frame, options: Options) -> Judged:
     if options.caller is not None and not seen.demo:
         seen = msgspec.structs.replace(seen, viewer=options.caller)
     return judge(seen, frame.history, options.tending, known=frame.kept)
+
+
+_PROCESS: Final = re.compile(r"(\d+):(\d+)( |$)")
+"""Subject of an alert about one process: PID and start time."""
+
+
+def subject_of(alert: Alert, frame: Frame | None) -> Row | Gpu | None:
+    """Return what an alert is about as a frame has it: its process, else its GPU; None where neither is there.
+
+    A PID alone proves nothing for an alert that has ended: it may be another process's by now.
+    """
+    if frame is None:
+        return None
+    identity = _PROCESS.match(alert.subject)
+    every = rows(frame.snapshot, frame.history) if alert.subject else []
+    held: list[Row] = []
+    if identity is not None:
+        pid, start = int(identity[1]), int(identity[2])
+        held = [row for row in every if row.holding.pid == pid and start in (row.process.start, row.holding.start)]
+    elif len(alert.pids) == 1 and alert.ended is None and not alert.subject.startswith("xid "):
+        held = [row for row in every if row.holding.pid == alert.pids[0]]
+    if held:
+        return next((row for row in held if row.gpu.key == alert.gpu), held[0])
+    return next((gpu for gpu in frame.snapshot.gpus if gpu.key == alert.gpu), None)
+
+
+def subject_words(subject: Row | Gpu | None) -> str:
+    """Name what an alert is about: `process 123`, `GPU 1`; empty for None."""
+    if isinstance(subject, Row):
+        return f"process {subject.holding.pid}"
+    return "" if subject is None else f"GPU {subject.index}"
 
 
 def clock(seconds: float) -> str:

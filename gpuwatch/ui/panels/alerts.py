@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.cells import cell_len
+from textual import events
+from textual.message import Message
 
 from gpuwatch.alerts import Alert, Severity
 from gpuwatch.alerts.attention import Mute
@@ -80,8 +82,26 @@ def _line(alert: Alert, kit: Kit, width: int, wide: bool) -> Line:
 
 
 class Alerts(LinePanel):
-    """The alerts that hold now."""
+    """The alerts that hold now; a click on one shows what it is about."""
+
+    DEFAULT_CSS = "Alerts { pointer: pointer; }"
+
+    class Chosen(Message):
+        """An alert was clicked."""
+
+        def __init__(self, alert: Alert) -> None:
+            self.alert = alert
+            super().__init__()
+
+    _drawn: Sequence[Alert] = ()
 
     def draw(self, view: View, layout: Layout, width: int) -> None:
         """Draw a frame."""
-        self.show(alert_lines(alerts_of(view.frame), view.kit, width, layout.alerts))
+        alerts = alerts_of(view.frame)
+        self._drawn = alerts[: layout.alerts]
+        self.show(alert_lines(alerts, view.kit, width, layout.alerts))
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose the alert that was clicked."""
+        if event.y < len(self._drawn):
+            self.post_message(self.Chosen(self._drawn[event.y]))

@@ -133,7 +133,11 @@ class EventList(CursorList):
         self.show(drawn + [blank(kit, width)] * (lines - len(drawn)))
 
     def on_click(self, event: events.Click) -> None:
-        """Choose the event that was clicked."""
+        """Choose the event that was clicked; at the second click, what Enter does."""
         place = self.top + event.y
-        if place < len(self.found):
-            self.move(place - self.cursor)
+        if place >= len(self.found):
+            return
+        again = place == self.cursor and event.chain > 1
+        self.move(place - self.cursor)
+        if again:
+            self.post_message(self.Chosen())

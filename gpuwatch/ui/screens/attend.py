@@ -12,11 +12,14 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
+from textual.message import Message
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from gpuwatch.alerts import TROUBLE, Alert
 from gpuwatch.alerts.attention import HOUR, Mute
+from gpuwatch.model import Gpu
+from gpuwatch.rows import Row
 from gpuwatch.text import fit
 from gpuwatch.ui.options import Attending
 from gpuwatch.ui.panels.alerts import silent_mutes
@@ -24,6 +27,7 @@ from gpuwatch.ui.panels.gpus import mark_of
 from gpuwatch.ui.screens.dialog import Dialog
 from gpuwatch.ui.screens.sheet import plain
 from gpuwatch.ui.theme import UNICODE, Glyphs
+from gpuwatch.ui.view import subject_of, subject_words
 from gpuwatch.watch import Frame
 
 
@@ -56,6 +60,13 @@ class _Choice(NamedTuple):
 
 class AttendScreen(Dialog[None]):
     """The dialog on one alert, or one mute, of several; left and right go to the next."""
+
+    class ShowAsked(Message):
+        """The user wants to see what an alert is about."""
+
+        def __init__(self, alert: Alert) -> None:
+            self.alert = alert
+            super().__init__()
 
     DEFAULT_CSS = """
     AttendScreen #title {
@@ -105,7 +116,7 @@ class AttendScreen(Dialog[None]):
     """
 
     AUTO_FOCUS = "OptionList"
-    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (10, "-low"), (16, "-high")]  # noqa: RUF012 - Textual declares it so
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (11, "-low"), (16, "-high")]  # noqa: RUF012 - Textual declares it so
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "close", "back", id="attend.close", tooltip="Close the dialog; nothing changes"),
@@ -131,6 +142,7 @@ class AttendScreen(Dialog[None]):
         self._glyphs = glyphs
         self._wall = wall
         self._place = 0
+        self._frame: Frame | None = None
         self._held: set[str] = set()
         """Ids of the alerts that a frame has had."""
         self._over: set[str] = set()
@@ -153,6 +165,7 @@ class AttendScreen(Dialog[None]):
 
     def refresh_frame(self, frame: Frame) -> None:
         """Take the alerts as a new frame has them; what has ended is only told."""
+        self._frame = frame
         now = {alert.id: alert for alert in (*frame.alerts, *frame.cleared) if alert.id}
         for place, page in enumerate(self._pages):
             if isinstance(page, Mute) or page.ended is not None:
@@ -224,6 +237,7 @@ class AttendScreen(Dialog[None]):
             "hour": "Mute for an hour",
             "rule": f"Mute this rule until unmuted: “{asked.rule}”",
             "all": f"Acknowledge all {len(unseen)}" if len(unseen) > 1 else "Acknowledge all",
+            "show": f"Show {subject_words(self._subject(asked)) or 'its process or GPU'}",
             "cancel": "Cancel",
         }
         possible = self._possible(asked)
@@ -247,10 +261,15 @@ class AttendScreen(Dialog[None]):
             found["take back"] = (lambda: watch.unacknowledge(asked), "no longer acknowledged")
         elif asked.ended is None:
             found["acknowledge"] = (lambda: watch.acknowledge(asked), "acknowledged")
+        if self._subject(asked) is not None:
+            found["show"] = (lambda: self.post_message(self.ShowAsked(asked)), "")
         unseen = self._unseen()
         if len(unseen) > 1:
             found["all"] = (lambda: self._acknowledge(unseen), f"{len(unseen)} acknowledged")
         return found
+
+    def _subject(self, asked: Alert | Mute) -> Row | Gpu | None:
+        return subject_of(asked, self._frame) if isinstance(asked, Alert) else None
 
     def _unseen(self) -> list[Alert]:
         return [one for one in self._pages if isinstance(one, Alert) and one.ended is None and not one.quiet]

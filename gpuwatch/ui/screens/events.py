@@ -17,10 +17,11 @@ from gpuwatch.alerts import Alert
 from gpuwatch.rows import FilterError, parse_numbers, parse_terms
 from gpuwatch.text import clean
 from gpuwatch.ui.panels.events import EventList, detail_lines
-from gpuwatch.ui.panels.footer import Footer, hints
+from gpuwatch.ui.panels.footer import Footer, Hint, hints
 from gpuwatch.ui.panels.lines import LinePanel, Pen
 from gpuwatch.ui.screens.listing import ListScreen
 from gpuwatch.ui.theme import Kit
+from gpuwatch.ui.view import subject_of, subject_words
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -46,6 +47,14 @@ _KEYS: Final[list[Binding]] = [
         key_display="/",
         tooltip="Show only events that match",
         priority=True,
+    ),
+    Binding(
+        "enter",
+        "show",
+        "show",
+        id="events.show",
+        key_display="Enter",
+        tooltip="Its process, or the processes of its GPU",
     ),
     Binding("a", "attend", "ack", id="events.attend", tooltip="Acknowledge this event, or mute it or its rule"),
     Binding("o", "ongoing", "ongoing", id="events.ongoing", tooltip="Only what holds now, or everything"),
@@ -252,7 +261,13 @@ class EventsScreen(ListScreen):
             panel.show(detail_lines(events_list.chosen, kit, width, detail, now))
             footer = self.query_one(Footer)
             footer.display = not entry.display
-            footer.draw(hints(_KEYS), kit, width)
+            footer.draw(self._hints(events_list.chosen), kit, width)
+
+    def _hints(self, chosen: Alert | None) -> list[Hint]:
+        """Return the keys, with what Enter shows of this event."""
+        words = subject_words(subject_of(chosen, self._frame)) if chosen is not None else ""
+        found = [(key, words if action == "show" else said, action) for key, said, action in hints(_KEYS)]
+        return [hint for hint in found if hint[1]]
 
     def _title(self, width: int) -> Any:
         found = self.query_one(EventList).found
@@ -327,6 +342,17 @@ class EventsScreen(ListScreen):
         """Show only what holds now, or everything."""
         self._ongoing_only = not self._ongoing_only
         self.paint()
+
+    def on_cursor_list_chosen(self, message: EventList.Chosen) -> None:
+        """Do what Enter does."""
+        message.stop()
+        self.action_show()
+
+    def action_show(self) -> None:
+        """Show the process that the chosen event is about, or the processes of its GPU."""
+        chosen = self.query_one(EventList).chosen
+        if chosen is not None:
+            self.app.show_subject(chosen)
 
     def action_attend(self) -> None:
         """Ask what is to become of the chosen event."""
