@@ -467,3 +467,46 @@ def _end_of_value(match: re.Match[str], end: int, *, is_script: bool) -> int:
     if not is_script and (start == 0 or opener == "=") and match["sep"].strip() and not match["quote"]:
         return len(text)
     return end
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Our own signs in ASCII
+
+_SIGNS = str.maketrans(
+    {
+        "·": ".",
+        "—": "-",
+        "–": "-",
+        "−": "-",
+        "…": "~",
+        "≥": ">=",
+        "×": "x",
+        "→": "->",
+        "←": "<-",
+        "↑": "^",
+        "↓": "v",
+        "°": "",
+        "“": '"',
+        "”": '"',
+        "●": "!",
+        "▲": "*",
+        "✓": "=",
+        "Σ": "S",
+        "▾": "v",
+        "▴": "^",
+    }
+)
+"""One spelling for each sign, everywhere. None says another thing: `>` is not at least, `30+` not a sum of several."""
+
+_SEPARATOR = re.compile(r"(?<=\S) · (?=\S)")
+_PRODUCT = re.compile(r"(?<=\w)·(?=\w)")
+
+
+def spell_signs(text: str) -> str:
+    """Spell gpuwatch's own signs in ASCII; what other people wrote stays as it is.
+
+    A separator becomes `|`, for `held 40.0 - ben 11.0` would be a subtraction, and a product `*`: `GiB*h`.
+    """
+    if text.isascii():
+        return text
+    return _PRODUCT.sub("*", _SEPARATOR.sub(" | ", text)).translate(_SIGNS)

@@ -137,7 +137,7 @@ def test_without_a_watch_it_takes_a_sample(driver: Driver, run: Run) -> None:
     driver.write()
     done = run("status")
     assert (done.returncode, done.stdout, done.stderr) == (0, "2 GPUs 40% · 1 full\n", "")
-    assert run("status", "--ascii").stdout == "2 GPUs 40% - 1 full\n"
+    assert run("status", "--ascii").stdout == "2 GPUs 40% | 1 full\n"
     assert run("status", "--tmux").stdout == "2 GPUs 40% · #[fg=red]1 full#[default]\n"
     found = msgspec.json.decode(run("status", "--json").stdout, type=Newest)
     assert [gpu.near for gpu in found.gpus] == ["", "critical"]

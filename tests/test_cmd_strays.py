@@ -349,7 +349,7 @@ def test_without_any_there_is_nothing_on_stdout_but_in_json_an_empty_list(run: R
 @pytest.mark.parametrize(
     ("faults", "why"),
     [
-        (["*@1 ret=15"], "lost, fell off the bus"),
+        (["*@1 ret=15"], "lost, cannot be reached"),
         (["nvmlDeviceGetComputeRunningProcesses_v3@1 ret=4"], "you may not see this GPU's processes"),
     ],
 )

@@ -65,7 +65,7 @@ def test_a_text_is_no_order_of_conemus() -> None:
 
 def test_in_ascii_no_byte_is_beyond_it() -> None:
     told = notification("osc777", "▲ box3", "GPU 1 near its limit · 87 °C … é", ascii_only=True)
-    assert told == "\x1b]777;notify;! box3;GPU 1 near its limit - 87  C ~ ?\a"
+    assert told == "\x1b]777;notify;* box3;GPU 1 near its limit | 87 C ~ ?\a"
 
 
 @given(st.sampled_from(KINDS), st.text(max_size=400), st.text(max_size=400), st.booleans(), st.booleans())

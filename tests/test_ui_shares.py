@@ -192,7 +192,7 @@ async def test_in_ascii_all_is_ascii() -> None:
             assert text(app).isascii()
             assert "]" in app.dashboard.gpus.text[-1]
             assert "62/40 !" in text(app)
-            assert "11/30+" in text(app)
+            assert "11/30S" in text(app)
             await pilot.press("question_mark")
             await pilot.pause()
             assert "\n".join(screen(app)).isascii()

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final, TextIO
 
 from gpuwatch.alerts import Severity
+from gpuwatch.text import spell_signs
 
 COLORS: Final = {Severity.CRITICAL: "31", Severity.WARNING: "33", Severity.NOTE: "2"}
 """By severity, the number that makes a terminal write in that colour (SGR)."""
 
-_PLAIN = str.maketrans({**dict(zip("·—°…≥Σ●▲✓↑↓×", "--'~>+!*+^vx", strict=True)), "→": "->"})
-"""Our own signs; ● and ▲ as on the dashboard."""
+_LONGER = re.compile("( *)([≥→←°])")
+"""Signs that take more cells in ASCII, or fewer, and the blanks before them."""
 
 
 def in_ascii(line: str) -> str:
-    """Give a line without any character outside ASCII."""
-    return line.translate(_PLAIN).encode("ascii", "replace").decode()
+    """Return a line without any character outside ASCII; the columns of a table stay where they are.
+
+    What a sign takes more is taken from the blanks that pad its cell, and what it takes less is given to them.
+    """
+    return spell_signs(_LONGER.sub(_padded, line)).encode("ascii", "replace").decode()
+
+
+def _padded(found: re.Match[str]) -> str:
+    blanks, sign = found.groups()
+    more = len(spell_signs(sign)) - 1
+    is_cell = len(blanks) > 1 or (blanks and not found.start())
+    if is_cell:
+        blanks = blanks[more:] if more > 0 else blanks + " " * -more
+    return blanks + sign
 
 
 def json_in_ascii(text: str) -> str:

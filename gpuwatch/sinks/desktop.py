@@ -58,7 +58,6 @@ _TERMS: Final[tuple[tuple[str, Osc], ...]] = (
 """By how TERM begins, the one thing that ssh always passes on."""
 _VTE: Final = 4600
 """VTE_VERSION from which the sequence is swallowed where it is not shown; before, it was printed."""
-_SPELT: Final = str.maketrans({"●": "!", "▲": "!", "·": "-", "✓": "+", "…": "~", "—": "-", "°": " ", "×": "x"})
 
 
 def which_osc(environ: Mapping[str, str]) -> Osc | None:
@@ -113,5 +112,8 @@ def bell() -> str:
 
 def _plain(words: str, limit: int, *, ascii_only: bool) -> str:
     """Take out what a terminal acts on; `;` parts the fields."""
-    words = text.clean(words, limit).replace(";", ",")
-    return words.translate(_SPELT).encode("ascii", "replace").decode() if ascii_only else words
+    if not ascii_only:
+        return text.clean(words, limit).replace(";", ",")
+    # Spelled before it is cut, for some signs take more in ASCII; the cut adds a sign of its own.
+    words = text.spell_signs(text.clean(text.spell_signs(words), limit))
+    return words.replace(";", ",").encode("ascii", "replace").decode()

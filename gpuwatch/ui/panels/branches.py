@@ -66,8 +66,11 @@ _FIRST_TO_GO = ("in", "age", "pid", "parts", "idle", "sm", "user", "gpu")
 _WIDEST_USER: Final = 16
 
 
-def columns(width: int, users: int) -> list[Column]:
-    """Give the columns that leave a width enough room for the names; `users` is the longest user name's cells."""
+def columns(width: int, users: int, *, ascii_only: bool = False) -> list[Column]:
+    """Give the columns that leave a width enough room for the names; `users` is the longest user name's cells.
+
+    In ASCII `≥10h02m` takes a cell more, and would touch the figure before it.
+    """
     narrow = width < 70
     found = []
     for one in _COLUMNS:
@@ -76,6 +79,8 @@ def columns(width: int, users: int) -> list[Column]:
             one = replace(one, cells=cells, ahead=1 if narrow else 2)
         elif one.id == "in" and width < 150:
             one = replace(one, cells=16)
+        elif one.id == "idle":
+            one = replace(one, cells=one.cells + ascii_only)
         found.append(one)
     least = max(15, min(44, width * 3 // 10))
     for name in _FIRST_TO_GO:

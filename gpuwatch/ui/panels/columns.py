@@ -59,11 +59,17 @@ _WIDE_SHARE = Column("share", "held/declared %", 18, behind=10)
 _USER_CELLS = {Form.FULL: LONGEST_USER, Form.MEDIUM: 14, Form.COMPACT: 10, Form.STRIP: 8}
 
 
-def columns(form: Form, rows: Sequence[Row]) -> list[Column]:
-    """Give the columns of a form; that of the users is as wide as the longest name, within bounds."""
+def columns(form: Form, rows: Sequence[Row], *, ascii_only: bool = False) -> list[Column]:
+    """Give the columns of a form; that of the users is as wide as the longest name, within bounds.
+
+    In ASCII `≥10h02m` takes a cell more, and would touch the figure before it.
+    """
     longest = max((cell_len(row.owner) for row in rows), default=0)
     users = min(_USER_CELLS.get(form, 8), max(5 if form is Form.STRIP else 8, longest))
-    fitted = {"user": replace(_ALL["user"], cells=users)}
+    fitted = {
+        "user": replace(_ALL["user"], cells=users),
+        "idle": replace(_ALL["idle"], cells=_ALL["idle"].cells + ascii_only),
+    }
     if form is Form.FULL:
         fitted["share"] = _WIDE_SHARE
     return [fitted.get(name, _ALL[name]) for name in _FORMS.get(form, _FORMS[Form.STRIP])]

@@ -16,7 +16,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gpuwatch.text import fit
+from gpuwatch.text import fit, spell_signs
 from gpuwatch.ui.theme import Ground, Kit, Role
 
 NEAR = 6
@@ -32,9 +32,6 @@ class Span(NamedTuple):
 
 
 Line: TypeAlias = tuple[Span, ...]
-
-_SPELLED = str.maketrans("·…–—×≥−°“”▾▴Σ", '-~--x>-\'""v^+')
-"""Our own signs in ASCII, each as wide as it was."""
 
 
 class Pen:
@@ -55,7 +52,7 @@ class Pen:
         """Write text in a style of the inks."""
         glyphs = self._kit.glyphs
         if glyphs.ascii and not text.isascii():
-            text = text.translate(_SPELLED).encode("ascii", "replace").decode("ascii")
+            text = spell_signs(text).encode("ascii", "replace").decode("ascii")
         width = len(text) if text.isascii() else cell_len(text)
         if cells is not None and width != cells:
             if right and width < cells:

@@ -66,7 +66,7 @@ class Processes(CursorList):
         """Draw the rows that `take` took in."""
         kit = view.kit
         shown = self._shown(layout.rows)
-        self._columns = columns(layout.form, self.every)
+        self._columns = columns(layout.form, self.every, ascii_only=kit.glyphs.ascii)
         self._titles = layout.table_title
         self._over = overshoots(view.frame.alerts)
         lines = [self._title(kit, width)] if layout.table_title else []
@@ -188,7 +188,9 @@ class Processes(CursorList):
             if column.id == "command":
                 self._command(pen.gap(2), row, width, view.strays.get(row.process.key))
             elif column.id == "user":
-                pen.gap(2).write_styled(*_swatch(kit, row.process.uid, pen))
+                # An initial is a letter: without a blank behind it, it would be read as part of the name.
+                drawn = bool(kit.glyphs.swatch.strip())
+                pen.gap(2 if drawn else 1).write_styled(*_swatch(kit, row.process.uid, pen)).gap(0 if drawn else 1)
                 pen.write(row.owner, "strong" if row.mine else "text", column.cells)
             elif column.id == "share":
                 over = self._over.get((row.gpu.key, row.holding.pid))

@@ -33,7 +33,7 @@ def title_line(kit: Kit, width: int) -> Line:
     pen = Pen(kit, "band").gap(6).write("PID", "muted", 8, right=True).write("GPU", "muted", 6, right=True)
     pen.write("GiB", "muted", 7, right=True)
     if width >= NARROW:
-        pen.write("idle", "muted", 8, right=True)
+        pen.write("idle", "muted", 8 + kit.glyphs.ascii, right=True)
     if width >= WIDE:
         pen.write("age", "muted", 8, right=True)
     pen.gap(2).write("why", "muted", _why_cells(width) if width >= WIDE else None)
@@ -58,7 +58,7 @@ def stray_line(
     pen.write(",".join(map(str, stray.indices)) or kit.glyphs.missing, "text", 6, right=True)
     pen.write(kit.glyphs.missing if stray.held is None else gib(stray.held), "strong", 7, right=True)
     if width >= NARROW:
-        pen.write(idle_words(stray, kit.glyphs), "text", 8, right=True)
+        pen.write(idle_words(stray, kit.glyphs), "text", 8 + kit.glyphs.ascii, right=True)
     if width >= WIDE:
         began = stray.process.started
         pen.write(kit.glyphs.missing if began is None else duration(now - began), "muted", 8, right=True)

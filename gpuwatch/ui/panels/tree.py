@@ -157,7 +157,7 @@ class TreeList(CursorList):
     def draw(self, view: View, width: int, lines: int, by: str, empty: str) -> None:
         """Draw the titles and as many lines as there are; `by` is the column of the order, `empty` why none is."""
         longest = max((cell_len(node.user) for node in every(self.nodes)), default=0)
-        self._columns = columns(width, longest)
+        self._columns = columns(width, longest, ascii_only=view.kit.glyphs.ascii)
         drawn = [titles(self._columns, view, width, by)] if lines > 1 else []
         shown = self._shown(lines - len(drawn))
         for place in shown:

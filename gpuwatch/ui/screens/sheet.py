@@ -15,6 +15,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Static
 
+from gpuwatch.text import spell_signs
 from gpuwatch.ui.screens.facts import Section
 from gpuwatch.ui.theme import UNICODE, Glyphs
 
@@ -163,31 +164,13 @@ class Sheet(ModalScreen[None]):
         body.scroll_to(y=body.max_scroll_y if bottom else 0, animate=False)
 
 
-_PLAIN = str.maketrans(
-    {
-        "·": "-",
-        "—": "-",
-        "–": "-",
-        "−": "-",
-        "…": "...",
-        "≥": ">=",
-        "×": "x",
-        "→": "->",
-        "°": "",
-        "“": '"',
-        "”": '"',
-        "▲": "*",
-        "Σ": "+",
-        "↑": "Up",
-        "↓": "Down",
-        "⇧": "S-",
-    }
-)
+_NAMES = str.maketrans({"…": "...", "↑": "Up", "↓": "Down", "⇧": "S-"})
+"""Signs that are spelled at length where there is room."""
 
 
 def plain(text: str) -> str:
     """Spell our own signs in ASCII; what is left is what people themselves have called their things."""
-    return text.translate(_PLAIN)
+    return spell_signs(text.translate(_NAMES))
 
 
 def label_cells(sections: Sequence[Section]) -> int:
