@@ -237,7 +237,7 @@ def no_driver(folder: Path, content: bytes | None) -> dict[str, str]:
 
 def test_what_is_typed_with_the_slash_goes_into_the_filter(busy: Driver) -> None:
     with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env()) as terminal:
-        terminal.wait_for("of")
+        terminal.wait_for("1 row")
         terminal.send("/qK/nobody")  # one read, as a slow line delivers it: q must not quit, nor K ask
         terminal.wait_for("no process matches “qK/nobody”")
         assert terminal.process.poll() is None

@@ -13,6 +13,7 @@ from gpuwatch.ui.layout import room_for_toasts
 from tests import builders
 from tests.builders import gpu, snapshot
 from tests.dashboards import SIZES, alert, frame, hand, machine, running, screen, table, text
+from tests.screenshots import frames
 
 UNKNOWN = Reason.UNSUPPORTED
 NO_MEMORY = Memory(total=UNKNOWN, used=UNKNOWN, free=UNKNOWN, reserved=UNKNOWN)
@@ -176,3 +177,28 @@ async def test_the_prompt_shows_whole_terms(wide: int) -> None:
         await pilot.press("slash")
         assert "…" not in app.dashboard.prompt.note
         assert app.dashboard.prompt.note.startswith("user:")
+
+
+async def test_the_counts_of_header_list_and_tree_say_what_they_count() -> None:
+    shown, _ = frames(345.0)
+    seen = shown[-1].snapshot
+    listed, held = len(seen.processes), sum(len(gpu.holdings) for gpu in seen.gpus)
+    assert (listed, held, len(seen.unlisted)) == (42, 46, 5)
+    for size in ((160, 50), (120, 36), (80, 24)):
+        async with running(shown[-1], size) as (app, pilot):
+            assert f"{listed} proc" in app.dashboard.header.text[0]
+            assert f"{held} rows" in app.dashboard.processes.text[0]
+            await pilot.press("t")
+            await pilot.pause()
+            assert f"{listed} processes, {len(seen.unlisted)} more unlisted" in text(app).splitlines()[0]
+            await pilot.press("escape")
+            await pilot.press("u")
+            await pilot.pause()
+            assert f"{listed} processes" in text(app).splitlines()[0] or size[0] < 100
+
+
+async def test_without_anything_unlisted_the_tree_says_nothing_of_it() -> None:
+    async with running(frame(machine(2)), (120, 36)) as (app, pilot):
+        await pilot.press("t")
+        await pilot.pause()
+        assert "10 processes · by memory" in text(app).splitlines()[0]

@@ -154,11 +154,12 @@ class Processes(CursorList):
         `arrow` is given where no column on screen shows the order: it is then named before all else.
         """
         dot = f" {kit.glyphs.dot} "
-        matching = f"{len(self.found)} of {self.total}"
-        part = matching
+        noun = f" row{'s' * (self.total != 1)}"  # a process has one for each of its GPUs
+        count = f"{len(self.found)} of {self.total}"
+        part = matching = (count if len(self.found) < self.total else str(self.total)) + noun
         if len(self.found) > self.page_rows:
             last = min(self.top + self.page_rows, len(self.found))
-            part = f"{self.top + 1}{kit.glyphs.dash}{last} of {len(self.found)}"
+            part = f"{self.top + 1}{kit.glyphs.dash}{last} of {len(self.found)}{noun}"
         order = [f"by {SORTS[self.by][0]}{f' {arrow}' * bool(arrow)}"]
         hidden, short = order * bool(arrow), [f"{arrow}{self.by}"] * bool(arrow)
         mine = ["mine"] * self.mine
@@ -169,9 +170,9 @@ class Processes(CursorList):
             [*chosen, matching, *hidden],
             [*brief, matching, *hidden],
             [*brief, *(hidden or [matching])],
-            [*brief, *short],
+            [*brief, *(short or [count])],
             [*["filtered"] * bool(self.filter.text), *mine, *short],
-            short or [matching],
+            short or [count],
         ):
             text = dot.join(words)
             if cell_len(text) <= room:

@@ -121,6 +121,9 @@ def legend(glyphs: Glyphs) -> list[Section]:
     )
     words = (
         Fact("holding", "the memory of one process on one GPU"),
+        Fact("processes", "those that the driver lists, each counted once"),
+        Fact("rows", "holdings: a process has one for each of its GPUs"),
+        Fact("unlisted", "has a GPU's device files open, and the driver does not list it"),
         Fact("free", "what a process can still get, without the driver's own reserve"),
         Fact("promised", "declared or reserved by `gpuwatch run`, and not taken yet; others count on it"),
         Fact("held/declared", "both in percent of the GPU's memory, as most frameworks count it"),

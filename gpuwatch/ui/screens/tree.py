@@ -136,8 +136,10 @@ class TreeScreen(ListScreen):
     def _title(self, view: View, width: int) -> Line:
         tree, dot = self.query_one(TreeList), f" {self._kit.glyphs.dot} "
         runs = sum(len(node.children) if node.kind is Kind.GROUP else 1 for node in tree.nodes)
-        processes = sum(node.totals.processes for node in tree.nodes)
-        words = [f"{runs} run{'s' * (runs != 1)}", f"{processes} process{'es' * (processes != 1)}"]
+        unlisted = sum(node.totals.holders for node in tree.nodes)
+        processes = sum(node.totals.processes for node in tree.nodes) - unlisted  # as the dashboard counts them
+        more = f", {unlisted} more unlisted" * (unlisted > 0)
+        words = [f"{runs} run{'s' * (runs != 1)}", f"{processes} process{'es' * (processes != 1)}{more}"]
         words = words if self._frame.snapshot.gpus else []
         words += ["mine"] * self._mine + [f"by {SORTS[self._by]}"]
         words += [f"lines {tree.part(self._kit.glyphs.dash)}"] * bool(tree.part())
