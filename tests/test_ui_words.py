@@ -202,3 +202,22 @@ async def test_without_anything_unlisted_the_tree_says_nothing_of_it() -> None:
         await pilot.press("t")
         await pilot.pause()
         assert "10 processes · by memory" in text(app).splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("size", "named"), [((80, 24), "Enter / e a K ? q"), ((60, 10), "Enter a K ? q"), ((40, 8), "a K q")]
+)
+@pytest.mark.parametrize("ascii_only", [False, True])
+async def test_the_footer_names_what_one_needs_in_trouble(size: tuple[int, int], named: str, ascii_only: bool) -> None:
+    async with running(frame(machine(8), alert(0)), size, ascii=ascii_only) as (app, _):
+        words = app.dashboard.footer.text[0].split()
+        assert [key for key in named.split() if key not in words] == []
+        assert "quit" in words
+
+
+@pytest.mark.parametrize("gpus", [1, 4, 8, 16])
+async def test_the_numbers_of_the_strip_have_a_label(gpus: int) -> None:
+    async with running(frame(machine(gpus)), (60, 10)) as (app, _):
+        strip = app.dashboard.gpus.text
+        assert strip[-1].rstrip().endswith("% of memory" if gpus <= 8 else " %")
+        assert all(f" {index} " in " ".join(strip).replace("●", " ") for index in range(1, gpus))

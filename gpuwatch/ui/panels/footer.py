@@ -14,7 +14,11 @@ from gpuwatch.ui.theme import Kit
 Hint = tuple[str, str, str]
 """Keys as shown, word, action."""
 
-_FIRST_TO_GO = ("pause", "mine", "sort(1)", "end_process", "attend", "filter", "events", "detail", "quit", "help")
+_FIRST_TO_GO = (
+    *("pause", "mine", "sort(1)", "tree", "strays", "filter", "people", "events", "detail"),
+    *("end_process", "attend", "help", "quit"),
+)
+"""What somebody can do without knowing its key goes before the keys that deal with trouble, and the way out."""
 
 
 def hints(bindings: Sequence[Binding]) -> list[Hint]:

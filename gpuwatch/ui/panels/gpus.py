@@ -363,8 +363,12 @@ def short_title(alert: Alert) -> str:
     return _BRIEF.get(alert.rule, title.removeprefix("over-committed: "))
 
 
+_STRIP_LABELS = ("% of memory", "mem %", "%")
+"""What the figures of a strip are; the longest that fits."""
+
+
 def strip(view: View, alerts: dict[str, list[Alert]], width: int, lines: int) -> list[Line]:
-    """Draw all GPUs as cells: index, mark, percent of memory in use; `--` where it is not known."""
+    """Draw all GPUs as cells: index, mark, percent of memory in use (`--` where it is not known), and what that is."""
     gpus = view.frame.snapshot.gpus
     cell = strip_cell(len(gpus), max((gpu.index for gpu in gpus), default=0))
     per_line = max(1, width // cell)
@@ -376,6 +380,10 @@ def strip(view: View, alerts: dict[str, list[Alert]], width: int, lines: int) ->
             old = view.dimmed(gpu)
             pen.write(str(gpu.index), "muted", cell - 5, right=True).write(mark, role)
             pen.write(_used(gpu), "faint" if old else "text" if mark == " " else role, 3).gap()
+        if first + per_line >= len(gpus):
+            room = width - pen.cells - 1
+            label = next((words for words in _STRIP_LABELS if len(words) <= room), "")
+            pen.gap(room - len(label)).write(label, "muted")
         drawn.append(pen.line(width))
     if len(drawn) > lines > 0:
         hidden = len(gpus) - per_line * lines
