@@ -90,6 +90,19 @@ def test_nothing_points_to_anything() -> None:
     assert (ending.proven, leak.proven) == (False, False)
 
 
+def test_who_has_it_open_may_hold_it() -> None:
+    one = found(loose(opened_by=(70, 4711)))[-1]
+    assert one.words == "PIDs 70, 4711 have it open too: if they hold none of this, only a reset frees it"
+    assert one.settle.startswith("where it is still in use when they have ended: `nvidia-smi --gpu-reset -i 2`")
+    assert not one.proven
+    longest = found(loose(opened_by=tuple(range(4_194_288, 4_194_304))))[-1]
+    assert longest.words.endswith("only a reset frees it")
+
+
+def test_nobody_is_known_to_have_open_what_has_no_number() -> None:
+    assert found(loose(minor=Reason.UNSUPPORTED))[-1].words.startswith("if nobody has it open, ")
+
+
 def test_a_list_that_is_not_whole() -> None:
     note = "you may not see this GPU's processes"
     first = found(loose(unattributed=Reason.NO_SAMPLE, holdings_note=note))[0]
@@ -325,6 +338,7 @@ cards = st.builds(
     unreliable=st.booleans(),
     mig=st.booleans() | st.just(Reason.DENIED),
     display_active=st.booleans() | st.just(Reason.DENIED),
+    opened_by=st.lists(st.integers(1, 2**22), max_size=16).map(tuple),
     xids=st.just((Xid(code=31),)),
 )
 gpus_open = st.sampled_from([(), ("",), ("GPU-2",), ("GPU-2", "GPU-3")])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
 from gpuwatch.causes import Cause, causes
 from gpuwatch.model import Snapshot, Unlisted
 from tests.driver import GIB, Driver, Gpu, Proc
@@ -50,6 +52,23 @@ def _within_a_tick(sampler: Running, pid: int) -> None:
     """One snapshot may have been on its way, and one sample been going on."""
     looks = [sampler.next() for _ in range(3)]
     assert [pid in of(look, pid) for look in looks][-1] is False
+
+
+@pytest.mark.parametrize("listed_on", [0, 1], ids=["its worker", "listed on another GPU"])
+def test_memory_is_not_lost_for_sure_while_a_listed_process_or_its_worker_has_the_gpu_open(
+    driver: Driver, listed_on: int
+) -> None:
+    """Nobody is listed for 8 GiB of GPU 0, whose device file somebody has open all the same."""
+    with GpuHolder(devices=(*CUDA, "nvidia1"), children=1 - listed_on) as held:
+        opener = held.pid if listed_on else held.children[0]
+        driver.gpus = [Gpu(0, memory_used=(9 - listed_on) * GIB), Gpu(1, memory_used=GIB)]
+        driver.procs = [Proc(listed_on, held.pid, memory=GIB)]
+        with running(driver.write().env()) as sampler:
+            snapshot = sampler.until(lambda snapshot: snapshot.searched > 0)
+        leak = causes(snapshot.gpus[0], snapshot)[-1]
+        assert (leak.cause, snapshot.gpus[0].unattributed) == (Cause.LEAK, 8 * GIB)
+        assert "no other process has it open" not in leak.words
+        assert str(opener) in leak.words
 
 
 def test_what_it_runs_in_is_told_with_the_others(driver: Driver) -> None:

@@ -247,10 +247,17 @@ def _ending(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
 def _leak(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
     if _driver(gpu, snapshot, gap) or gpu.memory.unified:
         return None
-    looked = snapshot.searched > 0 and not snapshot.blind and not snapshot.hides and not snapshot.confined
+    reset = f"`nvidia-smi --gpu-reset -i {gpu.index}` as root, or a reboot"
+    if gpu.opened_by:
+        has, they = ("has", "it holds") if len(gpu.opened_by) == 1 else ("have", "they hold")
+        words = f"{_pids(gpu.opened_by)} {has} it open too: if {they} none of this, only a reset frees it"
+        return Suspicion(Cause.LEAK, words, f"where it is still in use when they have ended: {reset}", proven=False)
+    # Without its minor number nobody can tell whose open files are this GPU's.
+    looked = snapshot.searched > 0 and known(gpu.minor)
+    looked = looked and not snapshot.blind and not snapshot.hides and not snapshot.confined
     who = "no other process has it open" if looked else "if nobody has it open"
     lost = "the driver has lost track of memory, and only a reset of the GPU frees it"
-    settle = f"{_fuser(gpu)} names nobody: `nvidia-smi --gpu-reset -i {gpu.index}` as root, or a reboot"
+    settle = f"{_fuser(gpu)} names nobody: {reset}"
     return Suspicion(Cause.LEAK, f"{who}: {lost}" if looked else f"{who}, {lost}", settle, proven=False)
 
 

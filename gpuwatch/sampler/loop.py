@@ -174,6 +174,8 @@ class Sampler:
         self._judge = Judge(pid=os.getpid(), parent=os.getppid(), proc=self._proc)
         self._gpus: Gpus | None = None
         self._shared: Shared | None = None
+        self._openers: dict[str, tuple[int, ...]] = {}
+        """By the key of a GPU: who has it open without being on its list."""
         self._last = Snapshot()
         self._sequence = 0
         self._host = machine.host_name()
@@ -203,7 +205,12 @@ class Sampler:
             confined=procfs.in_pid_namespace(self._proc),
             nvml_calls=self._board.calls,
             gpus=tuple(
-                replace(row, holdings=tuple(replace(of, start=starts[of.pid]) for of in row.holdings)) for row in rows
+                replace(
+                    row,
+                    holdings=tuple(replace(of, start=starts[of.pid]) for of in row.holdings),
+                    opened_by=self._openers.get(row.key, ()),
+                )
+                for row in rows
             ),
             processes=processes,
             unlisted=unlisted,
@@ -245,7 +252,9 @@ class Sampler:
         if not sure:  # one that is not listed by its number here may be listed by that outside
             return self._annotated(rows, read), ()
         people = {one.pid: one for one in read}
-        unlisted = self._judge.unlisted(self._survey.found, people, rows, self._gpus.listed)
+        found, count = self._survey.found, self._gpus.listed
+        unlisted = self._judge.unlisted(found, people, rows, count)
+        self._openers = {row.key: self._judge.openers(found, people, row, count) for row in rows}
         return self._with_unlisted(rows, [one for one in read if one.pid in listed], unlisted)
 
     def _named(self, pids: Collection[int], *, sure: bool) -> tuple[Process, ...]:

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,6 +44,10 @@ MOST_FILES = 1024
 
 MOST = 256
 """Processes that are given, those with a context first: so many are read anew with each sample."""
+
+_OPENERS = 16
+"""PIDs that are given of those that have one GPU open without being listed there: whether there are any is what counts,
+and a line names three."""
 
 _MOST_OPEN = 4096
 """Processes with device files that are remembered, most of which NVML may list."""
@@ -363,6 +368,23 @@ class Judge:
                 uuids = _of_one(gpus) if one.shared else tuple(sure[minor] for minor in sorted(one.minors))
                 given.append(Unlisted(process=process, gpus=uuids, context=one.context))
         return tuple(sorted(given, key=lambda one: one.process.pid))
+
+    def openers(self, found: Sequence[Open], processes: Mapping[int, Process], gpu: Gpu, count: int) -> tuple[int, ...]:
+        """Give the PIDs of those `found` that run CUDA and have this GPU's file open without being on its list.
+
+        A CUDA program opens the files of all GPUs that it can see, and is listed only where it has a context. Takes
+        what `unlisted` does, to be called after it; a process that nobody read since it was found counts.
+        """
+        listed = {of.pid for of in gpu.holdings}
+        pids = (
+            one.pid
+            for one in found
+            if one.context
+            and (gpu.minor in one.minors or (one.shared and count == 1))
+            and one.pid not in listed
+            and (one.pid not in processes or self._is_told(one, processes[one.pid]))
+        )
+        return tuple(islice(pids, _OPENERS))
 
     def _is_told(self, one: Open, process: Process) -> bool:
         """Say whether it is the process that was found, still runs, and is none that only asks the driver."""
