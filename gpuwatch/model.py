@@ -119,7 +119,8 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     memory: Reading = Reason.NO_SAMPLE
     """Bytes. Unsupported on WSL and on some MIG and vGPU set-ups."""
     sm: Reading = Reason.NO_SAMPLE
-    """Percent of time that its kernels ran on the GPU since the last sample; 0 is measured idleness."""
+    """Percent of time that its kernels ran on the GPU since the last sample, and in the last 1.25 s at least; 0 is
+    measured idleness. Of all processes of a GPU together no more than 100."""
     memory_utilization: Reading = Reason.NO_SAMPLE
     encoder: Reading = Reason.NO_SAMPLE
     decoder: Reading = Reason.NO_SAMPLE

@@ -73,59 +73,104 @@ def test_a_sum_with_an_unknown_part_is_unknown() -> None:
     assert held([]) == 0
 
 
-def test_several_samples_of_a_process_are_averaged() -> None:
-    """The last one does not win."""
+def seen(samples: list[Sample], pids: set[int], window: Window | None = None, now: int = NOW) -> Window:
+    """Give a window that was asked for and filled with samples."""
+    window = window or Window()
+    window.add(samples, window.since(now), frozenset(pids), now)
+    return window
+
+
+def sms(window: Window, *pids: int) -> list[float | Reason]:
+    """Give what each process used of the SMs."""
+    return [window.of(pid)[0] for pid in pids]
+
+
+def test_one_figure_for_each_process_is_its_average_over_the_window_already() -> None:
+    """As NVML gives them, each with the time at which that process ran last (NVIDIA/go-nvml#51, Syllo/nvtop#110)."""
+    window = seen([sample(1, 900_000, 16), sample(2, 100_000, 70)], {1, 2, 3})
+    assert sms(window, 1, 2, 3) == [16, 70, 0]
+
+
+def test_several_samples_of_a_process_are_averaged_over_the_sample_periods_of_all() -> None:
+    """A process without a sample in one of them used nothing in it."""
+    window = seen([sample(1, 300_000, 90), sample(1, 100_000, 30), sample(2, 200_000, 9)], {1, 2, 3})
+    assert sms(window, 1, 2, 3) == [40, 3, 0]
+
+
+def test_processes_that_ran_one_after_the_other_shared_the_gpu() -> None:
+    """Each figure is of another sample period: together they are no more than all of it."""
+    assert sms(seen([sample(1, 600_000, 100), sample(2, 100_000, 100)], {1, 2}), 1, 2) == [50, 50]
+
+
+def test_figures_of_two_windows_are_not_shown_together() -> None:
+    """Who has no sample in the newest one used nothing in it, whatever he used before."""
+    window = seen([sample(1, 0, 100)], {1, 2})
+    assert sms(window, 1, 2) == [100, 0]
+    later = NOW + 1_000_000
+    assert sms(seen([sample(2, -900_000, 100)], {1, 2}, window, later), 1, 2) == [0, 100]
+
+
+PERIODS = st.lists(
+    st.dictionaries(st.integers(1, 5), st.integers(0, 100), min_size=1).filter(lambda used: sum(used.values()) <= 100),
+    max_size=8,
+)
+
+
+@given(PERIODS, st.booleans())
+def test_together_processes_use_no_more_than_the_gpu(periods: list[dict[int, int]], newest_alone: bool) -> None:
+    """However the driver gives it: each sample period, or of each process only the newest sample."""
+    samples = [
+        sample(pid, 1_200_000 - 166_000 * place, sm, decoder=sm)
+        for place, used in enumerate(periods)
+        for pid, sm in used.items()
+    ]
+    if newest_alone:
+        samples = list({one.pid: one for one in samples}.values())
+    window = seen(samples, {1, 2, 3, 4, 5})
+    figures = [[float(figure) for figure in window.of(pid)] for pid in range(1, 6)]
+    assert all(0 <= figure <= 100 for one in figures for figure in one)
+    assert all(sum(column) <= 100 + 1e-9 for column in zip(*figures, strict=True))
+    given_to = {one.pid for one in samples if one.sm}
+    assert {pid for pid, one in enumerate(figures, 1) if one[0] > 0} == given_to, "who ran is never shown as idle"
+    several = len(samples) > len({one.pid for one in samples})
+    for pid, one in enumerate(figures, 1):
+        if several:
+            assert abs(one[0] - sum(used.get(pid, 0) for used in periods) / len(periods)) < 1e-9
+
+
+def test_what_cannot_be_true_is_no_sample() -> None:
+    """Over 100 %, or from the future: that says nothing of a process, not that it was idle."""
+    garbled = [sample(1, sm=101), sample(2, decoder=2**32 - 1), sample(3, -9_000_000), sample(9, sm=5)]
+    window = seen(garbled, {1, 2, 3, 4})
+    assert [window.of(pid) for pid in (1, 2, 3)] == [(Reason.NO_SAMPLE,) * 4] * 3
+    assert window.of(4) == (0, 0, 0, 0)
+    assert sms(seen([*garbled, sample(1, sm=60)], {1, 2}), 1, 2) == [60, Reason.NO_SAMPLE]
+
+
+def test_what_is_older_than_the_window_is_not_in_it() -> None:
+    """Some drivers give it all the same; the process ran nothing since."""
+    assert seen([sample(1, 1_300_000)], {1}).of(1) == (0, 0, 0, 0)
+
+
+def test_the_window_is_never_shorter_than_the_drivers_longest_period() -> None:
+    """At ten looks a second most find no newer sample than the last; only after that time is it idleness."""
     window = Window()
-    assert window.since(NOW) == NOW - 1_000_000
-    window.add([sample(1, 300_000, 90), sample(1, 100_000, 30), sample(2, 200_000, 10)], frozenset({1, 2, 3}), NOW)
-    assert [window.of(pid)[0] for pid in (1, 2, 3)] == [60, 10, 0]
-    assert window.since(NOW) == NOW - 100_000
+    assert window.since(NOW) == NOW - 1_250_000
+    assert window.since(NOW + 100_000) == NOW - 1_150_000
 
 
-def test_samples_that_cannot_be_true_are_left_out() -> None:
-    """Over 100 %, of a stranger, as old as the last one, or from the future."""
-    window = Window()
-    window.since(NOW)
-    window.add(
-        [
-            sample(1, 100_000, 101),
-            sample(1, 100_000, 5, decoder=2**32 - 1),
-            sample(9),
-            sample(1, 1_000_000),
-            sample(1, -9_000_000),
-        ],
-        frozenset({1}),
-        NOW,
-    )
-    assert window.of(1) == (0, 0, 0, 0)
-    assert window.newest == NOW - 1_000_000
-
-
-def test_between_two_of_the_drivers_samples_a_process_is_not_idle() -> None:
-    """At ten looks a second most find no new sample; only after the driver's longest period is that idleness."""
-    window = Window()
-    window.since(NOW)
-    window.add([sample(1, 0, 80)], frozenset({1}), NOW)
-    window.add([], frozenset({1}), NOW + 500_000)
-    assert window.of(1)[0] == 80
-    window.add([], frozenset({1}), NOW + 2_000_000)
-    assert window.of(1)[0] == 0
-
-
-def test_at_a_slow_pace_old_samples_count() -> None:
+def test_at_a_slow_pace_the_window_begins_at_the_last_look() -> None:
     """What the driver took four seconds ago is new to one who looks every five."""
-    window = Window(newest=NOW - 5_000_000)
-    window.add([sample(1, 4_000_000, 40)], frozenset({1}), NOW)
-    assert window.of(1)[0] == 40
+    window = Window()
+    window.since(NOW - 5_000_000)
+    assert sms(seen([sample(1, 4_000_000, 40)], {1}, window), 1) == [40]
 
 
 def test_a_clock_that_is_set_back_starts_the_window_afresh() -> None:
     """Else everything would look old until the clock has caught up."""
-    window = Window()
-    window.add([sample(1)], frozenset({1}), NOW)
+    window = seen([sample(1)], {1})
     earlier = NOW - 3_600_000_000
-    assert window.since(earlier) == earlier - 1_000_000
-    assert window.of(1)[0] == 0
+    assert window.since(earlier) == earlier - 1_250_000
 
 
 def test_a_reason_is_given_to_every_process() -> None:

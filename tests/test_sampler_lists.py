@@ -121,9 +121,23 @@ def test_no_sample_of_utilization_is_idleness(driver: Driver, fault: str) -> Non
 
 def test_a_process_without_a_sample_is_idle_beside_one_that_has(driver: Driver) -> None:
     """Its 0 % was measured too."""
-    driver.procs = [Proc(0, ME, sm=90), Proc(0, ME - 1), Proc(0, ME - 2, sm=4000)]
+    driver.procs = [Proc(0, ME, sm=90), Proc(0, ME - 1)]
     row = once(driver.write().env())[0].gpus[0]
-    assert [held.sm for held in row.holdings] == [90, 0, 0]
+    assert [held.sm for held in row.holdings] == [90, 0]
+
+
+def test_a_sample_that_cannot_be_true_is_none(driver: Driver) -> None:
+    """4000 % says nothing: neither that much, nor that the process is idle."""
+    driver.procs = [Proc(0, ME, sm=90), Proc(0, ME - 1, sm=4000)]
+    row = once(driver.write().env())[0].gpus[0]
+    assert [held.sm for held in row.holdings] == [90, Reason.NO_SAMPLE]
+
+
+def test_processes_that_take_turns_use_no_more_than_the_gpu(driver: Driver) -> None:
+    """One had all of a sample period, and then the other had all of the next."""
+    driver.procs = [Proc(0, ME, sm=100, age=500_000), Proc(0, ME - 1, sm=100, age=100_000)]
+    row = once(driver.write().env())[0].gpus[0]
+    assert [held.sm for held in row.holdings] == [50, 50]
 
 
 def test_memory_of_a_process_that_is_not_told(driver: Driver) -> None:

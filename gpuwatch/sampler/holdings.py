@@ -195,10 +195,7 @@ def held(holdings: Iterable[Holding]) -> Reading:
 
 # -- use -----------------------------------------------------------------------------------------------------------
 
-_FIRST_WINDOW = 1_000_000
-"""µs. Asking from 0 gives a long average with processes long gone in it (Syllo/nvtop#91)."""
-
-_HOLD = 1_250_000
+_SHORTEST = 1_250_000
 """µs. The driver samples each 1/6 to 1 s, by product: only a process without a sample for longer is surely idle."""
 
 _AHEAD = 1_000_000
@@ -206,38 +203,56 @@ _AHEAD = 1_000_000
 
 
 class Window(msgspec.Struct):
-    """What the processes of one GPU used of it, from the driver's samples as they come."""
+    """Use of one GPU by its processes since the last look, and over 1.25 s at least.
 
-    newest: int = 0
-    """Wall-clock µs of the newest sample, from which on the driver is asked for more."""
-    uses: dict[int, tuple[int, tuple[Reading, ...]]] = msgspec.field(default_factory=dict)
-    """By pid: the time of its newest sample, and (sm, memory, encoder, decoder) in percent."""
+    NVML gives one sample a process: its average over all the driver's sample periods since the time that was asked for,
+    with the time at which it last ran. One that ran in none of them has none. Sources: nvml.h,
+    nvmlDeviceGetProcessUtilization; NVIDIA/go-nvml#51 and Syllo/nvtop#110 have what drivers answer; asked from 0 it is
+    a long average with processes long gone in it (Syllo/nvtop#91). So the figures of one answer belong together, and
+    add up to 100 % at most; those of two answers do not. A driver that gives several samples of a process gives those
+    of the single periods.
+    """
+
+    asked: int = 0
+    """Wall-clock µs of the last look."""
+    uses: dict[int, tuple[float, ...]] = msgspec.field(default_factory=dict)
+    """By pid: (sm, memory, encoder, decoder) in percent; without those that ran nothing."""
+    garbled: frozenset[int] = frozenset()
+    """The pids of which there are only samples that cannot be true."""
 
     def since(self, now: int) -> int:
-        """Give the time from which on to ask; starts afresh where the clock was set back past the last sample."""
-        if not self.newest or self.newest > now + _AHEAD:
-            self.uses.clear()
-            self.newest = now - _FIRST_WINDOW
-        return self.newest
+        """Give the time from which on to ask; to be called at each look. Starts afresh where the clock was set back."""
+        last = self.asked if 0 < self.asked <= now else now
+        self.asked = now
+        return min(last, now - _SHORTEST)
 
-    def add(self, samples: Iterable[Sample], pids: frozenset[int], now: int) -> None:
-        """Take the samples that can be true, and average those of one process."""
-        fresh: dict[int, list[Sample]] = {}
+    def add(self, samples: Iterable[Sample], since: int, pids: frozenset[int], now: int) -> None:
+        """Take what the driver answered to a question from `since` on, of these processes, as far as it can be true."""
+        found: dict[int, list[Sample]] = {}
+        garbled = set()
         for sample in samples:
-            possible = max(sample.sm, sample.memory, sample.encoder, sample.decoder) <= 100
-            if possible and sample.pid in pids and self.newest < sample.time <= now + _AHEAD:
-                fresh.setdefault(sample.pid, []).append(sample)
-        kept = {pid: use for pid, use in self.uses.items() if pid in pids and use[0] > now - _HOLD}
-        for pid, of in fresh.items():
-            figures = (sum(column) / len(of) for column in zip(*(sample[2:] for sample in of), strict=True))
-            kept[pid] = (max(sample.time for sample in of), tuple(round(figure, 1) for figure in figures))
-        self.uses = kept
-        self.newest = max([self.newest, *(time for time, _ in kept.values())])
+            if sample.pid not in pids or sample.time <= since:
+                continue
+            if max(sample.sm, sample.memory, sample.encoder, sample.decoder) > 100 or sample.time > now + _AHEAD:
+                garbled.add(sample.pid)
+            else:
+                found.setdefault(sample.pid, []).append(sample)
+        single = all(len(of) == 1 for of in found.values())
+        periods = 1 if single else len({sample.time for of in found.values() for sample in of})
+        figures = {
+            pid: [sum(column) / periods for column in zip(*(sample[2:] for sample in of), strict=True)]
+            for pid, of in found.items()
+        }
+        # Of a driver that gave each process's last period instead, or that has rounded up: each its part of the whole.
+        excess = [max(1.0, sum(column) / 100) for column in zip(*figures.values(), strict=True)]
+        self.uses = {
+            pid: tuple(figure / over for figure, over in zip(of, excess, strict=True)) for pid, of in figures.items()
+        }
+        self.garbled = frozenset(garbled - found.keys())
 
     def of(self, pid: int) -> tuple[Reading, ...]:
         """Give a process's (sm, memory, encoder, decoder); all 0 for one that ran nothing."""
-        use = self.uses.get(pid)
-        return use[1] if use else (0, 0, 0, 0)
+        return (Reason.NO_SAMPLE,) * 4 if pid in self.garbled else self.uses.get(pid, (0, 0, 0, 0))
 
 
 def with_use(holdings: Iterable[Holding], window: Window | Reason) -> tuple[Holding, ...]:

@@ -111,20 +111,21 @@ class Tenants:
 
     def read_use(self, handle: Handle, now: int, *, mig: bool) -> None:
         """Add to the holdings what their processes used; `now` is wall-clock µs. Raises as `read` does."""
+        since = self._window.since(now)
         if mig:
             self._use = Reason.UNSUPPORTED
         elif self._use is not Reason.UNSUPPORTED and self.holdings:
-            self._ask_use(handle, now)
+            self._ask_use(handle, since, now)
         self.holdings = with_use(self.holdings, self._use)
 
-    def _ask_use(self, handle: Handle, now: int) -> None:
+    def _ask_use(self, handle: Handle, since: int, now: int) -> None:
         window = self._window
         try:
-            samples = self._lists.utilization(handle, window.since(now))
+            samples = self._lists.utilization(handle, since)
         except Incomplete:
             self._use = Reason.NO_SAMPLE
         except Failed as failed:
             self._use = self._excuse(failed)
         else:
-            window.add(samples, frozenset(holding.pid for holding in self.holdings), now)
+            window.add(samples, since, frozenset(holding.pid for holding in self.holdings), now)
             self._use = window
