@@ -113,6 +113,25 @@ def test_a_gpu_that_is_cut_while_we_run(driver: Driver, later: Later) -> None:
     assert (row.mig, row.utilization, row.instances, row.holdings[0].sm) == (False, 60, (), 40)
 
 
+def test_a_handle_that_is_reused_for_another_slice_carries_no_old_name(driver: Driver, later: Later) -> None:
+    """The GPU is cut anew, and the driver gives the same handles to other slices: each figure has its own UUID."""
+    old = [Mig(gi=7, uuid="MIG-a", memory_used=GIB), Mig(gi=9, uuid="MIG-b", memory_used=2 * GIB)]
+    new = [Mig(gi=1, uuid="MIG-c", name="MIG 3g.40gb", memory_used=3 * GIB), Mig(gi=9, uuid="MIG-d", memory_used=0)]
+    driver.gpus = [Card(0, mig_mode=1, migs=old)]
+    driver.write()
+    later(0)
+    later(1)
+    driver.gpus[0].migs = new
+    driver.write()
+    seen = [later(1).gpus[0].instances for _ in range(len(new))]
+    used = {str(mig.uuid): mig.memory_used for mig in (*old, *new)}
+    assert all(one.memory.used == used[one.uuid] for look in seen for one in look)
+    assert [(one.uuid, one.name, one.gpu_instance) for one in seen[-1]] == [(mig.uuid, mig.name, mig.gi) for mig in new]
+    driver.gpus[0].migs = new[1:]
+    driver.write()
+    assert [one.uuid for one in [later(1).gpus[0].instances for _ in new][-1]] == ["MIG-d"]
+
+
 def test_instances_that_cannot_be_asked(driver: Driver, later: Later) -> None:
     """What an instance does not tell is missing there, and nowhere else."""
     driver.gpus = [Card(0, mig_mode=1, migs=[Mig(gi=3, memory_used=Code(4)), Mig(gi=4, memory_used=None)])]

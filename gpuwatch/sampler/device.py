@@ -175,10 +175,13 @@ class Device:
     def _read(self, now: float) -> None:
         """Ask for all that is due, and make the row; raises Failed for what concerns the whole GPU."""
         self._answers, self._errors = 0, []
-        due = self._timetable.take(now, most=max(1, int(now - self.row.sampled)))  # one more call a second
+        seconds = max(1, int(now - self.row.sampled)) if self.row.sampled else 1
+        due = self._timetable.take(now, most=seconds)  # one more call a second
         if MIG in due:
             self._read_mig()
         self._read_memory()
+        if self._mig and not self._instances.refresh(seconds):  # two more; of seven instances each every 7 s
+            self._look_up_instances()
         for figure in FAST:
             self._figure(figure)
         for task in due:
@@ -231,9 +234,12 @@ class Device:
             self._unsupported.clear()
             self._tenants = self._new_tenants()
             self._timetable.restart()
-        if not self._mig:
+        if self._mig:
+            self._look_up_instances()
+        else:
             self._instances.clear()
-            return
+
+    def _look_up_instances(self) -> None:
         try:
             self._instances.look_up(self._handle)
         except Failed as failed:
@@ -251,8 +257,6 @@ class Device:
                 self._unsupported.add(("memory",))
                 memory = Memory(reserved=Reason.UNSUPPORTED, unified=True)
             self._memory = memory
-        if self._mig:
-            self._instances.refresh()
 
     def _make_row(self, now: float) -> None:
         shared, row = self._shared, self.row

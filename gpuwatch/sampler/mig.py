@@ -1,4 +1,8 @@
-"""The MIG instances of a GPU: which there are, and the memory of each."""
+"""The MIG instances of a GPU: which there are, and the memory of each.
+
+The driver may reuse a handle for another instance when the GPU is cut anew (nvml.h,
+nvmlDeviceGetMigDeviceHandleByIndex), so the UUID is asked for with each reading.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,6 @@ from gpuwatch.sampler.figures import Ladder, missing_memory, read_memory
 from gpuwatch.sampler.holdings import NO_INSTANCE, Entry, Lists
 from gpuwatch.text import clean
 
-_MEMORIES_A_TICK = 2
-"""Instances whose memory is read each tick, in turn: a GPU cut into 7 would else take 7 calls more a second."""
-
 
 class _Cut(msgspec.Struct):
     """One instance and the handle that it has until the GPU is cut anew."""
@@ -29,7 +30,7 @@ class _Cut(msgspec.Struct):
 
 
 class Instances:
-    """The instances of one GPU; they are looked up again every 60 s and after any failure."""
+    """The instances of one GPU; they are looked up again every 60 s, and as soon as a handle means another one."""
 
     def __init__(self, ladder: Ladder, lists: Lists) -> None:
         self._ladder = ladder
@@ -66,10 +67,26 @@ class Instances:
             if cut.uuid not in before:
                 self._read(cut)
 
-    def refresh(self) -> None:
-        """Read the memory of the next few instances; raises Failed for what concerns the whole GPU."""
-        for _ in range(min(_MEMORIES_A_TICK, len(self._cuts))):
-            self._read(self._cuts[next(self._turn) % len(self._cuts)])
+    def refresh(self, most: int) -> bool:
+        """Read the memory of the next instances, `most` at most; two calls each.
+
+        False where a handle means another instance than it did: then all are to be looked up. Raises Failed for what
+        concerns the whole GPU.
+        """
+        for _ in range(min(most, len(self._cuts))):
+            cut = self._cuts[next(self._turn) % len(self._cuts)]
+            if not self._is_same(cut):
+                return False
+            self._read(cut)
+        return True
+
+    def _is_same(self, cut: _Cut) -> bool:
+        try:
+            return clean(self._ladder.calls.text("nvmlDeviceGetUUID", cut.handle)) == cut.uuid
+        except Failed as failed:
+            if failed.code in WHOLE_GPU:
+                raise
+            return False
 
     def _read(self, cut: _Cut) -> None:
         try:

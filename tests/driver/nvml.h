@@ -90,4 +90,4 @@ unsigned long long number_or(const struct line *line, const char *key, unsigned 
     ENTER(name_, (handle_)->gpu);                                                      \
     const struct line *device = device_line(handle_);                                  \
     if (device == NULL)                                                                \
-        return GPU_IS_LOST
+        return (handle_)->mig < 0 ? GPU_IS_LOST : INVALID_ARGUMENT
