@@ -137,6 +137,14 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     compute_instance: int
     memory: Memory = Memory()
 
+    @property
+    def profile(self) -> str:
+        """What its name ends in and tells it from others: `1g.10gb` of `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
+
+        Source: docs.nvidia.com/datacenter/tesla/mig-user-guide, "MIG Device Names".
+        """
+        return self.name.rpartition("MIG ")[2]
+
 
 class Xid(msgspec.Struct, frozen=True, kw_only=True):
     """How often the driver reported one error of a GPU (an XID, as in the kernel's log) since the sampler began."""

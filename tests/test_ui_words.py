@@ -80,9 +80,12 @@ async def test_memory_that_is_not_known_is_no_empty_bar() -> None:
         assert "memory: unsupported" in (await _rows(gpu(0, memory=NO_MEMORY, unattributed=UNKNOWN), size))[0]
 
 
-async def test_an_instance_has_its_name_at_every_width() -> None:
-    part = Instance(uuid="MIG-1", name="MIG 3g.40gb", gpu_instance=1, compute_instance=0, memory=builders.memory(1))
-    for size in SIZES[1:]:
+@pytest.mark.parametrize(
+    "name", ["MIG 3g.40gb", "3g.40gb", "NVIDIA H100 80GB HBM3 MIG 3g.40gb", "NVIDIA A100-SXM4-80GB MIG 1c.3g.40gb"]
+)
+async def test_an_instance_has_its_profile_at_every_width(name: str) -> None:
+    part = Instance(uuid="MIG-1", name=name, gpu_instance=1, compute_instance=0, memory=builders.memory(1))
+    for size in (*SIZES[1:], (160, 50)):
         assert "3g.40gb" in (await _rows(gpu(0, mig=True, instances=(part,)), size))[1]
 
 

@@ -176,7 +176,7 @@ class _Row:
         """Draw a MIG instance: its own memory, and that its utilization cannot be had."""
         pen = Pen(self.view.kit).gap(4).write(f"{self.glyphs.branch} ", "faint")
         if widths and widths.name:
-            pen.write(instance.name.removeprefix("MIG "), "muted", widths.name + 1)
+            pen.write(instance.profile, "muted", widths.name + 1)
             bar = widths.bar(self.width)
         else:
             bar = self._compact_bar(pen.cells + promised) if widths is None else widths.bar(self.width) - 1
@@ -193,7 +193,7 @@ class _Row:
             pen.gap(widths.promised + widths.declared)
         # Where there was no room for its name on the left, it stands here.
         named = widths is not None and widths.name
-        name = "under MIG" if named else f"{self.glyphs.dot} {instance.name.removeprefix('MIG ')}"
+        name = "under MIG" if named else f"{self.glyphs.dot} {instance.profile}"
         return pen.gap(2).write(f"utilization n/a {name}", "muted").line(self.width)
 
     def state(self, room: int = 999) -> str:
