@@ -140,6 +140,22 @@ def test_a_gpu_that_falls_off_takes_its_processes_along(driver: Driver, nvml: Ch
     assert nvml.ask("nvmlDeviceGetComputeRunningProcesses({0})") == []
 
 
+def test_a_handle_stays_with_its_gpu_when_the_driver_drops_another(driver: Driver, nvml: Child) -> None:
+    driver.gpus = [Gpu(0), Gpu(1), Gpu(2, temperature=62)]
+    driver.faults = ["nvmlDeviceGetPowerUsage@1 ret=999"]
+    driver.write()
+    assert nvml.ask("[nvmlDeviceGetIndex(one) for one in ({0}, {1}, {2})]") == [0, 1, 2]
+    del driver.gpus[1]
+    driver.write()
+    assert nvml.ask("[nvmlDeviceGetIndex({2}), nvmlDeviceGetTemperature({2}, 0)]") == [1, 62]
+    assert nvml.code("nvmlDeviceGetPowerUsage({2})") == 999, "faults go by the index"
+    assert nvml.code("nvmlDeviceGetTemperature({1}, 0)") == 15
+    assert nvml.ask("nvmlDeviceGetUUID(nvmlDeviceGetHandleByIndex(1))") == driver.gpus[1].uuid
+    driver.gpus.insert(1, Gpu(1))
+    driver.write()
+    assert nvml.ask("[nvmlDeviceGetIndex(one) for one in ({0}, {1}, {2})]") == [0, 1, 2]
+
+
 def test_process_lists(driver: Driver, nvml: Child) -> None:
     driver.procs = [
         Proc(0, 100, memory=3 * GIB),

@@ -87,7 +87,8 @@ static int next_event(struct event_set *set, struct event *out) {
     unsigned long long oldest = -1ULL;
     for (int n = 0; n < set->count; n++) {
         struct registration *one = &set->registrations[n];
-        for (const struct line *xid = NULL; (xid = next_line(xid, "xid", one->handle->gpu)) != NULL;) {
+        int place = one->handle->gpu;
+        for (const struct line *xid = NULL; place >= 0 && (xid = next_line(xid, "xid", place)) != NULL;) {
             unsigned long long number = number_or(xid, "n", 0);
             if ((one->types & XID) == 0 || number <= one->seen || number >= oldest)
                 continue;

@@ -121,7 +121,7 @@ API int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct handle **out) {
     ENTER(nvmlDeviceGetHandleByIndex_v2, index < MAX_GPUS ? (int)index : -1);
     if (index >= (unsigned)gpu_count())
         return INVALID_ARGUMENT;
-    *out = &gpu_handles[index];
+    *out = gpu_handle((int)index);
     return SUCCESS;
 }
 
@@ -174,14 +174,16 @@ API int nvmlDeviceGetMigDeviceHandleByIndex(struct handle *handle, unsigned inde
     ENTER_DEVICE(nvmlDeviceGetMigDeviceHandleByIndex, handle);
     if (index >= MAX_MIGS)
         return INVALID_ARGUMENT;
-    *out = &mig_handles[handle->gpu][index];
+    *out = mig_handle(handle, index);
     return device_line(*out) == NULL ? NOT_FOUND : SUCCESS;
 }
 
 API int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(struct handle *handle, struct handle **out) {
     ENTER_DEVICE(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle);
-    *out = &gpu_handles[handle->gpu];
-    return handle->mig < 0 ? INVALID_ARGUMENT : SUCCESS;
+    if (handle->mig < 0)
+        return INVALID_ARGUMENT;
+    *out = parent_handle(handle);
+    return SUCCESS;
 }
 
 API int nvmlDeviceIsMigDeviceHandle(struct handle *handle, unsigned *out) {

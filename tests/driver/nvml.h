@@ -10,6 +10,7 @@
 
 #define API __attribute__((visibility("default")))
 #define MAX_GPUS 32
+#define MAX_HANDLES 64 /* GPUs that one program has seen: more than are there at any time */
 #define MAX_MIGS 8
 #define NONE 0xFFFFFFFFu /* an instance id of a process that runs in no instance */
 
@@ -36,9 +37,10 @@ struct line {
     int gpu; /* the value of gpu=, or -1 */
 };
 
-/* What a caller holds as nvmlDevice_t. They live as long as the library. */
+/* What a caller holds as nvmlDevice_t. They live as long as the library. That of a GPU stays with it, wherever the
+ * driver lists it; that of a MIG device is the one of its place, and means another device when the GPU is cut anew. */
 struct handle {
-    int gpu;
+    int gpu; /* NVML's index of the GPU now, or -1 when it is not listed; read it by place_of() */
     int mig; /* which of the GPU's MIG devices, or -1 for the GPU itself */
 };
 
@@ -50,8 +52,6 @@ struct symbol {
     uint64_t calls_on[MAX_GPUS];
 };
 
-extern struct handle gpu_handles[MAX_GPUS];
-extern struct handle mig_handles[MAX_GPUS][MAX_MIGS];
 extern int initialised; /* as many times as nvmlInit was called and nvmlShutdown was not */
 
 /* Counts the call, plays its faults, and returns with the lock held whatever the answer is. */
@@ -61,11 +61,17 @@ void leave(int *code);
 /* Lets go of the lock for so long, and sees what the state file says then; only between enter() and leave(). */
 void rest(uint64_t ms);
 
+/* NVML's index of a handle's GPU by the state file as it is now, or -1; before enter(). */
+int place_of(const struct handle *handle);
+
 /* The state; only between enter() and leave(), except find_handle(), which does both. */
 int gpu_count(void);
 const struct line *system_line(void);
 const struct line *device_line(const struct handle *handle);
 const struct line *next_line(const struct line *before, const char *kind, int gpu);
+struct handle *gpu_handle(int place);
+struct handle *mig_handle(const struct handle *gpu, unsigned mig);
+struct handle *parent_handle(const struct handle *mig);
 struct handle *find_handle(int (*matches)(const struct line *line, const char *text), const char *text);
 
 /* The value of one key. A key that is absent is NOT_SUPPORTED; a value `!15` is the return code 15. */
@@ -87,7 +93,7 @@ unsigned long long number_or(const struct line *line, const char *key, unsigned 
         return code
 
 #define ENTER_DEVICE(name_, handle_)                                                   \
-    ENTER(name_, (handle_)->gpu);                                                      \
+    ENTER(name_, place_of(handle_));                                                   \
     const struct line *device = device_line(handle_);                                  \
     if (device == NULL)                                                                \
         return (handle_)->mig < 0 ? GPU_IS_LOST : INVALID_ARGUMENT

@@ -11,8 +11,9 @@
 #include <time.h>
 #include <unistd.h>
 
-struct handle gpu_handles[MAX_GPUS];
-struct handle mig_handles[MAX_GPUS][MAX_MIGS];
+static struct handle gpu_handles[MAX_HANDLES];
+static struct handle mig_handles[MAX_HANDLES][MAX_MIGS];
+static char *owners[MAX_HANDLES]; /* whose handle it is: the UUID, as it stands in the state file */
 int initialised;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -27,6 +28,12 @@ static struct {
     int count;
     int loaded;
 } state;
+
+/* What a GPU is known by: its UUID, or its address where it has none. */
+static const char *owner(const struct line *gpu) {
+    const char *uuid = value_of(gpu, "uuid"), *bus = value_of(gpu, "bus");
+    return uuid != NULL && *uuid != '!' ? uuid : bus != NULL ? bus : "";
+}
 
 static char *read_all(int file, size_t size) {
     char *text = malloc(size + 1);
@@ -72,6 +79,20 @@ static void parse(char *text) {
     }
 }
 
+/* Lets every handle know where its GPU is listed now. */
+static void place_handles(void) {
+    for (int n = 0; n < MAX_HANDLES && owners[n] != NULL; n++) {
+        const struct line *gpu = NULL;
+        int place = -1;
+        for (int at = 0; place < 0 && (gpu = next_line(gpu, "gpu", -1)) != NULL; at++)
+            if (strcmp(owner(gpu), owners[n]) == 0)
+                place = at;
+        gpu_handles[n].gpu = place;
+        for (int mig = 0; mig < MAX_MIGS; mig++)
+            mig_handles[n][mig].gpu = place;
+    }
+}
+
 /* Reads the file again when it is not the one that was read last. Needs the lock. */
 static void refresh(void) {
     const char *path = getenv("GPUWATCH_TEST_DRIVER");
@@ -91,6 +112,7 @@ static void refresh(void) {
     parse(text);
     state.seen = now;
     state.loaded = 1;
+    place_handles();
 }
 
 const struct line *next_line(const struct line *before, const char *kind, int gpu) {
@@ -120,7 +142,38 @@ const struct line *system_line(void) {
     return next_line(NULL, "system", -1);
 }
 
+int place_of(const struct handle *handle) {
+    pthread_mutex_lock(&lock);
+    refresh();
+    int place = handle->gpu;
+    pthread_mutex_unlock(&lock);
+    return place;
+}
+
+struct handle *gpu_handle(int place) {
+    const char *name = owner(nth_line("gpu", -1, place));
+    int n = 0;
+    while (n < MAX_HANDLES && owners[n] != NULL && strcmp(owners[n], name) != 0)
+        n++;
+    if (n == MAX_HANDLES)
+        abort(); /* a test that needs more has MAX_HANDLES to raise */
+    if (owners[n] == NULL)
+        owners[n] = strdup(name);
+    place_handles();
+    return &gpu_handles[n];
+}
+
+struct handle *mig_handle(const struct handle *gpu, unsigned mig) {
+    return &mig_handles[gpu - gpu_handles][mig];
+}
+
+struct handle *parent_handle(const struct handle *mig) {
+    return &gpu_handles[(mig - &mig_handles[0][0]) / MAX_MIGS];
+}
+
 const struct line *device_line(const struct handle *handle) {
+    if (handle->gpu < 0)
+        return NULL;
     return handle->mig < 0 ? nth_line("gpu", -1, handle->gpu) : nth_line("mig", handle->gpu, handle->mig);
 }
 
@@ -130,11 +183,11 @@ struct handle *find_handle(int (*matches)(const struct line *line, const char *t
     refresh();
     for (int gpu = 0; gpu < gpu_count() && found == NULL; gpu++) {
         if (matches(nth_line("gpu", -1, gpu), text))
-            found = &gpu_handles[gpu];
+            found = gpu_handle(gpu);
         const struct line *mig = NULL;
         for (int n = 0; n < MAX_MIGS && found == NULL && (mig = next_line(mig, "mig", gpu)) != NULL; n++)
             if (matches(mig, text))
-                found = &mig_handles[gpu][n];
+                found = mig_handle(gpu_handle(gpu), (unsigned)n);
     }
     pthread_mutex_unlock(&lock);
     return found;
@@ -216,10 +269,10 @@ static int record_of(const struct symbol *symbol) {
 }
 
 __attribute__((constructor)) static void set_up(void) {
-    for (int gpu = 0; gpu < MAX_GPUS; gpu++) {
-        gpu_handles[gpu] = (struct handle){gpu, -1};
+    for (int n = 0; n < MAX_HANDLES; n++) {
+        gpu_handles[n] = (struct handle){-1, -1};
         for (int mig = 0; mig < MAX_MIGS; mig++)
-            mig_handles[gpu][mig] = (struct handle){gpu, mig};
+            mig_handles[n][mig] = (struct handle){-1, mig};
     }
     const char *path = getenv("GPUWATCH_TEST_CALLS");
     int file = path == NULL ? -1 : open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
