@@ -221,6 +221,29 @@ def test_an_index_that_got_a_uuid_with_an_alert_of_its_own() -> None:
     assert len(bench.of(HEALTH)) == 1
 
 
+def test_a_gpu_that_moves_to_an_index_takes_nothing_over_from_the_one_that_had_it() -> None:
+    """GPU 2, which never gave a UUID, is behind one that drops out; GPU 3 takes its index."""
+    bench = Bench()
+    bench.feed(gpu(2, uuid="", health=Health.SILENT), gpu(3))
+    for _ in range(2):
+        bench.feed(gpu(1, uuid="", health=Health.SILENT), gpu(2, uuid=gpu(3).uuid))
+        assert [(one.gpu, one.index) for one in bench.of(HEALTH)] == [("index-1", 1)]
+
+
+def test_why_the_alert_of_an_index_ends_when_another_gpu_moves_there() -> None:
+    bench = Bench()
+    bench.feed(gpu(2, uuid="", health=Health.SILENT), gpu(3))
+    bench.feed(gpu(2, uuid=gpu(3).uuid))
+    assert cleared(bench).how == "another GPU has this index now"
+
+
+def test_a_missing_gpu_with_the_same_index_ends_nothing() -> None:
+    bench = Bench()
+    seen = (gpu(2, uuid="", health=Health.SILENT), gpu(2, health=Health.MISSING))
+    raised = [len(bench.feed(*seen).raised) for _ in range(3)]
+    assert raised == [2, 0, 0]
+
+
 # Time
 
 

@@ -82,6 +82,8 @@ class Engine:
         """The limits by which conditions were last looked through for rules that are off."""
         self._failing: frozenset[str] = frozenset()
         """Names of the rules' functions that failed at this snapshot."""
+        self._uuids: frozenset[str] = frozenset()
+        """Of the GPUs of the last snapshot."""
 
     def update(self, snapshot: Snapshot, history: HistoryView, now_monotonic: float, now_wall: float) -> Changes:
         """Take in a snapshot that was received at `now_monotonic` (reader's clock) and `now_wall`."""
@@ -174,21 +176,25 @@ class Engine:
 
     def _adopt(self, snapshot: Snapshot, at: Moment) -> list[Alert]:
         # A GPU that never answered is known by its index; once it does, its conditions go on under its UUID, where that
-        # has none of its own.
-        nameless = [key for key in self._conditions if key[2].startswith("index-")]
-        twice: list[tuple[_Key, str]] = []
+        # has none of its own. One that was there before under its UUID has only moved to that index.
+        there = {gpu.key for gpu in snapshot.gpus}
+        nameless = [key for key in self._conditions if key[2].startswith("index-") and key[2] not in there]
+        before, self._uuids = self._uuids, frozenset(gpu.uuid for gpu in snapshot.gpus)
+        over: list[tuple[_Key, str]] = []
         for gpu in snapshot.gpus if nameless else ():
             for key in nameless if gpu.uuid else ():
                 if key[2] != f"index-{gpu.index}":
                     continue
                 rule, host, _ = key
-                if (rule, host, gpu.key) in self._conditions:
-                    twice.append((key, "it goes on under the GPU's UUID"))
+                if gpu.uuid in before:
+                    over.append((key, "another GPU has this index now"))
+                elif (rule, host, gpu.key) in self._conditions:
+                    over.append((key, "it goes on under the GPU's UUID"))
                 else:
                     condition = self._conditions.pop(key)
                     self._conditions[rule, host, gpu.key] = condition
                     condition.rename(gpu.key, host)
-        return self._end(twice, at)
+        return self._end(over, at)
 
     # -----------------------------------------------------------------------------------------------------------
     # Observations
