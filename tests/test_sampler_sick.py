@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from gpuwatch.model import Health, Reason, SourceState
-from tests.driver import Driver
+from tests.driver import Driver, Proc
+from tests.driver import Gpu as Card
 from tests.sampling import ALL_BUT_3, eight, gpu, once, running, well
 
 
@@ -143,6 +148,27 @@ def test_a_gpu_that_vanishes_stays_as_a_row_and_shifts_no_other(driver: Driver) 
         )
         assert {row.uuid for row in after.gpus} == {row.uuid for row in before.gpus}
         assert [row.uuid for row in after.gpus if row.health is Health.OK] == [card.uuid for card in driver.gpus]
+
+
+def test_a_gpu_that_is_no_longer_listed_is_visible_to_nobody(driver: Driver) -> None:
+    """A process that chose none sees those that there are."""
+    driver.gpus = [Card(0), Card(1), Card(2)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
+    with running(driver.write().env()) as sampler:
+        sampler.until(lambda snapshot: len(well(snapshot)) == 3)
+        driver.gpus.pop()
+        driver.write()
+        sampler.until(lambda snapshot: gpu(snapshot, 2).health is Health.MISSING)
+        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=environment) as one:
+            driver.procs = [Proc(0, one.pid)]
+            driver.write()
+            snapshot = sampler.until(
+                lambda snapshot: any(it.declared and it.declared.visible for it in snapshot.processes)
+            )
+            one.communicate()
+    (declared,) = [it.declared for it in snapshot.processes if it.declared]
+    assert declared.visible
+    assert declared.visible.gpus == tuple(str(card.uuid) for card in driver.gpus)
 
 
 def test_a_figure_is_as_old_as_the_sample_that_it_was_read_in(driver: Driver) -> None:

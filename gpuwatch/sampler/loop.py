@@ -26,7 +26,7 @@ import msgspec
 from gpuwatch import procfs
 from gpuwatch.declared.claims import Share
 from gpuwatch.evidence.credentials import die_with_parent
-from gpuwatch.model import Gpu, Presence, Process, Snapshot, SourceState, Unlisted, encode
+from gpuwatch.model import Gpu, Health, Presence, Process, Snapshot, SourceState, Unlisted, encode
 from gpuwatch.sampler import binding, machine
 from gpuwatch.sampler.binding import Unusable
 from gpuwatch.sampler.board import Board
@@ -190,7 +190,7 @@ class Sampler:
         if state is not self._state:
             self._state, self._since = state, time.time()
         rows = self._gpus.rows() if self._gpus else []
-        processes, unlisted = self._people(rows)
+        processes, unlisted = self._people(_listed(rows))
         starts = {process.pid: process.start for process in processes}
         survey, replace = self._survey, msgspec.structs.replace
         self._last = Snapshot(
@@ -293,7 +293,7 @@ class Sampler:
     def _amend(self) -> None:
         """Write the last snapshot again, with the declarations that have come since, where the next is far."""
         last = self._last
-        processes, unlisted = self._with_unlisted(last.gpus, last.processes, last.unlisted)
+        processes, unlisted = self._with_unlisted(_listed(last.gpus), last.processes, last.unlisted)
         self._last = msgspec.structs.replace(last, processes=processes, unlisted=unlisted)
         self._write()
 
@@ -385,6 +385,11 @@ class Sampler:
             if command.events:
                 self._gpus.resume()
         return any(command.poke or command.interval is not None for command in commands)
+
+
+def _listed(rows: Sequence[Gpu]) -> list[Gpu]:
+    """Leave out the GPUs that the driver no longer lists: the index of each may be another's now."""
+    return [row for row in rows if row.health is not Health.MISSING]
 
 
 def main(arguments: Sequence[str], reader: subprocess.Popen[bytes] | None) -> int:
