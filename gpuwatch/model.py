@@ -235,6 +235,24 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         return self.uuid or f"index-{self.index}"
 
 
+INDEX_UNKNOWN = -1
+"""In place of how many GPUs there are, for an index that is no longer right."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a GPU was found; a fresh sampler is told of all, and finds each again without a call to another."""
+
+    index: int
+    """NVML's index."""
+    listed: int
+    """How many GPUs the driver listed then: the index says nothing where it lists another number, nor where this is
+    INDEX_UNKNOWN. 0: it did not list this one."""
+    uuid: str = ""
+    """Empty where it was never given: then there is nothing but the index."""
+    name: str = ""
+    bus_id: str = ""
+
+
 class Process(msgspec.Struct, frozen=True, kw_only=True):
     """One process that NVML lists, as /proc shows it."""
 
@@ -322,6 +340,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The sampler runs in a PID namespace of its own (a container): it may not be told of processes outside."""
     nvml_calls: int = 0
     """NVML calls of this sampler so far."""
+    listed: int = 0
+    """How many GPUs the driver lists, those that are left alone among them; 0 where it was not asked."""
     gpus: tuple[Gpu, ...] = ()
     processes: tuple[Process, ...] = ()
     unlisted: tuple[Unlisted, ...] = ()

@@ -28,6 +28,21 @@ def test_the_parent_sees_the_call_that_the_child_is_in() -> None:
         board.close()
 
 
+def test_the_parent_sees_which_gpu_it_is_about() -> None:
+    """By what identifies it, since its index may be another's by now."""
+    board = Board.private()
+    uuid, bus_id = "GPU-\ufffd" + "x" * 91, "00000000:1B:00.0"
+    board.enter(2, "nvmlDeviceGetName", 7, uuid.encode(), bus_id.encode())
+    seen = board.read()
+    assert seen is not None
+    assert (seen.gpu, seen.listed, seen.uuid, seen.bus_id) == (2, 7, uuid, bus_id)
+    board.enter(-1, "nvmlEventSetWait_v2")
+    seen = board.read()
+    assert seen is not None
+    assert (seen.gpu, seen.listed, seen.uuid, seen.bus_id) == (-1, 0, "", "")
+    board.close()
+
+
 def test_a_long_name_is_cut_and_no_gpu_is_minus_one() -> None:
     """The page has room for 47 bytes of a name."""
     board = Board.private()

@@ -195,8 +195,8 @@ def test_a_call_is_not_said_to_hang_for_the_time_in_which_we_were_stopped_too(dr
 
 def test_a_probe_that_may_not_be_started_yet_stays_due() -> None:
     started: list[int] = []
-    lot = Lot(Patience(), lambda index: started.append(index), lambda _: None)
-    lot.park(Gpu(index=2), Health.QUARANTINED, "it crashed", now=100.0, wall=0.0)
+    lot = Lot(Patience(), lambda parked: started.append(parked.row.index), lambda _: None)
+    lot.park(Gpu(index=2), Health.QUARANTINED, "it crashed", listed=8, now=100.0, wall=0.0)
     lot.ask_again(100.0)
     lot.step(100.0, 0.0)
     lot.step(100.2, 0.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.model import Health, Presence, Reason, SourceState, decode
+from gpuwatch.model import Health, Place, Presence, Reason, SourceState, decode
 from gpuwatch.sampler.board import Board
 from gpuwatch.sampler.loop import Exit, parse
 from gpuwatch.sources.child import sampler_arguments
@@ -77,7 +77,7 @@ def test_snapshots_keep_coming_and_commands_are_obeyed(driver: Driver) -> None:
         assert second.monotonic > first.monotonic
         assert second.nvml_calls > first.nvml_calls
         assert second.processes[0].cpu != Reason.NO_SAMPLE
-        sampler.send(skip=[3])
+        sampler.send(skip=[second.gpus[3].uuid])
         sampler.until(lambda snapshot: [row.index for row in snapshot.gpus] == ALL_BUT_3)
         sampler.send(skip=[])
         sampler.until(lambda snapshot: well(snapshot) == list(range(8)))
@@ -199,5 +199,9 @@ def test_the_command_line_is_read_as_it_is_written() -> None:
     assert options.events
     assert not parse(sampler_arguments(1.0, (), events=False)).events
     assert (options.interval, options.only, options.skip, options.board, options.once) == (0.5, (0, 2), (5,), 7, True)
+    place = Place(3, 8, 'GPU-"\ufffd', "NVIDIA H100", "00000000:1B:00.0")
+    again = parse(sampler_arguments(1.0, [place.uuid, 2], [place.uuid, 7], [place], again=True))
+    assert (again.only, again.skip, again.known) == ((place.uuid, 2), (place.uuid, 7), (place,))
+    assert again.again
     assert parse([]).interval == 1.0
     assert parse(["--interval", "0"]).interval == 0.05

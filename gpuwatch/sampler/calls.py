@@ -22,8 +22,8 @@ class Calls:
 
     def __init__(self, pynvml: Any, board: Board) -> None:
         self.pynvml = pynvml
-        self.gpu = -1
-        """Index of the GPU that the calls concern from now on, for the board; -1 for none."""
+        self._gpu = -1
+        self._known: tuple[int, bytes, bytes] = (0, b"", b"")
         self._board = board
 
     @property
@@ -32,20 +32,20 @@ class Calls:
         return self._board.calls
 
     @contextmanager
-    def about(self, gpu: int) -> Iterator[None]:
-        """Say on the board that the calls within concern one GPU."""
-        self.gpu = gpu
+    def about(self, gpu: int, listed: int = 0, uuid: str = "", bus_id: str = "") -> Iterator[None]:
+        """Say on the board that the calls within concern one GPU, and what is known of it; see `board.InFlight`."""
+        self._gpu, self._known = gpu, (listed, uuid.encode(), bus_id.encode())
         try:
             yield
         finally:
-            self.gpu = -1
+            self._gpu, self._known = -1, (0, b"", b"")
 
     def ask(self, function: str, *arguments: Any, **options: Any) -> Any:
         """Call one of the binding's functions that makes one NVML call; raises Failed."""
         call = getattr(self.pynvml, function, None)
         if call is None:
             raise Failed(function, Code.FUNCTION_NOT_FOUND)
-        self._board.enter(self.gpu, function)
+        self._board.enter(self._gpu, function, *self._known)
         try:
             return call(*arguments, **options)
         except self.pynvml.NVMLError as failure:
@@ -67,7 +67,7 @@ class Calls:
             call = self.pynvml._nvmlGetFunctionPointer(symbol)
         except self.pynvml.NVMLError as failure:
             raise Failed(symbol, failure.value) from None
-        self._board.enter(self.gpu, symbol)
+        self._board.enter(self._gpu, symbol, *self._known)
         try:
             return int(call(*arguments))
         finally:

@@ -60,6 +60,9 @@ DENIED = frozenset({Code.NO_PERMISSION, Code.OPERATING_SYSTEM})
 WHOLE_GPU = frozenset({Code.INSUFFICIENT_POWER, Code.IRQ_ISSUE, Code.GPU_IS_LOST, Code.RESET_REQUIRED, Code.NOT_READY})
 """From any one call they concern the whole GPU: other calls may still succeed, and must not be believed."""
 
+NOT_THERE = frozenset({Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.GPU_NOT_FOUND})
+"""From the look-up of a GPU they say that it is not where it was."""
+
 WHOLE_DRIVER = frozenset({Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED, Code.LIB_RM_VERSION_MISMATCH, Code.UNKNOWN})
 """Where every GPU says one of these, the driver below has changed or is out of reach: start afresh."""
 

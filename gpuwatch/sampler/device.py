@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from gpuwatch import procfs
-from gpuwatch.model import Gpu, Health, Memory, Reading, Reason, known
+from gpuwatch.model import INDEX_UNKNOWN, Gpu, Health, Memory, Place, Reading, Reason, known
 from gpuwatch.sampler import codes, machine
 from gpuwatch.sampler.calls import Calls, Handle
 from gpuwatch.sampler.codes import Code, Failed
@@ -78,9 +79,13 @@ class Shared:
 class Device:
     """One GPU from the first look-up to the last. No failure of its calls leaves it but as `failure`."""
 
-    def __init__(self, index: int, shared: Shared) -> None:
+    def __init__(self, place: Place, shared: Shared) -> None:
         self.ear = Ear(shared.events.deaf)
-        self.row = Gpu(index=index, xids=self.ear.xids)
+        self.row = Gpu(index=place.index, uuid=place.uuid, name=place.name, bus_id=place.bus_id, xids=self.ear.xids)
+        self.listed = place.listed
+        """How many GPUs the driver listed when its index was right; INDEX_UNKNOWN where it may have moved since."""
+        self.left_alone = False
+        """Whether no call may be made to it, since one would hang."""
         self.failure: Failed | None = None
         """What was wrong at the last sample with the whole GPU."""
         self._shared = shared
@@ -88,12 +93,16 @@ class Device:
         self._handle: Handle = None
         self.missing = False
         """Whether the driver no longer lists it."""
+        self.moved = False
+        """Whether it was found at another index than before, so that others may have moved too."""
         self._asked: dict[Figure | str, float] = {}
         self._due = 0.0
         self._timeouts = 0
         self._answers = 0
         self._errors: list[Failed] = []
         self._forget()
+        if place.uuid and not place.listed:
+            self.vanish()
 
     def _forget(self) -> None:
         """Drop the handle and all that was read through it."""
@@ -123,7 +132,7 @@ class Device:
         clock = self._shared.clock
         started = clock()
         try:
-            with self._calls.about(self.row.index):
+            with self._about():
                 if self._handle is None:
                     self._open()
                     started = clock()  # waking a GPU takes seconds and is no sign of sickness
@@ -136,15 +145,17 @@ class Device:
         took = clock() - started
         self._due = clock() + max(self._shared.interval, _REST * took) if took > _SLOW_SAMPLE else 0.0
 
+    def _about(self) -> AbstractContextManager[None]:
+        return self._calls.about(self.row.index, self.listed, self.row.uuid, self.row.bus_id)
+
     def _open(self) -> None:
-        """Look the GPU up and make sure that it is the one that it was; raises Failed."""
-        calls = self._calls
-        handle = calls.ask("nvmlDeviceGetHandleByIndex", self.row.index)
-        uuid = self._text("nvmlDeviceGetUUID", handle)
-        if uuid and self.row.uuid and uuid != self.row.uuid:
-            raise Failed("nvmlDeviceGetHandleByIndex", Code.NOT_FOUND)
+        """Look the GPU up and ask for what does not change; raises Failed."""
+        handle, index, uuid = self._find()
+        if index != self.row.index:
+            self.moved, self.listed = True, INDEX_UNKNOWN
         self.row = msgspec.structs.replace(
             self.row,
+            index=index,
             uuid=uuid or self.row.uuid,
             name=self._text("nvmlDeviceGetName", handle) or self.row.name,
             bus_id=self._bus_id(handle) or self.row.bus_id,
@@ -153,6 +164,28 @@ class Device:
         self.ear.reopen()
         for figure in STATIC:
             self._figure(figure)
+
+    def _find(self) -> tuple[Handle, int, str]:
+        """Look up handle, index and UUID, and make sure that it is the GPU that it was; raises Failed.
+
+        By its PCI address, once that is known: this makes NVML attach that GPU alone. At its index another may be, one
+        that hangs, and a look-up by UUID may attach others (nvml.h, nvmlDeviceGetHandleByPciBusId_v2 and ByUUID).
+        """
+        calls, row = self._calls, self.row
+        by_address = bool(row.bus_id)
+        call = "nvmlDeviceGetHandleByPciBusId" if by_address else "nvmlDeviceGetHandleByIndex"
+        handle = calls.ask(call, row.bus_id if by_address else row.index)
+        uuid = self._text("nvmlDeviceGetUUID", handle)
+        if uuid and row.uuid and uuid != row.uuid:
+            raise Failed(call, Code.NOT_FOUND)
+        return handle, self._index(handle) if by_address else row.index, uuid
+
+    def _index(self, handle: Handle) -> int:
+        try:
+            return int(self._calls.ask("nvmlDeviceGetIndex", handle))
+        except Failed as failed:
+            self._excuse(failed)
+            return self.row.index
 
     def _text(self, symbol: str, handle: Handle) -> str:
         """Ask for a text; empty where the GPU has none."""
@@ -342,10 +375,33 @@ class Device:
             self.failure = None
             self._void(Health.MISSING, "the driver no longer lists it")
 
-    def found(self, index: int) -> None:
+    def locate(self, listed: int) -> bool:
+        """Find out where the driver, which now lists so many GPUs, has this one; False where that cannot be told."""
+        if not self.row.uuid:
+            return False
+        try:
+            with self._about():
+                _, index, _ = self._find()
+        except Failed as failed:  # what else is wrong it says when it is sampled
+            if failed.code in codes.NOT_THERE:
+                self.vanish()
+            return False
+        self.found(Place(index, listed, bus_id=self.row.bus_id))
+        return True
+
+    def found(self, place: Place) -> None:
         """Take the place at which the driver lists this GPU now."""
-        if self.missing or index != self.row.index:
+        if self.missing or place.index != self.row.index:
             self._handle = None
-        self.missing = False
+        self.missing = self.moved = False
+        self.listed = place.listed
         self._due = 0.0
-        self.row = msgspec.structs.replace(self.row, index=index)
+        self.row = msgspec.structs.replace(self.row, index=place.index, bus_id=place.bus_id)
+
+    def leave_alone(self, left: bool) -> bool:
+        """Make no call to it from now on, or take it up again; say whether it was taken up."""
+        back = self.left_alone and not left
+        self.left_alone = left
+        if back:
+            self._handle, self._due = None, 0.0
+        return back

@@ -1,11 +1,12 @@
 """The sampler: a process of its own, the only one that touches NVML, for calls that hang and libraries that crash.
 
-    python -P -m gpuwatch.sampler [--interval S] [--only 0,2] [--skip 5] [--board FD] [--once] [--patient] [--again]
-                                 [--proc DIR] [--reservations DIR] [--shares JSON] [--tmux] [--no-declared]
-                                 [--no-events] [--orders]
+    python -P -m gpuwatch.sampler [--interval S] [--only 0,2] [--skip 5] [--known JSON] [--board FD] [--once]
+                                 [--patient] [--again] [--proc DIR] [--reservations DIR] [--shares JSON] [--tmux]
+                                 [--no-declared] [--no-events] [--orders]
 
+A GPU is named by its UUID, or by its index as long as it has given none.
 It writes one `model.Snapshot` as JSON on a line of stdout each `interval` seconds and reads commands, one JSON object
-a line, from stdin: {"interval": 2.0}, {"skip": [5]} (all that is to be left alone, in place of what was),
+a line, from stdin: {"interval": 2.0}, {"skip": ["GPU-1b", 5]} (all that is to be left alone, in place of what was),
 {"events": true} (in spite of `--no-events`), and {"poke": true} (sample at once). With `--orders` the first line is a
 list, the rest of the command line: the parent starts us before it has understood its own. It ends when stdin does. Exit
 codes: see `Exit`; each is preceded by a snapshot that says why.
@@ -26,7 +27,7 @@ import msgspec
 from gpuwatch import procfs
 from gpuwatch.declared.claims import Share
 from gpuwatch.evidence.credentials import die_with_parent
-from gpuwatch.model import Gpu, Health, Presence, Process, Snapshot, SourceState, Unlisted, encode
+from gpuwatch.model import Gpu, Health, Place, Presence, Process, Snapshot, SourceState, Unlisted, encode
 from gpuwatch.sampler import binding, machine
 from gpuwatch.sampler.binding import Unusable
 from gpuwatch.sampler.board import Board
@@ -79,8 +80,10 @@ class Options(msgspec.Struct, kw_only=True):
     """The command line."""
 
     interval: float = 1.0
-    only: tuple[int, ...] = ()
-    skip: tuple[int, ...] = ()
+    only: tuple[int | str, ...] = ()
+    skip: tuple[int | str, ...] = ()
+    known: tuple[Place, ...] = ()
+    """The GPUs that an earlier sampler found."""
     board: int = -1
     once: bool = False
     patient: bool = False
@@ -116,9 +119,11 @@ def parse(arguments: Sequence[str]) -> Options:
         elif name == "board":
             options.board = int(next(rest, ""))
         elif name == "only":
-            options.only = _indices(next(rest, ""))
+            options.only = _gpus(next(rest, ""))
         elif name == "skip":
-            options.skip = _indices(next(rest, ""))
+            options.skip = _gpus(next(rest, ""))
+        elif name == "known":
+            options.known = msgspec.json.decode(next(rest, ""), type=tuple[Place, ...])
         elif name == "no-declared":
             options.declared = False
         elif name == "no-events":
@@ -131,11 +136,14 @@ def parse(arguments: Sequence[str]) -> Options:
             options.reservations = next(rest, "")
         else:
             raise ValueError(f"unknown argument {flag}")
+    named = {one for one in (*options.only, *options.skip) if isinstance(one, str)}
+    if unknown := named - {place.uuid for place in options.known}:
+        raise ValueError(f"unknown GPU {min(unknown)}")
     return options
 
 
-def _indices(text: str) -> tuple[int, ...]:
-    return tuple(int(word) for word in text.split(",") if word)
+def _gpus(text: str) -> tuple[int | str, ...]:
+    return tuple(int(word) if word.isdecimal() else word for word in text.split(",") if word)
 
 
 def ordered(arguments: Sequence[str]) -> list[str]:
@@ -204,6 +212,7 @@ class Sampler:
             since=self._since,
             confined=procfs.in_pid_namespace(self._proc),
             nvml_calls=self._board.calls,
+            listed=self._gpus.listed if self._gpus else 0,
             gpus=tuple(
                 replace(
                     row,
@@ -327,7 +336,7 @@ class Sampler:
         options = self._options
         calls = Calls(pynvml, self._board)
         self._shared = Shared(calls, interval=options.interval, proc=self._proc, listens=options.events)
-        self._gpus = Gpus(self._shared, options.only, options.skip, again=options.again)
+        self._gpus = Gpus(self._shared, options.only, options.skip, options.known, again=options.again)
 
     def _loop(self) -> Exit:
         assert self._gpus is not None

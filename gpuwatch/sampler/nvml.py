@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
-from gpuwatch.model import Gpu, SourceState
+from gpuwatch.model import INDEX_UNKNOWN, Gpu, Place, SourceState
 from gpuwatch.sampler import codes
 from gpuwatch.sampler.binding import Unusable, explain_down, no_gpu
 from gpuwatch.sampler.codes import Code, Failed
 from gpuwatch.sampler.device import RARE_PERIOD, Device, Shared
 from gpuwatch.text import clean
-
-_NOT_THERE = frozenset({Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.GPU_NOT_FOUND})
-"""What the look-up of a GPU says when it is not where it was."""
 
 
 class NoSuchGpu(Exception):
@@ -20,18 +17,29 @@ class NoSuchGpu(Exception):
 
 
 class Gpus:
-    """The GPUs that we may ask, by index; `skip` may change while we run."""
+    """The GPUs that we may ask; `skip` may change while we run.
+
+    `only` and `skip` name a GPU by its UUID, or by its index as long as it has given none.
+    """
 
     def __init__(
-        self, shared: Shared, only: Collection[int] = (), skip: Collection[int] = (), *, again: bool = False
+        self,
+        shared: Shared,
+        only: Collection[int | str] = (),
+        skip: Collection[int | str] = (),
+        known: Sequence[Place] = (),
+        *,
+        again: bool = False,
     ) -> None:
-        """Ask the driver what there is; raises Unusable, or NoSuchGpu unless all of `only` was there `again`."""
+        """Ask the driver what there is; raises Unusable, or NoSuchGpu unless all of `only` was there `again`.
+
+        `known` are those that an earlier sampler found.
+        """
         self.driver = ""
         self.cuda = ""
         self._shared = shared
         self._calls = shared.calls
         self._only = frozenset(only)
-        self._skip = frozenset(skip)
         self._devices: list[Device] = []
         try:
             self._count = self._ask_count()
@@ -43,7 +51,24 @@ class Gpus:
         if not again:
             self._check_indices()
         self._count_due = shared.clock() + RARE_PERIOD
-        self._devices = [Device(index, shared) for index in range(self._count) if self._wanted(index)]
+        self._taken_up = False
+        """Whether one that was left alone is taken up again, which may have moved meanwhile."""
+        self._add_known(known)
+        self.skip(skip)
+        back = self._any_returned()
+        if back or any(device.listed != self._count for device in self._active if not device.missing):
+            self._look_up(changed=back)
+
+    def _add_known(self, known: Sequence[Place]) -> None:
+        """Take up the GPUs that are known, and those at the other indices, as far as they are wanted."""
+        self._devices = [Device(place, self._shared) for place in known if not self._only or _names(self._only, place)]
+        taken = {place.index for place in known if place.listed}
+        new: Collection[int | str] = self._only or range(self._count)
+        if not self._only and any(place.listed not in (0, self._count) for place in known):
+            new = ()  # whose an index is has to be looked up
+        for index in range(self._count):
+            if index in new and index not in taken:
+                self._devices.append(Device(Place(index, self._count), self._shared))
 
     def _ask_count(self) -> int:
         return int(self._calls.ask("nvmlDeviceGetCount"))
@@ -59,13 +84,15 @@ class Gpus:
                 raise
 
     def _check_indices(self) -> None:
-        unknown = sorted(index for index in self._only if not 0 <= index < self._count)
+        unknown = sorted(one for one in self._only if isinstance(one, int) and not 0 <= one < self._count)
         if unknown:
             has = f"0 to {self._count - 1}" if self._count > 1 else "only GPU 0"
             raise NoSuchGpu(f"--only: there is no GPU {unknown[0]}; this machine has {has}")
 
-    def _wanted(self, index: int) -> bool:
-        return index not in self._skip and (not self._only or index in self._only)
+    @property
+    def _active(self) -> list[Device]:
+        """The GPUs that are not left alone."""
+        return [device for device in self._devices if not device.left_alone]
 
     @property
     def count(self) -> int:
@@ -79,15 +106,17 @@ class Gpus:
 
     def rows(self) -> list[Gpu]:
         """Give the GPUs as they were last seen, by index."""
-        return sorted((device.row for device in self._devices), key=lambda row: row.index)
+        return sorted((device.row for device in self._active), key=lambda row: row.index)
 
-    def skip(self, indices: Collection[int]) -> None:
+    def skip(self, gpus: Collection[int | str]) -> None:
         """Leave these GPUs alone from now on, and take up those that were left alone before."""
-        self._skip = frozenset(indices)
-        there = {device.row.index for device in self._devices}
-        self._devices = [device for device in self._devices if self._wanted(device.row.index)]
-        returned = (index for index in range(self._count) if self._wanted(index) and index not in there)
-        self._devices += [Device(index, self._shared) for index in returned]
+        back = [device for device in self._devices if device.leave_alone(_names(gpus, device.row))]
+        if not back:
+            return
+        # One without a UUID is the GPU at its index, for as long as the driver lists as many.
+        nobody = [device for device in back if not device.row.uuid and device.listed != self._count]
+        self._devices = [device for device in self._devices if device not in nobody]
+        self._taken_up, self._count_due = True, 0.0
 
     def sample(self, progress: Callable[[], None]) -> None:
         """Ask every GPU that is due, one after the other, and call `progress` between them.
@@ -96,20 +125,20 @@ class Gpus:
         """
         if self._shared.clock() >= self._count_due:
             self._recount()
-        asked = [device for device in self._devices if not device.waits]
+        asked = [device for device in self._active if not device.waits]
         for left, device in zip(range(len(asked) - 1, -1, -1), asked, strict=True):
             device.sample()
             if left:
                 progress()
         self._judge()
-        if any(device.failure and device.failure.code in _NOT_THERE for device in asked):
+        if any(device.moved or (device.failure and device.failure.code in codes.NOT_THERE) for device in asked):
             self._count_due = 0.0  # before the next sample, look where they all are
         self._shared.events.drain()
         self._note_xids()
 
     def listen(self) -> None:
         """Register for the driver's events the GPUs that are not; no picture needs to wait for it."""
-        self._shared.events.listen([post for device in self._devices if (post := device.post)])
+        self._shared.events.listen([post for device in self._active if (post := device.post)])
         self._note_xids()
 
     def resume(self) -> None:
@@ -122,7 +151,7 @@ class Gpus:
 
     def _judge(self) -> None:
         """Raise Unusable where the failures say that the driver itself is out of reach."""
-        failures = [device.failure for device in self._devices if not device.missing]
+        failures = [device.failure for device in self._active if not device.missing]
         codes_seen = [failure.code for failure in failures if failure]
         if Code.UNINITIALIZED in codes_seen:
             raise Unusable(SourceState.DRIVER_DOWN, explain_down(Code.UNINITIALIZED, self._shared.proc))
@@ -138,33 +167,59 @@ class Gpus:
             count = self._ask_count()
         except Failed as failed:
             raise Unusable(SourceState.DRIVER_DOWN, explain_down(failed.code, self._shared.proc)) from failed
-        moved = any(device.failure and device.failure.code == Code.NOT_FOUND for device in self._devices)
-        if count != self._count or moved:
-            self._count = count
-            self._look_up()
+        moved = any(
+            device.moved or (device.failure and device.failure.code == Code.NOT_FOUND) for device in self._active
+        )
+        changed = count != self._count or moved or self._any_returned()
+        self._count = count
+        if changed or self._taken_up:
+            self._taken_up = False
+            self._look_up(changed=changed)
 
-    def _look_up(self) -> None:
-        """Find each GPU's place by its UUID: when one drops out, those behind it move up (nvml.h, nvmlDeviceGetCount).
+    def _any_returned(self) -> bool:
+        """Say whether one that was missing is listed again."""
+        return any(device.missing and device.locate(self._count) for device in self._active)
 
-        A GPU that gives no UUID now keeps its place; one whose place is taken or gone is missing.
+    def _look_up(self, *, changed: bool) -> None:
+        """Find each GPU's index anew: when one drops out, those behind it move up (nvml.h, nvmlDeviceGetCount).
+
+        Where the list has `changed`, no index is right any more, that of a GPU that is left alone included.
+
+        One that is not listed is missing; one that cannot be asked keeps its index. New ones are taken up, unless an
+        index that is nobody's may be that of a GPU that is left alone: a call would hang.
         """
-        places = self._places()
+        for device in self._devices if changed else ():
+            device.listed = INDEX_UNKNOWN
+        places = {device.row.index for device in self._active if device.locate(self._count)}
+        self._devices = [device for device in self._devices if self._keeps_place(device, places)]
+        if self._only or any(device.left_alone and device.listed != self._count for device in self._devices):
+            return
+        places |= {device.row.index for device in self._devices if device.left_alone or not device.row.uuid}
         known = {device.row.uuid: device for device in self._devices if device.row.uuid}
-        for device in self._devices:
-            if device.row.uuid in places:
-                device.found(places[device.row.uuid])
-            elif device.row.index in places.values() or device.row.index >= self._count:
-                device.vanish()
-        self._devices += [Device(index, self._shared) for uuid, index in places.items() if uuid not in known]
+        for index in range(self._count):
+            uuid = "" if index in places else self._uuid_at(index)
+            if uuid in known:  # in another slot, or its address is not known
+                known[uuid].found(Place(index, self._count))
+            elif uuid:
+                self._devices.append(Device(Place(index, self._count), self._shared))
 
-    def _places(self) -> dict[str, int]:
-        """Give the index of each GPU that can be asked for its UUID."""
-        places: dict[str, int] = {}
-        for index in filter(self._wanted, range(self._count)):
-            with self._calls.about(index):
-                try:
-                    handle = self._calls.ask("nvmlDeviceGetHandleByIndex", index)
-                    places[clean(self._calls.text("nvmlDeviceGetUUID", handle))] = index
-                except Failed:  # it says what is wrong when it is sampled
-                    continue
-        return places
+    def _keeps_place(self, device: Device, taken: Collection[int]) -> bool:
+        """Say whether a GPU that never gave a UUID still has its index, all that it is known by; true of others."""
+        if device.row.uuid or device.left_alone:
+            return True
+        device.listed = self._count
+        return device.row.index not in taken and device.row.index < self._count
+
+    def _uuid_at(self, index: int) -> str:
+        """Ask the GPU at an index for its UUID; empty where it cannot be asked."""
+        with self._calls.about(index, self._count):
+            try:
+                handle = self._calls.ask("nvmlDeviceGetHandleByIndex", index)
+                return clean(self._calls.text("nvmlDeviceGetUUID", handle))
+            except Failed:
+                return ""
+
+
+def _names(gpus: Collection[int | str], one: Place | Gpu) -> bool:
+    """Say whether a GPU is among these: by its UUID, or by its index where it has given none."""
+    return (one.uuid or one.index) in gpus

@@ -14,7 +14,7 @@ class Command(msgspec.Struct, forbid_unknown_fields=True):
     """A line on stdin."""
 
     interval: float | None = None
-    skip: tuple[int, ...] | None = None
+    skip: tuple[int | str, ...] | None = None
     events: bool = False
     poke: bool = False
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import IO
 
     from gpuwatch.declared.claims import Share
+    from gpuwatch.model import Place
 
 SAMPLER = (sys.executable, "-P", gpuwatch.sampler.__path__[0] + "/__main__.py")
 """-P: nothing is imported from the folder that the user happens to stand in. By path: -m costs 3 ms more."""
@@ -174,8 +175,9 @@ class Child:
 
 def sampler_arguments(
     interval: float,
-    only: Sequence[int],
-    skip: Sequence[int] = (),
+    only: Sequence[int | str],
+    skip: Sequence[int | str] = (),
+    known: Sequence[Place] = (),
     *,
     again: bool = False,
     events: bool = True,
@@ -183,8 +185,9 @@ def sampler_arguments(
     tmux: bool = False,
     reservations: Path | None = None,
 ) -> list[str]:
-    """Give the sampler's command line: seconds between two samples, indices of GPUs, and what people agreed on.
+    """Give the sampler's command line: seconds between two samples, which GPUs, and what people agreed on.
 
+    A GPU is named by its UUID, or by its index as long as it has given none; `known` are those that were found before.
     `again` is for a sampler that takes the place of one that worked: GPUs of `only` may have gone since. Without
     `events` it does not listen for what the driver reports by itself. With `tmux` it asks our own tmux for names.
     `reservations` is the folder of all users' reservations where it is not the machine's own.
@@ -194,12 +197,16 @@ def sampler_arguments(
         arguments += ["--only", ",".join(map(str, only))]
     if skip:
         arguments += ["--skip", ",".join(map(str, skip))]
+    if known:
+        import msgspec  # 20 ms that the sampler's start need not wait for
+
+        arguments += ["--known", msgspec.json.encode(list(known)).decode()]
     if again:
         arguments.append("--again")
     if not events:
         arguments.append("--no-events")
     if shares:
-        import msgspec  # 20 ms that the sampler's start need not wait for
+        import msgspec  # as above
 
         arguments += ["--shares", msgspec.json.encode(list(shares)).decode()]
     if tmux:

@@ -163,6 +163,7 @@ class DemoSource:
             since=self._wall_zero,
             demo=True,
             nvml_calls=max(0, int(t)) * GPUS * _CALLS,
+            listed=GPUS,
             gpus=gpus,
             processes=tuple(sorted(processes, key=lambda one: one.pid)),
             unlisted=unlisted(starts, booted, frozenset(gpu.key for gpu in gpus), ended),

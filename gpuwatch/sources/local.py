@@ -19,10 +19,10 @@ from pathlib import Path
 import msgspec
 
 from gpuwatch.declared.claims import Share
-from gpuwatch.model import SCHEMA, Gpu, Health, Snapshot, SourceState, decode
+from gpuwatch.model import INDEX_UNKNOWN, SCHEMA, Gpu, Health, Place, Snapshot, SourceState, decode
 from gpuwatch.sampler.board import EVENT_CALLS, InFlight
 from gpuwatch.sources.child import SAMPLER, Child, sampler_arguments
-from gpuwatch.sources.parked import Lot, Patience
+from gpuwatch.sources.parked import Lot, Parked, Patience
 from gpuwatch.sources.setbacks import Crashes, Listening
 from gpuwatch.spawn import child_error
 from gpuwatch.text import clean
@@ -69,7 +69,8 @@ class LocalSource:
         `reservations` is the folder of all users' reservations where it is not the machine's own.
         """
         self._interval = interval
-        self._only = tuple(only)
+        self._only: list[int | str] = list(only)
+        """The indices that were asked for; each is replaced by the UUID of the first GPU that was seen there."""
         self._shares = tuple(shares)
         self._tmux = tmux
         self._reservations = reservations
@@ -86,6 +87,9 @@ class LocalSource:
         self._restart_at: float | None = None
         self._restart_delay = self._patience.restart
         self._known: dict[str, Gpu] = {}
+        """By UUID: the GPUs as they last were, with those that have gone."""
+        self._listed = 0
+        """How many the driver listed last."""
         self._last = self._blank(SourceState.STARTING)
         self._last_at = self._looked = self._awake = self._heard = self._started = clock()
         self._child: Child | None = first
@@ -177,7 +181,7 @@ class LocalSource:
         self._looked = now
         self._reap()
         if self._lot.step(now, self._awake) and self._child is not None:
-            self._child.send(skip=self._lot.indices())
+            self._child.send(skip=self._lot.names())
         if self._dying is not None:
             self._bury(now)
             if self._dying is not None:
@@ -218,10 +222,15 @@ class LocalSource:
         if newest is None:
             return None
         self._heard = now
+        newest = msgspec.structs.replace(newest, gpus=tuple(map(self._with_times, newest.gpus)))
         if newest.state is SourceState.OK:
             if now - self._started >= self._patience.restart_most:  # one that ends soon ends again
                 self._restart_delay = self._patience.restart
-            self._known |= {gpu.uuid: gpu for gpu in newest.gpus if gpu.uuid}
+            self._remember(newest.gpus)
+            self._listed = newest.listed
+            if self._lot.renumber(newest, whole=not self._only):
+                self._give_up(child)  # one that begins afresh knows where each GPU is now
+                self._restart_at = now
         self._last, self._last_at = self._compose(newest), now
         return self._last
 
@@ -235,8 +244,7 @@ class LocalSource:
             self._report(SourceState.SILENT, words, now)
             self._restart_later(now)
         else:
-            words = f"no answer from {call.call}"
-            self._lot.park(self._row(call.gpu), Health.SILENT, words, now=now, wall=self._wall())
+            self._park(call, Health.SILENT, f"no answer from {call.call}", now)
             self._restart_at = now
             self._last_at = float("-inf")  # the row says so at the next look
         self._give_up(child)
@@ -278,10 +286,15 @@ class LocalSource:
         if call.call in EVENT_CALLS:
             self._listening.failed(now)
             return
-        count = self._crashes.add(call.gpu, now, self._patience.crash_window)
+        count = self._crashes.add(self._row(call).key, now, self._patience.crash_window)
         if count >= self._patience.crashes:
             words = f"{call.call} crashed the sampler {count} times (signal {signal}); R tries it again"
-            self._lot.park(self._row(call.gpu), Health.QUARANTINED, words, now=now, wall=self._wall())
+            self._park(call, Health.QUARANTINED, words, now)
+
+    def _park(self, call: InFlight, health: Health, words: str, now: float) -> None:
+        row = self._row(call)
+        self._remember([row])
+        self._lot.park(row, health, words, listed=call.listed, now=now, wall=self._wall())
 
     def _restart_later(self, now: float) -> None:
         self._restart_at = now + self._restart_delay
@@ -306,7 +319,8 @@ class LocalSource:
         arguments = sampler_arguments(
             self._interval,
             self._only,
-            self._lot.indices(),
+            self._lot.names(),
+            self._places(),
             again=bool(self._known),
             events=self._listening.wanted,
             shares=self._shares,
@@ -321,12 +335,25 @@ class LocalSource:
             self._restart_later(now)
         self._heard = now
 
-    def _start_probe(self, index: int) -> Child | None:
+    def _places(self) -> list[Place]:
+        """Give all that is known of where the GPUs are, for a sampler to find each of them again."""
+        parked = self._lot.parked
+        others = [row for key, row in self._known.items() if key not in parked]
+        return [
+            *(_place(row, 0 if row.health is Health.MISSING else self._listed or INDEX_UNKNOWN) for row in others),
+            *(_place(one.row, one.listed) for one in parked.values()),
+        ]
+
+    def _start_probe(self, parked: Parked) -> Child | None:
         """Start a probe, unless it and those that run could become more samplers than may hang for good."""
         if self._closed or self._stuck() + len(self._lot.probes) >= self._patience.stuck:
             return None
+        row = parked.row
+        if not row.uuid and parked.listed != self._listed:  # who knows which is at its index now
+            return None
         try:
-            arguments = ["--once", *sampler_arguments(self._interval, [index])]
+            known = [_place(row, parked.listed)]
+            arguments = ["--once", *sampler_arguments(self._interval, [row.uuid or row.index], known=known)]
             return Child(arguments, command=(*self._command, "--no-declared"))
         except OSError:  # as above; the next look tries again, and the row says that nothing is known of the GPU
             return None
@@ -369,11 +396,9 @@ class LocalSource:
 
     def _compose(self, snapshot: Snapshot) -> Snapshot:
         """Add the rows of the GPUs that this sampler was told to leave alone, or no longer sees."""
-        rows = {gpu.key: gpu for gpu in map(self._identified, snapshot.gpus)}
-        skipped = {parked.row.key: parked.row for parked in self._lot.parked.values()}
-        rows = {key: row for key, row in rows.items() if row.index not in self._lot.parked} | skipped
-        if snapshot.state is SourceState.OK:
-            rows |= {key: self._missing(row) for key, row in self._known.items() if key not in rows}
+        rows = {gpu.key: gpu for gpu in snapshot.gpus} | {key: one.row for key, one in self._lot.parked.items()}
+        if snapshot.state is SourceState.OK:  # one that was just given back is not in it yet
+            rows = self._known | rows
         if not rows:
             return snapshot
         shown = {holding.pid for row in rows.values() for holding in row.holdings}
@@ -385,27 +410,30 @@ class LocalSource:
             processes=(*snapshot.processes, *kept),
         )
 
-    def _identified(self, row: Gpu) -> Gpu:
-        """Give a GPU that a fresh sampler cannot get a handle of the identity that its index had."""
-        if row.uuid:
+    def _with_times(self, row: Gpu) -> Gpu:
+        """Give a GPU that is not well, and that a fresh sampler never sampled, the times that are known from before."""
+        before = self._known.get(row.uuid)
+        if before is None or row.sampled or row.health is Health.OK:
             return row
-        for known in self._known.values():
-            if known.index == row.index:
-                return msgspec.structs.replace(row, uuid=known.uuid, name=known.name, bus_id=known.bus_id)
-        return row
+        since = before.since if before.health is row.health else row.since
+        return msgspec.structs.replace(row, since=since, sampled=before.sampled, slow_sampled=before.slow_sampled)
 
-    def _missing(self, row: Gpu) -> Gpu:
-        if row.health is not Health.MISSING:
-            row = msgspec.structs.replace(
-                row, health=Health.MISSING, words="the driver no longer lists it", since=self._wall(), holdings=()
-            )
-            self._known[row.key] = row
-        return row
+    def _remember(self, rows: Sequence[Gpu]) -> None:
+        """Remember GPUs by UUID, and ask for them by it where they were asked for by their index."""
+        self._known |= {row.uuid: row for row in rows if row.uuid}
+        for row in rows:
+            if row.uuid and row.uuid not in self._only and row.index in self._only:
+                self._only[self._only.index(row.index)] = row.uuid
 
-    def _row(self, index: int) -> Gpu:
-        """Give what is known of the GPU at an index."""
-        found = [gpu for gpu in self._last.gpus if gpu.index == index]
-        return found[0] if found else Gpu(index=index)
+    def _row(self, call: InFlight) -> Gpu:
+        """Give what is known of the GPU that a call is about."""
+        told = Gpu(index=call.gpu, uuid=call.uuid, bus_id=call.bus_id)
+        found = [row for row in (*self._last.gpus, *self._known.values()) if row.key == told.key]
+        return msgspec.structs.replace(found[0], index=told.index, bus_id=told.bus_id) if found else told
+
+
+def _place(row: Gpu, listed: int) -> Place:
+    return Place(row.index, listed, row.uuid, row.name, row.bus_id)
 
 
 def _ending(code: int | None) -> str:

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from gpuwatch.model import Gpu, Health, Snapshot, SourceState, decode
+from gpuwatch.model import INDEX_UNKNOWN, Gpu, Health, Snapshot, SourceState, decode
 from gpuwatch.sources.child import Child
+
+_UNIDENTIFIED = "the driver lists other GPUs since, and this one never told its UUID: start gpuwatch anew"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +45,10 @@ class Patience:
 class Parked:
     """One GPU that no sampler may touch, and why."""
 
-    index: int
     row: Gpu
     """The last figures with their old stamps, and why there are no newer ones."""
+    listed: int
+    """How many GPUs the driver listed when the row's index was right; INDEX_UNKNOWN where it is not."""
     probe_at: float | None
     """Monotonic time of the next probe; None for not before the user asks."""
     delay: float
@@ -54,28 +57,55 @@ class Parked:
 
 @dataclass(slots=True)
 class Lot:
-    """All GPUs that are parked, by index."""
+    """All GPUs that are parked, by key: UUID, or index for one that has never given it."""
 
     patience: Patience
-    start_probe: Callable[[int], Child | None]
+    start_probe: Callable[[Parked], Child | None]
     """Starts a sampler for one GPU alone and one sample; None where none may be started."""
     abandon: Callable[[Child], None]
     """Takes over a probe that was killed, until it is reaped."""
-    parked: dict[int, Parked] = field(default_factory=dict)
+    parked: dict[str, Parked] = field(default_factory=dict)
 
-    def indices(self) -> list[int]:
-        """Give the indices that the sampler must skip."""
-        return sorted(self.parked)
+    def names(self) -> list[int | str]:
+        """Give the GPUs that the sampler must skip, as it is told of them."""
+        return [parked.row.uuid or parked.row.index for parked in self.parked.values()]
 
-    def park(self, row: Gpu, health: Health, words: str, *, now: float, wall: float) -> None:
+    def park(self, row: Gpu, health: Health, words: str, *, listed: int, now: float, wall: float) -> None:
         """Give a GPU up: silent ones are probed after a while, quarantined ones when the user asks."""
         quiet = health is Health.QUARANTINED
-        self.parked[row.index] = Parked(
-            index=row.index,
+        self.parked[row.key] = Parked(
             row=msgspec.structs.replace(row, health=health, words=words, since=wall),
+            listed=listed or INDEX_UNKNOWN,
             probe_at=None if quiet else now + self.patience.probe,
             delay=self.patience.probe,
         )
+
+    def renumber(self, snapshot: Snapshot, *, whole: bool) -> bool:
+        """Give the parked GPUs their indices where the driver's list has changed; True when the sampler must be told.
+
+        They are those that no other GPU has, in the same order: when one drops out, those behind it move up (nvml.h).
+        Where these are more or fewer it is not known which is whose; one without a UUID is then known by nothing, and
+        let go, to be found anew. `whole` says whether the snapshot has all GPUs: else there is nothing to go by.
+        """
+        others = {gpu.index for gpu in snapshot.gpus if gpu.health is Health.OK and gpu.key not in self.parked}
+        before = sorted(self.parked.values(), key=lambda parked: parked.row.index)
+        if all(parked.listed == snapshot.listed and parked.row.index not in others for parked in before):
+            return False
+        free = [index for index in range(snapshot.listed) if index not in others]
+        sure = whole and len(free) == len(before)
+        self.parked = {}
+        for place, parked in enumerate(before):
+            if sure:
+                parked.row, parked.listed = msgspec.structs.replace(parked.row, index=free[place]), snapshot.listed
+            elif parked.row.uuid:
+                parked.listed = INDEX_UNKNOWN
+            elif whole:
+                self._drop(parked)
+                continue
+            else:
+                parked.row = msgspec.structs.replace(parked.row, words=_UNIDENTIFIED)
+            self.parked[parked.row.key] = parked
+        return sure or len(self.parked) < len(before)
 
     def ask_again(self, now: float) -> None:
         """Probe every parked GPU at the next occasion, because the user asked."""
@@ -93,18 +123,18 @@ class Lot:
 
         `awake` is since when we have been running ourselves: no call's time counts before it.
         """
-        back = [index for index, parked in self.parked.items() if self._answers(parked, now, awake)]
-        for index in back:
-            del self.parked[index]
+        back = [key for key, parked in self.parked.items() if self._answers(parked, now, awake)]
+        for key in back:
+            del self.parked[key]
         return bool(back)
 
     def _answers(self, parked: Parked, now: float, awake: float) -> bool:
         if parked.probe is None:
             if parked.probe_at is not None and parked.probe_at <= now:
-                parked.probe = self.start_probe(parked.index)
+                parked.probe = self.start_probe(parked)
             return False
         for line in parked.probe.lines(0):
-            if _healthy(line, parked.index):
+            if _answered(line):
                 self._drop(parked)
                 return True
         call = parked.probe.in_flight()
@@ -128,11 +158,10 @@ class Lot:
             self._drop(parked)
 
 
-def _healthy(line: bytes, index: int) -> bool:
-    """Say whether a probe's snapshot shows its GPU answering."""
+def _answered(line: bytes) -> bool:
+    """Say whether the snapshot of a probe, which asks one GPU, has an answer, if only that it is no longer there."""
     try:
         snapshot: Snapshot = decode(line)
     except msgspec.MsgspecError:
         return False
-    answers = [gpu for gpu in snapshot.gpus if gpu.index == index]
-    return snapshot.state is SourceState.OK and any(gpu.health is not Health.SILENT for gpu in answers)
+    return snapshot.state is SourceState.OK and any(gpu.health is not Health.SILENT for gpu in snapshot.gpus)

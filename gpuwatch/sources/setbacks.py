@@ -9,15 +9,15 @@ from gpuwatch.sources.parked import Patience
 
 @dataclass(slots=True)
 class Crashes:
-    """When the sampler crashed inside which GPU's calls."""
+    """When the sampler crashed inside which GPU's calls, by the key of the GPU."""
 
-    times: dict[int, list[float]] = field(default_factory=dict)
+    times: dict[str, list[float]] = field(default_factory=dict)
 
-    def add(self, index: int, now: float, window: float) -> int:
+    def add(self, key: str, now: float, window: float) -> int:
         """Note a crash and count those within the window."""
-        recent = [then for then in self.times.get(index, []) if now - then < window]
-        self.times[index] = [*recent, now]
-        return len(self.times[index])
+        recent = [then for then in self.times.get(key, []) if now - then < window]
+        self.times[key] = [*recent, now]
+        return len(self.times[key])
 
 
 @dataclass(slots=True)
