@@ -36,6 +36,7 @@ def change(source: LocalSource, driver: Driver, *, restarted: bool) -> None:
     if not restarted:
         driver.write()
         return
+    until(source, lambda _: source._child is not None)  # one that has just crashed is not there yet
     assert source._child is not None
     os.kill(source._child.pid, signal.SIGSTOP)
     driver.write()
