@@ -6,6 +6,7 @@ run under a uid that nobody else has. They keep the right to read every file: th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from tests.gpuholder import ROOT, unavailable
+from tests.waiting import wait_for
 
 UID = 55_000 + os.getpid() % 4_000 if ROOT else os.getuid()
 """Nobody else's, also where tests run beside each other."""
@@ -44,14 +46,22 @@ def as_uid(*command: str) -> list[str]:
 
 
 def started_with(more: int, *command: str) -> list[str]:
-    """Give a command line that starts a program with room for so many threads, its first one counted."""
-    there = 0
+    """Give a command line that starts a program with room for so many threads, its first one counted.
+
+    What an earlier test has left under the uid is waited for, but for zombies: they count until they are reaped.
+    """
+    wait_for(lambda: set(_states()) <= {psutil.STATUS_ZOMBIE})
+    return as_uid(sys.executable, "-c", _LIMITED, str(len(_states()) + more), *command)
+
+
+def _states() -> list[str]:
+    """Give the state of each process of the uid."""
+    states: list[str] = []
     for process in psutil.process_iter():
-        try:
-            there += process.num_threads() if process.uids().real == UID else 0
-        except psutil.NoSuchProcess:
-            continue
-    return as_uid(sys.executable, "-c", _LIMITED, str(there + more), *command)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.uids().real == UID:
+                states.append(process.status())
+    return states
 
 
 def limit(pid: int, *, reached: bool) -> None:

@@ -98,7 +98,10 @@ def test_what_holds_is_kept_first_and_all_is_counted(room: int) -> None:
     """Then what lifts a limit: without it, that no limit is known would be said to be sure."""
     many = [statement(number, limits={f"GPU-{number}": 1}, effective=True) for number in range(3)]
     many += [statement(number) for number in range(3, 200)]
-    many += [statement(200, effective=True, kind=Kind.START), statement(201, effective=True, value=None)]
+    many += [
+        statement(200, effective=True, kind=Kind.START),
+        statement(201, effective=True, value=None, undecided=True),
+    ]
     limits = [Limit(gpu=f"GPU-{number}", bytes=1, declaration=number) for number in range(3)]
     hints = [Hint(rule="void", words="y" * 200)] * 100
     whole = Declared(declarations=tuple(many), limits=tuple(limits), hints=tuple(hints))

@@ -25,7 +25,7 @@ from gpuwatch.ui.background import Background, PatientAudit
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.eventlogs import frame
 from tests.gpuholder import GpuHolder
-from tests.processlimit import UID, give, limit, started_with
+from tests.processlimit import UID, as_uid, give, limit, started_with
 from tests.telling import Recorder
 from tests.terminal import Terminal, foreign, modes_on
 from tests.waiting import PATIENCE, wait_for
@@ -48,7 +48,7 @@ def home(own_home: Path) -> Path:
 
 def started(env: dict[str, str], *arguments: str, more: int | None = None) -> Terminal:
     """Start gpuwatch under the uid, with room for so many threads."""
-    command = started_with(10_000 if more is None else more, GPUWATCH, *arguments)
+    command = as_uid(GPUWATCH, *arguments) if more is None else started_with(more, GPUWATCH, *arguments)
     return Terminal(command, columns=160, rows=50, env={**env, "PYTHONDONTWRITEBYTECODE": "1"})
 
 
@@ -74,6 +74,7 @@ def test_the_dashboard_says_so_and_goes_on(driver: Driver, home: Path, training:
         for _ in range(2):  # the second asks a thread that was never started
             terminal.send("K")
             terminal.wait_for(lambda one: f"gpuwatch failed at it: {NO_MORE}" in unwrapped(one))
+            terminal.wait_for("▌ Close ▐")
             terminal.send("\r")
             terminal.wait_for(lambda one: "End process" not in one.text)
         terminal.send("e")
@@ -107,9 +108,8 @@ def test_without_room_for_its_threads_it_does_not_start_and_says_why(
     refused = 0
     for more in range(1, 12):
         with started(driver.env(), *command, more=more) as terminal:
-            terminal.wait_for(
-                lambda one: "q quit" in one.text or "gpuwatch: watching" in one.text or one.process.poll() is not None,
-            )
+            shown = ("q quit", "gpuwatch: watching", "gpuwatch: no more")
+            terminal.wait_for(lambda one, shown=shown: any(words in one.text for words in shown))  # type: ignore[misc]
             if terminal.process.poll() is None and "gpuwatch: no more" not in terminal.text:
                 terminal.process.send_signal(signal.SIGTERM)
                 terminal.wait_exit()

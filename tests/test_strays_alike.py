@@ -78,7 +78,7 @@ def test_the_demo_has_them_from_the_start_in_a_terminal_too(driver: Driver) -> N
     with Terminal([GPUWATCH, "--demo"], columns=160, rows=50, env=driver.env()) as terminal:
         terminal.wait_for("q quit")
         terminal.send("S")
-        terminal.wait_for("strays of yours  2 strays")
+        terminal.wait_for(lambda one: "strays of yours" in one.lines[0] and "2 strays" in one.lines[0])
         terminal.send("qq")
         assert terminal.wait_exit() == 0
 

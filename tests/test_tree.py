@@ -92,7 +92,7 @@ def test_what_nothing_is_known_of_is_a_run_of_its_own(missing: Surroundings | No
     assert shape(grow(snapshot([gpu(0, holdings=[holding(10), holding(20)])], people))) == [10, 20]
 
 
-@pytest.mark.parametrize("presence", [one for one in Presence if one is not Presence.SEEN])
+@pytest.mark.parametrize("presence", [one for one in Presence if one not in (Presence.SEEN, Presence.UNSURE)])
 def test_who_cannot_be_seen_is_there_all_the_same(presence: Presence) -> None:
     unseen = Process(pid=10, presence=presence)
     (node,) = grow(snapshot([gpu(0, holdings=[holding(10, 2.0)])], [unseen]))
