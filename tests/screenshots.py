@@ -16,6 +16,7 @@ from pathlib import Path
 
 from gpuwatch.alerts import Alert
 from gpuwatch.alerts.engine import Engine
+from gpuwatch.commands.strays import idle_times
 from gpuwatch.history import History
 from gpuwatch.sinks.log import Events
 from gpuwatch.sources.demo import DemoSource
@@ -68,7 +69,7 @@ def frames(until: float, seconds: float = MINUTE) -> tuple[list[Frame], list[Ale
         view = history.add(snapshot, second)
         changes = engine.update(snapshot, view, second, snapshot.taken)
         over += changes.cleared
-        shown.append(Frame(snapshot, second, view, changes.active))
+        shown.append(Frame(snapshot, second, view, changes.active, kept=idle_times(snapshot)))
     return shown, over
 
 
