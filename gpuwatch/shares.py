@@ -10,7 +10,7 @@ import msgspec
 
 from gpuwatch.declarations import Basis, Declaration, Declared, Knowledge, Limit
 from gpuwatch.model import Gpu, Process, Reason, Snapshot, known
-from gpuwatch.units import MIB
+from gpuwatch.units import GIB, MIB, gib
 
 LAPSE: Final = 15 * 60.0
 """Seconds for which a reservation counts though none of its processes holds the GPU: half of what the rule `idle but
@@ -141,6 +141,20 @@ def promised(gpu: Gpu, people: Mapping[int, Process]) -> Promised:
         unread=len(others) - len(read),
         undeclared=len(read),
     )
+
+
+def promised_words(gpu: Gpu, people: Mapping[int, Process], *, least: str = "≥", missing: str = "—") -> str:
+    """Print `Gpu.promised` in GiB: with `least` before it where limits could not be read, `?` where all of it is so."""
+    if not known(gpu.promised):
+        return missing
+    if not promised(gpu, people).unread:
+        return gib(gpu.promised)
+    return f"{least}{gib(gpu.promised)}" if is_promised(gpu) else "?"
+
+
+def is_promised(gpu: Gpu) -> bool:
+    """Say whether enough is promised to print as more than `<0.1`."""
+    return known(gpu.promised) and gpu.promised >= 0.05 * GIB
 
 
 # -- what may still be taken -----------------------------------------------------------------------------------------

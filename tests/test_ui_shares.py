@@ -136,6 +136,27 @@ async def test_what_is_promised_stands_beside_what_is_free(size: tuple[int, int]
         assert row.split()[-1] == "promised", "and such a GPU is not called free"
 
 
+HIDDEN = (13, "cyn", 5.0, UNREADABLE)
+
+
+@pytest.mark.parametrize(("promised", "said"), [(30 * GIB, "≥30.0"), (0, "?")])
+@pytest.mark.parametrize("ascii_only", [False, True])
+async def test_what_limits_that_cannot_be_read_promise_is_not_taken_for_nothing(
+    promised: int, said: str, ascii_only: bool
+) -> None:
+    seen = machine(HIDDEN, promised=promised)
+    said = said.replace("≥", ">=") if ascii_only else said
+    async with running(frame(seen), (160, 50), ascii=ascii_only) as (app, pilot):
+        title, row = app.dashboard.gpus.text[0], app.dashboard.gpus.text[-1]
+        assert row[: title.index("promised") + len("promised")].split()[-1] == said
+        if promised:
+            await pilot.resize_terminal(80, 24)
+            await pilot.pause()
+            assert f"{said} promised " in app.dashboard.gpus.text[-1]
+    once = printed(seen, clock="now")
+    assert once[3][: once[2].index("promised") + len("promised")].split()[-1] == said.replace(">=", "≥")
+
+
 @pytest.mark.parametrize("size", [(80, 24), (100, 30)])
 async def test_where_nothing_is_promised_the_bars_have_the_room(size: tuple[int, int]) -> None:
     async with running(frame(with_promise(0)), size) as (app, pilot):

@@ -10,7 +10,7 @@ from gpuwatch.causes import causes
 from gpuwatch.model import Gpu, Health, Reading, Snapshot, known
 from gpuwatch.output.plain import cells
 from gpuwatch.rows import Filter, Row, rows, share_words, sort
-from gpuwatch.shares import promised
+from gpuwatch.shares import promised, promised_words
 from gpuwatch.text import fit
 from gpuwatch.units import UNKNOWN, duration, gib
 
@@ -45,7 +45,9 @@ def table(snapshot: Snapshot, *, clock: str, width: int | None = None, keep: Fil
         clock,
     ]
     lines = [" · ".join(word for word in head if word), ""]
-    lines += draw(GPU_COLUMNS, snapshot.gpus)
+    owners = {process.pid: process for process in snapshot.processes}
+    room: Column[Gpu] = Column("promised", lambda gpu: promised_words(gpu, owners))
+    lines += draw((*GPU_COLUMNS[:4], room, *GPU_COLUMNS[4:]), snapshot.gpus)
     holdings = sort([row for row in rows(snapshot) if keep(row)], "memory")
     holdings.sort(key=lambda row: row.gpu.index)
     if holdings:
@@ -138,7 +140,6 @@ GPU_COLUMNS: tuple[Column[Gpu], ...] = (
     Column("name", lambda gpu: gpu.name.removeprefix("NVIDIA ") or UNKNOWN, right=False),
     Column("used GiB", lambda gpu: memory(gpu.memory.used)),
     Column("free", lambda gpu: memory(gpu.memory.free)),
-    Column("promised", lambda gpu: memory(gpu.promised)),
     Column("total", lambda gpu: memory(gpu.memory.total)),
     Column("unattributed", lambda gpu: memory(gpu.unattributed)),
     Column("util %", lambda gpu: reading(gpu.utilization)),

@@ -21,7 +21,7 @@ from gpuwatch.ui.layout import Form, Layout, strip_cell
 from gpuwatch.ui.panels.lines import Line, LinePanel, Pen
 from gpuwatch.ui.theme import Glyphs, Role
 from gpuwatch.ui.view import View, clock
-from gpuwatch.units import GIB, duration, gib, long_duration, percent
+from gpuwatch.units import duration, gib, long_duration, percent
 
 _HOT = ("hw thermal", "sw thermal")
 _ALARMING = (*_HOT, "power brake")
@@ -66,7 +66,7 @@ def gpu_lines(view: View, layout: Layout, width: int) -> list[Line]:
     if layout.gpu_form is Form.STRIP:
         return strip(view, alerts, width, layout.gpus)
     owners = {process.pid: process for process in seen.processes}
-    promised = _promised_cells(layout.gpu_form, seen.gpus)
+    promised = _promised_cells(layout.gpu_form, seen.gpus, view.kit.glyphs)
     widths = replace(_FORMS[layout.gpu_form], promised=promised) if layout.gpu_form in _FORMS else None
     lines = []
     if layout.gpu_title and widths is not None:
@@ -79,19 +79,19 @@ def gpu_lines(view: View, layout: Layout, width: int) -> list[Line]:
     return lines
 
 
-def _promised_cells(form: Form, gpus: Sequence[Gpu]) -> int:
+def _promised_cells(form: Form, gpus: Sequence[Gpu], glyphs: Glyphs) -> int:
     """Give the cells for what is promised: where width is short none while nothing is, for the bar needs them.
 
-    The 16 of a compact row are those of `, 30.0 promised`, with room for a GPU of 100 GiB and more.
+    Those of a compact row are for `, ≥30.0 promised`, with room for a GPU of 100 GiB and more.
     """
     if form is Form.FULL:
         return 10
-    return 0 if not any(map(_is_promised, gpus)) else 10 if form is Form.MEDIUM else 16
+    compact = len(",") + _promised_width(glyphs) + len(" promised")
+    return 0 if not any(map(shares.is_promised, gpus)) else 10 if form is Form.MEDIUM else compact
 
 
-def _is_promised(gpu: Gpu) -> bool:
-    """Say whether enough is promised to print as more than `<0.1`."""
-    return known(gpu.promised) and gpu.promised >= 0.05 * GIB
+def _promised_width(glyphs: Glyphs) -> int:
+    return len(f"{glyphs.least}100.0")
 
 
 def _title(view: View, widths: _Widths, width: int) -> Line:
@@ -141,7 +141,7 @@ class _Row:
         pen.write(self._gib(gpu.memory.used), self._ink(), 7, right=True)
         pen.write(self._gib(gpu.memory.free), self._ink("strong"), 7, right=True)
         pen.write(
-            self._gib(gpu.promised), self._ink("text" if _is_promised(gpu) else "muted"), widths.promised, right=True
+            self._promised(), self._ink("text" if shares.is_promised(gpu) else "muted"), widths.promised, right=True
         )
         if widths.declared:
             pen.write(self._declared(), self._promise_ink(), widths.declared, right=True)
@@ -163,8 +163,10 @@ class _Row:
             return self._unwell(pen)
         self._bar(pen, gpu, gpu.holdings, self._compact_bar(pen.cells + promised))
         pen.write(self._gib(gpu.memory.free), self._ink("strong"), 6, right=True).write(" free", self._ink("muted"))
-        if promised and _is_promised(gpu):
-            pen.write(",", self._ink("muted")).write(self._gib(gpu.promised), self._ink("strong"), 6, right=True)
+        if promised and shares.is_promised(gpu):
+            pen.write(",", self._ink("muted")).write(
+                self._promised(), self._ink("strong"), _promised_width(self.glyphs), right=True
+            )
             pen.write(" promised", self._ink("muted"))
         else:
             pen.gap(promised)
@@ -222,7 +224,7 @@ class _Row:
             busy = known(gpu.utilization) and gpu.utilization >= _BUSY
             if busy or gpu.memory.used >= 0.05 * gpu.memory.total:
                 return "no process listed"
-            return "promised" if _is_promised(gpu) else "free"
+            return "promised" if shares.is_promised(gpu) else "free"
         return _fitted(words, f" {self.glyphs.dot} ", room)
 
     def _compact_bar(self, others: int) -> int:
@@ -275,6 +277,9 @@ class _Row:
         if not sums.limits:
             return "?" if sums.unread else self.glyphs.missing
         return f"{self.glyphs.least * bool(sums.unread)}{gib(sums.declared)}"
+
+    def _promised(self) -> str:
+        return shares.promised_words(self.gpu, self.owners, least=self.glyphs.least, missing=self.glyphs.missing)
 
     def _promise_ink(self) -> Role:
         alert = next((one for one in self.alerts if one.rule == OVERCOMMITTED), None)
