@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# A shell ignores SIGINT in what it starts in its background, nohup SIGHUP, and every child inherits that.
+for _signal, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_signal) is signal.SIG_IGN:
+        signal.signal(_signal, _usual)
 
 # Half of what is usual: there are some two hundred such tests, and all of them run at every change.
 settings.register_profile("gpuwatch", max_examples=50)
