@@ -15,6 +15,7 @@ from gpuwatch.actions.kill import Killer, Target
 from gpuwatch.actions.refusal import Refusal
 from gpuwatch.ending import Choice, Phase
 from gpuwatch.model import Process, Snapshot
+from gpuwatch.sampler.owners import Owners
 from gpuwatch.ui.background import shown_command
 from gpuwatch.ui.screens.confirm import ConfirmScreen
 from gpuwatch.watch import Frame
@@ -226,6 +227,20 @@ def test_one_whose_first_thread_has_ended_since_is_the_same_process(tmp_path: Pa
         training.end_first_thread()
         assert process.send(signal.SIGKILL) is None
         training.wait_until_exited()
+
+
+def test_one_whose_first_thread_ended_before_the_question_is_the_same_process(tmp_path: Path) -> None:
+    """It is shown by the command line that it had; the kernel tells none of it any more."""
+    with GpuHolder() as training:
+        owners = Owners()
+        owners.read([training.pid])
+        training.end_first_thread()
+        (row,) = owners.read([training.pid])
+        assert row.command == "python train.py"
+        shown = target_of(training, command=row.command, program=row.program)
+        with pinned(a_real_killer(tmp_path), shown) as process:
+            assert process.send(signal.SIGKILL) is None
+            training.wait_until_exited()
 
 
 def only(snapshot: Snapshot, pid: int) -> Process:

@@ -223,6 +223,7 @@ class Killer:
             return Refused(Refusal.NOT_YOURS, pid, f"it runs as uid {other}")
         if procfs.ended(pid, self.proc):
             return Refused(Refusal.ZOMBIE, pid, unreaped(parent_of(stat.ppid, self.proc)))
+        stat = procfs.read_living_stat(pid, self.proc) or stat
         pinned.note_program(stat)
         if target.program and stat.program:
             if stat.program != target.program:

@@ -87,6 +87,7 @@ class _Known(msgspec.Struct):
     led: bool | None = None
     adopted: bool = False
     start_stack: int = 0
+    program: str = ""
     used: int = 0
     used_at: float | None = None
     thread: int | None = None
@@ -170,6 +171,8 @@ class Owners:
         same = (stat.comm, stat.ppid, stat.session) == (facts.comm, facts.ppid, facts.session)
         if stat.start_stack not in (0, facts.start_stack):  # another program, which may have the same name
             facts.start_stack, same = stat.start_stack, False
+        if stat.program or not _ending(stat):  # it has no mark any more
+            facts.program = stat.program
         if now - facts.read_at >= REFRESH or not same:
             since = now - facts.read_at
             facts.read_at, facts.comm, facts.ppid, facts.session = now, stat.comm, stat.ppid, stat.session
@@ -223,7 +226,7 @@ class Owners:
             user=self._user(facts),
             name=facts.name or clean(stat.comm),
             command=facts.command,
-            program=stat.program,
+            program=facts.program,
             state=self._state(pid, stat, facts),
             ppid=stat.ppid,
             parent=facts.parent,
@@ -274,9 +277,14 @@ def _started(stat: procfs.Stat) -> float:
     return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - stat.start_ticks / _TICKS)
 
 
+def _ending(stat: procfs.Stat) -> bool:
+    """Whether the first thread has ended or is about to: the kernel tells no command line of it, and no addresses."""
+    return stat.state in procfs.DEAD or bool(stat.flags & procfs.PF_EXITING)
+
+
 def _refresh(pid: int, stat: procfs.Stat, facts: _Known, proc: Path) -> None:
     """Read what hardly ever changes of a process; what cannot be read (any more) stays as it was."""
-    ending = stat.state in procfs.DEAD or bool(stat.flags & procfs.PF_EXITING)
+    ending = _ending(stat)
     with suppress(OSError, ValueError):
         facts.uid = procfs.read_uids(pid, proc)[0]
     with suppress(OSError):
