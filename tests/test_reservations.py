@@ -149,6 +149,16 @@ def test_reservations_within_one_that_is_smaller_count_together(both: tuple[Plac
         assert (one.gpus, one.pids) == ({GPU: 40, "GPU-2": 5}, frozenset(pids))
 
 
+def test_reservations_within_each_other_name_no_more_gpus_than_one_may(both: tuple[Place, Place]) -> None:
+    """Made-up names, other ones in each, would take seconds to add up with the lock held."""
+    with family("nested", 4) as pids:
+        for place, pid in enumerate(pids):
+            write(both[0], pid, gpus={GPU: 10 * place + 10} | {f"GPU-{place}-{n}": 1 for n in range(63)})
+        (one,) = found(both)
+        assert len(one.gpus) == 64
+        assert one.gpus[GPU] == 40
+
+
 def test_what_was_reserved_for_whoever_asks_is_not_in_its_way(both: tuple[Place, Place]) -> None:
     """A script that was started by `gpuwatch run` asks for its program; what it runs beside that still counts."""
     write(both[0], os.getppid())

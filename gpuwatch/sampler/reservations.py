@@ -49,6 +49,8 @@ _LARGEST = 1 << 14
 """Bytes of a file; one of 16 GPUs takes 1 kB."""
 
 _MOST_GPUS = 64
+"""GPUs of one reservation, with those within it: no machine has more, and names that are made up cost time, too."""
+
 _MOST_BYTES = 1 << 50
 
 _NAME = re.compile(r"([0-9]{1,10})-[0-9]{1,20}\.json")
@@ -333,7 +335,9 @@ class _Reading:
             sums: Counter[str] = Counter()
             for inner in inside.get(one, ()):
                 sums.update(needs[inner])
-            needs[one] = {gpu: max(needs[one].get(gpu, 0), sums[gpu]) for gpu in {*needs[one], *sums}}
+            for gpu, amount in sums.items():
+                if gpu in needs[one] or len(needs[one]) < _MOST_GPUS:
+                    needs[one][gpu] = max(needs[one].get(gpu, 0), amount)
         return Reserved(
             pids=frozenset(holder for one in order for holder in holding.get(one, ())),
             uid=self._files[pid].uid,
