@@ -15,6 +15,7 @@ from gpuwatch.declared.facts import Unread
 from gpuwatch.evidence import reader
 from tests.evidence import SOURCE, script_of, seen
 from tests.sharer import LAUNCHER, sharing, sleeping, until_asleep
+from tests.test_many_threads import many_threads
 from tests.test_procfs import fixture_process, stat_line
 
 
@@ -163,6 +164,14 @@ def test_no_more_children_than_eight() -> None:
     with sharing("train.py", first=first) as process:
         until_asleep(*map(int, process.said))
         assert len(reader.read(process.pid).children) == 8
+
+
+def test_one_whose_first_thread_has_ended_is_not_said_to_have_ended() -> None:
+    """Though the kernel may answer for its memory as for a process that has gone."""
+    with many_threads(2) as pid:
+        facts = reader.read(pid, scan=seen)
+    assert facts.environ is Unread.FAILED
+    assert facts.libraries is not Unread.GONE
 
 
 def test_children_that_have_only_forked_or_ended_do_not_hide_one_that_shows_more() -> None:

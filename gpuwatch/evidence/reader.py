@@ -164,6 +164,21 @@ def why(error: OSError) -> Unread:
     return Unread.GONE if isinstance(error, ProcessLookupError) else Unread.FAILED
 
 
+def _why_of(pid: int, proc: Path, error: OSError) -> Unread:
+    """Give the reason for a file of a process's own memory.
+
+    Where only its first thread has ended, a kernel since 6.16 answers with ESRCH, as for a process that has gone.
+    """
+    if isinstance(error, FileNotFoundError):
+        return Unread.GONE
+    try:
+        if isinstance(error, ProcessLookupError) and not procfs.ended(pid, proc):
+            return Unread.FAILED
+    except (OSError, ValueError):  # it has gone meanwhile
+        return Unread.GONE
+    return why(error)
+
+
 def _user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
@@ -200,7 +215,7 @@ def _environ(pid: int, proc: Path, known: procfs.Stat | None = None) -> bytes | 
                 return Unread.FAILED
             raw = procfs.read_file(pid, "environ", proc, _LONGEST_ENVIRON + 1)  # that execve has ended meanwhile
     except OSError as error:
-        return Unread.GONE if isinstance(error, FileNotFoundError) else why(error)
+        return _why_of(pid, proc, error)
     except ValueError:  # a line of stat that was cut short
         return Unread.GONE
     return raw if len(raw) <= _LONGEST_ENVIRON else Unread.LONG
@@ -229,7 +244,7 @@ def _libraries(pid: int, proc: Path) -> frozenset[str] | Unread:
             if len(names) > _MOST_LIBRARIES:
                 return Unread.LONG
     except OSError as error:
-        return Unread.GONE if isinstance(error, FileNotFoundError) else why(error)
+        return _why_of(pid, proc, error)
     return Unread.LONG if size == _LONGEST_MAPS else frozenset(names)
 
 
