@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from gpuwatch.alerts.holders import ORPHANED, holder_rules
+from gpuwatch.alerts.rules import Limits
 from gpuwatch.model import Presence
-from tests.driver import Driver
+from tests.alerting import Bench
+from tests.driver import GIB, Driver, Gpu, Proc
 from tests.sampling import ME, eight, once
 from tests.test_procfs import fixture_process, stat_line
+
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64"
 
 
 @pytest.mark.parametrize(("inode", "confined"), [(4026531836, False), (4026532555, True)])
@@ -21,9 +26,9 @@ def test_a_pid_namespace_of_its_own_is_told(driver: Driver, tmp_path: Path, inod
     assert snapshot.confined is confined
 
 
-def confine(proc: Path, version: str = "") -> None:
+def confine(proc: Path, version: str = "", *, state: str = "S") -> None:
     """Make a tree of a container's PID namespace, in which this process has its own number; say what the module is."""
-    fixture_process(proc, ME, stat_line(ME))
+    fixture_process(proc, ME, stat_line(ME, state=state), threads=state)
     own = proc / "self/ns"
     own.mkdir(parents=True)
     (own / "pid").symlink_to("pid:[4026532555]")
@@ -61,3 +66,17 @@ def test_no_device_that_a_process_has_open_proves_whose_pids_the_driver_lists(dr
     snapshot, _ = once(eight(driver).env(), "--patient", "--proc", str(tmp_path / "proc"))
     assert [(one.presence, one.uid) for one in snapshot.processes] == [(Presence.UNSURE, None)]
     assert snapshot.unlisted == ()
+
+
+@pytest.mark.parametrize(("version", "alerts"), [("", []), (f"{OPEN}  580.95.05", [ORPHANED])])
+def test_a_zombie_that_has_the_number_by_chance_is_not_said_to_hold_memory(
+    driver: Driver, tmp_path: Path, version: str, alerts: list[str]
+) -> None:
+    confine(tmp_path / "proc", version, state="Z")
+    driver.gpus = [Gpu(0, memory_used=13 * GIB)]
+    driver.procs = [Proc(0, ME, memory=12 * GIB, sm=0)]
+    snapshot, _ = once(driver.write().env(), "--proc", str(tmp_path / "proc"))
+    tested = Bench(Limits(quiet=0), rules=(holder_rules,))
+    for _ in range(60):
+        tested.feed(*snapshot.gpus, people=snapshot.processes, confined=snapshot.confined)
+    assert [alert.rule for alert in tested.last.active] == alerts

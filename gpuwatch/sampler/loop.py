@@ -160,11 +160,16 @@ def ordered(arguments: Sequence[str]) -> list[str]:
 
 
 def _doubted(process: Process) -> Process:
-    """Give a process that NVML may not mean, though it has the number that NVML lists."""
+    """Give a process that NVML may not mean, though it has the number that NVML lists.
+
+    It may be a zombie or an orphan that holds nothing: so nothing is to be judged by that.
+    """
     if process.presence is not Presence.SEEN:
         return process
     user = f"{process.user}?" if process.user else ""
-    return msgspec.structs.replace(process, presence=Presence.UNSURE, uid=None, user=user)
+    return msgspec.structs.replace(
+        process, presence=Presence.UNSURE, uid=None, user=user, state="", led=None, adopted=False
+    )
 
 
 class Sampler:
