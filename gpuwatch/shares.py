@@ -209,7 +209,8 @@ def promises(gpu: Gpu, people: Mapping[int, Process], reserved: Sequence[Reserve
         ((_size(one, gpu, whole), one) for one in _standings(gpu, people)), key=lambda one: one[0]
     ):
         least.setdefault(frozenset(limit.pids), (size, limit))
-    counted = {pids: limit for pids, limit in least.items() if not any(pids < others for others in least)}
+    shared = [pids for pids in least if len(pids) > 1]
+    counted = {pids: limit for pids, limit in least.items() if not any(pids < others for others in shared)}
     found = [
         Promise(holder_name(limit.pids[0], people), size - limit.held, reserved=False)
         for size, limit in counted.values()
