@@ -6,12 +6,13 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from gpuwatch.model import Gpu, Health, Snapshot, SourceState
 from gpuwatch.sources.local import LocalSource
-from tests.driver import Driver
+from tests.driver import Driver, build
 from tests.driver import Gpu as Card
 from tests.test_local import QUICK, Start, start, until
 
@@ -234,3 +235,17 @@ def test_since_when_a_gpu_is_missing_outlives_the_sampler(driver: Driver, start:
         by_uuid(first)[dropped].since,
         by_uuid(first)[dropped].name,
     )
+
+
+def test_a_driver_without_addresses_is_asked_by_index(driver: Driver, start: Start, tmp_path: Path) -> None:
+    driver.library = build(tmp_path / "old", absent=["nvmlDeviceGetHandleByPciBusId_v2"])
+    zero, dropped, two = cards(driver, 3)
+    source = start(patience=LATER)
+    until(source, lambda it: len(places(it)) == 3)
+    first = source.pids
+    change(source, driver, restarted=True)
+    until(source, lambda it: source.pids.isdisjoint(first) and places(it) == {zero: 0, dropped: 1, two: 2})
+    del driver.gpus[1]
+    change(source, driver, restarted=True)
+    snapshot = until(source, lambda it: places(it) == {zero: 0, two: 1})
+    assert by_uuid(snapshot)[dropped].health is Health.MISSING

@@ -170,15 +170,28 @@ class Device:
 
         By its PCI address, once that is known: this makes NVML attach that GPU alone. At its index another may be, one
         that hangs, and a look-up by UUID may attach others (nvml.h, nvmlDeviceGetHandleByPciBusId_v2 and ByUUID).
+        A driver that knows no addresses is asked by the index.
         """
-        calls, row = self._calls, self.row
-        by_address = bool(row.bus_id)
-        call = "nvmlDeviceGetHandleByPciBusId" if by_address else "nvmlDeviceGetHandleByIndex"
-        handle = calls.ask(call, row.bus_id if by_address else row.index)
+        row = self.row
+        handle = self._at_address()
+        by_address = handle is not None
+        if handle is None:
+            handle = self._calls.ask("nvmlDeviceGetHandleByIndex", row.index)
         uuid = self._text("nvmlDeviceGetUUID", handle)
         if uuid and row.uuid and uuid != row.uuid:
-            raise Failed(call, Code.NOT_FOUND)
+            raise Failed("nvmlDeviceGetUUID", Code.NOT_FOUND)
         return handle, self._index(handle) if by_address else row.index, uuid
+
+    def _at_address(self) -> Handle:
+        """Look up the handle by the PCI address; None where the address is not known or not supported."""
+        if not self.row.bus_id:
+            return None
+        try:
+            return self._calls.ask("nvmlDeviceGetHandleByPciBusId", self.row.bus_id)
+        except Failed as failed:
+            if failed.code not in codes.UNSUPPORTED:
+                raise
+            return None
 
     def _index(self, handle: Handle) -> int:
         try:
