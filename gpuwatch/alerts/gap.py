@@ -130,6 +130,7 @@ def _container(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
         Cause.CONTAINER,
         "gpuwatch runs in a container, where the driver does not tell of processes outside",
         "start gpuwatch on the host, or in a container with `--pid=host`",
+        harmless=gap <= of_driver(gpu),
     )
 
 
