@@ -226,8 +226,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that may still be taken beyond what is held, by those who declared them or reserved them (`gpuwatch run`).
     It is a part of what is free, or more than that. Limits that could not be read are not in it."""
     opened_by: tuple[int, ...] = ()
-    """PIDs of at most 16 processes, as of `Snapshot.searched`, that run CUDA, have its device file open and are not on
-    its list: workers, and programs that are listed on another GPU."""
+    """PIDs of at most 16 processes, as of `Snapshot.searched`, that have its device file open, do more than ask the
+    driver and are not on its list: workers, and programs that are listed on another GPU."""
 
     @property
     def key(self) -> str:

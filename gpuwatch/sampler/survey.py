@@ -370,17 +370,17 @@ class Judge:
         return tuple(sorted(given, key=lambda one: one.process.pid))
 
     def openers(self, found: Sequence[Open], processes: Mapping[int, Process], gpu: Gpu, count: int) -> tuple[int, ...]:
-        """Give the PIDs of those `found` that run CUDA and have this GPU's file open without being on its list.
+        """Give the PIDs of those `found` that have this GPU's file open without being on its list.
 
-        A CUDA program opens the files of all GPUs that it can see, and is listed only where it has a context. Takes
-        what `unlisted` does, to be called after it; a process that nobody read since it was found counts.
+        A CUDA program opens the files of all GPUs that it can see, and is listed only where it has a context. Programs
+        that only ask the driver are left out. Takes what `unlisted` does, to be called after it; a process that nobody
+        read since it was found counts.
         """
         listed = {of.pid for of in gpu.holdings}
         pids = (
             one.pid
             for one in found
-            if one.context
-            and (gpu.minor in one.minors or (one.shared and count == 1))
+            if (gpu.minor in one.minors or (one.shared and count == 1))
             and one.pid not in listed
             and (one.pid not in processes or self._is_told(one, processes[one.pid]))
         )
