@@ -19,7 +19,7 @@ from gpuwatch.model import Presence, Process, Reason
 from gpuwatch.sampler.owners import Owners, terminal
 from gpuwatch.sampler.users import UserNames
 from tests.families import Member, family
-from tests.test_procfs import fixture_process
+from tests.test_procfs import fixture_process, stat_line
 from tests.waiting import PATIENCE, wait_for
 
 SLEEP = "import time; print(flush=True); time.sleep(600)"
@@ -129,6 +129,13 @@ def test_a_process_whose_first_thread_has_ended_is_no_zombie(child: Callable[...
     assert read(Owners(), process.pid).state == "sleeping"
     process.kill()
     wait_for(lambda: read(Owners(), process.pid).state == "zombie")
+
+
+def test_a_process_whose_threads_cannot_be_read_is_not_said_to_be_a_zombie(tmp_path: Path) -> None:
+    """As where its own state took the last file descriptor."""
+    folder = fixture_process(tmp_path, 7, stat_line(7, state="Z"), threads="")
+    (folder / "task").touch()
+    assert read(Owners(proc=tmp_path), 7).state == ""
 
 
 BURNS_BELOW = """

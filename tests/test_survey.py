@@ -22,7 +22,7 @@ from gpuwatch.sampler import survey
 from gpuwatch.sampler.survey import EVERY, MOST, PAUSE, SHARE, STEP, Judge, Open, Survey, asks_only, candidates, opened
 from tests import builders
 from tests.gpuholder import ME, ROOT, SOMEBODY_ELSE, GpuHolder
-from tests.test_procfs import stat_line
+from tests.test_procfs import fixture_process, stat_line
 
 CUDA = ("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia3")
 """What a CUDA program opens on a machine of which it sees GPUs 0 and 3."""
@@ -378,6 +378,12 @@ def test_it_is_told_with_the_gpus_that_its_files_are_of() -> None:
 def test_one_that_has_ended_is_not_told(gone: dict[str, Any]) -> None:
     assert told([cuda(5, 0)], [person(5, **gone)], proc=Path("/nonexistent")) == ()
     assert told([cuda(5, 0)], []) == ()
+
+
+def test_one_whose_threads_cannot_be_read_just_now_has_not_ended(tmp_path: Path) -> None:
+    (fixture_process(tmp_path, 5, stat_line(5, state="Z"), threads="") / "task").touch()
+    (one,) = told([cuda(5, 0)], [person(5, state="zombie")], proc=tmp_path)
+    assert one.process.pid == 5
 
 
 @pytest.mark.parametrize(

@@ -244,12 +244,16 @@ class Owners:
         """Name the state; of a process whose first thread has ended, that of one that has not.
 
         The kernel calls such a one a zombie, proc_pid_stat(5), though it computes and holds what it did. The thread is
-        looked for once, and again when it has ended.
+        looked for once, and again when it has ended. Empty where that cannot be read.
         """
         state = stat.state
         if state in procfs.DEAD:
-            with suppress(OSError, ValueError):  # it has gone
+            try:
                 state = self._thread_state(pid, facts) or state
+            except procfs.GONE:
+                pass
+            except (OSError, ValueError):  # no file descriptor is left: it may go on
+                return ""
         return _STATES.get(state, clean(state))
 
     def _thread_state(self, pid: int, facts: _Known) -> str:

@@ -397,8 +397,10 @@ class Judge:
     def _ended(self, pid: int) -> bool:
         try:
             return procfs.ended(pid, self._proc)
-        except (OSError, ValueError):
+        except procfs.GONE:
             return True
+        except (OSError, ValueError):  # not to be read just now
+            return False
 
 
 def _trusted(gpu: Gpu) -> bool:
