@@ -215,6 +215,17 @@ def test_who_sees_some_gpus_ends_nothing_of_the_others(keep: Keep) -> None:
     assert [one.id for one in read_events(log.path).open] == ["id-b"]
 
 
+def test_the_gpus_that_are_seen_are_told_by_uuid_once_their_indices_have_moved(keep: Keep) -> None:
+    moved, other = alert("a", gpu=gpu(5).uuid, index=4), alert("b", gpu=gpu(6).uuid, index=5)
+    keep().settle(moved, other).close()
+    log = keep(only=(5,))
+    log.feed()
+    wait_for(lambda: log.log.is_holder)
+    log.settle(gpus=[gpu(4, uuid=gpu(5).uuid)]).close()
+    assert [line for line in log.told() if line.startswith("ended")] == ["ended id-a"]
+    assert [one.id for one in read_events(log.path).open] == ["id-b"]
+
+
 def test_who_comes_second_goes_on_with_what_holds(keep: Keep) -> None:
     first = keep().settle()
     first.feed(alert())

@@ -92,6 +92,8 @@ class EventsLog:
         """How many were lost, and when the first and the last of them were."""
         self._snapshots = 0
         self._newest: object = None
+        self._gpus: frozenset[str] = frozenset()
+        """Keys of the GPUs in the newest snapshot that has any."""
         # What is the thread's own.
         self._lock: Lock | None = None
         self._file: LogFile | None = None
@@ -156,6 +158,7 @@ class EventsLog:
             if frame.snapshot is not self._newest and frame.snapshot.host:
                 self._newest = frame.snapshot
                 self._snapshots += 1
+                self._gpus = frozenset(gpu.key for gpu in frame.snapshot.gpus) or self._gpus
             for alert in news:
                 if len(self._items) < MOST:
                     self._items.append((now, alert))
@@ -286,7 +289,11 @@ class EventsLog:
             self._restore(ours)
 
     def _is_watched(self, alert: Alert) -> bool:
-        return not self._only or alert.index is None or alert.index in self._only
+        if not self._only or alert.index is None:
+            return True
+        # Its index may be another's now; of a GPU that has not told its UUID so far nothing else is known.
+        gpus = self._gpus
+        return bool(gpus & {alert.gpu, f"index-{alert.index}"}) if gpus else alert.index in self._only
 
     def _read(self, since: float | None = None) -> Events:
         assert self._file is not None
