@@ -528,6 +528,19 @@ if gpus:
     assert "VirtualDeviceConfiguration(memory_limit=1024)])" in text
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        'torch.cuda.set_per_process_memory_fraction({}, device=torch.device("cuda", int(os.environ["LOCAL_RANK"])))',
+        "cupy.get_default_memory_pool().set_limit({},  # the rest of it is for the others, ask ada\n  size=None)",
+    ],
+)
+def test_a_long_call_keeps_its_first_argument(explain: Explainer, call: str) -> None:
+    explain.write(train=f"import cupy, os, torch\n{call.format('fraction=0.35')}\n")
+    text = explain.text(environ={"LOCAL_RANK": "0"}, held={0: 1})
+    assert "(… fraction=0.35 …) · train.py:2" in text
+
+
 def test_a_long_variable_keeps_the_number_that_it_is_about(explain: Explainer) -> None:
     explain.write(train="import torch\n")
     options = "garbage_collection_threshold:0.8,max_split_size_mb:512,expandable_segments:True"

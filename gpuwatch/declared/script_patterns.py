@@ -104,7 +104,7 @@ def _torch_fraction(site: Site, call: ast.Call) -> Iterator[Item]:
         yield site.claim(
             device,
             channel="set_per_process_memory_fraction",
-            text=site.text(),
+            text=site.text("fraction", fraction),
             framework="torch",
             kind=Kind.CAP,
             basis=Basis.TOTAL,
@@ -136,7 +136,7 @@ def _cupy_limit(site: Site, call: ast.Call) -> Iterator[Item]:
         yield site.claim(
             device,
             channel="set_limit",
-            text=site.text(),
+            text=site.text("fraction" if size is None else "size", value),
             framework="cupy",
             kind=Kind.START if "AsyncPool()" in path else Kind.CAP,
             basis=Basis.BYTES if size is not None else Basis.TOTAL,
