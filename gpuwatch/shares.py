@@ -73,10 +73,13 @@ def was_read(declared: Declared | None) -> bool:
 
 
 def conclusive(declared: Declared | None) -> bool:
-    """Say whether the lack of a limit means that none was declared, and not one that only the program itself knows."""
+    """Say whether the lack of a limit means that none was declared.
+
+    And not one that only the program itself knows, nor one whose GPU is a guess: it may be meant for this one.
+    """
     if declared is None or not was_read(declared) or declared.incomplete:
         return False
-    return not any(one.undecided for one in declared.declarations)
+    return not any(one.undecided or (one.guessed and one.effective) for one in declared.declarations)
 
 
 def usable(gpu: Gpu) -> int | None:

@@ -131,6 +131,14 @@ def test_a_limit_on_a_card_that_the_process_does_not_hold_is_not_drawn(explain: 
     assert "overshoot" not in text
 
 
+def test_the_other_card_is_not_said_to_be_under_no_limit_by_a_guess(explain: Explainer) -> None:
+    explain.write(train=HALF)
+    text = explain.text(held={0: 1.5, 1: 0.5})
+    assert "12.0 GiB on GPU 1" in text
+    assert "1.5 GiB on GPU 0\n            not known to be under a limit" in text
+    assert "under no limit" not in text
+
+
 def test_a_gpu_that_was_guessed_and_is_not_held_is_said_to_be_so(explain: Explainer) -> None:
     declared = explain.declared("-c", "import torch", environ={"CUDA_VISIBLE_DEVICES": "0"}, held={0: 1})
     assert declared.visible is not None
