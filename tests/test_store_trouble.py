@@ -194,6 +194,19 @@ def test_what_is_planted_under_its_name_is_refused(path: Path, tmp_path: Path, w
     assert not other.exists() or other.read_text() == "somebody's own"
 
 
+def test_a_pipe_in_place_of_its_journal_is_not_waited_for(path: Path) -> None:
+    """In a child: SQLite would wait for somebody to write to the pipe."""
+    store(path).write(batch())
+    os.mkfifo(f"{path}-journal")
+    words = f"its journal {path.name}-journal is not a regular file"
+    command = [sys.executable, "-m", "gpuwatch", "report", "--file", str(path)]
+    report = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (report.returncode, report.stdout) == (2, "")
+    assert words in report.stderr
+    with pytest.raises(StoreError, match=words):
+        store(path).write(batch())
+
+
 @pytest.mark.skipif(not ROOT, reason="gives a file to another user, which only root can")
 def test_somebody_elses_file_is_refused(path: Path) -> None:
     store(path).write(batch())

@@ -76,6 +76,7 @@ def reading(path: Path, *, follow: bool = False, seconds: float = PATIENCE) -> I
 
     if not stat.S_ISREG((path.stat() if follow else path.lstat()).st_mode):
         raise StoreError("it is not a regular file")
+    _check_journal(path)
     where = f"file:{quote(str(path.absolute()))}?mode=ro"
     with _undecodable_as_damage():
         try:
@@ -115,6 +116,14 @@ def _decode(raw: bytes) -> str:
 def _code(error: Exception) -> int:
     """Return SQLite's extended error code; 0 for an error of the sqlite3 module itself, which has none."""
     return getattr(error, "sqlite_errorcode", 0)
+
+
+def _check_journal(path: Path) -> None:
+    """Refuse a journal beside a database that is no regular file: SQLite would wait for a FIFO without end."""
+    journal = Path(f"{os.path.realpath(path)}-journal")
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(journal.lstat().st_mode):
+            raise StoreError(f"its journal {journal.name} is not a regular file")
 
 
 def _has_more(path: Path) -> bool:
@@ -216,6 +225,7 @@ class Store:
         import sqlite3
 
         facts = _claimed(self.path)
+        _check_journal(self.path)
         with _undecodable_as_damage():
             _looked_into(f"file:{quote(str(self.path.absolute()))}?mode=ro", self._patience).close()
             connection = sqlite3.connect(self.path, timeout=self._patience, isolation_level=None)
