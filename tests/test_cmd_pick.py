@@ -194,6 +194,15 @@ def test_a_gpu_that_there_is_not_cannot_be_picked_from(launch: Launcher) -> None
     assert (done.returncode, done.stderr) == (2, "gpuwatch: --only: there is no GPU 9; this machine has 0, 1, 2, 3\n")
 
 
+@pytest.mark.parametrize("command", ["pick --share 0.00001", "run --share 0.00001 -- echo started"])
+def test_a_share_that_comes_to_less_than_a_mebibyte_is_refused(launch: Launcher, command: str) -> None:
+    done = launch(*command.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("gpuwatch: --share: 1e-05 of GPU 0 is less than 1MiB")
+    assert not list(launch.shared.glob("*.json"))
+    assert launch("pick", "--share", "0.001").returncode == 0
+
+
 def test_no_driver_is_exit_code_3(launch: Launcher) -> None:
     assert launch("pick", "--share", "0.4", LD_LIBRARY_PATH="/nowhere").returncode == 3
 

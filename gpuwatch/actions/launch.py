@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gpuwatch.errors import UsageError
 from gpuwatch.model import Gpu, Health, Process, Snapshot, known
 from gpuwatch.shares import Promise, Reserved, holder_name, in_force, promises, usable, user_name
-from gpuwatch.units import GIB, gib
+from gpuwatch.units import GIB, MIB, gib
 
 _MOST_NAMED = 3
 """Holders that a reason names; the rest of them are summed."""
@@ -70,7 +71,8 @@ def rooms(
 ) -> list[Room]:
     """Judge every GPU, in the order of their indices; `hidden` are keys of GPUs not to be used, and why.
 
-    With `ignore` nothing counts that others reserved; what they declared counts all the same.
+    With `ignore` nothing counts that others reserved; what they declared counts all the same. Raises UsageError for a
+    share that comes to less than 1 MiB, as a size does where it is read.
     """
     people = {process.pid: process for process in snapshot.processes}
     found = []
@@ -83,6 +85,8 @@ def rooms(
         wanted = wish.bytes_on(gpu) or 0
         free = int(gpu.memory.free) if known(gpu.memory.free) else 0
         why = (hidden or {}).get(gpu.key, "") or _unfit(gpu) or _exclusive(gpu, others, people) or _busy(gpu, wish)
+        if not why and wanted < MIB:
+            raise UsageError(f"--share: {wish.share} of GPU {gpu.index} is less than 1MiB; 0.4 or 40% is a usual share")
         room = Room(gpu, wanted, free, sum(promise.bytes for promise in counted), why, ignored)
         if not why and room.left < wanted:
             room = room._replace(why=f"{_short(room)}{_taken(gpu, people, counted)}")
