@@ -271,7 +271,7 @@ _WANDB_LOGIN = r"""(?<![\w.\-])(wandb['"]?\s++login\s++(?:-\S*+\s++){0,4}+)[^\s;
 # docs.ntfy.sh/publish, where the topic "is essentially a password"; the URLs of apprise.
 _WEBHOOK = r"""(?ix)(
     hooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/
-    | ://[^\s"'?\#]{0,200}?/(?:web)?hooks?(?:b2)?/
+    | https?://[^\s"'?\#]{0,200}?/(?:web)?hooks?(?:b2)?/
     | maker\.ifttt\.com/trigger/[^\s"']{0,80}?/with/key/
     | (?<![\w.\-])ntfy\.sh/
     | (?<![\w.\-])(?:slack|discord|tgram|msteams|mmosts?|rockets?|ntfys?|pover|gotifys?)://

@@ -393,6 +393,7 @@ def test_a_private_key_is_masked() -> None:
         "docker run -u 1000:1000 curlimages/curl:8 http://x",
         "curl -u ada -o a:b https://h/x?page=2&keyword=a",
         "train.py --data /data/webhooks/x.parquet --hooks a/b --hook pre:post file:///srv/hooks",
+        "eval.py --ckpt s3://bucket/hooks/run1 --data gs://b/webhooks/x file:///srv/hooks/train.py",
         "git clone https://github.com/o/hooks.git",
         "https://huggingface.co/a/b/resolve/main/hooks.py?download=true",
         "data.prompt_key=prompt --label_key label --sort-key a --s3-key a/b --image-key img",
