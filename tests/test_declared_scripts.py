@@ -189,6 +189,13 @@ class Net(L.LightningModule):
 
 L.Trainer(devices=8).fit(Net())
 """
+FRACTION = "torch.cuda.set_per_process_memory_fraction(0.3, int(os.environ.get('LOCAL_RANK', 0)))\n"
+BY_SLURM = """
+import os
+import torch
+
+os.environ.update({"RANK": os.environ["SLURM_PROCID"], "LOCAL_RANK": os.environ["SLURM_LOCALID"]})
+"""
 EIGHT = 8
 
 
@@ -226,6 +233,10 @@ def test_without_the_variable_the_default_of_the_script_counts(ranks: Explainer)
         (PARSED, {"LOCAL_RANK": "3"}),
         (SPAWN, {}),
         (SPAWN, {"LOCAL_RANK": "0"}),
+        (BY_SLURM + FRACTION, {"SLURM_PROCID": "3", "SLURM_LOCALID": "3"}),
+        ("import os, torch\nos.environ.update(LOCAL_RANK=os.environ['SLURM_LOCALID'])\n" + FRACTION, {}),
+        ("import os, torch\nos.environ.pop('LOCAL_RANK', None)\n" + FRACTION, {"LOCAL_RANK": "3"}),
+        ("import os, torch\nos.environ.setdefault('LOCAL_RANK', '3')\n" + FRACTION, {}),
         (ACCELERATE, {"LOCAL_RANK": "3"}),
         (LIGHTNING, {"LOCAL_RANK": "3"}),
         (DDP, {}),
@@ -244,6 +255,25 @@ def test_a_gpu_that_is_known_only_at_run_time_is_not_named(
     text = ranks.text(environ=environ, held={3: 40})
     assert "also said  cap 0.3 of the GPU\n" in text
     assert "not known to be under a limit" in text
+
+
+def test_a_rank_that_has_a_default_is_the_one_of_the_launcher(ranks: Explainer) -> None:
+    ranks.write(train="import os, torch\nos.environ.setdefault('LOCAL_RANK', '0')\n" + FRACTION)
+    assert ranks.limits(ranks.declared(environ={"LOCAL_RANK": "3"}, held={3: 20})) == {3: 24}
+
+
+@pytest.mark.parametrize("rest", ["", "torch.cuda.set_per_process_memory_fraction(0.5, 1)\n"])
+def test_a_rank_that_a_module_sets_is_known_only_at_run_time(ranks: Explainer, rest: str) -> None:
+    slurm = f"import os, torch\nos.environ['LOCAL_RANK'] = os.environ['SLURM_LOCALID']\n{rest}"
+    ranks.write(train="import slurm\nimport os\nimport torch\n" + FRACTION, slurm=slurm)
+    declared = ranks.declared(environ={"SLURM_LOCALID": "3"}, held={3: 40})
+    assert 0 not in ranks.limits(declared)
+
+
+def test_a_rank_that_a_module_only_reads_is_known(ranks: Explainer) -> None:
+    log = "import os\nquiet = os.environ['LOCAL_RANK'] == '0' or int(os.environ['LOCAL_RANK']) > 4\n"
+    ranks.write(train="import log\nimport os\nimport torch\n" + FRACTION, log=log)
+    assert ranks.limits(ranks.declared(environ={"LOCAL_RANK": "3"}, held={3: 20})) == {3: 24}
 
 
 def test_the_ranks_of_one_script_are_told_apart(ranks: Explainer) -> None:

@@ -26,7 +26,7 @@ from gpuwatch.declarations import Confidence, Hint
 from gpuwatch.declared import script_environ as environ
 from gpuwatch.declared import script_patterns as patterns
 from gpuwatch.declared.claims import Claim, Scan, Selection, Setting
-from gpuwatch.declared.facts import LOCAL_RANKS, Ranks
+from gpuwatch.declared.facts import LOCAL_RANKS, RANKS, Ranks
 from gpuwatch.declared.script_imports import imported
 from gpuwatch.declared.script_names import Function, Names, Scope, children, pairs
 from gpuwatch.declared.script_site import SOME, Device, Item, Site, Source
@@ -43,6 +43,8 @@ _ERROR_WIDTH = 120
 
 _TOO_DEEP = "it is nested too deeply"
 _WORD = re.compile(rb"[A-Za-z_]\w*", re.ASCII)
+_SETS_RANK = re.compile(rf"""\[\s*["']({"|".join(sorted(RANKS))})["']\s*\]\s*=(?!=)""".encode())
+"""`os.environ["LOCAL_RANK"] = …` in a module that is not parsed."""
 _NOTEBOOK = re.compile(rb'\s*\{\s*"(?:cells|metadata|nbformat)"')
 
 
@@ -77,6 +79,7 @@ def scan_program(sources: Sequence[tuple[str, str | bytes]], ranks: Ranks = None
             found = _opened(source, name, ranks, elsewhere, main=place == 0)
         else:
             found = Scan(imports=_packages(raw[place]))
+            elsewhere.stored.update(name.decode("ascii") for name in _SETS_RANK.findall(raw[place]))
         scans.append(found)
         if any(telling) and not isinstance(found, _Run):
             elsewhere.mentioned.update(word.decode("ascii") for word in _WORD.findall(raw[place]))
@@ -171,6 +174,8 @@ class Elsewhere:
     """Names and attributes."""
     handed: set[str] = field(default_factory=set)
     """Names that are handed over: `f` and `A` in `run(f, A())`."""
+    stored: set[str] = field(default_factory=set)
+    """Ranks that they set, as `script_names.Names.stored`."""
     aliases: list[tuple[str, str]] = field(default_factory=list)
     """Names that imports give to others: (`b`, `a`) of `from x import a as b`."""
 
@@ -199,8 +204,9 @@ class _Run:
         self._tree = tree
         self._source = source
         self.names = Names(tree)
-        self._values = Values(self.names, ranks, main=main)
+        self._values = Values(self.names, ranks, elsewhere.stored, main=main)
         self._elsewhere = elsewhere
+        elsewhere.stored |= self.names.stored & RANKS
         self._declared = _Found()
         self._set = _Found()
         # Of other ranks the framework sets it to another: Accelerate, Lightning.

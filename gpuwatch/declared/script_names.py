@@ -23,6 +23,9 @@ _BINDINGS = 8
 
 _MUTATORS = frozenset({"append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "update"})
 
+_STORES = frozenset({"__setitem__", "pop", "putenv", "unsetenv"})
+"""Methods and functions whose first argument is a key that they set or remove."""
+
 _LEAVES = frozenset(
     {ast.Load, ast.Store, ast.Del, ast.Constant, *ast.operator.__subclasses__(), *ast.cmpop.__subclasses__()}
 )
@@ -72,7 +75,9 @@ class Names:
         self.mentioned: set[str] = set()
         """Names and attributes that are used anywhere: a function that is not among them is never called."""
         self.stored: set[str] = set()
-        """Keys under which anything is stored: `os.environ["LOCAL_RANK"] = …`."""
+        """Keys under which anything is stored or removed: `os.environ["LOCAL_RANK"] = …`, `{"LOCAL_RANK": …}`."""
+        self.defaulted: set[str] = set()
+        """Keys that get a value where they have none: `os.environ.setdefault("LOCAL_RANK", …)`."""
         self._scopes: dict[ast.AST, Scope] = {tree: self.module}
         self._mutated: set[str] = set()
         self._stars: list[str] = []
@@ -192,8 +197,16 @@ class Names:
             if not isinstance(node.ctx, ast.Load):
                 if isinstance(node.value, ast.Name):
                     self._mutated.add(node.value.id)
-                if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
-                    self.stored.add(node.slice.value)
+                self.stored.update(_texts(node.slice))
+        elif isinstance(node, ast.Dict):
+            self.stored.update(_texts(*node.keys))
+        elif isinstance(node, ast.keyword) and node.arg:
+            self.stored.add(node.arg)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in _STORES:
+                self.stored.update(_texts(*node.args[:1]))
+            elif node.func.attr == "setdefault":
+                self.defaulted.update(_texts(*node.args[:1]))
         elif isinstance(node, ast.Import | ast.ImportFrom):
             for name, path in _imported(node):
                 self._import(name, path, scope)
@@ -228,6 +241,13 @@ def children(node: ast.AST) -> list[ast.AST]:
         elif isinstance(value, ast.AST) and type(value) not in _LEAVES:
             found.append(value)
     return found
+
+
+def _texts(*nodes: ast.expr | None) -> Iterator[str]:
+    """Give the literal texts among expressions."""
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
 
 
 def _owner(name: str, scope: Scope) -> Scope | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
 from typing import TypeAlias
 
@@ -56,8 +56,12 @@ _EQUALITY: Mapping[type[ast.cmpop], bool] = {ast.Eq: True, ast.Is: True, ast.Not
 class Values:
     """Evaluates the expressions of one source; a name's value is worked out once."""
 
-    def __init__(self, names: Names, ranks: Ranks = None, *, main: bool = True) -> None:
+    def __init__(
+        self, names: Names, ranks: Ranks = None, stored_elsewhere: Collection[str] = (), *, main: bool = True
+    ) -> None:
+        """`stored_elsewhere` are keys that other sources of the program set; it may grow until values are asked for."""
         self._names = names
+        self._stored_elsewhere = stored_elsewhere
         self._main = main
         self._ranks = None if ranks is None else dict(ranks)
         self._known: dict[tuple[Scope, str], Value] = {}
@@ -97,10 +101,14 @@ class Values:
         return UNKNOWN
 
     def _rank(self, name: Value, otherwise: Value) -> Value:
-        """Give a rank that the process was started with; one that the source sets is only known at run time."""
-        if self._ranks is None or not isinstance(name, str) or name not in RANKS or name in self._names.stored:
+        """Give a rank that the process was started with; one that the program sets is only known at run time."""
+        if self._ranks is None or not isinstance(name, str) or name not in RANKS:
             return UNKNOWN
-        return _bounded(self._ranks[name]) if name in self._ranks else otherwise
+        if name in self._names.stored or name in self._stored_elsewhere:
+            return UNKNOWN
+        if name in self._ranks:
+            return _bounded(self._ranks[name])
+        return UNKNOWN if name in self._names.defaulted else otherwise
 
     def _named(self, name: str, scope: Scope, depth: int) -> Value:
         if name == "__name__":
