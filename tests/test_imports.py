@@ -1,10 +1,12 @@
 """Which process loads what: only the sampler talks to NVML, and only the dashboard draws with Textual.
 
-The import contracts read the source; an import made at run time is seen only here, in fresh interpreters.
+A fresh interpreter sees what a module loads as it is imported, by itself or through others; an import that stands in a
+function is seen in the source.
 """
 
 from __future__ import annotations
 
+import ast
 import os
 import pkgutil
 import subprocess
@@ -54,6 +56,38 @@ def test_one_package_imports_the_library_and_no_other(library: str, owner: str) 
 
 def test_a_library_that_is_imported_is_seen() -> None:
     assert look("textual", ["gpuwatch.units", "gpuwatch.ui.app"]) == "gpuwatch.ui.app imports textual"
+
+
+def imported_in(source: str) -> set[str]:
+    """Give the packages that a source imports anywhere, by a statement or by name: `import_module("pynvml")`."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                found.update(one.name for one in names)
+            case ast.ImportFrom(module=str(name), level=0):
+                found.add(name)
+            case ast.Call(
+                func=ast.Name(id=function) | ast.Attribute(attr=function), args=[ast.Constant(value=str(name)), *_]
+            ) if function in ("import_module", "__import__"):
+                found.add(name)
+    return {name.partition(".")[0] for name in found}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["import pynvml", "from pynvml import nvmlInit", "importlib.import_module('pynvml')", "__import__('pynvml')"],
+)
+def test_an_import_in_a_function_is_seen(statement: str) -> None:
+    assert "pynvml" in imported_in(f"def ask():\n    {statement}\n")
+
+
+@pytest.mark.parametrize(("library", "owner"), [("pynvml", "sampler"), ("textual", "ui")])
+def test_no_function_outside_the_package_imports_the_library(library: str, owner: str) -> None:
+    root = Path(gpuwatch.__file__).parent
+    importers = [path for path in root.rglob("*.py") if library in imported_in(path.read_text())]
+    assert importers
+    assert [str(path) for path in importers if not path.is_relative_to(root / owner)] == []
 
 
 def test_the_driver_is_loaded_by_the_sampler_alone(driver: Driver) -> None:
