@@ -20,7 +20,7 @@ from gpuwatch.ui.panels.events import EventList, detail_lines
 from gpuwatch.ui.panels.footer import Footer, Hint, hints
 from gpuwatch.ui.panels.lines import LinePanel, Pen
 from gpuwatch.ui.screens.listing import ListScreen
-from gpuwatch.ui.theme import Kit
+from gpuwatch.ui.theme import Kit, Role
 from gpuwatch.ui.view import subject_of, subject_words
 
 if TYPE_CHECKING:
@@ -278,9 +278,12 @@ class EventsScreen(ListScreen):
         chosen += [f"filter: {self._words}"] * bool(self._words) + ["ongoing only"] * self._ongoing_only
         chosen += ["of this run only"] * (self._read is None)
         words = f" {self._kit.glyphs.dot} ".join(chosen)
-        pen.write(words, "muted", min(cell_len(words), max(0, width - pen.cells - 1))).gap(2)
-        if self._wrong or self._note:
-            pen.write(self._wrong or self._note, "warning", max(0, width - pen.cells - 1))
+        # What is wrong with a filter comes first, where there is room for it at any width.
+        parts: list[tuple[str, Role]] = [(self._wrong, "warning"), (words, "muted")]
+        parts += [(self._note, "warning")] * (not self._wrong)
+        for part, role in parts:
+            if part:
+                pen.write(part, role, min(cell_len(part), max(0, width - pen.cells - 1))).gap(2)
         return pen.line(width)
 
     def _why_empty(self) -> str:
