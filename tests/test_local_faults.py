@@ -167,7 +167,7 @@ def test_a_hang_is_said_at_any_interval(driver: Driver, start: Start) -> None:
 
 
 def test_a_sampler_that_hangs_outside_the_driver_is_replaced(driver: Driver, start: Start) -> None:
-    source = start(patience=replace(QUICK, silence=0.5))
+    source = start(patience=replace(QUICK, silence=2.0))
     until(source, lambda it: live(it) == [0])
     sampler = stop(source, inside=False)  # there no call says that it hangs
     snapshot = until(source, lambda it: it.state is SourceState.SILENT)
