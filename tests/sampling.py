@@ -14,14 +14,27 @@ from pathlib import Path
 
 from gpuwatch.model import Gpu, Health, Snapshot, decode
 from gpuwatch.sampler.board import Board
+from gpuwatch.sources.local import LocalSource
 from tests import driver as cards
 from tests.driver import GIB, Driver, Proc
+from tests.waiting import wait_for
 
 ME = os.getpid()
 ALL_BUT_3 = [0, 1, 2, 4, 5, 6, 7]
 
 PATIENCE = 30.0
 """Seconds after which a test gives up on what should happen at once."""
+
+
+def close(source: LocalSource) -> None:
+    """Close a source and wait until its samplers are gone; the source itself waits a fifth of a second for that."""
+
+    def gone() -> bool:
+        source._reap()
+        return not source._abandoned
+
+    source.close()
+    wait_for(gone, "a sampler that was killed is still there")
 
 
 class Running:

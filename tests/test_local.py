@@ -16,6 +16,7 @@ from gpuwatch.sources.local import LocalSource
 from gpuwatch.sources.parked import Patience
 from tests.driver import Driver
 from tests.driver import Gpu as Card
+from tests.sampling import close
 
 QUICK = Patience(call=0.6, start=1.2, probe=0.3, probe_most=1.0, restart=0.2, restart_most=0.4, crash_window=60.0)
 """The same rules in less time."""
@@ -36,7 +37,7 @@ def start(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
     yield begin
     for source in sources:
-        source.close()
+        close(source)
 
 
 def until(source: LocalSource, holds: Callable[[Snapshot], bool], timeout: float = 30.0) -> Snapshot:
@@ -216,7 +217,7 @@ def test_closing_does_not_wait_for_a_hung_driver(driver: Driver, start: Start) -
     source = start()
     until(source, lambda it: "nvmlInit" in it.words)
     pids = source.pids
-    source.close()
+    close(source)
     assert source.next(10.0) is None
     assert not any(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids if Path(f"/proc/{pid}").exists())
 

@@ -18,6 +18,7 @@ from gpuwatch.sources.local import LocalSource
 from gpuwatch.sources.parked import Lot, Patience
 from tests.driver import Driver
 from tests.driver import Gpu as Card
+from tests.sampling import close
 from tests.test_local import QUICK, Start, eight, live, row, start, stub, until
 
 __all__ = ["start"]
@@ -254,6 +255,6 @@ def test_one_that_closed_its_output_and_lives_on_is_ended_with_the_source(start:
     while source.pids and time.monotonic() < end:
         source.next(0.01)  # it is given a second to go
     assert not source.pids
-    source.close()
+    close(source)
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
     assert descriptors() == before

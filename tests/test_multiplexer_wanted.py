@@ -22,6 +22,7 @@ from gpuwatch.sources.local import LocalSource
 from gpuwatch.surroundings import Pane, Surroundings
 from tests.driver import Driver, Gpu, Proc
 from tests.panes import PANE, fake, session
+from tests.sampling import close
 from tests.test_cmd_watch import GPUWATCH, watching
 from tests.tmux import Tmux, tmux
 from tests.waiting import wait_for
@@ -148,7 +149,7 @@ def test_a_sampler_that_is_started_again_asks_too(driver: Driver, tmux: Tmux, mo
         os.kill(first, signal.SIGKILL)
         wait_for(lambda: named() and len(found) == 2)
     finally:
-        source.close()
+        close(source)
 
 
 def test_the_watch_asks_from_its_start_on(driver: Driver, tmux: Tmux, key: Callable[..., None], tmp_path: Path) -> None:

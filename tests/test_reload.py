@@ -15,6 +15,7 @@ from gpuwatch.sources.local import LocalSource
 from gpuwatch.watch import Watch
 from gpuwatch.wiring import Reloader, Ways, applied, configured, own_log, said
 from tests.driver import GIB, Driver, Gpu, Proc
+from tests.sampling import close
 from tests.watches import Script
 
 GOOD = "[alerts]\nmemory_warning = 20\n"
@@ -111,7 +112,7 @@ def test_new_shares_take_a_new_sampler(driver: Driver, monkeypatch: pytest.Monke
         source.set_shares(())
         limit(None)
     finally:
-        source.close()
+        close(source)
 
 
 def test_the_demo_has_no_log_of_its_own(tmp_path: Path) -> None:

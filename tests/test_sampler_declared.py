@@ -28,7 +28,7 @@ from gpuwatch.sources.child import sampler_arguments
 from gpuwatch.sources.local import LocalSource
 from tests.driver import GIB, Driver, Proc
 from tests.driver import Gpu as Fake
-from tests.sampling import PATIENCE, once, running
+from tests.sampling import PATIENCE, close, once, running
 from tests.sharer import sharing, sleeping
 
 # -- when it asks --------------------------------------------------------------------------------------------------
@@ -361,7 +361,7 @@ def test_an_agreement_reaches_the_resolver(driver: Driver, monkeypatch: pytest.M
             ):
                 assert time.monotonic() < end
         finally:
-            source.close()
+            close(source)
     (limit,) = declared(snapshot, pid).limits
     assert (limit.gpu, limit.bytes) == (snapshot.gpus[1].uuid, 5 * GIB)
 
@@ -389,7 +389,7 @@ def test_more_shares_than_a_pipe_has_room_for(driver: Driver, monkeypatch: pytes
             ):
                 assert time.monotonic() < end
         finally:
-            source.close()
+            close(source)
     assert [limit.bytes for limit in declared(snapshot, pid).limits] == [5 * GIB, 5 * GIB]
 
 
