@@ -50,7 +50,7 @@ def until(source: LocalSource, holds: Callable[[Snapshot], bool], timeout: float
             last = snapshot
             if holds(snapshot):
                 return snapshot
-    raise AssertionError(f"it did not come about; the last snapshot: {last}")
+    raise AssertionError(f"it did not come about; the last snapshot: {str(last)[:4000]}")
 
 
 def live(snapshot: Snapshot) -> list[int]:

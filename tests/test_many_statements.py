@@ -63,7 +63,7 @@ def test_175_scripts_of_300_statements_are_one_snapshot(driver: Driver, start: S
     driver.procs = [Proc(index % GPUS, pid, memory=GIB // 2, sm=1) for index, pid in enumerate(pids)]
     driver.write()
     source = start(command=(*SAMPLER, "--proc", str(tmp_path / "proc")))
-    snapshot = until(source, all_are_read)
+    snapshot = until(source, all_are_read, timeout=120.0)
     assert {one.pid for one in snapshot.processes} == {*pids}
     for process in snapshot.processes:
         declared = process.declared
