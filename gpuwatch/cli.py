@@ -80,12 +80,12 @@ def main(argv: Sequence[str], sampler: Child | None, *, locks: Path | None = Non
         _print_nowhere()
         return 0
     except OSError as error:  # `gpuwatch --once > file` on a full disk
-        from gpuwatch import private
+        from gpuwatch import files
 
-        if error.errno not in private.FULL:
+        if error.errno not in files.FULL:
             raise
         _print_nowhere()
-        print(f"gpuwatch: what was asked for cannot be printed: {private.words(error, None)}", file=sys.stderr)
+        print(f"gpuwatch: what was asked for cannot be printed: {files.words(error, None)}", file=sys.stderr)
         return GpuwatchError.exit_code
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch import private
+from gpuwatch import files
 from gpuwatch.actions.audit import Audit, state_folder
 from tests.gpuholder import ROOT
 from tests.homes import make_homeless
@@ -163,7 +163,7 @@ def test_without_a_home_nothing_is_put_where_we_happen_to_stand(
     monkeypatch: pytest.MonkeyPatch, home: str | None
 ) -> None:
     make_homeless(monkeypatch, home)
-    assert state_folder(1000, {}) == private.NO_HOME / ".local" / "state" / "gpuwatch"
+    assert state_folder(1000, {}) == files.NO_HOME / ".local" / "state" / "gpuwatch"
 
 
 def test_root_under_sudo_keeps_out_of_the_home_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch import private
+from gpuwatch import files
 from gpuwatch.actions.audit import Audit
 
 
 def test_a_folder_is_made_and_closed_to_others(tmp_path: Path) -> None:
     folder = tmp_path / "state" / "gpuwatch"
-    os.close(private.open_folder(folder))
+    os.close(files.open_folder(folder))
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     folder.chmod(0o755)
-    os.close(private.open_folder(folder))
+    os.close(files.open_folder(folder))
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
@@ -38,29 +38,29 @@ def test_a_folder_above_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
     local = tmp_path / ".local"
     local.mkdir()
     local.chmod(0o755)
-    os.close(private.open_folder(local / "state" / "gpuwatch"))
+    os.close(files.open_folder(local / "state" / "gpuwatch"))
     assert stat.S_IMODE(local.stat().st_mode) == 0o755
 
 
 def test_nothing_can_be_made_below_what_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError):
-        private.open_folder(tmp_path / "file" / "state" / "gpuwatch")
+        files.open_folder(tmp_path / "file" / "state" / "gpuwatch")
     (tmp_path / "link").symlink_to("nowhere")
     with pytest.raises(OSError, match="exists"):
-        private.open_folder(tmp_path / "link")
+        files.open_folder(tmp_path / "link")
 
 
 def test_a_folder_for_everybody_stays_so(tmp_path: Path) -> None:
     shared = tmp_path / "tmp"
     shared.mkdir()
     shared.chmod(0o1777)
-    with pytest.raises(private.UnsafePathError, match="for everybody"):
-        private.open_folder(shared)
+    with pytest.raises(files.UnsafePathError, match="for everybody"):
+        files.open_folder(shared)
     assert stat.S_IMODE(shared.stat().st_mode) == 0o1777
 
 
 def test_what_the_user_named_is_taken_as_it_is(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    os.close(private.open_folder(tmp_path, private=False))
+    os.close(files.open_folder(tmp_path, private=False))
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755

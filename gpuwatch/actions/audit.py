@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 
-from gpuwatch import private
+from gpuwatch import files
 
 FILE_NAME = "actions.jsonl"
 
@@ -31,7 +31,7 @@ def state_folder(euid: int | None = None, environ: Mapping[str, str] | None = No
     except RuntimeError:  # no HOME, and no user of this number
         folder = Path()
     if not folder.is_absolute():  # whoever writes there is told that it cannot be
-        folder = private.NO_HOME / ".local" / "state" / "gpuwatch"
+        folder = files.NO_HOME / ".local" / "state" / "gpuwatch"
     if euid == 0 and ("SUDO_UID" in environ or _owner_of_nearest(folder) != 0):
         return Path(pwd.getpwuid(0).pw_dir) / ".local" / "state" / "gpuwatch"
     return folder
@@ -95,14 +95,14 @@ class Audit:
         return None
 
     def _open(self) -> int:
-        folder = private.open_folder(self._folder)
+        folder = files.open_folder(self._folder)
         try:
-            return private.open_file(folder, FILE_NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            return files.open_file(folder, FILE_NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         finally:
             os.close(folder)
 
     def _sentence(self, error: OSError) -> str:
-        return f"cannot record actions in {self.path}: {private.reason(error)}"
+        return f"cannot record actions in {self.path}: {files.reason(error)}"
 
 
 def _local_time() -> datetime:

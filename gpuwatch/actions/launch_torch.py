@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from gpuwatch import private
+from gpuwatch import files
 
 KEY = "per_process_memory_fraction"
 
@@ -41,7 +41,7 @@ def why_not(command: Sequence[str], environ: Mapping[str, str]) -> str:
         return f"{python} has no PyTorch"
     for folder in found:
         try:
-            with open(private.open_ordinary(folder / "torch" / _HEADER), "rb") as header:
+            with open(files.open_ordinary(folder / "torch" / _HEADER), "rb") as header:
                 knows = KEY.encode() in header.read(_LONGEST_HEADER)
         except OSError:
             return f"{folder}/torch does not show whether it takes {KEY}"
@@ -67,7 +67,7 @@ def interpreter(program: str, environ: Mapping[str, str]) -> Path | None:
 def _shebang(script: Path) -> str:
     """Give the program that a script's first line names, through `env` too; empty for none."""
     try:
-        with open(private.open_ordinary(script), "rb") as file:
+        with open(files.open_ordinary(script), "rb") as file:
             line = file.read(_LONGEST_SHEBANG).partition(b"\n")[0]
     except OSError:
         return ""
@@ -97,7 +97,7 @@ def _packages(python: Path, environ: Mapping[str, str]) -> Iterator[Path]:
 def _home(python: Path) -> Path | None:
     """Give the prefix of the interpreter behind a venv that also sees that one's packages."""
     try:
-        with open(private.open_ordinary(python.parent.parent / "pyvenv.cfg"), "rb") as file:
+        with open(files.open_ordinary(python.parent.parent / "pyvenv.cfg"), "rb") as file:
             settings = file.read(_LONGEST_SETTINGS).decode("utf-8", "replace")
     except OSError:
         return None

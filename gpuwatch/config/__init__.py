@@ -12,7 +12,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from gpuwatch import private, text
+from gpuwatch import files as private
+from gpuwatch import text
 from gpuwatch.config.keys import KEYS, MOST_FREE, ORDERED, SECTIONS, value_of
 from gpuwatch.config.reading import Found, read
 from gpuwatch.config.report import shown_path

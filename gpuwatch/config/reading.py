@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from gpuwatch import private
+from gpuwatch import files
 from gpuwatch.alerts.rules import OwnRule
 from gpuwatch.config.keys import KEYS, SECTIONS, Section
 from gpuwatch.config.report import Report
@@ -75,7 +75,7 @@ def read(file: Path, *, administrators: bool = False) -> Found | None:
 def _content(report: Report, *, administrators: bool) -> bytes | None:
     """Give what stands in the file, nothing where it cannot be read, and None where there is none."""
     try:
-        with open(private.open_ordinary(report.file), "rb") as opened:
+        with open(files.open_ordinary(report.file), "rb") as opened:
             report.facts = os.fstat(opened.fileno())
             mode = report.facts.st_mode
             if administrators and mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -92,7 +92,7 @@ def _content(report: Report, *, administrators: bool) -> bytes | None:
             return None
         report.wrong("cannot be read (Not a directory)")
         return b""
-    except private.UnsafePathError as error:
+    except files.UnsafePathError as error:
         report.wrong(str(error))
         return b""
     except OSError as error:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from gpuwatch import private, text
+from gpuwatch import files, text
 from gpuwatch.alerts.attention import NO_ATTENTION, Ack, Attention, Mute
 from gpuwatch.sinks.log import for_host
 from gpuwatch.spawn import start_thread
@@ -224,11 +224,11 @@ class AttentionFile:
     def _save(self, folder: Path) -> None:
         """Put what the user changed into the file, as it is now."""
         with _locked(folder, self._closing) as opened:
-            private.sweep_drafts(opened, self._file)
+            files.sweep_drafts(opened, self._file)
             before = self._mended(folder)
             wanted = self._change.applied(before, self._wall())
             content = msgspec.json.encode(_File(schema=SCHEMA, attention=wanted))
-            private.replace_file(opened, self._file, content + b"\n")
+            files.replace_file(opened, self._file, content + b"\n")
             self._signature = _signature(folder / self._file)
         self._known, self._change = wanted, NO_CHANGE
         if Change.between(self._seen, wanted):
@@ -275,9 +275,9 @@ def _signature(path: Path) -> _Signature | None:
 
 
 def _content(path: Path) -> bytes:
-    folder = private.open_folder(path.parent)
+    folder = files.open_folder(path.parent)
     try:
-        file = private.open_file(folder, path.name, os.O_RDONLY)
+        file = files.open_file(folder, path.name, os.O_RDONLY)
     finally:
         os.close(folder)
     with open(file, "rb") as opened:
@@ -309,9 +309,9 @@ def _understood(content: bytes) -> Attention:
 def _locked(folder: Path, closing: threading.Event) -> Iterator[int]:
     """Lock the lock beside the file and give the open folder; raises OSError where somebody else has it for long."""
     name = f"{for_host('attention')}.lock"
-    opened = private.open_folder(folder)
+    opened = files.open_folder(folder)
     try:
-        lock = private.open_file(opened, name, os.O_RDWR | os.O_CREAT)
+        lock = files.open_file(opened, name, os.O_RDWR | os.O_CREAT)
         try:
             end = time.monotonic() + PATIENCE
             while True:
@@ -333,4 +333,4 @@ def _words(error: Exception, folder: Path | None, file: str) -> str:
     """Say in a few words what went wrong."""
     if isinstance(error, _NewerError):
         return f"{file} was written by a newer gpuwatch, and is left alone"
-    return private.words(error, None if folder is None else folder / file)
+    return files.words(error, None if folder is None else folder / file)

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from gpuwatch import private
+from gpuwatch import files
 from gpuwatch.errors import UsageError
 from gpuwatch.sinks.log import KEPT, SCHEMA, Record, encode, is_ours, lock_name
 from gpuwatch.text import clean
@@ -35,14 +35,14 @@ def check_file(path: Path) -> None:
             raise UsageError(f"{name}: there is no folder {clean(str(path.parent))}") from None
         return
     except OSError as error:
-        raise UsageError(f"{name}: {private.reason(error)}") from None
+        raise UsageError(f"{name}: {files.reason(error)}") from None
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise UsageError(f"{name} is not a regular file; events are written to a file of their own")
         if not is_ours(os.pread(file, _START, 0)):
             raise UsageError(f"{name} holds something else than events; give a new file, or one that gpuwatch wrote")
     except OSError as error:
-        raise UsageError(f"{name}: {private.reason(error)}") from None
+        raise UsageError(f"{name}: {files.reason(error)}") from None
     finally:
         os.close(file)
 
@@ -66,7 +66,7 @@ class Lock:
 
     def take(self) -> bool:
         """Try to take it, without waiting; raises OSError where no lock can be had at all."""
-        folder = private.open_folder(self._folder, private=self._private_folder)
+        folder = files.open_folder(self._folder, private=self._private_folder)
         try:
             file, touched = self._open(folder)
         finally:
@@ -89,9 +89,9 @@ class Lock:
 
     def _open(self, folder: int) -> tuple[int, float | None]:
         try:
-            file = private.open_file(folder, self._name, os.O_RDWR)
+            file = files.open_file(folder, self._name, os.O_RDWR)
         except FileNotFoundError:
-            return private.open_file(folder, self._name, os.O_RDWR | os.O_CREAT), None
+            return files.open_file(folder, self._name, os.O_RDWR | os.O_CREAT), None
         return file, os.fstat(file).st_mtime
 
     def is_there(self) -> bool:
@@ -165,9 +165,9 @@ class LogFile:
         if self._file is not None and not self._is_there(self._file):
             self.close()
         if self._file is None:
-            folder = private.open_folder(self.path.parent, private=self._private_folder)
+            folder = files.open_folder(self.path.parent, private=self._private_folder)
             try:
-                self._file = private.open_file(folder, self.path.name, _APPEND)
+                self._file = files.open_file(folder, self.path.name, _APPEND)
             finally:
                 os.close(folder)
         return self._file, os.fstat(self._file).st_size
@@ -196,12 +196,12 @@ class LogFile:
 
     def _turn_over(self, content: bytes) -> None:
         """Put a new file in place of the one that is written to, which becomes `.1`."""
-        folder = private.open_folder(self.path.parent, private=self._private_folder)
+        folder = files.open_folder(self.path.parent, private=self._private_folder)
         try:
             name, draft = self.path.name, f"{self.path.name}.new"
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(draft, dir_fd=folder)
-            new = private.open_file(folder, draft, _APPEND | os.O_EXCL)
+            new = files.open_file(folder, draft, _APPEND | os.O_EXCL)
             try:
                 self._add(new, 0, content)
                 for number in range(KEPT, 0, -1):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuwatch import private
+from gpuwatch import files
 from gpuwatch.declarations import Knowledge
 from gpuwatch.model import Health, Reading, Reason, Snapshot, SourceState
 from gpuwatch.sinks import place
@@ -270,9 +270,9 @@ class NewestFile:
         try:
             if self._have_lock() and self._folder is not None:
                 found = newest(frame.snapshot, frame.alerts, frame.received, frame.history)
-                private.replace_file(self._folder, place.FILE, msgspec.json.encode(found), durable=False)
+                files.replace_file(self._folder, place.FILE, msgspec.json.encode(found), durable=False)
         except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
-            words = private.words(error, None)
+            words = files.words(error, None)
             self.trouble = f"the figures for `gpuwatch status` cannot be written: {words}"
             self._let_go()  # the folder may have gone with the session: it is opened anew the next time
         else:
@@ -281,14 +281,14 @@ class NewestFile:
     def _have_lock(self) -> bool:
         """Say whether it is ours to write; raises OSError where no lock can be had at all."""
         if self._folder is None:
-            self._folder = private.open_folder(Path(self._given or place.folder()))
+            self._folder = files.open_folder(Path(self._given or place.folder()))
         if self._lock is None:
-            self._lock = private.open_file(self._folder, _LOCK, os.O_RDWR | os.O_CREAT)
+            self._lock = files.open_file(self._folder, _LOCK, os.O_RDWR | os.O_CREAT)
         if not self._holds:
             with contextlib.suppress(BlockingIOError):  # an elder one writes
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._holds = True
-                private.sweep_drafts(self._folder, place.FILE)
+                files.sweep_drafts(self._folder, place.FILE)
         return self._holds
 
     def _leave(self) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from gpuwatch import private
+from gpuwatch import files
 from gpuwatch.errors import GpuwatchError
 from gpuwatch.sinks import schema
 from gpuwatch.sinks.log import for_host
@@ -327,19 +327,19 @@ def _claimed(path: Path) -> os.stat_result:
     One that is there is never opened but by SQLite: to close it again would take away all locks that this process has
     on it, as those of another thread that writes. Source: sqlite.org/howtocorrupt.html, 2.2.
     """
-    folder = private.open_folder(path.parent)
+    folder = files.open_folder(path.parent)
     try:
         if os.fstatvfs(folder).f_flag & os.ST_RDONLY:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         with contextlib.suppress(FileExistsError):
-            os.close(private.open_file(folder, path.name, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+            os.close(files.open_file(folder, path.name, os.O_RDWR | os.O_CREAT | os.O_EXCL))
         facts = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
         if stat.S_ISLNK(facts.st_mode):
-            raise private.UnsafePathError("it is a symbolic link")
+            raise files.UnsafePathError("it is a symbolic link")
         if not stat.S_ISREG(facts.st_mode):
-            raise private.UnsafePathError("it is not a regular file")
+            raise files.UnsafePathError("it is not a regular file")
         if facts.st_uid != os.geteuid():
-            raise private.UnsafePathError(f"the file belongs to uid {facts.st_uid}")
+            raise files.UnsafePathError(f"the file belongs to uid {facts.st_uid}")
         if stat.S_IMODE(facts.st_mode) & ~0o600:
             os.chmod(path.name, 0o600, dir_fd=folder)
     finally:
@@ -362,11 +362,11 @@ def store_words(error: Exception, path: Path) -> str:
     from gpuwatch.text import clean
 
     if isinstance(error, OSError):
-        return private.words(error, path)
+        return files.words(error, path)
     code = _code(error) & 0xFF
     # The second is what a full disk gives where memory is shared with readers.
     if code == sqlite3.SQLITE_FULL or _code(error) == sqlite3.SQLITE_IOERR_SHMSIZE:
-        return private.words(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), None)
+        return files.words(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), None)
     if code == sqlite3.SQLITE_NOTADB:
         words = "it is no SQLite database, and is left as it is"
     elif code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR):  # of our own fixed statements none has an error

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gpuwatch import private, units
+from gpuwatch import files, units
 from gpuwatch.alerts import TROUBLE, Alert, Severity
 from gpuwatch.sinks.ledger import ECHO, UNSEEN, UNWATCHED, Ledger, gap
 from gpuwatch.sinks.log import Event, Events, Record, log_name, read_events
@@ -195,7 +195,7 @@ class EventsLog:
         try:
             do()
         except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
-            self._error = private.words(error, self._file.path if self._file else self._given)
+            self._error = files.words(error, self._file.path if self._file else self._given)
             self._set("retry", self._pace.retry)
 
     def _step(self) -> None:
