@@ -36,12 +36,12 @@ if TYPE_CHECKING:  # msgspec (24 ms) and Textual (230 ms) are imported while the
     from gpuwatch.actions.interfaces import ProcessEnder
     from gpuwatch.commands.answer import Answer, Ask
     from gpuwatch.config import Config
+    from gpuwatch.monitor import Frame, Watch
     from gpuwatch.sinks.log import Events, LogReader
     from gpuwatch.sources.child import Child
     from gpuwatch.sources.source import Source
     from gpuwatch.ui.app import GpuwatchApp
     from gpuwatch.ui.options import Helpers, Options
-    from gpuwatch.watch import Frame, Watch
 
 SETTLED_S = 1.5
 """Seconds for which the dashboard holds back its first screen in case there is no driver at all."""
@@ -264,7 +264,7 @@ def _dashboard(source: Source, args: argparse.Namespace, config: Config, seconds
     """Start the watch thread, then import Textual: real data is there by the first paint."""
     from gpuwatch.alerts.engine import Engine
     from gpuwatch.commands.strays import idle_times
-    from gpuwatch.watch import Watch
+    from gpuwatch.monitor import Watch
 
     app: GpuwatchApp | None = None
 

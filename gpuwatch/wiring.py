@@ -20,13 +20,13 @@ if TYPE_CHECKING:  # msgspec takes 24 ms, which the sampler's start need not wai
 
     from gpuwatch.alerts import Alert
     from gpuwatch.config import Config, Reloaded
+    from gpuwatch.monitor import Sink, Watch
     from gpuwatch.sinks.messenger import Messenger
     from gpuwatch.sinks.plan import Manner
     from gpuwatch.sinks.turn import Turn
     from gpuwatch.sinks.usage import UsageKeeper, Wish
     from gpuwatch.sources.child import Child
     from gpuwatch.sources.source import Source
-    from gpuwatch.watch import Sink, Watch
 
 _PERCENTS: Final = ("memory_warning", "memory_critical")
 """Flags that stand for keys of `[alerts]`."""

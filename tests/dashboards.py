@@ -14,10 +14,10 @@ from gpuwatch.alerts import Alert, Severity
 from gpuwatch.alerts.attention import Mute
 from gpuwatch.history import History
 from gpuwatch.model import Gpu, Holding, Process, Snapshot
+from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.messages import Framed
 from gpuwatch.ui.options import Helpers, Options
-from gpuwatch.watch import Frame
 from tests.builders import EPOCH, gpu, holding, process, snapshot
 
 SIZES = [(60, 10), (80, 24), (120, 36), (160, 50)]

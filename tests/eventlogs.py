@@ -14,9 +14,9 @@ from gpuwatch.alerts import Alert, Severity
 from gpuwatch.alerts.attention import NO_ATTENTION, Attention
 from gpuwatch.history import History
 from gpuwatch.model import Snapshot
+from gpuwatch.monitor import Frame
 from gpuwatch.sinks.log import log_name
 from gpuwatch.sinks.writer import EventsLog, Pace
-from gpuwatch.watch import Frame
 from tests.builders import EPOCH, snapshot
 from tests.waiting import PATIENCE as PATIENCE
 from tests.waiting import wait_for as wait_for

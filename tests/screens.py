@@ -14,11 +14,11 @@ from textual.widgets import Static
 from gpuwatch.actions.kill import Killer
 from gpuwatch.history import History
 from gpuwatch.model import Snapshot
+from gpuwatch.monitor import Frame
 from gpuwatch.rows import rows
 from gpuwatch.ui import theme
 from gpuwatch.ui.screens.detail import DetailScreen
 from gpuwatch.ui.screens.end import Endings
-from gpuwatch.watch import Frame
 from tests import builders
 
 SIZES = [(160, 50), (80, 24), (60, 10)]

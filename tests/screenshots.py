@@ -18,12 +18,12 @@ from gpuwatch.alerts import Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.commands.strays import idle_times
 from gpuwatch.history import History
+from gpuwatch.monitor import Frame
 from gpuwatch.sinks.log import Events
 from gpuwatch.sources.demo import DemoSource
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers, Options
 from gpuwatch.ui.screens.events import EventsScreen
-from gpuwatch.watch import Frame
 
 WALL = 1_795_269_780.0
 """Saturday 21 November 2026, 14:03 UTC."""

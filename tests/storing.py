@@ -12,9 +12,9 @@ from gpuwatch.alerts import Alert
 from gpuwatch.history import History
 from gpuwatch.history.usage import Use
 from gpuwatch.model import Snapshot
+from gpuwatch.monitor import Frame
 from gpuwatch.sinks.store import Store, reading
 from gpuwatch.sinks.tally import Batch, Card, JobFacts, JobId, Told
-from gpuwatch.watch import Frame
 from tests.builders import EPOCH, GIB, TOTAL, at
 
 HOUR = int(EPOCH // 3600) * 3600

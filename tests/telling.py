@@ -10,8 +10,8 @@ import msgspec
 
 from gpuwatch.alerts import Alert, Severity
 from gpuwatch.history import HistoryView
+from gpuwatch.monitor import Frame
 from gpuwatch.sinks.messages import Message
-from gpuwatch.watch import Frame
 from tests.builders import EPOCH, snapshot
 
 

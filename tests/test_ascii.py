@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gpuwatch.alerts import MARKS
 from gpuwatch.declarations import Declared, Knowledge
 from gpuwatch.history import Idle
+from gpuwatch.monitor import Frame
 from gpuwatch.output.plain import in_ascii
 from gpuwatch.rows import rows
 from gpuwatch.sinks.desktop import notification
@@ -16,7 +17,6 @@ from gpuwatch.text import spell_signs
 from gpuwatch.ui.panels.lines import Pen, plain
 from gpuwatch.ui.screens import sheet
 from gpuwatch.ui.theme import kit
-from gpuwatch.watch import Frame
 from tests.builders import GIB, gpu, holding, process, snapshot
 from tests.dashboards import SIZES, frame, machine, running, screen, table, text
 from tests.declaring import declares

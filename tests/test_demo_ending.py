@@ -23,6 +23,7 @@ from gpuwatch.actions.refusal import Refusal, Refused
 from gpuwatch.actions.steps import Choice
 from gpuwatch.history import History
 from gpuwatch.model import Process, Snapshot
+from gpuwatch.monitor import Frame
 from gpuwatch.rows import RowKey, rows
 from gpuwatch.sources.demo import DemoSource
 from gpuwatch.sources.demo_cast import ORPHAN_PID, RUN_PID, RUN_WORKER_PIDS, STRAY_PID, VIEWER_UID
@@ -30,7 +31,6 @@ from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.messages import Framed
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.dialog import ChoiceButton
-from gpuwatch.watch import Frame
 from tests import builders
 from tests.dashboards import Clockwork, text
 from tests.gpuholder import ROOT, GpuHolder, unavailable

@@ -10,9 +10,9 @@ from typing import Any
 from gpuwatch.alerts import TROUBLE, Alert, Severity, Unit
 from gpuwatch.history import History
 from gpuwatch.model import SourceState
+from gpuwatch.monitor import Frame
 from gpuwatch.output.eventlines import Happenings, Lines, Troubles
 from gpuwatch.output.printer import Printer
-from gpuwatch.watch import Frame
 from tests.builders import EPOCH, GIB, gpu, snapshot
 from tests.waiting import PATIENCE, wait_for
 

@@ -17,9 +17,9 @@ from gpuwatch.alerts import TROUBLE, Severity
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.rules import Limits
 from gpuwatch.model import Snapshot
+from gpuwatch.monitor import Watch
 from gpuwatch.sinks.log import State, lock_name, log_name, read_events
 from gpuwatch.sinks.writer import RECENT, EventsLog
-from gpuwatch.watch import Watch
 from tests.builders import EPOCH, at, gpu, snapshot
 from tests.eventlogs import PATIENCE, QUICK, Keep, Keeper, alert, ended, frame, keeping, lines, story, wait_for
 from tests.watches import Reader, Script, full
@@ -271,7 +271,7 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from gpuwatch.sinks.writer import EventsLog
-from gpuwatch.watch import Watch
+from gpuwatch.monitor import Watch
 from tests.builders import EPOCH, at, gpu, snapshot
 from tests.eventlogs import QUICK, Keeper, alert, wait_for
 keeper = Keeper(Path(sys.argv[1])).settle(*[alert(str(each)) for each in range(int(sys.argv[2]) - 1)])

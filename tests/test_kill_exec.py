@@ -15,10 +15,10 @@ from gpuwatch.actions.kill import Killer, Target
 from gpuwatch.actions.refusal import Refusal
 from gpuwatch.ending import Choice, Phase
 from gpuwatch.model import Process, Snapshot
+from gpuwatch.monitor import Frame
 from gpuwatch.sampler.owners import Owners
 from gpuwatch.ui.background import shown_command
 from gpuwatch.ui.screens.confirm import ConfirmScreen
-from gpuwatch.watch import Frame
 from tests.dashboards import running as dashboard
 from tests.dashboards import text
 from tests.driver import GIB, Driver, Gpu, Proc

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.alerts import Alert, Severity
+from gpuwatch.monitor import Sink
 from gpuwatch.sinks.courier import Courier
 from gpuwatch.sinks.messages import Flaps, Kind, Message, raised
 from gpuwatch.sinks.messenger import Messenger
 from gpuwatch.sinks.outlets import Command, Outlet
 from gpuwatch.sinks.plan import Manner, Plan
-from gpuwatch.watch import Sink
 from tests.telling import Recorder, alert, ended, frame
 from tests.waiting import wait_for
 

@@ -22,9 +22,9 @@ from gpuwatch.alerts.shares import OVERSHOOT
 from gpuwatch.declarations import Declared, Knowledge
 from gpuwatch.history import History, Idle
 from gpuwatch.model import Health, Reason
+from gpuwatch.monitor import Frame
 from gpuwatch.sinks import place
 from gpuwatch.sinks.newest import Newest, NewestFile, Over, boot, newest, read_idle, read_newest
-from gpuwatch.watch import Frame
 from tests.alerting import cap
 from tests.builders import EPOCH, GIB, at, gpu, holding, process, snapshot, uid
 from tests.homes import plant_drafts
@@ -118,7 +118,7 @@ def test_one_that_was_killed_leaves_the_way_free(folder: Path, start: Callable[[
     program = (
         "import sys, time\n"
         "from gpuwatch.sinks.newest import NewestFile\n"
-        "from gpuwatch.watch import Frame\n"
+        "from gpuwatch.monitor import Frame\n"
         "from gpuwatch.history import History\n"
         "from gpuwatch.model import Snapshot\n"
         "sink = NewestFile(sys.argv[1], pace=0.01)\n"

@@ -11,8 +11,8 @@ import pytest
 from gpuwatch.commands.arguments import parse
 from gpuwatch.config import Config
 from gpuwatch.declared.claims import Share
+from gpuwatch.monitor import Watch
 from gpuwatch.sources.local import LocalSource
-from gpuwatch.watch import Watch
 from gpuwatch.wiring import Reloader, Ways, applied, configured, own_log, said
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.sampling import close

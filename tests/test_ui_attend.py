@@ -13,11 +13,11 @@ from textual.widgets import OptionList
 
 from gpuwatch.alerts import TROUBLE, Alert, Severity
 from gpuwatch.alerts.attention import HOUR, Attention, Mute
+from gpuwatch.monitor import Frame
 from gpuwatch.ui import theme
 from gpuwatch.ui.announce import news
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.screens.attend import AttendScreen, subjects
-from gpuwatch.watch import Frame
 from tests.builders import EPOCH
 from tests.dashboards import SIZES, Clockwork, alert, frame, hand, machine, running, text
 from tests.screens import HOSTILE, Host, fits, text_of, until

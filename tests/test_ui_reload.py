@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from textual.pilot import Pilot
 
+from gpuwatch.monitor import Frame
 from gpuwatch.strays import Tending
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers, Options, Reloading
 from gpuwatch.ui.screens.detail import DetailScreen
-from gpuwatch.watch import Frame
 from tests import builders
 from tests.dashboards import frame, machine, running, text, top
 from tests.gpuholder import ME

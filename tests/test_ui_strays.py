@@ -18,6 +18,7 @@ from textual.pilot import Pilot
 from gpuwatch.actions.kill import Killer
 from gpuwatch.history import Idle
 from gpuwatch.model import Reason, Snapshot
+from gpuwatch.monitor import Frame
 from gpuwatch.strays.notes import NONE
 from gpuwatch.surroundings import Surroundings
 from gpuwatch.ui.app import GpuwatchApp
@@ -25,7 +26,6 @@ from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.confirm import ConfirmScreen
 from gpuwatch.ui.screens.detail import DetailScreen
 from gpuwatch.ui.screens.strays import StraysScreen
-from gpuwatch.watch import Frame
 from tests import builders
 from tests.dashboards import SIZES, hand, running, text, top
 from tests.gpuholder import ME, GpuHolder

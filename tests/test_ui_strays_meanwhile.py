@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from gpuwatch.actions.audit import Audit
 from gpuwatch.actions.kill import Killer
+from gpuwatch.monitor import Frame
 from gpuwatch.strays.notes import NONE
 from gpuwatch.surroundings import Job, Surroundings
 from gpuwatch.ui.screens.confirm import ConfirmScreen
 from gpuwatch.ui.screens.end import EndScreen
-from gpuwatch.watch import Frame
 from tests.dashboards import hand, running, text, top
 from tests.gpuholder import GpuHolder
 from tests.killing import POLICY, a_killer, on_record

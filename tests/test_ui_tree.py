@@ -12,6 +12,7 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from gpuwatch.model import Reason, Snapshot, SourceState
+from gpuwatch.monitor import Frame
 from gpuwatch.rows import RowKey
 from gpuwatch.surroundings import Surroundings
 from gpuwatch.tree import ORPHAN_HOLDERS
@@ -19,7 +20,6 @@ from gpuwatch.ui import theme
 from gpuwatch.ui.panels.branches import columns, room_for_names
 from gpuwatch.ui.panels.tree import TreeList
 from gpuwatch.ui.screens.tree import TreeScreen
-from gpuwatch.watch import Frame
 from tests.builders import GIB, gpu, holding, process, snapshot
 from tests.dashboards import frame, frame_clock
 from tests.screens import HOSTILE, fits, text_of

@@ -11,9 +11,9 @@ import pytest
 
 from gpuwatch.alerts import Severity
 from gpuwatch.model import Snapshot, SourceState, encode
+from gpuwatch.monitor import Frame, Watch
 from gpuwatch.ui.graphs import level, sparkline
 from gpuwatch.ui.theme import UNICODE
-from gpuwatch.watch import Frame, Watch
 from tests.builders import EPOCH, gpu
 from tests.watches import LONG, PATIENCE, Reader, Script, ended, full, watching
 

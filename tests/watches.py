@@ -10,7 +10,7 @@ from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.rules import Limits
 from gpuwatch.declared.claims import Share
 from gpuwatch.model import Snapshot
-from gpuwatch.watch import Frame, Sink, Watch
+from gpuwatch.monitor import Frame, Sink, Watch
 from tests.builders import EPOCH, at, gpu, holding, snapshot
 
 LONG = 30.0

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     import argparse
 
     from gpuwatch.config import Config
+    from gpuwatch.monitor import Frame, Watch
     from gpuwatch.sources.child import Child
-    from gpuwatch.watch import Frame, Watch
 
 CODES: Final = {signal.SIGTERM: 0, signal.SIGINT: 130, signal.SIGHUP: 129}
 """What the program ends with after a signal: to be told to end is no failure of a service."""
@@ -65,7 +65,7 @@ def main(args: argparse.Namespace, sampler: Child | None) -> int:
         source = source_of(child, interval, only, config)
         try:
             from gpuwatch.alerts.engine import Engine
-            from gpuwatch.watch import Watch
+            from gpuwatch.monitor import Watch
 
             desk = _Desk(args, config, news)
             watch = Watch(source, desk.publish, engine=Engine(config.limits()))

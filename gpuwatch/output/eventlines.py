@@ -14,7 +14,7 @@ from gpuwatch.output.plain import COLORS
 from gpuwatch.units import long_duration
 
 if TYPE_CHECKING:
-    from gpuwatch.watch import Frame
+    from gpuwatch.monitor import Frame
 
 _ENDED: Final = "✓"
 _FINE: Final = "32"

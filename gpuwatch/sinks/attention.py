@@ -25,7 +25,7 @@ from gpuwatch.sinks.log import for_host
 from gpuwatch.spawn import start_thread
 
 if TYPE_CHECKING:
-    from gpuwatch.watch import Frame
+    from gpuwatch.monitor import Frame
 
 SCHEMA: Final = 1
 POLL: Final = 2.0

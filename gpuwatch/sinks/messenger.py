@@ -11,11 +11,11 @@ from typing import Final, NamedTuple
 from gpuwatch import text
 from gpuwatch.alerts import Alert
 from gpuwatch.errors import NoThreadError
+from gpuwatch.monitor import Frame
 from gpuwatch.sinks.courier import RETRY, WAITING, Courier
 from gpuwatch.sinks.outlets import Outlet
 from gpuwatch.sinks.plan import Manner, Plan
 from gpuwatch.spawn import start_thread
-from gpuwatch.watch import Frame
 
 NEWS: Final = 600
 """Frames that wait for the plan at most; it takes each in far less than a frame's time."""

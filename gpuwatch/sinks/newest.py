@@ -31,7 +31,7 @@ from gpuwatch.text import clean
 if TYPE_CHECKING:
     from gpuwatch.alerts import Alert
     from gpuwatch.history import HistoryView, Idle
-    from gpuwatch.watch import Frame
+    from gpuwatch.monitor import Frame
 
 SCHEMA: Final = 1
 PACE: Final = 1.0

@@ -13,8 +13,8 @@ from gpuwatch.history.usage import Meter, Use, charged
 from gpuwatch.model import Holding, Process, Snapshot, number
 
 if TYPE_CHECKING:
+    from gpuwatch.monitor import Frame
     from gpuwatch.surroundings import Surroundings
-    from gpuwatch.watch import Frame
 
 K = TypeVar("K")
 

@@ -19,9 +19,9 @@ from gpuwatch.sinks.tally import Batch, Tally, joined
 from gpuwatch.spawn import start_thread
 
 if TYPE_CHECKING:
+    from gpuwatch.monitor import Frame
     from gpuwatch.sinks.logfile import Lock
     from gpuwatch.sinks.store import Store
-    from gpuwatch.watch import Frame
 
 MOST: Final = 60
 """Batches that wait to be written: an hour of minutes. Of more the oldest are lost, and counted."""

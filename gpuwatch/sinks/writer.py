@@ -24,7 +24,7 @@ from gpuwatch.sinks.logfile import LIMIT, Lock, LogFile, check_file
 from gpuwatch.spawn import start_thread
 
 if TYPE_CHECKING:
-    from gpuwatch.watch import Frame
+    from gpuwatch.monitor import Frame
 
 MOST: Final = 10_000
 """Lines that wait to be written; more are lost, and counted."""

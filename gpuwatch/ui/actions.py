@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from textual.app import App
 from textual.screen import Screen
 
+from gpuwatch.monitor import Frame
 from gpuwatch.people import filter_for
 from gpuwatch.rows import Filter, Row, RowKey, rows
 from gpuwatch.ui.dashboard import Dashboard
@@ -22,7 +23,6 @@ from gpuwatch.ui.panels.processes import Processes
 from gpuwatch.ui.panels.prompt import Prompt
 from gpuwatch.ui.theme import Kit
 from gpuwatch.ui.view import subject_of
-from gpuwatch.watch import Frame
 
 if TYPE_CHECKING:
     from gpuwatch.alerts import Alert

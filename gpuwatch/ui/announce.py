@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Literal, cast
 
 from gpuwatch.alerts import TROUBLE, Alert, Severity
+from gpuwatch.monitor import Frame
 from gpuwatch.ui.layout import room_for_toasts
 from gpuwatch.ui.panels.gpus import mark_of
-from gpuwatch.watch import Frame
 
 if TYPE_CHECKING:
     from gpuwatch.ui.app import GpuwatchApp

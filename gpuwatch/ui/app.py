@@ -17,6 +17,7 @@ from textual.filter import Monochrome
 from gpuwatch import lean
 from gpuwatch.errors import NoThreadError
 from gpuwatch.model import SourceState
+from gpuwatch.monitor import Frame
 from gpuwatch.rows import Filter, FilterError
 from gpuwatch.text import clean
 from gpuwatch.ui.actions import Actions
@@ -28,7 +29,6 @@ from gpuwatch.ui.options import Helpers, Options, Watching
 from gpuwatch.ui.terminal import AsciiOnly, ForgivingDriver, Lifeline, NoColors, speaks_unicode
 from gpuwatch.ui.theme import Kit, kit, themes
 from gpuwatch.ui.view import View, judged
-from gpuwatch.watch import Frame
 
 if TYPE_CHECKING:
     from textual.command import Provider

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatch.alerts import Alert
+    from gpuwatch.monitor import Frame
     from gpuwatch.ui.app import GpuwatchApp
-    from gpuwatch.watch import Frame
 
 _HINTS = hints(KEYS)
 _BARE_HINTS = [hint for hint in _HINTS if hint[2] in ("help", "quit")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.message import Message
 
-from gpuwatch.watch import Frame
+from gpuwatch.monitor import Frame
 
 
 class Framed(Message):

@@ -21,8 +21,8 @@ from gpuwatch.ui.view import judged
 
 if TYPE_CHECKING:
     from gpuwatch.actions.interfaces import ProcessEnder
+    from gpuwatch.monitor import Frame
     from gpuwatch.ui.actions import Actions
-    from gpuwatch.watch import Frame
 
 OLD: Final = 90.0
 """Seconds after which the search for open device files is too old to act on what it found."""

@@ -12,11 +12,11 @@ import msgspec
 
 from gpuwatch.alerts import Alert
 from gpuwatch.model import Gpu, Health
+from gpuwatch.monitor import Frame
 from gpuwatch.rows import Row, rows
 from gpuwatch.strays import Judged, Stray, judge
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.theme import Kit
-from gpuwatch.watch import Frame
 
 OLD: float = 2
 """Intervals after which a value is dimmed."""

@@ -13,8 +13,8 @@ from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.rules import Limits
 from gpuwatch.declared.claims import Share
 from gpuwatch.model import Snapshot
+from gpuwatch.monitor import Frame, Watch
 from gpuwatch.units import GIB
-from gpuwatch.watch import Frame, Watch
 from tests.timelines.machine import Machine, Tick
 from tests.timelines.recording import Event, Recording
 

@@ -12,12 +12,12 @@ from gpuwatch.alerts import Alert, Severity
 from gpuwatch.alerts.attention import Mute
 from gpuwatch.alerts.rules import STALE
 from gpuwatch.model import SourceState
+from gpuwatch.monitor import Frame
 from gpuwatch.ui.layout import Layout
 from gpuwatch.ui.panels.gpus import mark_of
 from gpuwatch.ui.panels.lines import Line, LinePanel, Pen
 from gpuwatch.ui.theme import Kit, Role
 from gpuwatch.ui.view import View, clock
-from gpuwatch.watch import Frame
 
 
 def alerts_of(frame: Frame) -> tuple[Alert, ...]:

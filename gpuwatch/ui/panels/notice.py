@@ -5,11 +5,11 @@ from __future__ import annotations
 from textwrap import wrap
 
 from gpuwatch.model import Snapshot, SourceState
+from gpuwatch.monitor import Frame
 from gpuwatch.ui.layout import MIN_HEIGHT, MIN_WIDTH
 from gpuwatch.ui.panels.lines import Line, LinePanel, Pen, blank, centred
 from gpuwatch.ui.theme import Kit, Role
 from gpuwatch.ui.view import clock
-from gpuwatch.watch import Frame
 
 _TITLES = {
     SourceState.STARTING: "starting",

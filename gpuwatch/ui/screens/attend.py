@@ -19,6 +19,7 @@ from textual.widgets.option_list import Option
 from gpuwatch.alerts import TROUBLE, Alert
 from gpuwatch.alerts.attention import HOUR, Mute
 from gpuwatch.model import Gpu
+from gpuwatch.monitor import Frame
 from gpuwatch.rows import Row
 from gpuwatch.text import fit
 from gpuwatch.ui.options import Attending
@@ -28,7 +29,6 @@ from gpuwatch.ui.screens.dialog import Dialog
 from gpuwatch.ui.screens.sheet import plain
 from gpuwatch.ui.theme import UNICODE, Glyphs
 from gpuwatch.ui.view import subject_of, subject_words
-from gpuwatch.watch import Frame
 
 
 def subjects(frame: Frame | None, chosen: Alert | None, wall: float | None = None) -> tuple[list[Alert], list[Mute]]:

@@ -18,7 +18,7 @@ from gpuwatch.ui.view import judged
 from gpuwatch.units import long_duration
 
 if TYPE_CHECKING:
-    from gpuwatch.watch import Frame
+    from gpuwatch.monitor import Frame
 
 
 class DetailScreen(Sheet):

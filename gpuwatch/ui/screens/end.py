@@ -29,7 +29,7 @@ from gpuwatch.ui.theme import UNICODE, Glyphs
 
 if TYPE_CHECKING:
     from gpuwatch.actions.interfaces import HeldProcess, ProcessEnder
-    from gpuwatch.watch import Frame
+    from gpuwatch.monitor import Frame
 
 Process = tuple[int, int]
 """PID and start time."""

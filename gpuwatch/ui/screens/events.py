@@ -26,9 +26,9 @@ from gpuwatch.ui.view import subject_of, subject_words
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from gpuwatch.monitor import Frame
     from gpuwatch.sinks.log import Events
     from gpuwatch.ui.app import GpuwatchApp
-    from gpuwatch.watch import Frame
 
 READ_EVERY: Final = 3.0
 """Seconds between two looks at the log, which another gpuwatch may be writing."""

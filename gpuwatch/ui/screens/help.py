@@ -15,7 +15,7 @@ from gpuwatch.ui.theme import UNICODE, Glyphs
 from gpuwatch.units import size
 
 if TYPE_CHECKING:
-    from gpuwatch.watch import Frame
+    from gpuwatch.monitor import Frame
 
 _GROUPS = {
     "Processes": ("detail", "filter", "clear", "mine", "sort.left", "sort.right", "reverse", "end", "polite"),

@@ -15,7 +15,7 @@ from gpuwatch.ui.view import View
 from gpuwatch.units import long_duration
 
 if TYPE_CHECKING:
-    from gpuwatch.watch import Frame
+    from gpuwatch.monitor import Frame
 
 
 class ListScreen(ModalScreen[None]):

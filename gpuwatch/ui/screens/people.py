@@ -21,7 +21,7 @@ from gpuwatch.ui.screens.listing import ListScreen
 from gpuwatch.ui.theme import Kit
 
 if TYPE_CHECKING:
-    from gpuwatch.watch import Frame
+    from gpuwatch.monitor import Frame
 
 _KEYS: Final[list[Binding]] = [
     Binding("escape,q,u", "close", "back", id="people.close", key_display="Esc", tooltip="Go back to the dashboard"),

@@ -28,8 +28,8 @@ from gpuwatch.units import size
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gpuwatch.monitor import Frame
     from gpuwatch.ui.actions import Actions
-    from gpuwatch.watch import Frame
 
 ABOUT: Final = 6
 """Lines about the chosen stray, with the one above them; 2 more where there is room."""

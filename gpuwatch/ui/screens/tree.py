@@ -13,6 +13,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from gpuwatch.monitor import Frame
 from gpuwatch.rows import RowKey
 from gpuwatch.text import fit
 from gpuwatch.tree import SORTS, Kind, Node, Order, grow
@@ -24,7 +25,6 @@ from gpuwatch.ui.panels.tree import TreeList
 from gpuwatch.ui.screens.listing import ListScreen
 from gpuwatch.ui.theme import Kit
 from gpuwatch.ui.view import View
-from gpuwatch.watch import Frame
 
 _KEYS: Final[list[Binding]] = [
     Binding("enter", "choose", "detail", id="tree.choose", key_display="Enter", tooltip="Detail, or what is below it"),
