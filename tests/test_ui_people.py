@@ -8,10 +8,10 @@ import pytest
 from rich.cells import cell_len
 from textual.pilot import Pilot
 
+from gpuwatch.analysis.people import SORTS, people, steady
 from gpuwatch.history import History
 from gpuwatch.model import Process, Snapshot
 from gpuwatch.monitor import Frame
-from gpuwatch.people import SORTS, people, steady
 from gpuwatch.ui.panels.lines import Pen, plain
 from gpuwatch.ui.panels.people import PeopleList, apart, cell, columns, draw_bar
 from gpuwatch.ui.screens.people import PeopleScreen

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from textual.app import App
 from textual.screen import Screen
 
+from gpuwatch.analysis.people import filter_for
 from gpuwatch.monitor import Frame
-from gpuwatch.people import filter_for
 from gpuwatch.rows import Filter, Row, RowKey, rows
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.keys import KEYS

@@ -9,8 +9,8 @@ from textual.app import ComposeResult
 from textual.screen import Screen
 from textual.widget import Widget
 
+from gpuwatch.analysis.people import names
 from gpuwatch.model import SourceState
-from gpuwatch.people import names
 from gpuwatch.ui.keys import KEYS
 from gpuwatch.ui.layout import Form, Layout, fit_layout
 from gpuwatch.ui.panels.alerts import Alerts, alerts_of

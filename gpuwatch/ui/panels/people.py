@@ -10,7 +10,7 @@ from typing import Final
 from rich.cells import cell_len, set_cell_size
 from textual import events
 
-from gpuwatch.people import QUIET, SORTS, Person, gib_hours, steady
+from gpuwatch.analysis.people import QUIET, SORTS, Person, gib_hours, steady
 from gpuwatch.text import fit
 from gpuwatch.ui.panels.cursor import CursorList
 from gpuwatch.ui.panels.lines import Line, Pen, blank, centred

@@ -12,7 +12,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from gpuwatch.people import Person, names, people, story, totals, whole
+from gpuwatch.analysis.people import Person, names, people, story, totals, whole
 from gpuwatch.ui.panels.footer import Footer, Hint, hints
 from gpuwatch.ui.panels.lines import Line, LinePanel, Pen, blank
 from gpuwatch.ui.panels.notice import nothing_words
