@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from gpuwatch.analysis.rows import Row
 from gpuwatch.model import Snapshot, known
-from gpuwatch.rows import Row
 from gpuwatch.units import gib, long_duration, percent
 
 NAMED: Final = 5

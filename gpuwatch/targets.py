@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from gpuwatch import procfs
 from gpuwatch.actions.kill import Killer, Policy, Target
+from gpuwatch.analysis.rows import Row, rows
 from gpuwatch.model import Presence, Process, Snapshot, known
-from gpuwatch.rows import Row, rows
 
 if TYPE_CHECKING:
     from gpuwatch.actions.interfaces import ProcessEnder

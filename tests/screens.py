@@ -12,10 +12,10 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from gpuwatch.actions.kill import Killer
+from gpuwatch.analysis.rows import rows
 from gpuwatch.history import History
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame
-from gpuwatch.rows import rows
 from gpuwatch.ui import theme
 from gpuwatch.ui.screens.detail import DetailScreen
 from gpuwatch.ui.screens.end import Endings

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.alerts import MARKS
+from gpuwatch.analysis.rows import rows
 from gpuwatch.declarations import Declared, Knowledge
 from gpuwatch.history import Idle
 from gpuwatch.monitor import Frame
 from gpuwatch.output.plain import in_ascii
-from gpuwatch.rows import rows
 from gpuwatch.sinks.desktop import notification
 from gpuwatch.text import spell_signs
 from gpuwatch.ui.panels.lines import Pen, plain

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from msgspec import json
 
 from gpuwatch.alerts.engine import Engine
+from gpuwatch.analysis.rows import rows, share_words
 from gpuwatch.declarations import Declared, Kind, Knowledge
 from gpuwatch.history import History
 from gpuwatch.model import Gpu, Health, Presence, Process, Reason, Snapshot, Xid, decode, encode, known, number
-from gpuwatch.rows import rows, share_words
 from gpuwatch.shares import promised, standings
 from gpuwatch.sources.demo import (
     CAPPED_GPU,

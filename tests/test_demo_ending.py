@@ -21,10 +21,10 @@ from gpuwatch.actions.interfaces import ProcessEnder
 from gpuwatch.actions.pinned import Target
 from gpuwatch.actions.refusal import Refusal, Refused
 from gpuwatch.actions.steps import Choice
+from gpuwatch.analysis.rows import RowKey, rows
 from gpuwatch.history import History
 from gpuwatch.model import Process, Snapshot
 from gpuwatch.monitor import Frame
-from gpuwatch.rows import RowKey, rows
 from gpuwatch.sources.demo import DemoSource
 from gpuwatch.sources.demo_cast import ORPHAN_PID, RUN_PID, RUN_WORKER_PIDS, STRAY_PID, VIEWER_UID
 from gpuwatch.ui.app import GpuwatchApp

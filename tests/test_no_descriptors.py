@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuwatch.analysis.rows import rows
 from gpuwatch.model import Presence, Snapshot
-from gpuwatch.rows import rows
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.gpuholder import GpuHolder
 from tests.sampling import Running, running

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from gpuwatch.analysis.rows import SORTS, Filter, FilterError, Row, SteadyOrder, rows, share_words, sort
 from gpuwatch.declarations import Declared, Knowledge
 from gpuwatch.model import Memory, Presence, Process, Reason, Snapshot
-from gpuwatch.rows import SORTS, Filter, FilterError, Row, SteadyOrder, rows, share_words, sort
 from tests.builders import GIB, MIB, TOTAL, gpu, holding, process, snapshot
 from tests.declaring import declares
 

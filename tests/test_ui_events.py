@@ -11,7 +11,7 @@ from textual.events import Key
 from textual.widgets import Input
 
 from gpuwatch.alerts import Alert, Severity, Unit
-from gpuwatch.rows import Filter, FilterError
+from gpuwatch.analysis.rows import Filter, FilterError
 from gpuwatch.sinks.log import Events
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers

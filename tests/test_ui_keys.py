@@ -10,8 +10,8 @@ import pytest
 
 from gpuwatch.actions.audit import Audit
 from gpuwatch.actions.kill import Killer, Policy
+from gpuwatch.analysis.rows import SORTS
 from gpuwatch.model import SourceState
-from gpuwatch.rows import SORTS
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.panels.processes import ASCENDING

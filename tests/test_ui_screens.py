@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from textual.binding import Binding
 
+from gpuwatch.analysis.rows import SORTS, rows
 from gpuwatch.model import Gpu, Health, Presence, Process, Reading, Reason
-from gpuwatch.rows import SORTS, rows
 from gpuwatch.targets import target_of
 from gpuwatch.ui import theme
 from gpuwatch.ui.commands import GpuwatchCommands, commands

@@ -11,9 +11,9 @@ from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from textual.widgets import Static
 
+from gpuwatch.analysis.rows import RowKey
 from gpuwatch.model import Reason, Snapshot, SourceState
 from gpuwatch.monitor import Frame
-from gpuwatch.rows import RowKey
 from gpuwatch.surroundings import Surroundings
 from gpuwatch.tree import ORPHAN_HOLDERS
 from gpuwatch.ui import theme

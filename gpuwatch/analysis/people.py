@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from gpuwatch import shares
+from gpuwatch.analysis.rows import SortValue, Steady
 from gpuwatch.history import HistoryView, Idle
 from gpuwatch.history.usage import NO_USE, Use
 from gpuwatch.model import Gpu, Holding, Process, Snapshot, known
-from gpuwatch.rows import SortValue, Steady
 from gpuwatch.units import GIB, MIB, gib, long_duration, percent, ranges
 
 NOT_VISIBLE: Final = "?"

@@ -7,11 +7,11 @@ import sys
 import time
 from collections.abc import Callable
 
+from gpuwatch.analysis.rows import Filter
 from gpuwatch.errors import GpuwatchError, UnavailableError, UsageError
 from gpuwatch.model import Snapshot, SourceState, encode
 from gpuwatch.output.plain import in_ascii, json_in_ascii, speaks_unicode
 from gpuwatch.output.table import table
-from gpuwatch.rows import Filter
 from gpuwatch.sources.source import Source
 
 _PATIENCE = 30.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from gpuwatch.analysis.rows import Row, rows
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Presence, Process, Snapshot, Unlisted, known
-from gpuwatch.rows import Row, rows
 from gpuwatch.tree.nodes import Flag, NodeKey, OnGpu, Sum, Totals, put, shortest, sum_of
 
 DEEPEST: Final = 8

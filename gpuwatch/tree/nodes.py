@@ -9,9 +9,9 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from gpuwatch.analysis.rows import Row, RowKey
 from gpuwatch.history import Idle
 from gpuwatch.model import Process, Reading, Unlisted, known
-from gpuwatch.rows import Row, RowKey
 from gpuwatch.surroundings import Job
 
 NodeKey: TypeAlias = tuple[str, int, str]

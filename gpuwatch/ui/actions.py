@@ -12,8 +12,8 @@ from textual.app import App
 from textual.screen import Screen
 
 from gpuwatch.analysis.people import filter_for
+from gpuwatch.analysis.rows import Filter, Row, RowKey, rows
 from gpuwatch.monitor import Frame
-from gpuwatch.rows import Filter, Row, RowKey, rows
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.keys import KEYS
 from gpuwatch.ui.options import Helpers, Options, Watching

@@ -15,10 +15,10 @@ from textual.binding import BindingType
 from textual.filter import Monochrome
 
 from gpuwatch import lean
+from gpuwatch.analysis.rows import Filter, FilterError
 from gpuwatch.errors import NoThreadError
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame
-from gpuwatch.rows import Filter, FilterError
 from gpuwatch.text import clean
 from gpuwatch.ui.actions import Actions
 from gpuwatch.ui.announce import announce

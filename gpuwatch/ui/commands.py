@@ -9,7 +9,7 @@ from typing import NamedTuple
 from textual.binding import Binding
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
-from gpuwatch.rows import SORTS
+from gpuwatch.analysis.rows import SORTS
 from gpuwatch.ui.keys import KEYS
 from gpuwatch.ui.panels.processes import ASCENDING
 from gpuwatch.ui.screens.help import key_names

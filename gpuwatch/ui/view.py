@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 
 from gpuwatch.alerts import Alert
+from gpuwatch.analysis.rows import Row, rows
 from gpuwatch.model import Gpu, Health
 from gpuwatch.monitor import Frame
-from gpuwatch.rows import Row, rows
 from gpuwatch.strays import Judged, Stray, judge
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.theme import Kit

@@ -8,7 +8,7 @@ from typing import Final
 
 from rich.cells import cell_len
 
-from gpuwatch.rows import Row
+from gpuwatch.analysis.rows import Row
 from gpuwatch.text import fit
 from gpuwatch.tree import ORPHAN_HOLDERS, Flag, Kind, Node, NodeKey, Sum
 from gpuwatch.tree.words import label, parts, wrong

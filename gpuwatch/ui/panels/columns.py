@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
 
+from gpuwatch.analysis.rows import Row, share_words
 from gpuwatch.model import Reading, known
-from gpuwatch.rows import Row, share_words
 from gpuwatch.strays import Stray
 from gpuwatch.ui.layout import Form
 from gpuwatch.ui.theme import Glyphs, Role

@@ -7,7 +7,7 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input
 
-from gpuwatch.rows import Filter, FilterError
+from gpuwatch.analysis.rows import Filter, FilterError
 from gpuwatch.ui.panels.lines import LinePanel, Pen
 from gpuwatch.ui.theme import Kit
 

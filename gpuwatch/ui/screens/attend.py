@@ -18,9 +18,9 @@ from textual.widgets.option_list import Option
 
 from gpuwatch.alerts import TROUBLE, Alert
 from gpuwatch.alerts.attention import HOUR, Mute
+from gpuwatch.analysis.rows import Row
 from gpuwatch.model import Gpu
 from gpuwatch.monitor import Frame
-from gpuwatch.rows import Row
 from gpuwatch.text import fit
 from gpuwatch.ui.options import Attending
 from gpuwatch.ui.panels.alerts import silent_mutes

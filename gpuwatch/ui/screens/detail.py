@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from gpuwatch.analysis.rows import Row, RowKey, rows
 from gpuwatch.model import Gpu, Health, Snapshot
-from gpuwatch.rows import Row, RowKey, rows
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.screens import facts
 from gpuwatch.ui.screens.around import around_section, stray_section

@@ -14,7 +14,7 @@ from textual.message import Message
 from textual.widgets import Input
 
 from gpuwatch.alerts import Alert
-from gpuwatch.rows import FilterError, parse_numbers, parse_terms
+from gpuwatch.analysis.rows import FilterError, parse_numbers, parse_terms
 from gpuwatch.text import clean
 from gpuwatch.ui.panels.events import EventList, detail_lines
 from gpuwatch.ui.panels.footer import Footer, Hint, hints

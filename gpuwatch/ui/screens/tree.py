@@ -13,8 +13,8 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from gpuwatch.analysis.rows import RowKey
 from gpuwatch.monitor import Frame
-from gpuwatch.rows import RowKey
 from gpuwatch.text import fit
 from gpuwatch.tree import SORTS, Kind, Node, Order, grow
 from gpuwatch.tree.words import describe, troubles
