@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 
 from gpuwatch.alerts.rules import Allowances
+from gpuwatch.analysis.explanation import Point, points
 from gpuwatch.declarations import (
     Basis,
     Confidence,
@@ -22,7 +23,6 @@ from gpuwatch.declarations import (
     Order,
     Visible,
 )
-from gpuwatch.explanation import Point, points
 from gpuwatch.model import Instance, Reason, Snapshot
 from tests.builders import GIB, MIB, gpu, holding, process, snapshot
 

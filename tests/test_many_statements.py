@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpuwatch.analysis.explanation import points
 from gpuwatch.declarations import Basis, Declaration, Declared, Hint, Kind, Knowledge, Limit
 from gpuwatch.declared.bounds import MOST, ROOM, bounded
-from gpuwatch.explanation import points
 from gpuwatch.model import Snapshot, encode
 from gpuwatch.shares import conclusive
 from gpuwatch.sources.child import LONGEST_LINE, SAMPLER

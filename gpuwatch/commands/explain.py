@@ -10,11 +10,11 @@ from typing import TypeAlias
 import msgspec
 
 from gpuwatch import procfs
+from gpuwatch.analysis.explanation import Point, points, whereabouts
 from gpuwatch.commands.answer import Answer, Ask
 from gpuwatch.config import Config
 from gpuwatch.declarations import Knowledge
 from gpuwatch.errors import UsageError
-from gpuwatch.explanation import Point, points, whereabouts
 from gpuwatch.model import Presence, Process, Snapshot, SourceState
 
 Look: TypeAlias = Callable[[Process, Snapshot, Config], Process]

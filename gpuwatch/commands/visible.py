@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import msgspec
 
+from gpuwatch.analysis.explanation import how_sure
 from gpuwatch.commands.answer import Answer, Ask, cards
 from gpuwatch.declarations import Visible
 from gpuwatch.declared.devices import CVD, ORDER
 from gpuwatch.declared.visible import parse
-from gpuwatch.explanation import how_sure
 from gpuwatch.model import Gpu, Snapshot
 from gpuwatch.text import clean
 

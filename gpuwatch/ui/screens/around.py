@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwatch.explanation import whereabouts
+from gpuwatch.analysis.explanation import whereabouts
 from gpuwatch.model import Presence, Process
 from gpuwatch.strays import Stray
 from gpuwatch.ui.screens.facts import Fact, Section
