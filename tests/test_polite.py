@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwatch.analysis.owner_message import message
 from gpuwatch.analysis.rows import Row, rows
 from gpuwatch.history import Idle
 from gpuwatch.model import Reason, Snapshot
-from gpuwatch.polite import message
 from gpuwatch.ui.screens.polite import PoliteScreen, clipboard
 from tests.builders import gpu, holding, process, snapshot
 from tests.dashboards import frame, hand, running, top

@@ -291,7 +291,7 @@ class Actions(App[int]):
             why = "these are your own: K ends one, S lists your strays" if held[0].mine else "its owner is not visible"
             self.notify(why, markup=False, timeout=4)
             return
-        from gpuwatch.polite import message
+        from gpuwatch.analysis.owner_message import message
         from gpuwatch.ui.screens.polite import PoliteScreen, clipboard
 
         words, tmux = message(held, frame.snapshot), "TMUX" in os.environ
