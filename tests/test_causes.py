@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpuwatch.alerts.gap import OWN, OWN_EACH, likeliest, missing
 from gpuwatch.alerts.holders import unattributed_memory
 from gpuwatch.alerts.rules import Limits
-from gpuwatch.causes import Cause, Suspicion, causes, matters
+from gpuwatch.alerts.unattributed import OWN, OWN_EACH, Cause, Suspicion, causes, likeliest, matters, missing
 from gpuwatch.model import Gpu, Health, Memory, Presence, Process, Reason, Snapshot, Unlisted, Xid
 from gpuwatch.surroundings import Surroundings
 from tests import builders

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from gpuwatch.causes import Cause, causes
+from gpuwatch.alerts.unattributed import Cause, causes
 from gpuwatch.model import Snapshot, Unlisted
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.gpuholder import ME, GpuHolder, need_the_machines_own_pids

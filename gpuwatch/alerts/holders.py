@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 from gpuwatch import units
 from gpuwatch.alerts import Severity, Unit
-from gpuwatch.alerts.gap import left_over, likeliest
 from gpuwatch.alerts.rules import NAMED, Limits, Observation, largest_first
+from gpuwatch.alerts.unattributed import left_over, likeliest
 from gpuwatch.history import HistoryView, Idle
 from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Snapshot, known
 

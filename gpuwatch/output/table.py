@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from gpuwatch.alerts.unattributed import causes
 from gpuwatch.analysis.rows import Filter, Row, rows, share_words, sort
-from gpuwatch.causes import causes
 from gpuwatch.model import Gpu, Health, Reading, Snapshot, known
 from gpuwatch.output.plain import cells
 from gpuwatch.shares import promised, promised_words

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from gpuwatch.alerts import gap
+from gpuwatch.alerts import unattributed
 from gpuwatch.history import HistoryView, Idle, IdleTimes
 from gpuwatch.model import (
     Gpu,
@@ -215,7 +215,7 @@ class Scene:
     def has_gap(self, gpus: Iterable[Gpu]) -> bool:
         """Say whether on one of these GPUs more memory is nobody's than a driver takes for itself."""
         judged = (gpu for gpu in gpus if gpu.key in self._gpus and not gpu.memory.unified)
-        return any(known(gpu.unattributed) and gpu.unattributed > gap.of_driver(gpu) for gpu in judged)
+        return any(known(gpu.unattributed) and gpu.unattributed > unattributed.of_driver(gpu) for gpu in judged)
 
 
 def _is_seen(process: Process) -> bool:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from gpuwatch import shares
 from gpuwatch.alerts.rules import Allowances
+from gpuwatch.alerts.unattributed import causes
 from gpuwatch.analysis.explanation import points
 from gpuwatch.analysis.rows import Row
-from gpuwatch.causes import causes
 from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Reading, Reason, Snapshot, known
 from gpuwatch.units import long_duration, percent, size
 

@@ -1,4 +1,4 @@
-"""Why memory of a GPU is held by no process that is listed: what the snapshot has for each cause, the likeliest first.
+"""Causes of memory that no listed process holds, the likeliest first, and what settles each.
 
 Only evidence decides the order. What settles a cause is a command to type or a thing to do, never done by itself.
 """
@@ -12,7 +12,7 @@ from typing import Final
 
 from gpuwatch import units
 from gpuwatch.alerts.rules import NAMED
-from gpuwatch.model import Gpu, Presence, Process, Snapshot, Unlisted, known
+from gpuwatch.model import Gpu, Health, Presence, Process, Snapshot, Unlisted, known
 from gpuwatch.text import fit
 
 OWN: Final = 512 * units.MIB
@@ -354,3 +354,32 @@ def _fit(words: str) -> str:
 def _fuser(gpu: Gpu) -> str:
     number = gpu.minor if known(gpu.minor) else "*"
     return f"`sudo fuser -v /dev/nvidia{number}`"
+
+
+SMALL: Final = 64 * units.MIB
+"""Bytes below which a gap says nothing: the list and the figure are read a moment apart, and pages are rounded."""
+
+_SMALL_SHARE: Final = 0.01
+_SMALL_OF_LARGE: Final = 256 * units.MIB
+"""Of a large GPU, a hundredth of its memory, and no more than this: what a driver needs grows with it."""
+
+
+def matters(gap: int, total: float | None) -> bool:
+    """Say whether so many bytes that nobody is listed for are worth a word, on a GPU of so many."""
+    return gap >= SMALL and not (total is not None and gap < _SMALL_SHARE * total and gap < _SMALL_OF_LARGE)
+
+
+def causes(gpu: Gpu, snapshot: Snapshot) -> list[Suspicion]:
+    """Give the likely causes of what is in use on a GPU and held by no listed process, the likeliest first.
+
+    Empty where the gap is small or not known, and for a GPU in trouble. Words and `settle` have 110 cells at most.
+    """
+    if gpu.health is not Health.OK:
+        return []
+    if gpu.memory.unified:
+        words = "this GPU shares the machine's memory: what programs use without it is theirs, and no gap can be told"
+        return [Suspicion(Cause.UNIFIED, words, "nothing needs to be done", harmless=True)]
+    gap = missing(gpu)
+    if gap is None or not matters(gap, float(gpu.memory.total) if known(gpu.memory.total) else None):
+        return []
+    return suspicions(gpu, snapshot)
