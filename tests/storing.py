@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwatch.alerts import Alert
-from gpuwatch.history import History
-from gpuwatch.history.usage import Use
+from gpuwatch.history import History, Use
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.sinks.store import Store, reading

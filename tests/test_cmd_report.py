@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.commands import report
 from gpuwatch.errors import GpuwatchError, UsageError
-from gpuwatch.history.usage import Use
+from gpuwatch.history import Use
 from gpuwatch.output.report import report_csv, report_json, report_lines
 from gpuwatch.sinks.kept import By, Events, Kept, Line, read_kept
 from gpuwatch.sinks.store import own_store

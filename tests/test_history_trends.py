@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.history import History, Trend
-from gpuwatch.history.trend import SLOT, trend_of
+from gpuwatch.history import SLOT, History, Trend, trend_of
 from tests.builders import GIB, gpu, holding, snapshot
 from tests.histories import KEY, machine, watched
 

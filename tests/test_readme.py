@@ -15,7 +15,7 @@ from gpuwatch.alerts.table import RULES
 from gpuwatch.commands.arguments import COMMANDS
 from gpuwatch.config.document import shown_defaults
 from gpuwatch.config.keys import KEYS as KEYS_OF_FILE
-from gpuwatch.history.usage import Use
+from gpuwatch.history import Use
 from gpuwatch.output.report import report_lines
 from gpuwatch.sinks.kept import Events, Kept, Line
 from gpuwatch.ui.keys import KEYS

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuwatch.history.usage import Use
+from gpuwatch.history import Use
 from gpuwatch.sinks import schema
 from gpuwatch.sinks.kept import read_kept
 from gpuwatch.sinks.store import StoreError, reading, store_name

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.history import History, HistoryView
-from gpuwatch.history.usage import NO_USE, Usage, Use, charged
+from gpuwatch.history import NO_USE, History, HistoryView, Usage, Use, charged
 from gpuwatch.model import Gpu, Health, Holding, Presence, Reading, Reason
 from tests.builders import GIB, at, gpu, holding, process, snapshot, uid
 from tests.histories import lost, machine, watched

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from gpuwatch import shares
 from gpuwatch.analysis.rows import SortValue, Steady
-from gpuwatch.history import HistoryView, Idle
-from gpuwatch.history.usage import NO_USE, Use
+from gpuwatch.history import NO_USE, HistoryView, Idle, Use
 from gpuwatch.model import Gpu, Holding, Process, Snapshot, known
 from gpuwatch.units import GIB, MIB, gib, long_duration, percent, ranges
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from gpuwatch.history.usage import Use
+from gpuwatch.history import Use
 from gpuwatch.output.plain import cells, in_ascii
 from gpuwatch.sinks.kept import Events, Kept, Line
 from gpuwatch.text import fit

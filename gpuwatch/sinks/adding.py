@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-    from gpuwatch.history.usage import Use
+    from gpuwatch.history import Use
     from gpuwatch.sinks.tally import Batch, JobId
 
 _SUMS: Final = ("held_s", "busy_s", "unknown_s", "byte_s", "idle_byte_s", "unsized_s")

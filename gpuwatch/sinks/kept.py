@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
-from gpuwatch.history.usage import NO_USE, Use
+from gpuwatch.history import NO_USE, Use
 from gpuwatch.sinks.store import reading
 from gpuwatch.sinks.tally import HOUR, NOBODY, UNSEEN
 from gpuwatch.text import clean

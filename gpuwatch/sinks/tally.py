@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from gpuwatch.alerts import TROUBLE, Alert
 from gpuwatch.evidence import program
-from gpuwatch.history.usage import Meter, Use, charged
+from gpuwatch.history import Meter, Use, charged
 from gpuwatch.model import Holding, Process, Snapshot, number
 
 if TYPE_CHECKING:
