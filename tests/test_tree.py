@@ -9,12 +9,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwatch.analysis.runs import (
+    ASKERS,
+    DEEPEST,
+    ORPHAN_HOLDERS,
+    SORTS,
+    Flag,
+    Kind,
+    Node,
+    Order,
+    Sum,
+    add,
+    describe,
+    grow,
+    label,
+    parts,
+    shortest,
+    troubles,
+    wrong,
+)
 from gpuwatch.history import History, Idle
 from gpuwatch.model import Health, Presence, Process, Reason, Snapshot, Unlisted
 from gpuwatch.surroundings import Job, Pane, Surroundings
-from gpuwatch.tree import ASKERS, DEEPEST, ORPHAN_HOLDERS, SORTS, Flag, Kind, Node, Order, Sum, grow
-from gpuwatch.tree.nodes import add, shortest
-from gpuwatch.tree.words import describe, label, parts, troubles, wrong
 from tests.builders import EPOCH, GIB, at, gpu, holding, process, snapshot, uid
 
 TMUX = Pane(program="tmux", session="train")

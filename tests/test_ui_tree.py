@@ -12,10 +12,10 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from gpuwatch.analysis.rows import RowKey
+from gpuwatch.analysis.runs import ORPHAN_HOLDERS
 from gpuwatch.model import Reason, Snapshot, SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.surroundings import Surroundings
-from gpuwatch.tree import ORPHAN_HOLDERS
 from gpuwatch.ui import theme
 from gpuwatch.ui.panels.branches import columns, room_for_names
 from gpuwatch.ui.panels.tree import TreeList

@@ -9,9 +9,8 @@ from typing import Final
 from rich.cells import cell_len
 
 from gpuwatch.analysis.rows import Row
+from gpuwatch.analysis.runs import ORPHAN_HOLDERS, Flag, Kind, Node, NodeKey, Sum, label, parts, wrong
 from gpuwatch.text import fit
-from gpuwatch.tree import ORPHAN_HOLDERS, Flag, Kind, Node, NodeKey, Sum
-from gpuwatch.tree.words import label, parts, wrong
 from gpuwatch.ui.panels.columns import QUIET_S
 from gpuwatch.ui.panels.lines import Line, Pen
 from gpuwatch.ui.theme import Glyphs, Role

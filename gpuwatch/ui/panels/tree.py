@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from textual import events
 from textual.message import Message
 
-from gpuwatch.tree import ORPHAN_HOLDERS, SORTS, Kind, Node, NodeKey
+from gpuwatch.analysis.runs import ORPHAN_HOLDERS, SORTS, Kind, Node, NodeKey
 from gpuwatch.ui.panels.branches import Branch, Column, columns, every, levels, room_for_names, titles, tree_line
 from gpuwatch.ui.panels.cursor import CursorList
 from gpuwatch.ui.panels.lines import blank, centred

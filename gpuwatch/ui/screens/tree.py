@@ -14,10 +14,9 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from gpuwatch.analysis.rows import RowKey
+from gpuwatch.analysis.runs import SORTS, Kind, Node, Order, describe, grow, troubles
 from gpuwatch.monitor import Frame
 from gpuwatch.text import fit
-from gpuwatch.tree import SORTS, Kind, Node, Order, grow
-from gpuwatch.tree.words import describe, troubles
 from gpuwatch.ui.panels.footer import Footer, Hint, hints
 from gpuwatch.ui.panels.lines import Line, LinePanel, Pen, blank
 from gpuwatch.ui.panels.notice import nothing_words
