@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from gpuwatch.analysis.strays import USUAL, Stray, Tending, judge
 from gpuwatch.history import HistoryView, Idle, IdleTimes
 from gpuwatch.model import Holding, Process, Snapshot
-from gpuwatch.strays import USUAL, Stray, Tending, judge
 from gpuwatch.surroundings import Surroundings
 from tests import builders
 from tests.builders import EPOCH

@@ -20,6 +20,7 @@ from msgspec import structs
 from rich.cells import cell_len
 
 from gpuwatch import procfs
+from gpuwatch.analysis.strays import Judged, Stray, Tending, judge, notes
 from gpuwatch.commands import strays as command
 from gpuwatch.commands.arguments import parse
 from gpuwatch.history import Idle, IdleTimes
@@ -28,7 +29,6 @@ from gpuwatch.output.strays import document, table
 from gpuwatch.sinks import place
 from gpuwatch.sinks.newest import Newest, Resting, boot
 from gpuwatch.sources.child import Child
-from gpuwatch.strays import Judged, Stray, Tending, judge, notes
 from gpuwatch.surroundings import Job, Pane, Surroundings
 from tests.builders import EPOCH, GIB, gpu
 from tests.driver import Driver, Gpu, Proc

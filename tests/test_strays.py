@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpuwatch.analysis.strays import Cause, Sureness
 from gpuwatch.declarations import Declared, Knowledge
 from gpuwatch.model import Presence, Process, Reason, Snapshot, Unlisted
-from gpuwatch.strays import Cause, Sureness
 from gpuwatch.surroundings import Container, Job, Notebook, Pane, Surroundings
 from tests.builders import GIB, MIB, gpu, snapshot
 from tests.straying import HOUR, LEFT, PID, find, held, left, machine, mine, one, started, told

@@ -9,13 +9,13 @@ import time
 import pytest
 
 from gpuwatch import procfs
+from gpuwatch.analysis.strays import Tending, judge
 from gpuwatch.commands import strays as command
 from gpuwatch.commands.arguments import parse
 from gpuwatch.history import History, Idle
 from gpuwatch.monitor import Frame, Watch
 from gpuwatch.sources.child import Child
 from gpuwatch.sources.demo import DemoSource
-from gpuwatch.strays import Tending, judge
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.screens.strays import StraysScreen

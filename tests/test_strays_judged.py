@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuwatch.analysis.strays import Cause, Sureness, Tending
 from gpuwatch.history import Idle
 from gpuwatch.model import Health, Process, Reason, Snapshot, SourceState
-from gpuwatch.strays import Cause, Sureness, Tending
 from gpuwatch.surroundings import Container, Job, Notebook, Pane, Surroundings
 from tests import builders
 from tests.builders import GIB, gpu

@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 
 from gpuwatch import procfs
+from gpuwatch.analysis.strays import Cause, Stray, Sureness, Tending
 from gpuwatch.history import History, Idle, IdleTimes
 from gpuwatch.model import Process, Snapshot
-from gpuwatch.strays import Cause, Stray, Sureness, Tending
 from tests.driver import GIB, Driver, Proc
 from tests.gpuholder import ME, ROOT, SOMEBODY_ELSE, GpuHolder, need_the_machines_own_pids
 from tests.sampling import once, running

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpuwatch.analysis.rows import SORTS, rows, sort
+from gpuwatch.analysis.strays import Cause, Stray, Sureness
 from gpuwatch.model import Presence, Process
-from gpuwatch.strays import Cause, Stray, Sureness
 from gpuwatch.surroundings import Container, Job, Notebook, Pane, Surroundings
 from gpuwatch.ui.screens.around import around_section, stray_section
 from tests.builders import gpu, holding, process, snapshot

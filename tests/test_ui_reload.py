@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from textual.pilot import Pilot
 
+from gpuwatch.analysis.strays import Tending
 from gpuwatch.monitor import Frame
-from gpuwatch.strays import Tending
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers, Options, Reloading
 from gpuwatch.ui.screens.detail import DetailScreen

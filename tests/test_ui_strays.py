@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from gpuwatch.actions.kill import Killer
+from gpuwatch.analysis.strays import NONE
 from gpuwatch.history import Idle
 from gpuwatch.model import Reason, Snapshot
 from gpuwatch.monitor import Frame
-from gpuwatch.strays.notes import NONE
 from gpuwatch.surroundings import Surroundings
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from gpuwatch.actions.audit import Audit
 from gpuwatch.actions.kill import Killer
+from gpuwatch.analysis.strays import NONE
 from gpuwatch.monitor import Frame
-from gpuwatch.strays.notes import NONE
 from gpuwatch.surroundings import Job, Surroundings
 from gpuwatch.ui.screens.confirm import ConfirmScreen
 from gpuwatch.ui.screens.end import EndScreen

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuwatch import procfs
 
 if TYPE_CHECKING:
+    from gpuwatch.analysis.strays import Tending
     from gpuwatch.config import Config
     from gpuwatch.history import IdleTimes
     from gpuwatch.model import Process, Snapshot
     from gpuwatch.sources.child import Child
-    from gpuwatch.strays import Tending
 
 LOOK: Final = 0.5
 """Seconds between the two looks at those that may be strays: 50 ticks of the kernel's clock."""
@@ -34,9 +34,9 @@ _DEMO_SECONDS: Final = 2400.0
 
 def main(args: argparse.Namespace, sampler: Child | None, tending: Tending | None = None) -> int:
     """Run the command and give its exit code; raises UsageError and UnavailableError. `tending` are other limits."""
+    from gpuwatch.analysis.strays import judge, notes
     from gpuwatch.output.plain import in_ascii, json_in_ascii, speaks_unicode
     from gpuwatch.output.strays import document, table
-    from gpuwatch.strays import judge, notes
     from gpuwatch.wiring import configured
 
     config = configured(args)
@@ -155,7 +155,7 @@ def caller(environ: Mapping[str, str] = os.environ) -> int:
 
 def tending_of(config: Config) -> Tending:
     """Give when a process of one's own counts as a stray."""
-    from gpuwatch.strays import Tending
+    from gpuwatch.analysis.strays import Tending
 
     return Tending(idle_after=config.alerts.idle_after, idle_memory=config.alerts.idle_memory)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from gpuwatch.analysis.strays import Stray
 from gpuwatch.output.table import Column, draw
-from gpuwatch.strays import Stray
 from gpuwatch.text import fit
 from gpuwatch.units import UNKNOWN, duration, gib, size
 

@@ -26,7 +26,7 @@ from gpuwatch.ui.view import subject_of
 
 if TYPE_CHECKING:
     from gpuwatch.alerts import Alert
-    from gpuwatch.strays import Judged
+    from gpuwatch.analysis.strays import Judged
     from gpuwatch.ui.background import Background
     from gpuwatch.ui.screens.attend import AttendScreen
     from gpuwatch.ui.screens.detail import DetailScreen

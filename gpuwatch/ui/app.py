@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from textual.command import Provider
 
     from gpuwatch.alerts import Alert
-    from gpuwatch.strays import Judged
+    from gpuwatch.analysis.strays import Judged
     from gpuwatch.ui.background import Background
     from gpuwatch.ui.screens.end import Endings
     from gpuwatch.ui.stray_endings import StrayEndings

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 from gpuwatch.alerts import Alert
 from gpuwatch.alerts.attention import Mute
 from gpuwatch.alerts.rules import Allowances
+from gpuwatch.analysis.strays import USUAL, Tending
 from gpuwatch.monitor import Frame
-from gpuwatch.strays import USUAL, Tending
 
 if TYPE_CHECKING:
     from gpuwatch.actions.interfaces import ProcessEnder

@@ -8,9 +8,9 @@ from enum import StrEnum
 from typing import Final
 
 from gpuwatch.actions.steps import Choice, Phase
+from gpuwatch.analysis.strays import Stray
 from gpuwatch.ending import Request
 from gpuwatch.model import Snapshot
-from gpuwatch.strays import Stray
 
 Key = tuple[int, int]
 """PID and start time."""

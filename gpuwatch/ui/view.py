@@ -12,9 +12,9 @@ import msgspec
 
 from gpuwatch.alerts import Alert
 from gpuwatch.analysis.rows import Row, rows
+from gpuwatch.analysis.strays import Judged, Stray, judge
 from gpuwatch.model import Gpu, Health
 from gpuwatch.monitor import Frame
-from gpuwatch.strays import Judged, Stray, judge
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.theme import Kit
 

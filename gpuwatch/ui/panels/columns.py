@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from rich.cells import cell_len
 
 from gpuwatch.analysis.rows import Row, share_words
+from gpuwatch.analysis.strays import Stray
 from gpuwatch.model import Reading, known
-from gpuwatch.strays import Stray
 from gpuwatch.ui.layout import Form
 from gpuwatch.ui.theme import Glyphs, Role
 from gpuwatch.units import duration, gib

@@ -11,8 +11,8 @@ from textual import events
 from gpuwatch.alerts import Alert, Severity
 from gpuwatch.alerts.shares import OVERSHOOT
 from gpuwatch.analysis.rows import SORTS, Filter, Row, SteadyOrder, rows
+from gpuwatch.analysis.strays import Stray
 from gpuwatch.model import Presence
-from gpuwatch.strays import Stray
 from gpuwatch.ui.layout import Layout
 from gpuwatch.ui.panels.columns import Column, cell, columns, share_cell, state_word
 from gpuwatch.ui.panels.cursor import CursorList

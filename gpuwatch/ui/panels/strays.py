@@ -8,8 +8,8 @@ from typing import Final
 from textual import events
 from textual.message import Message
 
+from gpuwatch.analysis.strays import Stray, Sureness
 from gpuwatch.model import Snapshot
-from gpuwatch.strays import Stray, Sureness
 from gpuwatch.ui.panels.cursor import CursorList
 from gpuwatch.ui.panels.lines import Line, Pen, blank
 from gpuwatch.ui.staging import Key, Stage, Staged

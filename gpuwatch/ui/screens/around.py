@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpuwatch.analysis.explanation import whereabouts
+from gpuwatch.analysis.strays import Stray
 from gpuwatch.model import Presence, Process
-from gpuwatch.strays import Stray
 from gpuwatch.ui.screens.facts import Fact, Section
 
 

@@ -12,8 +12,8 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from gpuwatch.actions.steps import DEMO_NOTICE, Choice
+from gpuwatch.analysis.strays import Judged, Stray, Sureness, notes
 from gpuwatch.model import SourceState
-from gpuwatch.strays import Judged, Stray, Sureness, notes
 from gpuwatch.ui.panels.footer import Footer, hints
 from gpuwatch.ui.panels.lines import Line, LinePanel, Pen
 from gpuwatch.ui.panels.notice import nothing_words, notice_lines
