@@ -1,4 +1,8 @@
-"""Every type that crosses the stream between the sampler and its readers.
+"""Types that cross the stream between the sampler and its readers.
+
+Part of the stream, see `gpuwatch.model`; the package `gpuwatch.declared` finds and weighs them. All text is clean.
+
+Part of the stream, see `gpuwatch.model`. All text is clean. What cannot be read is empty or None, never made up.
 
 One snapshot is one JSON object on one line. A reading is a number, or the `Reason` there is none: in JSON a number or
 a string. Units stand in the name's docstring: memory in bytes, utilization in percent (0 to 100), temperature in °C,
@@ -12,8 +16,326 @@ from typing import TypeAlias, TypeGuard
 
 import msgspec
 
-from gpuwatch.declarations import Declared
-from gpuwatch.surroundings import Surroundings
+
+class Kind(StrEnum):
+    """What a declaration promises. Only `LIMITS` can be overshot."""
+
+    CAP = "cap"
+    """The framework's own allocator refuses to go beyond it."""
+    HARD = "hard limit"
+    """Something outside the framework enforces it: MPS, HAMi, the driver."""
+    GRANT = "grant"
+    """Agreed with a scheduler or with people; nothing enforces it."""
+    START = "start size"
+    """The first chunk; more may be taken, by design."""
+    CACHE = "cache"
+    """A part of what is free when the model is loaded, for its cache; says nothing of the total."""
+    RESERVE = "reserve"
+    """How much is to be left free."""
+    GROWTH = "growth"
+    """Memory is taken as it is needed; no number."""
+    COMPUTE = "compute share"
+    """A share of the SMs; says nothing of memory."""
+    DEFAULT = "default"
+    """What the framework takes where nothing is said. Not a declaration."""
+
+
+LIMITS = frozenset({Kind.CAP, Kind.HARD, Kind.GRANT})
+"""Kinds that hold a process to a number."""
+
+
+class Basis(StrEnum):
+    """What the number of a declaration counts."""
+
+    TOTAL = "of the GPU"
+    """A fraction of the GPU's memory."""
+    FREE_AT_START = "of what is free at start"
+    FREE_AFTER_LOAD = "of what is free after loading"
+    BYTES = "bytes"
+    NONE = ""
+    """There is no number, or it is no memory."""
+
+
+class Confidence(StrEnum):
+    """How sure we are that a declaration is what the process runs with."""
+
+    CERTAIN = "certain"
+    LIKELY = "likely"
+    """Read where it usually is in effect, but could have been changed since."""
+    STALE = "stale"
+    """The file was edited after the process started."""
+    GUESS = "guess"
+
+
+class Order(StrEnum):
+    """How sure we are which GPU a framework's ordinal means."""
+
+    EXACT = "exact"
+    """By UUID, by a single GPU, or by PCI_BUS_ID."""
+    IDENTICAL = "identical GPUs"
+    """All GPUs are of one model, which CUDA then numbers as NVML does."""
+    HEURISTIC = "heuristic"
+    """Different models, and CUDA puts the fastest first: which that is we can only guess."""
+
+
+class Margin(StrEnum):
+    """How far a process may hold more than its limit before that is an overshoot; the rules know the bytes."""
+
+    FRAMEWORK = "framework"
+    """A CUDA context and the libraries' handles come on top of what the allocator counts."""
+    EAGER = "eager"
+    """The same where all kernels are loaded at once: before CUDA 11.7, or CUDA_MODULE_LOADING=EAGER."""
+    BUDGET = "budget"
+    """A server's own budget for everything (vLLM), exceeded by its CUDA graphs and fragments."""
+    EXACT = "exact"
+    """Enforced, or agreed in bytes."""
+
+
+class Knowledge(StrEnum):
+    """Whether we could look for a process's declarations. Unreadable is not undeclared."""
+
+    READ = "read"
+    PENDING = "not read yet"
+    UNREADABLE = "unreadable"
+    """Its environment belongs to somebody else, was overwritten, or could not be read in time."""
+
+
+class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One statement of how much memory a process takes, wherever it stands."""
+
+    channel: str
+    """How it was said: `XLA_PYTHON_CLIENT_MEM_FRACTION`, `--gpu-memory-utilization`, `set_limit`, `gpuwatch.toml`."""
+    where: str = ""
+    """Where it stands: `environment`, `command line`, `environment of parent 812`, `train.py`."""
+    line: int = 0
+    """Line in that file; 0 for none."""
+    text: str = ""
+    """As it is written there, cleaned."""
+    framework: str = ""
+    """Whose it is; empty where it holds for any."""
+    kind: Kind
+    basis: Basis = Basis.NONE
+    value: float | None = None
+    """A fraction (0.4) or bytes, by the basis; None where there is none or it is only known at run time."""
+    limits: dict[str, int] = {}
+    """Bytes by GPU UUID, for the GPUs that it concerns; empty where it is no limit."""
+    scope: str = ""
+    """Empty for the process itself; else what shares it: `genv 12`, `container 3f9a1c`, `share of ada on GPU 2`."""
+    confidence: Confidence = Confidence.CERTAIN
+    effective: bool = False
+    """Whether it is one of those that hold."""
+    why: str = ""
+    """Why it is in effect, or why not."""
+    guessed: bool = False
+    """Which GPU it concerns is a guess, as CUDA's order of different models is."""
+    undecided: bool = False
+    """It may limit the process: only the program itself knows whether, by which number, or on which GPU."""
+
+
+class Limit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What holds on one GPU, after all declarations were weighed."""
+
+    gpu: str
+    """UUID of the GPU."""
+    bytes: int
+    declaration: int
+    """Its place in `Declared.declarations`."""
+    scope: str = ""
+    """As in the declaration: with a scope, the holdings of all processes of that scope count together."""
+    margin: Margin = Margin.FRAMEWORK
+
+
+class Visible(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which GPUs a process can see, in its framework's order: the first is `cuda:0`."""
+
+    gpus: tuple[str, ...] = ()
+    """UUIDs of GPUs or MIG instances; empty where it hides all of them."""
+    order: Order = Order.EXACT
+    text: str = ""
+    """What decided it: `CUDA_VISIBLE_DEVICES=3,2`; empty where nothing was said and all are visible."""
+    where: str = ""
+    """Where that stands, as in a declaration."""
+    note: str = ""
+    """What is odd about it: `-1 hides all that follow`."""
+    doubtful: bool = False
+    """The process may never have made this choice: the note says why."""
+
+
+class Hint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that somebody wrote and surely did not mean."""
+
+    rule: str
+    """`misspelt`, `invalid`, `no effect`, `dynamic`."""
+    words: str
+
+
+class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one process said it would take."""
+
+    knowledge: Knowledge = Knowledge.READ
+    words: str = ""
+    """What could not be read, and why."""
+    incomplete: bool = False
+    """Modules of its script were not read: they may have declared more."""
+    frameworks: tuple[str, ...] = ()
+    visible: Visible | None = None
+    """None where it cannot be told."""
+    declarations: tuple[Declaration, ...] = ()
+    """Those that were found, those in effect first; of many only some, see `left_out`."""
+    left_out: int = 0
+    """How many more statements were found and weighed, and are not among `declarations`."""
+    limits: tuple[Limit, ...] = ()
+    """At most one a GPU and scope: that of the process itself first."""
+    collective: bool = False
+    """It is one of several processes that exchange data between GPUs (NCCL), which takes buffers of its own."""
+    hints: tuple[Hint, ...] = ()
+    hints_left_out: int = 0
+    """How many more hints there are."""
+
+
+_PEOPLES = (
+    "jupyter",
+    "notebook",
+    "code-server",
+    "code-tunnel",
+    "rstudio",
+    "rserver",
+    "vscode",
+    "openvscode",
+    "tmux",
+    "screen",
+    "emacs",
+)
+"""How units are called below which people start what they like: notebooks, editors, terminals. TheLittlestJupyterHub
+and systemdspawner call theirs `jupyter-NAME.service`."""
+
+
+def is_service(unit: str) -> bool:
+    """Say whether what runs in a systemd unit is its service, which waits and is tended to; an empty name is no unit.
+
+    A kernel of a notebook below `jupyterhub.service`, or a window of `tmux@ada.service`, is not: people start and leave
+    those by hand, and the unit knows nothing of them.
+    """
+    return bool(unit) and not unit.startswith(_PEOPLES)
+
+
+class Container(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The container that a process is in."""
+
+    runtime: str = ""
+    """`docker`, `podman`, `containerd`, `cri-o`, `lxc`, `apptainer`…; empty where the cgroup does not tell."""
+    id: str = ""
+    """As its runtime prints it: the first 12 digits."""
+    name: str = ""
+    """Empty where neither the runtime's socket nor its state is ours to read."""
+
+
+class Pane(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where in a terminal multiplexer a process was started."""
+
+    program: str
+    """`tmux`, `screen` or `zellij`."""
+    session: str = ""
+    """Its name, or what the environment has of it: `$0` is tmux's number of a session."""
+    window: str = ""
+    """Number and name of the window, or tmux's number of the pane: `%3`."""
+    alive: bool | None = None
+    """Whether its server still runs; None where that cannot be told."""
+
+
+class Notebook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The Jupyter kernel that a process is, or is a child of."""
+
+    kernel: str = ""
+    """Start of its id."""
+    path: str = ""
+    """The notebook, as its server was asked for it."""
+    server: int | None = None
+    """PID of the server that started it; None where it has gone or cannot be told."""
+    left: bool = False
+    """Its server is known to have gone."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one start set going: the process itself, or all ranks and workers of a distributed run."""
+
+    key: str
+    """The same for all processes of one run on this host: `PID:START` of its head, or what its launcher calls it."""
+    name: str = ""
+    """What runs, for people: `train.py`, `vllm serve`, without folders and arguments."""
+    launcher: str = ""
+    """`torchrun`, `accelerate`, `deepspeed`, `mpirun`, `srun`, `ray`, `TF_CONFIG`…; empty for a run of one process."""
+    head: int = 0
+    """PID of the first process of it that is still there: the launcher, or the only one; 0 where it is not visible."""
+    head_start: int = 0
+    rank: int | None = None
+    local_rank: int | None = None
+    world: int | None = None
+    """How many ranks there are, on all hosts."""
+    worker_of: int | None = None
+    """PID of the rank (or only process) that forked or spawned this one as a helper; None where it is a rank itself."""
+    orphaned: bool = False
+    """It belongs to something that has ended: its launcher, or the process that it is a worker of, is gone."""
+
+
+class Surroundings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All that is known of where one process runs."""
+
+    container: Container | None = None
+    pod: str = ""
+    """Kubernetes: `namespace/name`, its name alone, or its uid, by what can be read."""
+    slurm: str = ""
+    """Job and step: `4711.0`, `4711.batch`, or the job alone."""
+    batch: str = ""
+    """Another scheduler and its job: `pbs 4711`, `lsf 4711`, `sge 4711`, or HTCondor's slot: `condor slot1_2`."""
+    unit: str = ""
+    """The systemd unit that it is a service of: `ollama.service`; empty for a login session's scope."""
+    user_unit: bool = False
+    """The unit is one of the user's own manager."""
+    pane: Pane | None = None
+    notebook: Notebook | None = None
+    ssh: str = ""
+    """From where the login came, an address; empty where it was no SSH login or that cannot be told."""
+    login: str = ""
+    """Who logged in, by the kernel's login uid, where it is not the owner: who is behind root in a container."""
+    login_uid: int | None = None
+    job: Job | None = None
+    server: str = ""
+    """Why it is taken for a server that waits for requests: `vLLM`, `listens on port 8000`; empty for none."""
+    peer: str = ""
+    """Whom it has a TCP connection to, and may wait for: `10.0.0.3:6379`; only of the viewer's own that have lost their
+    parent."""
+    words: str = ""
+    """What of this could not be read, and why; empty where all was."""
+
+    @property
+    def service(self) -> bool:
+        """Whether it is its unit's service, see `is_service`: it is no stray for being idle or without a parent."""
+        return is_service(self.unit)
+
+    @property
+    def batch_job(self) -> str:
+        """The job of whatever scheduler, with its name: `slurm 4711.0`, `pbs 4711`; empty for none."""
+        return f"slurm {self.slurm}" if self.slurm else self.batch
+
+    @property
+    def where(self) -> str:
+        """What stands in the column `in`: the one place that tells most."""
+        if self.pod:
+            return f"pod {self.pod.rpartition('/')[2]}"
+        if self.batch_job:
+            return self.batch_job
+        if self.container:
+            runtime = self.container.runtime or "container"
+            return f"{runtime} {self.container.name or self.container.id}".rstrip()
+        if self.notebook:
+            return f"notebook {self.notebook.path.rpartition('/')[2] or self.notebook.kernel}".rstrip()
+        if self.unit:
+            return self.unit.removesuffix(".service")
+        if self.pane:
+            return " ".join(word for word in (self.pane.program, self.pane.session, self.pane.window) if word)
+        return f"ssh {self.ssh}" if self.ssh else ""
+
 
 SCHEMA = 1
 """Version of the stream. A reader refuses a greater one; a field is only ever added within one version."""

@@ -8,8 +8,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gpuwatch.declarations import Basis, Declaration, Declared, Knowledge, Limit
-from gpuwatch.model import Gpu, Process, Reason, Snapshot, known
+from gpuwatch.model import Basis, Declaration, Declared, Gpu, Knowledge, Limit, Process, Reason, Snapshot, known
 from gpuwatch.units import GIB, MIB, gib
 
 LAPSE: Final = 15 * 60.0

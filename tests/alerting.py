@@ -9,9 +9,8 @@ from gpuwatch.alerts import Alert, Severity
 from gpuwatch.alerts.engine import RULES, Changes, Engine, Rule
 from gpuwatch.alerts.rules import Limits
 from gpuwatch.alerts.shares import OVERSHOOT
-from gpuwatch.declarations import Basis, Declaration, Declared, Kind, Limit, Margin
 from gpuwatch.history import History
-from gpuwatch.model import Gpu, Health, Process, Reason
+from gpuwatch.model import Basis, Declaration, Declared, Gpu, Health, Kind, Limit, Margin, Process, Reason
 from tests.builders import EPOCH, GIB, TOTAL, at, filled, gpu, holding, process, snapshot
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwatch.declarations import Basis, Declaration, Declared, Kind, Limit
+from gpuwatch.model import Basis, Declaration, Declared, Kind, Limit
 from tests.builders import gpu
 
 

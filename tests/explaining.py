@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpuwatch.declarations import Declaration, Declared
+from gpuwatch.model import Declaration, Declared
 from tests.driver import GIB, Driver, Proc
 from tests.launching import Launcher
 from tests.sharer import sharing

@@ -21,7 +21,7 @@ from typing import Any
 
 from gpuwatch import procfs
 from gpuwatch.evidence import around, reader
-from gpuwatch.surroundings import Job, Surroundings
+from gpuwatch.model import Job, Surroundings
 from tests.waiting import wait_for
 
 PROGRAM = r"""

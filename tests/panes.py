@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuwatch import procfs
 from gpuwatch.evidence.multiplexer import PaneNames
-from gpuwatch.surroundings import Pane
+from gpuwatch.model import Pane
 from tests.tmux import Tmux
 from tests.waiting import PATIENCE, wait_for
 

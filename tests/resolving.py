@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpuwatch.declarations import Declaration, Declared, Kind
 from gpuwatch.declared.facts import Card, Facts, Script, Slice, Unread
 from gpuwatch.declared.script import scan
+from gpuwatch.model import Declaration, Declared, Kind
 from tests.builders import MIB
 
 JAX = frozenset({"libc.so.6", "xla_cuda_plugin.so"})

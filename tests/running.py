@@ -20,8 +20,7 @@ from typing import Any
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.model import Process, Snapshot
-from gpuwatch.surroundings import Job, Surroundings
+from gpuwatch.model import Job, Process, Snapshot, Surroundings
 from tests import builders
 from tests.gpuholder import ME, ROOT
 from tests.waiting import wait_for

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import textwrap
 
-from gpuwatch.declarations import Confidence
 from gpuwatch.declared.claims import Claim, Scan, Setting
 from gpuwatch.declared.script import scan
+from gpuwatch.model import Confidence
 
 CERTAIN, LIKELY, GUESS = Confidence.CERTAIN, Confidence.LIKELY, Confidence.GUESS
 TF = "import tensorflow as tf\ngpus = tf.config.list_physical_devices('GPU')\n"

@@ -7,8 +7,7 @@ from typing import Any
 
 from gpuwatch.analysis.strays import USUAL, Stray, Tending, judge
 from gpuwatch.history import HistoryView, Idle, IdleTimes
-from gpuwatch.model import Holding, Process, Snapshot
-from gpuwatch.surroundings import Surroundings
+from gpuwatch.model import Holding, Process, Snapshot, Surroundings
 from tests import builders
 from tests.builders import EPOCH
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.declarations import Basis, Kind, Margin
 from gpuwatch.declared.agreed import claims
 from gpuwatch.declared.claims import Claim, Share
 from gpuwatch.declared.facts import Card, Facts
+from gpuwatch.model import Basis, Kind, Margin
 
 GIB = 1024**3
 CARDS = tuple(

@@ -17,7 +17,7 @@ from gpuwatch.evidence.answering import Reader
 from gpuwatch.evidence.cgroups import Held
 from gpuwatch.evidence.containers import Known, Names
 from gpuwatch.evidence.wire import Question
-from gpuwatch.surroundings import Notebook, Pane
+from gpuwatch.model import Notebook, Pane
 from gpuwatch.text import clean
 from tests.families import Member, family
 from tests.test_procfs import fixture_process, stat_line

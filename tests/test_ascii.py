@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from gpuwatch.alerts import MARKS
 from gpuwatch.analysis.rows import rows
-from gpuwatch.declarations import Declared, Knowledge
 from gpuwatch.history import Idle
+from gpuwatch.model import Declared, Knowledge
 from gpuwatch.monitor import Frame
 from gpuwatch.output.plain import in_ascii
 from gpuwatch.sinks.desktop import notification

@@ -12,8 +12,7 @@ from rich.cells import cell_len
 from gpuwatch.alerts.holders import unattributed_memory
 from gpuwatch.alerts.rules import Limits
 from gpuwatch.alerts.unattributed import OWN, OWN_EACH, Cause, Suspicion, causes, likeliest, matters, missing
-from gpuwatch.model import Gpu, Health, Memory, Presence, Process, Reason, Snapshot, Unlisted, Xid
-from gpuwatch.surroundings import Surroundings
+from gpuwatch.model import Gpu, Health, Memory, Presence, Process, Reason, Snapshot, Surroundings, Unlisted, Xid
 from tests import builders
 from tests.builders import GIB, MIB, TOTAL, holding
 

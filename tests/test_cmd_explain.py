@@ -13,9 +13,8 @@ import pytest
 
 from gpuwatch.commands.explain import prepare
 from gpuwatch.config import Config
-from gpuwatch.declarations import Declared, Knowledge
 from gpuwatch.errors import UsageError
-from gpuwatch.model import Presence, Process, Snapshot
+from gpuwatch.model import Declared, Knowledge, Presence, Process, Snapshot
 from tests.builders import gpu, holding, process, snapshot
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.launching import Launcher, starting

@@ -18,10 +18,9 @@ from gpuwatch.actions.steps import Listed
 from gpuwatch.commands.ear import Ear, Told
 from gpuwatch.commands.kill import Ends
 from gpuwatch.declared.claims import Share
-from gpuwatch.model import Snapshot, Unlisted
+from gpuwatch.model import Snapshot, Surroundings, Unlisted
 from gpuwatch.output.desk import Desk
 from gpuwatch.output.killing import Line, line_of
-from gpuwatch.surroundings import Surroundings
 from tests.builders import GIB, gpu, holding, process, snapshot, uid
 from tests.killing import a_killer, on_record
 from tests.running import RealRun

@@ -24,12 +24,11 @@ from gpuwatch.analysis.strays import Judged, Stray, Tending, judge, notes
 from gpuwatch.commands import strays as command
 from gpuwatch.commands.arguments import parse
 from gpuwatch.history import Idle, IdleTimes
-from gpuwatch.model import Health, Unlisted
+from gpuwatch.model import Health, Job, Pane, Surroundings, Unlisted
 from gpuwatch.output.strays import document, table
 from gpuwatch.sinks import place
 from gpuwatch.sinks.newest import Newest, Resting, boot
 from gpuwatch.sources.child import Child
-from gpuwatch.surroundings import Job, Pane, Surroundings
 from tests.builders import EPOCH, GIB, gpu
 from tests.driver import Driver, Gpu, Proc
 from tests.screens import HOSTILE

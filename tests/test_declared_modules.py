@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.declarations import Confidence, Declared, Knowledge
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.evidence import reader
+from gpuwatch.model import Confidence, Declared, Knowledge
 from tests.driver import GIB, Driver, Gpu
 from tests.explaining import Explainer, said
 from tests.gpuholder import ME, ROOT

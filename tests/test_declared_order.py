@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.declarations import Confidence, Order
+from gpuwatch.model import Confidence, Order
 from tests.driver import GIB, MIB, Driver, Gpu, build
 from tests.explaining import Explainer, said
 from tests.sampling import once

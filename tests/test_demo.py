@@ -12,9 +12,23 @@ from msgspec import json
 
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.analysis.rows import rows, share_words
-from gpuwatch.declarations import Declared, Kind, Knowledge
 from gpuwatch.history import History
-from gpuwatch.model import Gpu, Health, Presence, Process, Reason, Snapshot, Xid, decode, encode, known, number
+from gpuwatch.model import (
+    Declared,
+    Gpu,
+    Health,
+    Kind,
+    Knowledge,
+    Presence,
+    Process,
+    Reason,
+    Snapshot,
+    Xid,
+    decode,
+    encode,
+    known,
+    number,
+)
 from gpuwatch.shares import promised, standings
 from gpuwatch.sources.demo import (
     CAPPED_GPU,

@@ -10,8 +10,7 @@ import pytest
 
 from gpuwatch.alerts import Severity
 from gpuwatch.alerts.devices import DISAGREE, MISSPELT, STRAY
-from gpuwatch.declarations import Declared, Hint, Knowledge, Order, Visible
-from gpuwatch.model import Health, Holding, Instance, Reason
+from gpuwatch.model import Declared, Health, Hint, Holding, Instance, Knowledge, Order, Reason, Visible
 from tests.alerting import Bench, only, uuid
 from tests.builders import GIB, gpu, holding, process
 

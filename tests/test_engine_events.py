@@ -11,8 +11,7 @@ from gpuwatch.alerts import Alert, Severity, Unit
 from gpuwatch.alerts.engine import FORGOTTEN
 from gpuwatch.alerts.rules import HEALTH, MEMORY, STALE, Limits
 from gpuwatch.alerts.shares import OVERSHOOT
-from gpuwatch.declarations import Declared
-from gpuwatch.model import Health, Memory, SourceState
+from gpuwatch.model import Declared, Health, Memory, SourceState
 from tests.alerting import Bench, cap, card, feed, only, overshooting, uuid, words
 from tests.builders import EPOCH, GIB, USABLE_GIB, filled, gpu, holding, process
 

@@ -11,8 +11,7 @@ from gpuwatch.alerts import TROUBLE, Alert, Severity
 from gpuwatch.alerts.engine import FORGOTTEN
 from gpuwatch.alerts.rules import MEMORY, STALE, Limits
 from gpuwatch.alerts.shares import OVERSHOOT
-from gpuwatch.declarations import Declared, Knowledge
-from gpuwatch.model import Health, Memory, SourceState
+from gpuwatch.model import Declared, Health, Knowledge, Memory, SourceState
 from tests.alerting import Bench, cap, card, feed, only, overshooting, part, words
 from tests.builders import EPOCH, filled, gpu, holding, process
 

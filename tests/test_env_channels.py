@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declarations import Basis, Confidence, Kind, Margin
 from gpuwatch.declared.claims import Claim, Setting
 from gpuwatch.declared.env import SIMPLE, claims
 from gpuwatch.declared.frameworks import NAMES
+from gpuwatch.model import Basis, Confidence, Kind, Margin
 
 MIB = 1024**2
 GIB = 1024**3

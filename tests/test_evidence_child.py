@@ -16,11 +16,11 @@ import msgspec
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.declarations import Declared, Knowledge
 from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Card
 from gpuwatch.evidence.child import start
 from gpuwatch.evidence.wire import Answer, Question
+from gpuwatch.model import Declared, Knowledge
 from tests.sampling import PATIENCE
 from tests.sharer import sharing
 

@@ -10,20 +10,22 @@ from msgspec import structs
 
 from gpuwatch.alerts.rules import Allowances
 from gpuwatch.analysis.explanation import Point, points
-from gpuwatch.declarations import (
+from gpuwatch.model import (
     Basis,
     Confidence,
     Declaration,
     Declared,
     Hint,
+    Instance,
     Kind,
     Knowledge,
     Limit,
     Margin,
     Order,
+    Reason,
+    Snapshot,
     Visible,
 )
-from gpuwatch.model import Instance, Reason, Snapshot
 from tests.builders import GIB, MIB, gpu, holding, process, snapshot
 
 UUIDS = [gpu(index).uuid for index in range(3)]

@@ -14,8 +14,7 @@ import pytest
 
 from gpuwatch.alerts import Severity
 from gpuwatch.alerts.rules import Limits
-from gpuwatch.declarations import Declared, Hint, Visible
-from gpuwatch.model import Health, Xid
+from gpuwatch.model import Declared, Health, Hint, Visible, Xid
 from tests.alerting import cap, uuid
 from tests.builders import EPOCH
 from tests.timelines.lab import SEATS, Lab, Phase

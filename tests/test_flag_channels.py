@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declarations import Basis, Confidence, Kind, Margin
 from gpuwatch.declared.claims import Claim
 from gpuwatch.declared.flags import FLAGS, claims
 from gpuwatch.declared.frameworks import NAMES
 from gpuwatch.declared.programs import PROGRAMS, started
+from gpuwatch.model import Basis, Confidence, Kind, Margin
 
 MIB = 1024**2
 GIB = 1024**3

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuwatch.declarations import Declared, Knowledge
+from gpuwatch.model import Declared, Knowledge
 from tests.gpuholder import ME, ROOT, SOMEBODY_ELSE
 from tests.resolving import A, limits, visible
 from tests.sharer import sharing

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declarations import Basis, Confidence, Kind
 from gpuwatch.declared.claims import Scan
 from gpuwatch.declared.facts import Facts, Kin, Script, Unread
 from gpuwatch.declared.frameworks import NAMES, collective, defaults, eager, identify
+from gpuwatch.model import Basis, Confidence, Kind
 
 CERTAIN, LIKELY = Confidence.CERTAIN, Confidence.LIKELY
 

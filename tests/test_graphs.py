@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpuwatch.declarations import Declared
-from gpuwatch.model import Memory, Process, Reason
+from gpuwatch.model import Declared, Memory, Process, Reason
 from gpuwatch.ui.graphs import Part, Piece, level, memory_bar, parts, sparkline
 from gpuwatch.ui.theme import ASCII, PLAIN, UNICODE, Glyphs
 from tests import builders

@@ -21,8 +21,7 @@ from gpuwatch.actions.kill import Killer, Target
 from gpuwatch.actions.outcome import End, Outcome, of_several
 from gpuwatch.actions.refusal import Refusal, Refused
 from gpuwatch.actions.run_scope import Run, pin_run
-from gpuwatch.model import Snapshot
-from gpuwatch.surroundings import Job, Surroundings
+from gpuwatch.model import Job, Snapshot, Surroundings
 from tests import builders
 from tests.gpuholder import ME, SOMEBODY_ELSE, GpuHolder
 from tests.killing import POLICY, a_killer, on_record, pinned

@@ -12,8 +12,20 @@ from hypothesis import strategies as st
 
 from gpuwatch.actions.launch import Room, Wish, choose, rooms
 from gpuwatch.actions.launch_env import Change, Grant, changes
-from gpuwatch.declarations import Basis, Declaration, Declared, Kind, Limit
-from gpuwatch.model import Gpu, Health, Holding, Memory, Process, Reason, Snapshot
+from gpuwatch.model import (
+    Basis,
+    Declaration,
+    Declared,
+    Gpu,
+    Health,
+    Holding,
+    Kind,
+    Limit,
+    Memory,
+    Process,
+    Reason,
+    Snapshot,
+)
 from gpuwatch.shares import LAPSE, Reserved
 from gpuwatch.units import parse_share
 from tests.builders import EPOCH, GIB, RESERVED, TOTAL, gpu, holding, process, snapshot, uid

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.declarations import Knowledge
-from gpuwatch.model import Presence, Snapshot
+from gpuwatch.model import Knowledge, Presence, Snapshot
 from gpuwatch.ui.background import shown_command
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.longlines import bytes_read, long_lines, most_memory

@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from gpuwatch.analysis.explanation import points
-from gpuwatch.declarations import Basis, Declaration, Declared, Hint, Kind, Knowledge, Limit
 from gpuwatch.declared.bounds import MOST, ROOM, bounded
-from gpuwatch.model import Snapshot, encode
+from gpuwatch.model import Basis, Declaration, Declared, Hint, Kind, Knowledge, Limit, Snapshot, encode
 from gpuwatch.shares import conclusive
 from gpuwatch.sources.child import LONGEST_LINE, SAMPLER
 from tests import builders

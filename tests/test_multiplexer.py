@@ -14,7 +14,7 @@ from gpuwatch import procfs
 from gpuwatch.evidence import around, multiplexer, reader
 from gpuwatch.evidence.multiplexer import PaneNames
 from gpuwatch.evidence.terminals import Place
-from gpuwatch.surroundings import Pane, Surroundings
+from gpuwatch.model import Pane, Surroundings
 from gpuwatch.text import clean
 from tests.gpuholder import unavailable
 from tests.panes import PANE, fake, patient, session, started

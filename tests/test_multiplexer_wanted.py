@@ -14,12 +14,11 @@ import pytest
 from gpuwatch import procfs
 from gpuwatch.evidence.answering import Reader
 from gpuwatch.evidence.wire import Question
-from gpuwatch.model import Snapshot, decode
+from gpuwatch.model import Pane, Snapshot, Surroundings, decode
 from gpuwatch.sampler.loop import parse
 from gpuwatch.sampler.witness import Witness
 from gpuwatch.sources.child import sampler_arguments
 from gpuwatch.sources.local import LocalSource
-from gpuwatch.surroundings import Pane, Surroundings
 from tests.driver import Driver, Gpu, Proc
 from tests.panes import PANE, fake, session
 from tests.sampling import close

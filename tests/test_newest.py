@@ -19,9 +19,8 @@ import pytest
 from gpuwatch.alerts import Alert, Severity
 from gpuwatch.alerts.rules import MEMORY
 from gpuwatch.alerts.shares import OVERSHOOT
-from gpuwatch.declarations import Declared, Knowledge
 from gpuwatch.history import History, Idle
-from gpuwatch.model import Health, Reason
+from gpuwatch.model import Declared, Health, Knowledge, Reason
 from gpuwatch.monitor import Frame
 from gpuwatch.sinks import place
 from gpuwatch.sinks.newest import Newest, NewestFile, Over, boot, newest, read_idle, read_newest

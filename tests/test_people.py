@@ -9,9 +9,8 @@ from msgspec import structs
 
 from gpuwatch.analysis.people import SORTS, Longest, Person, filter_for, names, people, steady, story, totals, whole
 from gpuwatch.analysis.rows import Filter, FilterError, rows
-from gpuwatch.declarations import Declared, Knowledge
 from gpuwatch.history import NO_USE, History, HistoryView, Idle, Use
-from gpuwatch.model import Memory, Presence, Process, Reason, Snapshot
+from gpuwatch.model import Declared, Knowledge, Memory, Presence, Process, Reason, Snapshot
 from tests.builders import EPOCH, GIB, MIB, USABLE_GIB, at, gpu, holding, process, snapshot, uid
 from tests.declaring import declares
 

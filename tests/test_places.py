@@ -21,7 +21,7 @@ from gpuwatch.declared.facts import Facts, Kin, Unread
 from gpuwatch.evidence import cgroups, places, reader
 from gpuwatch.evidence.cgroups import Held, Step, Unit
 from gpuwatch.evidence.containers import Names, Roots
-from gpuwatch.surroundings import Container, Surroundings, is_service
+from gpuwatch.model import Container, Surroundings, is_service
 from gpuwatch.text import clean
 
 ID = "4f797c539e6c745de61a93ca3ff892358ecbcaccd8414d5db545c38428142970"

@@ -6,7 +6,7 @@ import pytest
 
 from gpuwatch.declared.facts import Facts
 from gpuwatch.evidence import cgroups, places
-from gpuwatch.surroundings import Surroundings
+from gpuwatch.model import Surroundings
 from tests.families import Member, family
 
 

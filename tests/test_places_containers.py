@@ -27,7 +27,7 @@ from gpuwatch.declared.facts import Facts
 from gpuwatch.evidence import containers, places
 from gpuwatch.evidence.cgroups import Held
 from gpuwatch.evidence.containers import Known, Names, Roots
-from gpuwatch.surroundings import Container
+from gpuwatch.model import Container
 from tests.gpuholder import ME, ROOT, SOMEBODY_ELSE
 from tests.test_places import ID, OTHER
 from tests.test_procfs import fixture_process, stat_line

@@ -10,8 +10,7 @@ import pytest
 
 from gpuwatch.alerts import Severity
 from gpuwatch.alerts.shares import OUTGROWN, OVERCOMMITTED
-from gpuwatch.declarations import Basis, Declaration, Declared, Kind
-from gpuwatch.model import Memory, Reason
+from gpuwatch.model import Basis, Declaration, Declared, Kind, Memory, Reason
 from tests.alerting import Bench, cap, card, feed, only, part, words
 from tests.builders import GIB, TOTAL, gpu, memory, process
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declarations import Basis, Kind
 from gpuwatch.declared.rc import theanorc
+from gpuwatch.model import Basis, Kind
 
 MIB = 1024**2
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpuwatch import cli, config, declarations, model, surroundings
+from gpuwatch import cli, config, model
+from gpuwatch import model as declarations
 from gpuwatch.alerts.table import RULES
 from gpuwatch.commands.arguments import COMMANDS
 from gpuwatch.config.document import shown_defaults
@@ -52,11 +53,11 @@ def test_the_example_is_a_whole_snapshot() -> None:
         ),
         *(declarations.Declared, declarations.Declaration, declarations.Limit, declarations.Visible, declarations.Hint),
         *(
-            surroundings.Surroundings,
-            surroundings.Container,
-            surroundings.Pane,
-            surroundings.Notebook,
-            surroundings.Job,
+            model.Surroundings,
+            model.Container,
+            model.Pane,
+            model.Notebook,
+            model.Job,
         ),
     ],
     ids=str,

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.declarations import Basis, Kind, Knowledge, Margin, Order
 from gpuwatch.declared.facts import Card, Facts, File, Kin, Unread
 from gpuwatch.declared.resolver import resolve
+from gpuwatch.model import Basis, Kind, Knowledge, Margin, Order
 from tests.builders import MIB
 from tests.resolving import (
     DOCKER,

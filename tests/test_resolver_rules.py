@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declarations import Confidence, Kind, Knowledge, Margin, Order
 from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Card, Facts, Kin, Script, Unread
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.declared.script import scan
+from gpuwatch.model import Confidence, Kind, Knowledge, Margin, Order
 from tests.builders import MIB
 from tests.resolving import (
     FRACTION,

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from gpuwatch.analysis.rows import SORTS, Filter, FilterError, Row, SteadyOrder, rows, share_words, sort
-from gpuwatch.declarations import Declared, Knowledge
-from gpuwatch.model import Memory, Presence, Process, Reason, Snapshot
+from gpuwatch.model import Declared, Knowledge, Memory, Presence, Process, Reason, Snapshot
 from tests.builders import GIB, MIB, TOTAL, gpu, holding, process, snapshot
 from tests.declaring import declares
 

@@ -16,11 +16,10 @@ import msgspec
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.declarations import Declared, Knowledge
 from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Slice
 from gpuwatch.evidence.wire import Answer
-from gpuwatch.model import Gpu, Health, Instance, Memory, Presence, Process, Reason, Snapshot
+from gpuwatch.model import Declared, Gpu, Health, Instance, Knowledge, Memory, Presence, Process, Reason, Snapshot
 from gpuwatch.sampler.declared import AGAIN, Declarations
 from gpuwatch.sampler.loop import parse
 from gpuwatch.sampler.witness import Witness

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.declarations import Basis, Kind, Margin
+from gpuwatch.model import Basis, Kind, Margin
 from gpuwatch.units import GIB, MIB
 from tests.scanning import CERTAIN, CUPY, LIKELY, TF, TORCH, only, read
 

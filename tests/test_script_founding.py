@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpuwatch.declarations import Basis, Confidence, Kind
 from gpuwatch.declared.claims import Claim, Scan, Selection
 from gpuwatch.declared.script import scan
+from gpuwatch.model import Basis, Confidence, Kind
 from gpuwatch.units import MIB
 
 TF1_FRACTION = """\

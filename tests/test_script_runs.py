@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from gpuwatch.declarations import Confidence
 from gpuwatch.declared import script
+from gpuwatch.model import Confidence
 from tests.scanning import CERTAIN, LIKELY, LIMIT, TF, TORCH, read
 
 

@@ -14,8 +14,21 @@ from gpuwatch.alerts import Severity
 from gpuwatch.alerts.engine import FORGOTTEN
 from gpuwatch.alerts.rules import Allowances, Limits
 from gpuwatch.alerts.shares import OVERSHOOT, allowance, declared_shares
-from gpuwatch.declarations import LIMITS, Basis, Confidence, Declaration, Declared, Kind, Knowledge, Limit, Margin
-from gpuwatch.model import Gpu, Health, Reason, SourceState
+from gpuwatch.model import (
+    LIMITS,
+    Basis,
+    Confidence,
+    Declaration,
+    Declared,
+    Gpu,
+    Health,
+    Kind,
+    Knowledge,
+    Limit,
+    Margin,
+    Reason,
+    SourceState,
+)
 from tests.alerting import Bench, cap, card, feed, only, overshooting, part, uuid, words
 from tests.builders import GIB, gpu, holding, process
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuwatch import shares
-from gpuwatch.declarations import Declaration, Declared, Kind, Knowledge, Limit
-from gpuwatch.model import Memory, Process, Reason
+from gpuwatch.model import Declaration, Declared, Kind, Knowledge, Limit, Memory, Process, Reason
 from tests.builders import GIB, gpu, holding, process, snapshot
 
 CARD = gpu(0).uuid

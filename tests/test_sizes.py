@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declarations import Basis
 from gpuwatch.declared import sizes
 from gpuwatch.declared.sizes import Reader, Size
+from gpuwatch.model import Basis
 
 MIB = 1024**2
 GIB = 1024**3

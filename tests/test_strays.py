@@ -8,9 +8,20 @@ import msgspec
 import pytest
 
 from gpuwatch.analysis.strays import Cause, Sureness
-from gpuwatch.declarations import Declared, Knowledge
-from gpuwatch.model import Presence, Process, Reason, Snapshot, Unlisted
-from gpuwatch.surroundings import Container, Job, Notebook, Pane, Surroundings
+from gpuwatch.model import (
+    Container,
+    Declared,
+    Job,
+    Knowledge,
+    Notebook,
+    Pane,
+    Presence,
+    Process,
+    Reason,
+    Snapshot,
+    Surroundings,
+    Unlisted,
+)
 from tests.builders import GIB, MIB, gpu, snapshot
 from tests.straying import HOUR, LEFT, PID, find, held, left, machine, mine, one, started, told
 

@@ -9,10 +9,9 @@ import pytest
 
 from gpuwatch.analysis.strays import Cause, Sureness, Tending
 from gpuwatch.history import History
-from gpuwatch.model import Snapshot
+from gpuwatch.model import Snapshot, Surroundings
 from gpuwatch.sources.demo import LONG_CYCLE, DemoSource
 from gpuwatch.sources.demo_cast import ORPHAN_PID, STRAY_PID, UIDS, VIEWER_UID
-from gpuwatch.surroundings import Surroundings
 from tests.builders import uid
 from tests.straying import LEFT, find
 from tests.timelines.lab import USERS, Lab

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.analysis.strays import Cause, Sureness, Tending
 from gpuwatch.history import Idle
-from gpuwatch.model import Health, Process, Reason, Snapshot, SourceState
-from gpuwatch.surroundings import Container, Job, Notebook, Pane, Surroundings
+from gpuwatch.model import Container, Health, Job, Notebook, Pane, Process, Reason, Snapshot, SourceState, Surroundings
 from tests import builders
 from tests.builders import GIB, gpu
 from tests.straying import HOUR, LEFT, PID, find, held, left, machine, mine, one, started, suspects, told

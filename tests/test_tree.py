@@ -29,8 +29,7 @@ from gpuwatch.analysis.runs import (
     wrong,
 )
 from gpuwatch.history import History, Idle
-from gpuwatch.model import Health, Presence, Process, Reason, Snapshot, Unlisted
-from gpuwatch.surroundings import Job, Pane, Surroundings
+from gpuwatch.model import Health, Job, Pane, Presence, Process, Reason, Snapshot, Surroundings, Unlisted
 from tests.builders import EPOCH, GIB, at, gpu, holding, process, snapshot, uid
 
 TMUX = Pane(program="tmux", session="train")

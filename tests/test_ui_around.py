@@ -6,8 +6,7 @@ import pytest
 
 from gpuwatch.analysis.rows import SORTS, rows, sort
 from gpuwatch.analysis.strays import Cause, Stray, Sureness
-from gpuwatch.model import Presence, Process
-from gpuwatch.surroundings import Container, Job, Notebook, Pane, Surroundings
+from gpuwatch.model import Container, Job, Notebook, Pane, Presence, Process, Surroundings
 from gpuwatch.ui.screens.around import around_section, stray_section
 from tests.builders import gpu, holding, process, snapshot
 from tests.dashboards import frame, running, table, text

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gpuwatch.model import Health, SourceState
-from gpuwatch.surroundings import Surroundings
+from gpuwatch.model import Health, SourceState, Surroundings
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.screens.confirm import ConfirmScreen
 from gpuwatch.ui.screens.detail import DetailScreen

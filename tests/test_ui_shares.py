@@ -10,8 +10,7 @@ from msgspec import structs
 from gpuwatch.alerts import Alert, Severity
 from gpuwatch.alerts.rules import Allowances
 from gpuwatch.analysis.rows import rows
-from gpuwatch.declarations import Declared, Knowledge
-from gpuwatch.model import Gpu, Instance, Memory, Process, Reason, Snapshot
+from gpuwatch.model import Declared, Gpu, Instance, Knowledge, Memory, Process, Reason, Snapshot
 from gpuwatch.output.table import table as printed
 from gpuwatch.ui.panels.gpus import short_title
 from gpuwatch.ui.panels.processes import overshoots

@@ -18,9 +18,8 @@ from textual.pilot import Pilot
 from gpuwatch.actions.kill import Killer
 from gpuwatch.analysis.strays import NONE
 from gpuwatch.history import Idle
-from gpuwatch.model import Reason, Snapshot
+from gpuwatch.model import Reason, Snapshot, Surroundings
 from gpuwatch.monitor import Frame
-from gpuwatch.surroundings import Surroundings
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.confirm import ConfirmScreen

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from gpuwatch.actions.audit import Audit
 from gpuwatch.actions.kill import Killer
 from gpuwatch.analysis.strays import NONE
+from gpuwatch.model import Job, Surroundings
 from gpuwatch.monitor import Frame
-from gpuwatch.surroundings import Job, Surroundings
 from gpuwatch.ui.screens.confirm import ConfirmScreen
 from gpuwatch.ui.screens.end import EndScreen
 from tests.dashboards import hand, running, text, top

@@ -13,9 +13,8 @@ from textual.widgets import Static
 
 from gpuwatch.analysis.rows import RowKey
 from gpuwatch.analysis.runs import ORPHAN_HOLDERS
-from gpuwatch.model import Reason, Snapshot, SourceState
+from gpuwatch.model import Reason, Snapshot, SourceState, Surroundings
 from gpuwatch.monitor import Frame
-from gpuwatch.surroundings import Surroundings
 from gpuwatch.ui import theme
 from gpuwatch.ui.panels.branches import columns, room_for_names
 from gpuwatch.ui.panels.tree import TreeList

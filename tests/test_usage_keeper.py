@@ -20,13 +20,12 @@ from gpuwatch.alerts import TROUBLE
 from gpuwatch.config import Config
 from gpuwatch.config.settings import Report
 from gpuwatch.errors import UsageError
-from gpuwatch.model import Gpu, Presence, Process, Snapshot
+from gpuwatch.model import Gpu, Job, Presence, Process, Snapshot, Surroundings
 from gpuwatch.monitor import Watch
 from gpuwatch.sinks.kept import By, Line, read_kept
 from gpuwatch.sinks.store import Store, StoreError, own_store
 from gpuwatch.sinks.tally import HOUR, JobId, Tally, job_name
 from gpuwatch.sinks.usage import MOST, Pace, UsageKeeper, Wish
-from gpuwatch.surroundings import Job, Surroundings
 from gpuwatch.wiring import Ways
 from tests.builders import EPOCH, GIB, gpu, holding, process, snapshot, uid
 from tests.eventlogs import alert, ended

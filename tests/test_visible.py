@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declarations import Order
 from gpuwatch.declared.facts import Card
 from gpuwatch.declared.visible import parse
+from gpuwatch.model import Order
 from tests.cards import MIXED, A, B, D, card, part
 
 

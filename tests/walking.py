@@ -17,9 +17,8 @@ import msgspec
 from gpuwatch.alerts import TROUBLE, Alert
 from gpuwatch.alerts.engine import Changes, Engine
 from gpuwatch.alerts.rules import Limits, OwnRule
-from gpuwatch.declarations import Declared
 from gpuwatch.history import History
-from gpuwatch.model import Gpu, Health, Memory, Presence, Process, Reason, Snapshot, SourceState, Xid
+from gpuwatch.model import Declared, Gpu, Health, Memory, Presence, Process, Reason, Snapshot, SourceState, Xid
 from tests import builders
 from tests.alerting import cap, part
 from tests.builders import EPOCH, GIB

@@ -17,10 +17,9 @@ from gpuwatch.actions.pinned import Target
 from gpuwatch.actions.refusal import Refusal, Refused
 from gpuwatch.actions.run_members import Member, Run
 from gpuwatch.actions.steps import DEMO_NOTICE
-from gpuwatch.model import Process, Snapshot, known
+from gpuwatch.model import Job, Process, Snapshot, known
 from gpuwatch.sources import demo_cast as cast
 from gpuwatch.sources.demo import DemoSource
-from gpuwatch.surroundings import Job
 
 if TYPE_CHECKING:
     from gpuwatch.actions.interfaces import HeldProcess

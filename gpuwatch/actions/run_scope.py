@@ -18,8 +18,7 @@ from gpuwatch.actions.refusal import Refusal, Refused
 from gpuwatch.actions.run_members import Member as Member
 from gpuwatch.actions.run_members import Run as Run
 from gpuwatch.actions.run_members import uids_of
-from gpuwatch.model import Process, Snapshot, known
-from gpuwatch.surroundings import Job
+from gpuwatch.model import Job, Process, Snapshot, known
 from gpuwatch.text import clean
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ import msgspec
 from gpuwatch import text, units
 from gpuwatch.alerts import Severity
 from gpuwatch.alerts.rules import Limits, Observation
-from gpuwatch.declarations import Order
 from gpuwatch.history import HistoryView
-from gpuwatch.model import Gpu, Health, Process, Snapshot, known
+from gpuwatch.model import Gpu, Health, Order, Process, Snapshot, known
 from gpuwatch.shares import usable, was_read
 
 DISAGREE: Final = "devices disagree"

@@ -14,9 +14,22 @@ from typing import Final
 from gpuwatch import units
 from gpuwatch.alerts import Severity, Unit
 from gpuwatch.alerts.rules import GROWN, NAMED, Allowances, Limits, Observation, holder_name, owners_of, room_of
-from gpuwatch.declarations import Basis, Confidence, Declaration, Kind, Limit, Margin
 from gpuwatch.history import HistoryView
-from gpuwatch.model import Gpu, Health, Memory, Process, Snapshot, known, number
+from gpuwatch.model import (
+    Basis,
+    Confidence,
+    Declaration,
+    Gpu,
+    Health,
+    Kind,
+    Limit,
+    Margin,
+    Memory,
+    Process,
+    Snapshot,
+    known,
+    number,
+)
 from gpuwatch.shares import Standing, counted, standings
 
 OVERSHOOT: Final = "overshoot"

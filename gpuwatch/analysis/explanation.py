@@ -9,10 +9,26 @@ from msgspec.structs import replace
 
 from gpuwatch.alerts.rules import Allowances
 from gpuwatch.alerts.shares import allowance
-from gpuwatch.declarations import Basis, Declaration, Declared, Kind, Knowledge, Order, Visible
-from gpuwatch.model import Gpu, Process, Reason, Snapshot, known, number
+from gpuwatch.model import (
+    Basis,
+    Container,
+    Declaration,
+    Declared,
+    Gpu,
+    Job,
+    Kind,
+    Knowledge,
+    Notebook,
+    Order,
+    Pane,
+    Process,
+    Reason,
+    Snapshot,
+    Visible,
+    known,
+    number,
+)
 from gpuwatch.shares import Standing, conclusive, standings
-from gpuwatch.surroundings import Container, Job, Notebook, Pane
 from gpuwatch.units import ranges, size
 
 _ORDERS = {

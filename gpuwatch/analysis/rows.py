@@ -9,9 +9,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from gpuwatch.declarations import Limit
 from gpuwatch.history import HistoryView, Idle
-from gpuwatch.model import Gpu, Holding, Presence, Process, Reading, Reason, Snapshot, known
+from gpuwatch.model import Gpu, Holding, Limit, Presence, Process, Reading, Reason, Snapshot, known
 from gpuwatch.shares import conclusive, limit_on
 from gpuwatch.units import UNKNOWN, percent
 

@@ -16,8 +16,7 @@ import msgspec
 
 from gpuwatch.analysis.rows import Row, RowKey, rows
 from gpuwatch.history import HistoryView, Idle
-from gpuwatch.model import Gpu, Health, Presence, Process, Reading, Snapshot, Unlisted, known
-from gpuwatch.surroundings import Job
+from gpuwatch.model import Gpu, Health, Job, Presence, Process, Reading, Snapshot, Unlisted, known
 from gpuwatch.units import gib, ranges
 
 NodeKey: TypeAlias = tuple[str, int, str]

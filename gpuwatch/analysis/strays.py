@@ -16,22 +16,22 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from gpuwatch.alerts import unattributed
-from gpuwatch.declarations import Knowledge
 from gpuwatch.history import HistoryView, Idle, IdleTimes
 from gpuwatch.model import (
     Gpu,
     Health,
     Holding,
+    Knowledge,
     Presence,
     Process,
     Reason,
     Snapshot,
     SourceState,
+    Surroundings,
     Unlisted,
     known,
     number,
 )
-from gpuwatch.surroundings import Surroundings
 from gpuwatch.units import GIB, MIB, long_duration
 
 

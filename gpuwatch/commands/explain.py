@@ -13,9 +13,8 @@ from gpuwatch import procfs
 from gpuwatch.analysis.explanation import Point, points, whereabouts
 from gpuwatch.commands.answer import Answer, Ask
 from gpuwatch.config import Config
-from gpuwatch.declarations import Knowledge
 from gpuwatch.errors import UsageError
-from gpuwatch.model import Presence, Process, Snapshot, SourceState
+from gpuwatch.model import Knowledge, Presence, Process, Snapshot, SourceState
 
 Look: TypeAlias = Callable[[Process, Snapshot, Config], Process]
 """From a process to the same with what it declared."""

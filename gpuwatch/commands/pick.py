@@ -11,11 +11,10 @@ import msgspec
 
 from gpuwatch.actions.launch import Room, Wish, choose, rooms
 from gpuwatch.commands.answer import Answer, Ask, cards
-from gpuwatch.declarations import Order
 from gpuwatch.declared.devices import CVD, ORDER
 from gpuwatch.declared.visible import PCI_BUS_ID, certainty, parse
 from gpuwatch.errors import UsageError
-from gpuwatch.model import Snapshot
+from gpuwatch.model import Order, Snapshot
 from gpuwatch.sampler.reservations import Found, Place, peek
 from gpuwatch.sampler.users import UserNames
 from gpuwatch.shares import Reserved

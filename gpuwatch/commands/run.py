@@ -16,12 +16,11 @@ from gpuwatch.actions.launch_places import locked, release, reserve
 from gpuwatch.actions.launch_torch import why_not
 from gpuwatch.commands.answer import Answer, Ask, cards
 from gpuwatch.commands.pick import PATIENCE, check_there, hidden, holders, ignored_lines, named, reasons
-from gpuwatch.declarations import Basis
 from gpuwatch.declared.agreed import claims
 from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Facts
 from gpuwatch.errors import GpuwatchError, UsageError
-from gpuwatch.model import Snapshot, number
+from gpuwatch.model import Basis, Snapshot, number
 from gpuwatch.sampler.reservations import Place, read
 from gpuwatch.sampler.users import UserNames
 from gpuwatch.shares import standings, usable

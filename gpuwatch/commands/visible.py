@@ -9,10 +9,9 @@ import msgspec
 
 from gpuwatch.analysis.explanation import how_sure
 from gpuwatch.commands.answer import Answer, Ask, cards
-from gpuwatch.declarations import Visible
 from gpuwatch.declared.devices import CVD, ORDER
 from gpuwatch.declared.visible import parse
-from gpuwatch.model import Gpu, Snapshot
+from gpuwatch.model import Gpu, Snapshot, Visible
 from gpuwatch.text import clean
 
 _SHOWN = 200

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from gpuwatch.declarations import Basis, Kind
 from gpuwatch.declared.claims import Claim, Share
 from gpuwatch.declared.facts import Card, Facts
 from gpuwatch.declared.values import shown
+from gpuwatch.model import Basis, Kind
 from gpuwatch.text import clean
 from gpuwatch.units import size
 

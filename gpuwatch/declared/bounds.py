@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpuwatch.declarations import LIMITS, Declaration, Declared, Kind
+from gpuwatch.model import LIMITS, Declaration, Declared, Kind
 
 ROOM = 16 << 10
 """Bytes of what one process declared, as JSON: some twenty statements on eight GPUs. People make a handful."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gpuwatch.declarations import Basis, Confidence, Hint, Kind, Margin
+from gpuwatch.model import Basis, Confidence, Hint, Kind, Margin
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpuwatch.declarations import Confidence, Hint, Order, Visible
 from gpuwatch.declared import visible as parser
 from gpuwatch.declared.claims import Selection, Setting
 from gpuwatch.declared.facts import Card, Facts, Slice, Unread
+from gpuwatch.model import Confidence, Hint, Order, Visible
 from gpuwatch.text import clean
 
 CVD = "CUDA_VISIBLE_DEVICES"

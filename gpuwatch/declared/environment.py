@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gpuwatch.declarations import Confidence
 from gpuwatch.declared.claims import Setting
 from gpuwatch.declared.facts import Facts, Script, Unread
+from gpuwatch.model import Confidence
 
 _UNSURE = (Confidence.STALE, Confidence.GUESS)
 """Of a script that was edited, or a line that came too late: it does not take the place of what is known."""

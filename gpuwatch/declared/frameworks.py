@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from gpuwatch.declarations import Basis, Confidence, Kind
 from gpuwatch.declared.claims import Claim
 from gpuwatch.declared.facts import Facts, Unread
 from gpuwatch.declared.programs import base, started
+from gpuwatch.model import Basis, Confidence, Kind
 
 NAMES: Mapping[str, str] = {
     "tensorflow": "TensorFlow",

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable
 from itertools import islice
 
-from gpuwatch.declarations import Hint
+from gpuwatch.model import Hint
 
 
 def _words(text: str) -> frozenset[str]:

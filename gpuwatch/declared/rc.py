@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from gpuwatch.declarations import Confidence, Kind
 from gpuwatch.declared import sizes
 from gpuwatch.declared.claims import Claim
 from gpuwatch.declared.env import THEANO_START, theano_device
 from gpuwatch.declared.values import said, shown
+from gpuwatch.model import Confidence, Kind
 from gpuwatch.text import clean
 
 _COMMENT = re.compile(r"^[#;]|\s[#;]")

@@ -22,7 +22,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from gpuwatch.declarations import Confidence, Hint
 from gpuwatch.declared import script_environ as environ
 from gpuwatch.declared import script_patterns as patterns
 from gpuwatch.declared.claims import Claim, Scan, Selection, Setting
@@ -32,6 +31,7 @@ from gpuwatch.declared.script_names import Function, Names, Scope, children, pai
 from gpuwatch.declared.script_site import SOME, Device, Item, Site, Source
 from gpuwatch.declared.script_tensorflow import EVERY, gpus
 from gpuwatch.declared.script_values import UNKNOWN, Values
+from gpuwatch.model import Confidence, Hint
 from gpuwatch.text import clean
 
 MOST = 100

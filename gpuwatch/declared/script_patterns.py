@@ -16,7 +16,6 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from gpuwatch.declarations import Basis, Confidence, Kind, Margin
 from gpuwatch.declared import script_tensorflow as tensorflow
 from gpuwatch.declared import sizes
 from gpuwatch.declared.claims import Claim
@@ -24,6 +23,7 @@ from gpuwatch.declared.script_names import LOCAL
 from gpuwatch.declared.script_site import EACH, SOME, Device, Item, Site
 from gpuwatch.declared.script_values import UNKNOWN, number
 from gpuwatch.declared.values import said
+from gpuwatch.model import Basis, Confidence, Kind, Margin
 
 OnCall: TypeAlias = Callable[[Site, ast.Call], Iterator[Item]]
 OnAttribute: TypeAlias = Callable[[Site, ast.Attribute, ast.expr], Iterator[Item]]

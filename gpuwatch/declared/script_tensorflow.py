@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import TypeAlias
 
-from gpuwatch.declarations import Basis, Hint, Kind
 from gpuwatch.declared.script_names import Each, Scope
 from gpuwatch.declared.script_site import CODE, EACH, SOME, Device, Item, Site
 from gpuwatch.declared.script_values import UNKNOWN, Value
+from gpuwatch.model import Basis, Hint, Kind
 from gpuwatch.units import MIB
 
 _TENSORFLOW = "tensorflow"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
-from gpuwatch.declarations import Basis
+from gpuwatch.model import Basis
 from gpuwatch.units import GIB, KIB, MIB, TIB, parse_share, parse_size
 
 

@@ -13,8 +13,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gpuwatch.declarations import Order, Visible
 from gpuwatch.declared.facts import Card, Slice
+from gpuwatch.model import Order, Visible
 from gpuwatch.text import clean
 
 PCI_BUS_ID = "PCI_BUS_ID"

@@ -14,9 +14,9 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from gpuwatch.declarations import Kind, Limit
 from gpuwatch.declared import frameworks
 from gpuwatch.declared.claims import Claim
+from gpuwatch.model import Kind, Limit
 
 _STRONGEST = (Kind.HARD, Kind.CAP, Kind.GRANT)
 """Which of two equal limits is named."""

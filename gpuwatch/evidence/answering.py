@@ -16,7 +16,6 @@ from pathlib import Path
 import msgspec
 
 from gpuwatch import procfs
-from gpuwatch.declarations import Declared, Knowledge
 from gpuwatch.declared.bounds import bounded
 from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Card
@@ -26,7 +25,7 @@ from gpuwatch.evidence.containers import Names
 from gpuwatch.evidence.credentials import die_with_parent
 from gpuwatch.evidence.multiplexer import PaneNames
 from gpuwatch.evidence.wire import Answer, Question
-from gpuwatch.surroundings import Surroundings
+from gpuwatch.model import Declared, Knowledge, Surroundings
 from gpuwatch.text import clean
 
 IDLE = 30.0

@@ -15,7 +15,7 @@ from gpuwatch.declared.facts import Facts, Kin, Unread
 from gpuwatch.evidence import environ, jobs, listening, notebooks, places, servers, terminals
 from gpuwatch.evidence.containers import Names
 from gpuwatch.evidence.multiplexer import PaneNames
-from gpuwatch.surroundings import Job, Notebook, Surroundings
+from gpuwatch.model import Job, Notebook, Surroundings
 from gpuwatch.text import clean
 
 _UNREAD = {

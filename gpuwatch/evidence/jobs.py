@@ -13,7 +13,7 @@ from gpuwatch.evidence import notebooks, program, ranks, roles
 from gpuwatch.evidence.program import How
 from gpuwatch.evidence.ranks import Place
 from gpuwatch.evidence.roles import Part, Role
-from gpuwatch.surroundings import Job
+from gpuwatch.model import Job
 from gpuwatch.text import clean
 
 LONGEST_NAME = 40

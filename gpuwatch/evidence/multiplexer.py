@@ -25,7 +25,7 @@ import msgspec
 
 from gpuwatch.evidence.credentials import die_with_parent
 from gpuwatch.evidence.terminals import Place
-from gpuwatch.surroundings import Pane
+from gpuwatch.model import Pane
 from gpuwatch.text import clean
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from gpuwatch import procfs
 from gpuwatch.declared.facts import Kin, Unread
 from gpuwatch.evidence import program, roles
 from gpuwatch.evidence.program import How
-from gpuwatch.surroundings import Notebook
+from gpuwatch.model import Notebook
 from gpuwatch.text import clean
 
 _CONNECTION = re.compile(r"(?:^|[/=])kernel-(?:v\d+-?)?([0-9A-Za-z][0-9A-Za-z-]{3,63})\.json$")

@@ -18,7 +18,7 @@ from gpuwatch.declared.facts import Facts, Unread
 from gpuwatch.evidence import cgroups, environ
 from gpuwatch.evidence.cgroups import Held
 from gpuwatch.evidence.containers import LONGEST, Names
-from gpuwatch.surroundings import Container
+from gpuwatch.model import Container
 from gpuwatch.text import clean
 
 _LARGEST_MOUNTS = 256 << 10

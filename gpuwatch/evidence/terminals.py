@@ -12,7 +12,7 @@ import msgspec
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Kin, Unread
 from gpuwatch.evidence import roles
-from gpuwatch.surroundings import Pane
+from gpuwatch.model import Pane
 from gpuwatch.text import clean
 
 _ADDRESS = re.compile(r"[0-9A-Za-z.:%_-]{2,64}")

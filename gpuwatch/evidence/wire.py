@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
-from gpuwatch.declarations import Declared
 from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Card
-from gpuwatch.surroundings import Surroundings
+from gpuwatch.model import Declared, Surroundings
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

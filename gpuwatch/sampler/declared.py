@@ -14,13 +14,11 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from gpuwatch.declarations import Declared, Knowledge, Order
 from gpuwatch.declared.bounds import ROOM, bounded
 from gpuwatch.declared.facts import Card
 from gpuwatch.declared.inventory import card
-from gpuwatch.model import Gpu, Health, Presence, Process
+from gpuwatch.model import Declared, Gpu, Health, Knowledge, Order, Presence, Process, Surroundings
 from gpuwatch.sampler.witness import Witness
-from gpuwatch.surroundings import Surroundings
 
 AGAIN = 20.0
 """Seconds after the first look at which a process is looked at once more: by now it has imported what it uses, and

@@ -19,11 +19,11 @@ import msgspec
 from msgspec.structs import replace
 
 from gpuwatch import procfs
-from gpuwatch.declarations import Declared, Knowledge
 from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Card
 from gpuwatch.evidence.child import READER, start
 from gpuwatch.evidence.wire import Answer, Question
+from gpuwatch.model import Declared, Knowledge
 from gpuwatch.sampler.turns import Turns
 
 DEADLINE = 2.0

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gpuwatch import files
-from gpuwatch.declarations import Knowledge
-from gpuwatch.model import Health, Reading, Reason, Snapshot, SourceState
+from gpuwatch.model import Health, Knowledge, Reading, Reason, Snapshot, SourceState
 from gpuwatch.sinks import place
 from gpuwatch.spawn import start_thread
 from gpuwatch.text import clean

@@ -13,8 +13,8 @@ from gpuwatch.history import Meter, Use, charged
 from gpuwatch.model import Holding, Process, Snapshot, number
 
 if TYPE_CHECKING:
+    from gpuwatch.model import Surroundings
     from gpuwatch.monitor import Frame
-    from gpuwatch.surroundings import Surroundings
 
 K = TypeVar("K")
 

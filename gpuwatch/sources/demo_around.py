@@ -7,9 +7,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from gpuwatch.model import Process, Unlisted
+from gpuwatch.model import Container, Job, Notebook, Pane, Process, Surroundings, Unlisted
 from gpuwatch.sources import demo_cast as cast
-from gpuwatch.surroundings import Container, Job, Notebook, Pane, Surroundings
 from gpuwatch.units import MIB
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from gpuwatch.declarations import (
+from gpuwatch.model import (
     Basis,
     Confidence,
     Declaration,

@@ -17,8 +17,7 @@ from statistics import median
 import psutil
 
 from gpuwatch import procfs
-from gpuwatch.declarations import Knowledge
-from gpuwatch.model import Snapshot
+from gpuwatch.model import Knowledge, Snapshot
 from tests.driver import GIB, Driver, Proc, build
 from tests.sampling import Running
 

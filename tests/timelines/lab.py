@@ -14,8 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from gpuwatch.declarations import Declared, Visible
-from gpuwatch.model import Gpu, Health, Holding, Memory, Presence, Process, Reason, Snapshot, Xid
+from gpuwatch.model import Declared, Gpu, Health, Holding, Memory, Presence, Process, Reason, Snapshot, Visible, Xid
 from tests import builders
 from tests.alerting import cap, uuid
 from tests.builders import EPOCH, GIB

@@ -10,11 +10,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from gpuwatch.declarations import Declared, Knowledge
 from gpuwatch.model import (
+    Declared,
     Gpu,
     Health,
     Holding,
+    Knowledge,
     Memory,
     Presence,
     Process,
