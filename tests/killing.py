@@ -9,7 +9,7 @@ from typing import Any
 
 from gpuwatch.actions.audit import Audit
 from gpuwatch.actions.kill import Killer, Pinned, Policy, Target
-from gpuwatch.actions.refusal import Refusal, Refused
+from gpuwatch.kill.pinned import Refusal, Refused
 from tests.gpuholder import ME, GpuHolder
 
 NO_PROCESS = 2**22 + 1

@@ -32,7 +32,7 @@ from gpuwatch import procfs
 from gpuwatch.actions.audit import Audit
 from gpuwatch.actions.ending import Ending, Phase
 from gpuwatch.actions.kill import Killer, Pinned, Policy, Target
-from gpuwatch.actions.refusal import Refused
+from gpuwatch.kill.pinned import Refused
 from gpuwatch.actions.run_scope import pin_run
 from gpuwatch.model import Snapshot
 

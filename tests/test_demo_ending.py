@@ -18,11 +18,10 @@ from textual.pilot import Pilot
 from gpuwatch.actions.demo import DemoEnder, DemoProcess
 from gpuwatch.actions.ending import HARDNESS, Ending, Phase
 from gpuwatch.actions.interfaces import ProcessEnder
-from gpuwatch.actions.pinned import Target
-from gpuwatch.actions.refusal import Refusal, Refused
 from gpuwatch.actions.steps import Choice
 from gpuwatch.analysis.rows import RowKey, rows
 from gpuwatch.history import History
+from gpuwatch.kill.pinned import Refusal, Refused, Target
 from gpuwatch.model import Process, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.sources.demo import DemoSource

@@ -12,9 +12,9 @@ import pytest
 from gpuwatch.actions.ending import GRACE_SECONDS, KILL_SECONDS, REAP_SECONDS
 from gpuwatch.actions.kill import Pinned, Target
 from gpuwatch.actions.outcome import End, Outcome
-from gpuwatch.actions.refusal import Refusal, Refused
 from gpuwatch.analysis.rows import rows
 from gpuwatch.ending import CHOICES, LOOK_EVERY, MEMORY_PATIENCE, Choice, Phase, Request
+from gpuwatch.kill.pinned import Refusal, Refused
 from gpuwatch.model import Snapshot
 from gpuwatch.targets import target_of
 from tests import builders

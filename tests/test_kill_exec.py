@@ -12,8 +12,8 @@ import pytest
 
 from gpuwatch import procfs
 from gpuwatch.actions.kill import Killer, Target
-from gpuwatch.actions.refusal import Refusal
 from gpuwatch.ending import Choice, Phase
+from gpuwatch.kill.pinned import Refusal
 from gpuwatch.model import Process, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.sampler.owners import Owners

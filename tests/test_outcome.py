@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuwatch.actions.outcome import End, GpuMemory, Outcome, memory_after
-from gpuwatch.actions.refusal import Refusal, Refused
+from gpuwatch.kill.pinned import Refusal, Refused
 from gpuwatch.units import GIB
 
 EXITED = Outcome(End.EXITED, 1.4)

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from gpuwatch.actions.kill import Policy
 from gpuwatch.actions.outcome import End, Outcome
-from gpuwatch.actions.pinned import Target
-from gpuwatch.actions.refusal import Refusal, Refused
 from gpuwatch.actions.run_members import Member, Run
 from gpuwatch.actions.steps import DEMO_NOTICE
+from gpuwatch.kill.pinned import Refusal, Refused, Target
 from gpuwatch.model import Job, Process, Snapshot, known
 from gpuwatch.sources import demo_cast as cast
 from gpuwatch.sources.demo import DemoSource

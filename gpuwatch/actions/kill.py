@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwatch import procfs
-from gpuwatch.actions import pidfd, run_scope
+from gpuwatch.actions import run_scope
 from gpuwatch.actions.audit import Audit
 from gpuwatch.actions.outcome import unreaped
-from gpuwatch.actions.pinned import Pinned as Pinned
-from gpuwatch.actions.pinned import Target as Target
-from gpuwatch.actions.pinned import holds_gpu as holds_gpu
-from gpuwatch.actions.pinned import parent_of
-from gpuwatch.actions.refusal import Refusal, Refused
+from gpuwatch.kill import pinned as pidfd
+from gpuwatch.kill.pinned import Pinned as Pinned
+from gpuwatch.kill.pinned import Refusal, Refused, parent_of
+from gpuwatch.kill.pinned import Target as Target
+from gpuwatch.kill.pinned import holds_gpu as holds_gpu
 from gpuwatch.text import clean
 
 if TYPE_CHECKING:

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gpuwatch import procfs, programs
-from gpuwatch.actions.pinned import Pinned, Target, holds_gpu, parent_of
-from gpuwatch.actions.refusal import Refusal, Refused
 from gpuwatch.actions.run_members import Member as Member
 from gpuwatch.actions.run_members import Run as Run
 from gpuwatch.actions.run_members import uids_of
+from gpuwatch.kill.pinned import Pinned, Refusal, Refused, Target, holds_gpu, parent_of
 from gpuwatch.model import Job, Process, Snapshot, known
 from gpuwatch.text import clean
 

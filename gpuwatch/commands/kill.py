@@ -16,8 +16,8 @@ from gpuwatch.wiring import configured, ordered, source_of
 
 if TYPE_CHECKING:
     from gpuwatch.actions.kill import Killer
-    from gpuwatch.actions.refusal import Refused
     from gpuwatch.ending import Request
+    from gpuwatch.kill.pinned import Refused
     from gpuwatch.model import Snapshot
     from gpuwatch.sources.child import Child
     from gpuwatch.sources.source import Source
@@ -173,7 +173,7 @@ class Ends:
 
     def _asked_about(self, pid: int) -> Request | None:
         """Prove what it is and hold on to it; None, with the reason told, where it is not to be ended."""
-        from gpuwatch.actions.refusal import Refusal, Refused
+        from gpuwatch.kill.pinned import Refusal, Refused
 
         self._ear.check()
         run_of = next((one.target.pid for one in self._requests if pid in _pids(one)), None)

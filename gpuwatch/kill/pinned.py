@@ -1,24 +1,149 @@
-"""A process that is held by a handle: what can be asked of it, and the signal that can reach no other."""
+"""Pinned process: held by a pidfd that a reused PID cannot redirect, and the reasons for which it is not signalled.
+
+Python has both calls only where it was compiled against a glibc of 2020 or later. Conda's and other portable
+builds are not, and they are what many GPU programs run under, so the system calls are made by number there:
+both numbers are the same on every architecture that NVIDIA's driver supports.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
+import select
 import signal
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from gpuwatch import procfs
-from gpuwatch.actions import pidfd
 from gpuwatch.actions.outcome import End, Outcome
 from gpuwatch.text import clean
 
 if TYPE_CHECKING:
     from gpuwatch.actions.kill import Killer
+
+
+_SYS_PIDFD_SEND_SIGNAL = 424
+_SYS_PIDFD_OPEN = 434
+
+
+def open_pidfd(pid: int) -> int:
+    """Open a close-on-exec handle on a process; raises `OSError`, with ENOSYS before Linux 5.3."""
+    if hasattr(os, "pidfd_open"):
+        return os.pidfd_open(pid)
+    return open_by_number(pid)
+
+
+def send_signal(pidfd: int, sig: signal.Signals) -> None:
+    """Send a signal to the process behind a handle; raises `OSError`, with ESRCH once it has been reaped."""
+    if hasattr(signal, "pidfd_send_signal"):
+        signal.pidfd_send_signal(pidfd, sig)
+    else:
+        send_by_number(pidfd, sig)
+
+
+def open_by_number(pid: int) -> int:
+    """`open_pidfd` by the number of the system call."""
+    return _syscall(_SYS_PIDFD_OPEN, pid, 0)
+
+
+def send_by_number(pidfd: int, sig: signal.Signals) -> None:
+    """`send_signal` by the number of the system call."""
+    _syscall(_SYS_PIDFD_SEND_SIGNAL, pidfd, sig, None, 0)
+
+
+def exited(pidfd: int, timeout: float = 0.0) -> bool:
+    """Whether all threads of the process have ended within `timeout` seconds, reaped by its parent or not."""
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(max(0.0, timeout) * 1000))
+
+
+def _syscall(number: int, *arguments: int | None) -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    result = int(libc.syscall(ctypes.c_long(number), *(None if a is None else ctypes.c_long(a) for a in arguments)))
+    if result < 0:
+        code = ctypes.get_errno() or errno.ENOSYS
+        raise OSError(code, os.strerror(code))
+    return result
+
+
+class Refusal(StrEnum):
+    """A reason for which nothing is signalled; the value is what the audit file says."""
+
+    READ_ONLY = "read-only"
+    ROOT = "root"
+    UNRELIABLE = "unreliable list"
+    STALE = "stale row"
+    NO_IDENTITY = "no identity"
+    SYSTEM_PID = "system pid"
+    ITSELF = "gpuwatch itself"
+    HELPER = "part of gpuwatch"
+    ANCESTOR = "ancestor"
+    KERNEL_THREAD = "kernel thread"
+    CHANGED = "process changed"
+    GONE = "gone"
+    ZOMBIE = "zombie"
+    NOT_YOURS = "not yours"
+    NO_DEVICE = "no gpu device"
+    NOT_ON_GPU = "not on a gpu"
+    TOO_MANY = "too many"
+    FILES_UNREADABLE = "open files unreadable"
+    UNREADABLE = "process unreadable"
+    OTHER_NAMESPACE = "other pid namespace"
+    IGNORED = "signal ignored"
+    RUN_UNKNOWN = "run unknown"
+    UNDER_WAY = "under way"
+
+
+_SENTENCES = {
+    Refusal.READ_ONLY: "gpuwatch was started with --read-only",
+    Refusal.ROOT: "gpuwatch runs as root: ending a process needs --allow-root-kill",
+    Refusal.UNRELIABLE: "the driver's list of processes makes no sense at the moment, so no PID on it is trusted",
+    Refusal.STALE: "what is on screen is too old to act on",
+    Refusal.NO_IDENTITY: "its owner or start time is not known, so a reused PID could not be told apart",
+    Refusal.SYSTEM_PID: "PID 1 and below belong to the system",
+    Refusal.ITSELF: "this is gpuwatch itself",
+    Refusal.HELPER: "this is a part of gpuwatch",
+    Refusal.ANCESTOR: "gpuwatch runs inside it (a shell, tmux, a login): ending it would end this session",
+    Refusal.KERNEL_THREAD: "this is a kernel thread, which no signal ends",
+    Refusal.CHANGED: "process changed: this PID is no longer the process on screen",
+    Refusal.GONE: "it has already exited",
+    Refusal.ZOMBIE: "it has already exited",
+    Refusal.NOT_YOURS: "it is not yours",
+    Refusal.NO_DEVICE: "it holds no GPU device open, so nothing shows that it is the process on the GPU",
+    Refusal.NOT_ON_GPU: "it is on no GPU: the driver does not list it, and it holds no GPU's device file open",
+    Refusal.TOO_MANY: "that is more processes than gpuwatch can hold on to at once",
+    Refusal.FILES_UNREADABLE: "its open files cannot be read, so nothing shows that it is the process on the GPU",
+    Refusal.UNREADABLE: "the kernel does not let us read what it is",
+    Refusal.IGNORED: "it ignores this signal",
+    Refusal.RUN_UNKNOWN: "what it belongs to could not be read, so nothing tells which processes are its run",
+    Refusal.UNDER_WAY: "one of its processes is being ended already, and a second signal may break off how it ends",
+    Refusal.OTHER_NAMESPACE: (
+        "gpuwatch runs in a container with PIDs of its own, and nothing shows that this PID is the process on the GPU"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A process that is not signalled, and why."""
+
+    reason: Refusal
+    pid: int
+    detail: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The reason for a person, without a capital and a full stop."""
+        return f"{_SENTENCES[self.reason]}: {self.detail}" if self.detail else _SENTENCES[self.reason]
 
 
 @dataclass(frozen=True)
@@ -105,7 +230,7 @@ class Pinned:
                 return Outcome(End.CHANGED, detail=f"{changed}; {not_sent}")
             handle = self._handle
             if handle is not None:
-                pidfd.send_signal(handle, sig)
+                send_signal(handle, sig)
             elif self.weaker:
                 os.kill(self.target.pid, sig)
             else:  # another thread let go of the handle: nothing holds the PID to this process any more
@@ -120,13 +245,13 @@ class Pinned:
     def exited(self) -> bool:
         """Whether all its threads have ended, reaped or not; does not block."""
         if self._handle is not None:
-            return pidfd.exited(self._handle)
+            return exited(self._handle)
         return not self._same() or procfs.ended(self.target.pid, self._proc)
 
     def wait(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds for the end of the process; whether it has ended."""
         if self._handle is not None:
-            return pidfd.exited(self._handle, timeout)
+            return exited(self._handle, timeout)
         deadline = time.monotonic() + timeout
         while not self.exited() and time.monotonic() < deadline:
             time.sleep(0.02)
