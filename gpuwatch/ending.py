@@ -24,7 +24,6 @@ from gpuwatch.actions.freeing import MEMORY_PATIENCE as MEMORY_PATIENCE
 from gpuwatch.actions.freeing import Freeing
 from gpuwatch.actions.kill import Target
 from gpuwatch.actions.outcome import End, Outcome, memory_after
-from gpuwatch.actions.run_members import Run
 from gpuwatch.actions.steps import CHOICES as CHOICES
 from gpuwatch.actions.steps import DISMISS, IGNORES_INTERRUPT
 from gpuwatch.actions.steps import Choice as Choice
@@ -32,6 +31,7 @@ from gpuwatch.actions.steps import Listed as Listed
 from gpuwatch.actions.steps import Phase as Phase
 from gpuwatch.actions.steps import View as View
 from gpuwatch.kill.pinned import Refused
+from gpuwatch.kill.run import Run
 from gpuwatch.model import Snapshot
 from gpuwatch.units import long_duration
 

@@ -33,7 +33,7 @@ from gpuwatch.actions.audit import Audit
 from gpuwatch.actions.ending import Ending, Phase
 from gpuwatch.actions.kill import Killer, Pinned, Policy, Target
 from gpuwatch.kill.pinned import Refused
-from gpuwatch.actions.run_scope import pin_run
+from gpuwatch.kill.run import pin_run
 from gpuwatch.model import Snapshot
 
 spec = json.loads(sys.argv[1])

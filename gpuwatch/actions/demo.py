@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from gpuwatch.actions.kill import Policy
 from gpuwatch.actions.outcome import End, Outcome
-from gpuwatch.actions.run_members import Member, Run
 from gpuwatch.actions.steps import DEMO_NOTICE
 from gpuwatch.kill.pinned import Refusal, Refused, Target
+from gpuwatch.kill.run import Member, Run
 from gpuwatch.model import Job, Process, Snapshot, known
 from gpuwatch.sources import demo_cast as cast
 from gpuwatch.sources.demo import DemoSource

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from gpuwatch.actions.outcome import End, Outcome, of_several
-from gpuwatch.actions.run_members import Member, Run
+from gpuwatch.kill.run import Member, Run
 
 if TYPE_CHECKING:
     from gpuwatch.actions.interfaces import HeldProcess

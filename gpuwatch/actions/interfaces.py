@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from gpuwatch.actions.kill import Policy
     from gpuwatch.actions.outcome import Outcome
-    from gpuwatch.actions.run_members import Run
     from gpuwatch.kill.pinned import Refused, Target
+    from gpuwatch.kill.run import Run
     from gpuwatch.model import Snapshot
 
 

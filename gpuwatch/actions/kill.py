@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwatch import procfs
-from gpuwatch.actions import run_scope
 from gpuwatch.actions.audit import Audit
 from gpuwatch.actions.outcome import unreaped
 from gpuwatch.kill import pinned as pidfd
+from gpuwatch.kill import run
 from gpuwatch.kill.pinned import Pinned as Pinned
 from gpuwatch.kill.pinned import Refusal, Refused, parent_of
 from gpuwatch.kill.pinned import Target as Target
@@ -27,7 +27,7 @@ from gpuwatch.text import clean
 
 if TYPE_CHECKING:
     from gpuwatch.actions.interfaces import HeldProcess
-    from gpuwatch.actions.run_members import Run
+    from gpuwatch.kill.run import Run
     from gpuwatch.model import Snapshot
 
 WEAKER = "weaker check: this kernel gives no handle on a process, so its start time is compared before each signal"
@@ -107,7 +107,7 @@ class Killer:
         """Pin the whole run of a process that `pin` gave: see `run_scope.pin_run`."""
         if not isinstance(held, Pinned):
             raise TypeError(f"PID {held.target.pid} was not pinned on this machine")
-        return run_scope.pin_run(self, held, snapshot, asked=asked)
+        return run.pin_run(self, held, snapshot, asked=asked)
 
     def problem(self) -> str | None:
         """Return why actions could not be recorded now; None where they could."""

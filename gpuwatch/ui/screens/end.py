@@ -15,10 +15,10 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from gpuwatch.actions.run_members import Run
 from gpuwatch.analysis.rows import RowKey, rows
 from gpuwatch.ending import LOOK_EVERY, Choice, Phase, Request, View
 from gpuwatch.kill.pinned import Refusal, Refused
+from gpuwatch.kill.run import Run
 from gpuwatch.model import Snapshot
 from gpuwatch.targets import not_yours, target_of, target_of_unlisted, wrong_machine
 from gpuwatch.ui.background import Background
