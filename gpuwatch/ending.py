@@ -22,7 +22,6 @@ from gpuwatch.actions import ending
 from gpuwatch.actions.ending import Ending, NotRecordedError, Progress
 from gpuwatch.actions.freeing import MEMORY_PATIENCE as MEMORY_PATIENCE
 from gpuwatch.actions.freeing import Freeing
-from gpuwatch.actions.kill import Target
 from gpuwatch.actions.outcome import End, Outcome, memory_after
 from gpuwatch.actions.steps import CHOICES as CHOICES
 from gpuwatch.actions.steps import DISMISS, IGNORES_INTERRUPT
@@ -32,6 +31,7 @@ from gpuwatch.actions.steps import Phase as Phase
 from gpuwatch.actions.steps import View as View
 from gpuwatch.kill.pinned import Refused
 from gpuwatch.kill.run import Run
+from gpuwatch.kill.target import Target
 from gpuwatch.model import Snapshot
 from gpuwatch.units import long_duration
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuwatch.actions.audit import Audit
-from gpuwatch.actions.kill import Killer, Pinned, Policy, Target
 from gpuwatch.kill.pinned import Refusal, Refused
+from gpuwatch.kill.target import Killer, Pinned, Policy, Target
 from tests.gpuholder import ME, GpuHolder
 
 NO_PROCESS = 2**22 + 1

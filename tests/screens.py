@@ -11,9 +11,9 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 from textual.widgets import Static
 
-from gpuwatch.actions.kill import Killer
 from gpuwatch.analysis.rows import rows
 from gpuwatch.history import History
+from gpuwatch.kill.target import Killer
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui import theme

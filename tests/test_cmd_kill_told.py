@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import pytest
 
-from gpuwatch.actions.kill import Killer
 from gpuwatch.actions.steps import Listed
 from gpuwatch.commands.ear import Ear, Told
 from gpuwatch.commands.kill import Ends
 from gpuwatch.declared.claims import Share
+from gpuwatch.kill.target import Killer
 from gpuwatch.model import Snapshot, Surroundings, Unlisted
 from gpuwatch.output.desk import Desk
 from gpuwatch.output.killing import Line, line_of

@@ -31,7 +31,7 @@ from pathlib import Path
 from gpuwatch import procfs
 from gpuwatch.actions.audit import Audit
 from gpuwatch.actions.ending import Ending, Phase
-from gpuwatch.actions.kill import Killer, Pinned, Policy, Target
+from gpuwatch.kill.target import Killer, Pinned, Policy, Target
 from gpuwatch.kill.pinned import Refused
 from gpuwatch.kill.run import pin_run
 from gpuwatch.model import Snapshot

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.actions.audit import Audit
-from gpuwatch.actions.kill import Killer
 from gpuwatch.ending import Choice, Phase
+from gpuwatch.kill.target import Killer
 from gpuwatch.ui.screens.end import EndScreen
 from tests.gpuholder import GpuHolder
 from tests.killing import POLICY, a_killer, on_record

@@ -10,13 +10,12 @@ from typing import Any, cast
 import pytest
 
 from gpuwatch.actions.ending import GRACE_SECONDS, KILL_SECONDS, REAP_SECONDS
-from gpuwatch.actions.kill import Pinned, Target
 from gpuwatch.actions.outcome import End, Outcome
 from gpuwatch.analysis.rows import rows
 from gpuwatch.ending import CHOICES, LOOK_EVERY, MEMORY_PATIENCE, Choice, Phase, Request
 from gpuwatch.kill.pinned import Refusal, Refused
+from gpuwatch.kill.target import Pinned, Target, target_of
 from gpuwatch.model import Snapshot
-from gpuwatch.targets import target_of
 from tests import builders
 
 PID = 15260

@@ -15,8 +15,8 @@ import pytest
 from textual.pilot import Pilot
 
 from gpuwatch.actions.audit import Audit
-from gpuwatch.actions.kill import Killer, Policy
 from gpuwatch.ending import Choice, Phase
+from gpuwatch.kill.target import Killer, Policy
 from gpuwatch.model import Snapshot
 from gpuwatch.ui.screens.dialog import ChoiceButton
 from gpuwatch.ui.screens.end import EndScreen

@@ -21,8 +21,8 @@ from gpuwatch.actions.ending import (
     Phase,
     Progress,
 )
-from gpuwatch.actions.kill import Killer, Target
 from gpuwatch.actions.outcome import End, Outcome
+from gpuwatch.kill.target import Killer, Target
 from tests.gpuholder import ME, GpuHolder
 from tests.killing import POLICY, a_killer, on_record, pinned, target_of
 from tests.test_procfs import fixture_process, stat_line

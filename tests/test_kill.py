@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.actions.kill import WEAKER, Policy, Target, holds_gpu
 from gpuwatch.actions.outcome import End
 from gpuwatch.kill import pinned as pidfd
 from gpuwatch.kill.pinned import Refusal
+from gpuwatch.kill.target import WEAKER, Policy, Target, holds_gpu
 from tests.gpuholder import ME, ROOT, SOMEBODY_ELSE, GpuHolder
 from tests.killing import POLICY, a_killer, on_record, pinned, reason, refused, target_of
 from tests.test_procfs import fixture_process, stat_line

@@ -28,7 +28,7 @@ import json, os, sys
 from pathlib import Path
 from gpuwatch.actions.audit import Audit
 from gpuwatch.actions.ending import Ending
-from gpuwatch.actions.kill import Killer, Policy, Pinned, Target
+from gpuwatch.kill.target import Killer, Policy, Pinned, Target
 
 me, folder, proc, pid, start_ticks, uid = json.loads(sys.argv[1])
 if os.geteuid() == 0:
@@ -54,7 +54,7 @@ import errno, json, os, signal, sys, time
 from pathlib import Path
 from gpuwatch import procfs
 from gpuwatch.actions.audit import Audit
-from gpuwatch.actions.kill import Killer, Pinned, Policy, Target
+from gpuwatch.kill.target import Killer, Pinned, Policy, Target
 
 def spawn():
     pid = os.fork()

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.actions.kill import Killer, Target
 from gpuwatch.ending import Choice, Phase
 from gpuwatch.kill.pinned import Refusal
+from gpuwatch.kill.target import Killer, Target
 from gpuwatch.model import Process, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.sampler.owners import Owners

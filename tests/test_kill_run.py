@@ -16,11 +16,11 @@ import pytest
 
 from gpuwatch import procfs
 from gpuwatch.actions.ending import Ending, Phase, Progress
-from gpuwatch.actions.kill import Killer, Target
 from gpuwatch.actions.outcome import End, Outcome, of_several
 from gpuwatch.kill import pinned as pidfd
 from gpuwatch.kill.pinned import Refusal, Refused
 from gpuwatch.kill.run import Run, pin_run
+from gpuwatch.kill.target import Killer, Target
 from gpuwatch.model import Job, Snapshot, Surroundings
 from tests import builders
 from tests.gpuholder import ME, SOMEBODY_ELSE, GpuHolder

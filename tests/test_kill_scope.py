@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.actions.kill import Target
 from gpuwatch.kill import run as run_scope
 from gpuwatch.kill.run import Run, pin_run
+from gpuwatch.kill.target import Target
 from tests import builders
 from tests.families import Family, Member, family
 from tests.killing import POLICY, a_killer

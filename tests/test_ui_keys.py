@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from gpuwatch.actions.audit import Audit
-from gpuwatch.actions.kill import Killer, Policy
 from gpuwatch.analysis.rows import SORTS
+from gpuwatch.kill.target import Killer, Policy
 from gpuwatch.model import SourceState
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers

@@ -8,8 +8,8 @@ import pytest
 from textual.binding import Binding
 
 from gpuwatch.analysis.rows import SORTS, rows
+from gpuwatch.kill.target import target_of
 from gpuwatch.model import Gpu, Health, Presence, Process, Reading, Reason
-from gpuwatch.targets import target_of
 from gpuwatch.ui import theme
 from gpuwatch.ui.commands import GpuwatchCommands, commands
 from gpuwatch.ui.keys import KEYS

@@ -15,9 +15,9 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from gpuwatch.actions.kill import Killer
 from gpuwatch.analysis.strays import NONE
 from gpuwatch.history import Idle
+from gpuwatch.kill.target import Killer
 from gpuwatch.model import Reason, Snapshot, Surroundings
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp

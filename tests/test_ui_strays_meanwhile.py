@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from gpuwatch.actions.audit import Audit
-from gpuwatch.actions.kill import Killer
 from gpuwatch.analysis.strays import NONE
+from gpuwatch.kill.target import Killer
 from gpuwatch.model import Job, Surroundings
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.screens.confirm import ConfirmScreen

@@ -15,9 +15,9 @@ from gpuwatch.output.desk import Desk
 from gpuwatch.wiring import configured, ordered, source_of
 
 if TYPE_CHECKING:
-    from gpuwatch.actions.kill import Killer
     from gpuwatch.ending import Request
     from gpuwatch.kill.pinned import Refused
+    from gpuwatch.kill.target import Killer
     from gpuwatch.model import Snapshot
     from gpuwatch.sources.child import Child
     from gpuwatch.sources.source import Source
@@ -219,7 +219,7 @@ class Ends:
 
     def _request(self, pid: int) -> Request:
         from gpuwatch.ending import Request
-        from gpuwatch.targets import not_yours, target_of_pid
+        from gpuwatch.kill.target import not_yours, target_of_pid
 
         snapshot = self._must()
         target, process = target_of_pid(pid, snapshot, self._killer)

@@ -148,7 +148,7 @@ def caller(environ: Mapping[str, str] = os.environ) -> int:
     """Give the uid of whose strays are listed: of whose processes may be ended, under sudo of who called it."""
     if os.geteuid() != 0:
         return os.geteuid()
-    from gpuwatch.actions.kill import Policy
+    from gpuwatch.kill.target import Policy
 
     return Policy.of_this_process(read_only=False, environ=environ).may_end
 

@@ -26,7 +26,7 @@ from gpuwatch.actions.outcome import End, Outcome
 from gpuwatch.text import clean
 
 if TYPE_CHECKING:
-    from gpuwatch.actions.kill import Killer
+    from gpuwatch.kill.target import Killer
 
 
 _SYS_PIDFD_SEND_SIGNAL = 424

@@ -20,7 +20,7 @@ from gpuwatch.text import clean
 
 if TYPE_CHECKING:
     from gpuwatch.actions.interfaces import HeldProcess
-    from gpuwatch.actions.kill import Killer
+    from gpuwatch.kill.target import Killer
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from gpuwatch.actions.audit import Audit, state_folder
-from gpuwatch.actions.kill import Killer, Policy
 from gpuwatch.errors import NoThreadError
+from gpuwatch.kill.target import Killer, Policy
 from gpuwatch.sampler.owners import read_command
 from gpuwatch.spawn import start_thread
 

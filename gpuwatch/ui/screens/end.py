@@ -19,8 +19,8 @@ from gpuwatch.analysis.rows import RowKey, rows
 from gpuwatch.ending import LOOK_EVERY, Choice, Phase, Request, View
 from gpuwatch.kill.pinned import Refusal, Refused
 from gpuwatch.kill.run import Run
+from gpuwatch.kill.target import not_yours, target_of, target_of_unlisted, wrong_machine
 from gpuwatch.model import Snapshot
-from gpuwatch.targets import not_yours, target_of, target_of_unlisted, wrong_machine
 from gpuwatch.ui.background import Background
 from gpuwatch.ui.screens.dialog import ChoiceButton, ChoiceRow, Dialog
 from gpuwatch.ui.screens.facts import brief
