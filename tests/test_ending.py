@@ -21,7 +21,7 @@ from gpuwatch.actions.ending import (
     Phase,
     Progress,
 )
-from gpuwatch.actions.outcome import End, Outcome
+from gpuwatch.kill.outcome import End, Outcome
 from gpuwatch.kill.target import Killer, Target
 from tests.gpuholder import ME, GpuHolder
 from tests.killing import POLICY, a_killer, on_record, pinned, target_of

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.actions.outcome import End
 from gpuwatch.kill import pinned as pidfd
+from gpuwatch.kill.outcome import End
 from gpuwatch.kill.pinned import Refusal
 from gpuwatch.kill.target import WEAKER, Policy, Target, holds_gpu
 from tests.gpuholder import ME, ROOT, SOMEBODY_ELSE, GpuHolder

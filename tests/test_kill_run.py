@@ -16,8 +16,8 @@ import pytest
 
 from gpuwatch import procfs
 from gpuwatch.actions.ending import Ending, Phase, Progress
-from gpuwatch.actions.outcome import End, Outcome, of_several
 from gpuwatch.kill import pinned as pidfd
+from gpuwatch.kill.outcome import End, Outcome, of_several
 from gpuwatch.kill.pinned import Refusal, Refused
 from gpuwatch.kill.run import Run, pin_run
 from gpuwatch.kill.target import Killer, Target

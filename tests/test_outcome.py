@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.actions.outcome import End, GpuMemory, Outcome, memory_after
+from gpuwatch.kill.outcome import End, GpuMemory, Outcome, memory_after
 from gpuwatch.kill.pinned import Refusal, Refused
 from gpuwatch.units import GIB
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from gpuwatch.actions.outcome import End, Outcome, of_several
+from gpuwatch.kill.outcome import End, Outcome, of_several
 from gpuwatch.kill.run import Member, Run
 
 if TYPE_CHECKING:

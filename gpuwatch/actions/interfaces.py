@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from gpuwatch.actions.outcome import Outcome
+    from gpuwatch.kill.outcome import Outcome
     from gpuwatch.kill.pinned import Refused, Target
     from gpuwatch.kill.run import Run
     from gpuwatch.kill.target import Policy

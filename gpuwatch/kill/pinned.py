@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from gpuwatch import procfs
-from gpuwatch.actions.outcome import End, Outcome
+from gpuwatch.kill.outcome import End, Outcome
 from gpuwatch.text import clean
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from gpuwatch import procfs
 from gpuwatch.actions.audit import Audit
-from gpuwatch.actions.outcome import unreaped
 from gpuwatch.analysis.rows import Row, rows
 from gpuwatch.kill import pinned as pidfd
 from gpuwatch.kill import run
+from gpuwatch.kill.outcome import unreaped
 from gpuwatch.kill.pinned import Pinned as Pinned
 from gpuwatch.kill.pinned import Refusal, Refused, parent_of
 from gpuwatch.kill.pinned import Target as Target
