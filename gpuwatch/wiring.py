@@ -246,7 +246,7 @@ class Ways:
 
 def own_log() -> Path:
     """Give the place of the user's own events log."""
-    from gpuwatch.actions.audit import state_folder
+    from gpuwatch.kill.audit import state_folder
     from gpuwatch.sinks.log import log_name
 
     return state_folder() / log_name()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpuwatch.actions.audit import Audit
+from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.pinned import Refusal, Refused
 from gpuwatch.kill.target import Killer, Pinned, Policy, Target
 from tests.gpuholder import ME, GpuHolder

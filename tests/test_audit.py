@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpuwatch import files
-from gpuwatch.actions.audit import Audit, state_folder
+from gpuwatch.kill.audit import Audit, state_folder
 from tests.gpuholder import ROOT
 from tests.homes import make_homeless
 

@@ -29,7 +29,7 @@ PROGRAM = r"""
 import ctypes, json, os, random, signal, sys, time
 from pathlib import Path
 from gpuwatch import procfs
-from gpuwatch.actions.audit import Audit
+from gpuwatch.kill.audit import Audit
 from gpuwatch.actions.ending import Ending, Phase
 from gpuwatch.kill.target import Killer, Pinned, Policy, Target
 from gpuwatch.kill.pinned import Refused

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.actions.audit import Audit
 from gpuwatch.actions.ending import (
     GRACE_SECONDS,
     KILL_SECONDS,
@@ -21,6 +20,7 @@ from gpuwatch.actions.ending import (
     Phase,
     Progress,
 )
+from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.outcome import End, Outcome
 from gpuwatch.kill.target import Killer, Target
 from tests.gpuholder import ME, GpuHolder

@@ -26,7 +26,7 @@ REPOSITORY = Path(__file__).parent.parent
 END = """
 import json, os, sys
 from pathlib import Path
-from gpuwatch.actions.audit import Audit
+from gpuwatch.kill.audit import Audit
 from gpuwatch.actions.ending import Ending
 from gpuwatch.kill.target import Killer, Policy, Pinned, Target
 
@@ -53,7 +53,7 @@ REUSE = """
 import errno, json, os, signal, sys, time
 from pathlib import Path
 from gpuwatch import procfs
-from gpuwatch.actions.audit import Audit
+from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.target import Killer, Pinned, Policy, Target
 
 def spawn():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch import files
-from gpuwatch.actions.audit import Audit
+from gpuwatch.kill.audit import Audit
 
 
 def test_a_folder_is_made_and_closed_to_others(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch.actions.audit import Audit
 from gpuwatch.analysis.rows import SORTS
+from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.target import Killer, Policy
 from gpuwatch.model import SourceState
 from gpuwatch.ui.app import GpuwatchApp

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gpuwatch.actions.audit import Audit
 from gpuwatch.analysis.strays import NONE
+from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.target import Killer
 from gpuwatch.model import Job, Surroundings
 from gpuwatch.monitor import Frame

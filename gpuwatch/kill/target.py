@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwatch import procfs
-from gpuwatch.actions.audit import Audit
 from gpuwatch.analysis.rows import Row, rows
 from gpuwatch.kill import pinned as pidfd
 from gpuwatch.kill import run
+from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.outcome import unreaped
 from gpuwatch.kill.pinned import Pinned as Pinned
 from gpuwatch.kill.pinned import Refusal, Refused, parent_of

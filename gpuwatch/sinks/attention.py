@@ -261,7 +261,7 @@ class AttentionFile:
 
 
 def _state_folder() -> Path:
-    from gpuwatch.actions.audit import state_folder
+    from gpuwatch.kill.audit import state_folder
 
     return state_folder()
 

@@ -8,8 +8,8 @@ from concurrent.futures import Future, TimeoutError
 from queue import SimpleQueue
 from typing import Any
 
-from gpuwatch.actions.audit import Audit, state_folder
 from gpuwatch.errors import NoThreadError
+from gpuwatch.kill.audit import Audit, state_folder
 from gpuwatch.kill.target import Killer, Policy
 from gpuwatch.sampler.owners import read_command
 from gpuwatch.spawn import start_thread
