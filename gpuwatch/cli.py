@@ -363,7 +363,7 @@ def _helpers(
 
     def killer() -> ProcessEnder:
         if args.demo:  # its PIDs may be those of real processes: nothing that could signal these is made at all
-            from gpuwatch.actions.demo import DemoEnder
+            from gpuwatch.kill.demo import DemoEnder
             from gpuwatch.sources.demo import DemoSource
 
             assert isinstance(source, DemoSource)
