@@ -33,9 +33,9 @@ if TYPE_CHECKING:  # msgspec (24 ms) and Textual (230 ms) are imported while the
     import argparse
     from pathlib import Path
 
-    from gpuwatch.actions.interfaces import ProcessEnder
     from gpuwatch.commands.answer import Answer, Ask
     from gpuwatch.config import Config
+    from gpuwatch.kill.interfaces import ProcessEnder
     from gpuwatch.monitor import Frame, Watch
     from gpuwatch.sinks.log import Events, LogReader
     from gpuwatch.sources.child import Child

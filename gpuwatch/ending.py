@@ -35,7 +35,7 @@ from gpuwatch.model import Snapshot
 from gpuwatch.units import long_duration
 
 if TYPE_CHECKING:
-    from gpuwatch.actions.interfaces import HeldProcess
+    from gpuwatch.kill.interfaces import HeldProcess
 
 LOOK_EVERY: Final = 0.1
 """Seconds between two looks at the process."""

@@ -18,7 +18,7 @@ from gpuwatch.kill.outcome import End, Outcome, of_several
 from gpuwatch.kill.run import Member, Run
 
 if TYPE_CHECKING:
-    from gpuwatch.actions.interfaces import HeldProcess
+    from gpuwatch.kill.interfaces import HeldProcess
 
 GRACE_SECONDS: Final = 10.0
 """Between the first signal and the question. Most trainers stop within it; a checkpoint may need longer, so it asks."""

@@ -21,7 +21,7 @@ from gpuwatch.sources import demo_cast as cast
 from gpuwatch.sources.demo import DemoSource
 
 if TYPE_CHECKING:
-    from gpuwatch.actions.interfaces import HeldProcess
+    from gpuwatch.kill.interfaces import HeldProcess
 
 KILLED_AFTER: Final = 0.3
 """Seconds from SIGKILL to the end of a process."""

@@ -19,7 +19,7 @@ from gpuwatch.model import Job, Process, Snapshot, known
 from gpuwatch.text import clean
 
 if TYPE_CHECKING:
-    from gpuwatch.actions.interfaces import HeldProcess
+    from gpuwatch.kill.interfaces import HeldProcess
     from gpuwatch.kill.target import Killer
 
 

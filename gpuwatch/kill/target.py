@@ -28,7 +28,7 @@ from gpuwatch.model import Presence, Process, Snapshot, known
 from gpuwatch.text import clean
 
 if TYPE_CHECKING:
-    from gpuwatch.actions.interfaces import HeldProcess, ProcessEnder
+    from gpuwatch.kill.interfaces import HeldProcess, ProcessEnder
     from gpuwatch.kill.run import Run
     from gpuwatch.model import Snapshot
 

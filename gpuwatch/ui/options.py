@@ -13,7 +13,7 @@ from gpuwatch.analysis.strays import USUAL, Tending
 from gpuwatch.monitor import Frame
 
 if TYPE_CHECKING:
-    from gpuwatch.actions.interfaces import ProcessEnder
+    from gpuwatch.kill.interfaces import ProcessEnder
     from gpuwatch.sinks.log import Events
 
 

@@ -19,7 +19,7 @@ from gpuwatch.ui.staging import Stage, Staging
 from gpuwatch.ui.view import judged
 
 if TYPE_CHECKING:
-    from gpuwatch.actions.interfaces import ProcessEnder
+    from gpuwatch.kill.interfaces import ProcessEnder
     from gpuwatch.monitor import Frame
     from gpuwatch.ui.actions import Actions
 

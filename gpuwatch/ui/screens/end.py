@@ -28,7 +28,7 @@ from gpuwatch.ui.screens.sheet import plain
 from gpuwatch.ui.theme import UNICODE, Glyphs
 
 if TYPE_CHECKING:
-    from gpuwatch.actions.interfaces import HeldProcess, ProcessEnder
+    from gpuwatch.kill.interfaces import HeldProcess, ProcessEnder
     from gpuwatch.monitor import Frame
 
 Process = tuple[int, int]
