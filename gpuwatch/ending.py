@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatch.actions import ending
 from gpuwatch.actions.ending import Ending, NotRecordedError, Progress
-from gpuwatch.actions.steps import CHOICES as CHOICES
-from gpuwatch.actions.steps import DISMISS, IGNORES_INTERRUPT
-from gpuwatch.actions.steps import Choice as Choice
-from gpuwatch.actions.steps import Listed as Listed
-from gpuwatch.actions.steps import Phase as Phase
-from gpuwatch.actions.steps import View as View
 from gpuwatch.kill.outcome import MEMORY_PATIENCE as MEMORY_PATIENCE
 from gpuwatch.kill.outcome import End, Freeing, Outcome, memory_after
 from gpuwatch.kill.pinned import Refused
 from gpuwatch.kill.run import Run
+from gpuwatch.kill.steps import CHOICES as CHOICES
+from gpuwatch.kill.steps import DISMISS, IGNORES_INTERRUPT
+from gpuwatch.kill.steps import Choice as Choice
+from gpuwatch.kill.steps import Listed as Listed
+from gpuwatch.kill.steps import Phase as Phase
+from gpuwatch.kill.steps import View as View
 from gpuwatch.kill.target import Target
 from gpuwatch.model import Snapshot
 from gpuwatch.units import long_duration

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import pytest
 
-from gpuwatch.actions.steps import Listed
 from gpuwatch.commands.ear import Ear, Told
 from gpuwatch.commands.kill import Ends
 from gpuwatch.declared.claims import Share
+from gpuwatch.kill.steps import Listed
 from gpuwatch.kill.target import Killer
 from gpuwatch.model import Snapshot, Surroundings, Unlisted
 from gpuwatch.output.desk import Desk

@@ -16,12 +16,12 @@ import pytest
 from textual.pilot import Pilot
 
 from gpuwatch.actions.ending import HARDNESS, Ending, Phase
-from gpuwatch.actions.steps import Choice
 from gpuwatch.analysis.rows import RowKey, rows
 from gpuwatch.history import History
 from gpuwatch.kill.demo import DemoEnder, DemoProcess
 from gpuwatch.kill.interfaces import ProcessEnder
 from gpuwatch.kill.pinned import Refusal, Refused, Target
+from gpuwatch.kill.steps import Choice
 from gpuwatch.model import Process, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.sources.demo import DemoSource

@@ -240,7 +240,7 @@ class Ends:
     # The question
 
     def _confirmed(self, ready: Sequence[Request]) -> bool:
-        from gpuwatch.actions.steps import IGNORES_INTERRUPT
+        from gpuwatch.kill.steps import IGNORES_INTERRUPT
         from gpuwatch.output.killing import line_of, table
 
         listed = [one for request in ready for one in request.members]

@@ -11,10 +11,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gpuwatch.actions.steps import DEMO_NOTICE
 from gpuwatch.kill.outcome import End, Outcome
 from gpuwatch.kill.pinned import Refusal, Refused, Target
 from gpuwatch.kill.run import Member, Run
+from gpuwatch.kill.steps import DEMO_NOTICE
 from gpuwatch.kill.target import Policy
 from gpuwatch.model import Job, Process, Snapshot, known
 from gpuwatch.sources import demo_cast as cast

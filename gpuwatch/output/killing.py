@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuwatch.actions.steps import Listed
+from gpuwatch.kill.steps import Listed
 from gpuwatch.model import Snapshot, known
 from gpuwatch.text import fit
 from gpuwatch.units import UNKNOWN, gib

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from gpuwatch.actions.steps import Choice, Phase
 from gpuwatch.analysis.strays import Stray
 from gpuwatch.ending import Request
+from gpuwatch.kill.steps import Choice, Phase
 from gpuwatch.model import Snapshot
 
 Key = tuple[int, int]

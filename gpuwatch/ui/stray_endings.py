@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuwatch.actions.steps import Choice
 from gpuwatch.analysis.rows import rows
 from gpuwatch.analysis.strays import Stray
 from gpuwatch.ending import LOOK_EVERY, Request
+from gpuwatch.kill.steps import Choice
 from gpuwatch.kill.target import Target, target_of, target_of_unlisted, wrong_machine
 from gpuwatch.ui.screens.end import finish
 from gpuwatch.ui.staging import Stage, Staging

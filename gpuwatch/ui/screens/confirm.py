@@ -11,7 +11,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from gpuwatch.actions.steps import Choice
+from gpuwatch.kill.steps import Choice
 from gpuwatch.ui.screens.dialog import ChoiceButton, ChoiceRow, Dialog
 from gpuwatch.ui.screens.sheet import plain
 from gpuwatch.ui.theme import UNICODE, Glyphs

@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widget import Widget
 
-from gpuwatch.actions.steps import Choice
+from gpuwatch.kill.steps import Choice
 from gpuwatch.ui.theme import Glyphs
 
 Answer = TypeVar("Answer")

@@ -11,8 +11,8 @@ from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
-from gpuwatch.actions.steps import DEMO_NOTICE, Choice
 from gpuwatch.analysis.strays import Judged, Stray, Sureness, notes
+from gpuwatch.kill.steps import DEMO_NOTICE, Choice
 from gpuwatch.model import SourceState
 from gpuwatch.ui.panels.footer import Footer, hints
 from gpuwatch.ui.panels.lines import Line, LinePanel, Pen
