@@ -18,8 +18,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuwatch.actions import ending
-from gpuwatch.actions.ending import Ending, NotRecordedError, Progress
+from gpuwatch.kill import ending
+from gpuwatch.kill.ending import Ending, NotRecordedError, Progress
 from gpuwatch.kill.outcome import MEMORY_PATIENCE as MEMORY_PATIENCE
 from gpuwatch.kill.outcome import End, Freeing, Outcome, memory_after
 from gpuwatch.kill.pinned import Refused

@@ -30,7 +30,7 @@ import ctypes, json, os, random, signal, sys, time
 from pathlib import Path
 from gpuwatch import procfs
 from gpuwatch.kill.audit import Audit
-from gpuwatch.actions.ending import Ending, Phase
+from gpuwatch.kill.ending import Ending, Phase
 from gpuwatch.kill.target import Killer, Pinned, Policy, Target
 from gpuwatch.kill.pinned import Refused
 from gpuwatch.kill.run import pin_run

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from gpuwatch.actions.ending import HARDNESS, Ending, Phase
 from gpuwatch.analysis.rows import RowKey, rows
 from gpuwatch.history import History
 from gpuwatch.kill.demo import DemoEnder, DemoProcess
+from gpuwatch.kill.ending import HARDNESS, Ending, Phase
 from gpuwatch.kill.interfaces import ProcessEnder
 from gpuwatch.kill.pinned import Refusal, Refused, Target
 from gpuwatch.kill.steps import Choice

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from gpuwatch.actions.ending import GRACE_SECONDS, KILL_SECONDS, REAP_SECONDS
 from gpuwatch.analysis.rows import rows
 from gpuwatch.ending import CHOICES, LOOK_EVERY, MEMORY_PATIENCE, Choice, Phase, Request
+from gpuwatch.kill.ending import GRACE_SECONDS, KILL_SECONDS, REAP_SECONDS
 from gpuwatch.kill.outcome import End, Outcome
 from gpuwatch.kill.pinned import Refusal, Refused
 from gpuwatch.kill.target import Pinned, Target, target_of

@@ -11,16 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.actions.ending import (
-    GRACE_SECONDS,
-    KILL_SECONDS,
-    REAP_SECONDS,
-    Ending,
-    NotRecordedError,
-    Phase,
-    Progress,
-)
 from gpuwatch.kill.audit import Audit
+from gpuwatch.kill.ending import GRACE_SECONDS, KILL_SECONDS, REAP_SECONDS, Ending, NotRecordedError, Phase, Progress
 from gpuwatch.kill.outcome import End, Outcome
 from gpuwatch.kill.target import Killer, Target
 from tests.gpuholder import ME, GpuHolder

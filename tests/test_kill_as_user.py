@@ -27,7 +27,7 @@ END = """
 import json, os, sys
 from pathlib import Path
 from gpuwatch.kill.audit import Audit
-from gpuwatch.actions.ending import Ending
+from gpuwatch.kill.ending import Ending
 from gpuwatch.kill.target import Killer, Policy, Pinned, Target
 
 me, folder, proc, pid, start_ticks, uid = json.loads(sys.argv[1])

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.actions.ending import Ending, Phase, Progress
 from gpuwatch.kill import pinned as pidfd
+from gpuwatch.kill.ending import Ending, Phase, Progress
 from gpuwatch.kill.outcome import End, Outcome, of_several
 from gpuwatch.kill.pinned import Refusal, Refused
 from gpuwatch.kill.run import Run, pin_run
