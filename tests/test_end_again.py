@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.ending import Choice, Phase
 from gpuwatch.kill.audit import Audit
+from gpuwatch.kill.session import Choice, Phase
 from gpuwatch.kill.target import Killer
 from gpuwatch.ui.screens.end import EndScreen
 from tests.gpuholder import GpuHolder

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from gpuwatch.ending import Choice
+from gpuwatch.kill.session import Choice
 from gpuwatch.ui.screens.confirm import ConfirmScreen
 from tests.killing import a_killer
 from tests.running import RealRun

@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from gpuwatch.analysis.rows import rows
-from gpuwatch.ending import CHOICES, LOOK_EVERY, MEMORY_PATIENCE, Choice, Phase, Request
 from gpuwatch.kill.ending import GRACE_SECONDS, KILL_SECONDS, REAP_SECONDS
 from gpuwatch.kill.outcome import End, Outcome
 from gpuwatch.kill.pinned import Refusal, Refused
+from gpuwatch.kill.session import CHOICES, LOOK_EVERY, MEMORY_PATIENCE, Choice, Phase, Request
 from gpuwatch.kill.target import Pinned, Target, target_of
 from gpuwatch.model import Snapshot
 from tests import builders

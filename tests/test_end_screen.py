@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from gpuwatch.ending import Choice, Phase
 from gpuwatch.kill.audit import Audit
+from gpuwatch.kill.session import Choice, Phase
 from gpuwatch.kill.target import Killer, Policy
 from gpuwatch.model import Snapshot
 from gpuwatch.ui.screens.dialog import ChoiceButton

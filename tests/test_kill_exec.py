@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.ending import Choice, Phase
 from gpuwatch.kill.pinned import Refusal
+from gpuwatch.kill.session import Choice, Phase
 from gpuwatch.kill.target import Killer, Target
 from gpuwatch.model import Process, Snapshot
 from gpuwatch.monitor import Frame

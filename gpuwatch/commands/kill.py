@@ -15,8 +15,8 @@ from gpuwatch.output.desk import Desk
 from gpuwatch.wiring import configured, ordered, source_of
 
 if TYPE_CHECKING:
-    from gpuwatch.ending import Request
     from gpuwatch.kill.pinned import Refused
+    from gpuwatch.kill.session import Request
     from gpuwatch.kill.target import Killer
     from gpuwatch.model import Snapshot
     from gpuwatch.sources.child import Child
@@ -218,7 +218,7 @@ class Ends:
         self._desk.say(f"PID {pid} is not ended: {why}")
 
     def _request(self, pid: int) -> Request:
-        from gpuwatch.ending import Request
+        from gpuwatch.kill.session import Request
         from gpuwatch.kill.target import not_yours, target_of_pid
 
         snapshot = self._must()
@@ -275,7 +275,7 @@ class Ends:
 
     def _follow(self, request: Request) -> None:
         """Signal one, or its run, and tell what became of it."""
-        from gpuwatch.ending import Choice, Phase
+        from gpuwatch.kill.session import Choice, Phase
 
         self._ear.check()
         warned = set(request.warnings)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from gpuwatch.analysis.strays import Stray
-from gpuwatch.ending import Request
+from gpuwatch.kill.session import Request
 from gpuwatch.kill.steps import Choice, Phase
 from gpuwatch.model import Snapshot
 

@@ -11,7 +11,7 @@ import msgspec
 
 from gpuwatch.analysis.rows import rows
 from gpuwatch.analysis.strays import Stray
-from gpuwatch.ending import LOOK_EVERY, Request
+from gpuwatch.kill.session import LOOK_EVERY, Request
 from gpuwatch.kill.steps import Choice
 from gpuwatch.kill.target import Target, target_of, target_of_unlisted, wrong_machine
 from gpuwatch.ui.screens.end import finish

@@ -16,9 +16,9 @@ from textual.content import Content
 from textual.widgets import Static
 
 from gpuwatch.analysis.rows import RowKey, rows
-from gpuwatch.ending import LOOK_EVERY, Choice, Phase, Request, View
 from gpuwatch.kill.pinned import Refusal, Refused
 from gpuwatch.kill.run import Run
+from gpuwatch.kill.session import LOOK_EVERY, Choice, Phase, Request, View
 from gpuwatch.kill.target import not_yours, target_of, target_of_unlisted, wrong_machine
 from gpuwatch.model import Snapshot
 from gpuwatch.ui.background import Background
