@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.actions.launch import Wish
 from gpuwatch.commands.pick import Request, prepare
+from gpuwatch.launch.placement import Wish
 from gpuwatch.model import Instance
 from gpuwatch.sampler.reservations import Place
 from tests.builders import GIB as GIGA

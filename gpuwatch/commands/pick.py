@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gpuwatch.actions.launch import Room, Wish, choose, rooms
 from gpuwatch.commands.answer import Answer, Ask, cards
 from gpuwatch.declared.devices import CVD, ORDER
 from gpuwatch.declared.visible import PCI_BUS_ID, certainty, parse
 from gpuwatch.errors import UsageError
+from gpuwatch.launch.placement import Room, Wish, choose, rooms
 from gpuwatch.model import Order, Snapshot
 from gpuwatch.sampler.reservations import Found, Place, peek
 from gpuwatch.sampler.users import UserNames

@@ -10,7 +10,6 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpuwatch.actions.launch import Room, Wish, choose, rooms
 from gpuwatch.actions.launch_env import Change, Grant, changes
 from gpuwatch.actions.launch_places import locked, release, reserve
 from gpuwatch.actions.launch_torch import why_not
@@ -20,6 +19,7 @@ from gpuwatch.declared.agreed import claims
 from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Facts
 from gpuwatch.errors import GpuwatchError, UsageError
+from gpuwatch.launch.placement import Room, Wish, choose, rooms
 from gpuwatch.model import Basis, Snapshot, number
 from gpuwatch.sampler.reservations import Place, read
 from gpuwatch.sampler.users import UserNames
