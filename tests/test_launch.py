@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.actions.launch_env import Change, Grant, changes
+from gpuwatch.launch.environment import Change, Grant, changes
 from gpuwatch.launch.placement import Room, Wish, choose, rooms
 from gpuwatch.model import (
     Basis,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.actions.launch_torch import why_not
+from gpuwatch.launch.environment import why_not
 
 
 class Python:

@@ -10,15 +10,14 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpuwatch.actions.launch_env import Change, Grant, changes
 from gpuwatch.actions.launch_places import locked, release, reserve
-from gpuwatch.actions.launch_torch import why_not
 from gpuwatch.commands.answer import Answer, Ask, cards
 from gpuwatch.commands.pick import PATIENCE, check_there, hidden, holders, ignored_lines, named, reasons
 from gpuwatch.declared.agreed import claims
 from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Facts
 from gpuwatch.errors import GpuwatchError, UsageError
+from gpuwatch.launch.environment import Change, Grant, changes, why_not
 from gpuwatch.launch.placement import Room, Wish, choose, rooms
 from gpuwatch.model import Basis, Snapshot, number
 from gpuwatch.sampler.reservations import Place, read
