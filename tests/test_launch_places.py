@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.actions.launch_places import locked, release, reserve
+from gpuwatch.launch.reservations import locked, release, reserve
 from gpuwatch.sampler.reservations import Found, Place, peek, places, read
 from tests.gpuholder import SOMEBODY_ELSE
 from tests.reserving import GPU, needs_root

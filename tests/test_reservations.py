@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.actions.launch_places import locked
+from gpuwatch.launch.reservations import locked
 from gpuwatch.sampler.reservations import Found, Place, Reservations, peek, read
 from gpuwatch.shares import Reserved
 from tests.gpuholder import SOMEBODY_ELSE

@@ -10,7 +10,6 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpuwatch.actions.launch_places import locked, release, reserve
 from gpuwatch.commands.answer import Answer, Ask, cards
 from gpuwatch.commands.pick import PATIENCE, check_there, hidden, holders, ignored_lines, named, reasons
 from gpuwatch.declared.agreed import claims
@@ -19,6 +18,7 @@ from gpuwatch.declared.facts import Facts
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.launch.environment import Change, Grant, changes, why_not
 from gpuwatch.launch.placement import Room, Wish, choose, rooms
+from gpuwatch.launch.reservations import locked, release, reserve
 from gpuwatch.model import Basis, Snapshot, number
 from gpuwatch.sampler.reservations import Place, read
 from gpuwatch.sampler.users import UserNames
