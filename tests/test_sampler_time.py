@@ -19,7 +19,7 @@ from gpuwatch.sampler import binding
 from gpuwatch.sampler.board import Board
 from gpuwatch.sampler.calls import Calls
 from gpuwatch.sampler.device import Shared
-from gpuwatch.sampler.nvml import Gpus
+from gpuwatch.sampler.gpus import Gpus
 
 board, now = Board.private(), 1000.0
 pynvml = binding.load()

@@ -34,7 +34,7 @@ from gpuwatch.sampler.board import Board
 from gpuwatch.sampler.calls import Calls
 from gpuwatch.sampler.declared import LOOK, Declarations
 from gpuwatch.sampler.device import Shared
-from gpuwatch.sampler.nvml import Gpus, NoSuchGpu
+from gpuwatch.sampler.gpus import Gpus, NoSuchGpu
 from gpuwatch.sampler.owners import Owners
 from gpuwatch.sampler.pipes import Closed, Command, Input, Output
 from gpuwatch.sampler.reservations import SHARED, Reservations, places
