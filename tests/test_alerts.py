@@ -12,7 +12,7 @@ from gpuwatch.alerts import Alert, Severity
 from gpuwatch.alerts.engine import FORGOTTEN, Changes
 from gpuwatch.alerts.rules import HEALTH, MEMORY, STALE, Limits
 from gpuwatch.model import Health, Memory, SourceState
-from gpuwatch.sampler.codes import Code, Failed, health
+from gpuwatch.sampler.nvml import Code, Failed, health
 from tests.alerting import Bench, words
 from tests.builders import EPOCH, GIB, USABLE_GIB, filled, gpu, holding, process
 

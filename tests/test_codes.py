@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.model import Health, Reason
-from gpuwatch.sampler.codes import Code, Failed, error, health, reason
+from gpuwatch.sampler.nvml import Code, Failed, error, health, reason
 
 
 @pytest.mark.parametrize(

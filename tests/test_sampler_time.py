@@ -17,7 +17,7 @@ import sys
 import msgspec
 from gpuwatch.sampler import binding
 from gpuwatch.sampler.board import Board
-from gpuwatch.sampler.calls import Calls
+from gpuwatch.sampler.nvml import Calls
 from gpuwatch.sampler.device import Shared
 from gpuwatch.sampler.gpus import Gpus
 

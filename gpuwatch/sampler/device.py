@@ -12,9 +12,7 @@ import msgspec
 
 from gpuwatch import procfs
 from gpuwatch.model import INDEX_UNKNOWN, Gpu, Health, Memory, Place, Reading, Reason, known
-from gpuwatch.sampler import codes, machine
-from gpuwatch.sampler.calls import Calls, Handle
-from gpuwatch.sampler.codes import Code, Failed
+from gpuwatch.sampler import machine, nvml
 from gpuwatch.sampler.events import Ear, Events, Post
 from gpuwatch.sampler.figures import (
     FAST,
@@ -30,6 +28,7 @@ from gpuwatch.sampler.figures import (
 )
 from gpuwatch.sampler.holdings import Lists
 from gpuwatch.sampler.mig import Instances
+from gpuwatch.sampler.nvml import Calls, Code, Failed, Handle
 from gpuwatch.sampler.tenants import COMPUTE, GRAPHICS, MPS, Tenants
 from gpuwatch.sampler.timetable import Timetable
 from gpuwatch.text import clean
@@ -189,7 +188,7 @@ class Device:
         try:
             return self._calls.ask("nvmlDeviceGetHandleByPciBusId", self.row.bus_id)
         except Failed as failed:
-            if failed.code not in codes.UNSUPPORTED:
+            if failed.code not in nvml.UNSUPPORTED:
                 raise
             return None
 
@@ -245,9 +244,9 @@ class Device:
 
     def _excuse(self, failed: Failed) -> Reason:
         """Give the reason for one figure that is missing; raises what concerns the whole GPU."""
-        if failed.code in codes.WHOLE_GPU or failed.code in (Code.UNINITIALIZED, Code.TIMEOUT):
+        if failed.code in nvml.WHOLE_GPU or failed.code in (Code.UNINITIALIZED, Code.TIMEOUT):
             raise failed
-        why = codes.reason(failed.code)
+        why = nvml.reason(failed.code)
         if why is Reason.ERROR:
             self._errors.append(failed)
         else:
@@ -267,7 +266,7 @@ class Device:
                 self._answers += 1
             except Failed as failed:
                 values = (self._excuse(failed),) * len(figure.fields)
-                if failed.code in codes.UNSUPPORTED:
+                if failed.code in nvml.UNSUPPORTED:
                     self._unsupported.add(figure.fields)
         self._figures.update(zip(figure.fields, values, strict=True))
 
@@ -339,7 +338,7 @@ class Device:
     # -- what goes wrong -------------------------------------------------------------------------------------------
 
     def _fail(self, failed: Failed) -> None:
-        health, words = codes.health(failed)
+        health, words = nvml.health(failed)
         if failed.code == Code.TIMEOUT:
             self._timeouts += 1
             if self._timeouts >= _TIMEOUTS:
@@ -396,7 +395,7 @@ class Device:
             with self._about():
                 _, index, _ = self._find()
         except Failed as failed:  # what else is wrong it says when it is sampled
-            if failed.code in codes.NOT_THERE:
+            if failed.code in nvml.NOT_THERE:
                 self.vanish()
             return False
         self.found(Place(index, listed, bus_id=self.row.bus_id))

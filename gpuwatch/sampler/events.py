@@ -18,8 +18,7 @@ from typing import Any
 import msgspec
 
 from gpuwatch.model import Reason, Xid
-from gpuwatch.sampler.calls import Calls, Handle
-from gpuwatch.sampler.codes import Code, Failed, reason
+from gpuwatch.sampler.nvml import Calls, Code, Failed, Handle, reason
 
 RENEWAL = 5.0
 """Seconds that an event set lives at least: one that fails again and again is not made anew each tick."""

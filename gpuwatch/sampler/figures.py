@@ -12,8 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 from gpuwatch import procfs
 from gpuwatch.model import Memory, Reading, Reason
 from gpuwatch.sampler import machine
-from gpuwatch.sampler.calls import Calls, Handle
-from gpuwatch.sampler.codes import OLDER_CALL, Code, Failed
+from gpuwatch.sampler.nvml import OLDER_CALL, Calls, Code, Failed, Handle
 
 Ask: TypeAlias = Callable[[Calls, Handle], tuple[Any, ...]]
 """Makes one call and gives a value for each field of the figure; raises Failed."""

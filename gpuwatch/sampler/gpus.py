@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from gpuwatch.model import INDEX_UNKNOWN, Gpu, Place, SourceState
-from gpuwatch.sampler import codes
-from gpuwatch.sampler.binding import Unusable, explain_down, no_gpu
-from gpuwatch.sampler.codes import Code, Failed
+from gpuwatch.sampler import nvml
 from gpuwatch.sampler.device import RARE_PERIOD, Device, Shared
+from gpuwatch.sampler.nvml import Code, Failed, Unusable, explain_down, no_gpu
 from gpuwatch.text import clean
 
 
@@ -80,7 +79,7 @@ class Gpus:
             cuda = self._calls.ask("nvmlSystemGetCudaDriverVersion_v2")
             self.cuda = f"{cuda // 1000}.{cuda % 1000 // 10}"
         except Failed as failed:
-            if failed.code in codes.WHOLE_DRIVER:
+            if failed.code in nvml.WHOLE_DRIVER:
                 raise
 
     def _check_indices(self) -> None:
@@ -131,7 +130,7 @@ class Gpus:
             if left:
                 progress()
         self._judge()
-        if any(device.moved or (device.failure and device.failure.code in codes.NOT_THERE) for device in asked):
+        if any(device.moved or (device.failure and device.failure.code in nvml.NOT_THERE) for device in asked):
             self._count_due = 0.0  # before the next sample, look where they all are
         self._shared.events.drain()
         self._note_xids()
@@ -155,7 +154,7 @@ class Gpus:
         codes_seen = [failure.code for failure in failures if failure]
         if Code.UNINITIALIZED in codes_seen:
             raise Unusable(SourceState.DRIVER_DOWN, explain_down(Code.UNINITIALIZED, self._shared.proc))
-        if codes_seen and len(codes_seen) == len(failures) and codes.WHOLE_DRIVER.issuperset(codes_seen):
+        if codes_seen and len(codes_seen) == len(failures) and nvml.WHOLE_DRIVER.issuperset(codes_seen):
             raise Unusable(SourceState.DRIVER_DOWN, explain_down(codes_seen[0], self._shared.proc))
 
     # -- GPUs that come and go -------------------------------------------------------------------------------------

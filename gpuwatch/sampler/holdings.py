@@ -15,8 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from gpuwatch.model import Holding, Reading, Reason, known
-from gpuwatch.sampler.calls import Calls, Handle
-from gpuwatch.sampler.codes import Code, Failed
+from gpuwatch.sampler.nvml import Calls, Code, Failed, Handle
 
 NOT_AVAILABLE = 2**64 - 1
 """NVML_VALUE_NOT_AVAILABLE: this process's memory is not told (WSL, some MIG and vGPU set-ups)."""

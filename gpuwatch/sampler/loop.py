@@ -28,13 +28,12 @@ from gpuwatch import procfs
 from gpuwatch.declared.claims import Share
 from gpuwatch.evidence.credentials import die_with_parent
 from gpuwatch.model import Gpu, Health, Place, Presence, Process, Snapshot, SourceState, Unlisted, encode
-from gpuwatch.sampler import binding, machine
-from gpuwatch.sampler.binding import Unusable
+from gpuwatch.sampler import machine, nvml
 from gpuwatch.sampler.board import Board
-from gpuwatch.sampler.calls import Calls
 from gpuwatch.sampler.declared import LOOK, Declarations
 from gpuwatch.sampler.device import Shared
 from gpuwatch.sampler.gpus import Gpus, NoSuchGpu
+from gpuwatch.sampler.nvml import Calls, Unusable
 from gpuwatch.sampler.owners import Owners
 from gpuwatch.sampler.pipes import Closed, Command, Input, Output
 from gpuwatch.sampler.reservations import SHARED, Reservations, places
@@ -149,7 +148,7 @@ def _gpus(text: str) -> tuple[int | str, ...]:
 def ordered(arguments: Sequence[str]) -> list[str]:
     """Get ready, then wait for the rest of the command line on stdin; raises Closed, or ValueError for what is none."""
     with contextlib.suppress(Unusable):  # it is said when the driver is first asked
-        binding.load()
+        nvml.load()
     line = b""
     while not line.endswith(b"\n"):  # byte by byte: what follows the line are commands
         byte = os.read(0, 1)
@@ -335,8 +334,8 @@ class Sampler:
 
     def _start(self) -> None:
         """Find the driver and its GPUs; raises Unusable or NoSuchGpu."""
-        pynvml = binding.load()
-        binding.initialise(pynvml, self._board, self._proc)
+        pynvml = nvml.load()
+        nvml.initialise(pynvml, self._board, self._proc)
         machine.limit_memory(_MEMORY)
         options = self._options
         calls = Calls(pynvml, self._board)

@@ -11,10 +11,9 @@ import itertools
 import msgspec
 
 from gpuwatch.model import Instance, Memory, Reason
-from gpuwatch.sampler.calls import Handle
-from gpuwatch.sampler.codes import WHOLE_GPU, Code, Failed, reason
 from gpuwatch.sampler.figures import Ladder, missing_memory, read_memory
 from gpuwatch.sampler.holdings import NO_INSTANCE, Entry, Lists
+from gpuwatch.sampler.nvml import WHOLE_GPU, Code, Failed, Handle, reason
 from gpuwatch.text import clean
 
 

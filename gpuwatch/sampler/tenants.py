@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from gpuwatch.model import Holding, Reading, Reason
-from gpuwatch.sampler import codes
-from gpuwatch.sampler.calls import Handle
-from gpuwatch.sampler.codes import Failed
+from gpuwatch.sampler import nvml
 from gpuwatch.sampler.holdings import Bounds, Entry, Incomplete, Lists, Window, held, merge, sound, with_use
 from gpuwatch.sampler.mig import Instances
+from gpuwatch.sampler.nvml import Failed, Handle
 
 COMPUTE, GRAPHICS, MPS = "Compute", "Graphics", "MPSCompute"
 
@@ -105,7 +104,7 @@ class Tenants:
         try:
             return self._lists.processes(name, handle)
         except Failed as failed:
-            if mig and failed.code in codes.DENIED and len(self._instances):
+            if mig and failed.code in nvml.DENIED and len(self._instances):
                 return self._instances.processes(name)
             raise
 

@@ -36,7 +36,7 @@ import msgspec
 from gpuwatch import text
 from gpuwatch.declared.claims import Share
 from gpuwatch.model import Gpu, Holding, Memory, Presence, Process, Reason, Snapshot, Xid
-from gpuwatch.sampler import codes
+from gpuwatch.sampler import nvml
 from gpuwatch.shares import with_promises
 from gpuwatch.sources import demo_cast as cast
 from gpuwatch.sources.demo_around import surroundings, unlisted
@@ -209,7 +209,7 @@ class _Scene:
 
     def _lost_gpu(self, plain: Gpu) -> Gpu:
         fell = floor(self._t / CYCLE) * CYCLE + LOST_FROM
-        health, words = codes.health(codes.Failed("nvmlDeviceGetUtilizationRates", codes.Code.GPU_IS_LOST))
+        health, words = nvml.health(nvml.Failed("nvmlDeviceGetUtilizationRates", nvml.Code.GPU_IS_LOST))
         return msgspec.structs.replace(
             plain,
             health=health,

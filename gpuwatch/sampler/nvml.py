@@ -1,0 +1,331 @@
+"""NVML through NVIDIA's binding: loading it, calling it, and the meaning of its return codes.
+
+The binding's own text for a code it does not know is asked of the library (`nvmlErrorString`), which may be the very
+thing that hangs; so nothing here, and nobody in the sampler, ever turns an NVMLError into text.
+Source of the codes: `nvmlReturn_t` in NVIDIA's nvml.h.
+
+Whatever is wrong is raised as `Unusable`, in words that end in what to do next.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from gpuwatch import procfs
+from gpuwatch.model import Health, Reason, SourceState
+from gpuwatch.sampler import machine
+from gpuwatch.sampler.board import INIT, Board
+from gpuwatch.text import clean
+
+
+class Code(IntEnum):
+    """The codes that we tell apart."""
+
+    SUCCESS = 0
+    UNINITIALIZED = 1
+    INVALID_ARGUMENT = 2
+    NOT_SUPPORTED = 3
+    NO_PERMISSION = 4
+    NOT_FOUND = 6
+    INSUFFICIENT_SIZE = 7
+    INSUFFICIENT_POWER = 8
+    DRIVER_NOT_LOADED = 9
+    TIMEOUT = 10
+    IRQ_ISSUE = 11
+    LIBRARY_NOT_FOUND = 12
+    FUNCTION_NOT_FOUND = 13
+    CORRUPTED_INFOROM = 14
+    GPU_IS_LOST = 15
+    RESET_REQUIRED = 16
+    OPERATING_SYSTEM = 17
+    LIB_RM_VERSION_MISMATCH = 18
+    ARGUMENT_VERSION_MISMATCH = 25
+    DEPRECATED = 26
+    NOT_READY = 27
+    GPU_NOT_FOUND = 28
+    UNKNOWN = 999
+
+
+class Failed(Exception):
+    """An NVML call that did not succeed: which, and with what code."""
+
+    def __init__(self, call: str, code: int) -> None:
+        super().__init__(call, code)
+        self.call = call
+        self.code = code
+
+
+OLDER_CALL = frozenset({Code.FUNCTION_NOT_FOUND, Code.ARGUMENT_VERSION_MISMATCH, Code.DEPRECATED})
+"""This generation of a call is not there: an older one may be."""
+
+UNSUPPORTED = OLDER_CALL | {Code.NOT_SUPPORTED}
+"""The figure does not exist here; asking again is of no use."""
+
+DENIED = frozenset({Code.NO_PERMISSION, Code.OPERATING_SYSTEM})
+
+WHOLE_GPU = frozenset({Code.INSUFFICIENT_POWER, Code.IRQ_ISSUE, Code.GPU_IS_LOST, Code.RESET_REQUIRED, Code.NOT_READY})
+"""From any one call they concern the whole GPU: other calls may still succeed, and must not be believed."""
+
+NOT_THERE = frozenset({Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.GPU_NOT_FOUND})
+"""From the look-up of a GPU they say that it is not where it was."""
+
+WHOLE_DRIVER = frozenset({Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED, Code.LIB_RM_VERSION_MISMATCH, Code.UNKNOWN})
+"""Where every GPU says one of these, the driver below has changed or is out of reach: start afresh."""
+
+_NAMES: dict[int, str] = {
+    Code.UNINITIALIZED: "uninitialized",
+    Code.INVALID_ARGUMENT: "invalid argument",
+    Code.NOT_SUPPORTED: "not supported",
+    Code.NO_PERMISSION: "no permission",
+    Code.NOT_FOUND: "not found",
+    Code.INSUFFICIENT_SIZE: "insufficient size",
+    Code.INSUFFICIENT_POWER: "insufficient power",
+    Code.DRIVER_NOT_LOADED: "driver not loaded",
+    Code.TIMEOUT: "timeout",
+    Code.IRQ_ISSUE: "interrupt issue",
+    Code.LIBRARY_NOT_FOUND: "library not found",
+    Code.FUNCTION_NOT_FOUND: "function not found",
+    Code.CORRUPTED_INFOROM: "corrupted inforom",
+    Code.GPU_IS_LOST: "GPU is lost",
+    Code.RESET_REQUIRED: "reset required",
+    Code.OPERATING_SYSTEM: "operating system",
+    Code.LIB_RM_VERSION_MISMATCH: "library and driver versions differ",
+    Code.ARGUMENT_VERSION_MISMATCH: "argument version mismatch",
+    Code.DEPRECATED: "deprecated",
+    Code.NOT_READY: "not ready",
+    Code.GPU_NOT_FOUND: "GPU not found",
+    Code.UNKNOWN: "unknown error",
+}
+
+_GPU: dict[int, tuple[Health, str]] = {
+    # nvml.h: "The GPU has fallen off the bus or has otherwise become inaccessible".
+    Code.GPU_IS_LOST: (
+        Health.LOST,
+        "cannot be reached (it fell off the bus or hangs): programs on it fail until a reset or a reboot",
+    ),
+    Code.RESET_REQUIRED: (Health.RESET, "must be reset before it works again: nvidia-smi --gpu-reset, or a reboot"),
+    Code.NO_PERMISSION: (Health.DENIED, "you may not open this GPU"),
+    Code.OPERATING_SYSTEM: (
+        Health.DENIED,
+        "the system blocks this GPU: its device file is outside the cgroups of this job or container",
+    ),
+    Code.NOT_READY: (Health.NOT_READY, "is not ready yet: still starting, or not released for confidential computing"),
+    Code.TIMEOUT: (Health.FAILED, "did not answer in the driver's own time"),
+    Code.IRQ_ISSUE: (Health.FAILED, "its interrupts do not reach the driver"),
+    Code.INSUFFICIENT_POWER: (Health.FAILED, "its power cables are not attached properly"),
+    Code.CORRUPTED_INFOROM: (Health.FAILED, "its inforom is corrupted"),
+    Code.UNKNOWN: (Health.FAILED, "the driver gives no reason"),
+    Code.UNINITIALIZED: (Health.FAILED, "the driver library was shut down under us"),
+    Code.DRIVER_NOT_LOADED: (Health.FAILED, "the driver is not loaded any more"),
+    Code.LIB_RM_VERSION_MISMATCH: (Health.FAILED, "the driver was replaced while we ran"),
+    Code.INVALID_ARGUMENT: (Health.MISSING, "the driver no longer lists it"),
+    Code.NOT_FOUND: (Health.MISSING, "the driver no longer lists it"),
+    Code.GPU_NOT_FOUND: (Health.MISSING, "the driver no longer lists it"),
+}
+
+
+def error(code: int) -> str:
+    """Name a code for a person: `NVML error 15: GPU is lost`, and for one of the future `NVML error 4242`."""
+    name = _NAMES.get(code)
+    return f"NVML error {code}: {name}" if name else f"NVML error {code}"
+
+
+def health(failed: Failed) -> tuple[Health, str]:
+    """Judge a GPU by the call that failed for all of it: its health, and words that name call and code."""
+    state, words = _GPU.get(failed.code, (Health.FAILED, ""))
+    where = f"{error(failed.code)} ({failed.call})"
+    return state, f"{words}; {where}" if words else where
+
+
+def reason(code: int) -> Reason:
+    """Say why a figure is missing, by the code of its call."""
+    if code in UNSUPPORTED:
+        return Reason.UNSUPPORTED
+    if code in DENIED:
+        return Reason.DENIED
+    return Reason.ERROR
+
+
+REQUIREMENT = "nvidia-ml-py>=12.535.108,<14"
+
+_NEEDED = (
+    "_nvmlGetFunctionPointer",
+    "c_nvmlMemory_v2_t",
+    "nvmlInit",
+    "nvmlMemory_v2",
+    "nvmlDeviceGetHandleByIndex",
+    "nvmlDeviceGetMigDeviceHandleByIndex",
+    "NVMLError",
+)
+"""What the packages that shadow the binding lack, or lack some of: PyPI's old `pynvml`, `nvidia-ml-py3`."""
+
+
+class Unusable(Exception):
+    """The driver cannot be asked at all: the state that the stream is in, and words for it."""
+
+    def __init__(self, state: SourceState, words: str) -> None:
+        super().__init__(state, words)
+        self.state = state
+        self.words = words
+
+
+def load() -> Any:
+    """Import `pynvml` and make sure that it is NVIDIA's; raises Unusable."""
+    install = f'{sys.executable} -m pip install --force-reinstall "{REQUIREMENT}"'
+    try:
+        import pynvml
+    except ModuleNotFoundError:
+        raise Unusable(SourceState.NO_DRIVER, f"NVIDIA's binding is not installed: {install}") from None
+    except Exception as broken:  # a foreign package's import may raise anything
+        said = clean(f"{type(broken).__name__}: {broken}", 200)
+        raise Unusable(SourceState.NO_DRIVER, f"the Python module pynvml is broken ({said}): {install}") from broken
+    missing = [name for name in _NEEDED if not hasattr(pynvml, name)]
+    if missing or hasattr(pynvml, "__path__"):
+        where = clean(str(getattr(pynvml, "__file__", None) or "an unknown place"), 300)
+        remove = f"{sys.executable} -m pip uninstall -y pynvml nvidia-ml-py3 nvidia-ml-py"
+        words = f"{where} is not NVIDIA's module pynvml, or too old a one; mend it by: {remove} && {install}"
+        raise Unusable(SourceState.NO_DRIVER, words)
+    return pynvml
+
+
+def initialise(pynvml: Any, board: Board, proc: Path = procfs.PROC) -> None:
+    """Load the library and initialise it; raises Unusable. May block for seconds, or for ever."""
+    board.enter(-1, INIT)
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as failure:
+        raise Unusable(*explain_start(failure.value, proc)) from None
+    finally:
+        board.leave()
+
+
+def explain_start(code: int, proc: Path = procfs.PROC) -> tuple[SourceState, str]:
+    """Say what it means that NVML does not start, and what to do next."""
+    if code in (Code.LIBRARY_NOT_FOUND, Code.FUNCTION_NOT_FOUND):
+        return SourceState.NO_DRIVER, _no_library(proc)
+    if code == Code.GPU_NOT_FOUND:
+        return SourceState.NO_GPU, no_gpu(proc)
+    if code == Code.DRIVER_NOT_LOADED:
+        return (
+            SourceState.DRIVER_DOWN,
+            f"the NVIDIA kernel module is not loaded ({error(code)}): modprobe nvidia, or wait for a driver upgrade",
+        )
+    return SourceState.DRIVER_DOWN, explain_down(code, proc)
+
+
+def _no_library(proc: Path) -> str:
+    cause = "no usable NVIDIA driver library (libnvidia-ml.so.1): it is missing, or not one for this machine"
+    if machine.in_container(proc):
+        return (
+            f"{cause}; in a container it comes with the `utility` capability: "
+            "--gpus all, or NVIDIA_DRIVER_CAPABILITIES=compute,utility; without a GPU, try: gpuwatch --demo"
+        )
+    return f"{cause}; install the NVIDIA driver, or try: gpuwatch --demo"
+
+
+def no_gpu(proc: Path = procfs.PROC) -> str:
+    """Say that the driver works and lists nothing."""
+    where = "passed to this container (--gpus all)" if machine.in_container(proc) else "on this machine"
+    return f"the driver is here and lists no GPU {where}"
+
+
+def explain_down(code: int, proc: Path = procfs.PROC) -> str:
+    """Say why a driver that is there does not answer, and what to do next."""
+    if code == Code.LIB_RM_VERSION_MISMATCH:
+        loaded = machine.loaded_driver(proc) or "of an unknown version"
+        library = machine.library_version(proc) or "of another version"
+        return (
+            f"the driver was upgraded ({error(code)}): the kernel module loaded is {clean(loaded)}, "
+            f"the library is {clean(library)}; reboot, or reload the nvidia modules"
+        )
+    if code == Code.UNKNOWN and machine.in_container(proc):
+        return (
+            f"this container lost its access to the GPUs ({error(code)}), as happens when the host's systemd reloads "
+            "(daemon-reload) and resets the device cgroup; recreate the container"
+        )
+    if code == Code.NO_PERMISSION:
+        return f"you may not use the NVIDIA driver ({error(code)}): look at the permissions of /dev/nvidia*"
+    if code == Code.DRIVER_NOT_LOADED:
+        return f"the NVIDIA kernel module is not loaded any more ({error(code)}): an upgrade or a reset is under way"
+    return f"the NVIDIA driver does not work ({error(code)}): see dmesg, or reboot"
+
+
+Handle: TypeAlias = Any
+"""NVML's opaque pointer to a GPU or a MIG instance. A stale one may crash the library: none outlives a fault."""
+
+_TEXT_SIZE = 96
+"""Bytes; NVML_DEVICE_NAME_V2_BUFFER_SIZE and NVML_DEVICE_UUID_V2_BUFFER_SIZE, the longest of the texts we ask for."""
+
+
+class Calls:
+    """The binding with a guard around each call."""
+
+    def __init__(self, pynvml: Any, board: Board) -> None:
+        self.pynvml = pynvml
+        self._gpu = -1
+        self._known: tuple[int, bytes, bytes] = (0, b"", b"")
+        self._board = board
+
+    @property
+    def count(self) -> int:
+        """Calls made so far."""
+        return self._board.calls
+
+    @contextmanager
+    def about(self, gpu: int, listed: int = 0, uuid: str = "", bus_id: str = "") -> Iterator[None]:
+        """Say on the board that the calls within concern one GPU, and what is known of it; see `board.InFlight`."""
+        self._gpu, self._known = gpu, (listed, uuid.encode(), bus_id.encode())
+        try:
+            yield
+        finally:
+            self._gpu, self._known = -1, (0, b"", b"")
+
+    def ask(self, function: str, *arguments: Any, **options: Any) -> Any:
+        """Call one of the binding's functions that makes one NVML call; raises Failed."""
+        call = getattr(self.pynvml, function, None)
+        if call is None:
+            raise Failed(function, Code.FUNCTION_NOT_FOUND)
+        self._board.enter(self._gpu, function, *self._known)
+        try:
+            return call(*arguments, **options)
+        except self.pynvml.NVMLError as failure:
+            raise Failed(function, failure.value) from None
+        finally:
+            self._board.leave()
+
+    def has(self, symbol: str) -> bool:
+        """Say whether the library has a function."""
+        try:
+            self.pynvml._nvmlGetFunctionPointer(symbol)
+        except self.pynvml.NVMLError:
+            return False
+        return True
+
+    def raw(self, symbol: str, *arguments: Any) -> int:
+        """Call the library's own function and give its code; raises Failed only where there is no such function."""
+        try:
+            call = self.pynvml._nvmlGetFunctionPointer(symbol)
+        except self.pynvml.NVMLError as failure:
+            raise Failed(symbol, failure.value) from None
+        self._board.enter(self._gpu, symbol, *self._known)
+        try:
+            return int(call(*arguments))
+        finally:
+            self._board.leave()
+
+    def text(self, symbol: str, *arguments: Any) -> bytes:
+        """Ask for a text by (…, buffer, size); raises Failed.
+
+        The binding decodes strictly, and a driver may put any byte in a name: what comes back are the bytes.
+        """
+        buffer = ctypes.create_string_buffer(_TEXT_SIZE)
+        code = self.raw(symbol, *arguments, buffer, ctypes.c_uint(_TEXT_SIZE))
+        if code != Code.SUCCESS:
+            raise Failed(symbol, code)
+        return buffer.value
