@@ -18,7 +18,7 @@ import msgspec
 from gpuwatch.sampler import binding
 from gpuwatch.sampler.board import Board
 from gpuwatch.sampler.nvml import Calls
-from gpuwatch.sampler.device import Shared
+from gpuwatch.sampler.gpu import Shared
 from gpuwatch.sampler.gpus import Gpus
 
 board, now = Board.private(), 1000.0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from gpuwatch.model import INDEX_UNKNOWN, Gpu, Place, SourceState
 from gpuwatch.sampler import nvml
-from gpuwatch.sampler.device import RARE_PERIOD, Device, Shared
+from gpuwatch.sampler.gpu import RARE_PERIOD, Device, Shared
 from gpuwatch.sampler.nvml import Code, Failed, Unusable, explain_down, no_gpu
 from gpuwatch.text import clean
 

@@ -31,7 +31,7 @@ from gpuwatch.model import Gpu, Health, Place, Presence, Process, Snapshot, Sour
 from gpuwatch.sampler import machine, nvml
 from gpuwatch.sampler.board import Board
 from gpuwatch.sampler.declared import LOOK, Declarations
-from gpuwatch.sampler.device import Shared
+from gpuwatch.sampler.gpu import Shared
 from gpuwatch.sampler.gpus import Gpus, NoSuchGpu
 from gpuwatch.sampler.nvml import Calls, Unusable
 from gpuwatch.sampler.owners import Owners
