@@ -26,10 +26,8 @@ from gpuwatch.sampler.figures import (
     read_memory,
     unified_memory,
 )
-from gpuwatch.sampler.holdings import Lists
-from gpuwatch.sampler.mig import Instances
 from gpuwatch.sampler.nvml import Calls, Code, Failed, Handle
-from gpuwatch.sampler.tenants import COMPUTE, GRAPHICS, MPS, Tenants
+from gpuwatch.sampler.processes import COMPUTE, GRAPHICS, MPS, Instances, Lists, Tenants
 from gpuwatch.text import clean
 
 Task = TypeVar("Task")

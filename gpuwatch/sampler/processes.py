@@ -1,21 +1,28 @@
-"""Which processes hold a GPU: NVML's process lists, what they used of it, and whether the list makes sense.
+"""Processes on a GPU and its MIG instances: NVML's lists merged and checked, and what each process used.
 
 Source of the layouts: nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t (which `_v2` and `_v3` calls fill) and
 nvmlProcessUtilizationSample_t in nvml.h. Drivers R535.43 to .86 filled another layout under the same name: a list
 that makes no sense is what that looks like from here.
+
+The driver may reuse a handle for another instance when the GPU is cut anew (nvml.h,
+nvmlDeviceGetMigDeviceHandleByIndex), so the UUID is asked for with each reading.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from gpuwatch.model import Holding, Reading, Reason, known
-from gpuwatch.sampler.nvml import Calls, Code, Failed, Handle
+from gpuwatch.model import Holding, Instance, Memory, Reading, Reason, known
+from gpuwatch.sampler import nvml
+from gpuwatch.sampler.figures import Ladder, missing_memory, read_memory
+from gpuwatch.sampler.nvml import WHOLE_GPU, Calls, Code, Failed, Handle, reason
+from gpuwatch.text import clean
 
 NOT_AVAILABLE = 2**64 - 1
 """NVML_VALUE_NOT_AVAILABLE: this process's memory is not told (WSL, some MIG and vGPU set-ups)."""
@@ -264,3 +271,230 @@ def with_use(holdings: Iterable[Holding], window: Window | Reason) -> tuple[Hold
             msgspec.structs.replace(holding, sm=sm, memory_utilization=memory, encoder=encoder, decoder=decoder)
         )
     return tuple(result)
+
+
+class _Cut(msgspec.Struct):
+    """One instance and the handle that it has until the GPU is cut anew."""
+
+    handle: Handle
+    uuid: str
+    name: str
+    gpu_instance: int
+    compute_instance: int
+    memory: Memory
+
+
+class Instances:
+    """The instances of one GPU; they are looked up again every 60 s, and as soon as a handle means another one."""
+
+    def __init__(self, ladder: Ladder, lists: Lists) -> None:
+        self._ladder = ladder
+        self._lists = lists
+        self._cuts: list[_Cut] = []
+        self._turn = itertools.count()
+
+    def clear(self) -> None:
+        """Forget all instances and their handles."""
+        self._cuts = []
+
+    def look_up(self, gpu: Handle) -> None:
+        """Find the instances that there are now and read the memory of each; raises Failed."""
+        calls = self._ladder.calls
+        before = {cut.uuid: cut.memory for cut in self._cuts}
+        self._cuts = []
+        for index in range(calls.ask("nvmlDeviceGetMaxMigDeviceCount", gpu)):
+            try:
+                handle = calls.ask("nvmlDeviceGetMigDeviceHandleByIndex", gpu, index)
+            except Failed as failed:
+                if failed.code in (Code.NOT_FOUND, Code.INVALID_ARGUMENT):
+                    continue  # an empty slot: there may be more behind it
+                raise
+            uuid = clean(calls.text("nvmlDeviceGetUUID", handle))
+            cut = _Cut(
+                handle=handle,
+                uuid=uuid,
+                name=clean(calls.text("nvmlDeviceGetName", handle)),
+                gpu_instance=calls.ask("nvmlDeviceGetGpuInstanceId", handle),
+                compute_instance=calls.ask("nvmlDeviceGetComputeInstanceId", handle),
+                memory=before.get(uuid, Memory()),
+            )
+            self._cuts.append(cut)
+            if cut.uuid not in before:
+                self._read(cut)
+
+    def refresh(self, most: int) -> bool:
+        """Read the memory of the next instances, `most` at most; two calls each.
+
+        False where a handle means another instance than it did: then all are to be looked up. Raises Failed for what
+        concerns the whole GPU.
+        """
+        for _ in range(min(most, len(self._cuts))):
+            cut = self._cuts[next(self._turn) % len(self._cuts)]
+            if not self._is_same(cut):
+                return False
+            self._read(cut)
+        return True
+
+    def _is_same(self, cut: _Cut) -> bool:
+        try:
+            return clean(self._ladder.calls.text("nvmlDeviceGetUUID", cut.handle)) == cut.uuid
+        except Failed as failed:
+            if failed.code in WHOLE_GPU:
+                raise
+            return False
+
+    def _read(self, cut: _Cut) -> None:
+        try:
+            memory = read_memory(self._ladder, cut.handle)
+        except Failed as failed:
+            if failed.code in WHOLE_GPU:
+                raise
+            cut.memory = missing_memory(reason(failed.code))
+        else:
+            cut.memory = memory or missing_memory(Reason.UNSUPPORTED)
+
+    def processes(self, kind: str) -> list[Entry]:
+        """Ask each instance for its own process list, for a user who may not see the GPU's. Raises Failed."""
+        found = []
+        for cut in self._cuts:
+            for entry in self._lists.processes(kind, cut.handle):
+                if entry.gpu_instance == NO_INSTANCE:
+                    entry = entry._replace(gpu_instance=cut.gpu_instance, compute_instance=cut.compute_instance)
+                found.append(entry)
+        return found
+
+    def __len__(self) -> int:
+        return len(self._cuts)
+
+    def rows(self) -> tuple[Instance, ...]:
+        """Give the instances as they were last seen."""
+        return tuple(
+            Instance(
+                uuid=cut.uuid,
+                name=cut.name,
+                gpu_instance=cut.gpu_instance,
+                compute_instance=cut.compute_instance,
+                memory=cut.memory,
+            )
+            for cut in self._cuts
+        )
+
+
+COMPUTE, GRAPHICS, MPS = "Compute", "Graphics", "MPSCompute"
+
+_KINDS = {COMPUTE: "C", GRAPHICS: "G", MPS: "M"}
+
+_NOTES = {
+    Reason.DENIED: "you may not see this GPU's processes",
+    Reason.UNSUPPORTED: "this driver does not list this GPU's processes",
+    Reason.ERROR: "the list of processes could not be read",
+}
+_INCOMPLETE = "list incomplete: it grew faster than it could be read"
+
+
+class Tenants:
+    """The processes on one GPU."""
+
+    def __init__(self, lists: Lists, instances: Instances, excuse: Callable[[Failed], Reason], pid_max: int) -> None:
+        """Take the function that gives the reason for a failed call, or raises what concerns the whole GPU."""
+        self.holdings: tuple[Holding, ...] = ()
+        self._lists = lists
+        self._instances = instances
+        self._excuse = excuse
+        self._pid_max = pid_max
+        self._entries: dict[str, list[Entry]] = {}
+        self._notes: dict[str, str] = {}
+        self._nonsense: set[str] = set()
+        self._unsupported: set[str] = set()
+        self._window = Window()
+        self._use: Window | Reason = self._window
+
+    @property
+    def unreliable(self) -> bool:
+        """Whether an entry of a list cannot be true."""
+        return bool(self._nonsense)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all holdings are known, so that they may be added up."""
+        return not self._notes and not self._nonsense
+
+    @property
+    def held(self) -> Reading:
+        """Bytes that the holdings take together, or the reason that it is not known."""
+        return held(self.holdings) if COMPUTE not in self._notes else Reason.NO_SAMPLE
+
+    def note(self, driver: str) -> str:
+        """Say what is wrong with the list; empty where it can be trusted."""
+        notes = list(dict.fromkeys(self._notes.values()))
+        if self.unreliable:
+            notes.insert(0, f"process list unreliable on driver {driver or 'of unknown version'}")
+        return "; ".join(notes)
+
+    def read(self, handle: Handle, lists: Iterable[str], total: Reading, *, mig: bool) -> bool:
+        """Read some of the lists anew; raises Failed for what concerns the whole GPU.
+
+        The others stay as they were. Says whether one of those has a process that has just left the compute list:
+        it is likely to have ended, and that list is out of date.
+        """
+        before = {entry.pid for entry in self._entries.get(_KINDS[COMPUTE], ())}
+        for name in lists:
+            self._read_list(name, handle, Bounds(self._pid_max, total), mig=mig)
+        self.holdings = tuple(merge(self._entries))
+        left = before - {entry.pid for entry in self._entries.get(_KINDS[COMPUTE], ())}
+        return any(holding.pid in left for holding in self.holdings)
+
+    def _read_list(self, name: str, handle: Handle, bounds: Bounds, *, mig: bool) -> None:
+        if name in self._unsupported:
+            return
+        kind = _KINDS[name]
+        try:
+            entries = self._ask(name, handle, mig=mig)
+        except Incomplete:  # the last list that fitted is more than nothing
+            self._notes[name] = _INCOMPLETE
+            return
+        except Failed as failed:
+            why = self._excuse(failed)
+            if why is Reason.UNSUPPORTED:
+                self._unsupported.add(name)
+            self._entries.pop(kind, None)
+            self._nonsense.discard(name)
+            # A GPU without graphics or MPS lacks nothing that a reader would miss.
+            if name == COMPUTE or why is not Reason.UNSUPPORTED:
+                self._notes[name] = _NOTES[why]
+            return
+        self._notes.pop(name, None)
+        self._entries[kind], dropped = sound(entries, bounds)
+        if dropped:
+            self._nonsense.add(name)
+        else:
+            self._nonsense.discard(name)
+
+    def _ask(self, name: str, handle: Handle, *, mig: bool) -> list[Entry]:
+        try:
+            return self._lists.processes(name, handle)
+        except Failed as failed:
+            if mig and failed.code in nvml.DENIED and len(self._instances):
+                return self._instances.processes(name)
+            raise
+
+    def read_use(self, handle: Handle, now: int, *, mig: bool) -> None:
+        """Add to the holdings what their processes used; `now` is wall-clock µs. Raises as `read` does."""
+        since = self._window.since(now)
+        if mig:
+            self._use = Reason.UNSUPPORTED
+        elif self._use is not Reason.UNSUPPORTED and self.holdings:
+            self._ask_use(handle, since, now)
+        self.holdings = with_use(self.holdings, self._use)
+
+    def _ask_use(self, handle: Handle, since: int, now: int) -> None:
+        window = self._window
+        try:
+            samples = self._lists.utilization(handle, since)
+        except Incomplete:
+            self._use = Reason.NO_SAMPLE
+        except Failed as failed:
+            self._use = self._excuse(failed)
+        else:
+            window.add(samples, since, frozenset(holding.pid for holding in self.holdings), now)
+            self._use = window
