@@ -14,7 +14,7 @@ from gpuwatch import procfs
 from gpuwatch.model import INDEX_UNKNOWN, Gpu, Health, Memory, Place, Reading, Reason, known
 from gpuwatch.sampler import machine, nvml
 from gpuwatch.sampler.events import Ear, Events, Post
-from gpuwatch.sampler.figures import (
+from gpuwatch.sampler.metrics import (
     FAST,
     MIG,
     RARE,

@@ -20,7 +20,7 @@ import msgspec
 
 from gpuwatch.model import Holding, Instance, Memory, Reading, Reason, known
 from gpuwatch.sampler import nvml
-from gpuwatch.sampler.figures import Ladder, missing_memory, read_memory
+from gpuwatch.sampler.metrics import Ladder, missing_memory, read_memory
 from gpuwatch.sampler.nvml import WHOLE_GPU, Calls, Code, Failed, Handle, reason
 from gpuwatch.text import clean
 
