@@ -8,7 +8,7 @@ import pytest
 
 from gpuwatch.model import Health, Reason, SourceState, Xid
 from gpuwatch.sampler.board import EVENT_CALLS
-from gpuwatch.sampler.events import Ear
+from gpuwatch.sampler.xid import Ear
 from tests.driver import Driver, build
 from tests.driver import Gpu as Card
 from tests.sampling import ALL_BUT_3, eight, gpu, once, running, well

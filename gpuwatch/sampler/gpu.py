@@ -13,7 +13,6 @@ import msgspec
 from gpuwatch import procfs
 from gpuwatch.model import INDEX_UNKNOWN, Gpu, Health, Memory, Place, Reading, Reason, known
 from gpuwatch.sampler import machine, nvml
-from gpuwatch.sampler.events import Ear, Events, Post
 from gpuwatch.sampler.metrics import (
     FAST,
     MIG,
@@ -28,6 +27,7 @@ from gpuwatch.sampler.metrics import (
 )
 from gpuwatch.sampler.nvml import Calls, Code, Failed, Handle
 from gpuwatch.sampler.processes import COMPUTE, GRAPHICS, MPS, Instances, Lists, Tenants
+from gpuwatch.sampler.xid import Ear, Events, Post
 from gpuwatch.text import clean
 
 Task = TypeVar("Task")
