@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpuwatch.sampler import machine
-from gpuwatch.sampler.users import UserNames
+from gpuwatch.sampler.owners import UserNames
 
 PATIENCE = 30.0
 

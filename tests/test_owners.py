@@ -16,8 +16,7 @@ import pytest
 
 from gpuwatch import procfs
 from gpuwatch.model import Presence, Process, Reason
-from gpuwatch.sampler.owners import Owners, terminal
-from gpuwatch.sampler.users import UserNames
+from gpuwatch.sampler.owners import Owners, UserNames, terminal
 from tests.families import Member, family
 from tests.test_procfs import fixture_process, stat_line
 from tests.waiting import PATIENCE, wait_for

@@ -14,7 +14,7 @@ import pytest
 
 from gpuwatch.alerts.attention import NO_ATTENTION, Mute
 from gpuwatch.errors import NoThreadError
-from gpuwatch.sampler.users import UserNames
+from gpuwatch.sampler.owners import UserNames
 from gpuwatch.sinks.attention import AttentionFile
 from gpuwatch.sinks.messenger import Messenger
 from gpuwatch.sinks.newest import NewestFile

@@ -15,8 +15,8 @@ from gpuwatch.declared.visible import PCI_BUS_ID, certainty, parse
 from gpuwatch.errors import UsageError
 from gpuwatch.launch.placement import Room, Wish, choose, rooms
 from gpuwatch.model import Order, Snapshot
+from gpuwatch.sampler.owners import UserNames
 from gpuwatch.sampler.reservations import Found, Place, peek
-from gpuwatch.sampler.users import UserNames
 from gpuwatch.shares import Reserved
 from gpuwatch.text import clean
 from gpuwatch.units import gib, parse_percent, parse_share, parse_size

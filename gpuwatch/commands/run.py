@@ -20,8 +20,8 @@ from gpuwatch.launch.environment import Change, Grant, changes, why_not
 from gpuwatch.launch.placement import Room, Wish, choose, rooms
 from gpuwatch.launch.reservations import locked, release, reserve
 from gpuwatch.model import Basis, Snapshot, number
+from gpuwatch.sampler.owners import UserNames
 from gpuwatch.sampler.reservations import Place, read
-from gpuwatch.sampler.users import UserNames
 from gpuwatch.shares import standings, usable
 from gpuwatch.text import clean
 from gpuwatch.units import gib
