@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gpuwatch import procfs
-from gpuwatch.sampler.survey import Survey
+from gpuwatch.sampler.unlisted import Survey
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.gpuholder import GpuHolder
 from tests.sampling import running

@@ -54,7 +54,7 @@ def test_a_process_that_cannot_be_read_is_not_said_to_have_ended(driver: Driver)
 
 SEARCHES = """
 import json, resource, sys
-from gpuwatch.sampler.survey import Survey
+from gpuwatch.sampler.unlisted import Survey
 now = [0.0]
 survey = Survey(clock=lambda: now[0], wall=lambda: now[0] + 1.0)
 most = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -18,8 +18,20 @@ from hypothesis import strategies as st
 
 from gpuwatch import procfs
 from gpuwatch.model import Gpu, Health, Presence, Process, Reason, Unlisted
-from gpuwatch.sampler import survey
-from gpuwatch.sampler.survey import EVERY, MOST, PAUSE, SHARE, STEP, Judge, Open, Survey, asks_only, candidates, opened
+from gpuwatch.sampler import unlisted
+from gpuwatch.sampler.unlisted import (
+    EVERY,
+    MOST,
+    PAUSE,
+    SHARE,
+    STEP,
+    Judge,
+    Open,
+    Survey,
+    asks_only,
+    candidates,
+    opened,
+)
 from tests import builders
 from tests.gpuholder import ME, ROOT, SOMEBODY_ELSE, GpuHolder
 from tests.test_procfs import fixture_process, stat_line
@@ -101,7 +113,7 @@ def test_root_looks_into_everybody() -> None:
 
 AS_USER = """
 import json, os, sys
-from gpuwatch.sampler.survey import Survey
+from gpuwatch.sampler.unlisted import Survey
 me = int(sys.argv[1])
 if os.geteuid() == 0:
     os.setgroups([]); os.setresgid(me, me, me); os.setresuid(me, me, me)
@@ -265,9 +277,9 @@ def test_a_single_walk_is_cut_short(tree: Tree) -> None:
 
 def test_who_has_very_many_files(tree: Tree) -> None:
     """So many are looked at, and no more."""
-    tree.add(100, *[f"/dev/nvidia{number}" for number in range(2 * survey.MOST_FILES)])
+    tree.add(100, *[f"/dev/nvidia{number}" for number in range(2 * unlisted.MOST_FILES)])
     (found,) = whole(proc=tree.root, uid=os.getuid()).found
-    assert len(found.minors) == survey.MOST_FILES
+    assert len(found.minors) == unlisted.MOST_FILES
 
 
 def test_what_is_not_ours_is_counted_and_an_mps_server_among_it_is_told(tree: Tree) -> None:

@@ -37,7 +37,7 @@ from gpuwatch.sampler.nvml import Calls, Unusable
 from gpuwatch.sampler.owners import Owners
 from gpuwatch.sampler.pipes import Closed, Command, Input, Output
 from gpuwatch.sampler.reservations import SHARED, Reservations, places
-from gpuwatch.sampler.survey import ONCE, PATIENT, STEP, Judge, Survey, candidates, is_held
+from gpuwatch.sampler.unlisted import ONCE, PATIENT, STEP, Judge, Survey, candidates, is_held
 from gpuwatch.sampler.witness import DEADLINE, Witness
 from gpuwatch.shares import with_promises
 from gpuwatch.text import clean
