@@ -85,7 +85,7 @@ if os.path.exists({str(mark)!r}):
     print(encode(Snapshot(host="second", gpus=(Gpu(index=0),))).decode(), flush=True)
     time.sleep(60)
 open({str(mark)!r}, "w").close()
-from gpuwatch.sampler.loop import Exit, Output, _last_words
+from gpuwatch.sampler.main import Exit, Output, _last_words
 words = "a fault in gpuwatch's sampler: ValueError: of the test"
 os._exit(_last_words(Output(), Exit.BUG, SourceState.DRIVER_DOWN, words))
 """

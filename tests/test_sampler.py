@@ -11,7 +11,7 @@ import pytest
 
 from gpuwatch.model import Health, Place, Presence, Reason, SourceState, decode
 from gpuwatch.sampler.board import Board
-from gpuwatch.sampler.loop import Exit, parse
+from gpuwatch.sampler.main import Exit, parse
 from gpuwatch.sources.child import sampler_arguments
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.sampling import ALL_BUT_3, ME, PATIENCE, Running, eight, once, running, well

@@ -11,7 +11,7 @@ import pytest
 
 from gpuwatch import procfs
 from gpuwatch.model import SourceState
-from gpuwatch.sampler.loop import Exit
+from gpuwatch.sampler.main import Exit
 from tests.driver import GIB, MIB, Driver
 from tests.sampling import eight, once, running, well
 

@@ -1,6 +1,6 @@
 """Where the sampler begins: with the reader, which takes as long to get ready as all that the sampler imports.
 
-See `gpuwatch.sampler.loop` for the command line.
+See `gpuwatch.sampler.main` for the command line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main() -> None:
             reader = start()
         except OSError:  # no memory, no room for a process: it is tried again when there is something to ask
             reader = None
-    from gpuwatch.sampler import loop  # 40 ms
+    from gpuwatch.sampler import main as loop
 
     lean.ready()
     # Not sys.exit: the end of the interpreter would wait for a thread that looks up a user, and unload the driver.

@@ -1,6 +1,6 @@
-"""The sampler: a process of its own, the only one that touches NVML, for calls that hang and libraries that crash.
+"""Sampler process: samples every GPU and writes one snapshot a line; the only process that touches NVML.
 
-    python -P -m gpuwatch.sampler [--interval S] [--only 0,2] [--skip 5] [--known JSON] [--board FD] [--once]
+python -P -m gpuwatch.sampler [--interval S] [--only 0,2] [--skip 5] [--known JSON] [--board FD] [--once]
                                  [--patient] [--again] [--proc DIR] [--reservations DIR] [--shares JSON] [--tmux]
                                  [--no-declared] [--no-events] [--orders]
 
@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import subprocess
+import sys
 import time
 from collections.abc import Collection, Sequence
 from enum import IntEnum
@@ -35,12 +37,67 @@ from gpuwatch.sampler.gpu import Shared
 from gpuwatch.sampler.gpus import Gpus, NoSuchGpu
 from gpuwatch.sampler.nvml import Calls, Unusable
 from gpuwatch.sampler.owners import Owners
-from gpuwatch.sampler.pipes import Closed, Command, Input, Output
 from gpuwatch.sampler.reservations import SHARED, Reservations, places
 from gpuwatch.sampler.unlisted import ONCE, PATIENT, STEP, Judge, Survey, candidates, is_held
 from gpuwatch.sampler.witness import DEADLINE, Witness
 from gpuwatch.shares import with_promises
 from gpuwatch.text import clean
+
+
+class Command(msgspec.Struct, forbid_unknown_fields=True):
+    """A line on stdin."""
+
+    interval: float | None = None
+    skip: tuple[int | str, ...] | None = None
+    events: bool = False
+    poke: bool = False
+
+
+class Closed(Exception):
+    """Nobody listens any more."""
+
+
+class Output:
+    """Where the lines go: what was stdout. From now on anything the driver's library prints goes to stderr."""
+
+    def __init__(self) -> None:
+        sys.stdout.flush()
+        self._fd = os.dup(1)
+        os.dup2(2, 1)
+
+    def write(self, line: bytes) -> None:
+        """Write a whole line; raises Closed."""
+        try:
+            rest = memoryview(line)
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+        except BrokenPipeError:
+            raise Closed from None
+
+
+class Input:
+    """Commands as they come; a half line waits for its other half."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._decoder = msgspec.json.Decoder(Command)
+
+    def wait(self, seconds: float, also: Sequence[int] = ()) -> list[Command]:
+        """Wait up to so many seconds for commands, or until one of `also` is readable.
+
+        Raises Closed, or msgspec.MsgspecError for what is no command.
+        """
+        poller = select.poll()  # select(2) knows no descriptor above 1,023
+        for descriptor in (0, *also):
+            poller.register(descriptor, select.POLLIN)
+        if 0 not in (descriptor for descriptor, _ in poller.poll(max(0.0, seconds) * 1000)):
+            return []
+        chunk = os.read(0, 1 << 16)
+        if not chunk:
+            raise Closed
+        *lines, self._buffer = (self._buffer + chunk).split(b"\n")
+        return [self._decoder.decode(line) for line in lines if line.strip()]
+
 
 SHORTEST = 0.05
 """Seconds between two samples, at least; below 0.5 the driver itself has nothing new to tell."""
