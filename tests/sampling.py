@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpuwatch.model import Gpu, Health, Snapshot, decode
-from gpuwatch.sampler.board import Board
+from gpuwatch.sampler.shared_page import Board
 from gpuwatch.sources.local import LocalSource
 from tests import driver as cards
 from tests.driver import GIB, Driver, Proc

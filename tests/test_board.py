@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from gpuwatch.sampler.board import Board
+from gpuwatch.sampler.shared_page import Board
 
 
 def test_the_parent_sees_the_call_that_the_child_is_in() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.model import Health, Reason, SourceState, Xid
-from gpuwatch.sampler.board import EVENT_CALLS
+from gpuwatch.sampler.shared_page import EVENT_CALLS
 from gpuwatch.sampler.xid import Ear
 from tests.driver import Driver, build
 from tests.driver import Gpu as Card

@@ -16,7 +16,7 @@ SCRIPT = """
 import sys
 import msgspec
 from gpuwatch.sampler import binding
-from gpuwatch.sampler.board import Board
+from gpuwatch.sampler.shared_page import Board
 from gpuwatch.sampler.nvml import Calls
 from gpuwatch.sampler.gpu import Shared
 from gpuwatch.sampler.gpus import Gpus

@@ -31,13 +31,13 @@ from gpuwatch.declared.claims import Share
 from gpuwatch.evidence.credentials import die_with_parent
 from gpuwatch.model import Gpu, Health, Place, Presence, Process, Snapshot, SourceState, Unlisted, encode
 from gpuwatch.sampler import machine, nvml
-from gpuwatch.sampler.board import Board
 from gpuwatch.sampler.declared import LOOK, Declarations
 from gpuwatch.sampler.gpu import Shared
 from gpuwatch.sampler.gpus import Gpus, NoSuchGpu
 from gpuwatch.sampler.nvml import Calls, Unusable
 from gpuwatch.sampler.owners import Owners
 from gpuwatch.sampler.reservations import SHARED, Reservations, places
+from gpuwatch.sampler.shared_page import Board
 from gpuwatch.sampler.unlisted import ONCE, PATIENT, STEP, Judge, Survey, candidates, is_held
 from gpuwatch.sampler.witness import DEADLINE, Witness
 from gpuwatch.shares import with_promises

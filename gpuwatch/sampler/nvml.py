@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from gpuwatch import procfs
 from gpuwatch.model import Health, Reason, SourceState
 from gpuwatch.sampler import machine
-from gpuwatch.sampler.board import INIT, Board
+from gpuwatch.sampler.shared_page import INIT, Board
 from gpuwatch.text import clean
 
 

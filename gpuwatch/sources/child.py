@@ -9,7 +9,7 @@ import sys
 import time
 
 import gpuwatch.sampler
-from gpuwatch.sampler.board import Board, InFlight
+from gpuwatch.sampler.shared_page import Board, InFlight
 
 TYPE_CHECKING = False  # typing itself takes 7 ms to import, and this stands before the sampler's start
 if TYPE_CHECKING:

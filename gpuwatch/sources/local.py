@@ -20,7 +20,7 @@ import msgspec
 
 from gpuwatch.declared.claims import Share
 from gpuwatch.model import INDEX_UNKNOWN, SCHEMA, Gpu, Health, Place, Snapshot, SourceState, decode
-from gpuwatch.sampler.board import EVENT_CALLS, InFlight
+from gpuwatch.sampler.shared_page import EVENT_CALLS, InFlight
 from gpuwatch.sources.child import SAMPLER, Child, sampler_arguments
 from gpuwatch.sources.parked import Lot, Parked, Patience
 from gpuwatch.sources.setbacks import Crashes, Listening
