@@ -14,9 +14,9 @@ import pytest
 from gpuwatch import procfs
 from gpuwatch.evidence.answering import Reader
 from gpuwatch.evidence.wire import Question
+from gpuwatch.inspector.client import Witness
 from gpuwatch.model import Pane, Snapshot, Surroundings, decode
 from gpuwatch.sampler.main import parse
-from gpuwatch.sampler.witness import Witness
 from gpuwatch.sources.child import sampler_arguments
 from gpuwatch.sources.local import LocalSource
 from tests.driver import Driver, Gpu, Proc

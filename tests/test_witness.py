@@ -16,7 +16,7 @@ from gpuwatch import procfs
 from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Card
 from gpuwatch.evidence.child import start
-from gpuwatch.sampler.witness import Witness
+from gpuwatch.inspector.client import Witness
 from tests.sampling import PATIENCE
 from tests.witnesses import STAND_IN, stand_in, words
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gpuwatch.sampler.witness import Witness
+from gpuwatch.inspector.client import Witness
 from tests.sampling import PATIENCE
 
 STAND_IN = """

@@ -17,8 +17,8 @@ import msgspec
 from gpuwatch.declared.bounds import ROOM, bounded
 from gpuwatch.declared.facts import Card
 from gpuwatch.declared.inventory import card
+from gpuwatch.inspector.client import Witness
 from gpuwatch.model import Declared, Gpu, Health, Knowledge, Order, Presence, Process, Surroundings
-from gpuwatch.sampler.witness import Witness
 
 AGAIN = 20.0
 """Seconds after the first look at which a process is looked at once more: by now it has imported what it uses, and

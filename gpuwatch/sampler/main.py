@@ -29,6 +29,7 @@ import msgspec
 from gpuwatch import procfs
 from gpuwatch.declared.claims import Share
 from gpuwatch.evidence.credentials import die_with_parent
+from gpuwatch.inspector.client import DEADLINE, Witness
 from gpuwatch.model import Gpu, Health, Place, Presence, Process, Snapshot, SourceState, Unlisted, encode
 from gpuwatch.sampler import machine, nvml
 from gpuwatch.sampler.declared import LOOK, Declarations
@@ -39,7 +40,6 @@ from gpuwatch.sampler.owners import Owners
 from gpuwatch.sampler.reservations import SHARED, Reservations, places
 from gpuwatch.sampler.shared_page import Board
 from gpuwatch.sampler.unlisted import ONCE, PATIENT, STEP, Judge, Survey, candidates, is_held
-from gpuwatch.sampler.witness import DEADLINE, Witness
 from gpuwatch.shares import with_promises
 from gpuwatch.text import clean
 
