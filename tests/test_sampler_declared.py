@@ -21,7 +21,7 @@ from gpuwatch.declared.facts import Slice
 from gpuwatch.evidence.wire import Answer
 from gpuwatch.inspector.client import Witness
 from gpuwatch.model import Declared, Gpu, Health, Instance, Knowledge, Memory, Presence, Process, Reason, Snapshot
-from gpuwatch.sampler.declared import AGAIN, Declarations
+from gpuwatch.sampler.declarations import AGAIN, Declarations
 from gpuwatch.sampler.main import parse
 from gpuwatch.sources.child import sampler_arguments
 from gpuwatch.sources.local import LocalSource

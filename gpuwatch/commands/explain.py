@@ -35,7 +35,7 @@ _UNSEEN = {
 def look(process: Process, snapshot: Snapshot, config: Config) -> Process:
     """Read what a process declared as the sampler does: in a child, for a read can hang and a source crash a parser."""
     from gpuwatch.inspector.client import Witness
-    from gpuwatch.sampler.declared import Declarations
+    from gpuwatch.sampler.declarations import Declarations
 
     witness = Witness(shares=config.shares)
     asking = Declarations(witness)

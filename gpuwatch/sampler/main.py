@@ -32,7 +32,7 @@ from gpuwatch.evidence.credentials import die_with_parent
 from gpuwatch.inspector.client import DEADLINE, Witness
 from gpuwatch.model import Gpu, Health, Place, Presence, Process, Snapshot, SourceState, Unlisted, encode
 from gpuwatch.sampler import machine, nvml
-from gpuwatch.sampler.declared import LOOK, Declarations
+from gpuwatch.sampler.declarations import LOOK, Declarations
 from gpuwatch.sampler.gpu import Shared
 from gpuwatch.sampler.gpus import Gpus, NoSuchGpu
 from gpuwatch.sampler.nvml import Calls, Unusable
