@@ -16,7 +16,7 @@ from gpuwatch.evidence import around, jobs, notebooks, reader, terminals
 from gpuwatch.evidence.answering import Reader
 from gpuwatch.evidence.cgroups import Held
 from gpuwatch.evidence.containers import Known, Names
-from gpuwatch.evidence.wire import Question
+from gpuwatch.inspector.protocol import Question
 from gpuwatch.model import Notebook, Pane
 from gpuwatch.text import clean
 from tests.families import Member, family

@@ -19,7 +19,7 @@ from gpuwatch import procfs
 from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Card
 from gpuwatch.evidence.child import start
-from gpuwatch.evidence.wire import Answer, Question
+from gpuwatch.inspector.protocol import Answer, Question
 from gpuwatch.model import Declared, Knowledge
 from tests.sampling import PATIENCE
 from tests.sharer import sharing

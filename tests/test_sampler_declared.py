@@ -18,8 +18,8 @@ import pytest
 from gpuwatch import procfs
 from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Slice
-from gpuwatch.evidence.wire import Answer
 from gpuwatch.inspector.client import Witness
+from gpuwatch.inspector.protocol import Answer
 from gpuwatch.model import Declared, Gpu, Health, Instance, Knowledge, Memory, Presence, Process, Reason, Snapshot
 from gpuwatch.sampler.declarations import AGAIN, Declarations
 from gpuwatch.sampler.main import parse

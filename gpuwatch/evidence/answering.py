@@ -24,7 +24,7 @@ from gpuwatch.evidence import around, reader
 from gpuwatch.evidence.containers import Names
 from gpuwatch.evidence.credentials import die_with_parent
 from gpuwatch.evidence.multiplexer import PaneNames
-from gpuwatch.evidence.wire import Answer, Question
+from gpuwatch.inspector.protocol import Answer, Question
 from gpuwatch.model import Declared, Knowledge, Surroundings
 from gpuwatch.text import clean
 

@@ -25,7 +25,7 @@ from gpuwatch import procfs
 from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Card
 from gpuwatch.evidence.child import READER, start
-from gpuwatch.evidence.wire import Answer, Question
+from gpuwatch.inspector.protocol import Answer, Question
 from gpuwatch.model import Declared, Knowledge
 
 ALLOWED = 10.0
