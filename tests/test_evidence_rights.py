@@ -15,7 +15,7 @@ import pytest
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Script, Unread
 from gpuwatch.evidence import reader
-from gpuwatch.evidence.credentials import acting_as
+from gpuwatch.inspector.credentials import acting_as
 from tests.evidence import SOURCE, script_of, seen
 from tests.gpuholder import ME, ROOT, SOMEBODY_ELSE
 from tests.sharer import sharing
@@ -104,7 +104,7 @@ def test_after_acting_as_another_all_is_as_it_was(tmp_path: Path) -> None:
     code = """
 import ctypes, os, sys
 from pathlib import Path
-from gpuwatch.evidence.credentials import acting_as, die_with_parent
+from gpuwatch.inspector.credentials import acting_as, die_with_parent
 from gpuwatch.procfs import Owner
 def wish():
     found = ctypes.c_int(-1)

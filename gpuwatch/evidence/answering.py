@@ -22,8 +22,8 @@ from gpuwatch.declared.facts import Card
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.evidence import around, reader
 from gpuwatch.evidence.containers import Names
-from gpuwatch.evidence.credentials import die_with_parent
 from gpuwatch.evidence.multiplexer import PaneNames
+from gpuwatch.inspector.credentials import die_with_parent
 from gpuwatch.inspector.protocol import Answer, Question
 from gpuwatch.model import Declared, Knowledge, Surroundings
 from gpuwatch.text import clean

@@ -27,7 +27,7 @@ import msgspec
 from gpuwatch import procfs
 from gpuwatch.evidence import environ, files
 from gpuwatch.evidence.cgroups import Held
-from gpuwatch.evidence.credentials import acting_as
+from gpuwatch.inspector.credentials import acting_as
 from gpuwatch.text import clean
 
 PATIENCE = 0.5

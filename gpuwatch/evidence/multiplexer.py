@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from gpuwatch.evidence.credentials import die_with_parent
 from gpuwatch.evidence.terminals import Place
+from gpuwatch.inspector.credentials import die_with_parent
 from gpuwatch.model import Pane
 from gpuwatch.text import clean
 

@@ -19,8 +19,8 @@ from gpuwatch.declared import flags, script_imports
 from gpuwatch.declared.claims import Scan, Share
 from gpuwatch.declared.facts import RANKS, Config, Facts, File, Kin, Ranks, Script, Unread
 from gpuwatch.evidence import cgroups, environ, files, program
-from gpuwatch.evidence.credentials import acting_as
 from gpuwatch.evidence.program import How
+from gpuwatch.inspector.credentials import acting_as
 from gpuwatch.text import clean
 
 LARGEST_SCRIPT = 1 << 20

@@ -28,8 +28,8 @@ import msgspec
 
 from gpuwatch import procfs
 from gpuwatch.declared.claims import Share
-from gpuwatch.evidence.credentials import die_with_parent
 from gpuwatch.inspector.client import DEADLINE, Witness
+from gpuwatch.inspector.credentials import die_with_parent
 from gpuwatch.model import Gpu, Health, Place, Presence, Process, Snapshot, SourceState, Unlisted, encode
 from gpuwatch.sampler import machine, nvml
 from gpuwatch.sampler.declarations import LOOK, Declarations
