@@ -18,7 +18,7 @@ import pytest
 from gpuwatch import procfs
 from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Card
-from gpuwatch.evidence.child import start
+from gpuwatch.inspector.child import start
 from gpuwatch.inspector.protocol import Answer, Question
 from gpuwatch.model import Declared, Knowledge
 from tests.sampling import PATIENCE
@@ -218,7 +218,7 @@ def test_half_a_question_waits_for_its_other_half(reader: Reader) -> None:
 
 def test_it_dies_with_its_parent() -> None:
     """However that ends."""
-    code = "import time\nfrom gpuwatch.evidence.child import start\nprint(start().pid, flush=True)\ntime.sleep(600)"
+    code = "import time\nfrom gpuwatch.inspector.child import start\nprint(start().pid, flush=True)\ntime.sleep(600)"
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=Path(__file__).parent.parent)
     assert parent.stdout is not None
     handle = os.pidfd_open(int(parent.stdout.readline()))

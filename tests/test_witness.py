@@ -15,7 +15,7 @@ import pytest
 from gpuwatch import procfs
 from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Card
-from gpuwatch.evidence.child import start
+from gpuwatch.inspector.child import start
 from gpuwatch.inspector.client import Witness
 from tests.sampling import PATIENCE
 from tests.witnesses import STAND_IN, stand_in, words

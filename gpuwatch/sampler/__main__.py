@@ -17,7 +17,7 @@ def main() -> None:
     arguments = sys.argv[1:]
     reader = None
     if "--no-declared" not in arguments:
-        from gpuwatch.evidence.child import start
+        from gpuwatch.inspector.child import start
 
         try:
             reader = start()
