@@ -21,7 +21,7 @@ print(json.dumps([before, gc.isenabled(), gc.get_freeze_count() > 1000, sorted(s
 """
 
 
-@pytest.mark.parametrize("module", ["gpuwatch.sampler.main", "gpuwatch.evidence.answering"])
+@pytest.mark.parametrize("module", ["gpuwatch.sampler.main", "gpuwatch.inspector.worker"])
 def test_nothing_is_imported_that_only_a_screen_needs(module: str) -> None:
     program = [sys.executable, "-c", PROGRAM.format(module=module)]
     done = subprocess.run(program, env=environment(), capture_output=True, check=True)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.evidence.answering import Reader
 from gpuwatch.inspector.client import Witness
 from gpuwatch.inspector.protocol import Question
+from gpuwatch.inspector.worker import Reader
 from gpuwatch.model import Pane, Snapshot, Surroundings, decode
 from gpuwatch.sampler.main import parse
 from gpuwatch.sources.child import sampler_arguments

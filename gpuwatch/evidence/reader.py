@@ -1,7 +1,7 @@
 """The facts of one process, read from /proc: raw, within bounds, and no more than the kernel lets us see.
 
 Any of these reads may hang: a file on a server that is down, a process whose memory is locked by a driver. Who cannot
-wait lets the child process do it (`gpuwatch.evidence.answering`).
+wait lets the child process do it (`gpuwatch.inspector.worker`).
 """
 
 from __future__ import annotations

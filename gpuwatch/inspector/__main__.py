@@ -1,4 +1,4 @@
-"""Where the reader begins; see `gpuwatch.evidence.answering`.
+"""Where the reader begins; see `gpuwatch.inspector.worker`.
 
 python -P gpuwatch/evidence/__main__.py
 """
@@ -13,10 +13,10 @@ from gpuwatch import lean
 def main() -> None:
     """Answer until nobody asks any more."""
     lean.begin()
-    from gpuwatch.evidence import answering
+    from gpuwatch.inspector import worker
 
     lean.ready()
-    answering.main()
+    worker.main()
 
 
 if __name__ == "__main__":
