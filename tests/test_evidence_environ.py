@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.declared.facts import Unread
-from gpuwatch.evidence import environ, reader
+from gpuwatch.evidence import reader
+from gpuwatch.inspector import files
 from tests.sharer import sharing, sleeping
 
 NAMES = st.binary(min_size=1, max_size=12).filter(lambda name: not set(name) & set(b"=\0"))
@@ -37,24 +38,24 @@ VALUES = st.binary(max_size=40).filter(lambda value: 0 not in value)
 )
 def test_a_block_is_an_environment_or_was_overwritten(block: bytes, expected: object) -> None:
     """A title over it leaves NULs; a single variable that was wiped does not make it unknown."""
-    assert environ.parse(block) == expected
+    assert files.parse_environ(block) == expected
 
 
 @given(st.lists(st.tuples(NAMES, VALUES), max_size=20))
 def test_what_was_written_is_read_again(pairs: list[tuple[bytes, bytes]]) -> None:
     """Byte for byte, and of one name given twice the first, as getenv has it."""
-    found = environ.parse(b"".join(name + b"=" + value + b"\0" for name, value in pairs))
+    found = files.parse_environ(b"".join(name + b"=" + value + b"\0" for name, value in pairs))
     assert not isinstance(found, Unread)
     expected: dict[bytes, bytes] = {}
     for name, value in pairs:
         expected.setdefault(name, value)
-    assert {environ.encode(name): environ.encode(value) for name, value in found.items()} == expected
+    assert {files.encode_environ(name): files.encode_environ(value) for name, value in found.items()} == expected
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_an_environment_or_none(block: bytes) -> None:
     """Nobody's memory makes it raise."""
-    found = environ.parse(block)
+    found = files.parse_environ(block)
     assert found is Unread.OVERWRITTEN or isinstance(found, dict)
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, Script, Unread
-from gpuwatch.evidence import files, reader
+from gpuwatch.evidence import reader
+from gpuwatch.inspector import files
 from tests.evidence import SOURCE, script_of, seen
 from tests.sharer import LAUNCHER, sharing, sleeping
 
@@ -89,7 +90,7 @@ def test_what_is_no_ordinary_file_is_not_even_opened(tmp_path: Path) -> None:
 
 def test_files_of_the_kernel_are_not_read() -> None:
     """They are ordinary by their type, and some are used up by reading: /proc/kmsg. They have no size."""
-    assert files.read(Path("/proc/self"), "/proc/version", 1 << 20).data == b""
+    assert files.read_file(Path("/proc/self"), "/proc/version", 1 << 20).data == b""
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "device", "large", "missing", "loop"])

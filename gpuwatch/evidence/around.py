@@ -12,9 +12,10 @@ import msgspec
 
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, Kin, Unread
-from gpuwatch.evidence import environ, jobs, listening, notebooks, places, servers, terminals
+from gpuwatch.evidence import jobs, listening, notebooks, places, servers, terminals
 from gpuwatch.evidence.containers import Names
 from gpuwatch.evidence.multiplexer import PaneNames
+from gpuwatch.inspector import files
 from gpuwatch.model import Job, Notebook, Surroundings
 from gpuwatch.text import clean
 
@@ -116,7 +117,7 @@ def _itself(facts: Facts, stat: procfs.Stat | None) -> Kin:
         environ=facts.environ,
         start=0 if stat is None else stat.start_ticks,
         parent=0 if stat is None else stat.ppid,
-        comm="" if stat is None else environ.decode(stat.comm),
+        comm="" if stat is None else files.decode_environ(stat.comm),
     )
 
 

@@ -25,8 +25,9 @@ from typing import NamedTuple
 import msgspec
 
 from gpuwatch import procfs
-from gpuwatch.evidence import environ, files
 from gpuwatch.evidence.cgroups import Held
+from gpuwatch.inspector import files
+from gpuwatch.inspector import files as environ
 from gpuwatch.inspector.credentials import acting_as
 from gpuwatch.text import clean
 
@@ -184,7 +185,7 @@ def _of_monitor(pid: int, ident: str, proc: Path) -> Known | None:
         try:
             if procfs.read_stat(above, proc).comm != b"conmon":
                 continue
-            words = environ.decode(procfs.read_file(above, "cmdline", proc, _LARGEST_LINE)).split("\0")
+            words = environ.decode_environ(procfs.read_file(above, "cmdline", proc, _LARGEST_LINE)).split("\0")
         except (OSError, ValueError):  # it has gone
             continue
         if ident in words:

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, Unread
-from gpuwatch.evidence import cgroups, environ
+from gpuwatch.evidence import cgroups
 from gpuwatch.evidence.cgroups import Held
 from gpuwatch.evidence.containers import LONGEST, Names
+from gpuwatch.inspector import files
 from gpuwatch.model import Container
 from gpuwatch.text import clean
 
@@ -216,7 +217,7 @@ def _mounts(facts: Facts, proc: Path) -> list[tuple[str, str]]:
         raw = procfs.read_file(facts.pid, "mountinfo", proc, _LARGEST_MOUNTS)
     except OSError:  # it has gone
         return []
-    fields = (line.split(" ", 5) for line in environ.decode(raw).splitlines())
+    fields = (line.split(" ", 5) for line in files.decode_environ(raw).splitlines())
     return [(_plain(line[3]), _plain(line[4])) for line in fields if len(line) > 5]
 
 

@@ -18,8 +18,10 @@ from gpuwatch import procfs
 from gpuwatch.declared import flags, script_imports
 from gpuwatch.declared.claims import Scan, Share
 from gpuwatch.declared.facts import RANKS, Config, Facts, File, Kin, Ranks, Script, Unread
-from gpuwatch.evidence import cgroups, environ, files, program
+from gpuwatch.evidence import cgroups, program
 from gpuwatch.evidence.program import How
+from gpuwatch.inspector import files
+from gpuwatch.inspector import files as environ
 from gpuwatch.inspector.credentials import acting_as
 from gpuwatch.text import clean
 
@@ -222,7 +224,7 @@ def _environ(pid: int, proc: Path, known: procfs.Stat | None = None) -> bytes | 
 
 
 def _variables(block: bytes | Unread) -> dict[str, str] | Unread:
-    return block if isinstance(block, Unread) else environ.parse(block)
+    return block if isinstance(block, Unread) else environ.parse_environ(block)
 
 
 def _ranks(variables: dict[str, str] | Unread) -> Ranks:
@@ -250,7 +252,7 @@ def _libraries(pid: int, proc: Path) -> frozenset[str] | Unread:
 
 def _library_names(lines: Iterable[bytes]) -> Iterator[str]:
     for path in {line[line.find(b"/") :] for line in lines if b".so" in line}:
-        name = environ.decode(path.rpartition(b"/")[2].removesuffix(b" (deleted)"))
+        name = environ.decode_environ(path.rpartition(b"/")[2].removesuffix(b" (deleted)"))
         if ".so" in name:
             yield name
 
@@ -265,7 +267,7 @@ def _cgroup(pid: int, proc: Path) -> str:
     except OSError:  # a kernel without cgroups; a process that has gone says so elsewhere
         return ""
     found: dict[str, str] = {}
-    for line in environ.decode(raw).splitlines():
+    for line in environ.decode_environ(raw).splitlines():
         _, _, named = line.partition(":")
         controllers, _, path = named.partition(":")
         found |= dict.fromkeys(controllers.split(","), path)
@@ -295,7 +297,9 @@ def _above(pid: int, uid: int, proc: Path, known: dict[int, Ancestor]) -> list[A
 def _ancestor(pid: int, proc: Path) -> Ancestor:
     stat, owner = procfs.read_stat(pid, proc), procfs.read_owner(pid, proc)
     runs = _Runs(pid, *_argv(pid, proc), stat.start_ticks)
-    return Ancestor(runs, owner.uid, stat.ppid, _variables(_environ(pid, proc, stat)), environ.decode(stat.comm))
+    return Ancestor(
+        runs, owner.uid, stat.ppid, _variables(_environ(pid, proc, stat)), environ.decode_environ(stat.comm)
+    )
 
 
 def _exec_children(pid: int, uid: int, block: bytes | Unread, proc: Path) -> list[Kin]:
@@ -353,7 +357,7 @@ def _script(target: _Target) -> _Program:
                 return _NO_SCRIPT
             titled = True
         elif found.how is How.CODE:
-            return _scanned(target, place, _Main("-c", environ.encode(found.text), likely=titled))
+            return _scanned(target, place, _Main("-c", environ.encode_environ(found.text), likely=titled))
         elif found.how is not How.WORKER:
             return _script_file(target, place, found, titled=titled)
     return _NO_SCRIPT
@@ -373,7 +377,7 @@ def _script_file(target: _Target, place: int, found: program.Program, *, titled:
         shown = clean(path, 200)
         try:
             with acting_as(target.owner):
-                file = files.read(process, path, LARGEST_SCRIPT)
+                file = files.read_file(process, path, LARGEST_SCRIPT)
         except FileNotFoundError:
             if found.how is How.MODULE:
                 continue  # an installed module, then: no script of the user's
@@ -443,7 +447,7 @@ def _module(process: Path, paths: tuple[str, str], room: int, main: _Main) -> tu
     """Read the first file of a module that is there, up to `room` bytes; None where it is none of the program's own."""
     for path in paths:
         try:
-            return path, files.read(process, path, room)
+            return path, files.read_file(process, path, room)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except PermissionError:
@@ -485,7 +489,7 @@ def _configs(target: _Target) -> dict[int, Config]:
         shown = clean(path, 200)
         try:
             with acting_as(target.owner):
-                file = files.read(target.proc / str(process.pid), path, LARGEST_CONFIG)
+                file = files.read_file(target.proc / str(process.pid), path, LARGEST_CONFIG)
         except OSError as error:
             found[process.pid] = Config(path=shown, text=why(error))
             continue
@@ -525,7 +529,7 @@ def _rc(target: _Target, variables: dict[str, str] | Unread) -> list[File]:
         full = home + path[1:] if path == "~" or path.startswith("~/") else path
         try:
             with acting_as(target.owner):
-                file = files.read(target.folder, full, LARGEST_RC)
+                file = files.read_file(target.folder, full, LARGEST_RC)
         except OSError:  # most have none; ConfigParser.read passes over one that cannot be opened, too
             continue
         shown = f"~{full.removeprefix(home)}" if home and full.startswith(f"{home}/") else full

@@ -1,4 +1,4 @@
-"""A file as a process sees it, read without ever trusting what it is.
+"""Files as a process sees them, read without trusting what they are, and the bytes of its environment.
 
 A path in a command line may lead to a FIFO, a device, a folder, something huge, or out of a container. Some of these
 do something when they are opened: a watchdog restarts the machine, a tape is wound. So it is first looked at.
@@ -13,7 +13,39 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuwatch.evidence.environ import encode
+from gpuwatch.declared.facts import Unread
+
+
+def decode_environ(raw: bytes) -> str:
+    """Give foreign bytes as text that can be turned back into the same bytes; nothing to show before `text.clean`."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def encode_environ(text: str) -> bytes:
+    """Give the bytes that `decode` was given."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def parse_environ(raw: bytes) -> dict[str, str] | Unread:
+    """Read an environment block: `NAME=value`, each ended by a NUL; the first of two equal names counts, as in getenv.
+
+    A program that shows a title of its own (setproctitle) writes it over its arguments and its environment, and fills
+    the rest of both with NULs, while os.environ goes on to work: then nothing is known of the environment. The title's
+    end may itself have an `=` in it, so a block that is mostly NULs at its end is no environment either.
+    Source: proc_pid_environ(5); github.com/dvarrazzo/py-setproctitle README, SPT_NOENV.
+    """
+    if not raw:
+        return {}
+    written = raw.rstrip(b"\0")
+    if b"=" not in written or len(written) < len(raw) // 2:
+        return Unread.OVERWRITTEN
+    found: dict[str, str] = {}
+    for entry in written.split(b"\0"):
+        name, given, value = entry.partition(b"=")
+        if given and name:
+            found.setdefault(decode_environ(name), decode_environ(value))
+    return found
+
 
 _LOOK = os.O_PATH | os.O_CLOEXEC
 """What is there, without opening it: open(2)."""
@@ -50,7 +82,7 @@ class _How(ctypes.Structure):
     _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
-def read(process: Path, path: str, limit: int) -> Found:
+def read_file(process: Path, path: str, limit: int) -> Found:
     """Read a file of up to `limit` bytes by the path that a process has for it; `process` is its folder in /proc.
 
     A symbolic link is followed within the root of the process, so that one in a container does not lead out of it.
@@ -96,13 +128,13 @@ def _open_inside(process: Path, root: int, path: str) -> int:
     except OSError as error:
         if error.errno not in _NO_OPENAT2:
             raise
-        return os.open(encode(path.lstrip("/")), _LOOK, dir_fd=root)
+        return os.open(encode_environ(path.lstrip("/")), _LOOK, dir_fd=root)
 
 
 def _open_outside(path: str) -> int:
     """Look at a path in our own tree; where nothing is there, the process may still see something: that is denied."""
     try:
-        return os.open(encode(path), _LOOK)
+        return os.open(encode_environ(path), _LOOK)
     except FileNotFoundError:
         raise PermissionError(errno.EACCES, "its file system is closed to us") from None
 
@@ -110,7 +142,7 @@ def _open_outside(path: str) -> int:
 def _openat2(root: int, path: str) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     how = _How(flags=_LOOK, mode=0, resolve=_RESOLVE)
-    result = libc.syscall(_SYS_OPENAT2, root, encode(path), ctypes.byref(how), ctypes.sizeof(how))
+    result = libc.syscall(_SYS_OPENAT2, root, encode_environ(path), ctypes.byref(how), ctypes.sizeof(how))
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
