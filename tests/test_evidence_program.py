@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.evidence.program import How, Program, is_python, of
+from gpuwatch.inspector.program import How, Program, find_program, is_python
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ from gpuwatch.evidence.program import How, Program, is_python, of
 )
 def test_the_program_is_found_behind_the_options(line: str, how: How, text: str) -> None:
     """As python(1) reads them."""
-    assert of(tuple(shlex.split(line))) == Program(how, text)
+    assert find_program(tuple(shlex.split(line))) == Program(how, text)
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_the_program_is_found_behind_the_options(line: str, how: How, text: str)
 )
 def test_other_programs_and_shells_have_none(line: str) -> None:
     """A notebook's cells are in no file that a command line names."""
-    assert of(tuple(shlex.split(line))) is None
+    assert find_program(tuple(shlex.split(line))) is None
 
 
 @given(st.lists(st.text(max_size=12), max_size=8))
 def test_no_command_line_makes_it_raise(words: list[str]) -> None:
     """People may call their arguments anything."""
     for argv in (tuple(words), ("python", *words), ("python", "-m", "pdb", *words)):
-        found = of(argv)
+        found = find_program(argv)
         assert found is None or found.how is How.WORKER or found.text in " ".join(argv)
 
 

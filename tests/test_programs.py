@@ -8,8 +8,9 @@ import pytest
 
 from gpuwatch import procfs, programs
 from gpuwatch.declared.facts import Facts, Kin
-from gpuwatch.evidence import roles, servers
-from gpuwatch.evidence.roles import Part
+from gpuwatch.evidence import servers
+from gpuwatch.inspector import program
+from gpuwatch.inspector.program import Part
 from tests.families import Member, family
 from tests.test_kill_scope import BOTH, PYTHON, above_two, taken
 from tests.test_owners import related
@@ -30,7 +31,7 @@ EVERY_ONE = sorted({*KEEPERS, *programs.TERMINALS, *programs.EDITORS, "container
 
 def part(*argv: str) -> Part:
     """Give the part that a program above a training has in its run."""
-    return roles.of(Kin(pid=7, argv=argv)).part
+    return program.find_role(Kin(pid=7, argv=argv)).part
 
 
 def is_a_servers(*above: str) -> bool:

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, Kin, Unread
-from gpuwatch.evidence import notebooks, program, ranks, roles
-from gpuwatch.evidence.program import How
+from gpuwatch.evidence import notebooks, ranks
 from gpuwatch.evidence.ranks import Place
-from gpuwatch.evidence.roles import Part, Role
+from gpuwatch.inspector import program
+from gpuwatch.inspector.program import How, Part, Role
 from gpuwatch.model import Job
 from gpuwatch.text import clean
 
@@ -108,14 +108,14 @@ def read(facts: Facts, itself: Kin, stat: procfs.Stat, *, proc: Path = procfs.PR
 
 
 def _run(facts: Facts, itself: Kin, stat: procfs.Stat, proc: Path) -> _Run:
-    role = roles.of(itself)
+    role = program.find_role(itself)
     first = _Member(itself, role if role.part is Part.LAUNCHER else Role(Part.PROGRAM))
     if _is_left(first, stat, proc):
         return _Run((first,), orphaned=True)
     line = [first]
     if not procfs.adopted(itself.pid, stat, proc):
         for kin in facts.ancestors:
-            role = roles.of(kin)
+            role = program.find_role(kin)
             if role.part is Part.ENDS or (kin.pid == 1 and not _may_be_first(kin, role)):
                 break
             if role.part is not Part.PASSES:
@@ -155,7 +155,7 @@ def _is_left(member: _Member, stat: procfs.Stat, proc: Path) -> bool:
 
 def _spawner(argv: tuple[str, ...]) -> int | None:
     """Give what the process that spawned a worker calls itself."""
-    found = program.of(argv)
+    found = program.find_program(argv)
     match = _PARENT.search(" ".join(argv)) if found is not None and found.how is How.WORKER else None
     return int(match[1]) if match else None
 
@@ -177,7 +177,7 @@ def _has_lost(kin: Kin, stat: procfs.Stat, spawner: int, proc: Path) -> bool:
 
 def _is_worker_by_itself(kin: Kin) -> bool:
     """Say whether a process shows that it is a worker, whoever its parent is."""
-    found = program.of(kin.argv)
+    found = program.find_program(kin.argv)
     titled = bool(kin.argv) and kin.argv[0].startswith(_TITLED_WORKERS)
     return titled or kin.comm in _WORKER_NAMES or (found is not None and found.how is How.WORKER)
 
@@ -294,9 +294,9 @@ def name_of(argv: tuple[str, ...]) -> str:
     """
     if not argv or not argv[0]:
         return ""
-    if roles.of(Kin(pid=0, argv=argv)).part is Part.LAUNCHER:
+    if program.find_role(Kin(pid=0, argv=argv)).part is Part.LAUNCHER:
         return _behind_launcher(argv)
-    found = program.of(argv)
+    found = program.find_program(argv)
     if found is not None and found.how is How.WORKER:
         return ""
     if found is not None and found.how is How.CODE:
@@ -321,7 +321,7 @@ def _with_subcommand(word: str, argv: Sequence[str]) -> str:
 
 def _behind_launcher(argv: tuple[str, ...]) -> str:
     """Name what a launcher was told to run; empty where that is no Python."""
-    found = program.of(argv)
+    found = program.find_program(argv)
     if found is None:
         for place, word in enumerate(argv[1:], 1):
             if program.is_python(word):
@@ -329,5 +329,5 @@ def _behind_launcher(argv: tuple[str, ...]) -> str:
             if word.endswith(".py") and not word.startswith("-"):
                 return clean(PurePosixPath(word).name, LONGEST_NAME)
         return ""
-    wrapped = found.how in (How.FILE, How.MODULE) and found.text != roles.outermost(argv)
+    wrapped = found.how in (How.FILE, How.MODULE) and found.text != program.outermost_name(argv)
     return clean(PurePosixPath(found.text).name, LONGEST_NAME) if wrapped else ""

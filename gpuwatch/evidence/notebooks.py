@@ -9,8 +9,8 @@ from pathlib import Path
 
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Kin, Unread
-from gpuwatch.evidence import program, roles
-from gpuwatch.evidence.program import How
+from gpuwatch.inspector import program
+from gpuwatch.inspector.program import How
 from gpuwatch.model import Notebook
 from gpuwatch.text import clean
 
@@ -27,7 +27,7 @@ _LONGEST_PATH = 200
 @functools.lru_cache(maxsize=128)
 def is_kernel(argv: tuple[str, ...]) -> bool:
     """Say whether a command line is that of a kernel; of another language it shows by the file of its ports."""
-    found = program.outermost(argv)
+    found = program.find_outermost_program(argv)
     if found is not None and found.how is How.MODULE and found.text in _KERNELS:
         return True
     if found is not None and found.how is How.FILE and found.text.rpartition("/")[2] in _KERNEL_SCRIPTS:
@@ -80,7 +80,7 @@ def _start_of_id(argv: Sequence[str]) -> str:
 def _server(line: Sequence[Kin], pid: int | None, proc: Path) -> tuple[int | None, bool]:
     """Find the server of a kernel (the first of `line`) above it, and say whether it is known to be gone."""
     kernel, *above = line
-    server = next((kin.pid for kin in above if roles.is_jupyter(kin.argv)), None)
+    server = next((kin.pid for kin in above if program.is_jupyter(kin.argv)), None)
     if server is not None:
         return server, False
     if pid is None:

@@ -18,11 +18,11 @@ from gpuwatch import procfs
 from gpuwatch.declared import flags, script_imports
 from gpuwatch.declared.claims import Scan, Share
 from gpuwatch.declared.facts import RANKS, Config, Facts, File, Kin, Ranks, Script, Unread
-from gpuwatch.evidence import cgroups, program
-from gpuwatch.evidence.program import How
-from gpuwatch.inspector import files
+from gpuwatch.evidence import cgroups
+from gpuwatch.inspector import files, program
 from gpuwatch.inspector import files as environ
 from gpuwatch.inspector.credentials import acting_as
+from gpuwatch.inspector.program import How
 from gpuwatch.text import clean
 
 LARGEST_SCRIPT = 1 << 20
@@ -350,7 +350,7 @@ def _script(target: _Target) -> _Program:
     """Find and scan the Python source of a process and its modules; None where it runs none that can be told."""
     titled = False
     for place, process in enumerate(target.line):
-        found = program.of(process.argv)
+        found = program.find_program(process.argv)
         if found is None:
             # A process that shows a title has lost its arguments; what it runs is told by those who started it.
             if program.is_python(process.argv[0] if process.argv else "") or not _is_python(target.proc, process.pid):

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from gpuwatch import programs
 from gpuwatch.declared.facts import Facts, Kin, Unread
-from gpuwatch.evidence import listening, program, roles
-from gpuwatch.evidence.roles import Part
+from gpuwatch.evidence import listening
+from gpuwatch.inspector import program
+from gpuwatch.inspector.program import Part
 
 _ANY = frozenset[str]()
 """Whatever it is told to do, it serves."""
@@ -205,7 +206,7 @@ def _words(argv: tuple[str, ...]) -> tuple[str, Sequence[str]]:
     if not program.is_python(argv[0]):
         name = argv[0].lstrip("-").split(" ", 1)[0].rstrip(":")
         return name.rpartition("/")[2].removesuffix(".py"), argv[1:]
-    found, rest = program.started(argv[1:])
+    found, rest = program.find_started_program(argv[1:])
     if found is None or found.how is program.How.CODE:
         return "", ()
     if found.how is program.How.MODULE:
@@ -217,7 +218,7 @@ def _script(argv: Sequence[str]) -> str:
     """Give the path of the script or program."""
     if not argv or not program.is_python(argv[0]):
         return argv[0] if argv else ""
-    found, _ = program.started(argv[1:])
+    found, _ = program.find_started_program(argv[1:])
     return found.text if found is not None and found.how is program.How.FILE else ""
 
 
@@ -234,9 +235,9 @@ def _starts_others(argv: tuple[str, ...]) -> bool:
     name = _words(argv)[0]
     if name in _WEB:  # also one that starts notebooks, or takes jobs from a queue: what it forks is taken for it
         return False
-    word = roles.outermost(argv)
+    word = program.outermost_name(argv)
     shell = word in programs.SHELLS or word in programs.USER_SWITCHES
-    return shell or name in _PLUMBING or roles.of(Kin(pid=0, argv=argv)).part is Part.ENDS
+    return shell or name in _PLUMBING or program.find_role(Kin(pid=0, argv=argv)).part is Part.ENDS
 
 
 # -- by port -------------------------------------------------------------------------------------------------------

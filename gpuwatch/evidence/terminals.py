@@ -11,7 +11,7 @@ import msgspec
 
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Kin, Unread
-from gpuwatch.evidence import roles
+from gpuwatch.inspector import program
 from gpuwatch.model import Pane
 from gpuwatch.text import clean
 
@@ -71,10 +71,10 @@ def place(line: Sequence[Kin], *, proc: Path = procfs.PROC) -> Place | None:
     The nearest that holds a terminal is right, whatever was inherited from around it. Where none is to be seen any
     more, the environment tells what there was, and whether that still runs.
     """
-    holder = next((kin for kin in line[1:] if roles.holds_terminal(kin)), None)
+    holder = next((kin for kin in line[1:] if program.holds_terminal(kin)), None)
     ours = _ours(line[0].pid, proc)
     if holder is not None:
-        word = roles.outermost(holder.argv) or holder.comm.partition(":")[0]
+        word = program.outermost_name(holder.argv) or holder.comm.partition(":")[0]
         return _held(line, holder, word.lower(), ours=ours)
     for environ in environs(line):
         if any(name in environ for name in _BATCH):

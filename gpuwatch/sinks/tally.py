@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from gpuwatch.alerts import TROUBLE, Alert
-from gpuwatch.evidence import program
 from gpuwatch.history import Meter, Use, charged
+from gpuwatch.inspector import program
 from gpuwatch.model import Holding, Process, Snapshot, number
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def job_name(one: Process) -> str:
     if job is not None and job.name:
         return job.name
     argv = tuple(one.command.split())
-    found = program.of(argv)
+    found = program.find_program(argv)
     if found is not None and found.how is program.How.FILE:
         return PurePosixPath(found.text).name
     if found is not None and found.how is program.How.MODULE:

@@ -1,4 +1,4 @@
-"""What part a process above another plays: it belongs to the run, it only passes on, or the run begins below it."""
+"""Program that a command line runs, and its part in a run: launcher, worker, or only a wrapper."""
 
 from __future__ import annotations
 
@@ -11,8 +11,111 @@ from typing import NamedTuple
 
 from gpuwatch import programs
 from gpuwatch.declared.facts import Kin
-from gpuwatch.evidence import program
-from gpuwatch.evidence.program import How
+
+_PYTHON = re.compile(r"(?:python|pypy)[\d.]*[a-z]?")
+
+_WRAPPERS = frozenset(
+    {
+        *("torchrun", "torch.distributed.run", "torch.distributed.launch"),
+        *("accelerate", "accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
+        *("deepspeed", "deepspeed.launcher.launch", "deepspeed.launcher.runner", "horovodrun"),
+        *("ipython", "IPython", "pdb", "ipdb", "debugpy", "cProfile", "profile", "coverage", "kernprof", "viztracer"),
+        *("line_profiler", "streamlit"),
+    }
+)
+"""Scripts and modules that run another script, which stands behind their own options."""
+
+_WORKER_CODE = ("from multiprocessing.", "import sys; from multiprocessing.")
+"""How `spawn` and `forkserver` start a worker. Source: multiprocessing/spawn.py, get_command_line."""
+
+_WORKER_MODULE = "joblib.externals.loky."
+
+_NOTEBOOKS = frozenset({"ipykernel_launcher", "ipykernel"})
+
+
+class How(Enum):
+    """What kind of name a program has."""
+
+    FILE = "file"
+    MODULE = "-m"
+    CODE = "-c"
+    WORKER = "worker"
+    """A worker of the process above it, whose source it runs."""
+
+
+class Program(NamedTuple):
+    """A Python program, by the path of its file, the name of its module, or its code."""
+
+    how: How
+    text: str = ""
+
+
+def is_python(path: str) -> bool:
+    """Say whether a path is that of a Python interpreter: `/usr/bin/python3.11`."""
+    return bool(_PYTHON.fullmatch(path.rpartition("/")[2]))
+
+
+@functools.lru_cache(maxsize=128)
+def find_program(argv: tuple[str, ...]) -> Program | None:
+    """Give what a Python interpreter was told to run; None for a shell of its own, a notebook, another program.
+
+    Behind torchrun and its like the user's own script is given.
+    """
+    if not argv or not is_python(argv[0]):
+        return None
+    found, rest = find_started_program(argv[1:])
+    if found is None:
+        return None
+    name = PurePosixPath(found.text).name.removesuffix(".py") if found.how is How.FILE else found.text
+    if found.how is How.CODE:
+        return Program(How.WORKER) if found.text.startswith(_WORKER_CODE) else found
+    if name in _NOTEBOOKS:
+        return None
+    if found.how is How.MODULE and name.startswith(_WORKER_MODULE):
+        return Program(How.WORKER)
+    return _wrapped(rest) if name in _WRAPPERS else found
+
+
+@functools.lru_cache(maxsize=128)
+def find_outermost_program(argv: tuple[str, ...]) -> Program | None:
+    """Give what a Python interpreter was told to run, torchrun and its like too; None as in `of`."""
+    return find_started_program(argv[1:])[0] if argv and is_python(argv[0]) else None
+
+
+def find_started_program(arguments: Sequence[str]) -> tuple[Program | None, Sequence[str]]:
+    """Skip the interpreter's own options; give what it runs, and the arguments of that. Source: python(1).
+
+    The arguments are those behind the interpreter's name. What is run may be a wrapper, see `of`; None for nothing.
+    """
+    place = 0
+    while place < len(arguments):
+        word, rest = arguments[place], arguments[place + 1 :]
+        if word == "-":
+            return None, rest
+        if not word.startswith("-"):
+            return Program(How.FILE, word), rest
+        place += 1
+        if word.startswith("--"):
+            place += word == "--check-hash-based-pycs"
+            continue
+        for at, letter in enumerate(word):
+            if letter in "cm":
+                text = word[at + 1 :] or (rest[0] if rest else "")
+                return Program(How.CODE if letter == "c" else How.MODULE, text), rest if word[at + 1 :] else rest[1:]
+            if letter in "WX":  # the rest of the word is its value, or the next word
+                place += at == len(word) - 1
+                break
+    return None, ()
+
+
+def _wrapped(arguments: Sequence[str]) -> Program | None:
+    """Give the script behind the options of a wrapper: it is the first that is called one, or follows `-m`."""
+    for place, word in enumerate(arguments):
+        if word in ("-m", "--module"):
+            return Program(How.MODULE, "".join(arguments[place + 1 : place + 2]))
+        if word.endswith(".py") and not word.startswith("-"):
+            return Program(How.FILE, word)
+    return None
 
 
 class Part(Enum):
@@ -93,12 +196,12 @@ _SEPARATOR = re.compile(r":| ")
 
 
 @functools.lru_cache(maxsize=128)
-def outermost(argv: tuple[str, ...]) -> str:
+def outermost_name(argv: tuple[str, ...]) -> str:
     """Name what a command line runs: the program, or the script or module of a Python one, whatever that starts itself.
 
     Of a script only its file's name. A module of a package keeps its dots: `torch.distributed.run`.
     """
-    found = program.outermost(argv)
+    found = find_outermost_program(argv)
     if found is not None:
         return (
             PurePosixPath(found.text).name if found.how is How.FILE else found.text if found.how is How.MODULE else ""
@@ -114,7 +217,7 @@ def _name(word: str) -> str:
 
 def is_jupyter(argv: tuple[str, ...]) -> bool:
     """Say whether a command line is that of a server that starts notebook kernels."""
-    word = outermost(argv)
+    word = outermost_name(argv)
     if word == "jupyter":
         return any(f"jupyter-{one}" in programs.NOTEBOOK_SERVERS for one in argv[1:4])
     return word in programs.NOTEBOOK_SERVERS
@@ -122,13 +225,13 @@ def is_jupyter(argv: tuple[str, ...]) -> bool:
 
 def holds_terminal(kin: Kin) -> bool:
     """Say whether a process holds the terminal of those below it: a multiplexer, a login, a terminal, an IDE."""
-    word = outermost(kin.argv) or kin.comm.partition(":")[0]
+    word = outermost_name(kin.argv) or kin.comm.partition(":")[0]
     return programs.holds_terminal(word)
 
 
-def of(kin: Kin) -> Role:
+def find_role(kin: Kin) -> Role:
     """Give the part that an ancestor plays."""
-    word = outermost(kin.argv)
+    word = outermost_name(kin.argv)
     if not word and not kin.argv:
         word = kin.comm.partition(":")[0]
     if word in _LAUNCHERS:
@@ -145,8 +248,8 @@ def of(kin: Kin) -> Role:
 
 def _has_script(argv: Sequence[str]) -> bool:
     """Say whether a shell was given something to run; else it waits for somebody to type."""
-    if argv and program.is_python(argv[0]):  # xonsh is a script of Python
-        argv = ("", *program.started(argv[1:])[1])
+    if argv and is_python(argv[0]):  # xonsh is a script of Python
+        argv = ("", *find_started_program(argv[1:])[1])
     place = 1 + (bool(argv) and PurePosixPath(argv[0]).name == "busybox")
     while place < len(argv):
         word = argv[place]
@@ -160,5 +263,5 @@ def _has_script(argv: Sequence[str]) -> bool:
 
 def _is_debugger(argv: tuple[str, ...]) -> bool:
     """Say whether it is what VS Code starts a program under its debugger with: `python …/debugpy/launcher 4711 --`."""
-    found = program.outermost(argv)
+    found = find_outermost_program(argv)
     return found is not None and found.how is How.FILE and "/debugpy/" in f"{found.text}/"
