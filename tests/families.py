@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuwatch import procfs
-from gpuwatch.evidence import around, reader
+from gpuwatch.evidence import around
+from gpuwatch.inspector import reader
 from gpuwatch.model import Job, Surroundings
 from tests.waiting import wait_for
 

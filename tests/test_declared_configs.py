@@ -14,7 +14,7 @@ from gpuwatch.declared.facts import Config
 from gpuwatch.declared.flags import claims
 from gpuwatch.declared.flat_yaml import scalars
 from gpuwatch.declared.resolver import resolve
-from gpuwatch.evidence import reader
+from gpuwatch.inspector import reader
 from gpuwatch.model import Basis, Confidence, Declared, Kind, Margin
 from tests.driver import GIB, Driver, Gpu
 from tests.explaining import Explainer, said

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.declared.resolver import resolve
-from gpuwatch.evidence import reader
+from gpuwatch.inspector import reader
 from gpuwatch.model import Confidence, Declared, Knowledge
 from tests.driver import GIB, Driver, Gpu
 from tests.explaining import Explainer, said

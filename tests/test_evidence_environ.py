@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.declared.facts import Unread
-from gpuwatch.evidence import reader
-from gpuwatch.inspector import files
+from gpuwatch.inspector import files, reader
 from tests.sharer import sharing, sleeping
 
 NAMES = st.binary(min_size=1, max_size=12).filter(lambda name: not set(name) & set(b"=\0"))

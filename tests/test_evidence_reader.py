@@ -12,7 +12,7 @@ import pytest
 from gpuwatch import procfs
 from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Unread
-from gpuwatch.evidence import reader
+from gpuwatch.inspector import reader
 from tests.evidence import SOURCE, script_of, seen
 from tests.sharer import LAUNCHER, sharing, sleeping, until_asleep
 from tests.test_many_threads import many_threads

@@ -14,7 +14,7 @@ import pytest
 
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Script, Unread
-from gpuwatch.evidence import reader
+from gpuwatch.inspector import reader
 from gpuwatch.inspector.credentials import acting_as
 from tests.evidence import SOURCE, script_of, seen
 from tests.gpuholder import ME, ROOT, SOMEBODY_ELSE

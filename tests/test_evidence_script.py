@@ -11,8 +11,7 @@ import pytest
 
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, Script, Unread
-from gpuwatch.evidence import reader
-from gpuwatch.inspector import files
+from gpuwatch.inspector import files, reader
 from tests.evidence import SOURCE, script_of, seen
 from tests.sharer import LAUNCHER, sharing, sleeping
 

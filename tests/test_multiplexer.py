@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.evidence import around, multiplexer, reader
+from gpuwatch.evidence import around, multiplexer
 from gpuwatch.evidence.multiplexer import PaneNames
 from gpuwatch.evidence.terminals import Place
+from gpuwatch.inspector import reader
 from gpuwatch.model import Pane, Surroundings
 from gpuwatch.text import clean
 from tests.gpuholder import unavailable

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, Kin, Unread
-from gpuwatch.evidence import listening, reader, servers
+from gpuwatch.evidence import listening, servers
+from gpuwatch.inspector import reader
 from tests.gpuholder import ME, ROOT
 from tests.sharer import sharing
 

@@ -20,9 +20,10 @@ from gpuwatch.declared.bounds import bounded
 from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Card
 from gpuwatch.declared.resolver import resolve
-from gpuwatch.evidence import around, reader
+from gpuwatch.evidence import around
 from gpuwatch.evidence.containers import Names
 from gpuwatch.evidence.multiplexer import PaneNames
+from gpuwatch.inspector import reader
 from gpuwatch.inspector.credentials import die_with_parent
 from gpuwatch.inspector.protocol import Answer, Question
 from gpuwatch.model import Declared, Knowledge, Surroundings
