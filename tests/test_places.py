@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.declared.facts import Facts, Kin, Unread
-from gpuwatch.evidence import cgroups, places
-from gpuwatch.evidence.cgroups import Held, Step, Unit
+from gpuwatch.evidence import places
 from gpuwatch.evidence.containers import Names, Roots
-from gpuwatch.inspector import reader
+from gpuwatch.inspector import cgroups, reader
+from gpuwatch.inspector.cgroups import Held, Step, Unit
 from gpuwatch.model import Container, Surroundings, is_service
 from gpuwatch.text import clean
 

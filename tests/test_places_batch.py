@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpuwatch.declared.facts import Facts
-from gpuwatch.evidence import cgroups, places
+from gpuwatch.evidence import places
+from gpuwatch.inspector import cgroups
 from gpuwatch.model import Surroundings
 from tests.families import Member, family
 

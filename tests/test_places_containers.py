@@ -25,8 +25,8 @@ import pytest
 
 from gpuwatch.declared.facts import Facts
 from gpuwatch.evidence import containers, places
-from gpuwatch.evidence.cgroups import Held
 from gpuwatch.evidence.containers import Known, Names, Roots
+from gpuwatch.inspector.cgroups import Held
 from gpuwatch.model import Container
 from tests.gpuholder import ME, ROOT, SOMEBODY_ELSE
 from tests.test_places import ID, OTHER
@@ -346,7 +346,7 @@ def test_no_more_is_remembered_than_a_bound(public: Path) -> None:
 AS_USER = """
 import json, os, sys
 from pathlib import Path
-from gpuwatch.evidence.cgroups import Held
+from gpuwatch.inspector.cgroups import Held
 from gpuwatch.evidence.containers import Names, Roots
 uid, folder = int(sys.argv[1]), Path(sys.argv[2])
 os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)

@@ -25,9 +25,9 @@ from typing import NamedTuple
 import msgspec
 
 from gpuwatch import procfs
-from gpuwatch.evidence.cgroups import Held
 from gpuwatch.inspector import files
 from gpuwatch.inspector import files as environ
+from gpuwatch.inspector.cgroups import Held
 from gpuwatch.inspector.credentials import acting_as
 from gpuwatch.text import clean
 

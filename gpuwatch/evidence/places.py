@@ -15,10 +15,9 @@ from pathlib import Path
 
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, Unread
-from gpuwatch.evidence import cgroups
-from gpuwatch.evidence.cgroups import Held
 from gpuwatch.evidence.containers import LONGEST, Names
-from gpuwatch.inspector import files
+from gpuwatch.inspector import cgroups, files
+from gpuwatch.inspector.cgroups import Held
 from gpuwatch.model import Container
 from gpuwatch.text import clean
 

@@ -18,8 +18,7 @@ from gpuwatch import procfs
 from gpuwatch.declared import flags, script_imports
 from gpuwatch.declared.claims import Scan, Share
 from gpuwatch.declared.facts import RANKS, Config, Facts, File, Kin, Ranks, Script, Unread
-from gpuwatch.evidence import cgroups
-from gpuwatch.inspector import files, program
+from gpuwatch.inspector import cgroups, files, program
 from gpuwatch.inspector import files as environ
 from gpuwatch.inspector.credentials import acting_as
 from gpuwatch.inspector.program import How
