@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, Kin, Unread
 from gpuwatch.evidence import around, jobs, notebooks, terminals
-from gpuwatch.evidence.containers import Known, Names
 from gpuwatch.inspector import reader
 from gpuwatch.inspector.cgroups import Held
+from gpuwatch.inspector.containers import Known, Names
 from gpuwatch.inspector.protocol import Question
 from gpuwatch.inspector.worker import Reader
 from gpuwatch.model import Notebook, Pane

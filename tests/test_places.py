@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from gpuwatch.declared.facts import Facts, Kin, Unread
 from gpuwatch.evidence import places
-from gpuwatch.evidence.containers import Names, Roots
 from gpuwatch.inspector import cgroups, reader
 from gpuwatch.inspector.cgroups import Held, Step, Unit
+from gpuwatch.inspector.containers import Names, Roots
 from gpuwatch.model import Container, Surroundings, is_service
 from gpuwatch.text import clean
 

@@ -24,9 +24,10 @@ from typing import Any
 import pytest
 
 from gpuwatch.declared.facts import Facts
-from gpuwatch.evidence import containers, places
-from gpuwatch.evidence.containers import Known, Names, Roots
+from gpuwatch.evidence import places
+from gpuwatch.inspector import containers
 from gpuwatch.inspector.cgroups import Held
+from gpuwatch.inspector.containers import Known, Names, Roots
 from gpuwatch.model import Container
 from tests.gpuholder import ME, ROOT, SOMEBODY_ELSE
 from tests.test_places import ID, OTHER
@@ -347,7 +348,7 @@ AS_USER = """
 import json, os, sys
 from pathlib import Path
 from gpuwatch.inspector.cgroups import Held
-from gpuwatch.evidence.containers import Names, Roots
+from gpuwatch.inspector.containers import Names, Roots
 uid, folder = int(sys.argv[1]), Path(sys.argv[2])
 os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
 names = Names(Roots(docker=folder / "docker", docker_socket=folder / "docker.sock", storage=folder / "storage",

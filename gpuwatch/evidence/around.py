@@ -13,9 +13,9 @@ import msgspec
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, Kin, Unread
 from gpuwatch.evidence import jobs, listening, notebooks, places, servers, terminals
-from gpuwatch.evidence.containers import Names
 from gpuwatch.evidence.multiplexer import PaneNames
 from gpuwatch.inspector import files
+from gpuwatch.inspector.containers import Names
 from gpuwatch.model import Job, Notebook, Surroundings
 from gpuwatch.text import clean
 

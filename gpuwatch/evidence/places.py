@@ -15,9 +15,9 @@ from pathlib import Path
 
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, Unread
-from gpuwatch.evidence.containers import LONGEST, Names
 from gpuwatch.inspector import cgroups, files
 from gpuwatch.inspector.cgroups import Held
+from gpuwatch.inspector.containers import LONGEST, Names
 from gpuwatch.model import Container
 from gpuwatch.text import clean
 

@@ -21,9 +21,9 @@ from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Card
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.evidence import around
-from gpuwatch.evidence.containers import Names
 from gpuwatch.evidence.multiplexer import PaneNames
 from gpuwatch.inspector import reader
+from gpuwatch.inspector.containers import Names
 from gpuwatch.inspector.credentials import die_with_parent
 from gpuwatch.inspector.protocol import Answer, Question
 from gpuwatch.model import Declared, Knowledge, Surroundings
