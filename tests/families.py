@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwatch import procfs
-from gpuwatch.evidence import around
-from gpuwatch.inspector import reader
+from gpuwatch.inspector import context, reader
 from gpuwatch.model import Job, Surroundings
 from tests.waiting import wait_for
 
@@ -127,7 +126,7 @@ class Family:
 
     def around(self, name: str) -> Surroundings:
         """Tell where one of them runs."""
-        return around.read(reader.read(self.pids[name]))
+        return context.read_context(reader.read(self.pids[name]))
 
     def job(self, name: str) -> Job:
         """Tell the run of one of them."""

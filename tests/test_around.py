@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, Kin, Unread
-from gpuwatch.evidence import around, jobs, notebooks, terminals
-from gpuwatch.inspector import reader
+from gpuwatch.evidence import jobs, notebooks, terminals
+from gpuwatch.inspector import context, reader
 from gpuwatch.inspector.cgroups import Held
 from gpuwatch.inspector.containers import Known, Names
 from gpuwatch.inspector.protocol import Question
@@ -48,10 +48,12 @@ def test_a_pane_of_a_real_tmux_and_what_outlives_it(tmux: Tmux) -> None:
     wait_for(lambda: procfs.read_stat(pid).comm == b"sleep")
     try:
         expected = Pane(program="tmux", session="$0", window="%0", alive=True)
-        assert around.read(reader.read(pid)).pane == expected
+        assert context.read_context(reader.read(pid)).pane == expected
         tmux.run("kill-server")
         wait_for(lambda: not (procfs.PROC / str(server)).exists())
-        assert around.read(reader.read(pid)).pane == Pane(program="tmux", session="$0", window="%0", alive=False)
+        assert context.read_context(reader.read(pid)).pane == Pane(
+            program="tmux", session="$0", window="%0", alive=False
+        )
     finally:
         os.kill(pid, signal.SIGKILL)
 
@@ -228,7 +230,7 @@ def test_what_could_not_be_read_is_said() -> None:
 
 def test_a_process_that_has_gone_is_said_to_have(tmp_path: Path) -> None:
     """Nothing raises, and what its facts alone tell is still told."""
-    found = around.read(Facts(pid=99, environ={"SSH_CONNECTION": "10.0.0.7 1 2 3"}), proc=tmp_path)
+    found = context.read_context(Facts(pid=99, environ={"SSH_CONNECTION": "10.0.0.7 1 2 3"}), proc=tmp_path)
     assert (found.job, found.ssh, found.words) == (None, "10.0.0.7", "its state: it has ended")
 
 
@@ -241,7 +243,7 @@ def test_a_fault_in_one_part_costs_no_other() -> None:
 
     cgroup = "/system.slice/docker-" + "3f" * 32 + ".scope"
     facts = Facts(pid=os.getpid(), uid=os.getuid(), environ={"SSH_CLIENT": "::1 1 2"}, cgroup=cgroup)
-    found = around.read(facts, names=Broken())
+    found = context.read_context(facts, names=Broken())
     assert found.container is None
     assert (found.ssh, found.job is None) == ("::1", False)
     assert found.words.startswith("its container: a fault in gpuwatch: TypeError: odd")
@@ -304,7 +306,7 @@ def test_nothing_that_a_process_writes_raises(
 ) -> None:
     """All is clean, and no part of it fails."""
     facts = Facts(pid=os.getpid(), uid=1, argv=argv, environ=environ, ancestors=tuple(above), cgroup=cgroup)
-    found = around.read(facts)
+    found = context.read_context(facts)
     assert "fault" not in found.words
     assert found.job is not None
     texts = [found.ssh, found.job.name, found.job.key, found.job.launcher, found.words]

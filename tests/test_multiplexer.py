@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.evidence import around, multiplexer
+from gpuwatch.evidence import multiplexer
 from gpuwatch.evidence.multiplexer import PaneNames
 from gpuwatch.evidence.terminals import Place
-from gpuwatch.inspector import reader
+from gpuwatch.inspector import context, reader
 from gpuwatch.model import Pane, Surroundings
 from gpuwatch.text import clean
 from tests.gpuholder import unavailable
@@ -42,7 +42,7 @@ def server(tmux: Tmux) -> int:
 
 def found(pid: int, names: PaneNames | None) -> Surroundings:
     """Tell where a process runs."""
-    return around.read(reader.read(pid), panes=names)
+    return context.read_context(reader.read(pid), panes=names)
 
 
 def shown(pid: int, names: PaneNames | None) -> tuple[str, str]:

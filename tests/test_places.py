@@ -18,8 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.declared.facts import Facts, Kin, Unread
-from gpuwatch.evidence import places
-from gpuwatch.inspector import cgroups, reader
+from gpuwatch.inspector import cgroups, context, reader
 from gpuwatch.inspector.cgroups import Held, Step, Unit
 from gpuwatch.inspector.containers import Names, Roots
 from gpuwatch.model import Container, Surroundings, is_service
@@ -206,15 +205,15 @@ def test_whose_login_a_path_lies_in() -> None:
 )
 def test_the_batch_job(cgroup: str, environ: dict[str, str], expected: str) -> None:
     """The kernel's word before the environment's, and no job for a shell that only asked for one."""
-    assert places.slurm(facts(cgroup, **environ)) == expected
+    assert context.find_slurm_job(facts(cgroup, **environ)) == expected
 
 
 def test_an_environment_that_was_written_over_is_replaced_by_an_ancestors() -> None:
     """A rank that shows a title has its launcher's array task."""
     above = (Kin(pid=3), Kin(pid=2, environ={"SLURM_JOB_ID": "5", "SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}))
     unread = Facts(pid=7, environ=Unread.OVERWRITTEN, ancestors=above)
-    assert places.slurm(unread) == "5.0"
-    assert places.slurm(Facts(pid=7)) == ""
+    assert context.find_slurm_job(unread) == "5.0"
+    assert context.find_slurm_job(Facts(pid=7)) == ""
 
 
 @pytest.mark.parametrize(
@@ -229,20 +228,20 @@ def test_an_environment_that_was_written_over_is_replaced_by_an_ancestors() -> N
 )
 def test_the_pod(tmp_path: Path, environ: dict[str, str], expected: str) -> None:
     """Its name where the environment has it, else its uid."""
-    assert places.pod(facts(f"/kubepods/pod{POD}/{ID}", **environ), proc=tmp_path) == expected
+    assert context.find_pod(facts(f"/kubepods/pod{POD}/{ID}", **environ), proc=tmp_path) == expected
 
 
 def test_no_pod_without_a_cluster(tmp_path: Path) -> None:
     """POD_NAME is anybody's to set."""
-    assert places.pod(facts("/user.slice", POD_NAME="x", HOSTNAME="y"), proc=tmp_path) == ""
+    assert context.find_pod(facts("/user.slice", POD_NAME="x", HOSTNAME="y"), proc=tmp_path) == ""
     inside = facts("/", HOSTNAME="train-0", KUBERNETES_SERVICE_HOST="10.0.0.1")
-    assert places.pod(inside, proc=tmp_path) == "train-0"
+    assert context.find_pod(inside, proc=tmp_path) == "train-0"
 
 
 def test_the_unit() -> None:
     """With whether it is one of the user's own manager."""
-    assert places.unit(facts(f"{USER}/app.slice/embeddings.service")) == ("embeddings.service", True)
-    assert places.unit(facts("/user.slice")) == ("", False)
+    assert context.find_unit(facts(f"{USER}/app.slice/embeddings.service")) == ("embeddings.service", True)
+    assert context.find_unit(facts("/user.slice")) == ("", False)
 
 
 # -- from inside, and without a cgroup -----------------------------------------------------------------------------
@@ -273,22 +272,22 @@ def test_a_container_that_hides_its_cgroup_is_seen_by_its_mounts(
 ) -> None:
     """Lines as moby's, Podman's and Enroot's (src/runtime.sh) containers show them in proc_pid_mountinfo(5)."""
     mounted(tmp_path, *lines)
-    assert places.container(facts("/"), proc=tmp_path, names=NOBODY) == expected
+    assert context.find_container(facts("/"), proc=tmp_path, names=NOBODY) == expected
     outside = facts("/user.slice/user-1000.slice/session-3.scope")
-    assert places.container(outside, proc=tmp_path, names=NOBODY) is None
+    assert context.find_container(outside, proc=tmp_path, names=NOBODY) is None
 
 
 def test_a_pod_that_hides_its_cgroup_is_seen_by_its_mounts(tmp_path: Path) -> None:
     """The kubelet mounts each container's hosts from the pod's folder."""
     mounted(tmp_path, f"/var/lib/kubelet/pods/{POD}/etc-hosts /etc/hosts")
-    assert places.pod(facts("/"), proc=tmp_path) == POD
+    assert context.find_pod(facts("/"), proc=tmp_path) == POD
 
 
 def test_the_runtime_says_what_it_is_where_nothing_else_does(tmp_path: Path) -> None:
     """`container=podman`, by systemd's container interface; nobody's own variable of that name."""
-    assert places.container(facts(container="podman"), proc=tmp_path, names=NOBODY) == Container(runtime="podman")
-    assert places.container(facts(container="mine"), proc=tmp_path, names=NOBODY) is None
-    assert places.container(facts("/user.slice", container="podman"), proc=tmp_path, names=NOBODY) is None
+    assert context.find_container(facts(container="podman"), proc=tmp_path, names=NOBODY) == Container(runtime="podman")
+    assert context.find_container(facts(container="mine"), proc=tmp_path, names=NOBODY) is None
+    assert context.find_container(facts("/user.slice", container="podman"), proc=tmp_path, names=NOBODY) is None
 
 
 def test_apptainer_is_its_variable_and_its_folder(tmp_path: Path) -> None:
@@ -296,11 +295,11 @@ def test_apptainer_is_its_variable_and_its_folder(tmp_path: Path) -> None:
     job = facts(
         "/slurm/uid_7/job_4711/step_0", APPTAINER_CONTAINER="/images/torch 2.sif", SINGULARITY_CONTAINER="/x.sif"
     )
-    assert places.container(job, proc=tmp_path, names=NOBODY) is None
+    assert context.find_container(job, proc=tmp_path, names=NOBODY) is None
     (tmp_path / "7/root/.singularity.d").mkdir(parents=True)
-    assert places.container(job, proc=tmp_path, names=NOBODY) == Container(runtime="apptainer", name="torch 2")
+    assert context.find_container(job, proc=tmp_path, names=NOBODY) == Container(runtime="apptainer", name="torch 2")
     older = facts(SINGULARITY_NAME="torch.sif")
-    assert places.container(older, proc=tmp_path, names=NOBODY) == Container(runtime="singularity", name="torch")
+    assert context.find_container(older, proc=tmp_path, names=NOBODY) == Container(runtime="singularity", name="torch")
 
 
 # -- who logged in -------------------------------------------------------------------------------------------------
@@ -323,14 +322,14 @@ def test_who_is_behind_root(tmp_path: Path, written: str | None, expected: tuple
     if written is not None:
         (tmp_path / "7").mkdir()
         (tmp_path / "7/loginuid").write_text(written)
-    assert places.login(7, 0, proc=tmp_path, name=lambda uid: f"user {uid}") == expected
+    assert context.find_login(7, 0, proc=tmp_path, name=lambda uid: f"user {uid}") == expected
 
 
 def test_a_login_is_named_by_the_user_database(tmp_path: Path) -> None:
     """A uid that is nobody's is its digits."""
     (tmp_path / "7").mkdir()
     (tmp_path / "7/loginuid").write_text("3999999999")
-    assert places.login(7, 0, proc=tmp_path) == ("3999999999", 3_999_999_999)
+    assert context.find_login(7, 0, proc=tmp_path) == ("3999999999", 3_999_999_999)
 
 
 # -- any text, and the real thing ----------------------------------------------------------------------------------
@@ -352,8 +351,12 @@ def test_no_cgroup_and_no_environment_breaks_anything(path: str, environ: dict[s
     """Users name their own cgroups and containers as they like."""
     given_facts = Facts(pid=7, uid=1000, cgroup=path, environ=environ)
     proc = Path("/nonexistent")
-    held = places.container(given_facts, proc=proc, names=NOBODY)
-    shown = [places.pod(given_facts, proc=proc), places.slurm(given_facts), places.unit(given_facts)[0]]
+    held = context.find_container(given_facts, proc=proc, names=NOBODY)
+    shown = [
+        context.find_pod(given_facts, proc=proc),
+        context.find_slurm_job(given_facts),
+        context.find_unit(given_facts)[0],
+    ]
     shown += [held.runtime, held.id, held.name] if held else []
     assert shown == [clean(text) for text in shown]
 
@@ -384,9 +387,9 @@ def test_a_real_cgroup(made: Path) -> None:
         if cgroups.container(found.cgroup) is None:
             pytest.skip(f"another hierarchy tells more here: {found.cgroup}")
         assert found.cgroup.endswith(f"/{made.name}/docker-{ID}.scope")
-        held = places.container(found, proc=Path("/proc"), names=NOBODY)
+        held = context.find_container(found, proc=Path("/proc"), names=NOBODY)
         assert held == Container(runtime="docker", id=ID[:12])
-        assert places.unit(found) == ("", False)
+        assert context.find_unit(found) == ("", False)
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()

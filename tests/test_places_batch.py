@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuwatch.declared.facts import Facts
-from gpuwatch.evidence import places
-from gpuwatch.inspector import cgroups
+from gpuwatch.inspector import cgroups, context
 from gpuwatch.model import Surroundings
 from tests.families import Member, family
 
@@ -28,7 +27,7 @@ from tests.families import Member, family
 )
 def test_the_job_of_another_scheduler(cgroup: str, environ: dict[str, str], expected: str) -> None:
     """By the cgroup, else by what only a job has. The unit that PBS makes for all jobs is nobody's service."""
-    assert places.batch(Facts(pid=7, uid=1000, cgroup=cgroup, environ=environ)) == expected
+    assert context.find_batch_job(Facts(pid=7, uid=1000, cgroup=cgroup, environ=environ)) == expected
     assert Surroundings(batch=expected, unit="x.service").where == (expected or "x")
     assert cgroups.unit(cgroup) is None
 

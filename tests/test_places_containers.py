@@ -24,8 +24,7 @@ from typing import Any
 import pytest
 
 from gpuwatch.declared.facts import Facts
-from gpuwatch.evidence import places
-from gpuwatch.inspector import containers
+from gpuwatch.inspector import containers, context
 from gpuwatch.inspector.cgroups import Held
 from gpuwatch.inspector.containers import Known, Names, Roots
 from gpuwatch.model import Container
@@ -169,7 +168,7 @@ def test_podmans_monitor_has_the_name_on_its_command_line(tmp_path: Path, public
     monitored(tmp_path, "/usr/bin/conmon", "--api-version", "1", "-c", ID, "-u", ID, "-r", "/usr/bin/crun", *flag)
     assert ask(Names(roots(public)), PODMAN, proc=tmp_path) == Known("tender_turing")
     facts = Facts(pid=7, uid=1000, cgroup=f"/machine.slice/libpod-{ID}.scope/container", environ={})
-    found = places.container(facts, proc=tmp_path, names=Names(roots(public)))
+    found = context.find_container(facts, proc=tmp_path, names=Names(roots(public)))
     assert found == Container(runtime="podman", id=ID[:12], name="tender_turing")
 
 
@@ -275,7 +274,7 @@ def test_the_pod_is_named_by_its_containers_labels(public: Path) -> None:
     """Where the environment does not have it."""
     facts = Facts(pid=7, uid=1000, cgroup=f"/kubepods/pod1fb25a5c-2a6e-4b9c-8f0e-0d1a2b3c4d5e/docker-{ID}.scope")
     with daemon(public / "docker.sock", INSPECTED | {"Config": {"Labels": LABELS}}):
-        assert places.pod(facts, proc=public, names=Names(roots(public))) == "vision/train-0"
+        assert context.find_pod(facts, proc=public, names=Names(roots(public))) == "vision/train-0"
 
 
 def test_a_daemon_that_hangs_is_left_alone_for_a_while(public: Path) -> None:

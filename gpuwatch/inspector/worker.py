@@ -20,9 +20,8 @@ from gpuwatch.declared.bounds import bounded
 from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Card
 from gpuwatch.declared.resolver import resolve
-from gpuwatch.evidence import around
 from gpuwatch.evidence.multiplexer import PaneNames
-from gpuwatch.inspector import reader
+from gpuwatch.inspector import context, reader
 from gpuwatch.inspector.containers import Names
 from gpuwatch.inspector.credentials import die_with_parent
 from gpuwatch.inspector.protocol import Answer, Question
@@ -96,7 +95,9 @@ class Reader:
         )
         if procfs.read_stat(question.pid, self._proc).start_ticks != question.start:
             raise ProcessLookupError
-        surroundings = around.read(facts, proc=self._proc, names=self._names, panes=self._panes, sockets=self._sockets)
+        surroundings = context.read_context(
+            facts, proc=self._proc, names=self._names, panes=self._panes, sockets=self._sockets
+        )
         return resolve(facts, self._cards, self._driver), surroundings
 
 

@@ -1,4 +1,4 @@
-"""Where a process runs, by what the kernel keeps of it: container, pod, batch job, systemd unit, and who logged in.
+"""Context of a process: container, pod, batch job, systemd unit, login, terminal, run and server, put together.
 
 The cgroup tells, which a process does not leave by itself; its environment is asked only for what no cgroup has, and
 where that cannot be read, its ancestors'. All that is given is clean; what cannot be told is empty. Nothing here raises
@@ -7,18 +7,24 @@ for what a process wrote.
 
 from __future__ import annotations
 
+import functools
 import os
 import pwd
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from gpuwatch import procfs
-from gpuwatch.declared.facts import Facts, Unread
+from gpuwatch.declared.facts import Facts, Kin, Unread
+from gpuwatch.evidence import jobs, listening, notebooks, servers, terminals
+from gpuwatch.evidence.multiplexer import PaneNames
 from gpuwatch.inspector import cgroups, files
 from gpuwatch.inspector.cgroups import Held
 from gpuwatch.inspector.containers import LONGEST, Names
-from gpuwatch.model import Container
+from gpuwatch.model import Container, Job, Notebook, Surroundings
 from gpuwatch.text import clean
 
 _LARGEST_MOUNTS = 256 << 10
@@ -68,7 +74,7 @@ Sources: qsub(1B) of OpenPBS, bsub(1) of LSF, submit(1) of Grid Engine, HTCondor
 """
 
 
-def container(facts: Facts, *, proc: Path, names: Names) -> Container | None:
+def find_container(facts: Facts, *, proc: Path, names: Names) -> Container | None:
     """Tell the container that a process is in, the innermost; None for none, or where it cannot be told."""
     image = _image(facts, proc)
     if image is not None:
@@ -81,7 +87,7 @@ def container(facts: Facts, *, proc: Path, names: Names) -> Container | None:
     return Container(runtime=held.runtime, id=held.id[:12], name=known.name)
 
 
-def pod(facts: Facts, *, proc: Path, names: Names | None = None) -> str:
+def find_pod(facts: Facts, *, proc: Path, names: Names | None = None) -> str:
     """Tell the Kubernetes pod: `namespace/name`, its name, or its uid, by what can be read; empty outside of one.
 
     The kubelet gives each container HOSTNAME, the pod's name (the node's with hostNetwork), and the address of the
@@ -102,7 +108,7 @@ def pod(facts: Facts, *, proc: Path, names: Names | None = None) -> str:
     return clean((f"{space}/{name}" if space else name) if name else uid, 2 * LONGEST)
 
 
-def slurm(facts: Facts) -> str:
+def find_slurm_job(facts: Facts) -> str:
     """Tell Slurm's job and step: `4711.0`, `4711_3.batch` for a task of an array, or the job alone; empty for none.
 
     The cgroup counts. Without one (a node that tracks jobs by other means) the environment does, if it is one that
@@ -121,7 +127,7 @@ def slurm(facts: Facts) -> str:
     return f"{shown}.{step}" if step and (held or _number(step) or step in _STEPS.values()) else shown
 
 
-def batch(facts: Facts) -> str:
+def find_batch_job(facts: Facts) -> str:
     """Tell the job of another scheduler: `pbs 4711`, `lsf 4711`, `sge 4711`, `condor slot1_2`; empty for none."""
     if number := cgroups.pbs(facts.cgroup):
         return f"pbs {number}"
@@ -131,7 +137,7 @@ def batch(facts: Facts) -> str:
     return ""
 
 
-def unit(facts: Facts) -> tuple[str, bool]:
+def find_unit(facts: Facts) -> tuple[str, bool]:
     """Tell the systemd service, and whether it is of the user's own manager; ("", False) for none.
 
     Services that only carry what people start are none: sshd, cron, slurmd, a container's runtime, a terminal. Whether
@@ -141,7 +147,7 @@ def unit(facts: Facts) -> tuple[str, bool]:
     return (clean(found.name, LONGEST), found.user) if found else ("", False)
 
 
-def login(pid: int, uid: int, *, proc: Path, name: Callable[[int], str] | None = None) -> tuple[str, int | None]:
+def find_login(pid: int, uid: int, *, proc: Path, name: Callable[[int], str] | None = None) -> tuple[str, int | None]:
     """Tell who logged in, by name and uid, where that is not the owner; ("", None) where it is, or nobody did.
 
     The kernel keeps it through sudo, su and a container that was started from a login; what a daemon starts (Docker's
@@ -241,3 +247,115 @@ def _mounted_pod(facts: Facts, proc: Path) -> str:
         if found:
             return found[1]
     return ""
+
+
+_UNREAD = {
+    Unread.DENIED: "its environment is not ours to read",
+    Unread.OVERWRITTEN: "its environment was overwritten by a title",
+    Unread.GONE: "its environment is gone: it has ended",
+    Unread.LONG: "its environment is too long to be read",
+    Unread.FAILED: "its environment could not be read",
+    Unread.LEFT: "its environment was not read",
+}
+
+_LONGEST = 300
+
+_Part = TypeVar("_Part")
+
+
+class _Parts:
+    """Reads one part after the other; one that fails is missing, and it is said why."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def read(self, what: str, read: Callable[[], _Part], otherwise: _Part) -> _Part:
+        try:
+            return read()
+        except (OSError, ValueError) as error:
+            gone = isinstance(error, procfs.GONE)
+            self.words.append(f"its {what}: {'it has ended' if gone else clean(str(error), 100)}")
+        except Exception as bug:  # noqa: BLE001 - what a process wrote must not keep the rest from being shown
+            self.words.append(f"its {what}: a fault in gpuwatch: {type(bug).__name__}: {clean(str(bug), 100)}")
+        return otherwise
+
+
+def read_context(
+    facts: Facts,
+    *,
+    proc: Path = procfs.PROC,
+    names: Names | None = None,
+    panes: PaneNames | None = None,
+    sockets: dict[int, frozenset[int]] | None = None,
+) -> Surroundings:
+    """Tell where the process of these facts runs; what cannot be read is missing, said in `words`, and no error.
+
+    `names` remembers the names of containers from one process to the next; `panes` asks tmux for those of sessions
+    and windows, which nobody does without it. `sockets` is what was read of other processes just now.
+    """
+    parts, known = _Parts(), Names() if names is None else names
+    unit, user_unit = parts.read("unit", lambda: find_unit(facts), ("", False))
+    no_login: tuple[str, int | None] = ("", None)
+    login, login_uid = parts.read("login", lambda: _login(facts, proc), no_login)
+    stat = parts.read("state", lambda: procfs.read_stat(facts.pid, proc), None)
+    line = (_itself(facts, stat), *facts.ancestors)
+    notebook = parts.read("notebook", lambda: notebooks.read(line, proc=proc), None)
+    job = None
+    if stat is not None:
+        job = parts.read("run", lambda: _job(jobs.read(facts, line[0], stat, proc=proc), notebook), None)
+    container = parts.read("container", lambda: find_container(facts, proc=proc, names=known), None)
+    pod = parts.read("pod", lambda: find_pod(facts, proc=proc, names=known), "")
+    slurm = parts.read("batch job", lambda: find_slurm_job(facts), "")
+    place = parts.read("terminal", lambda: terminals.place(line, proc=proc), None)
+    pane = None if place is None else place.pane
+    batch = parts.read("batch job", lambda: find_batch_job(facts), "")
+    if notebook is not None and (slurm or batch):  # it was handed the number of a server on another machine
+        notebook = msgspec.structs.replace(notebook, left=False)
+    if panes is not None and place is not None and facts.uid == panes.uid:
+        pane = parts.read("pane's name", functools.partial(panes.named, place), pane)
+    ssh = parts.read("login's origin", lambda: terminals.ssh(line), "")
+    server = parts.read("ports", lambda: servers.server(facts, proc=proc, sockets=sockets), "")
+    peer = ""
+    if stat is not None and facts.uid == os.getuid() and procfs.adopted(facts.pid, stat, proc):
+        peer = parts.read("connections", lambda: listening.peer(facts.pid, proc), "")
+    if isinstance(facts.environ, Unread):
+        parts.words.insert(0, _UNREAD[facts.environ])
+    return Surroundings(
+        container=container,
+        pod=pod,
+        slurm=slurm,
+        batch=batch,
+        unit=unit,
+        user_unit=user_unit,
+        pane=pane,
+        notebook=notebook,
+        ssh=ssh,
+        login=login,
+        login_uid=login_uid,
+        job=job,
+        server=server,
+        peer=peer,
+        words=clean("; ".join(parts.words), _LONGEST),
+    )
+
+
+def _itself(facts: Facts, stat: procfs.Stat | None) -> Kin:
+    return Kin(
+        pid=facts.pid,
+        argv=facts.argv,
+        argv_cut=facts.argv_cut,
+        environ=facts.environ,
+        start=0 if stat is None else stat.start_ticks,
+        parent=0 if stat is None else stat.ppid,
+        comm="" if stat is None else files.decode_environ(stat.comm),
+    )
+
+
+def _login(facts: Facts, proc: Path) -> tuple[str, int | None]:
+    return ("", None) if facts.uid is None else find_login(facts.pid, facts.uid, proc=proc)
+
+
+def _job(job: Job, notebook: Notebook | None) -> Job:
+    """Call the run of a kernel after its notebook."""
+    name = "" if notebook is None or job.name != jobs.NOTEBOOK else notebook.path.rpartition("/")[2]
+    return msgspec.structs.replace(job, name=clean(name, jobs.LONGEST_NAME)) if name else job
