@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, Kin, Unread
-from gpuwatch.evidence import jobs, notebooks, terminals
-from gpuwatch.inspector import context, reader
+from gpuwatch.evidence import notebooks, terminals
+from gpuwatch.inspector import context, jobs, reader
 from gpuwatch.inspector.cgroups import Held
 from gpuwatch.inspector.containers import Known, Names
 from gpuwatch.inspector.protocol import Question
@@ -333,7 +333,7 @@ def test_siblings_below_a_launcher_are_one_run(
     found = []
     for argv, environ in zip((first, second), environs, strict=True):
         facts = Facts(pid=pid, argv=argv, environ=environ, ancestors=line)
-        job = jobs.read(facts, Kin(pid=pid, argv=argv, environ=environ), stat)
+        job = jobs.read_run(facts, Kin(pid=pid, argv=argv, environ=environ), stat)
         if not job.orphaned and job.head != pid:
             found.append((job.key, job.head))
     assert len(set(found)) <= 1

@@ -19,9 +19,9 @@ import msgspec
 
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, Kin, Unread
-from gpuwatch.evidence import jobs, listening, notebooks, servers, terminals
+from gpuwatch.evidence import listening, notebooks, servers, terminals
 from gpuwatch.evidence.multiplexer import PaneNames
-from gpuwatch.inspector import cgroups, files
+from gpuwatch.inspector import cgroups, files, jobs
 from gpuwatch.inspector.cgroups import Held
 from gpuwatch.inspector.containers import LONGEST, Names
 from gpuwatch.model import Container, Job, Notebook, Surroundings
@@ -302,7 +302,7 @@ def read_context(
     notebook = parts.read("notebook", lambda: notebooks.read(line, proc=proc), None)
     job = None
     if stat is not None:
-        job = parts.read("run", lambda: _job(jobs.read(facts, line[0], stat, proc=proc), notebook), None)
+        job = parts.read("run", lambda: _job(jobs.read_run(facts, line[0], stat, proc=proc), notebook), None)
     container = parts.read("container", lambda: find_container(facts, proc=proc, names=known), None)
     pod = parts.read("pod", lambda: find_pod(facts, proc=proc, names=known), "")
     slurm = parts.read("batch job", lambda: find_slurm_job(facts), "")
