@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, Kin, Unread
-from gpuwatch.evidence import notebooks, terminals
-from gpuwatch.inspector import context, jobs, reader
+from gpuwatch.evidence import terminals
+from gpuwatch.inspector import context, jobs, reader, servers
 from gpuwatch.inspector.cgroups import Held
 from gpuwatch.inspector.containers import Known, Names
 from gpuwatch.inspector.protocol import Question
@@ -195,7 +195,7 @@ def test_a_kernel_under_papermill_is_not_left(tmp_path: Path) -> None:
     line = [Kin(pid=5, argv=KERNEL, environ={"JPY_PARENT_PID": "3"}), Kin(pid=4, argv=("sh", "-c")), Kin(pid=3)]
     for pid in (4, 3):
         fixture_process(tmp_path, pid, stat_line())
-    found = notebooks.read(line, proc=tmp_path)
+    found = servers.read_notebook(line, proc=tmp_path)
     assert found is not None
     assert (found.left, found.server) == (False, None)
 
@@ -213,7 +213,7 @@ def test_a_kernel_under_papermill_is_not_left(tmp_path: Path) -> None:
 )
 def test_kernels_by_their_command_line(argv: tuple[str, ...], *, expected: bool) -> None:
     """Of Python by its module, of others by the file of its ports."""
-    assert notebooks.is_kernel(argv) is expected
+    assert servers.is_kernel(argv) is expected
 
 
 # -- the whole -----------------------------------------------------------------------------------------------------

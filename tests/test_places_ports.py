@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.declared.facts import Facts
-from gpuwatch.evidence import servers
+from gpuwatch.inspector import servers
 from tests.test_places_servers import machine, row
 
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, Kin, Unread
-from gpuwatch.evidence import listening, servers
-from gpuwatch.inspector import reader
+from gpuwatch.inspector import reader, servers
+from gpuwatch.inspector import servers as listening
 from tests.gpuholder import ME, ROOT
 from tests.sharer import sharing
 
@@ -179,7 +179,7 @@ def test_a_process_that_only_connects_is_none() -> None:
     with socket.create_server(("127.0.0.1", 0)) as here:
         first = f"import socket\nmine = socket.create_connection({here.getsockname()!r})"
         with sharing("train.py", first=first) as process:
-            assert listening.sockets([process.pid], procfs.PROC)
+            assert listening.read_sockets([process.pid], procfs.PROC)
             assert reason(process.pid) == ""
 
 
@@ -244,7 +244,7 @@ FORK = CHILD.replace("    listener.close()\n", "")
 def test_a_notebook_and_what_it_forks_are_no_server() -> None:
     """The kernel's sockets are for its notebook, also those that its loaders have of it."""
     with sharing("-m", "ipykernel_launcher", "-f", "kernel-1.json", first=CHOSEN + FORK) as process:
-        assert listening.sockets([int(process.said[1])], procfs.PROC)
+        assert listening.read_sockets([int(process.said[1])], procfs.PROC)
         assert reason(process.pid) == ""
         # A fork has the kernel's own command line; what was exec'ed from it has another.
         forked = reader.read(int(process.said[1]))
@@ -352,9 +352,9 @@ def test_the_lowest_of_several_ports_is_named(tmp_path: Path) -> None:
 def test_the_search_is_bounded(tmp_path: Path) -> None:
     """By open files, and by the list's bytes: a busy machine has a hundred thousand sockets."""
     machine(tmp_path, *(f"socket:[{number}]" for number in range(20)), tcp=b"".join(row(80, n) for n in range(20_000)))
-    assert len(listening.sockets([7], tmp_path, most=5)) == 5
+    assert len(listening.read_sockets([7], tmp_path, most=5)) == 5
     assert 0 < len(listening.ports(7, tmp_path)) < 20_000
-    assert listening.sockets([8], tmp_path) == set()
+    assert listening.read_sockets([8], tmp_path) == set()
     assert listening.ports(8, tmp_path) == {}
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from gpuwatch import procfs, programs
 from gpuwatch.declared.facts import Facts, Kin
-from gpuwatch.evidence import servers
-from gpuwatch.inspector import program
+from gpuwatch.inspector import program, servers
 from gpuwatch.inspector.program import Part
 from tests.families import Member, family
 from tests.test_kill_scope import BOTH, PYTHON, above_two, taken

@@ -19,9 +19,10 @@ import msgspec
 
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, Kin, Unread
-from gpuwatch.evidence import listening, notebooks, servers, terminals
+from gpuwatch.evidence import terminals
 from gpuwatch.evidence.multiplexer import PaneNames
-from gpuwatch.inspector import cgroups, files, jobs
+from gpuwatch.inspector import cgroups, files, jobs, servers
+from gpuwatch.inspector import servers as listening
 from gpuwatch.inspector.cgroups import Held
 from gpuwatch.inspector.containers import LONGEST, Names
 from gpuwatch.model import Container, Job, Notebook, Surroundings
@@ -299,7 +300,7 @@ def read_context(
     login, login_uid = parts.read("login", lambda: _login(facts, proc), no_login)
     stat = parts.read("state", lambda: procfs.read_stat(facts.pid, proc), None)
     line = (_itself(facts, stat), *facts.ancestors)
-    notebook = parts.read("notebook", lambda: notebooks.read(line, proc=proc), None)
+    notebook = parts.read("notebook", lambda: servers.read_notebook(line, proc=proc), None)
     job = None
     if stat is not None:
         job = parts.read("run", lambda: _job(jobs.read_run(facts, line[0], stat, proc=proc), notebook), None)

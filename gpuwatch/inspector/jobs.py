@@ -18,8 +18,7 @@ import msgspec
 
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, Kin, Unread
-from gpuwatch.evidence import notebooks
-from gpuwatch.inspector import program
+from gpuwatch.inspector import program, servers
 from gpuwatch.inspector.program import How, Part, Role
 from gpuwatch.model import Job
 from gpuwatch.text import clean
@@ -348,7 +347,7 @@ def _is_left(member: _Member, stat: procfs.Stat, proc: Path) -> bool:
     left = (
         _is_worker_by_itself(member.kin)
         or is_left_by_launcher(member.environ)
-        or (stat.session != member.kin.pid and notebooks.is_led(member.kin.argv, member.environ))
+        or (stat.session != member.kin.pid and servers.is_led(member.kin.argv, member.environ))
     )
     return left and procfs.adopted(member.kin.pid, stat, proc)
 
@@ -503,7 +502,7 @@ def name_of(argv: tuple[str, ...]) -> str:
         return clean(f"{PurePosixPath(argv[0]).name} -c", LONGEST_NAME)
     if found is not None and found.how is How.MODULE:
         return clean(found.text, LONGEST_NAME)
-    if found is None and notebooks.is_kernel(argv):
+    if found is None and servers.is_kernel(argv):
         return NOTEBOOK
     word = found.text if found is not None else argv[0]
     return clean(_with_subcommand(word, argv), LONGEST_NAME)
