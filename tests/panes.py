@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwatch import procfs
-from gpuwatch.evidence.multiplexer import PaneNames
+from gpuwatch.inspector.terminals import PaneNames
 from gpuwatch.model import Pane
 from tests.tmux import Tmux
 from tests.waiting import PATIENCE, wait_for

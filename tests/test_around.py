@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, Kin, Unread
-from gpuwatch.evidence import terminals
-from gpuwatch.inspector import context, jobs, reader, servers
+from gpuwatch.inspector import context, jobs, reader, servers, terminals
 from gpuwatch.inspector.cgroups import Held
 from gpuwatch.inspector.containers import Known, Names
 from gpuwatch.inspector.protocol import Question

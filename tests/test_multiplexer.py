@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.evidence import multiplexer
-from gpuwatch.evidence.multiplexer import PaneNames
-from gpuwatch.evidence.terminals import Place
-from gpuwatch.inspector import context, reader
+from gpuwatch.inspector import context, reader, terminals
+from gpuwatch.inspector.terminals import PaneNames, Place
 from gpuwatch.model import Pane, Surroundings
 from gpuwatch.text import clean
 from tests.gpuholder import unavailable
@@ -86,7 +84,7 @@ def test_hostile_names_are_clean_and_cut(tmux: Tmux) -> None:
     assert session_name == "e_v_il\\033[31m\\t"
     assert window_name.startswith("0:w\\n1 %0 $0 0:a:b")
     assert window_name == clean(window_name)
-    assert len(window_name) == len("0:") + multiplexer.LONGEST
+    assert len(window_name) == len("0:") + terminals.LONGEST
 
 
 def test_what_is_renamed_and_moved_shows_after_a_while(tmux: Tmux) -> None:
@@ -98,10 +96,10 @@ def test_what_is_renamed_and_moved_shows_after_a_while(tmux: Tmux) -> None:
     assert shown(pid, names) == ("train", "0:main")
     tmux.run("rename-session", "-t", "train", "run 2")
     assert shown(pid, names) == ("train", "0:main")
-    clock.now += multiplexer.FRESH
+    clock.now += terminals.FRESH
     assert shown(pid, names) == ("run 2", "0:main")
     tmux.run("move-pane", "-d", "-s", "%0", "-t", "other:0")
-    clock.now += multiplexer.FRESH
+    clock.now += terminals.FRESH
     assert shown(pid, names) == ("other", "0:side")
 
 
@@ -114,7 +112,7 @@ def test_a_window_in_two_sessions_is_named_by_the_one_it_was_started_in(tmux: Tm
     names = patient(clock=clock)
     assert shown(pid, names) == ("b", "0:shared")
     tmux.run("kill-session", "-t", "b")
-    clock.now += multiplexer.FRESH
+    clock.now += terminals.FRESH
     assert shown(pid, names) == ("a", "5:shared")
 
 
@@ -161,7 +159,7 @@ def test_a_server_that_hangs_is_left_alone_for_a_minute(tmux: Tmux) -> None:
         os.kill(number, signal.SIGCONT)
     assert around_it.pane == PANE
     assert around_it.words.endswith("its pane's name: tmux does not answer within 0.5 s")
-    clock.now += multiplexer.SILENT - 1
+    clock.now += terminals.SILENT - 1
     assert found(pid, names).pane == PANE
     clock.now += 1
     assert shown(pid, patient(clock=clock)) == shown(pid, names) == ("train", "0:main")
@@ -215,7 +213,7 @@ def test_a_tmux_that_fails_is_ended_with_all_that_it_started(
         with pytest.raises(OSError, match=words) as raised:
             names.named(listening)
         assert str(raised.value) == clean(str(raised.value))
-        clock.now += multiplexer.SILENT / 2
+        clock.now += terminals.SILENT / 2
     if mark.exists():
         wait_for(lambda: procfs.ended(int(mark.read_text())))
     assert (tmp_path / "runs").read_text() == "run\n"
@@ -239,10 +237,10 @@ def test_lines_that_make_no_sense_are_none(tmp_path: Path, listening: Place) -> 
 def test_many_servers_are_not_all_remembered(tmp_path: Path, listening: Place) -> None:
     """The oldest are forgotten."""
     names = patient(path="")
-    for number in range(multiplexer.MOST + 5):
+    for number in range(terminals.MOST + 5):
         with pytest.raises(OSError, match="No such file"):
             names.named(listening._replace(socket=str(tmp_path / f"none{number}")))
-    assert len(names._answers) == multiplexer.MOST
+    assert len(names._answers) == terminals.MOST
 
 
 def _owned_by_another(program: Path) -> None:

@@ -19,12 +19,11 @@ import msgspec
 
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, Kin, Unread
-from gpuwatch.evidence import terminals
-from gpuwatch.evidence.multiplexer import PaneNames
-from gpuwatch.inspector import cgroups, files, jobs, servers
+from gpuwatch.inspector import cgroups, files, jobs, servers, terminals
 from gpuwatch.inspector import servers as listening
 from gpuwatch.inspector.cgroups import Held
 from gpuwatch.inspector.containers import LONGEST, Names
+from gpuwatch.inspector.terminals import PaneNames
 from gpuwatch.model import Container, Job, Notebook, Surroundings
 from gpuwatch.text import clean
 

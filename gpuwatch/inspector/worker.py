@@ -20,11 +20,11 @@ from gpuwatch.declared.bounds import bounded
 from gpuwatch.declared.claims import Share
 from gpuwatch.declared.facts import Card
 from gpuwatch.declared.resolver import resolve
-from gpuwatch.evidence.multiplexer import PaneNames
 from gpuwatch.inspector import context, reader
 from gpuwatch.inspector.containers import Names
 from gpuwatch.inspector.credentials import die_with_parent
 from gpuwatch.inspector.protocol import Answer, Question
+from gpuwatch.inspector.terminals import PaneNames
 from gpuwatch.model import Declared, Knowledge, Surroundings
 from gpuwatch.text import clean
 
