@@ -25,7 +25,7 @@ needs_root = pytest.mark.skipif(not ROOT, reason="processes of two users need ro
 AS_USER = """
 import json, os, sys
 import gpuwatch.declared.script
-from gpuwatch.evidence import reader
+from gpuwatch.inspector import reader
 uid, pids = int(sys.argv[1]), json.loads(sys.argv[2])
 os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
 for pid in pids:

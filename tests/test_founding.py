@@ -37,7 +37,7 @@ import os, sys
 import msgspec
 from gpuwatch.declared import script
 from gpuwatch.declared.resolver import resolve
-from gpuwatch.evidence import reader
+from gpuwatch.inspector import reader
 from tests.resolving import A
 uid, pid = map(int, sys.argv[1:])
 if uid != os.geteuid():

@@ -403,7 +403,7 @@ def test_one_whose_threads_cannot_be_read_just_now_has_not_ended(tmp_path: Path)
     [
         "/usr/bin/python3 -P /opt/gpuwatch/sampler/__main__.py --board 5",
         "python -P -m gpuwatch.sampler --once",
-        "python -P /x/gpuwatch/evidence/__main__.py",
+        "python -P /x/gpuwatch/inspector/__main__.py",
     ],
 )
 def test_gpuwatch_itself_is_not_told(command: str) -> None:

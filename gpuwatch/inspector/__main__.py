@@ -1,6 +1,6 @@
 """Where the reader begins; see `gpuwatch.inspector.worker`.
 
-python -P gpuwatch/evidence/__main__.py
+python -P gpuwatch/inspector/__main__.py
 """
 
 from __future__ import annotations

@@ -6,13 +6,13 @@ import os
 import subprocess
 import sys
 
-import gpuwatch.evidence
+import gpuwatch.inspector
 
 TYPE_CHECKING = False  # typing itself takes 7 ms to import
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-READER = (sys.executable, "-P", gpuwatch.evidence.__path__[0] + "/__main__.py")
+READER = (sys.executable, "-P", gpuwatch.inspector.__path__[0] + "/__main__.py")
 """By path and with -P, as the sampler itself is started."""
 
 

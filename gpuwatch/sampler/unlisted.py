@@ -76,7 +76,7 @@ ASKERS = frozenset(
 )
 """Programs that ask the driver, or keep it loaded, and compute nothing."""
 
-_OURS = ("gpuwatch.sampler", "gpuwatch/sampler/__main__.py", "gpuwatch.evidence", "gpuwatch/evidence/__main__.py")
+_OURS = ("gpuwatch.sampler", "gpuwatch/sampler/__main__.py", "gpuwatch.inspector", "gpuwatch/inspector/__main__.py")
 """How gpuwatch's own processes are started: by module, or by the path of its file."""
 
 
