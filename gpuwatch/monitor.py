@@ -24,7 +24,7 @@ from gpuwatch.model import Snapshot, SourceState
 from gpuwatch.sources.source import Source
 
 if TYPE_CHECKING:
-    from gpuwatch.declared.claims import Share
+    from gpuwatch.declared.facts import Share
 
 PATIENCE: Final = 0.25
 """Seconds that one wait for a snapshot takes at most: how late a request (`poke`, `mute`) may be heard."""

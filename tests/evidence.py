@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwatch.declared.claims import Scan
-from gpuwatch.declared.facts import Facts, Ranks
+from gpuwatch.declared.facts import Facts, Ranks, Scan
 from gpuwatch.inspector.reader import Sources
 
 SOURCE = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.5)\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from gpuwatch.declared.claims import Claim, Scan, Setting
+from gpuwatch.declared.facts import Claim, Scan, Setting
 from gpuwatch.declared.script import scan
 from gpuwatch.model import Confidence
 

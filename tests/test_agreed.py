@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from gpuwatch.declared.agreed import claims
-from gpuwatch.declared.claims import Claim, Share
-from gpuwatch.declared.facts import Card, Facts
+from gpuwatch.declared.facts import Card, Claim, Facts, Share
 from gpuwatch.model import Basis, Kind, Margin
 
 GIB = 1024**3

@@ -15,7 +15,7 @@ import pytest
 
 from gpuwatch.commands.ear import Ear, Told
 from gpuwatch.commands.kill import Ends
-from gpuwatch.declared.claims import Share
+from gpuwatch.declared.facts import Share
 from gpuwatch.kill.steps import Listed
 from gpuwatch.kill.target import Killer
 from gpuwatch.model import Snapshot, Surroundings, Unlisted

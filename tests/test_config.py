@@ -9,7 +9,7 @@ import pytest
 
 from gpuwatch.alerts.rules import Allowances
 from gpuwatch.config import Config, load, problems
-from gpuwatch.declared.claims import Share
+from gpuwatch.declared.facts import Share
 from gpuwatch.errors import UsageError
 from tests.builders import GIB, MIB
 from tests.homes import make_homeless

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declared.claims import Claim, Setting
 from gpuwatch.declared.env import SIMPLE, claims
+from gpuwatch.declared.facts import Claim, Setting
 from gpuwatch.declared.frameworks import NAMES
 from gpuwatch.model import Basis, Confidence, Kind, Margin
 

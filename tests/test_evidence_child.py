@@ -16,8 +16,7 @@ import msgspec
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.declared.claims import Share
-from gpuwatch.declared.facts import Card
+from gpuwatch.declared.facts import Card, Share
 from gpuwatch.inspector.child import start
 from gpuwatch.inspector.protocol import Answer, Question
 from gpuwatch.model import Declared, Knowledge

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.declared.claims import Share
-from gpuwatch.declared.facts import Unread
+from gpuwatch.declared.facts import Share, Unread
 from gpuwatch.inspector import reader
 from tests.evidence import SOURCE, script_of, seen
 from tests.sharer import LAUNCHER, sharing, sleeping, until_asleep

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declared.claims import Claim
+from gpuwatch.declared.facts import Claim
 from gpuwatch.declared.flags import FLAGS, claims
 from gpuwatch.declared.frameworks import NAMES
 from gpuwatch.declared.programs import PROGRAMS, started

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declared.claims import Scan
-from gpuwatch.declared.facts import Facts, Kin, Script, Unread
+from gpuwatch.declared.facts import Facts, Kin, Scan, Script, Unread
 from gpuwatch.declared.frameworks import NAMES, collective, defaults, eager, identify
 from gpuwatch.model import Basis, Confidence, Kind
 

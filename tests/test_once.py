@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gpuwatch.declared.claims import Share
+from gpuwatch.declared.facts import Share
 from gpuwatch.errors import UnavailableError
 from gpuwatch.model import Snapshot, SourceState
 from gpuwatch.output.once import once

@@ -10,7 +10,7 @@ import pytest
 
 from gpuwatch.commands.arguments import parse
 from gpuwatch.config import Config
-from gpuwatch.declared.claims import Share
+from gpuwatch.declared.facts import Share
 from gpuwatch.monitor import Watch
 from gpuwatch.sources.local import LocalSource
 from gpuwatch.wiring import Reloader, Ways, applied, configured, own_log, said

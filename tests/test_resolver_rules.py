@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declared.claims import Share
-from gpuwatch.declared.facts import Card, Facts, Kin, Script, Unread
+from gpuwatch.declared.facts import Card, Facts, Kin, Script, Share, Unread
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.declared.script import scan
 from gpuwatch.model import Confidence, Kind, Knowledge, Margin, Order

@@ -16,8 +16,7 @@ import msgspec
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.declared.claims import Share
-from gpuwatch.declared.facts import Slice
+from gpuwatch.declared.facts import Share, Slice
 from gpuwatch.inspector.client import Witness
 from gpuwatch.inspector.protocol import Answer
 from gpuwatch.model import Declared, Gpu, Health, Instance, Knowledge, Memory, Presence, Process, Reason, Snapshot

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpuwatch.declared.claims import Claim, Scan, Selection
+from gpuwatch.declared.facts import Claim, Scan, Selection
 from gpuwatch.declared.script import scan
 from gpuwatch.model import Basis, Confidence, Kind
 from gpuwatch.units import MIB

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.declared.claims import Scan, Selection
+from gpuwatch.declared.facts import Scan, Selection
 from gpuwatch.declared.script import may_declare, scan
 from tests.scanning import LIMIT, TF, TORCH, only, read, setting
 

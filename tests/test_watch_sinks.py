@@ -9,7 +9,7 @@ from gpuwatch.alerts import TROUBLE, Alert, Severity
 from gpuwatch.alerts.attention import Attention, Mute
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.rules import MEMORY, Limits
-from gpuwatch.declared.claims import Share
+from gpuwatch.declared.facts import Share
 from gpuwatch.monitor import Frame, Watch
 from tests.builders import EPOCH
 from tests.watches import LONG, Reader, Script, ended, full, watching

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.declared.claims import Share
-from gpuwatch.declared.facts import Card
+from gpuwatch.declared.facts import Card, Share
 from gpuwatch.inspector.child import start
 from gpuwatch.inspector.client import Witness
 from tests.sampling import PATIENCE

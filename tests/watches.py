@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.rules import Limits
-from gpuwatch.declared.claims import Share
+from gpuwatch.declared.facts import Share
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame, Sink, Watch
 from tests.builders import EPOCH, at, gpu, holding, snapshot

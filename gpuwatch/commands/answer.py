@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from gpuwatch.declared.facts import Card
-from gpuwatch.declared.inventory import card
+from gpuwatch.declared.facts import Card, card
 from gpuwatch.model import Snapshot
 
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from gpuwatch.commands.answer import Answer, Ask, cards
 from gpuwatch.commands.pick import PATIENCE, check_there, hidden, holders, ignored_lines, named, reasons
 from gpuwatch.declared.agreed import claims
-from gpuwatch.declared.claims import Share
-from gpuwatch.declared.facts import Facts
+from gpuwatch.declared.facts import Facts, Share
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.launch.environment import Change, Grant, changes, why_not
 from gpuwatch.launch.placement import Room, Wish, choose, rooms

@@ -13,7 +13,7 @@ from gpuwatch.config import Config, Origin
 from gpuwatch.config.keys import SECTIONS, Key, value_of
 from gpuwatch.config.tables import AMOUNTS, FIELDS, RULE, SHARE, amount
 from gpuwatch.config.values import Kind, mask_url
-from gpuwatch.declared.claims import Share
+from gpuwatch.declared.facts import Share
 
 _WIDEST: Final = 36
 """Cells up to which the comments of a section stand in one column; a longer value pushes its own to the right."""

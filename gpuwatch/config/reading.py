@@ -17,7 +17,7 @@ from gpuwatch.config.report import Report
 from gpuwatch.config.safety import check_source
 from gpuwatch.config.tables import rules, shares
 from gpuwatch.config.values import shown
-from gpuwatch.declared.claims import Share
+from gpuwatch.declared.facts import Share
 
 MOST_BYTES: Final = 1 << 20
 """A file is read before anything is drawn; one of a thousand rules has 100 KiB."""

@@ -9,7 +9,7 @@ import msgspec
 from gpuwatch.alerts import Severity
 from gpuwatch.alerts.rules import Allowances, Limits, OwnRule
 from gpuwatch.config.values import mask_url
-from gpuwatch.declared.claims import Share
+from gpuwatch.declared.facts import Share
 
 _LIMITS: Final = Limits()
 _ALLOWANCES: Final = Allowances()

@@ -22,7 +22,7 @@ from gpuwatch.config.values import (
     shown,
     toml_string,
 )
-from gpuwatch.declared.claims import Share
+from gpuwatch.declared.facts import Share
 from gpuwatch.units import MIB
 
 SHARE: Final[Mapping[str, Kind]] = {

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from gpuwatch.declared.claims import Claim, Share
-from gpuwatch.declared.facts import Card, Facts
-from gpuwatch.declared.values import shown
+from gpuwatch.declared.facts import Card, Claim, Facts, Share, shown
 from gpuwatch.model import Basis, Kind
 from gpuwatch.text import clean
 from gpuwatch.units import size

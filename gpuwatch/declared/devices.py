@@ -13,8 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from gpuwatch.declared import visible as parser
-from gpuwatch.declared.claims import Selection, Setting
-from gpuwatch.declared.facts import Card, Facts, Slice, Unread
+from gpuwatch.declared.facts import Card, Facts, Selection, Setting, Slice, Unread
 from gpuwatch.model import Confidence, Hint, Order, Visible
 from gpuwatch.text import clean
 

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from gpuwatch.declared import sizes
-from gpuwatch.declared.claims import Claim, Setting
 from gpuwatch.declared.environment import weakest
-from gpuwatch.declared.values import said, shown, void
+from gpuwatch.declared.facts import Claim, Setting, said, shown, void
 from gpuwatch.model import Confidence, Kind, Margin
 from gpuwatch.text import LIMIT
 

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gpuwatch.declared.claims import Setting
-from gpuwatch.declared.facts import Facts, Script, Unread
+from gpuwatch.declared.facts import Facts, Script, Setting, Unread
 from gpuwatch.model import Confidence
 
 _UNSURE = (Confidence.STALE, Confidence.GUESS)

@@ -1,4 +1,7 @@
-"""What the resolver is given: the facts of one process and the GPUs of its machine."""
+"""Facts about a process and the GPUs of its machine, and the claims that are read from them.
+
+The types are msgspec Structs because the scan of a script crosses a pipe: another process reads the file.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,146 @@ from enum import StrEnum
 from typing import TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
-from gpuwatch.declared.claims import Scan, Share
+from gpuwatch.declared.sizes import Reader
+from gpuwatch.model import Basis, Confidence, Gpu, Health, Hint, Kind, Margin, Memory, Reading, known, number
+from gpuwatch.text import LIMIT, Clean, clean, ends, redact
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One variable of an environment, and who set it."""
+
+    value: str | None
+    """None where a script sets it to what is only known at run time."""
+    where: str = "environment"
+    """As in `declarations.Declaration.where`."""
+    line: int = 0
+    text: str = ""
+    """The line of source; empty where `NAME=value` says it all."""
+    confidence: Confidence = Confidence.CERTAIN
+    default: bool = False
+    """A script sets it only if it is not set yet: what the environment says comes first."""
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """One statement. The first fields are those of `declarations.Declaration`."""
+
+    channel: str
+    where: str = ""
+    line: int = 0
+    text: str = ""
+    framework: str = ""
+    """An id of `frameworks.NAMES`; empty for what holds whatever the process uses (MPS, HAMi, a scheduler)."""
+    kind: Kind
+    basis: Basis = Basis.NONE
+    value: float | None = None
+    """Fraction or bytes; None for no number, or one that is `dynamic`."""
+    scope: str = ""
+    confidence: Confidence = Confidence.CERTAIN
+    margin: Margin = Margin.FRAMEWORK
+
+    device: int | str | None = None
+    """The GPU it is about: an ordinal among the visible ones, a UUID (or the start of one); None for each visible."""
+    some_gpu: bool = False
+    """It is about one GPU, which is only known at run time (`args.local_rank`); `device` is None."""
+    rank: int = 0
+    """Within one framework, GPU and scope the highest of the limiting kinds is in effect; of equals the last."""
+    adds: str = ""
+    """Claims with the same text here are parts of one sum: the memory_limits of one GPU's logical devices."""
+    dynamic: bool = False
+    """The value is only known at run time (`args.fraction`)."""
+    unread: str = ""
+    """Why the value is not known, where that is not it: the file in which it stands was not read."""
+    lifts: bool = False
+    """It sets no limit, and takes the place of those that do: `set_limit(0)`."""
+    void: str = ""
+    """Why it has no effect whatever else is said: `the platform allocator ignores it`; empty for none."""
+    uncalled: bool = False
+    """It stands in a function of a script that nothing is known to call."""
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """A choice of GPUs made in a script or by a flag, among those that are visible already."""
+
+    channel: str
+    """`set_visible_devices`, `visible_device_list`, `jax_cuda_visible_devices`."""
+    framework: str
+    ordinals: tuple[int, ...] | None
+    """None where they are only known at run time."""
+    where: str = ""
+    line: int = 0
+    text: str = ""
+
+
+class Scan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is of interest in one Python source."""
+
+    claims: tuple[Claim, ...] = ()
+    settings: tuple[tuple[str, Setting], ...] = ()
+    """(name, setting) of the environment variables that it sets, in the order of its lines."""
+    selections: tuple[Selection, ...] = ()
+    imports: tuple[str, ...] = ()
+    """Names of the top-level packages that it imports, anywhere in it."""
+    hints: tuple[Hint, ...] = ()
+    error: str = ""
+    """Why it could not be parsed; empty for all well."""
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """An agreement written down in gpuwatch.toml: what one person, or one command, may take of which GPUs."""
+
+    user: str = ""
+    """Name or uid in digits; empty for anybody."""
+    command: str = ""
+    """A regular expression, searched in the command line; empty for any."""
+    gpus: tuple[int | str, ...] = ()
+    """NVML indices, or (starts of) UUIDs; empty for all."""
+    share: float | None = None
+    """Fraction of the GPU, 0 to 1."""
+    memory: int | None = None
+    """Bytes; exactly one of both is given."""
+    where: str = "gpuwatch.toml"
+    """The file, as it is to be shown."""
+    line: int = 0
+    ceiling: bool = False
+    """The administrator's: what others say can lower it, and never raise it."""
+
+
+SHOWN = 80
+"""Characters of what a claim shows of the text that it was read from."""
+
+
+def shown(text: str) -> Clean:
+    """Make a piece of a command line or an environment fit to be shown: its secrets masked, cleaned, `SHOWN` long.
+
+    Of a long one both ends are shown, unless it is too long to be searched for secrets to its end.
+    """
+    shorten = clean if len(text) > LIMIT else ends
+    return shorten(redact([text[:LIMIT]])[0], SHOWN)
+
+
+def said(claim: Claim, value: str | None, reads: Reader) -> list[Claim]:
+    """Give a claim with what its value says: once for each GPU that it names, not at all where it says `off`.
+
+    A value of None is only known at run time; one that cannot be read makes the claim void.
+    """
+    if value is None:
+        return [replace(claim, dynamic=True)]
+    try:
+        sizes = reads(value)
+    except ValueError as error:
+        return [void(claim, str(error))]
+    return [
+        replace(claim, value=size.value, basis=size.basis, device=claim.device if size.device is None else size.device)
+        for size in sizes
+    ]
+
+
+def void(claim: Claim, why: str) -> Claim:
+    """Give a claim that has no effect."""
+    return replace(claim, void=clean(why, 2 * SHOWN))
+
 
 Ranks: TypeAlias = tuple[tuple[str, str], ...] | None
 """The variables of `RANKS` that a process was started with, and their values; None where these are not known."""
@@ -155,3 +296,39 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     def scripts(self) -> tuple[Script, ...]:
         """Its modules and then its script, which runs what it does after it has imported them."""
         return (*self.modules, self.script) if self.script is not None else self.modules
+
+
+def card(gpu: Gpu, last: Card | None = None) -> Card:
+    """Give a GPU of a snapshot; what it does not say of itself now is as it was in `last`."""
+    if last is not None and gpu.health is not Health.OK:
+        return replace(last, index=gpu.index)
+    totals = {one.uuid: one.total for one in last.slices} if last else {}
+    slices = (
+        Slice(
+            uuid=one.uuid,
+            gpu_instance=one.gpu_instance,
+            compute_instance=one.compute_instance,
+            total=_total(one.memory, totals.get(one.uuid)),
+        )
+        for one in gpu.instances
+    )
+    return Card(
+        index=gpu.index,
+        uuid=gpu.key,
+        bus_id=gpu.bus_id,
+        name=gpu.name,
+        total=_total(gpu.memory, last.total if last else None),
+        capability=number(gpu.compute_capability),
+        cores=_integer(gpu.cores),
+        clock=_integer(gpu.sm_clock_max),
+        mig=gpu.mig is True,
+        slices=tuple(slices),
+    )
+
+
+def _integer(reading: Reading) -> int | None:
+    return int(reading) if known(reading) else None
+
+
+def _total(memory: Memory, last: int | None) -> int | None:
+    return int(memory.total) if known(memory.total) else last

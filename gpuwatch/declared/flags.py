@@ -13,11 +13,9 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from gpuwatch.declared import flat_yaml, sizes
-from gpuwatch.declared.claims import Claim
 from gpuwatch.declared.environment import weakest
-from gpuwatch.declared.facts import Config, Unread
+from gpuwatch.declared.facts import SHOWN, Claim, Config, Unread, said, shown, void
 from gpuwatch.declared.programs import started
-from gpuwatch.declared.values import SHOWN, said, shown, void
 from gpuwatch.model import Confidence, Kind, Margin
 from gpuwatch.text import clean
 

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from gpuwatch.declared.claims import Claim
-from gpuwatch.declared.facts import Facts, Unread
+from gpuwatch.declared.facts import Claim, Facts, Unread
 from gpuwatch.declared.programs import base, started
 from gpuwatch.model import Basis, Confidence, Kind
 

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterable
 
 from gpuwatch.declared import sizes
-from gpuwatch.declared.claims import Claim
 from gpuwatch.declared.env import THEANO_START, theano_device
-from gpuwatch.declared.values import said, shown
+from gpuwatch.declared.facts import Claim, said, shown
 from gpuwatch.model import Confidence, Kind
 from gpuwatch.text import clean
 

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from gpuwatch.declared import agreed, devices, env, environment, flags, frameworks, names, rc
-from gpuwatch.declared.claims import Claim, Selection
 from gpuwatch.declared.environment import Environment, weakest
-from gpuwatch.declared.facts import Card, Facts, Script, Unread
+from gpuwatch.declared.facts import Card, Claim, Facts, Script, Selection, Unread
 from gpuwatch.declared.programs import started
 from gpuwatch.declared.weighing import Weighed, called, hold
 from gpuwatch.model import LIMITS, Basis, Confidence, Declaration, Declared, Hint, Kind, Knowledge, Margin, Order

@@ -24,8 +24,7 @@ from typing import TypeAlias
 
 from gpuwatch.declared import script_environ as environ
 from gpuwatch.declared import script_patterns as patterns
-from gpuwatch.declared.claims import Claim, Scan, Selection, Setting
-from gpuwatch.declared.facts import LOCAL_RANKS, RANKS, Ranks
+from gpuwatch.declared.facts import LOCAL_RANKS, RANKS, Claim, Ranks, Scan, Selection, Setting
 from gpuwatch.declared.script_imports import imported
 from gpuwatch.declared.script_names import Function, Names, Scope, children, pairs
 from gpuwatch.declared.script_site import SOME, Device, Item, Site, Source

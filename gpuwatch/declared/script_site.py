@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from gpuwatch.declared.claims import Claim, Selection
+from gpuwatch.declared.facts import Claim, Selection
 from gpuwatch.declared.script_names import Each, Names, Scope
 from gpuwatch.declared.script_values import UNKNOWN, Value, Values, number
 from gpuwatch.model import Confidence, Hint

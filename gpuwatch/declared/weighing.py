@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from gpuwatch.declared import frameworks
-from gpuwatch.declared.claims import Claim
+from gpuwatch.declared.facts import Claim
 from gpuwatch.model import Kind, Limit
 
 _STRONGEST = (Kind.HARD, Kind.CAP, Kind.GRANT)

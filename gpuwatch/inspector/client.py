@@ -22,8 +22,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gpuwatch import procfs
-from gpuwatch.declared.claims import Share
-from gpuwatch.declared.facts import Card
+from gpuwatch.declared.facts import Card, Share
 from gpuwatch.inspector.child import READER, start
 from gpuwatch.inspector.protocol import Answer, Question
 from gpuwatch.model import Declared, Knowledge

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gpuwatch.declared.claims import Share
-from gpuwatch.declared.facts import Card
+from gpuwatch.declared.facts import Card, Share
 from gpuwatch.model import Declared, Surroundings
 
 

@@ -16,8 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from gpuwatch import procfs
 from gpuwatch.declared import flags, script_imports
-from gpuwatch.declared.claims import Scan, Share
-from gpuwatch.declared.facts import RANKS, Config, Facts, File, Kin, Ranks, Script, Unread
+from gpuwatch.declared.facts import RANKS, Config, Facts, File, Kin, Ranks, Scan, Script, Share, Unread
 from gpuwatch.inspector import cgroups, files, program
 from gpuwatch.inspector import files as environ
 from gpuwatch.inspector.credentials import acting_as

@@ -17,8 +17,7 @@ import msgspec
 
 from gpuwatch import procfs
 from gpuwatch.declared.bounds import bounded
-from gpuwatch.declared.claims import Share
-from gpuwatch.declared.facts import Card
+from gpuwatch.declared.facts import Card, Share
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.inspector import context, reader
 from gpuwatch.inspector.containers import Names

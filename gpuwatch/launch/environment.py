@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpuwatch import files
-from gpuwatch.declared.claims import Setting
 from gpuwatch.declared.env import claims
+from gpuwatch.declared.facts import Setting
 from gpuwatch.declared.sizes import mps
 from gpuwatch.text import clean
 from gpuwatch.units import MIB

@@ -15,8 +15,7 @@ from collections.abc import Set as AbstractSet
 import msgspec
 
 from gpuwatch.declared.bounds import ROOM, bounded
-from gpuwatch.declared.facts import Card
-from gpuwatch.declared.inventory import card
+from gpuwatch.declared.facts import Card, card
 from gpuwatch.inspector.client import Witness
 from gpuwatch.model import Declared, Gpu, Health, Knowledge, Order, Presence, Process, Surroundings
 

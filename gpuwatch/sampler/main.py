@@ -27,7 +27,7 @@ from pathlib import Path
 import msgspec
 
 from gpuwatch import procfs
-from gpuwatch.declared.claims import Share
+from gpuwatch.declared.facts import Share
 from gpuwatch.inspector.client import DEADLINE, Witness
 from gpuwatch.inspector.credentials import die_with_parent
 from gpuwatch.model import Gpu, Health, Place, Presence, Process, Snapshot, SourceState, Unlisted, encode

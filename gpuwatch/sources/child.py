@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import IO
 
-    from gpuwatch.declared.claims import Share
+    from gpuwatch.declared.facts import Share
     from gpuwatch.model import Place
 
 SAMPLER = (sys.executable, "-P", gpuwatch.sampler.__path__[0] + "/__main__.py")

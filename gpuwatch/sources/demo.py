@@ -34,7 +34,7 @@ from zlib import crc32
 import msgspec
 
 from gpuwatch import text
-from gpuwatch.declared.claims import Share
+from gpuwatch.declared.facts import Share
 from gpuwatch.model import Gpu, Holding, Memory, Presence, Process, Reason, Snapshot, Xid
 from gpuwatch.sampler import nvml
 from gpuwatch.shares import with_promises

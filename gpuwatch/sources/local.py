@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpuwatch.declared.claims import Share
+from gpuwatch.declared.facts import Share
 from gpuwatch.model import INDEX_UNKNOWN, SCHEMA, Gpu, Health, Place, Snapshot, SourceState, decode
 from gpuwatch.sampler.shared_page import EVENT_CALLS, InFlight
 from gpuwatch.sources.child import SAMPLER, Child, sampler_arguments

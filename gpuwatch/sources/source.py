@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from gpuwatch.declared.claims import Share
+from gpuwatch.declared.facts import Share
 from gpuwatch.model import Snapshot
 
 
