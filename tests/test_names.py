@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declared.names import misspelt
+from gpuwatch.declared.env import misspelt
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declared.rc import theanorc
+from gpuwatch.declared.env import theanorc
 from gpuwatch.model import Basis, Kind
 
 MIB = 1024**2

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from gpuwatch.declared import flat_yaml, sizes
-from gpuwatch.declared.environment import weakest
+from gpuwatch.declared.env import weakest
 from gpuwatch.declared.facts import SHOWN, Claim, Config, Unread, said, shown, void
 from gpuwatch.declared.programs import started
 from gpuwatch.model import Confidence, Kind, Margin

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from gpuwatch.declared import agreed, devices, env, environment, flags, frameworks, names, rc
-from gpuwatch.declared.environment import Environment, weakest
+from gpuwatch.declared import agreed, devices, env, flags, frameworks
+from gpuwatch.declared import env as environment
+from gpuwatch.declared.env import Environment, weakest
 from gpuwatch.declared.facts import Card, Claim, Facts, Script, Selection, Unread
 from gpuwatch.declared.programs import started
 from gpuwatch.declared.weighing import Weighed, called, hold
@@ -38,7 +39,7 @@ def resolve(facts: Facts, cards: Sequence[Card], driver: str = "") -> Declared:
 
     Never raises for what a process wrote.
     """
-    around = environment.of(facts)
+    around = environment.environment_of(facts)
     found = frameworks.identify(facts)
     selected = devices.device_set(around.settings, _selections(facts), found, facts, cards, driver)
     claims = list(_sum(_claims(facts, cards, around)))
@@ -79,7 +80,7 @@ def _prominence(one: Weighed) -> tuple[bool, ...]:
 def _claims(facts: Facts, cards: Sequence[Card], around: Environment) -> Iterable[Claim]:
     """Give all claims, what is closer to the process later: of equal ones the last counts."""
     for file in facts.rc:
-        yield from rc.theanorc(file.text, file.path)
+        yield from env.theanorc(file.text, file.path)
     for kin in reversed(facts.ancestors):
         yield from flags.claims(kin.argv, f"command line of parent {kin.pid}", facts.configs.get(kin.pid))
     yield from env.claims(around.settings)
@@ -287,7 +288,7 @@ def _module_words(modules: Sequence[Script]) -> str:
 
 def _hints(facts: Facts, around: Environment, weighed: Sequence[Weighed]) -> Iterable[Hint]:
     """Give what somebody wrote and did not mean: misspelt names, void values."""
-    yield from names.misspelt(around.settings)
+    yield from env.misspelt(around.settings)
     for script in facts.scripts:
         if not isinstance(script.scan, Unread):
             yield from script.scan.hints
