@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.declared.facts import Config
-from gpuwatch.declared.flags import claims
-from gpuwatch.declared.flat_yaml import scalars
+from gpuwatch.declared.flags import claims, scalars
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.inspector import reader
 from gpuwatch.model import Basis, Confidence, Declared, Kind, Margin

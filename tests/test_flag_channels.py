@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.declared.facts import Claim
-from gpuwatch.declared.flags import FLAGS, claims
+from gpuwatch.declared.flags import FLAGS, PROGRAMS, claims, started
 from gpuwatch.declared.frameworks import NAMES
-from gpuwatch.declared.programs import PROGRAMS, started
 from gpuwatch.model import Basis, Confidence, Kind, Margin
 
 MIB = 1024**2

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from gpuwatch.declared.facts import Claim, Facts, Unread
-from gpuwatch.declared.programs import base, started
+from gpuwatch.declared.flags import base, started
 from gpuwatch.model import Basis, Confidence, Kind
 
 NAMES: Mapping[str, str] = {

@@ -15,7 +15,7 @@ from gpuwatch.declared import agreed, devices, env, flags, frameworks
 from gpuwatch.declared import env as environment
 from gpuwatch.declared.env import Environment, weakest
 from gpuwatch.declared.facts import Card, Claim, Facts, Script, Selection, Unread
-from gpuwatch.declared.programs import started
+from gpuwatch.declared.flags import started
 from gpuwatch.declared.weighing import Weighed, called, hold
 from gpuwatch.model import LIMITS, Basis, Confidence, Declaration, Declared, Hint, Kind, Knowledge, Margin, Order
 
