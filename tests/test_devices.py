@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declared.devices import DeviceSet, Target, container, device_set, targets
 from gpuwatch.declared.facts import Card, Facts, Kin, Selection, Setting, Unread
+from gpuwatch.declared.visible_devices import DeviceSet, Target, container, device_set, targets
 from gpuwatch.model import Order, Visible
 from tests.builders import GIB, MIB
 from tests.cards import MIXED, A, B, D, card, part

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.declared.facts import Card
-from gpuwatch.declared.visible import parse
+from gpuwatch.declared.visible_devices import parse
 from gpuwatch.model import Order
 from tests.cards import MIXED, A, B, D, card, part
 

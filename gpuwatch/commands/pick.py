@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from gpuwatch.commands.answer import Answer, Ask, cards
-from gpuwatch.declared.devices import CVD, ORDER
-from gpuwatch.declared.visible import PCI_BUS_ID, certainty, parse
+from gpuwatch.declared.visible_devices import CVD, ORDER, PCI_BUS_ID, order_certainty, parse
 from gpuwatch.errors import UsageError
 from gpuwatch.launch.placement import Room, Wish, choose, rooms
 from gpuwatch.model import Order, Snapshot
@@ -85,7 +84,7 @@ def _pick(request: Request, environ: Mapping[str, str], folders: Sequence[Place]
     enough = len(chosen) == request.count
     value = ",".join(str(room.gpu.index) if request.index else room.gpu.uuid for room in chosen) if enough else None
     words = [*found.words, *ignored_lines(offers, unwanted), *([] if enough else reasons(offers, request.count))]
-    if enough and request.index and certainty(cards(snapshot), environ.get(ORDER)) is Order.HEURISTIC:
+    if enough and request.index and order_certainty(cards(snapshot), environ.get(ORDER)) is Order.HEURISTIC:
         words.append(f"these are indices of NVML: for CUDA to count alike, set {ORDER}={PCI_BUS_ID}")
     if request.as_json:
         return Answer([msgspec.json.encode(_json(value, offers, chosen)).decode()], words, 0 if enough else 1)

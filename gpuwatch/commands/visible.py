@@ -9,8 +9,7 @@ import msgspec
 
 from gpuwatch.analysis.explanation import how_sure
 from gpuwatch.commands.answer import Answer, Ask, cards
-from gpuwatch.declared.devices import CVD, ORDER
-from gpuwatch.declared.visible import parse
+from gpuwatch.declared.visible_devices import CVD, ORDER, parse
 from gpuwatch.model import Gpu, Snapshot, Visible
 from gpuwatch.text import clean
 

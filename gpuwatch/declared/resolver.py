@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from gpuwatch.declared import agreed, devices, env, flags, frameworks
+from gpuwatch.declared import agreed, env, flags, frameworks, visible_devices
 from gpuwatch.declared import env as environment
 from gpuwatch.declared.env import Environment, weakest
 from gpuwatch.declared.facts import Card, Claim, Facts, Script, Selection, Unread
@@ -41,7 +41,7 @@ def resolve(facts: Facts, cards: Sequence[Card], driver: str = "") -> Declared:
     """
     around = environment.environment_of(facts)
     found = frameworks.identify(facts)
-    selected = devices.device_set(around.settings, _selections(facts), found, facts, cards, driver)
+    selected = visible_devices.device_set(around.settings, _selections(facts), found, facts, cards, driver)
     claims = list(_sum(_claims(facts, cards, around)))
     claims += frameworks.defaults(found or ())
     margin = Margin.EAGER if frameworks.eager(facts) else Margin.FRAMEWORK
@@ -122,7 +122,7 @@ def _complete(claim: Claim, facts: Facts, margin: Margin) -> Claim:
     """Fill in what a claim leaves to the process: which container, and how its CUDA loads kernels."""
     changes: dict[str, str | Margin] = {}
     if claim.scope == "container":
-        changes["scope"] = f"container {devices.container(facts.cgroup)[:12]}".strip()
+        changes["scope"] = f"container {visible_devices.container(facts.cgroup)[:12]}".strip()
     if claim.margin is Margin.FRAMEWORK:
         changes["margin"] = margin
     return msgspec.structs.replace(claim, **changes)
@@ -157,13 +157,13 @@ def _is_tentative(claim: Claim) -> bool:
     return bool(claim.framework and claim.line) and claim.confidence is not Confidence.CERTAIN
 
 
-def _place(one: Weighed, selected: devices.DeviceSet, cards: Sequence[Card]) -> None:
+def _place(one: Weighed, selected: visible_devices.DeviceSet, cards: Sequence[Card]) -> None:
     """Find the GPUs that a claim of a limiting kind concerns, and its bytes on each."""
     claim = one.claim
     # TensorFlow's list of physical devices has what the script hides from it later.
     physical = claim.framework == "tensorflow" and isinstance(claim.device, int)
     seen = selected.unselected if physical else selected.visible
-    targets = devices.targets(claim.device, seen, cards)
+    targets = visible_devices.targets(claim.device, seen, cards)
     one.limits = _limits(claim, targets)
     one.undecided = claim.dynamic
     if claim.dynamic or claim.lifts:
@@ -176,16 +176,16 @@ def _place(one: Weighed, selected: devices.DeviceSet, cards: Sequence[Card]) -> 
         one.claim = msgspec.structs.replace(claim, confidence=weakest(claim.confidence, Confidence.GUESS))
         if any(target.total is not None and one.limits.get(target.gpu, 0) > target.total for target in targets):
             one.why = _MORE_THAN_IT_HAS
-            _anywhere(one, devices.targets(None, seen, cards))
+            _anywhere(one, visible_devices.targets(None, seen, cards))
 
 
-def _anywhere(one: Weighed, targets: Iterable[devices.Target]) -> None:
+def _anywhere(one: Weighed, targets: Iterable[visible_devices.Target]) -> None:
     """Let a claim limit no GPU, and take the place of others on each that it may concern."""
     one.limits, one.undecided = {}, True
     one.lifted = frozenset(target.gpu for target in targets)
 
 
-def _limits(claim: Claim, targets: Iterable[devices.Target]) -> dict[str, int]:
+def _limits(claim: Claim, targets: Iterable[visible_devices.Target]) -> dict[str, int]:
     """Give a claim's bytes on each GPU that it concerns; several MIG instances of one GPU add up."""
     if claim.value is None or claim.lifts:
         return {}
