@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.declared.agreed import claims
 from gpuwatch.declared.facts import Card, Claim, Facts, Share
+from gpuwatch.declared.resolver import agreed_claims
 from gpuwatch.model import Basis, Kind, Margin
 
 GIB = 1024**3
@@ -20,7 +20,7 @@ CARDS = tuple(
 def agreed(*shares: Share, **changes: Any) -> list[Claim]:
     """Give the claims of a process of ada's under some shares."""
     known: dict[str, Any] = {"pid": 1, "uid": 1001, "user": "ada", "argv": ("python", "train.py", "--epochs", "9")}
-    return claims(Facts(shares=shares, **{**known, **changes}), CARDS)
+    return agreed_claims(Facts(shares=shares, **{**known, **changes}), CARDS)
 
 
 def uuids(found: list[Claim]) -> list[int | str | None]:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gpuwatch.analysis.explanation import points
-from gpuwatch.declared.bounds import MOST, ROOM, bounded
+from gpuwatch.declared.resolver import MOST, ROOM, bounded
 from gpuwatch.model import Basis, Declaration, Declared, Hint, Kind, Knowledge, Limit, Snapshot, encode
 from gpuwatch.shares import conclusive
 from gpuwatch.sources.child import LONGEST_LINE, SAMPLER

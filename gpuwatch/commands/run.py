@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from gpuwatch.commands.answer import Answer, Ask, cards
 from gpuwatch.commands.pick import PATIENCE, check_there, hidden, holders, ignored_lines, named, reasons
-from gpuwatch.declared.agreed import claims
 from gpuwatch.declared.facts import Facts, Share
+from gpuwatch.declared.resolver import agreed_claims
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.launch.environment import Change, Grant, changes, why_not
 from gpuwatch.launch.placement import Room, Wish, choose, rooms
@@ -146,7 +146,9 @@ def _beyond(request: Request, shares: tuple[Share, ...], chosen: Sequence[Room],
     users.settle(PATIENCE)  # without the name only tables that give the uid are about them
     facts = Facts(pid=os.getpid(), uid=uid, user=users.name(uid), argv=request.command, shares=shares)
     held = {(one.gpu, one.scope): one.held for one in standings(snapshot)}
-    least = {(claim.device, claim.scope): claim for claim in claims(facts, cards(snapshot))}  # the least comes last
+    least = {
+        (claim.device, claim.scope): claim for claim in agreed_claims(facts, cards(snapshot))
+    }  # the least comes last
     for room in chosen:
         for (uuid, scope), claim in least.items():
             whole, value = number(room.gpu.memory.total), claim.value or 0.0

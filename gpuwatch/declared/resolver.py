@@ -1,4 +1,9 @@
-"""From the facts of one process to what it declared: who says what, what of it holds, and on which GPU.
+"""Resolver: from the facts of one process to its declared shares, which of them holds, and on which GPU.
+
+Within one framework the claim of the highest rank counts. Frameworks that share an allocator (vLLM and PyTorch) are
+held to the least of theirs; those with allocators of their own to the sum: CuPy's fifth and PyTorch's two fifths may
+take three. Of that and what lies below the frameworks (MPS, HAMi, an agreement) the least holds. What is shared (a
+container, an agreement) stands beside what binds the process alone, and the two are never compared.
 
 The framework comes first: a variable for JAX binds no PyTorch job. Then `weighing` decides between the claims that
 apply. What is no limit (start sizes, caches, reserves, growth, defaults) is a label and never in `limits`.
@@ -6,18 +11,270 @@ apply. What is no limit (start sizes, caches, reserves, growth, defaults) is a l
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from gpuwatch.declared import agreed, env, flags, frameworks, visible_devices
+from gpuwatch.declared import env, flags, frameworks, visible_devices
 from gpuwatch.declared import env as environment
 from gpuwatch.declared.env import Environment, weakest
-from gpuwatch.declared.facts import Card, Claim, Facts, Script, Selection, Unread
+from gpuwatch.declared.facts import Card, Claim, Facts, Script, Selection, Share, Unread, shown
 from gpuwatch.declared.flags import started
-from gpuwatch.declared.weighing import Weighed, called, hold
-from gpuwatch.model import LIMITS, Basis, Confidence, Declaration, Declared, Hint, Kind, Knowledge, Margin, Order
+from gpuwatch.model import LIMITS, Basis, Confidence, Declaration, Declared, Hint, Kind, Knowledge, Limit, Margin, Order
+from gpuwatch.text import clean
+from gpuwatch.units import size
+
+ROOM = 16 << 10
+"""Bytes of what one process declared, as JSON: some twenty statements on eight GPUs. People make a handful."""
+
+MOST = 20
+"""Statements of one process, and hints, beside those that its limits name."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+def bounded(declared: Declared, room: int = ROOM) -> Declared:
+    """Keep of what was declared what fits into `room` bytes, what is in effect first, and count what is left out.
+
+    All limits stay, and the statements that they name; so does the first of those in effect that give no number. What
+    was judged by all statements is so judged by those that are kept.
+    """
+    if len(declared.declarations) <= MOST and len(declared.hints) <= MOST and len(_encode(declared)) <= room:
+        return declared
+    named = max((limit.declaration + 1 for limit in declared.limits), default=0)
+    room -= len(_encode(msgspec.structs.replace(declared, declarations=(), hints=())))
+    room -= sum(len(_encode(one)) for one in declared.declarations[:named])
+    rest = sorted(range(named, len(declared.declarations)), key=lambda place: _rank(declared.declarations[place]))
+    kept = [*range(named), *sorted(_fitting([declared.declarations[place] for place in rest], rest, room))]
+    room -= sum(len(_encode(declared.declarations[place])) for place in kept[named:])
+    hints = _fitting(declared.hints, range(len(declared.hints)), room)
+    return msgspec.structs.replace(
+        declared,
+        declarations=tuple(declared.declarations[place] for place in kept),
+        left_out=declared.left_out + len(declared.declarations) - len(kept),
+        hints=tuple(declared.hints[place] for place in hints),
+        hints_left_out=declared.hints_left_out + len(declared.hints) - len(hints),
+    )
+
+
+def _rank(one: Declaration) -> tuple[bool, bool, bool]:
+    """Sort statements by what is missed most: what lifts a limit, then a start size, then what else is in effect."""
+    lifts = one.undecided or (one.kind in LIMITS and one.value is None)
+    return (not one.effective, not lifts, one.kind is not Kind.START)
+
+
+def _fitting(items: Sequence[msgspec.Struct], places: Sequence[int], room: int) -> list[int]:
+    """Give the places of those of the items that fit, the first of them in any case."""
+    kept: list[int] = []
+    for item, place in zip(items, places, strict=True):
+        room -= len(_encode(item))
+        if kept and (room < 0 or len(kept) == MOST):
+            break
+        kept.append(place)
+    return kept
+
+
+_SEARCHED = 4096
+"""Characters of a command line in which a pattern is searched."""
+
+
+def agreed_claims(facts: Facts, cards: Sequence[Card]) -> list[Claim]:
+    """Give the shares that match a process, one claim for each GPU of each; of one GPU the least comes last.
+
+    A share is one person's: all processes of that person under one table count together, and so the scope names the
+    person, the table's pattern and the GPU. Where several tables of one scope match, the least counts, so that nobody
+    is above the administrator's ceiling. Patterns must compile; nothing else raises.
+    """
+    line = " ".join(facts.argv)[:_SEARCHED]
+    found = [
+        (_bytes(share, card), _claim(share, card, facts))
+        for share in facts.shares
+        if _is_about(share, facts, line)
+        for card in _chosen(share, cards)
+    ]
+    return [claim for _, claim in sorted(found, key=lambda one: -one[0])]
+
+
+def _is_about(share: Share, facts: Facts, line: str) -> bool:
+    """Say whether a share is about a process: its owner's and, where it has a pattern, its command's."""
+    if share.user and share.user not in (facts.user, str(facts.uid)):
+        return False
+    return not share.command or re.search(share.command, line) is not None
+
+
+def _chosen(share: Share, cards: Sequence[Card]) -> Iterable[Card]:
+    """Give the GPUs of a share, in the machine's order; a start of a UUID that fits several means none."""
+    if not share.gpus:
+        return cards
+    named = {gpu for gpu in share.gpus if isinstance(gpu, int)}
+    for start in share.gpus:
+        fitting = [card.index for card in cards if isinstance(start, str) and card.uuid.startswith(start)]
+        named.update(fitting if len(fitting) == 1 else ())
+    return [card for card in cards if card.index in named]
+
+
+def _bytes(share: Share, card: Card) -> float:
+    return share.memory if share.memory is not None else (share.share or 0.0) * (card.total or 0)
+
+
+def _claim(share: Share, card: Card, facts: Facts) -> Claim:
+    who = facts.user or ("anybody" if facts.uid is None else str(facts.uid))
+    what = f" for {shown(share.command)}" if share.command else ""
+    said = f"share = {share.share:g}" if share.share is not None else f"memory = {size(share.memory or 0)}"
+    return Claim(
+        channel="gpuwatch.toml",
+        where=clean(share.where),
+        line=share.line,
+        text=f"ceiling, {said}" if share.ceiling else said,
+        kind=Kind.GRANT,
+        basis=Basis.TOTAL if share.share is not None else Basis.BYTES,
+        value=share.share if share.share is not None else share.memory,
+        scope=f"share of {clean(who)}{what} on GPU {card.index}",
+        device=card.uuid,
+    )
+
+
+_STRONGEST = (Kind.HARD, Kind.CAP, Kind.GRANT)
+"""Which of two equal limits is named."""
+
+
+class Weighed(msgspec.Struct):
+    """One claim, and what has become of it."""
+
+    claim: Claim
+    place: int
+    why: str = ""
+    """Why it is not in effect, or is no limit."""
+    applies: bool = True
+    limits: dict[str, int] = msgspec.field(default_factory=dict)
+    lifted: frozenset[str] = frozenset()
+    """GPUs on which it takes the place of others and gives no number: it is dynamic, or sets no limit."""
+    tentative: bool = False
+    """It stands in a script at a place that may not have run."""
+    guessed: bool = False
+    """Its GPU is a guess, see `declarations.Declaration`."""
+    undecided: bool = False
+    """As in `declarations.Declaration`."""
+    on: set[str] = msgspec.field(default_factory=set)
+    """Those of its GPUs on which it is the limit, or a part of it."""
+
+
+class _Held(NamedTuple):
+    """What a process is held to on one GPU: by one claim, or by the sum of several, the largest first."""
+
+    bytes: int
+    members: tuple[Weighed, ...]
+
+
+_Rivals: TypeAlias = tuple[str, str, str]
+"""Scope, GPU, and the framework or channel of which only one claim can be in effect."""
+
+
+def hold(weighed: Sequence[Weighed]) -> list[tuple[Limit, Weighed]]:
+    """Decide which claim holds on each GPU, scope by scope; each limit with the claim that it is named by."""
+    rivals: defaultdict[_Rivals, list[Weighed]] = defaultdict(list)
+    for one in weighed:
+        for gpu in (*one.limits, *one.lifted):
+            rivals[one.claim.scope, gpu, _rival(one.claim)].append(one)
+    best = {key: _winner(several, key[1]) for key, several in rivals.items()}
+    least = _least(best)
+    for (_, gpu), held in least.items():
+        for one in held.members:
+            one.on.add(gpu)
+            if one is not held.members[0]:
+                one.why = f"it adds to {called(held.members[0], one)}: each has an allocator of its own"
+    for one in weighed:
+        others = [gpu for gpu in one.limits if gpu not in one.on]
+        if others and not one.on:
+            one.why = _beaten(one, others, best, least)
+        elif others and not one.why:
+            one.why = f"elsewhere {_beaten(one, others, best, least)}"
+    return [
+        (
+            Limit(gpu=gpu, bytes=held.bytes, declaration=named.place, scope=scope, margin=named.claim.margin),
+            named,
+        )
+        for (scope, gpu), held in sorted(least.items(), key=lambda item: item[0][0])
+        for named in held.members[:1]
+    ]
+
+
+def _least(best: Mapping[_Rivals, Weighed]) -> dict[tuple[str, str], _Held]:
+    """Give what holds on each GPU in each scope; nothing where all is lifted."""
+    allocators: defaultdict[tuple[str, str], defaultdict[str, list[Weighed]]] = defaultdict(lambda: defaultdict(list))
+    layers: defaultdict[tuple[str, str], list[_Held]] = defaultdict(list)
+    for (scope, gpu, _), one in best.items():
+        if one.claim.framework:
+            allocators[scope, gpu][frameworks.allocator(one.claim.framework)].append(one)
+        elif gpu not in one.lifted:
+            layers[scope, gpu].append(_Held(one.limits[gpu], (one,)))
+    for (scope, gpu), families in allocators.items():
+        found = [_of_family(family, gpu) for family in families.values()]
+        largest = sorted((one for one in found if one is not None), key=lambda one: -one.limits[gpu])
+        if len(largest) == len(families):  # else one of them may take any amount
+            layers[scope, gpu].append(_Held(sum(one.limits[gpu] for one in largest), tuple(largest)))
+    return {key: min(several, key=_order) for key, several in layers.items()}
+
+
+def _of_family(family: Iterable[Weighed], gpu: str) -> Weighed | None:
+    """Give the least of frameworks that share an allocator; None where none of them gives a number."""
+    return min(
+        (one for one in family if gpu not in one.lifted),
+        key=lambda one: _order(_Held(one.limits[gpu], (one,))),
+        default=None,
+    )
+
+
+def _order(held: _Held) -> tuple[int, int, int]:
+    first = held.members[0]
+    return (held.bytes, _STRONGEST.index(first.claim.kind), first.place)
+
+
+def _winner(several: Sequence[Weighed], gpu: str) -> Weighed:
+    """Give the claim of the highest rank, of equals the last; where that may not have run, the loosest that may hold.
+
+    Nobody is held to less than what may be in effect: `if args.small:` is no limit on those who did not say so.
+    """
+    may_hold: list[Weighed] = []
+    for one in sorted(several, key=lambda one: (one.claim.rank, one.place), reverse=True):
+        may_hold.append(one)
+        if not one.tentative:
+            break
+    return next((one for one in may_hold if gpu in one.lifted), None) or max(may_hold, key=lambda one: one.limits[gpu])
+
+
+def _rival(claim: Claim) -> str:
+    """Name those of which only one can be in effect: all of a framework's; of layers, each channel's own."""
+    return claim.framework or claim.channel
+
+
+def _beaten(
+    one: Weighed, gpus: Sequence[str], best: Mapping[_Rivals, Weighed], least: Mapping[tuple[str, str], _Held]
+) -> str:
+    """Say which claim counts in the place of one on these GPUs."""
+    claim = one.claim
+    for gpu in gpus:
+        winner = best[claim.scope, gpu, _rival(claim)]
+        if winner is not one:
+            name = called(winner, one)
+            later = (one.claim.rank, one.place) > (winner.claim.rank, winner.place)
+            return f"it may not have run, and {name} allows more" if later else f"{name} comes before it"
+    held = least.get((claim.scope, gpus[0]))
+    if held is None:
+        return "another framework of the process may take any amount"
+    return f"{called(held.members[0], one)} is less"
+
+
+def called(winner: Weighed, loser: Weighed) -> str:
+    """Name a claim so that it can be told from another."""
+    claim = winner.claim
+    if claim.channel != loser.claim.channel:
+        return claim.channel
+    return f"the one in {claim.where}:{claim.line}" if claim.line else f"the one in the {claim.where}"
+
 
 _LABELS = {
     Kind.START: "a start size is no limit: more may be taken",
@@ -89,7 +346,7 @@ def _claims(facts: Facts, cards: Sequence[Card], around: Environment) -> Iterabl
         for claim in script.scan.claims if not isinstance(script.scan, Unread) else ():
             sure = environment.surely(claim.confidence, script)
             yield msgspec.structs.replace(claim, where=script.path, confidence=sure)
-    yield from agreed.claims(facts, cards)
+    yield from agreed_claims(facts, cards)
 
 
 def _selections(facts: Facts) -> Sequence[Selection]:

@@ -16,9 +16,8 @@ from pathlib import Path
 import msgspec
 
 from gpuwatch import procfs
-from gpuwatch.declared.bounds import bounded
 from gpuwatch.declared.facts import Card, Share
-from gpuwatch.declared.resolver import resolve
+from gpuwatch.declared.resolver import bounded, resolve
 from gpuwatch.inspector import context, reader
 from gpuwatch.inspector.containers import Names
 from gpuwatch.inspector.credentials import die_with_parent

@@ -14,8 +14,8 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from gpuwatch.declared.bounds import ROOM, bounded
 from gpuwatch.declared.facts import Card, card
+from gpuwatch.declared.resolver import ROOM, bounded
 from gpuwatch.inspector.client import Witness
 from gpuwatch.model import Declared, Gpu, Health, Knowledge, Order, Presence, Process, Surroundings
 
