@@ -26,10 +26,9 @@ from gpuwatch.declared import script_environ as environ
 from gpuwatch.declared import script_patterns as patterns
 from gpuwatch.declared.facts import LOCAL_RANKS, RANKS, Claim, Ranks, Scan, Selection, Setting
 from gpuwatch.declared.script_imports import imported
-from gpuwatch.declared.script_names import Function, Names, Scope, children, pairs
 from gpuwatch.declared.script_site import SOME, Device, Item, Site, Source
 from gpuwatch.declared.script_tensorflow import EVERY, gpus
-from gpuwatch.declared.script_values import UNKNOWN, Values
+from gpuwatch.declared.script_values import UNKNOWN, Function, Names, Scope, Values, children, pairs
 from gpuwatch.model import Confidence, Hint
 from gpuwatch.text import clean
 

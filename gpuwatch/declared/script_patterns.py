@@ -19,9 +19,8 @@ from msgspec.structs import replace
 from gpuwatch.declared import script_tensorflow as tensorflow
 from gpuwatch.declared import sizes
 from gpuwatch.declared.facts import Claim, said
-from gpuwatch.declared.script_names import LOCAL
 from gpuwatch.declared.script_site import EACH, SOME, Device, Item, Site
-from gpuwatch.declared.script_values import UNKNOWN, number
+from gpuwatch.declared.script_values import LOCAL, UNKNOWN, number
 from gpuwatch.model import Basis, Confidence, Kind, Margin
 
 OnCall: TypeAlias = Callable[[Site, ast.Call], Iterator[Item]]

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from gpuwatch.declared.facts import Claim, Selection
-from gpuwatch.declared.script_names import Each, Names, Scope
-from gpuwatch.declared.script_values import UNKNOWN, Value, Values, number
+from gpuwatch.declared.script_values import UNKNOWN, Each, Names, Scope, Value, Values, number
 from gpuwatch.model import Confidence, Hint
 from gpuwatch.text import ELLIPSIS, clean, ends, redact
 

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import TypeAlias
 
-from gpuwatch.declared.script_names import Each, Scope
 from gpuwatch.declared.script_site import CODE, EACH, SOME, Device, Item, Site
-from gpuwatch.declared.script_values import UNKNOWN, Value
+from gpuwatch.declared.script_values import UNKNOWN, Each, Scope, Value
 from gpuwatch.model import Basis, Hint, Kind
 from gpuwatch.units import MIB
 
