@@ -26,8 +26,7 @@ from gpuwatch.declared import script_environ as environ
 from gpuwatch.declared import script_patterns as patterns
 from gpuwatch.declared.facts import LOCAL_RANKS, RANKS, Claim, Ranks, Scan, Selection, Setting
 from gpuwatch.declared.script_imports import imported
-from gpuwatch.declared.script_site import SOME, Device, Item, Site, Source
-from gpuwatch.declared.script_tensorflow import EVERY, gpus
+from gpuwatch.declared.script_patterns import EVERY, SOME, Device, Item, Site, Source, gpus
 from gpuwatch.declared.script_values import UNKNOWN, Function, Names, Scope, Values, children, pairs
 from gpuwatch.model import Confidence, Hint
 from gpuwatch.text import clean

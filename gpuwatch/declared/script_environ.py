@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gpuwatch.declared.script_site import Site
+from gpuwatch.declared.script_patterns import Site
 from gpuwatch.declared.script_values import Value
 
 _ENVIRON = "os.environ"
