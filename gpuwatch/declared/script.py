@@ -1,4 +1,6 @@
-"""What a Python source declares: its shares, the variables that it sets, the GPUs that it picks, what it imports.
+"""Python source reader: the shares, environment variables, GPUs and imports that a script declares.
+
+Lines are enough, and parsing is not: most sources declare nothing. A line of a docstring costs a look at no file.
 
 The source is only parsed (`ast`), never imported, run or evaluated. Statements are followed in the order in which they
 run, as far as that can be seen: what is under `if False:` or after a `return` says nothing, what a function says counts
@@ -15,21 +17,201 @@ import ast
 import io
 import itertools
 import re
+import sys
 import tokenize
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from gpuwatch.declared import script_environ as environ
 from gpuwatch.declared import script_patterns as patterns
 from gpuwatch.declared.facts import LOCAL_RANKS, RANKS, Claim, Ranks, Scan, Selection, Setting
-from gpuwatch.declared.script_imports import imported
 from gpuwatch.declared.script_patterns import EVERY, SOME, Device, Item, Site, Source, gpus
-from gpuwatch.declared.script_values import UNKNOWN, Function, Names, Scope, Values, children, pairs
+from gpuwatch.declared.script_values import UNKNOWN, Function, Names, Scope, Value, Values, children, pairs
 from gpuwatch.model import Confidence, Hint
 from gpuwatch.text import clean
+
+_LINE = re.compile(
+    rb"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*|[^\n#;]*)|import[ \t]+([^\n#;]*))", re.MULTILINE
+)
+_DEEP = 8
+"""Names in a row that are followed: `a.b.c`."""
+
+
+def imported(source: bytes) -> list[str]:
+    """Give the dotted names that a source imports, in order: `from .a import b` gives `.a` and `.a.b`, which may be
+    a module of the package or anything else in it.
+    """
+    found: dict[str, None] = {}
+    for base, several, plain in _LINE.findall(source):
+        package = base.decode("utf-8", "replace")
+        dot = "" if not package or package.endswith(".") else "."
+        if package:
+            found.setdefault(package)
+        for words in (part.split() for part in (several.lstrip(b"(") or plain).split(b",")):
+            name = words[0].decode("utf-8", "replace") if words else ""
+            if name.replace(".", "").isidentifier():
+                found.setdefault(f"{package}{dot}{name}")
+    return list(found)
+
+
+def files(name: str, folder: str, own: str) -> Iterator[tuple[str, str]]:
+    """Give the two paths at which each part of a dotted name may lie, of which the first counts.
+
+    `folder` is where the program's modules are found, `own` that of the source that imports it; both end with a `/`
+    or are empty. None is given for a module of Python's own.
+    """
+    relative = len(name) - len(name.lstrip("."))
+    parts = [part for part in name.split(".") if part]
+    if relative:
+        above = own.rstrip("/").split("/") if own else []
+        if relative - 1 > len(above):
+            return
+        folder = "".join(f"{part}/" for part in above[: len(above) - relative + 1])
+        yield f"{folder}__init__.py", f"{folder}__init__.py"
+    elif parts and parts[0] in sys.stdlib_module_names:
+        return
+    for count in range(1, min(len(parts), _DEEP) + 1):
+        if not parts[count - 1].isidentifier():
+            return
+        path = folder + "/".join(parts[:count])
+        yield f"{path}/__init__.py", f"{path}.py"
+
+
+_ENVIRON = "os.environ"
+
+_OF_INTEREST = re.compile(
+    "CUDA|XLA|TF_|PYTORCH|THEANO|NVIDIA|CUPY|GENV|FLAGS_|GPU|JAX|MXNET|OLLAMA|NVSHARE|SLURM|LD_PRELOAD"
+)
+"""Names with one of these are recorded: the known ones, and those that somebody meant to be one."""
+_SECRET = re.compile("KEY|TOKEN|SECRET|PASS")
+_NAME_LIMIT = 128
+
+MAY_SET = re.compile(rb"environ|putenv|unsetenv|set_flags")
+NAMES = re.compile(_OF_INTEREST.pattern.encode())
+
+
+# After one of these CUDA has read its variables. Most of torch.cuda and of cupy does so too.
+_FIRST_USES = frozenset(
+    {
+        *("jax.devices", "jax.local_devices", "jax.device_count", "jax.local_device_count", "jax.default_backend"),
+        *("jax.device_put", "jax.random.PRNGKey", "jax.random.key"),
+        *("tensorflow.Session", "tensorflow.InteractiveSession", "tensorflow.test.is_gpu_available"),
+        *("tensorflow.compat.v1.Session", "tensorflow.test.gpu_device_name"),
+    }
+)
+_FIRST_USES_ANYWHERE = frozenset({"list_physical_devices", "list_logical_devices", "list_local_devices"})
+_NO_USES = frozenset(
+    {
+        *("torch.cuda.device_count", "torch.cuda.manual_seed", "torch.cuda.manual_seed_all"),
+        *("torch.cuda.is_initialized", "cupy.show_config"),
+    }
+)
+READ_AT_IMPORT = {"THEANO_FLAGS": "theano", "THEANORC": "theano"}
+"""Variables that nobody looks at again once the package is imported."""
+
+
+class Set(NamedTuple):
+    """One variable and the value that it is given; None where that is only known at run time."""
+
+    name: str
+    value: str | None
+    default: bool = False
+    """It is given only if the variable is not set."""
+
+
+def assigned(site: Site, target: ast.expr, value: ast.expr | None) -> Iterator[Set]:
+    """Read `os.environ["X"] = "v"`; without a value the variable is deleted, or changed from what it was."""
+    if isinstance(target, ast.Subscript) and site.path(target.value) == _ENVIRON:
+        yield from _one(site, target.slice, value)
+
+
+def merged(site: Site, target: ast.expr, value: ast.expr) -> Iterator[Set]:
+    """Read `os.environ |= {"X": "v"}`."""
+    if site.path(target) == _ENVIRON:
+        yield from _several(site, site.entries(value))
+
+
+def called(site: Site, call: ast.Call) -> Iterator[Set]:
+    """Read `os.environ.update(…)`, `.setdefault(…)`, `.pop(…)`, `os.putenv(…)` and Paddle's `set_flags(…)`."""
+    path = site.path(call.func)
+    match path, call.args:
+        case "os.environ.update", [*arguments]:
+            for argument in arguments[:1]:
+                yield from _several(site, site.entries(argument))
+            yield from _several(site, site.keywords(call))
+        case (("os.putenv" | "os.environ.__setitem__"), [key, value]):
+            yield from _one(site, key, value)
+        case "os.environ.setdefault", [key, value]:
+            yield from _one(site, key, value, default=True)
+        case (("os.environ.pop" | "os.unsetenv"), [key, *_]):
+            yield from _one(site, key, None)
+        case _, [flags] if path.startswith("paddle.") and path.endswith(".set_flags"):
+            yield from _several(site, site.entries(flags), flags=True)
+
+
+def unset_in(site: Site, test: ast.expr) -> str:
+    """Give the variable of a test that it is not set, `if "X" not in os.environ`; empty for any other test."""
+    match test:
+        case ast.Compare(left=key, ops=[ast.NotIn()], comparators=[where]) if site.path(where) == _ENVIRON:
+            pass
+        case (
+            ast.UnaryOp(op=ast.Not(), operand=ast.Call(func=function, args=[key]))
+            | ast.Compare(
+                left=ast.Call(func=function, args=[key]), ops=[ast.Is()], comparators=[ast.Constant(value=None)]
+            )
+        ) if site.path(function) in ("os.environ.get", "os.getenv"):
+            pass
+        case _:
+            return ""
+    name = site.value(key)
+    return name if isinstance(name, str) else ""
+
+
+def is_read_by(site: Site, call: ast.Call, path: str) -> bool:
+    """Whether a call makes CUDA or a framework read the variables: `model.cuda()`, `x.to("cuda")`, `jax.devices()`."""
+    package, _, rest = path.partition(".")
+    name = path.rpartition(".")[2]
+    if path in _NO_USES:
+        return False
+    if path in _FIRST_USES or name in _FIRST_USES_ANYWHERE or package == "cupy" or path.startswith("torch.cuda."):
+        return True
+    if name == "to" and call.args:
+        value = site.value(call.args[0])
+        return isinstance(value, str) and value.startswith("cuda")
+    return name == "cuda" and bool(rest) and not call.keywords
+
+
+def _several(site: Site, entries: dict[str, ast.expr], *, flags: bool = False) -> Iterator[Set]:
+    for name, value in entries.items():
+        if _is_of_interest(name):
+            yield Set(name, _spelt(site.value(value), flags=flags))
+
+
+def _one(site: Site, key: ast.expr, value: ast.expr | None, *, default: bool = False) -> Iterator[Set]:
+    name = site.value(key)
+    if not isinstance(name, str) or not _is_of_interest(name):
+        return
+    match value:
+        # os.environ["X"] = os.environ.get("X", "0")
+        case ast.Call(func=function, args=[same, other]) if site.path(function) in ("os.environ.get", "os.getenv"):
+            if site.value(same) == name:
+                yield Set(name, _spelt(site.value(other)), default=True)
+                return
+    yield Set(name, None if value is None else _spelt(site.value(value)), default)
+
+
+def _is_of_interest(name: str) -> bool:
+    return len(name) <= _NAME_LIMIT and bool(_OF_INTEREST.search(name)) and not _SECRET.search(name)
+
+
+def _spelt(value: Value, *, flags: bool = False) -> str | None:
+    """Give a value as the environment holds it; a flag of Paddle's may be a number."""
+    if isinstance(value, str):
+        return value if "\0" not in value else None
+    return str(value) if flags and isinstance(value, int | float) else None
+
 
 MOST = 100
 """Statements of one sort that are taken from one source; people write a handful."""
@@ -49,7 +231,7 @@ def may_declare(source: bytes) -> bool:
     """Say whether any word that declares something is in a source at all; most have none, and need no parsing."""
     if patterns.MAY_DECLARE.search(source):
         return True
-    return bool(environ.MAY_SET.search(source) and environ.NAMES.search(source))
+    return bool(MAY_SET.search(source) and NAMES.search(source))
 
 
 def scan(source: str | bytes, name: str = "script", ranks: Ranks = None) -> Scan:
@@ -327,12 +509,12 @@ class _Run:
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 self._assigned(site, target, value)
             case ast.AugAssign(target=target, op=ast.BitOr(), value=value):
-                self._setting(site, environ.merged(site, target, value))
+                self._setting(site, merged(site, target, value))
             case ast.AugAssign(target=target):
-                self._setting(site, environ.assigned(site, target, None))
+                self._setting(site, assigned(site, target, None))
             case ast.Delete(targets=targets):
                 for target in targets:
-                    self._setting(site, environ.assigned(site, target, None), target)
+                    self._setting(site, assigned(site, target, None), target)
             case ast.Expr(value=ast.Call(func=function)):
                 return site.path(function) in _EXITS
         return isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue)
@@ -344,7 +526,7 @@ class _Run:
             self._expressions(node.test, scope, sure)
             truth = self._truth(node.test, scope)
             if truth is not False:
-                unset, self._unset = self._unset, environ.unset_in(self._site(node.test, scope, sure), node.test)
+                unset, self._unset = self._unset, unset_in(self._site(node.test, scope, sure), node.test)
                 surely = truth or bool(self._unset) or self._asks_for_gpu(node.test, scope)
                 left = self._block(node.body, scope, sure if surely else Confidence.LIKELY)
                 self._unset = unset
@@ -440,8 +622,8 @@ class _Run:
             self._declare(node, patterns.CALLS[name](site, node), sure)
         elif isinstance(node.func, ast.Name) and node.func.id == "dict":
             self._declare(node, patterns.provider_options(site, site.entries(node)), sure)
-        self._setting(site, environ.called(site, node))
-        self._used = self._used or (sure is Confidence.CERTAIN and environ.is_read_by(site, node, path))
+        self._setting(site, called(site, node))
+        self._used = self._used or (sure is Confidence.CERTAIN and is_read_by(site, node, path))
         if name in _SETS_DEVICE and node.args:
             self._current = site.on(node.args[0])
         elif name == "use" and isinstance(node.func, ast.Attribute) and path.endswith("cuda.Device().use"):
@@ -478,20 +660,20 @@ class _Run:
         if isinstance(target, ast.Attribute) and target.attr in patterns.ATTRIBUTES:
             self._declare(target, patterns.ATTRIBUTES[target.attr](site, target, value), site.sure)
         elif isinstance(target, ast.Subscript):
-            self._setting(site, environ.assigned(site, target, value), target)
+            self._setting(site, assigned(site, target, value), target)
         elif isinstance(target, ast.Tuple | ast.List):
             for one, given in pairs(target, value):
                 if given is not None:
                     self._assigned(site, one, given)
                 else:
-                    self._setting(site, environ.assigned(site, one, None), one)
+                    self._setting(site, assigned(site, one, None), one)
 
-    def _setting(self, site: Site, found: Iterable[environ.Set], node: ast.expr | None = None) -> None:
+    def _setting(self, site: Site, found: Iterable[Set], node: ast.expr | None = None) -> None:
         if self._dead:
             return
         settings = []
         for name, value, default in found:
-            late = self._used or environ.READ_AT_IMPORT.get(name, "") in self._imported
+            late = self._used or READ_AT_IMPORT.get(name, "") in self._imported
             setting = Setting(
                 value=value,
                 where=self._source.name,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from gpuwatch import procfs
-from gpuwatch.declared import flags, script_imports
+from gpuwatch.declared import flags, script
 from gpuwatch.declared.facts import RANKS, Config, Facts, File, Kin, Ranks, Scan, Script, Share, Unread
 from gpuwatch.inspector import cgroups, files, program
 from gpuwatch.inspector import files as environ
@@ -434,8 +434,8 @@ def _modules(process: Path, main: _Main) -> dict[str, files.Found | Unread]:
 
 def _candidates(source: bytes, folder: str, own: str, tried: set[str]) -> Iterator[tuple[str, str]]:
     """Give where the modules may lie that a source imports, as `script_imports.files`, unless that was `tried`."""
-    for name in script_imports.imported(source):
-        for paths in script_imports.files(name, folder, own):
+    for name in script.imported(source):
+        for paths in script.files(name, folder, own):
             if len(tried) < 2 * _MOST_TRIED and tried.isdisjoint(paths):
                 tried.update(paths)
                 yield paths
