@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.model import Gpu, Health, Snapshot, SourceState
-from gpuwatch.sources.local import LocalSource
-from gpuwatch.sources.parked import Patience
+from gpuwatch.sources.local import LocalSource, Patience
 from tests.driver import Driver
 from tests.driver import Gpu as Card
 from tests.sampling import close

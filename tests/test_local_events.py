@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpuwatch.model import Health, Reason, SourceState
-from gpuwatch.sources.parked import Patience
-from gpuwatch.sources.setbacks import Listening
+from gpuwatch.sources.local import Listening, Patience
 from tests.driver import Driver
 from tests.test_local import QUICK, Start, eight, live, row, start, until
 

@@ -14,8 +14,7 @@ import pytest
 
 from gpuwatch.model import Gpu, Health, SourceState
 from gpuwatch.sources.child import SAMPLER, Child
-from gpuwatch.sources.local import LocalSource
-from gpuwatch.sources.parked import Lot, Patience
+from gpuwatch.sources.local import LocalSource, Lot, Patience
 from tests.driver import Driver
 from tests.driver import Gpu as Card
 from tests.sampling import close
