@@ -43,7 +43,7 @@ from gpuwatch.sources.demo import (
     XID_GPU,
     DemoSource,
 )
-from gpuwatch.sources.demo_cast import (
+from gpuwatch.sources.demo_machine import (
     ACTORS,
     DISTILL_PID,
     GONE_PID,

@@ -11,7 +11,7 @@ from gpuwatch.analysis.strays import Cause, Sureness, Tending
 from gpuwatch.history import History
 from gpuwatch.model import Snapshot, Surroundings
 from gpuwatch.sources.demo import LONG_CYCLE, DemoSource
-from gpuwatch.sources.demo_cast import ORPHAN_PID, STRAY_PID, UIDS, VIEWER_UID
+from gpuwatch.sources.demo_machine import ORPHAN_PID, STRAY_PID, UIDS, VIEWER_UID
 from tests.builders import uid
 from tests.straying import LEFT, find
 from tests.timelines.lab import USERS, Lab

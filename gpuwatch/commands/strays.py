@@ -179,10 +179,10 @@ def idle_times(
 
 def _demo_idle_times(snapshot: Snapshot) -> IdleTimes:
     from gpuwatch.history import Idle
-    from gpuwatch.sources import demo_cast
+    from gpuwatch.sources import demo_machine
 
     seconds = _DEMO_SECONDS + snapshot.taken - snapshot.since
-    resting = {actor.pid for actor in demo_cast.ACTORS if actor.load is demo_cast.IDLE}
+    resting = {actor.pid for actor in demo_machine.ACTORS if actor.load is demo_machine.IDLE}
     mine = {one.key for one in snapshot.processes if one.uid == snapshot.viewer and one.pid in resting}
     held = [(gpu.key, one.pid, one.start) for gpu in snapshot.gpus for one in gpu.holdings]
     return {key: Idle(seconds, at_least=True) for key in held if key[1:] in mine}

@@ -17,7 +17,7 @@ from gpuwatch.kill.run import Member, Run
 from gpuwatch.kill.steps import DEMO_NOTICE
 from gpuwatch.kill.target import Policy
 from gpuwatch.model import Job, Process, Snapshot, known
-from gpuwatch.sources import demo_cast as cast
+from gpuwatch.sources import demo_machine as cast
 from gpuwatch.sources.demo import DemoSource
 
 if TYPE_CHECKING:

@@ -38,9 +38,8 @@ from gpuwatch.declared.facts import Share
 from gpuwatch.model import Gpu, Holding, Memory, Presence, Process, Reason, Snapshot, Xid
 from gpuwatch.sampler import nvml
 from gpuwatch.shares import with_promises
-from gpuwatch.sources import demo_cast as cast
-from gpuwatch.sources.demo_around import surroundings, unlisted
-from gpuwatch.sources.demo_shares import declared
+from gpuwatch.sources import demo_machine as cast
+from gpuwatch.sources.demo_machine import declared, surroundings, unlisted
 from gpuwatch.units import GIB, MIB
 
 GPUS: Final = 8
