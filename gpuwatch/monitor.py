@@ -17,7 +17,7 @@ from gpuwatch.alerts import TROUBLE, Alert, Severity
 from gpuwatch.alerts.attention import NO_ATTENTION, Attention, Mute
 from gpuwatch.alerts.condition import Moment, new_alert
 from gpuwatch.alerts.engine import Engine
-from gpuwatch.alerts.rules import Limits
+from gpuwatch.alerts.rules.memory import Limits
 from gpuwatch.errors import GpuwatchError
 from gpuwatch.history import History, HistoryView, IdleTimes
 from gpuwatch.model import Snapshot, SourceState

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuwatch.alerts import Alert, Severity
 from gpuwatch.alerts.engine import RULES, Changes, Engine, Rule
-from gpuwatch.alerts.rules import Limits
+from gpuwatch.alerts.rules.memory import Limits
 from gpuwatch.alerts.shares import OVERSHOOT
 from gpuwatch.history import History
 from gpuwatch.model import Basis, Declaration, Declared, Gpu, Health, Kind, Limit, Margin, Process, Reason

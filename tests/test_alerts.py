@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.alerts import Alert, Severity
 from gpuwatch.alerts.engine import FORGOTTEN, Changes
-from gpuwatch.alerts.rules import HEALTH, MEMORY, STALE, Limits
+from gpuwatch.alerts.rules.memory import HEALTH, MEMORY, STALE, Limits
 from gpuwatch.model import Health, Memory, SourceState
 from gpuwatch.sampler.nvml import Code, Failed, health
 from tests.alerting import Bench, words

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpuwatch.alerts.holders import unattributed_memory
-from gpuwatch.alerts.rules import Limits
+from gpuwatch.alerts.rules.memory import Limits
 from gpuwatch.alerts.unattributed import OWN, OWN_EACH, Cause, Suspicion, causes, likeliest, matters, missing
 from gpuwatch.model import Gpu, Health, Memory, Presence, Process, Reason, Snapshot, Surroundings, Unlisted, Xid
 from tests import builders

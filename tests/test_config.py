@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.alerts.rules import Allowances
+from gpuwatch.alerts.rules.memory import Allowances
 from gpuwatch.config import Config, load, problems
 from gpuwatch.declared.facts import Share
 from gpuwatch.errors import UsageError

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts import Severity
-from gpuwatch.alerts.rules import Limits, OwnRule
+from gpuwatch.alerts.rules.memory import Limits, OwnRule
 from gpuwatch.config import Alerts, Config, Origin, load, load_traced, reload
 from gpuwatch.config.keys import KEYS, value_of
 from gpuwatch.errors import UsageError

@@ -9,7 +9,7 @@ import pytest
 
 from gpuwatch.alerts import Alert, Severity, Unit
 from gpuwatch.alerts.engine import FORGOTTEN
-from gpuwatch.alerts.rules import HEALTH, MEMORY, STALE, Limits
+from gpuwatch.alerts.rules.memory import HEALTH, MEMORY, STALE, Limits
 from gpuwatch.alerts.shares import OVERSHOOT
 from gpuwatch.model import Declared, Health, Memory, SourceState
 from tests.alerting import Bench, cap, card, feed, only, overshooting, uuid, words

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.alerts import Alert, Severity, Unit
-from gpuwatch.alerts.rules import Limits, Observation
+from gpuwatch.alerts.rules.memory import Limits, Observation
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Reason, Snapshot
 from tests.alerting import Bench

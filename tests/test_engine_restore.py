@@ -9,7 +9,7 @@ import pytest
 
 from gpuwatch.alerts import TROUBLE, Alert, Severity
 from gpuwatch.alerts.engine import FORGOTTEN
-from gpuwatch.alerts.rules import MEMORY, STALE, Limits
+from gpuwatch.alerts.rules.memory import MEMORY, STALE, Limits
 from gpuwatch.alerts.shares import OVERSHOOT
 from gpuwatch.model import Declared, Health, Knowledge, Memory, SourceState
 from tests.alerting import Bench, cap, card, feed, only, overshooting, part, words

@@ -9,7 +9,7 @@ import pytest
 
 from gpuwatch.alerts import TROUBLE, Alert, Severity
 from gpuwatch.alerts.engine import FORGOTTEN
-from gpuwatch.alerts.rules import HEALTH, MEMORY, Limits, Observation, OwnRule, memory_near_limit
+from gpuwatch.alerts.rules.memory import HEALTH, MEMORY, Limits, Observation, OwnRule, memory_near_limit
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Reason, Snapshot, SourceState
 from tests.alerting import Bench, only, words

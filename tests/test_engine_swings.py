@@ -6,7 +6,7 @@ from itertools import chain, repeat
 
 from gpuwatch.alerts import Severity
 from gpuwatch.alerts.condition import CALM
-from gpuwatch.alerts.rules import MEMORY
+from gpuwatch.alerts.rules.memory import MEMORY
 from tests.alerting import Bench, only
 
 FULL, ROOM = 8, 30

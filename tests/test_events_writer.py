@@ -15,7 +15,7 @@ import pytest
 
 from gpuwatch.alerts import TROUBLE, Severity
 from gpuwatch.alerts.engine import Engine
-from gpuwatch.alerts.rules import Limits
+from gpuwatch.alerts.rules.memory import Limits
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Watch
 from gpuwatch.sinks.log import State, lock_name, log_name, read_events

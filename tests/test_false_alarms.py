@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts import Severity
-from gpuwatch.alerts.rules import Limits
+from gpuwatch.alerts.rules.memory import Limits
 from gpuwatch.model import Declared, Health, Hint, Visible, Xid
 from tests.alerting import cap, uuid
 from tests.builders import EPOCH

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from gpuwatch.alerts import Alert, Severity, Unit
-from gpuwatch.alerts.growth import FULL, _about, time_to_full
-from gpuwatch.alerts.rules import Limits, memory_near_limit
+from gpuwatch.alerts.rules.memory import FULL, Limits, _about, memory_near_limit, time_to_full
 from gpuwatch.model import Health, Reason
 from tests.alerting import Bench, only, words
 from tests.builders import USABLE_GIB, gpu, holding, process

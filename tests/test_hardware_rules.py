@@ -20,7 +20,7 @@ from gpuwatch.alerts.hardware import (
     XID,
     hardware_rules,
 )
-from gpuwatch.alerts.rules import Limits
+from gpuwatch.alerts.rules.memory import Limits
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Reason, Xid
 from tests.alerting import Bench, only, uuid, words

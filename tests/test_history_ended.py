@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwatch.alerts.rules import MEMORY
+from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.history import History, Idle
 from gpuwatch.model import Presence, Process
 from tests.alerting import Bench, only

@@ -8,7 +8,7 @@ import pytest
 
 from gpuwatch.alerts import Alert, Unit
 from gpuwatch.alerts.holders import IDLE, ORPHANED, UNATTRIBUTED, holder_rules
-from gpuwatch.alerts.rules import Limits
+from gpuwatch.alerts.rules.memory import Limits
 from gpuwatch.model import Gpu, Health, Holding, Memory, Presence, Process, Reason
 from tests.alerting import Bench, only, uuid, words
 from tests.builders import EPOCH, GIB, MIB, gpu, holding, process, uid

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts import Alert, Severity
-from gpuwatch.alerts.rules import MEMORY
+from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.alerts.shares import OVERSHOOT
 from gpuwatch.history import History, Idle
 from gpuwatch.model import Declared, Health, Knowledge, Reason

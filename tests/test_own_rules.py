@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpuwatch.alerts import Alert, Severity, Unit
 from gpuwatch.alerts.metrics import Value
 from gpuwatch.alerts.own import METRICS, own_rules, verdict
-from gpuwatch.alerts.rules import Limits, OwnRule
+from gpuwatch.alerts.rules.memory import Limits, OwnRule
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Memory, Reason
 from tests.alerting import Bench, uuid, words

@@ -7,7 +7,7 @@ import pkgutil
 
 import gpuwatch.alerts
 from gpuwatch.alerts import TROUBLE, hardware
-from gpuwatch.alerts.rules import Limits
+from gpuwatch.alerts.rules.memory import Limits
 from gpuwatch.alerts.table import RULES, names
 from gpuwatch.units import long_duration
 

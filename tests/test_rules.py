@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts import Severity, Unit
-from gpuwatch.alerts.rules import Limits, Observation, data_stale, gpu_health, memory_near_limit
+from gpuwatch.alerts.rules.memory import Limits, Observation, data_stale, gpu_health, memory_near_limit
 from gpuwatch.history import History, HistoryView
 from gpuwatch.model import Gpu, Health, Memory, Presence, Reason, Snapshot, SourceState
 from tests.builders import EPOCH, GIB, USABLE_GIB, at, filled, gpu, holding, memory, process, snapshot

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.alerts.holders import ORPHANED, holder_rules
-from gpuwatch.alerts.rules import Limits
+from gpuwatch.alerts.rules.memory import Limits
 from gpuwatch.model import Presence
 from tests.alerting import Bench
 from tests.driver import GIB, Driver, Gpu, Proc

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.alerts import Severity
 from gpuwatch.alerts.engine import FORGOTTEN
-from gpuwatch.alerts.rules import Allowances, Limits
+from gpuwatch.alerts.rules.memory import Allowances, Limits
 from gpuwatch.alerts.shares import OVERSHOOT, allowance, declared_shares
 from gpuwatch.model import (
     LIMITS,

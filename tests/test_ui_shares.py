@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from gpuwatch.alerts import Alert, Severity
-from gpuwatch.alerts.rules import Allowances
+from gpuwatch.alerts.rules.memory import Allowances
 from gpuwatch.analysis.rows import rows
 from gpuwatch.model import Declared, Gpu, Instance, Knowledge, Memory, Process, Reason, Snapshot
 from gpuwatch.output.table import table as printed

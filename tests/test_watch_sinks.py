@@ -8,7 +8,7 @@ from collections.abc import Callable
 from gpuwatch.alerts import TROUBLE, Alert, Severity
 from gpuwatch.alerts.attention import Attention, Mute
 from gpuwatch.alerts.engine import Engine
-from gpuwatch.alerts.rules import MEMORY, Limits
+from gpuwatch.alerts.rules.memory import MEMORY, Limits
 from gpuwatch.declared.facts import Share
 from gpuwatch.monitor import Frame, Watch
 from tests.builders import EPOCH

@@ -16,7 +16,7 @@ import msgspec
 
 from gpuwatch.alerts import TROUBLE, Alert
 from gpuwatch.alerts.engine import Changes, Engine
-from gpuwatch.alerts.rules import Limits, OwnRule
+from gpuwatch.alerts.rules.memory import Limits, OwnRule
 from gpuwatch.history import History
 from gpuwatch.model import Declared, Gpu, Health, Memory, Presence, Process, Reason, Snapshot, SourceState, Xid
 from tests import builders

@@ -11,7 +11,7 @@ import msgspec
 
 from gpuwatch import units
 from gpuwatch.alerts import Alert, Severity
-from gpuwatch.alerts.rules import Observation, worse
+from gpuwatch.alerts.rules.memory import Observation, worse
 
 LASTED: Final = "{lasted}"
 """What stands in `Observation.how` for how long the alert held."""

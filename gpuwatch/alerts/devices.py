@@ -14,7 +14,7 @@ import msgspec
 
 from gpuwatch import text, units
 from gpuwatch.alerts import Severity
-from gpuwatch.alerts.rules import Limits, Observation
+from gpuwatch.alerts.rules.memory import Limits, Observation
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Order, Process, Snapshot, known
 from gpuwatch.shares import usable, was_read

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from gpuwatch import units
 from gpuwatch.alerts import Severity, Unit
-from gpuwatch.alerts.rules import NAMED, Limits, Observation, largest_first
+from gpuwatch.alerts.rules.memory import NAMED, Limits, Observation, largest_first
 from gpuwatch.alerts.unattributed import left_over, likeliest
 from gpuwatch.history import HistoryView, Idle
 from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Snapshot, known

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from gpuwatch import units
 from gpuwatch.alerts import Alert, Severity, Unit
 from gpuwatch.alerts.metrics import METRICS, Held, Person, Value, is_listed
-from gpuwatch.alerts.rules import NAMED, Limits, Observation, OwnRule, holders, owners_of
+from gpuwatch.alerts.rules.memory import NAMED, Limits, Observation, OwnRule, holders, owners_of
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Process, Snapshot, number
 from gpuwatch.shares import usable

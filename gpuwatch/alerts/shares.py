@@ -13,7 +13,7 @@ from typing import Final
 
 from gpuwatch import units
 from gpuwatch.alerts import Severity, Unit
-from gpuwatch.alerts.rules import GROWN, NAMED, Allowances, Limits, Observation, holder_name, owners_of, room_of
+from gpuwatch.alerts.rules.memory import GROWN, NAMED, Allowances, Limits, Observation, holder_name, owners_of, room_of
 from gpuwatch.history import HistoryView
 from gpuwatch.model import (
     Basis,

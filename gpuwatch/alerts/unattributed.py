@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from gpuwatch import units
-from gpuwatch.alerts.rules import NAMED
+from gpuwatch.alerts.rules.memory import NAMED
 from gpuwatch.model import Gpu, Health, Presence, Process, Snapshot, Unlisted, known
 from gpuwatch.text import fit
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gpuwatch import text
 from gpuwatch.alerts import Unit
-from gpuwatch.alerts.rules import OwnRule
+from gpuwatch.alerts.rules.memory import OwnRule
 from gpuwatch.config import Config, Origin
 from gpuwatch.config.keys import SECTIONS, Key, value_of
 from gpuwatch.config.tables import AMOUNTS, FIELDS, RULE, SHARE, amount

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from gpuwatch import files
-from gpuwatch.alerts.rules import OwnRule
+from gpuwatch.alerts.rules.memory import OwnRule
 from gpuwatch.config.keys import KEYS, SECTIONS, Section
 from gpuwatch.config.report import Report
 from gpuwatch.config.safety import check_source

@@ -7,7 +7,7 @@ from typing import Final, Literal
 import msgspec
 
 from gpuwatch.alerts import Severity
-from gpuwatch.alerts.rules import Allowances, Limits, OwnRule
+from gpuwatch.alerts.rules.memory import Allowances, Limits, OwnRule
 from gpuwatch.config.values import mask_url
 from gpuwatch.declared.facts import Share
 

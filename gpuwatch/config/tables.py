@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from gpuwatch.alerts.rules import OwnRule
+from gpuwatch.alerts.rules.memory import OwnRule
 from gpuwatch.config.lists import Gpus, rule_names
 from gpuwatch.config.report import Report, shown_path
 from gpuwatch.config.values import (

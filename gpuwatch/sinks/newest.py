@@ -127,7 +127,7 @@ def newest(snapshot: Snapshot, alerts: Iterable[Alert], received: float, history
     Without a history it says nothing of idle times.
     """
     from gpuwatch.alerts import Severity
-    from gpuwatch.alerts.rules import HEALTH, MEMORY, STALE
+    from gpuwatch.alerts.rules.memory import HEALTH, MEMORY, STALE
     from gpuwatch.alerts.shares import OVERSHOOT
 
     holding = tuple(alerts)
@@ -166,7 +166,7 @@ def _resting(snapshot: Snapshot, history: HistoryView) -> Iterator[Resting]:
 
 
 def _rows(snapshot: Snapshot, near: dict[str, str]) -> Iterator[NewestGpu]:
-    from gpuwatch.alerts.rules import room_of
+    from gpuwatch.alerts.rules.memory import room_of
 
     for gpu in snapshot.gpus:
         room = room_of(gpu.memory)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gpuwatch.alerts import Alert
 from gpuwatch.alerts.attention import Mute
-from gpuwatch.alerts.rules import Allowances
+from gpuwatch.alerts.rules.memory import Allowances
 from gpuwatch.analysis.strays import USUAL, Tending
 from gpuwatch.monitor import Frame
 

@@ -20,7 +20,7 @@ import msgspec
 from gpuwatch.alerts import Severity
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.metrics import METRICS
-from gpuwatch.alerts.rules import Limits, OwnRule
+from gpuwatch.alerts.rules.memory import Limits, OwnRule
 from gpuwatch.history import History
 from gpuwatch.model import Gpu, Process, Snapshot
 from tests.alerting import cap

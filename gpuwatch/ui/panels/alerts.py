@@ -10,7 +10,7 @@ from textual.message import Message
 
 from gpuwatch.alerts import Alert, Severity
 from gpuwatch.alerts.attention import Mute
-from gpuwatch.alerts.rules import STALE
+from gpuwatch.alerts.rules.memory import STALE
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.layout import Layout

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpuwatch import shares
-from gpuwatch.alerts.rules import Allowances
+from gpuwatch.alerts.rules.memory import Allowances
 from gpuwatch.alerts.unattributed import causes
 from gpuwatch.analysis.explanation import points
 from gpuwatch.analysis.rows import Row
