@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from gpuwatch import text
-from gpuwatch.alerts import TROUBLE, Alert, Severity
-from gpuwatch.alerts.attention import NO_ATTENTION, Attention, Mute
+from gpuwatch.alerts.alert import NO_ATTENTION, TROUBLE, Alert, Attention, Mute, Severity
 from gpuwatch.alerts.condition import Moment, new_alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.rules.memory import Limits

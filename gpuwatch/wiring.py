@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # msgspec takes 24 ms, which the sampler's start need not wai
     import argparse
     from pathlib import Path
 
-    from gpuwatch.alerts import Alert
+    from gpuwatch.alerts.alert import Alert
     from gpuwatch.config import Config, Reloaded
     from gpuwatch.monitor import Sink, Watch
     from gpuwatch.sinks.messenger import Messenger

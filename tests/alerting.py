@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gpuwatch.alerts import Alert, Severity
+from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.engine import RULES, Changes, Engine, Rule
 from gpuwatch.alerts.rules.memory import Limits
 from gpuwatch.alerts.shares import OVERSHOOT

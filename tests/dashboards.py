@@ -10,8 +10,7 @@ from typing import Any
 from textual.pilot import Pilot
 from textual.screen import Screen
 
-from gpuwatch.alerts import Alert, Severity
-from gpuwatch.alerts.attention import Mute
+from gpuwatch.alerts.alert import Alert, Mute, Severity
 from gpuwatch.history import History
 from gpuwatch.model import Gpu, Holding, Process, Snapshot
 from gpuwatch.monitor import Frame

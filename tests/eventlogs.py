@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from gpuwatch.alerts import Alert, Severity
-from gpuwatch.alerts.attention import NO_ATTENTION, Attention
+from gpuwatch.alerts.alert import NO_ATTENTION, Alert, Attention, Severity
 from gpuwatch.history import History
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from gpuwatch.alerts import Alert
+from gpuwatch.alerts.alert import Alert
 from gpuwatch.history import History, Use
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from gpuwatch.alerts import Alert, Severity
+from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.history import HistoryView
 from gpuwatch.monitor import Frame
 from gpuwatch.sinks.messages import Message

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.alerts import Alert, Severity
+from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.engine import FORGOTTEN, Changes
 from gpuwatch.alerts.rules.memory import HEALTH, MEMORY, STALE, Limits
 from gpuwatch.model import Health, Memory, SourceState

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.alerts import MARKS
+from gpuwatch.alerts.alert import MARKS
 from gpuwatch.analysis.rows import rows
 from gpuwatch.history import Idle
 from gpuwatch.model import Declared, Knowledge

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.alerts import Alert, Severity
-from gpuwatch.alerts.attention import HOUR, KEPT, NO_ATTENTION, Ack, Attention, Mute
+from gpuwatch.alerts.alert import HOUR, KEPT, NO_ATTENTION, Ack, Alert, Attention, Mute, Severity
 
 NOTE, WARNING, CRITICAL = Severity.NOTE, Severity.WARNING, Severity.CRITICAL
 RAISED = 1000.0

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.alerts.attention import NO_ATTENTION, Ack, Attention, Mute
+from gpuwatch.alerts.alert import NO_ATTENTION, Ack, Attention, Mute
 from gpuwatch.sinks.attention import AttentionFile, Change
 from gpuwatch.sinks.log import for_host
 from tests.builders import EPOCH

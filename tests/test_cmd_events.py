@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch.alerts import Alert, Severity, Unit
+from gpuwatch.alerts.alert import Alert, Severity, Unit
 from gpuwatch.commands import events
 from gpuwatch.errors import UsageError
 from gpuwatch.output.events import EventRow, events_rows, lasted_words, moment, state_words, table, value_words

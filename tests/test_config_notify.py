@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.alerts import Severity
+from gpuwatch.alerts.alert import Severity
 from gpuwatch.config import Config, Notify, load
 from gpuwatch.config.safety import check_source
 from gpuwatch.errors import UsageError

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuwatch.alerts import Severity
+from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.rules.memory import Limits, OwnRule
 from gpuwatch.config import Alerts, Config, Origin, load, load_traced, reload
 from gpuwatch.config.keys import KEYS, value_of

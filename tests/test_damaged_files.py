@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from gpuwatch import cli, procfs
-from gpuwatch.alerts.attention import Ack, Attention, Mute
+from gpuwatch.alerts.alert import Ack, Attention, Mute
 from gpuwatch.sampler.reservations import Place, peek
 from gpuwatch.sinks import place
 from gpuwatch.sinks.attention import SCHEMA, AttentionFile

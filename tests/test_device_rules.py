@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch.alerts import Severity
+from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.devices import DISAGREE, MISSPELT, STRAY
 from gpuwatch.model import Declared, Health, Hint, Holding, Instance, Knowledge, Order, Reason, Visible
 from tests.alerting import Bench, only, uuid

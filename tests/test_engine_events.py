@@ -7,7 +7,7 @@ import math
 import msgspec
 import pytest
 
-from gpuwatch.alerts import Alert, Severity, Unit
+from gpuwatch.alerts.alert import Alert, Severity, Unit
 from gpuwatch.alerts.engine import FORGOTTEN
 from gpuwatch.alerts.rules.memory import HEALTH, MEMORY, STALE, Limits
 from gpuwatch.alerts.shares import OVERSHOOT

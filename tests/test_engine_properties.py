@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.alerts import Alert, Severity, Unit
+from gpuwatch.alerts.alert import Alert, Severity, Unit
 from gpuwatch.alerts.rules.memory import Limits, Observation
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Reason, Snapshot

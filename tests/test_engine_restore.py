@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch.alerts import TROUBLE, Alert, Severity
+from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.alerts.engine import FORGOTTEN
 from gpuwatch.alerts.rules.memory import MEMORY, STALE, Limits
 from gpuwatch.alerts.shares import OVERSHOOT

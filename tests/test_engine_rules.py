@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from gpuwatch.alerts import TROUBLE, Alert, Severity
+from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.alerts.engine import FORGOTTEN
 from gpuwatch.alerts.rules.memory import HEALTH, MEMORY, Limits, Observation, OwnRule, memory_near_limit
 from gpuwatch.history import HistoryView

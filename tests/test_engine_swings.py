@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain, repeat
 
-from gpuwatch.alerts import Severity
+from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.condition import CALM
 from gpuwatch.alerts.rules.memory import MEMORY
 from tests.alerting import Bench, only

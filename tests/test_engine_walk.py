@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from gpuwatch.alerts import TROUBLE, Alert
+from gpuwatch.alerts.alert import TROUBLE, Alert
 from tests.walking import HOUR, OWN, Step, Walk
 
 pytestmark = pytest.mark.no_cover

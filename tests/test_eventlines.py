@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from gpuwatch.alerts import TROUBLE, Alert, Severity, Unit
+from gpuwatch.alerts.alert import TROUBLE, Alert, Severity, Unit
 from gpuwatch.history import History
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame

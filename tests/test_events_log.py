@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.alerts import Alert, Severity, Unit
+from gpuwatch.alerts.alert import Alert, Severity, Unit
 from gpuwatch.sinks.ledger import ECHO, Ledger
 from gpuwatch.sinks.log import (
     Event,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.alerts import TROUBLE, Severity
+from gpuwatch.alerts.alert import TROUBLE, Severity
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.rules.memory import Limits
 from gpuwatch.model import Snapshot

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from gpuwatch.alerts import Severity
+from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.rules.memory import Limits
 from gpuwatch.model import Declared, Health, Hint, Visible, Xid
 from tests.alerting import cap, uuid

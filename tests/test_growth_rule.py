@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.alerts import Alert, Severity, Unit
+from gpuwatch.alerts.alert import Alert, Severity, Unit
 from gpuwatch.alerts.rules.memory import FULL, Limits, _about, memory_near_limit, time_to_full
 from gpuwatch.model import Health, Reason
 from tests.alerting import Bench, only, words

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.alerts import Alert, Severity, Unit
+from gpuwatch.alerts.alert import Alert, Severity, Unit
 from gpuwatch.alerts.hardware import (
     ECC,
     FLICKER,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.alerts import Alert, Unit
+from gpuwatch.alerts.alert import Alert, Unit
 from gpuwatch.alerts.holders import IDLE, ORPHANED, UNATTRIBUTED, holder_rules
 from gpuwatch.alerts.rules.memory import Limits
 from gpuwatch.model import Gpu, Health, Holding, Memory, Presence, Process, Reason

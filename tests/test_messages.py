@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.alerts import TROUBLE, Alert, Severity
+from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.sinks.messages import LINES, TITLE, Flaps, Kind, Message, cleared, clock_time, digest, raised
 from gpuwatch.sinks.plan import Manner, Plan
 from tests.builders import EPOCH

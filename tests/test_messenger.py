@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.alerts import Alert, Severity
+from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.monitor import Sink
 from gpuwatch.sinks.courier import Courier
 from gpuwatch.sinks.messages import Flaps, Kind, Message, raised

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch.alerts import Alert, Severity
+from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.alerts.shares import OVERSHOOT
 from gpuwatch.history import History, Idle

@@ -19,7 +19,7 @@ import pytest
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
 from gpuwatch import text
-from gpuwatch.alerts import Severity
+from gpuwatch.alerts.alert import Severity
 from gpuwatch.procfs import PROC
 from gpuwatch.sinks.messages import Flaps, Kind, Message, cleared, digest, raised
 from gpuwatch.sinks.outlets import NOT_INSTALLED, Apprise, Command, apprise_outlets, check, outlets

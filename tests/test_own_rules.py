@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.alerts import Alert, Severity, Unit
+from gpuwatch.alerts.alert import Alert, Severity, Unit
 from gpuwatch.alerts.metrics import Value
 from gpuwatch.alerts.own import METRICS, own_rules, verdict
 from gpuwatch.alerts.rules.memory import Limits, OwnRule

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from gpuwatch.alerts.attention import NO_ATTENTION, Mute
+from gpuwatch.alerts.alert import NO_ATTENTION, Mute
 from gpuwatch.errors import NoThreadError
 from gpuwatch.sampler.owners import UserNames
 from gpuwatch.sinks.attention import AttentionFile

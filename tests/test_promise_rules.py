@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch.alerts import Severity
+from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.shares import OUTGROWN, OVERCOMMITTED
 from gpuwatch.model import Basis, Declaration, Declared, Kind, Memory, Reason
 from tests.alerting import Bench, cap, card, feed, only, part, words

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch.alerts import Severity, Unit
+from gpuwatch.alerts.alert import Severity, Unit
 from gpuwatch.alerts.rules.memory import Limits, Observation, data_stale, gpu_health, memory_near_limit
 from gpuwatch.history import History, HistoryView
 from gpuwatch.model import Gpu, Health, Memory, Presence, Reason, Snapshot, SourceState

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.alerts import Severity
+from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.engine import FORGOTTEN
 from gpuwatch.alerts.rules.memory import Allowances, Limits
 from gpuwatch.alerts.shares import OVERSHOOT, allowance, declared_shares

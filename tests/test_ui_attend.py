@@ -11,8 +11,7 @@ from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
-from gpuwatch.alerts import TROUBLE, Alert, Severity
-from gpuwatch.alerts.attention import HOUR, Attention, Mute
+from gpuwatch.alerts.alert import HOUR, TROUBLE, Alert, Attention, Mute, Severity
 from gpuwatch.monitor import Frame
 from gpuwatch.ui import theme
 from gpuwatch.ui.announce import news

@@ -10,7 +10,7 @@ import pytest
 from textual.events import Key
 from textual.widgets import Input
 
-from gpuwatch.alerts import Alert, Severity, Unit
+from gpuwatch.alerts.alert import Alert, Severity, Unit
 from gpuwatch.analysis.rows import Filter, FilterError
 from gpuwatch.sinks.log import Events
 from gpuwatch.ui.app import GpuwatchApp

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch.alerts import Severity
+from gpuwatch.alerts.alert import Severity
 from gpuwatch.model import Health, Instance, Memory, Presence, Process, Reason, SourceState
 from tests import builders
 from tests.builders import EPOCH, gpu, holding, process, snapshot

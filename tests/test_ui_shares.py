@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from gpuwatch.alerts import Alert, Severity
+from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.memory import Allowances
 from gpuwatch.analysis.rows import rows
 from gpuwatch.model import Declared, Gpu, Instance, Knowledge, Memory, Process, Reason, Snapshot

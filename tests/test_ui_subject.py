@@ -8,7 +8,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
-from gpuwatch.alerts import Alert
+from gpuwatch.alerts.alert import Alert
 from gpuwatch.sinks.log import Events
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from gpuwatch import config
-from gpuwatch.alerts import TROUBLE
+from gpuwatch.alerts.alert import TROUBLE
 from gpuwatch.config import Config
 from gpuwatch.config.settings import Report
 from gpuwatch.errors import UsageError

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from gpuwatch.alerts import Severity
+from gpuwatch.alerts.alert import Severity
 from gpuwatch.model import Snapshot, SourceState, encode
 from gpuwatch.monitor import Frame, Watch
 from gpuwatch.ui.graphs import level, sparkline

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from gpuwatch.alerts import TROUBLE, Alert, Severity
-from gpuwatch.alerts.attention import Attention, Mute
+from gpuwatch.alerts.alert import TROUBLE, Alert, Attention, Mute, Severity
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.rules.memory import MEMORY, Limits
 from gpuwatch.declared.facts import Share

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from gpuwatch.alerts import TROUBLE, Alert
+from gpuwatch.alerts.alert import TROUBLE, Alert
 from gpuwatch.alerts.engine import Changes, Engine
 from gpuwatch.alerts.rules.memory import Limits, OwnRule
 from gpuwatch.history import History

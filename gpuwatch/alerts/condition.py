@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gpuwatch import units
-from gpuwatch.alerts import Alert, Severity
+from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.memory import Observation, worse
 
 LASTED: Final = "{lasted}"

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gpuwatch import text, units
-from gpuwatch.alerts import Severity
+from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.rules.memory import Limits, Observation
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Order, Process, Snapshot, known

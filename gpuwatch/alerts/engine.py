@@ -18,7 +18,8 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from gpuwatch import text, units
-from gpuwatch.alerts import TROUBLE, Alert, Severity, table
+from gpuwatch.alerts import table
+from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.alerts.condition import SLOW, UNSEEN, Condition, Moment, Turn
 from gpuwatch.alerts.devices import declared_devices
 from gpuwatch.alerts.hardware import hardware_rules

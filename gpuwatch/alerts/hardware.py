@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Final
 
 from gpuwatch import units
-from gpuwatch.alerts import Severity, Unit
+from gpuwatch.alerts.alert import Severity, Unit
 from gpuwatch.alerts.rules.memory import NAMED, Limits, Observation, holder_name
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Process, Reason, Snapshot, known, number

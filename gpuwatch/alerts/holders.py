@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from gpuwatch import units
-from gpuwatch.alerts import Severity, Unit
+from gpuwatch.alerts.alert import Severity, Unit
 from gpuwatch.alerts.rules.memory import NAMED, Limits, Observation, largest_first
 from gpuwatch.alerts.unattributed import left_over, likeliest
 from gpuwatch.history import HistoryView, Idle

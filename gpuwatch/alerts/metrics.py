@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from gpuwatch.alerts import Unit
+from gpuwatch.alerts.alert import Unit
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Process, Reading, Snapshot, number
 from gpuwatch.shares import usable

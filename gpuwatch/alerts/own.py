@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from typing import Final, NamedTuple
 
 from gpuwatch import units
-from gpuwatch.alerts import Alert, Severity, Unit
+from gpuwatch.alerts.alert import Alert, Severity, Unit
 from gpuwatch.alerts.metrics import METRICS, Held, Person, Value, is_listed
 from gpuwatch.alerts.rules.memory import NAMED, Limits, Observation, OwnRule, holders, owners_of
 from gpuwatch.history import HistoryView

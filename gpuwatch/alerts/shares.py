@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuwatch import units
-from gpuwatch.alerts import Severity, Unit
+from gpuwatch.alerts.alert import Severity, Unit
 from gpuwatch.alerts.rules.memory import GROWN, NAMED, Allowances, Limits, Observation, holder_name, owners_of, room_of
 from gpuwatch.history import HistoryView
 from gpuwatch.model import (

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from gpuwatch.alerts import Alert
+from gpuwatch.alerts.alert import Alert
 from gpuwatch.errors import UsageError
 from gpuwatch.output.events import events_rows, moment, table
 from gpuwatch.output.plain import in_ascii, may_color, speaks_unicode

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpuwatch import text
-from gpuwatch.alerts import Unit
+from gpuwatch.alerts.alert import Unit
 from gpuwatch.alerts.rules.memory import OwnRule
 from gpuwatch.config import Config, Origin
 from gpuwatch.config.keys import SECTIONS, Key, value_of

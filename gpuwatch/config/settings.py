@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from gpuwatch.alerts import Severity
+from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.rules.memory import Allowances, Limits, OwnRule
 from gpuwatch.config.values import mask_url
 from gpuwatch.declared.facts import Share

@@ -60,7 +60,7 @@ _PLAIN: Final = {name: kind for name, kind in RULE.items() if name not in AMOUNT
 
 def amount(metric: str) -> Kind:
     """Give how a value of a metric is written: a size, a duration or a number."""
-    from gpuwatch.alerts import Unit
+    from gpuwatch.alerts.alert import Unit
     from gpuwatch.alerts.metrics import METRICS
 
     unit = METRICS[metric].unit

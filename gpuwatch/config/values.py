@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from gpuwatch import text, units
-from gpuwatch.alerts import Severity
+from gpuwatch.alerts.alert import Severity
 
 LONGEST_TEXT: Final = 200
 """Characters of a name or a pattern. Each pattern is searched in the command line of every process."""

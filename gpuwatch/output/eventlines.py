@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gpuwatch.alerts import MARKS, TROUBLE, Alert
+from gpuwatch.alerts.alert import MARKS, TROUBLE, Alert
 from gpuwatch.model import SourceState
 from gpuwatch.output.events import value_words
 from gpuwatch.output.plain import COLORS

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpuwatch.alerts import MARKS, Alert, Unit
+from gpuwatch.alerts.alert import MARKS, Alert, Unit
 from gpuwatch.output.plain import COLORS, cells
 from gpuwatch.sinks.log import Events, Gap, State
 from gpuwatch.text import fit

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, TextIO
 
-from gpuwatch.alerts import Severity
+from gpuwatch.alerts.alert import Severity
 from gpuwatch.text import spell_signs
 
 COLORS: Final = {Severity.CRITICAL: "31", Severity.WARNING: "33", Severity.NOTE: "2"}

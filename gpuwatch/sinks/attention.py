@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from gpuwatch import files, text
-from gpuwatch.alerts.attention import NO_ATTENTION, Ack, Attention, Mute
+from gpuwatch.alerts.alert import NO_ATTENTION, Ack, Attention, Mute
 from gpuwatch.sinks.log import for_host
 from gpuwatch.spawn import start_thread
 

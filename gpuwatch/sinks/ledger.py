@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from gpuwatch.alerts import Alert, Unit
+from gpuwatch.alerts.alert import Alert, Unit
 from gpuwatch.sinks.log import Event, Record
 
 ECHO: Final = 30.0

@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 
 from gpuwatch import text
-from gpuwatch.alerts import Alert
+from gpuwatch.alerts.alert import Alert
 
 SCHEMA: Final = 1
 """Version of the log; a field or a kind of event is only ever added within one version."""

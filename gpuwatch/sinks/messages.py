@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from gpuwatch import text, units
-from gpuwatch.alerts import MARKS, Alert, Severity
+from gpuwatch.alerts.alert import MARKS, Alert, Severity
 
 TITLE: Final = 200
 """Characters of a title at most: what a telephone shows, and more than a line of a mail's subject needs."""

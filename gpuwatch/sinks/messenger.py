@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from gpuwatch import text
-from gpuwatch.alerts import Alert
+from gpuwatch.alerts.alert import Alert
 from gpuwatch.errors import NoThreadError
 from gpuwatch.monitor import Frame
 from gpuwatch.sinks.courier import RETRY, WAITING, Courier

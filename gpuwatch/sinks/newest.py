@@ -28,7 +28,7 @@ from gpuwatch.spawn import start_thread
 from gpuwatch.text import clean
 
 if TYPE_CHECKING:
-    from gpuwatch.alerts import Alert
+    from gpuwatch.alerts.alert import Alert
     from gpuwatch.history import HistoryView, Idle
     from gpuwatch.monitor import Frame
 
@@ -126,7 +126,7 @@ def newest(snapshot: Snapshot, alerts: Iterable[Alert], received: float, history
 
     Without a history it says nothing of idle times.
     """
-    from gpuwatch.alerts import Severity
+    from gpuwatch.alerts.alert import Severity
     from gpuwatch.alerts.rules.memory import HEALTH, MEMORY, STALE
     from gpuwatch.alerts.shares import OVERSHOOT
 

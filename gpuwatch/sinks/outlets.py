@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import msgspec
 
 from gpuwatch import text
-from gpuwatch.alerts import Severity
+from gpuwatch.alerts.alert import Severity
 from gpuwatch.config.safety import check_source
 from gpuwatch.sinks.messages import Kind, Message
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from gpuwatch.alerts import TROUBLE, Alert, Severity
+from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.config.settings import Notify
 from gpuwatch.sinks import messages
 from gpuwatch.sinks.messages import Flaps, Kind, Message

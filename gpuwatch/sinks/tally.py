@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from gpuwatch.alerts import TROUBLE, Alert
+from gpuwatch.alerts.alert import TROUBLE, Alert
 from gpuwatch.history import Meter, Use, charged
 from gpuwatch.inspector import program
 from gpuwatch.model import Holding, Process, Snapshot, number

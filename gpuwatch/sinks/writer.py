@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatch import files, units
-from gpuwatch.alerts import TROUBLE, Alert, Severity
+from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.sinks.ledger import ECHO, UNSEEN, UNWATCHED, Ledger, gap
 from gpuwatch.sinks.log import Event, Events, Record, log_name, read_events
 from gpuwatch.sinks.logfile import LIMIT, Lock, LogFile, check_file

@@ -25,7 +25,7 @@ from gpuwatch.ui.theme import Kit
 from gpuwatch.ui.view import subject_of
 
 if TYPE_CHECKING:
-    from gpuwatch.alerts import Alert
+    from gpuwatch.alerts.alert import Alert
     from gpuwatch.analysis.strays import Judged
     from gpuwatch.ui.background import Background
     from gpuwatch.ui.screens.attend import AttendScreen

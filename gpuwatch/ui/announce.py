@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Literal, cast
 
-from gpuwatch.alerts import TROUBLE, Alert, Severity
+from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.layout import room_for_toasts
 from gpuwatch.ui.panels.gpus import mark_of

@@ -33,7 +33,7 @@ from gpuwatch.ui.view import View, judged
 if TYPE_CHECKING:
     from textual.command import Provider
 
-    from gpuwatch.alerts import Alert
+    from gpuwatch.alerts.alert import Alert
     from gpuwatch.analysis.strays import Judged
     from gpuwatch.ui.background import Background
     from gpuwatch.ui.screens.end import Endings

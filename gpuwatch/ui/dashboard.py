@@ -28,7 +28,7 @@ from gpuwatch.ui.view import View
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatch.alerts import Alert
+    from gpuwatch.alerts.alert import Alert
     from gpuwatch.monitor import Frame
     from gpuwatch.ui.app import GpuwatchApp
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from gpuwatch.alerts import Alert
-from gpuwatch.alerts.attention import Mute
+from gpuwatch.alerts.alert import Alert, Mute
 from gpuwatch.alerts.rules.memory import Allowances
 from gpuwatch.analysis.strays import USUAL, Tending
 from gpuwatch.monitor import Frame

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from gpuwatch.alerts import Alert
+from gpuwatch.alerts.alert import Alert
 from gpuwatch.analysis.rows import Row, rows
 from gpuwatch.analysis.strays import Judged, Stray, judge
 from gpuwatch.model import Gpu, Health

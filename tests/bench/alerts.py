@@ -17,7 +17,7 @@ from statistics import median
 
 import msgspec
 
-from gpuwatch.alerts import Severity
+from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.metrics import METRICS
 from gpuwatch.alerts.rules.memory import Limits, OwnRule

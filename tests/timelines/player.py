@@ -8,7 +8,7 @@ from itertools import chain, zip_longest
 
 import msgspec
 
-from gpuwatch.alerts import Alert, Unit
+from gpuwatch.alerts.alert import Alert, Unit
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.rules.memory import Limits
 from gpuwatch.declared.facts import Share

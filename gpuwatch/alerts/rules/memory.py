@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gpuwatch import units
-from gpuwatch.alerts import Severity, Unit
+from gpuwatch.alerts.alert import Severity, Unit
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Holding, Memory, Presence, Process, Snapshot, SourceState, known, number
 

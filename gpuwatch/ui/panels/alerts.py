@@ -8,8 +8,7 @@ from rich.cells import cell_len
 from textual import events
 from textual.message import Message
 
-from gpuwatch.alerts import Alert, Severity
-from gpuwatch.alerts.attention import Mute
+from gpuwatch.alerts.alert import Alert, Mute, Severity
 from gpuwatch.alerts.rules.memory import STALE
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame

@@ -9,7 +9,7 @@ from typing import Final
 
 from textual import events
 
-from gpuwatch.alerts import Alert, Severity
+from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.output.events import lasted_words, state_words, value_words
 from gpuwatch.ui.panels.cursor import CursorList
 from gpuwatch.ui.panels.gpus import mark_of

@@ -11,7 +11,7 @@ from math import floor
 from rich.cells import cell_len
 
 from gpuwatch import shares
-from gpuwatch.alerts import Alert, Severity
+from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.memory import HEALTH
 from gpuwatch.alerts.shares import OVERCOMMITTED, OVERSHOOT
 from gpuwatch.model import Gpu, Health, Holding, Instance, Process, Reading, Reason, known

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.style import Style
 from textual import events
 
-from gpuwatch.alerts import Alert, Severity
+from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.shares import OVERSHOOT
 from gpuwatch.analysis.rows import SORTS, Filter, Row, SteadyOrder, rows
 from gpuwatch.analysis.strays import Stray

@@ -16,8 +16,7 @@ from textual.message import Message
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from gpuwatch.alerts import TROUBLE, Alert
-from gpuwatch.alerts.attention import HOUR, Mute
+from gpuwatch.alerts.alert import HOUR, TROUBLE, Alert, Mute
 from gpuwatch.analysis.rows import Row
 from gpuwatch.model import Gpu
 from gpuwatch.monitor import Frame

@@ -13,7 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import Input
 
-from gpuwatch.alerts import Alert
+from gpuwatch.alerts.alert import Alert
 from gpuwatch.analysis.rows import FilterError, parse_numbers, parse_terms
 from gpuwatch.text import clean
 from gpuwatch.ui.panels.events import EventList, detail_lines
