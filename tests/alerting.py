@@ -8,7 +8,7 @@ from typing import Any
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.engine import RULES, Changes, Engine, Rule
 from gpuwatch.alerts.rules.memory import Limits
-from gpuwatch.alerts.shares import OVERSHOOT
+from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.history import History
 from gpuwatch.model import Basis, Declaration, Declared, Gpu, Health, Kind, Limit, Margin, Process, Reason
 from tests.builders import EPOCH, GIB, TOTAL, at, filled, gpu, holding, process, snapshot

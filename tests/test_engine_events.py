@@ -10,7 +10,7 @@ import pytest
 from gpuwatch.alerts.alert import Alert, Severity, Unit
 from gpuwatch.alerts.engine import FORGOTTEN
 from gpuwatch.alerts.rules.memory import HEALTH, MEMORY, STALE, Limits
-from gpuwatch.alerts.shares import OVERSHOOT
+from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.model import Declared, Health, Memory, SourceState
 from tests.alerting import Bench, cap, card, feed, only, overshooting, uuid, words
 from tests.builders import EPOCH, GIB, USABLE_GIB, filled, gpu, holding, process

@@ -10,7 +10,7 @@ import pytest
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.alerts.engine import FORGOTTEN
 from gpuwatch.alerts.rules.memory import MEMORY, STALE, Limits
-from gpuwatch.alerts.shares import OVERSHOOT
+from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.model import Declared, Health, Knowledge, Memory, SourceState
 from tests.alerting import Bench, cap, card, feed, only, overshooting, part, words
 from tests.builders import EPOCH, filled, gpu, holding, process

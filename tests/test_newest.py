@@ -18,7 +18,7 @@ import pytest
 
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.memory import MEMORY
-from gpuwatch.alerts.shares import OVERSHOOT
+from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.history import History, Idle
 from gpuwatch.model import Declared, Health, Knowledge, Reason
 from gpuwatch.monitor import Frame

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts.alert import Severity
-from gpuwatch.alerts.shares import OUTGROWN, OVERCOMMITTED
+from gpuwatch.alerts.rules.shares import OUTGROWN, OVERCOMMITTED
 from gpuwatch.model import Basis, Declaration, Declared, Kind, Memory, Reason
 from tests.alerting import Bench, cap, card, feed, only, part, words
 from tests.builders import GIB, TOTAL, gpu, memory, process

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.engine import FORGOTTEN
 from gpuwatch.alerts.rules.memory import Allowances, Limits
-from gpuwatch.alerts.shares import OVERSHOOT, allowance, declared_shares
+from gpuwatch.alerts.rules.shares import OVERSHOOT, allowance, declared_shares
 from gpuwatch.model import (
     LIMITS,
     Basis,

@@ -26,7 +26,7 @@ from gpuwatch.alerts.hardware import hardware_rules
 from gpuwatch.alerts.holders import holder_rules
 from gpuwatch.alerts.own import asks_the_same, is_of, own_rules
 from gpuwatch.alerts.rules.memory import Limits, Observation, data_stale, gpu_health, memory_near_limit, time_to_full
-from gpuwatch.alerts.shares import declared_shares
+from gpuwatch.alerts.rules.shares import declared_shares
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Presence, Snapshot, SourceState
 from gpuwatch.shares import was_read

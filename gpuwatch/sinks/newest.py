@@ -128,7 +128,7 @@ def newest(snapshot: Snapshot, alerts: Iterable[Alert], received: float, history
     """
     from gpuwatch.alerts.alert import Severity
     from gpuwatch.alerts.rules.memory import HEALTH, MEMORY, STALE
-    from gpuwatch.alerts.shares import OVERSHOOT
+    from gpuwatch.alerts.rules.shares import OVERSHOOT
 
     holding = tuple(alerts)
     near = {one.gpu: one.severity.name.lower() for one in holding if one.rule == MEMORY}

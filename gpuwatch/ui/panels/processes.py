@@ -9,7 +9,7 @@ from rich.style import Style
 from textual import events
 
 from gpuwatch.alerts.alert import Alert, Severity
-from gpuwatch.alerts.shares import OVERSHOOT
+from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.analysis.rows import SORTS, Filter, Row, SteadyOrder, rows
 from gpuwatch.analysis.strays import Stray
 from gpuwatch.model import Presence
