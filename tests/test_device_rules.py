@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts.alert import Severity
-from gpuwatch.alerts.devices import DISAGREE, MISSPELT, STRAY
+from gpuwatch.alerts.rules.devices import DISAGREE, MISSPELT, STRAY
 from gpuwatch.model import Declared, Health, Hint, Holding, Instance, Knowledge, Order, Reason, Visible
 from tests.alerting import Bench, only, uuid
 from tests.builders import GIB, gpu, holding, process
