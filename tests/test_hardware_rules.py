@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpuwatch.alerts.alert import Alert, Severity, Unit
-from gpuwatch.alerts.hardware import (
+from gpuwatch.alerts.rules.hardware import (
     ECC,
     FLICKER,
     MEANINGS,

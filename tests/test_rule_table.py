@@ -6,8 +6,8 @@ import importlib
 import pkgutil
 
 import gpuwatch.alerts
-from gpuwatch.alerts import hardware
 from gpuwatch.alerts.alert import TROUBLE
+from gpuwatch.alerts.rules import hardware
 from gpuwatch.alerts.rules.memory import Limits
 from gpuwatch.alerts.table import RULES, names
 from gpuwatch.units import long_duration
