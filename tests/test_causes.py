@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpuwatch.alerts.holders import unattributed_memory
+from gpuwatch.alerts.rules.idle import unattributed_memory
 from gpuwatch.alerts.rules.memory import Limits
 from gpuwatch.alerts.unattributed import OWN, OWN_EACH, Cause, Suspicion, causes, likeliest, matters, missing
 from gpuwatch.model import Gpu, Health, Memory, Presence, Process, Reason, Snapshot, Surroundings, Unlisted, Xid

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuwatch.alerts.alert import Alert, Unit
-from gpuwatch.alerts.holders import IDLE, ORPHANED, UNATTRIBUTED, holder_rules
+from gpuwatch.alerts.rules.idle import IDLE, ORPHANED, UNATTRIBUTED, holder_rules
 from gpuwatch.alerts.rules.memory import Limits
 from gpuwatch.model import Gpu, Health, Holding, Memory, Presence, Process, Reason
 from tests.alerting import Bench, only, uuid, words

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.alerts.holders import ORPHANED, holder_rules
+from gpuwatch.alerts.rules.idle import ORPHANED, holder_rules
 from gpuwatch.alerts.rules.memory import Limits
 from gpuwatch.model import Presence
 from tests.alerting import Bench

@@ -21,10 +21,10 @@ from gpuwatch import text, units
 from gpuwatch.alerts import table
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.alerts.condition import SLOW, UNSEEN, Condition, Moment, Turn
-from gpuwatch.alerts.holders import holder_rules
 from gpuwatch.alerts.own import asks_the_same, is_of, own_rules
 from gpuwatch.alerts.rules.devices import declared_devices
 from gpuwatch.alerts.rules.hardware import hardware_rules
+from gpuwatch.alerts.rules.idle import holder_rules
 from gpuwatch.alerts.rules.memory import Limits, Observation, data_stale, gpu_health, memory_near_limit, time_to_full
 from gpuwatch.alerts.rules.shares import declared_shares
 from gpuwatch.history import HistoryView
