@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.alerts.alert import Alert, Severity, Unit
-from gpuwatch.alerts.metrics import Value
-from gpuwatch.alerts.own import METRICS, own_rules, verdict
+from gpuwatch.alerts.rules.custom import METRICS, Value, own_rules, verdict
 from gpuwatch.alerts.rules.memory import Limits, OwnRule
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Memory, Reason

@@ -21,7 +21,7 @@ from gpuwatch import text, units
 from gpuwatch.alerts import table
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.alerts.condition import SLOW, UNSEEN, Condition, Moment, Turn
-from gpuwatch.alerts.own import asks_the_same, is_of, own_rules
+from gpuwatch.alerts.rules.custom import asks_the_same, is_of, own_rules
 from gpuwatch.alerts.rules.devices import declared_devices
 from gpuwatch.alerts.rules.hardware import hardware_rules
 from gpuwatch.alerts.rules.idle import holder_rules

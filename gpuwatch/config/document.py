@@ -99,7 +99,7 @@ def _metrics(scope: str) -> str:
     """List what a rule about a GPU, a process or a user can compare, by unit."""
     import textwrap
 
-    from gpuwatch.alerts.metrics import METRICS
+    from gpuwatch.alerts.rules.custom import METRICS
 
     named: dict[str, list[str]] = {}
     for name, metric in METRICS.items():

@@ -61,7 +61,7 @@ _PLAIN: Final = {name: kind for name, kind in RULE.items() if name not in AMOUNT
 def amount(metric: str) -> Kind:
     """Give how a value of a metric is written: a size, a duration or a number."""
     from gpuwatch.alerts.alert import Unit
-    from gpuwatch.alerts.metrics import METRICS
+    from gpuwatch.alerts.rules.custom import METRICS
 
     unit = METRICS[metric].unit
     return Size() if unit in (Unit.BYTES, Unit.FREE) else Duration() if unit is Unit.SECONDS else Number()
@@ -152,7 +152,7 @@ def _check_name(report: Report, number: int, name: str, others: Mapping[str, Own
 
 
 def _check_metric(report: Report, number: int, values: Mapping[str, Any]) -> None:
-    from gpuwatch.alerts.metrics import METRICS
+    from gpuwatch.alerts.rules.custom import METRICS
 
     metric, scope = values["metric"], values.get("scope", "gpu")
     if metric not in METRICS:

@@ -19,7 +19,7 @@ import msgspec
 
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.engine import Engine
-from gpuwatch.alerts.metrics import METRICS
+from gpuwatch.alerts.rules.custom import METRICS
 from gpuwatch.alerts.rules.memory import Limits, OwnRule
 from gpuwatch.history import History
 from gpuwatch.model import Gpu, Process, Snapshot
