@@ -79,7 +79,7 @@ def _sampler(words: Sequence[str]) -> Child | None:
     if name in ("events", "config", "report"):
         return None
     if name == "status":
-        from gpuwatch.sinks.place import looks_fresh
+        from gpuwatch.recorder.status_path import looks_fresh
 
         if looks_fresh():
             return None

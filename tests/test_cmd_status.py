@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.model import Health, Reason, SourceState
 from gpuwatch.output.status import CELLS, exit_code, status_line
-from gpuwatch.sinks import place
+from gpuwatch.recorder import status_path
 from gpuwatch.sinks.newest import Newest, NewestGpu, Over, Resting, boot
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.terminal import Terminal
@@ -128,7 +128,7 @@ def write(newest: Newest, home: Path) -> None:
     """Put figures where a `gpuwatch watch` leaves them."""
     folder = home / "runtime" / "gpuwatch"
     folder.mkdir(mode=0o700, exist_ok=True)
-    (folder / place.FILE).write_bytes(msgspec.json.encode(newest))
+    (folder / status_path.FILE).write_bytes(msgspec.json.encode(newest))
 
 
 def test_without_a_watch_it_takes_a_sample(driver: Driver, run: Run) -> None:
@@ -147,7 +147,7 @@ def test_a_damaged_file_is_said_in_one_line(driver: Driver, run: Run, own_home: 
     driver.gpus = [Gpu(0, util_gpu=20)]
     driver.write()
     write(Newest(), own_home)
-    file = own_home / "runtime" / "gpuwatch" / place.FILE
+    file = own_home / "runtime" / "gpuwatch" / status_path.FILE
     for content in (b'{"of another version":' + b"[" * 200_000, b'{"words": "\xff"}', b""):
         file.write_bytes(content)
         done = run("status")

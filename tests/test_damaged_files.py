@@ -13,8 +13,8 @@ import pytest
 
 from gpuwatch import cli, procfs
 from gpuwatch.alerts.alert import Ack, Attention, Mute
+from gpuwatch.recorder import status_path
 from gpuwatch.sampler.reservations import Place, peek
-from gpuwatch.sinks import place
 from gpuwatch.sinks.attention import SCHEMA, AttentionFile
 from gpuwatch.sinks.log import Event, Record, encode, for_host, log_name, read_events
 from gpuwatch.sinks.newest import Newest, NewestGpu, Over, Resting, boot, read_idle, read_newest
@@ -172,7 +172,7 @@ def figures() -> bytes:
 def test_the_newest_figures(
     damage: Callable[[bytes], Iterator[bytes]], capsys: pytest.CaptureFixture[str], own_home: Path
 ) -> None:
-    path = own_home / "runtime" / "gpuwatch" / place.FILE
+    path = own_home / "runtime" / "gpuwatch" / status_path.FILE
     path.parent.mkdir(mode=0o700)
     used = 0
     for content in damage(figures()):

@@ -22,7 +22,7 @@ from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.history import History, Idle
 from gpuwatch.model import Declared, Health, Knowledge, Reason
 from gpuwatch.monitor import Frame
-from gpuwatch.sinks import place
+from gpuwatch.recorder import status_path
 from gpuwatch.sinks.newest import Newest, NewestFile, Over, boot, newest, read_idle, read_newest
 from tests.alerting import cap
 from tests.builders import EPOCH, GIB, at, gpu, holding, process, snapshot, uid
@@ -73,10 +73,10 @@ def test_what_was_written_is_read_and_goes_with_its_writer(folder: Path, start: 
     assert (found.pid, found.host, found.interval, found.boot) == (os.getpid(), "box3", 2.0, boot())
     assert [(row.index, row.used, row.health) for row in found.gpus] == [(0, 30 * GIB, Health.OK)]
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert stat.S_IMODE((folder / place.FILE).stat().st_mode) == 0o600
+    assert stat.S_IMODE((folder / status_path.FILE).stat().st_mode) == 0o600
     sink.close(LONG)
     assert read_newest(str(folder)) is None
-    assert not (folder / place.FILE).exists()
+    assert not (folder / status_path.FILE).exists()
     assert not [thread for thread in threading.enumerate() if thread.name == "gpuwatch-newest"]
 
 
@@ -131,7 +131,7 @@ def test_one_that_was_killed_leaves_the_way_free(folder: Path, start: Callable[[
             mine = start()
         finally:
             other.send_signal(signal.SIGKILL)
-    assert (folder / place.FILE).exists()
+    assert (folder / status_path.FILE).exists()
 
     def is_mine() -> bool:
         mine.take(frame())
@@ -143,7 +143,7 @@ def test_one_that_was_killed_leaves_the_way_free(folder: Path, start: Callable[[
 
 def test_drafts_of_killed_writers_are_removed(folder: Path, start: Callable[[], NewestFile]) -> None:
     folder.mkdir(mode=0o700)
-    dead, kept = plant_drafts(folder, place.FILE)
+    dead, kept = plant_drafts(folder, status_path.FILE)
     start().take(frame())
     wait_for(lambda: read_newest(str(folder)))
     left = {one.name for one in folder.iterdir()}
@@ -153,7 +153,7 @@ def test_drafts_of_killed_writers_are_removed(folder: Path, start: Callable[[], 
 
 def test_it_is_believed_for_three_intervals_and_a_little(folder: Path, start: Callable[[], NewestFile]) -> None:
     start().take(frame(received=500.0, interval=2.0))
-    wait_for((folder / place.FILE).exists)
+    wait_for((folder / status_path.FILE).exists)
     for age, believed in ((0.0, True), (8.0, True), (8.1, False), (-1.0, False)):
         assert (read_newest(str(folder), clock=lambda age=age: 500.0 + age) is not None) is believed  # type: ignore[misc]
     assert read_newest(str(folder), clock=lambda: 501.0, boot_id=lambda: "another") is None
@@ -167,7 +167,7 @@ def test_how_long_ones_own_were_idle_is_there_for_a_moment(folder: Path, start: 
         shown = at(snapshot([gpu(0, holdings=held)], people, viewer=7, interval=2.0), second)
         view = history.add(shown, 500.0 + second)
     start().take(Frame(shown, 500.0, view))
-    wait_for((folder / place.FILE).exists)
+    wait_for((folder / status_path.FILE).exists)
     found = read_idle(str(folder), clock=lambda: 504.0)
     key = gpu(0).key
     assert found == {(key, 100, 5): Idle(31.0, at_least=True), (key, 101, 6): Idle(31.0, at_least=False)}
@@ -179,7 +179,7 @@ def test_at_a_long_interval_idle_times_are_believed_for_a_minute(folder: Path, s
     history = History()
     shown = snapshot([gpu(0, holdings=[holding(100)])], [process(100)], viewer=uid("ada"), interval=600.0)
     start().take(Frame(shown, 500.0, history.add(shown, 500.0)))
-    wait_for((folder / place.FILE).exists)
+    wait_for((folder / status_path.FILE).exists)
     assert read_idle(str(folder), clock=lambda: 562.0)
     assert read_idle(str(folder), clock=lambda: 562.1) == {}, "somebody watches"
     assert read_idle(str(folder), clock=lambda: 500.0 + 3 * 600.0 + 2.1) is None
@@ -195,7 +195,7 @@ def test_who_watches_as_root_tells_of_everybody() -> None:
 
 def test_anothers_figures_are_believed_where_they_are_asked_for(folder: Path) -> None:
     folder.mkdir(mode=0o700)
-    file = folder / place.FILE
+    file = folder / status_path.FILE
     file.write_bytes(msgspec.json.encode(Newest(monotonic=500.0, boot=boot())))
     us = os.geteuid()
     assert read_newest(str(folder), uid=us, clock=lambda: 501.0)
@@ -206,7 +206,7 @@ def test_anothers_figures_are_believed_where_they_are_asked_for(folder: Path) ->
 def test_what_is_not_ours_is_not_believed(folder: Path, what: str) -> None:
     good = msgspec.json.encode(Newest(monotonic=500.0, boot=boot()))
     folder.mkdir(mode=0o700)
-    file = folder / place.FILE
+    file = folder / status_path.FILE
     if what == "link":
         (folder / "elsewhere").write_bytes(good)
         file.symlink_to(folder / "elsewhere")
@@ -235,7 +235,7 @@ def test_a_folder_that_is_a_link_is_neither_written_nor_read(
     wait_for(lambda: sink.trouble)
     assert "`gpuwatch status` cannot be written" in sink.trouble
     assert list(other.iterdir()) == []
-    (other / place.FILE).write_bytes(msgspec.json.encode(Newest(monotonic=500.0, boot=boot())))
+    (other / status_path.FILE).write_bytes(msgspec.json.encode(Newest(monotonic=500.0, boot=boot())))
     assert read_newest(str(folder), clock=lambda: 501.0) is None
     folder.unlink()
     sink.take(frame())
@@ -304,20 +304,20 @@ def test_the_place_is_the_runtime_folder_that_is_ours(tmp_path: Path) -> None:
     uid = os.getuid()
     (runtimes / str(uid)).mkdir(parents=True)
     environ = {"XDG_RUNTIME_DIR": str(given)}
-    assert place.folder(environ, uid, str(runtimes)) == f"{runtimes}/{uid}/gpuwatch"
+    assert status_path.folder(environ, uid, str(runtimes)) == f"{runtimes}/{uid}/gpuwatch"
     given.mkdir()
-    assert place.folder(environ, uid, str(runtimes)) == f"{given}/gpuwatch"
-    assert place.folder({"XDG_RUNTIME_DIR": "given"}, uid, str(runtimes)) == f"{runtimes}/{uid}/gpuwatch"
+    assert status_path.folder(environ, uid, str(runtimes)) == f"{given}/gpuwatch"
+    assert status_path.folder({"XDG_RUNTIME_DIR": "given"}, uid, str(runtimes)) == f"{runtimes}/{uid}/gpuwatch"
     stranger = uid + 1
-    assert place.folder(environ, stranger, str(runtimes)).endswith(f"/gpuwatch-{stranger}")
+    assert status_path.folder(environ, stranger, str(runtimes)).endswith(f"/gpuwatch-{stranger}")
 
 
 def test_a_look_at_the_file_is_enough_for_a_guess(tmp_path: Path) -> None:
     environ = {"XDG_RUNTIME_DIR": str(tmp_path)}
-    assert not place.looks_fresh(environ)
-    file = tmp_path / "gpuwatch" / place.FILE
+    assert not status_path.looks_fresh(environ)
+    file = tmp_path / "gpuwatch" / status_path.FILE
     file.parent.mkdir()
     file.touch()
-    assert place.looks_fresh(environ)
+    assert status_path.looks_fresh(environ)
     os.utime(file, (0, 0))
-    assert not place.looks_fresh(environ)
+    assert not status_path.looks_fresh(environ)

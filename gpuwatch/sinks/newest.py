@@ -23,7 +23,7 @@ import msgspec
 
 from gpuwatch import files
 from gpuwatch.model import Health, Knowledge, Reading, Reason, Snapshot, SourceState
-from gpuwatch.sinks import place
+from gpuwatch.recorder import status_path
 from gpuwatch.spawn import start_thread
 from gpuwatch.text import clean
 
@@ -269,7 +269,7 @@ class NewestFile:
         try:
             if self._have_lock() and self._folder is not None:
                 found = newest(frame.snapshot, frame.alerts, frame.received, frame.history)
-                files.replace_file(self._folder, place.FILE, msgspec.json.encode(found), durable=False)
+                files.replace_file(self._folder, status_path.FILE, msgspec.json.encode(found), durable=False)
         except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
             words = files.words(error, None)
             self.trouble = f"the figures for `gpuwatch status` cannot be written: {words}"
@@ -280,20 +280,20 @@ class NewestFile:
     def _have_lock(self) -> bool:
         """Say whether it is ours to write; raises OSError where no lock can be had at all."""
         if self._folder is None:
-            self._folder = files.open_folder(Path(self._given or place.folder()))
+            self._folder = files.open_folder(Path(self._given or status_path.folder()))
         if self._lock is None:
             self._lock = files.open_file(self._folder, _LOCK, os.O_RDWR | os.O_CREAT)
         if not self._holds:
             with contextlib.suppress(BlockingIOError):  # an elder one writes
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._holds = True
-                files.sweep_drafts(self._folder, place.FILE)
+                files.sweep_drafts(self._folder, status_path.FILE)
         return self._holds
 
     def _leave(self) -> None:
         if self._holds and self._folder is not None:
             with contextlib.suppress(OSError):  # the session's folder went first
-                os.unlink(place.FILE, dir_fd=self._folder)
+                os.unlink(status_path.FILE, dir_fd=self._folder)
         self._let_go()
 
     def _let_go(self) -> None:
@@ -321,7 +321,7 @@ def read_newest(
     `warn` is told, in one line, where a file is there that is damaged.
     """
     uid = os.geteuid() if uid is None else uid
-    found = _read(folder or place.folder(uid=uid), uid, warn)
+    found = _read(folder or status_path.folder(uid=uid), uid, warn)
     if found is None or found.schema > SCHEMA or found.boot != boot_id():
         return None
     age = clock() - found.monotonic
@@ -358,7 +358,7 @@ def _read(folder: str, uid: int, warn: Callable[[str], None]) -> Newest | None:
     except OSError:  # nobody ever wrote it, or it is a link
         return None
     try:
-        file = os.open(place.FILE, _READ, dir_fd=fd)
+        file = os.open(status_path.FILE, _READ, dir_fd=fd)
     except OSError:
         return None
     finally:
@@ -376,5 +376,5 @@ def _read(folder: str, uid: int, warn: Callable[[str], None]) -> Newest | None:
     try:
         return msgspec.json.decode(content, type=Newest)
     except (ValueError, RecursionError):  # msgspec's own errors are ValueErrors
-        warn(clean(f"{folder}/{place.FILE} is damaged, and not used: it holds no newest figures of a gpuwatch"))
+        warn(clean(f"{folder}/{status_path.FILE} is damaged, and not used: it holds no newest figures of a gpuwatch"))
         return None
