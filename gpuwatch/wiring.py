@@ -194,7 +194,7 @@ class Ways:
             self._messenger = Messenger(Plan(_manner(config)), ways_out, is_allowed=self._is_our_turn)
             self._sinks.append(self._messenger)
         if self._newest and not self._demo:
-            from gpuwatch.sinks.newest import NewestFile
+            from gpuwatch.recorder.status_file import NewestFile
 
             self._sinks.append(NewestFile())
         if not self._demo:

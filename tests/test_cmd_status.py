@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from gpuwatch.model import Health, Reason, SourceState
 from gpuwatch.output.status import CELLS, exit_code, status_line
 from gpuwatch.recorder import status_path
-from gpuwatch.sinks.newest import Newest, NewestGpu, Over, Resting, boot
+from gpuwatch.recorder.status_file import Newest, NewestGpu, Over, Resting, boot
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.terminal import Terminal
 from tests.tmux import Tmux

@@ -27,7 +27,7 @@ from gpuwatch.history import Idle, IdleTimes
 from gpuwatch.model import Health, Job, Pane, Surroundings, Unlisted
 from gpuwatch.output.strays import document, table
 from gpuwatch.recorder import status_path
-from gpuwatch.sinks.newest import Newest, Resting, boot
+from gpuwatch.recorder.status_file import Newest, Resting, boot
 from gpuwatch.sources.child import Child
 from tests.builders import EPOCH, GIB, gpu
 from tests.driver import Driver, Gpu, Proc

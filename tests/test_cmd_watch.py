@@ -20,7 +20,7 @@ from typing import IO
 import pytest
 
 from gpuwatch.model import decode
-from gpuwatch.sinks.newest import read_newest
+from gpuwatch.recorder.status_file import read_newest
 from tests.driver import GIB as GIBIBYTE
 from tests.driver import Driver, Gpu, Proc
 from tests.terminal import Terminal

@@ -23,7 +23,7 @@ from gpuwatch.history import History, Idle
 from gpuwatch.model import Declared, Health, Knowledge, Reason
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder import status_path
-from gpuwatch.sinks.newest import Newest, NewestFile, Over, boot, newest, read_idle, read_newest
+from gpuwatch.recorder.status_file import Newest, NewestFile, Over, boot, newest, read_idle, read_newest
 from tests.alerting import cap
 from tests.builders import EPOCH, GIB, at, gpu, holding, process, snapshot, uid
 from tests.homes import plant_drafts
@@ -116,7 +116,7 @@ def test_of_two_the_elder_writes_and_the_other_takes_over(folder: Path, start: C
 def test_one_that_was_killed_leaves_the_way_free(folder: Path, start: Callable[[], NewestFile]) -> None:
     program = (
         "import sys, time\n"
-        "from gpuwatch.sinks.newest import NewestFile\n"
+        "from gpuwatch.recorder.status_file import NewestFile\n"
         "from gpuwatch.monitor import Frame\n"
         "from gpuwatch.history import History\n"
         "from gpuwatch.model import Snapshot\n"

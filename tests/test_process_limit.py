@@ -14,10 +14,10 @@ import pytest
 
 from gpuwatch.alerts.alert import NO_ATTENTION, Mute
 from gpuwatch.errors import NoThreadError
+from gpuwatch.recorder.status_file import NewestFile
 from gpuwatch.sampler.owners import UserNames
 from gpuwatch.sinks.attention import AttentionFile
 from gpuwatch.sinks.messenger import Messenger
-from gpuwatch.sinks.newest import NewestFile
 from gpuwatch.sinks.plan import Manner, Plan
 from gpuwatch.sinks.usage import UsageKeeper
 from gpuwatch.sinks.writer import EventsLog

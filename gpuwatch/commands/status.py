@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from gpuwatch.errors import UsageError
 from gpuwatch.output.plain import in_ascii, json_in_ascii, speaks_unicode
 from gpuwatch.output.status import exit_code, status_line
-from gpuwatch.sinks.newest import Newest, read_newest
+from gpuwatch.recorder.status_file import Newest, read_newest
 from gpuwatch.sources.child import ONE_SAMPLE, UNDECLARED
 from gpuwatch.wiring import configured, ordered, source_of
 
@@ -57,7 +57,7 @@ def _sampled(sampler: Child | None, config: Config) -> Newest:
     from gpuwatch.alerts.engine import Engine
     from gpuwatch.history import History
     from gpuwatch.model import SourceState
-    from gpuwatch.sinks.newest import newest
+    from gpuwatch.recorder.status_file import newest
 
     source = source_of(sampler, 1.0, (), config)
     try:

@@ -168,7 +168,7 @@ def idle_times(
     In the demo they are those of a watch that began 40 minutes before it. `warn` is told, in one line, of a file that
     is damaged.
     """
-    from gpuwatch.sinks.newest import read_idle
+    from gpuwatch.recorder.status_file import read_idle
 
     if snapshot.demo:
         return _demo_idle_times(snapshot)

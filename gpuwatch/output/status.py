@@ -9,7 +9,7 @@ from gpuwatch.model import Health, SourceState, known
 from gpuwatch.text import clean, fit
 
 if TYPE_CHECKING:
-    from gpuwatch.sinks.newest import Newest
+    from gpuwatch.recorder.status_file import Newest
 
 CELLS: Final = 60
 """What the line is kept to: a status bar has more to show than us."""
