@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # msgspec (24 ms) and Textual (230 ms) are imported while the
     from gpuwatch.config import Config
     from gpuwatch.kill.interfaces import ProcessEnder
     from gpuwatch.monitor import Frame, Watch
-    from gpuwatch.sinks.log import Events, LogReader
+    from gpuwatch.recorder.events_log import Events, LogReader
     from gpuwatch.sources.child import Child
     from gpuwatch.sources.source import Source
     from gpuwatch.ui.app import GpuwatchApp
@@ -377,7 +377,7 @@ def _helpers(
     def events() -> Events:
         nonlocal reader
         if reader is None:
-            from gpuwatch.sinks.log import LogReader
+            from gpuwatch.recorder.events_log import LogReader
 
             reader = LogReader(own_log())
         return reader()

@@ -247,7 +247,7 @@ class Ways:
 def own_log() -> Path:
     """Give the place of the user's own events log."""
     from gpuwatch.kill.audit import state_folder
-    from gpuwatch.sinks.log import log_name
+    from gpuwatch.recorder.events_log import log_name
 
     return state_folder() / log_name()
 
@@ -261,7 +261,7 @@ def _manner(config: Config) -> Manner:
 
 def record(at: float, kind: str, alert: Alert) -> str:
     """Give an event as a line of the events log."""
-    from gpuwatch.sinks.log import Event, Record, encode
+    from gpuwatch.recorder.events_log import Event, Record, encode
 
     return encode(Record(at=at, event=Event(kind), alert=alert)).decode().rstrip("\n")
 

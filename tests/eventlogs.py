@@ -14,7 +14,7 @@ from gpuwatch.alerts.alert import NO_ATTENTION, Alert, Attention, Severity
 from gpuwatch.history import History
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame
-from gpuwatch.sinks.log import log_name
+from gpuwatch.recorder.events_log import log_name
 from gpuwatch.sinks.writer import EventsLog, Pace
 from tests.builders import EPOCH, snapshot
 from tests.waiting import PATIENCE as PATIENCE

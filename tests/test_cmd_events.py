@@ -20,7 +20,7 @@ from gpuwatch.alerts.alert import Alert, Severity, Unit
 from gpuwatch.commands import events
 from gpuwatch.errors import UsageError
 from gpuwatch.output.events import EventRow, events_rows, lasted_words, moment, state_words, table, value_words
-from gpuwatch.sinks.log import Event, Gap, Record, encode, lock_name, log_name
+from gpuwatch.recorder.events_log import Event, Gap, Record, encode, lock_name, log_name
 from tests.builders import EPOCH, GIB
 from tests.eventlogs import alert, ended
 

@@ -14,10 +14,10 @@ import pytest
 from gpuwatch import cli, procfs
 from gpuwatch.alerts.alert import Ack, Attention, Mute
 from gpuwatch.recorder import status_path
+from gpuwatch.recorder.events_log import Event, Record, encode, for_host, log_name, read_events
 from gpuwatch.recorder.status_file import Newest, NewestGpu, Over, Resting, boot, read_idle, read_newest
 from gpuwatch.sampler.reservations import Place, peek
 from gpuwatch.sinks.attention import SCHEMA, AttentionFile
-from gpuwatch.sinks.log import Event, Record, encode, for_host, log_name, read_events
 from gpuwatch.sinks.store import own_store, store_words
 from gpuwatch.sinks.tally import joined
 from gpuwatch.wiring import own_log

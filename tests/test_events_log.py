@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.alerts.alert import Alert, Severity, Unit
-from gpuwatch.sinks.ledger import ECHO, Ledger
-from gpuwatch.sinks.log import (
+from gpuwatch.recorder.events_log import (
     Event,
     Gap,
     LogReader,
@@ -28,6 +27,7 @@ from gpuwatch.sinks.log import (
     log_name,
     read_events,
 )
+from gpuwatch.sinks.ledger import ECHO, Ledger
 from tests.builders import EPOCH
 from tests.eventlogs import alert, ended
 

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from gpuwatch.errors import UsageError
-from gpuwatch.sinks.log import log_name, read_events
+from gpuwatch.recorder.events_log import log_name, read_events
 from gpuwatch.sinks.writer import MOST, EventsLog, Pace
 from tests.builders import EPOCH
 from tests.eventlogs import PATIENCE, QUICK, Keep, Keeper, alert, ended, frame, keeping, lines, story, wait_for

@@ -18,7 +18,7 @@ from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.rules.memory import Limits
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Watch
-from gpuwatch.sinks.log import State, lock_name, log_name, read_events
+from gpuwatch.recorder.events_log import State, lock_name, log_name, read_events
 from gpuwatch.sinks.writer import RECENT, EventsLog
 from tests.builders import EPOCH, at, gpu, snapshot
 from tests.eventlogs import PATIENCE, QUICK, Keep, Keeper, alert, ended, frame, keeping, lines, story, wait_for

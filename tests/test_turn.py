@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.sinks.log import for_host
+from gpuwatch.recorder.events_log import for_host
 from gpuwatch.sinks.turn import Turn
 
 

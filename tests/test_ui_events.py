@@ -12,7 +12,7 @@ from textual.widgets import Input
 
 from gpuwatch.alerts.alert import Alert, Severity, Unit
 from gpuwatch.analysis.rows import Filter, FilterError
-from gpuwatch.sinks.log import Events
+from gpuwatch.recorder.events_log import Events
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.panels.events import EventList, detail_lines, event_line, when

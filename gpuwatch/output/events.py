@@ -9,7 +9,7 @@ from typing import Final
 
 from gpuwatch.alerts.alert import MARKS, Alert, Unit
 from gpuwatch.output.plain import COLORS, cells
-from gpuwatch.sinks.log import Events, Gap, State
+from gpuwatch.recorder.events_log import Events, Gap, State
 from gpuwatch.text import fit
 from gpuwatch.units import UNKNOWN, duration, gib, long_duration
 

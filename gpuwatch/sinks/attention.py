@@ -21,7 +21,7 @@ import msgspec
 
 from gpuwatch import files, text
 from gpuwatch.alerts.alert import NO_ATTENTION, Ack, Attention, Mute
-from gpuwatch.sinks.log import for_host
+from gpuwatch.recorder.events_log import for_host
 from gpuwatch.spawn import start_thread
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from gpuwatch.alerts.alert import Alert, Unit
-from gpuwatch.sinks.log import Event, Record
+from gpuwatch.recorder.events_log import Event, Record
 
 ECHO: Final = 30.0
 """Seconds after an end in the log for which somebody else may still hold the same event without it being news."""

@@ -19,9 +19,9 @@ from urllib.parse import quote
 
 from gpuwatch import files
 from gpuwatch.errors import GpuwatchError
+from gpuwatch.recorder.events_log import for_host
 from gpuwatch.recorder.status_file import boot
 from gpuwatch.sinks import schema
-from gpuwatch.sinks.log import for_host
 
 if TYPE_CHECKING:
     from sqlite3 import Connection

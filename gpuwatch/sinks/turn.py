@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuwatch.sinks.log import for_host
-from gpuwatch.sinks.logfile import Lock
+from gpuwatch.recorder.events_log import Lock, for_host
 
 
 class Turn:

@@ -20,7 +20,7 @@ from gpuwatch.spawn import start_thread
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
-    from gpuwatch.sinks.logfile import Lock
+    from gpuwatch.recorder.events_log import Lock
     from gpuwatch.sinks.store import Store
 
 MOST: Final = 60
@@ -225,7 +225,7 @@ class UsageKeeper:
         return False
 
     def _new_lock(self) -> Lock:
-        from gpuwatch.sinks.logfile import Lock
+        from gpuwatch.recorder.events_log import Lock
         from gpuwatch.sinks.store import own_store
 
         return Lock(own_store(self._folder), private_folder=True)

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatch import files, units
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
+from gpuwatch.recorder.events_log import LIMIT, Event, Events, Lock, LogFile, Record, check_file, log_name, read_events
 from gpuwatch.sinks.ledger import ECHO, UNSEEN, UNWATCHED, Ledger, gap
-from gpuwatch.sinks.log import Event, Events, Record, log_name, read_events
-from gpuwatch.sinks.logfile import LIMIT, Lock, LogFile, check_file
 from gpuwatch.spawn import start_thread
 
 if TYPE_CHECKING:

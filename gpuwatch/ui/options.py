@@ -13,7 +13,7 @@ from gpuwatch.monitor import Frame
 
 if TYPE_CHECKING:
     from gpuwatch.kill.interfaces import ProcessEnder
-    from gpuwatch.sinks.log import Events
+    from gpuwatch.recorder.events_log import Events
 
 
 class Attending(Protocol):

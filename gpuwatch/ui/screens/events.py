@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from gpuwatch.monitor import Frame
-    from gpuwatch.sinks.log import Events
+    from gpuwatch.recorder.events_log import Events
     from gpuwatch.ui.app import GpuwatchApp
 
 READ_EVERY: Final = 3.0
