@@ -177,7 +177,7 @@ class Ways:
     def _open(self, config: Config) -> None:
         log = None
         if self.log is not None:
-            from gpuwatch.sinks.writer import EventsLog
+            from gpuwatch.recorder.event_writer import EventsLog
 
             log = EventsLog(path=self._events, restore=self._watch.restore, only=self._only)
             self._sinks.append(log)

@@ -14,8 +14,8 @@ from gpuwatch.alerts.alert import NO_ATTENTION, Alert, Attention, Severity
 from gpuwatch.history import History
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame
+from gpuwatch.recorder.event_writer import EventsLog, Pace
 from gpuwatch.recorder.events_log import log_name
-from gpuwatch.sinks.writer import EventsLog, Pace
 from tests.builders import EPOCH, snapshot
 from tests.waiting import PATIENCE as PATIENCE
 from tests.waiting import wait_for as wait_for

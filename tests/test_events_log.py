@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.alerts.alert import Alert, Severity, Unit
+from gpuwatch.recorder.event_writer import ECHO, Ledger
 from gpuwatch.recorder.events_log import (
     Event,
     Gap,
@@ -27,7 +28,6 @@ from gpuwatch.recorder.events_log import (
     log_name,
     read_events,
 )
-from gpuwatch.sinks.ledger import ECHO, Ledger
 from tests.builders import EPOCH
 from tests.eventlogs import alert, ended
 

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from gpuwatch.errors import UsageError
+from gpuwatch.recorder.event_writer import MOST, EventsLog, Pace
 from gpuwatch.recorder.events_log import log_name, read_events
-from gpuwatch.sinks.writer import MOST, EventsLog, Pace
 from tests.builders import EPOCH
 from tests.eventlogs import PATIENCE, QUICK, Keep, Keeper, alert, ended, frame, keeping, lines, story, wait_for
 from tests.gpuholder import ROOT, SOMEBODY_ELSE, unavailable

@@ -18,8 +18,8 @@ from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.rules.memory import Limits
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Watch
+from gpuwatch.recorder.event_writer import RECENT, EventsLog
 from gpuwatch.recorder.events_log import State, lock_name, log_name, read_events
-from gpuwatch.sinks.writer import RECENT, EventsLog
 from tests.builders import EPOCH, at, gpu, snapshot
 from tests.eventlogs import PATIENCE, QUICK, Keep, Keeper, alert, ended, frame, keeping, lines, story, wait_for
 from tests.watches import Reader, Script, full
@@ -270,7 +270,7 @@ def test_what_ended_just_before_a_takeover_ends_as_the_second_saw_it(keep: Keep)
 HOLDER = """
 import sys, time
 from pathlib import Path
-from gpuwatch.sinks.writer import EventsLog
+from gpuwatch.recorder.event_writer import EventsLog
 from gpuwatch.monitor import Watch
 from tests.builders import EPOCH, at, gpu, snapshot
 from tests.eventlogs import QUICK, Keeper, alert, wait_for
