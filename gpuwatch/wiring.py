@@ -182,9 +182,9 @@ class Ways:
             log = EventsLog(path=self._events, restore=self._watch.restore, only=self._only)
             self._sinks.append(log)
         if log is not None and not self._demo:
+            from gpuwatch.recorder.delivery import outlets
             from gpuwatch.sinks.attention import AttentionFile
             from gpuwatch.sinks.messenger import Messenger
-            from gpuwatch.sinks.outlets import outlets
             from gpuwatch.sinks.plan import Plan
             from gpuwatch.sinks.turn import Turn
 
@@ -222,7 +222,7 @@ class Ways:
     def settle(self, old: Config, new: Config) -> None:
         """Go by another configuration from now on."""
         if self._messenger is not None and new.notify != old.notify:
-            from gpuwatch.sinks.outlets import outlets
+            from gpuwatch.recorder.delivery import outlets
 
             ways_out = outlets(new.notify.command, new.notify.urls)
             self._tells = bool(ways_out)

@@ -11,7 +11,7 @@ import msgspec
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.history import HistoryView
 from gpuwatch.monitor import Frame
-from gpuwatch.sinks.messages import Message
+from gpuwatch.recorder.delivery import Message
 from tests.builders import EPOCH, snapshot
 
 

@@ -10,10 +10,9 @@ import pytest
 
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.monitor import Sink
+from gpuwatch.recorder.delivery import Command, Flaps, Kind, Message, Outlet, raised
 from gpuwatch.sinks.courier import Courier
-from gpuwatch.sinks.messages import Flaps, Kind, Message, raised
 from gpuwatch.sinks.messenger import Messenger
-from gpuwatch.sinks.outlets import Command, Outlet
 from gpuwatch.sinks.plan import Manner, Plan
 from tests.telling import Recorder, alert, ended, frame
 from tests.waiting import wait_for

@@ -21,8 +21,20 @@ from aiosmtpd.smtp import SMTP, Envelope, Session
 from gpuwatch import text
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.procfs import PROC
-from gpuwatch.sinks.messages import Flaps, Kind, Message, cleared, digest, raised
-from gpuwatch.sinks.outlets import NOT_INSTALLED, Apprise, Command, apprise_outlets, check, outlets
+from gpuwatch.recorder.delivery import (
+    NOT_INSTALLED,
+    Apprise,
+    Command,
+    Flaps,
+    Kind,
+    Message,
+    apprise_outlets,
+    check,
+    cleared,
+    digest,
+    outlets,
+    raised,
+)
 from tests.telling import alert, ended
 from tests.waiting import wait_for
 
@@ -330,7 +342,7 @@ def test_only_known_words_of_a_child_are_believed(tmp_path: Path, body: str, why
 def test_without_apprise_it_says_how_to_get_it(tmp_path: Path) -> None:
     # A module in its place that cannot be imported, as where it is not installed.
     (tmp_path / "apprise.py").write_text("raise ImportError")
-    send = Path(sys.modules["gpuwatch.sinks.outlets"].__file__ or "").with_name("send.py")
+    send = Path(sys.modules["gpuwatch.recorder.delivery"].__file__ or "").with_name("send.py")
     bare = script(tmp_path, f'PYTHONPATH={tmp_path} exec {sys.executable} -P "{send}"')
     assert Apprise("slack://a/b/c", command=[str(bare)]).send(message()) == NOT_INSTALLED
     assert check(["slack://a/b/c"], [str(bare)]) == (NOT_INSTALLED,)
@@ -367,6 +379,6 @@ def test_outlets_of_one_kind_are_numbered() -> None:
 
 
 def test_the_child_imports_nothing_of_ours() -> None:
-    source = Path(sys.modules["gpuwatch.sinks.outlets"].__file__ or "").with_name("send.py")
+    source = Path(sys.modules["gpuwatch.recorder.delivery"].__file__ or "").with_name("send.py")
     assert "from gpuwatch" not in source.read_text()
     assert not source.stat().st_mode & stat.S_IXUSR

@@ -130,7 +130,7 @@ def _readable(file: Path | None) -> str:
 
 def _apprise(urls: Sequence[str]) -> Sequence[str]:
     """Ask apprise; nothing is sent."""
-    from gpuwatch.sinks.outlets import check
+    from gpuwatch.recorder.delivery import check
 
     return check(urls)
 

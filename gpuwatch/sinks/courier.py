@@ -10,8 +10,7 @@ from typing import Final
 
 from gpuwatch import text
 from gpuwatch.errors import NoThreadError
-from gpuwatch.sinks.messages import Message, digest
-from gpuwatch.sinks.outlets import Outlet
+from gpuwatch.recorder.delivery import Message, Outlet, digest
 from gpuwatch.spawn import start_thread
 
 RETRY: Final = 30.0

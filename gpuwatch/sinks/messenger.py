@@ -12,8 +12,8 @@ from gpuwatch import text
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.errors import NoThreadError
 from gpuwatch.monitor import Frame
+from gpuwatch.recorder.delivery import Outlet
 from gpuwatch.sinks.courier import RETRY, WAITING, Courier
-from gpuwatch.sinks.outlets import Outlet
 from gpuwatch.sinks.plan import Manner, Plan
 from gpuwatch.spawn import start_thread
 

@@ -15,8 +15,8 @@ import msgspec
 
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.config.settings import Notify
-from gpuwatch.sinks import messages
-from gpuwatch.sinks.messages import Flaps, Kind, Message
+from gpuwatch.recorder import delivery
+from gpuwatch.recorder.delivery import Flaps, Kind, Message
 
 _DEFAULT: Final = Notify()
 
@@ -113,7 +113,7 @@ class Plan:
         for key, topic in list(self._topics.items()):
             if not topic.holds and topic.look is None and topic.calm_until <= now:
                 del self._topics[key]
-        return [messages.digest(said)] if len(said) > self.manner.digest else said
+        return [delivery.digest(said)] if len(said) > self.manner.digest else said
 
     def rest(self, now: float) -> list[Message]:
         """Give what waits only for others to come, before the end."""
@@ -180,7 +180,7 @@ class Plan:
             topic.look = topic.calm_until
             return None
         kind = Kind.WORSE if topic.told and worse else Kind.RAISED
-        message = messages.raised(alert, kind, topic.flaps)
+        message = delivery.raised(alert, kind, topic.flaps)
         topic.told, topic.title = True, alert.title
         topic.worst_told = max(topic.worst_told, alert.severity)
         topic.mentioned = topic.times
@@ -200,6 +200,6 @@ class Plan:
                 topic.look = topic.calm_until
                 return None
             topic.calm_until = now + self.manner.cooldown
-        message = messages.cleared(alert, topic.title or alert.title, topic.flaps)
+        message = delivery.cleared(alert, topic.title or alert.title, topic.flaps)
         topic.told, topic.mentioned = False, topic.times
         return message

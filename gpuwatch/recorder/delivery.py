@@ -1,23 +1,269 @@
-"""The ways out of the machine: a command of the user's own, and apprise, which knows a hundred services."""
+"""Delivery of messages: their words, and a command or apprise in a child process with a time limit."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 import re
+import selectors
 import signal
+import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
-from typing import Final, Protocol
+from typing import IO, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from gpuwatch import text
-from gpuwatch.alerts.alert import Severity
+from gpuwatch import text, units
+from gpuwatch.alerts.alert import MARKS, Alert, Severity
 from gpuwatch.config.safety import check_source
-from gpuwatch.sinks.messages import Kind, Message
+
+TITLE: Final = 200
+"""Characters of a title at most: what a telephone shows, and more than a line of a mail's subject needs."""
+BODY: Final = 2000
+"""Characters of a line of the body at most."""
+LINES: Final = 10
+"""Alerts that a digest names; the others are counted."""
+
+_OVER: Final = "✓"
+_DAY: Final = 20 * 3600.0
+"""Seconds from which on a time of day alone could be mistaken for today's."""
+
+
+class Kind(StrEnum):
+    """What a message tells."""
+
+    RAISED = "raised"
+    WORSE = "worse"
+    CLEARED = "cleared"
+    DIGEST = "digest"
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """What is sent once to each way out; all its texts are clean."""
+
+    title: str
+    """With a mark for the severity and the host: `▲ box3: GPU 3 full in about 4 min`."""
+    body: str = ""
+    """Who, why, and since when; lines."""
+    kind: Kind
+    severity: Severity
+    """Of a digest the worst that is in it."""
+    alerts: tuple[Alert, ...]
+    """The one that it is about; of a digest all, the worst first."""
+    host: str = ""
+    line: str = ""
+    """The title without the host, for a digest."""
+    parts: tuple[Message, ...] = ()
+    """Of a digest, the messages that it is made of."""
+
+    @property
+    def count(self) -> int:
+        """How many messages it stands for."""
+        return len(self.parts) or 1
+
+
+class Flaps(msgspec.Struct, frozen=True, kw_only=True):
+    """How often a condition was raised lately."""
+
+    times: int = 1
+    since: float = 0.0
+    """Wall-clock time of the first."""
+
+    def words(self, now: float) -> str:
+        """Say it where that was more than once: ` (3 times since 14:02)`."""
+        return f" ({self.times} times since {clock_time(self.since, now)})" if self.times > 1 else ""
+
+
+def raised(alert: Alert, kind: Kind, flaps: Flaps) -> Message:
+    """Give what is said of an alert that holds: its title; evidence, since when, whose doing."""
+    now = max(alert.seen, alert.raised)
+    told = [
+        alert.evidence,
+        f"{alert.severity.name.lower()} now" if kind is Kind.WORSE else "",
+        f"since {clock_time(alert.raised, now)}",
+        _owners(alert),
+    ]
+    return _message(kind, alert, f"{MARKS[alert.severity]} ", f"{alert.title}{flaps.words(now)}", told)
+
+
+def cleared(alert: Alert, title: str, flaps: Flaps) -> Message:
+    """Give what is said of an alert that has ended; `title` is the one that its raise was told with."""
+    end = alert.ended if alert.ended is not None else max(alert.seen, alert.raised)
+    lasted = alert.lasted or end - alert.raised
+    told = [
+        alert.how,
+        f"{clock_time(alert.raised, end)} to {clock_time(end, end)}",
+        _owners(alert),
+    ]
+    words = f"over after {units.long_duration(lasted)}{flaps.words(end)}: {title}"
+    return _message(Kind.CLEARED, alert, f"{_OVER} ", words, told)
+
+
+def digest(messages: Sequence[Message]) -> Message:
+    """Make one message of several, which may be digests themselves: the worst first, what has ended last."""
+    parts = sorted((part for one in messages for part in one.parts or (one,)), key=_order)
+    over = sum(part.kind is Kind.CLEARED for part in parts)
+    hold = len(parts) - over
+    host = _host(parts[0].host)
+    if not hold:
+        title = f"{_OVER} {over} alerts on {host} are over"
+    else:
+        count = f"{hold} alert{'s' * (hold > 1)} on {host}" + (f", {over} over" if over else "")
+        mark, _, words = parts[0].line.partition(" ")
+        title = f"{mark} {count}: {words}"
+    lines = [part.line for part in parts[:LINES]]
+    if len(parts) > LINES:
+        lines.append(f"and {len(parts) - LINES} more")
+    return Message(
+        title=text.clean(title, TITLE),
+        body="\n".join(lines),
+        kind=Kind.DIGEST,
+        severity=parts[0].severity,
+        alerts=tuple(alert for part in parts for alert in part.alerts),
+        host=parts[0].host,
+        parts=tuple(parts),
+    )
+
+
+def clock_time(wall: float, now: float) -> str:
+    """Give a wall-clock time as people here read it: `14:02`, with the date where that was not today."""
+    return time.strftime("%H:%M" if abs(now - wall) < _DAY else "%Y-%m-%d %H:%M", time.localtime(wall))
+
+
+def _message(kind: Kind, alert: Alert, mark: str, words: str, told: Sequence[str]) -> Message:
+    return Message(
+        title=text.clean(f"{mark}{_host(alert.host)}: {words}", TITLE),
+        body="\n".join(text.clean(line, BODY) for line in told if line),
+        kind=kind,
+        severity=alert.severity,
+        alerts=(alert,),
+        host=alert.host,
+        line=text.clean(mark + words, TITLE),
+    )
+
+
+def _owners(alert: Alert) -> str:
+    return f"by {', '.join(alert.owners)}" if alert.owners else ""
+
+
+def _host(host: str) -> str:
+    return host or "this machine"
+
+
+def _order(part: Message) -> tuple[bool, int, float]:
+    return (part.kind is Kind.CLEARED, -part.severity, part.alerts[0].raised)
+
+
+HEARD: Final = 64 * 1024
+"""Bytes of what a program says that are kept, the last."""
+_STEP: Final = 0.05
+"""Seconds after which it is seen that a program has ended whose pipe another one holds open."""
+_GRACE: Final = 2.0
+"""Seconds that a killed process may take to be gone; one that hangs in the kernel is left behind."""
+
+
+class Ended(NamedTuple):
+    """How it went."""
+
+    code: int | None
+    """The exit code, negative for a signal; None where it was killed: too slow, or we are closing."""
+    heard: bytes
+    """The end of what it said."""
+
+
+def run(
+    command: Sequence[str], told: bytes, *, listen: Literal["stdout", "stderr"], limit: float, stop: threading.Event
+) -> Ended:
+    """Run a program with `told` on its stdin, in a session of its own; kill its group after `limit` s or once `stop`.
+
+    The other one of stdout and stderr goes nowhere. It is over when the program itself is, whoever still holds its
+    pipe. Raises OSError where it cannot be started.
+    """
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE if listen == "stdout" else subprocess.DEVNULL,
+        stderr=subprocess.PIPE if listen == "stderr" else subprocess.DEVNULL,
+        start_new_session=True,
+        bufsize=0,
+    )
+    talk = _Talk(process, told)
+    deadline = time.monotonic() + limit
+    try:
+        while process.poll() is None and not stop.is_set() and (left := deadline - time.monotonic()) > 0:
+            talk.go_on(min(_STEP, left))
+        code = process.poll()
+        talk.go_on(0)
+        return Ended(code, bytes(talk.heard))
+    finally:
+        _end(process)
+        talk.close()
+
+
+class _Talk:
+    """The two pipes to a program; none of it ever blocks."""
+
+    def __init__(self, process: subprocess.Popen[bytes], told: bytes) -> None:
+        self.heard = bytearray()
+        said = process.stdout or process.stderr
+        assert process.stdin is not None
+        assert said is not None
+        self._stdin: IO[bytes] = process.stdin
+        self._said: IO[bytes] = said
+        self._untold = memoryview(told)
+        self._selector = selectors.DefaultSelector()
+        for pipe, event in ((self._said, selectors.EVENT_READ), (self._stdin, selectors.EVENT_WRITE)):
+            os.set_blocking(pipe.fileno(), False)
+            self._selector.register(pipe, event)
+
+    def go_on(self, seconds: float) -> None:
+        """Wait so long for something to say or to hear, and do that."""
+        for key, _ in self._selector.select(seconds):
+            if key.fileobj is self._stdin:
+                self._tell()
+            else:
+                self._hear()
+
+    def close(self) -> None:
+        """Let go of both."""
+        self._selector.close()
+        self._stdin.close()
+        self._said.close()
+
+    def _tell(self) -> None:
+        try:
+            self._untold = self._untold[self._stdin.write(self._untold) or 0 :]
+        except OSError:  # it does not want to know: that is no failure
+            self._untold = self._untold[:0]
+        if not self._untold:
+            self._selector.unregister(self._stdin)
+            self._stdin.close()
+
+    def _hear(self) -> None:
+        chunk = self._said.read(HEARD)
+        if chunk == b"":
+            self._selector.unregister(self._said)
+        elif chunk:
+            self.heard += chunk
+            del self.heard[:-HEARD]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill the program and its group, if it has not ended; until it is reaped, no other group can have its number."""
+    if process.poll() is not None:
+        return
+    with contextlib.suppress(OSError):  # it became another user's by a set-uid bit, or is gone this moment
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_GRACE)
+
 
 COMMAND_LIMIT: Final = 10.0
 """Seconds that a command may take."""
@@ -57,13 +303,12 @@ class Command:
 
     def send(self, message: Message) -> str:
         """Run the program and wait for its end; after the limit it is killed with all that it started."""
-        from gpuwatch.sinks import errands  # subprocess takes 8 ms to import
 
         # Looked at when the configuration was read, too; a program that is not there is told of by the attempt.
         if words := check_source(Path(self._command[0]), missing_ok=True):
             return f"is not run: {words}"
         try:
-            ended = errands.run(self._command, _as_json(message), listen="stderr", limit=self._limit, stop=self._stop)
+            ended = run(self._command, _as_json(message), listen="stderr", limit=self._limit, stop=self._stop)
         except OSError as error:
             return self._not_started(error)
         if ended.code == 0:
@@ -179,11 +424,10 @@ _UNSENT: Final = "did not take the message"
 
 def _ask(order: _Order, command: Sequence[str], limit: float, stop: threading.Event) -> tuple[str, ...]:
     """Let the child do it; give for each URL why not, or empty."""
-    from gpuwatch.sinks import errands
 
     asked = tuple(url for url in order.urls if _scheme(url))
     try:
-        ended = errands.run(
+        ended = run(
             command,
             msgspec.json.encode(msgspec.structs.replace(order, urls=asked)),
             listen="stdout",
