@@ -21,8 +21,7 @@ if TYPE_CHECKING:  # msgspec takes 24 ms, which the sampler's start need not wai
     from gpuwatch.alerts.alert import Alert
     from gpuwatch.config import Config, Reloaded
     from gpuwatch.monitor import Sink, Watch
-    from gpuwatch.sinks.messenger import Messenger
-    from gpuwatch.sinks.plan import Manner
+    from gpuwatch.recorder.notify import Manner, Messenger
     from gpuwatch.sinks.turn import Turn
     from gpuwatch.sinks.usage import UsageKeeper, Wish
     from gpuwatch.sources.child import Child
@@ -183,9 +182,8 @@ class Ways:
             self._sinks.append(log)
         if log is not None and not self._demo:
             from gpuwatch.recorder.delivery import outlets
+            from gpuwatch.recorder.notify import Messenger, Plan
             from gpuwatch.sinks.attention import AttentionFile
-            from gpuwatch.sinks.messenger import Messenger
-            from gpuwatch.sinks.plan import Plan
             from gpuwatch.sinks.turn import Turn
 
             self._sinks.append(AttentionFile(attend=self._watch.attend))
@@ -253,7 +251,7 @@ def own_log() -> Path:
 
 
 def _manner(config: Config) -> Manner:
-    from gpuwatch.sinks.plan import Manner
+    from gpuwatch.recorder.notify import Manner
 
     notify = config.notify
     return Manner(least=notify.least, cooldown=notify.cooldown, gather=notify.gather, digest=notify.digest)

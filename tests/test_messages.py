@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.recorder.delivery import LINES, TITLE, Flaps, Kind, Message, cleared, clock_time, digest, raised
-from gpuwatch.sinks.plan import Manner, Plan
+from gpuwatch.recorder.notify import Manner, Plan
 from tests.builders import EPOCH
 from tests.telling import alert, ended
 

@@ -11,9 +11,7 @@ import pytest
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.monitor import Sink
 from gpuwatch.recorder.delivery import Command, Flaps, Kind, Message, Outlet, raised
-from gpuwatch.sinks.courier import Courier
-from gpuwatch.sinks.messenger import Messenger
-from gpuwatch.sinks.plan import Manner, Plan
+from gpuwatch.recorder.notify import Courier, Manner, Messenger, Plan
 from tests.telling import Recorder, alert, ended, frame
 from tests.waiting import wait_for
 

@@ -15,11 +15,10 @@ import pytest
 from gpuwatch.alerts.alert import NO_ATTENTION, Mute
 from gpuwatch.errors import NoThreadError
 from gpuwatch.recorder.event_writer import EventsLog
+from gpuwatch.recorder.notify import Manner, Messenger, Plan
 from gpuwatch.recorder.status_file import NewestFile
 from gpuwatch.sampler.owners import UserNames
 from gpuwatch.sinks.attention import AttentionFile
-from gpuwatch.sinks.messenger import Messenger
-from gpuwatch.sinks.plan import Manner, Plan
 from gpuwatch.sinks.usage import UsageKeeper
 from gpuwatch.ui.background import Background, PatientAudit
 from tests.driver import GIB, Driver, Gpu, Proc
