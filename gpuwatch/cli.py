@@ -334,7 +334,7 @@ def _options(config: Config, seconds: float) -> Options:
 
     desktop: str = config.notify.desktop
     if desktop == "auto":
-        from gpuwatch.sinks.desktop import which_osc
+        from gpuwatch.recorder.desktop import which_osc
 
         desktop = which_osc(os.environ) or "off"
     return Options(

@@ -12,7 +12,7 @@ from gpuwatch.history import Idle
 from gpuwatch.model import Declared, Knowledge
 from gpuwatch.monitor import Frame
 from gpuwatch.output.plain import in_ascii
-from gpuwatch.sinks.desktop import notification
+from gpuwatch.recorder.desktop import notification
 from gpuwatch.text import spell_signs
 from gpuwatch.ui.panels.lines import Pen, plain
 from gpuwatch.ui.screens import sheet

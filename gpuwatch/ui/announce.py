@@ -68,7 +68,7 @@ def _notify_desktop(app: GpuwatchApp, raised: Sequence[Alert], frame: Frame) -> 
         return
     import os
 
-    from gpuwatch.sinks.desktop import Osc, notification
+    from gpuwatch.recorder.desktop import Osc, notification
 
     more = f" (+{len(raised) - 1} more)" if len(raised) > 1 else ""
     host = frame.snapshot.host or "gpuwatch"
