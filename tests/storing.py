@@ -12,7 +12,7 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.history import History, Use
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame
-from gpuwatch.sinks.store import Store, reading
+from gpuwatch.recorder.store import Store, reading
 from gpuwatch.sinks.tally import Batch, Card, JobFacts, JobId, Told
 from tests.builders import EPOCH, GIB, TOTAL, at
 

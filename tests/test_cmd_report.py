@@ -21,8 +21,7 @@ from gpuwatch.commands import report
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.history import Use
 from gpuwatch.output.report import report_csv, report_json, report_lines
-from gpuwatch.sinks.kept import By, Events, Kept, Line, read_kept
-from gpuwatch.sinks.store import own_store
+from gpuwatch.recorder.store import By, Events, Kept, Line, own_store, read_kept
 from gpuwatch.sinks.tally import Batch, joined
 from tests.builders import GIB
 from tests.eventlogs import alert, ended

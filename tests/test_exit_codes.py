@@ -17,7 +17,7 @@ import pytest
 from gpuwatch import cli
 from gpuwatch.commands.arguments import COMMANDS
 from gpuwatch.recorder.events_log import Event, Record, encode
-from gpuwatch.sinks.store import own_store
+from gpuwatch.recorder.store import own_store
 from gpuwatch.wiring import own_log
 from tests.builders import EPOCH
 from tests.driver import Driver, Gpu

@@ -14,9 +14,8 @@ import msgspec
 import pytest
 
 from gpuwatch.history import Use
-from gpuwatch.sinks import schema
-from gpuwatch.sinks.kept import read_kept
-from gpuwatch.sinks.store import StoreError, reading, store_name
+from gpuwatch.recorder import store as schema
+from gpuwatch.recorder.store import StoreError, read_kept, reading, store_name
 from gpuwatch.sinks.tally import Batch, JobId, joined
 from tests.eventlogs import alert, ended
 from tests.storing import HOUR, ONE, asked, batch, hours, store

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.sinks.kept import read_kept
-from gpuwatch.sinks.store import StoreError, reading, store_name, store_words
+from gpuwatch.recorder.store import StoreError, read_kept, reading, store_name, store_words
 from gpuwatch.sinks.tally import JobId, joined
 from tests.gpuholder import ROOT, SOMEBODY_ELSE, unavailable
 from tests.storing import HOUR, asked, batch, store
@@ -329,7 +328,7 @@ exec "$2" - "$1" "$3" <<'END'
 import os, subprocess, sys
 from pathlib import Path
 from tests.storing import asked, batch, store
-from gpuwatch.sinks.store import store_words
+from gpuwatch.recorder.store import store_words
 folder, what = Path(sys.argv[1]), sys.argv[2]
 path = folder / "state" / "usage.sqlite"
 store(path).write(batch())

@@ -22,8 +22,7 @@ from gpuwatch.config.settings import Report
 from gpuwatch.errors import UsageError
 from gpuwatch.model import Gpu, Job, Presence, Process, Snapshot, Surroundings
 from gpuwatch.monitor import Watch
-from gpuwatch.sinks.kept import By, Line, read_kept
-from gpuwatch.sinks.store import Store, StoreError, own_store
+from gpuwatch.recorder.store import By, Line, Store, StoreError, own_store, read_kept
 from gpuwatch.sinks.tally import HOUR, JobId, Tally, job_name
 from gpuwatch.sinks.usage import MOST, Pace, UsageKeeper, Wish
 from gpuwatch.wiring import Ways

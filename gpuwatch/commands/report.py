@@ -11,8 +11,7 @@ from typing import Final, get_args
 
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.output.plain import in_ascii, json_in_ascii, speaks_unicode
-from gpuwatch.sinks.kept import By, Kept, read_kept
-from gpuwatch.sinks.store import own_store, store_words
+from gpuwatch.recorder.store import By, Kept, own_store, read_kept, store_words
 from gpuwatch.text import clean
 from gpuwatch.units import parse_duration
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from gpuwatch.history import Use
 from gpuwatch.output.plain import cells, in_ascii
-from gpuwatch.sinks.kept import Events, Kept, Line
+from gpuwatch.recorder.store import Events, Kept, Line
 from gpuwatch.text import fit
 from gpuwatch.units import GIB, UNKNOWN, percent, ranges
 

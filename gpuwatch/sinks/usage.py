@@ -21,7 +21,7 @@ from gpuwatch.spawn import start_thread
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
     from gpuwatch.recorder.events_log import Lock
-    from gpuwatch.sinks.store import Store
+    from gpuwatch.recorder.store import Store
 
 MOST: Final = 60
 """Batches that wait to be written: an hour of minutes. Of more the oldest are lost, and counted."""
@@ -142,7 +142,7 @@ class UsageKeeper:
         try:
             do()
         except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
-            from gpuwatch.sinks.store import own_store, store_words
+            from gpuwatch.recorder.store import own_store, store_words
 
             path = self._store.path if self._store is not None else own_store(self._folder)
             self._error = store_words(error, path)
@@ -190,7 +190,7 @@ class UsageKeeper:
         self._error, self._lost = "", 0
 
     def _made(self) -> Store:
-        from gpuwatch.sinks.store import PATIENCE, Store, own_store
+        from gpuwatch.recorder.store import PATIENCE, Store, own_store
 
         if self._store is None:
             patience = PATIENCE if self._patience is None else self._patience
@@ -226,7 +226,7 @@ class UsageKeeper:
 
     def _new_lock(self) -> Lock:
         from gpuwatch.recorder.events_log import Lock
-        from gpuwatch.sinks.store import own_store
+        from gpuwatch.recorder.store import own_store
 
         return Lock(own_store(self._folder), private_folder=True)
 
