@@ -22,8 +22,8 @@ if TYPE_CHECKING:  # msgspec takes 24 ms, which the sampler's start need not wai
     from gpuwatch.config import Config, Reloaded
     from gpuwatch.monitor import Sink, Watch
     from gpuwatch.recorder.notify import Manner, Messenger
+    from gpuwatch.recorder.usage import UsageKeeper, Wish
     from gpuwatch.sinks.turn import Turn
-    from gpuwatch.sinks.usage import UsageKeeper, Wish
     from gpuwatch.sources.child import Child
     from gpuwatch.sources.source import Source
 
@@ -196,7 +196,7 @@ class Ways:
 
             self._sinks.append(NewestFile())
         if not self._demo:
-            from gpuwatch.sinks.usage import UsageKeeper
+            from gpuwatch.recorder.usage import UsageKeeper
 
             self._keeper = UsageKeeper(self._kept(config))
             self._sinks.append(self._keeper)
@@ -205,7 +205,7 @@ class Ways:
             log.start()  # what held when somebody last watched is to be known before the first snapshot is judged
 
     def _kept(self, config: Config) -> Wish:
-        from gpuwatch.sinks.usage import Wish
+        from gpuwatch.recorder.usage import Wish
 
         report = config.report
         return Wish(self._keeps or report.dashboard, report.keep, report.largest)

@@ -13,7 +13,7 @@ from gpuwatch.history import History, Use
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.store import Store, reading
-from gpuwatch.sinks.tally import Batch, Card, JobFacts, JobId, Told
+from gpuwatch.recorder.usage import Batch, Card, JobFacts, JobId, Told
 from tests.builders import EPOCH, GIB, TOTAL, at
 
 HOUR = int(EPOCH // 3600) * 3600

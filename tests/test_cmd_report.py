@@ -22,7 +22,7 @@ from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.history import Use
 from gpuwatch.output.report import report_csv, report_json, report_lines
 from gpuwatch.recorder.store import By, Events, Kept, Line, own_store, read_kept
-from gpuwatch.sinks.tally import Batch, joined
+from gpuwatch.recorder.usage import Batch, joined
 from tests.builders import GIB
 from tests.eventlogs import alert, ended
 from tests.storing import HOUR, batch, hours, store

@@ -17,9 +17,9 @@ from gpuwatch.recorder import status_path
 from gpuwatch.recorder.events_log import Event, Record, encode, for_host, log_name, read_events
 from gpuwatch.recorder.status_file import Newest, NewestGpu, Over, Resting, boot, read_idle, read_newest
 from gpuwatch.recorder.store import own_store, store_words
+from gpuwatch.recorder.usage import joined
 from gpuwatch.sampler.reservations import Place, peek
 from gpuwatch.sinks.attention import SCHEMA, AttentionFile
-from gpuwatch.sinks.tally import joined
 from gpuwatch.wiring import own_log
 from tests.builders import EPOCH
 from tests.eventlogs import PATIENCE, alert, ended, keeping, wait_for

@@ -17,9 +17,9 @@ from gpuwatch.errors import NoThreadError
 from gpuwatch.recorder.event_writer import EventsLog
 from gpuwatch.recorder.notify import Manner, Messenger, Plan
 from gpuwatch.recorder.status_file import NewestFile
+from gpuwatch.recorder.usage import UsageKeeper
 from gpuwatch.sampler.owners import UserNames
 from gpuwatch.sinks.attention import AttentionFile
-from gpuwatch.sinks.usage import UsageKeeper
 from gpuwatch.ui.background import Background, PatientAudit
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.eventlogs import frame

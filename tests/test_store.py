@@ -16,7 +16,7 @@ import pytest
 from gpuwatch.history import Use
 from gpuwatch.recorder import store as schema
 from gpuwatch.recorder.store import StoreError, read_kept, reading, store_name
-from gpuwatch.sinks.tally import Batch, JobId, joined
+from gpuwatch.recorder.usage import Batch, JobId, joined
 from tests.eventlogs import alert, ended
 from tests.storing import HOUR, ONE, asked, batch, hours, store
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.recorder.store import StoreError, read_kept, reading, store_name, store_words
-from gpuwatch.sinks.tally import JobId, joined
+from gpuwatch.recorder.usage import JobId, joined
 from tests.gpuholder import ROOT, SOMEBODY_ELSE, unavailable
 from tests.storing import HOUR, asked, batch, store
 from tests.waiting import PATIENCE

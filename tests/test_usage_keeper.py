@@ -23,8 +23,7 @@ from gpuwatch.errors import UsageError
 from gpuwatch.model import Gpu, Job, Presence, Process, Snapshot, Surroundings
 from gpuwatch.monitor import Watch
 from gpuwatch.recorder.store import By, Line, Store, StoreError, own_store, read_kept
-from gpuwatch.sinks.tally import HOUR, JobId, Tally, job_name
-from gpuwatch.sinks.usage import MOST, Pace, UsageKeeper, Wish
+from gpuwatch.recorder.usage import HOUR, MOST, JobId, Pace, Tally, UsageKeeper, Wish, job_name
 from gpuwatch.wiring import Ways
 from tests.builders import EPOCH, GIB, gpu, holding, process, snapshot, uid
 from tests.eventlogs import alert, ended
@@ -261,7 +260,7 @@ from pathlib import Path
 from tests.storing import Frames
 from tests.test_usage_keeper import QUICK, machine
 from tests.builders import process
-from gpuwatch.sinks.usage import UsageKeeper
+from gpuwatch.recorder.usage import UsageKeeper
 keeper, frames = UsageKeeper(folder=Path(sys.argv[1]), pace=QUICK, wall=lambda: 0.0), Frames()
 while True:
     keeper.take(frames(machine(process(1))))

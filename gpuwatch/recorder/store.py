@@ -30,14 +30,14 @@ from gpuwatch.errors import GpuwatchError
 from gpuwatch.history import NO_USE, Use
 from gpuwatch.recorder.events_log import for_host
 from gpuwatch.recorder.status_file import boot
-from gpuwatch.sinks.tally import HOUR, NOBODY, UNSEEN
+from gpuwatch.recorder.usage import HOUR, NOBODY, UNSEEN
 from gpuwatch.text import clean
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
     from gpuwatch.history import Use
-    from gpuwatch.sinks.tally import Batch, JobId
+    from gpuwatch.recorder.usage import Batch, JobId
 
 
 APPLICATION: Final = 0x67707577
