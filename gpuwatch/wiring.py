@@ -181,9 +181,9 @@ class Ways:
             log = EventsLog(path=self._events, restore=self._watch.restore, only=self._only)
             self._sinks.append(log)
         if log is not None and not self._demo:
+            from gpuwatch.recorder.attention import AttentionFile
             from gpuwatch.recorder.delivery import outlets
             from gpuwatch.recorder.notify import Messenger, Plan
-            from gpuwatch.sinks.attention import AttentionFile
             from gpuwatch.sinks.turn import Turn
 
             self._sinks.append(AttentionFile(attend=self._watch.attend))

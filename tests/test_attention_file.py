@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.alerts.alert import NO_ATTENTION, Ack, Attention, Mute
+from gpuwatch.recorder.attention import AttentionFile, Change
 from gpuwatch.recorder.events_log import for_host
-from gpuwatch.sinks.attention import AttentionFile, Change
 from tests.builders import EPOCH
 from tests.eventlogs import PATIENCE, alert, frame, wait_for
 from tests.gpuholder import ROOT, SOMEBODY_ELSE

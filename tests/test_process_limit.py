@@ -14,12 +14,12 @@ import pytest
 
 from gpuwatch.alerts.alert import NO_ATTENTION, Mute
 from gpuwatch.errors import NoThreadError
+from gpuwatch.recorder.attention import AttentionFile
 from gpuwatch.recorder.event_writer import EventsLog
 from gpuwatch.recorder.notify import Manner, Messenger, Plan
 from gpuwatch.recorder.status_file import NewestFile
 from gpuwatch.recorder.usage import UsageKeeper
 from gpuwatch.sampler.owners import UserNames
-from gpuwatch.sinks.attention import AttentionFile
 from gpuwatch.ui.background import Background, PatientAudit
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.eventlogs import frame
