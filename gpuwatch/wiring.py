@@ -21,9 +21,9 @@ if TYPE_CHECKING:  # msgspec takes 24 ms, which the sampler's start need not wai
     from gpuwatch.alerts.alert import Alert
     from gpuwatch.config import Config, Reloaded
     from gpuwatch.monitor import Sink, Watch
+    from gpuwatch.recorder.leader_lock import Turn
     from gpuwatch.recorder.notify import Manner, Messenger
     from gpuwatch.recorder.usage import UsageKeeper, Wish
-    from gpuwatch.sinks.turn import Turn
     from gpuwatch.sources.child import Child
     from gpuwatch.sources.source import Source
 
@@ -183,8 +183,8 @@ class Ways:
         if log is not None and not self._demo:
             from gpuwatch.recorder.attention import AttentionFile
             from gpuwatch.recorder.delivery import outlets
+            from gpuwatch.recorder.leader_lock import Turn
             from gpuwatch.recorder.notify import Messenger, Plan
-            from gpuwatch.sinks.turn import Turn
 
             self._sinks.append(AttentionFile(attend=self._watch.attend))
             ways_out = outlets(config.notify.command, config.notify.urls)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.recorder.events_log import for_host
-from gpuwatch.sinks.turn import Turn
+from gpuwatch.recorder.leader_lock import Turn
 
 
 @pytest.fixture
