@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.commands.kill import pids_of, signal_of
+from gpuwatch.commands.kill import Line, pids_of, signal_of, table
 from gpuwatch.errors import UsageError
-from gpuwatch.output.killing import Line, table
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.gpuholder import ROOT, SOMEBODY_ELSE, GpuHolder
 from tests.terminal import Terminal

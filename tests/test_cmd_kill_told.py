@@ -13,14 +13,11 @@ from typing import NamedTuple
 
 import pytest
 
-from gpuwatch.commands.ear import Ear, Told
-from gpuwatch.commands.kill import Ends
+from gpuwatch.commands.kill import Desk, Ear, Ends, Line, Told, line_of
 from gpuwatch.declared.facts import Share
 from gpuwatch.kill.steps import Listed
 from gpuwatch.kill.target import Killer
 from gpuwatch.model import Snapshot, Surroundings, Unlisted
-from gpuwatch.output.desk import Desk
-from gpuwatch.output.killing import Line, line_of
 from tests.builders import GIB, gpu, holding, process, snapshot, uid
 from tests.killing import a_killer, on_record
 from tests.running import RealRun

@@ -13,9 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.commands.ear import Ear, Told
-from gpuwatch.commands.kill import Ends
-from gpuwatch.output.desk import Desk
+from gpuwatch.commands.kill import Desk, Ear, Ends, Told
 from tests.gpuholder import GpuHolder
 from tests.killing import a_killer, on_record
 from tests.test_cmd_kill_told import Shown

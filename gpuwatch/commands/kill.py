@@ -1,17 +1,28 @@
-"""`gpuwatch kill PID…`: end processes of one's own by the same protocol as the dashboard."""
+"""`gpuwatch kill PID…`: ends processes of one's own by the same protocol as the dashboard."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+import select
+import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from gpuwatch.commands.ear import Ear, Told, call_now
 from gpuwatch.errors import UsageError
-from gpuwatch.output.desk import Desk
+from gpuwatch.kill.steps import Listed
+from gpuwatch.model import Snapshot, known
+from gpuwatch.output.plain import in_ascii, speaks_unicode
+from gpuwatch.text import clean, fit
+from gpuwatch.units import UNKNOWN, gib
 from gpuwatch.wiring import configured, ordered, source_of
 
 if TYPE_CHECKING:
@@ -21,6 +32,172 @@ if TYPE_CHECKING:
     from gpuwatch.model import Snapshot
     from gpuwatch.sources.child import Child
     from gpuwatch.sources.source import Source
+
+
+class Told(BaseException):
+    """A signal said that the program is to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Ear:
+    """Remembers Ctrl-C, SIGTERM and SIGHUP until `check` is called, between two steps of the command.
+
+    No handler raises: an exception between a signal to a process and the line that tells of it would lose the line.
+    So nothing that the command waits for may take long by itself; it waits in short pieces and checks between them.
+    """
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Hear for a while; one that we were started deaf to stays unheard."""
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {one: signal.signal(one, self._hear) for one in numbers if signal.getsignal(one) != signal.SIG_IGN}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _hear(self, number: int, _frame: FrameType | None) -> None:
+        self._number = number
+
+    def check(self) -> None:
+        """Raise `Told` where a signal has come."""
+        if self._number:
+            raise Told(self._number)
+
+
+def call_now(call: Callable[[], Any]) -> Future[Any]:
+    """Make a call here and now, to its end; what it raises is in the future, as a thread would have it."""
+    future: Future[Any] = Future()
+    try:
+        future.set_result(call())
+    except Exception as error:  # noqa: BLE001 - it is handed to the one who asked
+        future.set_exception(error)
+    return future
+
+
+class Desk:
+    """Prints lines, and asks on the terminal without waiting for the answer."""
+
+    def __init__(self, *, ascii_only: bool = False) -> None:
+        self._ascii = ascii_only
+        self._asking = False
+        self.unread = False
+        """Whether nobody reads what is printed: the other end of the pipe is closed."""
+
+    @property
+    def width(self) -> int | None:
+        """Cells of a line; None where it is no terminal that is printed to."""
+        return shutil.get_terminal_size((160, 50)).columns if sys.stdout.isatty() else None
+
+    def put(self, *lines: str) -> None:
+        """Print data."""
+        self._write(sys.stdout, "".join(f"{line}\n" for line in lines))
+
+    def say(self, words: str) -> None:
+        """Print words, on stderr."""
+        self._write(sys.stderr, f"gpuwatch: {clean(words)}\n")
+
+    def question(self, words: str) -> None:
+        """Print a question, without its answer's line; what was typed before it was there is no answer to it."""
+        import termios
+
+        with contextlib.suppress(termios.error, OSError):  # no terminal, or one that has gone
+            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+        self._write(sys.stderr, f"{clean(words)} [y/N] ")
+        self._asking = True
+
+    def answer(self, seconds: float) -> str | None:
+        """Wait so long for a line of the terminal; None where none has come, and nothing at its end."""
+        poller = select.poll()
+        poller.register(sys.stdin.fileno(), select.POLLIN)
+        if not poller.poll(seconds * 1000):
+            return None
+        typed = os.read(sys.stdin.fileno(), 4096)
+        self._asking = not typed.endswith(b"\n")  # Ctrl-D leaves the cursor where it was
+        return typed.decode("utf-8", "replace").strip()
+
+    def _write(self, stream: TextIO, text: str) -> None:
+        if self._asking:  # the line of a question that nobody answers any more
+            self._asking = False
+            self._write(sys.stderr, "\n")
+        plain = self._ascii or not speaks_unicode(stream)
+        try:
+            stream.write("\n".join(in_ascii(line) for line in text.split("\n")) if plain else text)
+            stream.flush()
+        except BrokenPipeError:  # what was begun goes on unheard; what is left in the buffer must go somewhere, too
+            self.unread = True
+            with open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), stream.fileno())
+
+
+_HEAD = ("PID", "USER", "GPU", "GiB", "SM", "COMMAND")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One process that would be ended."""
+
+    pid: int
+    user: str
+    gpus: tuple[int, ...] = ()
+    """NVML's indices; empty for one that the driver does not list."""
+    held: int | None = None
+    """Bytes on all of them; None where that is not known."""
+    sm: float | None = None
+    """Percent of the time that its kernels ran on the busiest of them; None where that is not known."""
+    command: str = ""
+    open: tuple[int, ...] = ()
+    """Of one that the driver does not list, the GPUs whose device files it has open."""
+
+
+def line_of(one: Listed, snapshot: Snapshot, uid: int) -> Line:
+    """Give what a snapshot tells of one that would be ended; `uid` is whose it is."""
+    unlisted = {row.process.pid: row for row in snapshot.unlisted}
+    people = [*snapshot.processes, *(row.process for row in unlisted.values())]
+    held = [(gpu.index, holding) for gpu in snapshot.gpus for holding in gpu.holdings if holding.pid == one.pid]
+    figures = [float(holding.sm) for _, holding in held if known(holding.sm)]
+    sizes = [int(holding.memory) for _, holding in held if known(holding.memory)]
+    files = unlisted[one.pid].gpus if not held and one.pid in unlisted else ()
+    return Line(
+        pid=one.pid,
+        user=next((process.user for process in people if process.uid == uid and process.user), "?"),
+        gpus=tuple(sorted({index for index, _ in held})),
+        open=tuple(sorted(gpu.index for gpu in snapshot.gpus if gpu.uuid in files)),
+        held=sum(sizes) if sizes and len(sizes) == len(held) else None,
+        sm=max(figures) if figures and len(figures) == len(held) else None,
+        command=one.command,
+    )
+
+
+def table(lines: Sequence[Line], width: int | None = None) -> list[str]:
+    """Give the table, each line cut to `width` cells where there is one."""
+    cells = [_HEAD, *(_cells(line) for line in lines)]
+    wide = [max(len(row[column]) for row in cells) for column in range(len(_HEAD) - 1)]
+    left = (1,)
+    drawn = []
+    for row in cells:
+        parts = [
+            row[column].ljust(wide[column]) if column in left else row[column].rjust(wide[column])
+            for column in range(len(wide))
+        ]
+        whole = "  ".join((*parts, row[-1])).rstrip()
+        drawn.append(whole if width is None else fit(whole, width).rstrip())
+    return drawn
+
+
+def _cells(line: Line) -> tuple[str, ...]:
+    held = UNKNOWN if line.held is None else gib(line.held)
+    busy = UNKNOWN if line.sm is None else f"{line.sm:.0f}%" if line.sm else "idle"
+    gpus = ",".join((*map(str, line.gpus), *(f"({index})" for index in line.open)))
+    return (str(line.pid), line.user, gpus or UNKNOWN, held, busy, line.command)
+
 
 INTERVAL: Final = 0.5
 """Seconds between two samples: memory is judged by two of them after the end."""
@@ -241,7 +418,6 @@ class Ends:
 
     def _confirmed(self, ready: Sequence[Request]) -> bool:
         from gpuwatch.kill.steps import IGNORES_INTERRUPT
-        from gpuwatch.output.killing import line_of, table
 
         listed = [one for request in ready for one in request.members]
         lines = [line_of(one, self._must(), self._killer.policy.may_end) for one in listed]
