@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity, Unit
+from gpuwatch.commands.watch import Happenings, Lines, Printer, Troubles
 from gpuwatch.history import History
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame
-from gpuwatch.output.eventlines import Happenings, Lines, Troubles
-from gpuwatch.output.printer import Printer
 from tests.builders import EPOCH, GIB, gpu, snapshot
 from tests.waiting import PATIENCE, wait_for
 

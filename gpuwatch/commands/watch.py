@@ -1,24 +1,34 @@
-"""`gpuwatch watch`: the watch without a screen, for a service manager or a spare terminal; one line an event."""
+"""`gpuwatch watch`: the monitor without a screen, one line an event.
+
+A file on a full disk may have room again: lines are dropped and counted until then. A reader that went stays away.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 
+from gpuwatch.alerts.alert import MARKS, TROUBLE, Alert
 from gpuwatch.errors import GpuwatchError, NoThreadError, UsageError
-from gpuwatch.output.eventlines import Happenings, Lines, Troubles, greeting
-from gpuwatch.output.plain import in_ascii, may_color, speaks_unicode
-from gpuwatch.output.printer import Printer
+from gpuwatch.model import SourceState
+from gpuwatch.output.events import value_words
+from gpuwatch.output.plain import COLORS, in_ascii, may_color, speaks_unicode
 from gpuwatch.spawn import start_thread
 from gpuwatch.text import clean
+from gpuwatch.units import long_duration
 from gpuwatch.wiring import (
     Reloader,
     Ways,
@@ -38,6 +48,211 @@ if TYPE_CHECKING:
     from gpuwatch.config import Config
     from gpuwatch.monitor import Frame, Watch
     from gpuwatch.sources.child import Child
+
+
+WAITING: Final = 1000
+"""Lines that wait to be written, at most; of more the oldest are dropped and counted."""
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class Printer:
+    """Writes lines on a thread of its own. Where nobody can read them any more they are dropped."""
+
+    def __init__(self, descriptor: int | None, *, waiting: int = WAITING) -> None:
+        """`descriptor` is None where there is nothing to print to. Raises NoThreadError."""
+        self.broken = descriptor is None
+        """Whether what is printed goes nowhere: the reader of the pipe or the terminal has gone."""
+        self._descriptor = descriptor
+        self._lines: deque[str] = deque(maxlen=waiting)
+        self._lost = 0
+        self._torn = False
+        """Whether what stands there last is the beginning of a line."""
+        self._changed = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="gpuwatch-printer", daemon=True)
+        if descriptor is not None:
+            start_thread(self._thread)
+
+    def put(self, line: str) -> None:
+        """Have a line written, in its turn; from any thread."""
+        with self._changed:
+            if self.broken or self._closing:
+                return
+            self._lost += len(self._lines) == self._lines.maxlen
+            self._lines.append(line)
+            self._changed.notify()
+
+    def close(self, seconds: float) -> None:
+        """Write what waits, and give up after so many seconds."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+
+    def _run(self) -> None:
+        try:
+            while (found := self._next()) is not None:
+                self._print(*found)
+        except OSError:  # EPIPE, EIO: nobody reads any more, and `broken` says so
+            self.broken = True
+            with self._changed:
+                self._lines.clear()
+
+    def _next(self) -> tuple[int, str] | None:
+        """Wait for a line, and give how many were lost before it."""
+        with self._changed:
+            while not self._lines and not self._closing:
+                self._changed.wait()
+            if not self._lines:
+                return None
+            lost, self._lost = self._lost, 0
+            return lost, self._lines.popleft()
+
+    def _print(self, lost: int, line: str) -> None:
+        count = "1 line was" if lost == 1 else f"{lost} lines were"
+        said = f"gpuwatch: {count} not printed: nothing took them\n" if lost else ""
+        start = "\n" if self._torn else ""
+        try:
+            self._write(f"{start}{said}{line}\n".encode(errors="replace"))
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            with self._changed:
+                self._lost += lost + 1
+
+    def _write(self, content: bytes) -> None:
+        assert self._descriptor is not None
+        rest = memoryview(content)
+        while rest:
+            with contextlib.suppress(BlockingIOError):  # somebody made it non-blocking: the terminal is shared
+                rest = rest[os.write(self._descriptor, rest) :]
+                self._torn = bool(rest)
+                continue
+            _wait_for_room(self._descriptor)
+
+
+def _wait_for_room(descriptor: int) -> None:
+    import select
+
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    poll.poll()
+
+
+_ENDED: Final = "✓"
+_FINE: Final = "32"
+
+_QUIET_STATES: Final = frozenset({SourceState.OK, SourceState.STARTING, SourceState.ENDED})
+"""States of the whole that are no trouble, or are told elsewhere."""
+
+
+class Happening(NamedTuple):
+    """Something that a frame brought."""
+
+    at: float
+    """Wall-clock time."""
+    kind: str
+    """`raised`, `worse`, `eased` or `ended`."""
+    alert: Alert
+
+
+class Happenings:
+    """Finds what is new in each frame; remembers no more than what holds."""
+
+    def __init__(self) -> None:
+        self._holding: frozenset[str] = frozenset()
+
+    def of(self, frame: Frame) -> list[Happening]:
+        """Give what a frame brought, in the order in which it is best read: what ended, then what began."""
+        now = frame.snapshot.taken
+        found = [Happening(one.ended or now, "ended", one) for one in frame.cleared]
+        found += [Happening(now, "eased", one) for one in frame.eased]
+        for one in frame.raised:
+            is_new = _identity(one) not in self._holding
+            found.append(Happening(one.raised if is_new else now, "raised" if is_new else "worse", one))
+        self._holding = frozenset(map(_identity, frame.alerts))
+        return [event for event in found if event.alert.rule != TROUBLE]  # those are told by `Troubles`
+
+
+def _identity(alert: Alert) -> str:
+    return alert.id or alert.key
+
+
+class Lines:
+    """Turns events into lines: with the date where it is another than that of the line before."""
+
+    def __init__(self, *, color: bool = False) -> None:
+        self._color = color
+        self._day = ""
+
+    def line(self, event: Happening) -> str:
+        """Give one event's line."""
+        moment = time.localtime(event.at)
+        day = time.strftime("%Y-%m-%d ", moment)
+        date, self._day = ("" if day == self._day else day), day
+        alert = event.alert
+        if event.kind == "ended":
+            mark, color = _ENDED, _FINE
+            verb = f"ended after {long_duration(alert.lasted)}"
+            facts = [alert.title, alert.how if alert.how != alert.title else "", value_words(alert)]
+        else:
+            mark, color = MARKS[alert.severity], COLORS[alert.severity]
+            verb = f"{event.kind:<6}"
+            facts = [alert.title, alert.evidence]
+        head = f"{mark} {verb}"
+        if self._color:
+            head = f"\x1b[{color}m{head}\x1b[0m"
+        return f"{date}{time.strftime('%H:%M:%S', moment)} {head}  {' · '.join(filter(None, facts))}"
+
+
+class Troubles:
+    """What goes wrong with the watching itself: each is said once, and once more when it is over."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+        """By whose trouble it is, what it is."""
+        self._state = SourceState.OK
+
+    def of(self, frame: Frame) -> Iterator[str]:
+        """Give what is new in a frame."""
+        yield from self._source(frame)
+        troubles = [one for one in frame.alerts if one.rule == TROUBLE]
+        now = {one.subject: _gist(one.title) for one in troubles}
+        for one in troubles:
+            if self._known.get(one.subject) != now[one.subject]:
+                yield one.title
+        for subject in self._known.keys() - now.keys():
+            yield f"{subject}: all is well again"
+        self._known = now
+
+    def _source(self, frame: Frame) -> Iterator[str]:
+        snapshot = frame.snapshot
+        if snapshot.state not in _QUIET_STATES and snapshot.state is not self._state:
+            self._state = snapshot.state
+            yield f"{snapshot.words or snapshot.state.value}; gpuwatch waits until it is over"
+        elif snapshot.state is SourceState.OK and self._state is not SourceState.OK:
+            self._state = SourceState.OK
+            yield f"the driver answers: {_several(snapshot.gpus)}"
+
+
+def _gist(words: str) -> str:
+    """Give what a trouble is, less how many wait because of it and for how long it has been so: those only grow."""
+    parts = [re.sub(r" for [0-9].*", "", part) for part in words.split("; ")]
+    return "; ".join(part for part in parts if not part[:1].isdigit())
+
+
+def greeting(frame: Frame, log: str) -> str:
+    """Say what is watched, once it is."""
+    host = f" on {frame.snapshot.host}" if frame.snapshot.host else ""
+    return f"watching {_several(frame.snapshot.gpus)}{host}" + (f"; events go to {log}" if log else "")
+
+
+def _several(gpus: Iterable[object]) -> str:
+    count = len(tuple(gpus))
+    return f"{count} GPU{'s' * (count != 1)}"
+
 
 CODES: Final = {signal.SIGTERM: 0, signal.SIGINT: 130, signal.SIGHUP: 129}
 """What the program ends with after a signal: to be told to end is no failure of a service."""
