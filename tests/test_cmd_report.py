@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.commands import report
+from gpuwatch.commands.report import report_csv, report_json, report_lines
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.history import Use
-from gpuwatch.output.report import report_csv, report_json, report_lines
 from gpuwatch.recorder.store import By, Events, Kept, Line, own_store, read_kept
 from gpuwatch.recorder.usage import Batch, joined
 from tests.builders import GIB

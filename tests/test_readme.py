@@ -14,10 +14,10 @@ from gpuwatch import cli, config, model
 from gpuwatch import model as declarations
 from gpuwatch.alerts.table import RULES
 from gpuwatch.commands.arguments import COMMANDS
+from gpuwatch.commands.report import report_lines
 from gpuwatch.config.document import shown_defaults
 from gpuwatch.config.keys import KEYS as KEYS_OF_FILE
 from gpuwatch.history import Use
-from gpuwatch.output.report import report_lines
 from gpuwatch.recorder.store import Events, Kept, Line
 from gpuwatch.ui.keys import KEYS
 from gpuwatch.ui.layout import fit_layout

@@ -1,19 +1,256 @@
-"""`gpuwatch report`: who held and used how much, from what was kept; no GPU is asked anything."""
+"""`gpuwatch report`: who held and used how much, from the usage store; no GPU is asked anything."""
 
 from __future__ import annotations
 
 import argparse
+import csv
+import io
+import json
+import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 from gpuwatch.errors import GpuwatchError, UsageError
-from gpuwatch.output.plain import in_ascii, json_in_ascii, speaks_unicode
-from gpuwatch.recorder.store import By, Kept, own_store, read_kept, store_words
-from gpuwatch.text import clean
-from gpuwatch.units import parse_duration
+from gpuwatch.history import Use
+from gpuwatch.output.plain import cells, in_ascii, json_in_ascii, speaks_unicode
+from gpuwatch.recorder.store import By, Events, Kept, Line, own_store, read_kept, store_words
+from gpuwatch.text import clean, fit
+from gpuwatch.units import GIB, UNKNOWN, parse_duration, percent, ranges
+
+MOST: Final = 100
+"""Lines of a table. A week of a busy machine has a thousand runs."""
+
+_HOUR: Final = 3600.0
+_GAP: Final = "  "
+_WIDEST: Final = 32
+"""Cells of a name."""
+_OWN: Final = str.maketrans(dict.fromkeys("·—≥", "-"))
+_DOUBT: Final = 0.01
+"""Part of the time that may be without a figure before a sum says so."""
+
+
+class _Column(NamedTuple):
+    header: str
+    cell: Callable[[Line], str]
+    right: bool = True
+
+
+def report_lines(kept: Kept, now: float, most: int = MOST) -> list[str]:
+    """Give a line that says of what time it is, a table with a line for each user, GPU or run, and their sum.
+
+    After so many lines at `most` it says how many more there are; the sum is that of all.
+    """
+    if not kept.lines:
+        return [_title(kept, now)]
+    columns = [*_WHO[kept.by], *_SUMS]
+    rows = [[column.cell(line) for column in columns] for line in kept.lines[:most]]
+    # With one line the sum is that line, but for events that are nobody's.
+    if len(kept.lines) > 1 or kept.events != kept.lines[0].events:
+        rows.append(_total(kept))
+    rows.insert(0, [column.header for column in columns])
+    widths = [max(_cells(row[at]) for row in rows) for at in range(len(columns))]
+    sides = [column.right for column in columns]
+    drawn = [_GAP.join(map(_aligned, row, widths, sides)).rstrip() for row in rows]
+    return [_title(kept, now), *drawn, *_notes(kept, kept.more + len(kept.lines) - most)]
+
+
+def _title(kept: Kept, now: float) -> str:
+    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(kept.since))
+    hours = max(0.0, now - kept.since) / _HOUR
+    watched = f"watched {_hours(kept.watched)} of {hours:.0f} h"
+    return " · ".join(filter(None, (kept.host, f"from {since}", watched)))
+
+
+def _total(kept: Kept) -> list[str]:
+    whole = Line("all", kept.total, gpus=kept.gpus, events=kept.events)
+    who = [column.cell(whole) if column is _GPUS else "" for column in _WHO[kept.by][1:]]
+    return ["all", *who, *(column.cell(whole) for column in _SUMS)]
+
+
+def _notes(kept: Kept, more: int) -> list[str]:
+    total = kept.total
+    notes = [f"{more} more with less; --json and --csv give all of them"] if more > 0 else []
+    if total.unknown > _DOUBT * total.held:
+        part = percent(total.unknown, total.held)
+        notes.append(f"for {part} % of the time held nothing says whether it was used: busy is of the rest")
+    if total.unsized > _DOUBT * total.held:
+        notes.append(f"for {percent(total.unsized, total.held)} % of it some memory has no figure: GiB·h are too few")
+    return ["", *notes] if notes else []
+
+
+def _aligned(text: str, width: int, right: bool) -> str:
+    padding = " " * (width - _cells(text))
+    return padding + text if right else text + padding
+
+
+def _cells(text: str) -> int:
+    """Give the cells that a text takes; our own signs take one each, and what measures others 20 ms to import."""
+    return len(text) if text.isascii() or text.translate(_OWN).isascii() else cells(text)
+
+
+def _fitted(text: str) -> str:
+    return text if len(text) <= _WIDEST and text.isascii() else fit(text, min(_WIDEST, cells(text)))
+
+
+def _hours(seconds: float) -> str:
+    """Print hours: with a decimal below 100, and never nothing where there was something."""
+    hours = seconds / _HOUR
+    if 0 < hours < 0.05:
+        return "<0.1"
+    return f"{hours:.1f}" if hours < 99.95 else f"{hours:.0f}"
+
+
+def _gib_hours(use: Use, amount: float) -> str:
+    """Print byte-seconds as GiB·h; the dash where no memory had a figure, `≥` where some had none."""
+    if use.unsized >= use.held > 0 and not amount:
+        return UNKNOWN
+    return ("≥" if use.unsized > _DOUBT * use.held else "") + _hours(amount / GIB)
+
+
+def _idle(use: Use) -> str:
+    """Print what was held and not used: the dash where nothing says, `≥` where that is not known of all."""
+    if use.unknown >= use.held > 0 and not use.idle:
+        return UNKNOWN
+    return ("≥" if use.unknown + use.unsized > _DOUBT * use.held else "") + _hours(use.idle / GIB)
+
+
+def _idle_part(use: Use) -> str:
+    if use.unknown >= use.held > 0 and not use.idle:
+        return UNKNOWN
+    return ("≥" if use.unknown > _DOUBT * use.held and use.memory else "") + percent(use.idle, use.memory)
+
+
+def _number(count: int) -> str:
+    return str(count) if count else "·"
+
+
+def _name(line: Line) -> str:
+    return _fitted(line.name) or UNKNOWN
+
+
+def _user(line: Line) -> str:
+    return _fitted(line.user) or UNKNOWN
+
+
+def _indices(line: Line) -> str:
+    return ranges(line.gpus) or UNKNOWN
+
+
+_GPUS: Final = _Column("GPUs", _indices, right=False)
+
+_WHO: Final[dict[str, tuple[_Column, ...]]] = {
+    "user": (_Column("user", _name, right=False), _GPUS),
+    "gpu": (
+        _Column("GPU", lambda line: str(line.gpus[0]) if line.gpus else UNKNOWN),
+        _Column("name", lambda line: _name(line).removeprefix("NVIDIA "), right=False),
+        _Column("watched h", lambda line: _hours(line.watched or 0.0)),
+    ),
+    "job": (
+        _Column("run", _name, right=False),
+        _Column("user", _user, right=False),
+        _Column("launcher", lambda line: line.launcher or UNKNOWN, right=False),
+        _GPUS,
+    ),
+}
+
+_SUMS: Final = (
+    _Column("GPU·h", lambda line: _hours(line.use.held)),
+    _Column("busy %", lambda line: percent(line.use.busy, line.use.held - line.use.unknown)),
+    _Column("GiB·h", lambda line: _gib_hours(line.use, line.use.memory)),
+    _Column("idle GiB·h", lambda line: _idle(line.use)),
+    _Column("idle %", lambda line: _idle_part(line.use)),
+    _Column("overshoots", lambda line: _number(line.events.overshoots)),
+    _Column("events", lambda line: _number(line.events.all)),
+    _Column("warnings", lambda line: _number(line.events.warnings)),
+)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# For programs: seconds, byte-seconds, counts
+
+
+def report_json(kept: Kept, now: float) -> str:
+    """Give one object on one line: seconds, byte-seconds, counts."""
+    return json.dumps(
+        {
+            "since": kept.since,
+            "until": now,
+            "host": kept.host,
+            "by": kept.by,
+            "watched_s": round(kept.watched, 3),
+            "rows": [_fields(kept, line) for line in kept.lines],
+            "total": {**_amounts(kept.total), **_counts(kept.events)},
+        },
+        ensure_ascii=False,
+    )
+
+
+def report_csv(kept: Kept, *, ascii_only: bool = False) -> str:
+    """Give a line of headers and one for each row, the same as in JSON; a cell that a sheet would compute is quoted.
+
+    With `ascii_only` names lose what is not ASCII.
+    """
+    rows = [_fields(kept, line) for line in kept.lines]
+    head: Sequence[str] = list(_fields(kept, Line("")))
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows([_cell(row[name], ascii_only=ascii_only) for name in head] for row in rows)
+    return file.getvalue()
+
+
+_FORMULA: Final = r"""(?:^|(?<=[;\t\r\n]))(?=[\s"']*+[=+\-@＝＋－＠﹦﹢﹣﹫]|[\t\r\n])"""
+"""Where a formula may begin: at the start, or behind what parts the cells where a spreadsheet does not take the comma.
+
+Full-width and small forms are read as the plain ones with East Asian settings.
+"""
+
+
+def _cell(value: Any, *, ascii_only: bool) -> Any:
+    """Give a value as a cell; text that a spreadsheet takes for a formula gets a `'`.
+
+    Source: owasp.org/www-community/attacks/CSV_Injection, which has the separators and the quotes too: in a sheet that
+    parts cells at `;`, the quotes around one that holds a `;` are in the middle of a cell, and do not count.
+    """
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    if isinstance(value, str):
+        return re.sub(_FORMULA, "'", in_ascii(value) if ascii_only else value)
+    return "" if value is None else value
+
+
+def _fields(kept: Kept, line: Line) -> dict[str, Any]:
+    return {**dict(_who(kept, line)), "gpus": list(line.gpus), **_amounts(line.use), **_counts(line.events)}
+
+
+def _who(kept: Kept, line: Line) -> Iterator[tuple[str, Any]]:
+    if kept.by == "user":
+        yield from (("user", line.name), ("uid", line.uid))
+    elif kept.by == "gpu":
+        yield from (("index", line.gpus[0] if line.gpus else None), ("uuid", line.uuid), ("name", line.name))
+        yield "watched_s", round(line.watched or 0.0, 3)
+    else:
+        yield from (("job", line.name), ("key", line.key), ("user", line.user), ("uid", line.uid))
+        yield from (("launcher", line.launcher), ("first", line.first), ("last", line.last))
+
+
+def _amounts(use: Use) -> dict[str, float]:
+    return {
+        "held_s": round(use.held, 3),
+        "busy_s": round(use.busy, 3),
+        "unknown_s": round(use.unknown, 3),
+        "byte_s": round(use.memory),
+        "idle_byte_s": round(use.idle),
+        "unsized_s": round(use.unsized, 3),
+    }
+
+
+def _counts(events: Events) -> dict[str, int]:
+    return {"overshoots": events.overshoots, "events": events.all, "warnings": events.warnings}
+
 
 _WAYS: Final[tuple[By, ...]] = get_args(By)
 
@@ -25,7 +262,6 @@ def main(args: argparse.Namespace, wall: Callable[[], float] = time.time) -> int
     if args.json and args.csv:
         raise UsageError("--json and --csv exclude each other")
     by, since, now = _by(args.by), _since(args.since), wall()
-    from gpuwatch.output.report import MOST, report_csv, report_json, report_lines
 
     kept = _read(args.file, by, now - since, None if args.json or args.csv else MOST)
     plain = bool(args.ascii) or not speaks_unicode(sys.stdout)
