@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwatch.commands.status import CELLS, exit_code, status_line
 from gpuwatch.model import Health, Reason, SourceState
-from gpuwatch.output.status import CELLS, exit_code, status_line
 from gpuwatch.recorder import status_path
 from gpuwatch.recorder.status_file import Newest, NewestGpu, Over, Resting, boot
 from tests.driver import GIB, Driver, Gpu, Proc
