@@ -23,9 +23,9 @@ from gpuwatch import procfs
 from gpuwatch.analysis.strays import Judged, Stray, Tending, judge, notes
 from gpuwatch.commands import strays as command
 from gpuwatch.commands.arguments import parse
+from gpuwatch.commands.strays import document, table
 from gpuwatch.history import Idle, IdleTimes
 from gpuwatch.model import Health, Job, Pane, Surroundings, Unlisted
-from gpuwatch.output.strays import document, table
 from gpuwatch.recorder import status_path
 from gpuwatch.recorder.status_file import Newest, Resting, boot
 from gpuwatch.sources.child import Child
