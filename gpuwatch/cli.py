@@ -123,7 +123,7 @@ def _run(args: argparse.Namespace, sampler: Child | None, locks: Path | None) ->
             return _dashboard(source, args, config, seconds)
         if args.stream:
             return _stream(source)
-        from gpuwatch.output.once import once as print_once
+        from gpuwatch.commands.once import once as print_once
         from gpuwatch.text import clean
 
         words = [f"user:{clean(args.user or '')}"] * bool(args.user) + ["mine"] * bool(args.mine)
@@ -144,7 +144,7 @@ def _command(args: argparse.Namespace, sampler: Child | None, locks: Path | None
 
         tmux = config.tmux and args.command == "explain"  # the others show no pane
         child = ordered(sampler, ["--once", *sampler_arguments(1.0, (), shares=config.shares, tmux=tmux)])
-    from gpuwatch.output.once import first, problem
+    from gpuwatch.commands.once import first, problem
 
     source = source_of(child, 1.0, (), config)
     try:

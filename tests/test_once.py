@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from gpuwatch.commands.once import once
 from gpuwatch.declared.facts import Share
 from gpuwatch.errors import UnavailableError
 from gpuwatch.model import Snapshot, SourceState
-from gpuwatch.output.once import once
 from tests.builders import gpu, snapshot
 
 

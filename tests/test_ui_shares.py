@@ -10,8 +10,8 @@ from msgspec import structs
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.memory import Allowances
 from gpuwatch.analysis.rows import rows
+from gpuwatch.commands.once import table as printed
 from gpuwatch.model import Declared, Gpu, Instance, Knowledge, Memory, Process, Reason, Snapshot
-from gpuwatch.output.table import table as printed
 from gpuwatch.ui.panels.gpus import short_title
 from gpuwatch.ui.panels.processes import overshoots
 from gpuwatch.ui.screens.detail import DetailScreen

@@ -315,7 +315,7 @@ class Ends:
 
     def _find(self, pids: Sequence[int]) -> None:
         """Wait until the sampler has seen them, or has looked for them everywhere."""
-        from gpuwatch.output.once import first, problem
+        from gpuwatch.commands.once import first, problem
 
         self._snapshot = first(self._source, look=_LOOK, check=self._ear.check)
         error = problem(self._snapshot)

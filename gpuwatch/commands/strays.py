@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatch import procfs
 from gpuwatch.analysis.strays import Stray
-from gpuwatch.output.table import Column, draw
+from gpuwatch.commands.once import Column, draw
 from gpuwatch.text import fit
 from gpuwatch.units import UNKNOWN, duration, gib, size
 
@@ -222,7 +222,7 @@ def _used(process: Process, proc: Path) -> tuple[int, int] | None:
 
 
 def _sampled(sampler: Child | None, config: Config) -> Snapshot:
-    from gpuwatch.output.once import first, problem
+    from gpuwatch.commands.once import first, problem
     from gpuwatch.sources.child import sampler_arguments
     from gpuwatch.wiring import ordered, source_of
 
