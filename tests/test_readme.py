@@ -19,7 +19,7 @@ from gpuwatch.config.document import shown_defaults
 from gpuwatch.config.keys import KEYS as KEYS_OF_FILE
 from gpuwatch.history import Use
 from gpuwatch.recorder.store import Events, Kept, Line
-from gpuwatch.ui.keys import KEYS
+from gpuwatch.ui.bindings import KEYS
 from gpuwatch.ui.layout import fit_layout
 from tests.builders import EPOCH, GIB
 

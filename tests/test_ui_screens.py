@@ -11,8 +11,7 @@ from gpuwatch.analysis.rows import SORTS, rows
 from gpuwatch.kill.target import target_of
 from gpuwatch.model import Gpu, Health, Presence, Process, Reading, Reason
 from gpuwatch.ui import theme
-from gpuwatch.ui.commands import GpuwatchCommands, commands
-from gpuwatch.ui.keys import KEYS
+from gpuwatch.ui.bindings import KEYS, GpuwatchCommands, commands
 from gpuwatch.ui.screens.detail import DetailScreen
 from gpuwatch.ui.screens.dialog import ChoiceButton
 from gpuwatch.ui.screens.end import EndScreen

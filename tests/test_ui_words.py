@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from gpuwatch.model import Gpu, Instance, Memory, Reason, SourceState
-from gpuwatch.ui.commands import commands
-from gpuwatch.ui.keys import KEYS
+from gpuwatch.ui.bindings import KEYS, commands
 from gpuwatch.ui.layout import room_for_toasts
 from tests import builders
 from tests.builders import gpu, snapshot

@@ -14,8 +14,8 @@ from textual.screen import Screen
 from gpuwatch.analysis.people import filter_for
 from gpuwatch.analysis.rows import Filter, Row, RowKey, rows
 from gpuwatch.monitor import Frame
+from gpuwatch.ui.bindings import KEYS
 from gpuwatch.ui.dashboard import Dashboard
-from gpuwatch.ui.keys import KEYS
 from gpuwatch.ui.options import Helpers, Options, Watching
 from gpuwatch.ui.panels.alerts import Alerts
 from gpuwatch.ui.panels.footer import Footer

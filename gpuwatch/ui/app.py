@@ -22,8 +22,8 @@ from gpuwatch.monitor import Frame
 from gpuwatch.text import clean
 from gpuwatch.ui.actions import Actions
 from gpuwatch.ui.announce import announce
+from gpuwatch.ui.bindings import KEYS
 from gpuwatch.ui.dashboard import Dashboard
-from gpuwatch.ui.keys import KEYS
 from gpuwatch.ui.messages import Framed
 from gpuwatch.ui.options import Helpers, Options, Watching
 from gpuwatch.ui.terminal import AsciiOnly, ForgivingDriver, Lifeline, NoColors, speaks_unicode
@@ -50,7 +50,7 @@ ENDED: Final = 500
 
 
 def _commands() -> type[Provider]:
-    from gpuwatch.ui.commands import GpuwatchCommands  # only when the palette is opened
+    from gpuwatch.ui.bindings import GpuwatchCommands
 
     return GpuwatchCommands
 

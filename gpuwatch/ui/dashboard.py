@@ -11,7 +11,7 @@ from textual.widget import Widget
 
 from gpuwatch.analysis.people import names
 from gpuwatch.model import SourceState
-from gpuwatch.ui.keys import KEYS
+from gpuwatch.ui.bindings import KEYS
 from gpuwatch.ui.layout import Form, Layout, fit_layout
 from gpuwatch.ui.panels.alerts import Alerts, alerts_of
 from gpuwatch.ui.panels.footer import Footer, hints
