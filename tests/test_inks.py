@@ -14,8 +14,7 @@ from rich.color import Color, ColorSystem
 from rich.style import Style
 
 from gpuwatch.ui.graphs import memory_bar, parts
-from gpuwatch.ui.palettes import SLOTS
-from gpuwatch.ui.theme import Ground, Inks, kit, letters
+from gpuwatch.ui.theme import SLOTS, Ground, Inks, kit, letters
 from tests.builders import gpu, holding, process
 
 THEMES: Final = ("gpuwatch-dark", "gpuwatch-light")
