@@ -21,8 +21,8 @@ from gpuwatch.ui.panels.lines import LinePanel, Pen
 from gpuwatch.ui.panels.notice import Notice, notice_lines, starting_words, state_words, tiny_lines, tiny_words
 from gpuwatch.ui.panels.processes import Processes
 from gpuwatch.ui.panels.prompt import Prompt
+from gpuwatch.ui.partial_updates import TightCompositor
 from gpuwatch.ui.theme import Kit, Role
-from gpuwatch.ui.tight import TightCompositor
 from gpuwatch.ui.view import View
 
 if TYPE_CHECKING:
