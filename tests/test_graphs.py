@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpuwatch.model import Declared, Memory, Process, Reason
-from gpuwatch.ui.graphs import Part, Piece, level, memory_bar, parts, sparkline
 from gpuwatch.ui.theme import ASCII, PLAIN, UNICODE, Glyphs
+from gpuwatch.ui.widgets.gpus import Part, Piece, level, memory_bar, parts, sparkline
 from tests import builders
 from tests.builders import GIB, RESERVED, TOTAL
 from tests.declaring import declares

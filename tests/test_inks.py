@@ -13,8 +13,8 @@ from rich.cells import cell_len
 from rich.color import Color, ColorSystem
 from rich.style import Style
 
-from gpuwatch.ui.graphs import memory_bar, parts
 from gpuwatch.ui.theme import SLOTS, Ground, Inks, kit, letters
+from gpuwatch.ui.widgets.gpus import memory_bar, parts
 from tests.builders import gpu, holding, process
 
 THEMES: Final = ("gpuwatch-dark", "gpuwatch-light")

@@ -12,8 +12,8 @@ import pytest
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.model import Snapshot, SourceState, encode
 from gpuwatch.monitor import Frame, Watch
-from gpuwatch.ui.graphs import level, sparkline
 from gpuwatch.ui.theme import UNICODE
+from gpuwatch.ui.widgets.gpus import level, sparkline
 from tests.builders import EPOCH, gpu
 from tests.watches import LONG, PATIENCE, Reader, Script, ended, full, watching
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.layout import room_for_toasts
-from gpuwatch.ui.panels.gpus import mark_of
+from gpuwatch.ui.widgets.gpus import mark_of
 
 if TYPE_CHECKING:
     from gpuwatch.ui.app import GpuwatchApp

@@ -16,10 +16,10 @@ from gpuwatch.model import Presence
 from gpuwatch.ui.layout import Layout
 from gpuwatch.ui.panels.columns import Column, cell, columns, share_cell, state_word
 from gpuwatch.ui.panels.cursor import CursorList
-from gpuwatch.ui.panels.gpus import mark_of
 from gpuwatch.ui.panels.lines import Line, Pen, blank, centred
 from gpuwatch.ui.theme import Kit, Role
 from gpuwatch.ui.view import View
+from gpuwatch.ui.widgets.gpus import mark_of
 
 ASCENDING = ("gpu", "pid", "user", "in", "command")
 """Columns that `rows.SORTS` begins with the smallest."""
