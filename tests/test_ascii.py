@@ -14,9 +14,9 @@ from gpuwatch.monitor import Frame
 from gpuwatch.output.plain import in_ascii
 from gpuwatch.recorder.desktop import notification
 from gpuwatch.text import spell_signs
-from gpuwatch.ui.panels.lines import Pen, plain
 from gpuwatch.ui.screens import sheet
 from gpuwatch.ui.theme import kit
+from gpuwatch.ui.widgets.lines import Pen, plain
 from tests.builders import GIB, gpu, holding, process, snapshot
 from tests.dashboards import SIZES, frame, machine, running, screen, table, text
 from tests.declaring import declares

@@ -13,9 +13,9 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from gpuwatch.ui.panels.lines import Line, Pen, Span, changed, plain, strip
 from gpuwatch.ui.partial_updates import TightUpdate
 from gpuwatch.ui.theme import kit
+from gpuwatch.ui.widgets.lines import Line, Pen, Span, changed, plain, strip
 
 STYLES = [Style(), Style(bold=True), Style(color="#ff0000"), Style(color="#ff0000", bgcolor="#000010", reverse=True)]
 WORDS = st.text(st.sampled_from("ab 日é▁"), min_size=1, max_size=8)

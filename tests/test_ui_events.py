@@ -16,10 +16,10 @@ from gpuwatch.recorder.events_log import Events
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.panels.events import EventList, detail_lines, event_line, when
-from gpuwatch.ui.panels.lines import plain
 from gpuwatch.ui.screens.attend import AttendScreen
 from gpuwatch.ui.screens.events import EventsScreen, event_terms
 from gpuwatch.ui.theme import kit
+from gpuwatch.ui.widgets.lines import plain
 from gpuwatch.units import GIB
 from tests.builders import gpu, holding, process, snapshot
 from tests.dashboards import alert, frame, hand, machine, running

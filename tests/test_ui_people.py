@@ -12,10 +12,10 @@ from gpuwatch.analysis.people import SORTS, people, steady
 from gpuwatch.history import History
 from gpuwatch.model import Process, Snapshot
 from gpuwatch.monitor import Frame
-from gpuwatch.ui.panels.lines import Pen, plain
 from gpuwatch.ui.panels.people import PeopleList, apart, cell, columns, draw_bar
 from gpuwatch.ui.screens.people import PeopleScreen
 from gpuwatch.ui.theme import Kit, kit
+from gpuwatch.ui.widgets.lines import Pen, plain
 from tests.builders import GIB, at, gpu, holding, process, snapshot, uid
 from tests.dashboards import frame, frame_clock
 from tests.screens import HOSTILE, Host, fits, text_of, until

@@ -13,10 +13,10 @@ from gpuwatch.alerts.rules.memory import STALE
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.layout import Layout
-from gpuwatch.ui.panels.lines import Line, LinePanel, Pen
 from gpuwatch.ui.theme import Kit, Role
 from gpuwatch.ui.view import View, clock
 from gpuwatch.ui.widgets.gpus import mark_of
+from gpuwatch.ui.widgets.lines import Line, LinePanel, Pen
 
 
 def alerts_of(frame: Frame) -> tuple[Alert, ...]:

@@ -11,10 +11,9 @@ from textual import events
 
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.output.events import lasted_words, state_words, value_words
-from gpuwatch.ui.panels.cursor import CursorList
-from gpuwatch.ui.panels.lines import Line, Pen, blank
 from gpuwatch.ui.theme import Kit, Role
 from gpuwatch.ui.widgets.gpus import mark_of
+from gpuwatch.ui.widgets.lines import CursorList, Line, Pen, blank
 
 WIDE: Final = 100
 """From this width on a line says how its event ended."""

@@ -8,8 +8,8 @@ from textual import events
 from textual.binding import Binding
 from textual.message import Message
 
-from gpuwatch.ui.panels.lines import Line, LinePanel, Pen
 from gpuwatch.ui.theme import Kit
+from gpuwatch.ui.widgets.lines import Line, LinePanel, Pen
 
 Hint = tuple[str, str, str]
 """Keys as shown, word, action."""

@@ -8,9 +8,9 @@ from rich.cells import cell_len
 
 from gpuwatch.model import SourceState
 from gpuwatch.ui.panels.alerts import silent_mutes
-from gpuwatch.ui.panels.lines import Line, LinePanel, Pen
 from gpuwatch.ui.theme import Role
 from gpuwatch.ui.view import View, clock
+from gpuwatch.ui.widgets.lines import Line, LinePanel, Pen
 from gpuwatch.units import long_duration
 
 

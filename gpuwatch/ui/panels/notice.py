@@ -7,9 +7,9 @@ from textwrap import wrap
 from gpuwatch.model import Snapshot, SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.layout import MIN_HEIGHT, MIN_WIDTH
-from gpuwatch.ui.panels.lines import Line, LinePanel, Pen, blank, centred
 from gpuwatch.ui.theme import Kit, Role
 from gpuwatch.ui.view import clock
+from gpuwatch.ui.widgets.lines import Line, LinePanel, Pen, blank, centred
 
 _TITLES = {
     SourceState.STARTING: "starting",

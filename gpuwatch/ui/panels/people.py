@@ -12,9 +12,8 @@ from textual import events
 
 from gpuwatch.analysis.people import QUIET, SORTS, Person, gib_hours, steady
 from gpuwatch.text import fit
-from gpuwatch.ui.panels.cursor import CursorList
-from gpuwatch.ui.panels.lines import Line, Pen, blank, centred
 from gpuwatch.ui.theme import Glyphs, Kit, Role
+from gpuwatch.ui.widgets.lines import CursorList, Line, Pen, blank, centred
 from gpuwatch.units import duration, gib, percent, ranges
 
 LEAST_BAR: Final = 10

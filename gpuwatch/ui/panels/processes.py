@@ -15,11 +15,10 @@ from gpuwatch.analysis.strays import Stray
 from gpuwatch.model import Presence
 from gpuwatch.ui.layout import Layout
 from gpuwatch.ui.panels.columns import Column, cell, columns, share_cell, state_word
-from gpuwatch.ui.panels.cursor import CursorList
-from gpuwatch.ui.panels.lines import Line, Pen, blank, centred
 from gpuwatch.ui.theme import Kit, Role
 from gpuwatch.ui.view import View
 from gpuwatch.ui.widgets.gpus import mark_of
+from gpuwatch.ui.widgets.lines import CursorList, Line, Pen, blank, centred
 
 ASCENDING = ("gpu", "pid", "user", "in", "command")
 """Columns that `rows.SORTS` begins with the smallest."""

@@ -8,8 +8,8 @@ from textual.message import Message
 from textual.widgets import Input
 
 from gpuwatch.analysis.rows import Filter, FilterError
-from gpuwatch.ui.panels.lines import LinePanel, Pen
 from gpuwatch.ui.theme import Kit
+from gpuwatch.ui.widgets.lines import LinePanel, Pen
 
 HINTS = (
     "user:ada  gpu:0,2  pid:123  mine  any text  -not   Enter keeps it, Esc clears it",

@@ -10,10 +10,9 @@ from textual.message import Message
 
 from gpuwatch.analysis.strays import Stray, Sureness
 from gpuwatch.model import Snapshot
-from gpuwatch.ui.panels.cursor import CursorList
-from gpuwatch.ui.panels.lines import Line, Pen, blank
 from gpuwatch.ui.staging import Key, Stage, Staged
 from gpuwatch.ui.theme import Glyphs, Kit, Role
+from gpuwatch.ui.widgets.lines import CursorList, Line, Pen, blank
 from gpuwatch.units import duration, gib, size
 
 WIDE: Final = 100

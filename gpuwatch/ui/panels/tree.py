@@ -11,9 +11,8 @@ from textual.message import Message
 
 from gpuwatch.analysis.runs import ORPHAN_HOLDERS, SORTS, Kind, Node, NodeKey
 from gpuwatch.ui.panels.branches import Branch, Column, columns, every, levels, room_for_names, titles, tree_line
-from gpuwatch.ui.panels.cursor import CursorList
-from gpuwatch.ui.panels.lines import blank, centred
 from gpuwatch.ui.view import View
+from gpuwatch.ui.widgets.lines import CursorList, blank, centred
 
 FEW: Final = 16
 """Processes up to which a run of the viewer's own is open from the start."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from textual.screen import ModalScreen
 
-from gpuwatch.ui.panels.cursor import CursorList
 from gpuwatch.ui.panels.footer import Footer
 from gpuwatch.ui.theme import Kit
 from gpuwatch.ui.view import View
+from gpuwatch.ui.widgets.lines import CursorList
 from gpuwatch.units import long_duration
 
 if TYPE_CHECKING:

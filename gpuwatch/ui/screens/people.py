@@ -14,11 +14,11 @@ from textual.message import Message
 
 from gpuwatch.analysis.people import Person, names, people, story, totals, whole
 from gpuwatch.ui.panels.footer import Footer, Hint, hints
-from gpuwatch.ui.panels.lines import Line, LinePanel, Pen, blank
 from gpuwatch.ui.panels.notice import nothing_words
 from gpuwatch.ui.panels.people import PeopleList
 from gpuwatch.ui.screens.listing import ListScreen
 from gpuwatch.ui.theme import Kit
+from gpuwatch.ui.widgets.lines import Line, LinePanel, Pen, blank
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame

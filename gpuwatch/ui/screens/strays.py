@@ -15,7 +15,6 @@ from gpuwatch.analysis.strays import Judged, Stray, Sureness, notes
 from gpuwatch.kill.steps import DEMO_NOTICE, Choice
 from gpuwatch.model import SourceState
 from gpuwatch.ui.panels.footer import Footer, hints
-from gpuwatch.ui.panels.lines import Line, LinePanel, Pen
 from gpuwatch.ui.panels.notice import nothing_words, notice_lines
 from gpuwatch.ui.panels.strays import StrayList, about, title_line, total
 from gpuwatch.ui.screens.confirm import ConfirmScreen
@@ -23,6 +22,7 @@ from gpuwatch.ui.screens.listing import ListScreen
 from gpuwatch.ui.staging import LEFT_ALONE, Key, Stage, Staged
 from gpuwatch.ui.stray_endings import StrayEndings
 from gpuwatch.ui.theme import Kit, Role
+from gpuwatch.ui.widgets.lines import Line, LinePanel, Pen
 from gpuwatch.units import size
 
 if TYPE_CHECKING:

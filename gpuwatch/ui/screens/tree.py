@@ -18,12 +18,12 @@ from gpuwatch.analysis.runs import SORTS, Kind, Node, Order, describe, grow, tro
 from gpuwatch.monitor import Frame
 from gpuwatch.text import fit
 from gpuwatch.ui.panels.footer import Footer, Hint, hints
-from gpuwatch.ui.panels.lines import Line, LinePanel, Pen, blank
 from gpuwatch.ui.panels.notice import nothing_words
 from gpuwatch.ui.panels.tree import TreeList
 from gpuwatch.ui.screens.listing import ListScreen
 from gpuwatch.ui.theme import Kit
 from gpuwatch.ui.view import View
+from gpuwatch.ui.widgets.lines import Line, LinePanel, Pen, blank
 
 _KEYS: Final[list[Binding]] = [
     Binding("enter", "choose", "detail", id="tree.choose", key_display="Enter", tooltip="Detail, or what is below it"),

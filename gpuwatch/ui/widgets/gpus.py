@@ -18,9 +18,9 @@ from gpuwatch.alerts.rules.shares import OVERCOMMITTED, OVERSHOOT
 from gpuwatch.model import Gpu, Health, Holding, Instance, Memory, Process, Reading, Reason, known
 from gpuwatch.text import fit
 from gpuwatch.ui.layout import Form, Layout, strip_cell
-from gpuwatch.ui.panels.lines import Line, LinePanel, Pen
 from gpuwatch.ui.theme import Glyphs, Role
 from gpuwatch.ui.view import View, clock
+from gpuwatch.ui.widgets.lines import Line, LinePanel, Pen
 from gpuwatch.units import duration, gib, long_duration, percent
 
 LEAST_NAME = 4
