@@ -14,8 +14,8 @@ from gpuwatch.kill.target import Killer, Policy
 from gpuwatch.model import SourceState
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
-from gpuwatch.ui.panels.processes import ASCENDING
 from gpuwatch.ui.screens.end import EndScreen
+from gpuwatch.ui.widgets.processes import ASCENDING
 from tests.builders import GIB, gpu, holding, snapshot
 from tests.dashboards import alert, frame, hand, machine, running, screen, table, text
 from tests.screens import until

@@ -12,12 +12,12 @@ from gpuwatch.alerts.rules.memory import Allowances
 from gpuwatch.analysis.rows import rows
 from gpuwatch.commands.once import table as printed
 from gpuwatch.model import Declared, Gpu, Instance, Knowledge, Memory, Process, Reason, Snapshot
-from gpuwatch.ui.panels.processes import overshoots
 from gpuwatch.ui.screens.detail import DetailScreen
 from gpuwatch.ui.screens.facts import gpu_section, holding_section
 from gpuwatch.ui.screens.help import legend
 from gpuwatch.ui.theme import ASCII, UNICODE, kit
 from gpuwatch.ui.widgets.gpus import short_title
+from gpuwatch.ui.widgets.processes import overshoots
 from tests import builders
 from tests.builders import GIB, TOTAL, gpu, holding, process, snapshot
 from tests.dashboards import alert, frame, hand, running, screen, table, text

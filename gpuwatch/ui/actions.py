@@ -19,10 +19,10 @@ from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.options import Helpers, Options, Watching
 from gpuwatch.ui.panels.alerts import Alerts
 from gpuwatch.ui.panels.footer import Footer
-from gpuwatch.ui.panels.processes import Processes
 from gpuwatch.ui.panels.prompt import Prompt
 from gpuwatch.ui.theme import Kit
 from gpuwatch.ui.view import subject_of
+from gpuwatch.ui.widgets.processes import Processes
 
 if TYPE_CHECKING:
     from gpuwatch.alerts.alert import Alert

@@ -10,8 +10,8 @@ from textual.binding import Binding
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from gpuwatch.analysis.rows import SORTS
-from gpuwatch.ui.panels.processes import ASCENDING
 from gpuwatch.ui.screens.help import key_names
+from gpuwatch.ui.widgets.processes import ASCENDING
 
 KEYS: list[Binding] = [
     Binding("enter", "detail", "detail", id="detail", key_display="Enter", tooltip="All that is known of this process"),

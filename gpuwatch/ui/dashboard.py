@@ -17,13 +17,13 @@ from gpuwatch.ui.panels.alerts import Alerts, alerts_of
 from gpuwatch.ui.panels.footer import Footer, hints
 from gpuwatch.ui.panels.header import Header
 from gpuwatch.ui.panels.notice import Notice, notice_lines, starting_words, state_words, tiny_lines, tiny_words
-from gpuwatch.ui.panels.processes import Processes
 from gpuwatch.ui.panels.prompt import Prompt
 from gpuwatch.ui.partial_updates import TightCompositor
 from gpuwatch.ui.theme import Kit, Role
 from gpuwatch.ui.view import View
 from gpuwatch.ui.widgets.gpus import Gpus
 from gpuwatch.ui.widgets.lines import LinePanel, Pen
+from gpuwatch.ui.widgets.processes import Processes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

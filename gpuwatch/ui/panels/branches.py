@@ -11,10 +11,10 @@ from rich.cells import cell_len
 from gpuwatch.analysis.rows import Row
 from gpuwatch.analysis.runs import ORPHAN_HOLDERS, Flag, Kind, Node, NodeKey, Sum, label, parts, wrong
 from gpuwatch.text import fit
-from gpuwatch.ui.panels.columns import QUIET_S
 from gpuwatch.ui.theme import Glyphs, Role
 from gpuwatch.ui.view import View
 from gpuwatch.ui.widgets.lines import Line, Pen
+from gpuwatch.ui.widgets.processes import QUIET_S
 from gpuwatch.units import duration, gib, ranges
 
 _GUIDES = ("├─", "└─", "│ ", "  ")
