@@ -18,7 +18,7 @@ from gpuwatch.analysis.rows import FilterError, parse_numbers, parse_terms
 from gpuwatch.text import clean
 from gpuwatch.ui.panels.events import EventList, detail_lines
 from gpuwatch.ui.panels.footer import Footer, Hint, hints
-from gpuwatch.ui.screens.listing import ListScreen
+from gpuwatch.ui.screens.list_screen import ListScreen
 from gpuwatch.ui.theme import Kit, Role
 from gpuwatch.ui.view import subject_of, subject_words
 from gpuwatch.ui.widgets.lines import LinePanel, Pen

@@ -16,7 +16,7 @@ from gpuwatch.analysis.people import Person, names, people, story, totals, whole
 from gpuwatch.ui.panels.footer import Footer, Hint, hints
 from gpuwatch.ui.panels.notice import nothing_words
 from gpuwatch.ui.panels.people import PeopleList
-from gpuwatch.ui.screens.listing import ListScreen
+from gpuwatch.ui.screens.list_screen import ListScreen
 from gpuwatch.ui.theme import Kit
 from gpuwatch.ui.widgets.lines import Line, LinePanel, Pen, blank
 

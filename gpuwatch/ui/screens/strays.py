@@ -18,7 +18,7 @@ from gpuwatch.ui.panels.footer import Footer, hints
 from gpuwatch.ui.panels.notice import nothing_words, notice_lines
 from gpuwatch.ui.panels.strays import StrayList, about, title_line, total
 from gpuwatch.ui.screens.confirm import ConfirmScreen
-from gpuwatch.ui.screens.listing import ListScreen
+from gpuwatch.ui.screens.list_screen import ListScreen
 from gpuwatch.ui.staging import LEFT_ALONE, Key, Stage, Staged
 from gpuwatch.ui.stray_endings import StrayEndings
 from gpuwatch.ui.theme import Kit, Role

@@ -20,7 +20,7 @@ from gpuwatch.text import fit
 from gpuwatch.ui.panels.footer import Footer, Hint, hints
 from gpuwatch.ui.panels.notice import nothing_words
 from gpuwatch.ui.panels.tree import TreeList
-from gpuwatch.ui.screens.listing import ListScreen
+from gpuwatch.ui.screens.list_screen import ListScreen
 from gpuwatch.ui.theme import Kit
 from gpuwatch.ui.view import View
 from gpuwatch.ui.widgets.lines import Line, LinePanel, Pen, blank
