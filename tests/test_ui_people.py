@@ -12,8 +12,7 @@ from gpuwatch.analysis.people import SORTS, people, steady
 from gpuwatch.history import History
 from gpuwatch.model import Process, Snapshot
 from gpuwatch.monitor import Frame
-from gpuwatch.ui.panels.people import PeopleList, apart, cell, columns, draw_bar
-from gpuwatch.ui.screens.people import PeopleScreen
+from gpuwatch.ui.screens.people import PeopleList, PeopleScreen, apart, cell, columns, draw_bar
 from gpuwatch.ui.theme import Kit, kit
 from gpuwatch.ui.widgets.lines import Pen, plain
 from tests.builders import GIB, at, gpu, holding, process, snapshot, uid
