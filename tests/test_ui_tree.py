@@ -16,9 +16,7 @@ from gpuwatch.analysis.runs import ORPHAN_HOLDERS
 from gpuwatch.model import Reason, Snapshot, SourceState, Surroundings
 from gpuwatch.monitor import Frame
 from gpuwatch.ui import theme
-from gpuwatch.ui.panels.branches import columns, room_for_names
-from gpuwatch.ui.panels.tree import TreeList
-from gpuwatch.ui.screens.tree import TreeScreen
+from gpuwatch.ui.screens.tree import TreeList, TreeScreen, columns, room_for_names
 from tests.builders import GIB, gpu, holding, process, snapshot
 from tests.dashboards import frame, frame_clock
 from tests.screens import HOSTILE, fits, text_of
