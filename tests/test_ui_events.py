@@ -15,9 +15,8 @@ from gpuwatch.analysis.rows import Filter, FilterError
 from gpuwatch.recorder.events_log import Events
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
-from gpuwatch.ui.panels.events import EventList, detail_lines, event_line, when
 from gpuwatch.ui.screens.attend import AttendScreen
-from gpuwatch.ui.screens.events import EventsScreen, event_terms
+from gpuwatch.ui.screens.events import EventList, EventsScreen, detail_lines, event_line, event_terms, when
 from gpuwatch.ui.theme import kit
 from gpuwatch.ui.widgets.lines import plain
 from gpuwatch.units import GIB

@@ -12,9 +12,8 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.recorder.events_log import Events
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
-from gpuwatch.ui.panels.events import EventList
 from gpuwatch.ui.screens.detail import DetailScreen
-from gpuwatch.ui.screens.events import EventsScreen
+from gpuwatch.ui.screens.events import EventList, EventsScreen
 from tests.builders import EPOCH, gpu
 from tests.dashboards import SIZES, alert, frame, hand, machine, running, screen, text, top
 from tests.screens import text_of, until
