@@ -7,7 +7,7 @@ import pytest
 from gpuwatch.analysis.rows import SORTS, rows, sort
 from gpuwatch.analysis.strays import Cause, Stray, Sureness
 from gpuwatch.model import Container, Job, Notebook, Pane, Presence, Process, Surroundings
-from gpuwatch.ui.screens.around import around_section, stray_section
+from gpuwatch.ui.screens.detail import around_section, stray_section
 from tests.builders import gpu, holding, process, snapshot
 from tests.dashboards import frame, running, table, text
 

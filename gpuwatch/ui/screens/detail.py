@@ -1,4 +1,4 @@
-"""Everything that is known of one process, kept up to date while it is on the screen."""
+"""Process detail screen: everything that is known of one process, kept up to date."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from gpuwatch.analysis.explanation import whereabouts
 from gpuwatch.analysis.rows import Row, RowKey, rows
-from gpuwatch.model import Gpu, Health, Snapshot
+from gpuwatch.analysis.strays import Stray
+from gpuwatch.model import Gpu, Health, Presence, Process, Snapshot
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.screens import facts
-from gpuwatch.ui.screens.around import around_section, stray_section
+from gpuwatch.ui.screens.facts import Fact, Section
 from gpuwatch.ui.screens.sheet import Sheet
 from gpuwatch.ui.theme import UNICODE, Glyphs
 from gpuwatch.ui.view import judged
@@ -19,6 +21,25 @@ from gpuwatch.units import long_duration
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
+
+
+def around_section(process: Process) -> Section:
+    """Tell what a process runs in; what does not apply has no line."""
+    if process.surroundings is None:
+        unseen = process.presence is not Presence.SEEN
+        return Section("Runs in", (Fact("not known", "not visible" if unseen else "not read yet", missing=True),))
+    found = [
+        Fact(one.label, one.value, missing=one.label == "not read", aside=one.aside) for one in whereabouts(process)
+    ]
+    return Section("Runs in", tuple(found) or (Fact("place", "nothing that could be told", missing=True),))
+
+
+def stray_section(stray: Stray) -> Section:
+    """Tell why a process is called a stray, and how sure that is."""
+    first, *rest = stray.why or (stray.cause.value,)
+    facts = [Fact("why", first, aside=stray.sure.value), *(Fact("", words) for words in rest)]
+    facts.append(Fact("to end it", "S lists all of yours" if stray.ends else "no signal can: it has ended already"))
+    return Section("A stray of yours", tuple(facts))
 
 
 class DetailScreen(Sheet):
