@@ -14,7 +14,7 @@ from gpuwatch.analysis.owner_message import message
 from gpuwatch.analysis.rows import Row, rows
 from gpuwatch.history import Idle
 from gpuwatch.model import Reason, Snapshot
-from gpuwatch.ui.screens.polite import PoliteScreen, clipboard
+from gpuwatch.ui.screens.owner_message import PoliteScreen, clipboard
 from tests.builders import gpu, holding, process, snapshot
 from tests.dashboards import frame, hand, running, top
 from tests.screens import HOSTILE

@@ -292,7 +292,7 @@ class Actions(App[int]):
             self.notify(why, markup=False, timeout=4)
             return
         from gpuwatch.analysis.owner_message import message
-        from gpuwatch.ui.screens.polite import PoliteScreen, clipboard
+        from gpuwatch.ui.screens.owner_message import PoliteScreen, clipboard
 
         words, tmux = message(held, frame.snapshot), "TMUX" in os.environ
         self.write_to_terminal(clipboard(words, tmux=tmux))
