@@ -20,8 +20,7 @@ from gpuwatch.ui.panels.footer import Footer, hints
 from gpuwatch.ui.panels.notice import nothing_words, notice_lines
 from gpuwatch.ui.screens.confirm import ConfirmScreen
 from gpuwatch.ui.screens.list_screen import ListScreen
-from gpuwatch.ui.staging import LEFT_ALONE, Key, Stage, Staged
-from gpuwatch.ui.stray_endings import StrayEndings
+from gpuwatch.ui.stray_endings import LEFT_ALONE, Key, Stage, Staged, StrayEndings
 from gpuwatch.ui.theme import Glyphs, Kit, Role
 from gpuwatch.ui.widgets.lines import CursorList, Line, LinePanel, Pen, blank
 from gpuwatch.units import duration, gib, size
