@@ -7,9 +7,9 @@ from collections.abc import Callable
 from rich.cells import cell_len
 
 from gpuwatch.model import SourceState
-from gpuwatch.ui.panels.alerts import silent_mutes
 from gpuwatch.ui.theme import Role
 from gpuwatch.ui.view import View, clock
+from gpuwatch.ui.widgets.alerts import silent_mutes
 from gpuwatch.ui.widgets.lines import Line, LinePanel, Pen
 from gpuwatch.units import long_duration
 

@@ -22,11 +22,11 @@ from gpuwatch.model import Gpu
 from gpuwatch.monitor import Frame
 from gpuwatch.text import fit
 from gpuwatch.ui.options import Attending
-from gpuwatch.ui.panels.alerts import silent_mutes
 from gpuwatch.ui.screens.dialog import Dialog
 from gpuwatch.ui.screens.sheet import plain
 from gpuwatch.ui.theme import UNICODE, Glyphs
 from gpuwatch.ui.view import subject_of, subject_words
+from gpuwatch.ui.widgets.alerts import silent_mutes
 from gpuwatch.ui.widgets.gpus import mark_of
 
 
