@@ -19,10 +19,10 @@ from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.analysis.rows import FilterError, parse_numbers, parse_terms
 from gpuwatch.output.events import lasted_words, state_words, value_words
 from gpuwatch.text import clean
-from gpuwatch.ui.panels.footer import Footer, Hint, hints
 from gpuwatch.ui.screens.list_screen import ListScreen
 from gpuwatch.ui.theme import Kit, Role
 from gpuwatch.ui.view import subject_of, subject_words
+from gpuwatch.ui.widgets.footer import Footer, Hint, hints
 from gpuwatch.ui.widgets.gpus import mark_of
 from gpuwatch.ui.widgets.lines import CursorList, Line, LinePanel, Pen, blank
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from textual.screen import ModalScreen
 
-from gpuwatch.ui.panels.footer import Footer
 from gpuwatch.ui.theme import Kit
 from gpuwatch.ui.view import View
+from gpuwatch.ui.widgets.footer import Footer
 from gpuwatch.ui.widgets.lines import CursorList
 from gpuwatch.units import long_duration
 
