@@ -13,7 +13,6 @@ from gpuwatch.analysis.people import names
 from gpuwatch.model import SourceState
 from gpuwatch.ui.bindings import KEYS
 from gpuwatch.ui.layout import Form, Layout, fit_layout
-from gpuwatch.ui.panels.notice import Notice, notice_lines, starting_words, state_words, tiny_lines, tiny_words
 from gpuwatch.ui.panels.prompt import Prompt
 from gpuwatch.ui.partial_updates import TightCompositor
 from gpuwatch.ui.theme import Kit, Role
@@ -23,6 +22,7 @@ from gpuwatch.ui.widgets.footer import Footer, hints
 from gpuwatch.ui.widgets.gpus import Gpus
 from gpuwatch.ui.widgets.header import Header
 from gpuwatch.ui.widgets.lines import LinePanel, Pen
+from gpuwatch.ui.widgets.notice import Notice, notice_lines, starting_words, state_words, tiny_lines, tiny_words
 from gpuwatch.ui.widgets.processes import Processes
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from textual.message import Message
 
 from gpuwatch.analysis.people import QUIET, SORTS, Person, gib_hours, names, people, steady, story, totals, whole
 from gpuwatch.text import fit
-from gpuwatch.ui.panels.notice import nothing_words
 from gpuwatch.ui.screens.list_screen import ListScreen
 from gpuwatch.ui.theme import Glyphs, Kit, Role
 from gpuwatch.ui.widgets.footer import Footer, Hint, hints
 from gpuwatch.ui.widgets.lines import CursorList, Line, LinePanel, Pen, blank, centred
+from gpuwatch.ui.widgets.notice import nothing_words
 from gpuwatch.units import duration, gib, percent, ranges
 
 if TYPE_CHECKING:

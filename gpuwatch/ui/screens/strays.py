@@ -16,13 +16,13 @@ from textual.message import Message
 from gpuwatch.analysis.strays import Judged, Stray, Sureness, notes
 from gpuwatch.kill.steps import DEMO_NOTICE, Choice
 from gpuwatch.model import Snapshot, SourceState
-from gpuwatch.ui.panels.notice import nothing_words, notice_lines
 from gpuwatch.ui.screens.confirm import ConfirmScreen
 from gpuwatch.ui.screens.list_screen import ListScreen
 from gpuwatch.ui.stray_endings import LEFT_ALONE, Key, Stage, Staged, StrayEndings
 from gpuwatch.ui.theme import Glyphs, Kit, Role
 from gpuwatch.ui.widgets.footer import Footer, hints
 from gpuwatch.ui.widgets.lines import CursorList, Line, LinePanel, Pen, blank
+from gpuwatch.ui.widgets.notice import nothing_words, notice_lines
 from gpuwatch.units import duration, gib, size
 
 if TYPE_CHECKING:

@@ -33,12 +33,12 @@ from gpuwatch.analysis.runs import (
 )
 from gpuwatch.monitor import Frame
 from gpuwatch.text import fit
-from gpuwatch.ui.panels.notice import nothing_words
 from gpuwatch.ui.screens.list_screen import ListScreen
 from gpuwatch.ui.theme import Glyphs, Kit, Role
 from gpuwatch.ui.view import View
 from gpuwatch.ui.widgets.footer import Footer, Hint, hints
 from gpuwatch.ui.widgets.lines import CursorList, Line, LinePanel, Pen, blank, centred
+from gpuwatch.ui.widgets.notice import nothing_words
 from gpuwatch.ui.widgets.processes import QUIET_S
 from gpuwatch.units import duration, gib, ranges
 
