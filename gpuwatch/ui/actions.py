@@ -17,12 +17,12 @@ from gpuwatch.monitor import Frame
 from gpuwatch.ui.bindings import KEYS
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.options import Helpers, Options, Watching
-from gpuwatch.ui.panels.prompt import Prompt
 from gpuwatch.ui.theme import Kit
 from gpuwatch.ui.view import subject_of
 from gpuwatch.ui.widgets.alerts import Alerts
 from gpuwatch.ui.widgets.footer import Footer
 from gpuwatch.ui.widgets.processes import Processes
+from gpuwatch.ui.widgets.prompt import Prompt
 
 if TYPE_CHECKING:
     from gpuwatch.alerts.alert import Alert

@@ -13,7 +13,6 @@ from gpuwatch.analysis.people import names
 from gpuwatch.model import SourceState
 from gpuwatch.ui.bindings import KEYS
 from gpuwatch.ui.layout import Form, Layout, fit_layout
-from gpuwatch.ui.panels.prompt import Prompt
 from gpuwatch.ui.partial_updates import TightCompositor
 from gpuwatch.ui.theme import Kit, Role
 from gpuwatch.ui.view import View
@@ -24,6 +23,7 @@ from gpuwatch.ui.widgets.header import Header
 from gpuwatch.ui.widgets.lines import LinePanel, Pen
 from gpuwatch.ui.widgets.notice import Notice, notice_lines, starting_words, state_words, tiny_lines, tiny_words
 from gpuwatch.ui.widgets.processes import Processes
+from gpuwatch.ui.widgets.prompt import Prompt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
