@@ -14,8 +14,7 @@ from gpuwatch.alerts.alert import Alert, Mute, Severity
 from gpuwatch.history import History
 from gpuwatch.model import Gpu, Holding, Process, Snapshot
 from gpuwatch.monitor import Frame
-from gpuwatch.ui.app import GpuwatchApp
-from gpuwatch.ui.messages import Framed
+from gpuwatch.ui.app import Framed, GpuwatchApp
 from gpuwatch.ui.options import Helpers, Options
 from tests.builders import EPOCH, gpu, holding, process, snapshot
 

@@ -26,8 +26,7 @@ from gpuwatch.model import Process, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.sources.demo import DemoSource
 from gpuwatch.sources.demo_machine import ORPHAN_PID, RUN_PID, RUN_WORKER_PIDS, STRAY_PID, VIEWER_UID
-from gpuwatch.ui.app import GpuwatchApp
-from gpuwatch.ui.messages import Framed
+from gpuwatch.ui.app import Framed, GpuwatchApp
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.dialog import ChoiceButton
 from tests import builders

@@ -14,8 +14,7 @@ from textual.widgets import OptionList
 from gpuwatch.alerts.alert import HOUR, TROUBLE, Alert, Attention, Mute, Severity
 from gpuwatch.monitor import Frame
 from gpuwatch.ui import theme
-from gpuwatch.ui.announce import news
-from gpuwatch.ui.app import GpuwatchApp
+from gpuwatch.ui.app import GpuwatchApp, news
 from gpuwatch.ui.screens.attend import AttendScreen, subjects
 from tests.builders import EPOCH
 from tests.dashboards import SIZES, Clockwork, alert, frame, hand, machine, running, text

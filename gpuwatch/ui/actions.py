@@ -344,7 +344,7 @@ class Actions(App[int]):
         if self.helpers.reload is None:
             self.notify("there is no configuration to read again", markup=False, timeout=3)
             return
-        from gpuwatch.ui.reloading import reload
+        from gpuwatch.ui.app import reload
 
         future = self.background("gpuwatch-reload")(lambda: reload(self))
         if future.done() and (error := future.exception()) is not None:  # it was not begun

@@ -1,43 +1,146 @@
-"""The dashboard: takes frames, draws the newest, and turns keys into actions."""
+"""Dashboard application: takes frames, draws the newest, and turns keys into actions."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
 
 from rich.text import Text
 from textual import events
 from textual.binding import BindingType
 from textual.filter import Monochrome
+from textual.message import Message
 
 from gpuwatch import lean
+from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.analysis.rows import Filter, FilterError
 from gpuwatch.errors import NoThreadError
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.text import clean
 from gpuwatch.ui.actions import Actions
-from gpuwatch.ui.announce import announce
 from gpuwatch.ui.bindings import KEYS
 from gpuwatch.ui.dashboard import Dashboard
-from gpuwatch.ui.messages import Framed
-from gpuwatch.ui.options import Helpers, Options, Watching
+from gpuwatch.ui.layout import room_for_toasts
+from gpuwatch.ui.options import Helpers, Options, Reloading, Watching
 from gpuwatch.ui.terminal import AsciiOnly, ForgivingDriver, Lifeline, NoColors, speaks_unicode
 from gpuwatch.ui.theme import Kit, kit, themes
 from gpuwatch.ui.view import View, judged
+from gpuwatch.ui.widgets.gpus import mark_of
 
 if TYPE_CHECKING:
     from textual.command import Provider
 
     from gpuwatch.alerts.alert import Alert
     from gpuwatch.analysis.strays import Judged
+    from gpuwatch.ui.actions import Actions
     from gpuwatch.ui.background import Background
     from gpuwatch.ui.screens.end import Endings
     from gpuwatch.ui.stray_endings import StrayEndings
+
+
+class Framed(Message):
+    """A new frame from the watch thread; a slow painter skips to the newest, but never past one that ended an alert."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+        super().__init__()
+
+    def can_replace(self, message: Message) -> bool:
+        """Say whether a newer frame may take the place of this one, which waits.
+
+        History and alerts that hold are in the newer one too. What a frame ended is in that frame alone, and without a
+        log (the demo) nobody else remembers it.
+        """
+        return isinstance(message, Framed) and not self.frame.cleared
+
+
+def reload(app: Actions) -> None:
+    """Read it, then let the app take it over in its own loop; called on a thread."""
+    assert app.helpers.reload is not None
+    try:
+        came = app.helpers.reload()
+    except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
+        came = Reloading(clean(f"the configuration was not read again: {error}"), failed=True)
+    with contextlib.suppress(RuntimeError):  # the program is on its way out
+        app.call_from_thread(_take, app, came)
+
+
+def _take(app: Actions, came: Reloading) -> None:
+    if came.options is not None:
+        app.take_options(came.options)
+    app.notify(came.words, severity="error" if came.failed else "information", markup=False, timeout=8)
+
+
+MOST_TOASTS: Final = 3
+"""Toasts that one frame may raise; more are told in one."""
+_KINDS: Final[dict[Severity, Literal["information", "warning", "error"]]] = {
+    Severity.NOTE: "information",
+    Severity.WARNING: "warning",
+    Severity.CRITICAL: "error",
+}
+
+
+def news(before: Frame, frame: Frame) -> list[Alert]:
+    """Give the alerts that were raised, or got worse, between two frames, and that somebody is to be told of.
+
+    One that was taken over from an earlier gpuwatch was raised before both, and is no news.
+    """
+    known = {alert.key: alert.severity for alert in before.alerts}
+    return [
+        alert
+        for alert in frame.alerts
+        if not alert.quiet and alert.severity > known.get(alert.key, 0) and _is_new(alert, known, before)
+    ]
+
+
+def _is_new(alert: Alert, known: dict[str, Severity], before: Frame) -> bool:
+    return alert.key in known or alert.raised_monotonic >= before.received
+
+
+def announce(app: GpuwatchApp, before: Frame, frame: Frame) -> None:
+    """Tell once of each alert that was raised, or got worse, since the frame before."""
+    raised = news(before, frame)
+    loud = [alert for alert in raised if alert.severity > Severity.NOTE and alert.rule != TROUBLE]
+    if loud and app.options.bell:
+        app.bell()
+    if loud:
+        _notify_desktop(app, loud, frame)
+    if app.screen is app.dashboard and not app.paused:  # where most alerts' own lines are in sight
+        raised = app.dashboard.out_of_sight(raised, frame) if room_for_toasts(*app.size) else []
+    if app.options.toast:
+        _toast(app, raised)
+
+
+def _toast(app: GpuwatchApp, raised: Sequence[Alert]) -> None:
+    for alert in raised[:MOST_TOASTS]:
+        mark, _ = mark_of(alert.severity, app.kit.glyphs)
+        app.notify(f"{mark} {alert.title}", severity=_KINDS[alert.severity], markup=False)
+    more = len(raised) - MOST_TOASTS
+    if more > 0:
+        app.notify(f"and {more} more alert{'s' * (more > 1)}", severity="warning", markup=False)
+
+
+def _notify_desktop(app: GpuwatchApp, raised: Sequence[Alert], frame: Frame) -> None:
+    """Ask the terminal for one notification, of the worst alert and how many more there are."""
+    if app.options.desktop == "off":
+        return
+    import os
+
+    from gpuwatch.recorder.desktop import Osc, notification
+
+    more = f" (+{len(raised) - 1} more)" if len(raised) > 1 else ""
+    host = frame.snapshot.host or "gpuwatch"
+    kind = cast(Osc, app.options.desktop)
+    plain = app.kit.glyphs.ascii
+    words = notification(kind, host, raised[0].title + more, tmux="TMUX" in os.environ, ascii_only=plain)
+    app.write_to_terminal(words)
+
 
 SETTLED: Final = 5.0
 """Seconds after which all is there that stays: looking through it for garbage would hold up keys for 60 ms."""
