@@ -15,7 +15,7 @@ from gpuwatch.commands.arguments import parse
 from gpuwatch.commands.arguments import parser as parser
 from gpuwatch.errors import GpuwatchError, NoThreadError, UnavailableError, UsageError
 from gpuwatch.spawn import start_thread
-from gpuwatch.wiring import (
+from gpuwatch.startup import (
     Reloader,
     Ways,
     applied,

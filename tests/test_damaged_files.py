@@ -20,7 +20,7 @@ from gpuwatch.recorder.status_file import Newest, NewestGpu, Over, Resting, boot
 from gpuwatch.recorder.store import own_store, store_words
 from gpuwatch.recorder.usage import joined
 from gpuwatch.sampler.reservations import Place, peek
-from gpuwatch.wiring import own_log
+from gpuwatch.startup import own_log
 from tests.builders import EPOCH
 from tests.eventlogs import PATIENCE, alert, ended, keeping, wait_for
 from tests.launching import starting

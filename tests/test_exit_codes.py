@@ -18,7 +18,7 @@ from gpuwatch import cli
 from gpuwatch.commands.arguments import COMMANDS
 from gpuwatch.recorder.events_log import Event, Record, encode
 from gpuwatch.recorder.store import own_store
-from gpuwatch.wiring import own_log
+from gpuwatch.startup import own_log
 from tests.builders import EPOCH
 from tests.driver import Driver, Gpu
 from tests.launching import PROGRAM

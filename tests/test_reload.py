@@ -13,7 +13,7 @@ from gpuwatch.config import Config
 from gpuwatch.declared.facts import Share
 from gpuwatch.monitor import Watch
 from gpuwatch.sources.local import LocalSource
-from gpuwatch.wiring import Reloader, Ways, applied, configured, own_log, said
+from gpuwatch.startup import Reloader, Ways, applied, configured, own_log, said
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.sampling import close
 from tests.watches import Script

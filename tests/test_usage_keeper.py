@@ -24,7 +24,7 @@ from gpuwatch.model import Gpu, Job, Presence, Process, Snapshot, Surroundings
 from gpuwatch.monitor import Watch
 from gpuwatch.recorder.store import By, Line, Store, StoreError, own_store, read_kept
 from gpuwatch.recorder.usage import HOUR, MOST, JobId, Pace, Tally, UsageKeeper, Wish, job_name
-from gpuwatch.wiring import Ways
+from gpuwatch.startup import Ways
 from tests.builders import EPOCH, GIB, gpu, holding, process, snapshot, uid
 from tests.eventlogs import alert, ended
 from tests.storing import Frames, asked, batch

@@ -19,9 +19,9 @@ from gpuwatch.errors import UsageError
 from gpuwatch.output.events import events_rows, moment, table
 from gpuwatch.output.plain import in_ascii, may_color, speaks_unicode
 from gpuwatch.recorder.events_log import Events, read_events
+from gpuwatch.startup import indices, own_log
 from gpuwatch.text import clean
 from gpuwatch.units import long_duration, parse_duration
-from gpuwatch.wiring import indices, own_log
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from gpuwatch.errors import UsageError
 from gpuwatch.kill.steps import Listed
 from gpuwatch.model import Snapshot, known
 from gpuwatch.output.plain import in_ascii, speaks_unicode
+from gpuwatch.startup import configured, ordered, source_of
 from gpuwatch.text import clean, fit
 from gpuwatch.units import UNKNOWN, gib
-from gpuwatch.wiring import configured, ordered, source_of
 
 if TYPE_CHECKING:
     from gpuwatch.kill.pinned import Refused

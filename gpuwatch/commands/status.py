@@ -13,8 +13,8 @@ from gpuwatch.model import Health, SourceState, known
 from gpuwatch.output.plain import in_ascii, json_in_ascii, speaks_unicode
 from gpuwatch.recorder.status_file import Newest, read_newest
 from gpuwatch.sources.child import ONE_SAMPLE, UNDECLARED
+from gpuwatch.startup import configured, ordered, source_of
 from gpuwatch.text import clean, fit
-from gpuwatch.wiring import configured, ordered, source_of
 
 if TYPE_CHECKING:
     from gpuwatch.config import Config

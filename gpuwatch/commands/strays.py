@@ -140,7 +140,7 @@ def main(args: argparse.Namespace, sampler: Child | None, tending: Tending | Non
     """Run the command and give its exit code; raises UsageError and UnavailableError. `tending` are other limits."""
     from gpuwatch.analysis.strays import judge, notes
     from gpuwatch.output.plain import in_ascii, json_in_ascii, speaks_unicode
-    from gpuwatch.wiring import configured
+    from gpuwatch.startup import configured
 
     config = configured(args)
     limits = tending or tending_of(config)
@@ -224,7 +224,7 @@ def _used(process: Process, proc: Path) -> tuple[int, int] | None:
 def _sampled(sampler: Child | None, config: Config) -> Snapshot:
     from gpuwatch.commands.once import first, problem
     from gpuwatch.sources.child import sampler_arguments
-    from gpuwatch.wiring import ordered, source_of
+    from gpuwatch.startup import ordered, source_of
 
     child = ordered(
         sampler, ["--once", "--patient", *sampler_arguments(1.0, (), shares=config.shares, tmux=config.tmux)]

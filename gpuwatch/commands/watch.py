@@ -27,20 +27,9 @@ from gpuwatch.model import SourceState
 from gpuwatch.output.events import value_words
 from gpuwatch.output.plain import COLORS, in_ascii, may_color, speaks_unicode
 from gpuwatch.spawn import start_thread
+from gpuwatch.startup import Reloader, Ways, applied, configured, indices, interval_of, ordered, record, said, source_of
 from gpuwatch.text import clean
 from gpuwatch.units import long_duration
-from gpuwatch.wiring import (
-    Reloader,
-    Ways,
-    applied,
-    configured,
-    indices,
-    interval_of,
-    ordered,
-    record,
-    said,
-    source_of,
-)
 
 if TYPE_CHECKING:
     import argparse
