@@ -45,7 +45,7 @@ def _run() -> int:
         _open_closed()
         sampler = _sampler(words)
     except OSError as error:  # no memory, no room for a process, no more descriptors
-        from gpuwatch.spawn import child_error
+        from gpuwatch.threads import child_error
 
         sys.stderr.write(f"gpuwatch: the sampler cannot be started: {child_error(error)}\n")
         return 3

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from gpuwatch.commands.arguments import parse
 from gpuwatch.commands.arguments import parser as parser
 from gpuwatch.errors import GpuwatchError, NoThreadError, UnavailableError, UsageError
-from gpuwatch.spawn import start_thread
 from gpuwatch.startup import (
     Reloader,
     Ways,
@@ -28,6 +27,7 @@ from gpuwatch.startup import (
     said,
     source_of,
 )
+from gpuwatch.threads import start_thread
 
 if TYPE_CHECKING:  # msgspec (24 ms) and Textual (230 ms) are imported while the sampler starts
     import argparse

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatch.errors import UnavailableError, UsageError
-from gpuwatch.spawn import child_error
+from gpuwatch.threads import child_error
 from gpuwatch.units import parse_interval, parse_percent
 
 if TYPE_CHECKING:  # msgspec takes 24 ms, which the sampler's start need not wait for

@@ -26,9 +26,9 @@ from gpuwatch.errors import GpuwatchError, NoThreadError, UsageError
 from gpuwatch.model import SourceState
 from gpuwatch.output.events import value_words
 from gpuwatch.output.plain import COLORS, in_ascii, may_color, speaks_unicode
-from gpuwatch.spawn import start_thread
 from gpuwatch.startup import Reloader, Ways, applied, configured, indices, interval_of, ordered, record, said, source_of
 from gpuwatch.text import clean
+from gpuwatch.threads import start_thread
 from gpuwatch.units import long_duration
 
 if TYPE_CHECKING:

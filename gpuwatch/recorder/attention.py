@@ -22,7 +22,7 @@ import msgspec
 from gpuwatch import files, text
 from gpuwatch.alerts.alert import NO_ATTENTION, Ack, Attention, Mute
 from gpuwatch.recorder.events_log import for_host
-from gpuwatch.spawn import start_thread
+from gpuwatch.threads import start_thread
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame

@@ -25,7 +25,7 @@ import msgspec
 from gpuwatch import files, units
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity, Unit
 from gpuwatch.recorder.events_log import LIMIT, Event, Events, Lock, LogFile, Record, check_file, log_name, read_events
-from gpuwatch.spawn import start_thread
+from gpuwatch.threads import start_thread
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame

@@ -23,7 +23,7 @@ from gpuwatch.errors import NoThreadError
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder import delivery
 from gpuwatch.recorder.delivery import Flaps, Kind, Message, Outlet, digest
-from gpuwatch.spawn import start_thread
+from gpuwatch.threads import start_thread
 
 _DEFAULT: Final = Notify()
 

@@ -24,8 +24,8 @@ import msgspec
 from gpuwatch import files
 from gpuwatch.model import Health, Knowledge, Reading, Reason, Snapshot, SourceState
 from gpuwatch.recorder import status_path
-from gpuwatch.spawn import start_thread
 from gpuwatch.text import clean
+from gpuwatch.threads import start_thread
 
 if TYPE_CHECKING:
     from gpuwatch.alerts.alert import Alert

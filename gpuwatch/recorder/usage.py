@@ -20,7 +20,7 @@ from gpuwatch.alerts.alert import TROUBLE, Alert
 from gpuwatch.history import Meter, Use, charged
 from gpuwatch.inspector import program
 from gpuwatch.model import Holding, Process, Snapshot, number
-from gpuwatch.spawn import start_thread
+from gpuwatch.threads import start_thread
 
 if TYPE_CHECKING:
     from gpuwatch.model import Surroundings

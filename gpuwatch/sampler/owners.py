@@ -22,8 +22,8 @@ from gpuwatch import procfs
 from gpuwatch.errors import NoThreadError
 from gpuwatch.model import Presence, Process, Reading, Reason
 from gpuwatch.sampler import machine
-from gpuwatch.spawn import start_thread
 from gpuwatch.text import ELLIPSIS, Clean, clean, command_line
+from gpuwatch.threads import start_thread
 
 TTL = 600.0
 """Seconds after which a name is looked up again; the old one is shown until the new one is there."""

@@ -23,8 +23,8 @@ from gpuwatch.declared.facts import Share
 from gpuwatch.model import INDEX_UNKNOWN, SCHEMA, Gpu, Health, Place, Snapshot, SourceState, decode
 from gpuwatch.sampler.shared_page import EVENT_CALLS, InFlight
 from gpuwatch.sources.child import SAMPLER, Child, sampler_arguments
-from gpuwatch.spawn import child_error
 from gpuwatch.text import clean
+from gpuwatch.threads import child_error
 
 _UNIDENTIFIED = "the driver lists other GPUs since, and this one never told its UUID: start gpuwatch anew"
 

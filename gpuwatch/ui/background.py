@@ -12,7 +12,7 @@ from gpuwatch.errors import NoThreadError
 from gpuwatch.kill.audit import Audit, state_folder
 from gpuwatch.kill.target import Killer, Policy
 from gpuwatch.sampler.owners import read_command
-from gpuwatch.spawn import start_thread
+from gpuwatch.threads import start_thread
 
 RECORD_SECONDS = 2.0
 """What the file system of the record is given to answer; a home folder on NFS may never do so."""

@@ -25,7 +25,7 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.filter import LineFilter
 
 from gpuwatch.errors import NoThreadError
-from gpuwatch.spawn import no_thread_error, start_thread
+from gpuwatch.threads import no_thread_error, start_thread
 
 
 class NoColors(LineFilter):
