@@ -342,7 +342,7 @@ def test_only_known_words_of_a_child_are_believed(tmp_path: Path, body: str, why
 def test_without_apprise_it_says_how_to_get_it(tmp_path: Path) -> None:
     # A module in its place that cannot be imported, as where it is not installed.
     (tmp_path / "apprise.py").write_text("raise ImportError")
-    send = Path(sys.modules["gpuwatch.recorder.delivery"].__file__ or "").with_name("send.py")
+    send = Path(sys.modules["gpuwatch.recorder.delivery"].__file__ or "").with_name("apprise_child.py")
     bare = script(tmp_path, f'PYTHONPATH={tmp_path} exec {sys.executable} -P "{send}"')
     assert Apprise("slack://a/b/c", command=[str(bare)]).send(message()) == NOT_INSTALLED
     assert check(["slack://a/b/c"], [str(bare)]) == (NOT_INSTALLED,)
@@ -379,6 +379,6 @@ def test_outlets_of_one_kind_are_numbered() -> None:
 
 
 def test_the_child_imports_nothing_of_ours() -> None:
-    source = Path(sys.modules["gpuwatch.recorder.delivery"].__file__ or "").with_name("send.py")
+    source = Path(sys.modules["gpuwatch.recorder.delivery"].__file__ or "").with_name("apprise_child.py")
     assert "from gpuwatch" not in source.read_text()
     assert not source.stat().st_mode & stat.S_IXUSR

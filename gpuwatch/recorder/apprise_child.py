@@ -1,6 +1,6 @@
 """The child that sends by apprise, or sees whether apprise understands URLs.
 
-    python -P gpuwatch/recorder/send.py
+    python -P gpuwatch/recorder/apprise_child.py
 
 It takes one JSON object on stdin (`urls`, `title`, `body`, `kind`, `check`) and gives one on stdout: `installed`, and
 `results` in the order of the URLs, each `ok` and `why`. It imports nothing of gpuwatch. The URLs are secret, and what

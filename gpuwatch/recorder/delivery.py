@@ -334,7 +334,7 @@ class Command:
         return f"cannot be run: {text.clean(error.strerror or type(error).__name__, _NAMED)}"
 
 
-SENDER: Final = (sys.executable, "-P", str(Path(__file__).with_name("send.py")))
+SENDER: Final = (sys.executable, "-P", str(Path(__file__).with_name("apprise_child.py")))
 """The child that imports apprise. -P: nothing is imported from the folder that the user happens to stand in."""
 
 
