@@ -18,8 +18,8 @@ import pytest
 
 import gpuwatch
 from tests.driver import Driver, Gpu
-from tests.terminal import Terminal
-from tests.uncovered import environment
+from tests.support.terminal import Terminal
+from tests.support.uncovered import environment
 
 GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch import procfs
-from tests.gpuholder import GpuHolder
+from tests.support.gpuholder import GpuHolder
 
 
 def stat_line(

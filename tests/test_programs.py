@@ -10,9 +10,9 @@ from gpuwatch import procfs, programs
 from gpuwatch.declared.facts import Facts, Kin
 from gpuwatch.inspector import program, servers
 from gpuwatch.inspector.program import Part
-from tests.families import Member, family
-from tests.test_kill_scope import BOTH, PYTHON, above_two, taken
-from tests.test_owners import related
+from tests.kill.test_kill_scope import BOTH, PYTHON, above_two, taken
+from tests.sampler.test_owners import related
+from tests.support.families import Member, family
 
 TASK_RUNNERS_AND_PAGES = {"celery", "voila"}
 """They serve requests, so what they fork is a server's, though each task or page is a run of its own."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpuwatch.text import ELLIPSIS, LIMIT, MARK, Clean, clean, command_line, ends, fit, redact
-from tests.tmux import Tmux
+from tests.support.tmux import Tmux
 
 SECRET = "s3cr3tValue"
 

@@ -14,8 +14,8 @@ from gpuwatch.model import Snapshot, SourceState, encode
 from gpuwatch.monitor import Frame, Watch
 from gpuwatch.ui.theme import UNICODE
 from gpuwatch.ui.widgets.gpus import level, sparkline
-from tests.builders import EPOCH, gpu
-from tests.watches import LONG, PATIENCE, Reader, Script, ended, full, watching
+from tests.support.builders import EPOCH, gpu
+from tests.support.watches import LONG, PATIENCE, Reader, Script, ended, full, watching
 
 
 def test_each_snapshot_becomes_one_numbered_frame_with_history_and_alerts() -> None:

@@ -24,7 +24,7 @@ import psutil
 import pyte
 
 from tests.bench.machine import Machine
-from tests.terminal import Terminal
+from tests.support.terminal import Terminal
 
 COLUMNS, ROWS = 160, 50
 GPUS = 8

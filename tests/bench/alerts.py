@@ -23,8 +23,8 @@ from gpuwatch.alerts.rules.custom import METRICS
 from gpuwatch.alerts.rules.memory import Limits, OwnRule
 from gpuwatch.history import History
 from gpuwatch.model import Gpu, Process, Snapshot
-from tests.alerting import cap
-from tests.builders import EPOCH, GIB, gpu, holding, memory, process, snapshot
+from tests.support.alerting import cap
+from tests.support.builders import EPOCH, GIB, gpu, holding, memory, process, snapshot
 
 BUDGET = 2.0
 """Percent of a core at one snapshot a second."""

@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from gpuwatch.model import Declared, Gpu, Health, Holding, Memory, Presence, Process, Reason, Snapshot, Visible, Xid
-from tests import builders
-from tests.alerting import cap, uuid
-from tests.builders import EPOCH, GIB
+from tests.support import builders
+from tests.support.alerting import cap, uuid
+from tests.support.builders import EPOCH, GIB
 from tests.timelines.machine import CLOCK, RESERVED, Tick
 
 TOTAL: Final = 80 * GIB

@@ -26,9 +26,9 @@ from gpuwatch.model import (
     Xid,
     known,
 )
-from tests import builders
-from tests.alerting import cap
-from tests.builders import EPOCH, GIB
+from tests.support import builders
+from tests.support.alerting import cap
+from tests.support.builders import EPOCH, GIB
 from tests.timelines.figures import Course
 from tests.timelines.recording import Header, OfGpu, OfMachine, OfProcess, Recording
 

@@ -1,0 +1,427 @@
+"""What the GPU says of itself: heat, throttling, power, memory errors and XIDs, raised and cleared sample by sample."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from gpuwatch.alerts.alert import Alert, Severity, Unit
+from gpuwatch.alerts.rules.hardware import (
+    ECC,
+    FLICKER,
+    MEANINGS,
+    POWER,
+    RECENT,
+    REMAP,
+    TEMPERATURE,
+    THROTTLED,
+    XID,
+    hardware_rules,
+)
+from gpuwatch.alerts.rules.memory import Limits
+from gpuwatch.history import HistoryView
+from gpuwatch.model import Gpu, Health, Reason, Xid
+from tests.support.alerting import Bench, only, uuid, words
+from tests.support.builders import EPOCH, gpu, holding, process, snapshot
+
+NOTE, WARNING, CRITICAL = Severity.NOTE, Severity.WARNING, Severity.CRITICAL
+
+
+def bench(**limits: Any) -> Bench:
+    """Give an engine that knows nothing but the rules about hardware."""
+    return Bench(Limits(quiet=0, **limits), rules=(hardware_rules,))
+
+
+def card(index: int = 0, **changes: Any) -> Gpu:
+    """Give a GPU that is well, and can say so in every way."""
+    return gpu(index, **{"remap_pending": False, "remap_failed": False, "xids": (), **changes})
+
+
+def run(one: Bench, seconds: int, **changes: Any) -> list[tuple[str, ...]]:
+    """Let GPU 0 be so for some samples, a second apart; returns what changed, without the seconds when nothing did."""
+    found = [words(one.feed(card(**changes))) for _ in range(seconds)]
+    return [change for change in found if change]
+
+
+def ended(one: Bench, most: int = 30, **changes: Any) -> Alert:
+    """Let GPU 0 be so until an alert ends; gives that as it was last."""
+    for _ in range(most):
+        cleared = one.feed(card(**changes)).cleared
+        if cleared:
+            return cleared[0]
+    raise AssertionError("nothing ended")
+
+
+# Temperature
+
+
+@pytest.mark.parametrize(
+    ("degrees", "severity"), [(81, None), (82, WARNING), (84, WARNING), (86, WARNING), (87, CRITICAL), (90, CRITICAL)]
+)
+def test_a_gpu_is_hot_from_a_margin_below_its_own_slowdown_temperature(degrees: int, severity: Severity | None) -> None:
+    one = bench()
+    run(one, 11, temperature=degrees)
+    assert [alert.severity for alert in one.of(TEMPERATURE)] == ([severity] if severity else [])
+
+
+def test_a_hot_gpu_says_how_hot_where_it_slows_down_and_who_computes() -> None:
+    one = bench()
+    for _ in range(11):
+        one.feed(
+            card(1, temperature=84, fan=60, holdings=[holding(7, sm=10), holding(8, sm=90), holding(9, sm=0)]),
+            people=[process(7, "ada"), process(8, "ben"), process(9, "cyn")],
+        )
+    alert = only(one, TEMPERATURE)
+    assert alert.title == "GPU 1 at 84 °C, slows down at 87"
+    assert alert.evidence == "310 of 700 W · SM clock 1980 MHz · fan 60 % · computing: ben, ada"
+    assert (alert.unit, alert.peak, alert.last) == (Unit.CELSIUS, 84, 84)
+
+
+def test_a_gpu_must_stay_hot_for_ten_seconds() -> None:
+    one = bench()
+    assert run(one, 10, temperature=85) == []
+    assert run(one, 1, temperature=81) == []
+    assert run(one, 10, temperature=85) == []
+    assert run(one, 1, temperature=85) == [("+warning",)]
+
+
+def test_it_clears_three_degrees_cooler_and_says_so() -> None:
+    one = bench()
+    run(one, 11, temperature=84)
+    assert run(one, 60, temperature=80) == []
+    alert = ended(one, temperature=78)
+    assert alert.how == "back to 78 °C"
+    assert alert.peak == 84
+
+
+def test_it_steps_down_from_critical_three_degrees_below_slowdown() -> None:
+    one = bench()
+    run(one, 11, temperature=88)
+    run(one, 20, temperature=85)
+    assert only(one, TEMPERATURE).severity is CRITICAL
+    run(one, 11, temperature=83)
+    assert only(one, TEMPERATURE).severity is WARNING
+    assert only(one, TEMPERATURE).most is CRITICAL
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"slowdown_temperature": Reason.UNSUPPORTED},
+        {"slowdown_temperature": 0},
+        {"temperature": Reason.ERROR},
+        {"health": Health.LOST},
+    ],
+    ids=str,
+)
+def test_what_is_not_known_of_a_temperature_says_nothing(changes: dict[str, Any]) -> None:
+    one = bench()
+    assert run(one, 30, **{"temperature": 95, **changes}) == []
+
+
+def test_a_missing_temperature_neither_raises_nor_clears() -> None:
+    one = bench()
+    run(one, 11, temperature=84)
+    assert run(one, 60, temperature=Reason.NO_SAMPLE) == []
+    assert only(one, TEMPERATURE).title == "GPU 0 at 84 °C, slows down at 87"
+
+
+# Throttling
+
+
+@pytest.mark.parametrize(
+    ("reasons", "title"),
+    [
+        (("hw thermal",), "GPU 0 slowed down by heat"),
+        (("hw thermal", "sw thermal"), "GPU 0 slowed down by heat"),
+        (("power brake",), "GPU 0 slowed down by its power brake"),
+        (("hw slowdown",), "GPU 0 slowed down by its hardware"),
+        (("hw thermal", "power brake", "power cap"), "GPU 0 slowed down by heat and its power brake"),
+    ],
+)
+def test_a_gpu_that_its_hardware_slows_down_is_a_warning_after_a_minute(reasons: Sequence[str], title: str) -> None:
+    one = bench()
+    assert run(one, 60, throttle=reasons, sm_clock=345, temperature=75) == []
+    assert run(one, 1, throttle=reasons, sm_clock=345, temperature=75) == [("+warning",)]
+    alert = only(one, THROTTLED)
+    assert alert.title == title
+    assert alert.evidence == "75 °C · SM clock 345 MHz · 310 of 700 W"
+    assert (alert.unit, alert.peak) == (Unit.MHZ, 345)
+
+
+def test_the_lowest_clock_is_the_worst_and_those_after_it_do_not_count() -> None:
+    one = bench()
+    run(one, 70, throttle=("hw thermal",), sm_clock=600)
+    run(one, 5, throttle=("hw thermal",), sm_clock=345)
+    alert = ended(one, throttle=(), sm_clock=210)
+    assert (alert.peak, alert.last) == (345, 345)
+
+
+def test_heat_that_the_driver_meets_by_itself_is_a_note_after_five_times_as_long() -> None:
+    one = bench()
+    assert run(one, 300, throttle=("sw thermal",)) == []
+    assert run(one, 1, throttle=("sw thermal",)) == [("+note",)]
+
+
+def test_throttling_ends_after_ten_seconds_without() -> None:
+    one = bench()
+    run(one, 61, throttle=("hw thermal",))
+    assert run(one, 10, throttle=("power cap",)) == []
+    assert run(one, 1, throttle=("hw thermal",)) == []
+    assert run(one, 10, throttle=()) == []
+    alert = ended(one, 1, throttle=())
+    assert alert.how == "no longer slowed down"
+
+
+@pytest.mark.parametrize("reading", [Reason.UNSUPPORTED, Reason.NO_SAMPLE])
+def test_unknown_throttling_judges_nothing(reading: Reason) -> None:
+    one = bench()
+    run(one, 61, throttle=("power brake",))
+    assert run(one, 60, throttle=reading) == []
+    assert len(one.of(THROTTLED)) == 1
+
+
+def test_throttling_may_flicker() -> None:
+    one = bench()
+    for _ in range(20):
+        run(one, 1, throttle=("hw thermal",))
+        run(one, FLICKER, throttle=())
+    assert only(one, THROTTLED).severity is WARNING
+
+
+def test_throttling_now_and_then_is_none() -> None:
+    one = bench()
+    for _ in range(50):
+        assert run(one, 1, throttle=("hw thermal",)) == []
+        assert run(one, FLICKER + 1, throttle=()) == []
+
+
+# Power
+
+
+def test_power_at_its_limit_for_long_is_no_more_than_a_note() -> None:
+    one = bench(power_for=300.0)
+    assert run(one, 300, throttle=("power cap",), power=699.0) == []
+    assert run(one, 1, throttle=("power cap",), power=699.0) == [("+note",)]
+    alert = only(one, POWER)
+    assert alert.title == "GPU 0 at its power limit of 700 W"
+    assert (alert.unit, alert.peak) == (Unit.WATTS, 699)
+    assert run(one, 600, throttle=("power cap",)) == []
+
+
+def test_power_may_dip_for_three_samples() -> None:
+    one = bench(power_for=300.0)
+    for _ in range(80):
+        run(one, 1, throttle=("power cap",))
+        run(one, FLICKER, throttle=())
+    assert len(one.of(POWER)) == 1
+    two = bench(power_for=300.0)
+    for _ in range(80):
+        run(two, 3, throttle=("power cap",))
+        run(two, FLICKER + 1, throttle=())
+    assert two.of(POWER) == []
+
+
+def test_power_ends_after_a_minute_below() -> None:
+    one = bench(power_for=10.0)
+    run(one, 20, throttle=("power cap",), power_limit=Reason.DENIED)
+    assert only(one, POWER).title == "GPU 0 at its power limit"
+    assert run(one, 60, throttle=()) == []
+    assert ended(one, 1, throttle=()).how == "below its power limit again"
+
+
+# Memory errors
+
+
+def test_uncorrected_errors_are_a_warning_until_the_count_is_none_again() -> None:
+    one = bench()
+    assert run(one, 1, ecc_uncorrected=3) == [("+warning",)]
+    alert = only(one, ECC)
+    assert alert.title == "GPU 0: 3 uncorrected memory errors since the driver was loaded"
+    assert alert.evidence == "none since we watch"
+    assert (alert.unit, alert.peak) == (Unit.COUNT, 3)
+    assert run(one, 100, ecc_uncorrected=3) == []
+    assert run(one, 100, ecc_uncorrected=Reason.NO_SAMPLE) == []
+    run(one, 1, ecc_uncorrected=0)
+    assert only(one, ECC).title == "GPU 0: 3 uncorrected memory errors since the driver was loaded"
+    assert only(one, ECC).evidence.startswith("now: ")
+    assert ended(one, ecc_uncorrected=0).how == "the count is 0 again"
+
+
+def test_a_new_error_is_critical_for_an_hour() -> None:
+    one = bench()
+    run(one, 1, ecc_uncorrected=0)
+    assert run(one, 1, ecc_uncorrected=1) == [("+critical",)]
+    assert only(one, ECC).title == "GPU 0: 1 uncorrected memory error since the driver was loaded"
+    one.feed(card(ecc_uncorrected=1), seconds=RECENT - 1)
+    assert only(one, ECC).severity is CRITICAL
+    assert only(one, ECC).evidence == "the newest 59 min 59 s ago"
+    run(one, 4, ecc_uncorrected=1)
+    assert only(one, ECC).severity is WARNING
+
+
+def test_an_alert_of_new_errors_from_before_we_watched_is_not_stepped_down_too_soon() -> None:
+    one = bench()
+    alert = Alert(
+        rule=ECC, host="box3", gpu=uuid(), index=0, severity=CRITICAL, title="new", raised=EPOCH - 60, id="0123456789"
+    )
+    one.restore(alert)
+    run(one, 100, ecc_uncorrected=2)
+    assert only(one, ECC).severity is CRITICAL
+    one.feed(card(ecc_uncorrected=2), seconds=RECENT)
+    run(one, 5, ecc_uncorrected=2)
+    assert only(one, ECC).severity is WARNING
+
+
+def test_no_ecc_is_no_error() -> None:
+    one = bench()
+    assert run(one, 10, ecc_uncorrected=Reason.UNSUPPORTED) == []
+
+
+def test_a_row_that_waits_is_a_warning_and_one_that_could_not_be_replaced_critical() -> None:
+    one = bench()
+    assert run(one, 1, remap_pending=True) == [("+warning",)]
+    assert only(one, REMAP).title == "GPU 0 waits for a reset to replace broken memory"
+    assert run(one, 1, remap_pending=True, remap_failed=True) == [("+critical",)]
+    assert only(one, REMAP).title == "GPU 0: a broken row of memory could not be replaced"
+    assert only(one, REMAP).evidence == "that stays so: the GPU is to be exchanged"
+
+
+def test_rows_that_were_replaced_end_it() -> None:
+    one = bench()
+    run(one, 5, remap_pending=True)
+    assert run(one, 50, remap_pending=Reason.UNSUPPORTED) == []
+    assert ended(one, remap_pending=False).how == "no broken memory waits to be replaced"
+
+
+def test_of_two_answers_about_rows_the_one_that_is_missing_neither_raises_nor_clears() -> None:
+    one = bench()
+    assert run(one, 5, remap_failed=Reason.ERROR) == []
+    assert run(one, 1, remap_failed=Reason.ERROR, remap_pending=True) == [("+warning",)]
+    run(one, 1, remap_failed=True)
+    run(one, 50, remap_failed=Reason.ERROR, remap_pending=True)
+    assert only(one, REMAP).severity is CRITICAL
+
+
+# XIDs
+
+
+def xid(code: int, count: int = 1, last: float = 0.0) -> Xid:
+    return Xid(code=code, count=count, last=EPOCH + last)
+
+
+@pytest.mark.parametrize(
+    ("code", "severity", "title"),
+    [
+        (79, CRITICAL, "GPU 0: XID 79, the GPU has fallen off the bus"),
+        (48, CRITICAL, "GPU 0: XID 48, a double-bit memory error"),
+        (94, WARNING, "GPU 0: XID 94, a memory error that was contained in one program"),
+    ],
+)
+def test_an_xid_is_raised_at_its_first_sample_with_what_it_means(code: int, severity: Severity, title: str) -> None:
+    one = bench()
+    run(one, 1)
+    changes = one.feed(card(xids=(xid(code, last=1.0),)))
+    (alert,) = changes.raised
+    assert (alert.rule, alert.severity, alert.title) == (XID, severity, title)
+    assert (alert.unit, alert.last, alert.index) == (Unit.COUNT, 1, 0)
+
+
+def test_every_code_that_is_judged_has_words() -> None:
+    limits = Limits()
+    assert limits.xid_critical | limits.xid_warning <= MEANINGS.keys()
+
+
+def test_the_faults_of_programs_are_not_judged_unless_somebody_wants_it() -> None:
+    one = bench()
+    assert run(one, 5, xids=(xid(13), xid(31), xid(45))) == []
+    two = bench(xid_warning=frozenset({31, 999}))
+    run(two, 1, xids=(xid(13), xid(31), xid(999)))
+    assert [alert.title for alert in two.of(XID)] == [
+        "GPU 0: XID 31, a program used memory that is not its own",
+        "GPU 0: XID 999",
+    ]
+
+
+def test_an_xid_ends_ten_minutes_after_the_newest() -> None:
+    one = bench()
+    run(one, 1)
+    run(one, 300, xids=(xid(94, last=1.0),))
+    run(one, 300, xids=(xid(94, 2, last=301.0),))
+    alert = only(one, XID)
+    assert alert.evidence == "2 times, the newest 4 min 59 s ago · the kernel's log says more"
+    assert alert.peak == 2
+    assert run(one, 300, xids=(xid(94, 2, last=301.0),)) == []
+    assert ended(one, 2, xids=(xid(94, 2, last=301.0),)).how == "no more for 10 min"
+    assert run(one, 1, xids=(xid(94, 3, last=903.0),)) == [("+warning",)]
+
+
+def test_the_xid_that_comes_with_the_loss_of_a_gpu_is_told() -> None:
+    one = bench()
+    run(one, 1)
+    run(one, 5, health=Health.LOST, xids=(xid(79, last=1.0),), temperature=Reason.NO_SAMPLE)
+    assert only(one, XID).title == "GPU 0: XID 79, the GPU has fallen off the bus"
+    assert one.severities() == [CRITICAL]
+
+
+def test_several_codes_and_gpus_have_alerts_of_their_own() -> None:
+    one = bench()
+    one.feed(card(0, xids=(xid(79), xid(94))), card(1, xids=(xid(79),)))
+    assert {(alert.index, alert.severity) for alert in one.of(XID)} == {(0, CRITICAL), (0, WARNING), (1, CRITICAL)}
+    assert len({alert.key for alert in one.of(XID)}) == 3
+
+
+def test_an_xid_names_who_holds_the_gpu() -> None:
+    one = bench()
+    people = [process(pid, user) for pid, user in enumerate(("ada", "ben", "cyn", "dan"), 1)]
+    one.feed(card(xids=(xid(95),), holdings=[holding(pid) for pid in (1, 2, 3, 4)]), people=people)
+    assert "held by ada, ben, cyn and 1 more" in only(one, XID).evidence
+
+
+def test_where_the_driver_reports_no_xids_nothing_is_said() -> None:
+    one = bench()
+    assert run(one, 20, xids=Reason.UNSUPPORTED) == []
+    view = HistoryView({}, 5000.0, 20.0)
+    found = hardware_rules(snapshot([card(xids=Reason.DENIED)]), view, Limits())
+    assert [each for each in found if each.rule == XID] == []
+
+
+def test_what_was_seen_goes_on_while_the_driver_reports_nothing() -> None:
+    one = bench()
+    run(one, 1)
+    run(one, 2, xids=(xid(94, last=1.0),))
+    run(one, 100, xids=Reason.UNSUPPORTED)
+    assert only(one, XID).severity is WARNING
+    one.feed(card(xids=Reason.UNSUPPORTED), seconds=600)
+    assert one.of(XID) == []
+
+
+def test_an_xid_from_before_we_watched_is_held_until_it_is_too_old() -> None:
+    one = bench()
+    alert = Alert(
+        rule=XID,
+        host="box3",
+        gpu=uuid(),
+        index=0,
+        subject=f"xid 79 {uuid()}",
+        severity=CRITICAL,
+        title="GPU 0: XID 79, the GPU has fallen off the bus",
+        raised=EPOCH - 100,
+        id="0123456789",
+    )
+    one.restore(alert)
+    run(one, 599)
+    assert [held.id for held in one.of(XID)] == ["0123456789"]
+    assert ended(one, 4).how == "no more for 10 min"
+
+
+def test_a_gpu_that_is_well_says_nothing_for_hours() -> None:
+    one = bench()
+    for second in range(4 * 60):
+        changes = one.feed(
+            card(temperature=60 + second % 20, power=650.0 + second % 50, throttle=(), holdings=[holding(100, 40.0)]),
+            seconds=60.0,
+        )
+        assert not changes.active

@@ -1,0 +1,320 @@
+"""Memory that is held and not used: idle holders, ended processes, and what nobody is listed for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpuwatch.alerts.alert import Alert, Unit
+from gpuwatch.alerts.rules.idle import IDLE, ORPHANED, UNATTRIBUTED, holder_rules
+from gpuwatch.alerts.rules.memory import Limits
+from gpuwatch.model import Gpu, Health, Holding, Memory, Presence, Process, Reason
+from tests.support.alerting import Bench, only, uuid, words
+from tests.support.builders import EPOCH, GIB, MIB, gpu, holding, process, uid
+
+HOUR = 3600.0
+
+
+def bench(**limits: Any) -> Bench:
+    return Bench(Limits(quiet=0, **limits), rules=(holder_rules,))
+
+
+def run(tested: Bench, card: Gpu, seconds: float, *people: Process, step: float = 1.0, **changes: Any) -> list[str]:
+    """Feed the same figures for so many seconds; say what changed."""
+    found: list[str] = []
+    for _ in range(int(seconds / step)):
+        found += words(tested.feed(card, people=people, seconds=step, **changes))
+    return found
+
+
+def eve(*held: Holding, **changes: Any) -> Gpu:
+    return gpu(3, holdings=held, **changes)
+
+
+EVE = (process(71, "eve"), process(72, "eve", name="jupyter"))
+BUSY = eve(holding(71, 30, sm=20), holding(72, 10, sm=0))
+IDLE_BOTH = eve(holding(71, 30, sm=0), holding(72, 10, sm=0))
+
+
+def resting(seconds: float = 1900, **limits: Any) -> Bench:
+    """Give a bench on which eve's two processes computed once, and have been idle since."""
+    tested = bench(**limits)
+    run(tested, eve(holding(71, 30, sm=20), holding(72, 10, sm=20)), 1, *EVE)
+    run(tested, IDLE_BOTH, seconds, *EVE, step=10)
+    return tested
+
+
+# Idle but held
+
+
+def test_an_idle_holder_is_told_after_half_an_hour_with_who_and_for_how_long() -> None:
+    tested = resting(1790)
+    assert tested.of(IDLE) == []
+    assert run(tested, IDLE_BOTH, 40, *EVE, step=10) == ["+warning"]
+    run(tested, IDLE_BOTH, 3 * HOUR + 700, *EVE, step=10)
+    alert = only(tested, IDLE)
+    assert alert.title == "eve holds 40.0 GiB on GPU 3, idle for 3 h 42 min"
+    assert alert.evidence == "pid 71 python, 72 jupyter"
+    assert (alert.subject, alert.gpu) == (f"uid:{uid('eve')} {uuid(3)}", uuid(3))
+    assert (alert.owners, alert.pids, alert.unit) == (("eve",), (71, 72), Unit.SECONDS)
+
+
+def test_one_that_computes_again_ends_it() -> None:
+    tested = resting()
+    last = tested.feed(BUSY, people=EVE)
+    assert [alert.how for alert in last.cleared] == ["process 71 runs on the GPU again"]
+    assert run(tested, IDLE_BOTH, 1700, *EVE, step=10) == []
+
+
+def test_one_that_computes_keeps_the_others_from_being_told() -> None:
+    tested = bench()
+    assert run(tested, BUSY, HOUR, *EVE, step=10) == []
+
+
+def test_it_ends_with_the_processes() -> None:
+    tested = resting()
+    last = tested.feed(eve())
+    assert [alert.how for alert in last.cleared] == ["its processes have ended"]
+
+
+def test_less_than_the_limit_is_nothing_and_ends_it() -> None:
+    small = eve(holding(71, 0.4, sm=0), holding(72, 0.4, sm=0))
+    assert run(bench(), small, 2 * HOUR, *EVE, step=10) == []
+    last = resting().feed(small, people=EVE)
+    assert [alert.how for alert in last.cleared] == ["eve holds less than 1.0 GiB there"]
+
+
+def test_users_and_gpus_are_judged_apart() -> None:
+    tested = bench()
+    other = gpu(1, holdings=[holding(73, 5, sm=0)])
+    people = (*EVE, process(73, "ada"))
+    both = eve(holding(71, 30, sm=0), holding(72, 10, sm=0), holding(73, 5, sm=50))
+    for _ in range(250):
+        tested.feed(both, other, people=people, seconds=10)
+    assert {(alert.owners, alert.index) for alert in tested.of(IDLE)} == {(("eve",), 3), (("ada",), 1)}
+
+
+def test_what_only_draws_a_screen_is_not_idle() -> None:
+    assert run(bench(), eve(holding(71, 30, sm=0, kind="G")), 2 * HOUR, *EVE, step=10) == []
+
+
+@pytest.mark.parametrize("sm", [Reason.UNSUPPORTED, Reason.DENIED])
+def test_without_an_sm_figure_nobody_is_idle(sm: Reason) -> None:
+    assert run(bench(), eve(holding(71, 30, sm=sm), holding(72, 3, sm=0)), 2 * HOUR, *EVE, step=10) == []
+    tested = resting()
+    assert run(tested, eve(holding(71, 30, sm=sm), holding(72, 10, sm=0)), 100, *EVE) == []
+    assert len(tested.of(IDLE)) == 1
+
+
+def test_since_the_start_of_the_watch_the_time_is_a_minimum_and_said_to_be() -> None:
+    tested = bench()
+    run(tested, IDLE_BOTH, 1900, *EVE, step=10)
+    assert only(tested, IDLE).title == "eve holds 40.0 GiB on GPU 3, idle for at least 31 min"
+
+
+def test_a_restored_alert_is_held_until_one_computes() -> None:
+    alert = only(resting(), IDLE)
+    tested = bench()
+    tested.restore(alert)
+    assert run(tested, IDLE_BOTH, 100, *EVE) == []
+    assert only(tested, IDLE).id == alert.id
+    assert words(tested.feed(BUSY, people=EVE)) == ("cleared",)
+
+
+def test_a_new_idle_process_of_the_owner_neither_ends_nor_renews_it() -> None:
+    tested = resting()
+    people = (*EVE, process(74, "eve"))
+    more = eve(*IDLE_BOTH.holdings, holding(74, 1, sm=0))
+    assert run(tested, more, 1700, *people, step=10) == []
+    assert len(tested.of(IDLE)) == 1
+
+
+def test_an_unknown_holding_counts_as_at_least() -> None:
+    tested = bench()
+    unknown = eve(holding(71, 30, sm=0), holding(72, memory=Reason.UNSUPPORTED, sm=0), used_gib=40)
+    run(tested, unknown, 1900, *EVE, step=10)
+    assert only(tested, IDLE).title.startswith("eve holds at least 30.0 GiB on GPU 3")
+    less = eve(holding(71, 0.5, sm=0), holding(72, memory=Reason.UNSUPPORTED, sm=0), used_gib=40)
+    assert run(tested, less, 100, *EVE) == []
+    assert len(tested.of(IDLE)) == 1
+
+
+def test_a_gpu_that_was_lost_for_an_hour_adds_nothing() -> None:
+    tested = bench()
+    run(tested, eve(holding(71, 30, sm=20)), 1, *EVE)
+    run(tested, eve(holding(71, 30, sm=0)), 60, *EVE)
+    run(tested, eve(health=Health.LOST, utilization=Reason.NO_SAMPLE), HOUR, step=10)
+    assert run(tested, eve(holding(71, 30, sm=0)), 1700, *EVE, step=10) == []
+    assert run(tested, eve(holding(71, 30, sm=0)), 200, *EVE, step=10) == ["+warning"]
+    assert "at least" in only(tested, IDLE).title
+
+
+@pytest.mark.parametrize("step", [HOUR, -HOUR])
+def test_a_wall_clock_that_is_set_changes_no_idle_time(step: float) -> None:
+    tested = bench()
+    run(tested, eve(holding(71, 30, sm=20)), 1, *EVE)
+    found: list[str] = []
+    for second in range(0, 1700, 10):
+        tested.step = step if second > 100 else 0.0
+        at = EPOCH + tested.moment + 10 + tested.step
+        found += words(tested.feed(eve(holding(71, 30, sm=0)), people=EVE, seconds=10, taken=at))
+    assert found == []
+    assert run(tested, eve(holding(71, 30, sm=0)), 200, *EVE, step=10) == ["+warning"]
+
+
+def test_processes_whose_owner_is_not_visible_are_not_judged() -> None:
+    hidden = Process(pid=71, start=71, presence=Presence.HIDDEN)
+    assert run(bench(), eve(holding(71, 30, sm=0)), 2 * HOUR, hidden, step=10) == []
+
+
+def test_a_name_that_is_not_known_yet_is_its_number() -> None:
+    tested = bench(idle_after=10)
+    run(tested, eve(holding(71, 30, sm=0)), 20, process(71, "", uid=1234))
+    assert only(tested, IDLE).title.startswith("1234 holds 30.0 GiB")
+
+
+def test_a_list_that_cannot_be_trusted_holds_what_is_raised() -> None:
+    tested = resting()
+    assert run(tested, eve(holdings_note="the list of processes could not be read"), 100) == []
+    assert len(tested.of(IDLE)) == 1
+
+
+# Unattributed memory
+
+
+def loose(gib: float, **changes: Any) -> Gpu:
+    """Give GPU 2 with so much memory that nobody is listed for."""
+    held = changes.pop("holdings", ())
+    return gpu(2, used_gib=gib + sum(float(one.memory) for one in held) / GIB, holdings=held, **changes)
+
+
+def test_memory_that_nobody_is_listed_for_is_told_after_a_minute() -> None:
+    tested = bench()
+    assert run(tested, loose(3.1), 60) == []
+    assert run(tested, loose(3.1), 5) == ["+warning"]
+    alert = only(tested, UNATTRIBUTED)
+    assert alert.title == "GPU 2: 3.1 GiB held by no process that is listed"
+    assert "fuser" in alert.evidence
+    assert alert.unit is Unit.BYTES
+    assert alert.last == pytest.approx(3.1 * GIB)
+
+
+def test_it_clears_below_three_quarters_of_the_limit() -> None:
+    tested = bench()
+    run(tested, loose(3.1), 65)
+    assert run(tested, loose(0.8), 60) == []
+    assert run(tested, loose(0.7), 5) == ["cleared"]
+
+
+def test_what_a_driver_keeps_for_itself_is_nothing() -> None:
+    assert run(bench(), loose(0.5), 200) == []
+
+
+def test_a_job_that_ends_or_comes_leaves_no_alarm() -> None:
+    # The process list is a second behind the memory, now and then for longer.
+    tested = bench()
+    for _ in range(5):
+        assert run(tested, loose(40), 20) == []
+        assert run(tested, loose(0.1, holdings=[holding(5, 40)]), 10) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"holdings_note": "you may not see this GPU's processes"},
+        {"unreliable": True},
+        {"unattributed": Reason.NO_SAMPLE},
+        {"health": Health.LOST},
+        {"memory": Memory(total=64 * GIB, used=40 * GIB, free=24 * GIB, unified=True)},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_told_is_not_judged(changes: dict[str, Any]) -> None:
+    assert run(bench(), loose(40, **changes), 200) == []
+    tested = bench()
+    run(tested, loose(3.1), 65)
+    assert run(tested, loose(0, **changes), 200) == []
+
+
+def test_in_a_container_others_are_never_unattributed() -> None:
+    assert run(bench(), loose(40), 200, confined=True) == []
+    foreign = Process(pid=5, presence=Presence.ELSEWHERE)
+    assert run(bench(), loose(40, holdings=[holding(5, 1)]), 200, foreign) == []
+
+
+# Orphaned holders
+
+
+GONE = Process(pid=1234, presence=Presence.GONE)
+ZOMBIE = process(1234, state="zombie", ppid=4711, parent="bash")
+
+
+def orphan(gib: float | Reason = 12.0, start: int = 0, **changes: Any) -> Gpu:
+    size: Any = {"memory": gib} if isinstance(gib, Reason) else {"gib": gib}
+    return gpu(4, holdings=[holding(1234, start=start, **{"sm": 0, **size, **changes})])
+
+
+def raised(card: Gpu, person: Process, seconds: float = 25) -> Alert:
+    tested = bench()
+    assert run(tested, card, seconds, person) == ["+warning"]
+    return only(tested, ORPHANED)
+
+
+def test_a_process_that_has_ended_and_still_holds_is_told() -> None:
+    alert = raised(orphan(), GONE)
+    assert alert.title == "pid 1234 has ended and still holds 12.0 GiB on GPU 4"
+    assert (alert.subject, alert.pids, alert.owners) == (f"1234:0 {uuid(4)}", (1234,), ())
+    assert (alert.unit, alert.last) == (Unit.BYTES, 12 * GIB)
+
+
+def test_a_zombie_that_still_holds_is_told_with_its_parent() -> None:
+    alert = raised(orphan(start=1234), ZOMBIE)
+    assert alert.title == "pid 1234 (ada) is a zombie of 4711 bash and still holds 12.0 GiB on GPU 4"
+    assert alert.owners == ("ada",)
+    assert alert.evidence.startswith("python ended")
+
+
+def test_an_idle_zombie_is_not_told_twice() -> None:
+    tested = bench()
+    run(tested, orphan(start=1234), 2 * HOUR, ZOMBIE, step=10)
+    assert [alert.rule for alert in tested.last.active] == [ORPHANED]
+
+
+def test_a_list_that_is_some_seconds_behind_is_nothing() -> None:
+    tested = bench()
+    assert run(tested, orphan(), 15, GONE) == []
+    assert run(tested, gpu(4), 5) == []
+    assert run(tested, orphan(), 15, GONE) == []
+
+
+def test_it_ends_when_the_driver_lists_it_no_more_or_its_memory_is_freed() -> None:
+    tested = bench()
+    run(tested, orphan(), 25, GONE)
+    assert [alert.how for alert in tested.feed(gpu(4)).cleared] == ["the driver no longer lists process 1234"]
+    tested = bench()
+    run(tested, orphan(start=1234), 25, ZOMBIE)
+    assert run(tested, orphan(0.1, start=1234), 5, ZOMBIE) == ["cleared"]
+
+
+def test_little_memory_is_nothing() -> None:
+    assert run(bench(), orphan(200 * MIB / GIB), 100, GONE) == []
+
+
+def test_a_zombie_that_computes_is_a_program_whose_first_thread_has_ended() -> None:
+    assert run(bench(), orphan(start=1234, sm=80), 100, ZOMBIE) == []
+
+
+@pytest.mark.parametrize("presence", [one for one in Presence if one is not Presence.GONE])
+def test_one_that_may_be_there_is_no_orphan(presence: Presence) -> None:
+    tested = bench()
+    run(tested, orphan(), 100, Process(pid=1234, presence=presence))
+    assert tested.of(ORPHANED) == []
+
+
+def test_memory_that_is_not_known_is_not_judged() -> None:
+    assert run(bench(), orphan(Reason.UNSUPPORTED), 100, GONE) == []
+    tested = bench()
+    run(tested, orphan(), 25, GONE)
+    assert run(tested, orphan(Reason.NO_SAMPLE), 25, GONE) == []
+    assert len(tested.of(ORPHANED)) == 1

@@ -1,0 +1,415 @@
+"""Rules of the user's own: every metric and scope, raised and cleared sample by sample."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatch.alerts.alert import Alert, Severity, Unit
+from gpuwatch.alerts.rules.custom import METRICS, Value, own_rules, verdict
+from gpuwatch.alerts.rules.memory import Limits, OwnRule
+from gpuwatch.history import HistoryView
+from gpuwatch.model import Gpu, Health, Memory, Reason
+from tests.support.alerting import Bench, uuid, words
+from tests.support.builders import GIB, MIB, USABLE_GIB, gpu, holding, memory, process, snapshot, uid
+
+NOTE, WARNING, CRITICAL = Severity.NOTE, Severity.WARNING, Severity.CRITICAL
+
+
+def own(metric: str, **fields: Any) -> OwnRule:
+    """Give a rule of the user's, called `mine`."""
+    return OwnRule(**{"name": "mine", "metric": metric, **fields})
+
+
+def bench(*rules: OwnRule) -> Bench:
+    """Give an engine that knows nothing but these rules."""
+    return Bench(Limits(quiet=0, own=rules), rules=(own_rules,))
+
+
+def only(one: Bench) -> Alert:
+    """Give the one alert that holds."""
+    (alert,) = one.last.active
+    return alert
+
+
+def run(one: Bench, seconds: int, *gpus: Gpu, **changes: Any) -> list[tuple[str, ...]]:
+    """Let the GPUs be so for some samples, a second apart; returns what changed, less the seconds when nothing did."""
+    found = [words(one.feed(*gpus, **changes)) for _ in range(seconds)]
+    return [change for change in found if change]
+
+
+def judged(rule: OwnRule, *gpus: Gpu, people: Any = (), view: HistoryView | None = None, **changes: Any) -> Any:
+    """Give what a rule says of one snapshot."""
+    return list(own_rules(snapshot(gpus, people, **changes), view or HistoryView(), Limits(own=(rule,))))
+
+
+# Metrics
+
+
+BUSY = gpu(
+    0,
+    memory=memory(40.0),
+    holdings=[holding(1, 30.0), holding(2, 9.0)],
+    temperature=83,
+    utilization=97,
+    memory_utilization=41,
+    fan=66,
+    encoder=3,
+    decoder=4,
+    ecc_uncorrected=2,
+    unattributed=GIB,
+)
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "unit"),
+    [
+        ("memory", 40 * GIB, Unit.BYTES),
+        ("memory_percent", 100 * 40 / USABLE_GIB, Unit.PERCENT),
+        ("free", (81559 - 558 - 40 * 1024) * MIB, Unit.FREE),
+        ("free_percent", 100 - 100 * 40 / USABLE_GIB, Unit.PERCENT),
+        ("unattributed", GIB, Unit.BYTES),
+        ("utilization", 97, Unit.PERCENT),
+        ("memory_utilization", 41, Unit.PERCENT),
+        ("temperature", 83, Unit.CELSIUS),
+        ("power", 310, Unit.WATTS),
+        ("power_percent", 100 * 310 / 700, Unit.PERCENT),
+        ("fan", 66, Unit.PERCENT),
+        ("sm_clock", 1980, Unit.MHZ),
+        ("memory_clock", 2619, Unit.MHZ),
+        ("encoder", 3, Unit.PERCENT),
+        ("decoder", 4, Unit.PERCENT),
+        ("ecc_uncorrected", 2, Unit.COUNT),
+        ("processes", 2, Unit.COUNT),
+    ],
+)
+def test_a_metric_of_a_gpu_is_what_the_snapshot_says(metric: str, value: float, unit: Unit) -> None:
+    (found,) = judged(own(metric, above=-1.0), BUSY)
+    assert (found.value, found.unit, found.gpu, found.subject) == (pytest.approx(value), unit, uuid(), "")
+
+
+def test_every_metric_of_a_gpu_was_tried() -> None:
+    tried = test_a_metric_of_a_gpu_is_what_the_snapshot_says.pytestmark[0].args[1]  # type: ignore[attr-defined]
+    assert {each[0] for each in tried} == {name for name, metric in METRICS.items() if "gpu" in metric.scopes}
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "title"),
+    [
+        ("memory", 30 * GIB, "mine: pid 1 (ada) on GPU 0 memory 30.0 GiB, above 0 B"),
+        ("sm", 50, "mine: pid 1 (ada) on GPU 0 SM use 50 %, above 0"),
+        ("cpu", 100, "mine: pid 1 (ada) CPU 100 %, above 0"),
+        ("rss", 4 * GIB, "mine: pid 1 (ada) host memory 4.0 GiB, above 0 B"),
+        ("age", 3600, "mine: pid 1 (ada) running for 1 h, above 0 s"),
+    ],
+)
+def test_a_metric_of_a_process_is_what_the_snapshot_says(metric: str, value: float, title: str) -> None:
+    found = judged(own(metric, scope="process", above=0.0), BUSY)[0]
+    assert (found.value, found.title, found.pids, found.owners) == (pytest.approx(value), title, (1,), ("ada",))
+    assert found.evidence == "python train.py"
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "shown"),
+    [
+        ("memory", 35 * GIB, "memory 35.0 GiB"),
+        ("gpus", 2, "GPUs held 2"),
+        ("processes", 2, "processes 2"),
+        ("share", 100 * 35 / (2 * USABLE_GIB), "share of all GPU memory 22.1 %"),
+    ],
+)
+def test_a_metric_of_a_user_is_over_all_gpus(metric: str, value: float, shown: str) -> None:
+    cards = [gpu(0, holdings=[holding(1, 30.0), holding(2, 9.0)]), gpu(1, holdings=[holding(3, 5.0)])]
+    people = [process(1, "ada"), process(2, "ben"), process(3, "ada")]
+    found = {each.subject: each for each in judged(own(metric, scope="user", above=0.5), *cards, people=people)}
+    assert found.keys() == {f"uid:{uid('ada')}", f"uid:{uid('ben')}"}
+    ada = found[f"uid:{uid('ada')}"]
+    assert ada.value == pytest.approx(value)
+    assert ada.title.startswith(f"mine: ada {shown}, above ")
+    assert (ada.gpu, ada.index, ada.pids, ada.owners) == ("", None, (1, 3), ("ada",))
+    assert ada.evidence == "GPU 0 30.0 · GPU 1 5.0 GiB"
+
+
+def test_scopes_are_those_that_can_be_read() -> None:
+    assert METRICS["memory"].scopes == ("gpu", "process", "user")
+    assert METRICS["processes"].scopes == ("gpu", "user")
+    assert METRICS["idle"].scopes == ("process",)
+    assert METRICS["share"].scopes == ("user",)
+    assert all(metric.scopes and metric.words for metric in METRICS.values())
+
+
+def test_no_rule_of_ones_own_costs_nothing_and_says_nothing() -> None:
+    assert list(own_rules(snapshot([BUSY]), HistoryView(), Limits())) == []
+
+
+# Raising and clearing
+
+
+def test_it_is_raised_after_its_time_and_cleared_after_as_long_at_its_clearing_value() -> None:
+    one = bench(own("temperature", name="hot memory", above=80.0, clear=75.0, after=20.0, severity=CRITICAL))
+    assert run(one, 20, gpu(3, temperature=83)) == []
+    assert run(one, 1, gpu(3, temperature=83)) == [("+critical",)]
+    alert = only(one)
+    assert (alert.rule, alert.title) == ("hot memory", "hot memory: GPU 3 temperature 83 °C, above 80")
+    assert run(one, 60, gpu(3, temperature=76)) == []
+    assert only(one).title == "hot memory: GPU 3 temperature 76 °C, ends at 75"
+    assert run(one, 20, gpu(3, temperature=75)) == []
+    (over,) = one.feed(gpu(3, temperature=74)).cleared
+    assert (over.how, over.peak, over.last, over.unit) == ("back within the limit", 83, 74, Unit.CELSIUS)
+
+
+def test_below_is_the_other_way_round() -> None:
+    one = bench(own("free", below=10.0 * GIB, clear=20.0 * GIB, after=2.0))
+    assert run(one, 5, gpu(0, memory=memory(USABLE_GIB - 5))) == [("+warning",)]
+    assert only(one).title == "mine: GPU 0 free memory 5.0 GiB, below 10.0 GiB"
+    run(one, 1, gpu(0, memory=memory(USABLE_GIB - 2)))
+    assert run(one, 30, gpu(0, memory=memory(USABLE_GIB - 15))) == []
+    assert only(one).title == "mine: GPU 0 free memory 15.0 GiB, ends at 20.0 GiB"
+    assert only(one).peak == 2 * GIB
+    assert run(one, 5, gpu(0, memory=memory(USABLE_GIB - 30))) == [("cleared",)]
+
+
+def test_after_nothing_means_at_once() -> None:
+    one = bench(own("processes", above=0.0, after=0.0))
+    assert run(one, 1, gpu(0, holdings=[holding(1)])) == [("+warning",)]
+    assert run(one, 1, gpu(0)) == [("cleared",)]
+
+
+def test_a_missing_reading_neither_raises_nor_clears() -> None:
+    one = bench(own("power", above=300.0, after=5.0))
+    run(one, 4, gpu(0, power=400.0))
+    assert run(one, 30, gpu(0, power=Reason.ERROR)) == []
+    assert run(one, 2, gpu(0, power=400.0)) == [("+warning",)]
+    assert run(one, 60, gpu(0, power=Reason.ERROR)) == []
+    assert run(one, 60, gpu(0, health=Health.LOST, power=100.0)) == []
+    assert len(one.last.active) == 1
+
+
+def test_what_nobody_saw_for_a_minute_does_not_count_as_held() -> None:
+    one = bench(own("power", above=300.0, after=5.0))
+    run(one, 4, gpu(0, power=400.0))
+    assert run(one, 70, gpu(0, health=Health.LOST)) == []
+    assert run(one, 5, gpu(0, power=400.0)) == []
+    assert run(one, 1, gpu(0, power=400.0)) == [("+warning",)]
+
+
+def test_samples_further_apart_than_a_minute_are_still_in_a_row() -> None:
+    one = bench(own("power", above=300.0, after=5.0))
+    found = [words(one.feed(gpu(0, power=400.0), seconds=90.0, interval=90.0)) for _ in range(3)]
+    assert found == [(), (), ("+warning",)]
+
+
+HOT = own("temperature", above=80.0, after=2.0)
+
+
+def hot() -> Bench:
+    """Give a bench with GPU 0 too hot."""
+    one = bench(HOT)
+    assert run(one, 5, gpu(0, temperature=85), gpu(1)) == [("+warning",)]
+    return one
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        own("rss", scope="process", above=80.0 * GIB),
+        own("power", above=600.0),
+        own("temperature", below=10.0),
+    ],
+)
+def test_a_rule_that_now_asks_something_else_ends_what_it_raised(changed: OwnRule) -> None:
+    one = hot()
+    one.engine.limits = Limits(quiet=0, own=(changed,))
+    assert run(one, 1, gpu(0, temperature=85), gpu(1)) == [("cleared",)]
+    assert one.last.cleared[0].how == "the rule was changed"
+    assert run(one, 20, gpu(0, temperature=85), gpu(1)) == []
+
+
+def test_a_rule_that_is_about_other_gpus_now_ends_what_it_raised() -> None:
+    one = hot()
+    one.engine.limits = Limits(quiet=0, own=(own("temperature", above=80.0, gpus=(1,)),))
+    assert run(one, 3, gpu(0, temperature=85), gpu(1)) == [("cleared",)]
+    assert one.last.cleared[0].how == "the rule is not about GPU 0"
+
+
+def test_a_rule_with_other_limits_goes_on_with_what_it_raised() -> None:
+    one = hot()
+    before = only(one).id
+    one.engine.limits = Limits(quiet=0, own=(own("temperature", above=70.0, severity=CRITICAL, gpus=(0,)),))
+    assert run(one, 9, gpu(0, temperature=85), gpu(1)) == []
+    assert run(one, 9, gpu(0, temperature=85), gpu(1)) == [("+critical",)]
+    assert only(one).id == before
+
+
+@pytest.mark.parametrize("changed", [own("rss", scope="process", above=80.0 * GIB), own("power", above=600.0)])
+def test_what_is_restored_of_a_rule_that_asks_something_else_ends(changed: OwnRule) -> None:
+    first, one = hot(), bench(changed)
+    one.restore(*first.last.active)
+    assert run(one, 1, gpu(0, temperature=85)) == [("cleared",)]
+    assert one.last.cleared[0].how == "the rule was changed"
+
+
+def test_a_gpu_says_who_holds_it() -> None:
+    one = bench(own("utilization", above=90.0, after=0.0))
+    people = [process(1, "ada"), process(2, "ben")]
+    one.feed(gpu(0, utilization=99, holdings=[holding(1, 3.0), holding(2, 30.0)]), people=people)
+    alert = only(one)
+    assert alert.evidence == "held by ben 30.0 · ada 3.0 GiB"
+    assert (alert.owners, alert.pids) == (("ben", "ada"), (2, 1))
+
+
+@given(
+    amount=st.floats(0, 100),
+    limit=st.floats(0, 100),
+    gap=st.floats(0, 50),
+    above=st.booleans(),
+    at_least=st.booleans(),
+)
+def test_what_raises_also_keeps_and_what_may_be_more_never_clears_wrongly(
+    amount: float, limit: float, gap: float, above: bool, at_least: bool
+) -> None:
+    rule = own("power", above=limit, clear=limit - gap) if above else own("power", below=limit, clear=limit + gap)
+    level, keeps, partial = verdict(rule, Value(amount, at_least))
+    assert level is None or keeps is not None
+    if at_least and not partial:
+        assert level is keeps is None
+    for more in (amount, amount + 1, amount + 1000):
+        if at_least and level is not None:
+            assert verdict(rule, Value(more)).level is not None
+        if at_least and not partial:
+            assert verdict(rule, Value(more)).keeps is None
+
+
+# Filters
+
+
+def test_a_rule_for_some_gpus_is_not_about_others() -> None:
+    cards = [gpu(index, temperature=90) for index in range(4)]
+    rule = own("temperature", above=80.0, gpus=(1, "gpu-00000003"))
+    assert [found.index for found in judged(rule, *cards) if found.level] == [1, 3]
+
+
+@pytest.mark.parametrize("user", ["ben", str(uid("ben"))])
+def test_a_rule_for_one_user_is_about_their_processes(user: str) -> None:
+    card = gpu(0, holdings=[holding(1), holding(2), holding(3)])
+    people = [process(1, "ada"), process(2, "ben"), process(3, "", uid=None)]
+    found = judged(own("memory", scope="process", above=0.0, user=user), card, people=people)
+    assert [each.pids for each in found] == [(2,)]
+    found = judged(own("memory", scope="user", above=0.0, user=user), card, people=people)
+    assert [each.subject for each in found] == [f"uid:{uid('ben')}"]
+
+
+def test_a_rule_for_a_gpu_and_a_user_is_about_the_gpus_that_they_are_on() -> None:
+    one = bench(own("utilization", above=90.0, after=2.0, user="ben"))
+    people = [process(1, "ada"), process(2, "ben")]
+    ada, ben = gpu(0, utilization=99, holdings=[holding(1)]), gpu(1, utilization=99, holdings=[holding(2)])
+    run(one, 5, ada, ben, people=people)
+    assert only(one).index == 1
+    blind = gpu(1, utilization=99, holdings_note="the list could not be read")
+    assert run(one, 30, ada, blind, people=people) == []
+    (over,) = [change for _ in range(3) for change in one.feed(ada, gpu(1, utilization=99), people=people).cleared]
+    assert over.how == "ben is not on GPU 1"
+
+
+# Processes
+
+
+def test_an_alert_of_a_process_ends_with_it() -> None:
+    one = bench(own("memory", name="big", scope="process", above=20.0 * GIB, after=5.0))
+    assert run(one, 10, gpu(0, holdings=[holding(7, 40.0)]), people=[process(7)]) == [("+warning",)]
+    alert = only(one)
+    assert alert.subject == f"7:7 {uuid()}"
+    assert run(one, 20, gpu(0, holdings_note="not complete"), people=[process(7)]) == []
+    (over,) = one.feed(gpu(0)).cleared
+    assert over.how == "process 7 has ended"
+
+
+def test_a_process_of_which_a_reading_is_missing_stays_as_it_is() -> None:
+    one = bench(own("sm", scope="process", above=90.0, after=2.0))
+    run(one, 5, gpu(0, holdings=[holding(7, sm=99)]))
+    assert run(one, 30, gpu(0, holdings=[holding(7, sm=Reason.NO_SAMPLE)])) == []
+    assert len(one.last.active) == 1
+    assert run(one, 3, gpu(0, holdings=[holding(7, sm=3)])) == [("cleared",)]
+
+
+def test_a_process_on_two_gpus_is_judged_on_each_and_as_a_whole_only_once() -> None:
+    cards = [gpu(0, holdings=[holding(7)]), gpu(1, holdings=[holding(7)])]
+    assert len(judged(own("memory", scope="process", above=0.0), *cards)) == 2
+    (found,) = judged(own("cpu", scope="process", above=0.0), *cards)
+    assert (found.subject, found.index) == ("7:7", 0)
+
+
+def test_mig_instances_of_one_process_add_up() -> None:
+    card = gpu(0, holdings=[holding(7, 3.0, gpu_instance=1, sm=10), holding(7, 4.0, gpu_instance=2, sm=30)])
+    (found,) = judged(own("memory", scope="process", above=0.0), card)
+    assert found.value == 7 * GIB
+    (found,) = judged(own("sm", scope="process", above=0.0), card)
+    assert found.value == 30
+
+
+def test_idle_time_that_may_be_longer_raises_and_does_not_clear() -> None:
+    one = bench(own("idle", scope="process", above=60.0, after=0.0))
+    assert run(one, 61, gpu(0, holdings=[holding(7, sm=0)])) == []
+    assert run(one, 1, gpu(0, holdings=[holding(7, sm=0)])) == [("+warning",)]
+    assert only(one).title == "mine: pid 7 (ada) on GPU 0 idle for at least 1 min 1 s, above 1 min"
+    assert run(one, 1, gpu(0, holdings=[holding(7, sm=5)])) == [("cleared",)]
+
+
+def test_idle_time_is_only_judged_where_it_is_known() -> None:
+    one = bench(own("idle", scope="process", above=5.0, after=0.0))
+    assert run(one, 60, gpu(0, holdings=[holding(7, sm=Reason.UNSUPPORTED)])) == []
+
+
+def test_a_list_that_makes_no_sense_is_not_judged() -> None:
+    card = gpu(0, holdings=[holding(7, 500.0)], unreliable=True)
+    for scope in ("process", "user"):
+        assert judged(own("memory", scope=scope, above=0.0), card) == []
+    assert judged(own("processes", above=0.0), card) == []
+
+
+# Users
+
+
+def test_an_alert_of_a_user_ends_when_they_hold_nothing() -> None:
+    one = bench(own("gpus", name="too many", scope="user", above=1.0, after=3.0))
+    cards = [gpu(index, holdings=[holding(7, 5.0)]) for index in range(2)]
+    assert run(one, 5, *cards, people=[process(7)]) == [("+warning",)]
+    assert only(one).title == "too many: ada GPUs held 2, above 1"
+    assert only(one).key == f"too many|box3|uid:{uid('ada')}"
+    sick = gpu(1, health=Health.SILENT)
+    assert run(one, 30, gpu(0), sick) == []
+    (over,) = [change for _ in range(3) for change in one.feed(gpu(0), gpu(1)).cleared]
+    assert over.how
+
+
+def test_a_user_of_whom_a_part_is_not_known_may_raise_and_is_not_cleared() -> None:
+    one = bench(own("memory", scope="user", above=50.0 * GIB, after=2.0))
+    known = [gpu(0, holdings=[holding(7, 40.0)]), gpu(1, holdings=[holding(8, 20.0)])]
+    people = [process(7), process(8)]
+    hidden = [known[0], gpu(1, holdings=[holding(8, memory=Reason.DENIED)])]
+    assert run(one, 30, *hidden, people=people) == []
+    assert run(one, 5, *known, people=people) == [("+warning",)]
+    assert run(one, 30, *hidden, people=people) == []
+    lost = [known[0], gpu(1, health=Health.LOST)]
+    assert run(one, 30, *lost, people=people) == []
+    assert run(one, 5, known[0], gpu(1), people=[process(7)]) == [("cleared",)]
+
+
+def test_a_share_is_not_known_while_the_memory_of_a_gpu_is_not() -> None:
+    blind = Memory(total=Reason.ERROR)
+    cards = [gpu(0, holdings=[holding(7, 70.0)]), gpu(1, memory=blind, unattributed=0)]
+    (found,) = judged(own("share", scope="user", above=10.0), *cards)
+    assert (found.value, found.level, found.partial) == (None, None, True)
+
+
+def test_who_owns_a_process_that_cannot_be_seen_is_not_guessed() -> None:
+    card = gpu(0, holdings=[holding(7, 70.0)])
+    assert judged(own("memory", scope="user", above=0.0), card, people=[process(7, "", uid=None)]) == []
+
+
+def test_users_are_judged_by_the_clock_of_the_sampler() -> None:
+    (found,) = judged(own("gpus", scope="user", above=0.0), gpu(0, holdings=[holding(7)], sampled=1234.0))
+    assert found.stamp == 1234.0

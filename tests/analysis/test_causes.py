@@ -1,0 +1,368 @@
+"""Why memory may be held by no process that is listed: a case for each cause, and their order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from gpuwatch.alerts.rules.idle import unattributed_memory
+from gpuwatch.alerts.rules.memory import Limits
+from gpuwatch.alerts.unattributed import OWN, OWN_EACH, Cause, Suspicion, causes, likeliest, matters, missing
+from gpuwatch.model import Gpu, Health, Memory, Presence, Process, Reason, Snapshot, Surroundings, Unlisted, Xid
+from tests.support import builders
+from tests.support.builders import GIB, MIB, TOTAL, holding
+
+PLAIN = [Cause.ENDING, Cause.LEAK]
+"""What remains of a large gap where nothing points to anything."""
+
+
+def loose(gib: float = 8.0, **changes: Any) -> Gpu:
+    """Give GPU 2 with so much memory that nobody is listed for, beside the listed process 70 with 10 GiB."""
+    fields: dict[str, Any] = {"holdings": [holding(70, 10)], "used_gib": 10 + gib, "minor": 5, **changes}
+    return builders.gpu(2, **fields)
+
+
+def left(pid: int, user: str = "you", **changes: Any) -> Unlisted:
+    """Give a worker on GPU 2 whose parent has ended."""
+    fields: dict[str, Any] = {"ppid": 1, "adopted": True, "surroundings": Surroundings(), **changes}
+    return Unlisted(process=builders.process(pid, user, **fields), gpus=(loose().uuid,), context=True)
+
+
+def found(card: Gpu, *people: Process, **changes: Any) -> list[Suspicion]:
+    """Give the causes for a card of a machine that was searched."""
+    return causes(card, builders.snapshot([card], people, **{"searched": builders.EPOCH, **changes}))
+
+
+def kinds(card: Gpu, *people: Process, **changes: Any) -> list[Cause]:
+    return [one.cause for one in found(card, *people, **changes)]
+
+
+# -- gaps ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mib", "total", "says"),
+    [(0, TOTAL, False), (63, None, False), (64, None, True), (64, 4 * GIB, True), (255, TOTAL, False),
+     (300, TOTAL, True), (255, 16 * GIB, True), (900, TOTAL, True), (300, 800 * GIB, True)],
+)  # fmt: skip
+def test_a_small_gap_says_nothing(mib: int, total: float | None, says: bool) -> None:
+    assert matters(mib * MIB, total) is says
+
+
+@pytest.mark.parametrize(
+    ("changes", "gap"),
+    [
+        ({}, 8 * GIB),
+        ({"unattributed": Reason.UNSUPPORTED}, 8 * GIB),
+        ({"unattributed": Reason.NO_SAMPLE, "memory": Memory()}, None),
+    ],
+    ids=str,
+)
+def test_the_gap_as_far_as_it_is_known(changes: dict[str, Any], gap: int | None) -> None:
+    card = loose(**changes)
+    assert missing(card) == gap
+    assert bool(found(card)) is (gap is not None)
+
+
+def test_a_gpu_in_trouble_and_one_that_is_accounted_for_need_no_cause() -> None:
+    assert kinds(loose(health=Health.LOST)) == []
+    assert kinds(loose(0)) == []
+
+
+def test_unified_memory_has_no_gap() -> None:
+    memory = Memory(total=64 * GIB, used=40 * GIB, free=24 * GIB, reserved=Reason.UNSUPPORTED, unified=True)
+    assert kinds(loose(memory=memory, unattributed=Reason.UNSUPPORTED)) == [Cause.UNIFIED]
+
+
+# -- each cause ----------------------------------------------------------------------------------------------------
+
+
+def test_nothing_points_to_anything() -> None:
+    ending, leak = found(loose())
+    assert leak.words.startswith("no other process has it open: ")
+    assert leak.settle.startswith("`sudo fuser -v /dev/nvidia5` names nobody: `nvidia-smi --gpu-reset -i 2`")
+    assert (ending.proven, leak.proven) == (False, False)
+
+
+def test_who_has_it_open_may_hold_it() -> None:
+    one = found(loose(opened_by=(70, 4711)))[-1]
+    assert one.words == "PIDs 70, 4711 have it open too: if they hold none of this, only a reset frees it"
+    assert one.settle.startswith("where it is still in use when they have ended: `nvidia-smi --gpu-reset -i 2`")
+    assert not one.proven
+    longest = found(loose(opened_by=tuple(range(4_194_288, 4_194_304))))[-1]
+    assert longest.words.endswith("only a reset frees it")
+
+
+def test_nobody_is_known_to_have_open_what_has_no_number() -> None:
+    assert found(loose(minor=Reason.UNSUPPORTED))[-1].words.startswith("if nobody has it open, ")
+
+
+def test_a_list_that_is_not_whole() -> None:
+    note = "you may not see this GPU's processes"
+    first = found(loose(unattributed=Reason.NO_SAMPLE, holdings_note=note))[0]
+    assert first.cause is Cause.LIST
+    assert note in first.words
+    assert kinds(loose(unreliable=True))[0] is Cause.LIST
+
+
+def test_a_driver_that_counts_its_own_as_used() -> None:
+    card = loose(memory=builders.memory(18, reserved=0))
+    old = loose(
+        memory=Memory(total=TOTAL, used=18 * GIB, free=1, reserved=Reason.UNSUPPORTED), unattributed=Reason.UNSUPPORTED
+    )
+    assert kinds(card) == PLAIN
+    assert kinds(old) == [Cause.COUNTED, *PLAIN]
+
+
+def test_in_a_container() -> None:
+    assert found(loose(), confined=True)[0].settle == "start gpuwatch on the host, or in a container with `--pid=host`"
+    assert kinds(loose(), Process(pid=70, presence=Presence.ELSEWHERE))[0] is Cause.CONTAINER
+
+
+def test_workers_whose_parent_has_ended() -> None:
+    (one, *_) = found(loose(), unlisted=(left(4711),))
+    assert one == Suspicion(
+        Cause.LEFT_OVER,
+        "PID 4711 python (you) has it open and is not listed: what started it has ended",
+        "`gpuwatch kill 4711` ends it, if you no longer want what was run",
+        (4711,),
+    )
+    (several, *_) = found(loose(), unlisted=(left(4711), left(4712), left(4713, "ben"), left(4714), left(4715)))
+    assert several.words == (
+        "PIDs 4711, 4712, 4713 and 2 more (you, ben) have it open and are not listed: what started them has ended"
+    )
+    assert several.settle.startswith("`gpuwatch kill 4711 4712 4714 4715` ends them")
+    assert several.pids == (4711, 4712, 4713, 4714, 4715)
+
+
+def test_others_end_their_own_and_very_many_are_listed_elsewhere() -> None:
+    assert found(loose(), unlisted=(left(4711, "ben"), left(4712, "ada")))[0].settle == "ben, ada can end them"
+    many = tuple(left(pid) for pid in range(40_000, 40_126))
+    assert found(loose(), unlisted=many)[0].settle == "`gpuwatch strays` lists yours, with how to end them"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"adopted": False},
+        {"surroundings": None},
+        {"surroundings": Surroundings(unit="ollama.service")},
+        {"surroundings": Surroundings(server="vLLM")},
+        {"surroundings": Surroundings(pod="lab/train-0")},
+    ],
+    ids=str,
+)
+def test_who_is_tended_or_not_known_is_not_left_over(changes: dict[str, Any]) -> None:
+    assert kinds(loose(), unlisted=(left(4711, **changes),)) == [Cause.UNLISTED, *PLAIN]
+
+
+def test_who_cannot_hold_it_is_no_cause() -> None:
+    other = Unlisted(process=left(4711).process, gpus=("GPU-other",), context=True)
+    asks = Unlisted(process=left(4712).process, gpus=(loose().uuid,))
+    assert kinds(loose(), unlisted=(other, asks)) == PLAIN
+
+
+def test_a_worker_of_a_listed_process_holds_what_that_holds() -> None:
+    worker = left(4711, ppid=70, adopted=False)
+    helper = left(4712, ppid=4711, adopted=False)
+    assert kinds(loose(), unlisted=(worker, helper)) == PLAIN
+
+
+def test_the_launcher_of_a_listed_process_is_no_cause() -> None:
+    listed = builders.process(70, ppid=4711)
+    assert kinds(loose(), listed, unlisted=(left(4711),)) == PLAIN
+
+
+def test_a_program_that_is_not_listed() -> None:
+    (one, *_) = found(loose(), unlisted=(left(4711, "ben", adopted=False, ppid=900),))
+    assert one.words == "PID 4711 python (ben) has it open with CUDA, and the driver does not list it"
+    assert (one.settle, one.pids) == ("ask ben", (4711,))
+    assert "end it" in found(loose(), unlisted=(left(4711, adopted=False),))[0].settle
+
+
+def test_an_mps_server() -> None:
+    (one, *_) = found(loose(), mps=(812,))
+    assert (one.cause, one.pids) == (Cause.MPS, (812,))
+    assert "echo quit | nvidia-cuda-mps-control" in one.settle
+    server = builders.process(812, "root", name="nvidia-cuda-mps-server")
+    elsewhere = builders.gpu(0, holdings=[holding(812, 0.1)])
+    card = loose()
+    snapshot = builders.snapshot([elsewhere, card], [server], searched=1.0)
+    assert causes(card, snapshot)[0].cause is Cause.MPS
+    assert kinds(loose(holdings=[holding(70, 9.5), holding(812, 0.5)]), server) == PLAIN  # what it holds is known
+
+
+def test_an_mps_server_that_is_listed_on_another_gpu_alone_comes_behind_who_has_this_one_open() -> None:
+    server = builders.process(812, "root", name="nvidia-cuda-mps-server")
+    elsewhere, card = builders.gpu(0, holdings=[holding(812, 0.1)]), loose()
+    hog = left(4711, "ben", adopted=False, ppid=900)
+    both = builders.snapshot([elsewhere, card], [server], searched=1.0, unlisted=(hog,))
+    assert [one.cause for one in causes(card, both)][:2] == [Cause.UNLISTED, Cause.MPS]
+    second = builders.snapshot([elsewhere, card], [server], searched=1.0, unlisted=(hog,), mps=(813,))
+    assert [one.cause for one in causes(card, second)][:2] == [Cause.MPS, Cause.UNLISTED]
+
+
+def test_what_a_driver_takes_for_itself() -> None:
+    card = loose((OWN + OWN_EACH) / GIB, display_active=True)
+    (one,) = found(card)
+    assert (one.cause, one.words) == (
+        Cause.DRIVER,
+        "544 MiB is no more than a driver takes for itself, for contexts and the display",
+    )
+    assert kinds(loose((OWN + OWN_EACH + MIB) / GIB)) == PLAIN
+
+
+@pytest.mark.parametrize(
+    "gone", [Process(pid=70, presence=Presence.GONE), builders.process(70, state="zombie")], ids=["gone", "zombie"]
+)
+def test_a_process_that_is_still_being_cleaned_up(gone: Process) -> None:
+    one, last = found(loose(), gone)
+    assert (one.cause, one.pids, one.proven, last.cause) == (Cause.ENDING, (70,), True, Cause.LEAK)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"blind": 1}, "1 process could not be looked into"),
+        ({"blind": 212}, "212 processes could not be looked into"),
+        ({"blind": 3, "hides": True}, "hidepid"),
+    ],
+)
+def test_what_we_may_not_see(changes: dict[str, Any], words: str) -> None:
+    hidden, _, leak = found(loose(), **changes)
+    assert hidden.cause is Cause.HIDDEN
+    assert words in hidden.words
+    assert "sudo" in hidden.settle
+    assert leak.words.startswith("if nobody has it open")
+
+
+def test_root_that_was_blind_is_not_told_to_use_sudo() -> None:
+    hidden = found(loose(), blind=3, viewer=0)[0]
+    assert hidden.cause is Cause.HIDDEN
+    assert "sudo gpuwatch" not in hidden.settle
+
+
+def test_what_hidepid_and_instances_hide() -> None:
+    assert "hidepid" in found(loose(), Process(pid=70, presence=Presence.HIDDEN))[0].words
+    assert "MIG" in found(loose(mig=True))[0].words
+    assert kinds(loose(mig=True), viewer=0) == PLAIN
+
+
+# -- order ---------------------------------------------------------------------------------------------------------
+
+EVERYTHING: dict[str, Any] = {
+    "confined": True,
+    "unlisted": (left(4711), left(4712, adopted=False, ppid=900)),
+    "mps": (812,),
+    "blind": 4,
+    "hides": True,
+}
+GONE = Process(pid=70, presence=Presence.GONE)
+OLD = Memory(total=TOTAL, used=18 * GIB, free=1, reserved=Reason.UNSUPPORTED)
+
+
+def test_the_order() -> None:
+    card = loose(holdings_note="list incomplete", memory=OLD, unattributed=Reason.UNSUPPORTED)
+    assert kinds(card, GONE, **EVERYTHING) == [
+        Cause.LIST,
+        Cause.COUNTED,
+        Cause.CONTAINER,
+        Cause.LEFT_OVER,
+        Cause.MPS,
+        Cause.UNLISTED,
+        Cause.ENDING,
+        Cause.HIDDEN,
+        Cause.LEAK,
+    ]
+    assert kinds(loose(0.5), **EVERYTHING) == [
+        Cause.CONTAINER,
+        Cause.LEFT_OVER,
+        Cause.MPS,
+        Cause.DRIVER,
+        Cause.UNLISTED,
+        Cause.HIDDEN,
+    ]
+
+
+def test_after_a_minute_nothing_is_ending_any_more() -> None:
+    card = loose()
+    first = likeliest(card, builders.snapshot([card], [GONE]))
+    assert first is not None
+    assert first.cause is Cause.LEAK
+    assert likeliest(loose(memory=Memory(), unattributed=Reason.NO_SAMPLE), Snapshot()) is None
+
+
+def test_the_alert_names_the_likeliest() -> None:
+    card = loose()
+    snapshot = builders.snapshot([card], unlisted=(left(4711),))
+    (seen,) = unattributed_memory(card, snapshot, Limits())
+    first = causes(card, snapshot)[0]
+    assert seen.evidence == f"{first.words} · {first.settle}"
+    assert "PID 4711 python (you)" in seen.evidence
+    (fine,) = unattributed_memory(loose(0.1), snapshot, Limits())
+    assert fine.evidence == ""
+
+
+# -- whatever there is ---------------------------------------------------------------------------------------------
+
+sizes = st.one_of(st.sampled_from(Reason), st.integers(0, TOTAL))
+names = st.text(max_size=80)
+pids = st.integers(1, 9)
+processes = st.builds(
+    Process,
+    pid=pids,
+    ppid=st.none() | pids,
+    uid=st.none() | st.integers(0, 3),
+    user=names,
+    name=names,
+    state=st.sampled_from(["", "sleeping", "zombie"]),
+    presence=st.sampled_from(Presence),
+    adopted=st.booleans(),
+    surroundings=st.none() | st.builds(Surroundings, unit=names, server=names),
+)
+cards = st.builds(
+    Gpu,
+    index=st.just(2),
+    uuid=st.sampled_from(["", "GPU-2"]),
+    minor=st.one_of(st.sampled_from(Reason), st.integers(0, 64)),
+    memory=st.builds(Memory, total=sizes, used=sizes, free=sizes, reserved=sizes, unified=st.booleans()),
+    unattributed=sizes,
+    holdings=st.lists(st.builds(holding, pids, st.floats(0, 9)), max_size=4).map(tuple),
+    holdings_note=names,
+    unreliable=st.booleans(),
+    mig=st.booleans() | st.just(Reason.DENIED),
+    display_active=st.booleans() | st.just(Reason.DENIED),
+    opened_by=st.lists(st.integers(1, 2**22), max_size=16).map(tuple),
+    xids=st.just((Xid(code=31),)),
+)
+gpus_open = st.sampled_from([(), ("",), ("GPU-2",), ("GPU-2", "GPU-3")])
+snapshots = st.builds(
+    Snapshot,
+    viewer=st.integers(-1, 3),
+    confined=st.booleans(),
+    processes=st.lists(processes, max_size=5).map(tuple),
+    unlisted=st.lists(st.builds(Unlisted, process=processes, gpus=gpus_open, context=st.booleans()), max_size=6).map(
+        tuple
+    ),
+    searched=st.sampled_from([0.0, 1.0]),
+    blind=st.integers(0, 10**6),
+    hides=st.booleans(),
+    mps=st.lists(pids, max_size=3).map(tuple),
+)
+
+
+@given(cards, snapshots)
+def test_whatever_there_is_each_cause_comes_once_and_fits_its_line(card: Gpu, snapshot: Snapshot) -> None:
+    given = causes(card, snapshot)
+    assert given == causes(card, snapshot)
+    assert len({one.cause for one in given}) == len(given)
+    for one in given:
+        assert one.words
+        assert one.settle
+        assert max(cell_len(one.words), cell_len(one.settle)) <= 110
+    first = likeliest(card, snapshot)
+    assert first is None or first.cause is not Cause.ENDING

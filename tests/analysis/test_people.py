@@ -1,0 +1,314 @@
+"""People: what each has on the machine, added up; the order of their list, and what is said of one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from gpuwatch.analysis.people import SORTS, Longest, Person, filter_for, names, people, steady, story, totals, whole
+from gpuwatch.analysis.rows import Filter, FilterError, rows
+from gpuwatch.history import NO_USE, History, HistoryView, Idle, Use
+from gpuwatch.model import Declared, Knowledge, Memory, Presence, Process, Reason, Snapshot
+from tests.support.builders import EPOCH, GIB, MIB, USABLE_GIB, at, gpu, holding, process, snapshot, uid
+from tests.support.declaring import declares
+
+READ = Declared()
+UNREAD = Declared(knowledge=Knowledge.UNREADABLE)
+
+
+def machine() -> Snapshot:
+    """Two GPUs: ada on both, ben and you on one each, and one process that nobody can see."""
+    return snapshot(
+        [
+            gpu(0, holdings=[holding(11, 40, sm=90), holding(12, 2, sm=0)]),
+            gpu(1, holdings=[holding(11, 10, sm=80), holding(13, 12), holding(14, 1, sm=Reason.UNSUPPORTED)]),
+        ],
+        [
+            process(11, "ada", declared=READ),
+            process(12, "ben", declared=UNREAD),
+            process(13, "you", declared=READ, started=EPOCH - 60),
+            Process(pid=14, presence=Presence.GONE),
+        ],
+    )
+
+
+def by_name(seen: Snapshot, view: HistoryView | None = None) -> dict[str, Person]:
+    return {one.name: one for one in people(seen, view)}
+
+
+def a_person(**changes: object) -> Person:
+    fields: dict[str, object] = {
+        "uid": 1005,
+        "name": "eve",
+        "viewer": False,
+        "gpus": (3,),
+        "memory": 40 * GIB,
+        "at_least": False,
+        "share": 6.3,
+        "declared": None,
+        "unread": False,
+        "sm": 0.0,
+        "sm_at_least": False,
+        "use": NO_USE,
+        "longest": None,
+        "idle": 0,
+        "processes": 1,
+        "oldest": EPOCH - 7 * 3600,
+    }
+    return Person(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+# What one person has
+
+
+def test_everybody_who_holds_a_gpu_is_one_row() -> None:
+    found = by_name(machine())
+    assert set(found) == {"ada", "ben", "you", "?"}
+    ada = found["ada"]
+    assert (ada.uid, ada.gpus, ada.memory, ada.processes, ada.sm) == (uid("ada"), (0, 1), 50 * GIB, 1, 170.0)
+    assert ada.share == pytest.approx(100 * 50 / (2 * USABLE_GIB))
+    assert not ada.at_least
+    assert not ada.sm_at_least
+    assert [one.name for one in found.values() if one.viewer] == ["you"]
+    assert found["you"].oldest == EPOCH - 60
+
+
+def test_those_who_are_not_visible_are_one_row_without_a_uid() -> None:
+    hidden = Process(pid=15, presence=Presence.HIDDEN)
+    seen = machine()
+    card = structs.replace(seen.gpus[0], holdings=(*seen.gpus[0].holdings, holding(15, 3), holding(16, 1)))
+    seen = structs.replace(seen, gpus=(card, seen.gpus[1]), processes=(*seen.processes, hidden))
+    nobody = by_name(seen)["?"]
+    assert (nobody.uid, nobody.processes, nobody.memory, nobody.viewer) == (None, 3, 5 * GIB, False)
+    assert nobody.unread
+    assert nobody.use == NO_USE
+
+
+def test_a_holding_without_a_figure_makes_it_at_least() -> None:
+    card = gpu(0, holdings=[holding(11, memory=Reason.UNSUPPORTED), holding(12, 2)])
+    found = by_name(snapshot([card], [process(11, "ada"), process(12, "ada")]))["ada"]
+    assert (found.memory, found.at_least, found.processes) == (2 * GIB, True, 2)
+    bare = gpu(0, holdings=[holding(11, memory=Reason.UNSUPPORTED, sm=Reason.NO_SAMPLE)])
+    found = by_name(snapshot([bare], [process(11, "ada")]))["ada"]
+    assert (found.memory, found.at_least, found.share, found.sm) == (0, True, None, None)
+
+
+def test_a_gpu_that_does_not_say_how_much_it_has_counts_on_neither_side_of_the_share() -> None:
+    silent = gpu(1, holdings=[holding(11, 30)], memory=Memory())
+    found = by_name(snapshot([gpu(0, holdings=[holding(11, 10)]), silent], [process(11, "ada")]))["ada"]
+    assert found.memory == 40 * GIB
+    assert found.share == pytest.approx(100 * 10 / USABLE_GIB)
+    assert by_name(snapshot([silent], [process(11, "ada")]))["ada"].share is None
+
+
+def test_a_name_stands_as_soon_as_one_process_has_it() -> None:
+    card = gpu(0, holdings=[holding(11), holding(12), holding(13)])
+    owners = [process(11, "1001", uid=1001), process(12, "ada", uid=1001), process(13, "", uid=1001)]
+    assert [one.name for one in people(snapshot([card], owners))] == ["ada"]
+    assert names(snapshot([card], owners)) == {1001: "ada"}
+    assert names(snapshot([card], [process(11, "", uid=7)]))[7] == "7"
+
+
+@pytest.mark.parametrize(
+    ("declared", "shown", "unread"),
+    [
+        ((READ, READ), None, False),
+        ((UNREAD, READ), None, True),
+        ((declares(0, 5 * GIB), READ), 5, False),
+        ((declares(0, 5 * GIB), UNREAD), 5, True),
+        ((declares(0, 5 * GIB), declares(0, 7 * GIB)), 12, False),
+        ((declares(0, 5 * GIB, scope="genv 12"), declares(0, 5 * GIB, scope="genv 12")), 5, False),
+        ((declares(1, 5 * GIB), READ), None, False),
+    ],
+)
+def test_what_is_declared_adds_up_and_a_shared_limit_counts_once(
+    declared: tuple[Declared, Declared], shown: int | None, unread: bool
+) -> None:
+    card = gpu(0, holdings=[holding(11, 4), holding(12, 3), holding(13, 9)])
+    owners = [process(11 + place, "ada", declared=one) for place, one in enumerate(declared)]
+    ada = by_name(snapshot([card], [*owners, process(13, "ben", declared=declares(0, 9 * GIB))]))["ada"]
+    assert ada.declared == (None if shown is None else shown * GIB)
+    assert ada.unread is unread
+
+
+def test_limits_on_several_gpus_add_up() -> None:
+    both = declares(0, 5 * GIB)
+    both = structs.replace(both, limits=(*both.limits, *declares(1, 6 * GIB).limits))
+    cards = [gpu(0, holdings=[holding(11)]), gpu(1, holdings=[holding(11)])]
+    assert by_name(snapshot(cards, [process(11, declared=both)]))["ada"].declared == 11 * GIB
+
+
+# Idle, and use
+
+
+def watched(seen: Snapshot, seconds: int) -> HistoryView:
+    history = History()
+    for second in range(seconds + 1):
+        view = history.add(at(seen, second), 5000.0 + second)
+    return view
+
+
+def test_the_longest_idle_holding_is_one_that_is_worth_it() -> None:
+    card = gpu(0, holdings=[holding(11, 0.1, sm=0), holding(12, 3, sm=0), holding(13, 4, sm=60)])
+    owners = [process(pid, "eve") for pid in (11, 12, 13)]
+    seen = snapshot([card], owners)
+    eve = by_name(seen, watched(seen, 90))["eve"]
+    assert eve.longest == Longest(Idle(90.0, at_least=True), 0, 12, 3 * GIB)
+    assert eve.idle == round(3.1 * GIB)
+    assert by_name(seen, watched(seen, 30))["eve"].idle == 0
+    assert by_name(seen)["eve"].longest is None
+
+
+def test_what_was_used_is_the_historys() -> None:
+    seen = machine()
+    found = by_name(seen, HistoryView(use={uid("ada"): Use(held=10.0, memory=5.0)}))
+    assert found["ada"].use.held == 10.0
+    assert found["ben"].use == NO_USE
+
+
+@pytest.mark.parametrize(
+    ("use", "waste", "least"),
+    [
+        (NO_USE, None, False),
+        (Use(held=100, busy=50, memory=1000, idle=500), 50.0, False),
+        (Use(held=100, unknown=4, memory=1000, idle=0), 0.0, False),
+        (Use(held=100, unknown=40, memory=1000, idle=100), 10.0, True),
+        (Use(held=100, unknown=100, memory=1000), None, True),
+        (Use(held=100, busy=50), None, False),
+    ],
+)
+def test_the_idle_part(use: Use, waste: float | None, least: bool) -> None:
+    one = a_person(use=use)
+    assert one.waste == waste
+    assert one.waste_at_least is least
+
+
+# The machine as a whole
+
+
+def test_the_whole_is_the_sum_of_all() -> None:
+    seen = machine()
+    box = whole(people(seen), seen)
+    assert (box.people, box.unseen, box.processes, box.held) == (3, True, 4, 65 * GIB)
+    assert box.total == round(2 * USABLE_GIB * GIB)
+    assert totals(box)[0] == "3 people · some not visible · 4 processes · 65 of 158 GiB held"
+    assert totals(box)[-1] == "65 of 158 GiB held"
+
+
+def test_the_whole_of_one_and_of_nobody() -> None:
+    card = gpu(0, holdings=[holding(11, memory=Reason.UNSUPPORTED), holding(12, 30, sm=0)])
+    seen = snapshot([card])
+    box = whole(people(seen, watched(seen, 70)), seen)
+    assert totals(box)[0] == "1 person · 2 processes · at least 30 of 79 GiB held, 30 of these idle"
+    nothing = snapshot([])
+    assert totals(whole(people(nothing), nothing))[0] == "0 people · 0 processes · 0.0 GiB held"
+
+
+HELD = st.builds(
+    holding,
+    st.integers(1, 9),
+    memory=st.one_of(st.integers(0, 40 * GIB), st.just(Reason.UNSUPPORTED)),
+    sm=st.one_of(st.integers(0, 100), st.just(Reason.NO_SAMPLE)),
+)
+
+
+@given(st.lists(st.lists(HELD, max_size=5), max_size=4), st.lists(st.one_of(st.none(), st.integers(0, 4)), max_size=9))
+def test_nothing_is_lost_or_counted_twice(held: list[list], owners: list[int | None]) -> None:  # type: ignore[type-arg]
+    processes = [process(pid, f"u{one}", uid=one) for pid, one in enumerate(owners, 1)]
+    seen = Snapshot(gpus=tuple(gpu(n, holdings=some) for n, some in enumerate(held)), processes=tuple(processes))
+    found = people(seen)
+    every = [one for some in held for one in some]
+    assert sum(one.memory for one in found) == sum(one.memory for one in every if not isinstance(one.memory, Reason))
+    assert sum(one.processes for one in found) == len({one.pid for one in every})
+    assert len({one.uid for one in found}) == len(found)
+    assert all(one.share is None or one.share >= 0 for one in found)
+    for by in SORTS:
+        for reverse in (False, True):
+            ordered = steady().sort(found, by, reverse=reverse)
+            assert {one.uid for one in ordered} == {one.uid for one in found}
+            missing = [SORTS[by][1](one)[0] for one in ordered]
+            assert missing == sorted(missing)
+
+
+# Order
+
+
+def test_a_figure_that_jitters_moves_nobody() -> None:
+    def two(first: float, second: float) -> list[Person]:
+        return [a_person(uid=n, memory=round(size * GIB)) for n, size in ((1, first), (2, second))]
+
+    order = steady()
+    assert [one.uid for one in order.sort(two(10, 9.9), "memory")] == [1, 2]
+    assert [one.uid for one in order.sort(two(9.9, 10.2), "memory")] == [1, 2]
+    assert [one.uid for one in order.sort(two(9.9, 11), "memory")] == [2, 1]
+
+
+def test_names_go_from_a_and_whoever_is_not_visible_comes_last() -> None:
+    found = [a_person(uid=None, name="?"), a_person(uid=3, name="Zoe"), a_person(uid=2, name="amy")]
+    assert [one.name for one in steady().sort(found, "user")] == ["amy", "Zoe", "?"]
+    assert [one.name for one in steady().sort(found, "user", reverse=True)] == ["Zoe", "amy", "?"]
+
+
+# One person alone
+
+
+def test_the_filter_of_one_person_is_exact() -> None:
+    card = gpu(0, holdings=[holding(11), holding(12), holding(13), holding(14)])
+    owners = [process(11, "ann", uid=1001), process(12, "joanna", uid=10011), process(13, "1001", uid=5)]
+    seen = snapshot([card], [*owners, Process(pid=14, presence=Presence.GONE)])
+
+    def left(text: str) -> list[int]:
+        wanted = Filter.parse(text)
+        return [row.holding.pid for row in rows(seen) if wanted(row)]
+
+    assert left(filter_for(1001)) == [11]
+    assert left(filter_for(None)) == [14]
+    assert left("uid:NONE") == [14]
+    assert left("user:ann") == [11, 12]
+    assert left("-uid:1001,5") == [12, 14]
+    assert left("uid:") == [11, 12, 13, 14]
+    with pytest.raises(FilterError, match="uid:ann is no number"):
+        Filter.parse("uid:ann")
+
+
+# Words
+
+
+def test_the_story_makes_the_point() -> None:
+    hour = 3600.0
+    use = Use(held=3 * hour, busy=1200.0, memory=40 * GIB * 3 * hour, idle=40 * GIB * 2.5 * hour)
+    longest = Longest(Idle(2.5 * hour, at_least=False), 3, 812, 40 * GIB)
+    told = story(a_person(use=use, longest=longest, declared=16 * GIB), EPOCH, 3 * hour)
+    assert told == [
+        "eve holds 40.0 GiB on GPU 3, declared 16.0, by one process that is 7 h old",
+        "watched for 3 h: held 3 h of GPU time, used 20 min of it; 83 % of 120.0 GiB·h idle",
+        "now idle for 2 h 30 min: PID 812 on GPU 3 with 40.0 GiB",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"viewer": True}, "eve (you) holds"),
+        ({"uid": None, "name": "?"}, "who is not visible holds 40.0 GiB"),
+        ({"memory": 0, "at_least": True}, "eve holds memory on GPU 3"),
+        ({"at_least": True}, "holds at least 40.0 GiB"),
+        ({"gpus": (0, 1, 2), "processes": 4}, "on GPUs 0-2, by 4 processes, the oldest 7 h old"),
+        ({"oldest": None}, "by one process"),
+        ({"declared": 2 * GIB, "unread": True}, "declared at least 2.0"),
+        ({"use": Use(held=60, memory=3600 * GIB, idle=3600 * GIB)}, "never used; 100 % of 1.0 GiB·h idle"),
+        ({"use": Use(held=60, busy=60, memory=60 * GIB)}, "used 1 min of it"),
+        ({"use": Use(held=60, unknown=60, memory=9)}, "nothing says whether it was used"),
+        ({"use": Use(held=60, unknown=30, memory=3600 * GIB, idle=60 * GIB)}, "(not known for 30 s); at least 2 %"),
+        ({"longest": Longest(Idle(99.0, at_least=True), 3, 8, 300 * MIB)}, "idle for at least 1 min 39 s: PID 8"),
+    ],
+)
+def test_what_is_not_known_is_not_told(changes: dict[str, object], words: str) -> None:
+    assert words in "\n".join(story(a_person(**changes), EPOCH, 60.0))
+
+
+def test_a_short_pause_is_no_story() -> None:
+    short = Longest(Idle(30.0, at_least=True), 3, 8, GIB)
+    assert len(story(a_person(longest=short), EPOCH, 60.0)) == 1

@@ -1,0 +1,198 @@
+"""The dashboard's screen of strays and `gpuwatch strays` say the same of the same machine at the same time."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+
+import pytest
+
+from gpuwatch import procfs
+from gpuwatch.analysis.strays import Tending, judge
+from gpuwatch.commands import strays as command
+from gpuwatch.commands.arguments import parse
+from gpuwatch.history import History, Idle
+from gpuwatch.monitor import Frame, Watch
+from gpuwatch.sources.child import Child
+from gpuwatch.sources.demo import DemoSource
+from gpuwatch.ui.app import GpuwatchApp
+from gpuwatch.ui.options import Options
+from gpuwatch.ui.screens.strays import StraysScreen
+from tests.analysis.test_strays_real import LEADER, two
+from tests.driver import GIB, Driver, Proc
+from tests.program.test_pty import GPUWATCH
+from tests.sources.test_local import Start, start
+from tests.support import builders
+from tests.support.dashboards import frame, hand, running, text
+from tests.support.screens import until
+from tests.support.straying import LEFT, Told, held, machine, mine
+from tests.support.terminal import Terminal
+from tests.support.waiting import wait_for
+
+__all__ = ["start"]
+
+AT_ONCE = Tending(settled_after=0.0)
+"""The processes of a test are young."""
+
+Row = tuple[int, str, str, str]
+"""PID, GPUs, GiB, and what it is called with how sure that is."""
+
+
+def listed(out: str) -> list[Row]:
+    """Give the rows that the command printed."""
+    found = re.findall(r"^ *(\d+) +(\S+) +(\S+) +\S+ +\S+ +(\w+), (\w+)  ", out, re.MULTILINE)
+    return [(int(pid), gpus, gib, f"{cause}, {sure}") for pid, gpus, gib, cause, sure in found]
+
+
+def drawn(shown: str) -> list[Row]:
+    """Give the rows of the screen, which says nothing more where one is certain."""
+    found = re.findall(r"^.{6} +(\d+) +(\S+) +(\S+) +\S+ +\S+  (\w+)(?: \((\w+)\))? ·", shown, re.MULTILINE)
+    return [(int(pid), gpus, gib, f"{cause}, {sure or 'certain'}") for pid, gpus, gib, cause, sure in found]
+
+
+def unwrapped(shown: str) -> str:
+    """Give what is on screen as one line."""
+    return " ".join(shown.split())
+
+
+async def test_the_demo_has_the_same_strays_in_both(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(parse(["strays", "--demo"]), None) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    demo, history = DemoSource(), History()
+    seen = demo.at(0.0)
+    first = Frame(seen, 0.0, history.add(seen, 0.0), kept=command.idle_times(seen))
+    async with running(first, (160, 50)) as (app, pilot):
+        await pilot.press("S")
+        await pilot.pause()
+        assert drawn(text(app)) == listed(printed.out)
+        assert len(drawn(text(app))) == 2
+        assert "may be" not in text(app)
+        later = demo.at(20.0)
+        await hand(app, pilot, Frame(later, 20.0, history.add(later, 20.0), kept=command.idle_times(later)))
+        assert drawn(text(app)) == listed(printed.out), "they stay"
+
+
+def test_the_demo_has_them_from_the_start_in_a_terminal_too(driver: Driver) -> None:
+    with Terminal([GPUWATCH, "--demo"], columns=160, rows=50, env=driver.env()) as terminal:
+        terminal.wait_for("q quit")
+        terminal.send("S")
+        terminal.wait_for(lambda one: "strays of yours" in one.lines[0] and "2 strays" in one.lines[0])
+        terminal.send("qq")
+        assert terminal.wait_exit() == 0
+
+
+@pytest.mark.parametrize("kept", [None, 20.0, 400.0, 90000.0])
+async def test_one_orphan_is_the_same_in_both(
+    kept: float | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither has watched it; a `gpuwatch watch` has, for so long."""
+    people = [mine(100, **LEFT), mine(101)]
+    seen = machine(people, [held(100), held(101)], demo=True, searched=builders.EPOCH)
+    idle = {(builders.gpu(0).key, 100, 100): Idle(kept, at_least=True)} if kept is not None else None
+    monkeypatch.setattr(command, "demo", lambda: seen)
+    monkeypatch.setattr(command, "idle_times", lambda snapshot, warn=None: idle)
+    assert command.main(parse(["strays", "--demo"]), None) == 0
+    printed = capsys.readouterr()
+    async with running(Frame(seen, 0.0, History().add(seen, 0.0), kept=idle), (160, 50)) as (app, pilot):
+        await pilot.press("S")
+        await pilot.pause()
+        rows, words = drawn(text(app)), unwrapped(text(app))
+    assert rows == listed(printed.out)
+    (row,) = rows
+    sure = "possible" if kept is None or kept < 300 else "likely" if kept < 86400 else "certain"
+    assert row == (100, "0", "4.0", f"orphaned, {sure}")
+    said = [line.removeprefix("gpuwatch: ") for line in printed.err.splitlines()]
+    assert bool(said) is (sure == "possible")
+    for line in said:
+        assert line in words
+
+
+async def test_a_real_orphan_is_the_same_in_both(
+    driver: Driver, start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has just lost its login: for how long it has been idle nobody knows yet."""
+    with two("-c", LEADER, str(os.getuid())) as (login, pid):
+        driver.gpus[0].memory_used = 3 * GIB
+        driver.procs = [Proc(0, pid, memory=2 * GIB)]
+        driver.write()
+        assert login.stdin is not None
+        login.stdin.close()
+        login.wait()
+        wait_for(lambda: procfs.read_stat(pid).ppid != login.pid)
+        watch = Watch(start(), lambda new: app.publish(new) if app.is_running else None, kept=command.idle_times)
+        app = GpuwatchApp(watch=watch, options=Options(tending=AT_ONCE))
+        child = Child()
+        try:
+            assert command.main(parse(["strays"]), child, AT_ONCE) == 0
+            printed = capsys.readouterr()
+            watch.start()
+            async with app.run_test(size=(160, 50)) as pilot:
+                await until(pilot, lambda: app.frame is not None and bool(app.frame.snapshot.searched))
+                await pilot.press("S")
+                await until(pilot, lambda: bool(drawn(text(app))))
+                rows, words = drawn(text(app)), unwrapped(text(app))
+        finally:
+            watch.stop()
+            child.kill()
+    assert rows == listed(printed.out) == [(pid, "0", "2.0", "orphaned, possible")]
+    (none, why) = printed.err.splitlines()
+    assert none == "gpuwatch: none found"
+    assert why.startswith(f"gpuwatch: 1 of your processes may be a stray ({pid}): whether it is idle is not known yet")
+    assert why.removeprefix("gpuwatch: ") in words
+
+
+async def test_what_may_be_a_stray_is_not_ended_and_not_counted() -> None:
+    seen = machine([mine(100, **LEFT)], [held(100)], searched=builders.EPOCH)
+    async with running(frame(seen), (160, 50)) as (app, pilot):
+        assert "stray (" not in text(app), "on the dashboard nothing is called one that may be none"
+        assert "stray of yours" not in text(app)
+        await pilot.press("S")
+        await pilot.pause()
+        assert "no strays · 1 possible" in text(app)
+        await pilot.press("space", "enter")
+        await pilot.pause()
+        assert isinstance(app.screen, StraysScreen)
+        assert "[ ]" not in text(app)
+        assert "[x]" not in text(app)
+
+
+@pytest.mark.parametrize("size", [(160, 50), (80, 24), (60, 10)])
+async def test_what_is_not_known_is_read_in_full_at_any_size(size: tuple[int, int]) -> None:
+    seen = machine([mine(100, **LEFT)], [held(100)], searched=builders.EPOCH)
+    async with running(frame(seen), size) as (app, pilot):
+        await pilot.press("S")
+        await pilot.pause()
+        words = unwrapped(text(app))
+        assert "1 of your processes may be a stray (100): whether it is idle is not known yet" in words
+        assert "that takes 5 min of watching, by `gpuwatch watch` or in the dashboard" in words
+
+
+class Counting(Told):
+    """A history that counts how often it is asked for how long a process has been idle."""
+
+    __slots__ = ("asked",)
+
+    def __init__(self) -> None:
+        super().__init__({(builders.gpu(0).key, 100): Idle(3600.0, at_least=False)})
+        self.asked = 0
+
+    def idle(self, gpu_key: str, pid: int, start: int) -> Idle | None:
+        self.asked += 1
+        return super().idle(gpu_key, pid, start)
+
+
+async def test_the_list_is_made_once_a_frame_whatever_is_drawn_of_it() -> None:
+    seen = machine([mine(100, **LEFT)], [held(100)])
+    alone = Counting()
+    judge(seen, alone)
+    async with running(frame(seen), (160, 50)) as (app, pilot):
+        await pilot.press("S")
+        await pilot.pause()
+        history = Counting()
+        await hand(app, pilot, Frame(seen, time.monotonic(), history))
+        await pilot.press("space", "down", "up", "space")
+        assert "1 stray" in text(app)
+        # The dashboard behind it asks once besides, for the idle column of its row.
+        assert history.asked - alone.asked <= 1

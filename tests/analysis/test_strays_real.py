@@ -1,0 +1,265 @@
+"""Strays that are real: processes that were stopped, left, killed half and not reaped, as the sampler sees them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from gpuwatch import procfs
+from gpuwatch.analysis.strays import Cause, Stray, Sureness, Tending
+from gpuwatch.history import History, Idle, IdleTimes
+from gpuwatch.model import Process, Snapshot
+from tests.driver import GIB, Driver, Proc
+from tests.sources.test_local import Start, start, until
+from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE, GpuHolder, need_the_machines_own_pids
+from tests.support.sampling import once, running
+from tests.support.straying import find, suspects
+from tests.support.waiting import wait_for
+
+__all__ = ["start"]
+
+AT_ONCE = Tending(settled_after=0.0)
+"""The processes of a test are young."""
+
+LEADER = """
+import os, sys
+uid = int(sys.argv[1])
+if uid != os.getuid():
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+if not os.fork():
+    os.write(1, b"%d\\n" % os.getpid())
+    os.execv("/bin/sleep", ["sleep", "600"])
+sys.stdin.read()
+"""
+"""The leader of a session, as a shell is, with one process in it; it ends with its stdin."""
+
+RUN = """
+import multiprocessing, os, sys, time
+
+def work():
+    os.write(1, b"%d\\n" % os.getpid())
+    time.sleep(600)
+
+if __name__ == "__main__":
+    multiprocessing.get_context("spawn").Process(target=work).start()
+    time.sleep(600)
+"""
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return procfs.read_stat(pid).state in procfs.DEAD
+    except procfs.GONE:
+        return True
+
+
+@contextmanager
+def two(*command: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Start a program in a session of its own; give it and the PID that it prints. Both are ended."""
+    parent = subprocess.Popen(
+        [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    handle = os.pidfd_open(child)
+    try:
+        yield parent, child
+    finally:
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        os.close(handle)
+        parent.kill()
+        parent.wait()
+        for pipe in (parent.stdin, parent.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+@contextmanager
+def alone(uid: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a process that does nothing, as some uid."""
+    options = {"user": uid, "group": uid, "extra_groups": []} if uid != os.getuid() else {}
+    process = subprocess.Popen(["sleep", "600"], **options)  # type: ignore[call-overload]
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def sampled(driver: Driver, *pids: int) -> Snapshot:
+    """Take one look at a machine on whose GPU these hold 2 GiB each and run nothing."""
+    driver.gpus[0].memory_used = 3 * GIB * len(pids)
+    driver.procs = [Proc(0, pid, memory=2 * GIB) for pid in pids]
+    driver.write()
+    snapshot, code = once(driver.env())
+    assert code == 0
+    return snapshot
+
+
+def seen_by(base: Snapshot, viewer: int) -> Snapshot:
+    return msgspec.structs.replace(base, viewer=viewer)
+
+
+def process(base: Snapshot, pid: int) -> Process:
+    (found,) = [one for one in base.processes if one.pid == pid]
+    return found
+
+
+def is_read(base: Snapshot) -> bool:
+    """Whether what the processes run in was read."""
+    return all(one.surroundings is not None for one in base.processes)
+
+
+def judged(base: Snapshot, viewer: int = ME, idle: float | None = None) -> list[Stray]:
+    """Judge all, of whom it is known that they have been idle for so long."""
+    known: IdleTimes = {}
+    if idle is not None:
+        known = {(base.gpus[0].key, one.pid, one.start): Idle(idle, at_least=False) for one in base.processes}
+    return find(seen_by(base, viewer), None, AT_ONCE, known=known)
+
+
+def test_a_process_that_was_stopped(driver: Driver) -> None:
+    with alone(ME) as sleeper, alone(ME) as other:
+        os.kill(sleeper.pid, signal.SIGSTOP)
+        wait_for(lambda: procfs.read_stat(sleeper.pid).state == "T")
+        seen = sampled(driver, sleeper.pid, other.pid)
+        assert not judged(seen), "nobody knows for how long"
+        (found,) = judged(seen, idle=60.0)
+    assert (found.process.pid, found.cause, found.held) == (sleeper.pid, Cause.STOPPED, 2 * GIB)
+
+
+def test_a_process_that_nobody_reaps(driver: Driver) -> None:
+    with alone(ME) as sleeper, alone(ME) as other:
+        sleeper.kill()
+        wait_for(lambda: procfs.read_stat(sleeper.pid).state == "Z")
+        seen = sampled(driver, sleeper.pid, other.pid)
+        assert not judged(seen), "it may be reaped in a moment"
+        (found,) = judged(seen, idle=60.0)
+    assert (found.process.pid, found.cause, found.sure) == (sleeper.pid, Cause.ZOMBIE, Sureness.CERTAIN)
+    assert str(os.getpid()) in found.why[0]
+    assert not found.ends
+
+
+def test_a_process_whose_login_has_ended(driver: Driver) -> None:
+    with two("-c", LEADER, str(ME)) as (login, pid):
+        wait_for(lambda: procfs.read_stat(pid).comm == b"sleep")
+        before = sampled(driver, pid)
+        assert not judged(before, idle=600.0)
+        assert not suspects(seen_by(before, ME), None, AT_ONCE)
+        assert login.stdin is not None
+        login.stdin.close()
+        login.wait()
+        wait_for(lambda: procfs.read_stat(pid).ppid != login.pid)
+        after = sampled(driver, pid)
+        shown = process(after, pid)
+        assert (shown.led, shown.adopted, shown.session) == (False, True, login.pid)
+        (found,) = judged(after, idle=600.0)
+        assert (found.cause, found.sure) == (Cause.ORPHANED, Sureness.LIKELY)
+        assert found.why == ("its login has ended", "its parent has ended", "no SM use for 10 min")
+        (found,) = judged(after, idle=90000.0)
+        assert (found.cause, found.sure) == (Cause.ORPHANED, Sureness.CERTAIN)
+        assert not judged(after)
+        assert [one.pid for one in suspects(seen_by(after, ME), None, AT_ONCE)] == [pid]
+        assert not judged(after, viewer=SOMEBODY_ELSE, idle=600.0)
+        assert not ROOT or not judged(after, viewer=0, idle=600.0)
+
+
+WAITS = """
+import os, socket, sys
+if os.fork():
+    sys.stdin.read()
+    os._exit(0)
+there = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+os.write(1, b"%d\\n" % os.getpid())
+there.recv(1)
+"""
+"""The leader of a session, and a process in it that waits for somebody to send it something."""
+
+
+def test_who_is_left_and_waits_for_another_machine_is_not_certain(driver: Driver) -> None:
+    queue = socket.create_server(("127.0.0.1", 0))
+    port = queue.getsockname()[1]
+    with queue, two("-c", WAITS, str(port)) as (login, pid):
+        assert login.stdin is not None
+        login.stdin.close()
+        login.wait()
+        wait_for(lambda: procfs.read_stat(pid).ppid != login.pid)
+        (found,) = judged(sampled(driver, pid), os.getuid(), idle=9000.0)
+    assert (found.cause, found.sure) == (Cause.ORPHANED, Sureness.LIKELY)
+    assert found.why[2] == f"it is connected to 127.0.0.1:{port}, and may wait for it"
+
+
+def test_a_worker_whose_run_was_killed(driver: Driver, tmp_path: Path) -> None:
+    script, me = tmp_path / "train.py", os.getuid()
+    script.write_text(RUN)
+    with two(str(script)) as (run, pid):
+        assert not judged(sampled(driver, run.pid, pid), me, idle=1500.0)
+        run.kill()
+        run.wait()
+        wait_for(lambda: procfs.read_stat(pid).ppid != run.pid)
+        after = sampled(driver, pid)
+        (found,) = judged(after, me, idle=600.0)
+        assert (found.process.pid, found.cause, found.sure) == (pid, Cause.WORKER, Sureness.CERTAIN)
+        (found,) = judged(after, me)
+        assert (found.cause, found.sure) == (Cause.WORKER, Sureness.LIKELY)
+
+
+def test_a_leftover_that_keeps_the_device_files_open_without_being_listed(driver: Driver) -> None:
+    need_the_machines_own_pids()
+    devices = ("nvidiactl", "nvidia0", "nvidia-uvm")
+    with GpuHolder(devices=devices, orphan=True) as leftover, GpuHolder(devices=devices) as tended:
+        driver.gpus[0].memory_used = 3 * GIB
+        driver.write()
+        seen = until_searched(driver, leftover.pid, tended.pid)
+        (found,) = judged(seen)
+    assert (found.process.pid, found.cause, found.listed, found.held) == (leftover.pid, Cause.WORKER, False, None)
+
+
+def until_searched(driver: Driver, *pids: int) -> Snapshot:
+    """Sample until a search for open device files has found these."""
+    with running(driver.env()) as sampler:
+        return sampler.until(
+            lambda it: (
+                {*pids} <= {one.process.pid for one in it.unlisted}
+                and all(one.process.surroundings is not None for one in it.unlisted)
+            )
+        )
+
+
+def test_idle_time_goes_on_when_the_sampler_is_killed(driver: Driver, start: Start) -> None:
+    with alone(os.getuid()) as sleeper:
+        driver.procs = [Proc(0, sleeper.pid, memory=2 * GIB)]
+        driver.write()
+        source, history = start(), History()
+
+        def idle_for(seconds: float) -> Callable[[Snapshot], bool]:
+            def holds(snapshot: Snapshot) -> bool:
+                view = history.add(snapshot, time.monotonic())
+                held = [(gpu.key, one.pid, one.start) for gpu in snapshot.gpus for one in gpu.holdings]
+                idle = view.idle(*held[0]) if held else None
+                return idle is not None and idle.seconds >= seconds
+
+            return holds
+
+        began = time.monotonic()
+        until(source, idle_for(1.0))
+        (sampler,) = source.pids
+        os.kill(sampler, signal.SIGKILL)
+        wait_for(lambda: is_gone(sampler))
+        lost = time.monotonic() - began
+        idle_again = idle_for(lost + 0.2)
+        restarted = until(source, lambda it: idle_again(it) and is_read(it))
+        assert sampler not in source.pids
+        (found,) = find(restarted, history.view, Tending(settled_after=0.0, idle_after=lost, idle_memory=GIB))
+        assert (found.cause, found.process.pid) == (Cause.IDLE, sleeper.pid)

@@ -1,0 +1,332 @@
+"""`gpuwatch events`: the log as lines for people and for programs, without a driver and without a sampler."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpuwatch.alerts.alert import Alert, Severity, Unit
+from gpuwatch.commands import events
+from gpuwatch.errors import UsageError
+from gpuwatch.output.events import EventRow, events_rows, lasted_words, moment, state_words, table, value_words
+from gpuwatch.recorder.events_log import Event, Gap, Record, encode, lock_name, log_name
+from tests.support.builders import EPOCH, GIB
+from tests.support.eventlogs import alert, ended
+
+NOW = EPOCH + 3600.0
+
+FULL = ended(
+    alert(
+        "full",
+        index=3,
+        severity=Severity.CRITICAL,
+        most=Severity.CRITICAL,
+        title="GPU 3 full: 0.1 GiB of 79.0 free",
+        owners=("ada", "ben"),
+        peak=0.1 * GIB,
+        mean=1.5 * GIB,
+        unit=Unit.FREE,
+        raised=EPOCH,
+    ),
+    after=389.0,
+    how="GPU 3: 30.0 GiB of 79.0 free",
+)
+HOT = alert("hot", index=0, rule="temperature near slowdown", title="GPU 0 is hot", raised=EPOCH + 60, owners=("cyn",))
+NOTED = ended(
+    alert("noted", index=None, rule="power at limit", severity=Severity.NOTE, most=Severity.NOTE, raised=EPOCH + 30)
+)
+
+
+@pytest.fixture
+def own(own_home: Path) -> Path:
+    """The user's own log, not yet there."""
+    folder = own_home / "state" / "gpuwatch"
+    folder.mkdir(parents=True)
+    return folder / log_name()
+
+
+def write(path: Path, *alerts: Alert, gaps: tuple[Gap, ...] = (), at: float = NOW) -> Path:
+    """Write a log of alerts as they are."""
+    records = [Record(schema=1, at=EPOCH, event=Event.BEGAN, pid=1)]
+    records += [Record(at=EPOCH, event=Event.RAISED if one.ended is None else Event.ENDED, alert=one) for one in alerts]
+    records += [Record(at=at, event=Event.GAP, since=gap.since, until=gap.until, lost=gap.lost) for gap in gaps]
+    path.write_bytes(b"".join(map(encode, [*records, Record(at=at, event=Event.STOPPED)])))
+    return path
+
+
+def run(*arguments: str, now: float = NOW) -> int:
+    """Run the command in this process."""
+    from gpuwatch.commands.arguments import parse
+
+    return events.main(parse(["events", *arguments]), wall=lambda: now)
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    """Give the lines that it prints for people, less the headers."""
+    assert run(*arguments) == 0
+    return capsys.readouterr().out.splitlines()[1:]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Lines for people
+
+
+def test_the_oldest_is_first_and_every_column_says_what_it_is(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(own, HOT, FULL, NOTED)
+    assert run() == 0
+    out, err = capsys.readouterr()
+    start = [moment(EPOCH + second, NOW) for second in (0, 30, 60)]
+    wide = max(map(len, start))
+    assert out.splitlines() == [
+        f"{'start':>{wide}}   for    severity  GPU  who       what",
+        f"{start[0]:>{wide}}    6m  ● critical    3  ada, ben  GPU 3 full: 0.1 GiB of 79.0 free"
+        " · at worst 0.1 GiB free, mean 1.5 · GPU 3: 30.0 GiB of 79.0 free",
+        f"{start[1]:>{wide}}    1m  · note        —            GPU noted near limit · back within the limit",
+        f"{start[2]:>{wide}}  ≥59m  ▲ warning     0  cyn       GPU 0 is hot · still held when watching stopped",
+    ]
+    assert err == f"gpuwatch: nobody watches now; the last to do so stopped at {moment(NOW, NOW)}, 0 s ago\n"
+
+
+def test_what_holds_is_ongoing_while_somebody_watches(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(own, HOT)
+    with own.with_name(lock_name(own.name)).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert run() == 0
+        out, err = capsys.readouterr()
+        assert "  ongoing  ▲ warning     0  cyn  GPU 0 is hot\n" in out
+        assert err == ""
+        assert run("--json") == 0
+        assert json.loads(capsys.readouterr().out)["state"] == "ongoing"
+
+
+def test_a_line_is_cut_at_the_title_and_never_before() -> None:
+    rows = events_rows([FULL, HOT], NOW)
+    for width in (60, 80, 100):
+        lines = table(rows, width=width)
+        assert all(len(line) <= max(width, 70) for line in lines)
+        assert all("critical    3  ada, ben  GPU 3 full" in line for line in lines[1:2])
+    assert table(rows, width=80)[1].endswith("…")
+    assert table(rows)[1].endswith("of 79.0 free")
+
+
+def test_wide_names_keep_the_columns(own: Path) -> None:
+    rows = events_rows([ended(alert(owners=("愛田",))), ended(alert("b", owners=("x" * 60,)))], NOW)
+    lines = table(rows, width=120)
+    assert "愛田                      GPU a near" in lines[1]
+    assert "x" * 23 + "…  GPU b near" in lines[2]
+
+
+def test_a_date_stands_where_it_is_not_today() -> None:
+    assert moment(NOW, NOW) == time.strftime("%H:%M:%S", time.localtime(NOW))
+    assert moment(NOW - 86400, NOW) == time.strftime("%m-%d %H:%M:%S", time.localtime(NOW - 86400))
+    assert moment(NOW - 400 * 86400, NOW)[:5] == time.strftime("%Y-", time.localtime(NOW - 400 * 86400))
+
+
+def test_times_that_the_log_does_not_tell_of_are_lines_too() -> None:
+    gaps = (Gap(EPOCH + 5, EPOCH + 65, 3), Gap(EPOCH + 100, EPOCH + 1300), Gap(EPOCH + 2000, EPOCH + 2060))
+    rows = events_rows([FULL], NOW, gaps=gaps)
+    assert [(row.severity, row.lasted, row.title) for row in rows[1:]] == [
+        ("gap", "1m", "3 lines could not be written"),
+        ("gap", "20m", "nobody watched"),
+    ]
+    assert "  gap  " in table(rows)[2]
+
+
+def test_severity_is_the_worst_that_it_was() -> None:
+    eased = alert(severity=Severity.WARNING, most=Severity.CRITICAL)
+    (row,) = events_rows([eased], NOW)
+    assert (row.mark, row.severity, row.how) == ("●", "critical", "warning now")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, ""),
+        ({"peak": 91.2, "mean": 88.0, "unit": Unit.CELSIUS}, "peak 91 °C, mean 88"),
+        ({"peak": 91.2, "mean": 91.0, "unit": Unit.CELSIUS}, "peak 91 °C"),
+        ({"peak": 3.5 * GIB, "unit": Unit.BYTES}, "peak 3.5 GiB"),
+        ({"peak": 40.0, "mean": 300.0, "unit": Unit.SECONDS}, "at worst 40 s, mean 5 min"),
+        ({"peak": 3.0, "unit": Unit.COUNT}, ""),
+        ({"mean": 3.0, "unit": Unit.WATTS}, ""),
+    ],
+)
+def test_values_have_their_unit(changes: dict[str, Any], words: str) -> None:
+    assert value_words(alert(**changes)) == words
+
+
+def test_what_the_dashboard_takes_from_here() -> None:
+    assert lasted_words(HOT, HOT.raised + 150) == "2m"
+    assert lasted_words(FULL, NOW) == "6m"
+    assert (state_words(HOT), state_words(FULL)) == ("", "GPU 3: 30.0 GiB of 79.0 free")
+    assert state_words(ended(HOT, how=HOT.title)) == "ended"
+    assert value_words(alert(peak=9.0, mean=7.0, last=5.0, unit=Unit.WATTS), last=True) == "peak 9 W, mean 7, last 5"
+    assert isinstance(events_rows([HOT], NOW)[0], EventRow)
+
+
+def test_ascii_on_demand(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(own, HOT, FULL, NOTED)
+    assert run("--ascii") == 0
+    out, err = capsys.readouterr()
+    assert out.isascii()
+    assert err.isascii()
+    assert "! critical" in out
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Which ones
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--gpu", "3"], ["full"]),
+        (["--gpu", "0,3"], ["full", "hot"]),
+        (["--user", "ben"], ["full"]),
+        (["--user", "be"], []),
+        (["--rule", "memory near limit"], ["full"]),
+        (["--rule", "MEM"], ["full"]),
+        (["--rule", "p"], ["noted"]),
+        (["--rule", "stray"], []),
+        (["--since", "55min"], ["full", "hot"]),
+        (["--since", "30min"], ["hot"]),
+        (["--gpu", "0", "--user", "ada"], []),
+    ],
+)
+def test_what_is_asked_for(
+    own: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], expected: list[str]
+) -> None:
+    write(own, HOT, FULL, NOTED)
+    assert run("--json", *arguments) == 0
+    out, err = capsys.readouterr()
+    assert [json.loads(line)["id"] for line in out.splitlines()] == [f"id-{name}" for name in expected]
+    assert ("no event" in err) is not bool(expected)
+
+
+def test_a_rule_of_the_users_own_is_known_from_the_log(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(own, ended(alert(rule="my lab's rule")))
+    assert len(shown(capsys, "--rule", "my")) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--since", "8x"], "--since: duration '8x' is not understood"),
+        (["--since", "0"], "--since: 0 is no time back"),
+        (["--since", "9999d"], "--since: .* at most 365d"),
+        (["--gpu", "a"], "--gpu: 'a' is no list of GPU indices; write 3 or 0,2"),
+        (["--rule", "zz"], "--rule: no rule begins with 'zz'; there are: XID, "),
+        (["--rule", ""], "--rule: no rule begins with ''"),
+        (["--file", "/nowhere"], "--file: there is no /nowhere"),
+        (["--file", "/"], "/: it is not a regular file"),
+        (["--file", "/etc/passwd"], "--file: /etc/passwd is no events log"),
+        (["--demo"], "--demo does not go with `gpuwatch events`"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(own: Path, arguments: list[str], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        run(*arguments)
+
+
+def test_without_a_log_it_says_so(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run() == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == f"gpuwatch: there is no events log yet ({own}); the dashboard and `gpuwatch watch` write it\n"
+
+
+def test_without_an_event_it_says_so(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(own)
+    assert run() == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[0] == "gpuwatch: no event in the last 24h; --since 7d looks further back"
+
+
+def test_damaged_lines_are_told_of(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(own, FULL)
+    own.write_bytes(own.read_bytes() + b"rubbish\n")
+    assert run() == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 2
+    assert f"gpuwatch: 1 line is damaged in {own}, and left out\n" in err
+
+
+def test_another_file_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(shown(capsys, "--file", str(write(tmp_path / "other.jsonl", FULL)))) == 1
+
+
+def test_json_is_the_alert_and_its_state(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(own, FULL, HOT)
+    assert run("--json") == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["state"], second["state"]) == ("ended", "open")
+    assert (first["rule"], first["owners"], first["most"], first["unit"]) == (
+        "memory near limit",
+        ["ada", "ben"],
+        3,
+        "bytes free",
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The program
+
+
+def test_no_driver_is_asked_anything(own: Path) -> None:
+    write(own, FULL, at=time.time())
+    program = (
+        "import os, sys\n"
+        "from gpuwatch import __main__\n"
+        "os._exit = lambda code: None\n"
+        "sys.argv[1:] = ['events', '--since', '365d']\n"
+        "__main__.main()\n"
+        "heavy = {'textual', 'pynvml', 'psutil', 'rich', 'subprocess'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.count("gpuwatch: ")) == (0, done.stderr.count("\n"))
+
+
+def on_terminal(*arguments: str, columns: int = 80) -> str:
+    """Run it on a pseudo-terminal and give what that was sent."""
+    master, slave = pty.openpty()
+    env = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    env |= {"TERM": "xterm", "COLUMNS": str(columns), "LINES": "24", "PYTHONIOENCODING": "utf-8"}
+    command = [sys.executable, "-m", "gpuwatch", "events", *arguments]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=slave, stderr=subprocess.DEVNULL, env=env)
+    os.close(slave)
+    raw = b""
+    try:
+        while part := os.read(master, 65536):
+            raw += part
+    except OSError:  # the other end is closed
+        pass
+    finally:
+        os.close(master)
+    assert process.wait(60) == 0
+    return raw.decode()
+
+
+def test_on_a_terminal_it_is_as_wide_as_that_and_coloured(own: Path) -> None:
+    write(own, msgspec.structs.replace(FULL, raised=time.time() - 500, ended=time.time() - 100))
+    _, line, _ = on_terminal().split("\r\n")
+    assert "\x1b[31m● critical\x1b[0m" in line
+    assert line.endswith("…")
+    assert len(line.replace("\x1b[31m", "").replace("\x1b[0m", "")) == 80
+
+
+def test_arguments_that_other_commands_have_do_not_matter() -> None:
+    args = argparse.Namespace(demo=False, since="1h", file="/nowhere", json=False, ascii=None, rule=None)
+    with pytest.raises(UsageError, match="there is no /nowhere"):
+        events.main(args)

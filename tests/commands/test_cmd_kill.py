@@ -1,0 +1,398 @@
+"""`gpuwatch kill`, the real program on the driver of the tests: real processes, a real terminal, and who is spared."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwatch import procfs
+from gpuwatch.commands.kill import Line, pids_of, signal_of, table
+from gpuwatch.errors import UsageError
+from tests.driver import GIB, Driver, Gpu, Proc
+from tests.support.gpuholder import ROOT, SOMEBODY_ELSE, GpuHolder
+from tests.support.terminal import Terminal
+from tests.support.waiting import wait_for
+
+GPUWATCH = Path(sys.executable).parent / "gpuwatch"
+ROOT_FLAG = ["--allow-root-kill"] if ROOT else []
+ELSEWHERE = ("runs in a container with PIDs of its own", "other pid namespace")
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(driver: Driver) -> Run:
+    """Give a function that runs gpuwatch to its end, without a terminal."""
+
+    def begin(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        words = [str(GPUWATCH), "kill", *arguments]
+        return subprocess.run(
+            words,
+            env=driver.env() | env,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+
+    return begin
+
+
+def on_record(home: Path) -> list[dict[str, Any]]:
+    """The lines of the record; none where nothing was asked for."""
+    files = list(home.rglob("actions.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def held(driver: Driver, *holders: GpuHolder) -> None:
+    """Let the driver list these on GPU 0, a GiB each."""
+    driver.gpus = [Gpu(0, memory_used=len(holders) * GIB)]
+    driver.procs = [Proc(0, one.pid, sm=0) for one in holders]
+    driver.write()
+
+
+def mine(**changes: Any) -> GpuHolder:
+    """A training of whoever runs the tests."""
+    return GpuHolder(uid=os.getuid(), **changes)
+
+
+@pytest.mark.parametrize("word", ["0", "-1", "x", "1.5", "²", "", "4194305", "9" * 30, "1 2"])
+def test_what_is_no_pid_is_said_to_be_none(word: str) -> None:
+    with pytest.raises(UsageError, match=r"PID: .* is none; a PID is a whole number from 1"):
+        pids_of([word])
+
+
+def test_a_pid_counts_once() -> None:
+    assert pids_of(["7", "12", "7"]) == (7, 12)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [(None, signal.SIGTERM), ("int", signal.SIGINT), ("SIGKILL", signal.SIGKILL), ("TERM", signal.SIGTERM)],
+)
+def test_signals_by_name(text: str | None, expected: signal.Signals) -> None:
+    assert signal_of(text) is expected
+
+
+@pytest.mark.parametrize("text", ["HUP", "9", "", "SIGSIGTERM", "STOP"])
+def test_no_other_signal_is_sent(text: str) -> None:
+    with pytest.raises(UsageError, match="INT, TERM and KILL are allowed"):
+        signal_of(text)
+
+
+def test_the_table() -> None:
+    lines = [Line(7, "ada", (0, 3), 12 * GIB, 0.0, "python train.py"), Line(8, "ada", open=(3,), command="python")]
+    drawn = table([*lines, Line(71234, "ada", command="x" * 200)], 60)
+    assert drawn[:3] == [
+        "  PID  USER  GPU   GiB    SM  COMMAND",
+        "    7  ada   0,3  12.0  idle  python train.py",
+        "    8  ada   (3)     —     —  python",
+    ]
+    assert drawn[3].startswith("71234  ada     —     —     —  xxx")
+    assert len(drawn[3]) == 60
+
+
+def test_without_a_terminal_it_wants_to_be_told_yes(run: Run, own_home: Path) -> None:
+    done = run("1")
+    assert done.returncode == 2
+    assert "--yes goes ahead" in done.stderr
+    assert on_record(own_home) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--signal", "HUP", "7"], "--signal"), (["--", "-7"], "PID"), (["--demo", "7"], "--demo"), (["0"], "PID")],
+)
+def test_bad_usage_is_one_line(run: Run, words: list[str], said: str) -> None:
+    done = run(*words)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert said in done.stderr
+
+
+def test_no_driver_is_exit_code_3(run: Run, tmp_path: Path) -> None:
+    assert run("--yes", "7", LD_LIBRARY_PATH=str(tmp_path)).returncode == 3
+
+
+def test_one_is_ended_and_its_memory_comes_free(driver: Driver, run: Run, own_home: Path) -> None:
+    with mine() as training, mine() as other:
+        held(driver, training, other)
+        done = run("--yes", *ROOT_FLAG, str(training.pid), str(training.pid))
+        assert not training.alive()
+        assert other.alive()
+        assert done.returncode == 0, done.stderr
+        head, row, outcome = done.stdout.splitlines()
+        assert head.split() == ["PID", "USER", "GPU", "GiB", "SM", "COMMAND"]
+        assert row.split()[0] == str(training.pid)
+        assert "python train.py" in row
+        # The driver of the tests still lists what it was told to.
+        assert outcome.startswith(f"PID {training.pid}: exited after")
+    lines = on_record(own_home)
+    assert [(line["event"], line["pid"], line.get("signal")) for line in lines] == [
+        ("intent", training.pid, "SIGTERM"),
+        ("outcome", training.pid, None),
+    ]
+
+
+def test_sigterm_ignored_is_not_followed_by_sigkill_without_being_asked_for(
+    driver: Driver, run: Run, own_home: Path
+) -> None:
+    with mine(deaf=True) as training:
+        held(driver, training)
+        done = run("--yes", *ROOT_FLAG, str(training.pid))
+        assert done.returncode == 1
+        assert training.alive()
+        said = done.stdout.splitlines()[-1]
+        assert f"PID {training.pid}: ignored SIGTERM for 10 s; left running" in said
+        assert f"next: gpuwatch kill {training.pid} --signal KILL" in said
+        done = run("--yes", *ROOT_FLAG, "--signal", "KILL", str(training.pid))
+        assert done.returncode == 0, done.stderr
+        assert not training.alive()
+    events = [(line["event"], line.get("signal") or line["result"]) for line in on_record(own_home)]
+    assert events == [("intent", "SIGTERM"), ("outcome", "running"), ("intent", "SIGKILL"), ("outcome", "exited")]
+
+
+def refused(done: subprocess.CompletedProcess[str], pid: int, words: str, home: Path, result: str) -> None:
+    """See that a process was refused with these words, and that this is on record."""
+    assert done.returncode == 1, done.stderr
+    assert f"PID {pid} is not ended: " in done.stderr
+    assert words in done.stderr
+    assert [(line["event"], line["pid"], line["result"]) for line in on_record(home)] == [("refused", pid, result)]
+
+
+@pytest.mark.skipif(not ROOT, reason="a process of another uid needs root")
+@pytest.mark.parametrize("listed", [True, False])
+def test_another_users_process(driver: Driver, run: Run, own_home: Path, listed: bool) -> None:
+    with GpuHolder(uid=SOMEBODY_ELSE) as theirs:
+        held(driver, *([theirs] if listed else []))
+        done = run("--yes", *ROOT_FLAG, str(theirs.pid))
+        said = "gpuwatch signals only your own" if listed else "it is not yours"
+        refused(done, theirs.pid, said, own_home, "not yours")
+        assert theirs.alive()
+
+
+@pytest.mark.skipif(not ROOT, reason="root needs a permission of its own")
+def test_root_without_its_permission(driver: Driver, run: Run, own_home: Path) -> None:
+    with mine() as training:
+        held(driver, training)
+        refused(run("--yes", str(training.pid)), training.pid, "--allow-root-kill", own_home, "root")
+        assert training.alive()
+
+
+def test_the_shell_that_it_runs_in(run: Run, own_home: Path) -> None:
+    refused(run("--yes", *ROOT_FLAG, str(os.getpid())), os.getpid(), "gpuwatch runs inside it", own_home, "ancestor")
+
+
+def test_pid_1(run: Run, own_home: Path) -> None:
+    refused(run("--yes", *ROOT_FLAG, "1"), 1, "belong to the system", own_home, "system pid")
+
+
+def test_what_is_not_there(run: Run, own_home: Path) -> None:
+    words, result = ELSEWHERE if procfs.in_pid_namespace() else ("it has already exited", "gone")
+    refused(run("--yes", *ROOT_FLAG, "4194304"), 4194304, words, own_home, result)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_sleep_of_ones_own(driver: Driver, run: Run, own_home: Path, listed: bool) -> None:
+    without = ELSEWHERE if procfs.in_pid_namespace() else ("it holds no GPU", "no gpu device")
+    words, result = without if listed else ("it is on no GPU", "not on a gpu")
+    with subprocess.Popen(["sleep", "1000"]) as sleep:
+        try:
+            driver.procs = [Proc(0, sleep.pid)] if listed else []
+            driver.write()
+            done = run("--yes", *ROOT_FLAG, str(sleep.pid))
+            refused(done, sleep.pid, words, own_home, result)
+            assert sleep.poll() is None
+        finally:
+            sleep.kill()
+
+
+@pytest.mark.parametrize("how", ["flag", "file"])
+def test_read_only(driver: Driver, run: Run, own_home: Path, how: str, tmp_path: Path) -> None:
+    with mine() as training:
+        held(driver, training)
+        file = tmp_path / "gpuwatch.toml"
+        file.write_text("read_only = true\n")
+        words = ["--read-only"] if how == "flag" else ["--config", str(file)]
+        done = run("--yes", *words, *ROOT_FLAG, str(training.pid))
+        refused(done, training.pid, "read-only", own_home, "read-only")
+        assert training.alive()
+
+
+def test_what_ignores_sigint_is_told_of_and_on_record(driver: Driver, run: Run, own_home: Path) -> None:
+    with mine(background=True) as training:
+        held(driver, training)
+        done = run("--yes", "--signal", "INT", *ROOT_FLAG, str(training.pid))
+        refused(done, training.pid, "--signal TERM asks it in another way", own_home, "signal ignored")
+        assert training.alive()
+        done = run("--yes", *ROOT_FLAG, str(training.pid))
+        assert (done.returncode, training.alive()) == (0, False)
+        assert "SIGINT" not in done.stderr, "who gets another signal need not be told"
+
+
+def test_one_refused_does_not_keep_the_other(driver: Driver, run: Run) -> None:
+    with mine() as training:
+        held(driver, training)
+        done = run("--yes", *ROOT_FLAG, "1", str(training.pid))
+        assert done.returncode == 1
+        assert not training.alive()
+        assert f"PID {training.pid}: exited after" in done.stdout
+
+
+def test_a_whole_run(driver: Driver, run: Run, own_home: Path) -> None:
+    # Left to init, for else its run would begin with whatever runs these tests, and gpuwatch with them.
+    with mine(children=2, orphan=True) as training, mine() as other:
+        held(driver, training, other)
+        done = run("--yes", "--job", *ROOT_FLAG, str(training.pid), str(training.children[0]))
+        assert done.returncode == 0, done.stderr
+        assert f"PID {training.children[0]} is of the run of PID {training.pid}" in done.stderr
+        assert f"run of PID {training.pid} (3 processes): all 3 exited after" in done.stdout
+        listed = [line.split()[0] for line in done.stdout.splitlines()[1:4]]
+        assert listed == [str(pid) for pid in (training.pid, *training.children)]
+        assert not training.alive()
+        assert other.alive()
+    lines = on_record(own_home)
+    assert [line["event"] for line in lines] == ["intent"] * 3 + ["outcome"] * 3
+    assert len({line["run"] for line in lines}) == 1
+
+
+def test_a_run_that_gpuwatch_runs_in_is_refused(driver: Driver, run: Run, own_home: Path) -> None:
+    with mine() as training:
+        held(driver, training)
+        done = run("--yes", "--job", *ROOT_FLAG, str(training.pid))
+        refused(done, training.pid, "which its run goes back to", own_home, "ancestor")
+        assert training.alive()
+
+
+def test_where_nobody_reads_the_table_nothing_is_sent_and_that_is_no_success(driver: Driver, own_home: Path) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    with mine() as training:
+        held(driver, training)
+        words = [str(GPUWATCH), "kill", "--yes", *ROOT_FLAG, str(training.pid)]
+        try:
+            done = subprocess.run(
+                words, env=driver.env(), stdin=subprocess.DEVNULL, stdout=writes, stderr=subprocess.PIPE, timeout=90
+            )
+        finally:
+            os.close(writes)
+        assert done.returncode == 1
+        assert done.stderr == b"gpuwatch: nothing was sent\n"
+        assert training.alive()
+    assert on_record(own_home) == []
+
+
+def test_in_plain_ascii(driver: Driver, run: Run) -> None:
+    with mine(argv=("python", "größe.py")) as training:
+        held(driver, training)
+        done = run("--yes", "--ascii", *ROOT_FLAG, str(training.pid))
+        assert done.returncode == 0, done.stderr
+        assert (done.stdout + done.stderr).isascii()
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# On a terminal
+
+
+def test_nothing_is_sent_unasked_that_cannot_be_put_on_record(driver: Driver, run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "no folder"
+    file.touch()
+    with mine() as training:
+        held(driver, training)
+        done = run("--yes", *ROOT_FLAG, str(training.pid), XDG_STATE_HOME=str(file))
+        assert done.returncode == 1
+        assert f"PID {training.pid} is not ended: " in done.stderr
+        assert "without --yes you are asked whether to go on" in done.stderr
+        assert training.alive()
+
+
+def terminal(driver: Driver, *words: str) -> Terminal:
+    """The command in a terminal."""
+    return Terminal([str(GPUWATCH), "kill", *ROOT_FLAG, *words], columns=120, rows=30, env=driver.env())
+
+
+def code(screen: Terminal) -> int:
+    """What the program ended with."""
+    return screen.wait_exit(30.0)
+
+
+@pytest.mark.parametrize("answer", ["n", "", "no", "yes please", "Q"])
+def test_anything_but_yes_sends_nothing(driver: Driver, own_home: Path, answer: str) -> None:
+    with mine() as training:
+        held(driver, training)
+        with terminal(driver, str(training.pid)) as screen:
+            screen.wait_for("End this process with SIGTERM? [y/N]", timeout=30.0)
+            screen.send(f"{answer}\r")
+            screen.wait_for("nothing was sent", timeout=30.0)
+            assert code(screen) == 1
+        assert training.alive()
+    assert on_record(own_home) == []
+
+
+def test_what_was_typed_before_the_question_is_no_answer_to_it(driver: Driver, own_home: Path) -> None:
+    with mine() as training:
+        held(driver, training)
+        with terminal(driver, str(training.pid)) as screen:
+            screen.send("y\r")
+            screen.wait_for("End this process with SIGTERM? [y/N]", timeout=30.0)
+            screen.send("n\r")
+            screen.wait_for("nothing was sent", timeout=30.0)
+            assert code(screen) == 1
+        assert training.alive()
+    assert on_record(own_home) == []
+
+
+def test_asked_ignored_asked_again_and_killed(driver: Driver, own_home: Path) -> None:
+    with mine(deaf=True) as training:
+        held(driver, training)
+        with terminal(driver, str(training.pid)) as screen:
+            screen.wait_for("End this process with SIGTERM? [y/N]", timeout=30.0)
+            screen.send("y\r")
+            screen.wait_for("Send SIGKILL? [y/N]", timeout=30.0)
+            assert training.alive()
+            screen.send("y\r")
+            screen.wait_for(f"PID {training.pid}: exited after", timeout=30.0)
+            assert code(screen) == 0
+    sent = [line["signal"] for line in on_record(own_home) if line["event"] == "intent"]
+    assert sent == ["SIGTERM", "SIGKILL"]
+
+
+def test_ctrl_c_sends_nothing_more_and_is_on_record(driver: Driver, own_home: Path) -> None:
+    with mine(deaf=True) as training, mine() as other:
+        held(driver, training, other)
+        with terminal(driver, "--signal", "INT", str(training.pid), str(other.pid)) as screen:
+            screen.wait_for("End these 2 processes with SIGINT? [y/N]", timeout=30.0)
+            screen.send("y\r")
+            wait_for_intent(own_home)
+            screen.send("\x03")
+            screen.wait_for("nothing more is sent", timeout=30.0)
+            assert code(screen) == 130
+        assert training.alive()
+        assert other.alive()
+    lines = on_record(own_home)
+    assert [(line["event"], line["pid"]) for line in lines] == [("intent", training.pid), ("outcome", training.pid)]
+    assert (lines[0]["signal"], lines[1]["result"]) == ("SIGINT", "running")
+
+
+def wait_for_intent(home: Path) -> None:
+    """Wait until a signal is on record."""
+    wait_for(lambda: any(line["event"] == "intent" for line in on_record(home)))
+
+
+def test_a_process_that_ends_while_it_is_asked_about_needs_no_answer(driver: Driver) -> None:
+    with mine(delay=11.0) as training:
+        held(driver, training)
+        with terminal(driver, str(training.pid)) as screen:
+            screen.wait_for("SIGTERM? [y/N]", timeout=30.0)
+            screen.send("y\r")
+            screen.wait_for("Send SIGKILL? [y/N]", timeout=30.0)
+            screen.wait_for("exited after 11", timeout=30.0)
+            assert code(screen) == 0

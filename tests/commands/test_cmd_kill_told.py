@@ -1,0 +1,225 @@
+"""`gpuwatch kill`, the command on real runs of processes and made-up snapshots: whom it takes, and what it says."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from gpuwatch.commands.kill import Desk, Ear, Ends, Line, Told, line_of
+from gpuwatch.declared.facts import Share
+from gpuwatch.kill.steps import Listed
+from gpuwatch.kill.target import Killer
+from gpuwatch.model import Snapshot, Surroundings, Unlisted
+from tests.support.builders import GIB, gpu, holding, process, snapshot, uid
+from tests.support.killing import a_killer, on_record
+from tests.support.running import RealRun
+
+STEP = 0.25
+"""Seconds that go by with each snapshot, once nothing is waited for."""
+
+PATIENCE = 60.0
+"""Seconds that real processes are given."""
+
+Said = pytest.CaptureFixture[str]
+
+
+class Shown:
+    """Snapshots one after the other, the last again and again; until it `passes`, time goes at half its pace."""
+
+    def __init__(self, *snapshots: Snapshot, passes: Callable[[], bool] = lambda: True, breaks_off: int = 0) -> None:
+        """After so many steps at `breaks_off` the program is told to end; 0 for never."""
+        self._snapshots = list(snapshots)
+        self._passes = passes
+        self._breaks_off = breaks_off
+        self._steps = 0
+        self._now = 0.0
+        self._end = time.monotonic() + PATIENCE
+
+    def clock(self) -> float:
+        """Tell the time, in seconds."""
+        return self._now
+
+    def next(self, timeout: float) -> Snapshot:
+        """Give the next one."""
+        assert time.monotonic() < self._end, "it did not come to what was waited for"
+        if self._passes():
+            self._steps += 1
+            self._now += STEP
+        else:
+            time.sleep(0.01)
+            self._now += 0.005
+        if 0 < self._breaks_off <= self._steps:
+            raise Told(signal.SIGTERM)
+        return self._snapshots.pop(0) if len(self._snapshots) > 1 else self._snapshots[0]
+
+    def set_interval(self, seconds: float) -> None:
+        """Nothing to do."""
+
+    def poke(self) -> None:
+        """Nothing to do."""
+
+    def set_shares(self, shares: Sequence[Share]) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+class Done(NamedTuple):
+    """What came of it."""
+
+    code: int
+    out: str
+    err: str
+
+
+def end(killer: Killer, shown: Shown, said: Said, *pids: int, whole_run: bool = True) -> Done:
+    """Run the command, unasked and with SIGTERM."""
+    ends = Ends(shown, killer, Desk(), Ear(), signal.SIGTERM, whole_run=whole_run, ask=False, clock=shown.clock)
+    try:
+        code = ends.run(pids)
+    except Told as told:
+        code = 128 + told.number
+    return Done(code, *said.readouterr())
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What a run is
+
+
+def unlisted(run: RealRun, pid: int, around: Surroundings | None) -> Snapshot:
+    """A snapshot in which one of a run is not listed by NVML, and has the GPU open."""
+    found = process(pid, "you", start=run.starts[pid], uid=run.uid, surroundings=around)
+    return snapshot([gpu(0)], [], viewer=run.uid, unlisted=(Unlisted(process=found, gpus=(gpu(0).key,)),))
+
+
+def test_the_run_of_one_that_nvml_does_not_list_is_waited_for(tmp_path: Path, capsys: Said) -> None:
+    with RealRun(ranks=1) as run:
+        worker = run.of("worker")[0]
+        shown = Shown(unlisted(run, worker, None), unlisted(run, worker, Surroundings(job=run.job())))
+        done = end(a_killer(tmp_path, dev=run.dev), shown, capsys, worker)
+        assert f"run of PID {worker} (4 processes): " in done.out
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_where_nothing_tells_what_the_run_is_nothing_is_ended(tmp_path: Path, capsys: Said, listed: bool) -> None:
+    with RealRun(ranks=1) as run:
+        pid = run.of("rank" if listed else "worker")[0]
+        bare = process(pid, "you", start=run.starts[pid], uid=run.uid, command="python train.py", surroundings=None)
+        held = snapshot([gpu(0, holdings=[holding(pid, start=bare.start)])], [bare], viewer=run.uid)
+        killer = a_killer(tmp_path, dev=run.dev)
+        done = end(killer, Shown(held if listed else unlisted(run, pid, None)), capsys, pid)
+        assert (done.code, done.out) == (1, "")
+        assert f"PID {pid} is not ended: " in done.err
+        assert "nothing tells which processes are its run; without --job it is ended alone" in done.err
+        assert run.alive() == set(run.roles)
+        assert [(line["event"], line["result"]) for line in on_record(killer)] == [("refused", "run unknown")]
+
+
+def test_a_run_of_which_something_still_runs_is_no_success(tmp_path: Path, capsys: Said) -> None:
+    with RealRun(ranks=1, launcher="forks") as run:
+        shown = Shown(run.snapshot(), passes=lambda: not run.alive() and bool(run.late()))
+        done = end(a_killer(tmp_path, dev=run.dev), shown, capsys, run.of("rank")[0])
+        (late,) = run.late()
+        assert f"not signalled: PID {late}" in done.out
+        assert done.code == 1
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What is left
+
+
+def test_the_hint_names_one_that_still_runs_and_holds_memory(tmp_path: Path, capsys: Said) -> None:
+    with RealRun(ranks=2, workers=1, launcher="dies", deaf="rank") as run:
+        first, second = run.of("rank")
+
+        def one_is_left() -> bool:
+            if run.heard().keys() >= {first, second} and first in run.alive():
+                os.kill(first, signal.SIGKILL)
+            return len(run.alive()) == 2  # the other rank, and its worker
+
+        done = end(a_killer(tmp_path, dev=run.dev), Shown(run.snapshot(), passes=one_is_left), capsys, first)
+        assert done.code == 1
+        assert f"left running; next: gpuwatch kill {second} --job --signal KILL\n" in done.out
+
+
+def test_where_only_a_launcher_without_a_gpu_is_left_there_is_no_hint(tmp_path: Path, capsys: Said) -> None:
+    with RealRun(ranks=1, deaf="launcher") as run:
+        shown = Shown(run.snapshot(), passes=lambda: run.alive() == {run.launcher})
+        done = end(a_killer(tmp_path, dev=run.dev), shown, capsys, run.of("rank")[0])
+        assert done.code == 1
+        assert "left running; what is left of it has no GPU open" in done.out
+        assert "gpuwatch kill" not in done.out
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Broken off
+
+
+def test_what_has_ended_is_told_though_its_memory_was_not_waited_for(tmp_path: Path, capsys: Said) -> None:
+    with RealRun(ranks=2, workers=0, launcher="dies") as run:
+        first, second = run.of("rank")
+        shown = Shown(run.snapshot(), passes=lambda: first not in run.alive(), breaks_off=8)
+        done = end(a_killer(tmp_path, dev=run.dev), shown, capsys, first, second, whole_run=False)
+        assert done.code == 128 + signal.SIGTERM
+        assert f"PID {first}: exited after " in done.out
+        assert "what became of its memory was not waited for\n" in done.out
+        assert done.err == "gpuwatch: broken off: nothing more is sent\n"
+        assert second in run.alive()
+
+
+def test_words_after_an_open_question_begin_on_a_line_of_their_own(capsys: Said) -> None:
+    desk = Desk()
+    desk.question("End this process?")
+    desk.say("broken off")
+    desk.say("nothing more is sent")
+    said = "End this process? [y/N] \ngpuwatch: broken off\ngpuwatch: nothing more is sent\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(("typed", "end_of_line"), [(b"n\n", ""), (b"", "\n")])
+def test_an_answer_ends_the_line_of_its_question_and_ctrl_d_does_not(
+    capsys: Said, monkeypatch: pytest.MonkeyPatch, typed: bytes, end_of_line: str
+) -> None:
+    reads, writes = os.pipe()
+    os.write(writes, typed)
+    os.close(writes)
+    with os.fdopen(reads) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        desk = Desk()
+        desk.question("End this process?")
+        assert desk.answer(1.0) == typed.decode().strip()
+        desk.say("nothing was sent")
+    assert capsys.readouterr().err == f"End this process? [y/N] {end_of_line}gpuwatch: nothing was sent\n"
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Words
+
+
+def test_too_many_processes_that_were_named_are_not_called_a_run(tmp_path: Path, capsys: Said) -> None:
+    def refuse(pid: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with RealRun(ranks=1, workers=0) as run:
+        killer = a_killer(tmp_path, dev=run.dev, open_pidfd=refuse)
+        done = end(killer, Shown(run.snapshot()), capsys, run.of("rank")[0], whole_run=False)
+        assert done.code == 1
+        assert "is not ended: that is more processes than gpuwatch can hold on to at once: Too many" in done.err
+
+
+def test_what_is_known_of_one_that_nvml_does_not_list_stands_in_its_row() -> None:
+    hidden = Unlisted(process=process(8, "ada"), gpus=(gpu(1).key, gpu(3).key))
+    listed = gpu(0, holdings=[holding(7, 2.0, sm=40)])
+    shown = snapshot([listed, gpu(1), gpu(2), gpu(3)], [process(7, "ada")], unlisted=(hidden,))
+    assert line_of(Listed(7, "a", 0), shown, uid("ada")) == Line(7, "ada", (0,), 2 * GIB, 40.0, "a")
+    assert line_of(Listed(8, "b", 0), shown, uid("ada")) == Line(8, "ada", command="b", open=(1, 3))
+    assert line_of(Listed(9, "c", 0), shown, uid("ada")) == Line(9, "ada", command="c")

@@ -1,0 +1,238 @@
+"""`gpuwatch pick`: a value for CUDA_VISIBLE_DEVICES, or why there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.commands.pick import Request, prepare
+from gpuwatch.launch.placement import Wish
+from gpuwatch.model import Instance
+from gpuwatch.sampler.reservations import Place
+from tests.driver import GIB, Driver, Gpu, Proc
+from tests.support.builders import GIB as GIGA
+from tests.support.builders import gpu, snapshot
+from tests.support.gpuholder import SOMEBODY_ELSE
+from tests.support.launching import Launcher
+from tests.support.reserving import family, junk, needs_root, write
+
+
+@pytest.fixture
+def launch(driver: Driver, tmp_path: Path) -> Launcher:
+    """Give gpuwatch on a machine with four GPUs: full, busy, free, and nearly free."""
+    used = (75, 40, 0, 5)
+    driver.gpus = [Gpu(index, memory_used=gib * GIB, util_gpu=gib) for index, gib in enumerate(used)]
+    driver.procs = [Proc(index, os.getpid(), memory=gib * GIB) for index, gib in enumerate(used) if gib]
+    driver.write()
+    return Launcher(driver, tmp_path)
+
+
+def uuids(driver: Driver, *indices: int) -> str:
+    return ",".join(str(driver.gpus[index].uuid) for index in indices)
+
+
+def test_the_gpu_with_the_most_room_is_printed_and_nothing_else(launch: Launcher, driver: Driver) -> None:
+    done = launch("pick", "--memory", "20GiB")
+    assert (done.returncode, done.stdout, done.stderr) == (0, uuids(driver, 2) + "\n", "")
+    assert not launch.shared.exists(), "who only asks leaves nothing behind"
+    assert not launch.own.exists()
+
+
+def test_several_are_in_the_order_of_their_room(launch: Launcher, driver: Driver) -> None:
+    assert launch("pick", "--share", "0.4", "-n", "3").stdout == uuids(driver, 2, 3, 1) + "\n"
+    assert launch("pick", "--share", "40%", "-n", "2", "--index").stdout == "2,3\n"
+    assert launch("pick", "--share", "0.4", "-n", "1", "--only", "0,1").stdout == uuids(driver, 1) + "\n"
+
+
+def test_where_nothing_fits_each_gpu_has_a_reason(launch: Launcher) -> None:
+    done = launch("pick", "--memory", "60GiB", "-n", "2", "--max-util", "3")
+    assert (done.returncode, done.stdout) == (1, "")
+    lines = done.stderr.splitlines()
+    assert lines[0] == "gpuwatch: 2 GPUs wanted, 1 with room"
+    assert lines[1].startswith("gpuwatch: GPU 0: 75 % busy, 3 % allowed")
+    assert lines[3] == "gpuwatch: GPU 2: 79.1 GiB free"
+    full = launch("pick", "--memory", "60GiB", "--only", "0")
+    assert "GPU 0: 4.1 GiB free of 60.0 wanted; held by " in full.stderr
+    assert "GPU 1: not among --only" in full.stderr
+
+
+def test_json_tells_all_of_it(launch: Launcher, driver: Driver) -> None:
+    done = launch("pick", "--memory", "20GiB", "--json")
+    found = json.loads(done.stdout)
+    assert found["cuda_visible_devices"] == uuids(driver, 2)
+    assert [one["index"] for one in found["gpus"]] == [0, 1, 2, 3]
+    assert [one["chosen"] for one in found["gpus"]] == [False, False, True, False]
+    assert [one["why"] == "" for one in found["gpus"]] == [False, True, True, True]
+    none = launch("--json", "pick", "--memory", "90GiB")
+    assert none.returncode == 1
+    assert json.loads(none.stdout)["cuda_visible_devices"] is None
+
+
+def test_what_the_caller_cannot_see_is_not_picked(launch: Launcher, driver: Driver) -> None:
+    done = launch("pick", "--share", "0.4", CUDA_VISIBLE_DEVICES="1")
+    assert done.stdout == uuids(driver, 1) + "\n"
+    none = launch("pick", "--share", "0.4", CUDA_VISIBLE_DEVICES="-1")
+    assert none.returncode == 1
+    assert "GPU 2: hidden by CUDA_VISIBLE_DEVICES=-1 in your environment" in none.stderr
+
+
+def test_indices_of_different_models_come_with_what_makes_them_right(launch: Launcher, driver: Driver) -> None:
+    driver.gpus[0].name = "NVIDIA A2"
+    driver.write()
+    done = launch("pick", "--share", "0.4", "--index")
+    assert (done.returncode, done.stdout) == (0, "2\n")
+    assert "set CUDA_DEVICE_ORDER=PCI_BUS_ID" in done.stderr
+    assert launch("pick", "--share", "0.4", "--index", CUDA_DEVICE_ORDER="PCI_BUS_ID").stderr == ""
+    assert launch("pick", "--share", "0.4").stderr == ""
+
+
+def test_the_demo_can_be_picked_from_whatever_the_environment_says(launch: Launcher) -> None:
+    done = launch("pick", "--memory", "20GiB", "--demo", "--index", CUDA_VISIBLE_DEVICES="-1")
+    assert (done.returncode, done.stdout) == (0, "7\n")
+
+
+def test_the_gpu_of_a_visible_mig_instance_is_not_called_hidden() -> None:
+    instance = Instance(uuid="MIG-1", name="1g.10gb", gpu_instance=7, compute_instance=0)
+    shown = snapshot([gpu(0), gpu(1, mig=True, instances=(instance,))])
+    ask = prepare(Request(wish=Wish(memory=GIGA)), {"CUDA_VISIBLE_DEVICES": "MIG-1"}, [])
+    answer = ask(shown)
+    assert answer.code == 1
+    assert answer.words[1] == "GPU 0: hidden by CUDA_VISIBLE_DEVICES=MIG-1 in your environment"
+    assert answer.words[2] == "GPU 1: it is cut into MIG instances, which are not chosen from here"
+
+
+# -- reservations ----------------------------------------------------------------------------------------------------
+
+
+def reserved_by(launch: Launcher, pid: int, index: int, size: int, *, owner: int | None = None) -> None:
+    """Let a process have reserved so many bytes of a GPU."""
+    write(Place(launch.shared, shared=True), pid, owner=owner, gpus={str(launch.driver.gpus[index].uuid): size})
+
+
+def test_what_is_promised_is_one_number_everywhere(launch: Launcher) -> None:
+    with family("siblings", 1) as (pid,):
+        reserved_by(launch, pid, 2, 30 * GIB)
+        done = launch("pick", "--memory", "60GiB", "-n", "4")
+        picked = json.loads(launch("pick", "--memory", "60GiB", "--json").stdout)["gpus"][2]
+        seen = json.loads(launch("--once", "--json").stdout)["gpus"][2]
+        title, *rows = launch("--once").stdout.splitlines()[2:]
+    assert "GPU 2: 49.1 GiB left of 60.0 wanted: 79.1 GiB free, 30.0 promised; promised to " in done.stderr
+    assert picked["promised"] == seen["promised"] == 30 * GIB
+    assert picked["free"] == seen["memory"]["free"]
+    assert picked["left"] == picked["free"] - picked["promised"]
+    end = title.index("promised") + len("promised")
+    assert [row[:end].split()[-1] for row in rows[:4]] == ["0.0", "0.0", "30.0", "0.0"]
+
+
+def test_what_is_free_and_fits_comes_with_what_is_promised_of_it(launch: Launcher) -> None:
+    with family("siblings", 1) as (pid,):
+        reserved_by(launch, pid, 2, 30 * GIB)
+        done = launch("pick", "--memory", "20GiB", "-n", "4")
+    assert "GPU 2: 79.1 GiB free, 30.0 promised\n" in done.stderr
+
+
+def test_a_reservation_is_worth_at_most_its_gpu_and_can_be_ignored_aloud(launch: Launcher, driver: Driver) -> None:
+    needs_root()
+    with family("siblings", 2, uid=SOMEBODY_ELSE) as pids:
+        for pid in pids:
+            reserved_by(launch, pid, 2, 1 << 50, owner=SOMEBODY_ELSE)
+        counted = launch("pick", "--memory", "20GiB", "--json")
+        ignored = launch("pick", "--memory", "20GiB", "--ignore-reservations")
+        elsewhere = launch("pick", "--memory", "20GiB", "--ignore-reservations", "--only", "3")
+    third = json.loads(counted.stdout)["gpus"][2]
+    assert third["promised"] == third["free"]
+    assert counted.stderr == ""
+    assert json.loads(counted.stdout)["cuda_visible_devices"] == uuids(driver, 3)
+    assert ignored.stdout == uuids(driver, 2) + "\n"
+    assert (
+        ignored.stderr
+        == f"gpuwatch: ignored: uid {SOMEBODY_ELSE} has reserved 79.1 GiB of GPU 2 and not taken them yet\n"
+    )
+    assert (elsewhere.stdout, elsewhere.stderr) == (uuids(driver, 3) + "\n", "")
+
+
+def test_junk_of_one_user_hides_nobodys_reservation(launch: Launcher) -> None:
+    needs_root()
+    with family("siblings", 4, uid=SOMEBODY_ELSE) as pids:
+        for pid in pids:
+            reserved_by(launch, pid, 2, 10 * GIB, owner=SOMEBODY_ELSE)
+        junk(launch.shared, [f"{os.getpid()}-{start}.json" for start in range(20_000)], owner=SOMEBODY_ELSE + 1)
+        done = launch("pick", "--memory", "60GiB", "--only", "2")
+    assert f"promised to uid {SOMEBODY_ELSE} 40.0 more" in done.stderr
+
+
+COUNTING = """
+import os, re, sys
+log = os.open(%r, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+def note(event, arguments):
+    path = arguments[0] if event == "open" and arguments else None
+    found = re.match(r"/proc/([0-9]+)/", path) if isinstance(path, str) else None
+    if found:
+        os.write(log, found[1].encode() + b"\\n")
+sys.addaudithook(note)
+"""
+
+
+def test_nested_runs_cost_each_process_a_few_looks(launch: Launcher, tmp_path: Path) -> None:
+    """It was as many for each as there are runs within it, and all of that with the lock held."""
+    log = tmp_path / "opened"
+    (tmp_path / "sitecustomize.py").write_text(COUNTING % str(log))
+    with family("nested", 200) as pids:
+        for pid in pids:
+            reserved_by(launch, pid, 2, 10 * GIB)
+        done = launch("pick", "--memory", "60GiB", "--json", PYTHONPATH=str(tmp_path))
+    assert json.loads(done.stdout)["gpus"][2]["promised"] == 10 * GIB
+    looks = [pid for pid in map(int, log.read_text().split()) if pid in set(pids)]
+    assert 0 < len(looks) <= 30 * len(pids)
+
+
+def test_a_gpu_that_there_is_not_cannot_be_picked_from(launch: Launcher) -> None:
+    done = launch("pick", "--share", "0.4", "--only", "1,9")
+    assert (done.returncode, done.stderr) == (2, "gpuwatch: --only: there is no GPU 9; this machine has 0, 1, 2, 3\n")
+
+
+@pytest.mark.parametrize("command", ["pick --share 0.00001", "run --share 0.00001 -- echo started"])
+def test_a_share_that_comes_to_less_than_a_mebibyte_is_refused(launch: Launcher, command: str) -> None:
+    done = launch(*command.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("gpuwatch: --share: 1e-05 of GPU 0 is less than 1MiB")
+    assert not list(launch.shared.glob("*.json"))
+    assert launch("pick", "--share", "0.001").returncode == 0
+
+
+def test_no_driver_is_exit_code_3(launch: Launcher) -> None:
+    assert launch("pick", "--share", "0.4", LD_LIBRARY_PATH="/nowhere").returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("", "--share or --memory, one of them, says how much is wanted; neither is given"),
+        ("--share 0.4 --memory 1G", "both are given"),
+        ("--share 1.4", "--share: share '1.4' is not allowed; write more than 0 and up to 1, such as 0.4 or 40%"),
+        ("--memory 20x", "--memory: size '20x' is not understood; write a number with K, M, G or T, such as 20GiB"),
+        ("--memory 30", "--memory: size '30' has no unit; write 30GiB"),
+        ("--memory 20480", "--memory: size '20480' has no unit; write 20480MiB"),
+        ("--memory 30B", "--memory: size '30B' is too small; 1MiB or more is allowed"),
+        ("--memory 1023k", "--memory: size '1023k' is too small; 1MiB or more is allowed"),
+        ("--memory 0", "--memory: size '0' is too small; 1MiB or more is allowed"),
+        ("--share 30GiB", "--share: share '30GiB' is not allowed; write more than 0 and up to 1"),
+        ("--share 30", "--share: share '30' is not allowed; write more than 0 and up to 1, such as 0.4 or 40%"),
+        ("--share 0.4 -n 0", "-n: '0' is no number of GPUs; write 1 or more"),
+        ("--share 0.4 -n x", "-n: 'x' is no number of GPUs"),
+        ("--share 0.4 -n 1025", "-n: '1025' is no number of GPUs"),
+        ("--share 0.4 --max-util 101", "--max-util: percentage '101' is not allowed"),
+        ("--share 0.4 --only x", "--only: 'x' is no list of GPU indices"),
+        ("--share", "argument --share: expected one argument"),
+        ("--sahre 0.4", "unknown flag --sahre; did you mean --share?"),
+        ("--share 0.4 extra", "unknown argument extra"),
+    ],
+)
+def test_bad_usage_is_one_line_and_exit_code_2(launch: Launcher, arguments: str, said: str) -> None:
+    done = launch("pick", *arguments.split(), LD_LIBRARY_PATH="/nowhere")  # found before the driver is asked
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1

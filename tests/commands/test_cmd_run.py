@@ -1,0 +1,331 @@
+"""`gpuwatch run` on the fake driver: a real lock, a real reservation, a real execve."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.commands import run
+from gpuwatch.errors import UsageError
+from tests.driver import GIB, Driver, Gpu, Mig, Proc
+from tests.support.launching import PROGRAM, Launcher
+
+SHOW = """
+import json, os, sys
+children = open("/proc/self/task/%d/children" % os.getpid()).read().split()
+fds = sorted(map(int, os.listdir("/proc/self/fd")))[:-1]
+print(json.dumps({"pid": os.getpid(), "env": dict(os.environ),
+                  "children": children, "fds": fds, "argv": sys.argv[1:]}))
+sys.exit(7)
+"""
+
+STAY = ("sh", "-c", "echo started; read line")
+"""A program that says so and stays until it is ended."""
+
+
+@pytest.fixture
+def launch(driver: Driver, tmp_path: Path) -> Launcher:
+    """Give gpuwatch on a machine with two GPUs: one that is held by this process, one that is free."""
+    driver.gpus = [Gpu(0, memory_used=60 * GIB, util_gpu=90), Gpu(1, util_gpu=1)]
+    driver.procs = [Proc(0, os.getpid(), memory=60 * GIB, sm=90)]
+    driver.write()
+    return Launcher(driver, tmp_path)
+
+
+def uuid(driver: Driver, index: int) -> str:
+    return str(driver.gpus[index].uuid)
+
+
+def started(process: subprocess.Popen[str]) -> bool:
+    """Wait until the program runs, or gpuwatch has ended; say which."""
+    assert process.stdout is not None
+    return process.stdout.readline() == "started\n"
+
+
+def test_gpuwatch_becomes_the_program(launch: Launcher, driver: Driver) -> None:
+    with launch.started("run", "--share", "0.4", "--", sys.executable, "-c", SHOW, "--help", "--", "-n") as process:
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 7
+        seen = json.loads(out)
+        assert seen["pid"] == process.pid
+    assert seen["argv"] == ["--help", "--", "-n"]
+    assert seen["children"] == [], "the sampler is gone, and no zombie of it is left to somebody who does not know it"
+    assert seen["fds"] == [0, 1, 2]
+    environ = seen["env"]
+    assert environ["CUDA_VISIBLE_DEVICES"] == uuid(driver, 1)
+    assert environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert environ["GPUWATCH_SHARE"] == environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.4"
+    assert environ["CUPY_GPU_MEMORY_LIMIT"] == "40%"
+    assert environ["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
+    assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in environ
+    lines = err.splitlines()
+    assert f"gpuwatch: CUDA_VISIBLE_DEVICES={uuid(driver, 1)}   (cuda:0 is GPU 1)" in lines
+    assert all(line.startswith("gpuwatch: ") for line in lines)
+    for name in environ.keys() & {"GPUWATCH_SHARE", "XLA_PYTHON_CLIENT_MEM_FRACTION", "CUPY_GPU_MEMORY_LIMIT"}:
+        assert sum(f" {name}=" in line for line in lines) == 1
+
+
+def test_the_program_is_ended_by_a_pipe_that_nobody_reads_as_from_a_shell(launch: Launcher) -> None:
+    """Python ignores SIGPIPE, and what is ignored stays so over execve."""
+    done = launch("run", "--share", "0.4", "--quiet", "--", "grep", "SigIgn", "/proc/self/status")
+    ignored = int(done.stdout.split()[1], 16)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        assert not ignored >> (number - 1) & 1
+
+
+def test_it_can_be_quiet_and_what_the_user_set_is_kept(launch: Launcher) -> None:
+    done = launch(
+        *("run", "--memory", "20GiB", "--quiet", "--", sys.executable, "-c", SHOW),
+        **{"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.1", "PYTHONUNBUFFERED": "yes"},
+    )
+    assert (done.returncode, done.stderr) == (7, "")
+    environ = json.loads(done.stdout)["env"]
+    assert environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.1"
+    assert environ["PYTHONUNBUFFERED"] == "yes"
+    assert environ["GPUWATCH_SHARE"] == "20480MiB"
+
+
+def test_of_two_that_are_started_together_one_has_the_last_place(launch: Launcher) -> None:
+    for turn in range(10):
+        arguments = ("run", "--share", "0.6", "--quiet", "--", *STAY)
+        with launch.started(*arguments) as first, launch.started(*arguments) as second:
+            won = [process for process in (first, second) if started(process)]
+            assert len(won) == 1, f"turn {turn}"
+            (lost,) = {first, second} - set(won)
+            _, said = lost.communicate(timeout=60)
+            assert lost.returncode == 1
+            assert "1 GPU wanted, none with room" in said
+            assert "GPU 1: 31.6 GiB left of 47.5 wanted: 79.1 GiB free, 47.5 promised; promised to " in said
+
+
+def test_a_place_is_free_again_when_its_program_has_ended(launch: Launcher) -> None:
+    wanted = ("run", "--share", "0.6", "--quiet", "--")
+    with launch.started(*wanted, *STAY) as first:
+        assert started(first)
+        (file,) = launch.shared.iterdir()
+        assert file.name.startswith(f"{first.pid}-")
+        assert launch(*wanted, "true").returncode == 1
+        assert launch("pick", "--share", "0.6").returncode == 1
+        assert launch("pick", "--share", "0.3").returncode == 0
+        first.communicate("\n", timeout=60)
+    assert launch(*wanted, "true").returncode == 0
+    assert launch("pick", "--share", "0.6").returncode == 0
+    assert list(launch.shared.iterdir()) == []
+
+
+def test_a_reservation_can_be_ignored_and_it_is_said_whose(launch: Launcher, driver: Driver) -> None:
+    with launch.started("run", "--share", "0.6", "--quiet", "--", *STAY) as first:
+        assert started(first)
+        assert launch("run", "--share", "0.6", "--quiet", "--", "true").returncode == 1
+        done = launch(
+            "run", "--share", "0.6", "--quiet", "--ignore-reservations", "--", "printenv", "CUDA_VISIBLE_DEVICES"
+        )
+    assert (done.returncode, done.stdout) == (0, uuid(driver, 1) + "\n")
+    assert re.fullmatch(r"gpuwatch: ignored: .+ has reserved 47\.5 GiB of GPU 1 and not taken them yet\n", done.stderr)
+
+
+def test_a_run_within_a_run_is_not_in_its_own_way(launch: Launcher) -> None:
+    inner = (sys.executable, "-c", PROGRAM, str(launch.shared), "run", "--share", "0.6", "--quiet", "--", "true")
+    assert launch("run", "--share", "0.6", "--quiet", "--", *inner).returncode == 0
+
+
+def test_a_script_that_was_run_can_run_its_program_in_the_same_place(launch: Launcher) -> None:
+    inner = (sys.executable, "-c", PROGRAM, str(launch.shared), "run", "--share", "0.6", "--quiet", "--", "echo", "in")
+    script = f"{shlex.join(inner)}; exit"  # the shell stays, and so does what it reserved
+    done = launch("run", "--share", "0.6", "--quiet", "--", "sh", "-c", script)
+    assert (done.returncode, done.stdout) == (0, "in\n")
+
+
+def test_where_there_is_no_room_it_says_so_and_starts_nothing(launch: Launcher, tmp_path: Path) -> None:
+    done = launch("run", "--memory", "79GiB", "-n", "2", "--", "touch", str(tmp_path / "started"))
+    assert (done.returncode, done.stdout) == (1, "")
+    head, first, second = done.stderr.splitlines()
+    assert head == "gpuwatch: 2 GPUs wanted, 1 with room"
+    assert first.startswith("gpuwatch: GPU 0: 19.1 GiB free of 79.0 wanted; held by ")
+    assert second == "gpuwatch: GPU 1: 79.1 GiB free"
+    assert not (tmp_path / "started").exists()
+    assert list(launch.shared.iterdir()) == []
+
+
+def test_gpus_can_be_named_in_the_order_in_which_they_are_to_be_seen(launch: Launcher, driver: Driver) -> None:
+    done = launch("run", "--share", "10%", "--gpu", "1,0", "--quiet", "--", sys.executable, "-c", SHOW)
+    environ = json.loads(done.stdout)["env"]
+    assert environ["CUDA_VISIBLE_DEVICES"] == f"{uuid(driver, 1)},{uuid(driver, 0)}"
+    full = launch("run", "--share", "0.5", "--gpu", "0", "--", "true")
+    assert full.returncode == 1
+    assert full.stderr.splitlines()[0] == "gpuwatch: 1 GPU wanted, none with room"
+    assert "GPU 1" not in full.stderr
+    unknown = launch("run", "--share", "0.5", "--gpu", "0,9", "--", "true")
+    assert (unknown.returncode, unknown.stderr) == (2, "gpuwatch: --gpu: there is no GPU 9; this machine has 0, 1\n")
+
+
+def test_what_a_scheduler_hid_is_not_taken(launch: Launcher, driver: Driver) -> None:
+    done = launch("run", "--share", "0.5", "--", "true", CUDA_VISIBLE_DEVICES="0")
+    assert done.returncode == 1
+    assert "GPU 1: hidden by CUDA_VISIBLE_DEVICES=0 in your environment" in done.stderr
+    named = launch("run", "--share", "0.5", "--gpu", "1", "--", "true", CUDA_VISIBLE_DEVICES="0")
+    assert named.returncode == 0
+    assert "(cuda:0 is GPU 1; was 0)" in named.stderr
+
+
+def test_mig_gpus_are_left_alone_and_that_is_said(launch: Launcher, driver: Driver) -> None:
+    driver.gpus[1].mig_mode, driver.gpus[1].migs = 1, [Mig(gi=7)]
+    driver.write()
+    done = launch("run", "--share", "0.5", "--", "true")
+    assert done.returncode == 1
+    assert "GPU 1: it is cut into MIG instances" in done.stderr
+
+
+def test_gpus_of_different_sizes_are_not_given_more_than_was_asked_for(launch: Launcher, driver: Driver) -> None:
+    driver.gpus = [Gpu(0), Gpu(1, memory_total=24 * GIB, memory_reserved=0)]
+    driver.procs = []
+    driver.write()
+    done = launch("run", "--memory", "20GiB", "-n", "2", "--", sys.executable, "-c", SHOW)
+    fraction = float(json.loads(done.stdout)["env"]["XLA_PYTHON_CLIENT_MEM_FRACTION"])
+    assert 0.25 < fraction <= 20 / 79.1
+    assert "these GPUs differ in size" in done.stderr
+
+
+# -- what was agreed on ------------------------------------------------------------------------------------------------
+
+
+AGREED = """
+[[share]]
+share = 0.5
+[[share]]
+user = "{uid}"
+command = "train"
+gpu = 1
+memory = "20GiB"
+[[share]]
+user = "4242"
+memory = "1MiB"
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--share 0.5 -- true", ""),
+        ("--share 0.6 -- true", "GPU 1: 47.5 GiB wanted; 39.8 GiB allowed: share = 0.5, {file}:2"),
+        ("--share 0.3 -- echo train", "GPU 1: 23.7 GiB wanted; 20.0 GiB allowed: memory = 20.0 GiB, {file}:4"),
+        ("--memory 1GiB --gpu 0 -- true", "GPU 0: 1.0 GiB wanted, 60.0 held; 39.8 GiB allowed: share = 0.5, {file}:2"),
+    ],
+)
+def test_more_than_was_agreed_on_is_said_even_if_quiet(
+    launch: Launcher, tmp_path: Path, arguments: str, said: str
+) -> None:
+    file = tmp_path / "gpuwatch.toml"
+    file.write_text(AGREED.format(uid=os.geteuid()))
+    done = launch("run", "--quiet", "--config", str(file), *arguments.split())
+    assert done.returncode == 0
+    assert done.stderr == (f"gpuwatch: more than was agreed on: {said.format(file=file)}\n" if said else "")
+
+
+# -- what cannot be started ------------------------------------------------------------------------------------------
+
+
+def test_a_program_that_is_not_there_is_127(launch: Launcher) -> None:
+    done = launch("run", "--share", "0.4", "--", "no-such-program")
+    assert (done.returncode, done.stderr) == (127, "gpuwatch: no-such-program: not found\n")
+    assert not launch.shared.exists()
+
+
+def test_a_program_that_may_not_be_run_is_126(launch: Launcher, tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("nothing to run")
+    done = launch("run", "--share", "0.4", "--", str(tmp_path / "notes"))
+    assert (done.returncode, done.stderr) == (126, f"gpuwatch: {tmp_path}/notes: Permission denied\n")
+
+
+def test_a_program_that_the_kernel_refuses_is_126_and_gives_its_place_back(launch: Launcher, tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("nothing to run")
+    (tmp_path / "notes").chmod(0o755)
+    done = launch("run", "--share", "0.4", "--quiet", "--", str(tmp_path / "notes"))
+    assert (done.returncode, done.stderr) == (126, f"gpuwatch: {tmp_path}/notes: Exec format error\n")
+    assert list(launch.shared.iterdir()) == []
+
+
+def test_no_driver_is_exit_code_3(launch: Launcher) -> None:
+    done = launch("run", "--share", "0.4", "--", "true", LD_LIBRARY_PATH="/nowhere")
+    assert done.returncode == 3
+    assert "libnvidia-ml.so.1" in done.stderr
+
+
+# -- folders ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_folders_are_private_and_shared(launch: Launcher) -> None:
+    assert launch("run", "--share", "0.4", "--quiet", "--", "true").returncode == 0
+    assert stat.S_IMODE(launch.own.stat().st_mode) == 0o700
+    assert stat.S_IMODE(launch.shared.stat().st_mode) == 0o1777
+
+
+def test_a_link_in_place_of_the_shared_folder_is_said_and_the_own_one_serves(launch: Launcher, tmp_path: Path) -> None:
+    target = tmp_path / "somebody's"
+    target.mkdir()
+    launch.shared.symlink_to(target)
+    with launch.started("run", "--share", "0.6", "--", *STAY) as first:
+        assert started(first)
+        again = launch("run", "--share", "0.6", "--", "true")
+        assert again.returncode == 1
+        assert f"no lock is shared with other users: {launch.shared}: it is a link, or no folder" in again.stderr
+        assert len(list(launch.own.iterdir())) == 1
+    assert list(target.iterdir()) == []
+    quiet = launch("run", "--share", "0.6", "--quiet", "--", "true")
+    assert "no lock is shared with other users" in quiet.stderr, "quiet about what was set, not about what is wrong"
+
+
+# -- bad usage -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--share 0.4", "COMMAND is missing; write it after --"),
+        ("--share 0.4 -- ''", "COMMAND is missing; write it after --"),
+        (
+            "--share 0.4 python train.py --epochs 3",
+            "-- is missing before python; write: gpuwatch run --share 0.4 -- python train.py --epochs 3",
+        ),
+        ("python train.py", "-- is missing before python; write: gpuwatch run --share 0.4 -- python train.py"),
+        ("--memory 2GiB 'my script' --json", "write: gpuwatch run --memory 2GiB -- 'my script' --json"),
+        ("--share 0.4 python -- train.py", "unknown argument python"),
+        ("--shar 0.4 python train.py", "unknown flag --shar; did you mean --share?"),
+        ("--share 1.4 -- true", "--share: share '1.4' is not allowed; write more than 0 and up to 1"),
+        ("--memory 20x -- true", "--memory: size '20x' is not understood"),
+        ("--memory 30 -- true", "--memory: size '30' has no unit; write 30GiB"),
+        ("--memory 512K -- true", "--memory: size '512K' is too small; 1MiB or more is allowed"),
+        ("--memory 0 -- true", "--memory: size '0' is too small; 1MiB or more is allowed"),
+        ("-- true", "--share or --memory, one of them, says how much is wanted; neither is given"),
+        ("--share 0.4 --memory 1G -- true", "both are given"),
+        ("--share 0.4 -n 0 -- true", "-n: '0' is no number of GPUs"),
+        ("--share 0.4 --gpu x -- true", "--gpu: 'x' is no list of GPU indices; write auto, 3 or 0,2"),
+        ("--share 0.4 --gpu 0,0 -- true", "--gpu: '0,0' names a GPU twice"),
+        ("--share 0.4 --gpu 0 -n 1 -- true", "--gpu and -n exclude each other"),
+        ("--share 0.4 --max-util 101 -- true", "--max-util: percentage '101' is not allowed"),
+        ("--share 0.4 --demo -- true", "--demo does not go with `gpuwatch run`"),
+        ("--share 0.4 --once -- true", "--once does not go with `gpuwatch run`"),
+    ],
+)
+def test_bad_usage_is_one_line_and_exit_code_2(launch: Launcher, arguments: str, said: str) -> None:
+    done = launch("run", *shlex.split(arguments))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not launch.shared.exists()
+
+
+def test_auto_leaves_the_choice_to_us() -> None:
+    assert run.gpus("auto") == ()
+    assert run.gpus("2, 0") == (2, 0)
+    with pytest.raises(UsageError):
+        run.gpus("\u0663")

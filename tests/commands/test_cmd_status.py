@@ -1,0 +1,227 @@
+"""`gpuwatch status`: its line, in every width of trouble, and where its figures come from."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatch.commands.status import CELLS, exit_code, status_line
+from gpuwatch.model import Health, Reason, SourceState
+from gpuwatch.recorder import status_path
+from gpuwatch.recorder.status_file import Newest, NewestGpu, Over, Resting, boot
+from tests.driver import GIB, Driver, Gpu, Proc
+from tests.support.terminal import Terminal
+from tests.support.tmux import Tmux
+
+GPUWATCH = Path(sys.executable).parent / "gpuwatch"
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(driver: Driver) -> Run:
+    """Give a function that runs gpuwatch to its end, without a terminal."""
+
+    def begin(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [GPUWATCH, *arguments], env=driver.env() | env, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    return begin
+
+
+def rows(*near: str, busy: float = 71) -> tuple[NewestGpu, ...]:
+    """Give GPUs whose memory is that near its limit."""
+    return tuple(NewestGpu(index=index, near=one, utilization=busy) for index, one in enumerate(near))
+
+
+def test_a_quiet_machine_is_a_head() -> None:
+    assert status_line(Newest(gpus=rows(*[""] * 8)), 0.0) == "8 GPUs 71%"
+    assert status_line(Newest(gpus=rows("")), 0.0) == "1 GPU 71%"
+
+
+def test_the_mean_is_of_those_that_have_one() -> None:
+    some = (
+        NewestGpu(index=0, utilization=10),
+        NewestGpu(index=1, utilization=Reason.UNSUPPORTED),
+        NewestGpu(index=2, utilization=30),
+        NewestGpu(index=3, utilization=99, health=Health.LOST),
+    )
+    assert status_line(Newest(gpus=some), 0.0) == "4 GPUs 20% · 1 lost"
+    assert status_line(Newest(gpus=some[1:2]), 0.0) == "1 GPU —"
+
+
+def test_the_worst_comes_first() -> None:
+    over = (Over(user="ada", gib=3.14), Over(user="ben", gib=1.0), Over(user="cyn", gib=0.4))
+    found = Newest(gpus=rows("critical", "critical", "warning", ""), over=over, others=1)
+    assert status_line(found, 0.0) == "4 GPUs 71% · 2 full · 1 more critical · ada 3.1 over +2 …"
+    found = msgspec.structs.replace(found, others=0)
+    assert status_line(found, 0.0) == "4 GPUs 71% · 2 full · ada 3.1 over +2 · 1 near limit"
+
+
+def test_old_figures_say_so() -> None:
+    found = Newest(gpus=rows(""), sampled=100.0, interval=2.0)
+    assert status_line(found, 110.0) == "1 GPU 71%"
+    assert status_line(found, 114.5) == "1 GPU 71% · stale 14 s"
+
+
+@pytest.mark.parametrize(
+    ("state", "line", "code"),
+    [
+        (SourceState.NO_DRIVER, "no NVIDIA driver", 3),
+        (SourceState.DRIVER_DOWN, "NVIDIA driver down", 3),
+        (SourceState.NO_GPU, "no GPU", 3),
+        (SourceState.SILENT, "driver not responding", 3),
+        (SourceState.STARTING, "starting", 0),
+    ],
+)
+def test_what_cannot_be_seen_is_said(state: SourceState, line: str, code: int) -> None:
+    assert status_line(Newest(state=state), 0.0) == line
+    assert exit_code(Newest(state=state)) == code
+
+
+def test_a_driver_that_went_away_is_said_beside_the_last_figures() -> None:
+    assert status_line(Newest(state=SourceState.DRIVER_DOWN, gpus=rows("")), 0.0) == "1 GPU 71% · NVIDIA driver down"
+
+
+def test_in_tmux_a_name_is_no_format() -> None:
+    found = Newest(gpus=rows("critical"), over=(Over(user="#(id)#[x", gib=2.0),))
+    assert status_line(found, 0.0, tmux=True) == (
+        "1 GPU 71% · #[fg=red]1 full#[default] · #[fg=yellow]##(id)##[x 2.0 over#[default]"
+    )
+
+
+@given(
+    near=st.lists(st.sampled_from(["", "warning", "critical"]), min_size=1, max_size=64),
+    over=st.lists(st.builds(Over, user=st.text(max_size=40), gib=st.floats(0, 1e4)), max_size=5),
+    health=st.sampled_from(Health),
+    others=st.integers(0, 99),
+    sampled=st.floats(0, 1e6),
+)
+def test_it_is_short_whatever_is_wrong(
+    near: list[str], over: list[Over], health: Health, others: int, sampled: float
+) -> None:
+    gpus = (*rows(*near), NewestGpu(index=99, health=health))
+    found = Newest(gpus=gpus, over=tuple(over), others=others, sampled=sampled)
+    line = status_line(found, 1e6)
+    assert len(line) <= CELLS
+    assert line.isprintable()
+    styled = status_line(found, 1e6, tmux=True)
+    assert re.sub(r"#\[(?:fg=(?:red|yellow)|default)\]", "", styled.replace("##", "")).count("#") == 0
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The command
+
+
+def write(newest: Newest, home: Path) -> None:
+    """Put figures where a `gpuwatch watch` leaves them."""
+    folder = home / "runtime" / "gpuwatch"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    (folder / status_path.FILE).write_bytes(msgspec.json.encode(newest))
+
+
+def test_without_a_watch_it_takes_a_sample(driver: Driver, run: Run) -> None:
+    driver.gpus = [Gpu(0, util_gpu=20), Gpu(1, memory_used=78 * GIB, util_gpu=60)]
+    driver.procs = [Proc(1, 1, memory=78 * GIB)]
+    driver.write()
+    done = run("status")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "2 GPUs 40% · 1 full\n", "")
+    assert run("status", "--ascii").stdout == "2 GPUs 40% | 1 full\n"
+    assert run("status", "--tmux").stdout == "2 GPUs 40% · #[fg=red]1 full#[default]\n"
+    found = msgspec.json.decode(run("status", "--json").stdout, type=Newest)
+    assert [gpu.near for gpu in found.gpus] == ["", "critical"]
+
+
+def test_a_damaged_file_is_said_in_one_line(driver: Driver, run: Run, own_home: Path) -> None:
+    driver.gpus = [Gpu(0, util_gpu=20)]
+    driver.write()
+    write(Newest(), own_home)
+    file = own_home / "runtime" / "gpuwatch" / status_path.FILE
+    for content in (b'{"of another version":' + b"[" * 200_000, b'{"words": "\xff"}', b""):
+        file.write_bytes(content)
+        done = run("status")
+        assert (done.returncode, done.stdout) == (0, "1 GPU 20%\n")
+        assert done.stderr.startswith(f"gpuwatch: {file} is damaged, and not used: ")
+        assert done.stderr.count("\n") == 1
+
+
+def test_idle_times_are_not_printed(run: Run, own_home: Path) -> None:
+    idle = (Resting("GPU-0", 100, 5, 60.0, at_least=True),)
+    write(Newest(host="lab", monotonic=time.monotonic(), boot=boot(), interval=600.0, resting=idle), own_home)
+    printed = msgspec.json.decode(run("status", "--json").stdout)
+    assert printed["host"] == "lab"
+    assert "resting" not in printed
+
+
+def test_fresh_figures_are_taken_and_no_call_is_made(driver: Driver, run: Run, own_home: Path) -> None:
+    write(Newest(gpus=rows("critical", busy=50), monotonic=time.monotonic(), boot=boot()), own_home)
+    done = run("status")
+    assert (done.returncode, done.stdout) == (0, "1 GPU 50% · 1 full\n")
+    assert not driver.calls().total()
+
+
+def test_old_figures_are_not_taken(run: Run, own_home: Path) -> None:
+    write(Newest(gpus=rows(*[""] * 5), monotonic=time.monotonic() - 10, boot=boot()), own_home)
+    assert run("status").stdout.startswith("1 GPU ")
+
+
+def test_no_driver_is_exit_code_3(run: Run, tmp_path: Path) -> None:
+    done = run("status", LD_LIBRARY_PATH=str(tmp_path))
+    assert (done.returncode, done.stdout, done.stderr) == (3, "no NVIDIA driver\n", "")
+
+
+def test_a_driver_that_hangs_does_not_hang_the_line(driver: Driver, run: Run) -> None:
+    driver.faults = ["nvmlInitWithFlags hang"]
+    driver.write()
+    done = run("status")
+    assert (done.returncode, done.stdout, done.stderr) == (3, "driver not responding\n", "")
+
+
+def test_the_demo_has_a_status_too(run: Run) -> None:
+    done = run("--demo", "status", LD_LIBRARY_PATH="/nowhere")
+    assert done.returncode == 0
+    assert re.match(r"8 GPUs \d+% · 1 full · ada \d+\.\d over", done.stdout)
+
+
+def test_bad_usage_is_one_line(run: Run) -> None:
+    done = run("status", "--tmux", "--json")
+    assert (done.returncode, done.stderr) == (2, "gpuwatch: --tmux and --json exclude each other\n")
+
+
+def test_the_help_has_lines_that_tmux_takes(tmux: Tmux, run: Run, tmp_path: Path) -> None:
+    printed = run("status", "--help", LD_LIBRARY_PATH="/nowhere", COLUMNS="40").stdout
+    lines = [line.strip() for line in printed.splitlines() if line.strip().startswith("set -g ")]
+    assert len(lines) == 3
+    (tmp_path / "tmux.conf").write_text("\n".join(lines) + "\n")
+    tmux.start(["cat"], {})
+    tmux.run("source-file", str(tmp_path / "tmux.conf"))
+    shown = tmux.run("show-options", "-gv", "status-right").strip()
+    assert shown == f"#({GPUWATCH} status --tmux)"  # in a virtual environment the name alone would not be found
+    assert int(tmux.run("show-options", "-gv", "status-interval")) == 5
+    assert int(tmux.run("show-options", "-gv", "status-right-length")) >= CELLS
+
+
+def test_tmux_draws_it_and_runs_nothing_that_stands_in_a_name(tmux: Tmux, own_home: Path) -> None:
+    names = ("#(id -u)", "#[fg=blue]x", "#{pid}")
+    figures = Newest(gpus=rows("critical"), boot=boot(), interval=1000)
+    tmux.start(["cat"], {})
+    socket = tmux.run("display-message", "-p", "#{socket_path}").strip()
+    tmux.run("set", "-g", "status-right-length", "100")
+    tmux.run("set", "-g", "status-interval", "1")
+    tmux.run("set", "-g", "status-right", f"#({GPUWATCH} status --tmux)")
+    with Terminal(["tmux", "-S", socket, "attach"], columns=150, rows=20, env=dict(os.environ)) as client:
+        for name in names:
+            over = (Over(user=name, gib=2.0),)
+            write(msgspec.structs.replace(figures, over=over, monotonic=time.monotonic()), own_home)
+            client.wait_for(f"1 GPU 71% · 1 full · {name} 2.0 over", timeout=30.0)

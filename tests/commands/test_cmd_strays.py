@@ -1,0 +1,415 @@
+"""`gpuwatch strays`: its table and its JSON, what one look cannot tell, and the second look at the CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import structs
+from rich.cells import cell_len
+
+from gpuwatch import procfs
+from gpuwatch.analysis.strays import Judged, Stray, Tending, judge, notes
+from gpuwatch.commands import strays as command
+from gpuwatch.commands.arguments import parse
+from gpuwatch.commands.strays import document, table
+from gpuwatch.history import Idle, IdleTimes
+from gpuwatch.model import Health, Job, Pane, Surroundings, Unlisted
+from gpuwatch.recorder import status_path
+from gpuwatch.recorder.status_file import Newest, Resting, boot
+from gpuwatch.sources.child import Child
+from tests.driver import Driver, Gpu, Proc
+from tests.support.builders import EPOCH, GIB, gpu
+from tests.support.screens import HOSTILE
+from tests.support.straying import HOUR, LEFT, PID, find, held, left, machine, mine, told
+from tests.support.waiting import wait_for
+
+GPUWATCH = Path(sys.executable).parent / "gpuwatch"
+
+NOW = machine([], [])
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(driver: Driver) -> Run:
+    """Give a function that runs gpuwatch to its end, without a terminal."""
+
+    def begin(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        base = driver.env() | {"PYTHONUTF8": "1"}
+        return subprocess.run(
+            [GPUWATCH, *arguments], env=base | env, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    return begin
+
+
+@contextmanager
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "600"])
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def found() -> list[Stray]:
+    """Give an orphan, a zombie, and a leftover that NVML does not list."""
+    orphan = mine(around=Surroundings(pane=Pane(program="tmux", session="$1", alive=False)), **LEFT)
+    zombie = mine(101, state="zombie", ppid=90, parent="python")
+    rest = mine(102, Surroundings(job=Job(key="90:90", orphaned=True)), **LEFT)
+    row = Unlisted(process=rest, gpus=(gpu(1).key,), context=True)
+    base = machine([orphan, zombie], [held(100, 2)], [held(100, 10), held(101, 1)], unlisted=(row,))
+    return find(base, told((0, 100, 90100.0, True), (1, 100, 90000.0, True), (1, 101, 120.0)))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What is printed
+
+
+def test_a_stray_is_a_row_and_a_line_of_reasons() -> None:
+    assert table(found(), EPOCH) == [
+        "PID  GPU   GiB    idle    age  stray              in       command",
+        "100  1,0  12.0  ≥1d01h  1h00m  orphaned, certain  tmux $1  python train.py",
+        "    its tmux session has ended · its parent has ended · no SM use for at least 1 d 1 h",
+        "101    1   1.0      2m  1h00m  zombie, certain    —        python train.py",
+        "    it has ended, and its parent, 90 python, has not taken note · no signal reaches it: end its parent",
+        "102    1     —       —  1h00m  worker, certain    —        python train.py",
+        "    the run that it belongs to has ended · it has the GPU open, and NVML does not list it",
+        "",
+        "3 processes hold at least 13.0 GiB",
+        "to end them: gpuwatch kill 100 102",
+    ]
+
+
+def test_rows_are_cut_and_reasons_are_not() -> None:
+    lines = table(found(), EPOCH, width=50)
+    assert lines[1] == "100  1,0  12.0  ≥1d01h  1h00m  orphaned, certain …"
+    assert lines[2].endswith("no SM use for at least 1 d 1 h")
+
+
+def test_the_demo_says_nothing_of_ending_what_is_not_there() -> None:
+    assert table(found(), EPOCH, demo=True)[-1] == "3 processes hold at least 13.0 GiB"
+
+
+def test_one_is_spoken_of_as_one() -> None:
+    (orphan, *_) = found()
+    assert table([orphan], EPOCH)[-2:] == ["1 process holds 12.0 GiB", "to end it: gpuwatch kill 100"]
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+def test_any_command_is_text_and_costs_no_other_line(words: str) -> None:
+    (orphan, *_) = found()
+    evil = dataclasses.replace(orphan, process=structs.replace(orphan.process, command=words, user=words))
+    lines = table([evil], EPOCH, width=100)
+    assert len(lines) == len(table([orphan], EPOCH))
+    assert all(cell_len(line) <= 100 for line in lines)
+    assert json.loads(json.dumps(document([evil], EPOCH)))[0]["command"] == words
+
+
+def test_json_has_base_units_and_null_for_what_is_not_known() -> None:
+    orphan, zombie, rest = document(found(), EPOCH)
+    assert orphan == {
+        "pid": 100,
+        "start": 100,
+        "user": "you",
+        "command": "python train.py",
+        "gpus": [{"index": 1, "uuid": gpu(1).key}, {"index": 0, "uuid": gpu(0).key}],
+        "held": 12 * GIB,
+        "idle_s": 90000.0,
+        "idle_at_least": True,
+        "age_s": 3600.0,
+        "cause": "orphaned",
+        "sure": "certain",
+        "why": ["its tmux session has ended", "its parent has ended", "no SM use for at least 1 d 1 h"],
+        "in": "tmux $1",
+        "listed": True,
+        "ends": True,
+    }
+    assert (zombie["ends"], zombie["cause"], zombie["in"]) == (False, "zombie", "")
+    assert (rest["listed"], rest["held"], rest["idle_s"]) == (False, None, None)
+
+
+def possible(*pids: int) -> list[Stray]:
+    """Give orphans of whom nobody knows whether they are idle."""
+    return judge(machine([left(pid=pid) for pid in pids], [held(pid) for pid in pids]), None).possible
+
+
+def said(strays: list[Stray], maybe: list[Stray], watched: float | None = None, **changes: Any) -> list[str]:
+    """Give what the rows do not say."""
+    return notes(Judged(strays, maybe, []), machine([], [], **{"searched": EPOCH, **changes}), watched)
+
+
+def test_notes_say_what_one_look_cannot_tell() -> None:
+    assert said([], []) == ["none of your processes is a stray"], "somebody watches"
+    assert said(found(), []) == []
+    assert said(found(), [], searched=0.0) == [
+        "not all processes were looked into: one that NVML does not list may be missing here"
+    ]
+    assert said([], [], 60.0) == [
+        "none of your processes is a stray",
+        "who has been idle for 30 min is not known yet: that takes as long of watching, "
+        "by `gpuwatch watch` or in the dashboard",
+    ]
+    assert said([], [], 1800.0) == ["none of your processes is a stray"]
+    assert said(found(), possible(100)) == [
+        "1 of your processes may be a stray (100): whether it is idle is not known yet; "
+        "that takes 5 min of watching, by `gpuwatch watch` or in the dashboard"
+    ]
+    assert said([], possible(100, 101), 0.0) == [
+        "none found",
+        "2 of your processes may be strays (100, 101): whether they are idle is not known yet; "
+        "that takes 5 min of watching, by `gpuwatch watch` or in the dashboard",
+    ]
+
+
+def test_who_may_be_a_stray_is_a_row_behind_the_strays_and_is_not_to_be_ended() -> None:
+    (orphan, *_) = found()
+    lines = table([orphan], EPOCH, possible=possible(7))
+    assert lines[3:] == [
+        "  7    0   4.0       —  1h00m  orphaned, possible  —        python train.py",
+        "    whether it is idle is not known yet · its login has ended · its parent has ended",
+        "",
+        "1 process holds 12.0 GiB",
+        "to end it: gpuwatch kill 100",
+    ]
+    assert len(table([], EPOCH, possible=possible(7))) == 3
+    assert table([], EPOCH) == []
+
+
+def test_where_a_gpu_could_not_be_judged_nobody_is_said_to_be_no_stray() -> None:
+    base = machine([], [], [], searched=EPOCH)
+    lost = structs.replace(base.gpus[1], health=Health.LOST, words="fell off the bus")
+    judged = judge(structs.replace(base, gpus=(base.gpus[0], lost)), None)
+    assert notes(judged, base, None) == ["none found", "GPU 1 could not be judged: lost, fell off the bus"]
+
+
+def test_root_is_told_the_flag_without_which_it_ends_nothing() -> None:
+    (orphan, *_) = found()
+    assert table([orphan], EPOCH, root=True)[-1] == "to end it: gpuwatch kill --allow-root-kill 100"
+
+
+def test_under_sudo_the_processes_of_who_called_it_are_judged() -> None:
+    seen = structs.replace(machine([mine()], [held()]), viewer=os.geteuid())
+    called = 54321 if os.geteuid() == 0 else os.geteuid()  # SUDO_UID says nothing where nobody became root
+    assert command.of_caller(seen, {"SUDO_UID": "54321"}).viewer == called
+    assert command.of_caller(seen, {}).viewer == os.geteuid()
+
+
+def a_watch(runtime: Path, pid: int, uid: int, *, ago: float = 0.0, interval: float = 600.0) -> None:
+    """Leave what a `gpuwatch watch` of that user leaves, who has seen one process idle for two hours."""
+    rests = (Resting(gpu(0).key, pid, pid, 2 * HOUR, at_least=False),)
+    told = Newest(monotonic=time.monotonic() - ago, interval=interval, boot=boot(), resting=rests)
+    folder = runtime / "gpuwatch"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder / status_path.FILE).write_bytes(msgspec.json.encode(told))
+    for path in (runtime, folder, folder / status_path.FILE):
+        os.chown(path, uid, -1)
+
+
+def test_under_sudo_idle_times_are_roots_or_the_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, caller = tmp_path / "0", tmp_path / "caller"
+    us = os.geteuid()
+    other = 54321 if us == 0 else us  # nobody but root can give a file away
+    folders = {0: f"{root}/gpuwatch", other: f"{caller}/gpuwatch"}
+    monkeypatch.setattr(status_path, "folder", lambda environ=None, uid=None: folders[uid])
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    sudo = {"SUDO_UID": str(other)}
+
+    def kept() -> list[int] | None:
+        found = command.idle_times(NOW, sudo)
+        return found if found is None else [pid for _, pid, _ in found]
+
+    assert kept() is None
+    a_watch(caller, 100, other)
+    assert kept() == [100]
+    if us == 0:
+        a_watch(root, 101, 0, ago=100.0)
+        assert kept() == [100], "root's watch looked too long ago"
+        a_watch(root, 101, 0)
+        assert kept() == [101]
+        assert [pid for _, pid, _ in command.idle_times(NOW, {}) or ()] == [101]
+        a_watch(caller, 100, 4321)
+        a_watch(root, 101, 4321)
+        assert kept() is None, "neither is whose it should be"
+
+
+def test_a_watch_that_looked_too_long_ago_is_not_said_to_be_missing(
+    monkeypatch: pytest.MonkeyPatch, own_home: Path
+) -> None:
+    a_watch(own_home / "runtime", PID, os.geteuid(), ago=100.0)
+    assert command.idle_times(NOW, {}) == {}
+
+
+def test_idle_times_that_are_damaged_are_said_in_one_line(run: Run, driver: Driver, own_home: Path) -> None:
+    driver.write()
+    a_watch(own_home / "runtime", PID, os.geteuid())
+    file = own_home / "runtime" / "gpuwatch" / status_path.FILE
+    file.write_bytes(b'{"of another version":' + b"[" * 200_000)
+    done = run("strays")
+    assert [line for line in done.stderr.splitlines() if str(file) in line] == [
+        f"gpuwatch: {file} is damaged, and not used: it holds no newest figures of a gpuwatch"
+    ]
+    assert "Traceback" not in done.stderr
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The second look
+
+
+def test_the_second_look_tells_what_the_cpu_does() -> None:
+    with sleeper() as process:
+        rests = mine(process.pid, start=procfs.read_stat(process.pid).start_ticks, cpu=99.0)
+        ours = mine(os.getpid(), start=procfs.read_stat(os.getpid()).start_ticks, cpu=0.0)
+        other = mine(7, cpu=12.0)
+        base = machine([rests, ours, other], [held(process.pid)])
+
+        def burn(seconds: float) -> None:
+            before = procfs.read_stat(os.getpid()).used
+            while procfs.read_stat(os.getpid()).used - before < 60:
+                sum(range(10_000))
+
+        seen = command.looked_again(base, [rests, ours], pause=burn, clock=iter((0.0, 0.5)).__next__)
+    cpu = {one.pid: one.cpu for one in seen.processes}
+    assert cpu[process.pid] == 0.0
+    assert float(cpu[os.getpid()]) >= 100.0
+    assert cpu[7] == 12.0
+
+
+def test_the_second_look_tells_what_its_children_do() -> None:
+    with sleeper():
+        ours = mine(os.getpid(), start=procfs.read_stat(os.getpid()).start_ticks, cpu=0.0)
+        with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+
+            def wait(seconds: float) -> None:
+                before = procfs.read_stat(child.pid).used
+                wait_for(lambda: procfs.read_stat(child.pid).used - before >= 30)
+
+            seen = command.looked_again(machine([ours], []), [ours], pause=wait, clock=iter((0.0, 0.5)).__next__)
+            child.kill()
+    assert float(seen.processes[0].below) >= 50.0
+
+
+def test_who_has_ended_by_the_second_look_is_left_out() -> None:
+    with sleeper() as process:
+        start = procfs.read_stat(process.pid).start_ticks
+        seen = mine(process.pid, start=start)
+        again = mine(os.getpid(), start=1)
+        base = machine([seen, again], [held(process.pid, start=start), held(os.getpid(), start=1)])
+
+        def end(seconds: float) -> None:
+            process.kill()
+            process.wait()
+
+        assert command.looked_again(base, [seen, again], pause=end).processes == ()
+
+
+def test_nobody_is_waited_for_where_there_is_nobody() -> None:
+    base = machine([mine()], [held()])
+    assert command.looked_again(base, [], pause=lambda _: pytest.fail("it waited")) is base
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# From end to end
+
+
+def test_the_demo_has_its_strays(run: Run) -> None:
+    done = run("strays", "--demo")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "orphaned, likely" in done.stdout
+    assert "gpuwatch kill" not in done.stdout
+    plain = run("strays", "--demo", "--ascii").stdout
+    assert plain.isascii()
+    assert ">" in plain
+    rows = json.loads(run("strays", "--demo", "--json").stdout)
+    assert [row["cause"] for row in rows] == ["worker", "orphaned"]
+    assert [row["held"] for row in rows] == [None, 12 * GIB]
+
+
+def test_without_any_there_is_nothing_on_stdout_but_in_json_an_empty_list(run: Run) -> None:
+    done = run("strays")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.startswith("gpuwatch: none of your processes is a stray\n")
+    assert json.loads(run("strays", "--json").stdout) == []
+
+
+@pytest.mark.parametrize(
+    ("faults", "why"),
+    [
+        (["*@1 ret=15"], "lost, cannot be reached"),
+        (["nvmlDeviceGetComputeRunningProcesses_v3@1 ret=4"], "you may not see this GPU's processes"),
+    ],
+)
+def test_a_gpu_that_cannot_be_judged_is_named_on_stderr(driver: Driver, run: Run, faults: list[str], why: str) -> None:
+    driver.gpus = [Gpu(0), Gpu(1)]
+    driver.faults = faults
+    driver.write()
+    done = run("strays", "--json")
+    assert (done.returncode, json.loads(done.stdout)) == (0, [])
+    first, second, *_ = done.stderr.splitlines()
+    assert first == "gpuwatch: none found"
+    assert second.startswith(f"gpuwatch: GPU 1 could not be judged: {why}")
+
+
+def test_json_says_the_same_where_there_is_nothing_but_ascii(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    orphan = mine(around=Surroundings(pane=Pane(program="tmux", session="größe", alive=False)), **LEFT)
+    base = machine([orphan], [held(100, 2)])
+    monkeypatch.setattr(command, "demo", lambda: structs.replace(base, demo=True))
+    idle = {(gpu(0).key, 100, 100): Idle(90100.0, at_least=True)}
+    monkeypatch.setattr(command, "idle_times", lambda snapshot, warn=None: idle)
+    for flags in ([], ["--ascii"]):
+        command.main(parse(["strays", "--demo", "--json", *flags]), None)
+        printed = capsys.readouterr().out
+        assert printed.isascii() is bool(flags)
+        assert json.loads(printed)[0]["in"] == "tmux größe"
+
+
+def test_a_snapshot_says_the_same_where_there_is_nothing_but_ascii(run: Run) -> None:
+    plain = run("--demo", "--once", "--json", PYTHONIOENCODING="ascii")
+    assert (plain.returncode, plain.stderr, plain.stdout.isascii()) == (0, "", True)
+    assert json.loads(plain.stdout)["gpus"]
+    assert not run("--demo", "--once", "--json").stdout.isascii(), "else this shows nothing"
+    assert run("--demo", "--once", "--json", "--ascii").stdout.isascii()
+
+
+def test_without_a_driver_it_is_exit_code_3(run: Run, tmp_path: Path) -> None:
+    done = run("strays", LD_LIBRARY_PATH=str(tmp_path / "nowhere"))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "driver" in done.stderr
+
+
+def test_a_process_that_is_stopped_is_found_on_a_real_machine(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in driver.env().items():
+        monkeypatch.setenv(name, value)
+    with sleeper() as process, sleeper() as other:
+        driver.procs = [Proc(0, process.pid, memory=2 * GIB), Proc(0, other.pid, memory=2 * GIB)]
+        driver.write()
+        os.kill(process.pid, signal.SIGSTOP)
+        wait_for(lambda: procfs.read_stat(process.pid).state == "T")
+        start = procfs.read_stat(process.pid).start_ticks
+        kept: IdleTimes = {(str(driver.gpus[0].uuid), process.pid, start): Idle(90.0, at_least=True)}
+        monkeypatch.setattr(command, "idle_times", lambda snapshot, warn: kept)
+        child = Child()
+        try:
+            code = command.main(parse(["strays", "--json"]), child, Tending(settled_after=0.0))
+        finally:
+            child.kill()
+        (row,) = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert (row["pid"], row["cause"], row["held"]) == (process.pid, "stopped", 2 * GIB)

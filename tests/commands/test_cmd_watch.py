@@ -1,0 +1,336 @@
+"""`gpuwatch watch`: a service that says what happened, ends when it is told to, and lives through the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import IO
+
+import pytest
+
+from gpuwatch.model import decode
+from gpuwatch.recorder.status_file import read_newest
+from tests.driver import GIB as GIBIBYTE
+from tests.driver import Driver, Gpu, Proc
+from tests.support.terminal import Terminal
+from tests.support.waiting import PATIENCE, wait_for
+
+GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
+
+
+def gpu_uuid(driver: Driver, index: int) -> str:
+    """Give the UUID of one of the driver's GPUs."""
+    done = subprocess.run([GPUWATCH, "--once", "--json"], env=driver.env(), capture_output=True, text=True, check=True)
+    return decode(done.stdout).gpus[index].uuid
+
+
+@pytest.fixture
+def busy(driver: Driver) -> Driver:
+    """Two GPUs; the second is full, by this process."""
+    driver.gpus = [Gpu(0), Gpu(1, memory_used=79 * GIBIBYTE)]
+    driver.procs = [Proc(1, os.getpid(), memory=79 * GIBIBYTE)]
+    return driver.write()
+
+
+@pytest.fixture
+def eager(own_home: Path) -> Path:
+    """A configuration by which alerts are raised from the start."""
+    file = own_home / "config" / "gpuwatch" / "gpuwatch.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text('interval = "200ms"\n[alerts]\nquiet = 0\nmemory_for = 0\n')
+    file.chmod(0o600)
+    return file
+
+
+class Watching:
+    """A `gpuwatch watch` that runs, and its lines as they come."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self._lines = {name: self._collect(getattr(process, name)) for name in ("stdout", "stderr")}
+
+    def _collect(self, stream: IO[str] | None) -> SimpleQueue[str]:
+        lines: SimpleQueue[str] = SimpleQueue()
+
+        def collect() -> None:
+            for line in stream or ():
+                lines.put(line)
+            lines.put("")
+
+        threading.Thread(target=collect, daemon=True).start()
+        return lines
+
+    def out(self) -> str:
+        """Give the next line of stdout, empty at its end."""
+        return self._lines["stdout"].get(timeout=PATIENCE)
+
+    def err(self) -> str:
+        """Give the next line of stderr, empty at its end."""
+        return self._lines["stderr"].get(timeout=PATIENCE)
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal, and give the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+
+@contextmanager
+def watching(driver: Driver, *arguments: str, stdout: int = subprocess.PIPE, **env: str) -> Iterator[Watching]:
+    """Start `gpuwatch watch`; it is gone afterwards."""
+    command = [GPUWATCH, "watch", *arguments]
+    with subprocess.Popen(
+        command, env=driver.env() | env, stdout=stdout, stderr=subprocess.PIPE, text=True, bufsize=1
+    ) as process:
+        try:
+            yield Watching(process)
+        finally:
+            process.kill()
+
+
+def test_it_says_what_happens_and_writes_it_down(busy: Driver, eager: Path, own_home: Path) -> None:
+    with watching(busy) as watch:
+        assert re.fullmatch(r"gpuwatch: watching 2 GPUs on .*; events go to .*/events-.*\.jsonl\n", watch.err())
+        line = watch.out()
+        assert re.match(
+            r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ● raised  GPU 1 full: 0\.1 GiB of 79\.1 free · .* holds 79", line
+        )
+        busy.gpus[1].memory_used = GIBIBYTE
+        busy.procs[0].memory = GIBIBYTE
+        busy.write()
+        assert re.match(r"\d\d:\d\d:\d\d ✓ ended after .* s  .*GPU 1.* · at worst 0\.\d GiB free", watch.out())
+        runtime = str(own_home / "runtime" / "gpuwatch")
+        wait_for(lambda: (found := read_newest(runtime)) and [row.near for row in found.gpus] == ["", ""])
+        assert watch.end() == 0
+    assert read_newest(runtime) is None
+    (log,) = (own_home / "state" / "gpuwatch").glob("events-*.jsonl")
+    kinds = [json.loads(each)["event"] for each in log.read_text().splitlines()]
+    assert kinds[0] == "began"
+    assert [kind for kind in kinds if kind in ("raised", "ended")] == ["raised", "ended"]
+    assert kinds[-1] == "stopped"
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)], ids=str)
+def test_a_signal_ends_it(busy: Driver, number: signal.Signals, code: int) -> None:
+    with watching(busy) as watch:
+        watch.err()
+        assert watch.end(number) == code
+        assert watch.err() == ""
+
+
+def told_to_end(process: subprocess.Popen[str]) -> bool:
+    """Send one more signal; says whether it was heard."""
+    process.send_signal(signal.SIGTERM)
+    return process.poll() is not None
+
+
+def test_signals_without_end_change_nothing(busy: Driver) -> None:
+    for _ in range(3):
+        with watching(busy) as watch:
+            assert "watching 2 GPUs" in watch.err()
+            wait_for(partial(told_to_end, watch.process))
+            assert watch.process.returncode == 0
+
+
+def test_json_lines_are_the_logs(busy: Driver, eager: Path, tmp_path: Path) -> None:
+    with watching(busy, "--json", "--events", str(tmp_path / "mine.jsonl")) as watch:
+        record = json.loads(watch.out())
+        assert (record["event"], record["alert"]["rule"]) == ("raised", "memory near limit")
+        assert watch.err().endswith(f"events go to {tmp_path / 'mine.jsonl'}\n")
+        wait_for(lambda: (path := tmp_path / "mine.jsonl").exists() and '"raised"' in path.read_text())
+        assert watch.end() == 0
+    written = [json.loads(line) for line in (tmp_path / "mine.jsonl").read_text().splitlines()]
+    assert record["alert"]["id"] in [line["alert"]["id"] for line in written if line["event"] == "raised"]
+
+
+def test_quiet_says_nothing_of_events(busy: Driver, eager: Path, tmp_path: Path) -> None:
+    log = tmp_path / "mine.jsonl"
+    with watching(busy, "--quiet", "--events", str(log)) as watch:
+        wait_for(lambda: log.exists() and '"raised"' in log.read_text())
+        assert watch.end() == 0
+        assert (watch.out(), watch.err()) == ("", "")
+
+
+def test_in_ascii_all_is_ascii(busy: Driver, eager: Path) -> None:
+    with watching(busy, "--ascii") as watch:
+        assert "! raised  GPU 1" in (line := watch.out())
+        assert line.isascii()
+
+
+def test_a_driver_that_is_not_there_yet_is_waited_for(driver: Driver, tmp_path: Path) -> None:
+    with watching(driver, LD_LIBRARY_PATH=str(tmp_path)) as watch:
+        assert re.match(r"gpuwatch: .*libnvidia-ml\.so\.1.*; gpuwatch waits until it is over", watch.err())
+        assert watch.process.poll() is None
+        assert watch.end() == 0
+
+
+def test_a_file_that_is_no_log_is_refused(busy: Driver, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("all of it")
+    with watching(busy, "--events", str(tmp_path / "thesis.tex")) as watch:
+        assert watch.process.wait(PATIENCE) == 2
+        assert "thesis.tex" in watch.err()
+        assert watch.err() == ""
+    assert (tmp_path / "thesis.tex").read_text() == "all of it"
+
+
+def test_a_gpu_that_is_not_there_ends_it(busy: Driver) -> None:
+    with watching(busy, "--only", "9") as watch:
+        assert watch.process.wait(PATIENCE) == 2
+        assert watch.err() == "gpuwatch: --only: there is no GPU 9; this machine has 0 to 1\n"
+
+
+def test_nobody_who_reads_is_no_reason_to_stop(busy: Driver, eager: Path, own_home: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with watching(busy, stdout=writer) as watch:
+        os.close(writer)
+        wait_for(lambda: "nobody reads what is printed any more" in watch.err())
+        wait_for(lambda: (found := read_newest(str(own_home / "runtime" / "gpuwatch"))) and found.gpus)
+        assert watch.end() == 0
+
+
+def test_a_reader_that_takes_nothing_does_not_hold_up_the_end(busy: Driver, eager: Path) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    os.set_blocking(writer, True)
+    with watching(busy, stdout=writer) as watch:
+        assert "watching 2 GPUs" in watch.err()
+        assert watch.end() == 0
+    os.close(reader)
+    os.close(writer)
+
+
+def test_the_configuration_is_read_again_on_sighup(busy: Driver, eager: Path) -> None:
+    good = eager.read_text()
+    with watching(busy) as watch:
+        watch.err()
+        assert "● raised" in watch.out()
+        eager.write_text(good + "memory_warning = 'lots'\n")
+        watch.process.send_signal(signal.SIGHUP)
+        assert re.match(r"gpuwatch: configuration not changed: .*memory_warning", watch.err())
+        eager.write_text(good + 'off = ["memory near limit"]\n')
+        watch.process.send_signal(signal.SIGHUP)
+        assert watch.err() == "gpuwatch: configuration read again: alerts.off changed\n"
+        assert "✓ ended" in watch.out()
+        watch.process.send_signal(signal.SIGHUP)
+        assert watch.err() == "gpuwatch: configuration read again: nothing has changed\n"
+
+
+def test_a_program_of_the_users_own_is_told_and_a_new_one_after_a_reload(
+    busy: Driver, eager: Path, tmp_path: Path
+) -> None:
+    told, later = tmp_path / "told", tmp_path / "later"
+    program = tmp_path / "tell"
+    program.write_text('#!/bin/sh\ncat >> "$1"\necho >> "$1"\n')
+    program.chmod(0o700)
+    settings = eager.read_text()
+    eager.write_text(f'{settings}[notify]\ngather = 0\ncooldown = 0\ncommand = ["{program}", "{told}"]\n')
+    with watching(busy) as watch:
+        assert "raised" in watch.out()
+        wait_for(lambda: told.exists() and told.read_text().endswith("\n"))
+        message = json.loads(told.read_text().splitlines()[0])
+        assert (message["event"], message["rule"], message["gpu"]) == ("raised", "memory near limit", gpu_uuid(busy, 1))
+        eager.write_text(eager.read_text().replace(str(told), str(later)))
+        watch.process.send_signal(signal.SIGHUP)
+        assert "events go to" in watch.err()
+        assert "notify.command changed" in watch.err()
+        busy.gpus[1].memory_used = busy.procs[0].memory = GIBIBYTE
+        busy.write()
+        assert "ended" in watch.out()
+        wait_for(lambda: later.exists() and '"cleared"' in later.read_text())
+        assert watch.end() == 0
+    assert '"cleared"' not in told.read_text()
+
+
+def test_of_two_that_have_somebody_to_tell_one_sends(busy: Driver, eager: Path, tmp_path: Path) -> None:
+    told, program, settings = tmp_path / "told", tmp_path / "tell", eager.read_text()
+    program.write_text('#!/bin/sh\ncat >> "$1"\necho >> "$1"\n')
+    program.chmod(0o700)
+
+    def kinds() -> list[str]:
+        return [json.loads(line)["event"] for line in told.read_text().splitlines() if line] if told.exists() else []
+
+    with watching(busy) as silent:  # it writes the log, and has nobody to tell
+        assert "raised" in silent.out()
+        busy.gpus[1].memory_used = busy.procs[0].memory = GIBIBYTE
+        busy.write()
+        assert "ended" in silent.out()
+        eager.write_text(f'{settings}[notify]\ngather = 0\ncooldown = 0\ncommand = ["{program}", "{told}"]\n')
+        with watching(busy) as one, watching(busy, "--events", str(tmp_path / "log")) as two:
+            assert "events go to" in one.err()
+            assert "events go to" in two.err()
+            busy.gpus[1].memory_used = busy.procs[0].memory = 79 * GIBIBYTE
+            busy.write()
+            assert "raised" in one.out()
+            assert "raised" in two.out()
+            wait_for(lambda: kinds() == ["raised"])
+            busy.gpus[1].memory_used = busy.procs[0].memory = GIBIBYTE
+            busy.write()
+            assert "ended" in one.out()
+            assert "ended" in two.out()
+            wait_for(lambda: len(kinds()) > 1)
+            assert one.end() == two.end() == 0
+    assert kinds() == ["raised", "cleared"]
+
+
+def test_of_two_one_writes_and_both_say_it(busy: Driver, eager: Path, own_home: Path) -> None:
+    with watching(busy) as first:
+        assert "raised" in first.out()
+        with watching(busy) as second:
+            assert "watching 2 GPUs" in second.err()
+            busy.gpus[1].memory_used = busy.procs[0].memory = GIBIBYTE
+            busy.write()
+            assert "ended" in first.out()
+            assert second.end() == 0
+        assert first.end() == 0
+    (log,) = (own_home / "state" / "gpuwatch").glob("events-*.jsonl")
+    kinds = [json.loads(each)["event"] for each in log.read_text().splitlines()]
+    assert [kind for kind in kinds if kind in ("raised", "ended", "began")] == ["began", "raised", "ended"]
+
+
+def test_the_end_of_its_terminal_ends_it(busy: Driver) -> None:
+    with Terminal([GPUWATCH, "watch"], columns=120, rows=30, env=busy.env()) as terminal:
+        terminal.wait_for("watching 2 GPUs")
+        terminal.process.send_signal(signal.SIGHUP)  # somebody's wish: the terminal is there
+        terminal.wait_for("nothing has changed")
+        terminal.hang_up()
+        assert terminal.process.wait(PATIENCE) == 129
+
+
+def test_the_demo_is_told_to_nobody(driver: Driver, eager: Path, own_home: Path) -> None:
+    with watching(driver, "--demo", LD_LIBRARY_PATH="/nowhere") as watch:
+        assert watch.err() == "gpuwatch: watching 8 GPUs on lab-gpu-03\n"
+        assert "GPU 1" in watch.out()
+        assert watch.end() == 0
+    assert not (own_home / "state").exists()
+    assert list((own_home / "runtime").iterdir()) == []
+
+
+def test_textual_is_not_imported(busy: Driver) -> None:
+    program = (
+        "import os, sys\n"
+        "from gpuwatch import __main__\n"
+        "os._exit = lambda code: None\n"
+        "sys.argv[1:] = ['watch']\n"
+        "__main__.main()\n"
+        "sys.exit('textual' in sys.modules or 'pynvml' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, env=busy.env(), stderr=subprocess.PIPE, text=True) as process:
+        watch = Watching(process)
+        assert watch.err().startswith("gpuwatch: watching 2 GPUs")
+        assert watch.end() == 0

@@ -1,0 +1,236 @@
+"""[notify] in gpuwatch.toml: believed only from a file that nobody else could have written, and no secret is shown."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.alerts.alert import Severity
+from gpuwatch.config import Config, Notify, load
+from gpuwatch.config.safety import check_source
+from gpuwatch.errors import UsageError
+from tests.support.homes import make_homeless
+
+OTHER = 12345
+"""A uid that is nobody's."""
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user, which only root can")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Give a file with a command, in a folder of its own, that is safe."""
+    folder = tmp_path / "config"
+    folder.mkdir(mode=0o755)
+    file = folder / "gpuwatch.toml"
+    file.write_text('\n[notify]\ncommand = ["~/bin/tell", "--loud"]\n')
+    file.chmod(0o644)
+    return file
+
+
+def read(file: Path, tmp_path: Path) -> Config:
+    return load(str(file), administrators=tmp_path / "none")
+
+
+def test_all_keys(tmp_path: Path) -> None:
+    file = tmp_path / "gpuwatch.toml"
+    file.write_text(
+        '[notify]\ntoast = false\ndesktop = "osc9"\ncommand = ["/bin/tell", ""]\nurls = ["slack://a/b", "mailto://c:d@e.f"]\n'
+        'least = "critical"\ncooldown = "1h"\ngather = 0\ndigest = 10\n'
+    )
+    file.chmod(0o600)
+    assert read(file, tmp_path).notify == Notify(
+        toast=False,
+        desktop="osc9",
+        command=("/bin/tell", ""),
+        urls=("slack://a/b", "mailto://c:d@e.f"),
+        least=Severity.CRITICAL,
+        cooldown=3600,
+        gather=0,
+        digest=10,
+    )
+
+
+def test_addresses_are_never_printed() -> None:
+    config = Config(notify=Notify(urls=("slack://T0K3N/x", "T0K3N")))
+    assert "T0K3N" not in repr(config)
+    assert "'slack://…'" in repr(config)
+
+
+def test_a_file_of_ones_own_is_believed(file: Path, tmp_path: Path) -> None:
+    assert check_source(file) == ""
+    assert read(file, tmp_path).notify.command == ("~/bin/tell", "--loud")
+
+
+@pytest.mark.parametrize("mode", [0o664, 0o646, 0o606])
+@pytest.mark.parametrize("key", ["command = ['/bin/tell']", "urls = ['slack://T0K3N']"])
+def test_a_file_that_others_can_write_is_refused(file: Path, tmp_path: Path, mode: int, key: str) -> None:
+    file.write_text(f"[notify]\n{key}\n")
+    file.chmod(mode)
+    with pytest.raises(UsageError) as raised:
+        read(file, tmp_path)
+    assert str(raised.value) == (
+        f"{file}:2: key notify.{key.split()[0]}: found in a file that is not yours alone to write: "
+        f"others can write {file} (mode {mode:04o}); `chmod go-w {file}` ends that"
+    )
+
+
+def test_without_a_command_or_addresses_the_mode_does_not_matter(file: Path, tmp_path: Path) -> None:
+    file.write_text("[notify]\ndigest = 4\ncommand = []\nurls = []\n")
+    file.chmod(0o666)
+    assert read(file, tmp_path).notify.digest == 4
+
+
+def test_a_folder_above_counts_too(file: Path, tmp_path: Path) -> None:
+    file.parent.chmod(0o775)
+    assert check_source(file) == (f"others can write {file.parent} (mode 0775); `chmod go-w {file.parent}` ends that")
+    file.parent.chmod(0o1777)
+    assert check_source(file) == ""
+
+
+def test_a_link_is_judged_by_all_that_it_leads_through(file: Path, tmp_path: Path) -> None:
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    good = tmp_path / "good.toml"
+    good.symlink_to(Path("config") / ".." / "config" / file.name)
+    assert check_source(good) == ""
+    (open_to_all / "hop").symlink_to(file.parent)
+    way = tmp_path / "way.toml"
+    way.symlink_to(open_to_all / "hop" / file.name)
+    assert f"others can write {open_to_all} (mode 0777)" in check_source(way)
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    assert check_source(loop) == f"{loop} is a link without end"
+
+
+@as_root
+def test_what_belongs_to_somebody_else_is_refused(file: Path, tmp_path: Path) -> None:
+    os.chown(file, OTHER, -1)
+    assert check_source(file) == f"{file} belongs to uid {OTHER}, who is neither you nor root"
+    assert check_source(file, OTHER) == ""
+    os.chown(file, 0, -1)
+    assert check_source(file, OTHER) == ""
+    os.chown(file.parent, OTHER, -1)
+    assert check_source(file) == f"{file.parent} belongs to uid {OTHER}, who is neither you nor root"
+    os.chown(file.parent, 0, -1)
+    file.parent.chmod(0o1777)  # in a sticky folder it matters whose the file, or the link, is
+    link = file.parent / "link"
+    link.symlink_to(file)
+    os.chown(link, OTHER, -1, follow_symlinks=False)
+    assert check_source(link) == f"{link} belongs to uid {OTHER}, who is neither you nor root"
+
+
+def test_another_file_than_the_one_that_was_read_is_not_believed(file: Path) -> None:
+    read = file.stat()
+    assert check_source(file, read=read) == ""
+    good = file.with_name("good")
+    good.write_bytes(file.read_bytes())
+    good.chmod(0o644)
+    good.replace(file)
+    assert check_source(file, read=read) == f"{file} was replaced while it was read"
+
+
+def test_a_folder_that_is_gone_from_under_us_is_no_reason_to_fail(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert check_source(file) == ""
+    assert "cannot be checked" in check_source(Path("gpuwatch.toml"))
+
+
+def test_what_is_no_file_is_said(file: Path, tmp_path: Path) -> None:
+    assert check_source(file.parent) == f"{file.parent} is no ordinary file"
+    assert check_source(tmp_path / "none") == f"{tmp_path / 'none'} cannot be checked (No such file or directory)"
+
+
+def test_a_relative_path_is_judged_from_where_we_stand(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    assert check_source(Path(file.name)) == ""
+    file.parent.chmod(0o777)
+    assert check_source(Path(file.name)).startswith(f"others can write {file.parent}")
+
+
+def test_the_administrators_file_may_name_a_command(file: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text("[notify]\ndigest = 9\n")
+    notify = load(str(mine), administrators=file).notify
+    assert (notify.command, notify.digest) == (("~/bin/tell", "--loud"), 9)
+
+
+# The program itself
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """Give a program of one's own, in a folder of its own."""
+    folder = tmp_path / "bin"
+    folder.mkdir(mode=0o755)
+    program = folder / "tell"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    return program
+
+
+def naming(program: Path, tmp_path: Path) -> Path:
+    """Write a file that names a program."""
+    file = tmp_path / "mine.toml"
+    file.write_text(f'[notify]\ncommand = ["{program}"]\n')
+    file.chmod(0o600)
+    return file
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o757, 0o777, 0o722])
+def test_a_program_that_others_can_write_is_refused(program: Path, tmp_path: Path, mode: int) -> None:
+    file = naming(program, tmp_path)
+    assert read(file, tmp_path).notify.command == (str(program),)
+    program.chmod(mode)
+    with pytest.raises(UsageError) as raised:
+        read(file, tmp_path)
+    assert str(raised.value) == (
+        f"{file}:2: key notify.command: found a program that is not yours alone to write: "
+        f"others can write {program} (mode {mode:04o}); `chmod go-w {program}` ends that"
+    )
+
+
+def test_a_folder_in_which_others_can_put_a_program_is_refused(program: Path, tmp_path: Path) -> None:
+    program.parent.chmod(0o775)
+    for name in ("tell", "not there yet"):
+        with pytest.raises(UsageError, match=f"others can write {program.parent} "):
+            read(naming(program.parent / name, tmp_path), tmp_path)
+    program.parent.chmod(0o755)
+    assert read(naming(program.parent / "not there yet", tmp_path), tmp_path).notify.command
+
+
+def test_a_program_is_judged_by_what_a_link_leads_to(program: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(program)
+    file = naming(link, tmp_path)
+    assert read(file, tmp_path).notify.command == (str(link),)
+    program.chmod(0o777)
+    with pytest.raises(UsageError, match=f"others can write {program} "):
+        read(file, tmp_path)
+
+
+@as_root
+def test_a_program_of_somebody_else_is_refused(program: Path, tmp_path: Path) -> None:
+    os.chown(program, OTHER, -1)
+    with pytest.raises(UsageError, match=f"{program} belongs to uid {OTHER}, who is neither you nor root"):
+        read(naming(program, tmp_path), tmp_path)
+
+
+def test_the_administrators_program_is_judged_too(program: Path, tmp_path: Path) -> None:
+    program.chmod(0o777)
+    with pytest.raises(UsageError, match=f"others can write {program} "):
+        load(None, administrators=naming(program, tmp_path))
+
+
+def test_without_a_home_a_program_in_it_is_refused(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_homeless(monkeypatch)
+    with pytest.raises(UsageError, match=r"key notify\.command: found .~/bin/tell., but your home folder is not known"):
+        read(file, tmp_path)

@@ -1,0 +1,242 @@
+"""gpuwatch.toml on its way to the rules: limits, `[[rule]]` tables, where a value comes from, reading it again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpuwatch.alerts.alert import Severity
+from gpuwatch.alerts.rules.memory import Limits, OwnRule
+from gpuwatch.config import Alerts, Config, Origin, load, load_traced, reload
+from gpuwatch.config.keys import KEYS, value_of
+from gpuwatch.errors import UsageError
+from tests.support.builders import GIB, MIB
+
+
+def write(file: Path, content: str) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(content)
+    file.chmod(0o644)
+    return file
+
+
+def loaded(tmp_path: Path, content: str, beneath: str = "") -> Config:
+    admin = write(tmp_path / "etc" / "gpuwatch.toml", beneath)
+    return load(str(write(tmp_path / "mine.toml", content)), administrators=admin)
+
+
+def refused(tmp_path: Path, content: str) -> str:
+    with pytest.raises(UsageError) as raised:
+        loaded(tmp_path, content)
+    return str(raised.value).removeprefix(f"{tmp_path}/mine.toml:")
+
+
+# Limits
+
+
+def test_without_a_file_the_limits_are_the_defaults() -> None:
+    assert Config().limits() == Limits()
+
+
+def test_every_limit_that_a_user_should_set_has_a_key() -> None:
+    fixed = {"samples", "clear_margin", "stale_intervals", "starting_grace", "allowances", "own"}
+    assert set(Alerts.__struct_fields__) == set(Limits.__struct_fields__) - fixed
+    keys = {name.partition(".")[2] for name in KEYS if name.startswith("alerts.")}
+    assert set(Alerts.__struct_fields__) == keys
+
+
+def test_every_default_is_allowed_by_its_own_key() -> None:
+    import tomllib
+
+    for name, key in KEYS.items():
+        value = value_of(Config(), name)
+        assert key.kind.read(tomllib.loads(f"key = {key.kind.write(value)}")["key"]) == value, name
+
+
+def test_limits_are_read_in_the_units_that_people_write(tmp_path: Path) -> None:
+    content = """
+[alerts]
+off = ["power at limit", "XID"]
+memory_warning = 12.5
+memory_for = "500ms"
+full_warning = "1h"
+idle_after = 90
+idle_memory = "512MiB"
+temperature_margin = 3
+power_for = "2h"
+xid_critical = [48, 94, 94]
+"""
+    assert loaded(tmp_path, content).limits() == Limits(
+        off=frozenset({"power at limit", "XID"}),
+        memory_warning=12.5,
+        memory_for=0.5,
+        full_warning=3600,
+        idle_after=90,
+        idle_memory=512 * MIB,
+        temperature_margin=3,
+        power_for=7200,
+        xid_critical=frozenset({48, 94}),
+        xid_warning=frozenset(),
+    )
+
+
+# Rules of the user's own
+
+
+def test_a_rule_with_every_key(tmp_path: Path) -> None:
+    content = """
+[[rule]]
+name = "ada's memory"
+metric = "memory"
+scope = "process"
+above = "20GiB"
+clear = "18GiB"
+for = "1min"
+severity = "critical"
+gpu = [0, "GPU-8932"]
+user = "ada"
+[[rule]]
+name = "asleep"
+metric = "idle"
+scope = "process"
+above = "2h"
+[[rule]]
+name = "cold"
+metric = "utilization"
+below = 5
+clear = 5.5
+"""
+    assert loaded(tmp_path, content).limits().own == (
+        OwnRule(
+            name="ada's memory",
+            metric="memory",
+            scope="process",
+            above=20 * GIB,
+            clear=18 * GIB,
+            after=60,
+            severity=Severity.CRITICAL,
+            gpus=(0, "GPU-8932"),
+            user="ada",
+        ),
+        OwnRule(name="asleep", metric="idle", scope="process", above=7200),
+        OwnRule(name="cold", metric="utilization", below=5, clear=5.5),
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "1: [[rule]] number 1: found no name; a rule needs one"),
+        ("name = 'a'", "1: [[rule]] number 1: found no metric; a rule needs one"),
+        ("name = ''\nmetric = 'fan'", '2: key rule[1].name: found ""; allowed is text of 1 to 40 printable characters'),
+        (f"name = '{'a' * 41}'\nmetric = 'fan'", "2: key rule[1].name: found "),
+        ("name = 'XID'\nmetric = 'free'", '2: key rule[1].name: found "XID", which is a rule of gpuwatch itself'),
+        ("name = 'gpuwatch'\nmetric = 'free'", '2: key rule[1].name: found "gpuwatch", which is a rule of gpuwatch'),
+        (
+            "name = 'a'\nmetric = 'temprature'",
+            '3: key rule[1].metric: found "temprature" (did you mean "temperature"?);',
+        ),
+        (
+            "name = 'a'\nmetric = 'free'\nscope = 'job'",
+            '4: key rule[1].scope: found "job"; allowed is "gpu", "process" or',
+        ),
+        (
+            "name = 'a'\nmetric = 'fan'\nscope = 'user'",
+            '4: key rule[1].scope: found "user" with the metric fan; allowed is',
+        ),
+        (
+            "name = 'a'\nmetric = 'idle'",
+            '3: key rule[1].scope: found "gpu" (the default) with the metric idle; allowed is',
+        ),
+        ("name = 'a'\nmetric = 'fan'", "1: [[rule]] number 1: found neither above nor below; allowed is exactly one"),
+        ("name = 'a'\nmetric = 'fan'\nabove = 1\nbelow = 2", "1: [[rule]] number 1: found above and below; allowed is"),
+        ("name = 'a'\nmetric = 'fan'\nabove = '20GiB'", '4: key rule[1].above: found "20GiB"; allowed is a number'),
+        (
+            "name = 'a'\nmetric = 'free'\nbelow = 20",
+            "4: key rule[1].below: found 20; allowed is a size, 0 or 1MiB or more",
+        ),
+        (
+            "name = 'a'\nmetric = 'free'\nbelow = '20x'",
+            '4: key rule[1].below: found "20x"; allowed is a size, 0 or 1MiB or more: bytes',
+        ),
+        (
+            "name = 'a'\nmetric = 'fan'\nabove = 80\nclear = 81",
+            "5: key rule[1].clear: found 81; allowed is at most 80, the",
+        ),
+        (
+            "name = 'a'\nmetric = 'free'\nbelow = '2GiB'\nclear = '1GiB'",
+            'found "1GiB"; allowed is at least "2GiB", the value',
+        ),
+        ("name = 'a'\nmetric = 'fan'\nabove = nan", "4: key rule[1].above: found nan; allowed is a number"),
+        ("name = 'a'\nmetric = 'fan'\nabove = 1\nfor = '8d'", '5: key rule[1].for: found "8d"; allowed is seconds, or'),
+        ("name = 'a'\nmetric = 'fan'\nabove = 1\nabvoe = 1", "5: unknown key rule[1].abvoe; did you mean above?"),
+        ("name = 'a'\nmetric = 'fan'\nabove = 1\nseverity = 2", "5: key rule[1].severity: found 2; allowed is"),
+        ("name = 3\nmetric = 4\nabove = 1", "2: key rule[1].name: found 3; allowed is text of 1 to 40"),
+    ],
+)
+def test_a_bad_rule_is_named_with_its_line_and_key(tmp_path: Path, content: str, said: str) -> None:
+    assert said in refused(tmp_path, f"[[rule]]\n{content}\n")
+
+
+def test_a_name_is_given_once_in_a_file_and_replaces_the_administrators(tmp_path: Path) -> None:
+    one = "[[rule]]\nname = 'a'\nmetric = 'fan'\nabove = {}\n"
+    assert refused(tmp_path, one.format(1) * 2).startswith('6: key rule[2].name: found "a", which is another [[rule]];')
+    other = one.format(9).replace("'a'", "'b'")
+    rules = loaded(tmp_path, one.format(1), one.format(3) + other).rules
+    assert [(rule.name, rule.above) for rule in rules] == [("a", 1), ("b", 9)]
+
+
+# Where a value comes from
+
+
+def test_each_value_is_traced(tmp_path: Path) -> None:
+    rule = "[[rule]]\nname = '{}'\nmetric = 'fan'\nabove = 1\n"
+    admin = write(tmp_path / "etc.toml", "bell = true\n[alerts]\nfull_for = 1\nquiet = 2\n" + rule.format("theirs"))
+    mine = write(tmp_path / "mine.toml", "\nalerts.quiet = 3\n" + rule.format("mine"))
+    config, origins = load_traced(str(mine), administrators=admin)
+    assert config == load(str(mine), administrators=admin)
+    assert set(origins) == {*KEYS, "rule theirs", "rule mine"}
+    shown = {name: str(origin) for name, origin in origins.items() if origin != Origin()}
+    assert shown == {
+        "bell": f"{admin}:1",
+        "alerts.full_for": f"{admin}:3",
+        "alerts.quiet": f"{mine}:2",
+        "rule theirs": f"{admin}:5",
+        "rule mine": f"{mine}:3",
+    }
+    assert (str(Origin()), str(Origin(flag="--bell"))) == ("default", "--bell")
+
+
+def test_a_file_in_the_home_folder_is_named_from_there(own_home: Path, tmp_path: Path) -> None:
+    write(own_home / "config" / "gpuwatch" / "gpuwatch.toml", "bell = true\ninterval = 'x'\n")
+    assert os.environ["HOME"] == str(own_home)
+    with pytest.raises(UsageError, match=r"^~/config/gpuwatch/gpuwatch\.toml:2: key interval: found \"x\";"):
+        load(None, administrators=tmp_path / "none")
+
+
+# Reading it again
+
+
+def test_reading_again_says_what_changed(tmp_path: Path) -> None:
+    old = loaded(tmp_path, "bell = true\n[notify]\nurls = []\n")
+    content = "[alerts]\nquiet = 1\n[[share]]\nshare = 0.5\n[[rule]]\nname = 'a'\nmetric = 'fan'\nabove = 1\n"
+    again = reload(old, lambda: loaded(tmp_path, content))
+    assert (again.changed, again.error) == (("bell", "alerts.quiet", "share", "rule"), "")
+    assert again.config.alerts.quiet == 1
+    assert reload(again.config, lambda: loaded(tmp_path, content)).changed == ()
+
+
+def test_a_file_that_has_become_wrong_keeps_the_old(tmp_path: Path) -> None:
+    old = loaded(tmp_path, "bell = true\n")
+    again = reload(old, lambda: loaded(tmp_path, "bell = 3\n"))
+    assert (again.config, again.changed) == (old, ())
+    assert again.error == f"{tmp_path}/mine.toml:1: key bell: found 3; allowed is true or false"
+
+
+def test_a_file_that_is_gone_keeps_the_old(tmp_path: Path) -> None:
+    old = msgspec.structs.replace(Config(), bell=True)
+    again = reload(old, lambda: load(str(tmp_path / "gone.toml"), administrators=tmp_path / "none"))
+    assert (again.config, again.error) == (old, f"--config: there is no file {tmp_path / 'gone.toml'}")

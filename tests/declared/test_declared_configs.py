@@ -1,0 +1,237 @@
+"""What a server's configuration file says: vLLM's and SGLang's `--config`, read from the folders of real processes."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatch.declared.facts import Config
+from gpuwatch.declared.flags import claims, scalars
+from gpuwatch.declared.resolver import resolve
+from gpuwatch.inspector import reader
+from gpuwatch.model import Basis, Confidence, Declared, Kind, Margin
+from tests.driver import GIB, Driver, Gpu
+from tests.support.explaining import Explainer, said
+from tests.support.gpuholder import ME, ROOT
+from tests.support.resolving import E
+from tests.support.sharer import LAUNCHER, sharing
+
+VLLM = ("-m", "vllm.entrypoints.openai.api_server", "--config", "serve.yaml")
+SERVE = ("/usr/local/bin/vllm", "serve", "meta-llama/Llama-3.1-8B-Instruct", "--config", "serve.yaml")
+SGLANG = ("-m", "sglang.launch_server", "--config", "serve.yaml")
+PLAIN = """\
+# what we serve
+model: meta-llama/Llama-3.1-8B-Instruct
+host: "127.0.0.1"
+port: 6379
+gpu-memory-utilization: 0.4   # two of us
+uvicorn-log-level: "info"
+"""
+NESTED = """\
+---
+model: Qwen/Qwen3-30B-A3B
+compilation-config:
+  pass_config:
+    fuse_allreduce_rms: true
+  gpu-memory-utilization: 0.1
+lora-modules:
+- {name: sql, path: /models/sql}
+- name: chat
+  path: /models/chat
+speculative-config: {"model": "draft", "num_speculative_tokens": 3}
+chat-template: |
+  gpu-memory-utilization: 0.2
+allowed-origins: ["*"]
+gpu_memory_utilization: .4
+"""
+
+
+@pytest.fixture
+def explain(driver: Driver, tmp_path: Path) -> Explainer:
+    driver.gpus = [Gpu(0, memory_total=80 * GIB)]
+    return Explainer(driver, tmp_path)
+
+
+def serving(explain: Explainer, config: str, *argv: str) -> Declared:
+    (explain.folder / "serve.yaml").write_text(config)
+    return explain.declared(*argv, held={0: 30})
+
+
+def default(declared: Declared) -> bool:
+    """Say whether the default of the server is told as what it takes."""
+    return any(one.kind is Kind.DEFAULT and one.effective for one in declared.declarations)
+
+
+@pytest.mark.parametrize("argv", [VLLM, SERVE])
+@pytest.mark.parametrize("config", [PLAIN, NESTED, "'gpu-memory-utilization': '0.4'\n", "gpu-memory-utilization: 0.4"])
+def test_vllms_file_is_read(explain: Explainer, config: str, argv: tuple[str, ...]) -> None:
+    declared = serving(explain, config, *argv)
+    assert explain.limits(declared) == {0: 32}
+    flag = said(declared, "--gpu-memory-utilization")
+    assert (flag.where, flag.value, flag.framework) == ("serve.yaml", 0.4, "vLLM")
+    assert flag.line == next(n for n, line in enumerate(config.splitlines(), 1) if line.endswith((".4", "'", "us")))
+    assert declared.limits[0].margin is Margin.BUDGET
+    assert not default(declared)
+
+
+def test_it_is_told_where_it_stands(explain: Explainer) -> None:
+    (explain.folder / "serve.yaml").write_text(PLAIN)
+    text = explain.text(*VLLM, held={0: 40})
+    assert "gpu-memory-utilization: 0.4 · serve.yaml:5 · vLLM" in text
+    assert "overshoot" in text
+
+
+def test_the_command_line_comes_before_the_file(explain: Explainer) -> None:
+    for argv in ((*VLLM, "--gpu-memory-utilization", "0.5"), (*VLLM[:2], "--gpu_memory_utilization=0.5", *VLLM[2:])):
+        assert explain.limits(serving(explain, PLAIN, *argv)) == {0: 40}
+
+
+def test_a_cache_in_the_file_takes_the_place_of_the_budget(explain: Explainer) -> None:
+    declared = serving(explain, PLAIN + "kv-cache-memory-bytes: 8589934592\n", *VLLM)
+    assert declared.limits == ()
+    assert said(declared, "--kv-cache-memory-bytes").value == 8 * GIB
+
+
+def test_a_file_without_the_key_leaves_the_default(explain: Explainer) -> None:
+    declared = serving(explain, "model: m\nport: 1\n", *VLLM)
+    assert default(declared)
+    assert declared.limits == ()
+    assert default(serving(explain, "", *VLLM))
+
+
+@pytest.mark.parametrize("value", ["1.5", "much", "", "yes"])
+def test_a_value_that_vllm_refuses_limits_nothing(explain: Explainer, value: str) -> None:
+    declared = serving(explain, f"model: m\ngpu-memory-utilization: {value}\n", *VLLM)
+    assert declared.limits == ()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "base: &base\n  gpu-memory-utilization: 0.3\n<<: *base\n",
+        "{gpu-memory-utilization: 0.3}\n",
+        "compilation-config: {\ngpu-memory-utilization: 0.3\n}\n",
+        "gpu-memory-utilization: *share\n",
+        "gpu-memory-utilization: 0.\n  3\n",
+        'gpu-memory-utilization: "0.\\x33"\n',
+        "- gpu-memory-utilization: 0.3\n",
+        "model: m\n---\ngpu-memory-utilization: 0.3\n",
+        "? gpu-memory-utilization\n: 0.3\n",
+        "model: 'm\ngpu-memory-utilization: 0.3'\n",
+        "gpu-memory-utilization = 0.3\n",
+        "gpu-memory-utilization: [0.3]\n",
+        "gpu-memory-utilization:\n  0.3\n",
+        "gpu-memory-utilization: >\n  0.3\n",
+        'gpu-memory-utilization: ""\n',
+    ],
+)
+def test_a_file_that_is_more_than_keys_and_values_is_said_not_to_be_read(explain: Explainer, config: str) -> None:
+    declared = serving(explain, config, *VLLM)
+    assert declared.limits == ()
+    assert not default(declared)
+    named = said(declared, "--config")
+    assert named.undecided
+    assert named.why.startswith("serve.yaml was named and not read: line ")
+    text = explain.text(*VLLM, held={0: 30})
+    assert "serve.yaml was named and not read" in text
+    assert "0.92" not in text
+    assert "not known to be under a limit" in text
+
+
+@pytest.mark.parametrize("kind", ["missing", "fifo", "large", "device"])
+def test_a_file_that_cannot_be_read_is_said_to_be_named(explain: Explainer, kind: str) -> None:
+    path = explain.folder / "serve.yaml"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "large":
+        path.write_text(PLAIN + "#" * (1 << 20))
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    declared = explain.declared(*VLLM, held={0: 30})
+    assert said(declared, "--config").why == "serve.yaml was named and not read: it could not be read"
+    assert not default(declared)
+
+
+@pytest.mark.skipif(not ROOT, reason="only root may become somebody else")
+def test_a_file_that_its_owner_may_not_read_is_closed() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "serve.yaml").write_text(PLAIN)
+        (folder / "serve.yaml").chmod(0o600)
+        with sharing(*VLLM, cwd=folder, first=f"drop({ME})") as process:
+            declared = resolve(reader.read(process.pid), E)
+    assert said(declared, "--config").why == "serve.yaml was named and not read: it is not ours to read"
+    assert declared.limits == ()
+
+
+def test_a_file_that_was_edited_after_the_start_is_doubted(explain: Explainer) -> None:
+    path = explain.folder / "serve.yaml"
+    path.write_text(PLAIN)
+    later = path.stat().st_mtime + 3600
+    os.utime(path, (later, later))
+    declared = explain.declared(*VLLM, held={0: 30})
+    assert said(declared, "--gpu-memory-utilization").confidence is Confidence.STALE
+
+
+def test_the_engine_below_a_server_is_held_to_the_file_of_the_server(tmp_path: Path) -> None:
+    (tmp_path / "serve.yaml").write_text(PLAIN)
+    with sharing(*VLLM, cwd=tmp_path, first=LAUNCHER) as process:
+        declared = resolve(reader.read(int(process.said[0])), E)
+    assert said(declared, "--gpu-memory-utilization").value == 0.4
+
+
+def test_sglangs_file_is_read(explain: Explainer) -> None:
+    declared = serving(explain, "model-path: m\nmem-fraction-static: 0.7\n", *SGLANG)
+    flag = said(declared, "--mem-fraction-static")
+    assert (flag.kind, flag.basis, flag.value, flag.line) == (Kind.CACHE, Basis.FREE_AT_START, 0.7, 2)
+    assert not default(declared)
+
+
+def test_sglangs_file_that_is_not_read_is_named(explain: Explainer) -> None:
+    declared = explain.declared(*SGLANG, held={0: 30})
+    assert said(declared, "--config").why == "serve.yaml was named and not read: it could not be read"
+    assert not default(declared)
+
+
+def test_another_programs_file_is_not_read(explain: Explainer) -> None:
+    (explain.folder / "serve.yaml").write_text(PLAIN)
+    explain.write(train="import torch\n")
+    assert "serve.yaml" not in explain.text("train.py", "--config", "serve.yaml", held={0: 1}).split("\n", 1)[1]
+
+
+def refused(text: str) -> str | None:
+    """Give the reason for which a text is given up; None for a text that is read."""
+    try:
+        scalars(text)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+@given(st.text())
+def test_no_text_raises_anything_but_a_reason(text: str) -> None:
+    reason = refused(text)
+    assert reason is None or reason.startswith("line ")
+
+
+@given(
+    st.text(), st.sampled_from(["gpu-memory-utilization: ", "kv_cache_memory_bytes: ", "'gpu-memory-utilization':\t"])
+)
+def test_no_file_of_a_server_raises(text: str, key: str) -> None:
+    assert isinstance(claims(["python", *VLLM], config=Config(path="serve.yaml", text=key + text)), list)
+
+
+NAMES = st.text("abcdefghijklmnopqrstuvwxyz-_", min_size=1, max_size=20).filter(lambda name: name[0].isalpha())
+PLAINS = st.one_of(st.integers().map(str), st.floats(0, 1).map(repr), st.text("abcXYZ/.0189-", min_size=1, max_size=9))
+
+
+@given(st.dictionaries(NAMES, PLAINS.filter(lambda text: text[0] != "-")))
+def test_what_is_written_as_a_flat_file_is_read_again(values: dict[str, str]) -> None:
+    text = "".join(f"{name}: {value}\n" for name, value in values.items())
+    assert {name: value for name, (_, value) in scalars(text).items()} == values

@@ -1,0 +1,579 @@
+"""What processes declared in scripts as people write them: real processes on the fake driver, told by `explain`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.driver import GIB, Driver, Gpu
+from tests.support.explaining import Explainer, said
+
+
+@pytest.fixture
+def explain(driver: Driver, tmp_path: Path) -> Explainer:
+    driver.gpus = [Gpu(index, memory_total=80 * GIB) for index in range(2)]
+    return Explainer(driver, tmp_path)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# CuPy
+
+TEN = {"CUPY_GPU_MEMORY_LIMIT": str(10 * GIB)}
+POOL = """
+import cupy as cp
+
+mempool = cp.get_default_memory_pool()
+with cp.cuda.Device(0):
+    mempool.set_limit(size=20 * 1024**3)
+"""
+POOL_OF_A_CLASS = """
+import cupy as cp
+
+class Solver:
+    def __init__(self):
+        self.pool = cp.get_default_memory_pool()
+        self.pool.set_limit(size=20 * 1024**3)
+
+Solver().run()
+"""
+POOL_AS_ARGUMENT = """
+import cupy as cp
+
+def limit(pool, gib):
+    pool.set_limit(size=gib * 1024**3)
+
+def main():
+    limit(cp.get_default_memory_pool(), 20)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_cupys_call_takes_the_place_of_its_variable_on_its_gpu_alone(explain: Explainer) -> None:
+    explain.write(train=POOL)
+    declared = explain.declared(environ=TEN, held={0: 15})
+    assert explain.limits(declared) == {0: 20, 1: 10}
+    first, second = (str(gpu.uuid) for gpu in explain.driver.gpus)
+    assert said(declared, "set_limit").limits == {first: 20 * GIB}
+    variable = said(declared, "CUPY_GPU_MEMORY_LIMIT")
+    assert variable.limits == {second: 10 * GIB}
+    assert (variable.effective, variable.why) == (True, "elsewhere set_limit comes before it")
+    text = explain.text(environ=TEN, held={0: 15})
+    assert "cap 10.0 GiB on GPU 1\n" in text
+    assert "5.0 GiB under the 20.0 GiB that were declared" in text
+
+
+@pytest.mark.parametrize("source", [POOL_OF_A_CLASS, POOL_AS_ARGUMENT])
+def test_a_pool_that_is_not_followed_raises_no_overshoot_of_the_variable(explain: Explainer, source: str) -> None:
+    explain.write(train=source)
+    text = explain.text(environ=TEN, held={0: 15})
+    assert "overshoot" not in text
+    assert "set_limit" in text
+
+
+def test_where_only_the_pool_of_a_class_is_limited_it_is_a_guess(explain: Explainer) -> None:
+    explain.write(train=POOL_OF_A_CLASS)
+    text = explain.text(held={0: 25})
+    assert "guess" in text
+    assert "cap 20.0 GiB" in text
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Ranks of a distributed run
+
+DDP = """
+import os
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def main():
+    dist.init_process_group("nccl")
+    local_rank = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(local_rank)
+    torch.cuda.set_per_process_memory_fraction(0.3, local_rank)
+    model = DDP(torch.nn.Linear(10, 10).to(local_rank), device_ids=[local_rank])
+
+
+if __name__ == "__main__":
+    main()
+"""
+CURRENT = """
+import os
+import torch
+
+local_rank = int(os.environ.get("LOCAL_RANK", 0))
+
+
+def setup():
+    torch.cuda.set_device(local_rank)
+    torch.distributed.init_process_group(backend="nccl")
+
+
+def main():
+    setup()
+    torch.cuda.set_per_process_memory_fraction(0.3)
+
+
+main()
+"""
+DEVICE = """
+import os
+import torch
+
+rank = int(os.getenv("SLURM_LOCALID", "0"))
+device = torch.device(f"cuda:{rank}")
+torch.cuda.set_per_process_memory_fraction(0.3, device)
+"""
+MPI = """
+import os
+import torch
+
+local = os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") if "OMPI_COMM_WORLD_SIZE" in os.environ else 0
+with torch.cuda.device(int(os.environ["MPI_LOCALRANKID"])):
+    torch.cuda.set_per_process_memory_fraction(0.3)
+"""
+VISIBLE = """
+import os
+
+os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]
+
+import torch
+
+torch.cuda.set_per_process_memory_fraction(0.3)
+"""
+PARSED = """
+import argparse
+import torch
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--local_rank", "--local-rank", type=int, default=0)
+args = parser.parse_args()
+torch.cuda.set_device(args.local_rank)
+torch.cuda.set_per_process_memory_fraction(0.3, args.local_rank)
+"""
+SPAWN = """
+import os
+import torch
+import torch.multiprocessing as mp
+
+
+def worker(rank, world):
+    os.environ["LOCAL_RANK"] = str(rank)
+    torch.cuda.set_per_process_memory_fraction(0.3, int(os.environ["LOCAL_RANK"]))
+
+
+if __name__ == "__main__":
+    mp.spawn(worker, args=(8,), nprocs=8)
+"""
+ACCELERATE = """
+import torch
+from accelerate import Accelerator
+
+accelerator = Accelerator()
+torch.cuda.set_per_process_memory_fraction(0.3, accelerator.device)
+"""
+LIGHTNING = """
+import lightning as L
+import torch
+
+
+class Net(L.LightningModule):
+    def on_fit_start(self):
+        torch.cuda.set_per_process_memory_fraction(0.3)
+
+
+L.Trainer(devices=8).fit(Net())
+"""
+FRACTION = "torch.cuda.set_per_process_memory_fraction(0.3, int(os.environ.get('LOCAL_RANK', 0)))\n"
+BY_SLURM = """
+import os
+import torch
+
+os.environ.update({"RANK": os.environ["SLURM_PROCID"], "LOCAL_RANK": os.environ["SLURM_LOCALID"]})
+"""
+EIGHT = 8
+
+
+@pytest.fixture
+def ranks(driver: Driver, tmp_path: Path) -> Explainer:
+    driver.gpus = [Gpu(index, memory_total=80 * GIB) for index in range(EIGHT)]
+    return Explainer(driver, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("source", "environ"),
+    [
+        (DDP, {"LOCAL_RANK": "3", "RANK": "11", "WORLD_SIZE": "16"}),
+        (CURRENT, {"LOCAL_RANK": "3"}),
+        (DEVICE, {"SLURM_LOCALID": "3"}),
+        (MPI, {"MPI_LOCALRANKID": "3"}),
+        (VISIBLE, {"LOCAL_RANK": "3"}),
+        (PARSED, {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "3"}),
+    ],
+)
+def test_the_limit_of_a_rank_is_on_its_gpu(ranks: Explainer, source: str, environ: dict[str, str]) -> None:
+    ranks.write(train=source)
+    declared = ranks.declared(environ=environ, held={3: 20})
+    assert ranks.limits(declared) == {3: 24}
+
+
+def test_without_the_variable_the_default_of_the_script_counts(ranks: Explainer) -> None:
+    ranks.write(train=CURRENT)
+    assert ranks.limits(ranks.declared(held={0: 20})) == {0: 24}
+
+
+@pytest.mark.parametrize(
+    ("source", "environ"),
+    [
+        (PARSED, {"LOCAL_RANK": "3"}),
+        (SPAWN, {}),
+        (SPAWN, {"LOCAL_RANK": "0"}),
+        (BY_SLURM + FRACTION, {"SLURM_PROCID": "3", "SLURM_LOCALID": "3"}),
+        ("import os, torch\nos.environ.update(LOCAL_RANK=os.environ['SLURM_LOCALID'])\n" + FRACTION, {}),
+        ("import os, torch\nos.environ.pop('LOCAL_RANK', None)\n" + FRACTION, {"LOCAL_RANK": "3"}),
+        ("import os, torch\nos.environ.setdefault('LOCAL_RANK', '3')\n" + FRACTION, {}),
+        (ACCELERATE, {"LOCAL_RANK": "3"}),
+        (LIGHTNING, {"LOCAL_RANK": "3"}),
+        (DDP, {}),
+        (DDP, {"LOCAL_RANK": "three"}),
+    ],
+)
+def test_a_gpu_that_is_known_only_at_run_time_is_not_named(
+    ranks: Explainer, source: str, environ: dict[str, str]
+) -> None:
+    ranks.write(train=source)
+    declared = ranks.declared(environ=environ, held={3: 40})
+    assert declared.limits == ()
+    fraction = said(declared, "set_per_process_memory_fraction")
+    assert fraction.limits == {}
+    assert fraction.why == "it is for one GPU, which is known only at run time"
+    text = ranks.text(environ=environ, held={3: 40})
+    assert "also said  cap 0.3 of the GPU\n" in text
+    assert "not known to be under a limit" in text
+
+
+def test_a_rank_that_has_a_default_is_the_one_of_the_launcher(ranks: Explainer) -> None:
+    ranks.write(train="import os, torch\nos.environ.setdefault('LOCAL_RANK', '0')\n" + FRACTION)
+    assert ranks.limits(ranks.declared(environ={"LOCAL_RANK": "3"}, held={3: 20})) == {3: 24}
+
+
+@pytest.mark.parametrize("rest", ["", "torch.cuda.set_per_process_memory_fraction(0.5, 1)\n"])
+def test_a_rank_that_a_module_sets_is_known_only_at_run_time(ranks: Explainer, rest: str) -> None:
+    slurm = f"import os, torch\nos.environ['LOCAL_RANK'] = os.environ['SLURM_LOCALID']\n{rest}"
+    ranks.write(train="import slurm\nimport os\nimport torch\n" + FRACTION, slurm=slurm)
+    declared = ranks.declared(environ={"SLURM_LOCALID": "3"}, held={3: 40})
+    assert 0 not in ranks.limits(declared)
+
+
+def test_a_rank_that_a_module_only_reads_is_known(ranks: Explainer) -> None:
+    log = "import os\nquiet = os.environ['LOCAL_RANK'] == '0' or int(os.environ['LOCAL_RANK']) > 4\n"
+    ranks.write(train="import log\nimport os\nimport torch\n" + FRACTION, log=log)
+    assert ranks.limits(ranks.declared(environ={"LOCAL_RANK": "3"}, held={3: 20})) == {3: 24}
+
+
+def test_the_ranks_of_one_script_are_told_apart(ranks: Explainer) -> None:
+    ranks.write(train=DDP)
+    for rank in (0, 7):
+        declared = ranks.declared(environ={"LOCAL_RANK": str(rank)}, held={rank: 20})
+        assert ranks.limits(declared) == {rank: 24}
+
+
+def test_a_loop_over_all_gpus_limits_each(ranks: Explainer) -> None:
+    ranks.write(
+        train="import torch\nfor i in range(torch.cuda.device_count()):\n"
+        "    torch.cuda.set_per_process_memory_fraction(0.3, i)\n"
+    )
+    assert ranks.limits(ranks.declared(held={0: 1})) == dict.fromkeys(range(EIGHT), 24)
+
+
+def test_a_loop_over_some_gpus_limits_those(ranks: Explainer) -> None:
+    ranks.write(
+        train="import torch\nfor i in [1, 3]:\n    torch.cuda.set_per_process_memory_fraction(0.3, f'cuda:0')\n"
+        "for device in range(4, 6):\n    torch.cuda.set_per_process_memory_fraction(0.3, device)\n"
+    )
+    assert ranks.limits(ranks.declared(held={0: 1})) == dict.fromkeys((0, 4, 5), 24)
+
+
+def test_a_call_for_one_unknown_gpu_takes_the_place_of_the_environment_on_each(ranks: Explainer) -> None:
+    ranks.write(train=PARSED.replace("0.3", "0.9"))
+    environ = {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.1"}
+    assert "overshoot" not in ranks.text(environ=environ, held={3: 60})
+
+
+LOGICAL = """
+import tensorflow as tf
+gpus = tf.config.list_physical_devices("GPU")
+{}
+    tf.config.set_logical_device_configuration({}, [tf.config.LogicalDeviceConfiguration(memory_limit=24576)])
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "gpu", "limited"),
+    [
+        ("for gpu in gpus:", "gpu", range(EIGHT)),
+        ("for i, gpu in enumerate(gpus):", "gpu", range(EIGHT)),
+        ("for i in range(len(gpus)):", "gpus[i]", range(EIGHT)),
+        ("for i in range(2):", "gpus[i]", [0, 1]),
+        ("if True:", "gpus[int(__import__('os').environ['LOCAL_RANK'])]", []),
+        ("for i in args.gpus:", "gpus[i]", []),
+    ],
+)
+def test_each_gpu_of_a_loop_is_limited(ranks: Explainer, loop: str, gpu: str, limited: list[int]) -> None:
+    ranks.write(train=LOGICAL.format(loop, gpu))
+    assert ranks.limits(ranks.declared(held={0: 1})) == dict.fromkeys(limited, 24)
+
+
+def test_tensorflow_picks_the_gpu_of_its_rank(ranks: Explainer) -> None:
+    ranks.write(train="import os\n" + LOGICAL.format("if gpus:", "gpus[int(os.environ['OMPI_COMM_WORLD_LOCAL_RANK'])]"))
+    declared = ranks.declared(environ={"OMPI_COMM_WORLD_LOCAL_RANK": "5"}, held={5: 1})
+    assert ranks.limits(declared) == {5: 24}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is called
+
+LIMIT = "torch.cuda.set_per_process_memory_fraction(0.3, 0)"
+NEVER = f"""
+import torch
+
+def limit_memory():
+    {LIMIT}
+
+def main():
+    model = torch.nn.Linear(10, 10).cuda()
+
+if __name__ == "__main__":
+    main()
+"""
+ONLY_FROM_THERE = f"""
+import torch
+
+def debug():
+    setup()
+
+def setup():
+    {LIMIT}
+
+def main():
+    torch.zeros(1).cuda()
+
+main()
+"""
+UNUSED_CLASS = f"""
+import torch
+
+class Debug:
+    def __init__(self):
+        {LIMIT}
+
+class Trainer:
+    def fit(self):
+        pass
+    def limit(self):
+        {LIMIT}
+
+Trainer().fit()
+"""
+WRAPPED = f"""
+import torch
+
+class Net:
+    @staticmethod
+    def limit():
+        {LIMIT}
+
+@torch.no_grad()
+def evaluate():
+    {LIMIT}
+
+Net()
+"""
+CALLED = {
+    "spawn": f"""
+import torch
+import torch.multiprocessing as mp
+
+def worker(rank, world):
+    {LIMIT}
+
+if __name__ == "__main__":
+    mp.spawn(worker, args=(8,), nprocs=8)
+""",
+    "click": f"""
+import click
+import torch
+
+@click.command()
+@click.option("--epochs", default=1)
+def train(epochs):
+    {LIMIT}
+
+if __name__ == "__main__":
+    train()
+""",
+    "hydra": f"""
+import hydra
+import torch
+
+def setup(cfg):
+    {LIMIT}
+
+@hydra.main(version_base=None, config_path="conf", config_name="config")
+def main(cfg):
+    setup(cfg)
+
+if __name__ == "__main__":
+    main()
+""",
+    "typer": f"""
+import torch
+import typer
+
+app = typer.Typer()
+
+@app.command()
+def train():
+    {LIMIT}
+
+app()
+""",
+    "fire": f"""
+import fire
+import torch
+
+class Jobs:
+    def train(self):
+        self._limit()
+    def _limit(self):
+        {LIMIT}
+
+fire.Fire(Jobs)
+""".replace("self._limit()", "self._limit()"),
+    "lightning": f"""
+import lightning as L
+import torch
+
+class Net(L.LightningModule):
+    def configure_model(self):
+        {LIMIT}
+
+def main():
+    L.Trainer().fit(Net())
+
+main()
+""",
+    "thread": f"""
+from threading import Thread
+import torch
+
+def work():
+    {LIMIT}
+
+Thread(target=work).start()
+""",
+    "table": f"""
+import sys
+import torch
+
+def train():
+    {LIMIT}
+
+COMMANDS = {{"train": train}}
+COMMANDS[sys.argv[1]]()
+""",
+    "method": f"""
+import torch
+
+class Trainer:
+    def __init__(self):
+        self.setup()
+    def setup(self):
+        {LIMIT}
+
+if __name__ == "__main__":
+    Trainer()
+""",
+    "ray": f"""
+import ray
+import torch
+
+@ray.remote(num_gpus=1)
+class Worker:
+    def __init__(self):
+        {LIMIT}
+
+Worker.remote()
+""",
+}
+
+
+@pytest.mark.parametrize("source", [NEVER, ONLY_FROM_THERE, UNUSED_CLASS, WRAPPED])
+def test_a_function_that_nothing_calls_limits_nothing(explain: Explainer, source: str) -> None:
+    explain.write(train=source)
+    declared = explain.declared(held={0: 40})
+    assert declared.limits == ()
+    for one in declared.declarations:
+        assert not one.effective
+        assert one.why == "nothing is known to call the function that it stands in"
+    assert declared.declarations
+    assert declared.hints == ()
+    text = explain.text(held={0: 40})
+    assert "not in effect: nothing is known to call" in text
+    assert "not known to be under a limit" in text
+
+
+@pytest.mark.parametrize("source", CALLED.values(), ids=CALLED.keys())
+def test_a_function_that_may_be_called_limits(explain: Explainer, source: str) -> None:
+    explain.write(train=source)
+    assert explain.limits(explain.declared(held={0: 10})) == {0: 24}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Long statements
+
+
+def test_a_long_statement_keeps_the_number_that_it_is_about(explain: Explainer) -> None:
+    explain.write(
+        train="""
+import tensorflow as tf
+
+gpus = tf.config.experimental.list_physical_devices("GPU")
+if gpus:
+    try:
+        tf.config.experimental.set_virtual_device_configuration(
+            gpus[0],
+            [tf.config.experimental.VirtualDeviceConfiguration(memory_limit=1024)])
+    except RuntimeError as error:
+        print(error)
+"""
+    )
+    text = explain.text(held={0: 1})
+    assert "tf.config.experimental.set_virtual_device_" in text
+    assert "VirtualDeviceConfiguration(memory_limit=1024)])" in text
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        'torch.cuda.set_per_process_memory_fraction({}, device=torch.device("cuda", int(os.environ["LOCAL_RANK"])))',
+        "cupy.get_default_memory_pool().set_limit({},  # the rest of it is for the others, ask ada\n  size=None)",
+    ],
+)
+def test_a_long_call_keeps_its_first_argument(explain: Explainer, call: str) -> None:
+    explain.write(train=f"import cupy, os, torch\n{call.format('fraction=0.35')}\n")
+    text = explain.text(environ={"LOCAL_RANK": "0"}, held={0: 1})
+    assert "(… fraction=0.35 …) · train.py:2" in text
+
+
+def test_a_long_variable_keeps_the_number_that_it_is_about(explain: Explainer) -> None:
+    explain.write(train="import torch\n")
+    options = "garbage_collection_threshold:0.8,max_split_size_mb:512,expandable_segments:True"
+    text = explain.text(environ={"PYTORCH_CUDA_ALLOC_CONF": f"{options},per_process_memory_fraction:0.4"}, held={0: 1})
+    assert "PYTORCH_CUDA_ALLOC_CONF=garbage_" in text
+    assert "per_process_memory_fraction:0.4 · environment" in text

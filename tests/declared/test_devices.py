@@ -1,0 +1,443 @@
+"""Which GPUs a process sees by its container, its job, its environment and its script; and what claims are about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatch.declared.facts import Card, Facts, Kin, Selection, Setting, Unread
+from gpuwatch.declared.visible_devices import DeviceSet, Target, container, device_set, targets
+from gpuwatch.model import Order, Visible
+from tests.support.builders import GIB, MIB
+from tests.support.cards import MIXED, A, B, D, card, part
+
+DOCKER = "/system.slice/docker-" + "3f9a1c" * 10 + "abcd.scope"
+POD = "/kubepods.slice/kubepods-burstable-pod1d_2.slice/cri-containerd-" + "0" * 64 + ".scope"
+SLURM = "/system.slice/slurmstepd.scope/job_3385/step_0/user/task_0"
+SESSION = "/user.slice/user-1000.slice/session-4.scope"
+
+
+def facts(cgroup: str = SESSION, environ: Mapping[str, str] | Unread | None = None, *parents: Kin) -> Facts:
+    """Give the facts of a process whose environment could be read, unless a reason is given why not."""
+    return Facts(pid=1, cgroup=cgroup, environ={} if environ is None else environ, ancestors=parents)
+
+
+def resolved(
+    environment: Mapping[str, str] | None = None,
+    *,
+    cards: Sequence[Card] = A,
+    cgroup: str = SESSION,
+    script: Mapping[str, str | None] | None = None,
+    selections: Sequence[Selection] = (),
+    frameworks: Sequence[str] | None = None,
+) -> DeviceSet:
+    """Resolve what a process with this environment sees; `script` is what its line 3 sets, None for at run time."""
+    settings = {name: Setting(value=value) for name, value in (environment or {}).items()}
+    for name, value in (script or {}).items():
+        settings[name] = Setting(value=value, where="train.py", line=3, text=f'os.environ["{name}"] = …')
+    return device_set(settings, selections, frameworks, facts(cgroup), cards)
+
+
+def indices(visible: Visible | None, cards: Sequence[Card] = A) -> list[int | str] | None:
+    """Give NVML indices of the GPUs, UUIDs of instances; None where nothing is known."""
+    index = {one.uuid: one.index for one in cards}
+    return None if visible is None else [index.get(uuid, uuid) for uuid in visible.gpus]
+
+
+def choice(*ordinals: int, framework: str = "tensorflow", line: int = 7) -> Selection:
+    text = f"set_visible_devices{ordinals}"
+    return Selection(
+        channel="set_visible_devices", framework=framework, ordinals=ordinals, where="train.py", line=line, text=text
+    )
+
+
+AT_RUN_TIME = Selection(channel="visible_device_list", framework="tensorflow", ordinals=None, where="train.py", line=9)
+
+# ---------------------------------------------------------------------------------------------------------------
+# Environment, container, job
+
+
+@pytest.mark.parametrize(
+    ("environment", "cgroup", "expected"),
+    [
+        ({}, SESSION, [0, 1, 2, 3]),
+        ({"CUDA_VISIBLE_DEVICES": "2"}, SESSION, [2]),
+        ({"CUDA_VISIBLE_DEVICES": "3,2"}, SESSION, [3, 2]),
+        ({"CUDA_VISIBLE_DEVICES": ""}, SESSION, []),
+        ({"CUDA_VISIBLE_DEVICES": "-1,0"}, SESSION, []),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-aaaa0001"}, SESSION, [0]),
+        ({"CUDA_VISIBLE_DIVICES": "2"}, SESSION, [0, 1, 2, 3]),
+        ({"HIP_VISIBLE_DEVICES": "2", "ROCR_VISIBLE_DEVICES": "1"}, SESSION, [0, 1, 2, 3]),
+        # A container's runtime.
+        ({"NVIDIA_VISIBLE_DEVICES": "all"}, DOCKER, [0, 1, 2, 3]),
+        ({"NVIDIA_VISIBLE_DEVICES": "2,3"}, DOCKER, [2, 3]),
+        ({"NVIDIA_VISIBLE_DEVICES": "3,2"}, DOCKER, [2, 3]),
+        ({"NVIDIA_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "1"}, DOCKER, [3]),
+        ({"NVIDIA_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "2"}, DOCKER, []),
+        ({"NVIDIA_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "GPU-d"}, DOCKER, [3]),
+        ({"NVIDIA_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "GPU-a"}, DOCKER, []),
+        ({"NVIDIA_VISIBLE_DEVICES": "none"}, DOCKER, []),
+        ({"NVIDIA_VISIBLE_DEVICES": "none", "CUDA_VISIBLE_DEVICES": "0"}, DOCKER, []),
+        ({"NVIDIA_VISIBLE_DEVICES": "nvidia.com/gpu=1"}, DOCKER, [1]),
+        ({"NVIDIA_VISIBLE_DEVICES": "nvidia.com/gpu=all"}, DOCKER, [0, 1, 2, 3]),
+        ({"NVIDIA_VISIBLE_DEVICES": "nvidia.com/gpu=gpu2,runtime.nvidia.com/gpu=GPU-a"}, DOCKER, [0, 2]),
+        ({"NVIDIA_VISIBLE_DEVICES": "GPU-aaaa0001, GPU-dddd0004"}, POD, [0, 3]),
+        ({"NVIDIA_VISIBLE_DEVICES": "2"}, "/", [2]),
+        ({"NVIDIA_VISIBLE_DEVICES": "GPU-dddd0004", "CUDA_VISIBLE_DEVICES": "0"}, "", [3]),
+        # What it says nothing about is not known, unless CUDA_VISIBLE_DEVICES alone tells.
+        ({"NVIDIA_VISIBLE_DEVICES": "void"}, DOCKER, None),
+        ({"NVIDIA_VISIBLE_DEVICES": "void"}, "/", None),
+        ({"NVIDIA_VISIBLE_DEVICES": ""}, DOCKER, None),
+        ({}, POD, None),
+        ({"CUDA_VISIBLE_DEVICES": "0"}, POD, None),
+        ({"CUDA_VISIBLE_DEVICES": "-0"}, POD, None),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-d"}, POD, [3]),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, POD, []),
+        ({"CUDA_VISIBLE_DEVICES": ""}, POD, []),
+        ({"NVIDIA_VISIBLE_DEVICES": "7"}, DOCKER, None),
+        ({"NVIDIA_VISIBLE_DEVICES": "0:0"}, DOCKER, None),
+        ({"NVIDIA_VISIBLE_DEVICES": "GPU-b"}, DOCKER, None),
+        ({"NVIDIA_VISIBLE_DEVICES": "MIG-1111"}, DOCKER, None),
+        # Outside a container the variable is often just set.
+        ({"NVIDIA_VISIBLE_DEVICES": "2"}, SESSION, [0, 1, 2, 3]),
+        ({"NVIDIA_VISIBLE_DEVICES": "all"}, SESSION, [0, 1, 2, 3]),
+        ({"NVIDIA_VISIBLE_DEVICES": "void"}, SESSION, [0, 1, 2, 3]),
+        ({"NVIDIA_VISIBLE_DEVICES": "none"}, "/system.slice/docker.service", [0, 1, 2, 3]),
+        ({"NVIDIA_VISIBLE_DEVICES": "GPU-ffff0000"}, SESSION, [0, 1, 2, 3]),
+        # Slurm counts from 0 where it constrains devices.
+        ({"SLURM_JOB_GPUS": "3", "CUDA_VISIBLE_DEVICES": "0"}, SLURM, [3]),
+        ({"SLURM_JOB_GPUS": "3", "CUDA_VISIBLE_DEVICES": "0"}, "/slurm/uid_1000/job_12/step_0/task_0", [3]),
+        ({"SLURM_JOB_GPUS": "3", "CUDA_VISIBLE_DEVICES": "0"}, "/system.slice/sEKNKTV3WPV500/step_0", [3]),
+        ({"SLURM_JOB_GPUS": "3", "CUDA_VISIBLE_DEVICES": "0"}, "/", [3]),
+        ({"SLURM_JOB_GPUS": "3"}, SLURM, [3]),
+        ({"SLURM_JOB_GPUS": "1,3", "CUDA_VISIBLE_DEVICES": "1,0"}, SLURM, [3, 1]),
+        ({"SLURM_JOB_GPUS": "1,3", "SLURM_STEP_GPUS": "1", "CUDA_VISIBLE_DEVICES": "0"}, SLURM, [1]),
+        ({"SLURM_JOB_GPUS": "GPU-dddd0004", "CUDA_VISIBLE_DEVICES": "GPU-dddd0004"}, SLURM, [3]),
+        ({"SLURM_JOB_GPUS": "1", "CUDA_VISIBLE_DEVICES": "GPU-dddd0004"}, SLURM, [3]),
+        # Where it does not, both are global.
+        ({"SLURM_JOB_GPUS": "3", "CUDA_VISIBLE_DEVICES": "3"}, SLURM, [3]),
+        ({"SLURM_JOB_GPUS": "1,2", "CUDA_VISIBLE_DEVICES": "1,2"}, SLURM, [1, 2]),
+        ({"SLURM_JOB_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "3"}, SLURM, [3]),
+        ({"SLURM_JOB_GPUS": "3", "CUDA_VISIBLE_DEVICES": "2"}, SLURM, []),
+        # Left over from a job, or not readable.
+        ({"SLURM_JOB_GPUS": "3", "CUDA_VISIBLE_DEVICES": "0"}, SESSION, [0]),
+        ({"SLURM_JOB_GPUS": "9", "CUDA_VISIBLE_DEVICES": "0"}, SLURM, [0]),
+        ({"SLURM_JOB_GPUS": "", "CUDA_VISIBLE_DEVICES": "0"}, SLURM, [0]),
+    ],
+)
+def test_what_a_process_sees(environment: dict[str, str], cgroup: str, expected: list[int] | None) -> None:
+    result = resolved(environment, cgroup=cgroup)
+    assert indices(result.visible) == expected
+    assert result.hints == ()
+    assert result.unselected == result.visible
+
+
+@pytest.mark.parametrize(
+    ("cards", "environment", "expected"),
+    [
+        (D, {"NVIDIA_VISIBLE_DEVICES": "0:1"}, ["MIG-2222"]),
+        (D, {"NVIDIA_VISIBLE_DEVICES": "nvidia.com/gpu=0:1", "CUDA_VISIBLE_DEVICES": "0"}, ["MIG-2222"]),
+        (D, {"NVIDIA_VISIBLE_DEVICES": "nvidia.com/gpu=mig0:0"}, ["MIG-1111"]),
+        (D, {"NVIDIA_VISIBLE_DEVICES": "MIG-2222", "CUDA_VISIBLE_DEVICES": "0"}, ["MIG-2222"]),
+        (D, {"NVIDIA_VISIBLE_DEVICES": "0"}, ["MIG-1111", "MIG-2222"]),
+        (D, {"NVIDIA_VISIBLE_DEVICES": "void"}, None),
+        (MIXED, {"NVIDIA_VISIBLE_DEVICES": "0:2,3"}, [3, "MIG-2222"]),
+        (MIXED, {"NVIDIA_VISIBLE_DEVICES": "0:0,0:2"}, ["MIG-1111", "MIG-2222"]),
+        (A[:1], {"NVIDIA_VISIBLE_DEVICES": "void"}, [0]),
+        (A[:1], {"CUDA_VISIBLE_DEVICES": "0"}, [0]),
+    ],
+)
+def test_mig_instances_and_single_gpus_in_containers(
+    cards: list[Card], environment: dict[str, str], expected: list[int | str] | None
+) -> None:
+    assert indices(resolved(environment, cards=cards, cgroup=DOCKER).visible, cards) == expected
+
+
+@pytest.mark.parametrize(
+    ("cards", "environment", "cgroup", "order"),
+    [
+        (B, {"CUDA_VISIBLE_DEVICES": "0"}, SESSION, Order.HEURISTIC),
+        (B, {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, SESSION, Order.EXACT),
+        (A, {"CUDA_VISIBLE_DEVICES": "0"}, SESSION, Order.IDENTICAL),
+        (A, {"CUDA_VISIBLE_DEVICES": "GPU-a"}, SESSION, Order.EXACT),
+        # Within the container's one GPU there is nothing to be unsure of; Slurm's ids may be numbered otherwise.
+        (B, {"CUDA_VISIBLE_DEVICES": "0", "NVIDIA_VISIBLE_DEVICES": "1"}, DOCKER, Order.EXACT),
+        (B, {"CUDA_VISIBLE_DEVICES": "0", "SLURM_JOB_GPUS": "1"}, SLURM, Order.HEURISTIC),
+        (A, {"CUDA_VISIBLE_DEVICES": "0", "SLURM_JOB_GPUS": "1"}, SLURM, Order.IDENTICAL),
+        (B, {"CUDA_VISIBLE_DEVICES": "0", "SLURM_JOB_GPUS": "GPU-fa570000"}, SLURM, Order.EXACT),
+        (B, {"CUDA_VISIBLE_DEVICES": "", "SLURM_JOB_GPUS": "1"}, SLURM, Order.EXACT),
+    ],
+)
+def test_how_sure_it_is(cards: list[Card], environment: dict[str, str], cgroup: str, order: Order) -> None:
+    visible = resolved(environment, cards=cards, cgroup=cgroup).visible
+    assert visible is not None
+    assert visible.order is order
+
+
+@pytest.mark.parametrize(
+    ("environment", "cgroup", "text", "note"),
+    [
+        ({}, SESSION, "", ""),
+        ({"CUDA_VISIBLE_DEVICES": "3,2"}, SESSION, "CUDA_VISIBLE_DEVICES=3,2", ""),
+        ({"CUDA_VISIBLE_DEVICES": ""}, SESSION, "CUDA_VISIBLE_DEVICES=", ""),
+        (
+            {"CUDA_VISIBLE_DEVICES": "0,0"},
+            SESSION,
+            "CUDA_VISIBLE_DEVICES=0,0",
+            "0 is given twice, which hides every GPU",
+        ),
+        ({"NVIDIA_VISIBLE_DEVICES": "1"}, DOCKER, "NVIDIA_VISIBLE_DEVICES=1", ""),
+        ({"SLURM_JOB_GPUS": "3"}, SLURM, "SLURM_JOB_GPUS=3", ""),
+        (
+            {"SLURM_JOB_GPUS": "3", "CUDA_VISIBLE_DEVICES": "0"},
+            SLURM,
+            "CUDA_VISIBLE_DEVICES=0",
+            "counted within SLURM_JOB_GPUS=3",
+        ),
+        (
+            {"NVIDIA_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "1"},
+            DOCKER,
+            "CUDA_VISIBLE_DEVICES=1",
+            "1 is no GPU: there is one; counted within NVIDIA_VISIBLE_DEVICES=1",
+        ),
+        ({"NVIDIA_VISIBLE_DEVICES": "all", "CUDA_VISIBLE_DEVICES": "1"}, DOCKER, "CUDA_VISIBLE_DEVICES=1", ""),
+        ({"NVIDIA_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "GPU-b"}, DOCKER, "CUDA_VISIBLE_DEVICES=GPU-b", ""),
+    ],
+)
+def test_what_decided_it_is_told(environment: dict[str, str], cgroup: str, text: str, note: str) -> None:
+    visible = resolved(environment, cgroup=cgroup).visible
+    assert visible is not None
+    assert (visible.text, visible.note) == (text, note)
+    assert visible.where == ("environment" if text else "")
+
+
+@pytest.mark.parametrize(
+    ("environ", "parents", "expected"),
+    [
+        (Unread.DENIED, (), None),
+        (Unread.OVERWRITTEN, (Kin(pid=2), Kin(pid=3)), None),
+        (Unread.OVERWRITTEN, (Kin(pid=2), Kin(pid=3, environ={})), [0, 1, 2, 3]),
+        ({}, (Kin(pid=2),), [0, 1, 2, 3]),
+    ],
+)
+def test_what_could_not_be_read_is_not_unset(
+    environ: Mapping[str, str] | Unread, parents: tuple[Kin, ...], expected: list[int] | None
+) -> None:
+    known = facts(SESSION, environ, *parents)
+    assert indices(device_set({}, (), None, known, A).visible) == expected
+    told = {"CUDA_VISIBLE_DEVICES": Setting(value="1", where="train.py", line=3)}
+    assert indices(device_set(told, (), None, known, A).visible) == [1]
+
+
+def test_what_is_shown_of_a_value_is_cleaned_and_short() -> None:
+    visible = resolved({"CUDA_VISIBLE_DEVICES": "0\x1b[31m," + "1" * 500}).visible
+    assert visible is not None
+    assert visible.text.startswith("CUDA_VISIBLE_DEVICES=0\N{REPLACEMENT CHARACTER}[31m")
+    assert len(visible.text) == 80
+    assert (visible.text + visible.note).isprintable()
+
+
+HEX = "3f9a1c" * 10 + "abcd"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "expected"),
+    [
+        (f"/docker/{HEX}", HEX),
+        (f"/system.slice/docker-{HEX}.scope", HEX),
+        (f"/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{HEX}.scope/container", HEX),
+        (f"/kubepods/burstable/pod0b81c8f3-2a6e/{HEX}", HEX),
+        (f"/kubepods.slice/kubepods-burstable.slice/crio-{HEX}.scope", HEX),
+        (f"/docker/{'0' * 64}/docker/{HEX}", HEX),
+        ("/kubepods.slice/kubepods-besteffort-pod0b81c8f3_2a6e_4b2e.slice", "0b81c8f3-2a6e-4b2e"),
+        ("/lxc/web/system.slice", "web"),
+        ("/lxc.payload.web/init.scope", "web"),
+        ("/", ""),
+        ("", ""),
+        (SESSION, ""),
+        (SLURM, ""),
+        ("/system.slice/docker.service", ""),
+    ],
+)
+def test_a_container_is_known_by_its_cgroup(cgroup: str, expected: str) -> None:
+    assert container(cgroup) == expected
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The script
+
+
+def test_what_the_script_sets_replaces_the_environment_s_and_says_where() -> None:
+    result = resolved({"CUDA_VISIBLE_DEVICES": "0,1"}, script={"CUDA_VISIBLE_DEVICES": "2"})
+    assert indices(result.visible) == [2]
+    assert result.visible is not None
+    assert (result.visible.text, result.visible.where) == ("CUDA_VISIBLE_DEVICES=2", "train.py:3")
+
+
+def test_what_is_set_at_run_time_is_not_known() -> None:
+    result = resolved({"CUDA_VISIBLE_DEVICES": "0,1"}, script={"CUDA_VISIBLE_DEVICES": None})
+    assert result.visible is None
+    assert [(hint.rule, hint.words) for hint in result.hints] == [
+        ("dynamic", "train.py:3 sets CUDA_VISIBLE_DEVICES to what is only known at run time")
+    ]
+
+
+def test_an_order_set_at_run_time_leaves_the_ordinals_unsure() -> None:
+    result = resolved({"CUDA_VISIBLE_DEVICES": "0"}, cards=B, script={"CUDA_DEVICE_ORDER": None})
+    assert result.visible is not None
+    assert result.visible.order is Order.HEURISTIC
+    assert [hint.rule for hint in result.hints] == ["dynamic"]
+
+
+@pytest.mark.parametrize("cgroup", [SESSION, "/", SLURM])
+def test_a_script_cannot_set_what_its_container_was_given(cgroup: str) -> None:
+    result = resolved(cgroup=cgroup, script={"NVIDIA_VISIBLE_DEVICES": "GPU-aaaa0001", "SLURM_JOB_GPUS": "2"})
+    assert indices(result.visible) == [0, 1, 2, 3]
+    assert [hint.rule for hint in result.hints] == ["no effect"]
+    assert "train.py:3" in result.hints[0].words
+
+
+@pytest.mark.parametrize(
+    ("selections", "frameworks", "expected"),
+    [
+        ([choice(1)], ["tensorflow"], [1]),
+        ([choice(1)], None, [1]),
+        ([choice(1, 0)], ["tensorflow"], [1, 2]),
+        ([choice(0), choice(1)], ["tensorflow"], [1]),
+        ([choice(1)], [], [2, 1, 3]),
+        ([choice(1)], ["torch"], [2, 1, 3]),
+        ([choice(1)], ["tensorflow", "torch"], [2, 1, 3]),
+        ([choice(0), choice(2, framework="jax")], ["tensorflow", "jax"], [2, 3]),
+        ([choice(0), choice(2, framework="jax")], ["jax"], [3]),
+        ([choice()], ["tensorflow"], []),
+        ([choice()], ["tensorflow", "jax"], [2, 1, 3]),
+        ([choice()], None, [2, 1, 3]),
+        ([choice(7)], ["tensorflow"], [2, 1, 3]),
+        ([choice(7, 0, -1)], ["tensorflow"], [2]),
+    ],
+)
+def test_a_script_chooses_among_the_visible(
+    selections: list[Selection], frameworks: list[str] | None, expected: list[int]
+) -> None:
+    visible = {"CUDA_VISIBLE_DEVICES": "2,1,3"}
+    result = resolved(visible, selections=selections, frameworks=frameworks)
+    assert indices(result.visible) == expected
+    assert indices(result.unselected) == [2, 1, 3]
+    assert result.visible is not None
+    narrowed = expected != [2, 1, 3]
+    assert (result.visible.where == "train.py:7") is narrowed
+    assert result.visible.text.startswith("set_visible_devices" if narrowed else "CUDA_VISIBLE_DEVICES=")
+
+
+def test_a_choice_at_run_time_leaves_the_set_and_is_said() -> None:
+    result = resolved({"CUDA_VISIBLE_DEVICES": "2,3"}, selections=[choice(0), AT_RUN_TIME], frameworks=["tensorflow"])
+    assert indices(result.visible) == [2, 3]
+    assert result.visible is not None
+    assert result.visible.order is Order.HEURISTIC
+    assert result.visible.note == "its script chooses among them at run time"
+    assert (result.visible.text, result.visible.where) == ("visible_device_list", "train.py:9")
+    odd = resolved({"CUDA_VISIBLE_DEVICES": "2,"}, selections=[AT_RUN_TIME])
+    assert odd.visible is not None
+    assert odd.visible.note == "its script chooses among them at run time"
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What a claim is about
+
+
+def all_of(cards: Sequence[Card]) -> tuple[Target, ...]:
+    return tuple(Target(one.uuid, one.total) for one in cards)
+
+
+def visible(*gpus: str, order: Order = Order.EXACT) -> Visible:
+    return Visible(gpus=gpus, order=order)
+
+
+LOW, HIGH = "GPU-bbbb0002", "GPU-dddd0004"
+
+
+@pytest.mark.parametrize(
+    ("device", "seen", "expected"),
+    [
+        (None, visible(HIGH, LOW), [3, 1]),
+        (None, visible(), []),
+        (None, None, [0, 1, 2, 3]),
+        (None, visible(LOW, order=Order.IDENTICAL), [1]),
+        (None, visible(LOW, order=Order.HEURISTIC), [0, 1, 2, 3]),
+        (None, visible(HIGH, LOW, "GPU-aaaa0001", "GPU-bbcc0003", order=Order.HEURISTIC), [3, 1, 0, 2]),
+        (0, visible(HIGH, LOW), [3]),
+        (1, visible(HIGH, LOW), [1]),
+        (2, visible(HIGH, LOW), []),
+        (-1, visible(HIGH, LOW), []),
+        (0, visible(), []),
+        (0, None, []),
+        (1, visible(LOW, HIGH, order=Order.HEURISTIC), [3]),
+        (HIGH, None, [3]),
+        ("GPU-a", visible(HIGH), [0]),
+        ("GPU-b", visible(HIGH), []),
+        ("GPU-f", visible(HIGH), []),
+        ("", visible(HIGH), []),
+        (None, visible("GPU-gone"), []),
+    ],
+)
+def test_which_gpus_a_claim_concerns(device: int | str | None, seen: Visible | None, expected: list[int]) -> None:
+    assert targets(device, seen, A) == tuple(all_of(A)[index] for index in expected)
+
+
+def test_a_mig_instance_is_a_part_of_its_gpu_with_its_own_size() -> None:
+    half = Target("GPU-aaaa0001", 10 * GIB)
+    assert targets(None, visible("MIG-2222"), D) == (half,)
+    assert targets(0, visible("MIG-2222"), D) == (half,)
+    assert targets("MIG-2", None, D) == (half,)
+    assert targets(None, visible("MIG-1111", "MIG-2222", order=Order.HEURISTIC), D) == (half, half)
+    assert targets(None, None, D) == (Target("GPU-aaaa0001", 11019 * MIB),)
+
+
+def test_a_size_that_is_not_known_stays_unknown() -> None:
+    cards = [card(0, "GPU-a", total=None), card(1, "GPU-b", mig=True, slices=(part("MIG-1", 1),))]
+    assert targets(0, visible("GPU-a"), cards) == (Target("GPU-a", None),)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Any text
+
+VALUES = st.none() | st.text(max_size=12) | st.sampled_from(["0", "1,0", "-1", "GPU-a", "all", "void", "0:1", "MIG-1"])
+NAMES = ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS"]
+SETTINGS = st.builds(Setting, value=VALUES, where=st.text(max_size=6), line=st.integers(0, 2))
+CHOICES = st.builds(
+    Selection,
+    channel=st.text(max_size=4),
+    framework=st.sampled_from(["tensorflow", "jax"]),
+    ordinals=st.none() | st.lists(st.integers(-2, 9), max_size=3).map(tuple),
+)
+
+
+@given(
+    settings=st.dictionaries(st.sampled_from(NAMES), SETTINGS),
+    selections=st.lists(CHOICES, max_size=3),
+    frameworks=st.none() | st.lists(st.sampled_from(["tensorflow", "jax", "torch"]), max_size=3),
+    cgroup=st.sampled_from([DOCKER, POD, SLURM, SESSION, "/", ""]) | st.text(max_size=8),
+    environ=st.sampled_from([{}, Unread.DENIED]),
+    cards=st.sampled_from([A, B, D, MIXED, []]),
+    device=st.none() | st.integers(-2, 9) | st.text(max_size=6),
+)
+def test_nothing_raises_and_only_what_is_there_is_seen(
+    settings: dict[str, Setting],
+    selections: list[Selection],
+    frameworks: list[str] | None,
+    cgroup: str,
+    environ: Mapping[str, str] | Unread,
+    cards: list[Card],
+    device: int | str | None,
+) -> None:
+    result = device_set(settings, selections, frameworks, facts(cgroup, environ), cards)
+    for seen in filter(None, (result.visible, result.unselected)):
+        there = {one.uuid for one in cards} | {one.uuid for whole in cards for one in whole.slices}
+        assert there.issuperset(seen.gpus)
+        assert len(set(seen.gpus)) == len(seen.gpus)
+        assert (seen.text + seen.where + seen.note).isprintable()
+    concerned = targets(device, result.visible, cards)
+    assert {one.gpu for one in concerned} <= {one.uuid for one in cards}

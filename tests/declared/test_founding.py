@@ -1,0 +1,128 @@
+"""The scripts that people share cards with, run as real processes of a real user, and read by everybody there is.
+
+Three read each: root, the user, and another user. The first two must find what the script declares; the third may see
+the command line and nothing else, and must say so.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpuwatch.model import Declared, Knowledge
+from tests import CHECKOUT
+from tests.declared.test_script_founding import (
+    KERAS_SESSION,
+    TF1_FRACTION,
+    TF1_MISSPELT,
+    TF2_GROWTH,
+    TF2_LIMIT,
+    TF2_TWO_LOGICAL,
+    TORCH_FOUR,
+    TORCH_PARALLEL,
+)
+from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE
+from tests.support.resolving import A, limits, visible
+from tests.support.sharer import sharing
+
+READER = """
+import os, sys
+import msgspec
+from gpuwatch.declared import script
+from gpuwatch.declared.resolver import resolve
+from gpuwatch.inspector import reader
+from tests.support.resolving import A
+uid, pid = map(int, sys.argv[1:])
+if uid != os.geteuid():
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+os.write(1, msgspec.json.encode(resolve(reader.read(pid, user="somebody"), A)))
+"""
+"""All that is imported is imported before the rights are let go of: another user need not be able to read our tests."""
+
+THEANO = "import theano\nimport theano.tensor as T\nx = T.matrix()\n"
+RC = "[global]\ndevice = gpu0\nfloatX = float32\n\n[lib]\ncnmem = 0.3\n"
+OVERSHOT = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.5, 0)\n"
+
+
+@dataclass(frozen=True)
+class Example:
+    """A script, where it is run, and what it comes to on four GPUs of 11019 MiB."""
+
+    source: str
+    environ: dict[str, str] = field(default_factory=dict)
+    rc: str = ""
+    visible: tuple[int, ...] = (0, 1, 2, 3)
+    limits: dict[int, float] = field(default_factory=dict)
+    hints: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+
+
+EXAMPLES = {
+    "Theano": Example(THEANO, rc=RC, labels=("start size",)),
+    "TensorFlow 1": Example(
+        TF1_FRACTION, {"CUDA_VISIBLE_DEVICES": "2"}, visible=(2,), limits={2: 4407.6}, labels=("growth",)
+    ),
+    "TensorFlow 1, misspelt": Example(TF1_MISSPELT, hints=("misspelt", "no effect")),
+    "Keras": Example(KERAS_SESSION, {"CUDA_VISIBLE_DEVICES": "0"}, visible=(1,), limits={1: 3305.7}),
+    "TensorFlow 2, growth": Example(TF2_GROWTH, labels=("growth",)),
+    "TensorFlow 2, limit": Example(TF2_LIMIT, {"CUDA_VISIBLE_DEVICES": "3,2"}, visible=(3, 2), limits={3: 1024}),
+    "TensorFlow 2, two devices": Example(TF2_TWO_LOGICAL, visible=(0,), limits={0: 1024}),
+    "PyTorch, two cards": Example(TORCH_PARALLEL, visible=(2, 3)),
+    "PyTorch, four cards": Example(TORCH_FOUR, limits=dict.fromkeys(range(4), 2754.75)),
+    "PyTorch, a fraction": Example(OVERSHOT, {"CUDA_VISIBLE_DEVICES": "2"}, visible=(2,), limits={2: 5509.5}),
+}
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A home that another user may look into; what is in it is still the script's business to hide."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def read_as(uid: int, pid: int) -> Declared:
+    """Read a process with the rights of a user, and resolve it."""
+    command = [sys.executable, "-c", READER, str(uid), str(pid)]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return msgspec.json.decode(done.stdout, type=Declared)
+
+
+@pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
+def test_an_example_that_people_share_cards_with(example: Example, home: Path) -> None:
+    (home / "train.py").write_text(example.source)
+    if example.rc:
+        (home / ".theanorc").write_text(example.rc)
+    environ = {"HOME": str(home), "LANG": "C.UTF-8", **example.environ}
+    with sharing("train.py", "--epochs", "20", environ=environ, cwd=home, first=f"drop({ME})" if ROOT else "") as one:
+        for uid in {os.geteuid(), ME}:
+            declared = read_as(uid, one.pid)
+            assert declared.knowledge is Knowledge.READ, declared.words
+            assert visible(declared, A) == list(example.visible)
+            assert limits(declared, A) == pytest.approx(example.limits, abs=0.01)
+            assert {hint.rule for hint in declared.hints} == set(example.hints)
+            said = {str(each.kind) for each in declared.declarations if each.effective and not each.limits}
+            assert set(example.labels) <= said
+
+
+@pytest.mark.skipif(not ROOT, reason="a process of another user needs root")
+@pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
+def test_another_user_cannot_tell_and_says_so(example: Example, home: Path) -> None:
+    (home / "train.py").write_text(example.source)
+    with sharing("train.py", environ=example.environ, cwd=home, first=f"drop({ME})") as one:
+        declared = read_as(SOMEBODY_ELSE, one.pid)
+    assert declared.knowledge is Knowledge.UNREADABLE
+    assert declared.visible is None
+    assert declared.limits == ()
+    assert "not ours to read" in declared.words

@@ -1,0 +1,146 @@
+"""Processes whose scripts declare without an end: what is sent of each has a bound, and says what was left out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpuwatch.analysis.explanation import points
+from gpuwatch.declared.resolver import MOST, ROOM, bounded
+from gpuwatch.model import Basis, Declaration, Declared, Hint, Kind, Knowledge, Limit, Snapshot, encode
+from gpuwatch.shares import conclusive
+from gpuwatch.sources.child import LONGEST_LINE, SAMPLER
+from tests.driver import GIB, Driver, Gpu, Proc
+from tests.sampler.test_owners import tree
+from tests.sources.test_local import Start, start, stub, until
+from tests.support import builders
+from tests.support.sampling import running
+from tests.support.sharer import sharing
+from tests.ui.test_long_lines import listing, until_known
+
+__all__ = ["start"]
+
+GPUS = 16
+
+
+def endless(number: int = 300) -> str:
+    """A script of so many statements, of each sort; the last of them counts."""
+    options = "tf.compat.v1.GPUOptions(per_process_gpu_memory_fraction=0.{})  # " + "x" * 150 + "\n"
+    memory = "".join(options.format(n + 100) for n in range(number))
+    environ = "".join(f"os.environ['CUDA_VISIBLE_DEVICE'] = '{n}'\n" for n in range(number))
+    return f"import os\nimport tensorflow as tf\n{memory}{environ}"
+
+
+def machine(root: Path, number: int) -> list[int]:
+    """Write so many processes into a tree that all run such a script; give their PIDs."""
+    root.mkdir()
+    (root.parent / "train.py").write_text(endless())
+    pids = list(range(1000, 1000 + number))
+    for pid in pids:
+        folder = tree(root, pid)
+        (folder / "status").write_text("Uid:\t{0}\t{0}\t{0}\t{0}\nGid:\t{0}\t{0}\t{0}\t{0}\n".format(os.getuid()))
+        (folder / "environ").write_bytes(b"HOME=/nowhere\0")
+        (folder / "maps").write_text(
+            "7f0000000000-7f0000001000 r-xp 00000000 00:00 0   /usr/lib/libtensorflow_framework.so.2\n"
+        )
+        (folder / "root").symlink_to("/")
+        (folder / "cwd").symlink_to(root.parent)
+    return pids
+
+
+def all_are_read(snapshot: Snapshot) -> bool:
+    known = (one.declared for one in snapshot.processes)
+    return bool(snapshot.processes) and all(one and one.knowledge is not Knowledge.PENDING for one in known)
+
+
+def test_175_scripts_of_300_statements_are_one_snapshot(driver: Driver, start: Start, tmp_path: Path) -> None:
+    pids = machine(tmp_path / "proc", 175)
+    driver.gpus = [Gpu(index, memory_used=60 * GIB) for index in range(GPUS)]
+    driver.procs = [Proc(index % GPUS, pid, memory=GIB // 2, sm=1) for index, pid in enumerate(pids)]
+    driver.write()
+    source = start(command=(*SAMPLER, "--proc", str(tmp_path / "proc")))
+    snapshot = until(source, all_are_read, timeout=120.0)
+    assert {one.pid for one in snapshot.processes} == {*pids}
+    for process in snapshot.processes:
+        declared = process.declared
+        assert declared is not None
+        assert declared.left_out > 0
+        assert declared.declarations[0].effective
+        assert len(declared.limits) == GPUS
+        assert len(msgspec.json.encode(declared)) <= ROOM
+        assert conclusive(declared)
+    labels = [point.value for point in points(snapshot.processes[0], snapshot)]
+    assert any(value.startswith("… and ") and value.endswith(" more statements") for value in labels)
+
+
+def test_a_real_process_says_how_many_are_left_out(driver: Driver, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(endless())
+    with sharing("train.py", cwd=tmp_path) as process, running(listing(driver, process.pid).env()) as sampler:
+        (one,) = until_known(sampler, process.pid).processes
+    assert one.declared is not None
+    assert one.declared.left_out > 0
+
+
+# -- what is kept --------------------------------------------------------------------------------------------------
+
+
+def statement(number: int, **changes: object) -> Declaration:
+    fields = {"channel": f"channel{number}", "kind": Kind.CAP, "basis": Basis.TOTAL, "value": 0.1, "text": "x" * 200}
+    return msgspec.convert({**fields, **changes}, Declaration)
+
+
+@pytest.mark.parametrize("room", [0, 1000, ROOM])
+def test_what_holds_is_kept_first_and_all_is_counted(room: int) -> None:
+    """Then what lifts a limit: without it, that no limit is known would be said to be sure."""
+    many = [statement(number, limits={f"GPU-{number}": 1}, effective=True) for number in range(3)]
+    many += [statement(number) for number in range(3, 200)]
+    many += [
+        statement(200, effective=True, kind=Kind.START),
+        statement(201, effective=True, value=None, undecided=True),
+    ]
+    limits = [Limit(gpu=f"GPU-{number}", bytes=1, declaration=number) for number in range(3)]
+    hints = [Hint(rule="void", words="y" * 200)] * 100
+    whole = Declared(declarations=tuple(many), limits=tuple(limits), hints=tuple(hints))
+    part = bounded(whole, room)
+    assert part.limits == whole.limits
+    assert [part.declarations[limit.declaration] for limit in part.limits] == many[:3]
+    assert many[201] in part.declarations
+    assert conclusive(part) is conclusive(whole) is False
+    assert len(part.declarations) + part.left_out == len(many)
+    assert len(part.hints) + part.hints_left_out == len(hints)
+    assert len(part.declarations) <= 3 + MOST
+    assert len(part.hints) <= MOST
+    if room == ROOM:
+        assert len(msgspec.json.encode(part)) <= room
+        assert many[200] in part.declarations
+    assert sorted(part.declarations, key=many.index) == list(part.declarations)
+    again = bounded(part, room)
+    assert (again.declarations, again.left_out) == (part.declarations, part.left_out)
+
+
+def test_what_people_declare_is_sent_as_it_is() -> None:
+    few = Declared(declarations=tuple(statement(number) for number in range(5)), hints=(Hint(rule="a", words="b"),))
+    assert bounded(few) is few
+
+
+def test_five_thousand_processes_at_every_bound_are_one_line() -> None:
+    """Of hostile text too, each character of which is four bytes long."""
+    declared = bounded(Declared(declarations=tuple(statement(n, text="\U0001f600" * 200) for n in range(300))), 1024)
+    process = builders.process(4711, "you", command="\U0001f600" * 1024, declared=declared)
+    one = len(encode(Snapshot(processes=(process,)))) - len(encode(Snapshot()))
+    assert 5000 * (one + 6000) < LONGEST_LINE  # and 6 kB of what it runs in
+
+
+def test_the_line_that_is_longest_is_taken_in_pieces(start: Start) -> None:
+    body = """
+out = sys.stdout.buffer
+line = encode(Snapshot(host="long", words="x" * (40 << 20), gpus=(Gpu(index=0),))) + b"\\n"
+for place in range(0, len(line), 1 << 20):
+    out.write(line[place : place + (1 << 20)])
+    out.flush()
+time.sleep(60)
+"""
+    assert len(until(start(command=stub(body)), lambda it: it.host == "long").words) == 40 << 20

@@ -1,0 +1,257 @@
+"""How a source is read and shown, whatever is in it."""
+
+from __future__ import annotations
+
+import ast
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwatch.declared.facts import Scan, Selection
+from gpuwatch.declared.script import may_declare, scan
+from tests.support.scanning import LIMIT, TF, TORCH, only, read, setting
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is shown
+
+
+def test_the_source_is_shown_in_one_line() -> None:
+    claim = only("tf.config.set_memory_growth(\n        gpus[0],\n        True,\n)", TF)
+    assert (claim.where, claim.line) == ("train.py", 3)
+    assert claim.text == "tf.config.set_memory_growth( gpus[0], True, )"
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        (f"LLM('{'m' * 200}', gpu_memory_utilization=0.4)", "LLM(… gpu_memory_utilization=0.4 …)"),
+        (f"o = {{'a': '{'m' * 200}', 'gpu_mem_limit': 5}}", '{… "gpu_mem_limit": 5 …}'),
+    ],
+)
+def test_of_a_long_call_the_part_that_declares_is_shown(source: str, shown: str) -> None:
+    assert only(source, "from vllm import LLM\n").text == shown
+
+
+@pytest.mark.parametrize("between", [" ", "\n" * 30, "  # one of eight\n" * 2])
+def test_of_a_call_over_many_lines_both_ends_are_shown(between: str) -> None:
+    padding = between.join(f"options[{place}]," for place in range(20))
+    source = f"gpus[0], [LogicalDeviceConfiguration({padding}{between}memory_limit=1024)]"
+    claim = only(f"tf.config.set_logical_device_configuration({source})", TF)
+    assert claim.text.startswith("tf.config.set_logical_device_configuration(")
+    assert claim.text.endswith(" memory_limit=1024)])")
+    assert "…" in claim.text
+    assert len(claim.text) == 100
+
+
+def test_of_a_call_that_is_too_long_to_be_looked_at_the_beginning_is_shown() -> None:
+    (claim,) = scan(f"import tensorflow as tf\ntf.config.set_memory_growth(one('{'m' * 5000}'), True)").claims
+    assert claim.text.startswith("tf.config.set_memory_growth(one('mmm")
+    assert claim.text.endswith("…")
+
+
+def test_what_is_shown_is_clean_bounded_and_without_secrets() -> None:
+    one = setting(f"password = 1; os.environ['TF_A'] = f('\u202e', password='hunter2-hunter2', x='{'y' * 300}')")
+    assert "hunter2" not in one.text
+    assert "\u202e" not in one.text
+    assert len(one.text) <= 100
+    # Its name is cut away, and it stands where the end of the statement is shown.
+    one = setting(f"os.environ['TF_A'] = f('{'y' * 300}', password='{'hunter2 ' * 12}')")
+    assert "hunter2" not in one.text
+    assert scan("import os\nos.environ['TF_A'] = '1'", "evil\x1b[31m.py").settings[0][1].where == "evil\ufffd[31m.py"
+
+
+def test_a_piece_of_a_line_with_wide_characters_is_cut_at_the_right_place() -> None:
+    claim = only("s = 'größe 😀'; torch.cuda.set_per_process_memory_fraction(0.5, 1)  # für alle", TORCH)
+    assert claim.text == "torch.cuda.set_per_process_memory_fraction(0.5, 1)"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Reading
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        (f"print 'python 2'\n{LIMIT}", "line 1: Missing parentheses in call to 'print'. Did you mean print(...)?"),
+        (f"{LIMIT}\nif (:\n", "line 2: invalid syntax"),
+        (f"{LIMIT}\0", "source code string cannot contain null bytes"),
+        (b"# coding: latin-9000\n" + LIMIT.encode(), "unknown encoding: latin-9000"),
+        (b"# " + LIMIT.encode() + b"\xe9\n", "invalid or missing encoding declaration"),
+        (b"\n\n# " + LIMIT.encode() + b"\xe9\n", "'utf-8' codec can't decode byte 0xe9"),
+        (b"# coding: rot13\n" + LIMIT.encode(), "'rot13' is not a text encoding"),
+        ("x = '\ud800'\n" + LIMIT, "surrogates not allowed"),
+        (f"{LIMIT} + " + "(" * 150 + "1" + ")" * 150 + "+1" * 5000, "it is nested too deeply"),
+        (f"x = {'-' * 20000}1\n{LIMIT}", "it is nested too deeply"),
+        (f"x = {'(' * 5000}1\n{LIMIT}", "too many nested parentheses"),
+    ],
+)
+def test_what_cannot_be_parsed_gives_the_reason(source: str | bytes, error: str) -> None:
+    found = scan(source)
+    assert error in found.error
+    assert (found.claims, found.settings) == ((), ())
+
+
+def test_a_source_that_cannot_be_parsed_still_shows_what_it_imports() -> None:
+    found = scan(f"import numpy as np, tensorflow as tf\nfrom keras.models import x\nprint 1\n{LIMIT}")
+    assert found.imports == ("numpy", "tensorflow", "keras")
+
+
+@pytest.mark.parametrize("name", ["a.ipynb", "script"])
+def test_a_notebook_is_no_source(name: str) -> None:
+    notebook = json.dumps({"cells": [{"source": [LIMIT]}], "nbformat": 4})
+    assert scan(notebook, name).error == "a notebook is no Python source"
+    assert scan(notebook.encode(), name).claims == ()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        b"\xef\xbb\xbf" + LIMIT.encode(),
+        "\ufeff" + LIMIT,
+        b"# -*- coding: latin-1 -*-\n# gr\xf6\xdfe\n" + LIMIT.encode(),
+        LIMIT.replace(" ", "\t") + "\r\n",
+        f"x = 1\r{LIMIT}",
+        f"\f\n{LIMIT}",
+        f"x = '\\d'; 1 is 1\n{LIMIT}",  # a SyntaxWarning, which would be an error here
+    ],
+)
+def test_boms_cookies_line_ends_and_warnings_are_no_hindrance(source: str | bytes) -> None:
+    found = scan(source)
+    assert not found.error
+    assert [claim.value for claim in found.claims] == [0.4]
+    assert "per_process_gpu_memory_fraction" in found.claims[0].text
+
+
+@pytest.mark.parametrize(
+    ("source", "imports"),
+    [
+        ("import torch.nn as nn, os", ("torch", "os")),
+        ("from jax import numpy", ("jax",)),
+        ("from . import tensorflow\nfrom ..x import y", ()),
+        ("def f():\n  import cupy", ("cupy",)),
+        ("try:\n  import cupy as xp\nexcept ImportError:\n  import numpy as xp", ("cupy", "numpy")),
+    ],
+)
+def test_imports_are_found_anywhere(source: str, imports: tuple[str, ...]) -> None:
+    assert scan(source).imports == imports
+    assert scan(f"{source}\n{LIMIT}").imports == imports
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (b"", False),
+        (b"import torch\nmodel.cuda()", False),
+        (b"os.environ['HOME'] = '/'", False),
+        (b"print('CUDA')", False),
+        (b"os.environ['CUDA_VISIBLE_DEVICES'] = '0'", True),
+        (b"pool.set_limit(5)", True),
+    ],
+)
+def test_a_source_without_any_telling_word_need_not_be_parsed(source: bytes, expected: bool) -> None:
+    assert may_declare(source) is expected
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# For any input
+
+WORDS = [
+    "import tensorflow as tf",
+    "gpus = tf.config.list_physical_devices('GPU')",
+    "for g in gpus:",
+    "if x:",
+    "def f(a=1):",
+    "class A:",
+    "try:",
+    "else:",
+    "except E as e:",
+    "with torch.cuda.device(1):",
+    "match x:",
+    "case [1, *a]:",
+    "return f()",
+    "global a",
+    LIMIT,
+    "tf.config.set_logical_device_configuration(gpus[0], [L(memory_limit=1)] * 2)",
+    "os.environ['CUDA_VISIBLE_DEVICES'] = ','.join(str(i) for i in [1, 2])",
+    "os.environ.update({**a, 'XLA_A': 1})",
+    "pool.set_limit(*a, **b)",
+    "a = b = (c, *d) = a",
+    "f(f)(*f)[f](f)",
+    "torch.cuda.set_per_process_memory_fraction(0.5)",
+    "\\",
+    "(",
+    "'''",
+]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from(WORDS))))
+def test_no_jumble_of_python_raises(lines: list[tuple[int, str]]) -> None:
+    assert isinstance(scan("\n".join("  " * depth + word for depth, word in lines)), Scan)
+
+
+@given(st.text())
+def test_no_text_raises(text: str) -> None:
+    assert isinstance(scan(text), Scan)
+    assert isinstance(scan(f"{text}\n{LIMIT}\n{text}"), Scan)
+
+
+@given(st.binary())
+def test_no_bytes_raise(raw: bytes) -> None:
+    assert isinstance(scan(raw), Scan)
+    assert isinstance(scan(LIMIT.encode() + b"\n" + raw), Scan)
+
+
+@given(st.one_of(st.integers(0, 10**17), st.floats(0, 1e17, allow_nan=False)))
+def test_a_number_printed_into_a_source_is_read_as_the_same(number: float) -> None:
+    claim = only(f"pool = cupy.get_default_memory_pool()\npool.set_limit(size={number!r})", "import cupy\n")
+    assert claim.value == float(number)
+    assert (claim.void, claim.lifts) == ("", number == 0)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=200))
+def test_a_text_printed_into_a_source_is_read_as_the_same(text: str) -> None:
+    assert setting(f"os.environ['TF_A'] = {text!r}").value == text
+    assert setting(f"A = {text!a}\nos.environ['TF_A'] = f'{{A}}'").value == text
+
+
+STATEMENTS = [
+    LIMIT,
+    "c.gpu_options.allow_growth = True",
+    "torch.cuda.set_per_process_memory_fraction(\n    0.5,\n    1)",
+    "if a:\n    torch.cuda.set_per_process_memory_fraction(0.5, 1)",
+    "def f():\n    cupy.get_default_memory_pool().set_limit(size=5)",
+    "f()",
+    "class A:\n    def f(self):\n        LLM(gpu_memory_utilization=0.3)",
+    "o = {'gpu_mem_limit': 5}",
+    "os.environ['TF_A'] = '1'",
+    "x = 1",
+]
+
+
+@settings(max_examples=50)
+@given(st.lists(st.sampled_from(STATEMENTS), max_size=12))
+def test_claims_and_settings_come_in_the_order_of_their_lines(statements: list[str]) -> None:
+    source = "import cupy, os, torch\nfrom vllm import LLM\n" + "\n".join(statements)
+    found = read(source)
+    for lines in ([claim.line for claim in found.claims], [one.line for _, one in found.settings]):
+        assert lines == sorted(lines)
+    declaring = {word.split("(")[0] for word in ("set_limit", "fraction", "allow_growth", "utilization", "mem_limit")}
+    expected = sum(any(word in statement for word in declaring) for statement in statements)
+    assert len(found.claims) == expected
+    for claim in found.claims:
+        node = ast.parse(source)
+        assert any(getattr(one, "lineno", 0) == claim.line for one in ast.walk(node))
+
+
+def test_selections_are_of_the_shape_that_the_resolver_takes() -> None:
+    (selection,) = read("tf.config.set_visible_devices(gpus[0], 'GPU')", TF).selections
+    assert selection == Selection(
+        channel="set_visible_devices",
+        framework="tensorflow",
+        ordinals=(0,),
+        where="train.py",
+        line=3,
+        text="tf.config.set_visible_devices(gpus[0], 'GPU')",
+    )

@@ -1,0 +1,356 @@
+"""What the history keeps, gives and forgets."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatch.history import GPU_GONE, SLOTS, History, HistoryView, Idle
+from gpuwatch.model import Gpu, Health, Memory, Reading, Reason, known
+from tests.support.builders import GIB, at, gpu, holding, memory, snapshot, uid
+from tests.support.histories import KEY, lost, machine, watched
+
+
+def test_unknown_keys_have_nothing() -> None:
+    view = HistoryView()
+    assert view.utilization("x") == view.memory("x") == (None,) * SLOTS
+    assert view.idle("x", 1, 1) is None
+    assert view.growth("x", 1, 1) is None
+
+
+# Series
+
+
+def test_a_series_has_one_point_a_second_oldest_first() -> None:
+    history = History()
+    for second in range(70):
+        view = watched(history, machine(utilization=second), second)
+    assert view.utilization(KEY) == tuple(float(value) for value in range(10, 70))
+
+
+def test_a_new_series_is_a_gap_before_its_first_sample() -> None:
+    view = watched(History(), machine(utilization=7), 0)
+    assert view.utilization(KEY) == (None,) * 59 + (7.0,)
+
+
+def test_a_sample_holds_until_the_next_at_a_longer_interval() -> None:
+    history = History()
+    for second in (0, 5, 10):
+        view = watched(history, snapshot([gpu(0, utilization=second)], interval=5.0), second)
+    assert view.utilization(KEY)[-11:] == (0, 0, 0, 0, 0, 5, 5, 5, 5, 5, 10)
+
+
+def test_jitter_around_the_second_leaves_no_gap() -> None:
+    history = History()
+    for moment in (0.01, 1.01, 1.99, 3.01):
+        view = watched(history, machine(utilization=9), moment)
+    assert view.utilization(KEY)[-4:] == (9, 9, 9, 9)
+
+
+def test_samples_within_a_second_give_their_mean_and_the_peak_of_memory() -> None:
+    history = History()
+    for moment, value in ((0.0, 10), (0.25, 20), (0.5, 60), (0.75, 30)):
+        view = watched(history, machine(utilization=value, memory=memory(value)), moment)
+    assert view.utilization(KEY)[-1] == pytest.approx(30.0)
+    assert view.memory(KEY)[-1] == 60 * GIB
+
+
+def test_a_suspend_is_a_gap_as_long_as_it_took() -> None:
+    """The reader's clock stands still meanwhile; before this run the machine was suspended for a while, too."""
+    history, before = History(), 7000.4
+    for second in range(10):
+        history.add(at(machine(utilization=40), second), 5000.0 + second, before + second * 1e-6)
+    for second in range(10, 13):
+        view = history.add(at(machine(utilization=60), second), 5000.0 + second, before + 20.0)
+    assert view.utilization(KEY)[-32:] == (*(40,) * 11, *(None,) * 18, 60, 60, 60)
+    assert view.memory(KEY)[-5:-3] == (None, None)
+    assert view.watched == 12.0
+    view = history.add(at(machine(utilization=60), 13), 5013.0, before + 9 * 3600.0)
+    assert view.utilization(KEY) == (*(None,) * 59, 60)
+
+
+def test_who_was_idle_before_a_suspend_is_not_said_to_have_been_idle_meanwhile() -> None:
+    history, held = History(), machine(holding(7, 4, sm=0, start=7))
+    for second in range(10):
+        view = history.add(at(held, second), 5000.0 + second)
+    assert view.idle(KEY, 7, 7) == Idle(9.0, at_least=True)
+    for second in range(10, 13):
+        view = history.add(at(held, second), 5000.0 + second, 9 * 3600.0)
+    assert view.idle(KEY, 7, 7) == Idle(2.0, at_least=True)
+    assert view.use(uid("ada")).held == 12.0, "a GPU that was off was held by nobody"
+
+
+def test_a_silent_gpu_becomes_a_gap_after_two_intervals() -> None:
+    history = History()
+    watched(history, machine(utilization=40), 0)
+    for late in range(1, 6):
+        view = watched(history, machine(utilization=40), 0, late=late)
+    assert view.utilization(KEY)[-6:] == (40, 40, None, None, None, None)
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_a_reason_is_a_gap_and_never_zero(reason: Reason) -> None:
+    history = History()
+    watched(history, machine(utilization=40), 0)
+    watched(history, machine(utilization=reason, memory=Memory(used=reason)), 1)
+    view = watched(history, machine(utilization=40), 2)
+    assert view.utilization(KEY)[-3:] == (40, None, 40)
+    assert view.memory(KEY)[-3:] == (0, None, 0)
+
+
+def test_a_reading_taken_back_under_the_same_stamp_is_a_gap_from_then_on() -> None:
+    history = History()
+    watched(history, snapshot([gpu(0, utilization=40)], interval=60.0), 0)
+    watched(history, snapshot([gpu(0, utilization=40)], interval=60.0), 0, late=2)
+    lost = gpu(0, utilization=Reason.NO_SAMPLE, memory=Memory(), health=Health.LOST)
+    watched(history, snapshot([lost], interval=60.0), 0, late=3)
+    view = watched(history, snapshot([lost], interval=60.0), 0, late=5)
+    assert view.utilization(KEY)[-6:] == (40, 40, 40, 40, None, None)
+
+
+def test_a_missing_reading_in_a_second_that_has_a_value_keeps_the_value() -> None:
+    history = History()
+    watched(history, machine(utilization=40), 0.0)
+    view = watched(history, machine(utilization=Reason.ERROR), 0.5)
+    assert view.utilization(KEY)[-1] == 40
+    assert watched(history, machine(utilization=Reason.ERROR), 1.0).utilization(KEY)[-2:] == (40, None)
+
+
+def test_a_value_after_a_missing_reading_in_one_second_counts() -> None:
+    history = History()
+    watched(history, machine(utilization=Reason.ERROR), 0.0)
+    assert watched(history, machine(utilization=40), 0.5).utilization(KEY)[-1] == 40
+
+
+def test_a_sample_older_than_the_series_is_not_drawn() -> None:
+    view = watched(History(), machine(utilization=40), 0, late=100)
+    assert view.utilization(KEY) == (None,) * SLOTS
+
+
+def test_a_long_pause_leaves_only_what_came_after() -> None:
+    history = History()
+    watched(history, machine(utilization=40), 0)
+    assert watched(history, machine(utilization=50), 500).utilization(KEY) == (None,) * 59 + (50.0,)
+
+
+def test_a_gpu_that_was_never_sampled_is_all_gaps() -> None:
+    card = gpu(0, sampled=0.0)
+    assert History().add(snapshot([card]), 5000.0).utilization(KEY) == (None,) * SLOTS
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.05, 30.0), st.one_of(st.integers(0, 100), st.sampled_from(Reason)), st.floats(0, 3)),
+        max_size=80,
+    )
+)
+def test_any_series_has_its_length_and_only_values_that_were_sampled(steps: list[tuple[float, Reading, float]]) -> None:
+    history, moment = History(), 0.0
+    seen: list[float] = []
+    for step, value, late in steps:
+        moment += step
+        view = watched(history, machine(utilization=value), moment, late)
+        seen += [value] if known(value) else []
+        series = view.utilization(KEY)
+        assert len(series) == SLOTS
+        assert all(point is None or min(seen) - 1e-9 <= point <= max(seen) + 1e-9 for point in series)
+
+
+# Idle
+
+
+def idle_after(*readings: tuple[float, int | Reason]) -> Idle | None:
+    history = History()
+    for second, sm in readings:
+        view = watched(history, machine(holding(7, sm=sm)), second)
+    return view.idle(KEY, 7, 7)
+
+
+def test_idle_counts_from_the_last_busy_sample() -> None:
+    assert idle_after((0, 30), (1, 0), (9, 0)) == Idle(9.0, at_least=False)
+
+
+def test_a_process_never_seen_busy_is_idle_for_at_least_as_long_as_we_watch() -> None:
+    assert idle_after((0, 0), (5, 0)) == Idle(5.0, at_least=True)
+
+
+def test_a_busy_process_is_not_idle() -> None:
+    assert idle_after((0, 0), (5, 1)) == Idle(0.0, at_least=False)
+
+
+@pytest.mark.parametrize("reason", [Reason.NO_SAMPLE, Reason.ERROR])
+def test_a_missing_sample_neither_counts_nor_resets(reason: Reason) -> None:
+    assert idle_after((0, 30), (4, 0), (5, reason), (60, reason)) == Idle(4.0, at_least=False)
+    assert idle_after((0, 30), (4, 0), (5, reason), (8, 0)) == Idle(8.0, at_least=False)
+
+
+def test_idleness_goes_on_over_a_gap_of_a_minute_and_starts_anew_after_a_longer_one() -> None:
+    assert idle_after((0, 30), (4, 0), (64, 0)) == Idle(64.0, at_least=False)
+    assert idle_after((0, 30), (4, 0), (65, 0)) == Idle(0.0, at_least=True)
+    assert idle_after((0, 30), (4, 0), (65, 0), (75, 0)) == Idle(10.0, at_least=True)
+    assert idle_after((0, 30), (4, 0), (34, Reason.ERROR), (66, 0)) == Idle(0.0, at_least=True)
+
+
+def test_a_gpu_that_was_lost_for_an_hour_adds_no_idleness() -> None:
+    history = History()
+    watched(history, machine(holding(7, sm=50)), 0)
+    watched(history, machine(holding(7, sm=0)), 50)
+    lost(history, 50, 3600)
+    watched(history, machine(holding(7, sm=0)), 3600)
+    assert watched(history, machine(holding(7, sm=0)), 3601).idle(KEY, 7, 7) == Idle(1.0, at_least=True)
+
+
+def test_samples_that_are_far_apart_by_intent_are_no_gap() -> None:
+    history = History()
+    for second in range(0, 1000, 100):
+        sm = 0 if second else 50
+        view = watched(history, snapshot([gpu(0, holdings=[holding(7, sm=sm)])], interval=100.0), second)
+    assert view.idle(KEY, 7, 7) == Idle(900.0, at_least=False)
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_without_any_sample_nobody_is_called_idle(reason: Reason) -> None:
+    assert idle_after((0, reason), (100, reason)) is None
+
+
+@pytest.mark.parametrize("reason", [Reason.UNSUPPORTED, Reason.DENIED])
+def test_a_figure_that_is_withdrawn_ends_the_judgement(reason: Reason) -> None:
+    assert idle_after((0, 0), (5, reason)) is None
+
+
+def test_a_reused_pid_is_another_process() -> None:
+    history = History()
+    watched(history, machine(holding(7, sm=0)), 0)
+    view = watched(history, machine(holding(7, start=99, sm=0)), 30)
+    assert view.idle(KEY, 7, 99) == Idle(0.0, at_least=True)
+
+
+# Growth
+
+
+def growth_after(*sizes: tuple[float, float | Reason], start: int = 7, seconds: float = 60.0) -> int | None:
+    history = History()
+    for second, size in sizes:
+        held = holding(7, memory=size) if isinstance(size, Reason) else holding(7, size)
+        view = watched(history, machine(held), second)
+    return view.growth(KEY, 7, start, seconds)
+
+
+def test_growth_is_against_a_minute_ago() -> None:
+    assert growth_after(*((second, second) for second in range(0, 121))) == 60 * GIB
+
+
+def test_growth_may_be_negative_and_over_a_shorter_time() -> None:
+    sizes = [(second, 50 - second) for second in range(30)]
+    assert growth_after(*sizes) == -29 * GIB
+    assert growth_after(*sizes, seconds=10) == -10 * GIB
+
+
+def test_growth_of_a_steady_holding_is_nothing_and_of_a_single_look_unknown() -> None:
+    assert growth_after((0, 5), (1, 5), (200, 5)) == 0
+    assert growth_after((0, 5)) is None
+    assert growth_after((0, 5), start=8) is None
+
+
+def test_growth_is_unknown_where_the_memory_is() -> None:
+    assert growth_after((0, 5), (1, Reason.DENIED)) is None
+    assert growth_after((0, 5), (1, Reason.ERROR), (2, 6)) == 1 * GIB
+
+
+def test_a_step_long_ago_is_no_growth() -> None:
+    assert growth_after((0, 5), (1, 9), (100, 9)) == 0
+    assert growth_after((0, 5), (1, 9), (50, 9), (100, 9.5)) == GIB // 2
+
+
+def test_one_that_we_saw_appear_grew_from_nothing() -> None:
+    history = History()
+    watched(history, machine(), 0)
+    assert watched(history, machine(holding(7, 40)), 1).growth(KEY, 7, 7) == 40 * GIB
+    assert watched(history, machine(holding(7, 40)), 90).growth(KEY, 7, 7) == 0
+
+
+def test_one_that_an_incomplete_list_may_have_hidden_did_not_appear() -> None:
+    history = History()
+    watched(history, machine(holdings_note="the list was not read"), 0)
+    assert watched(history, machine(holding(7, 40)), 1).growth(KEY, 7, 7) is None
+
+
+def test_what_is_kept_of_a_holding_is_bounded_at_any_interval() -> None:
+    history = History()
+    for step in range(1000):
+        view = watched(history, machine(holding(7, memory=step * 1000)), step / 10)
+    # Samples closer than a second share a point, so that a minute ago is known to the second.
+    assert view.growth(KEY, 7, 7) == pytest.approx(600 * 1000, abs=11 * 1000)
+    assert len(view._cards[KEY].tracks[7, 7].points) <= SLOTS + 2
+
+
+def test_two_instances_of_one_process_are_one_holding() -> None:
+    history = History()
+    for second, size in ((0, 1), (1, 2)):
+        first = holding(7, size, sm=0, gpu_instance=1)
+        view = watched(history, machine(first, holding(7, 5, sm=20, gpu_instance=2)), second)
+    assert view.growth(KEY, 7, 7) == GIB
+    assert view.idle(KEY, 7, 7) == Idle(0.0, at_least=False)
+    hidden = holding(7, memory=Reason.DENIED, sm=Reason.UNSUPPORTED, gpu_instance=2)
+    assert watched(history, machine(first, hidden), 2).growth(KEY, 7, 7) is None
+
+
+# Forgetting
+
+
+def test_a_holding_is_forgotten_after_a_minute_of_samples_without_it() -> None:
+    history = History()
+    watched(history, machine(holding(7, sm=50)), 0)
+    assert watched(history, machine(), 60).idle(KEY, 7, 7) is not None
+    assert watched(history, machine(), 60.5).idle(KEY, 7, 7) is None
+
+
+def test_a_gap_in_the_gpus_samples_forgets_no_holding() -> None:
+    history = History()
+    watched(history, machine(holding(7, 3, sm=50)), 0)
+    lost(history, 0, 400)
+    view = watched(history, machine(holding(7, 5, sm=0)), 400)
+    assert view.growth(KEY, 7, 7, seconds=60) == 2 * GIB
+
+
+def test_a_gpu_is_forgotten_ten_minutes_after_it_left_every_list() -> None:
+    history = History()
+    watched(history, machine(), 0)
+    assert watched(history, snapshot(), GPU_GONE).utilization(KEY) is not None
+    assert KEY in history.view._cards
+    watched(history, snapshot(), GPU_GONE + 1)
+    assert KEY not in history.view._cards
+
+
+def test_a_view_never_changes_again() -> None:
+    history = History()
+    view = watched(history, machine(holding(7, 1, sm=0), utilization=10), 0)
+    before = (view.utilization(KEY), view.memory(KEY), view.idle(KEY, 7, 7), view.growth(KEY, 7, 7), view.watched)
+    for second in range(1, 100):
+        watched(history, machine(holding(7, second, sm=0), utilization=second), second)
+    assert (
+        view.utilization(KEY),
+        view.memory(KEY),
+        view.idle(KEY, 7, 7),
+        view.growth(KEY, 7, 7),
+        view.watched,
+    ) == before
+
+
+def test_the_view_says_for_how_long_we_watch() -> None:
+    history = History()
+    watched(history, machine(), 0)
+    assert watched(history, machine(), 12.5).watched == 12.5
+    assert history.view.now == 5012.5
+
+
+def test_gpus_are_kept_apart_by_uuid_and_not_by_index() -> None:
+    history = History()
+    one: Gpu = gpu(0, utilization=10)
+    other = gpu(1, utilization=90)
+    watched(history, snapshot([one, other]), 0)
+    swapped = [gpu(0, uuid=other.uuid, utilization=91), gpu(1, uuid=one.uuid, utilization=11)]
+    view = watched(history, snapshot(swapped), 1)
+    assert view.utilization(one.uuid)[-2:] == (10, 11)
+    assert view.utilization(other.uuid)[-2:] == (90, 91)

@@ -1,0 +1,229 @@
+"""The reader as a process of its own: its answers, its bounds, and its end."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpuwatch import procfs
+from gpuwatch.declared.facts import Card, Share
+from gpuwatch.inspector.child import start
+from gpuwatch.inspector.protocol import Answer, Question
+from gpuwatch.model import Declared, Knowledge
+from tests import CHECKOUT
+from tests.support.sampling import PATIENCE
+from tests.support.sharer import sharing
+
+GIB = 1 << 30
+CARDS = (
+    Card(index=0, uuid="GPU-aaaa", name="H100", bus_id="0:1:0.0", total=80 * GIB),
+    Card(index=1, uuid="GPU-bbbb", name="H100", bus_id="0:2:0.0", total=80 * GIB),
+)
+
+Reader = subprocess.Popen[bytes]
+
+
+@pytest.fixture
+def reader() -> Iterator[Reader]:
+    """A reader that is ended after the test."""
+    child = start()
+    yield child
+    end(child)
+
+
+def end(child: Reader) -> None:
+    """End it by the end of its questions, so that its coverage is written."""
+    for pipe in (child.stdin, child.stdout):
+        assert pipe is not None
+        pipe.close()
+    child.wait(PATIENCE)
+
+
+def tell(child: Reader, line: bytes) -> None:
+    assert child.stdin is not None
+    child.stdin.write(line)
+
+
+def hear(child: Reader) -> Answer:
+    """Wait for one answer."""
+    assert child.stdout is not None
+    line = b""
+    until = time.monotonic() + PATIENCE
+    while not line.endswith(b"}\n"):
+        assert select.select([child.stdout], [], [], max(0.0, until - time.monotonic()))[0], "no answer"
+        chunk = child.stdout.read(1)
+        assert chunk, f"it ended: {child.wait(PATIENCE)}"
+        line += chunk
+    return msgspec.json.decode(line, type=Answer)
+
+
+def ask(child: Reader, pid: int, *, start: int = -1, **told: Any) -> Declared:
+    """Ask about a process, of this start time, and give what is said of it."""
+    first = procfs.read_stat(pid).start_ticks if start < 0 else start
+    question = Question(pid=pid, start=first, **told)
+    tell(child, msgspec.json.encode(question) + b"\n")
+    answer = hear(child)
+    assert (answer.pid, answer.start) == (pid, first)
+    return answer.declared
+
+
+def test_an_environment_becomes_a_limit(reader: Reader) -> None:
+    """JAX's fraction of the one GPU that it sees; cards are told once."""
+    given = {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".3", "CUDA_VISIBLE_DEVICES": "1"}
+    with sharing("-c", "import jax", environ=given) as process:
+        for declared in (ask(reader, process.pid, cards=CARDS), ask(reader, process.pid)):
+            assert declared.knowledge is Knowledge.READ
+            (limit,) = declared.limits
+            assert (limit.gpu, limit.bytes) == ("GPU-bbbb", round(0.3 * 80 * GIB))
+
+
+def test_a_script_becomes_a_limit(reader: Reader, tmp_path: Path) -> None:
+    """By the source, with its name and line."""
+    (tmp_path / "train.py").write_text("import torch\ntorch.cuda.set_per_process_memory_fraction(0.5, 0)\n")
+    with sharing("train.py", cwd=tmp_path) as process:
+        declared = ask(reader, process.pid, cards=CARDS)
+    (limit,) = declared.limits
+    found = declared.declarations[limit.declaration]
+    assert (limit.gpu, limit.bytes, found.where, found.line) == ("GPU-aaaa", 40 * GIB, "train.py", 2)
+
+
+def test_an_agreement_is_told_once(reader: Reader) -> None:
+    """By the name that the sampler knows the owner by."""
+    share = Share(user="ada", memory=5 * GIB, where="gpuwatch.toml")
+    with sharing("-c", "pass") as process:
+        first = ask(reader, process.pid, user="ada", cards=CARDS, shares=(share,))
+        assert [limit.bytes for limit in first.limits] == [5 * GIB, 5 * GIB]
+        assert ask(reader, process.pid, user="ada") == first
+        assert ask(reader, process.pid, user="ben").limits == ()
+
+
+def test_a_process_that_has_gone_or_is_another_now(reader: Reader) -> None:
+    """Nothing is said of a PID that was used again."""
+    child = subprocess.Popen(["true"])
+    child.wait()
+    gone = Declared(knowledge=Knowledge.UNREADABLE, words="it has ended")
+    assert ask(reader, child.pid, start=7) == gone
+    assert ask(reader, os.getpid(), start=7) == gone
+
+
+def test_a_tree_without_an_owner_cannot_be_read(reader: Reader, tmp_path: Path) -> None:
+    """It says why, and goes on with the next."""
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/stat").write_bytes(Path("/proc/self/stat").read_bytes())
+    (tmp_path / "7/status").write_text("Name:\tx\n")
+    declared = ask(reader, 7, start=1, proc=str(tmp_path))
+    assert declared.knowledge is Knowledge.UNREADABLE
+    assert declared.words == "it cannot be read: /proc/PID/status: no Uid or no Gid line"
+    assert ask(reader, os.getpid(), proc="/proc").knowledge is not Knowledge.PENDING
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = " + "(" * 100_000,
+        "import torch\nset_per_process_memory_fraction(" + "-" * 200_000 + "1)",
+        "CUDA_VISIBLE_DEVICES = [" + "[],[]," * 174_000 + "]\nimport os\nos.environ['CUDA_VISIBLE_DEVICES'] = '1'",
+        "f(" + "x." * 300_000 + "per_process_gpu_memory_fraction)",
+    ],
+    ids=["brackets", "signs", "a list", "attributes"],
+)
+def test_a_hostile_source_costs_one_answer(reader: Reader, tmp_path: Path, source: str) -> None:
+    """Whether the parser refuses it, runs out of its bounds, or takes it: the next process is read."""
+    (tmp_path / "train.py").write_text(source)
+    with sharing("train.py", cwd=tmp_path) as process:
+        ask(reader, process.pid, cards=CARDS)
+    assert ask(reader, os.getpid()).knowledge is not Knowledge.PENDING
+
+
+def test_its_memory_is_bounded(reader: Reader) -> None:
+    """Half a gigabyte, whatever a source makes of it."""
+    ask(reader, os.getpid())
+    limits = Path(f"/proc/{reader.pid}/limits").read_text()
+    (line,) = [line for line in limits.splitlines() if line.startswith("Max address space")]
+    assert line.split()[3:5] == [str(512 << 20)] * 2
+
+
+def test_it_leaves_no_core_behind(reader: Reader) -> None:
+    """It has read what is not for everybody's eyes, and whoever can crash it could fill a disk."""
+    ask(reader, os.getpid())
+    limits = Path(f"/proc/{reader.pid}/limits").read_text()
+    (line,) = [line for line in limits.splitlines() if line.startswith("Max core file size")]
+    assert line.split()[4:6] == ["0", "0"]
+
+
+def test_it_ends_when_it_has_grown_large() -> None:
+    """After its answer: what a parser took is not given back. What else it was asked is asked of the next one."""
+    code = "from gpuwatch.inspector import answering as it\nit.LARGE = 1\nit.main()"
+    child = start((sys.executable, "-c", code))
+    tell(child, msgspec.json.encode(Question(pid=os.getpid(), start=1)) + b"\n")
+    tell(child, msgspec.json.encode(Question(pid=os.getpid(), start=2)) + b"\n")
+    assert hear(child).start == 1
+    assert child.wait(PATIENCE) == 0
+    end(child)
+
+
+def test_a_fault_of_ours_costs_one_answer() -> None:
+    """And is said, with its kind."""
+    code = (
+        "from gpuwatch.inspector import answering as it\n"
+        "def broken(*_): raise KeyError('x')\n"
+        "it.resolve = broken\nit.main()"
+    )
+    child = start((sys.executable, "-c", code))
+    declared = ask(child, os.getpid())
+    assert declared == Declared(knowledge=Knowledge.UNREADABLE, words="a fault in gpuwatch: KeyError: 'x'")
+    end(child)
+
+
+def test_it_ends_when_nobody_asks_any_more(reader: Reader) -> None:
+    """With the end of its questions."""
+    assert reader.stdin is not None
+    reader.stdin.close()
+    assert reader.wait(PATIENCE) == 0
+
+
+def test_it_ends_when_it_is_idle() -> None:
+    """Its memory is worth more than its 60 ms of starting."""
+    child = start((sys.executable, "-c", "from gpuwatch.inspector import answering as it\nit.IDLE = 0.05\nit.main()"))
+    assert child.wait(PATIENCE) == 0
+    end(child)
+
+
+def test_it_ends_when_nobody_reads(reader: Reader) -> None:
+    """Without a word."""
+    ask(reader, os.getpid())
+    assert reader.stdout is not None
+    reader.stdout.close()
+    tell(reader, msgspec.json.encode(Question(pid=os.getpid(), start=1)) + b"\n")
+    assert reader.wait(PATIENCE) == 0
+
+
+def test_half_a_question_waits_for_its_other_half(reader: Reader) -> None:
+    """Pipes cut where they like."""
+    line = msgspec.json.encode(Question(pid=os.getpid(), start=1)) + b"\n"
+    tell(reader, line[:9])
+    tell(reader, line[9:] + line)
+    assert [hear(reader).start, hear(reader).start] == [1, 1]
+
+
+def test_it_dies_with_its_parent() -> None:
+    """However that ends."""
+    code = "import time\nfrom gpuwatch.inspector.child import start\nprint(start().pid, flush=True)\ntime.sleep(600)"
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=CHECKOUT)
+    assert parent.stdout is not None
+    handle = os.pidfd_open(int(parent.stdout.readline()))
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    assert select.select([handle], [], [], PATIENCE)[0]
+    os.close(handle)
+    parent.stdout.close()

@@ -1,0 +1,234 @@
+"""The facts of real processes: what /proc has of them, and of those above and below them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuwatch import procfs
+from gpuwatch.declared.facts import Share, Unread
+from gpuwatch.inspector import reader
+from tests.sampler.test_many_threads import many_threads
+from tests.support.evidence import SOURCE, script_of, seen
+from tests.support.sharer import LAUNCHER, sharing, sleeping, until_asleep
+from tests.test_procfs import fixture_process, stat_line
+
+
+def test_the_facts_of_a_process(tmp_path: Path) -> None:
+    """All that the resolver asks for, of one training."""
+    (tmp_path / "train.py").write_text(SOURCE)
+    given = {"CUDA_VISIBLE_DEVICES": "1"}
+    share = Share(user="ada", share=0.5)
+    with sharing("-u", "train.py", "--lr", "0.1", environ=given, cwd=tmp_path) as process:
+        facts = reader.read(process.pid, user="ada", shares=[share], scan=seen)
+    assert facts.argv[1:] == ("-u", "train.py", "--lr", "0.1")
+    assert (facts.pid, facts.uid, facts.user) == (process.pid, os.getuid(), "ada")
+    assert not isinstance(facts.environ, Unread)
+    assert facts.environ["CUDA_VISIBLE_DEVICES"] == "1"
+    assert not isinstance(facts.libraries, Unread)
+    assert any(name.startswith("libc.so") for name in facts.libraries)
+    assert not any("/" in name or name.endswith("(deleted)") for name in facts.libraries)
+    assert script_of(facts) == ("train.py", SOURCE)
+    assert facts.script is not None
+    assert not facts.script.edited
+    assert not facts.script.likely
+    assert facts.shares == (share,)
+    assert facts.ancestors[0].pid == os.getpid()
+
+
+def test_arguments_are_as_they_were_given() -> None:
+    """Spaces, line breaks, bytes that are no text, and nothing at the end."""
+    words = ["train.py", "two words", "a\nb", "", "\udcff", "é"]
+    with sharing(*words) as process:
+        assert reader.read(process.pid).argv[1:] == tuple(words)
+
+
+def test_a_process_that_has_gone_raises() -> None:
+    """There is nothing to say of it."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    with pytest.raises(procfs.GONE):
+        reader.read(process.pid)
+
+
+def test_a_zombie_has_no_environment_any_more() -> None:
+    """It is not undeclared: it is gone."""
+    process = subprocess.Popen(["true"])
+    end = time.monotonic() + 30
+    while procfs.read_stat(process.pid).state != "Z":
+        assert time.monotonic() < end
+    facts = reader.read(process.pid)
+    process.wait()
+    assert facts.argv == ()
+    assert facts.environ is Unread.GONE
+
+
+@pytest.mark.parametrize(
+    ("state", "threads", "end", "expected"),
+    [
+        *(("Z", "Z", 0, Unread.GONE), ("Z", "ZS", 0, Unread.FAILED), ("X", "X", 0, Unread.GONE)),
+        *(("R", "R", 0, Unread.FAILED), ("S", "S", 4096, {})),
+    ],
+    ids=["zombie", "only its first thread has ended", "dead", "in execve", "started without one"],
+)
+def test_an_empty_environment_is_one_only_where_there_is_one(
+    tmp_path: Path, state: str, threads: str, end: int, expected: object
+) -> None:
+    """A kernel before 6.16 shows a zombie's as empty; every one shows that of a process in execve so."""
+    line = stat_line(state=state).rstrip().split(b" ")
+    line[50] = b"%d" % end
+    fixture_process(tmp_path, 7, b" ".join(line), threads=threads)
+    (tmp_path / "7/environ").write_bytes(b"")
+    assert reader._variables(reader._environ(7, tmp_path)) == expected
+
+
+def test_a_program_may_be_given_no_environment_at_all() -> None:
+    """Then it is known that it declared nothing there."""
+    with sleeping() as pid:
+        assert reader.read(pid).environ == {}
+
+
+def test_a_process_that_goes_while_it_is_read(tmp_path: Path) -> None:
+    """What was read first stays; the rest, its parent and its children are gone."""
+    fixture_process(tmp_path, 7, stat_line(ppid=3))
+    (tmp_path / "7/status").write_text("Uid:\t1000\t1000\t1000\t1000\nGid:\t5\t5\t5\t5\nFDSize:\t64\nGroups:\t7 8 \n")
+    (tmp_path / "7/task/7/children").write_text("8 9 ")
+    (tmp_path / "8").mkdir()
+    (tmp_path / "8/environ").write_bytes(b"A=1\0")
+    facts = reader.read(7, proc=tmp_path, user="ada")
+    assert (facts.uid, facts.argv, facts.cgroup, facts.script) == (1000, (), "", None)
+    assert (facts.environ, facts.libraries) == (Unread.GONE, Unread.GONE)
+    assert (facts.ancestors, facts.children) == ((), ())
+    assert procfs.read_owner(7, tmp_path) == procfs.Owner(1000, 5, (7, 8))
+
+
+@pytest.mark.parametrize(
+    ("lines", "name"),
+    [(40_000, b"/usr/lib/libcudart.so.12"), (400_000, b"/tmp/data"), (8_000, b"/usr/lib/libnumber%d.so")],
+    ids=["the libraries come last", "more than is read", "more libraries than are kept"],
+)
+def test_a_long_list_of_mappings(tmp_path: Path, lines: int, name: bytes) -> None:
+    """It is read further than other files; where it is cut, a library that is not found may be there."""
+    fixture_process(tmp_path, 7, stat_line(ppid=0))
+    (tmp_path / "7/status").write_text("Uid:\t1\t1\t1\t1\nGid:\t5\t5\t5\t5\n")
+    with (tmp_path / "7/maps").open("wb") as file:
+        for number in range(lines):
+            last = name % number if b"%" in name else name if number in (0, lines - 1) else b"/usr/share/a.file"
+            file.write(b"7f0000000000-7f0000001000 rw-p 00000000 00:00 0                          %s\n" % last)
+    libraries = reader.read(7, proc=tmp_path, user="ada").libraries
+    assert libraries == (frozenset({"libcudart.so.12"}) if lines == 40_000 else Unread.LONG)
+
+
+def test_the_owner_is_named_by_the_user_database() -> None:
+    """Where nobody knew the name before; a uid without a user is its digits."""
+    assert reader.read(os.getpid()).user in (reader._user_name(os.getuid()), str(os.getuid()))
+    assert reader._user_name(3_999_999_999) == "3999999999"
+
+
+# -- kin -----------------------------------------------------------------------------------------------------------
+
+
+def test_ancestors_with_their_arguments_and_environments() -> None:
+    """vLLM's card is held by a child of the process that has the flag."""
+    given = {"CUDA_VISIBLE_DEVICES": "1"}
+    with sharing("serve.py", "--gpu-memory-utilization", "0.4", environ=given, first=LAUNCHER) as server:
+        facts = reader.read(int(server.said[0]))
+    parent, *others = facts.ancestors
+    assert (parent.pid, parent.argv[2:]) == (server.pid, ("--gpu-memory-utilization", "0.4"))
+    assert not isinstance(parent.environ, Unread)
+    assert parent.environ["CUDA_VISIBLE_DEVICES"] == "1"
+    assert others[0].pid == os.getpid()
+    assert facts.environ == {"A": "1"}
+
+
+def test_children_that_were_given_another_environment() -> None:
+    """What the process has set since it was started is in the environment of those that it starts."""
+    first = "os.environ['CUDA_VISIBLE_DEVICES'] = '2'\nprint(run(os.environ).pid, flush=True)\nif not os.fork(): keep()"
+    with sharing("train.py", environ={"CUDA_VISIBLE_DEVICES": "0,1"}, first=first) as process:
+        until_asleep(int(process.said[0]))
+        facts = reader.read(process.pid)
+    (child,) = facts.children
+    assert (child.pid, child.argv) == (int(process.said[0]), ("sleep", "600"))
+    assert not isinstance(child.environ, Unread)
+    assert child.environ["CUDA_VISIBLE_DEVICES"] == "2"
+
+
+def test_no_more_children_than_eight() -> None:
+    """A loader for each core is as good as eight of them."""
+    first = "for number in range(12): print(run({'N': str(number)}).pid, flush=True)"
+    with sharing("train.py", first=first) as process:
+        until_asleep(*map(int, process.said))
+        assert len(reader.read(process.pid).children) == 8
+
+
+def test_one_whose_first_thread_has_ended_is_not_said_to_have_ended() -> None:
+    """Though the kernel may answer for its memory as for a process that has gone."""
+    with many_threads(2) as pid:
+        facts = reader.read(pid, scan=seen)
+    assert facts.environ is Unread.FAILED
+    assert facts.libraries is not Unread.GONE
+
+
+def test_children_that_have_only_forked_or_ended_do_not_hide_one_that_shows_more() -> None:
+    """A loader for each core comes before the one that was given the environment as it is now."""
+    first = """
+import time
+os.environ["CUDA_VISIBLE_DEVICES"] = "2"
+for _ in range(12):
+    if not os.fork():
+        os.read(0, 1)
+        os._exit(0)
+if not os.fork(): os._exit(0)
+run(os.environ)
+"""
+    with sharing("train.py", environ={"CUDA_VISIBLE_DEVICES": "0"}, first=first) as process:
+        until_asleep(int(process.said[0]))
+        (child,) = reader.read(process.pid).children
+    assert child.pid == int(process.said[0])
+
+
+def test_a_long_line_of_ancestors_is_cut() -> None:
+    """Sixteen are more than any launcher puts between a server and its workers."""
+    code = (
+        "import os\nfor _ in range(24):\n    if os.fork(): os.wait(); os._exit(0)\nos.write(1, b'%d\\n' % os.getpid())"
+    )
+    with sharing("train.py", first=f"if not os.fork():\n    exec({code!r})\n    keep()\nos.read(0, 1)") as process:
+        assert len(reader.read(int(process.said[0])).ancestors) == 16
+
+
+# -- cgroups -------------------------------------------------------------------------------------------------------
+
+ID = "3f9a1c0b77d2" + "0" * 52
+POD = "/kubepods/burstable/podb34634ea-cd65-4099-bee5-ad4de9264ffb"
+DAEMON = "/system.slice/containerd.service"
+"""All that the hierarchy of version 2 has where a runtime keeps its containers in those of version 1."""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0::/user.slice/session-3.scope\n", "/user.slice/session-3.scope"),
+        ("0::/\n", "/"),
+        ("9:devices:/docker/ab\n4:memory:/docker/abc\n1:cpu,cpuacct:/\n0::/\n", "/docker/abc"),
+        ("9:devices:/slurm/uid_7/job_9\n4:memory:/\n", "/slurm/uid_7/job_9"),
+        ("3:cpu,memory:/both\n", "/both"),
+        ("no colons\n\n", ""),
+        ("0::/a:b\n", "/a:b"),
+        (f"12:memory:/docker/{ID}\n1:name=systemd:/docker/{ID}\n0::{DAEMON}\n", f"/docker/{ID}"),
+        (f"1:name=systemd:/docker/{ID}\n0::{DAEMON}\n", f"/docker/{ID}"),
+        (f"9:memory:{POD}/{ID}\n0::{DAEMON}\n", f"{POD}/{ID}"),
+        ("5:devices:/slurm/uid_7/job_9/step_0\n0::/system.slice/slurmd.service\n", "/slurm/uid_7/job_9/step_0"),
+        ("4:memory:/pbs_jobs.service/jobid/9.opbs\n0::/system.slice/pbs.service\n", "/pbs_jobs.service/jobid/9.opbs"),
+        ("4:memory:/user.slice/user-7.slice\n0::/user.slice/session-3.scope\n", "/user.slice/session-3.scope"),
+    ],
+)
+def test_the_cgroup_that_says_most(tmp_path: Path, text: str, expected: str) -> None:
+    """Version 2's, unless only version 1 knows anything, or a container or a batch job."""
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/cgroup").write_text(text)
+    assert reader._cgroup(7, tmp_path) == expected
+    assert reader._cgroup(8, tmp_path) == ""

@@ -1,0 +1,180 @@
+"""Whose rights decide what is read: two users and root, each with processes and files of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuwatch import procfs
+from gpuwatch.declared.facts import Script, Unread
+from gpuwatch.inspector import reader
+from gpuwatch.inspector.credentials import acting_as
+from tests import CHECKOUT
+from tests.support.evidence import SOURCE, script_of, seen
+from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE
+from tests.support.sharer import sharing
+
+needs_root = pytest.mark.skipif(not ROOT, reason="processes of two users need root")
+
+AS_USER = """
+import json, os, sys
+import gpuwatch.declared.script
+from gpuwatch.inspector import reader
+uid, pids = int(sys.argv[1]), json.loads(sys.argv[2])
+os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
+for pid in pids:
+    facts = reader.read(pid, user="x")
+    environ = facts.environ if isinstance(facts.environ, str) else "read"
+    libraries = facts.libraries if isinstance(facts.libraries, str) else "read"
+    scan = facts.script and (facts.script.scan if isinstance(facts.script.scan, str) else "read")
+    likely = facts.script and facts.script.likely
+    print(json.dumps([facts.uid, len(facts.argv), environ, libraries, scan, likely, len(facts.ancestors)]))
+"""
+
+
+def read_as(uid: int, *pids: int) -> list[list[object]]:
+    """Read processes with the rights of a person."""
+    command = [sys.executable, "-c", AS_USER, str(uid), json.dumps(pids)]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that everybody may read, which pytest's own are not."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@needs_root
+def test_one_user_reads_their_own_processes_and_only_names_of_others(public: Path) -> None:
+    """Row 8 of what /proc permits: arguments, parents and cgroups are everybody's, the rest is not."""
+    (public / "train.py").write_text(SOURCE)
+    mine, theirs = f"drop({ME})", f"drop({SOMEBODY_ELSE})"
+    with (
+        sharing("train.py", cwd=public, first=mine) as own,
+        sharing("train.py", cwd=public, first=theirs) as other,
+        sharing(str(public / "train.py"), first=theirs) as absolute,
+    ):
+        found = read_as(ME, own.pid, other.pid, absolute.pid)
+    assert found == [
+        [ME, 2, "read", "read", "read", False, 0],
+        [SOMEBODY_ELSE, 2, "denied", "denied", "denied", False, 0],
+        [SOMEBODY_ELSE, 2, "denied", "denied", "read", True, 0],
+    ]
+
+
+@needs_root
+def test_root_reads_everybodys(public: Path) -> None:
+    """Environments and scripts alike."""
+    (public / "train.py").write_text(SOURCE)
+    with sharing("train.py", cwd=public, environ={"A": "1"}, first=f"drop({ME})") as process:
+        facts = reader.read(process.pid, scan=seen)
+    assert not isinstance(facts.environ, Unread)
+    assert facts.environ["A"] == "1"
+    assert script_of(facts) == ("train.py", SOURCE)
+    assert (facts.uid, facts.ancestors) == (ME, ())
+
+
+@needs_root
+def test_root_is_no_oracle_for_files(public: Path) -> None:
+    """A script is opened with the rights of whoever runs it: their groups open it, root's own rights do not."""
+    secret = public / "secret.py"
+    secret.write_text(SOURCE)
+    os.chown(secret, 0, SOMEBODY_ELSE)
+    secret.chmod(0o640)
+    with sharing(str(secret), first=f"drop({ME})") as stranger:
+        facts = reader.read(stranger.pid, scan=seen)
+    assert facts.script == Script(path=str(secret), scan=Unread.DENIED)
+    with sharing(str(secret), first=f"drop({ME}, [{SOMEBODY_ELSE}])") as member:
+        assert script_of(reader.read(member.pid, scan=seen))[1] == SOURCE
+
+
+@needs_root
+def test_after_acting_as_another_all_is_as_it_was(tmp_path: Path) -> None:
+    """The rights of root come back, and so does the wish to end with our parent, which the kernel forgets."""
+    code = """
+import ctypes, os, sys
+from pathlib import Path
+from gpuwatch.inspector.credentials import acting_as, die_with_parent
+from gpuwatch.procfs import Owner
+def wish():
+    found = ctypes.c_int(-1)
+    ctypes.CDLL(None).prctl(2, ctypes.byref(found), 0, 0, 0)
+    return found.value
+secret = Path(sys.argv[1])
+secret.write_text("x"); secret.chmod(0o600)
+os.setgroups([7, 8])
+die_with_parent()
+with acting_as(Owner(54321, 54321, (54399,))):
+    try: secret.read_text(); print("read")
+    except PermissionError: print("denied", os.getgroups(), wish())
+print(secret.read_text(), os.getgroups(), wish())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "secret")],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "denied [54399] 9\nx [7, 8] 9\n"
+
+
+def test_ones_own_rights_are_not_changed() -> None:
+    """Nobody but root acts as another, and root acts as root without ado."""
+    with acting_as(procfs.Owner(os.getuid(), os.getgid(), ())):
+        assert os.access(sys.executable, os.R_OK)
+
+
+@needs_root
+def test_a_link_in_a_container_does_not_lead_out_of_it(tmp_path: Path) -> None:
+    """An absolute link inside another root names a file of that root."""
+    inside = tmp_path / "root"
+    (inside / "app").mkdir(parents=True)
+    (inside / "data").mkdir()
+    (inside / "data/train.py").write_text(SOURCE)
+    (inside / "app/train.py").symlink_to("/data/train.py")
+    (inside / "app/other.py").symlink_to("../../../data/train.py")
+    for name in ("/app/train.py", "/app/other.py"):
+        with sharing(name, first=f"os.chroot({str(inside)!r}); os.chdir('/app')") as process:
+            assert script_of(reader.read(process.pid, scan=seen)) == (name, SOURCE)
+
+
+@needs_root
+def test_a_closed_file_in_a_container_opens_none_of_ours(public: Path, tmp_path: Path) -> None:
+    """A path that its own root denies is not looked for in the machine's tree, with whatever root may pass."""
+    inside, outside = public / "root", public / "data"
+    for folder in (inside / outside.relative_to("/"), outside):
+        folder.mkdir(parents=True)
+    (outside / "train.py").write_text(SOURCE)
+    (inside / outside.relative_to("/")).chmod(0)
+    name = str(outside / "train.py")
+    with sharing(name, first=f"os.chroot({str(inside)!r}); os.chdir('/'); drop({ME})") as process:
+        facts = reader.read(process.pid, scan=seen)
+    assert facts.script == Script(path=name, scan=Unread.DENIED)
+
+
+@needs_root
+def test_root_lends_nobody_its_way_into_closed_folders(public: Path) -> None:
+    """/proc/PID/cwd of another user leads root, and nobody else, past the folders above it."""
+    home = public / "home"
+    (home / "project").mkdir(parents=True)
+    (home / "project/train.py").write_text(SOURCE)
+    os.chown(home, SOMEBODY_ELSE, SOMEBODY_ELSE)
+    home.chmod(0o700)
+    with sharing("-c", "pass", cwd=home / "project", first=f"drop({SOMEBODY_ELSE})") as victim:
+        name = f"/proc/{victim.pid}/cwd/train.py"
+        with sharing(name, first=f"drop({ME})") as process:
+            facts = reader.read(process.pid, scan=seen)
+    assert facts.script is not None
+    assert isinstance(facts.script.scan, Unread)

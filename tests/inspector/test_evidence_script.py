@@ -1,0 +1,202 @@
+"""The sources and the configuration files of real processes: what is found, and what is never opened or waited for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuwatch import procfs
+from gpuwatch.declared.facts import Facts, Script, Unread
+from gpuwatch.inspector import files, reader
+from tests.support.evidence import SOURCE, script_of, seen
+from tests.support.sharer import LAUNCHER, sharing, sleeping
+
+
+def test_code_on_the_command_line() -> None:
+    """It is all there is of the script."""
+    with sharing("-c", "import torch") as process:
+        assert script_of(reader.read(process.pid, scan=seen)) == ("-c", "import torch")
+
+
+@pytest.mark.parametrize("place", ["pkg/train.py", "pkg/train/__main__.py"])
+def test_a_module_under_the_working_directory(tmp_path: Path, place: str) -> None:
+    """Where `-m` finds it first."""
+    (tmp_path / place).parent.mkdir(parents=True)
+    (tmp_path / place).write_text(SOURCE)
+    with sharing("-m", "pkg.train", cwd=tmp_path) as process:
+        assert script_of(reader.read(process.pid, scan=seen)) == (place, SOURCE)
+
+
+@pytest.mark.parametrize("name", ["vllm.entrypoints", "../pkg", "pkg..train", ""])
+def test_a_module_elsewhere_is_none_of_the_users(tmp_path: Path, name: str) -> None:
+    """Installed, or no module's name at all: there is no script, and that is not a failure."""
+    (tmp_path / "pkg.py").write_text(SOURCE)
+    (tmp_path / "here").mkdir()
+    with sharing("-m", name, cwd=tmp_path / "here") as process:
+        assert reader.read(process.pid, scan=seen).script is None
+
+
+def test_an_absolute_path(tmp_path: Path) -> None:
+    """By the root of the process."""
+    path = tmp_path / "train.py"
+    path.write_text(SOURCE)
+    with sharing(str(path), cwd=Path("/")) as process:
+        assert script_of(reader.read(process.pid, scan=seen)) == (str(path), SOURCE)
+
+
+def test_a_name_that_plays_tricks_is_cleaned(tmp_path: Path) -> None:
+    """An escape in a file's name reaches no screen."""
+    (tmp_path / "a\x1b[31m.py").write_text(SOURCE)
+    with sharing("a\x1b[31m.py", cwd=tmp_path) as process:
+        name, text = script_of(reader.read(process.pid, scan=seen))
+    assert name == "a\N{REPLACEMENT CHARACTER}[31m.py"
+    assert text == SOURCE
+
+
+def test_a_script_that_was_edited_after_the_start(tmp_path: Path) -> None:
+    """What it says now may not be what runs; a fork of the process has its source from then, too."""
+    path = tmp_path / "train.py"
+    path.write_text(SOURCE)
+    with sharing("train.py", cwd=tmp_path, first="fork = os.fork()\nif fork: print(fork, flush=True)") as process:
+        scripts = [reader.read(pid, scan=seen).script for pid in (process.pid, int(process.said[0]))]
+        assert [script.edited for script in scripts if script] == [False, False]
+        later = time.time() + 3600
+        os.utime(path, (later, later))
+        scripts = [reader.read(pid, scan=seen).script for pid in (process.pid, int(process.said[0]))]
+        assert [script.edited for script in scripts if script] == [True, True]
+
+
+def test_what_is_no_ordinary_file_is_not_even_opened(tmp_path: Path) -> None:
+    """Opening does something: a watchdog restarts the machine. A FIFO tells, its writer waits for who opens it."""
+    os.mkfifo(tmp_path / "train.py")
+    writer = subprocess.Popen(["sh", "-c", "echo waits > train.py"], cwd=tmp_path, start_new_session=True)
+    try:
+        with sharing("train.py", cwd=tmp_path) as process:
+            end = time.monotonic() + 30
+            while b"fifo" not in procfs.read_file(writer.pid, "wchan") and procfs.read_stat(writer.pid).state != "S":
+                assert time.monotonic() < end
+            assert reader.read(process.pid).script == Script(path="train.py", scan=Unread.FAILED)
+        with pytest.raises(subprocess.TimeoutExpired):
+            writer.wait(0.2)
+    finally:
+        writer.kill()
+        writer.wait()
+
+
+def test_files_of_the_kernel_are_not_read() -> None:
+    """They are ordinary by their type, and some are used up by reading: /proc/kmsg. They have no size."""
+    assert files.read_file(Path("/proc/self"), "/proc/version", 1 << 20).data == b""
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder", "device", "large", "missing", "loop"])
+def test_what_is_no_ordinary_file_is_not_read(tmp_path: Path, kind: str) -> None:
+    """Nor waited for: opening a FIFO without a writer would."""
+    path = tmp_path / "train.py"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "large":
+        path.write_bytes(b"#" * (2 << 20))
+    elif kind == "loop":
+        path.symlink_to("train.py")
+    with sharing("train.py", cwd=tmp_path) as process:
+        assert reader.read(process.pid, scan=seen).script == Script(path="train.py", scan=Unread.FAILED)
+
+
+def test_a_worker_runs_the_source_of_the_process_above_it(tmp_path: Path) -> None:
+    """`spawn` starts Python anew, which then imports the main module again."""
+    (tmp_path / "train.py").write_text(SOURCE)
+    code = "from multiprocessing.spawn import spawn_main; import os; os.write(1, b'x'); os.read(0, 1)"
+    first = LAUNCHER.replace("import os; os.write(1, b'x'); os.read(0, 1)", code)
+    with sharing("train.py", cwd=tmp_path, first=first) as process:
+        facts = reader.read(int(process.said[0]), scan=seen)
+    assert script_of(facts) == ("train.py", SOURCE)
+    assert facts.script is not None
+    assert not facts.script.likely
+
+
+def test_a_process_with_a_title_runs_what_those_above_it_run(tmp_path: Path) -> None:
+    """It has lost its arguments; its interpreter and its parents are still seen, which makes the script likely."""
+    (tmp_path / "serve.py").write_text(SOURCE)
+    first = (
+        "if not os.fork():\n    set_title(b'VLLM::EngineCore')\n    os.write(1, b'%d\\n' % os.getpid())\n    keep()\n"
+        "os.read(0, 1)"
+    )
+    with sharing("serve.py", cwd=tmp_path, first=first) as process:
+        facts = reader.read(int(process.said[0]), scan=seen)
+    assert facts.argv == ("VLLM::EngineCore",)
+    assert facts.environ is Unread.OVERWRITTEN
+    assert script_of(facts) == ("serve.py", SOURCE)
+    assert facts.script is not None
+    assert facts.script.likely
+
+
+def test_a_title_without_a_script_above_it_has_none() -> None:
+    """Those above it are no Python of the same user, or a test runner with no title."""
+    with sharing("-c", "pass", first="set_title(b'worker')") as process:
+        facts = reader.read(process.pid, scan=seen)
+    assert facts.argv == ("worker",)
+    assert facts.script is None or facts.script.likely
+
+
+def test_a_program_that_is_no_python_has_no_script() -> None:
+    """Whatever started it."""
+    with sleeping(b"A=1") as pid:
+        assert reader.read(pid, scan=seen).script is None
+
+
+# -- Theano's files ------------------------------------------------------------------------------------------------
+
+
+def homed(tmp_path: Path, *, source: str = "import theano\n", **given: str) -> Facts:
+    """Read a process whose home is `tmp_path/home`, with a script."""
+    (tmp_path / "train.py").write_text(source)
+    environ = {"HOME": str(tmp_path / "home"), **given}
+    with sharing("train.py", cwd=tmp_path, environ=environ) as process:
+        return reader.read(process.pid, scan=seen)
+
+
+def test_the_rc_file_of_a_home(tmp_path: Path) -> None:
+    """Only of a process that may use Theano."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/.theanorc").write_text("[lib]\ncnmem=0.3\n")
+    (file,) = homed(tmp_path).rc
+    assert (file.path, file.text) == ("~/.theanorc", "[lib]\ncnmem=0.3\n")
+    assert homed(tmp_path, source="import torch\n").rc == ()
+    assert homed(tmp_path, source="import torch\n", KERAS_BACKEND="theano").rc == (file,)
+
+
+def test_the_rc_files_that_theanorc_names(tmp_path: Path) -> None:
+    """In their order, `~` as Theano has it; those that cannot be opened are passed over, as it does."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/own").write_text("own")
+    (tmp_path / "site").write_bytes(b"\xffsite")
+    (tmp_path / "large").write_bytes(b"#" * (65 << 10))
+    os.mkfifo(tmp_path / "fifo")
+    listed = f"{tmp_path}/missing:{tmp_path}/fifo:{tmp_path}/large:{tmp_path}/site:~/own"
+    found = homed(tmp_path, THEANORC=listed).rc
+    assert [(file.path, file.text) for file in found] == [
+        (f"{tmp_path}/site", "\N{REPLACEMENT CHARACTER}site"),
+        ("~/own", "own"),
+    ]
+
+
+def test_a_home_that_the_environment_does_not_name(tmp_path: Path) -> None:
+    """It is the user database's; a uid that it does not know has none."""
+    assert reader._home(os.getuid()).startswith("/")
+    assert reader._home(3_999_999_999) == ""
+
+
+def test_a_kernel_without_the_newer_call_opens_by_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """openat2(2) is of Linux 5.6."""
+    (tmp_path / "train.py").write_text(SOURCE)
+    monkeypatch.setattr(files, "_SYS_OPENAT2", 100_000)
+    with sharing("train.py", cwd=tmp_path) as process:
+        assert script_of(reader.read(process.pid, scan=seen)) == ("train.py", SOURCE)

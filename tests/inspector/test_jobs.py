@@ -1,0 +1,297 @@
+"""Which run a process belongs to: real trees of launchers, ranks, workers and shells, and what is left of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.families import Family, Member, family
+from tests.support.gpuholder import ME, ROOT
+
+SHELL = ("bash",)
+TORCHRUN = ("/opt/conda/bin/python", "/opt/conda/bin/torchrun", "--nproc-per-node", "8", "train.py", "--lr", "1")
+PYTHON = "/opt/conda/bin/python"
+
+
+def torch(rank: int, world: int = 8) -> dict[str, str]:
+    """What torchrun gives to a rank."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RUN_ID": "none",
+        "GROUP_RANK": "0",
+    }
+
+
+def rank(number: int, *children: Member) -> Member:
+    """One rank of torchrun, which leads a session of its own as torchrun's do."""
+    return Member(f"r{number}", (PYTHON, "-u", "train.py", "--lr", "1"), torch(number), children, leads=True)
+
+
+@pytest.mark.parametrize("uid", [None, pytest.param(ME, marks=pytest.mark.skipif(not ROOT, reason="needs root"))])
+def test_eight_ranks_are_one_run(uid: int | None) -> None:
+    """One key, the launcher's; each its own rank; the loaders are workers of theirs."""
+    loader = Member("loader", forks=True, comm="pt_data_worker")
+    ranks = [rank(0, loader), *map(rank, range(1, 8))]
+    shell = Member("shell", ("-bash",), children=(Member("torchrun", TORCHRUN, children=tuple(ranks)),))
+    with family(shell, uid=uid) as tree:
+        jobs = [tree.job(f"r{number}") for number in range(8)]
+        worker = tree.job("loader")
+        head = tree.job("torchrun")
+        key = tree.identity("torchrun")
+    assert {job.key for job in (*jobs, worker, head)} == {key}
+    assert [(job.rank, job.local_rank, job.world) for job in jobs] == [(number, number, 8) for number in range(8)]
+    assert {(job.name, job.launcher, job.worker_of, job.orphaned) for job in jobs} == {
+        ("train.py", "torchrun", None, False)
+    }
+    assert {job.head for job in jobs} == {int(key.partition(":")[0])}
+    assert (worker.rank, worker.worker_of, worker.name) == (None, tree.pids["r0"], "train.py")
+    assert (head.rank, head.worker_of, head.name) == (None, None, "train.py")
+
+
+def test_ranks_whose_launcher_was_killed_are_still_one_run_and_orphans() -> None:
+    """By what torchrun gave them; their loaders with them."""
+    ranks = (rank(0, Member("loader", forks=True)), rank(1))
+    shell = Member("shell", SHELL, children=(Member("torchrun", TORCHRUN, children=ranks),))
+    with family(shell) as tree:
+        tree.end("torchrun")
+        left = [tree.job(name) for name in ("r0", "r1", "loader")]
+    assert len({job.key for job in left}) == 1
+    assert all(job.orphaned and job.head == 0 and job.launcher == "torchrun" for job in left)
+    assert [job.rank for job in left] == [0, 1, None]
+    assert left[2].worker_of == tree.pids["r0"]
+
+
+def test_a_script_of_the_shell_starts_runs_and_is_none() -> None:
+    """Each training of a sweep is a run; an interactive shell, a wrapper and a terminal are none either."""
+    one = Member("one", (PYTHON, "train.py", "--lr", "1"))
+    two = Member("two", ("timeout", "9h", "python", "b.py"), children=(Member("deep", (PYTHON, "b.py")),))
+    script = Member("script", ("bash", "-e", "sweep.sh"), children=(one, two))
+    with family(
+        Member("tmux", ("tmux", "new", "-s", "x"), children=(Member("sh", SHELL, children=(script,)),))
+    ) as tree:
+        first, second = tree.job("one"), tree.job("deep")
+        assert (first.key, second.key) == (tree.identity("one"), tree.identity("deep"))
+    assert (first.name, second.name, first.launcher, first.rank) == ("train.py", "b.py", "", None)
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "word", "expected"),
+    [
+        ((PYTHON, "-m", "torch.distributed.run", "t.py"), torch(3), "torchrun", (3, 8)),
+        ((PYTHON, "/opt/bin/accelerate", "launch", "t.py"), torch(1), "accelerate", (1, 8)),
+        ((PYTHON, "-m", "deepspeed.launcher.launch", "t.py"), torch(1), "deepspeed", (1, 8)),
+        (
+            ("/usr/bin/mpirun", "-np", "4", "python", "t.py"),
+            {"RANK": "0", "WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"},
+            "mpirun",
+            (3, 4),
+        ),
+        (("/usr/bin/hydra_pmi_proxy",), {"PMI_RANK": "1", "PMI_SIZE": "2"}, "mpirun", (1, 2)),
+        (("/usr/bin/horovodrun", "python", "t.py"), {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"}, "horovodrun", (0, 2)),
+        (
+            ("/usr/bin/mpirun", "./t.py"),
+            {"OMPI_COMM_WORLD_RANK": "9", "OMPI_COMM_WORLD_SIZE": "4"},
+            "mpirun",
+            (None,) * 2,
+        ),
+        (("/usr/bin/mpirun", "./t.py"), {"RANK": "abc", "WORLD_SIZE": "-4"}, "mpirun", (None, None)),
+    ],
+)
+def test_launchers(argv: tuple[str, ...], environ: dict[str, str], word: str, expected: tuple[int | None, ...]) -> None:
+    """By their command line, with the ranks that they give; nonsense is no rank."""
+    with family(Member("launcher", argv, children=(Member("rank", (PYTHON, "t.py"), environ),))) as tree:
+        job = tree.job("rank")
+        assert job.key == tree.identity("launcher")
+    assert (job.launcher, job.name, (job.rank, job.world)) == (word, "t.py", expected)
+
+
+def test_tasks_of_srun_have_no_ancestor_in_common() -> None:
+    """slurmstepd is root's: the step joins them. One task, or the batch script, is a run of its own."""
+    step = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0"}
+    tasks = [Member(f"t{number}", (PYTHON, "t.py"), {**step, "SLURM_PROCID": str(number)}) for number in (0, 1)]
+    batch = Member("batch", (PYTHON, "t.py"), {"SLURM_JOB_ID": "4711", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"})
+    pty = Member("pty", (PYTHON, "t.py"), {**step, "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"})
+    with family(*tasks, batch, pty) as tree:
+        first, second, alone, shell = (tree.job(name) for name in ("t0", "t1", "batch", "pty"))
+        assert alone.key == tree.identity("batch")
+    assert first.key == second.key
+    assert (first.launcher, first.rank, second.rank, second.world, first.head) == ("srun", 0, 1, 2, 0)
+    assert not first.orphaned
+    assert (alone.launcher, alone.rank, shell.launcher, shell.rank) == ("", None, "", None)
+
+
+@pytest.mark.parametrize(
+    "names", [{"PMIX_NAMESPACE": "slurm.pmix.4711.0", "PMIX_RANK": "0"}, {"PMI_RANK": "0", "PMI_SIZE": "1"}]
+)
+def test_what_a_script_left_in_a_step_of_one_task_is_no_rank_without_its_launcher(names: dict[str, str]) -> None:
+    """`./start.sh` with an `&` in the shell of `srun --pty bash`: only the script has ended."""
+    step = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", **names}
+    script = Member("script", ("bash", "start.sh"), step, (Member("t", (PYTHON, "t.py"), step),), leads=True)
+    with family(script) as tree:
+        tree.end("script")
+        job = tree.job("t")
+        assert (job.key, job.rank, job.orphaned) == (tree.identity("t"), None, False)
+
+
+def test_tf_config() -> None:
+    """The chief is the first; a parameter server has no rank."""
+    cluster = {"worker": ["a:1", "b:1"], "chief": ["c:1"], "ps": ["d:1"]}
+
+    def task(kind: str, index: object) -> dict[str, str]:
+        return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})}
+
+    places = {"chief": ("chief", 0), "w1": ("worker", 1), "ps": ("ps", 0), "bad": ("worker", 7)}
+    with family(*(Member(name, (PYTHON, "t.py"), task(*place)) for name, place in places.items())) as tree:
+        jobs = {name: tree.job(name) for name in places}
+    assert [jobs[name].rank for name in places] == [0, 2, None, None]
+    assert {jobs[name].key for name in ("chief", "w1", "ps")} == {jobs["w1"].key}
+    assert (jobs["w1"].world, jobs["w1"].launcher) == (3, "TF_CONFIG")
+    assert jobs["bad"].launcher == ""
+
+
+def test_ranks_started_by_hand_are_one_run_and_no_orphans() -> None:
+    """`for rank in …; do RANK=$rank nohup python train.py & done`, and the shell is gone."""
+    hand = {name: value for name, value in torch(0, 2).items() if "ELASTIC" not in name and name != "GROUP_RANK"}
+    ranks = tuple(Member(f"r{number}", (PYTHON, "t.py"), {**hand, "RANK": str(number)}) for number in (0, 1))
+    with family(Member("shell", SHELL, children=ranks, leads=True)) as tree:
+        tree.end("shell")
+        first, second = tree.job("r0"), tree.job("r1")
+    assert first.key == second.key
+    assert (first.rank, second.rank, first.launcher, first.orphaned) == (0, 1, "", False)
+
+
+def test_lightning_starts_the_others_itself() -> None:
+    """The first has no variables of its own."""
+    argv = (PYTHON, "fit.py", "--devices", "2")
+    other = Member("other", argv, {"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1"})
+    with family(Member("main", argv, {"A": "1"}, children=(other,))) as tree:
+        main, second = tree.job("main"), tree.job("other")
+    assert main.key == second.key
+    assert [(job.rank, job.world, job.launcher, job.worker_of) for job in (main, second)] == [
+        (0, 2, "lightning", None),
+        (1, 2, "lightning", None),
+    ]
+
+
+def test_rays_workers_belong_to_the_program_that_asked_for_them() -> None:
+    """And where the daemon serves several programs, to Ray's job."""
+    argv = ("/opt/ray/raylet", "--x")
+    worker = Member("worker", (PYTHON, "default_worker.py"), {"RAY_JOB_ID": "01000000"}, title="ray::Trainer.train()")
+    raylet = Member("raylet", argv, children=(worker,))
+    two = [
+        Member(f"w{number}", ("ray::IDLE",), {"RAY_JOB_ID": f"0{job}000000", "RAY_RAYLET_PID": "7"})
+        for number, job in enumerate((1, 1, 2))
+    ]
+    driver = Member("driver", (PYTHON, "tune.py"), children=(raylet,))
+    with family(driver, Member("daemon", argv, children=tuple(two))) as tree:
+        job, *daemons = (tree.job(name) for name in ("worker", "w0", "w1", "w2"))
+        assert (job.key, job.worker_of) == (tree.identity("driver"), tree.pids["driver"])
+    assert (job.name, job.launcher, job.rank) == ("tune.py", "ray", None)
+    assert daemons[0].key == daemons[1].key != daemons[2].key
+    assert (daemons[0].name, daemons[0].head) == ("ray::IDLE", 0)
+
+
+def test_vllms_engine_is_a_worker_of_its_server_and_an_orphan_without() -> None:
+    """It has a title over its arguments and its environment."""
+    engine = Member("engine", (PYTHON, "-c", "from multiprocessing.spawn import spawn_main"), title="VLLM::EngineCore")
+    server = Member("server", (PYTHON, "/opt/bin/vllm", "serve", "m"), {"A": "1"}, children=(engine,))
+    with family(Member("shell", SHELL, children=(server,), leads=True)) as tree:
+        job = tree.job("engine")
+        assert (job.key, job.worker_of) == (tree.identity("server"), tree.pids["server"])
+        assert (job.name, job.orphaned) == ("vllm serve", False)
+        tree.end("server")
+        left = tree.job("engine")
+    assert (left.orphaned, left.name, left.head, left.worker_of) == (True, "VLLM::EngineCore", 0, None)
+
+
+MAIN = """
+import multiprocessing, os, sys, threading, time
+
+def say(name):
+    os.write(1, b"%s %d\\n" % (name.encode(), os.getpid()))
+
+def work(name):
+    if name == "two" and len(sys.argv) > 2:
+        multiprocessing.get_context("fork").Process(target=work, args=("below",)).start()
+    say(name)
+    time.sleep(600)
+
+if __name__ == "__main__":
+    for name in ("one", "two"):
+        multiprocessing.get_context(sys.argv[1]).Process(target=work, args=(name,)).start()
+    say("main")
+    os.read(0, 1)
+"""
+
+
+@contextmanager
+def started(folder: Path, *arguments: str) -> Iterator[Family]:
+    """Run real workers of a real program below a shell; all are ended."""
+    (folder / "main.py").write_text(MAIN)
+    main = Member("first", (sys.executable, str(folder / "main.py"), *arguments), {"A": "1"}, runs=True)
+    with family(Member("shell", SHELL, children=(main,), leads=True)) as tree:
+        try:
+            tree.wait(["main", "one", "two", *(["below"] if len(arguments) > 1 else [])])
+            yield tree
+        finally:
+            for name in {"one", "two", "below"} & set(tree.pids):
+                os.kill(tree.pids[name], signal.SIGKILL)  # they sleep for 600 s: none has gone
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_workers_of_multiprocessing(tmp_path: Path, method: str) -> None:
+    """Real ones are helpers of their program."""
+    with started(tmp_path, method) as tree:
+        jobs = [tree.job(name) for name in ("main", "one", "two")]
+        assert {job.key for job in jobs} == {tree.identity("main")}
+        assert [job.worker_of for job in jobs] == [None, tree.pids["main"], tree.pids["main"]]
+    assert {(job.orphaned, job.name, job.rank) for job in jobs} == {(False, "main.py", None)}
+
+
+def test_spawned_workers_whose_program_was_killed(tmp_path: Path) -> None:
+    """They know who spawned them; a fork of one shows the same, and is none while its parent lives."""
+    with started(tmp_path, "spawn", "deep") as tree:
+        assert tree.job("below").worker_of == tree.pids["main"]
+        assert not tree.job("below").orphaned
+        tree.end("main")
+        left = [tree.job(name) for name in ("one", "two", "below")]
+    assert all(job.orphaned and job.head == 0 for job in left)
+    assert len({job.key for job in left}) == 1
+    assert [job.worker_of for job in left] == [None, None, tree.pids["two"]]
+
+
+def test_a_loader_whose_training_was_killed() -> None:
+    """By the name that PyTorch gives it; a training left running by its shell is none."""
+    main = Member("main", (PYTHON, "t.py"), children=(Member("loader", forks=True, comm="pt_data_worker"),))
+    with family(Member("shell", SHELL, children=(main,), leads=True)) as tree:
+        tree.end("shell")
+        assert [tree.job(name).orphaned for name in ("main", "loader")] == [False, False]
+        assert tree.job("main").key == tree.identity("main")
+        tree.end("main")
+        assert tree.job("loader").orphaned
+
+
+def test_the_only_rank_of_an_mpirun_that_was_killed_is_left_behind() -> None:
+    """Open MPI's own variables are no shell's: srun sets PMIx's alone."""
+    names = {
+        "OMPI_COMM_WORLD_SIZE": "1",
+        "OMPI_COMM_WORLD_RANK": "0",
+        "PMIX_RANK": "0",
+        "PMIX_NAMESPACE": "prterun-1@1",
+    }
+    rank = Member("rank", (PYTHON, "train.py"), names)
+    with family(Member("mpirun", ("/usr/bin/mpirun", "-np", "1", "python"), {"A": "1"}, (rank,))) as tree:
+        assert not tree.job("rank").orphaned
+        tree.end("mpirun")
+        assert tree.job("rank").orphaned

@@ -1,0 +1,306 @@
+"""The names of a real tmux's sessions and windows, and what stands in its place: slow, loud, hostile, another's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuwatch import procfs
+from gpuwatch.inspector import context, reader, terminals
+from gpuwatch.inspector.terminals import PaneNames, Place
+from gpuwatch.model import Pane, Surroundings
+from gpuwatch.text import clean
+from tests.support.gpuholder import unavailable
+from tests.support.panes import PANE, fake, patient, session, started
+from tests.support.tmux import Tmux, tmux
+from tests.support.waiting import PATIENCE, wait_for
+
+__all__ = ["tmux"]  # a fixture
+
+
+class Clock:
+    """A clock that a test turns."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def server(tmux: Tmux) -> int:
+    """Give the server's PID."""
+    return int(tmux.run("display-message", "-p", "#{pid}"))
+
+
+def found(pid: int, names: PaneNames | None) -> Surroundings:
+    """Tell where a process runs."""
+    return context.read_context(reader.read(pid), panes=names)
+
+
+def shown(pid: int, names: PaneNames | None) -> tuple[str, str]:
+    """Give session and window of a process."""
+    pane = found(pid, names).pane
+    assert pane is not None
+    assert pane.alive
+    return pane.session, pane.window
+
+
+@pytest.fixture
+def listening(tmp_path: Path) -> Iterator[Place]:
+    """Give the place of a server, of which only a socket is there."""
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(path))
+        yield Place(PANE, 7, str(path))
+
+
+# -- a real one ----------------------------------------------------------------------------------------------------
+
+
+def test_names_of_a_real_tmux(tmux: Tmux) -> None:
+    """Two windows of one session, each process by its own; without being told to, nothing but numbers."""
+    first = session(tmux)
+    second = started(tmux, "new-window", "-d", "-n", "eval 日本", "-t", "train:7")
+    names = patient()
+    assert shown(first, names) == ("train", "0:main")
+    assert shown(second, names) == ("train", "7:eval 日本")
+    assert shown(second, None) == ("$0", "%1")
+    assert found(second, names).where == "tmux train 7:eval 日本"
+    assert found(second, names).words == found(second, None).words
+
+
+def test_hostile_names_are_clean_and_cut(tmux: Tmux) -> None:
+    """What a name is made of stays in its own place, whatever it looks like."""
+    window = "w\n1 %0 $0 0:a:b \x1b]0;x\x07\u202e" + "x" * 90
+    pid = session(tmux, "e:v.il\x1b[31m\t", "first")
+    tmux.run("rename-window", window)
+    session_name, window_name = shown(pid, patient())
+    assert session_name == "e_v_il\\033[31m\\t"
+    assert window_name.startswith("0:w\\n1 %0 $0 0:a:b")
+    assert window_name == clean(window_name)
+    assert len(window_name) == len("0:") + terminals.LONGEST
+
+
+def test_what_is_renamed_and_moved_shows_after_a_while(tmux: Tmux) -> None:
+    """An answer is remembered for 30 s; then it is that of today."""
+    clock = Clock()
+    pid = session(tmux)
+    session(tmux, "other", "side")
+    names = patient(clock=clock)
+    assert shown(pid, names) == ("train", "0:main")
+    tmux.run("rename-session", "-t", "train", "run 2")
+    assert shown(pid, names) == ("train", "0:main")
+    clock.now += terminals.FRESH
+    assert shown(pid, names) == ("run 2", "0:main")
+    tmux.run("move-pane", "-d", "-s", "%0", "-t", "other:0")
+    clock.now += terminals.FRESH
+    assert shown(pid, names) == ("other", "0:side")
+
+
+def test_a_window_in_two_sessions_is_named_by_the_one_it_was_started_in(tmux: Tmux) -> None:
+    """And by the other one when that is gone."""
+    clock = Clock()
+    session(tmux, "a", "first")
+    pid = session(tmux, "b", "shared")
+    tmux.run("link-window", "-d", "-s", "b:0", "-t", "a:5")
+    names = patient(clock=clock)
+    assert shown(pid, names) == ("b", "0:shared")
+    tmux.run("kill-session", "-t", "b")
+    clock.now += terminals.FRESH
+    assert shown(pid, names) == ("a", "5:shared")
+
+
+def test_a_pane_that_is_gone_keeps_its_numbers(tmux: Tmux) -> None:
+    """And is not taken for another one: neither of this server, nor of one that took its place."""
+    session(tmux)
+    place = Place(PANE, server(tmux), tmux.run("display-message", "-p", "#{socket_path}").strip())
+    pane = Pane(program="tmux", session="$0", window="%9", alive=True)
+    assert patient().named(place).session == "train"
+    assert patient().named(place._replace(pane=pane)) == pane
+    tmux.run("kill-server")
+    wait_for(lambda: not (procfs.PROC / str(place.server)).exists())
+    with pytest.raises(OSError, match=r"exit code 1: .*no server running"):
+        patient().named(place)
+    session(tmux, "later")
+    assert patient().named(place) == PANE
+
+
+def test_the_server_of_a_killed_tmux_is_not_asked(tmux: Tmux) -> None:
+    """What outlives it has its numbers, and no complaint."""
+    pid = int(tmux.run("new-session", "-d", "-P", "-F", "#{pane_pid}", "sh -c 'trap \"\" HUP; exec sleep 600'"))
+    wait_for(lambda: procfs.read_stat(pid).comm == b"sleep")
+    was = server(tmux)
+    try:
+        tmux.run("kill-server")
+        wait_for(lambda: not (procfs.PROC / str(was)).exists())
+        around_it = found(pid, patient())
+        assert around_it.pane == Pane(program="tmux", session="$0", window="%0", alive=False)
+        assert "name" not in around_it.words
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_server_that_hangs_is_left_alone_for_a_minute(tmux: Tmux) -> None:
+    """Its numbers stay, it is said why, and the next process waits for nothing."""
+    clock = Clock()
+    pid = session(tmux)
+    number = server(tmux)
+    names = PaneNames(0.5, clock=clock)
+    os.kill(number, signal.SIGSTOP)
+    try:
+        around_it = found(pid, names)
+    finally:
+        os.kill(number, signal.SIGCONT)
+    assert around_it.pane == PANE
+    assert around_it.words.endswith("its pane's name: tmux does not answer within 0.5 s")
+    clock.now += terminals.SILENT - 1
+    assert found(pid, names).pane == PANE
+    clock.now += 1
+    assert shown(pid, patient(clock=clock)) == shown(pid, names) == ("train", "0:main")
+
+
+def test_panes_of_others_are_not_asked_about(tmux: Tmux) -> None:
+    """By the uid of the process, and by that of the socket."""
+    pid = session(tmux)
+    other = patient(uid=os.geteuid() + 1)
+    assert found(pid, other).pane == PANE
+    assert "name" not in found(pid, other).words
+    place = Place(PANE, server(tmux), tmux.run("display-message", "-p", "#{socket_path}").strip())
+    with pytest.raises(OSError, match=f"uid {os.geteuid()} owns"):
+        other.named(place)
+
+
+# -- what stands in its place --------------------------------------------------------------------------------------
+
+
+def test_how_it_is_called(tmp_path: Path, listening: Place) -> None:
+    """Without a shell, without our environment, without anything to read; its words are taken as bytes."""
+    mark = tmp_path / "mark"
+    script = f"printf '%s\\n' $# \"$@\" > {mark}; cat >> {mark}; env >> {mark}\n"
+    script += "printf '7 %%0 $0 2:tr\\033ain:e\\377val\\n'"
+    pane = patient(path=f"relative::{tmp_path}/none:{fake(tmp_path, script)}").named(listening)
+    assert (pane.session, pane.window) == (clean("tr\x1bain"), "2:e\N{REPLACEMENT CHARACTER}val")
+    lines = mark.read_text().splitlines()
+    assert lines[:6] == ["6", "-S", listening.socket, "list-panes", "-a", "-F"]
+    names = {line.partition("=")[0] for line in lines[7:]}
+    assert names <= {"PATH", "LC_ALL", "PWD", "_", "SHLVL", "OLDPWD"}
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("sleep 600 & echo $! > {mark}; sleep 600", "tmux does not answer within 0.3 s"),
+        ("exec >&- 2>&-; echo $$ > {mark}; exec sleep 600", "tmux does not end within 0.3 s"),
+        ("echo $$ > {mark}; exec yes '7 %0 $0 0:a:b'", "tmux says more than makes sense"),
+        ("printf 'odd\\n\\033[31mno\\377' >&2; exit 3", "tmux: exit code 3: .*no.$"),
+        ("kill -9 $$", "tmux: exit code -9"),
+    ],
+)
+def test_a_tmux_that_fails_is_ended_with_all_that_it_started(
+    tmp_path: Path, listening: Place, script: str, words: str
+) -> None:
+    """In its time; it is said what was wrong, and it is not run again soon."""
+    mark, clock = tmp_path / "mark", Clock()
+    script = f"echo run >> {tmp_path}/runs; " + script.format(mark=mark)
+    names = PaneNames(0.3 if "0.3" in words else PATIENCE, path=fake(tmp_path, script), clock=clock)
+    for _ in range(2):
+        with pytest.raises(OSError, match=words) as raised:
+            names.named(listening)
+        assert str(raised.value) == clean(str(raised.value))
+        clock.now += terminals.SILENT / 2
+    if mark.exists():
+        wait_for(lambda: procfs.ended(int(mark.read_text())))
+    assert (tmp_path / "runs").read_text() == "run\n"
+
+
+def test_one_that_leaves_a_child_with_its_output_is_not_waited_for(tmp_path: Path, listening: Place) -> None:
+    """What it printed until its own end counts."""
+    folder = fake(tmp_path, f"echo '7 %0 $0 0:a:b'; sleep 600 & echo $! > {tmp_path}/mark")
+    try:
+        assert patient(path=folder).named(listening).session == "a"
+    finally:
+        os.kill(int((tmp_path / "mark").read_text()), signal.SIGKILL)
+
+
+def test_lines_that_make_no_sense_are_none(tmp_path: Path, listening: Place) -> None:
+    """And those of another server, or of another pane."""
+    script = "printf 'x\\n7 %%0\\n8 %%0 $0 0:a:b\\n7 %%1 $0 0:a:b\\n99999999999 %%0 $0 0:a:b\\n\\n'"
+    assert patient(path=fake(tmp_path, script)).named(listening) == PANE
+
+
+def test_many_servers_are_not_all_remembered(tmp_path: Path, listening: Place) -> None:
+    """The oldest are forgotten."""
+    names = patient(path="")
+    for number in range(terminals.MOST + 5):
+        with pytest.raises(OSError, match="No such file"):
+            names.named(listening._replace(socket=str(tmp_path / f"none{number}")))
+    assert len(names._answers) == terminals.MOST
+
+
+def _owned_by_another(program: Path) -> None:
+    if os.geteuid():
+        unavailable("only root can give a file away")
+    os.chown(program, 12345, 12345)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda program: program.chmod(0o722), "others can write .*/bin/tmux"),
+        (lambda program: program.parent.chmod(0o1777), "others can write .*/bin$"),
+        (lambda program: program.parent.parent.chmod(0o770), "others can write .*"),
+        (lambda program: program.chmod(0o600), "there is no tmux on PATH"),
+        (lambda program: program.unlink(), "there is no tmux on PATH"),
+        (_owned_by_another, "uid 12345 owns"),
+    ],
+)
+def test_a_program_that_others_could_have_put_there_is_not_run(
+    tmp_path: Path, spoil: Callable[[Path], None], words: str
+) -> None:
+    """The next one on PATH is."""
+    outer = tmp_path / "outer"
+    outer.mkdir(mode=0o700)
+    folder = fake(outer, f"touch {tmp_path}/mark")
+    path = tmp_path / "socket"
+    good = fake(tmp_path, "echo '7 %0 $0 0:a:b'")
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(path))
+        place = Place(PANE, 7, str(path))
+        spoil(Path(folder) / "tmux")
+        with pytest.raises(OSError, match=words):
+            patient(path=folder).named(place)
+        assert patient(path=f"{folder}:{good}").named(place).session == "a"
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda path: path.parent.chmod(0o1777), "others can write"),
+        (lambda path: path.parent.chmod(0o770), "others can write"),
+        (lambda path: (path.unlink(), path.touch()), "is no socket"),
+        (lambda path: path.unlink(), "No such file"),
+        (_owned_by_another, "uid 12345 owns"),
+    ],
+)
+def test_a_socket_that_others_could_have_put_there_is_not_used(
+    tmp_path: Path, spoil: Callable[[Path], object], words: str
+) -> None:
+    """A client does what its server tells it."""
+    folder = fake(tmp_path, f"touch {tmp_path}/mark")
+    path = tmp_path / "sockets" / "default"
+    path.parent.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(path))
+        spoil(path)
+        with pytest.raises(OSError, match=words):
+            patient(path=folder).named(Place(PANE, 7, str(path)))
+        with pytest.raises(OSError, match="TMUX names no socket"):
+            patient(path=folder).named(Place(PANE, 7, "default"))
+    assert not (tmp_path / "mark").exists()

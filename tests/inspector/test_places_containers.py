@@ -1,0 +1,373 @@
+"""What containers are called: Podman's monitor, state files and sockets, with a real HTTP server on a real socket.
+
+No runtime runs here. The files and answers have the fields that are documented: moby's container/container.go and its
+Engine API (ContainerInspect), containers/storage's containers.go, conmon's arguments in Podman's
+libpod/oci_conmon_common.go, and the kubelet's names in pkg/kubelet/dockershim/naming.go.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import socketserver
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwatch.declared.facts import Facts
+from gpuwatch.inspector import containers, context
+from gpuwatch.inspector.cgroups import Held
+from gpuwatch.inspector.containers import Known, Names, Roots
+from gpuwatch.model import Container
+from tests import CHECKOUT
+from tests.inspector.test_places import ID, OTHER
+from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE
+from tests.test_procfs import fixture_process, stat_line
+
+needs_root = pytest.mark.skipif(not ROOT, reason="files of two users need root")
+
+DOCKER, PODMAN = Held("docker", ID), Held("podman", ID)
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A short folder that everybody may enter: a socket's path has 107 bytes at most."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def roots(folder: Path) -> Roots:
+    """A machine whose runtimes keep all they know below one folder."""
+    return Roots(
+        docker=folder / "docker",
+        docker_socket=folder / "docker.sock",
+        storage=folder / "storage",
+        podman_socket=folder / "podman.sock",
+        run_user=folder / "run",
+        home=lambda uid: folder / f"home-{uid}",
+    )
+
+
+class Clock:
+    """Seconds as a test sets them."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def write(path: Path, content: object, uid: int | None = None) -> Path:
+    """Write JSON, with the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+    if uid is not None:
+        os.chown(path, uid, uid)
+    return path
+
+
+def stored(folder: Path, *names: str, ident: str = ID, file: str = "containers.json") -> Path:
+    """Write a list of containers/storage."""
+    return write(
+        folder / "overlay-containers" / file, [{"id": OTHER}, {"id": ident, "names": list(names), "image": "x"}]
+    )
+
+
+def ask(names: Names, held: Held = DOCKER, *, uid: int | None = None, proc: Path = Path("/nonexistent")) -> Known:
+    """What a container is called that process 7 is in."""
+    return names.of(held, 7, uid, proc=proc)
+
+
+class Daemon(socketserver.ThreadingUnixStreamServer):
+    """A daemon on a socket of a path, that counts what it was asked."""
+
+    daemon_threads = True
+
+    def __init__(self, path: Path, answer: bytes, status: int, quiet: bool) -> None:
+        self.asked: list[str] = []
+        self.answer, self.status = answer, status
+        self.released = threading.Event()
+        if not quiet:
+            self.released.set()
+        super().__init__(str(path), Inspect)
+
+
+class Inspect(BaseHTTPRequestHandler):
+    """The one request."""
+
+    server: Daemon
+
+    def do_GET(self) -> None:
+        """Answer as the daemon was told to."""
+        self.server.asked.append(self.path)
+        self.server.released.wait()
+        try:
+            self.send_response(self.server.status)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(self.server.answer)
+        except OSError:  # who asked has gone
+            self.close_connection = True
+
+    def address_string(self) -> str:
+        """A socket of Unix has no address."""
+        return "unix"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def daemon(path: Path, answer: object, *, status: int = 200, quiet: bool = False) -> Iterator[Daemon]:
+    """Run a daemon that answers so, or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    raw = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+    with Daemon(path, raw, status, quiet) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.released.set()
+            server.shutdown()
+            thread.join()
+
+
+INSPECTED = {"Id": ID, "Name": "/trainer", "Config": {"Labels": {}}, "State": {"Pid": 7}}
+LABELS = {
+    "io.kubernetes.pod.name": "train-0",
+    "io.kubernetes.pod.namespace": "vision",
+    "io.kubernetes.container.name": "c",
+}
+
+
+# -- Podman --------------------------------------------------------------------------------------------------------
+
+
+def monitored(proc: Path, *argv: str) -> None:
+    """Process 7 below a container's first process below its monitor."""
+    fixture_process(proc, 7, stat_line(7, ppid=6))
+    fixture_process(proc, 6, stat_line(6, b"catatonit", ppid=5))
+    fixture_process(proc, 5, stat_line(5, b"conmon", ppid=1))
+    (proc / "5/cmdline").write_text("\0".join(argv) + "\0")
+
+
+@pytest.mark.parametrize("flag", [["-n", "tender_turing"], ["--name", "tender_turing"], ["--name=tender_turing"]])
+def test_podmans_monitor_has_the_name_on_its_command_line(tmp_path: Path, public: Path, flag: list[str]) -> None:
+    """Everybody may read that, whoever's the container is."""
+    monitored(tmp_path, "/usr/bin/conmon", "--api-version", "1", "-c", ID, "-u", ID, "-r", "/usr/bin/crun", *flag)
+    assert ask(Names(roots(public)), PODMAN, proc=tmp_path) == Known("tender_turing")
+    facts = Facts(pid=7, uid=1000, cgroup=f"/machine.slice/libpod-{ID}.scope/container", environ={})
+    found = context.find_container(facts, proc=tmp_path, names=Names(roots(public)))
+    assert found == Container(runtime="podman", id=ID[:12], name="tender_turing")
+
+
+def test_the_monitor_of_another_container_says_nothing(tmp_path: Path, public: Path) -> None:
+    """A container in a container has two above it."""
+    monitored(tmp_path, "/usr/bin/conmon", "-c", OTHER, "-n", "outer")
+    assert ask(Names(roots(public)), PODMAN, proc=tmp_path) == Known()
+    (tmp_path / "5/cmdline").unlink()
+    assert ask(Names(roots(public)), PODMAN, proc=tmp_path) == Known()
+
+
+@pytest.mark.parametrize("file", ["containers.json", "volatile-containers.json"])
+@needs_root
+def test_the_list_of_containers_has_their_names(public: Path, file: str) -> None:
+    """Root's; and with `--rm` in a file of its own."""
+    stored(public / "storage", "web\x1b[2J", "alias", file=file)
+    assert ask(Names(roots(public)), PODMAN) == Known("web\ufffd[2J")
+    assert ask(Names(roots(public)), Held("podman", "f" * 64)) == Known()
+
+
+@needs_root
+def test_the_list_in_a_home_is_read_with_its_owners_rights(public: Path) -> None:
+    """Root follows no link of somebody's to what that one may not read."""
+    home = public / f"home-{ME}/.local/share/containers/storage"
+    file = stored(home, "mine")
+    assert ask(Names(roots(public)), PODMAN, uid=ME) == Known("mine")
+    secret = file.rename(public / "secret.json")
+    file.symlink_to(secret)
+    assert ask(Names(roots(public)), PODMAN, uid=ME) == Known()  # a link
+    file.unlink()
+    file.parent.rmdir()
+    hidden = public / "hidden"
+    stored(hidden, "hidden")
+    hidden.chmod(0o700)
+    file.parent.symlink_to(hidden / "overlay-containers")
+    assert ask(Names(roots(public)), PODMAN, uid=ME) == Known()  # a folder that is root's alone
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", "[" * 100_000, '[{"id": 3}]', "\xff"])
+@needs_root
+def test_a_list_of_another_format_says_nothing(public: Path, text: str) -> None:
+    """Neither does one that is no JSON."""
+    path = stored(public / "storage")
+    path.write_text(text)
+    assert ask(Names(roots(public)), PODMAN) == Known()
+
+
+@needs_root
+def test_cri_o_keeps_the_kubelets_names() -> None:
+    """With the pod in them; a name of another kind is a name."""
+    assert containers._named("k8s_trainer_train-0_vision_1fb2_0") == Known("trainer", "vision/train-0")
+    assert containers._named("k8s_mine") == Known("k8s_mine")
+    assert containers._named("") is None
+
+
+# -- Docker --------------------------------------------------------------------------------------------------------
+
+
+@needs_root
+def test_docker_keeps_a_file_for_each_container(public: Path) -> None:
+    """Which root may read without asking anybody."""
+    write(public / f"docker/{ID}/config.v2.json", INSPECTED)
+    with daemon(public / "docker.sock", {"Name": "/other"}) as server:
+        assert ask(Names(roots(public))) == Known("trainer")
+    assert server.asked == []
+
+
+def test_docker_is_asked_over_its_socket(public: Path) -> None:
+    """For the name, and once a minute at most."""
+    clock = Clock()
+    names = Names(roots(public), clock=clock)
+    with daemon(public / "docker.sock", INSPECTED) as server:
+        assert ask(names) == Known("trainer")
+        clock.now += containers.FRESH - 1
+        assert ask(names) == Known("trainer")
+        assert server.asked == [f"/containers/{ID}/json"]
+        clock.now += 2
+        server.answer = json.dumps({"Name": "/renamed"}).encode()
+        assert ask(names) == Known("renamed")
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "expected"),
+    [
+        (INSPECTED | {"Config": {"Labels": LABELS}}, 200, Known("c", "vision/train-0")),
+        (INSPECTED | {"Config": {"Labels": None}}, 200, Known("trainer")),
+        (INSPECTED | {"Config": None, "Name": "/a\u202eb"}, 200, Known("a\ufffdb")),
+        ({"message": f"No such container: {ID}"}, 404, Known()),
+        ({"Name": 3}, 200, Known()),
+        (b"", 200, Known()),
+        (b"<html>", 200, Known()),
+        (b"x" * (3 << 20), 200, Known()),
+    ],
+    ids=["pod", "no labels", "no config", "unknown", "a number", "nothing", "no JSON", "large"],
+)
+def test_what_docker_may_answer(public: Path, answer: object, status: int, expected: Known) -> None:
+    """A pod's container has the pod on its labels; anything else is no answer."""
+    with daemon(public / "docker.sock", answer, status=status):
+        assert ask(Names(roots(public))) == expected
+
+
+def test_the_pod_is_named_by_its_containers_labels(public: Path) -> None:
+    """Where the environment does not have it."""
+    facts = Facts(pid=7, uid=1000, cgroup=f"/kubepods/pod1fb25a5c-2a6e-4b9c-8f0e-0d1a2b3c4d5e/docker-{ID}.scope")
+    with daemon(public / "docker.sock", INSPECTED | {"Config": {"Labels": LABELS}}):
+        assert context.find_pod(facts, proc=public, names=Names(roots(public))) == "vision/train-0"
+
+
+def test_a_daemon_that_hangs_is_left_alone_for_a_while(public: Path) -> None:
+    """Half a second once, not for each of its containers."""
+    clock = Clock()
+    names = Names(roots(public), clock=clock)
+    with daemon(public / "docker.sock", INSPECTED, quiet=True) as server:
+        assert ask(names) == Known()
+        assert ask(names, Held("docker", OTHER)) == Known()
+        assert len(server.asked) == 1
+        server.released.set()
+        clock.now += containers.FRESH + 1
+        assert ask(names) == Known("trainer")
+
+
+def test_what_is_no_socket_is_not_asked(public: Path) -> None:
+    """A file, a link to a socket, and a socket on which nobody listens."""
+    path = public / "docker.sock"
+    path.write_text("")
+    assert ask(Names(roots(public))) == Known()
+    path.unlink()
+    with daemon(public / "real.sock", INSPECTED) as server:
+        path.symlink_to("real.sock")
+        assert ask(Names(roots(public))) == Known()
+        assert server.asked == []
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    assert ask(Names(roots(public))) == Known()
+
+
+@needs_root
+def test_a_rootless_daemon_is_asked_with_its_owners_rights(public: Path) -> None:
+    """Over their own socket, which no other user may have put there."""
+    path = public / f"run/{ME}/docker.sock"
+    with daemon(path, INSPECTED) as server:
+        os.chown(path, ME, ME)
+        assert ask(Names(roots(public)), uid=ME) == Known("trainer")
+        os.chown(path, SOMEBODY_ELSE, SOMEBODY_ELSE)
+        path.chmod(0o666)
+        assert ask(Names(roots(public)), uid=ME) == Known()
+        assert len(server.asked) == 1
+
+
+def test_podmans_socket_is_asked_last(public: Path, tmp_path: Path) -> None:
+    """It starts a service that is not running otherwise."""
+    uid = os.geteuid()
+    path = public / (f"run/{uid}/podman/podman.sock" if uid else "podman.sock")
+    with daemon(path, INSPECTED) as server:
+        monitored(tmp_path, "/usr/bin/conmon", "-c", ID, "-n", "by-its-monitor")
+        assert ask(Names(roots(public)), PODMAN, uid=uid, proc=tmp_path) == Known("by-its-monitor")
+        assert server.asked == []
+        assert ask(Names(roots(public)), PODMAN, uid=uid) == Known("trainer")
+
+
+def test_what_goes_by_names_is_not_asked_for(public: Path) -> None:
+    """LXC, systemd-nspawn and Enroot have the name in the cgroup or the mounts."""
+    assert ask(Names(roots(public)), Held("lxc", "", "gpu\x1b1")) == Known("gpu\ufffd1")
+
+
+def test_no_more_is_remembered_than_a_bound(public: Path) -> None:
+    """A machine may start a container a second."""
+    names = Names(roots(public))
+    for number in range(containers.MOST + 10):
+        ask(names, Held("containerd", f"{number:064x}"))
+    assert len(names._found) == containers.MOST
+
+
+AS_USER = """
+import json, os, sys
+from pathlib import Path
+from gpuwatch.inspector.cgroups import Held
+from gpuwatch.inspector.containers import Names, Roots
+uid, folder = int(sys.argv[1]), Path(sys.argv[2])
+os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
+names = Names(Roots(docker=folder / "docker", docker_socket=folder / "docker.sock", storage=folder / "storage",
+                    run_user=folder / "run", home=lambda uid: folder / f"home-{uid}"))
+for runtime, ident, of in json.loads(sys.argv[3]):
+    print(names.of(Held(runtime, ident), 7, of, proc=folder).name)
+"""
+
+
+@needs_root
+def test_a_user_reads_their_own_state_and_nobody_elses(public: Path) -> None:
+    """Root's files and the socket of a group that they are not in say nothing; nor does another's home, open or not."""
+    write(public / f"docker/{ID}/config.v2.json", INSPECTED).parent.parent.chmod(0o700)
+    stored(public / f"home-{ME}/.local/share/containers/storage", "mine", ident=ID)
+    stored(public / f"home-{SOMEBODY_ELSE}/.local/share/containers/storage", "theirs", ident=OTHER)
+    questions = [["docker", ID, None], ["podman", ID, ME], ["podman", OTHER, SOMEBODY_ELSE]]
+    with daemon(public / "docker.sock", INSPECTED):
+        (public / "docker.sock").chmod(0o660)
+        command = [sys.executable, "-c", AS_USER, str(ME), str(public), json.dumps(questions)]
+        done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n") == ["", "mine", "", ""]

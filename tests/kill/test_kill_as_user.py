@@ -1,0 +1,177 @@
+"""The whole protocol under the real uid of a person, and on a PID that was really used twice.
+
+Both run in a program of their own: the first drops root's rights for good, the second enters a PID namespace in
+which it may say which PID comes next, so that nothing of the machine is changed.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwatch import procfs
+from tests import CHECKOUT
+from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE, GpuHolder, unavailable
+
+REPOSITORY = CHECKOUT
+
+END = """
+import json, os, sys
+from pathlib import Path
+from gpuwatch.kill.audit import Audit
+from gpuwatch.kill.ending import Ending
+from gpuwatch.kill.target import Killer, Policy, Pinned, Target
+
+me, folder, proc, pid, start_ticks, uid = json.loads(sys.argv[1])
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setresgid(me, me, me)
+    os.setresuid(me, me, me)
+killer = Killer(Policy.of_this_process(read_only=False), Audit(Path(folder)), proc=Path(proc))
+pinned = killer.pin(Target(pid, start_ticks, uid, "python train.py"))
+if isinstance(pinned, Pinned):
+    ending = Ending(pinned)
+    ending.begin()
+    while (last := ending.poll()).outcome is None:
+        pinned.wait(0.1)
+    ending.close()
+    answer = {"end": last.outcome.end, "weaker": pinned.weaker}
+else:
+    answer = {"refused": pinned.reason, "sentence": pinned.sentence}
+print(json.dumps({**answer, "uids": os.getresuid()}))
+"""
+
+REUSE = """
+import errno, json, os, signal, sys, time
+from pathlib import Path
+from gpuwatch import procfs
+from gpuwatch.kill.audit import Audit
+from gpuwatch.kill.target import Killer, Pinned, Policy, Target
+
+def spawn():
+    pid = os.fork()
+    if not pid:
+        os.open(dev + "/nvidia0", os.O_RDWR)
+        os.write(ready[1], b"x")
+        signal.pause()
+    os.read(ready[0], 1)
+    return pid
+
+def end(pid):
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+def no_handle(pid):
+    raise OSError(errno.ENOSYS, "Function not implemented")
+
+def again(pid, start_ticks):
+    for _ in range(1000):
+        Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
+        child = spawn()
+        if child == pid and procfs.read_stat(child).start_ticks != start_ticks:
+            return child
+        end(child)
+    raise SystemExit("the PID did not come again")
+
+folder = sys.argv[1]
+dev = folder + "/dev"
+Path(dev).mkdir()
+Path(dev, "nvidia0").touch()
+ready = os.pipe()
+policy = Policy(os.getuid(), os.geteuid(), 2**22 + 1, allow_root=True)
+answer = {}
+for name, seam in ("handle", {}), ("weaker", {"open_pidfd": no_handle}):
+    killer = Killer(policy, Audit(Path(folder)), dev=dev, **seam)
+    first = spawn()
+    shown = Target(first, procfs.read_stat(first).start_ticks, os.getuid(), "python")
+    before = killer.pin(shown)
+    assert isinstance(before, Pinned), before.sentence
+    end(first)
+    second = again(first, shown.start_ticks)
+    after = killer.pin(shown)
+    sent = before.send(signal.SIGKILL)
+    before.close()
+    alive = os.waitpid(second, os.WNOHANG) == (0, 0)
+    end(second)
+    answer[name] = {"same": first == second, "pin": after.reason, "sent": sent.end, "alive": alive}
+print(json.dumps(answer))
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[str]:
+    """A folder that the person may write to; pytest's own are closed to them when root runs the tests."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chown(name, ME, ME if ROOT else os.getgid())
+        yield name
+
+
+def answer_of(command: list[str]) -> dict[str, Any]:
+    """Run a program and read its answer."""
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert isinstance(answer, dict)
+    return answer
+
+
+def end(folder: str, holder: GpuHolder, *, uid: int | None = None, proc: Path = procfs.PROC) -> dict[str, Any]:
+    """End a process as the person would."""
+    row = [ME, folder, str(proc), holder.pid, holder.start_ticks, holder.uid if uid is None else uid]
+    answer = answer_of([sys.executable, "-c", END, json.dumps(row)])
+    assert answer["uids"] == [ME] * 3
+    return answer
+
+
+def test_a_person_ends_a_training_of_their_own(folder: str) -> None:
+    with GpuHolder() as training:
+        answer = end(folder, training)
+        assert (answer.get("end"), answer.get("weaker")) == ("exited", ""), answer
+        assert not training.alive()
+    record = Path(folder, "actions.jsonl")
+    assert record.stat().st_uid == ME
+    assert [json.loads(line)["event"] for line in record.read_text().splitlines()] == ["intent", "outcome"]
+
+
+def test_a_person_does_not_end_somebody_elses(folder: str) -> None:
+    with GpuHolder(uid=SOMEBODY_ELSE) as theirs:
+        assert end(folder, theirs)["refused"] == "not yours"
+        assert theirs.alive()
+
+
+def test_a_person_does_not_end_a_process_of_root(folder: str) -> None:
+    with GpuHolder(uid=0) as of_root:
+        assert end(folder, of_root)["refused"] == "not yours"
+        assert of_root.alive()
+
+
+def test_files_that_a_person_cannot_read_are_no_evidence(folder: str, tmp_path: Path) -> None:
+    with GpuHolder() as training, tempfile.TemporaryDirectory() as proc:
+        Path(proc).chmod(0o755)
+        (Path(proc) / str(training.pid)).mkdir()
+        for name in ("stat", "status", "task"):
+            (Path(proc) / str(training.pid) / name).symlink_to(f"/proc/{training.pid}/{name}")
+        (Path(proc) / str(training.pid) / "fd").mkdir(mode=0)
+        assert end(folder, training, proc=Path(proc))["refused"] == "open files unreadable"
+        assert training.alive()
+
+
+def test_a_pid_that_was_used_again_is_not_signalled(tmp_path: Path) -> None:
+    enter = ["unshare", "--fork", "--pid", "--mount-proc", *([] if ROOT else ["--user", "--map-root-user"])]
+    try:
+        subprocess.run([*enter, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error.stderr.decode().strip()
+        unavailable(f"no PID namespace can be made here: {reason or errno.errorcode[errno.EPERM]}")
+    answer = answer_of([*enter, sys.executable, "-c", REUSE, str(tmp_path)])
+    expected = {"same": True, "pin": "process changed", "sent": "gone", "alive": True}
+    assert answer == {"handle": expected, "weaker": expected}

@@ -1,0 +1,179 @@
+"""gpuwatch in a container with PIDs of its own: whose a process is that NVML lists by a number of ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from gpuwatch.kill.pinned import Refusal
+from gpuwatch.model import Presence, Snapshot, decode
+from gpuwatch.ui.options import Helpers
+from gpuwatch.ui.screens.strays import StraysScreen
+from tests import CHECKOUT
+from tests.driver import Driver
+from tests.support import builders
+from tests.support.dashboards import frame, text
+from tests.support.dashboards import running as dashboard
+from tests.support.gpuholder import ME, ROOT, GpuHolder, unavailable
+from tests.support.killing import a_killer, on_record
+from tests.support.screens import until
+
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (dvs-builder@U22-I3)"
+PROPRIETARY = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Thu May  1 02:00:00 UTC 2025"
+
+PROGRAM = r"""
+import json, os, subprocess, sys
+from pathlib import Path
+from tests.driver import GIB, Driver, Gpu, Proc
+from tests.support.gpuholder import GpuHolder
+
+folder, library, gpuwatch, version, listed = sys.argv[1:]
+if version:
+    subprocess.run(["mount", "-t", "tmpfs", "none", "/proc/driver"], check=True)
+    Path("/proc/driver/nvidia").mkdir()
+    Path("/proc/driver/nvidia/version").write_text(version + "\n")
+driver = Driver(Path(folder), Path(library))
+with GpuHolder(uid=os.getuid()) as mine:
+    driver.gpus = [Gpu(0, memory_used=13 * GIB)]
+    driver.procs = [Proc(0, 54321, memory=GIB, sm=0)]
+    if listed == "listed":
+        driver.procs.append(Proc(0, mine.pid, memory=12 * GIB, sm=40))
+    driver.write()
+
+    def run(*words):
+        words = [str(mine.pid) if word == "PID" else word for word in words]
+        done = subprocess.run([gpuwatch, *words], env=driver.env(), capture_output=True, text=True, timeout=60,
+                              stdin=subprocess.DEVNULL)
+        return [done.returncode, done.stdout, done.stderr]
+
+    found = {"pid": mine.pid, "once": run("--once"), "json": run("--once", "--json"),
+             "explain": run("explain", "PID"), "strays": run("strays", "--json"),
+             "kill": run("kill", "--yes", "--allow-root-kill", "PID")}
+    print(json.dumps({**found, "alive": mine.alive()}))
+"""
+
+
+class Inside(NamedTuple):
+    """What was said in the container of one training in it."""
+
+    pid: int
+    once: str
+    snapshot: Snapshot
+    explained: str
+    strays: list[Any]
+    of_strays: str
+    """What was said beside them."""
+    killed: int
+    said: str
+    alive: bool
+
+
+def inside(driver: Driver, version: str = "", *, listed: bool = True) -> Inside:
+    """Run a training, and then gpuwatch, in a PID namespace of their own; `version` is what the kernel module says.
+
+    NVML lists the training by its number there where it is `listed`, and another process by a number of the host.
+    """
+    if not ROOT or shutil.which("unshare") is None:
+        pytest.skip("a PID namespace needs root, and unshare(1)")
+    gpuwatch = str(Path(sys.executable).parent / "gpuwatch")
+    words = [sys.executable, "-c", PROGRAM, str(driver.folder), str(driver.library), gpuwatch, version]
+    done = subprocess.run(
+        ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", *words, "listed" if listed else ""],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=CHECKOUT,
+        env=dict(os.environ),
+    )
+    if done.returncode != 0 and "unshare:" in done.stderr:
+        unavailable(f"no PID namespace can be had here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    code, out, err = found["kill"]
+    shown = decode(found["json"][1].encode())
+    strays = json.loads(found["strays"][1])
+    of_strays, explained = found["strays"][2], found["explain"][1]
+    return Inside(found["pid"], found["once"][1], shown, explained, strays, of_strays, code, out + err, found["alive"])
+
+
+UNPROVEN = ["", PROPRIETARY.format("580.95.05"), OPEN.format("560.35.03"), "nonsense"]
+
+
+@pytest.mark.parametrize("version", UNPROVEN)
+def test_a_number_that_may_be_anothers_is_nobodys_for_sure_and_is_not_ended(
+    driver: Driver, version: str, own_home: Path
+) -> None:
+    seen = inside(driver, version)
+    assert seen.alive
+    (process,) = [one for one in seen.snapshot.processes if one.pid == seen.pid]
+    assert (process.presence, process.uid, process.user) == (Presence.UNSURE, None, "root?")
+    assert seen.snapshot.confined
+    (row,) = [line for line in seen.once.splitlines() if "root?" in line]
+    assert f" {seen.pid} " in row
+    assert "perhaps python train.py" in row
+    assert "0 people" in seen.once
+    head, *points = seen.explained.splitlines()
+    assert head.startswith(f"PID {seen.pid} · root?")
+    assert "may be another process, outside of this container" in " ".join(points)
+    assert seen.strays == []
+    assert "GPU 0 could not be judged: the driver may mean processes outside of this container" in seen.of_strays
+    assert seen.killed == 1
+    assert f"PID {seen.pid} is not ended: gpuwatch runs in a container with PIDs of its own" in seen.said
+    lines = [json.loads(line) for file in own_home.rglob("actions.jsonl") for line in file.read_text().splitlines()]
+    assert [(line["event"], line["result"]) for line in lines] == [("refused", Refusal.OTHER_NAMESPACE.value)]
+
+
+def test_where_the_driver_is_known_to_list_by_our_numbers_all_is_as_on_the_host(driver: Driver) -> None:
+    seen = inside(driver, OPEN.format("565.57.01"))
+    (process,) = [one for one in seen.snapshot.processes if one.pid == seen.pid]
+    assert (process.presence, process.uid, process.user) == (Presence.SEEN, 0, "root")
+    assert "perhaps" not in seen.once
+    assert "outside of this container" not in seen.explained
+    assert (seen.killed, seen.alive) == (0, False)
+    assert f"PID {seen.pid}: exited after" in seen.said
+
+
+@pytest.mark.parametrize("version", ["", OPEN.format("580.95.05")])
+def test_one_that_the_driver_does_not_list_is_told_of_only_where_that_says_something(
+    driver: Driver, version: str
+) -> None:
+    """Where it may be listed by its number on the host, nothing shows that it is a leftover."""
+    seen = inside(driver, version, listed=False)
+    assert [one.process.pid for one in seen.snapshot.unlisted] == ([seen.pid] if version else [])
+    assert seen.alive is not bool(version)
+    if not version:
+        assert f"PID {seen.pid} is not ended: gpuwatch runs in a container with PIDs of its own" in seen.said
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The dashboard
+
+
+async def test_the_dashboard_shows_an_owner_that_is_not_sure_and_refuses_to_end_its_process(tmp_path: Path) -> None:
+    with GpuHolder() as training:
+        held = [builders.holding(training.pid, 12.0, start=training.start_ticks)]
+        unsure = builders.process(
+            training.pid, "you?", start=training.start_ticks, uid=None, presence=Presence.UNSURE, command="python t.py"
+        )
+        seen = builders.snapshot([builders.gpu(0, holdings=held)], [unsure], viewer=ME, confined=True)
+        killer = a_killer(tmp_path)
+        async with dashboard(frame(seen), (160, 50), helpers=Helpers(killer=lambda: killer)) as (app, pilot):
+            assert "▎you? " in text(app)
+            assert "perhaps python t.py" in text(app)
+            await pilot.press("K")
+            await until(pilot, lambda: "Not ended: gpuwatch runs in a container with PIDs" in text(app))
+            await pilot.press("escape", "S")
+            await until(pilot, lambda: isinstance(app.screen, StraysScreen))
+            assert str(training.pid) not in text(app)
+            await pilot.press("escape", "m")
+            await until(pilot, lambda: "▎you? " not in text(app))
+        assert training.alive()
+        assert [line["result"] for line in on_record(killer)] == [Refusal.OTHER_NAMESPACE.value]

@@ -1,0 +1,247 @@
+"""Damaged files: each that gpuwatch reads gives its data or one clear line, whatever stands in it, and no traceback."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpuwatch import cli, procfs
+from gpuwatch.alerts.alert import Ack, Attention, Mute
+from gpuwatch.recorder import status_path
+from gpuwatch.recorder.attention import SCHEMA, AttentionFile
+from gpuwatch.recorder.events_log import Event, Record, encode, for_host, log_name, read_events
+from gpuwatch.recorder.status_file import Newest, NewestGpu, Over, Resting, boot, read_idle, read_newest
+from gpuwatch.recorder.store import own_store, store_words
+from gpuwatch.recorder.usage import joined
+from gpuwatch.sampler.reservations import Place, peek
+from gpuwatch.startup import own_log
+from tests.support.builders import EPOCH
+from tests.support.eventlogs import PATIENCE, alert, ended, keeping, wait_for
+from tests.support.launching import starting
+from tests.support.storing import batch, store
+
+SEEDS = 15
+DEEP = 200_000
+"""Brackets in a row: beyond what any parser takes, and less than what is read of a file."""
+
+Damage = Callable[[bytes, random.Random], bytes]
+
+
+def flipped(content: bytes, dice: random.Random) -> bytes:
+    """Change some bytes: close together, on the first page (where a database has its schema), or anywhere."""
+    found = bytearray(content)
+    start, end = dice.choice(((at := dice.randrange(len(found)), at + 200), (0, 4096), (0, len(found))))
+    end = min(end, len(found))
+    for _ in range(dice.choice((1, 3, 20, 200))):
+        found[dice.randrange(start, end)] = dice.randrange(256)
+    return bytes(found)
+
+
+def cut(content: bytes, dice: random.Random) -> bytes:
+    """Leave out the end, or something in between."""
+    start = dice.randrange(len(content))
+    return content[:start] + (b"" if dice.random() < 0.5 else content[dice.randrange(start, len(content)) :])
+
+
+def nested(content: bytes, dice: random.Random) -> bytes:
+    """Put in what is nested deeper than any parser follows."""
+    at = dice.choice([0, dice.randrange(len(content)), content.find(b":") + 1, content.find(b"{") + 1])
+    return content[:at] + dice.choice([b"[", b'{"a":', b'"a":[', b"a."]) * DEEP + content[at:]
+
+
+def spliced(content: bytes, dice: random.Random) -> bytes:
+    """Put in what is awkward: long numbers, halves of surrogates, escapes, other encodings, or noise."""
+    at = dice.randrange(len(content))
+    odd = (b"9" * 5000, b"1e999", rb'"\ud800"', b"\x1b]0;x\x07", b"\xef\xbb\xbf", b"\0" * 4096, dice.randbytes(300))
+    return content[:at] + dice.choice(odd) + content[at + dice.randrange(100) :]
+
+
+DAMAGES: dict[str, Damage] = {one.__name__: one for one in (flipped, cut, nested, spliced)}
+
+
+@pytest.fixture(params=DAMAGES)
+def damage(request: pytest.FixtureRequest) -> Callable[[bytes], Iterator[bytes]]:
+    """Give a function that yields damaged copies of a file's content, the same ones in each run."""
+
+    def copies(content: bytes) -> Iterator[bytes]:
+        for seed in range(SEEDS):
+            yield DAMAGES[request.param](content, random.Random(seed))
+
+    return copies
+
+
+def run(capsys: pytest.CaptureFixture[str], file: Path, *arguments: str) -> int:
+    """Run a command in this process; all that it prints must be printable, and an error one line with the file."""
+    code = cli.main(arguments, None)
+    out, err = capsys.readouterr()
+    assert all(line.isprintable() for line in (out + err).split("\n"))
+    assert all(line.startswith("gpuwatch: ") for line in err.splitlines())
+    assert len(err.splitlines()) <= 2
+    if code:
+        assert code in (1, 2)
+        assert file.name in out + err
+        assert len(err) < 1000
+    return code
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Commands
+
+
+def kept() -> bytes:
+    """Give the content of a store, with some of everything in it."""
+    path, now = own_store(), int(time.time()) // 3600 * 3600
+    seen = [ended(alert(str(n), rule="overshoot", gpu="GPU-0", raised=float(now))) for n in range(20)]
+    several = (
+        batch(now - 3600 * (n % 9), n % 4, f"u{n}", str(n), uid=n % 7, name=f"run{n}.py", events=seen[n : n + 1])
+        for n in range(40)
+    )
+    store(path).write(joined(several))
+    return path.read_bytes()
+
+
+def test_the_store(damage: Callable[[bytes], Iterator[bytes]], capsys: pytest.CaptureFixture[str]) -> None:
+    path = own_store()
+    for content in damage(kept()):
+        for one in path.parent.iterdir():
+            one.unlink()
+        path.write_bytes(content)
+        for by in ("user", "gpu", "job"):
+            for how in ([], ["--json"], ["--csv"]):
+                run(capsys, path, "report", "--by", by, *how)
+        try:
+            store(path, patience=0.1).write(batch())
+        except Exception as error:  # noqa: BLE001 - whatever it is must be words that a person understands
+            words = store_words(error, path)
+            assert words.startswith(f"{path}: ")
+            assert "Error" not in words
+
+
+def test_the_events_log(damage: Callable[[bytes], Iterator[bytes]], capsys: pytest.CaptureFixture[str]) -> None:
+    now = time.time()
+    alerts = [alert(str(n), raised=now - 60, owners=("ada",), peak=3.5, index=n) for n in range(9)]
+    records = [Record(schema=1, at=now - 60, event=Event.BEGAN, since=now - 900.0, pid=1)]
+    records += [Record(at=now, event=Event.RAISED, alert=one) for one in alerts]
+    records += [Record(at=now, event=Event.ENDED, alert=ended(one)) for one in alerts[::2]]
+    path = own_log()
+    path.parent.mkdir(parents=True)
+    for content in damage(b"".join(map(encode, records))):
+        path.write_bytes(content)
+        for given in ([], ["--file", str(path)]):
+            for how in ([], ["--json"]):
+                run(capsys, path, "events", *given, *how)
+
+
+def test_the_configuration(
+    damage: Callable[[bytes], Iterator[bytes]], capsys: pytest.CaptureFixture[str], own_home: Path
+) -> None:
+    path = own_home / "config" / "gpuwatch" / "gpuwatch.toml"
+    path.parent.mkdir(parents=True)
+    content = (
+        'interval = "2s"\nuser = "ada"\n[alerts]\noff = ["XID"]\nmemory_warning = 12.5\n[notify]\n'
+        'command = ["/bin/true", "a"]\nurls = ["json://h/x"]\n[[share]]\ncommand = "a.*b"\ngpu = [0, "GPU-8932"]\n'
+        'share = 0.3\n[[rule]]\nname = "hot"\nmetric = "temperature"\nabove = 80\nfor = "1.5s"\n'
+    )
+    for damaged in damage(content.encode()):
+        path.write_bytes(damaged)
+        shown = run(capsys, path, "config", "--show")
+        assert run(capsys, path, "--demo", "--once", "--only", "0") == shown
+        assert (cli.main(["config", "--check"], None) == 0) is (shown == 0)
+        assert path.name in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What is read by the way
+
+
+def figures() -> bytes:
+    """Give the newest figures, of this very moment."""
+    gpus = tuple(NewestGpu(index=n, uuid=f"GPU-{n}", used=5, total=9, free=40.5, near="warning") for n in range(4))
+    resting = tuple(Resting(f"GPU-{n}", 100 + n, 5, 60.0, at_least=True) for n in range(4))
+    over = (Over(user="ada", gib=3.5),)
+    found = Newest(gpus=gpus, over=over, resting=resting, host="lab", boot=boot(), interval=1e9)
+    return msgspec.json.encode(msgspec.structs.replace(found, monotonic=time.monotonic(), words="all is well"))
+
+
+def test_the_newest_figures(
+    damage: Callable[[bytes], Iterator[bytes]], capsys: pytest.CaptureFixture[str], own_home: Path
+) -> None:
+    path = own_home / "runtime" / "gpuwatch" / status_path.FILE
+    path.parent.mkdir(mode=0o700)
+    used = 0
+    for content in damage(figures()):
+        path.write_bytes(content)
+        path.chmod(0o600)
+        said: list[str] = []
+        found = read_newest(warn=said.append)
+        assert len(said) <= 1
+        assert all(str(path) in words and words.isprintable() for words in said)
+        read_idle(warn=said.append)
+        if found is not None:  # else it takes a sample, and needs a driver
+            used += 1
+            for how in ([], ["--json"], ["--tmux"]):
+                assert run(capsys, path, "status", *how) == 0
+    path.write_bytes(figures())
+    assert read_newest() is not None
+    assert used < SEEDS
+
+
+def test_what_was_acknowledged(damage: Callable[[bytes], Iterator[bytes]], tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir(mode=0o700)
+    path = folder / f"{for_host('attention')}.json"
+    marks = Attention(
+        acks=tuple(Ack(key=f"memory GPU-{n}", at=EPOCH) for n in range(5)),
+        mutes=tuple(Mute(rule=f"rule {n}", key="", until=EPOCH + 1e6) for n in range(5)),
+    )
+    good = msgspec.json.encode({"schema": SCHEMA, "attention": marks})
+    handed: list[Attention] = []
+    sink = AttentionFile(attend=handed.append, folder=folder, poll=0.005, retry=0.005, wall=lambda: EPOCH)
+    sink.start()
+    for content in damage(good):
+        path.with_name("draft").write_bytes(content)
+        path.with_name("draft").chmod(0o600)
+        handed.clear()
+        path.with_name("draft").replace(path)
+        wait_for(lambda: handed or sink.trouble)
+        assert sink.trouble.isprintable()
+        assert not sink.trouble or path.name in sink.trouble
+    assert sink._thread.is_alive()
+    sink.close(PATIENCE)
+
+
+def test_reservations(damage: Callable[[bytes], Iterator[bytes]], tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    folder.mkdir(mode=0o700)
+    with starting() as start:
+        pid = start().pid
+        since = procfs.read_stat(pid).start_ticks
+        good = msgspec.json.encode({"pid": pid, "start": since, "gpus": {f"GPU-{n}": 1 << 30 for n in range(9)}})
+        path = folder / f"{pid}-{since}.json"
+        path.write_bytes(good)
+        assert [one.gpus for one in peek([Place(folder)], [pid]).reserved] == [{f"GPU-{n}": 1 << 30 for n in range(9)}]
+        for content in damage(good):
+            path.write_bytes(content)
+            for one in peek([Place(folder)], [pid]).reserved:
+                assert pid in one.pids
+                assert one.uid == os.geteuid()
+
+
+def test_a_log_that_is_gone_on_with(damage: Callable[[bytes], Iterator[bytes]], tmp_path: Path) -> None:
+    good = encode(Record(schema=1, at=EPOCH, event=Event.RAISED, alert=alert())) * 20
+    for number, content in enumerate(damage(good)):
+        if number % 5:
+            continue  # each starts a thread
+        folder = tmp_path / str(number)
+        folder.mkdir(mode=0o700)
+        (folder / log_name()).write_bytes(content)
+        with keeping(folder) as keep:
+            log = keep().settle(alert("b"))
+            wait_for(lambda path=log.path: "id-b" in {one.id for one in read_events(path).alerts})  # type: ignore[misc]
+            assert log.log.trouble == ""

@@ -1,0 +1,234 @@
+"""Two hundred processes come and go while gpuwatch ends forty of them: no signal ever reaches another one.
+
+All of it runs in a program of its own; where that is allowed, in a PID namespace whose next PID is chosen again and
+again among few hundred, so that a PID is another process's within milliseconds. Every process writes down each signal
+that it gets; whoever is killed outright is seen by the process that reaps it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import CHECKOUT
+from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE
+from tests.support.uncovered import environment
+
+REPOSITORY = CHECKOUT
+
+NAMESPACE = ["unshare", "--fork", "--pid", "--mount-proc", *([] if ROOT else ["--user", "--map-root-user"])]
+
+PROGRAM = r"""
+import ctypes, json, os, random, signal, sys, time
+from pathlib import Path
+from gpuwatch import procfs
+from gpuwatch.kill.audit import Audit
+from gpuwatch.kill.ending import Ending, Phase
+from gpuwatch.kill.target import Killer, Pinned, Policy, Target
+from gpuwatch.kill.pinned import Refused
+from gpuwatch.kill.run import pin_run
+from gpuwatch.model import Snapshot
+
+spec = json.loads(sys.argv[1])
+folder, uids = spec["folder"], spec["uids"]
+dice = random.Random(spec["seed"])
+libc = ctypes.CDLL(None)
+SET_NAME, SUBREAPER, DUMPABLE = 15, 36, 4
+CAUGHT = [s for s in signal.valid_signals() if s not in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD)]
+os.umask(0)
+Path(folder, "dev").mkdir()
+Path(folder, "dev", "nvidia0").touch()
+Path(folder, "heard").mkdir()
+
+def write(serial, words):
+    file = os.open(f"{folder}/heard/{serial}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    os.write(file, words.encode() + b"\n")
+    os.close(file)
+
+def be(serial, uid, dice):
+    # A life: short, perhaps with a worker, under the eyes of whoever reads /proc.
+    def heard(number, frame):
+        write(serial, signal.Signals(number).name)
+        os._exit(0)
+    for one in CAUGHT:
+        signal.signal(one, heard)
+    libc.prctl(SET_NAME, f"c{serial}".encode(), 0, 0, 0)
+    if uid != os.getuid():
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+        libc.prctl(DUMPABLE, 1, 0, 0, 0)
+    os.open(folder + "/dev/nvidia0", os.O_RDWR)
+    if dice.random() < 0.2 and "w" not in serial:
+        if not os.fork():
+            be(serial + "w", uid, dice)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, CAUGHT)
+    time.sleep(dice.uniform(0.1, 2.0))
+    signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)
+    for one in signal.sigpending():
+        write(serial, one.name)
+    write(serial, "bye")
+    os._exit(0)
+
+def nurse():
+    # Keep 200 alive until the pipe closes; tell of whoever did not end by itself.
+    libc.prctl(SUBREAPER, 1, 0, 0, 0)
+    signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)
+    serial, alive, stop = 0, 0, False
+    while alive or not stop:
+        stop = stop or Path(folder, "stop").exists()
+        while alive < spec["alive"] and not stop:
+            if spec["again"]:
+                Path("/proc/sys/kernel/ns_last_pid").write_text(str(dice.randrange(100, 500)))
+            serial, uid = serial + 1, dice.choice(uids)
+            child = os.fork()
+            if not child:
+                be(str(serial), uid, random.Random(serial))
+            alive += 1
+        try:
+            while True:
+                pid, status = os.waitpid(-1, 0 if stop else os.WNOHANG)
+                if not pid:
+                    break
+                alive -= 1
+                if os.WIFSIGNALED(status):
+                    write("killed", f"{pid} by {os.WTERMSIG(status)}")
+        except ChildProcessError:
+            alive = 0
+        alive = max(alive, 0)
+        time.sleep(0.002)
+    write("lives", str(serial))
+    os._exit(0)
+
+def comm(pid):
+    try:
+        return procfs.read_stat(pid).comm.decode()
+    except (OSError, ValueError):
+        return None
+
+def seen():
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            try:
+                stat = procfs.read_stat(int(name))
+                uid = procfs.read_uids(int(name))[0]
+            except (OSError, ValueError):
+                continue
+            if stat.comm[:1] == b"c" and stat.comm[1:2].isdigit():
+                found.append(Target(int(name), stat.start_ticks, uid, stat.comm.decode()))
+    return found
+
+def heard(serial):
+    try:
+        return Path(folder, "heard", serial).read_text().split()
+    except FileNotFoundError:
+        return []
+
+policy = Policy(spec["me"], spec["me"], 2**22 + 1, allow_root=True)
+killer = Killer(policy, Audit(Path(folder, "state")), describe=comm, dev=folder + "/dev")
+nursery = os.fork()
+if not nursery:
+    nurse()
+chosen, refused, tries, lone, began = [], {}, 0, 0, time.monotonic()
+while len(chosen) < spec["end"] and time.monotonic() < began + 240:
+    shown = seen()
+    time.sleep(dice.choice([0, 0.02, 0.1, 0.3]))
+    for target in dice.sample(shown, min(12, len(shown))):
+        tries += 1
+        pinned = killer.pin(target)
+        if isinstance(pinned, Refused):
+            refused[pinned.reason] = refused.get(pinned.reason, 0) + 1
+            continue
+        what = pinned
+        if dice.random() < 0.5:
+            what = pin_run(killer, pinned, Snapshot())
+            if isinstance(what, Refused):
+                refused[what.reason] = refused.get(what.reason, 0) + 1
+                pinned.close()
+                continue
+        names = [one.pinned.target.command[1:] for one in what.members] if what is not pinned else [target.command[1:]]
+        time.sleep(dice.choice([0, 0.005, 0.05]))
+        ending = Ending(what)
+        progress = ending.begin(dice.choice([signal.SIGINT, signal.SIGTERM]))
+        while progress.phase is not Phase.DONE:
+            time.sleep(0.001)
+            progress = ending.poll()
+        ending.close()
+        chosen += names
+        lone += len(names) == 1
+Path(folder, "stop").touch()
+os.waitpid(nursery, 0)
+everybody = {path.name: path.read_text().split("\n") for path in Path(folder, "heard").iterdir()}
+killed, lives = everybody.pop("killed", []), int(everybody.pop("lives")[0])
+signals = {serial: [w for w in words if w.startswith("SIG")] for serial, words in everybody.items()}
+print(json.dumps({
+    "chosen": chosen, "lives": lives, "tries": tries, "lone": lone, "refused": refused, "killed": killed,
+    "signals": {serial: words for serial, words in signals.items() if words},
+    "unheard": [serial for serial in chosen if not signals.get(serial) and "bye" not in everybody.get(serial, [])],
+}))
+"""
+
+
+@cache
+def may_reuse_pids() -> bool:
+    """Whether a PID namespace can be made here in which the next PID may be chosen."""
+    try:
+        made = subprocess.run(
+            [*NAMESPACE, "sh", "-c", "echo 300 > /proc/sys/kernel/ns_last_pid"], capture_output=True, check=False
+        )
+    except OSError:
+        return False
+    return made.returncode == 0
+
+
+@pytest.fixture
+def folder() -> Iterator[str]:
+    """A folder that other people may look into; pytest's own are closed to them."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield name
+
+
+@pytest.mark.parametrize(
+    ("seed", "again"),
+    [(1, True), (3, False)],
+    ids=["PIDs used again", "PIDs as they come"],
+)
+def test_no_signal_reaches_anybody_but_the_chosen(seed: int, again: bool, folder: str) -> None:
+    if again and not may_reuse_pids():
+        pytest.skip("no PID namespace can be made here, or its next PID not chosen")
+    uids = [ME, ME, SOMEBODY_ELSE] if ROOT else [0 if again else ME]
+    spec: dict[str, Any] = {"folder": folder, "seed": seed, "alive": 200, "end": 40, "again": again}
+    me = uids[0]
+    command = [sys.executable, "-c", PROGRAM, json.dumps({**spec, "me": me, "uids": uids})]
+    done = subprocess.run(
+        [*(NAMESPACE if again else []), *command],
+        cwd=REPOSITORY,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    chosen = set(answer["chosen"])
+    assert len(answer["chosen"]) >= 40, answer
+    assert len(chosen) == len(answer["chosen"]), "none was chosen twice"
+    assert answer["killed"] == []
+    assert set(answer["signals"]) <= chosen, answer
+    assert all(len(signals) == 1 for signals in answer["signals"].values()), answer
+    # Whoever was chosen has heard it, or had just ended by itself.
+    assert answer["unheard"] == [], answer
+    assert len(answer["signals"]) >= 30, answer
+    if ROOT:
+        assert answer["refused"].get("not yours", 0) > 0, answer

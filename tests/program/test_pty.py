@@ -1,0 +1,244 @@
+"""The whole program in a real pseudo-terminal: what it draws first, where it draws nothing, and what it waits for."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.driver import GIB, Driver, Gpu, Proc
+from tests.support.terminal import OURS, Terminal, foreign, modes_on
+
+GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
+
+
+@pytest.fixture
+def busy(driver: Driver) -> Driver:
+    """Two GPUs; this process holds 12 GiB of the second."""
+    driver.gpus = [Gpu(0, util_gpu=37), Gpu(1, memory_used=12 * GIB, util_gpu=99)]
+    driver.procs = [Proc(1, os.getpid(), memory=12 * GIB, sm=98)]
+    return driver.write()
+
+
+def assert_left_well(terminal: Terminal) -> None:
+    """The terminal was given back as it was found, and nothing was sent that we do not mean to send."""
+    raw = bytes(terminal.raw)
+    assert modes_on(raw) == {7, 25}
+    assert terminal.modes() == terminal.modes_before
+    assert b"Traceback" not in raw
+    assert foreign(raw) == []
+
+
+def test_the_first_picture_is_whole_and_of_the_right_size(busy: Driver) -> None:
+    """Row 1 to the last, 160 cells each, with figures in it, however wrong the size in the environment is."""
+    env = {**busy.env(), "COLUMNS": "40", "LINES": "10"}
+    with Terminal([GPUWATCH], columns=160, rows=50, env=env) as terminal:
+        terminal.wait_for(lambda one: "q quit" in one.lines[49])
+        first = bytes(terminal.raw).partition(b"\x1b[1;1H")[2]
+        lines = OURS.sub(b"", first).decode().split("\r\n")
+        assert [len(line) for line in lines[:49]] == [160] * 49
+        picture = "\n".join(lines[:50])
+        for figure in ("driver 580.95.05", "37", "12.0", "71/700", str(os.getpid())):
+            assert figure in picture
+        terminal.resize(100, 30)
+        terminal.wait_for(lambda one: "q quit" in one.lines[29] and "12.0" in one.text)
+        terminal.send("q")
+        assert terminal.wait_exit() == 0
+        assert_left_well(terminal)
+
+
+@pytest.mark.parametrize("size", [(0, 0), (1, 1), (2, 3), (20, 5), (400, 120)], ids=str)
+def test_any_size_to_start_with(busy: Driver, size: tuple[int, int]) -> None:
+    columns, rows = size
+    with Terminal([GPUWATCH], columns=columns, rows=rows, env=busy.env()) as terminal:
+        if columns == 400:
+            terminal.wait_for(lambda one: "q quit" in one.lines[119] and "12.0" in one.text)
+        else:
+            terminal.wait_for(lambda one: bool(one.text.strip()))
+        terminal.send("q")
+        assert terminal.wait_exit() == 0
+        assert_left_well(terminal)
+
+
+def test_a_storm_of_sizes(busy: Driver) -> None:
+    sizes = random.Random(7)
+    with Terminal([GPUWATCH], columns=80, rows=24, env=busy.env(), draw=False) as terminal:
+        terminal.wait_for(lambda one: b"q quit" in OURS.sub(b"", one.raw))
+        for turn in range(200):
+            columns, rows = (1, 1) if turn % 20 == 0 else (sizes.randint(1, 300), sizes.randint(1, 90))
+            terminal.resize(columns, rows)
+            terminal.read(0.002)
+        terminal.resize(80, 24)
+        while terminal.pump(0.2):  # until nothing more comes: the pictures of the other sizes pass, each as a whole
+            pass
+        terminal.forget(80, 24)
+        busy.gpus[1].util_gpu = 63
+        busy.write()
+        terminal.wait_for(lambda one: "12.0" in one.text and "63%" in one.text and "q quit" in one.lines[23])
+        assert [line for line in terminal.lines if "99%" in line] == []
+        terminal.send("q")
+        assert terminal.wait_exit() == 0
+        assert_left_well(terminal)
+
+
+@pytest.mark.parametrize("term", ["xterm", "screen", "linux", "vt100"])
+def test_any_terminal_that_can_move_its_cursor(busy: Driver, term: str) -> None:
+    env = {name: value for name, value in busy.env().items() if name != "COLORTERM"}
+    with Terminal([GPUWATCH], columns=100, rows=30, env=env, term=term) as terminal:
+        terminal.wait_for(lambda one: "12.0" in one.text and "q quit" in one.lines[29])
+        terminal.send("q")
+        assert terminal.wait_exit() == 0
+        assert_left_well(terminal)
+        assert re.search(rb"[;\[][34]8;", bytes(terminal.raw)) is None  # 16 colours
+
+
+@pytest.mark.parametrize(
+    ("term", "shell", "why"),
+    [
+        ("xterm", 'exec "$0" < /dev/null', "stdin is none"),
+        ("xterm", 'true | "$0"', "stdin is none"),
+        ("xterm", '"$0" | cat; exit 2', "stdout is none"),
+        ("xterm", '"$0" 2> said; code=$?; cat said; exit $code', "stderr is none"),
+        ("dumb", 'exec "$0"', "TERM is dumb"),
+        ("", 'exec "$0"', "TERM is dumb"),
+        (None, 'unset TERM; exec "$0"', "TERM is dumb"),
+    ],
+)
+def test_where_no_dashboard_can_be_drawn(
+    busy: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, term: str | None, shell: str, why: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Terminal(["sh", "-c", shell, GPUWATCH], columns=200, rows=30, env=busy.env(), term=term) as terminal:
+        assert terminal.wait_exit() == 2
+        said = bytes(terminal.raw).decode()
+    assert why in said
+    assert "try `gpuwatch --once`" in said
+    assert said.count("\n") == 1
+    assert "\x1b" not in said
+    assert busy.calls() == {}
+
+
+@pytest.mark.parametrize("content", [None, b"this is no library\n"], ids=["none", "broken"])
+def test_no_driver_is_one_line_and_nothing_of_a_screen(tmp_path: Path, content: bytes | None) -> None:
+    env = no_driver(tmp_path, content)
+    with Terminal([GPUWATCH], columns=300, rows=30, env=env) as terminal:
+        assert terminal.wait_exit() == 3
+        said = bytes(terminal.raw).decode()
+    assert said.startswith("gpuwatch: no usable NVIDIA driver library (libnvidia-ml.so.1)")
+    assert "gpuwatch --demo" in said or "--gpus all" in said
+    assert said.count("\n") == 1
+    assert "\x1b" not in said
+
+
+def test_it_waits_for_a_driver_and_starts_with_it(tmp_path: Path, busy: Driver) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    env = {**busy.env(), **no_driver(folder, b"not yet\n")}
+    with Terminal([GPUWATCH, "--wait"], columns=120, rows=30, env=env) as terminal:
+        terminal.wait_for(lambda one: "no NVIDIA driver here" in one.text and "q quit" in one.lines[29])
+        fresh = folder / "new"
+        fresh.write_bytes(busy.library.read_bytes())
+        fresh.replace(folder / "libnvidia-ml.so.1")
+        terminal.send("R")
+        terminal.wait_for(lambda one: "driver 580.95.05" in one.text and "12.0" in one.text)
+        terminal.send("q")
+        assert terminal.wait_exit() == 0
+        assert_left_well(terminal)
+
+
+def test_a_driver_that_is_down_and_comes_back(busy: Driver) -> None:
+    busy.faults = ["nvmlInitWithFlags ret=9"]
+    busy.write()
+    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env()) as terminal:
+        terminal.wait_for(lambda one: "the driver does not answer" in one.text and "kernel module" in one.text)
+        busy.faults = []
+        busy.write()
+        terminal.wait_for(lambda one: "driver 580.95.05" in one.text and "12.0" in one.text)
+        terminal.send("q")
+        assert terminal.wait_exit() == 0
+        assert_left_well(terminal)
+
+
+def test_a_driver_that_hangs_when_it_is_started(busy: Driver) -> None:
+    busy.faults = ["nvmlInitWithFlags hang"]
+    busy.write()
+    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env()) as terminal:
+        terminal.wait_for(lambda one: "q quit" in one.lines[29], timeout=5.0)
+        everybody = terminal.tree()
+        terminal.send("q")
+        assert terminal.wait_exit(5.0) == 0
+        assert_left_well(terminal)
+    assert psutil.wait_procs(everybody, timeout=5.0)[1] == []
+
+
+def test_a_driver_that_hangs_when_it_is_started_is_said_to(busy: Driver) -> None:
+    busy.faults = ["nvmlInitWithFlags hang"]
+    busy.write()
+    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env()) as terminal:
+        terminal.wait_for(lambda one: "starting" in one.text or "waiting for the driver" in one.text, timeout=5.0)
+
+
+def test_a_machine_without_a_gpu(driver: Driver) -> None:
+    driver.gpus = []
+    driver.write()
+    with Terminal([GPUWATCH], columns=120, rows=30, env=driver.env()) as terminal:
+        terminal.wait_for(lambda one: "no GPU" in one.text and "lists no GPU" in one.text)
+        terminal.send("q")
+        assert terminal.wait_exit() == 0
+        assert_left_well(terminal)
+    for flags in (["--once"], ["--once", "--json"]):
+        done = subprocess.run([GPUWATCH, *flags], env=driver.env(), capture_output=True, text=True, check=False)
+        assert done.returncode == 3
+        assert "lists no GPU" in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert done.stdout == "" or json.loads(done.stdout)["gpus"] == []
+
+
+def test_a_terminal_that_is_not_read_for_a_while(busy: Driver) -> None:
+    """A stalled connection: nothing piles up meanwhile, and then the newest figures are there."""
+    with Terminal([GPUWATCH, "--interval", "0.1"], columns=160, rows=50, env=busy.env()) as terminal:
+        terminal.wait_for(lambda one: "q quit" in one.lines[49])
+        terminal.pump(1.0)
+        program = psutil.Process(terminal.process.pid)
+        before = program.memory_info().rss
+        end = time.monotonic() + 5.0
+        turn = 0
+        while time.monotonic() < end:
+            turn += 1
+            terminal.resize(160, 49 + turn % 2)  # each a whole picture, far more than a terminal buffers
+            busy.gpus[0].util_gpu = turn % 30
+            busy.write()
+            time.sleep(0.05)
+        assert program.memory_info().rss - before < 16 * 2**20
+        terminal.resize(160, 50)
+        busy.gpus[0].util_gpu = 77
+        busy.write()
+        terminal.wait_for(lambda one: " 77 " in one.lines[2] and "q quit" in one.lines[49], timeout=10.0)
+        terminal.send("q")
+        assert terminal.wait_exit() == 0
+        assert_left_well(terminal)
+
+
+def no_driver(folder: Path, content: bytes | None) -> dict[str, str]:
+    """Give the environment of a machine without a driver, or with a broken one."""
+    if content is not None:
+        (folder / "libnvidia-ml.so.1").write_bytes(content)
+    elif any(Path(place, "libnvidia-ml.so.1").exists() for place in ("/usr/lib64", "/usr/lib/x86_64-linux-gnu")):
+        pytest.skip("this machine has a driver of its own")
+    return {**os.environ, "LD_LIBRARY_PATH": str(folder)}
+
+
+def test_what_is_typed_with_the_slash_goes_into_the_filter(busy: Driver) -> None:
+    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env()) as terminal:
+        terminal.wait_for("1 row")
+        terminal.send("/qK/nobody")  # one read, as a slow line delivers it: q must not quit, nor K ask
+        terminal.wait_for("no process matches “qK/nobody”")
+        assert terminal.process.poll() is None

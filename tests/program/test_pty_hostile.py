@@ -1,0 +1,217 @@
+"""Hostile names and command lines of real processes, against every view and every output, byte for byte.
+
+A widget test cannot see an escape sequence that leaks; a terminal acts on it.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.model import decode
+from tests.driver import GIB, MIB, Driver, Gpu, Proc
+from tests.support.terminal import Terminal, foreign, modes_on
+
+GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
+EVIL = b"\x1b]2;PWN\x07\x1b]52;c;UFdO\x07\x1b[2J\xc2\x9b31m\x9b31m\xe2\x80\xaeevil\t\r\nTORN\xff"
+"""A window title, the clipboard, a cleared screen, C1 as UTF-8 and bare, a text turned round, and a torn line."""
+COMMANDS: list[list[bytes]] = [
+    [b"osc52-\x1b]52;c;UFdO\x07-end"],
+    [b"title-\x1b]2;PWN\x1b\\-end"],
+    [b"csi-\x1b[2J\x1b[31m-end"],
+    [b"c1-\xc2\x9b31m\x9b31m\xc2\x9d2;PWN\xc2\x9c-end"],
+    [b"bidi-\xe2\x80\xaelive\xe2\x81\xa6-end"],
+    [b"lines-\t-\r-\n-\x08-\x7f-end"],
+    [b"torn-\xff\xfe\xed\xb2\x80-end"],
+    ["wide-日本語-end".encode()],
+    [b"[/foo] [bold [link="],
+    [b"args", b"-s", b"--", EVIL],
+    [
+        b"secrets",
+        b"-s",
+        b"--",
+        b"--token",
+        b"xSECRET1x",
+        b"--hf-key=hf_SECRET2abcdefghijklmn",
+        b"https://ada:SECRET3@h/x",
+    ],
+]
+MARKS = [line[0].split(b"-")[0].decode() for line in COMMANDS]
+
+
+@dataclass
+class Machine:
+    """A driver with hostile texts, and hostile processes on its first GPU."""
+
+    driver: Driver
+    pids: list[int]
+
+    def env(self, **more: str) -> dict[str, str]:
+        """The environment of a gpuwatch on it."""
+        return {**self.driver.env(), "LC_ALL": "C.UTF-8", **more}
+
+
+@pytest.fixture(scope="module")
+def machine(nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """Start the processes; each waits for its input, and ends with it."""
+    folder = tmp_path_factory.mktemp("hostile")
+    nameless = folder / "\x1b]2;PWN\x07x"  # what a process is called that has no command line
+    nameless.symlink_to("/bin/sh")
+    with ExitStack() as running:
+        pids = []
+        for argv, program in [*((argv, Path("/bin/sh")) for argv in COMMANDS), ([b""], nameless)]:
+            process = running.enter_context(subprocess.Popen(argv, executable=program, stdin=subprocess.PIPE))
+            pids.append(process.pid)
+        driver = Driver(folder, nvml_library, driver="580\x1b]2;PWN\x07")
+        used = len(pids) * GIB
+        driver.gpus = [Gpu(0, name=b"GPU-" + EVIL, memory_used=used, uuid=b"GPU-\x1b[2J\xff"), Gpu(1, util_gpu=37)]
+        driver.procs = [Proc(0, pid, memory=GIB - at * MIB) for at, pid in enumerate(pids)]
+        yield Machine(driver.write(), pids)
+
+
+def assert_clean(raw: bytes) -> None:
+    """Nothing got through, and no secret is told."""
+    assert foreign(raw) == []
+    for what in (b"\x1b]2;PWN", b"\x1b]52", b"\x07PWN", b"SECRET"):
+        assert what not in raw
+
+
+def test_every_view_of_the_dashboard(machine: Machine) -> None:
+    with Terminal([GPUWATCH], columns=160, rows=50, env=machine.env()) as terminal:
+        terminal.wait_for(lambda one: all(mark in one.text for mark in MARKS))
+        assert "�]52;c;UFdO�" in terminal.text  # shown for what it is
+        assert "[/foo] [bold [link=" in terminal.text
+        assert "wide-日" in terminal.text.replace("日 ", "日")
+        assert "--token *** --hf-key=*** " in terminal.text
+        for key, title in (("u", " people "), ("t", " tree "), ("S", "strays of yours")):
+            terminal.send(key)
+            terminal.wait_for(title)
+            leave(terminal, title)
+        for pid in machine.pids:
+            terminal.send("\r")
+            terminal.wait_for(lambda one, pid=pid: "host memory" in one.text and str(pid) in one.text)  # type: ignore[misc]
+            leave(terminal, "host memory")
+            terminal.send("K")
+            terminal.wait_for(lambda one, pid=pid: f"End process {pid}?" in one.text and "Close" in one.text)  # type: ignore[misc]
+            leave(terminal, "End process")
+            terminal.send("j")
+        terminal.send("/")
+        terminal.wait_for("user:ada")
+        terminal.send(b"\xff")  # no UTF-8: dropped, and typing goes on
+        terminal.wait_for(lambda one: typed(one, "Q"))
+        terminal.send("\x1b[200~" + "\u202e\x9b31m\x9d2;PWN\t\u2066PASTED" + "\x1b[201~")
+        terminal.wait_for("PASTED")
+        terminal.wait_for("no process matches")
+        leave(terminal, "user:ada")
+        terminal.send("?")
+        terminal.wait_for("Filter: processes")
+        leave(terminal, "Filter: processes")
+        # An alert about the GPU with the hostile name, as a toast while the strip is frozen, and then in the strip.
+        terminal.send("p")
+        terminal.wait_for("PAUSED")
+        machine.driver.gpus[0].memory_used = 80_500 * MIB
+        machine.driver.write()
+        terminal.wait_for(lambda one: re.search(r"GPU 0 \w+", one.text) is not None)
+        terminal.send("p")
+        told = re.compile(r"^\S \S+ +GPU 0 \w+", re.MULTILINE)
+        terminal.wait_for(lambda one: "PAUSED" not in one.text and told.search(one.text) is not None)
+        terminal.send("q")
+        assert terminal.wait_exit() == 0
+        assert_clean(bytes(terminal.raw))
+        assert modes_on(bytes(terminal.raw)) == {7, 25}
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--theme", "{}"], ["--config", "/{}"], ["--{}"], ["--only", "{}"], ["--interval", "{}"]],
+    ids=lambda flags: str(flags[0]),
+)
+def test_our_own_arguments_come_back_clean(machine: Machine, flags: list[str]) -> None:
+    argv = [flag.format("\x1b]2;PWN\x07\x9b31m\u202e\udcfe") for flag in flags]
+    with Terminal([GPUWATCH, *argv], columns=160, rows=50, env=machine.env(), draw=False) as terminal:
+        assert terminal.wait_exit() == 2
+        assert_clean(bytes(terminal.raw))
+        assert terminal.raw.count(b"\n") == 1
+        assert terminal.raw.startswith(b"gpuwatch: ")
+
+
+def typed(terminal: Terminal, key: str) -> bool:
+    """Type a key again and again until it is on the bottom line."""
+    terminal.send(key)
+    terminal.read(0.2)
+    return key in terminal.lines[-1]
+
+
+def leave(terminal: Terminal, text: str) -> None:
+    """Go back to the dashboard from where a text stands."""
+    terminal.send("\x1b")
+    terminal.wait_for(lambda one: text not in one.text and "memory by owner" in one.text and "1 s  " in one.lines[0])
+
+
+@pytest.mark.parametrize("flags", [["--once"], ["--once", "--json"], ["--stream"]], ids=" ".join)
+def test_every_output(machine: Machine, flags: list[str]) -> None:
+    with Terminal([GPUWATCH, *flags], columns=400, rows=50, env=machine.env(), draw=False) as terminal:
+        if flags == ["--stream"]:
+            terminal.wait_for(lambda one: one.raw.count(b"\n") >= 2)
+            terminal.send("\x03")
+            assert terminal.wait_exit() == 130
+        else:
+            assert terminal.wait_exit() == 0
+        raw = bytes(terminal.raw)
+    raw = raw.replace(b"^C", b"")
+    assert_clean(raw)
+    assert b"\x1b" not in raw
+    text = raw.decode()
+    assert all(mark in text for mark in MARKS)
+    assert "--token *** --hf-key=*** https://***@h/x" in text
+    if "--once" not in flags or "--json" in flags:
+        snapshot = decode(raw.splitlines()[0])
+        texts = [snapshot.driver, *(gpu.name for gpu in snapshot.gpus)]
+        texts += [text for process in snapshot.processes for text in (process.command, process.name, process.user)]
+        assert [text for text in texts if not text.isprintable()] == []
+        assert {process.pid for process in snapshot.processes} == set(machine.pids)
+
+
+def test_without_colour_and_outside_ascii_nothing_is_sent(machine: Machine) -> None:
+    """NO_COLOR and --ascii in one run, through all that is drawn over the dashboard as well."""
+    argv = [GPUWATCH, "--ascii", "--user", "\x9b31m\u202e"]
+    with Terminal(argv, columns=120, rows=36, env=machine.env(NO_COLOR="1")) as terminal:
+        terminal.wait_for("no process matches")
+        terminal.send("\x1b")
+        terminal.wait_for(lambda one: all(mark in one.text for mark in MARKS[:8]))
+        for key, text in (("?", "Moving"), ("\r", "host memory"), ("K", "End process"), (":", "Search")):
+            terminal.send(key)
+            terminal.wait_for(text)
+            leave(terminal, text)
+        terminal.send("/")
+        terminal.wait_for("user:ada")
+        terminal.send("ada[")
+        terminal.wait_for("ada[")
+        terminal.send("\x03")
+        assert terminal.wait_exit() == 0
+        raw = bytes(terminal.raw)
+    assert_clean(raw)
+    assert raw.isascii(), sorted({char for char in raw.decode() if ord(char) > 127})
+    assert colours(raw) == set()
+
+
+def test_a_locale_of_c_is_believed(machine: Machine) -> None:
+    with Terminal([GPUWATCH], columns=160, rows=50, env=machine.env(LC_ALL="C")) as terminal:
+        terminal.wait_for(lambda one: all(mark in one.text for mark in MARKS))
+        terminal.send("q")
+        assert terminal.wait_exit() == 0
+        assert bytes(terminal.raw).isascii()
+        assert_clean(bytes(terminal.raw))
+
+
+def colours(raw: bytes) -> set[int]:
+    """Give the codes in some output that set a colour."""
+    codes = {int(code or 0) for found in re.findall(rb"\x1b\[([0-9;]*)m", raw) for code in found.split(b";")}
+    return codes - {0, 1, 2, 3, 4, 7, 22, 23, 24, 27}

@@ -1,0 +1,144 @@
+"""How the program ends and rests in a real pseudo-terminal: signals, Ctrl-Z, a driver that hangs, a lost terminal."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gpuwatch.ui.terminal import RESTORE
+from tests.driver import GIB, Driver, Gpu, Proc
+from tests.support.terminal import Terminal, foreign, modes_on
+
+GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
+TITLES = "memory by owner"
+
+
+@pytest.fixture
+def busy(driver: Driver) -> Driver:
+    """Two GPUs; this process holds 12 GiB of the second."""
+    driver.gpus = [Gpu(0, util_gpu=37), Gpu(1, memory_used=12 * GIB, util_gpu=99)]
+    driver.procs = [Proc(1, os.getpid(), memory=12 * GIB, sm=98)]
+    return driver.write()
+
+
+def assert_gone(everybody: list[psutil.Process]) -> None:
+    """Nobody is left behind, a zombie neither."""
+    assert len(everybody) > 1
+    assert psutil.wait_procs(everybody, timeout=5.0)[1] == []
+
+
+def assert_given_back(terminal: Terminal) -> None:
+    """The terminal is as it was found."""
+    raw = bytes(terminal.raw)
+    assert modes_on(raw) == {7, 25}
+    assert raw.count(b"\x1b[<u") == raw.count(b"\x1b[>25u")  # the keyboard protocol is a stack
+    assert terminal.modes() == terminal.modes_before
+    assert b"Traceback" not in raw
+    assert foreign(raw) == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=lambda one: str(one))
+def test_a_signal_leaves_nothing_behind(busy: Driver, number: signal.Signals, code: int) -> None:
+    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env()) as terminal:
+        terminal.wait_for(TITLES)
+        everybody = terminal.tree()
+        assert terminal.modes() != terminal.modes_before
+        terminal.process.send_signal(number)
+        assert terminal.wait_exit(5.0) == code
+        assert_given_back(terminal)
+        assert_gone(everybody)
+
+
+@pytest.mark.parametrize("how", ["key", "signal"])
+def test_ctrl_z_and_back(busy: Driver, how: str) -> None:
+    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env()) as terminal:
+        terminal.wait_for(TITLES)
+        program = psutil.Process(terminal.process.pid)
+        for _ in range(2):
+            if how == "key":
+                terminal.send("\x1a")
+            else:
+                terminal.process.send_signal(signal.SIGTSTP)
+            terminal.wait_for(lambda _: program.status() == psutil.STATUS_STOPPED)
+            terminal.read(0)
+            assert_given_back(terminal)
+            terminal.forget(120, 30)  # what a shell leaves of it
+            busy.gpus[0].util_gpu = (busy.gpus[0].util_gpu or 0) + 11
+            busy.write()
+            terminal.process.send_signal(signal.SIGCONT)
+            terminal.wait_for(
+                lambda one: TITLES in one.text and f" {busy.gpus[0].util_gpu} " in one.lines[2] and "12.0" in one.text
+            )
+            assert modes_on(bytes(terminal.raw)) >= {1049, 1000, 2004}
+        terminal.send("q")
+        assert terminal.wait_exit() == 0
+        assert_given_back(terminal)
+
+
+def test_quitting_does_not_wait_for_a_driver_that_hangs(busy: Driver) -> None:
+    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env()) as terminal:
+        terminal.wait_for(TITLES)
+        busy.faults = ["* hang"]
+        busy.write()
+        terminal.wait_for("not responding")
+        everybody = terminal.tree()
+        terminal.send("q")
+        assert terminal.wait_exit(5.0) == 0
+        assert_given_back(terminal)
+        assert_gone(everybody)
+
+
+def test_quitting_in_the_middle_of_a_call_that_hangs(busy: Driver) -> None:
+    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env()) as terminal:
+        terminal.wait_for(TITLES)
+        busy.faults = ["nvmlDeviceGetUtilizationRates hang"]
+        busy.write()
+        seen = busy.calls()["nvmlDeviceGetUtilizationRates"]
+        terminal.wait_for(lambda _: busy.calls()["nvmlDeviceGetUtilizationRates"] > seen)
+        everybody = terminal.tree()
+        terminal.send("q")
+        assert terminal.wait_exit(5.0) == 0
+        assert_given_back(terminal)
+        assert_gone(everybody)
+
+
+@pytest.mark.parametrize("ignore", [[], [signal.SIGHUP]], ids=["hang-up", "hang-up ignored"])
+def test_a_terminal_that_is_gone(busy: Driver, ignore: list[signal.Signals]) -> None:
+    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env(), ignore=ignore) as terminal:
+        terminal.wait_for(TITLES)
+        everybody = terminal.tree()
+        terminal.hang_up()
+        assert terminal.process.wait(10.0) == 129
+        assert_gone(everybody)
+
+
+def test_leaving_without_ceremony_takes_back_all_that_was_switched_on(busy: Driver) -> None:
+    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env()) as terminal:
+        terminal.wait_for(TITLES)
+        assert modes_on(bytes(terminal.raw) + RESTORE) == {7, 25}
+        assert bytes(terminal.raw).count(b"\x1b[>25u") == RESTORE.count(b"\x1b[<u") == 1
+
+
+def test_a_terminal_that_takes_nothing_any_more(busy: Driver) -> None:
+    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env(), draw=False) as terminal:
+        terminal.wait_for(lambda one: b"memory by owner" in one.raw)
+        for _ in range(400):  # nothing is read from here on: once the terminal is full, every write waits for ever
+            if not select.select([], [terminal.master], [], 0)[1]:
+                break
+            terminal.send("\x1b[B\x1b[A" * 20)
+        terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.process.wait(timeout=10) == 143
+
+
+def test_ctrl_c_leaves_as_q_does(busy: Driver) -> None:
+    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env()) as terminal:
+        terminal.wait_for(TITLES)
+        terminal.send("\x03")
+        assert terminal.wait_exit(5.0) == 0
+        assert_given_back(terminal)

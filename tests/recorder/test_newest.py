@@ -1,0 +1,323 @@
+"""The newest figures in their file: who writes it, who believes it, and what stands in it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpuwatch.alerts.alert import Alert, Severity
+from gpuwatch.alerts.rules.memory import MEMORY
+from gpuwatch.alerts.rules.shares import OVERSHOOT
+from gpuwatch.history import History, Idle
+from gpuwatch.model import Declared, Health, Knowledge, Reason
+from gpuwatch.monitor import Frame
+from gpuwatch.recorder import status_path
+from gpuwatch.recorder.status_file import Newest, NewestFile, Over, boot, newest, read_idle, read_newest
+from tests.support.alerting import cap
+from tests.support.builders import EPOCH, GIB, at, gpu, holding, process, snapshot, uid
+from tests.support.homes import plant_drafts
+from tests.support.waiting import wait_for
+
+LONG = 30.0
+
+
+def frame(used_gib: float = 20.0, *alerts: Alert, received: float | None = None, **changes: Any) -> Frame:
+    """Give a frame of one GPU that came just now."""
+    shown = snapshot([gpu(0, holdings=[holding(100, used_gib)])], **changes)
+    return Frame(shown, time.monotonic() if received is None else received, History().view, alerts)
+
+
+def alert(rule: str, severity: Severity = Severity.CRITICAL, **changes: Any) -> Alert:
+    """Give an alert about GPU 0."""
+    fields: dict[str, Any] = {"gpu": gpu(0).key, "index": 0, "title": rule, "raised": EPOCH}
+    return Alert(rule=rule, severity=severity, **{**fields, **changes})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the file lies; not made yet."""
+    return tmp_path / "gpuwatch"
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[Callable[[], NewestFile]]:
+    """Give a function that starts a sink; all are closed."""
+    started: list[NewestFile] = []
+
+    def begin() -> NewestFile:
+        started.append(NewestFile(str(folder), pace=0.01))
+        return started[-1]
+
+    yield begin
+    for sink in started:
+        sink.close(LONG)
+
+
+def test_what_was_written_is_read_and_goes_with_its_writer(folder: Path, start: Callable[[], NewestFile]) -> None:
+    sink = start()
+    sink.take(frame(30.0, interval=2.0))
+    wait_for(lambda: read_newest(str(folder)))
+    found = read_newest(str(folder))
+    assert found is not None
+    assert (found.pid, found.host, found.interval, found.boot) == (os.getpid(), "box3", 2.0, boot())
+    assert [(row.index, row.used, row.health) for row in found.gpus] == [(0, 30 * GIB, Health.OK)]
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / status_path.FILE).stat().st_mode) == 0o600
+    sink.close(LONG)
+    assert read_newest(str(folder)) is None
+    assert not (folder / status_path.FILE).exists()
+    assert not [thread for thread in threading.enumerate() if thread.name == "gpuwatch-newest"]
+
+
+def test_the_last_of_many_frames_counts(folder: Path, start: Callable[[], NewestFile]) -> None:
+    sink = start()
+    for size in range(200):
+        sink.take(frame(float(size % 70), sequence=size))
+    sink.take(frame(71.0))
+    wait_for(lambda: (found := read_newest(str(folder))) and found.gpus[0].used == 71 * GIB)
+
+
+def test_the_demo_is_nobodys_status(folder: Path, start: Callable[[], NewestFile]) -> None:
+    sink = start()
+    sink.take(frame(demo=True))
+    sink.close(LONG)
+    assert not folder.exists()
+
+
+def test_of_two_the_elder_writes_and_the_other_takes_over(folder: Path, start: Callable[[], NewestFile]) -> None:
+    elder, younger = start(), start()
+    elder.take(frame(10.0))
+    wait_for(lambda: read_newest(str(folder)))
+    younger.take(frame(20.0))
+    elder.take(frame(11.0))
+    wait_for(lambda: (found := read_newest(str(folder))) and found.gpus[0].used == 11 * GIB)
+    assert (younger.trouble, elder.trouble) == ("", "")
+    elder.close(LONG)
+
+    def is_its() -> bool:
+        younger.take(frame(20.0))
+        found = read_newest(str(folder))
+        return found is not None and found.gpus[0].used == 20 * GIB
+
+    wait_for(is_its)
+
+
+def test_one_that_was_killed_leaves_the_way_free(folder: Path, start: Callable[[], NewestFile]) -> None:
+    program = (
+        "import sys, time\n"
+        "from gpuwatch.recorder.status_file import NewestFile\n"
+        "from gpuwatch.monitor import Frame\n"
+        "from gpuwatch.history import History\n"
+        "from gpuwatch.model import Snapshot\n"
+        "sink = NewestFile(sys.argv[1], pace=0.01)\n"
+        "while True:\n"
+        "    sink.take(Frame(Snapshot(host='other'), time.monotonic(), History().view))\n"
+        "    time.sleep(0.01)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, folder]) as other:
+        try:
+            wait_for(lambda: (found := read_newest(str(folder))) and found.host == "other")
+            mine = start()
+        finally:
+            other.send_signal(signal.SIGKILL)
+    assert (folder / status_path.FILE).exists()
+
+    def is_mine() -> bool:
+        mine.take(frame())
+        found = read_newest(str(folder))
+        return found is not None and found.host == "box3"
+
+    wait_for(is_mine)
+
+
+def test_drafts_of_killed_writers_are_removed(folder: Path, start: Callable[[], NewestFile]) -> None:
+    folder.mkdir(mode=0o700)
+    dead, kept = plant_drafts(folder, status_path.FILE)
+    start().take(frame())
+    wait_for(lambda: read_newest(str(folder)))
+    left = {one.name for one in folder.iterdir()}
+    assert not left & dead
+    assert left >= kept
+
+
+def test_it_is_believed_for_three_intervals_and_a_little(folder: Path, start: Callable[[], NewestFile]) -> None:
+    start().take(frame(received=500.0, interval=2.0))
+    wait_for((folder / status_path.FILE).exists)
+    for age, believed in ((0.0, True), (8.0, True), (8.1, False), (-1.0, False)):
+        assert (read_newest(str(folder), clock=lambda age=age: 500.0 + age) is not None) is believed  # type: ignore[misc]
+    assert read_newest(str(folder), clock=lambda: 501.0, boot_id=lambda: "another") is None
+
+
+def test_how_long_ones_own_were_idle_is_there_for_a_moment(folder: Path, start: Callable[[], NewestFile]) -> None:
+    history = History()
+    for second, busy in ((0, 90), (1, 0), (31, 0)):
+        held = [holding(100, sm=0, start=5), holding(101, sm=busy, start=6), holding(102, sm=0)]
+        people = [process(100, start=5, uid=7), process(101, start=6, uid=7), process(102, uid=8)]
+        shown = at(snapshot([gpu(0, holdings=held)], people, viewer=7, interval=2.0), second)
+        view = history.add(shown, 500.0 + second)
+    start().take(Frame(shown, 500.0, view))
+    wait_for((folder / status_path.FILE).exists)
+    found = read_idle(str(folder), clock=lambda: 504.0)
+    key = gpu(0).key
+    assert found == {(key, 100, 5): Idle(31.0, at_least=True), (key, 101, 6): Idle(31.0, at_least=False)}
+    assert read_idle(str(folder), clock=lambda: 504.1) == {}, "somebody watches"
+    assert read_idle(str(folder), clock=lambda: 501.0, boot_id=lambda: "another") is None
+
+
+def test_at_a_long_interval_idle_times_are_believed_for_a_minute(folder: Path, start: Callable[[], NewestFile]) -> None:
+    history = History()
+    shown = snapshot([gpu(0, holdings=[holding(100)])], [process(100)], viewer=uid("ada"), interval=600.0)
+    start().take(Frame(shown, 500.0, history.add(shown, 500.0)))
+    wait_for((folder / status_path.FILE).exists)
+    assert read_idle(str(folder), clock=lambda: 562.0)
+    assert read_idle(str(folder), clock=lambda: 562.1) == {}, "somebody watches"
+    assert read_idle(str(folder), clock=lambda: 500.0 + 3 * 600.0 + 2.1) is None
+
+
+def test_who_watches_as_root_tells_of_everybody() -> None:
+    people = [process(100, uid=7), process(101, uid=8)]
+    shown = snapshot([gpu(0, holdings=[holding(100), holding(101)])], people, viewer=0)
+    for viewer, told in ((0, [100, 101]), (8, [101])):
+        seen = msgspec.structs.replace(shown, viewer=viewer)
+        assert [one.pid for one in newest(seen, (), 500.0, History().add(seen, 500.0)).resting] == told
+
+
+def test_anothers_figures_are_believed_where_they_are_asked_for(folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    file = folder / status_path.FILE
+    file.write_bytes(msgspec.json.encode(Newest(monotonic=500.0, boot=boot())))
+    us = os.geteuid()
+    assert read_newest(str(folder), uid=us, clock=lambda: 501.0)
+    assert read_newest(str(folder), uid=us + 1, clock=lambda: 501.0) is None
+
+
+@pytest.mark.parametrize("what", ["link", "fifo", "folder", "junk", "future", "others", "empty"])
+def test_what_is_not_ours_is_not_believed(folder: Path, what: str) -> None:
+    good = msgspec.json.encode(Newest(monotonic=500.0, boot=boot()))
+    folder.mkdir(mode=0o700)
+    file = folder / status_path.FILE
+    if what == "link":
+        (folder / "elsewhere").write_bytes(good)
+        file.symlink_to(folder / "elsewhere")
+    elif what == "fifo":
+        os.mkfifo(file)
+    elif what == "folder":
+        file.mkdir()
+    else:
+        content = {"junk": b'{"gpus": 3}', "future": msgspec.json.encode(Newest(schema=99)), "empty": b""}
+        file.write_bytes(content.get(what, good))
+        file.chmod(0o666 if what == "others" else 0o600)
+    assert read_newest(str(folder), clock=lambda: 501.0) is None
+    file.rmdir() if what == "folder" else file.unlink()
+    file.write_bytes(good)
+    assert read_newest(str(folder), clock=lambda: 501.0) is not None
+
+
+def test_a_folder_that_is_a_link_is_neither_written_nor_read(
+    folder: Path, tmp_path: Path, start: Callable[[], NewestFile]
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir(mode=0o700)
+    folder.symlink_to(other)
+    sink = start()
+    sink.take(frame())
+    wait_for(lambda: sink.trouble)
+    assert "`gpuwatch status` cannot be written" in sink.trouble
+    assert list(other.iterdir()) == []
+    (other / status_path.FILE).write_bytes(msgspec.json.encode(Newest(monotonic=500.0, boot=boot())))
+    assert read_newest(str(folder), clock=lambda: 501.0) is None
+    folder.unlink()
+    sink.take(frame())
+    wait_for(lambda: not sink.trouble and read_newest(str(folder)))
+
+
+def test_a_folder_that_went_is_made_again(folder: Path, start: Callable[[], NewestFile]) -> None:
+    sink = start()
+    sink.take(frame())
+    wait_for(lambda: read_newest(str(folder)))
+    for one in folder.iterdir():
+        one.unlink()
+    folder.rmdir()
+
+    def is_back() -> bool:
+        sink.take(frame())
+        return read_newest(str(folder)) is not None
+
+    wait_for(is_back)
+
+
+def test_what_it_says_of_gpus_and_alerts() -> None:
+    cards = [
+        gpu(0, used_gib=78.0),
+        gpu(1, utilization=Reason.UNSUPPORTED, sampled=998.0),
+        gpu(2, health=Health.LOST, sampled=1001.0),
+    ]
+    alerts = [
+        alert(MEMORY),
+        alert("gpu health", gpu=cards[2].key),
+        alert("XID"),
+        alert("idle but held", Severity.WARNING, acknowledged=True),
+        alert("power at limit", Severity.NOTE),
+    ]
+    hidden = process(7, declared=Declared(knowledge=Knowledge.UNREADABLE))
+    found = newest(snapshot(cards, [hidden], words="well"), alerts, 77.0)
+    assert [(row.near, row.utilization, row.health) for row in found.gpus] == [
+        ("critical", 50, Health.OK),
+        ("", Reason.UNSUPPORTED, Health.OK),
+        ("", 50, Health.LOST),
+    ]
+    assert found.gpus[0].free == pytest.approx(1.4, abs=0.1)
+    assert (found.sampled, found.monotonic, found.unread) == (1000.0, 77.0, 1)
+    assert found.alerts == {"critical": 3, "warning": 1, "note": 1}
+    assert (found.unseen, found.others) == (3, 1)
+    assert msgspec.json.decode(msgspec.json.encode(found), type=Newest) == found
+
+
+def test_who_is_over_is_added_up_over_gpus() -> None:
+    people = [
+        process(1, "ada", declared=cap(10, 0)),
+        process(2, "ada", declared=cap(10, 1)),
+        process(3, "ben", declared=cap(10, 1)),
+    ]
+    cards = [
+        gpu(0, holdings=[holding(1, 13.0)]),
+        gpu(1, holdings=[holding(2, 12.0), holding(3, 10.5)]),
+    ]
+    alerts = [alert(OVERSHOOT, gpu=cards[0].key, pids=(1,)), alert(OVERSHOOT, gpu=cards[1].key, pids=(2,))]
+    found = newest(snapshot(cards, people), alerts, 0.0)
+    assert found.over == (Over(user="ada", gib=5.0),)
+
+
+def test_the_place_is_the_runtime_folder_that_is_ours(tmp_path: Path) -> None:
+    given, runtimes = tmp_path / "given", tmp_path / "user"
+    uid = os.getuid()
+    (runtimes / str(uid)).mkdir(parents=True)
+    environ = {"XDG_RUNTIME_DIR": str(given)}
+    assert status_path.folder(environ, uid, str(runtimes)) == f"{runtimes}/{uid}/gpuwatch"
+    given.mkdir()
+    assert status_path.folder(environ, uid, str(runtimes)) == f"{given}/gpuwatch"
+    assert status_path.folder({"XDG_RUNTIME_DIR": "given"}, uid, str(runtimes)) == f"{runtimes}/{uid}/gpuwatch"
+    stranger = uid + 1
+    assert status_path.folder(environ, stranger, str(runtimes)).endswith(f"/gpuwatch-{stranger}")
+
+
+def test_a_look_at_the_file_is_enough_for_a_guess(tmp_path: Path) -> None:
+    environ = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    assert not status_path.looks_fresh(environ)
+    file = tmp_path / "gpuwatch" / status_path.FILE
+    file.parent.mkdir()
+    file.touch()
+    assert status_path.looks_fresh(environ)
+    os.utime(file, (0, 0))
+    assert not status_path.looks_fresh(environ)

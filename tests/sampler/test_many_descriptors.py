@@ -1,0 +1,93 @@
+"""Programs that hold more than 1,024 descriptors open: select(2) cannot name any above 1,023, poll(2) can."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.driver import GIB, Driver, Gpu, Proc
+from tests.inspector.test_multiplexer import shown
+from tests.support.gpuholder import ROOT, GpuHolder
+from tests.support.panes import patient, session
+from tests.support.sampling import Running, eight, well
+from tests.support.tmux import Tmux, tmux
+
+__all__ = ["tmux"]  # a fixture
+
+GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
+MANY = 1100
+
+CROWDED = f"""
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (2 * {MANY}, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+nothing = os.open("/dev/null", os.O_RDONLY)
+for number in range(nothing + 1, {MANY}):
+    os.dup2(nothing, number)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""Becomes another program that has all numbers below `MANY` taken: what it opens itself gets higher ones."""
+
+pytestmark = pytest.mark.skipif(
+    resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 2 * MANY, reason="the hard limit of descriptors is too low here"
+)
+
+
+@pytest.fixture
+def many() -> Iterator[None]:
+    """Have more than 1,024 descriptors open in this process."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], 2 * MANY), before[1]))
+    taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(MANY)]
+    try:
+        assert max(taken) > 1023
+        yield
+    finally:
+        for one in taken:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def crowded(driver: Driver, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of gpuwatch's to its end."""
+    command = [sys.executable, "-c", CROWDED, GPUWATCH, *words]
+    return subprocess.run(command, env=driver.env(), capture_output=True, text=True, timeout=90, check=False)
+
+
+def test_one_snapshot_is_printed(driver: Driver) -> None:
+    eight(driver)
+    done = crowded(driver, "--once")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "8 GPUs · 1 process" in done.stdout
+
+
+def test_a_process_is_ended(driver: Driver) -> None:
+    with GpuHolder(uid=os.getuid()) as training:
+        driver.gpus = [Gpu(0, memory_used=GIB)]
+        driver.procs = [Proc(0, training.pid, sm=0)]
+        driver.write()
+        done = crowded(driver, "kill", str(training.pid), "--yes", *(["--allow-root-kill"] * ROOT))
+        assert f"PID {training.pid}: exited after" in done.stdout, done.stderr
+        assert not training.alive()
+
+
+def test_the_sampler_goes_on(driver: Driver) -> None:
+    words = [sys.executable, "-P", "-m", "gpuwatch.sampler", "--interval", "0.1"]
+    sampler = Running.script(f"import sys; sys.argv = {['', *words]!r}\n{CROWDED}", eight(driver).env())
+    try:
+        # What is declared is read by a child of its own, whose pipe the sampler waits for beside its commands.
+        seen = sampler.until(lambda snapshot: any(one.surroundings for one in snapshot.processes))
+        assert len(well(seen)) == 8
+        sampler.next()
+    finally:
+        sampler.close()
+
+
+def test_tmux_is_asked_for_its_names(many: None, tmux: Tmux) -> None:
+    pid = session(tmux)
+    assert shown(pid, patient()) == ("train", "0:main")

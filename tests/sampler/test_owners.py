@@ -1,0 +1,492 @@
+"""Who owns the processes that NVML lists: real children, and trees in place of /proc."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gpuwatch import procfs
+from gpuwatch.model import Presence, Process, Reason
+from gpuwatch.sampler.owners import Owners, UserNames, terminal
+from tests.support.families import Member, family
+from tests.support.waiting import PATIENCE, wait_for
+from tests.test_procfs import fixture_process, stat_line
+
+SLEEP = "import time; print(flush=True); time.sleep(600)"
+
+
+@pytest.fixture
+def child() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Give a function that starts a process and waits until it runs; all are ended."""
+    started = []
+
+    def start(*arguments: str, script: str = SLEEP, **options: object) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", script, *arguments]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)  # type: ignore[call-overload]
+        started.append(process)
+        assert process.stdout.readline() == "\n"
+        return process  # type: ignore[no-any-return]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def read(owners: Owners, pid: int) -> Process:
+    """Read one process."""
+    (row,) = owners.read([pid])
+    return row
+
+
+# -- real processes ------------------------------------------------------------------------------------------------
+
+
+def test_a_process_of_our_own(child: Callable[..., subprocess.Popen[str]]) -> None:
+    """All fields, as the kernel and the user database have them."""
+    before = time.time()
+    process = child("--rate", "0.5")
+    row = read(Owners(), process.pid)
+    assert (row.presence, row.uid) == (Presence.SEEN, os.getuid())
+    assert row.user == pwd.getpwuid(os.getuid()).pw_name
+    assert row.name == psutil.Process(process.pid).name()
+    assert row.state in ("sleeping", "running")  # it reads its stdin, or is about to
+    assert row.command.endswith("--rate 0.5")
+    assert (row.ppid, row.parent) == (os.getpid(), psutil.Process().name())
+    assert isinstance(row.rss, int)
+    assert row.rss > 1_000_000
+    assert row.started is not None
+    assert abs(row.started - before) < PATIENCE
+    assert row.start == procfs.read_stat(process.pid).start_ticks
+
+
+def test_cpu_is_measured_between_two_looks() -> None:
+    """The first look has none; then it is the percent of one core, ours."""
+    owners = Owners()
+    assert read(owners, os.getpid()).cpu is Reason.NO_SAMPLE
+    wait_for(lambda: sum(os.times()[:2]) > 0 and _burn() > 0)
+    cpu = read(owners, os.getpid()).cpu
+    assert isinstance(cpu, float)
+    assert cpu > 0
+
+
+def _burn() -> float:
+    """Use the CPU for some clock ticks; gives the seconds used."""
+    start = time.process_time()
+    while time.process_time() - start < 0.1:
+        pass
+    return time.process_time() - start
+
+
+def test_cpu_of_a_fixed_time(tmp_path: Path) -> None:
+    """50 ticks in 2 s are 25 % at 100 ticks a second."""
+    now = [100.0]
+    tree(tmp_path, 7, used=100)
+    owners = Owners(proc=tmp_path, clock=lambda: now[0])
+    read(owners, 7)
+    tree(tmp_path, 7, used=150)
+    now[0] += 2.0
+    assert read(owners, 7).cpu == 25.0 * 100 / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start another user's process")
+def test_a_process_of_another_user(child: Callable[..., subprocess.Popen[str]]) -> None:
+    """The real uid counts, not the one that it took on."""
+    nobody = pwd.getpwnam("nobody").pw_uid
+    # Not by `child`: another user may not be able to run this interpreter.
+    process = subprocess.Popen(["/bin/sleep", "600"], user=nobody)
+    row = read(Owners(), process.pid)
+    process.kill()
+    process.wait()
+    assert (row.uid, row.user) == (nobody, "nobody")
+    script = f"import os, time; os.seteuid({nobody}); print(flush=True); time.sleep(600)"
+    assert read(Owners(), child(script=script).pid).uid == 0
+
+
+FIRST_THREAD_ENDS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+print(flush=True)
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[__import__("os").uname().machine], 0)
+"""
+"""The system call exit(2), which ends the thread alone."""
+
+
+def test_a_process_whose_first_thread_has_ended_is_no_zombie(child: Callable[..., subprocess.Popen[str]]) -> None:
+    process = child(script=FIRST_THREAD_ENDS)
+    wait_for(lambda: procfs.read_stat(process.pid).state == "Z")
+    assert read(Owners(), process.pid).state == "sleeping"
+    process.kill()
+    wait_for(lambda: read(Owners(), process.pid).state == "zombie")
+
+
+def test_a_process_whose_threads_cannot_be_read_is_not_said_to_be_a_zombie(tmp_path: Path) -> None:
+    """As where its own state took the last file descriptor."""
+    folder = fixture_process(tmp_path, 7, stat_line(7, state="Z"), threads="")
+    (folder / "task").touch()
+    assert read(Owners(proc=tmp_path), 7).state == ""
+
+
+BURNS_BELOW = """
+import subprocess, sys
+subprocess.run([sys.executable, "-c", f"import os, subprocess, sys; print(flush=True); {sys.argv[1]}"])
+"""
+BURN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
+"""Ends with whoever started it."""
+IDLE = BURN.replace("pass", "__import__('time').sleep(0.2)")
+
+
+def test_the_cpu_of_what_a_process_has_started_is_known(child: Callable[..., subprocess.Popen[str]]) -> None:
+    """Down to those that these have started, and those that have ended; of nobody else's, and not at the first look."""
+    busy = child(f"exec({BURN!r})", script=BURNS_BELOW)
+    deep = child(f"sys.exit(subprocess.Popen([sys.executable, '-c', {BURN!r}]) and exec({IDLE!r}))", script=BURNS_BELOW)
+    past = child("[None for _ in range(10**7)]; sys.exit()", script=BURNS_BELOW + "input()")
+    still = child()
+    pids = [one.pid for one in (busy, deep, past, still)]
+    now = [100.0]
+    owners, others = Owners(clock=lambda: now[0]), Owners(clock=lambda: now[0], viewer=os.getuid() + 1)
+    assert {one.below for one in owners.read(pids)} == {Reason.NO_SAMPLE}
+    before = {pid: procfs.used_below(pid, procfs.read_stat(pid)) for pid in pids}
+    for pid in pids[:2]:
+        wait_for(lambda pid=pid: procfs.used_below(pid, procfs.read_stat(pid)) - before[pid] >= 20)  # type: ignore[misc]
+    wait_for(lambda: procfs.read_stat(past.pid).waited > 0)
+    now[0] += 10.0
+    below = {one.pid: one.below for one in owners.read(pids)}
+    assert float(below[busy.pid]) > 0
+    assert float(below[deep.pid]) > 0
+    assert below[still.pid] == 0.0
+    others.read(pids)
+    now[0] += 10.0
+    assert {one.below for one in others.read(pids)} == {Reason.NO_SAMPLE}
+
+
+def test_a_zombie_is_named_so_and_keeps_what_it_was() -> None:
+    """Its command line is gone from /proc; what it was when it lived is still known."""
+    process = subprocess.Popen([sys.executable, "-c", SLEEP, "zombie"], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    now = [0.0]
+    owners = Owners(clock=lambda: now[0])
+    alive = read(owners, process.pid)
+    process.kill()
+    wait_for(lambda: read(owners, process.pid).state == "zombie")
+    now[0] = 60.0  # all facts are read anew
+    dead = read(owners, process.pid)
+    assert (dead.state, dead.presence, dead.command) == ("zombie", Presence.SEEN, alive.command)
+    unknown = read(Owners(), process.pid)
+    assert (unknown.state, unknown.command, unknown.uid) == ("zombie", "", os.getuid())
+    process.wait()
+    process.stdout.close()
+    assert read(owners, process.pid).presence is not Presence.SEEN
+
+
+def test_processes_that_vanish_while_they_are_read() -> None:
+    """Row 32: a thousand short lives, and no exception."""
+    owners = Owners()
+    seen = set()
+    for _ in range(100):
+        crowd = [subprocess.Popen(["/bin/true"]) for _ in range(5)]
+        seen |= {row.presence for row in owners.read([process.pid for process in crowd])}
+        for process in crowd:
+            process.wait()
+        seen |= {row.presence for row in owners.read([process.pid for process in crowd])}
+    assert seen <= {Presence.SEEN, Presence.GONE, Presence.ELSEWHERE}
+    assert owners.read([]) == ()
+
+
+def test_hostile_arguments_are_harmless(child: Callable[..., subprocess.Popen[str]]) -> None:
+    """Escapes, a clipboard write, line breaks and a direction override reach nobody's terminal."""
+    row = read(Owners(), child("\x1b[31m", "\x1b]52;c;ZXZpbA==\x07", "a\nb\rc\td", "\u202eevil", "[/foo] [bold").pid)
+    assert all(char.isprintable() for char in row.command)
+    assert "\u202e" not in row.command
+    assert "[/foo] [bold" in row.command
+
+
+def test_secrets_in_arguments_are_masked(child: Callable[..., subprocess.Popen[str]]) -> None:
+    """By their flag and by their shape."""
+    command = read(Owners(), child("--token", "s3cr3t", "--hf-key=hf_abcdefghijklmnopqrstuvwxyz", "--lr", "0.1").pid)
+    assert "s3cr3t" not in command.command
+    assert "hf_abc" not in command.command
+    assert "--lr 0.1" in command.command
+
+
+def test_a_process_that_renames_itself_is_read_anew(child: Callable[..., subprocess.Popen[str]]) -> None:
+    """Its short name in /proc/PID/stat tells; else it takes up to ten seconds."""
+    script = (
+        "import pathlib, time\nprint(flush=True)\ninput()\npathlib.Path('/proc/self/comm').write_text('renamed')\n"
+        "print(flush=True)\ntime.sleep(600)"
+    )
+    process = child(script=script, stdin=subprocess.PIPE)
+    owners = Owners(clock=lambda: 0.0)
+    assert read(owners, process.pid).name != "renamed"
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.close()
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert read(owners, process.pid).name == "renamed"
+
+
+# -- trees in place of /proc ---------------------------------------------------------------------------------------
+
+
+def tree(root: Path, pid: int, *, comm: str = "python", start: int = 4711, used: int = 0, tty: int = 0) -> Path:
+    """Write a process into a tree; gives its folder."""
+    folder = root / str(pid)
+    folder.mkdir(parents=True, exist_ok=True)
+    fields = [f"{pid}", f"({comm})", "S", "1", "1", "1", str(tty), "-1", "0", "0", "0", "0", "0", str(used), "0"]
+    fields += ["0", "0", "20", "0", "1", "0", str(start), "1000", "25", *["0"] * 28]
+    (folder / "stat").write_text(" ".join(fields) + "\n")
+    (folder / "status").write_text(f"Name:\t{comm}\nUid:\t4242\t0\t0\t0\nGid:\t0\t0\t0\t0\n")
+    (folder / "cmdline").write_bytes(b"python\0train.py\0")
+    return folder
+
+
+def test_a_pid_that_is_used_again_is_another_process(tmp_path: Path) -> None:
+    """Nothing of the first is shown of the second, and its CPU has no first half."""
+    now = [0.0]
+    tree(tmp_path, 7, comm="first", used=100)
+    owners = Owners(proc=tmp_path, clock=lambda: now[0])
+    first = read(owners, 7)
+    (tree(tmp_path, 7, comm="first", start=9000, used=5) / "cmdline").write_bytes(b"second\0")
+    now[0] += 1.0
+    second = read(owners, 7)
+    assert (first.command, second.command) == ("python train.py", "second")
+    assert first.key != second.key
+    assert second.cpu is Reason.NO_SAMPLE
+
+
+def test_the_command_line_is_read_anew_after_ten_seconds(tmp_path: Path) -> None:
+    """setproctitle changes it while all else stays."""
+    now = [0.0]
+    folder = tree(tmp_path, 7)
+    owners = Owners(proc=tmp_path, clock=lambda: now[0])
+    read(owners, 7)
+    (folder / "cmdline").write_bytes(b"vllm: worker 3\0")
+    now[0] = 9.0
+    assert read(owners, 7).command == "python train.py"
+    now[0] = 11.0
+    assert read(owners, 7).command == "vllm: worker 3"
+
+
+# -- sessions and orphans ------------------------------------------------------------------------------------------
+
+
+def test_a_session_and_who_leads_it() -> None:
+    """Until the shell has ended, and its job is adopted; who leads a session of its own always has its leader."""
+    job = Member("job", ("python", "t.py"))
+    alone = Member("alone", ("python", "t.py"), leads=True)
+    shell = Member("shell", ("bash",), children=(job, alone), leads=True)
+    now = [0.0]
+    owners = Owners(clock=lambda: now[0])
+    with family(shell) as tree:
+        first, second = (read(owners, tree.pids[name]) for name in ("job", "alone"))
+        assert (first.session, first.led, first.adopted) == (tree.pids["shell"], True, False)
+        assert (second.session, second.led, second.adopted) == (tree.pids["alone"], True, False)
+        tree.end("shell")
+        left, alone_now = owners.read([tree.pids["job"], tree.pids["alone"]])  # the new parent shows at once
+        assert (left.session, left.led, left.adopted) == (tree.pids["shell"], False, True)
+        assert (alone_now.led, alone_now.adopted) == (True, True)
+
+
+def test_a_leader_that_ends_while_the_parent_lives_is_noticed_within_ten_seconds() -> None:
+    """A login that was closed, below which a script goes on."""
+    script = Member("script", ("bash", "x.sh"), children=(Member("job", ("python", "t.py")),))
+    now = [0.0]
+    owners = Owners(clock=lambda: now[0])
+    with family(Member("shell", ("bash",), children=(script,), leads=True)) as tree:
+        assert read(owners, tree.pids["job"]).led is True
+        tree.end("shell")
+        now[0] = 9.0
+        assert read(owners, tree.pids["job"]).led is True
+        now[0] = 11.0
+        row = read(owners, tree.pids["job"])
+    assert (row.led, row.adopted) == (False, False)
+
+
+def test_a_steady_tick_reads_one_file(tmp_path: Path) -> None:
+    """What else could be asked has gone from the tree, and nothing changes."""
+    tree(tmp_path, 1, comm="systemd")
+    tree(tmp_path, 7)
+    owners = Owners(proc=tmp_path, clock=lambda: 0.0)
+    before = read(owners, 7)
+    (tmp_path / "1/stat").unlink()
+    after = read(owners, 7)
+    assert (before.led, before.adopted, before.session) == (after.led, after.adopted, after.session) == (True, True, 1)
+
+
+def test_a_leader_that_is_hidden_is_not_said_to_be_gone(tmp_path: Path) -> None:
+    """By hidepid, from all but root."""
+    mounted(tree(tmp_path, 7).parent, "rw,hidepid=2")
+    assert read(Owners(proc=tmp_path, sees_all=False), 7).led is None
+    assert read(Owners(proc=tmp_path, sees_all=True), 7).led is False
+
+
+@pytest.mark.parametrize(
+    ("parent", "session", "start", "expected"),
+    [
+        (("systemd", 3, 0), 3, 100, True),
+        (("systemd", 3, 0), 7, 100, True),
+        (("pause", 3, 0), 3, 100, True),
+        (("init(Ubuntu)", 3, 0), 3, 100, True),
+        (("bash", 3, 0), 3, 90_000, False),
+        (("bash", 3, 0), 7, 90_000, False),
+        (("python", 3, 0), 88, 90_000, True),
+        (("python", 3, 0), 9, 90_000, False),
+        (("tini", 3, 0), 3, 100, False),
+        (("dumb-init", 3, 0), 7, 100, False),
+        (("tini", 3, 0), 7, 90_000, True),
+        (("tini", 3, 0), 88, 100, True),
+    ],
+    ids=[
+        "user's manager",
+        "a service, as far as this tells",
+        "a pod's pause",
+        "WSL",
+        "a job of a shell",
+        "setsid below a shell",
+        "of a session that has ended, below another",
+        "of a session that goes on, below another",
+        "what tini is for",
+        "what dumb-init is for",
+        "left to tini",
+        "left to tini by a login",
+    ],
+)
+def test_who_was_adopted(
+    tmp_path: Path, parent: tuple[str, int, int], session: int, start: int, *, expected: bool
+) -> None:
+    """By what the parent is, and by the session. 3 is the parent, 9 another leader that runs, 88 one that has gone."""
+    comm, parents_session, parents_start = parent
+    for pid in (3, 9):
+        fixture_process(tmp_path, pid, related(comm, 1, parents_session if pid == 3 else 9, parents_start))
+    stat = procfs.parse_stat(related("python", 3, session, start))
+    assert procfs.adopted(7, stat, tmp_path) is expected
+
+
+def related(comm: str, ppid: int, session: int, start: int) -> bytes:
+    """Give a stat line of a process with this parent, session and start."""
+    fields = [f"({comm})", "S", str(ppid), "5", str(session), *["0"] * 15, str(start), *["0"] * 30]
+    return " ".join(["7", *fields]).encode()
+
+
+def test_a_parent_that_cannot_be_read_adopts_nobody_but_pid_1(tmp_path: Path) -> None:
+    """Nor does what is outside of our PID namespace."""
+    for ppid, expected in ((1, True), (5, False), (0, False)):
+        assert procfs.adopted(7, procfs.parse_stat(related("python", ppid, 88, 1)), tmp_path) is expected
+
+
+@pytest.mark.parametrize(("session", "state", "expected"), [(0, "S", None), (7, "S", True), (7, "Z", False)])
+def test_a_leader_of_itself(tmp_path: Path, session: int, state: str, *, expected: bool | None) -> None:
+    """A zombie leads nobody any more; a session outside of our namespace has no number."""
+    stat = procfs.parse_stat(related("python", 1, session, 1))._replace(state=state)
+    assert procfs.led(7, stat, tmp_path) is expected
+
+
+# -- /proc that shows less -----------------------------------------------------------------------------------------
+
+
+def mounted(root: Path, options: str) -> Path:
+    """Write a mount table in which /proc has these options."""
+    (root / "self").mkdir(parents=True, exist_ok=True)
+    (root / "self/mountinfo").write_text(
+        "21 26 0:20 / /sys rw,nosuid - sysfs sysfs rw\n"
+        f"22 26 0:21 / /proc rw,nosuid,relatime shared:5 - proc proc {options}\n"
+        "30 26 0:30 / /mnt/proc rw - proc proc rw,hidepid=2\n"
+    )
+    return root
+
+
+def in_namespace(root: Path, inode: int) -> Path:
+    """Write which PID namespace we are in."""
+    (root / "self/ns").mkdir(parents=True, exist_ok=True)
+    (root / "self/ns/pid").symlink_to(f"pid:[{inode}]")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("rw", Presence.GONE),
+        ("rw,hidepid=0", Presence.GONE),
+        ("rw,hidepid=off", Presence.GONE),
+        ("rw,gid=4,hidepid=1", Presence.HIDDEN),
+        ("rw,hidepid=2", Presence.HIDDEN),
+        ("rw,hidepid=noaccess", Presence.HIDDEN),
+        ("rw,hidepid=invisible", Presence.HIDDEN),
+        ("rw,hidepid=ptraceable", Presence.HIDDEN),
+    ],
+)
+def test_a_pid_that_is_not_there_is_gone_or_hidden(tmp_path: Path, options: str, expected: Presence) -> None:
+    """Row 31: by how /proc is mounted; from root nothing is hidden."""
+    in_namespace(mounted(tmp_path, options), 4026531836)
+    assert read(Owners(proc=tmp_path, sees_all=False), 99).presence is expected
+    assert read(Owners(proc=tmp_path, sees_all=True), 99).presence is Presence.GONE
+
+
+def test_a_pid_of_another_namespace(tmp_path: Path) -> None:
+    """Row 31: in a container the list may be the host's. One that exists here is shown, and not believed blindly."""
+    in_namespace(mounted(tree(tmp_path, 7).parent, "rw"), 4026532555)
+    owners = Owners(proc=tmp_path)
+    assert read(owners, 99).presence is Presence.ELSEWHERE
+    assert read(owners, 7).presence is Presence.SEEN
+
+
+def test_a_process_that_we_may_not_look_at(tmp_path: Path) -> None:
+    """hidepid=1: its folder is there, and its files cannot be read."""
+    stat = tree(tmp_path, 7) / "stat"
+    stat.chmod(0)
+    if os.geteuid() == 0:  # to root a file without rights is readable: a folder in its place is as little of a file
+        stat.unlink()
+        stat.mkdir()
+        assert read(Owners(proc=tmp_path), 7).presence is Presence.UNREADABLE
+    else:
+        assert read(Owners(proc=tmp_path), 7).presence is Presence.HIDDEN
+
+
+@pytest.mark.parametrize(
+    ("tty", "name"),
+    [
+        (0, ""),
+        (-1, ""),
+        (34816, "/dev/pts/0"),
+        (34819, "/dev/pts/3"),
+        (136 << 8 | 44 | 1 << 20, "/dev/pts/300"),
+        (1025, "/dev/tty1"),
+        (4 << 8 | 64, "/dev/ttyS0"),
+        (229 << 8, "tty 229:0"),
+    ],
+)
+def test_terminals_by_their_number(tty: int, name: str) -> None:
+    """As the kernel packs them."""
+    assert terminal(tty) == name
+
+
+# -- names of users ------------------------------------------------------------------------------------------------
+
+
+def test_a_look_up_that_blocks_holds_up_nobody(tmp_path: Path) -> None:
+    """Row 33: the uid in digits until the directory answers; one stuck look-up is waited for once."""
+    answer = threading.Event()
+
+    def slow(uid: int) -> str:
+        answer.wait(PATIENCE)
+        return "ada"
+
+    tree(tmp_path, 7)
+    owners = Owners(proc=tmp_path, users=UserNames(slow))
+    assert read(owners, 7).user == "4242"
+    assert read(owners, 7).user == "4242"
+    answer.set()
+    assert owners.users.settle(PATIENCE)
+    assert read(owners, 7).user == "ada"

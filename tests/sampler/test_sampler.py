@@ -1,0 +1,207 @@
+"""The sampler process on the tests' driver library: what it says of a healthy machine, and its protocol."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.model import Health, Place, Presence, Reason, SourceState, decode
+from gpuwatch.sampler.main import Exit, parse
+from gpuwatch.sampler.shared_page import Board
+from gpuwatch.sources.child import sampler_arguments
+from tests.driver import GIB, Driver, Gpu, Proc
+from tests.support.sampling import ALL_BUT_3, ME, PATIENCE, Running, eight, once, running, well
+
+
+def test_every_field_comes_from_its_own_call(driver: Driver) -> None:
+    """Distinct figures everywhere: no column is another's."""
+    card = Gpu(
+        memory_total=80 * GIB,
+        memory_used=30 * GIB,
+        memory_reserved=GIB,
+        util_gpu=71,
+        util_memory=23,
+        util_encoder=5,
+        util_decoder=6,
+        temperature=64,
+        temp_slowdown=88,
+        power=412_500,
+        power_limit=650_000,
+        fan=37,
+        clock_sm=1410,
+        clock_memory=2600,
+        pstate=2,
+        clock_reasons=0x4 | 0x40 | 0x8,
+        ecc_uncorrected_volatile=3,
+        ecc_uncorrected_aggregate=9,
+        remapped_corrected=4,
+        remap_pending=1,
+        persistence=0,
+        compute_mode=3,
+        display_active=1,
+    )
+    driver.gpus = [card]
+    driver.procs = [Proc(0, ME, memory=20 * GIB, sm=41, mem=12, enc=3, dec=4)]
+    snapshot, code = once(driver.write().env())
+    row = snapshot.gpus[0]
+    assert (code, snapshot.state, snapshot.driver, snapshot.cuda) == (0, SourceState.OK, "580.95.05", "13.0")
+    assert (row.uuid, row.name, row.bus_id) == (card.uuid, "NVIDIA H100 80GB HBM3", "00000000:1B:00.0")
+    memory = row.memory
+    assert (memory.total, memory.used, memory.reserved, memory.free) == (80 * GIB, 30 * GIB, GIB, 49 * GIB)
+    assert (row.utilization, row.memory_utilization, row.encoder, row.decoder) == (71, 23, 5, 6)
+    assert (row.temperature, row.slowdown_temperature, row.power, row.power_limit) == (64, 88, 412.5, 650.0)
+    assert (row.fan, row.sm_clock, row.memory_clock, row.pstate) == (37, 1410, 2600, 2)
+    assert row.throttle == ("hw thermal", "power cap")
+    assert (row.ecc_uncorrected, row.persistence, row.compute_mode) == (3, False, "exclusive process")
+    assert (row.display_active, row.mig, row.instances, row.health, row.words) == (True, False, (), Health.OK, "")
+    assert (row.remap_pending, row.remap_failed, row.xids) == (True, False, Reason.NO_SAMPLE)
+    (held,) = row.holdings
+    assert (held.pid, held.kind, held.memory) == (ME, "C", 20 * GIB)
+    assert (held.sm, held.memory_utilization, held.encoder, held.decoder) == (41, 12, 3, 4)
+    assert (row.unattributed, row.holdings_note, row.unreliable) == (10 * GIB, "", False)
+    (process,) = snapshot.processes
+    assert (process.pid, process.presence, process.uid) == (ME, Presence.SEEN, os.getuid())
+    assert held.start == process.start > 0
+
+
+def test_snapshots_keep_coming_and_commands_are_obeyed(driver: Driver) -> None:
+    """Numbers count up, the interval changes, `skip` lets go of a GPU, `poke` does not wait."""
+    eight(driver)
+    with running(driver.env(), "--interval", "0.1") as sampler:
+        first, second = sampler.next(), sampler.next()
+        assert second.sequence == first.sequence + 1
+        assert second.monotonic > first.monotonic
+        assert second.nvml_calls > first.nvml_calls
+        assert second.processes[0].cpu != Reason.NO_SAMPLE
+        sampler.send(skip=[second.gpus[3].uuid])
+        sampler.until(lambda snapshot: [row.index for row in snapshot.gpus] == ALL_BUT_3)
+        sampler.send(skip=[])
+        sampler.until(lambda snapshot: well(snapshot) == list(range(8)))
+        sampler.send(interval=3600)
+        slow = sampler.until(lambda snapshot: snapshot.interval == 3600)
+        sampler.send(poke=True)
+        assert sampler.next().sequence == slow.sequence + 1
+        assert sampler.process.stdin is not None
+        sampler.process.stdin.close()
+        assert sampler.ends() == Exit.DONE
+
+
+@pytest.mark.parametrize(("option", "touched"), [(("--only", "0,2"), [0, 2]), (("--skip", "5,6"), [0, 1, 2, 3, 4, 7])])
+def test_gpus_that_are_left_alone_are_not_called_at_all(
+    driver: Driver, option: tuple[str, str], touched: list[int]
+) -> None:
+    """A GPU that hangs must not be touched, not even for its name."""
+    snapshot, _ = once(eight(driver).env(), *option)
+    assert [row.index for row in snapshot.gpus] == touched
+    assert [index for index in range(8) if driver.calls(index)] == touched
+
+
+def test_an_index_that_does_not_exist_is_a_usage_error(driver: Driver) -> None:
+    """It says which there are, and starting again would not help."""
+    snapshot, code = once(eight(driver).env(), "--only", "9")
+    assert (snapshot.state, code) == (SourceState.ENDED, Exit.USAGE)
+    assert snapshot.words == "--only: there is no GPU 9; this machine has 0 to 7"
+
+
+def test_steady_calls_are_within_the_budget(driver: Driver) -> None:
+    """Once warm, a look takes one call a figure: seven that cannot wait, and at most one of the others."""
+    eight(driver)
+    with running(driver.env(), "--interval", "0.1") as sampler:
+        sampler.next()
+        before, counted = driver.calls(0), sampler.next()
+        last = sampler.until(lambda snapshot: snapshot.sequence >= counted.sequence + 20)
+        spent = driver.calls(0) - before
+        looks = last.sequence - counted.sequence + 2
+        assert spent["nvmlDeviceGetComputeRunningProcesses_v3"] <= looks
+        assert spent["nvmlDeviceGetProcessUtilization"] <= looks
+        assert sum(spent.values()) <= 8 * looks
+        assert "nvmlErrorString" not in driver.calls()
+
+
+def test_the_output_ends_when_nobody_reads(driver: Driver) -> None:
+    """No traceback and no error for a reader who went away."""
+    with running(eight(driver).env(), "--interval", "0.05") as sampler:
+        sampler.next()
+        assert sampler.process.stdout is not None
+        sampler.process.stdout.close()
+        assert sampler.ends() == Exit.DONE
+        assert sampler.errors() == ""
+
+
+def test_the_board_shows_a_call_that_hangs(driver: Driver) -> None:
+    """The parent knows which GPU and which call, and since when."""
+    board = Board.create()
+    eight(driver, "nvmlDeviceGetPowerUsage@5 hang")
+    before = time.monotonic()
+    with running(driver.env(), board=board):
+        end = before + PATIENCE
+        while (seen := board.read()) is None or seen.call != "nvmlDeviceGetPowerUsage" or seen.gpu != 5:
+            assert time.monotonic() < end, f"the board says {seen}"
+        assert before < seen.started < time.monotonic()
+    board.close()
+
+
+def test_sixteen_gpus_and_five_hundred_processes(driver: Driver, tmp_path: Path) -> None:
+    """Row 30: all of them, none twice, and none that is not there."""
+    pids = list(range(3_000_000, 3_000_500))
+    limit = tmp_path / "proc/sys/kernel/pid_max"
+    limit.parent.mkdir(parents=True)
+    limit.write_text("4194304\n")
+    driver.lab(16, 500, pids).write()
+    snapshot, _ = once(driver.env(), "--proc", str(tmp_path / "proc"))
+    assert len(snapshot.gpus) == 16
+    assert sorted(held.pid for row in snapshot.gpus for held in row.holdings) == pids
+    assert [process.pid for process in snapshot.processes] == pids
+    assert {process.presence for process in snapshot.processes} == {Presence.GONE}
+    assert all(row.holdings_note == "" for row in snapshot.gpus)
+
+
+def test_a_library_that_prints_spoils_no_line(driver: Driver, tmp_path: Path) -> None:
+    """What is written to the process's stdout by others goes to stderr."""
+    shadow = tmp_path / "first"
+    shadow.mkdir()
+    (shadow / "sitecustomize.py").write_text(
+        "import atexit, ctypes\nctypes.CDLL(None).puts(b'hello')\nctypes.CDLL(None).fflush(None)\n"
+    )
+    with running({**driver.env(), "PYTHONPATH": str(shadow)}, "--once") as sampler:
+        assert sampler.line() == b"hello"  # before our own first line, as a shell's profile might
+        assert decode(sampler.line() or b"").state is SourceState.OK
+
+
+def test_it_dies_with_its_parent(driver: Driver) -> None:
+    """Even inside a call that hangs, where no end of stdin is seen."""
+    eight(driver, "nvmlDeviceGetPowerUsage@0 hang")
+    script = (
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-P', '-m', 'gpuwatch.sampler'], stdin=subprocess.PIPE)\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    env = {**driver.env(), "PYTHONPATH": str(Path.cwd())}
+    parent = Running.script(script, env)
+    pid = int(parent.line() or b"")
+    end = time.monotonic() + PATIENCE
+    while driver.calls(0)["nvmlDeviceGetPowerUsage"] == 0:
+        assert time.monotonic() < end
+    parent.process.send_signal(signal.SIGKILL)
+    while Path(f"/proc/{pid}/stat").exists() and b") Z " not in Path(f"/proc/{pid}/stat").read_bytes():
+        assert time.monotonic() < end
+    parent.close()
+
+
+def test_the_command_line_is_read_as_it_is_written() -> None:
+    """By hand, since argparse costs as much as a sample."""
+    options = parse(["--interval", "0.5", "--only", "0,2", "--skip", "5", "--board", "7", "--once"])
+    assert options.events
+    assert not parse(sampler_arguments(1.0, (), events=False)).events
+    assert (options.interval, options.only, options.skip, options.board, options.once) == (0.5, (0, 2), (5,), 7, True)
+    place = Place(3, 8, 'GPU-"\ufffd', "NVIDIA H100", "00000000:1B:00.0")
+    again = parse(sampler_arguments(1.0, [place.uuid, 2], [place.uuid, 7], [place], again=True))
+    assert (again.only, again.skip, again.known) == ((place.uuid, 2), (place.uuid, 7), (place,))
+    assert again.again
+    assert parse([]).interval == 1.0
+    assert parse(["--interval", "0"]).interval == 0.05

@@ -1,0 +1,82 @@
+"""Whether the sampler says that it runs in a container's PID namespace, where it may not be told of all processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.alerts.rules.idle import ORPHANED, holder_rules
+from gpuwatch.alerts.rules.memory import Limits
+from gpuwatch.model import Presence
+from tests.driver import GIB, Driver, Gpu, Proc
+from tests.support.alerting import Bench
+from tests.support.sampling import ME, eight, once
+from tests.test_procfs import fixture_process, stat_line
+
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64"
+
+
+@pytest.mark.parametrize(("inode", "confined"), [(4026531836, False), (4026532555, True)])
+def test_a_pid_namespace_of_its_own_is_told(driver: Driver, tmp_path: Path, inode: int, confined: bool) -> None:
+    own = tmp_path / "proc/self/ns"
+    own.mkdir(parents=True)
+    (own / "pid").symlink_to(f"pid:[{inode}]")
+    snapshot, _ = once(eight(driver).env(), "--proc", str(tmp_path / "proc"))
+    assert snapshot.confined is confined
+
+
+def confine(proc: Path, version: str = "", *, state: str = "S") -> None:
+    """Make a tree of a container's PID namespace, in which this process has its own number; say what the module is."""
+    fixture_process(proc, ME, stat_line(ME, state=state), threads=state)
+    own = proc / "self/ns"
+    own.mkdir(parents=True)
+    (own / "pid").symlink_to("pid:[4026532555]")
+    if version:
+        (proc / "driver/nvidia").mkdir(parents=True)
+        (proc / "driver/nvidia/version").write_text(f"{version}\nGCC version:  gcc version 13.3.0\n")
+
+
+@pytest.mark.parametrize(
+    ("version", "presence"),
+    [
+        ("", Presence.UNSURE),
+        ("nonsense", Presence.UNSURE),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Thu May  1 02:00:00 UTC 2025", Presence.UNSURE),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  525.60.11  Release Build", Presence.UNSURE),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  560.35.03  Release Build", Presence.UNSURE),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  565.57.01  Release Build", Presence.SEEN),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.95.05  Release Build", Presence.SEEN),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  1000.1  Release Build", Presence.SEEN),
+    ],
+)
+def test_whose_pids_the_driver_lists_is_told_by_its_kernel_module_alone(
+    driver: Driver, tmp_path: Path, version: str, presence: Presence
+) -> None:
+    confine(tmp_path / "proc", version)
+    snapshot, _ = once(eight(driver).env(), "--proc", str(tmp_path / "proc"))
+    assert [one.presence for one in snapshot.processes] == [presence]
+
+
+def test_no_device_that_a_process_has_open_proves_whose_pids_the_driver_lists(driver: Driver, tmp_path: Path) -> None:
+    """Any CUDA program in the container has it open, also the one that is listed by chance."""
+    confine(tmp_path / "proc")
+    for number, name in enumerate(("nvidiactl", "nvidia-uvm", "nvidia0"), 3):
+        (tmp_path / f"proc/{ME}/fd/{number}").symlink_to(f"/dev/{name}")
+    snapshot, _ = once(eight(driver).env(), "--patient", "--proc", str(tmp_path / "proc"))
+    assert [(one.presence, one.uid) for one in snapshot.processes] == [(Presence.UNSURE, None)]
+    assert snapshot.unlisted == ()
+
+
+@pytest.mark.parametrize(("version", "alerts"), [("", []), (f"{OPEN}  580.95.05", [ORPHANED])])
+def test_a_zombie_that_has_the_number_by_chance_is_not_said_to_hold_memory(
+    driver: Driver, tmp_path: Path, version: str, alerts: list[str]
+) -> None:
+    confine(tmp_path / "proc", version, state="Z")
+    driver.gpus = [Gpu(0, memory_used=13 * GIB)]
+    driver.procs = [Proc(0, ME, memory=12 * GIB, sm=0)]
+    snapshot, _ = once(driver.write().env(), "--proc", str(tmp_path / "proc"))
+    tested = Bench(Limits(quiet=0), rules=(holder_rules,))
+    for _ in range(60):
+        tested.feed(*snapshot.gpus, people=snapshot.processes, confined=snapshot.confined)
+    assert [alert.rule for alert in tested.last.active] == alerts

@@ -1,0 +1,431 @@
+"""What the sampler makes of declarations: when it asks, what becomes of a reader that fails, and the whole of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection
+
+import msgspec
+import pytest
+
+from gpuwatch import procfs
+from gpuwatch.declared.facts import Share, Slice
+from gpuwatch.inspector.client import Witness
+from gpuwatch.inspector.protocol import Answer
+from gpuwatch.model import Declared, Gpu, Health, Instance, Knowledge, Memory, Presence, Process, Reason, Snapshot
+from gpuwatch.sampler.declarations import AGAIN, Declarations
+from gpuwatch.sampler.main import parse
+from gpuwatch.sources.child import sampler_arguments
+from gpuwatch.sources.local import LocalSource
+from tests import CHECKOUT
+from tests.driver import GIB, Driver, Proc
+from tests.driver import Gpu as Fake
+from tests.support.sampling import PATIENCE, close, once, running
+from tests.support.sharer import sharing, sleeping
+
+# -- when it asks --------------------------------------------------------------------------------------------------
+
+ADA = Process(pid=7, start=1, uid=1000, user="ada", name="python", command="python train.py", ppid=3)
+BEN = Process(pid=8, start=2, uid=1001, user="ben", name="python", command="python other.py", ppid=3)
+GPU = Gpu(index=0, uuid="GPU-a", name="H100", bus_id="0:1:0.0", memory=Memory(total=80 * GIB), mig=False)
+OTHER = Gpu(index=1, uuid="GPU-b", name="H100", bus_id="0:2:0.0", memory=Memory(total=80 * GIB), mig=False)
+
+
+class Scripted(Witness):
+    """A witness that notes what it is asked and answers what a test tells it to."""
+
+    def __init__(self) -> None:
+        super().__init__(command=("false",))
+        self.asked: list[int] = []
+        self.kept: set[tuple[int, int]] = set()
+        self.answers: list[Answer] = []
+
+    def ask(self, pid: int, start: int, user: str) -> None:
+        self.asked.append(pid)
+
+    def keep(self, wanted: Collection[tuple[int, int]]) -> None:
+        self.kept = set(wanted)
+
+    def look(self) -> list[Answer]:
+        answers, self.answers = self.answers, []
+        return answers
+
+    def answer(self, process: Process, text: str = "read") -> None:
+        """Let an answer come."""
+        self.answers.append(Answer(pid=process.pid, start=process.start, declared=Declared(words=text)))
+
+
+class Bench:
+    """Declarations with a clock of their own."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.witness = Scripted()
+        self.declarations = Declarations(self.witness, clock=lambda: self.now, viewer=1000)
+
+    def see(self, *processes: Process, gpus: tuple[Gpu, ...] = (GPU,), count: int = 1) -> list[Declared | None]:
+        """Annotate them, and give what is known of each."""
+        return [process.declared for process in self.declarations.annotate(processes, gpus, count)]
+
+    def asked(self) -> list[int]:
+        """Give what was asked since this was last called."""
+        asked, self.witness.asked = self.witness.asked, []
+        return asked
+
+
+READ = Declared(words="read")
+PENDING = Declared(knowledge=Knowledge.PENDING)
+
+
+def test_a_process_is_pending_until_its_answer_comes() -> None:
+    """Then it stays known, and is not asked about again."""
+    bench = Bench()
+    assert bench.see(ADA, BEN) == [PENDING, PENDING]
+    assert bench.asked() == [7, 8]
+    bench.witness.answer(BEN)
+    assert bench.see(ADA, BEN) == [PENDING, READ]
+    bench.witness.answer(ADA)
+    for _ in range(5):
+        bench.now += 1.0
+        assert bench.see(ADA, BEN) == [READ, READ]
+    assert bench.asked() == []
+
+
+def test_it_is_asked_once_more_when_it_has_imported_what_it_uses() -> None:
+    """Twenty seconds later, once."""
+    bench = Bench()
+    bench.see(ADA)
+    bench.witness.answer(ADA)
+    bench.now = AGAIN - 0.1
+    assert bench.see(ADA) == [READ]
+    assert bench.asked() == [7]
+    bench.now = AGAIN + 0.1
+    assert bench.see(ADA) == [READ]
+    assert bench.asked() == [7]
+    bench.witness.answer(ADA, "more")
+    bench.now = 1000.0
+    assert bench.see(ADA) == [Declared(words="more")]
+    assert bench.asked() == []
+
+
+@pytest.mark.parametrize(
+    "change", [{"name": "vllm"}, {"command": "python b.py"}, {"ppid": 1}, {"user": "eve"}, {"start": 9}]
+)
+def test_it_is_asked_again_when_it_has_changed(change: dict[str, object]) -> None:
+    """Its last answer is shown meanwhile, unless it is another process."""
+    bench = Bench()
+    bench.see(ADA)
+    bench.witness.answer(ADA)
+    bench.see(ADA)
+    changed = msgspec.structs.replace(ADA, **change)
+    assert bench.see(changed) == [PENDING if "start" in change else READ]
+    assert bench.asked() == [7, 7]
+
+
+def test_the_viewers_own_are_asked_again_once_a_minute_and_others_are_not() -> None:
+    """All of them at once: the reader is started once for them."""
+    bench = Bench()
+    own = msgspec.structs.replace(ADA, pid=9, start=3)
+    bench.see(ADA, BEN)
+    bench.now = AGAIN
+    for process in (ADA, BEN):
+        bench.witness.answer(process)
+    bench.see(ADA, BEN, own)
+    asked = []
+    for second in range(int(AGAIN), 200):
+        bench.now = float(second)
+        for process in (ADA, BEN, own):
+            bench.witness.answer(process)
+        bench.see(ADA, BEN, own)
+        if pids := bench.asked():
+            asked.append((second, pids))
+    assert asked == [(20, [7, 8, 9, 7, 8]), (40, [9]), (60, [7, 9]), (120, [7, 9]), (180, [7, 9])]
+
+
+@pytest.mark.parametrize("change", [{"adopted": True}, {"led": False}])
+def test_one_that_has_lost_its_parent_or_its_login_is_asked_at_once(change: dict[str, object]) -> None:
+    """Whosever it is, and also where its title changes all the time."""
+    bench = Bench()
+    ben = msgspec.structs.replace(BEN, led=True)
+    for step in range(3):
+        bench.now += 0.1
+        bench.see(msgspec.structs.replace(ben, name=f"step {step}"))
+        bench.witness.answer(ben)
+    bench.asked()
+    bench.see(msgspec.structs.replace(ben, name="step 9", **change))
+    assert bench.asked() == [8]
+    bench.witness.answer(ben)
+    bench.see(msgspec.structs.replace(ben, name="step 9", **change))
+    assert bench.asked() == []
+
+
+def test_what_changes_of_it_all_the_time_is_no_change() -> None:
+    """Its state, its use of the machine."""
+    bench = Bench()
+    bench.see(ADA)
+    bench.witness.answer(ADA)
+    bench.see(msgspec.structs.replace(ADA, cpu=97.5, rss=GIB, state="running"))
+    assert bench.asked() == [7]
+
+
+def test_nobody_is_asked_twice_at_once() -> None:
+    """What changed while the answer was on its way is asked about after it."""
+    bench = Bench()
+    bench.see(ADA)
+    changed = msgspec.structs.replace(ADA, command="VLLM::EngineCore")
+    assert bench.see(changed) == [PENDING]
+    assert bench.asked() == [7]
+    bench.witness.answer(ADA)
+    bench.see(changed)
+    bench.see(changed)
+    assert bench.asked() == [7]
+
+
+def test_a_title_that_changes_at_every_step_is_not_followed() -> None:
+    """The first change is, at once; the others together, when the next look is due."""
+    bench = Bench()
+    for step in range(100):
+        bench.see(msgspec.structs.replace(ADA, name=f"step {step}"))
+        bench.witness.answer(ADA)
+        bench.now += 0.1
+    assert bench.asked() == [7, 7]
+    bench.now = AGAIN + 1.0
+    bench.see(msgspec.structs.replace(ADA, name="step 100"))
+    assert bench.asked() == [7]
+
+
+def test_processes_that_have_gone_are_forgotten() -> None:
+    """And their answers, which come too late, go nowhere."""
+    bench = Bench()
+    bench.see(ADA, BEN)
+    bench.witness.answer(ADA)
+    assert bench.see(BEN) == [PENDING]
+    assert bench.witness.kept == {BEN.key}
+    assert bench.see(ADA, BEN) == [PENDING, PENDING]
+    assert bench.asked() == [7, 8, 7]
+
+
+@pytest.mark.parametrize("presence", [one for one in Presence if one is not Presence.SEEN])
+def test_what_the_kernel_does_not_show_is_unreadable(presence: Presence) -> None:
+    """Which is not the same as that it declared nothing."""
+    bench = Bench()
+    (declared,) = bench.see(Process(pid=7, presence=presence))
+    assert declared is not None
+    assert declared.knowledge is Knowledge.UNREADABLE
+    assert declared.words
+    assert bench.asked() == []
+
+
+def test_nothing_is_asked_before_each_gpu_was_looked_up() -> None:
+    """Which one an ordinal means depends on all of them; one that cannot be looked up is not waited for."""
+    bench = Bench()
+    waking = Gpu(index=1)
+    assert bench.see(ADA, gpus=(GPU, waking), count=2) == [PENDING]
+    assert bench.asked() == []
+    lost = Gpu(index=1, health=Health.LOST)
+    bench.see(ADA, gpus=(GPU, lost), count=2)
+    assert bench.asked() == [7]
+    assert [card.uuid for card in bench.witness.cards] == ["GPU-a", "index-1"]
+
+
+def test_all_are_asked_again_when_the_gpus_change() -> None:
+    """A limit in bytes follows from their memory; the same GPUs are the very same cards."""
+    bench = Bench()
+    bench.see(ADA, BEN, gpus=(GPU, OTHER), count=2)
+    before = bench.witness.cards
+    for process in (ADA, BEN):
+        bench.witness.answer(process)
+    bench.see(ADA, BEN, gpus=(GPU, OTHER), count=2)
+    assert bench.witness.cards is before
+    assert bench.asked() == [7, 8]
+    bench.see(ADA, BEN, gpus=(GPU, msgspec.structs.replace(OTHER, memory=Memory(total=40 * GIB))), count=2)
+    assert [card.total for card in bench.witness.cards] == [80 * GIB, 40 * GIB]
+    assert bench.asked() == [7, 8]
+
+
+def test_a_gpu_in_trouble_is_what_it_was() -> None:
+    """Its memory and its instances are not forgotten because it does not answer."""
+    bench = Bench()
+    mig = Instance(uuid="MIG-1", name="1g", gpu_instance=7, compute_instance=0, memory=Memory(total=10 * GIB))
+    cut = msgspec.structs.replace(GPU, mig=True, instances=(mig,))
+    bench.see(ADA, gpus=(cut,))
+    cards = bench.witness.cards
+    assert cards[0].mig
+    assert cards[0].slices == (Slice(uuid="MIG-1", gpu_instance=7, compute_instance=0, total=10 * GIB),)
+    bench.witness.answer(ADA)
+    lost = Gpu(index=0, uuid="GPU-a", health=Health.LOST, mig=Reason.ERROR)
+    unread = msgspec.structs.replace(mig, memory=Memory())
+    for gpu in (lost, msgspec.structs.replace(cut, memory=Memory(), instances=(unread,))):
+        bench.see(ADA, gpus=(gpu,))
+        assert bench.witness.cards is cards
+    assert bench.asked() == [7]
+
+
+def test_gpus_that_are_left_alone_have_their_places() -> None:
+    """With `--only 1`, ordinal 1 is still the second."""
+    bench = Bench()
+    bench.see(ADA, gpus=(OTHER,), count=3)
+    assert [(card.index, card.uuid, card.total) for card in bench.witness.cards] == [
+        (0, "index-0", None),
+        (1, "GPU-b", 80 * GIB),
+        (2, "index-2", None),
+    ]
+
+
+def test_settling_waits_for_the_answers_and_no_longer(witness: Callable[..., Witness]) -> None:
+    """For a single snapshot."""
+    declarations = Declarations(witness("time.sleep(0.05)"))
+    declarations.annotate([ADA, BEN], [GPU], 1)
+    declarations.settle(PATIENCE)
+    assert declarations.news
+    assert [process.declared for process in declarations.annotate([ADA, BEN], [GPU], 1)] == [READ, READ]
+    slow = Declarations(witness("time.sleep(600)"))
+    slow.annotate([ADA], [GPU], 1)
+    slow.settle(0.05)
+    assert [process.declared for process in slow.annotate([ADA], [GPU], 1)] == [PENDING]
+
+
+# -- the whole of it -----------------------------------------------------------------------------------------------
+
+
+def held(driver: Driver, *pids: int) -> Driver:
+    """Give the driver two GPUs of 80 GiB, and processes on the second."""
+    driver.gpus = [Fake(index, memory_total=80 * GIB, memory_used=30 * GIB) for index in range(2)]
+    driver.procs = [Proc(1, pid, memory=2 * GIB) for pid in pids]
+    return driver.write()
+
+
+def declared(snapshot: Snapshot, pid: int) -> Declared:
+    """Give what is known of a process."""
+    (found,) = [process.declared for process in snapshot.processes if process.pid == pid]
+    assert found is not None
+    return found
+
+
+JAX = {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".3", "CUDA_VISIBLE_DEVICES": "1"}
+
+
+def test_a_single_snapshot_has_what_was_declared(driver: Driver) -> None:
+    """JAX's variable, read from a real process: 0.3 of the GPU that it sees."""
+    with sharing("-c", "import jax", environ=JAX) as process:
+        snapshot, code = once(held(driver, process.pid).env())
+    found = declared(snapshot, process.pid)
+    assert (code, found.knowledge) == (0, Knowledge.READ)
+    (limit,) = found.limits
+    assert (limit.gpu, limit.bytes) == (snapshot.gpus[1].uuid, round(0.3 * 80 * GIB))
+    assert found.declarations[limit.declaration].channel == "XLA_PYTHON_CLIENT_MEM_FRACTION"
+
+
+def test_the_program_prints_it(driver: Driver) -> None:
+    """`gpuwatch --once --json`, from end to end."""
+    with sharing("-c", "import jax", environ=JAX) as process:
+        env = {**os.environ, **held(driver, process.pid).env()}
+        command = [sys.executable, "-m", "gpuwatch", "--once", "--json"]
+        done = subprocess.run(command, env=env, capture_output=True, check=True, cwd=CHECKOUT)
+    (row,) = json.loads(done.stdout)["processes"]
+    assert row["declared"]["limits"][0]["bytes"] == round(0.3 * 80 * GIB)
+
+
+def test_a_stream_has_it_as_soon_as_it_is_known(driver: Driver) -> None:
+    """The first snapshot is not held up; where the next is far, it is written again with the answer."""
+    with (
+        sharing("-c", "import jax", environ=JAX) as process,
+        running(held(driver, process.pid).env(), "--interval", "3600") as sampler,
+    ):
+        first = sampler.next()
+        assert declared(first, process.pid).knowledge in (Knowledge.PENDING, Knowledge.READ)
+        last = sampler.until(lambda snapshot: declared(snapshot, process.pid).knowledge is Knowledge.READ)
+    assert declared(last, process.pid).limits
+    assert last.nvml_calls == first.nvml_calls
+
+
+def test_an_agreement_reaches_the_resolver(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the configuration's reader through the sampler's arguments."""
+    with sleeping(b"A=1") as pid:
+        for name, value in held(driver, pid).env().items():
+            monkeypatch.setenv(name, value)
+        shares = (Share(memory=5 * GIB, gpus=(1,), where="gpuwatch.toml", line=3),)
+        source = LocalSource(interval=0.1, shares=shares)
+        end = time.monotonic() + PATIENCE
+        try:
+            while (
+                (snapshot := source.next(1.0)) is None or not snapshot.processes or not declared(snapshot, pid).limits
+            ):
+                assert time.monotonic() < end
+        finally:
+            close(source)
+    (limit,) = declared(snapshot, pid).limits
+    assert (limit.gpu, limit.bytes) == (snapshot.gpus[1].uuid, 5 * GIB)
+
+
+def test_the_arguments_for_shares_are_read_back() -> None:
+    """As the sampler reads them; without any there is no argument."""
+    shares = (Share(user="ada", share=0.5, gpus=(0, "GPU-ab")), Share(command="train", memory=7, ceiling=True))
+    assert parse(sampler_arguments(1.0, (), shares=shares)).shares == shares
+    assert "--shares" not in sampler_arguments(1.0, ())
+
+
+def test_more_shares_than_a_pipe_has_room_for(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site of a thousand people: the sampler is told all of it, and nothing waits."""
+    with sleeping(b"A=1") as pid:
+        for name, value in held(driver, pid).env().items():
+            monkeypatch.setenv(name, value)
+        shares = [
+            Share(user=f"user{number}", memory=GIB, where="/etc/gpuwatch/gpuwatch.toml") for number in range(2000)
+        ]
+        source = LocalSource(interval=0.1, shares=(*shares, Share(memory=5 * GIB, where="gpuwatch.toml")))
+        end = time.monotonic() + PATIENCE
+        try:
+            while (
+                (snapshot := source.next(1.0)) is None or not snapshot.processes or not declared(snapshot, pid).limits
+            ):
+                assert time.monotonic() < end
+        finally:
+            close(source)
+    assert [limit.bytes for limit in declared(snapshot, pid).limits] == [5 * GIB, 5 * GIB]
+
+
+def test_it_can_be_left_out(driver: Driver) -> None:
+    """A probe of one GPU needs none of it: no reader, and nobody has looked."""
+    with sleeping(b"A=1") as pid, running(held(driver, pid).env(), "--no-declared") as sampler:
+        (process,) = sampler.next().processes
+        assert procfs.children(sampler.process.pid) == []
+    assert process.declared is None
+
+
+def test_a_reader_that_hangs_holds_up_nothing(driver: Driver) -> None:
+    """Snapshots go on, the process that it hung over is said to be unreadable, and the next one is read."""
+    with sleeping(b"A=1") as first, sleeping(b"A=2") as second, running(held(driver).env()) as sampler:
+        sampler.next()
+        (reader,) = procfs.children(sampler.process.pid)
+        os.kill(reader, signal.SIGSTOP)
+        held(driver, first)
+        stuck = sampler.until(lambda it: bool(it.processes) and declared(it, first).knowledge is Knowledge.UNREADABLE)
+        assert declared(stuck, first).words == "could not be read within 2 s"
+        assert stuck.sequence > 5
+        held(driver, first, second)
+        sampler.until(lambda it: len(it.processes) == 2 and declared(it, second).knowledge is Knowledge.READ)
+        children = procfs.children(sampler.process.pid)
+        assert reader not in children
+        assert len(children) == 1
+
+
+def test_nothing_is_left_behind_when_the_sampler_is_killed(driver: Driver) -> None:
+    """The reader goes with it, even where it is stopped and reads no pipe."""
+    with running(held(driver).env()) as sampler:
+        sampler.next()
+        (reader,) = procfs.children(sampler.process.pid)
+        handle = os.pidfd_open(reader)
+        end = time.monotonic() + PATIENCE
+        while b"evidence" not in procfs.read_file(reader, "cmdline") or procfs.read_stat(reader).state != "S":
+            assert time.monotonic() < end
+        os.kill(reader, signal.SIGSTOP)
+        sampler.process.kill()
+        assert select.select([handle], [], [], PATIENCE)[0]
+        os.close(handle)

@@ -1,0 +1,257 @@
+"""XIDs and remapped rows as the sampler tells of them, through the real binding on the tests' driver library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.model import Health, Reason, SourceState, Xid
+from gpuwatch.sampler.shared_page import EVENT_CALLS
+from gpuwatch.sampler.xid import Ear
+from tests.driver import Driver, build
+from tests.driver import Gpu as Card
+from tests.sampler.test_sampler_time import Later, later
+from tests.support.sampling import ALL_BUT_3, eight, gpu, once, running, well
+
+__all__ = ["later"]
+
+ALL = list(range(8))
+
+
+def happens(driver: Driver, *xids: tuple[int, int]) -> None:
+    """Let these XIDs happen: (index of the GPU, code)."""
+    driver.xids += xids
+    driver.write()
+
+
+def heard(xids: tuple[Xid, ...] | Reason) -> dict[int, int] | Reason:
+    """Give how often each code was reported."""
+    return xids if isinstance(xids, Reason) else {xid.code: xid.count for xid in xids}
+
+
+# What one GPU's ear keeps
+
+
+def test_an_ear_counts_by_code_and_keeps_the_newest() -> None:
+    assert Ear().xids is Reason.NO_SAMPLE
+    ear = Ear()
+    ear.deaf = None
+    assert heard(ear.xids) == {}
+    for wall, code in enumerate([79, 31, 79], 100):
+        ear.hear(code, wall)
+    assert ear.xids == (Xid(code=31, count=1, last=101), Xid(code=79, count=2, last=102))
+    for code in range(200, 215):
+        ear.hear(code, 200.0)
+    assert heard(ear.xids) == {79: 2, **dict.fromkeys(range(200, 215), 1)}
+    ear.deaf = Reason.ERROR
+    assert len(ear.xids) == 16, "what was heard stays true"
+
+
+# The stream
+
+
+def test_xids_reach_the_row_of_their_gpu(driver: Driver) -> None:
+    """Nothing from before the start, each once, with the time at which it came."""
+    happens(eight(driver), (3, 48))
+    with running(driver.env()) as sampler:
+        first = sampler.until(lambda snapshot: all(row.xids == () for row in snapshot.gpus))
+        happens(driver, (3, 79), (5, 31), (3, 79))
+        told = sampler.until(lambda snapshot: bool(gpu(snapshot, 5).xids))
+        assert {row.index: heard(row.xids) for row in told.gpus if row.xids} == {3: {79: 2}, 5: {31: 1}}
+        (xid,) = gpu(told, 3).xids
+        assert isinstance(xid, Xid)
+        assert first.taken <= xid.last <= told.taken
+        happens(driver, (3, 31))
+        later = sampler.until(lambda snapshot: heard(gpu(snapshot, 3).xids) == {31: 1, 79: 2})
+        assert gpu(later, 5).xids == gpu(told, 5).xids
+        assert "nvmlErrorString" not in driver.calls()
+
+
+def test_a_single_snapshot_listens_for_nothing(driver: Driver) -> None:
+    """It would hear nothing, and waits for no call that it does not need."""
+    snapshot, _ = once(eight(driver).env())
+    assert {row.xids for row in snapshot.gpus} == {Reason.NO_SAMPLE}
+    assert not driver.calls().keys() & EVENT_CALLS
+
+
+def test_a_gpu_that_falls_off_the_bus_says_why(driver: Driver) -> None:
+    """XID 79 stays in the row of the lost GPU, also where it comes after the loss."""
+    eight(driver)
+    with running(driver.env()) as sampler:
+        sampler.until(lambda snapshot: gpu(snapshot, 3).xids == ())
+        driver.xids.append((3, 62))
+        eight(driver, "*@3 ret=15")
+        lost = sampler.until(lambda snapshot: gpu(snapshot, 3).health is Health.LOST and bool(gpu(snapshot, 3).xids))
+        assert heard(gpu(lost, 3).xids) == {62: 1}
+        happens(driver, (3, 79))
+        sampler.until(lambda snapshot: heard(gpu(snapshot, 3).xids) == {62: 1, 79: 1})
+        assert well(lost) == ALL_BUT_3
+
+
+def test_a_gpu_that_comes_back_is_heard_again_and_nothing_is_counted_twice(driver: Driver, later: Later) -> None:
+    """The library tells twice of what is registered twice."""
+    driver.gpus = [Card(0), Card(1)]
+    driver.write()
+    later(0)
+    happens(driver, (1, 48))
+    assert heard(later(1).gpus[1].xids) == {48: 1}
+    driver.faults = ["*@1 ret=15"]
+    happens(driver, (1, 79))
+    lost = later(6).gpus[1]
+    assert (lost.health, heard(lost.xids)) == (Health.LOST, {48: 1, 79: 1})
+    driver.faults = []
+    driver.write()
+    back = later(6).gpus
+    assert (back[1].health, heard(back[1].xids), back[0].xids) == (Health.OK, {48: 1, 79: 1}, ())
+    happens(driver, (1, 79), (0, 31))
+    rows = later(1).gpus
+    assert [heard(row.xids) for row in rows] == [{31: 1}, {48: 1, 79: 2}]
+    assert driver.calls()["nvmlEventSetCreate"] == 2
+    assert driver.calls()["nvmlEventSetFree"] == 1
+
+
+def test_a_gpu_that_moves_up_takes_its_ear_along(driver: Driver, later: Later) -> None:
+    driver.gpus = [Card(0), Card(1), Card(2)]
+    driver.write()
+    later(0)
+    happens(driver, (1, 31), (2, 48))
+    later(1)
+    del driver.gpus[1]
+    driver.write()
+    rows = [later(1) for _ in range(70)][-1].gpus
+    happens(driver, (2, 79))
+    rows = later(1).gpus
+    assert {row.uuid[:12]: heard(row.xids) for row in rows} == {
+        "GPU-00000000": {},
+        "GPU-00000001": {31: 1},
+        "GPU-00000002": {48: 1, 79: 1},
+    }
+
+
+def test_a_storm_is_taken_in_parts(driver: Driver, later: Later) -> None:
+    """At most 32 a tick; a tick without one costs one call for all GPUs."""
+    driver.gpus = [Card(0), Card(1)]
+    driver.write()
+    later(0)
+    waits = driver.calls()["nvmlEventSetWait_v2"]
+    later(1)
+    assert driver.calls()["nvmlEventSetWait_v2"] == waits + 1
+    happens(driver, *[(0, 31)] * 70)
+    assert [heard(later(1).gpus[0].xids) for _ in range(3)] == [{31: 32}, {31: 64}, {31: 70}]
+
+
+# What cannot be heard
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("nvmlDeviceGetSupportedEventTypes@3 ret=3", Reason.UNSUPPORTED),
+        ("nvmlDeviceRegisterEvents@3 ret=3", Reason.UNSUPPORTED),
+        ("nvmlDeviceRegisterEvents@3 ret=4", Reason.DENIED),
+        ("nvmlDeviceRegisterEvents@3 ret=10", Reason.ERROR),
+    ],
+)
+def test_a_gpu_that_reports_nothing_costs_no_other(driver: Driver, fault: str, why: Reason) -> None:
+    eight(driver, fault)
+    with running(driver.env()) as sampler:
+        sampler.until(lambda snapshot: gpu(snapshot, 3).xids is why)
+        happens(driver, (3, 79), (5, 79))
+        told = sampler.until(lambda snapshot: heard(gpu(snapshot, 5).xids) == {79: 1})
+        assert (gpu(told, 3).xids, well(told)) == (why, ALL)
+        assert driver.calls(3)["nvmlDeviceGetSupportedEventTypes"] == 1
+
+
+def test_a_gpu_without_xids_among_its_events(driver: Driver, later: Later) -> None:
+    driver.gpus = [Card(0, event_types=0x97, remap_pending=None), Card(1, event_types=0)]
+    driver.write()
+    rows = [later(1) for _ in range(130)][-1].gpus
+    assert [row.xids for row in rows] == [Reason.UNSUPPORTED] * 2
+    assert rows[0].remap_pending is rows[0].remap_failed is Reason.UNSUPPORTED
+    counted = driver.calls(0)
+    assert (counted["nvmlDeviceGetSupportedEventTypes"], counted["nvmlDeviceGetRemappedRows"]) == (1, 1)
+    assert driver.calls(1)["nvmlDeviceGetRemappedRows"] == 3
+    assert driver.calls()["nvmlEventSetWait_v2"] == 0
+
+
+@pytest.mark.parametrize(
+    "absent",
+    [
+        ("nvmlEventSetWait_v2",),
+        (
+            "nvmlEventSetCreate",
+            "nvmlEventSetFree",
+            "nvmlEventSetWait_v2",
+            "nvmlDeviceRegisterEvents",
+            "nvmlDeviceGetSupportedEventTypes",
+            "nvmlDeviceGetRemappedRows",
+        ),
+    ],
+)
+def test_a_driver_from_before_events(driver: Driver, later: Later, tmp_path: Path, absent: tuple[str, ...]) -> None:
+    driver.library = build(tmp_path / "older", absent=absent)
+    row = [later(1) for _ in range(3)][-1].gpus[0]
+    assert (row.health, row.xids) == (Health.OK, Reason.UNSUPPORTED)
+    assert row.remap_pending is (Reason.UNSUPPORTED if len(absent) > 1 else False)
+    assert not driver.calls()["nvmlEventSetCreate"]
+
+
+@pytest.mark.parametrize("code", [15, 999])
+def test_an_event_set_that_breaks_is_made_anew(driver: Driver, later: Later, code: int) -> None:
+    """Not each tick; and what was heard before stays."""
+    driver.gpus = [Card(0), Card(1)]
+    driver.write()
+    later(0)
+    happens(driver, (0, 31))
+    later(1)
+    driver.faults = [f"nvmlEventSetWait_v2 ret={code}"]
+    driver.write()
+    for _ in range(30):
+        rows = later(1).gpus
+        assert [row.health for row in rows] == [Health.OK] * 2
+    assert driver.calls()["nvmlEventSetCreate"] <= 7
+    assert driver.calls()["nvmlEventSetFree"] >= driver.calls()["nvmlEventSetCreate"] - 1
+    driver.faults = []
+    driver.write()
+    rows = [later(1) for _ in range(7)][-1].gpus
+    assert [heard(row.xids) for row in rows] == [{31: 1}, {}]
+    happens(driver, (0, 31), (1, 48))
+    assert [heard(row.xids) for row in later(1).gpus] == [{31: 2}, {48: 1}]
+
+
+def test_a_set_left_undefined_by_a_registration_is_let_go(driver: Driver, later: Later) -> None:
+    driver.gpus = [Card(0), Card(1)]
+    driver.faults = ["nvmlDeviceRegisterEvents@1 ret=999"]
+    driver.write()
+    rows = [later(1) for _ in range(8)][-1].gpus
+    assert [row.xids for row in rows] == [(), Reason.ERROR]
+    assert driver.calls()["nvmlEventSetCreate"] == 2
+    driver.faults = []
+    driver.write()
+    rows = [later(1) for _ in range(65)][-1].gpus
+    assert [row.xids for row in rows] == [(), ()]
+
+
+def test_no_event_set_is_asked_for_again_after_a_minute(driver: Driver, later: Later) -> None:
+    driver.faults = ["nvmlEventSetCreate ret=999"]
+    driver.write()
+    assert [later(1).gpus[0].xids for _ in range(30)] == [Reason.ERROR] * 30
+    assert driver.calls()["nvmlEventSetCreate"] == 1
+    driver.faults = []
+    driver.write()
+    assert [later(1) for _ in range(40)][-1].gpus[0].xids == ()
+
+
+def test_listening_can_be_left_out_and_taken_up(driver: Driver) -> None:
+    """As after a sampler that hung over it."""
+    eight(driver)
+    with running(driver.env(), "--no-events") as sampler:
+        without = sampler.until(lambda snapshot: snapshot.sequence == 3)
+        assert without.state is SourceState.OK
+        assert {row.xids for row in without.gpus} == {Reason.ERROR}
+        assert not driver.calls().keys() & EVENT_CALLS
+        sampler.send(events=True)
+        sampler.until(lambda snapshot: all(row.xids == () for row in snapshot.gpus))
+        happens(driver, (2, 94))
+        sampler.until(lambda snapshot: heard(gpu(snapshot, 2).xids) == {94: 1})

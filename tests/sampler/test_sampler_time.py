@@ -1,0 +1,189 @@
+"""What the sampler does over minutes, on a clock that the test moves; in a process of its own, by the real binding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pytest
+
+from gpuwatch.model import Gpu, Health, Reason
+from tests.driver import GIB, Code, Driver, Mig, Proc
+from tests.driver import Gpu as Card
+from tests.support.sampling import ME, Running
+
+SCRIPT = """
+import sys
+import msgspec
+from gpuwatch.sampler import binding
+from gpuwatch.sampler.shared_page import Board
+from gpuwatch.sampler.nvml import Calls
+from gpuwatch.sampler.gpu import Shared
+from gpuwatch.sampler.gpus import Gpus
+
+board, now = Board.private(), 1000.0
+pynvml = binding.load()
+binding.initialise(pynvml, board)
+gpus = Gpus(Shared(Calls(pynvml, board), clock=lambda: now))
+for line in sys.stdin:
+    now += float(line)
+    before = gpus.count
+    gpus.sample(lambda: None)
+    gpus.listen()
+    look = {"now": now, "spent": gpus.count - before, "total": gpus.count, "gpus": gpus.rows()}
+    print(msgspec.json.encode(look).decode(), flush=True)
+"""
+
+
+class Look(msgspec.Struct):
+    """What one sample found, and the calls that it took."""
+
+    now: float
+    spent: int
+    total: int
+    gpus: list[Gpu]
+
+
+Later = Callable[[float], Look]
+
+
+@pytest.fixture
+def later(driver: Driver) -> Iterator[Later]:
+    """Give a function that lets so many seconds go by and samples."""
+    started: list[Running] = []
+
+    def look(seconds: float) -> Look:
+        if not started:
+            started.append(Running.script(SCRIPT, driver.env()))
+        pipe = started[0].process.stdin
+        assert pipe is not None
+        pipe.write(f"{seconds}\n".encode())
+        line = started[0].line()
+        assert line is not None, started[0].errors()
+        return msgspec.json.decode(line, type=Look)
+
+    yield look
+    for running in started:
+        running.close()
+
+
+def test_three_minutes_within_the_budget(driver: Driver, later: Later) -> None:
+    """No second has more than 8 calls at a GPU, and one for the events of all; each minute one more counts the GPUs."""
+    driver.procs = [Proc(0, ME, sm=40)]
+    driver.write()
+    first = later(0)
+    before = driver.calls(0)
+    looks = [later(1) for _ in range(180)]
+    spent = sorted(look.spent for look in looks)
+    assert first.spent > 20
+    assert spent[-1] <= 10
+    assert spent[:-3][-1] <= 9
+    assert sum((driver.calls(0) - before).values()) / len(spent) < 8
+    assert driver.calls()["nvmlEventSetWait_v2"] == len(spent)
+    assert all(look.gpus[0].health is Health.OK and look.now - look.gpus[0].slow_sampled < 12 for look in looks)
+    counted = driver.calls(0)
+    assert sum(driver.calls().values()) == looks[-1].total
+    assert counted["nvmlDeviceGetFanSpeed"] == 1  # not supported on this model
+    assert counted["nvmlDeviceGetPerformanceState"] in (18, 19)
+    assert counted["nvmlDeviceGetPersistenceMode"] in (3, 4)
+
+
+def test_at_a_slow_pace_each_sample_has_all(driver: Driver, later: Later) -> None:
+    """Where a minute lies between two looks, nothing is older than the last."""
+    looks = [later(61) for _ in range(5)]
+    assert [look.gpus[0].slow_sampled for look in looks] == [look.now for look in looks]
+
+
+def test_a_gpu_that_is_cut_while_we_run(driver: Driver, later: Later) -> None:
+    """Within a minute it has instances and no utilization; when it is whole again, it has one again."""
+    driver.gpus = [Card(0, util_gpu=60, memory_used=2 * GIB)]
+    driver.procs = [Proc(0, ME, sm=40)]
+    driver.write()
+    assert later(0).gpus[0].utilization == 60
+    driver.gpus[0].mig_mode, driver.gpus[0].migs = 1, [Mig(gi=3)]
+    driver.procs[0].gi, driver.procs[0].ci = 3, 0
+    driver.write()
+    row = [later(1) for _ in range(62)][-1].gpus[0]
+    assert (row.mig, row.utilization, len(row.instances)) == (True, Reason.UNSUPPORTED, 1)
+    assert (row.holdings[0].sm, row.holdings[0].gpu_instance) == (Reason.UNSUPPORTED, 3)
+    driver.gpus[0].mig_mode, driver.gpus[0].migs = 0, []
+    driver.procs[0].gi = driver.procs[0].ci = None
+    driver.write()
+    row = [later(1) for _ in range(62)][-1].gpus[0]
+    assert (row.mig, row.utilization, row.instances, row.holdings[0].sm) == (False, 60, (), 40)
+
+
+def test_a_handle_that_is_reused_for_another_slice_carries_no_old_name(driver: Driver, later: Later) -> None:
+    """The GPU is cut anew, and the driver gives the same handles to other slices: each figure has its own UUID."""
+    old = [Mig(gi=7, uuid="MIG-a", memory_used=GIB), Mig(gi=9, uuid="MIG-b", memory_used=2 * GIB)]
+    new = [Mig(gi=1, uuid="MIG-c", name="MIG 3g.40gb", memory_used=3 * GIB), Mig(gi=9, uuid="MIG-d", memory_used=0)]
+    driver.gpus = [Card(0, mig_mode=1, migs=old)]
+    driver.write()
+    later(0)
+    later(1)
+    driver.gpus[0].migs = new
+    driver.write()
+    seen = [later(1).gpus[0].instances for _ in range(len(new))]
+    used = {str(mig.uuid): mig.memory_used for mig in (*old, *new)}
+    assert all(one.memory.used == used[one.uuid] for look in seen for one in look)
+    assert [(one.uuid, one.name, one.gpu_instance) for one in seen[-1]] == [(mig.uuid, mig.name, mig.gi) for mig in new]
+    driver.gpus[0].migs = new[1:]
+    driver.write()
+    assert [one.uuid for one in [later(1).gpus[0].instances for _ in new][-1]] == ["MIG-d"]
+
+
+def test_instances_that_cannot_be_asked(driver: Driver, later: Later) -> None:
+    """What an instance does not tell is missing there, and nowhere else."""
+    driver.gpus = [Card(0, mig_mode=1, migs=[Mig(gi=3, memory_used=Code(4)), Mig(gi=4, memory_used=None)])]
+    driver.write()
+    row = later(0).gpus[0]
+    assert [one.memory.used for one in row.instances] == [Reason.DENIED, Reason.UNSUPPORTED]
+    driver.faults = ["nvmlDeviceGetMaxMigDeviceCount ret=4"]
+    driver.write()
+    row = [later(1) for _ in range(62)][-1].gpus[0]
+    assert (row.health, row.mig, row.instances) == (Health.OK, True, ())
+    driver.faults = ["nvmlDeviceGetMigDeviceHandleByIndex ret=15"]
+    driver.write()
+    assert [later(1) for _ in range(62)][-1].gpus[0].health is Health.LOST
+
+
+def test_a_gpu_that_goes_and_comes_back(driver: Driver, later: Later) -> None:
+    """The driver is asked each minute how many there are; the row stays, and is the same GPU when it is back."""
+    driver.gpus = [Card(index) for index in range(3)]
+    driver.write()
+    before = later(0).gpus
+    del driver.gpus[1]
+    driver.write()
+    gone = [later(1) for _ in range(70)][-1].gpus
+    assert {row.uuid: row.health for row in gone} == {
+        before[0].uuid: Health.OK,
+        before[1].uuid: Health.MISSING,
+        before[2].uuid: Health.OK,
+    }
+    assert [row.index for row in gone if row.health is Health.OK] == [0, 1]
+    driver.gpus = [Card(index) for index in range(4)]
+    driver.write()
+    back = [later(1) for _ in range(70)][-1].gpus
+    assert [row.index for row in back] == [0, 1, 2, 3]
+    assert [row.uuid for row in back][:3] == [row.uuid for row in before]
+    assert {row.health for row in back} == {Health.OK}
+
+
+def test_a_lost_gpu_is_tried_every_five_seconds(driver: Driver, later: Later) -> None:
+    """Not more often: each try may block."""
+    driver.gpus = [Card(0), Card(1)]
+    driver.faults = ["nvmlDeviceGetTemperatureV@1 ret=15"]
+    driver.write()
+    looks = [later(1) for _ in range(60)]
+    assert {look.gpus[1].health for look in looks} == {Health.LOST}
+    assert {look.gpus[1].since for look in looks} == {looks[0].gpus[1].since}
+    looked_up = ("nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByPciBusId_v2")
+    assert 11 <= sum(driver.calls(1)[call] for call in looked_up) <= 13
+
+
+def test_a_gpu_without_a_name_or_an_address(driver: Driver, later: Later) -> None:
+    """Texts that are not there are empty, and the rest of the row is there."""
+    driver.gpus = [Card(0, name=Code(3), bus=b"\xff\xfe")]
+    driver.write()
+    row = later(0).gpus[0]
+    assert (row.name, row.bus_id, row.health, row.temperature) == ("", "", Health.OK, 31)

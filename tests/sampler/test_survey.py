@@ -1,0 +1,484 @@
+"""Who has GPUs' device files open: real processes that hold stand-ins for them, and trees in place of /proc."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatch import procfs
+from gpuwatch.model import Gpu, Health, Presence, Process, Reason, Unlisted
+from gpuwatch.sampler import unlisted
+from gpuwatch.sampler.unlisted import (
+    EVERY,
+    MOST,
+    PAUSE,
+    SHARE,
+    STEP,
+    Judge,
+    Open,
+    Survey,
+    asks_only,
+    candidates,
+    opened,
+)
+from tests import CHECKOUT
+from tests.support import builders
+from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE, GpuHolder
+from tests.test_procfs import fixture_process, stat_line
+
+CUDA = ("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia3")
+"""What a CUDA program opens on a machine of which it sees GPUs 0 and 3."""
+
+needs_root = pytest.mark.skipif(not ROOT, reason="processes of two users need root")
+
+
+def whole(**seams: Any) -> Survey:
+    """Give a survey that has made one walk, however long that took."""
+    looked = Survey(**seams)
+    looked.step(60.0)
+    assert looked.ended > 0
+    return looked
+
+
+def of(looked: Survey, pid: int) -> Open | None:
+    """Give what was found of one process."""
+    return next((one for one in looked.found if one.pid == pid), None)
+
+
+# -- names ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["/dev/nvidia0", "/dev/nvidia11", "/dev/nvidia-uvm"], ({0, 11}, True, False)),
+        (["/dev/nvidia2"], ({2}, False, False)),
+        (["/dev/nvidia-uvm"], (set(), True, False)),
+        (["/dev/nvidia0 (deleted)", "/dev/nvidia-uvm (deleted)"], ({0}, True, False)),
+        (["/dev/dxg"], (set(), False, True)),
+        (["/dev/nvidia-caps/nvidia-cap30"], (set(), False, False)),
+        (["/dev/nvidiactl", "/dev/nvidia-modeset", "/dev/nvidia-uvm-tools"], None),
+        (["/dev/null", "/dev/nvme0n1", "socket:[1]", "/home/ada/dev/nvidia0", "/dev/nvidia", "/dev/nvidia²"], None),
+        ([f"/dev/nvidia{'9' * 5000}"], None),
+        ([], None),
+    ],
+)
+def test_what_names_of_files_tell(names: list[str], found: object) -> None:
+    assert opened(names) == found
+
+
+@given(st.lists(st.text() | st.text().map("/dev/nvidia{}".format)))
+def test_no_name_is_too_odd(names: list[str]) -> None:
+    found = opened(names)
+    assert found is None or all(minor >= 0 for minor in found[0])
+
+
+# -- real processes ------------------------------------------------------------------------------------------------
+
+
+def test_a_program_and_the_worker_that_it_forked() -> None:
+    with GpuHolder(devices=CUDA, children=1) as held:
+        looked = whole()
+    assert of(looked, held.pid) == Open(held.pid, held.start_ticks, frozenset({0, 3}), context=True)
+    worker = of(looked, held.children[0])
+    assert worker is not None
+    assert worker.minors == {0, 3}
+    assert worker.context
+    assert of(looked, os.getpid()) is None
+
+
+def test_a_worker_whose_parent_has_ended() -> None:
+    with GpuHolder(devices=CUDA, orphan=True) as held:
+        assert of(whole(), held.pid) is not None
+        assert procfs.read_stat(held.pid).ppid != os.getpid()
+
+
+@needs_root
+def test_root_looks_into_everybody() -> None:
+    with GpuHolder(devices=CUDA, uid=SOMEBODY_ELSE) as held:
+        looked = whole()
+    assert of(looked, held.pid) is not None
+    assert not looked.hides
+
+
+AS_USER = """
+import json, os, sys
+from gpuwatch.sampler.unlisted import Survey
+me = int(sys.argv[1])
+if os.geteuid() == 0:
+    os.setgroups([]); os.setresgid(me, me, me); os.setresuid(me, me, me)
+looked = Survey()
+looked.step(60.0)
+print(json.dumps([[one.pid for one in looked.found], looked.blind, looked.ended > 0]))
+"""
+
+
+def test_others_look_only_into_their_own() -> None:
+    def look() -> tuple[list[int], int, bool]:
+        done = subprocess.run(
+            [sys.executable, "-c", AS_USER, str(ME)],
+            cwd=CHECKOUT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        pids, blind, ended = json.loads(done.stdout)
+        return pids, blind, ended
+
+    with GpuHolder(devices=CUDA) as mine:
+        if not ROOT:
+            assert mine.pid in look()[0]
+            return
+        with GpuHolder(devices=CUDA, uid=SOMEBODY_ELSE) as theirs:
+            pids, blind, ended = look()
+    assert (mine.pid in pids, theirs.pid in pids, blind > 0, ended) == (True, False, True, True)
+
+
+def test_processes_come_and_go_meanwhile() -> None:
+    """Walk after walk among processes that live some ms: nothing is raised, and who stays is found each time."""
+    stop = threading.Event()
+    started = 0
+
+    def breed() -> None:
+        nonlocal started
+        while not stop.is_set():
+            pid = os.posix_spawn("/bin/true", ["true"], {})
+            os.waitpid(pid, 0)
+            started += 1
+
+    thread = threading.Thread(target=breed)
+    with GpuHolder(devices=CUDA, children=2) as held:
+        thread.start()
+        try:
+            while started < 1000:
+                looked = whole()
+                assert {held.pid, *held.children} <= {one.pid for one in looked.found}
+        finally:
+            stop.set()
+            thread.join()
+
+
+# -- a tree in place of /proc, and a clock that the test moves -----------------------------------------------------
+
+
+class Tree:
+    """Processes with open files, as links in a folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir()
+
+    def add(self, pid: int, *files: str, comm: str = "python", argv: str = "", state: str = "S") -> Path:
+        """Give a process these open files; its folder of them is returned."""
+        folder = self.root / str(pid) / "fd"
+        folder.mkdir(parents=True)
+        for number, file in enumerate(files):
+            (folder / str(number)).symlink_to(file)
+        fields = ["0"] * 50
+        fields[0], fields[1], fields[19] = state, "1", str(pid * 10)
+        (self.root / f"{pid}/stat").write_text(f"{pid} ({comm}) {' '.join(fields)}\n")
+        (self.root / f"{pid}/comm").write_text(f"{comm}\n")
+        (self.root / f"{pid}/cmdline").write_text(argv.replace(" ", "\0"))
+        return folder
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path / "proc")
+
+
+class Ticking:
+    """A clock that goes on by itself, each time that it is read."""
+
+    def __init__(self, each: float) -> None:
+        self.now, self.each = 1000.0, each
+
+    def __call__(self) -> float:
+        self.now += self.each
+        return self.now
+
+
+def test_a_walk_goes_in_small_steps_and_rests_when_it_has_ended(tree: Tree) -> None:
+    for pid in range(100, 150):
+        tree.add(pid, "/dev/nvidia0", "/dev/nvidia-uvm")
+    clock = Ticking(STEP / 4)
+    looked = Survey(proc=tree.root, uid=os.getuid(), clock=clock, wall=lambda: 7.0)
+    steps = 0
+    while not looked.ended:
+        looked.step()
+        steps += 1
+        if not looked.ended:
+            assert PAUSE - STEP <= looked.wait() <= PAUSE
+            assert looked.found == ()
+            clock.now += PAUSE
+    assert 20 < steps < 120
+    assert [one.pid for one in looked.found] == [*range(100, 150)]
+    assert looked.wait() == pytest.approx(max(EVERY, SHARE * steps * STEP), rel=0.3)
+    looked.step()
+    assert looked.ended == 7.0
+    assert looked.wait() > EVERY / 2
+
+
+def test_what_is_new_is_looked_at_twice(tree: Tree) -> None:
+    """The child of a CUDA program has its files until it becomes another program."""
+    child = tree.add(100, "/dev/nvidia0", "/dev/nvidia-uvm")
+    tree.add(101, "/dev/nvidia0", "/dev/nvidia-uvm")
+    clock = Ticking(2 * STEP)  # a step is one process
+    looked = Survey(proc=tree.root, uid=os.getuid(), clock=clock)
+    for _ in "the threads of the kernel", "the one", "the other":
+        looked.step()
+        clock.now += PAUSE
+    for link in child.iterdir():
+        link.unlink()
+    while not looked.ended:
+        looked.step()
+        clock.now += PAUSE
+    assert [one.pid for one in looked.found] == [101]
+
+
+def test_what_is_open_later_is_found_and_what_was_closed_is_dropped(tree: Tree) -> None:
+    first, second = tree.add(100, "/dev/nvidia0"), tree.add(101, "/dev/null")
+    clock = Ticking(0.0)
+    looked = Survey(proc=tree.root, uid=os.getuid(), clock=clock)
+    looked.step(1.0)
+    assert [one.pid for one in looked.found] == [100]
+    (first / "0").unlink()
+    (second / "1").symlink_to("/dev/nvidia1")
+    clock.now += EVERY - 1
+    looked.step(1.0)
+    assert [one.pid for one in looked.found] == [100]
+    clock.now += 1
+    looked.step(1.0)
+    assert looked.found == (Open(101, 1010, frozenset({1})),)
+
+
+def test_a_single_walk_is_cut_short(tree: Tree) -> None:
+    for pid in range(100, 150):
+        tree.add(pid, "/dev/nvidia0")
+    looked = Survey(proc=tree.root, uid=os.getuid(), clock=Ticking(0.002))
+    looked.once(0.05)
+    assert 10 < len(looked.found) < 40
+    assert looked.ended == 0.0
+    looked = Survey(proc=tree.root, uid=os.getuid(), clock=Ticking(0.0))
+    looked.once()
+    assert (len(looked.found), looked.ended > 0) == (50, True)
+
+
+def test_who_has_very_many_files(tree: Tree) -> None:
+    """So many are looked at, and no more."""
+    tree.add(100, *[f"/dev/nvidia{number}" for number in range(2 * unlisted.MOST_FILES)])
+    (found,) = whole(proc=tree.root, uid=os.getuid()).found
+    assert len(found.minors) == unlisted.MOST_FILES
+
+
+def test_what_is_not_ours_is_counted_and_an_mps_server_among_it_is_told(tree: Tree) -> None:
+    tree.add(7, "/dev/nvidia0", comm="nvidia-cuda-mps", argv="/usr/bin/nvidia-cuda-mps-server")
+    tree.add(8, comm="nvidia-cuda-mps", argv="nvidia-cuda-mps-control -d")
+    tree.add(9, "/dev/nvidia0")
+    looked = whole(proc=tree.root, uid=os.getuid() + 1)
+    assert (looked.found, looked.blind, looked.mps) == ((), 3, (7,))
+
+
+@pytest.mark.parametrize(("options", "hides"), [("rw", False), ("rw,hidepid=2", True), ("rw,hidepid=invisible", True)])
+def test_hidepid_is_told(tree: Tree, options: str, hides: bool) -> None:
+    (tree.root / "self").mkdir()
+    (tree.root / "self/mountinfo").write_text(f"22 1 0:20 / /proc rw,nosuid - proc proc {options}\n")
+    assert whole(proc=tree.root, uid=os.getuid() + 1).hides is hides
+    if ROOT:
+        assert whole(proc=tree.root, uid=0).hides is False
+
+
+def test_a_program_whose_first_thread_has_ended(tree: Tree) -> None:
+    """The kernel calls it a zombie and shows no files of it; its other threads still have them open."""
+    tree.add(100, state="Z")
+    threads = tree.root / "100/task"
+    for thread, file in (100, None), (101, "/dev/nvidia0"):
+        folder = threads / str(thread) / "fd"
+        folder.mkdir(parents=True)
+        (threads / str(thread) / "stat").write_bytes(stat_line(thread, state="S" if file else "Z"))
+        if file:
+            (folder / "3").symlink_to(file)
+    tree.add(200, state="Z")
+    (tree.root / "200/task").mkdir()
+    assert whole(proc=tree.root, uid=os.getuid()).found == (Open(100, 1000, frozenset({0})),)
+
+
+def test_threads_of_the_kernel_are_nobodys(tree: Tree) -> None:
+    tree.add(2, comm="kthreadd")
+    children = tree.root / "2/task/2"
+    children.mkdir(parents=True)
+    (children / "children").write_text("3 4 ")
+    for pid in (3, 4, 5):
+        tree.add(pid)
+    assert whole(proc=tree.root, uid=os.getuid() + 1).blind == 1
+
+
+def test_no_proc_at_all(tmp_path: Path) -> None:
+    looked = whole(proc=tmp_path / "none")
+    assert (looked.found, looked.blind, looked.mps) == ((), 0, ())
+
+
+def test_half_a_process(tree: Tree) -> None:
+    """Whatever is missing of one: it has gone."""
+    tree.add(100, "/dev/nvidia0")
+    (tree.root / "100/stat").unlink()
+    tree.add(101, "/dev/nvidia0")
+    (tree.root / "101/stat").write_text("101 (python")
+    (tree.root / "102").mkdir()
+    (tree.root / "103").write_text("no folder")
+    tree.add(104, "/dev/nvidia0")
+    assert [one.pid for one in whole(proc=tree.root, uid=os.getuid()).found] == [104]
+
+
+# -- what is told of it --------------------------------------------------------------------------------------------
+
+
+def person(pid: int, **changes: Any) -> Process:
+    return builders.process(pid, **{"start": pid * 10, "ppid": 1, **changes})
+
+
+def cuda(pid: int, *minors: int, **changes: Any) -> Open:
+    return Open(pid, **{"start": pid * 10, "minors": frozenset(minors), "context": True, **changes})
+
+
+def two(**changes: Any) -> list[Gpu]:
+    """Give two GPUs whose device files are crossed, each with one process; the changes are the second's."""
+    return [
+        builders.gpu(0, minor=1, holdings=[builders.holding(70)]),
+        builders.gpu(1, **{"minor": 0, "holdings": [builders.holding(71)], **changes}),
+    ]
+
+
+def told(
+    found: Iterable[Open], people: Iterable[Process], gpus: list[Gpu] | None = None, *, count: int = 2, **who: Any
+) -> tuple[Unlisted, ...]:
+    judge = Judge(**{"pid": 4000, "parent": 3999, **who})
+    given = two() if gpus is None else gpus
+    return judge.unlisted([*found], {one.pid: one for one in people}, given, count)
+
+
+def test_it_is_told_with_the_gpus_that_its_files_are_of() -> None:
+    first, second = two()
+    (one,) = told([cuda(70, 1), cuda(5, 0)], [person(70), person(5)])
+    assert (one.process.pid, one.gpus, one.context) == (5, (second.uuid,), True)
+    (one,) = told([cuda(5, 0, 1)], [person(5)])
+    assert one.gpus == (second.uuid, first.uuid)
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        {"start": 51},
+        {"presence": Presence.GONE, "start": 0},
+        {"presence": Presence.HIDDEN},
+        {"state": "zombie"},
+        {"state": "dead"},
+    ],
+    ids=str,
+)
+def test_one_that_has_ended_is_not_told(gone: dict[str, Any]) -> None:
+    assert told([cuda(5, 0)], [person(5, **gone)], proc=Path("/nonexistent")) == ()
+    assert told([cuda(5, 0)], []) == ()
+
+
+def test_one_whose_threads_cannot_be_read_just_now_has_not_ended(tmp_path: Path) -> None:
+    (fixture_process(tmp_path, 5, stat_line(5, state="Z"), threads="") / "task").touch()
+    (one,) = told([cuda(5, 0)], [person(5, state="zombie")], proc=tmp_path)
+    assert one.process.pid == 5
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "/usr/bin/python3 -P /opt/gpuwatch/sampler/__main__.py --board 5",
+        "python -P -m gpuwatch.sampler --once",
+        "python -P /x/gpuwatch/inspector/__main__.py",
+    ],
+)
+def test_gpuwatch_itself_is_not_told(command: str) -> None:
+    assert told([cuda(5, 0, context=False)], [person(5, command=command)]) == ()
+
+
+def test_nor_are_we_and_who_started_us() -> None:
+    assert told([cuda(4000, 0), cuda(3999, 0)], [person(4000), person(3999)]) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("nvidia-smi", "nvidia-smi dmon"),
+        ("nvitop", "/usr/bin/python3 /usr/local/bin/nvitop"),
+        ("dcgmi", "dcgmi dmon"),
+        ("dcgm-exporter", "/usr/bin/dcgm-exporter"),
+        ("nvidia_gpu_exporter", "nvidia_gpu_exporter"),
+        ("Xorg", "/usr/lib/xorg/Xorg :0"),
+        ("python3", "/usr/bin/python3 /usr/bin/gpustat -i"),
+    ],
+)
+def test_what_only_asks_the_driver_is_not_told(name: str, command: str) -> None:
+    process = person(5, name=name, command=command)
+    assert asks_only(process)
+    assert told([cuda(5, 0, context=False)], [process]) == ()
+    assert len(told([cuda(5, 0)], [process])) == 1
+    assert not told([cuda(5, 0, context=False)], [person(5)])[0].context
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        {"health": Health.LOST},
+        {"holdings_note": "you may not see this GPU's processes"},
+        {"unreliable": True},
+        {"minor": Reason.UNSUPPORTED},
+        {"sampled": 0.0},
+    ],
+    ids=str,
+)
+def test_where_a_list_cannot_be_trusted_nobody_is_said_not_to_be_on_it(trouble: dict[str, Any]) -> None:
+    gpus = two(**trouble)
+    people = [person(5), person(6), person(7)]
+    shown = told([cuda(5, 0), cuda(6, 1), cuda(7, 0, 1)], people, gpus)
+    assert [one.process.pid for one in shown] == [6]
+    assert told([cuda(5)], [person(5)], gpus if "minor" not in trouble else gpus[:1]) == ()
+
+
+def test_a_gpu_that_we_do_not_ask_may_list_it() -> None:
+    assert told([cuda(5, 0), cuda(6, 0, 1), cuda(7)], [person(5), person(6), person(7)], two()[:1]) == ()
+    assert len(told([cuda(5, 1)], [person(5)], two()[:1])) == 1
+
+
+def test_under_wsl_there_is_one_file_for_all() -> None:
+    one = Open(5, 50, shared=True)
+    assert told([one], [person(5)])[0].gpus == ()
+    (card,) = two()[:1]
+    assert told([one], [person(5)], [card], count=1)[0].gpus == (card.uuid,)
+
+
+def test_no_more_than_so_many_and_those_with_a_context_first() -> None:
+    found = [cuda(pid, 0, context=pid > 1100) for pid in range(1000, 1400)]
+    chosen = candidates(found, {1399})
+    assert (len(chosen), all(one.context for one in chosen)) == (MOST, True)
+    shown = told(found, [person(pid) for pid in range(1000, 1400)])
+    assert [one.process.pid for one in shown] == [*range(1101, 1101 + MOST)]
+
+
+def test_a_zombie_has_nothing_open() -> None:
+    with GpuHolder(devices=CUDA, reap=False) as held:
+        process = person(held.pid, start=held.start_ticks)
+        one = cuda(held.pid, 0, start=held.start_ticks)
+        assert len(told([one], [process])) == 1
+        os.kill(held.pid, signal.SIGKILL)
+        held.wait_until_exited()
+        assert told([one], [person(held.pid, start=held.start_ticks, state="zombie")]) == ()

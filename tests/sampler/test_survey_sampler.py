@@ -1,0 +1,137 @@
+"""The sampler end to end: processes with GPUs' device files open that the tests' driver does not list."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from gpuwatch.alerts.unattributed import Cause, causes
+from gpuwatch.model import Snapshot, Unlisted
+from tests.driver import GIB, Driver, Gpu, Proc
+from tests.support.gpuholder import ME, GpuHolder, need_the_machines_own_pids
+from tests.support.sampling import Running, once, running
+
+CUDA = ("nvidiactl", "nvidia-uvm", "nvidia0")
+
+
+def of(snapshot: Snapshot, *pids: int) -> dict[int, Unlisted]:
+    """Give the entries of these processes, which may not be the only ones of the machine."""
+    return {one.process.pid: one for one in snapshot.unlisted if one.process.pid in pids}
+
+
+def training(driver: Driver, *pids: int) -> Driver:
+    """Let the driver list these processes on the second of two GPUs, whose device file is /dev/nvidia0."""
+    driver.gpus = [Gpu(0, minor=1), Gpu(1, minor=0, memory_used=8 * GIB)]
+    driver.procs = [Proc(1, pid, memory=GIB, sm=50) for pid in pids]
+    return driver.write()
+
+
+def test_workers_are_told_and_dropped_when_they_end_or_are_listed(driver: Driver) -> None:
+    with GpuHolder(devices=CUDA, children=3) as held, running(training(driver, held.pid).env()) as sampler:
+        snapshot = sampler.until(lambda snapshot: len(of(snapshot, *held.children)) == 3)
+        first, second, third = held.children
+        assert [gpu.minor for gpu in snapshot.gpus] == [1, 0]
+        one = of(snapshot, first)[first]
+        assert (one.gpus, one.context) == ((snapshot.gpus[1].uuid,), True)
+        assert (one.process.uid, one.process.ppid, one.process.command) == (ME, held.pid, held.command)
+        assert one.process.declared is None
+        assert snapshot.taken - 30 < snapshot.searched <= snapshot.taken
+        assert of(snapshot, held.pid, sampler.process.pid) == {}
+        assert {process.pid for process in snapshot.processes} == {held.pid}
+
+        os.kill(first, signal.SIGKILL)
+        _within_a_tick(sampler, first)
+        training(driver, held.pid, second)
+        _within_a_tick(sampler, second)
+        assert set(of(sampler.next(), *held.children)) == {third}
+
+
+def _within_a_tick(sampler: Running, pid: int) -> None:
+    """One snapshot may have been on its way, and one sample been going on."""
+    looks = [sampler.next() for _ in range(3)]
+    assert [pid in of(look, pid) for look in looks][-1] is False
+
+
+@pytest.mark.parametrize(
+    ("listed_on", "devices", "kind"),
+    [(0, CUDA, "C"), (1, CUDA, "C"), (1, ("nvidiactl", "nvidia0"), "G")],
+    ids=["its worker", "listed on another GPU", "listed on another GPU for graphics"],
+)
+def test_memory_is_not_lost_for_sure_while_a_listed_process_or_its_worker_has_the_gpu_open(
+    driver: Driver, listed_on: int, devices: tuple[str, ...], kind: str
+) -> None:
+    """Nobody is listed for 8 GiB of GPU 0, whose device file somebody has open all the same."""
+    with GpuHolder(devices=(*devices, "nvidia1"), children=1 - listed_on) as held:
+        opener = held.pid if listed_on else held.children[0]
+        driver.gpus = [Gpu(0, memory_used=(9 - listed_on) * GIB), Gpu(1, memory_used=GIB)]
+        driver.procs = [Proc(listed_on, held.pid, kind, memory=GIB)]
+        with running(driver.write().env()) as sampler:
+            snapshot = sampler.until(lambda snapshot: snapshot.searched > 0)
+        leak = causes(snapshot.gpus[0], snapshot)[-1]
+        assert (leak.cause, snapshot.gpus[0].unattributed) == (Cause.LEAK, 8 * GIB)
+        assert "no other process has it open" not in leak.words
+        assert opener in snapshot.gpus[0].opened_by  # the words name the first three: other tests have theirs open too
+
+
+def test_what_it_runs_in_is_told_with_the_others(driver: Driver) -> None:
+    with GpuHolder(devices=CUDA, children=1) as held, running(training(driver, held.pid).env()) as sampler:
+        worker = held.children[0]
+        snapshot = sampler.until(
+            lambda snapshot: worker in (seen := of(snapshot, worker)) and seen[worker].process.surroundings is not None
+        )
+        assert all(process.surroundings is not None for process in snapshot.processes)
+
+
+def test_a_worker_whose_parent_has_ended_stays(driver: Driver) -> None:
+    with GpuHolder(devices=CUDA, children=1) as held, running(training(driver, held.pid).env()) as sampler:
+        worker = held.children[0]
+        sampler.until(lambda snapshot: worker in of(snapshot, worker))
+        os.kill(held.pid, signal.SIGKILL)
+        held.wait_until_exited()
+        training(driver)
+        snapshot = sampler.until(
+            lambda snapshot: (
+                not snapshot.processes
+                and worker in of(snapshot, worker)
+                and of(snapshot, worker)[worker].process.adopted
+            )
+        )
+        assert of(snapshot, worker)[worker].process.ppid != held.pid
+        assert snapshot.gpus[1].unattributed == 8 * GIB
+
+
+def test_a_single_snapshot_has_them(driver: Driver) -> None:
+    with GpuHolder(devices=CUDA, children=1) as held:
+        snapshot, _ = once(training(driver, held.pid).env(), "--patient")
+        assert {*of(snapshot, held.pid, *held.children)} == {*held.children}
+        assert snapshot.searched > 0
+
+
+def test_a_single_snapshot_finds_who_is_left_where_nobody_is_listed(driver: Driver) -> None:
+    need_the_machines_own_pids()
+    with GpuHolder(devices=CUDA, orphan=True) as held:
+        snapshot, _ = once(training(driver).env(), "--patient")
+        one = of(snapshot, held.pid)[held.pid]
+    assert (snapshot.processes, snapshot.gpus[1].unattributed) == ((), 8 * GIB)
+    assert one.process.adopted
+    assert one.process.surroundings is not None
+    likeliest = causes(snapshot.gpus[1], snapshot)[0]
+    assert likeliest.cause is Cause.LEFT_OVER
+    assert held.pid in likeliest.pids
+
+
+def test_where_nothing_is_asked_of_processes_nobody_is_searched_for(driver: Driver) -> None:
+    with GpuHolder(devices=CUDA, children=1) as held:
+        snapshot, _ = once(training(driver, held.pid).env(), "--no-declared")
+    assert (snapshot.unlisted, snapshot.searched) == ((), 0.0)
+
+
+def test_one_gpu_alone_says_nothing_of_those_that_may_be_on_others(driver: Driver) -> None:
+    with GpuHolder(devices=(*CUDA, "nvidia1"), children=1) as held:
+        training(driver, held.pid)
+        snapshot, _ = once(driver.env(), "--patient", "--only", "1")
+        assert of(snapshot, *held.children) == {}
+        snapshot, _ = once(driver.env(), "--patient")
+        assert len(of(snapshot, *held.children)) == 1

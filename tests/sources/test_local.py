@@ -1,0 +1,264 @@
+"""The supervisor on the real sampler and the fake driver: hangs, crashes, lost drivers, and quitting amid them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.model import Gpu, Health, Snapshot, SourceState
+from gpuwatch.sources.local import LocalSource, Patience
+from tests.driver import Driver
+from tests.driver import Gpu as Card
+from tests.support.sampling import close
+
+QUICK = Patience(call=0.6, start=1.2, probe=0.3, probe_most=1.0, restart=0.2, restart_most=0.4, crash_window=60.0)
+"""The same rules in less time."""
+
+Start = Callable[..., LocalSource]
+
+
+@pytest.fixture
+def start(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Give a function that starts a source on the fake driver; whatever it started is closed."""
+    sources = []
+
+    def begin(**options: object) -> LocalSource:
+        for name, value in driver.env().items():
+            monkeypatch.setenv(name, value)
+        sources.append(LocalSource(**{"interval": 0.1, "patience": QUICK, **options}))  # type: ignore[arg-type]
+        return sources[-1]
+
+    yield begin
+    for source in sources:
+        close(source)
+
+
+def until(source: LocalSource, holds: Callable[[Snapshot], bool], timeout: float = 30.0) -> Snapshot:
+    """Take snapshots until one shows what is asked for."""
+    end = time.monotonic() + timeout
+    last = None
+    while time.monotonic() < end:
+        snapshot = source.next(0.5)
+        if snapshot is not None:
+            last = snapshot
+            if holds(snapshot):
+                return snapshot
+    raise AssertionError(f"it did not come about; the last snapshot: {str(last)[:4000]}")
+
+
+def live(snapshot: Snapshot) -> list[int]:
+    """Give the indices of the GPUs that are well."""
+    return [gpu.index for gpu in snapshot.gpus if gpu.health is Health.OK]
+
+
+def row(snapshot: Snapshot, index: int) -> Gpu:
+    """Give one GPU's row."""
+    (found,) = [gpu for gpu in snapshot.gpus if gpu.index == index]
+    return found
+
+
+def eight(driver: Driver) -> None:
+    """Put eight GPUs into the machine."""
+    driver.lab(8, 20)
+    driver.write()
+
+
+def test_a_hang_costs_one_row_and_the_others_go_on(driver: Driver, start: Start) -> None:
+    eight(driver)
+    source = start()
+    until(source, lambda it: len(live(it)) == 8)
+    driver.faults = ["nvmlDeviceGetUtilizationRates@2 hang"]
+    driver.write()
+    snapshot = until(source, lambda it: row(it, 2).health is Health.SILENT)
+    assert "nvmlDeviceGetUtilizationRates" in row(snapshot, 2).words
+    sampled = max(gpu.sampled for gpu in snapshot.gpus)
+    snapshot = until(source, lambda it: len(live(it)) == 7 and min(row(it, i).sampled for i in live(it)) > sampled)
+    assert row(snapshot, 2).uuid, "it keeps its identity"
+    assert snapshot.monotonic - row(snapshot, 2).sampled > 0, "and its age"
+
+
+def test_a_gpu_that_answers_again_comes_back_through_its_probe(driver: Driver, start: Start) -> None:
+    eight(driver)
+    source = start()
+    until(source, lambda it: len(live(it)) == 8)
+    driver.faults = ["*@2 hang"]
+    driver.write()
+    until(source, lambda it: row(it, 2).health is Health.SILENT)
+    driver.faults = []
+    driver.write()
+    until(source, lambda it: len(live(it)) == 8)
+
+
+def test_a_slow_gpu_does_not_make_the_others_late(driver: Driver, start: Start) -> None:
+    eight(driver)
+    source = start()
+    until(source, lambda it: len(live(it)) == 8)
+    driver.faults = ["*@5 sleep=3000"]
+    driver.write()
+    snapshot = until(source, lambda it: row(it, 5).health is Health.SILENT)
+    before = row(snapshot, 0).sampled
+    snapshot = until(source, lambda it: row(it, 0).sampled > before + 1.0)
+    assert live(snapshot) == [0, 1, 2, 3, 4, 6, 7]
+    assert row(snapshot, 0).sampled - row(snapshot, 5).sampled > 0.9, "its figures show their age"
+
+
+def test_a_hang_at_the_look_up_of_a_handle(driver: Driver, start: Start) -> None:
+    eight(driver)
+    driver.faults = ["nvmlDeviceGetHandleByIndex_v2@3 hang"]
+    driver.write()
+    snapshot = until(start(), lambda it: len(live(it)) == 7)
+    assert row(snapshot, 3).health is Health.SILENT
+
+
+def test_a_hang_in_init_is_said_and_heals(driver: Driver, start: Start) -> None:
+    driver.faults = ["nvmlInit_v2 hang", "nvmlInitWithFlags hang"]
+    driver.write()
+    source = start()
+    snapshot = until(source, lambda it: "nvmlInit" in it.words)
+    assert snapshot.state is SourceState.STARTING
+    snapshot = until(source, lambda it: it.state is SourceState.SILENT)
+    assert "does not answer" in snapshot.words
+    driver.faults = []
+    driver.write()
+    until(source, lambda it: live(it) == [0])
+
+
+def test_one_crash_is_survived(driver: Driver, start: Start) -> None:
+    eight(driver)
+    source = start()
+    until(source, lambda it: len(live(it)) == 8)
+    driver.faults = ["nvmlDeviceGetMemoryInfo_v2@4 segv"]
+    driver.write()
+    pids = source.pids
+    until(source, lambda _: not pids & source.pids)
+    driver.faults = []
+    driver.write()
+    until(source, lambda it: len(live(it)) == 8)
+
+
+def test_a_gpu_that_crashes_the_sampler_again_and_again_is_quarantined(driver: Driver, start: Start) -> None:
+    eight(driver)
+    driver.faults = ["nvmlDeviceGetMemoryInfo_v2@4 segv"]
+    driver.write()
+    source = start()
+    snapshot = until(source, lambda it: len(live(it)) == 7)
+    assert row(snapshot, 4).health is Health.QUARANTINED
+    assert "nvmlDeviceGetMemoryInfo crashed the sampler 3 times" in row(snapshot, 4).words
+    driver.faults = []
+    driver.write()
+    source.poke()
+    until(source, lambda it: len(live(it)) == 8)
+
+
+def test_a_driver_that_is_not_loaded_is_waited_for(driver: Driver, start: Start) -> None:
+    driver.faults = ["nvmlInit_v2 ret=9", "nvmlInitWithFlags ret=9"]
+    driver.write()
+    source = start()
+    snapshot = until(source, lambda it: it.state is SourceState.DRIVER_DOWN)
+    assert "not loaded" in snapshot.words
+    driver.faults = []
+    driver.write()
+    until(source, lambda it: live(it) == [0])
+
+
+def test_a_driver_upgraded_under_us_heals_with_the_library(driver: Driver, start: Start) -> None:
+    eight(driver)
+    source = start()
+    until(source, lambda it: len(live(it)) == 8)
+    driver.faults = ["* ret=18"]
+    driver.write()
+    snapshot = until(source, lambda it: it.state is SourceState.DRIVER_DOWN)
+    assert "version" in snapshot.words
+    driver.faults = []
+    driver.write()
+    until(source, lambda it: it.state is SourceState.OK and len(live(it)) == 8)
+
+
+def test_no_library_at_all(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch, driver: Driver) -> None:
+    monkeypatch.setattr(driver, "library", tmp_path / "nowhere" / "libnvidia-ml.so.1")
+    snapshot = until(start(), lambda it: it.state is not SourceState.STARTING)
+    assert snapshot.state is SourceState.NO_DRIVER
+    assert "libnvidia-ml.so.1" in snapshot.words
+
+
+def test_only_names_a_gpu_that_is_not_there(start: Start) -> None:
+    source = start(only=[9])
+    snapshot = until(source, lambda it: it.state is SourceState.ENDED)
+    assert "no GPU 9" in snapshot.words
+
+
+def test_a_gpu_that_vanishes_stays_as_a_row(driver: Driver, start: Start) -> None:
+    driver.gpus = [Card(0), Card(1), Card(2)]
+    driver.write()
+    source = start()
+    until(source, lambda it: len(live(it)) == 3)
+    gone = driver.gpus.pop(1)
+    (sampler,) = source.pids
+    os.kill(sampler, signal.SIGSTOP)  # the driver is reloaded between two samples
+    driver.write()
+    os.kill(sampler, signal.SIGKILL)
+    snapshot = until(source, lambda it: any(gpu.health is not Health.OK for gpu in it.gpus))
+    (row_gone,) = [gpu for gpu in snapshot.gpus if gpu.health is not Health.OK]
+    assert (row_gone.health, row_gone.uuid) == (Health.MISSING, gone.uuid)
+    assert [gpu.uuid for gpu in snapshot.gpus if gpu.health is Health.OK] == [gpu.uuid for gpu in driver.gpus]
+    assert not row_gone.holdings
+
+
+def test_closing_does_not_wait_for_a_hung_driver(driver: Driver, start: Start) -> None:
+    driver.faults = ["* hang"]
+    driver.write()
+    source = start()
+    until(source, lambda it: "nvmlInit" in it.words)
+    pids = source.pids
+    close(source)
+    assert source.next(10.0) is None
+    assert not any(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids if Path(f"/proc/{pid}").exists())
+
+
+STUB = (sys.executable, "-c")
+
+
+def stub(body: str) -> tuple[str, ...]:
+    """Give a command that stands in for the sampler where no real one misbehaves so."""
+    return (*STUB, f"import os, sys, time\nfrom gpuwatch.model import *\n{body}")
+
+
+def test_torn_lines_and_a_flood_are_survived(start: Start) -> None:
+    body = """
+out = sys.stdout.buffer
+out.write(b'{"half": ' + b"x" * 100 + b"\\n" + b"\\xff\\xfe\\n\\n")
+out.write(b"y" * (65 * 2**20))
+out.write(b"\\n" + encode(Snapshot(host="after", gpus=(Gpu(index=0),))) + b"\\n")
+out.flush()
+time.sleep(60)
+"""
+    until(start(command=stub(body)), lambda it: it.host == "after")
+
+
+def test_a_sampler_that_dies_mid_line_is_started_again(start: Start, tmp_path: Path) -> None:
+    mark = tmp_path / "second"
+    body = f"""
+if os.path.exists({str(mark)!r}):
+    print(encode(Snapshot(host="second", gpus=(Gpu(index=0),))).decode(), flush=True)
+    time.sleep(60)
+open({str(mark)!r}, "w").close()
+print('{{"schema": 1, "ho', end="", flush=True)
+os._exit(70)
+"""
+    until(start(command=stub(body)), lambda it: it.host == "second")
+
+
+def test_a_newer_schema_is_not_misread(start: Start) -> None:
+    body = """
+print(encode(Snapshot(schema=99, host="future")).decode(), flush=True)
+time.sleep(60)
+"""
+    source = start(command=stub(body))
+    snapshot = until(source, lambda it: it.monotonic > 0)
+    assert snapshot.host != "future"

@@ -1,0 +1,99 @@
+"""The supervisor where the driver's events hang or crash the sampler: they cost no GPU, and are tried again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpuwatch.model import Health, Reason, SourceState
+from gpuwatch.sources.local import Listening, Patience
+from tests.driver import Driver
+from tests.sources.test_local import QUICK, Start, eight, live, row, start, until
+
+__all__ = ["start"]
+
+PATIENT = replace(QUICK, probe=60.0, probe_most=60.0)
+CALLS = (
+    "nvmlEventSetCreate",
+    "nvmlDeviceGetSupportedEventTypes@3",
+    "nvmlDeviceRegisterEvents@3",
+    "nvmlEventSetWait_v2",
+)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("fault", ["hang", "segv"])
+def test_a_hang_or_a_crash_costs_the_events_and_no_gpu(driver: Driver, start: Start, call: str, fault: str) -> None:
+    eight(driver)
+    driver.faults = [f"{call} {fault}"]
+    driver.write()
+    source = start(patience=PATIENT)
+    snapshot = until(source, lambda it: len(live(it)) == 8 and row(it, 0).xids is Reason.ERROR)
+    assert {gpu.xids for gpu in snapshot.gpus} == {Reason.ERROR}
+    first = snapshot.sequence
+    states = set()
+    while snapshot.sequence < first + 5:
+        snapshot = until(source, lambda _: True)
+        states |= {snapshot.state, *(gpu.health for gpu in snapshot.gpus)}
+    assert states == {SourceState.OK, Health.OK}
+
+
+def test_it_listens_again_after_a_while(driver: Driver, start: Start) -> None:
+    eight(driver)
+    source = start()
+    until(source, lambda it: len(live(it)) == 8 and row(it, 7).xids == ())
+    driver.faults = ["nvmlEventSetWait_v2 hang"]
+    driver.write()
+    until(source, lambda it: row(it, 7).xids is Reason.ERROR)
+    driver.faults = []
+    driver.write()
+    until(source, lambda it: row(it, 7).xids == () and len(live(it)) == 8)
+    driver.xids.append((2, 79))
+    driver.write()
+    until(source, lambda it: bool(row(it, 2).xids) and row(it, 3).xids == ())
+
+
+def test_asking_again_listens_again(driver: Driver, start: Start) -> None:
+    driver.faults = ["nvmlEventSetWait_v2 segv"]
+    driver.write()
+    source = start(patience=PATIENT)
+    until(source, lambda it: live(it) == [0] and row(it, 0).xids is Reason.ERROR)
+    driver.faults = []
+    driver.write()
+    source.poke()
+    until(source, lambda it: row(it, 0).xids == ())
+
+
+def test_a_sampler_started_while_events_are_off_does_without(driver: Driver, start: Start) -> None:
+    eight(driver)
+    driver.faults = ["nvmlEventSetWait_v2 hang"]
+    driver.write()
+    source = start(patience=PATIENT)
+    until(source, lambda it: len(live(it)) == 8 and row(it, 0).xids is Reason.ERROR)
+    driver.faults += ["nvmlDeviceGetPowerUsage@2 hang"]
+    driver.write()
+    snapshot = until(source, lambda it: row(it, 2).health is Health.SILENT and len(live(it)) == 7)
+    before = snapshot.sequence
+    snapshot = until(source, lambda it: it.sequence != before and row(it, 0).sampled > snapshot.monotonic)
+    assert row(snapshot, 0).xids is Reason.ERROR
+    assert live(snapshot) == [0, 1, 3, 4, 5, 6, 7]
+
+
+def test_failures_are_forgiven_after_long_and_by_the_user() -> None:
+    listening = Listening(Patience(probe=30, probe_most=300, crashes=3))
+    assert not listening.due(1e9)
+    for now, delay in ((100.0, 30.0), (200.0, 60.0)):
+        listening.failed(now)
+        assert (listening.due(now + delay - 1), listening.wanted) == (False, False)
+        assert (listening.due(now + delay), listening.wanted) == (True, True)
+        assert not listening.due(now + delay)
+    listening.failed(300.0)
+    assert not listening.due(1e9)
+    listening.ask_again(400.0)
+    assert listening.due(400.0)
+    listening.failed(500.0)
+    assert listening.due(530.0)
+    listening.failed(600.0)
+    listening.failed(600.0 + 3001.0)
+    assert listening.due(600.0 + 3001.0 + 30.0)

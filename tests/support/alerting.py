@@ -1,0 +1,147 @@
+"""An engine that is fed one snapshot after another, and people with declared shares to feed it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gpuwatch.alerts.alert import Alert, Severity
+from gpuwatch.alerts.engine import RULES, Changes, Engine, Rule
+from gpuwatch.alerts.rules.memory import Limits
+from gpuwatch.alerts.rules.shares import OVERSHOOT
+from gpuwatch.history import History
+from gpuwatch.model import Basis, Declaration, Declared, Gpu, Health, Kind, Limit, Margin, Process, Reason
+from tests.support.builders import EPOCH, GIB, TOTAL, at, filled, gpu, holding, process, snapshot
+
+
+class Bench:
+    """An engine with its history; the reader's clock is at 5000 when the sampler's is at 1000.
+
+    It raises from the first sample on, unless it is given limits that say otherwise.
+    """
+
+    def __init__(self, limits: Limits | None = None, rules: Sequence[Rule] = RULES) -> None:
+        self.history = History()
+        self.engine = Engine(limits or Limits(quiet=0), rules=rules)
+        self.moment = -1.0
+        self.step = 0.0
+        """How far the wall clock was set, in seconds."""
+        self.last = Changes()
+
+    def feed(
+        self,
+        *gpus: Gpu,
+        people: Iterable[Process] = (),
+        seconds: float = 1.0,
+        fresh: bool = True,
+        **changes: Any,
+    ) -> Changes:
+        """Give a snapshot `seconds` after the last; GPUs in trouble keep their stamp, and all do where not `fresh`."""
+        self.moment += seconds
+        base = snapshot(gpus, people)
+        if fresh:
+            moved = at(base, self.moment).gpus
+            gpus = tuple(new if new.health is Health.OK else old for new, old in zip(moved, gpus, strict=True))
+        shown = at(base, self.moment, gpus=gpus, **changes)
+        now = 5000.0 + self.moment
+        self.last = self.engine.update(shown, self.history.add(shown, now), now, self.wall)
+        return self.last
+
+    @property
+    def wall(self) -> float:
+        """Give the wall-clock time."""
+        return EPOCH + self.moment + self.step
+
+    def restore(self, *alerts: Alert) -> None:
+        """Let the engine go on with alerts, now."""
+        self.engine.restore(alerts, 5000.0 + self.moment, self.wall)
+
+    def feed_free(self, *percents: float) -> list[tuple[str, ...]]:
+        """Give one GPU's free percent at each second; returns what changed at each."""
+        return [words(self.feed(filled(percent))) for percent in percents]
+
+    def severities(self) -> list[Severity]:
+        """Give those of the alerts that hold."""
+        return [alert.severity for alert in self.last.active]
+
+    def of(self, rule: str) -> list[Alert]:
+        """Give the alerts of a rule that hold."""
+        return [alert for alert in self.last.active if alert.rule == rule]
+
+
+def words(changes: Changes) -> tuple[str, ...]:
+    """Say what was raised and cleared."""
+    raised = tuple(f"+{alert.severity.name.lower()}" for alert in changes.raised)
+    return raised + tuple("cleared" for _ in changes.cleared)
+
+
+def uuid(index: int = 0) -> str:
+    """Give the UUID of the GPU that `gpu(index)` builds."""
+    return gpu(index).uuid
+
+
+def cap(
+    limit: float,
+    *on: int,
+    margin: Margin = Margin.FRAMEWORK,
+    scope: str = "",
+    collective: bool = False,
+    **changes: Any,
+) -> Declared:
+    """Give a declaration of `limit` GiB on the GPUs, GPU 0 where none is given."""
+    limits = {uuid(index): round(limit * GIB) for index in on or (0,)}
+    fields: dict[str, Any] = {
+        "channel": "per_process_gpu_memory_fraction",
+        "where": "train.py",
+        "line": 12,
+        "text": "per_process_gpu_memory_fraction = 0.4",
+        "kind": Kind.CAP,
+        "basis": Basis.BYTES,
+        "value": limit * GIB,
+        "limits": limits,
+        "scope": scope,
+        "effective": True,
+    }
+    return Declared(
+        declarations=(Declaration(**{**fields, **changes}),),
+        limits=tuple(
+            Limit(gpu=key, bytes=size, declaration=0, scope=scope, margin=margin) for key, size in limits.items()
+        ),
+        collective=collective,
+    )
+
+
+def part(fraction: float, *on: int, **changes: Any) -> Declared:
+    """Give a declared fraction of the GPUs."""
+    return cap(fraction * TOTAL / GIB, *on, basis=Basis.TOTAL, value=fraction, **changes)
+
+
+def feed(
+    bench: Bench, declared: Declared | None, *sizes: float | Reason, pid: int = 100, **changes: Any
+) -> list[tuple[str, ...]]:
+    """Let one process of ada's on GPU 0 hold so many GiB at each second; returns what changed at each."""
+    person = process(pid, declared=declared)
+    return [words(bench.feed(card((pid, size)), people=[person], **changes)) for size in sizes]
+
+
+def card(*held: tuple[int, float | Reason], index: int = 0, **changes: Any) -> Gpu:
+    """Give a GPU with holdings of (pid, GiB)."""
+    holdings = [
+        holding(pid, memory=size) if isinstance(size, Reason) else holding(pid, size)  # as the list has it
+        for pid, size in held
+    ]
+    return gpu(index, used_gib=changes.pop("used_gib", 40.0), holdings=holdings, **changes)
+
+
+def overshooting(declared: Declared, size: float = 50.0) -> Bench:
+    """Give a bench with one overshoot that was raised."""
+    bench = Bench()
+    feed(bench, declared, *[size] * 11)
+    assert len(bench.of(OVERSHOOT)) == 1
+    return bench
+
+
+def only(bench: Bench, rule: str) -> Alert:
+    """Give the one alert of a rule that holds."""
+    (alert,) = bench.of(rule)
+    return alert

@@ -1,0 +1,69 @@
+"""What `gpuwatch explain` says of a real process that holds memory: its scripts, its environment, its folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from gpuwatch.model import Declaration, Declared
+from tests.driver import GIB, Driver, Proc
+from tests.support.launching import Launcher
+from tests.support.sharer import sharing
+
+
+class Explainer:
+    """Starts a process that never runs its script, puts it on GPUs of the fake driver, and asks about it."""
+
+    def __init__(self, driver: Driver, folder: Path) -> None:
+        self.driver = driver
+        self.folder = folder / "project"
+        self.folder.mkdir()
+        self._launch = Launcher(driver, folder)
+
+    def write(self, **files: str) -> None:
+        """Write `train="…"` to train.py; by `**{"utils/dist": "…"}` to utils/dist.py."""
+        for name, source in files.items():
+            path = self.folder / f"{name}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(source)
+
+    def text(
+        self,
+        *argv: str,
+        environ: Mapping[str, str] | None = None,
+        held: Mapping[int, float] | None = None,
+        first: str = "",
+        flags: tuple[str, ...] = (),
+    ) -> str:
+        """Explain `python argv` (train.py unless given), which holds so many GiB by the GPU's index."""
+        with sharing(*(argv or ("train.py",)), environ=environ, cwd=self.folder, first=first) as process:
+            self.driver.procs = [Proc(gpu, process.pid, memory=round(size * GIB)) for gpu, size in (held or {}).items()]
+            self.driver.write()
+            done = self._launch("explain", str(process.pid), *flags)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    def declared(
+        self,
+        *argv: str,
+        environ: Mapping[str, str] | None = None,
+        held: Mapping[int, float] | None = None,
+        first: str = "",
+    ) -> Declared:
+        """Give the same as data."""
+        text = self.text(*argv, environ=environ, held=held, first=first, flags=("--json",))
+        return msgspec.convert(json.loads(text)["declared"], Declared)
+
+    def limits(self, declared: Declared) -> dict[int, float]:
+        """Give the limits by the GPU's index, in GiB."""
+        indices = {gpu.uuid: place for place, gpu in enumerate(self.driver.gpus)}
+        return {indices[limit.gpu]: round(limit.bytes / GIB, 2) for limit in declared.limits}
+
+
+def said(declared: Declared, channel: str) -> Declaration:
+    """Give the one declaration of a channel."""
+    (found,) = [one for one in declared.declarations if one.channel == channel]
+    return found

@@ -1,0 +1,57 @@
+"""What the tests of ending a process share: a person, a record, and the row that they chose."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpuwatch.kill.audit import Audit
+from gpuwatch.kill.pinned import Refusal, Refused
+from gpuwatch.kill.target import Killer, Pinned, Policy, Target
+from tests.support.gpuholder import ME, GpuHolder
+
+NO_PROCESS = 2**22 + 1
+"""Above the largest pid_max of Linux. The holders are children of pytest, so its own PID would shield them."""
+
+POLICY = Policy(uid=ME, euid=ME, pid=NO_PROCESS)
+
+
+def a_killer(folder: Path, policy: Policy = POLICY, **seams: Any) -> Killer:
+    """The program as this person runs it, with its record in `folder`."""
+    return Killer(policy, Audit(folder), **seams)
+
+
+def target_of(holder: GpuHolder, **changes: Any) -> Target:
+    """The row of a holder on screen."""
+    shown = Target(holder.pid, holder.start_ticks, holder.uid, holder.command, ("GPU-4",), 12 << 30)
+    return replace(shown, **changes)
+
+
+def pinned(killer: Killer, target: Target) -> Pinned:
+    """Pin what must not be refused."""
+    result = killer.pin(target)
+    assert isinstance(result, Pinned), result.sentence
+    return result
+
+
+def refused(killer: Killer, target: Target) -> Refused:
+    """Try what must be refused, and see that it is on record."""
+    result = killer.pin(target)
+    if isinstance(result, Pinned):
+        result.close()
+        raise AssertionError(f"PID {target.pid} was not refused")
+    last = on_record(killer)[-1]
+    assert (last["event"], last["pid"], last["result"]) == ("refused", target.pid, result.reason.value)
+    return result
+
+
+def reason(killer: Killer, target: Target) -> Refusal:
+    """Why a target is refused."""
+    return refused(killer, target).reason
+
+
+def on_record(killer: Killer) -> list[dict[str, Any]]:
+    """The lines of the record."""
+    return [json.loads(line) for line in killer.audit.path.read_text().splitlines()]

@@ -1,0 +1,100 @@
+"""Whole processes and machines for the resolver; figures are in MiB, as people and frameworks write them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpuwatch.declared.facts import Card, Facts, Script, Slice, Unread
+from gpuwatch.declared.script import scan
+from gpuwatch.model import Declaration, Declared, Kind
+from tests.support.builders import MIB
+
+JAX = frozenset({"libc.so.6", "xla_cuda_plugin.so"})
+TORCH = frozenset({"libc.so.6", "libtorch_cuda.so", "libc10_cuda.so", "libcudart.so.12"})
+TENSORFLOW = frozenset({"libc.so.6", "libtensorflow_framework.so.2", "_pywrap_tensorflow_internal.so"})
+
+
+def cards(*totals: int, uuids: Sequence[str] = (), names: Sequence[str] = ()) -> tuple[Card, ...]:
+    """Give a machine of GPUs with so many MiB each."""
+    return tuple(
+        Card(
+            index=index,
+            uuid=uuids[index] if uuids else f"GPU-{index:08x}",
+            bus_id=f"00000000:{index + 1:02X}:00.0",
+            name=names[index] if names else "NVIDIA GeForce RTX 2080 Ti",
+            total=total * MIB,
+        )
+        for index, total in enumerate(totals)
+    )
+
+
+A = cards(11019, 11019, 11019, 11019, uuids=("GPU-aaaa0001", "GPU-bbbb0002", "GPU-bbcc0003", "GPU-dddd0004"))
+B = cards(2048, 24576, names=("NVIDIA Quadro P400", "NVIDIA GeForce RTX 3090"))
+C = cards(2002)
+D = (
+    Card(
+        index=0,
+        uuid="GPU-mig",
+        total=40960 * MIB,
+        mig=True,
+        slices=(
+            Slice(uuid="MIG-1111", gpu_instance=1, compute_instance=0, total=9856 * MIB),
+            Slice(uuid="MIG-2222", gpu_instance=2, compute_instance=0, total=9856 * MIB),
+        ),
+    ),
+)
+E = cards(81920, 81920)
+T = cards(15109)
+M = cards(2048)
+DOCKER = "/system.slice/docker-" + "3f9a1c" + "0" * 58 + ".scope"
+
+
+def facts(
+    environ: Mapping[str, str] | Unread | None = None,
+    *argv: str,
+    libraries: frozenset[str] = frozenset(),
+    script: str = "",
+    **more: Any,
+) -> Facts:
+    """Give a process that could be read; without libraries given, none of a framework's is mapped."""
+    source = Script(path="train.py", scan=scan(script, "train.py")) if script else None
+    known: dict[str, Any] = {"pid": 4711, "uid": 1001, "user": "ada", "script": source, **more}
+    return Facts(
+        environ={} if environ is None else environ,
+        argv=argv or ("python", "train.py"),
+        libraries=libraries | {"libc.so.6"},
+        **known,
+    )
+
+
+def limits(declared: Declared, machine: Sequence[Card]) -> dict[int, float]:
+    """Give the limits by index, in MiB."""
+    indices = {card.uuid: card.index for card in machine}
+    return {indices[limit.gpu]: limit.bytes / MIB for limit in declared.limits}
+
+
+def visible(declared: Declared, machine: Sequence[Card]) -> list[int] | None:
+    """Give the indices of what a process can see."""
+    if declared.visible is None:
+        return None
+    return [next(card.index for card in machine if card.uuid == uuid) for uuid in declared.visible.gpus]
+
+
+def said(declared: Declared, kind: Kind) -> Declaration:
+    """Give the one declaration of a kind that is in effect."""
+    found = [one for one in declared.declarations if one.kind is kind and one.effective]
+    assert len(found) == 1, declared.declarations
+    return found[0]
+
+
+FRACTION = "gpuConfig.gpu_options.per_process_gpu_memory_fraction = 0.6\n"
+LOGICAL = """
+import tensorflow as tf
+gpus = tf.config.list_physical_devices("GPU")
+tf.config.set_logical_device_configuration(
+    gpus[0], [{}]
+)
+"""
+ONE = "tf.config.LogicalDeviceConfiguration(memory_limit=1024)"
+HALF = "tf.config.LogicalDeviceConfiguration(memory_limit=512)"

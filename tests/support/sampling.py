@@ -1,0 +1,165 @@
+"""The sampler as a test runs it: the real child process on the tests' driver library, by the real binding."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from gpuwatch.model import Gpu, Health, Snapshot, decode
+from gpuwatch.sampler.shared_page import Board
+from gpuwatch.sources.local import LocalSource
+from tests import CHECKOUT
+from tests import driver as cards
+from tests.driver import GIB, Driver, Proc
+from tests.support.waiting import wait_for
+
+ME = os.getpid()
+ALL_BUT_3 = [0, 1, 2, 4, 5, 6, 7]
+
+PATIENCE = 30.0
+"""Seconds after which a test gives up on what should happen at once."""
+
+
+def close(source: LocalSource) -> None:
+    """Close a source and wait until its samplers are gone; the source itself waits a fifth of a second for that."""
+
+    def gone() -> bool:
+        source._reap()
+        return not source._abandoned
+
+    source.close()
+    wait_for(gone, "a sampler that was killed is still there")
+
+
+class Running:
+    """A sampler that runs; its snapshots are read one by one."""
+
+    def __init__(self, arguments: tuple[str, ...], env: Mapping[str, str], *, board: Board | None = None) -> None:
+        handed = () if board is None else (board.fd,)
+        also = () if board is None else ("--board", str(board.fd))
+        command = ["-P", "-m", "gpuwatch.sampler", *arguments, *also]
+        self._start(command, env, handed)
+
+    @classmethod
+    def script(cls, script: str, env: Mapping[str, str]) -> Running:
+        """Run another program, whose lines are read in the same way."""
+        running = cls.__new__(cls)
+        running._start(["-c", script], env, ())
+        return running
+
+    def _start(self, command: list[str], env: Mapping[str, str], handed: tuple[int, ...]) -> None:
+        path = [env.get("PYTHONPATH", ""), str(CHECKOUT)]
+        self.process = subprocess.Popen(
+            [sys.executable, *command],
+            env={**env, "PYTHONPATH": os.pathsep.join(filter(None, path))},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=handed,
+            bufsize=0,
+        )
+        self._rest = b""
+
+    def line(self, timeout: float = PATIENCE) -> bytes | None:
+        """Wait for the next line; None for the end of the output."""
+        assert self.process.stdout is not None
+        end = time.monotonic() + timeout
+        while b"\n" not in self._rest:
+            readable, _, _ = select.select([self.process.stdout], [], [], max(0.0, end - time.monotonic()))
+            if not readable:
+                raise AssertionError(f"the sampler says nothing for {timeout} s; so far {self._rest!r}")
+            chunk = self.process.stdout.read(1 << 16)
+            if not chunk:
+                assert not self._rest, "half a line at the end"
+                return None
+            self._rest += chunk
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+    def next(self) -> Snapshot:
+        """Wait for the next snapshot."""
+        line = self.line()
+        assert line is not None, f"the sampler ended: {self.errors()}"
+        return decode(line)
+
+    def until(self, holds: Callable[[Snapshot], bool]) -> Snapshot:
+        """Take snapshots until one shows what is asked for."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            snapshot = self.next()
+            if holds(snapshot):
+                return snapshot
+        raise AssertionError(f"it did not come about; the last snapshot: {snapshot}")
+
+    def send(self, **command: object) -> None:
+        """Give it a command."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(command).encode() + b"\n")
+
+    def ends(self) -> int:
+        """Wait for its end and give the exit code."""
+        return self.process.wait(PATIENCE)
+
+    def errors(self) -> str:
+        """What it wrote on stderr until it ended."""
+        assert self.process.stderr is not None
+        self.process.wait(PATIENCE)
+        return self.process.stderr.read().decode()
+
+    def close(self) -> None:
+        """End it: by the end of its stdin, so that its coverage is written; where it hangs, by force."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(PATIENCE)
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+@contextmanager
+def running(env: Mapping[str, str], *arguments: str, board: Board | None = None) -> Iterator[Running]:
+    """Run a sampler for as long as a test needs it; ten samples a second, unless the arguments say otherwise."""
+    pace = () if "--interval" in arguments else ("--interval", "0.1")
+    sampler = Running((*pace, *arguments), env, board=board)
+    try:
+        yield sampler
+    finally:
+        sampler.close()
+
+
+def once(env: Mapping[str, str], *arguments: str) -> tuple[Snapshot, int]:
+    """Run a sampler for one snapshot; give it and the exit code."""
+    with running(env, "--once", *arguments) as sampler:
+        snapshot = sampler.next()
+        assert sampler.line() is None
+        code = sampler.ends()
+        assert sampler.errors() == ""
+        return snapshot, code
+
+
+def gpu(snapshot: Snapshot, index: int) -> Gpu:
+    """Give the row of a GPU by its index."""
+    return next(row for row in snapshot.gpus if row.index == index)
+
+
+def eight(driver: Driver, *faults: str) -> Driver:
+    """Give the driver eight GPUs, a process of ours on each, and faults."""
+    driver.gpus = [cards.Gpu(index, memory_used=3 * GIB, util_gpu=50) for index in range(8)]
+    driver.procs = [Proc(index, ME, memory=2 * GIB, sm=40) for index in range(8)]
+    driver.faults = list(faults)
+    return driver.write()
+
+
+def well(snapshot: Snapshot) -> list[int]:
+    """Give the indices of the GPUs that are well and were sampled."""
+    return [row.index for row in snapshot.gpus if row.health is Health.OK and row.sampled]

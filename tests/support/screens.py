@@ -1,0 +1,101 @@
+"""What the tests of help, detail and the dialog share: an app around them, frames, and hostile text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from textual.app import App, ComposeResult
+from textual.pilot import Pilot
+from textual.widget import Widget
+from textual.widgets import Static
+
+from gpuwatch.analysis.rows import rows
+from gpuwatch.history import History
+from gpuwatch.kill.target import Killer
+from gpuwatch.model import Snapshot
+from gpuwatch.monitor import Frame
+from gpuwatch.ui import theme
+from gpuwatch.ui.screens.detail import DetailScreen
+from gpuwatch.ui.screens.end import Endings
+from tests.support import builders
+
+SIZES = [(160, 50), (80, 24), (60, 10)]
+HOSTILE = [
+    "[/x]",
+    "[/",
+    "[b",
+    "[@click=app.quit]x",
+    "[$x]y",
+    "日本語のプロセス" * 40,
+    "x" * 4000,
+    "python " + "--flag=value " * 300,
+]
+PID = 15260
+
+
+class Host(App[None]):
+    """An app with no more in it than the screens need."""
+
+    def __init__(self, killer: Killer | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        for one in theme.themes():
+            self.register_theme(one)
+        self.theme = "gpuwatch-dark"
+        self.killer = killer
+        self.clock = clock
+        self.endings: Endings | None = None
+        self.asked: list[DetailScreen.EndAsked] = []
+        self.done: list[str] = []
+
+    def compose(self) -> ComposeResult:
+        yield Static("the dashboard")
+
+    def on_mount(self) -> None:
+        if self.killer is not None:
+            self.endings = Endings(self, self.killer, clock=self.clock)
+
+    def on_detail_screen_end_asked(self, message: DetailScreen.EndAsked) -> None:
+        self.asked.append(message)
+
+    def action_quit_by_link(self) -> None:
+        self.done.append("quit")
+
+
+def frame_of(snapshot: Snapshot) -> Frame:
+    """A frame with half a minute of history."""
+    history = History()
+    for second in range(30):
+        view = history.add(builders.at(snapshot, second - 30), 100.0 + second)
+    return Frame(snapshot, time.monotonic(), view)
+
+
+def a_snapshot(command: str = "python train.py", **changes: Any) -> Snapshot:
+    """One GPU with one process of ours, and one of ada's."""
+    held = [builders.holding(PID, 12.0, sm=0), builders.holding(99, 30.0)]
+    ours = builders.process(PID, "you", command=command, **changes)
+    return builders.snapshot([builders.gpu(4, holdings=held)], [ours])
+
+
+def key_of(snapshot: Snapshot, pid: int = PID) -> tuple[str, int, int]:
+    """The key of a row."""
+    return next(row.key for row in rows(snapshot) if row.holding.pid == pid)
+
+
+def text_of(app: App[Any]) -> str:
+    """What is on the screen, line by line."""
+    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+
+
+async def until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
+    """Let the app run until something is so."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, text_of(pilot.app)
+        await pilot.pause(0.01)
+
+
+def fits(app: App[Any]) -> bool:
+    """Whether no widget that is drawn reaches over the right edge."""
+    return all(widget.region.right <= app.size.width for widget in app.screen.walk_children(Widget))

@@ -1,0 +1,87 @@
+"""What the tests of strays share: the viewer's process on a GPU, what it runs in, and how long it has been idle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gpuwatch.analysis.strays import USUAL, Stray, Tending, judge
+from gpuwatch.history import HistoryView, Idle, IdleTimes
+from gpuwatch.model import Holding, Process, Snapshot, Surroundings
+from tests.support import builders
+from tests.support.builders import EPOCH
+
+PID = 100
+HOUR = 3600.0
+LEFT: dict[str, Any] = {"adopted": True, "led": False, "ppid": 1, "parent": "systemd", "terminal": ""}
+"""What the kernel says of a process whose parent and login are gone."""
+
+
+class Told(HistoryView):
+    """A history that says what a test tells it."""
+
+    __slots__ = ("_idles",)
+
+    def __init__(self, idles: dict[tuple[str, int], Idle]) -> None:
+        super().__init__()
+        self._idles = idles
+
+    def idle(self, gpu_key: str, pid: int, start: int) -> Idle | None:
+        return self._idles.get((gpu_key, pid))
+
+
+def mine(pid: int = PID, around: Surroundings | None = None, **changes: Any) -> Process:
+    """Give a process of the viewer's that started an hour ago, sleeps, and of whose surroundings all was read."""
+    fields: dict[str, Any] = {"surroundings": around or Surroundings(), "led": True, "state": "sleeping", "cpu": 0.0}
+    return builders.process(pid, "you", **{**fields, **changes})
+
+
+def left(around: Surroundings | None = None, **changes: Any) -> Process:
+    """Give one whose parent and login are gone."""
+    return mine(around=around, **{**LEFT, **changes})
+
+
+def held(pid: int = PID, gib: float = 4.0, **changes: Any) -> Holding:
+    """Give a holding that runs nothing."""
+    return builders.holding(pid, gib, **{"sm": 0, **changes})
+
+
+def machine(processes: Iterable[Process], *holdings: Iterable[Holding], **changes: Any) -> Snapshot:
+    """Give a machine with a GPU for each list of holdings."""
+    return builders.snapshot(
+        [builders.gpu(index, holdings=each) for index, each in enumerate(holdings)], processes, **changes
+    )
+
+
+def told(*idles: tuple[int, int, float] | tuple[int, int, float, bool]) -> Told:
+    """Give a history of (GPU, pid, seconds idle, whether that is a minimum)."""
+    found = {}
+    for index, pid, seconds, *least in idles:
+        found[builders.gpu(index).key, pid] = Idle(seconds, at_least=bool(least and least[0]))
+    return Told(found)
+
+
+def find(
+    snapshot: Snapshot, history: HistoryView | None, tending: Tending = USUAL, *, known: IdleTimes | None = None
+) -> list[Stray]:
+    """Give those that are strays."""
+    return judge(snapshot, history, tending, known=known).strays
+
+
+def suspects(snapshot: Snapshot, history: HistoryView | None, tending: Tending = USUAL) -> list[Process]:
+    """Give those that may be strays."""
+    return [each.process for each in judge(snapshot, history, tending).possible]
+
+
+def one(process: Process, idle: float | None = None, at_least: bool = False, **changes: Any) -> Stray | None:
+    """Judge one process on one GPU; `changes` are of its holding."""
+    snapshot = machine([process], [held(process.pid, **changes)])
+    history = None if idle is None else told((0, process.pid, idle, at_least))
+    found = find(snapshot, history)
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+def started(seconds: float) -> float:
+    """Give when something started that is so old."""
+    return EPOCH - seconds

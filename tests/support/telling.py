@@ -1,0 +1,69 @@
+"""Alerts for messages, frames that carry them, and a way out that remembers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from gpuwatch.alerts.alert import Alert, Severity
+from gpuwatch.history import HistoryView
+from gpuwatch.monitor import Frame
+from gpuwatch.recorder.delivery import Message
+from tests.support.builders import EPOCH, snapshot
+
+
+def alert(subject: str = "", severity: Severity = Severity.WARNING, at: float = 0.0, **changes: Any) -> Alert:
+    """Give an alert on box3's GPU 3 that was raised `at` seconds after EPOCH."""
+    fields: dict[str, Any] = {
+        "rule": "time to full",
+        "host": "box3",
+        "gpu": "GPU-3",
+        "index": 3,
+        "subject": subject,
+        "severity": severity,
+        "most": severity,
+        "title": f"GPU 3 full in about 4 min{f' ({subject})' if subject else ''}",
+        "evidence": "ada grew 9.0 GiB/min",
+        "raised": EPOCH + at,
+        "seen": EPOCH + at,
+        "owners": ("ada",),
+        "pids": (100,),
+    }
+    return Alert(**{**fields, **changes})
+
+
+def ended(one: Alert, after: float, how: str = "back within the limit") -> Alert:
+    """Give what it is once it has ended `after` seconds after it was raised."""
+    return msgspec.structs.replace(one, ended=one.raised + after, lasted=after, how=how)
+
+
+def frame(raised: Iterable[Alert] = (), cleared: Iterable[Alert] = (), active: Iterable[Alert] = ()) -> Frame:
+    """Give a frame; what is raised is active too."""
+    new = tuple(raised)
+    return Frame(snapshot(), 5000.0, HistoryView(), (*active, *new), new, tuple(cleared))
+
+
+class Recorder:
+    """A way out that keeps what it is given, and does as it is told."""
+
+    def __init__(self, name: str = "recorder", why: str = "", gate: threading.Event | None = None) -> None:
+        """`why` is what each delivery fails with; each waits for `gate`, if there is one."""
+        self.name = name
+        self.why = why
+        self.sent: list[Message] = []
+        self.closed = threading.Event()
+        self._gate = gate
+
+    def send(self, message: Message) -> str:
+        """Keep it."""
+        while self._gate is not None and not self._gate.wait(0.01) and not self.closed.is_set():
+            pass
+        self.sent.append(message)
+        return self.why
+
+    def close(self) -> None:
+        """Give up waiting."""
+        self.closed.set()

@@ -1,0 +1,254 @@
+"""The memory bar and the sparkline, as text."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from gpuwatch.model import Declared, Memory, Process, Reason
+from gpuwatch.ui.theme import ASCII, PLAIN, UNICODE, Glyphs
+from gpuwatch.ui.widgets.gpus import Part, Piece, level, memory_bar, parts, sparkline
+from tests.support import builders
+from tests.support.builders import GIB, RESERVED, TOTAL
+from tests.support.declaring import declares
+
+USABLE = (TOTAL - RESERVED) / GIB
+NAMES = st.text(st.sampled_from("ab日éz[/]"), min_size=1, max_size=12)
+
+
+def drawn(held: list[Part], width: int, glyphs: Glyphs = UNICODE, unattributed_gib: float = 0.0) -> str:
+    card = builders.gpu(0, unattributed=round(unattributed_gib * GIB))
+    return "".join(piece.text for piece in memory_bar(card, held, width, glyphs))
+
+
+def part(name: str, gib: float, uid: int | None = 1, declared: float | None = None) -> Part:
+    return Part(uid, name, round(gib * GIB), None if declared is None else round(declared * GIB))
+
+
+def cells(held: list[Part], width: int, glyphs: Glyphs = UNICODE) -> list[Piece]:
+    """Give a bar cell by cell; all names are of letters that take one."""
+    pieces = memory_bar(builders.gpu(0, unattributed=0), held, width, glyphs)
+    return [piece._replace(text=letter) for piece in pieces for letter in piece.text]
+
+
+def marks(held: list[Part], width: int) -> list[int]:
+    return [at for at, cell in enumerate(cells(held, width)) if cell.kind in ("mark", "bare mark")]
+
+
+@given(
+    sizes=st.lists(st.tuples(NAMES, st.floats(0, 120), st.none() | st.floats(0, 120)), max_size=30),
+    width=st.integers(0, 200),
+    unattributed=st.floats(0, 100),
+    glyphs=st.sampled_from([UNICODE, PLAIN, ASCII]),
+)
+def test_a_bar_always_fills_its_width(
+    sizes: list[tuple[str, float, float | None]], width: int, unattributed: float, glyphs: Glyphs
+) -> None:
+    made = (part(name, gib, uid, declared) for uid, (name, gib, declared) in enumerate(sizes))
+    held = sorted(made, key=lambda one: one.bytes, reverse=True)
+    assert cell_len(drawn(held, width, glyphs, unattributed)) == width
+
+
+@given(st.lists(st.floats(1.5, 30), min_size=1, max_size=8))
+def test_every_owner_with_a_cell_has_a_name_or_an_initial(sizes: list[float]) -> None:
+    names = "abcdefgh"
+    fitting = [size * min(1.0, USABLE / sum(sizes)) for size in sizes]
+    held = sorted((part(names[n], size, n) for n, size in enumerate(fitting)), key=lambda one: -one.bytes)
+    large = {one.name for one in held if one.bytes >= USABLE * GIB / 60}
+    assert large <= set(drawn(held, 60))
+
+
+def test_an_owner_is_named_with_the_amount_or_the_name_or_the_initial() -> None:
+    assert "ada 40.0" in drawn([part("ada", 40)], 40)
+    assert "ada" in drawn([part("ada", 40)], 12)
+    assert "40.0" not in drawn([part("ada", 40)], 12)
+    assert drawn([part("ada", 40)], 4).startswith("▏a")
+
+
+def test_a_long_name_keeps_its_beginning() -> None:
+    assert "▏alex…" in drawn([part("alexandra.papadopoulou", 20.0)], 30)
+    assert "▏a  ▏" in drawn([part("alexandra", 11.0)], 30)
+
+
+def test_lengths_are_shares_of_what_processes_can_have() -> None:
+    card = builders.gpu(0)
+    pieces = memory_bar(card, [part("ada", USABLE / 2)], 40, UNICODE)
+    owned = sum(len(piece.text) for piece in pieces if piece.kind in ("seam", "fill"))
+    assert owned == 20
+    assert pieces[-1].kind == "free"
+    assert len(pieces[-1].text) == 20
+
+
+def test_a_part_of_a_cell_is_drawn_in_eighths() -> None:
+    pieces = memory_bar(builders.gpu(0), [part("ada", USABLE * 10.5 / 40)], 40, UNICODE)
+    assert [piece.text for piece in pieces if piece.kind == "edge"] == ["▌"]
+
+
+def test_the_unattributed_part_is_hatched() -> None:
+    assert "░" * 10 in drawn([part("ada", USABLE / 4)], 40, unattributed_gib=USABLE / 4)
+    assert "." * 10 in drawn([part("ada", USABLE / 4)], 40, ASCII, unattributed_gib=USABLE / 4)
+
+
+def test_memory_that_the_driver_attributes_to_nobody_is_hatched_and_not_free() -> None:
+    card = builders.gpu(0, used_gib=USABLE / 2, unattributed=Reason.DENIED)
+    assert "".join(piece.text for piece in memory_bar(card, [], 20, UNICODE)) == "░" * 10 + " " * 10
+
+
+def test_the_smallest_owners_are_merged() -> None:
+    small = [part(f"u{n}", 0.5, n) for n in range(8)]
+    assert "+8" in drawn([part("ada", 40, 99), *small], 60)
+
+
+def test_without_a_total_there_is_no_bar_and_no_crash() -> None:
+    card = builders.gpu(0, memory=Memory(total=Reason.UNSUPPORTED))
+    assert "".join(piece.text for piece in memory_bar(card, [part("ada", 3)], 10, UNICODE)) == " " * 10
+
+
+def test_ascii_is_ascii() -> None:
+    assert drawn([part("ada", 40, 1), part("ben", 12.3, 2)], 40, ASCII, 3).isascii()
+
+
+# What was declared
+
+
+def test_a_mark_stands_where_the_declared_part_ends() -> None:
+    eighth = USABLE / 8
+    assert marks([part("ada", 4 * eighth, declared=2 * eighth)], 40) == [9]
+    assert marks([part("ada", 4 * eighth, declared=6 * eighth)], 40) == [29]
+    assert marks([part("ada", 4 * eighth), part("ben", 2 * eighth, 2, declared=3 * eighth)], 40) == [34]
+
+
+def test_a_mark_on_a_part_keeps_its_owner_and_one_beyond_has_none() -> None:
+    eighth = USABLE / 8
+    over = cells([part("ada", 4 * eighth, 7, declared=2 * eighth)], 40)[9]
+    under = cells([part("ada", 4 * eighth, 7, declared=6 * eighth)], 40)[29]
+    others = cells([part("ada", 3 * eighth, 7, declared=4 * eighth), part("ben", 2 * eighth, 8)], 40)[19]
+    assert (over.kind, over.uid) == ("mark", 7)
+    assert (under.kind, under.uid) == ("bare mark", None)
+    assert (others.kind, others.uid) == ("mark", 8)
+
+
+def test_a_mark_takes_the_place_of_the_line_before_the_next_part() -> None:
+    held = [part("ada", USABLE / 2, 7, declared=USABLE * 20.5 / 40), part("ben", USABLE / 4, 8)]
+    assert cells(held, 40)[20] == Piece("┃", "mark", 8)
+    assert "┃ben " in drawn(held, 40)
+
+
+def test_who_declared_nothing_has_no_mark_nor_has_what_is_beyond_the_bar() -> None:
+    assert marks([part("ada", 40)], 40) == []
+    assert marks([part("ada", 40, declared=USABLE * 1.01)], 40) == []
+    assert marks([part("ada", 40), part("ben", 30, 2, declared=50)], 40) == []
+    assert marks([part("ada", 40, declared=USABLE)], 40) == [39]
+
+
+def test_two_marks_in_one_cell_are_one() -> None:
+    held = [part("ada", 20, 1, declared=40), part("ben", 10, 2, declared=20.1)]
+    assert len(marks(held, 40)) == 1
+
+
+@pytest.mark.parametrize("declared", [0.5, 2, 4, 6, 8, 10, 12, 30])
+def test_a_mark_never_stands_in_an_amount(declared: float) -> None:
+    assert "ada 40.0" in drawn([part("ada", 40, declared=declared)], 60)
+
+
+def test_the_label_moves_to_where_it_has_room() -> None:
+    assert drawn([part("ada", 40, declared=5)], 40).startswith("▏ ┃ada 40.0 ")
+    assert drawn([part("ada", 16, declared=11)], 40).startswith("▏ada ┃  ")
+
+
+def test_a_part_of_two_cells_with_a_mark_keeps_its_initial() -> None:
+    assert drawn([part("ada", USABLE / 20, declared=USABLE / 40)], 40).startswith("a┃")
+
+
+def test_a_mark_is_not_on_the_line_that_its_own_part_begins_with() -> None:
+    held = [part("ada", 40, 1), part("ben", 30, 2, declared=0.1)]
+    assert drawn(held, 40)[20] == "▏"
+    assert marks(held, 40) == [21]
+
+
+def test_the_mark_of_the_first_owner_stands_still_while_holdings_breathe() -> None:
+    seen = {tuple(marks([part("ada", 40 + n / 20, declared=30)], 53)) for n in range(40)}
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize(("glyphs", "mark"), [(UNICODE, "┃"), (PLAIN, "┃"), (ASCII, "]")])
+def test_no_other_sign_of_a_bar_looks_like_a_mark(glyphs: Glyphs, mark: str) -> None:
+    plain = drawn([part("ada", 40), part("ben", 10, 2)], 40, glyphs, 3)
+    assert mark not in plain
+    assert drawn([part("ada", 40, declared=30), part("ben", 10, 2)], 40, glyphs, 3).count(mark) == 1
+
+
+def extents(*holdings: tuple[int, str, float | None, Declared | None]) -> dict[str, float | None]:
+    """Give what each owner declared on GPU 0 in GiB, of holdings as (pid, user, GiB or None, declared)."""
+    held = [
+        builders.holding(pid, gib or 0, **({} if gib is not None else {"memory": Reason.UNSUPPORTED}))
+        for pid, _, gib, _ in holdings
+    ]
+    owners = {pid: builders.process(pid, user, declared=declared) for pid, user, _, declared in holdings}
+    found = parts(held, owners, builders.gpu(0).uuid)
+    return {one.name: None if one.declared is None else round(one.declared / GIB, 3) for one in found}
+
+
+ALONE = declares(0, 8 * GIB)
+SHARED = declares(0, 20 * GIB, scope="genv 12")
+BOTH = Declared(declarations=ALONE.declarations, limits=(*ALONE.limits, *SHARED.limits))
+
+
+def test_the_limits_of_an_owners_processes_add_up() -> None:
+    assert extents((1, "ada", 5, ALONE), (2, "ada", 9, ALONE), (3, "ben", 2, None)) == {"ada": 16, "ben": None}
+
+
+def test_a_process_without_a_limit_counts_with_what_it_holds() -> None:
+    assert extents((1, "ada", 5, ALONE), (2, "ada", 3, None)) == {"ada": 11}
+
+
+def test_a_limit_on_another_gpu_or_of_a_holding_that_is_not_known_does_not_count() -> None:
+    assert extents((1, "ada", 5, declares(1, 8 * GIB))) == {"ada": None}
+    assert extents((1, "ada", 5, None), (2, "ada", None, ALONE)) == {"ada": None}
+
+
+def test_a_shared_limit_counts_once_and_for_no_more_than_the_limits_of_those_who_share_it() -> None:
+    assert extents((1, "ada", 5, SHARED), (2, "ada", 5, SHARED)) == {"ada": 20}
+    assert extents((1, "ada", 5, BOTH), (2, "ada", 5, BOTH)) == {"ada": 16}
+    assert extents(*((pid, "ada", 5, BOTH) for pid in range(1, 5))) == {"ada": 20}
+    assert extents((1, "ada", 5, SHARED), (2, "ada", 5, BOTH)) == {"ada": 20}
+
+
+def test_parts_add_up_by_uid_and_put_the_unseen_together() -> None:
+    held = [builders.holding(1, 4), builders.holding(2, 5), builders.holding(3, 1), builders.holding(4, 2)]
+    unknown = builders.holding(5).__class__(pid=5, memory=Reason.UNSUPPORTED)
+    owners: dict[int, Process] = {
+        1: builders.process(1, "ada"),
+        2: builders.process(2, "ben"),
+        3: builders.process(3, "ben"),
+    }
+    found = [(one.name, round(one.bytes / GIB)) for one in parts([*held, unknown], owners)]
+    assert found == [("ben", 6), ("ada", 4), ("?", 2)]
+
+
+@pytest.mark.parametrize(("percent", "block"), [(0, "▁"), (0.4, "▁"), (1, "▂"), (50, "▅"), (99, "█"), (100, "█")])
+def test_levels_are_on_a_fixed_scale(percent: float, block: str) -> None:
+    assert level(percent, UNICODE) == block
+
+
+def test_a_gap_is_not_zero() -> None:
+    points = [None] * 20 + [0.0] * 20 + [100.0] * 20
+    assert sparkline(points, 15, 59, UNICODE) == "     ▁▁▁▁▁█████"
+
+
+def test_a_cell_once_drawn_only_moves() -> None:
+    values = [float(n * 37 % 101) for n in range(90)]
+    seen = {second: sparkline(values[second - 59 : second + 1], 15, second, UNICODE) for second in range(60, 90)}
+    for second in range(60, 89):
+        older, newer = seen[second], seen[second + 1]
+        if (second + 1) % 4:
+            assert newer[1:-1] == older[1:-1]
+        else:
+            assert newer[1:-2] == older[2:-1]
+
+
+@given(st.lists(st.none() | st.floats(0, 100), min_size=60, max_size=60), st.integers(1, 60), st.integers(0, 10**6))
+def test_a_sparkline_has_its_width(points: list[float | None], cells: int, second: int) -> None:
+    assert len(sparkline(points, cells, second, UNICODE)) == cells

@@ -1,0 +1,262 @@
+"""One colour and one initial a person: stable, told apart in every palette, and readable on every ground."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.color import Color, ColorSystem
+from rich.style import Style
+
+from gpuwatch.ui.theme import SLOTS, Ground, Inks, kit, letters
+from gpuwatch.ui.widgets.gpus import memory_bar, parts
+from tests.support.builders import gpu, holding, process
+
+THEMES: Final = ("gpuwatch-dark", "gpuwatch-light")
+GROUNDS: Final[tuple[Ground, ...]] = ("base", "band", "track", "cursor")
+SYSTEMS: Final = {1 << 24: ColorSystem.TRUECOLOR, 256: ColorSystem.EIGHT_BIT, 16: ColorSystem.STANDARD}
+Rgb = tuple[int, int, int]
+
+XTERM: Final = dict(
+    zip(
+        range(16),
+        [
+            (0, 0, 0), (205, 0, 0), (0, 205, 0), (205, 205, 0), (0, 0, 238), (205, 0, 205), (0, 205, 205),
+            (229, 229, 229), (127, 127, 127), (255, 0, 0), (0, 255, 0), (255, 255, 0), (92, 92, 255), (255, 0, 255),
+            (0, 255, 255), (255, 255, 255),
+        ],
+        strict=True,
+    )
+)  # fmt: skip
+"""The 16 colours as xterm has them (XTerm-col.ad); Rich's own table is that of the VGA."""
+
+
+def seen(color: Color | None, system: ColorSystem) -> Rgb:
+    """Give a colour as a terminal with this table shows it."""
+    assert color is not None
+    red, green, blue = color.downgrade(system).get_truecolor()
+    return red, green, blue
+
+
+def linear(value: int) -> float:
+    part = value / 255
+    return part / 12.92 if part <= 0.04045 else math.pow((part + 0.055) / 1.055, 2.4)
+
+
+def luminance(rgb: Rgb) -> float:
+    return sum(weight * linear(value) for weight, value in zip((0.2126, 0.7152, 0.0722), rgb, strict=True))
+
+
+def contrast(one: Rgb, other: Rgb) -> float:
+    """Give the contrast of two colours, 1 to 21 (WCAG 2.1)."""
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def lab(rgb: Rgb) -> tuple[float, float, float]:
+    """Give a colour in CIELAB (D65)."""
+    red, green, blue = map(linear, rgb)
+    x = (0.4124 * red + 0.3576 * green + 0.1805 * blue) / 0.95047
+    y = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    z = (0.0193 * red + 0.1192 * green + 0.9505 * blue) / 1.08883
+    fx, fy, fz = (v ** (1 / 3) if v > 0.008856 else 7.787 * v + 16 / 116 for v in (x, y, z))
+    return 116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)
+
+
+def difference(one: Rgb, other: Rgb) -> float:
+    return math.dist(lab(one), lab(other))
+
+
+def everybody(theme: str, colors: int) -> tuple[Inks, list[int | None]]:
+    """Give inks, and a uid for each slot with the one that is not visible."""
+    return kit(theme, colors=colors).inks, [None, *range(1000, 1000 + SLOTS)]
+
+
+# Colours
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("colors", SYSTEMS)
+def test_no_two_people_have_colours_that_look_alike(theme: str, colors: int) -> None:
+    inks, uids = everybody(theme, colors)
+    fills = [seen(inks.owner(uid).bgcolor, SYSTEMS[colors]) for uid in uids]
+    assert min(difference(one, other) for one, other in combinations(fills, 2)) >= 19
+    if colors > 16:  # with 16 there are no swatches: the initial stands on the colour
+        swatches = [seen(inks.swatch(uid, "base").color, SYSTEMS[colors]) for uid in uids]
+        assert min(difference(one, other) for one, other in combinations(swatches, 2)) >= 19
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize(("colors", "least"), [(1 << 24, 4.5), (256, 4.5), (16, 3.9)])
+def test_what_is_written_on_a_colour_can_be_read(theme: str, colors: int, least: float) -> None:
+    inks, uids = everybody(theme, colors)
+    system = SYSTEMS[colors]
+    for uid in uids:
+        for style in (inks.owner(uid), inks.badge(uid, "cursor")):
+            assert contrast(seen(style.color, system), seen(style.bgcolor, system)) >= least
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_it_can_be_read_in_the_16_colours_of_an_xterm_too(theme: str) -> None:
+    inks, uids = everybody(theme, 16)
+
+    def number(color: Color | None) -> int:
+        assert color is not None
+        found = color.downgrade(ColorSystem.STANDARD).number
+        assert found is not None
+        return found
+
+    for uid in uids:
+        style: Style = inks.owner(uid)
+        assert contrast(XTERM[number(style.color)], XTERM[number(style.bgcolor)]) >= 3.9
+    used = [number(inks.owner(uid).bgcolor) for uid in uids]
+    assert len(set(used)) == SLOTS + 1
+    grounds = {number(inks("text", ground).bgcolor) for ground in ("base", "track")}
+    assert not grounds & set(used)
+    assert not {1, 9} & set(used)  # red is for what is wrong
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize(("colors", "on_track", "on_any"), [(1 << 24, 1.25, 3.0), (256, 1.15, 2.9)])
+def test_a_colour_stands_out_from_both_grounds(theme: str, colors: int, on_track: float, on_any: float) -> None:
+    inks, uids = everybody(theme, colors)
+    system = SYSTEMS[colors]
+    for uid in uids:
+        fill = seen(inks.owner(uid).bgcolor, system)
+        for name in ("base", "track"):
+            assert contrast(fill, seen(inks("text", name).bgcolor, system)) >= on_track
+        for ground in GROUNDS:
+            swatch = inks.swatch(uid, ground)
+            assert contrast(seen(swatch.color, system), seen(swatch.bgcolor, system)) >= on_any
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_without_colours_there_are_none(theme: str) -> None:
+    inks, uids = everybody(theme, 0)
+    for uid in uids:
+        for style in (inks.owner(uid), inks.seam(uid), inks.mark(uid), inks.badge(uid, "base"), inks.edge(uid)):
+            assert style.color is None
+            assert style.bgcolor is None
+
+
+def test_the_colour_is_the_uids_and_not_the_order_of_arrival() -> None:
+    first, second = kit(THEMES[0]).inks, kit(THEMES[0]).inks
+    first.meet([1001, 1002, 1003])
+    second.meet([1003])
+    second.meet([1002])
+    second.meet([1001])
+    assert first.slots == second.slots
+
+
+def test_nobody_shares_a_colour_while_one_is_free() -> None:
+    inks = kit(THEMES[0]).inks
+    inks.meet([1001, 1011, 1021])
+    inks.meet([1002, 1031])
+    assert inks.slots[1001] == 1
+    assert len(set(inks.slots.values())) == 5
+
+
+def test_those_who_are_here_share_last() -> None:
+    inks = kit(THEMES[0]).inks
+    inks.meet(range(1000, 1010))  # every colour is somebody's
+    inks.meet([1000, 1001, 2000])  # most have left
+    assert inks.slots[2000] not in (inks.slots[1000], inks.slots[1001])
+    inks.meet([1000, 1001, 2000, 2001])
+    assert len({inks.slots[uid] for uid in (1000, 1001, 2000, 2001)}) == 4
+
+
+# Initials
+
+
+@pytest.mark.parametrize(
+    ("people", "initials"),
+    [
+        ({1: "ada", 2: "ben"}, "ab"),
+        ({1: "ada", 2: "amy"}, "am"),
+        ({1: "ada", 2: "amy", 3: "max"}, "aym"),
+        ({1: "aa", 2: "aaa"}, "a1"),
+        ({1: "Élodie", 2: "Ada"}, "ea"),
+        ({1: "日本", 2: "---"}, "12"),
+        ({1001: "1001", 1002: "1002"}, "12"),
+        ({7: "a7"}, "a"),
+    ],
+)
+def test_an_initial_is_the_first_letter_that_is_free(people: dict[int, str], initials: str) -> None:
+    inks = kit(THEMES[0]).inks
+    inks.introduce(people)
+    assert "".join(inks.initial(uid) for uid in people) == initials
+
+
+def test_an_initial_stays_whoever_comes_and_goes() -> None:
+    inks = kit(THEMES[0]).inks
+    inks.introduce({5: "amy"})
+    inks.introduce({1: "ada", 5: "amy"})
+    assert (inks.initial(5), inks.initial(1)) == ("a", "d")
+    inks.introduce({1: "ada", 2: "abe"})
+    assert (inks.initial(1), inks.initial(2)) == ("d", "b")
+    inks.introduce({5: "amy"})
+    assert inks.initial(5) == "a"
+
+
+def test_an_initial_waits_for_the_name() -> None:
+    inks = kit(THEMES[0]).inks
+    inks.introduce({1001: "1001"})
+    assert inks.initial(1001) == "1"
+    inks.introduce({1001: "ada"})
+    assert inks.initial(1001) == "a"
+    inks.introduce({1001: "other"})
+    assert inks.initial(1001) == "a"
+
+
+def test_who_is_not_visible_is_a_question_mark() -> None:
+    inks = kit(THEMES[0]).inks
+    assert inks.initial(None) == inks.initial(4711) == "?"
+
+
+def test_colours_and_initials_outlive_the_theme() -> None:
+    dark = kit(THEMES[0]).inks
+    dark.introduce({1: "ada", 2: "amy"})
+    light = kit(THEMES[1], slots=dark.slots, initials=dark.initials).inks
+    light.introduce({2: "amy"})
+    assert (light.initial(2), light.slots[2]) == (dark.initial(2), dark.slots[2])
+
+
+NAMES: Final = st.text(min_size=0, max_size=12)
+
+
+@given(st.dictionaries(st.integers(0, 1 << 32), NAMES, min_size=1, max_size=60))
+def test_no_two_people_have_both_the_same_initial_and_colour(people: dict[int, str]) -> None:
+    inks = kit(THEMES[0]).inks
+    inks.introduce(people)
+    assert all(cell_len(inks.initial(uid)) == 1 and inks.initial(uid).isascii() for uid in people)
+    assert len({(inks.slots[uid], inks.initial(uid)) for uid in people}) == len(people)
+    if len(people) <= 36:
+        assert len({inks.initial(uid) for uid in people}) == len(people)
+
+
+@given(NAMES)
+def test_letters_are_what_every_terminal_can_show(name: str) -> None:
+    found = letters(name)
+    assert all(one.isascii() and one.isalnum() for one in found)
+    assert len(set(found)) == len(found)
+
+
+# In the bars
+
+
+def test_a_bar_has_the_initial_where_the_name_does_not_fit() -> None:
+    inks = kit(THEMES[0]).inks
+    inks.introduce({1: "ada", 2: "amy"})
+    held = [holding(11, 8), holding(12, 4)]
+    owners = {11: process(11, "ada", uid=1), 12: process(12, "amy", uid=2)}
+    for glyphs in (kit(THEMES[0]).glyphs, kit(THEMES[0], ascii_only=True).glyphs, kit(THEMES[0], colors=0).glyphs):
+        card = gpu(0, holdings=held)
+        bar = memory_bar(card, parts(held, owners, card.uuid, inks.initial), 26, glyphs)
+        drawn = {piece.uid: piece.text for piece in bar if piece.kind == "fill"}
+        assert drawn[2].startswith("m")
+        assert parts(held, owners)[0].initial == ""

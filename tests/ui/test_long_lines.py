@@ -1,0 +1,100 @@
+"""Processes whose command lines and environments are hundreds of MiB long: they cost no more than others."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpuwatch import procfs
+from gpuwatch.model import Knowledge, Presence, Snapshot
+from gpuwatch.ui.background import shown_command
+from tests.driver import GIB, Driver, Gpu, Proc
+from tests.sampler.test_owners import tree
+from tests.support.longlines import bytes_read, long_lines, most_memory
+from tests.support.sampling import Running, running
+from tests.support.sharer import sharing
+
+LITTLE = 32 << 20
+"""Bytes that the sampler and its reader may read in these tests; most of them are their own modules' code."""
+
+
+def listing(driver: Driver, *pids: int) -> Driver:
+    """Let the driver list these processes on one GPU."""
+    driver.gpus = [Gpu(0, memory_used=8 * GIB)]
+    driver.procs = [Proc(0, pid, memory=1 << 20, sm=1) for pid in pids]
+    return driver.write()
+
+
+def until_known(sampler: Running, *pids: int) -> Snapshot:
+    """Wait until all that is asked of these processes is known."""
+    return sampler.until(
+        lambda snapshot: (
+            {one.pid for one in snapshot.processes} == {*pids}
+            and all(one.declared and one.declared.knowledge is not Knowledge.PENDING for one in snapshot.processes)
+        )
+    )
+
+
+def assert_little_was_read(sampler: Running) -> None:
+    for pid in (sampler.process.pid, *procfs.children(sampler.process.pid)):
+        assert bytes_read(pid) < LITTLE
+        assert most_memory(pid) < 8 * LITTLE
+
+
+@pytest.mark.parametrize("name", ["python", "a-name-of-15-by"])
+def test_a_command_line_of_256_mib_is_not_read_to_its_end(driver: Driver, name: str) -> None:
+    """Nor that of the parent, whose name is shown; a name of 15 bytes may be completed from it."""
+    title = f"/opt/{name}tes-and-more train.py" if len(name) == 15 else "python train.py"
+    with long_lines(name=name, title=title, children=1) as long:
+        pids = (long.pid, *long.children)
+        with running(listing(driver, *pids).env()) as sampler:
+            snapshot = until_known(sampler, *pids)
+            assert_little_was_read(sampler)
+    whole = "a-name-of-15-bytes-and-more" if len(name) == 15 else "python"
+    assert [one.command for one in snapshot.processes] == [title] * 2
+    assert [one.name for one in snapshot.processes] == [whole] * 2
+    (child,) = [one for one in snapshot.processes if one.pid in long.children]
+    assert child.parent == whole
+
+
+def test_what_may_stand_in_the_rest_is_said_to_be_unknown(driver: Driver) -> None:
+    """Not that nothing was declared."""
+    with long_lines() as long, running(listing(driver, long.pid).env()) as sampler:
+        (process,) = until_known(sampler, long.pid).processes
+    assert process.declared is not None
+    assert process.declared.knowledge is Knowledge.UNREADABLE
+    assert "its environment is too long to be read" in process.declared.words
+    assert "its command line is too long to be read whole" in process.declared.words
+    assert process.surroundings is not None
+    assert "its environment is too long to be read" in process.surroundings.words
+
+
+def test_a_file_of_proc_without_an_end_is_read_up_to_a_bound(driver: Driver, tmp_path: Path) -> None:
+    """Whatever file it is, and where the kernel gives no process such a line."""
+    folder = tree(tmp_path, 7)
+    for name in ("cmdline", "environ", "cgroup", "maps", "mountinfo", "loginuid"):
+        with (folder / name).open("wb") as file:
+            file.write(b"python\0" if name == "cmdline" else b"1:/x\n")
+            file.truncate(512 << 20)
+    with running(listing(driver, 7).env(), "--proc", str(tmp_path)) as sampler:
+        (process,) = until_known(sampler, 7).processes
+        assert_little_was_read(sampler)
+    assert (process.presence, process.command) == (Presence.SEEN, "python")
+
+
+def test_what_ends_a_process_shows_its_command_without_reading_all_of_it() -> None:
+    with long_lines() as long:
+        before = bytes_read(os.getpid())
+        assert shown_command(long.pid) == "python train.py"
+        assert bytes_read(os.getpid()) - before < LITTLE
+
+
+def test_options_behind_a_very_long_one_are_not_said_to_be_missing(driver: Driver) -> None:
+    words = ("-m", "vllm.entrypoints.openai.api_server", "x" * 100_000, "--gpu-memory-utilization", "0.3")
+    with sharing(*words) as process, running(listing(driver, process.pid).env()) as sampler:
+        (one,) = until_known(sampler, process.pid).processes
+    assert one.declared is not None
+    assert one.declared.knowledge is Knowledge.UNREADABLE
+    assert "its command line is too long to be read whole" in one.declared.words

@@ -1,0 +1,129 @@
+"""What stands behind a reload: the configuration read again, and what of it reaches source, watch and sinks."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.commands.arguments import parse
+from gpuwatch.config import Config
+from gpuwatch.declared.facts import Share
+from gpuwatch.monitor import Watch
+from gpuwatch.sources.local import LocalSource
+from gpuwatch.startup import Reloader, Ways, applied, configured, own_log, said
+from tests.driver import GIB, Driver, Gpu, Proc
+from tests.support.sampling import close
+from tests.support.watches import Script
+
+GOOD = "[alerts]\nmemory_warning = 20\n"
+
+
+def reloader(file: Path, *flags: str) -> tuple[Reloader, list[tuple[Config, Config]]]:
+    """Give one for a file, and what it hands on."""
+    args = parse(["--config", str(file), *flags, "watch"])
+    handed: list[tuple[Config, Config]] = []
+    return Reloader(args, configured(args), lambda old, new: handed.append((old, new))), handed
+
+
+def test_what_changed_is_handed_on_once(tmp_path: Path) -> None:
+    file = tmp_path / "gpuwatch.toml"
+    file.write_text(GOOD)
+    reload, handed = reloader(file)
+    assert said(reload()) == "configuration read again: nothing has changed"
+    file.write_text('user = "ada"\n' + GOOD.replace("20", "30"))
+    came = reload()
+    assert said(came) == "configuration read again: user, alerts.memory_warning changed"
+    assert said(came, later=("user",)).endswith(" (from the next start on: user)")
+    ((old, new),) = handed
+    assert (old.alerts.memory_warning, new.alerts.memory_warning) == (20, 30)
+    assert reload.config is new
+    assert not reload().changed
+
+
+def test_a_bad_file_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "gpuwatch.toml"
+    file.write_text(GOOD)
+    reload, handed = reloader(file)
+    before = reload.config
+    for content in ("[alerts]\nmemory_warning = 'lots'\n", "[", "[alerts]\nmemory_warning = 3\n"):
+        file.write_text(content)
+        assert said(reload()).startswith("configuration not changed: ")
+    file.unlink()
+    assert "there is no file" in said(reload())
+    assert (reload.config, handed) == (before, [])
+
+
+def test_a_flag_beats_the_file_again(tmp_path: Path) -> None:
+    file = tmp_path / "gpuwatch.toml"
+    file.write_text("ascii = false\n")
+    reload, handed = reloader(file, "--ascii")
+    file.write_text("ascii = false\n" + GOOD)
+    reload()
+    assert [(new.ascii, new.alerts.memory_warning) for _, new in handed] == [(True, 20)]
+
+
+def test_limits_and_shares_reach_the_watch_and_its_source() -> None:
+    source = Script()
+    watch = Watch(source, lambda frame: None)
+    ways = Ways(watch, demo=True)
+    watch.start()
+    try:
+        applied(watch, ways, Config(), Config(shares=(Share(user="ada", share=0.5),)))
+        assert source.poked.wait(30.0)
+        assert source.shares == (Share(user="ada", share=0.5),)
+    finally:
+        watch.stop()
+        watch.join()
+        ways.close(1.0)
+
+
+def test_new_shares_take_a_new_sampler(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in driver.env().items():
+        monkeypatch.setenv(name, value)
+    driver.gpus = [Gpu(0, memory_used=GIB)]
+    driver.procs = [Proc(0, os.getpid(), memory=GIB)]
+    driver.write()
+    source = LocalSource(interval=0.1)
+
+    def limit(wanted: int | None) -> None:
+        end = time.monotonic() + 30.0
+        while time.monotonic() < end:
+            snapshot = source.next(0.5)
+            if snapshot is None or not snapshot.processes:
+                continue
+            declared = snapshot.processes[0].declared
+            if declared is not None and [one.bytes for one in declared.limits] == ([wanted] if wanted else []):
+                return
+        raise AssertionError(f"there never was a limit of {wanted}")
+
+    try:
+        limit(None)
+        (before,) = source.pids
+        source.set_shares((Share(memory=5 * GIB, where="gpuwatch.toml", line=3),))
+        limit(5 * GIB)
+        assert before not in source.pids
+        (now,) = source.pids
+        source.set_shares((Share(memory=5 * GIB, where="gpuwatch.toml", line=3),))
+        limit(5 * GIB)
+        assert source.pids == {now}, "the same shares change nothing"
+        source.set_shares(())
+        limit(None)
+    finally:
+        close(source)
+
+
+def test_the_demo_has_no_log_of_its_own(tmp_path: Path) -> None:
+    watch = Watch(Script(), lambda frame: None)
+    assert Ways(watch).log == own_log()
+    assert Ways(watch, demo=True).log is None
+    assert Ways(watch, demo=True, events=tmp_path / "mine.jsonl").log == tmp_path / "mine.jsonl"
+
+
+def test_what_was_closed_is_not_opened_any_more(own_home: Path) -> None:
+    ways = Ways(Watch(Script(), lambda frame: None), newest=True)
+    ways.close(1.0)
+    ways.open(Config())
+    assert list(own_home.rglob("*gpuwatch*")) == []

@@ -1,0 +1,121 @@
+"""What a process runs in, in the process list and on its detail screen."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuwatch.analysis.rows import SORTS, rows, sort
+from gpuwatch.analysis.strays import Cause, Stray, Sureness
+from gpuwatch.model import Container, Job, Notebook, Pane, Presence, Process, Surroundings
+from gpuwatch.ui.screens.detail import around_section, stray_section
+from tests.support.builders import gpu, holding, process, snapshot
+from tests.support.dashboards import frame, running, table, text
+
+TMUX = Pane(program="tmux", session="$1", window="%3", alive=True)
+
+
+def around(**places: object) -> Process:
+    return process(10, surroundings=Surroundings(**places))  # type: ignore[arg-type]
+
+
+def told(one: Process) -> dict[str, str]:
+    return {fact.label: fact.value for fact in around_section(one).facts}
+
+
+@pytest.mark.parametrize(
+    ("places", "where", "label", "words"),
+    [
+        ({"pod": "serving/triton-7d9f"}, "pod triton-7d9f", "pod", "serving/triton-7d9f"),
+        (
+            {"container": Container(runtime="docker", id="3f9a1c0b77d2", name="vllm")},
+            "docker vllm",
+            "container",
+            "docker vllm (3f9a1c0b77d2)",
+        ),
+        ({"container": Container(runtime="podman", id="3f9a")}, "podman 3f9a", "container", "podman 3f9a"),
+        ({"slurm": "4711.0"}, "slurm 4711.0", "Slurm job", "4711.0"),
+        ({"unit": "ollama.service"}, "ollama", "systemd unit", "ollama.service"),
+        (
+            {"notebook": Notebook(kernel="ab12cd34", path="x/explore.ipynb", server=77)},
+            "notebook explore.ipynb",
+            "notebook",
+            "x/explore.ipynb · kernel ab12cd34 · server 77",
+        ),
+        ({"notebook": Notebook(left=True)}, "notebook", "notebook", "its server has gone"),
+        ({"pane": TMUX}, "tmux $1 %3", "terminal", "tmux session $1, pane %3"),
+        (
+            {"pane": Pane(program="screen", session="train", window="2", alive=False)},
+            "screen train 2",
+            "terminal",
+            "screen session train, window 2, which has ended",
+        ),
+        ({"ssh": "10.0.0.5"}, "ssh 10.0.0.5", "SSH login", "from 10.0.0.5"),
+        ({"login": "ada", "login_uid": 1001}, "", "logged in as", "ada (uid 1001)"),
+        ({"server": "listens on port 8000"}, "", "server", "listens on port 8000"),
+        ({"peer": "10.0.0.5:29500"}, "", "connected to", "10.0.0.5:29500"),
+        (
+            {"job": Job(key="9:9", name="train.py", launcher="torchrun", head=9, rank=3, world=8)},
+            "",
+            "run",
+            "train.py · torchrun · rank 3 of 8 · began with 9",
+        ),
+        (
+            {"job": Job(key="9:9", name="train.py", worker_of=8, orphaned=True)},
+            "",
+            "run",
+            "train.py · worker of 8 · the rest of it has ended",
+        ),
+        ({"words": "its environment is not ours to read"}, "", "not read", "its environment is not ours to read"),
+    ],
+)
+def test_each_place_has_a_word_in_the_list_and_a_line_in_the_detail(
+    places: dict[str, object], where: str, label: str, words: str
+) -> None:
+    one = around(**places)
+    assert one.surroundings is not None
+    assert one.surroundings.where == where
+    assert told(one)[label] == words
+
+
+def test_nothing_known_is_said_so() -> None:
+    assert told(process(10)) == {"not known": "not read yet"}
+    assert told(process(10, presence=Presence.HIDDEN)) == {"not known": "not visible"}
+    assert told(around()) == {"place": "nothing that could be told"}
+
+
+def test_what_is_gone_of_its_session_is_said() -> None:
+    one = process(10, surroundings=Surroundings(), session=900, led=False, adopted=True, parent="systemd")
+    assert told(one) == {
+        "login": "the leader of its session (900) has ended",
+        "parent": "has ended; taken in by systemd",
+    }
+
+
+def test_a_stray_says_why_and_how_sure_it_is() -> None:
+    stray = Stray(process(10), ("GPU-0",), (0,), 1, Cause.ORPHANED, Sureness.LIKELY, ("its login has ended", "idle"))
+    first, second, third = stray_section(stray).facts
+    assert (first.value, first.aside) == ("its login has ended", "likely")
+    assert second.value == "idle"
+    assert third.value == "S lists all of yours"
+
+
+def test_processes_sort_by_where_they_run_those_that_are_nowhere_last() -> None:
+    parts = [holding(pid) for pid in (10, 11, 12)]
+    people = [
+        process(10, surroundings=Surroundings(ssh="10.0.0.5")),
+        process(11),
+        process(12, surroundings=Surroundings(container=Container(runtime="docker", name="a"))),
+    ]
+    found = sort(rows(snapshot([gpu(0, holdings=parts)], people)), "in")
+    assert [row.holding.pid for row in found] == [12, 10, 11]
+    assert SORTS["in"][0] == "what it runs in"
+
+
+async def test_the_list_has_the_column_where_there_is_room_and_the_detail_has_it_everywhere() -> None:
+    seen = snapshot([gpu(0, holdings=[holding(10)])], [around(pane=TMUX)])
+    for width, shown in ((160, True), (80, False)):
+        async with running(frame(seen), (width, 40)) as (app, pilot):
+            assert ("tmux $1 %3" in table(app)[0]) is shown
+            await pilot.press("enter")
+            await pilot.pause()
+            assert "tmux session $1, pane %3" in text(app)

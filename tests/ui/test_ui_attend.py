@@ -1,0 +1,389 @@
+"""Acknowledging and muting: the dialog, what the dashboard then shows, and who is told of what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from textual.app import App
+from textual.events import Key
+from textual.pilot import Pilot
+from textual.widgets import OptionList
+
+from gpuwatch.alerts.alert import HOUR, TROUBLE, Alert, Attention, Mute, Severity
+from gpuwatch.monitor import Frame
+from gpuwatch.ui import theme
+from gpuwatch.ui.app import GpuwatchApp, news
+from gpuwatch.ui.screens.attend import AttendScreen, subjects
+from tests.support.builders import EPOCH
+from tests.support.dashboards import SIZES, Clockwork, alert, frame, hand, machine, running, text
+from tests.support.screens import HOSTILE, Host, fits, text_of, until
+
+HELD = "memory near limit"
+
+
+def asked(app: GpuwatchApp) -> list[object]:
+    assert isinstance(app.watching, Clockwork)
+    return app.watching.asked
+
+
+async def test_a_acknowledges_the_worst_alert_that_nobody_has_seen() -> None:
+    seen = alert(0, acknowledged=True)
+    async with running(frame(machine(4), seen, alert(2, Severity.WARNING))) as (app, pilot):
+        await pilot.press("a")
+        await pilot.pause()
+        assert "GPU 2 near limit" in text(app)
+        assert "1 of 2" in text(app)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert asked(app) == [("acknowledge", alert(2).key)]
+        assert app.screen is app.dashboard
+
+
+def listed(app: App[Any]) -> list[str | None]:
+    """Give all choices, from top to bottom."""
+    return [one.id for one in app.screen.query_one(OptionList).options]
+
+
+def offered(app: App[Any]) -> list[str | None]:
+    """Give those that can be chosen."""
+    return [one.id for one in app.screen.query_one(OptionList).options if not one.disabled]
+
+
+def marked(app: App[Any]) -> str | None:
+    """Give the one that Enter chooses."""
+    options = app.screen.query_one(OptionList)
+    return None if options.highlighted is None else options.options[options.highlighted].id
+
+
+async def choose(app: App[Any], pilot: Pilot[Any], choice: str) -> None:
+    """Go down to a choice and press Enter on it."""
+    for _ in listed(app):
+        if marked(app) == choice:
+            break
+        await pilot.press("down")
+    assert marked(app) == choice
+    await pilot.press("enter")
+    await pilot.pause()
+
+
+def about(screen: AttendScreen) -> Alert:
+    assert isinstance(screen.asked, Alert)
+    return screen.asked
+
+
+@pytest.mark.parametrize(("choice", "key"), [("hour", alert(0).key), ("rule", "")])
+async def test_an_alert_or_its_rule_is_muted(choice: str, key: str) -> None:
+    screen = AttendScreen([alert(0)], watch := Clockwork(), wall=lambda: 5000.0)
+    app = Host()
+    async with app.run_test() as pilot:
+        await app.push_screen(screen)
+        await pilot.pause()
+        await choose(app, pilot, choice)
+        assert watch.asked == [Mute(rule=HELD, key=key, until=5000.0 + HOUR if key else None)]
+        assert not isinstance(app.screen, AttendScreen)
+
+
+async def test_what_is_muted_can_speak_again() -> None:
+    watch = Clockwork()
+    app = Host()
+    async with app.run_test() as pilot:
+        await app.push_screen(AttendScreen([alert(0, acknowledged=True, muted=True)], watch))
+        await pilot.pause()
+        await pilot.press("enter")
+        await pilot.pause()
+        assert watch.asked == [("unmute", HELD, alert(0).key), ("unmute", HELD, "")]
+
+
+@pytest.mark.parametrize("acknowledged", [False, True])
+async def test_of_what_is_muted_unmute_comes_first(acknowledged: bool) -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        await app.push_screen(AttendScreen([alert(0, acknowledged=acknowledged, muted=True)], watch := Clockwork()))
+        await pilot.pause()
+        assert (marked(app), offered(app)[0]) == ("unmute", "unmute")
+        assert "muted" in text_of(app).split("GPU 0 near limit")[0]  # and it is said why
+        assert "(Mute for an hour)" in text_of(app)  # without colours, too, it shows that this cannot be chosen
+        await pilot.press("enter")
+        await pilot.pause()
+        assert {one[0] for one in watch.asked} == {"unmute"}
+
+
+async def test_every_choice_has_one_place_whatever_can_be_done() -> None:
+    pages = [
+        alert(0),
+        alert(1, muted=True),
+        alert(2, acknowledged=True),
+        alert(3, acknowledged=True, muted=True),
+        alert(4, ended=EPOCH + 1),
+    ]
+    async with running(silenced(Mute(rule="XID"), alerts=tuple(pages[:-1]))) as (app, pilot):
+        found = []
+        for page in pages:
+            app.action_attend(page)
+            await pilot.pause()
+            found.append(listed(app))
+            await pilot.press("escape")
+        await pilot.press("a")
+        for _ in range(6):  # the mute that waits included
+            await pilot.pause()
+            found.append(listed(app))
+            await pilot.press("right")
+        assert found == [found[0]] * len(found)
+
+
+async def test_the_same_keys_at_another_alert_do_not_acknowledge_all() -> None:
+    """`a Left Down Enter` acknowledged eight alerts: what was second at one alert was another thing at the next."""
+    held = [alert(index) for index in range(8)]
+    silent = alert(8, acknowledged=True, muted=True)
+    async with running(frame(machine(2), *held, silent)) as (app, pilot):
+        await pilot.press("a", "left")
+        assert "9 of 9" in text(app)
+        await pilot.press("down", "enter")
+        await pilot.pause()
+        assert asked(app) == [("unacknowledge", silent.key)]
+
+
+async def test_an_acknowledgement_can_be_taken_back() -> None:
+    async with running(frame(machine(2), alert(1, acknowledged=True))) as (app, pilot):
+        await pilot.press("a")
+        await pilot.pause()
+        assert "acknowledge" not in offered(app)
+        await choose(app, pilot, "take back")
+        assert asked(app) == [("unacknowledge", alert(1).key)]
+        assert app.screen is app.dashboard
+
+
+async def test_all_that_nobody_has_seen_are_acknowledged_at_once() -> None:
+    watch = Clockwork()
+    app = Host()
+    async with app.run_test() as pilot:
+        seen, muted = alert(3, acknowledged=True), alert(4, muted=True)
+        await app.push_screen(AttendScreen([alert(0), alert(1), seen, muted], watch))
+        await pilot.pause()
+        assert "Acknowledge all 2" in text_of(app)
+        await choose(app, pilot, "all")
+        assert watch.asked == [("acknowledge", alert(0).key), ("acknowledge", alert(1).key)]
+
+
+@pytest.mark.parametrize("key", ["escape", "q"])
+async def test_nothing_changes_where_the_dialog_is_left(key: str) -> None:
+    watch = Clockwork()
+    app = Host()
+    async with app.run_test() as pilot:
+        await app.push_screen(AttendScreen([alert(0)], watch))
+        await pilot.pause()
+        await pilot.press(key)
+        await pilot.pause()
+        assert not isinstance(app.screen, AttendScreen)
+        assert watch.asked == []
+
+
+async def test_cancel_is_a_choice_and_does_nothing() -> None:
+    watch = Clockwork()
+    app = Host()
+    async with app.run_test() as pilot:
+        await app.push_screen(AttendScreen([alert(0)], watch))
+        await pilot.pause()
+        await pilot.press("k", "enter")  # up from the first is the last
+        await pilot.pause()
+        assert watch.asked == []
+
+
+async def test_left_and_right_go_from_alert_to_alert() -> None:
+    app = Host()
+    async with app.run_test() as pilot:
+        screen = AttendScreen([alert(0), alert(1), alert(2, rule="overshoot")], Clockwork())
+        await app.push_screen(screen)
+        await pilot.pause()
+        await pilot.press("right")
+        assert about(screen).index == 1
+        await pilot.press("left", "left")
+        await pilot.pause()
+        assert about(screen).index == 2
+        assert "Mute this rule until unmuted: “overshoot”" in text_of(app)
+
+
+@pytest.mark.parametrize(("keys", "choice"), [(["down"], "hour"), (["end"], "cancel")])
+async def test_another_size_leaves_the_mark_where_it_was(keys: list[str], choice: str) -> None:
+    async with running(frame(machine(2), alert(1)), (120, 36)) as (app, pilot):
+        await pilot.press("a", *keys)
+        await pilot.resize_terminal(100, 30)
+        await until(pilot, lambda: app.screen.size.width == 100)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert app.screen is app.dashboard
+        assert [isinstance(one, Mute) for one in asked(app)] == ([True] if choice == "hour" else [])
+
+
+async def test_of_two_quick_presses_of_enter_the_second_means_nothing() -> None:
+    async with running(frame(machine(2), alert(1))) as (app, pilot):
+        await pilot.press("a")
+        for _ in range(3):
+            app.post_message(Key("enter", None))
+        await until(pilot, lambda: app.screen is app.dashboard)
+        await pilot.pause()
+        assert asked(app) == [("acknowledge", alert(1).key)]
+        assert app.screen is app.dashboard
+
+
+@pytest.mark.parametrize("cleared", [(alert(1, ended=EPOCH + 1),), ()])
+async def test_of_an_alert_that_has_ended_meanwhile_nothing_is_offered(cleared: tuple[Alert, ...]) -> None:
+    async with running(frame(machine(2), alert(1))) as (app, pilot):
+        await pilot.press("a")
+        await pilot.pause()
+        assert offered(app) == ["acknowledge", "hour", "rule", "show", "cancel"]
+        await hand(app, pilot, replace(frame(machine(2)), cleared=cleared))
+        assert "ended: GPU 1 near limit" in text_of(app)
+        assert offered(app) == ["cancel"]
+        await hand(app, pilot, frame(machine(2)))
+        await pilot.press("enter")
+        await pilot.pause()
+        assert asked(app) == []
+        assert app.screen is app.dashboard
+
+
+async def test_the_dialog_follows_the_frames_and_the_mark_stays_on_its_choice() -> None:
+    async with running(frame(machine(4), alert(0), alert(1), alert(2))) as (app, pilot):
+        await pilot.press("a", "up", "up", "up")
+        assert marked(app) == "all"
+        await hand(app, pilot, frame(machine(4), alert(0, title="it got worse"), alert(1)))
+        assert "it got worse" in text_of(app)
+        assert "Acknowledge all 2" in text_of(app)
+        assert marked(app) == "all"
+        await hand(app, pilot, frame(machine(4), alert(0, acknowledged=True), alert(1)))
+        assert offered(app) == ["take back", "hour", "rule", "show", "cancel"]
+        await pilot.press("enter")  # what was marked is no more: the mark is on Cancel
+        await pilot.pause()
+        assert asked(app) == []
+
+
+async def test_what_only_another_gpuwatch_has_raised_is_not_said_to_have_ended() -> None:
+    async with running(frame(machine(2))) as (app, pilot):
+        app.action_attend(alert(1, id="theirs"))
+        await hand(app, pilot, frame(machine(2)))
+        assert "ended" not in text_of(app)
+        assert offered(app) == ["acknowledge", "hour", "rule", "show", "cancel"]
+
+
+def silenced(*mutes: Mute, alerts: tuple[Alert, ...] = ()) -> Frame:
+    return replace(frame(machine(2), *alerts), attention=Attention(mutes=mutes))
+
+
+async def test_what_is_muted_can_speak_again_when_nothing_of_it_holds() -> None:
+    one = Mute(rule=HELD, key=alert(0).key, until=EPOCH)
+    async with running(silenced(Mute(rule="XID"), one)) as (app, pilot):
+        assert "2 muted" in text(app)
+        await pilot.press("a")
+        await pilot.pause()
+        assert "the rule “XID” is muted until you say otherwise" in text_of(app)
+        await pilot.press("right")
+        await pilot.pause()
+        assert "an alert of “memory near limit” is muted until " in text_of(app)
+        await pilot.press("left", "enter")
+        await pilot.pause()
+        assert asked(app) == [("unmute", "XID", "")]
+        assert app.screen is app.dashboard
+
+
+async def test_a_mute_is_counted_once_with_what_is_under_it() -> None:
+    muted = alert(0, muted=True)
+    async with running(silenced(Mute(rule=HELD), alerts=(muted, alert(1, muted=True)))) as (app, pilot):
+        assert "2 muted" in text(app)
+        await pilot.press("a")
+        await pilot.pause()
+        assert "1 of 2" in text(app)
+
+
+def test_an_event_of_the_log_is_asked_about_with_the_marks_of_now() -> None:
+    logged = alert(0, ended=EPOCH + 30, muted=True)
+    assert subjects(silenced(), logged, EPOCH)[0] == [alert(0, ended=EPOCH + 30)]
+    assert subjects(silenced(Mute(rule=HELD)), alert(0, ended=EPOCH + 30), EPOCH)[0] == [logged]
+
+
+def test_gpuwatchs_own_trouble_cannot_be_silenced() -> None:
+    assert subjects(silenced(), alert(rule=TROUBLE), EPOCH) == ([], [])
+    assert subjects(silenced(alerts=(alert(rule=TROUBLE), alert(0))), None)[0] == [alert(0)]
+
+
+@pytest.mark.parametrize("size", [(160, 50), (80, 24), (60, 10), (60, 9), (40, 6)])
+async def test_the_dialog_fits_any_size_and_takes_any_text(size: tuple[int, int]) -> None:
+    app = Host()
+    async with app.run_test(size=size) as pilot:
+        for hostile in HOSTILE:
+            named = alert(0, title=hostile, evidence=hostile, rule=hostile)
+            mute = Mute(rule=hostile, key=hostile)
+            await app.push_screen(AttendScreen([named, named], Clockwork(), theme.ASCII, mutes=[mute]))
+            await pilot.pause()
+            assert fits(app)
+            await pilot.press("left")
+            assert fits(app)
+            options = app.screen.query_one(OptionList)
+            assert options.region.bottom <= size[1]
+            app.pop_screen()
+            await pilot.pause()
+
+
+async def test_nothing_to_acknowledge_is_said() -> None:
+    async with running(frame(machine(2), alert(rule=TROUBLE, gpu=""))) as (app, pilot):
+        await pilot.press("a")
+        await pilot.pause()
+        assert app.screen is app.dashboard
+        assert any("nothing to acknowledge" in one.message for one in app._notifications)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_acknowledged_alerts_come_last_and_muted_ones_are_only_counted(size: tuple[int, int]) -> None:
+    seen = alert(0, acknowledged=True, title="seen")
+    muted = alert(1, muted=True, title="silenced")
+    fresh = alert(2, Severity.WARNING, title="fresh")
+    async with running(frame(machine(4), seen, muted, fresh), size) as (app, _):
+        shown = app.dashboard.alerts.text
+        assert [("fresh" in line, "seen" in line) for line in shown][:2] == [(True, False), (False, True)][: len(shown)]
+        assert not any("silenced" in line for line in shown)
+        assert "1 muted" in text(app)
+
+
+def names(alerts: list[Alert]) -> list[int | None]:
+    return [one.index for one in alerts]
+
+
+def test_news_are_what_is_new_or_got_worse_and_is_not_to_be_silent() -> None:
+    seen = machine(4)
+    before = frame(seen, alert(0, Severity.WARNING), alert(1))
+    now = frame(seen, alert(0), alert(1), alert(2), alert(3, muted=True), alert(4, acknowledged=True))
+    assert names(news(before, now)) == [0, 2]
+
+
+def test_an_alert_that_was_taken_over_from_an_earlier_run_is_no_news() -> None:
+    seen = machine(4)
+    before = frame(seen)
+    assert news(before, frame(seen, alert(0, raised_monotonic=before.received - 600))) == []
+
+
+def test_two_processes_over_their_shares_on_one_gpu_are_two_news() -> None:
+    seen = machine(4)
+    first, second = (alert(0, rule="overshoot", subject=f"{pid}:1") for pid in (1, 2))
+    assert len(news(frame(seen, first), frame(seen, first, second))) == 1
+
+
+async def test_bell_and_desktop_are_for_warnings_and_worse() -> None:
+    rung: list[str] = []
+    async with running(frame(machine(4)), bell=True, desktop="osc9") as (app, pilot):
+        app.bell = lambda: rung.append("bell")  # type: ignore[method-assign]
+        app.write_to_terminal = rung.append  # type: ignore[method-assign,assignment]
+        await hand(app, pilot, frame(machine(4), alert(0, Severity.NOTE)))
+        assert rung == []
+        await hand(app, pilot, frame(machine(4), alert(0, Severity.NOTE), alert(1), alert(2)))
+        assert rung[0] == "bell"
+        assert "GPU 1 near limit" in rung[1]
+        assert "(+1 more)" in rung[1]
+        assert len(rung) == 2
+
+
+async def test_no_toast_where_none_is_wanted() -> None:
+    async with running(frame(machine(4)), (80, 24), toast=False) as (app, pilot):
+        await pilot.press("p")
+        await hand(app, pilot, frame(machine(4), alert(0)))
+        assert len(app._notifications) == 0

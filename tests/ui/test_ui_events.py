@@ -1,0 +1,391 @@
+"""The screen of events: the log and what holds now as one list, its filter, its cursor and its detail."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from textual.events import Key
+from textual.widgets import Input
+
+from gpuwatch.alerts.alert import Alert, Severity, Unit
+from gpuwatch.analysis.rows import Filter, FilterError
+from gpuwatch.recorder.events_log import Events
+from gpuwatch.ui.app import GpuwatchApp
+from gpuwatch.ui.options import Helpers
+from gpuwatch.ui.screens.attend import AttendScreen
+from gpuwatch.ui.screens.events import EventList, EventsScreen, detail_lines, event_line, event_terms, when
+from gpuwatch.ui.theme import kit
+from gpuwatch.ui.widgets.lines import plain
+from gpuwatch.units import GIB
+from tests.support.builders import gpu, holding, process, snapshot
+from tests.support.dashboards import alert, frame, hand, machine, running
+from tests.support.screens import HOSTILE, fits, text_of, until
+
+NOW = time.time()
+KIT = kit("gpuwatch-dark")
+
+
+def past(number: int, **changes: Any) -> Alert:
+    """Give an event that began `number` minutes ago and lasted 30 s."""
+    fields: dict[str, Any] = {
+        "id": f"{number:010d}",
+        "title": f"event {number}",
+        "raised": NOW - 60 * number,
+        "ended": NOW - 60 * number + 30,
+        "lasted": 30.0,
+        "most": Severity.CRITICAL,
+        "how": "back within the limit",
+        "owners": ("ada",),
+    }
+    return alert(1, **{**fields, **changes})
+
+
+def log(*alerts: Alert, **changes: Any) -> Helpers:
+    return Helpers(events=lambda: Events(alerts=alerts, watched=True, exists=True, **changes))
+
+
+def shown(app: GpuwatchApp) -> list[str]:
+    return app.screen.query_one(EventList).text
+
+
+async def test_the_log_and_what_holds_now_are_one_list_the_newest_first() -> None:
+    helpers = log(past(5), past(2), alert(0, id="live", raised=NOW - 600, title="as it was logged"))
+    holds = alert(0, id="live", raised=NOW - 600, title="as it is now")
+    async with running(frame(machine(4), holds), (120, 36), helpers=helpers) as (app, pilot):
+        await pilot.press("e")
+        await until(pilot, lambda: "event 5" in text_of(app))
+        lines = shown(app)
+        assert ["as it is now" in lines[0], "event 2" in lines[1], "event 5" in lines[2]] == [True] * 3
+        assert "as it was logged" not in text_of(app)
+        assert "3 in all · 1 ongoing" in text_of(app)
+        assert "back within the limit" in lines[1]
+        assert "ongoing" in lines[0]
+        await pilot.press("escape")
+        await pilot.pause()
+        assert app.screen is app.dashboard
+
+
+async def test_an_event_that_another_gpuwatch_logged_under_its_own_id_is_one_line() -> None:
+    logged = alert(0, id="theirs", raised=NOW - 599, title="as they saw it")
+    earlier = alert(0, id="before", raised=NOW - 5000, ended=NOW - 4000, title="an earlier one")
+    holds = alert(0, id="ours", raised=NOW - 600, title="as we see it")
+    async with running(frame(machine(4), holds), (120, 36), helpers=log(logged, earlier)) as (app, pilot):
+        await pilot.press("e")
+        await until(pilot, lambda: "an earlier one" in text_of(app))
+        assert "as we see it" in shown(app)[0]
+        assert "as they saw it" not in text_of(app)
+        assert "2 in all" in text_of(app)
+
+
+async def test_what_nobody_writes_on_any_more_is_not_said_to_go_on() -> None:
+    left = alert(0, id="left", raised=NOW - 600, title="left open")
+    found = Events(alerts=(left,), watched=False, watched_until=NOW - 300, exists=True)
+    async with running(frame(machine(4)), (120, 36), helpers=Helpers(events=lambda: found)) as (app, pilot):
+        await pilot.press("e")
+        await until(pilot, lambda: "left open" in text_of(app))
+        assert "still held when watching stopped" in shown(app)[0]
+        assert "0 ongoing" in text_of(app)
+
+
+async def test_it_is_live_and_the_cursor_stays_with_its_event() -> None:
+    async with running(frame(machine(4)), (120, 36), helpers=log(past(5), past(2))) as (app, pilot):
+        await pilot.press("e")
+        await until(pilot, lambda: "event 5" in text_of(app))
+        await pilot.press("j")
+        await pilot.pause()
+        events = app.screen.query_one(EventList)
+        assert events.chosen is not None
+        assert events.chosen.title == "event 5"
+        new = alert(2, id="new", raised=NOW, title="just raised")
+        await hand(app, pilot, frame(machine(4), new))
+        await pilot.pause()
+        assert "just raised" in shown(app)[0]
+        assert events.chosen.title == "event 5"
+
+
+async def test_what_ends_while_one_looks_stays_in_the_list() -> None:
+    holds = alert(2, id="new", raised=NOW, title="just raised")
+    over = alert(2, id="new", raised=NOW, title="is over", ended=NOW + 5, lasted=5.0, how="it was let go")
+    async with running(frame(machine(4), holds), (120, 36)) as (app, pilot):
+        await pilot.press("e")
+        await pilot.pause()
+        assert "just raised" in shown(app)[0]
+        await hand(app, pilot, replace(frame(machine(4)), cleared=(over,)))
+        await pilot.pause()
+        assert "is over" in shown(app)[0]
+        assert "it was let go" in shown(app)[0]
+
+
+async def test_what_ended_between_two_paints_is_in_the_list_without_a_log() -> None:
+    """Three frames come at once, as to a painter that is slow; the second one ended an alert."""
+    over = alert(2, id="short", raised=NOW, title="it was short", ended=NOW + 2, lasted=2.0, how="it was let go")
+    async with running(frame(machine(4)), (120, 36)) as (app, pilot):
+        for new in (frame(machine(4)), replace(frame(machine(4)), cleared=(over,)), frame(machine(4))):
+            app.publish(new)
+        await pilot.pause()
+        await pilot.press("e")
+        await pilot.pause()
+        assert "it was short" in shown(app)[0]
+        assert "it was let go" in shown(app)[0]
+
+
+async def test_the_filter_narrows_the_list_as_one_types() -> None:
+    helpers = log(past(5), past(2, rule="overshoot", owners=("ben",)))
+    async with running(frame(machine(4)), (80, 24), helpers=helpers) as (app, pilot):
+        await pilot.press("e")
+        await until(pilot, lambda: "event 5" in text_of(app))
+        await pilot.press("slash", *"user:ben")
+        await pilot.pause()
+        assert "event 2" in shown(app)[0]
+        assert "event 5" not in text_of(app)
+        await pilot.press("enter")
+        assert not app.screen.query_one(Input).display
+        await pilot.press("slash", *"x")
+        await pilot.pause()
+        assert "no event matches" in text_of(app)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "event 5" in text_of(app)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert app.screen is app.dashboard
+
+
+@pytest.mark.parametrize("size", [(160, 50), (80, 24), (60, 10)])
+async def test_what_is_wrong_with_a_filter_is_read_in_full_at_any_size(size: tuple[int, int]) -> None:
+    async with running(frame(machine(4), alert(0, id="live")), size, helpers=log(past(5))) as (app, pilot):
+        await pilot.press("e")
+        await pilot.press("slash", *"gpu:x")
+        await until(pilot, lambda: "gpu:x is no number; try gpu:3 or gpu:0,2" in text_of(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "is no number" not in text_of(app))
+
+
+async def test_what_is_typed_in_one_moment_with_the_slash_goes_to_the_filter() -> None:
+    async with running(frame(machine(4), alert(0, id="live")), (80, 24), helpers=log(past(5))) as (app, pilot):
+        await pilot.press("e")
+        await until(pilot, lambda: "event 5" in text_of(app))
+        for name, typed in (("slash", "/"), ("o", "o"), ("slash", "/"), ("e", "e")):
+            app.post_message(Key(name, typed))
+        await until(pilot, lambda: app.screen.query_one(Input).value == "o/e")
+        assert isinstance(app.screen, EventsScreen)
+        assert "ongoing only" not in text_of(app)
+
+
+async def test_only_what_holds_now() -> None:
+    async with running(frame(machine(4), alert(0, id="live")), (80, 24), helpers=log(past(5))) as (app, pilot):
+        await pilot.press("e")
+        await until(pilot, lambda: "event 5" in text_of(app))
+        await pilot.press("o")
+        await pilot.pause()
+        assert "event 5" not in text_of(app)
+        await pilot.press("o")
+        await pilot.pause()
+        assert "event 5" in text_of(app)
+
+
+async def test_what_this_run_saw_end_is_there_without_a_log() -> None:
+    over = past(2, title="it was once so")
+    async with running(frame(machine(2)), (120, 36)) as (app, pilot):
+        await hand(app, pilot, replace(frame(machine(2)), cleared=(over,)))
+        await hand(app, pilot, frame(machine(2)))
+        await pilot.press("e")
+        await pilot.pause()
+        assert "it was once so" in text_of(app)
+        assert "1 in all · 0 ongoing · of this run only" in text_of(app)
+
+
+async def test_an_event_is_acknowledged_from_the_list() -> None:
+    holds = [alert(0, id="a", raised=NOW), alert(1, id="b", raised=NOW - 5, title="the second")]
+    async with running(frame(machine(4), *holds), (120, 36)) as (app, pilot):
+        await pilot.press("e", "j", "a")
+        await pilot.pause()
+        assert isinstance(app.screen, AttendScreen)
+        asked = app.screen.asked
+        assert isinstance(asked, Alert)
+        assert asked.title == "the second"
+
+
+async def test_a_log_that_cannot_be_read_is_said() -> None:
+    def broken() -> Events:
+        raise PermissionError(13, "Permission denied")
+
+    async with running(frame(machine(2)), (120, 36), helpers=Helpers(events=broken)) as (app, pilot):
+        await pilot.press("e")
+        await until(pilot, lambda: "cannot be read" in text_of(app))
+        assert "Permission denied" in text_of(app)
+        assert "nothing was raised yet" in text_of(app)
+
+
+async def test_what_the_log_lacks_is_said() -> None:
+    async with running(frame(machine(2)), (120, 36), helpers=log(past(1), damaged=3)) as (app, pilot):
+        await pilot.press("e")
+        await until(pilot, lambda: "3 lines are damaged" in text_of(app))
+
+
+@pytest.mark.parametrize("size", [(160, 50), (80, 24), (60, 10), (40, 6), (20, 3)])
+@pytest.mark.parametrize("ascii_only", [False, True])
+async def test_it_fits_any_size_and_takes_any_text(size: tuple[int, int], ascii_only: bool) -> None:
+    events = [
+        past(number, title=words, evidence=words, how=words, owners=(words,)) for number, words in enumerate(HOSTILE)
+    ]
+    async with running(frame(machine(4)), size, helpers=log(*events), ascii=ascii_only) as (app, pilot):
+        await pilot.press("e")
+        await until(pilot, lambda: len(app.screen.query_one(EventList).found) == len(HOSTILE))
+        assert fits(app)
+        await pilot.press("end", "pageup", "g", "G", "k", "space")
+        await pilot.pause()
+        assert len(text_of(app).splitlines()) == size[1]
+
+
+async def test_a_list_longer_than_the_screen_scrolls() -> None:
+    helpers = log(*[past(number) for number in range(1, 101)])
+    async with running(frame(machine(4)), (80, 24), helpers=helpers) as (app, pilot):
+        await pilot.press("e")
+        await until(pilot, lambda: "event 1 " in text_of(app))
+        await pilot.press("end")
+        await pilot.pause()
+        assert "event 100" in shown(app)[-1]
+        await pilot.press("home")
+        await pilot.pause()
+        assert "event 1 " in shown(app)[0]
+
+
+def test_the_detail_tells_all_that_is_known() -> None:
+    one = past(
+        3,
+        unit=Unit.FREE,
+        peak=1.5 * GIB,
+        mean=2.0 * GIB,
+        last=3.0 * GIB,
+        pids=tuple(range(1, 10)),
+        evidence="ada holds 70.0 GiB",
+    )
+    lines = "\n".join(plain(line) for line in detail_lines(one, KIT, 160, 6, NOW))
+    for words in (
+        "memory near limit · ada · pid 1, 2, 3, 4, 5, 6 and 3 more",
+        "at worst 1.5 GiB free, mean 2.0, last 3.0",
+        "ada holds 70.0 GiB",
+        "back within the limit",
+        "30s",
+    ):
+        assert words in lines
+    assert detail_lines(one, KIT, 80, 0, NOW) == []
+
+
+def test_long_evidence_takes_the_lines_to_spare_and_is_cut_in_the_last() -> None:
+    one = past(3, evidence=" ".join(f"word{number}" for number in range(60)))
+    lines = [plain(line).rstrip() for line in detail_lines(one, KIT, 80, 8, NOW)]
+    evidence = [line for line in lines if "word" in line]
+    assert len(evidence) == 4
+    assert evidence[-1].endswith("…")
+    assert sum("evidence" in line for line in lines) == 1
+    assert all(len(line) <= 80 for line in lines)
+    assert "state" in lines[-1] or "state" in lines[-2]
+
+
+@pytest.mark.parametrize(("days", "room"), [(0, 0), (1, len("21 Nov "))])
+def test_room_for_the_day_is_kept_only_where_an_event_has_one(days: int, room: int) -> None:
+    noon = time.mktime((2026, 11, 21, 12, 0, 0, 0, 0, -1))
+    drawn = EventList()
+    drawn.take([past(2, raised=noon), past(3, raised=noon - 60 - 86400 * days)])
+    drawn.draw(KIT, 60, 5, noon)
+    assert drawn.text[0].startswith("› " + " " * room + "12:00")
+
+
+def test_nothing_is_drawn_of_no_event() -> None:
+    assert len(detail_lines(None, KIT, 80, 6, NOW)) == 6
+
+
+def test_the_date_stands_where_it_is_not_today() -> None:
+    assert len(when(NOW, NOW, 120)) == len(when(NOW - 3 * 86400, NOW, 120))
+    assert len(when(NOW, NOW, 60)) == len(when(NOW - 3 * 86400, NOW, 60))
+    assert when(NOW, NOW, 120).startswith(" ")
+    assert not when(NOW - 3 * 86400, NOW, 120).startswith(" ")
+
+
+def test_an_acknowledged_event_says_so() -> None:
+    line = plain(event_line(alert(0, acknowledged=True, muted=True), KIT, 160, now=NOW, under_cursor=False))
+    assert "ongoing · acknowledged · muted" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("", True),
+        ("rule:mem", True),
+        ("rule:over", False),
+        ("gpu:0,1", True),
+        ("gpu:2", False),
+        ("user:AD", True),
+        ("user:eve", False),
+        ("event", True),
+        ("-event", False),
+        ("-user:eve event", True),
+        ("a:b", False),
+        ("-", True),
+        ("gpu:", True),
+        ("-gpu:", True),
+        ("-user:", True),
+        ("-rule: event", True),
+        ("gpu: -event", False),
+        ("!event", False),
+        ("!rule:over GPU:1", True),
+        ("pid:11", True),
+        ("pid:12", False),
+    ],
+)
+def test_a_filter(words: str, found: bool) -> None:
+    assert all(term(past(1, pids=(11,))) for term in event_terms(words)) is found
+
+
+@pytest.mark.parametrize("text", ["gpu:x", "-gpu:1,x", "pid:a", "uid:?", "mine", "rule:mem"])
+async def test_what_a_list_does_not_understand_is_said_in_events_as_on_the_dashboard(text: str) -> None:
+    wrong = {}
+    try:
+        event_terms(text)
+    except FilterError as error:
+        wrong["events"] = str(error)
+    try:
+        Filter.parse(text)
+    except FilterError as error:
+        wrong["processes"] = str(error)
+    if text.removeprefix("-")[:4] in ("gpu:", "pid:"):
+        assert wrong["events"] == wrong["processes"]
+    else:
+        assert len(wrong) == 1
+        assert "is no term of this list" in "".join(wrong.values())
+    if "events" not in wrong:
+        return
+    async with running(frame(machine(2), alert(1), alert(0)), (160, 50)) as (app, pilot):
+        await pilot.press("e", "slash", *"gpu:1")
+        await pilot.pause()
+        assert "1 of 2" in text_of(app)
+        app.screen.query_one(Input).value = f"gpu:1 {text}"
+        await pilot.pause()
+        assert wrong["events"] in text_of(app).splitlines()[0]
+        assert "filter: gpu:1" in text_of(app)  # the last one that was understood
+        await pilot.press("enter")
+        await pilot.pause()
+        assert wrong["events"] not in text_of(app)
+        assert "1 of 2" in text_of(app)
+
+
+async def test_a_process_that_is_on_several_gpus_is_found_by_each_of_them() -> None:
+    held = [gpu(index, holdings=[holding(7, 1.0)] if index != 2 else []) for index in range(4)]
+    seen = snapshot(held, [process(7, "hal")])
+    about = alert(0, rule="misspelt variable", subject="7:7 GPU-0", pids=(7,), title="pid 7 (hal): no effect")
+    for index, found in enumerate((True, True, False, True)):
+        async with running(frame(seen, about)) as (app, pilot):
+            await pilot.press("e", "slash", *f"gpu:{index}", "enter")
+            await pilot.pause()
+            assert ("pid 7 (hal)" in text_of(app)) is found
+
+
+def test_the_screen_without_an_app_is_nothing_yet() -> None:
+    screen = EventsScreen(None, None, KIT)
+    screen.paint()
+    assert screen.found() == []

@@ -1,0 +1,362 @@
+"""What keys and mouse do to the dashboard, and what it tells, by Pilot with frames handed in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpuwatch.analysis.rows import SORTS
+from gpuwatch.kill.audit import Audit
+from gpuwatch.kill.target import Killer, Policy
+from gpuwatch.model import SourceState
+from gpuwatch.ui.app import GpuwatchApp
+from gpuwatch.ui.options import Helpers
+from gpuwatch.ui.screens.end import EndScreen
+from gpuwatch.ui.widgets.processes import ASCENDING
+from tests.support.builders import GIB, gpu, holding, snapshot
+from tests.support.dashboards import alert, frame, hand, machine, running, screen, table, text
+from tests.support.screens import until
+
+
+async def test_the_cursor_stays_on_its_process() -> None:
+    async with running(frame(machine(2))) as (app, pilot):
+        await pilot.press("down", "j")
+        panel = app.dashboard.processes
+        chosen = panel.selected
+        assert chosen is not None
+        seen = machine(2)
+        cards = [
+            msgspec.structs.replace(
+                card,
+                holdings=tuple(
+                    msgspec.structs.replace(one, memory=GIB // 2) if one.pid == chosen.holding.pid else one
+                    for one in card.holdings
+                ),
+            )
+            for card in seen.gpus
+        ]
+        await hand(app, pilot, frame(msgspec.structs.replace(seen, gpus=tuple(cards))))
+        assert panel.selected is not None
+        assert panel.selected.key == chosen.key
+        assert panel.cursor == 9
+        assert table(app)[9].startswith("›")
+        assert str(chosen.holding.pid) in table(app)[9]
+
+
+@pytest.mark.parametrize("keys", [("greater_than_sign",), ("less_than_sign",), ("r",), ("greater_than_sign", "r")])
+async def test_after_a_change_of_sorting_the_list_is_at_its_top(keys: tuple[str, ...]) -> None:
+    async with running(frame(machine(8)), (80, 24)) as (app, pilot):
+        panel = app.dashboard.processes
+        await pilot.press("end")
+        assert panel.top > 0
+        await pilot.press(*keys)
+        await pilot.pause()
+        assert (panel.top, panel.cursor, panel.selected) == (0, 0, panel.found[0])
+        assert table(app)[0].startswith("›")
+        before = panel.selected
+        await hand(app, pilot, frame(machine(8)))  # from then on the cursor stays with its process again
+        assert panel.selected is not None
+        assert before is not None
+        assert panel.selected.key == before.key
+
+
+@pytest.mark.parametrize("size", [(40, 8), (60, 10), (80, 24), (120, 36), (160, 50)])
+@pytest.mark.parametrize("filtered", [False, True])
+async def test_the_column_that_is_sorted_by_is_named_at_every_size(size: tuple[int, int], filtered: bool) -> None:
+    async with running(frame(machine(8)), size, filter="python -nobody" if filtered else "") as (app, pilot):
+        panel = app.dashboard.processes
+        for by, (words, _) in SORTS.items():
+            for reverse in (False, True):
+                panel.sort_by(by)
+                await pilot.pause()
+                title = panel.text[0]
+                arrow = "▴" if (by in ASCENDING) != reverse else "▾"
+                at = title.find(arrow)
+                assert at >= 0, title
+                near = title[max(0, at - len(words) - 1) : at + len(words) + 1]
+                known = [column.title for column in panel._columns if column.id == by]
+                named = [word.partition(" ")[0][:3] for word in (*known, words, by)]
+                assert any(name in near for name in named), (by, title)
+                assert len(title) == size[0]
+
+
+async def test_the_cursor_stays_in_place_when_its_process_ends() -> None:
+    async with running(frame(machine(1))) as (app, pilot):
+        await pilot.press("down", "down")
+        await hand(app, pilot, frame(snapshot([gpu(0, holdings=[holding(5, 3), holding(6, 2)])])))
+        assert app.dashboard.processes.cursor == 1
+        await hand(app, pilot, frame(snapshot([gpu(0)])))
+        assert app.dashboard.processes.selected is None
+        await pilot.press("enter", "K", "end", "home", "pagedown")
+
+
+async def test_sorting_by_keys_and_by_clicks() -> None:
+    def pids(app: GpuwatchApp) -> list[int]:
+        return [row.holding.pid for row in app.dashboard.processes.found]
+
+    async with running(frame(machine(2))) as (app, pilot):
+        assert "▾GiB" in app.dashboard.processes.text[0]
+        assert pids(app)[0] == 1014
+        await pilot.press("r")
+        assert "▴GiB" in app.dashboard.processes.text[0]
+        assert pids(app)[0] == 1000
+        await pilot.press("less_than_sign")
+        assert app.dashboard.processes.by == "user"
+        assert pids(app)[0] == 1000
+        title = app.dashboard.processes.text[0]
+        await pilot.click("#processes", offset=(title.index("PID") + 1, 0))
+        await pilot.pause()
+        assert app.dashboard.processes.by == "pid"
+        assert pids(app) == sorted(pids(app))
+        assert "▴PID" in app.dashboard.processes.text[0]
+        await pilot.click("#processes", offset=(title.index("command") + 1, 0))
+        await pilot.pause()
+        assert app.dashboard.processes.by == "command"
+
+
+async def test_the_mouse_selects_scrolls_and_opens() -> None:
+    async with running(frame(machine(16)), (80, 24)) as (app, pilot):
+        panel = app.dashboard.processes
+        await pilot.click("#processes", offset=(10, 3))
+        assert panel.cursor == 2
+        panel.on_mouse_scroll_down(_Wheel())  # type: ignore[arg-type]
+        assert (panel.top, panel.cursor) == (3, 2)
+        panel.on_mouse_scroll_up(_Wheel())  # type: ignore[arg-type]
+        assert panel.top == 0
+        await pilot.press("end")
+        assert panel.selected is panel.found[-1]
+        assert panel.top > 60
+        await pilot.press("home", "pagedown")
+        assert panel.cursor > 1
+        await pilot.click("#processes", offset=(10, 2), times=2)
+        await pilot.pause()
+        assert len(app.screen_stack) == 2
+
+
+class _Wheel:
+    def stop(self) -> None: ...
+
+
+async def test_the_filter_is_live_and_a_wrong_one_leaves_the_last_good_one() -> None:
+    async with running(frame(machine(4))) as (app, pilot):
+        panel = app.dashboard.processes
+        await pilot.press("slash", *"user:ben")
+        await pilot.pause()
+        assert {row.owner for row in panel.found} == {"ben"}
+        await pilot.press("space", *"gpu:")
+        await pilot.press("x")
+        await pilot.pause()
+        assert "is no number" in app.dashboard.prompt.note
+        assert {row.owner for row in panel.found} == {"ben"}
+        await pilot.press("backspace", "2", "enter")
+        await pilot.pause()
+        assert [row.gpu.index for row in panel.found] == [2]
+        assert "filter: user:ben gpu:2" in text(app)
+        assert not app.dashboard.prompt.display
+        await pilot.press("m")
+        assert "among yours" in text(app)
+        await pilot.press("escape")
+        assert {row.owner for row in panel.found} == {"you"}
+
+
+async def test_pause_freezes_the_screen_and_the_watch_goes_on() -> None:
+    async with running(frame(machine(1))) as (app, pilot):
+        await pilot.press("p")
+        await hand(app, pilot, frame(machine(3)))
+        assert "PAUSED" in text(app)
+        assert "1 GPU ·" in text(app)
+        assert app.newest is not app.frame
+        await pilot.press("p")
+        assert "3 GPUs ·" in text(app)
+
+
+async def test_an_alert_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rung: list[int] = []
+    monkeypatch.setattr(GpuwatchApp, "bell", lambda self: rung.append(1))
+    async with running(frame(machine(2)), bell=True) as (app, pilot):
+        await pilot.press("question_mark")
+        for _ in range(3):
+            await hand(app, pilot, frame(machine(2), alert(1)))
+        assert [one.message for one in app._notifications] == ["● GPU 1 near limit: 0.4 of 79.1 GiB free"]
+        assert rung == [1]
+        many = [alert(n, gpu=f"g{n}") for n in range(9)]
+        await hand(app, pilot, frame(machine(2), *many))
+        assert "and 6 more alerts" in [one.message for one in app._notifications]
+        assert "+5 more" in "\n".join(app.dashboard.alerts.text)
+        await hand(app, pilot, frame(machine(2), *many, *[alert(n, gpu=f"h{n}") for n in range(4)]))
+        assert "and 1 more alert" in [one.message for one in app._notifications]
+
+
+async def test_on_the_dashboard_a_toast_tells_only_what_the_strip_has_no_line_for() -> None:
+    async with running(frame(machine(2)), (160, 50)) as (app, pilot):
+        shown = [alert(n, gpu=f"g{n}", title=f"alert {n}") for n in range(4)]
+        await hand(app, pilot, frame(machine(2), *shown))
+        assert all(f"alert {n}" in line for n, line in enumerate(app.dashboard.alerts.text))
+        assert not app._notifications
+        await hand(app, pilot, frame(machine(2), *shown, alert(1, gpu="h", title="the fifth")))
+        assert [one.message for one in app._notifications] == ["● the fifth"]
+
+
+@pytest.mark.parametrize(
+    ("options", "demo", "words"),
+    [
+        ({"read_only": True}, False, "read-only"),
+        ({"read_only": True}, True, "read-only"),
+        ({}, True, "cannot be ended"),
+        ({}, False, "cannot be ended"),
+    ],
+)
+async def test_ending_is_refused_with_a_reason(options: dict[str, Any], demo: bool, words: str) -> None:
+    async with running(frame(machine(1, demo=demo)), **options) as (app, pilot):
+        await pilot.press("K")
+        assert words in next(iter(app._notifications)).message
+        assert app.screen is app.dashboard
+        assert ("READ-ONLY" in text(app)) is bool(options)
+        assert ("DEMO" in text(app)) is demo
+
+
+async def test_the_interval_steps_and_the_retry_reach_the_watch() -> None:
+    async with running(frame(machine(1))) as (app, pilot):
+        for key in ("plus", "plus", "minus", *["minus"] * 5, "R"):
+            await pilot.press(key)
+        assert app.watching is not None
+        assert app.watching.asked == [2, 5, 2, 1, 0.5, 0.25, 0.25, 0.25, "poke"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("began", "key", "then"),
+    [(60, "plus", 60), (60, "minus", 30), (0.1, "minus", 0.1), (0.1, "plus", 0.25), (3, "plus", 5), (3, "minus", 2)],
+)
+async def test_slower_is_never_faster_nor_faster_slower(began: float, key: str, then: float) -> None:
+    async with running(frame(machine(1)), interval=began) as (app, pilot):
+        await pilot.press(key)
+        assert app.interval == then
+
+
+async def test_there_is_nothing_to_freeze_before_the_first_frame() -> None:
+    async with running() as (app, pilot):
+        await pilot.press("p")
+        assert "nothing to freeze yet" in [one.message for one in app._notifications]
+        await hand(app, pilot, frame(machine(2)))
+        assert any(".py" in line for line in table(app))
+        await pilot.press("p")
+        assert "PAUSED" in text(app)
+
+
+async def test_the_end_of_the_source_ends_the_program_with_its_words(capsys: pytest.CaptureFixture[str]) -> None:
+    app = GpuwatchApp()
+    async with app.run_test() as pilot:
+        await hand(app, pilot, frame(snapshot(state=SourceState.ENDED, words="--only 9: there is no GPU 9")))
+        await pilot.pause()
+    assert app.return_code == 2
+    assert "there is no GPU 9" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])
+async def test_it_can_be_left(key: str) -> None:
+    async with running(frame(machine(1))) as (app, pilot):
+        await pilot.press("slash") if key != "q" else None
+        await pilot.press(key)
+        await pilot.pause()
+        assert app._exit
+    assert app.return_code == 0
+
+
+async def test_the_keys_are_buttons() -> None:
+    async with running(frame(machine(1))) as (app, pilot):
+        at = app.dashboard.footer.text[0].index("pause")
+        await pilot.click("#footer", offset=(at, 0))
+        await pilot.pause()
+        assert "PAUSED" in text(app)
+
+
+@pytest.mark.parametrize("hint", ["people", "tree", "strays", "events", "ack", "help", "detail", "end"])
+async def test_two_quick_clicks_on_a_key_open_one_screen(hint: str, tmp_path: Path) -> None:
+    def make_killer() -> Killer:
+        return Killer(Policy.of_this_process(read_only=False), Audit(tmp_path))
+
+    async with running(frame(machine(1), alert(0)), (160, 36), helpers=Helpers(killer=make_killer)) as (app, pilot):
+        at = app.dashboard.footer.text[0].index(f" {hint} ")
+        await pilot.click("#footer", offset=(at, 0), times=2)
+        await pilot.pause()
+        assert len(app.screen_stack) == 2
+
+
+async def test_quick_clicks_on_a_key_that_opens_nothing_all_count() -> None:
+    async with running(frame(machine(1)), (160, 36)) as (app, pilot):
+        at = app.dashboard.footer.text[0].index("pause")
+        await pilot.click("#footer", offset=(at, 0), times=3)
+        await pilot.pause()
+        assert app.paused
+
+
+async def test_three_clicks_on_a_process_open_one_detail() -> None:
+    async with running(frame(machine(1))) as (app, pilot):
+        await pilot.click("#processes", offset=(10, 2), times=3)
+        await pilot.pause()
+        assert len(app.screen_stack) == 2
+
+
+async def test_a_click_chooses_the_process_also_where_there_is_no_room_for_titles() -> None:
+    async with running(frame(machine(14), alert(0)), (40, 6)) as (app, pilot):
+        panel = app.dashboard.processes
+        assert app.dashboard.layout_now is not None
+        assert (app.dashboard.layout_now.table_title, panel.page_rows) == (0, 1)
+        panel.on_mouse_scroll_down(_Wheel())  # type: ignore[arg-type]
+        await pilot.click("#processes", offset=(12, 0))
+        assert (panel.by, panel.cursor) == ("memory", 3)
+
+
+@pytest.mark.parametrize("size", [(30, 5), (39, 1)])
+async def test_the_prompt_is_on_screen_also_where_there_is_room_for_nothing_else(size: tuple[int, int]) -> None:
+    async with running(frame(machine(2)), (80, 24)) as (app, pilot):
+        await pilot.press("slash", "a")
+        await pilot.resize_terminal(*size)
+        await until(pilot, lambda: app.screen.size == size and "/ a" in screen(app)[-1])
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "gpuwatch needs" in text(app)
+
+
+async def test_a_process_of_ones_own_is_asked_about(tmp_path: Path) -> None:
+    def make_killer() -> Killer:
+        return Killer(Policy.of_this_process(read_only=False), Audit(tmp_path))
+
+    app = GpuwatchApp(helpers=Helpers(killer=make_killer))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await hand(app, pilot, frame(machine(1)))
+        await pilot.press("K")
+        await pilot.pause()
+        assert [type(one) for one in app.screen_stack[1:]] == [EndScreen]
+        await hand(app, pilot, frame(machine(1)))
+        await pilot.press("escape")
+        await pilot.pause()
+        assert app.screen is app.dashboard
+
+
+async def test_detail_help_and_palette_open_and_follow_the_frames() -> None:
+    async with running(frame(machine(1))) as (app, pilot):
+        for key in ("enter", "question_mark", "colon"):
+            await pilot.press(key)
+            await hand(app, pilot, frame(machine(2)))
+            assert app.screen is not app.dashboard
+            await pilot.press("escape")
+            await pilot.pause()
+            assert app.screen is app.dashboard
+        await app.run_action("sort_by('age')")
+        assert app.dashboard.processes.by == "age"
+
+
+async def test_the_cursor_stays_on_screen_when_the_terminal_shrinks() -> None:
+    async with running(frame(machine(16)), (160, 60)) as (app, pilot):
+        await pilot.press("pagedown")
+        panel = app.dashboard.processes
+        assert panel.selected is not None
+        chosen, before = panel.selected.key, len(panel.text)
+        await pilot.resize_terminal(160, 30)
+        await until(pilot, lambda: len(panel.text) < before)
+        assert panel.selected.key == chosen
+        assert any(line.startswith(app.kit.glyphs.cursor) for line in panel.text)

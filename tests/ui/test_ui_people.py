@@ -1,0 +1,373 @@
+"""The screen of people: its columns at every width, order, cursor, detail, and what it asks the dashboard for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from textual.pilot import Pilot
+
+from gpuwatch.analysis.people import SORTS, people, steady
+from gpuwatch.history import History
+from gpuwatch.model import Process, Snapshot
+from gpuwatch.monitor import Frame
+from gpuwatch.ui.screens.people import PeopleList, PeopleScreen, apart, cell, columns, draw_bar
+from gpuwatch.ui.theme import Kit, kit
+from gpuwatch.ui.widgets.lines import Pen, plain
+from tests.analysis.test_people import a_person
+from tests.support.builders import GIB, at, gpu, holding, process, snapshot, uid
+from tests.support.dashboards import frame, frame_clock
+from tests.support.screens import HOSTILE, Host, fits, text_of, until
+
+SIZES = [(160, 50), (120, 36), (80, 24), (60, 10), (45, 8)]
+NAMES = ["ada", "ben", "cyn", "dov", "eve", "fay", "gus", "hal", "you"]
+KIT = kit("gpuwatch-dark")
+
+
+class Desk(Host):
+    """An app that remembers what the screen asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[Any] = []
+
+    def on_people_screen_chosen(self, message: PeopleScreen.Chosen) -> None:
+        self.heard.append((message.uid, message.name))
+
+    def on_people_screen_message_asked(self, message: PeopleScreen.MessageAsked) -> None:
+        self.heard.append(("message", message.uid))
+
+    @property
+    def list(self) -> PeopleList:
+        return self.screen.query_one(PeopleList)
+
+
+def uid_of(name: str, place: int = 0) -> int:
+    """Give a uid of their own to each of `NAMES`, and to others by their place."""
+    return uid(name) if name == "you" else 2000 + NAMES.index(name) if name in NAMES else 3000 + place
+
+
+def crowd(names: list[str], *, unseen: bool = False, gib: float = 1.0) -> Snapshot:
+    """Eight GPUs on which each of these people holds memory: the first most, in two processes."""
+    held: list[list[Any]] = [[] for _ in range(8)]
+    owners = []
+    for place, name in enumerate(names):
+        size = gib * (1 + (len(names) - place) / 4)
+        for pid in (100 + 10 * place, 101 + 10 * place):
+            held[pid % 8].append(holding(pid, size, sm=0 if name == "eve" else 30))
+            owners.append(process(pid, name, uid=uid_of(name, place)))
+    if unseen:
+        held[0].append(holding(9, 0.5))
+    cards = [gpu(n, holdings=some) for n, some in enumerate(held)]
+    return snapshot(cards, [*owners, Process(pid=9)] if unseen else owners)
+
+
+def long_watched(seen: Snapshot, seconds: int = 400) -> Frame:
+    history = History()
+    for second in range(0, seconds, 1):
+        view = history.add(at(seen, second), 5000.0 + second)
+    return Frame(at(seen, seconds - 1), 0.0, view)
+
+
+async def opened(pilot: Pilot[Any], shown: Frame, drawn_with: Kit = KIT) -> Desk:
+    app = pilot.app
+    assert isinstance(app, Desk)
+    await app.push_screen(PeopleScreen(shown, drawn_with, clock=frame_clock))
+    await pilot.pause()
+    return app
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("drawn_with", [KIT, kit("gpuwatch-light", colors=16), kit("gpuwatch-dark", ascii_only=True)])
+async def test_it_is_whole_at_every_size(size: tuple[int, int], drawn_with: Kit) -> None:
+    width, height = size
+    async with Desk().run_test(size=size) as pilot:
+        app = await opened(pilot, frame(crowd(NAMES, unseen=True)), drawn_with)
+        lines = text_of(app).splitlines()
+        assert len(lines) == height
+        assert fits(app)
+        assert "of 633 GiB held" in lines[0]
+        title = lines[1]
+        assert ["user" in title, "GiB" in title, "idle for" in title, "SM %" in title] == [True] * 4
+        assert ("GPUs" in title) == (width >= 60)
+        assert ("GiB·h" in title or "GiB*h" in title) == (width >= 80)
+        assert ("share of the box" in title) == (width >= 120)
+        rows = app.list.text[1:]
+        shown = [name for name in NAMES if any(f" {name} " in line for line in rows)]
+        assert len(shown) == min(9, app.list.page_rows)
+        assert "Esc back" in lines[-1]
+        assert text_of(app).isascii() or not drawn_with.glyphs.ascii
+        if height >= 24:
+            assert "not visible" in text_of(app)
+            assert "ada holds 6.5 GiB on GPUs 4-5, by 2 processes, the oldest 1 h old" in text_of(app)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_nobody_one_and_sixty(size: tuple[int, int]) -> None:
+    async with Desk().run_test(size=size) as pilot:
+        app = await opened(pilot, frame(snapshot([gpu(0)])))
+        assert "nobody holds a GPU" in text_of(app)
+        await pilot.press("enter", "y", "j", "G", "less_than_sign", "r")
+        assert app.heard == []
+        screen = app.screen
+        assert isinstance(screen, PeopleScreen)
+        screen.refresh_frame(frame(crowd(["ada"])))
+        await pilot.pause()
+        assert "ada" in app.list.text[1]
+        many = [f"user{n:02}" for n in range(60)]
+        screen.refresh_frame(frame(crowd(many)))
+        await pilot.pause()
+        await pilot.press("G")
+        await pilot.pause()
+        assert app.list.selected is not None
+        assert app.list.selected.name in app.list.text[-1 if app.list.page_rows < 60 else 60]
+        if app.list.page_rows < 60:
+            assert "of 60" in text_of(app).splitlines()[0]
+        await pilot.press("g", "space", "b", "pagedown", "pageup")
+        await pilot.pause()
+        assert app.list.cursor == 0
+
+
+@pytest.mark.parametrize("size", [(160, 50), (45, 8), (20, 3), (8, 2)])
+@pytest.mark.parametrize("ascii_only", [False, True])
+async def test_it_takes_any_text_at_any_size(size: tuple[int, int], ascii_only: bool) -> None:
+    drawn_with = kit("gpuwatch-dark", ascii_only=ascii_only)
+    async with Desk().run_test(size=size) as pilot:
+        app = await opened(pilot, frame(crowd(HOSTILE)), drawn_with)
+        for key in ("j", "greater_than_sign", "r", "G", "y"):
+            await pilot.press(key)
+        await pilot.pause()
+        assert len(text_of(app).splitlines()) == size[1]
+        assert all(cell_len(line) == max(size[0], 0) for line in text_of(app).splitlines())
+        assert not ascii_only or "".join(app.list.text).isascii()
+
+
+async def test_every_column_can_be_sorted_by_and_turned_round() -> None:
+    async with Desk().run_test(size=(160, 50)) as pilot:
+        app = await opened(pilot, frame(crowd(NAMES)))
+        assert app.list.by == "memory"
+        tried = set()
+        for _ in range(len(SORTS)):
+            await pilot.press("greater_than_sign")
+            await pilot.pause()
+            tried.add(app.list.by)
+            wanted = [one.uid for one in steady().sort(app.list.found, app.list.by)]
+            assert [one.uid for one in app.list.found] == wanted
+        assert tried == set(SORTS)
+        await pilot.press("r")
+        await pilot.pause()
+        assert app.list.reverse
+        await pilot.press("less_than_sign")
+        assert not app.list.reverse
+
+
+async def test_after_a_change_of_sorting_the_list_is_at_its_top_and_names_what_is_hidden() -> None:
+    async with Desk().run_test(size=(160, 50)) as pilot:
+        app = await opened(pilot, long_watched(crowd(NAMES), 2))
+        await pilot.press("end")
+        assert app.list.cursor > 0
+        app.list.sort_by("use")
+        await pilot.pause()
+        assert (app.list.cursor, app.list.top) == (0, 0)
+        assert "by memory × time" not in text_of(app).splitlines()[0]
+        await pilot.resize_terminal(45, 20)
+        await until(pilot, lambda: "by memory × time" in text_of(app).splitlines()[0])
+
+
+async def test_a_click_on_a_title_sorts_and_one_on_a_person_selects() -> None:
+    async with Desk().run_test(size=(120, 36)) as pilot:
+        app = await opened(pilot, frame(crowd(NAMES)))
+        await pilot.click(PeopleList, offset=(5, 0))
+        await pilot.pause()
+        assert app.list.by == "user"
+        assert "user▴" in app.list.text[0]
+        await pilot.click(PeopleList, offset=(5, 0))
+        await pilot.pause()
+        assert [one.name for one in app.list.found] == sorted(NAMES, reverse=True)
+        await pilot.click(PeopleList, offset=(20, 3))
+        await pilot.pause()
+        assert app.list.selected is not None
+        assert app.list.selected.name == "gus"
+        await pilot.click(PeopleList, offset=(20, 30))
+        assert app.list.selected.name == "gus"
+        await pilot.click(PeopleList, offset=(20, 4), times=2)
+        await pilot.pause()
+        assert app.heard == [(uid_of("fay"), "fay")]
+
+
+async def test_enter_asks_for_one_person_and_goes_back() -> None:
+    async with Desk().run_test(size=(80, 24)) as pilot:
+        app = await opened(pilot, frame(crowd(["ada", "ben"], unseen=True)))
+        await pilot.press("j", "enter")
+        await pilot.pause()
+        assert app.heard == [(uid_of("ben"), "ben")]
+        assert not isinstance(app.screen, PeopleScreen)
+        await opened(pilot, frame(crowd(["ada"], unseen=True)))
+        await pilot.press("G", "y", "enter")
+        await pilot.pause()
+        assert app.heard[1:] == [("message", None), (None, "?")]
+
+
+@pytest.mark.parametrize("key", ["escape", "q", "u"])
+async def test_it_is_left_by_any_of_its_keys(key: str) -> None:
+    async with Desk().run_test(size=(80, 24)) as pilot:
+        app = await opened(pilot, frame(crowd(NAMES)))
+        await pilot.press("y", key)
+        await pilot.pause()
+        assert not isinstance(app.screen, PeopleScreen)
+        assert app.heard == [("message", uid_of("ada"))]
+
+
+async def test_the_keys_are_buttons() -> None:
+    async with Desk().run_test(size=(80, 24)) as pilot:
+        app = await opened(pilot, frame(crowd(NAMES)))
+        await pilot.click("#people-keys", offset=(2, 0))
+        await until(pilot, lambda: not isinstance(app.screen, PeopleScreen))
+
+
+async def test_the_cursor_stays_with_its_person() -> None:
+    async with Desk().run_test(size=(80, 24)) as pilot:
+        app = await opened(pilot, frame(crowd(NAMES)))
+        await pilot.press("j", "j")
+        screen = app.screen
+        assert isinstance(screen, PeopleScreen)
+        screen.refresh_frame(frame(crowd(["zoe", *NAMES], gib=3)))
+        await pilot.pause()
+        assert app.list.selected is not None
+        assert app.list.selected.name == "cyn"
+        assert app.list.cursor == 3
+        screen.refresh_frame(frame(crowd(["zoe", "ada"])))
+        await pilot.pause()
+        assert app.list.selected.name == "ada"
+
+
+async def test_the_wheel_leaves_the_cursor_where_it_is() -> None:
+    async with Desk().run_test(size=(60, 10)) as pilot:
+        app = await opened(pilot, frame(crowd([f"user{n:02}" for n in range(20)])))
+        await pilot._post_mouse_events([_wheel()], PeopleList, offset=(5, 2))
+        await pilot.pause()
+        assert (app.list.top, app.list.cursor) == (3, 0)
+        screen = app.screen
+        assert isinstance(screen, PeopleScreen)
+        screen.refresh_frame(frame(crowd([f"user{n:02}" for n in range(20)])))
+        await pilot.pause()
+        assert app.list.top == 3
+
+
+def _wheel() -> Any:
+    from textual.events import MouseScrollDown
+
+    return MouseScrollDown
+
+
+async def test_idleness_and_use_are_told_once_they_were_watched() -> None:
+    shown = long_watched(crowd(["ada", "eve"]))
+    async with Desk().run_test(size=(120, 36)) as pilot:
+        app = await opened(pilot, shown)
+        await pilot.press("j")
+        await pilot.pause()
+        assert "of these idle" in text_of(app)
+        assert "never used; 100 % of" in text_of(app)
+        assert "now idle for at least 6 min" in text_of(app)
+        assert "≥6m" in app.list.text[2]
+        assert "watched for 6 min 39 s" in text_of(app)
+
+
+async def test_with_little_room_what_the_list_does_not_say_goes_first() -> None:
+    shown = long_watched(crowd(["ada", "eve"]))
+    async with Desk().run_test(size=(60, 10)) as pilot:
+        app = await opened(pilot, shown)
+        await pilot.press("j")
+        await pilot.pause()
+        detail = text_of(app).splitlines()[-3:-1]
+        assert "now idle for at least" in "".join(detail)
+        assert "holds" not in "".join(detail)
+
+
+# The list
+
+
+def test_a_wider_terminal_never_lacks_a_column_of_a_narrower_one() -> None:
+    for found in ([], [a_person()], [a_person(name="x" * 30, gpus=tuple(range(0, 16, 2)))]):
+        before: set[str] = set()
+        for width in range(1, 200):
+            shown = columns(width, found)
+            names = {one.id for one in shown}
+            if width not in (50, 70, 100):  # there a name gets more room
+                assert before <= names
+            before = names
+            assert width < 12 or sum(one.cells for one in shown) <= width
+
+
+@pytest.mark.parametrize(
+    ("names", "cells", "shown"),
+    [
+        (["ada", "ben"], 5, ["ada  ", "ben  "]),
+        (["christopher", "ben"], 8, ["christo…", "ben     "]),
+        (["christopher.a", "christopher.b"], 8, ["chri…r.a", "chri…r.b"]),
+        (["aaaaaaaaaaaaaaaa", "aaaaaaaaaaaaaaaaa"], 8, ["aaa…2000", "aaa…2001"]),
+        (["ada", "ada"], 8, ["ada…2000", "ada…2001"]),
+        (["日本語のプロセス一", "日本語のプロセス二"], 9, ["日本…ス一", "日本…ス二"]),
+    ],
+)
+def test_no_two_names_look_alike(names: list[str], cells: int, shown: list[str]) -> None:
+    found = [a_person(uid=2000 + place, name=name) for place, name in enumerate(names)]
+    assert apart(found, cells, KIT.glyphs) == shown
+    assert all(cell_len(one) == cells for one in shown)
+
+
+def test_names_that_ascii_makes_alike_are_told_apart() -> None:
+    found = [a_person(uid=2000, name="日本"), a_person(uid=2001, name="中国")]
+    shown = apart(found, 8, kit("gpuwatch-dark", ascii_only=True).glyphs)
+    assert len(set(shown)) == 2
+    assert all(one.isascii() for one in shown)
+
+
+@pytest.mark.parametrize(
+    ("column", "changes", "words"),
+    [
+        ("memory", {"at_least": True}, "≥40.0"),
+        ("memory", {"at_least": True, "memory": 0}, "—"),
+        ("share", {}, "6"),
+        ("share", {"share": None}, "—"),
+        ("declared", {}, "—"),
+        ("declared", {"unread": True}, "?"),
+        ("declared", {"declared": 16 * GIB, "unread": True}, "≥16.0"),
+        ("sm", {"sm": 250.4, "sm_at_least": True}, "≥250"),
+        ("sm", {"sm": None}, "—"),
+        ("use", {}, "—"),
+        ("waste", {}, "—"),
+        ("longest", {"sm": 40.0}, ""),
+        ("longest", {"sm": None}, "—"),
+        ("gpus", {"gpus": tuple(range(0, 16, 2))}, "8 GPUs"),
+        ("gpus", {"gpus": (0, 1, 2, 5)}, "0-2,5"),
+        ("processes", {}, "1"),
+    ],
+)
+def test_a_cell(column: str, changes: dict[str, object], words: str) -> None:
+    assert cell(column, a_person(**changes), KIT.glyphs) == words
+
+
+@pytest.mark.parametrize("share", [None, 0.0, 0.01, 1.0, 50.0, 99.9, 100.0, 130.0])
+@pytest.mark.parametrize("colors", [0, 16, 256, 1 << 24])
+def test_a_bar_is_exactly_as_wide_as_it_is_told(share: float | None, colors: int) -> None:
+    drawn_with = kit("gpuwatch-dark", colors=colors)
+    pen = Pen(drawn_with)
+    draw_bar(pen, a_person(share=share), 20, drawn_with)
+    assert pen.cells == 20
+    blank = plain(pen.line(20)) == " " * 20
+    if colors <= 16:
+        assert blank == (not share)
+
+
+def test_the_same_person_has_the_same_initial_and_colour_as_in_the_bars() -> None:
+    seen = crowd(["ada", "amy", "max"])
+    people_list = PeopleList()
+    people_list.take(people(seen))
+    KIT.inks.introduce({one.uid: one.name for one in people_list.found if one.uid is not None})
+    people_list.draw(KIT, 80, 5, "")
+    for place, one in enumerate(people_list.found, 1):
+        badge = people_list._lines[place][1]
+        assert badge.text == KIT.inks.initial(one.uid)
+        assert badge.style == KIT.inks.owner(one.uid)

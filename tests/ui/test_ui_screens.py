@@ -1,0 +1,339 @@
+"""Help, detail and the command palette, by their keys, at three sizes and with hostile text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.binding import Binding
+
+from gpuwatch.analysis.rows import SORTS, rows
+from gpuwatch.kill.target import target_of
+from gpuwatch.model import Gpu, Health, Presence, Process, Reading, Reason
+from gpuwatch.ui import theme
+from gpuwatch.ui.bindings import KEYS, GpuwatchCommands, commands
+from gpuwatch.ui.screens.detail import DetailScreen
+from gpuwatch.ui.screens.dialog import ChoiceButton
+from gpuwatch.ui.screens.end import EndScreen
+from gpuwatch.ui.screens.facts import REASONS, brief, fact, gpu_section, process_section
+from gpuwatch.ui.screens.help import HelpScreen, cost, key_names
+from tests.support import builders
+from tests.support.screens import HOSTILE, PID, SIZES, Host, a_snapshot, fits, frame_of, key_of, text_of, until
+
+# Help
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("key", ["escape", "q", "question_mark"])
+async def test_help_opens_scrolls_and_closes(size: tuple[int, int], key: str) -> None:
+    app = Host()
+    async with app.run_test(size=size) as pilot:
+        await app.push_screen(HelpScreen(KEYS, frame_of(a_snapshot())))
+        await pilot.pause()
+        assert "All that is known of this process" in text_of(app)
+        assert fits(app)
+        await pilot.press("G")
+        await pilot.pause()
+        assert "README.md" in text_of(app)
+        await pilot.press("g", "j", "space", "b", "k")
+        await pilot.pause()
+        assert "Enter" in text_of(app)
+        await pilot.press(key)
+        await pilot.pause()
+        assert not isinstance(app.screen, HelpScreen)
+
+
+async def test_help_tells_every_key_and_mark() -> None:
+    app = Host()
+    async with app.run_test(size=(160, 80)) as pilot:
+        screen = HelpScreen(KEYS, frame_of(builders.snapshot(nvml_calls=4321)))
+        await app.push_screen(screen)
+        await pilot.pause()
+        shown = text_of(app)
+        assert all(one.tooltip in shown for one in KEYS)
+        for word in (
+            "●",
+            "▲",
+            "░",
+            "—",
+            "≥",
+            "holding",
+            "unattributed",
+            "stale",
+            "4321",
+            "user:ada",
+            "-mine",
+            "3▲89",
+            "thermal",
+            "power brake",
+        ):
+            assert word in shown
+        screen.refresh_frame(frame_of(builders.snapshot(nvml_calls=5000)))
+        await pilot.pause()
+        assert "5000" in text_of(app)
+
+
+async def test_help_in_ascii() -> None:
+    app = Host()
+    async with app.run_test(size=(160, 80)) as pilot:
+        await app.push_screen(HelpScreen(KEYS, frame_of(a_snapshot()), theme.ASCII))
+        # Before it has its size there is a scroll bar, which is the app's to draw.
+        await until(pilot, lambda: "Show only your own" in text_of(app) and text_of(app).isascii())
+
+
+def test_every_binding_has_an_id_a_description_and_a_tooltip() -> None:
+    for owner in (HelpScreen, DetailScreen, EndScreen, ChoiceButton):
+        for binding in owner._merged_bindings.key_to_bindings.values() if owner._merged_bindings else ():
+            for one in binding:
+                if one.action.startswith(("app.", "screen.")):
+                    continue  # Textual's own
+                assert one.id, one
+                assert one.description, one
+                assert one.tooltip, one
+
+
+@pytest.mark.parametrize(
+    ("keys", "names"), [("K,f9", "K F9"), ("up,k", "↑ k"), ("ctrl+c,ctrl+q", "^c ^q"), ("plus,equals_sign", "+ =")]
+)
+def test_keys_are_named_as_people_call_them(keys: str, names: str) -> None:
+    assert key_names(Binding(keys, "x")) == names
+
+
+def test_what_gpuwatch_costs_is_read_and_a_failure_is_told(tmp_path: Path) -> None:
+    labels = [one.label for one in cost(12)]
+    assert labels == ["memory", "threads", "open files", "NVML calls"]
+    assert cost(12, tmp_path)[0].missing
+
+
+# Detail
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_detail_shows_hostile_text_as_it_is(size: tuple[int, int]) -> None:
+    app = Host()
+    async with app.run_test(size=size) as pilot:
+        for command in HOSTILE:
+            snapshot = a_snapshot(command, parent=command[:60], name=command[:60])
+            await app.push_screen(DetailScreen(key_of(snapshot), frame_of(snapshot)))
+            await pilot.pause()
+            assert command[:8] in text_of(app)
+            assert fits(app)
+            await pilot.click("#left", offset=(20, 1))
+            await pilot.press("enter")
+            await pilot.pause()
+            assert not isinstance(app.screen, DetailScreen)
+            assert app.is_running
+
+
+async def test_detail_makes_its_footer_anew_only_when_the_keys_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It once did with every frame, and a detail left open took 60 kB a second."""
+    seen = a_snapshot()
+    app = Host()
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = DetailScreen(key_of(seen), frame_of(seen))
+        await app.push_screen(screen)
+        await pilot.pause()
+        made: list[int] = []
+        monkeypatch.setattr(screen, "refresh_bindings", lambda: made.append(1))
+        for _ in range(5):
+            screen.refresh_frame(frame_of(seen))
+        assert made == []
+        screen.refresh_frame(frame_of(builders.snapshot([builders.gpu(4)])))
+        assert made == [1]
+        screen.refresh_frame(frame_of(seen))
+        assert made == [1, 1]
+
+
+async def test_detail_has_one_margin_where_the_halves_stand_one_above_the_other() -> None:
+    seen = a_snapshot()
+    app = Host()
+    async with app.run_test(size=(80, 80)) as pilot:
+        await app.push_screen(DetailScreen(key_of(seen), frame_of(seen)))
+        await pilot.pause()
+        lines = text_of(app).splitlines()
+        command = next(line for line in lines if line.startswith(" command"))
+        name = next(line for line in lines if "NVIDIA H100" in line)
+        assert command.index("python") == name.index("NVIDIA")
+
+
+async def test_detail_tells_reasons_and_all_gpus() -> None:
+    bare = Gpu(index=7, uuid="GPU-7", holdings=(builders.holding(PID, 1.0, gpu_instance=3, compute_instance=0),))
+    full = builders.gpu(2, holdings=[builders.holding(PID, 8.0, kind="C+G", encoder=Reason.UNSUPPORTED)])
+    snapshot = builders.snapshot([bare, full], [builders.process(PID, "you", cpu=Reason.DENIED, terminal="")])
+    app = Host()
+    async with app.run_test(size=(160, 70)) as pilot:
+        await app.push_screen(DetailScreen(key_of(snapshot), frame_of(snapshot)))
+        await pilot.pause()
+        shown = text_of(app)
+    for words in (
+        "On GPU 7",
+        "On GPU 2",
+        "GPU instance 3, compute instance 0",
+        "compute and graphics",
+        "no sample yet",
+    ):
+        assert words in shown
+    for words in ("not supported by this GPU or driver", "no permission", "bash 900", "GPU-7", "GPU 2, 7"):
+        assert words in shown
+
+
+async def test_detail_lives_and_tells_when_the_process_is_gone() -> None:
+    snapshot = a_snapshot()
+    screen = DetailScreen(key_of(snapshot), frame_of(snapshot))
+    app = Host()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await app.push_screen(screen)
+        grown = builders.at(builders.snapshot([builders.gpu(4, holdings=[builders.holding(PID, 13.5)])]), 1)
+        screen.refresh_frame(frame_of(grown))
+        await pilot.press("pagedown")
+        await pilot.pause()
+        assert "13.5 GiB" in text_of(app)
+        empty = builders.at(builders.snapshot([builders.gpu(4)]), 15)
+        screen.refresh_frame(frame_of(empty))
+        await pilot.pause()
+        assert "Ended, or let go of its GPU memory, 14 s ago" in text_of(app)
+        assert screen.has_class("-over")
+        await pilot.press("K")
+        assert app.asked == []
+        screen.refresh_frame(frame_of(grown))
+        await pilot.press("K")
+        await pilot.pause()
+        assert [message.row.key for message in app.asked] == [key_of(snapshot)]
+
+
+async def test_detail_does_not_call_a_process_ended_when_its_gpu_is_silent() -> None:
+    snapshot = a_snapshot()
+    screen = DetailScreen(key_of(snapshot), frame_of(snapshot))
+    app = Host()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await app.push_screen(screen)
+        silent = builders.snapshot([builders.gpu(4, health=Health.SILENT)])
+        screen.refresh_frame(frame_of(builders.at(silent, 20)))
+        await pilot.pause()
+        assert "does not say now which processes it has" in text_of(app)
+
+
+async def test_detail_of_a_process_that_no_frame_has() -> None:
+    app = Host()
+    async with app.run_test(size=(60, 10)) as pilot:
+        await app.push_screen(DetailScreen(("GPU-x", 1, 1), frame_of(a_snapshot())))
+        await pilot.pause()
+        assert "on no GPU any more" in text_of(app)
+        await pilot.press("K", "q")
+        assert app.asked == []
+
+
+@pytest.mark.parametrize(
+    ("cpu", "below", "words"),
+    [
+        (81.2, 12.0, "81 % of a core, what it started 12 %"),
+        (81.2, 0.1, "81 % of a core"),
+        (81.2, Reason.NO_SAMPLE, "81 % of a core"),
+    ],
+)
+def test_the_cpu_that_a_process_and_its_children_use(cpu: Reading, below: Reading, words: str) -> None:
+    facts = {one.label: one.value for one in process_section(Process(pid=5, cpu=cpu, below=below), 0.0).facts}
+    assert facts["CPU"] == words
+
+
+@pytest.mark.parametrize("presence", [one for one in Presence if one is not Presence.SEEN])
+def test_an_unseen_process_is_explained(presence: Presence) -> None:
+    facts = {one.label: one for one in process_section(Process(pid=5, presence=presence), 0.0).facts}
+    assert facts["presence"].value
+    assert facts["command"].missing
+    assert facts["user"].missing
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_every_reason_has_words_and_is_no_number(reason: Reason) -> None:
+    shown = fact("x", reason, str)
+    assert shown.missing
+    assert shown.value == REASONS[reason]
+
+
+def test_a_gpu_in_trouble_says_so() -> None:
+    gpu = builders.gpu(
+        0, health=Health.LOST, words="GPU_IS_LOST (nvmlX)", since=builders.EPOCH, compute_mode="denied", sampled=0.0
+    )
+    facts = {one.label: one.value for one in gpu_section(gpu, builders.snapshot([gpu])).facts}
+    assert facts["trouble"] == "GPU_IS_LOST (nvmlX)"
+    assert facts["health"].startswith("lost, since ")
+    assert facts["compute mode"] == "no permission"
+    assert facts["read"] == "never yet"
+
+
+# What the dialog is told
+
+
+def test_the_target_is_what_the_screen_shows() -> None:
+    gpus = [builders.gpu(index, holdings=[builders.holding(PID, 2.0)]) for index in (0, 1)]
+    snapshot = builders.snapshot(gpus, [builders.process(PID, "you", command="python x.py")])
+    target = target_of(rows(snapshot), snapshot)
+    assert (target.pid, target.start_ticks, target.uid) == (PID, PID, builders.uid("you"))
+    assert (target.command, target.held) == ("python x.py", 4 * builders.GIB)
+    assert target.gpus == tuple(gpu.key for gpu in gpus)
+    assert not target.stale
+    assert not target.unreliable
+
+
+def test_a_target_that_is_too_old_or_makes_no_sense_says_so() -> None:
+    gpu = builders.gpu(0, holdings=[builders.holding(PID)], sampled=997.0, unreliable=True)
+    snapshot = builders.snapshot([gpu], [builders.process(PID)])
+    target = target_of(rows(snapshot), snapshot)
+    assert target.stale
+    assert target.unreliable
+
+
+def test_the_brief_of_an_orphan() -> None:
+    gpu = builders.gpu(4, holdings=[builders.holding(PID, 12.0)])
+    process = builders.process(PID, "you", command="python train_mine.py", ppid=1, started=builders.EPOCH - 34860)
+    snapshot = builders.snapshot([gpu], [process])
+    assert brief(rows(snapshot), snapshot) == [
+        "python train_mine.py",
+        "yours · 9 h 41 min old · GPU 4 · 12.0 GiB",
+        "its parent ended",
+    ]
+
+
+def test_the_brief_of_a_process_on_two_gpus() -> None:
+    gpus = [
+        builders.gpu(1, holdings=[builders.holding(PID, 8.0)]),
+        builders.gpu(0, holdings=[builders.holding(PID, memory=Reason.UNSUPPORTED)]),
+    ]
+    snapshot = builders.snapshot(gpus, [builders.process(PID, "ada", started=None, ppid=None)])
+    lines = brief(rows(snapshot), snapshot)
+    assert lines[1:] == ["of ada · 2 GPUs · 8.0 GiB", "GPU 0 not supported by this GPU or driver · GPU 1 8.0 GiB"]
+
+
+def test_the_brief_of_a_process_that_cannot_be_seen() -> None:
+    gpu = builders.gpu(0, holdings=[builders.holding(PID, 1.0)])
+    hidden = builders.process(PID, presence=Presence.HIDDEN, uid=None, user="", ppid=None, started=None)
+    snapshot = builders.snapshot([gpu], [hidden])
+    assert brief(rows(snapshot), snapshot)[1] == "of ? · GPU 0 · 1.0 GiB"
+
+
+# The palette
+
+
+def test_the_palette_offers_the_keys_every_column_and_both_themes() -> None:
+    found = {one.action for one in commands()}
+    assert {"mine", "pause", "help", "quit", "end_process", "retry", "interval(1)", "interval(-1)"} <= found
+    assert {f"sort_by('{column}')" for column in SORTS} <= found
+    assert {"theme('dark')", "theme('light')"} <= found
+    assert len({one.name for one in commands()}) == len(commands())
+
+
+async def test_a_command_runs_the_action_of_the_app() -> None:
+    class Listening(Host):
+        COMMANDS = {GpuwatchCommands}  # noqa: RUF012 - Textual declares it so
+
+        def action_sort_by(self, column: str) -> None:
+            self.done.append(column)
+
+    app = Listening()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("ctrl+p")
+        await pilot.press(*"sort by memory")
+        await until(pilot, lambda: bool(getattr(app.screen, "_hit_count", 0)))
+        await pilot.press("enter")
+        await until(pilot, lambda: app.done == ["memory"])

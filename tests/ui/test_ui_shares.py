@@ -1,0 +1,429 @@
+"""Declared shares on screen: beside the holding, in the bar, in sums, and in the detail of a process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from gpuwatch.alerts.alert import Alert, Severity
+from gpuwatch.alerts.rules.memory import Allowances
+from gpuwatch.analysis.rows import rows
+from gpuwatch.commands.once import table as printed
+from gpuwatch.model import Declared, Gpu, Instance, Knowledge, Memory, Process, Reason, Snapshot
+from gpuwatch.ui.screens.detail import DetailScreen
+from gpuwatch.ui.screens.facts import gpu_section, holding_section
+from gpuwatch.ui.screens.help import legend
+from gpuwatch.ui.theme import ASCII, UNICODE, kit
+from gpuwatch.ui.widgets.gpus import short_title
+from gpuwatch.ui.widgets.processes import overshoots
+from tests.support import builders
+from tests.support.builders import GIB, TOTAL, gpu, holding, process, snapshot
+from tests.support.dashboards import alert, frame, hand, running, screen, table, text
+from tests.support.declaring import declares
+from tests.support.screens import Host, frame_of, key_of, text_of
+
+WITH_SHARES = [(80, 24), (120, 36), (160, 50)]
+UNREADABLE = Declared(knowledge=Knowledge.UNREADABLE, words="its environment is not ours to read")
+
+
+def card(*held: tuple[int, str, float, Declared | None], index: int = 0, **changes: Any) -> tuple[Gpu, list[Process]]:
+    """Give a GPU and its processes, each as (pid, user, GiB, declared)."""
+    people = [process(pid, user, declared=declared) for pid, user, _, declared in held]
+    return gpu(index, holdings=[holding(pid, gib) for pid, _, gib, _ in held], **changes), people
+
+
+def machine(*held: tuple[int, str, float, Declared | None], **changes: Any) -> Snapshot:
+    one, people = card(*held, **changes)
+    return snapshot([one], people)
+
+
+def overshoot(*pids: int, severity: Severity = Severity.CRITICAL, index: int = 0, **changes: Any) -> Alert:
+    fields = {"rule": "overshoot", "subject": "15226:1", "pids": pids}
+    return alert(index, severity, **{**fields, "title": f"ada holds 62 % of GPU {index}, declared 40 %", **changes})
+
+
+ADA = (11, "ada", 49.6, declares(0, 0.4 * TOTAL))
+EVERY_KIND = (
+    ADA,
+    (12, "ben", 9.0, declares(0, 0.3 * TOTAL, scope="genv 12")),
+    (13, "cyn", 5.0, UNREADABLE),
+    (14, "dov", 0.1, Declared()),
+    (15, "eve", 4.0, declares(0, TOTAL, scope="container 3f9a1c")),
+)
+
+
+# The process list
+
+
+@pytest.mark.parametrize("size", WITH_SHARES)
+async def test_the_share_stands_beside_what_was_declared(size: tuple[int, int]) -> None:
+    async with running(frame(machine(*EVERY_KIND)), size) as (app, _):
+        found = [next(word for word in line.split() if "/" in word) for line in table(app) if "/" in line]
+        assert found == ["62/40", "11/30Σ", "6/?", "5/100Σ", "<1/—"]
+
+
+@pytest.mark.parametrize("size", WITH_SHARES)
+async def test_the_slashes_stand_in_one_column(size: tuple[int, int]) -> None:
+    async with running(frame(machine(*EVERY_KIND), overshoot(11)), size) as (app, _):
+        title, *lines = app.dashboard.processes.text
+        (column,) = {line.index("/") for line in lines if "/" in line}
+        assert "held/decl" in title
+        assert title[column] == "/"
+
+
+@pytest.mark.parametrize("size", WITH_SHARES)
+@pytest.mark.parametrize("severity", list(Severity))
+async def test_an_overshoot_is_marked_with_the_shape_of_its_alert(size: tuple[int, int], severity: Severity) -> None:
+    shape = {Severity.NOTE: "·", Severity.WARNING: "▲", Severity.CRITICAL: "●"}[severity]
+    async with running(frame(machine(*EVERY_KIND), overshoot(11, severity=severity)), size) as (app, _):
+        lines = [line for line in table(app) if "/" in line]
+        assert f"62/40 {shape}" in lines[0]
+        assert not any(mark in line for line in lines[1:] for mark in "·▲●")
+
+
+async def test_the_mark_has_the_colour_of_its_alert_too() -> None:
+    async with running(frame(machine(ADA, EVERY_KIND[2]), overshoot(11)), (160, 50)) as (app, pilot):
+        await pilot.press("j")
+        await pilot.pause()
+        (span,) = [span for span in app.dashboard.processes._lines[1] if "62/40" in span.text]
+        assert span.style == app.kit.inks("critical")
+        (span,) = [span for span in app.dashboard.processes._lines[2] if "6/?" in span.text]
+        assert span.style == app.kit.inks("text", "cursor")
+
+
+async def test_an_overshoot_on_one_gpu_marks_no_row_on_another() -> None:
+    first, people = card((11, "ada", 40, declares(0, 8 * GIB)))
+    second, _ = card((11, "ada", 4, None), index=1)
+    async with running(frame(snapshot([first, second], people), overshoot(11)), (120, 36)) as (app, _):
+        assert ["●" in line for line in table(app)[:2]] == [True, False]
+
+
+def test_the_worst_overshoot_of_a_process_counts_and_other_rules_do_not() -> None:
+    warned = overshoot(11, 12, severity=Severity.WARNING, subject="genv 12")
+    found = overshoots([overshoot(11), warned, alert(0, pids=(13,))])
+    assert found == {(gpu(0).key, 11): Severity.CRITICAL, (gpu(0).key, 12): Severity.WARNING}
+
+
+async def test_what_was_declared_never_moves_the_columns_from_tick_to_tick() -> None:
+    async with running(frame(machine(ADA), overshoot(11)), (160, 50)) as (app, pilot):
+        before = table(app)[0]
+        await hand(app, pilot, frame(machine(ADA)))
+        assert table(app)[0] == before.replace("●", " ")
+
+
+# What is promised
+
+
+def with_promise(promised: int) -> Snapshot:
+    """Give a free GPU of which so many bytes are promised, and a held one of which nothing is."""
+    held, people = card(ADA, index=1, promised=0)
+    return snapshot([gpu(0, utilization=0, promised=promised), held], people)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (100, 30), (120, 36), (160, 50)])
+async def test_what_is_promised_stands_beside_what_is_free(size: tuple[int, int]) -> None:
+    async with running(frame(with_promise(30 * GIB)), size) as (app, _):
+        title, row = app.dashboard.gpus.text[0], app.dashboard.gpus.text[-2]
+        if size[0] < 100:
+            assert "79.1 free,  30.0 promised " in row
+        else:
+            end = title.index("promised") + len("promised")
+            assert row[:end].split()[-2:] == ["79.1", "30.0"]
+            assert app.dashboard.gpus.text[-1][:end].endswith("   0.0")
+        assert row.split()[-1] == "promised", "and such a GPU is not called free"
+
+
+HIDDEN = (13, "cyn", 5.0, UNREADABLE)
+
+
+@pytest.mark.parametrize(("promised", "said"), [(30 * GIB, "≥30.0"), (0, "?")])
+@pytest.mark.parametrize("ascii_only", [False, True])
+async def test_what_limits_that_cannot_be_read_promise_is_not_taken_for_nothing(
+    promised: int, said: str, ascii_only: bool
+) -> None:
+    seen = machine(HIDDEN, promised=promised)
+    said = said.replace("≥", ">=") if ascii_only else said
+    async with running(frame(seen), (160, 50), ascii=ascii_only) as (app, pilot):
+        title, row = app.dashboard.gpus.text[0], app.dashboard.gpus.text[-1]
+        assert row[: title.index("promised") + len("promised")].split()[-1] == said
+        if promised:
+            await pilot.resize_terminal(80, 24)
+            await pilot.pause()
+            assert f"{said} promised " in app.dashboard.gpus.text[-1]
+    once = printed(seen, clock="now")
+    assert once[3][: once[2].index("promised") + len("promised")].split()[-1] == said.replace(">=", "≥")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (100, 30)])
+async def test_where_nothing_is_promised_the_bars_have_the_room(size: tuple[int, int]) -> None:
+    async with running(frame(with_promise(0)), size) as (app, pilot):
+        assert "promised" not in "".join(app.dashboard.gpus.text)
+        wide = app.dashboard.gpus.text[-1]
+        await hand(app, pilot, frame(with_promise(GIB)))
+        narrow = app.dashboard.gpus.text[-1]
+        assert narrow.index("29.5") < wide.index("29.5")
+        assert len(narrow) == len(wide)
+
+
+# The memory bar
+
+
+@pytest.mark.parametrize("size", WITH_SHARES)
+async def test_the_mark_is_in_the_bar_of_every_width(size: tuple[int, int]) -> None:
+    async with running(frame(machine(ADA, (12, "ben", 25.0, None))), size) as (app, _):
+        row = app.dashboard.gpus.text[-1]
+        assert row.index("ada") < row.index("┃") < row.index("ben")
+        assert row.count("┃") == 1
+
+
+@pytest.mark.parametrize("theme", ["gpuwatch-dark", "gpuwatch-light"])
+@pytest.mark.parametrize("colors", [16, 256, 1 << 24])
+def test_a_mark_keeps_the_ground_it_stands_on(theme: str, colors: int) -> None:
+    inks = kit(theme, colors=colors).inks
+    for uid in (None, *range(1000, 1012)):
+        assert inks.mark(uid).bgcolor == inks.owner(uid).bgcolor
+        assert inks.mark(uid).bold
+    assert kit(theme, colors=0).inks.mark(1000).color is None
+
+
+async def test_a_bar_that_is_old_has_grey_marks() -> None:
+    async with running(frame(machine(ADA), age=4), (160, 50)) as (app, _):
+        (span,) = [span for span in app.dashboard.gpus._lines[1] if span.text == "┃"]
+        assert span.style == app.kit.inks.mark(None)
+
+
+async def test_the_share_of_a_mig_instance_is_marked_on_its_own_bar() -> None:
+    part = Instance(uuid="MIG-1", name="MIG 3g.40gb", gpu_instance=1, compute_instance=0, memory=builders.memory(8))
+    held = [holding(11, 8.0, gpu_instance=1)]
+    one = gpu(0, mig=True, instances=(part,), holdings=held, utilization=Reason.UNSUPPORTED)
+    seen = snapshot([one], [process(11, declared=declares(0, 20 * GIB))])
+    async with running(frame(seen), (160, 50)) as (app, _):
+        child = app.dashboard.gpus.text[-1]
+        assert "under MIG" in child
+        assert "┃" in child
+
+
+async def test_in_ascii_all_is_ascii() -> None:
+    seen = machine(*EVERY_KIND)
+    for size in WITH_SHARES:
+        async with running(frame(seen, overshoot(11)), size, ascii=True) as (app, pilot):
+            assert text(app).isascii()
+            assert "]" in app.dashboard.gpus.text[-1]
+            assert "62/40 !" in text(app)
+            assert "11/30S" in text(app)
+            await pilot.press("question_mark")
+            await pilot.pause()
+            assert "\n".join(screen(app)).isascii()
+
+
+# Sums
+
+
+@pytest.mark.parametrize(
+    ("held", "words"),
+    [
+        ((ADA,), "31.9"),
+        ((ADA, (12, "ben", 9.0, declares(0, 20 * GIB))), "51.9"),
+        ((ADA, (13, "cyn", 5.0, UNREADABLE)), "≥31.9"),
+        (((13, "cyn", 5.0, UNREADABLE),), "?"),
+        (((14, "dov", 0.1, Declared()),), "—"),
+        ((), "—"),
+    ],
+)
+async def test_a_wide_row_has_the_sum_of_what_is_declared(
+    held: tuple[tuple[int, str, float, Declared | None], ...], words: str
+) -> None:
+    async with running(frame(machine(*held)), (160, 50)) as (app, _):
+        title, row = app.dashboard.gpus.text
+        end = title.rindex("declared") + len("declared")
+        assert row[:end].split()[-1] == words
+
+
+async def test_an_over_committed_gpu_says_so_in_its_row() -> None:
+    over = alert(
+        0, Severity.NOTE, rule="over-committed", title="GPU 0 over-committed: 3 × 0.4 declared > 1", evidence="ada"
+    )
+    held = tuple((pid, "ada", 5.0, declares(0, 0.4 * TOTAL)) for pid in (11, 12, 13))
+    for size in [(120, 36), (160, 50)]:
+        async with running(frame(machine(*held), over), size) as (app, _):
+            row = app.dashboard.gpus.text[-1]
+            assert "3 × 0.4 declared > 1" in row
+            assert row.startswith("·")
+            assert "95.6" in row or size[0] < 150
+
+
+@pytest.mark.parametrize(
+    ("about", "words"),
+    [
+        (overshoot(11), "ada over share"),
+        (overshoot(11, title="ada, ben hold at least 30.1 GiB of GPU 0, declared 20.0"), "ada, ben over share"),
+        (
+            alert(0, rule="stray contexts", subject="7:1", title="pid 7 (hal) has stray contexts on GPU 1"),
+            "stray contexts",
+        ),
+        (
+            alert(0, rule="unattributed memory", title="GPU 0: 6.0 GiB held by no process that is listed"),
+            "unattributed",
+        ),
+        (alert(0, rule="idle but held", subject="uid:1 GPU-0", owners=("eve",), last=7200.0), "eve idle 2h"),
+        (alert(0, rule="XID", subject="xid 94 GPU-0", title="GPU 0: XID 94, a memory error"), "XID 94"),
+        (alert(0, rule="time to full", title="GPU 0 full in about 4 min"), "full in about 4 min"),
+        (alert(0, rule="hot memory", title="hot memory: GPU 0 temperature 83 °C, above 80"), "hot memory"),
+        (alert(0, rule="temperature near slowdown", title="GPU 0 at 84 °C, slows down at 87"), "near slowdown"),
+        (alert(0, rule="over-committed", title="GPU 0 over-committed: declared 90.1 GiB of 79.1"), "declared 90.1"),
+    ],
+)
+def test_a_row_has_few_words_for_an_alert(about: Alert, words: str) -> None:
+    assert short_title(about).startswith(words)
+    assert "GPU 0" not in short_title(about)
+
+
+async def test_the_same_words_stand_in_a_row_once() -> None:
+    two = [overshoot(11), overshoot(12, subject="12:1", title="ada holds 9.0 GiB of GPU 0, declared 1.0")]
+    async with running(frame(machine(*EVERY_KIND), *two), (160, 50)) as (app, _):
+        assert app.dashboard.gpus.text[1].count("over share") == 1
+
+
+def test_the_detail_of_a_gpu_has_the_sums_and_what_is_not_known() -> None:
+    held = [(pid, "ada", 5.0, declares(0, 0.4 * TOTAL)) for pid in (11, 12, 13)]
+    seen = machine(*held, (14, "dov", 1.0, Declared()), (15, "eve", 2.0, UNREADABLE), (16, "eve", 2.0, None))
+    facts = {one.label: one.value for one in gpu_section(seen.gpus[0], seen).facts}
+    assert facts["declared"] == "95.6 GiB by 3 limits, over-committed: it has 79.6 GiB"
+    assert facts["held"] == "20.0 GiB by all processes"
+    assert facts["not declared"] == "by 1 process"
+    assert facts["not read"] == "what 2 processes declared"
+
+
+def test_the_detail_of_a_gpu_makes_no_number_up() -> None:
+    read = machine((14, "dov", 1.0, Declared()))
+    facts = {one.label: one.value for one in gpu_section(read.gpus[0], read).facts}
+    assert facts["declared"] == "nothing"
+    unread = machine((15, "eve", 2.0, UNREADABLE))
+    assert "declared" not in {one.label for one in gpu_section(unread.gpus[0], unread).facts}
+    bare = gpu(0, holdings=[holding(1, 3.0), holding(2, memory=Reason.UNSUPPORTED)])
+    facts = {one.label: one.value for one in gpu_section(bare, snapshot([bare])).facts}
+    assert facts["held"] == "at least 3.0 GiB by all processes"
+    empty = gpu(0, memory=Memory(total=Reason.DENIED))
+    assert not {"declared", "held"} & {one.label for one in gpu_section(empty, snapshot([empty])).facts}
+
+
+@pytest.mark.parametrize("size", [(160, 50), (120, 36), (100, 30)])
+async def test_the_title_of_the_bars_says_what_the_mark_is(size: tuple[int, int]) -> None:
+    async with running(frame(machine(ADA)), size) as (app, _):
+        assert "memory by owner · ┃ declared" in app.dashboard.gpus.text[0]
+
+
+@pytest.mark.parametrize(
+    ("size", "rule", "words"),
+    [
+        ((160, 50), "stray contexts", "ada over share · stray contexts"),
+        ((160, 50), "misspelt variable", "ada over share +1"),
+        ((120, 36), "misspelt variable", "ada over share +1"),
+        ((80, 24), "misspelt variable", "ada over share +1"),
+    ],
+)
+async def test_what_a_gpu_row_has_no_room_for_is_counted_and_not_cut(
+    size: tuple[int, int], rule: str, words: str
+) -> None:
+    several = (overshoot(11), alert(0, rule=rule, subject="14:1", title="pid 14 (dov): no effect"))
+    async with running(frame(machine(ADA), *several), size) as (app, _):
+        (line,) = [line for line in app.dashboard.gpus.text if "over share" in line]
+        assert line.rstrip().endswith(f" {words}")
+
+
+# Detail and help
+
+
+async def test_a_verdict_does_not_run_into_the_figure_before_it() -> None:
+    seen = machine(ADA, (12, "ben", 1.0, Declared()))
+    for pid, ends in ((11, "49.6 GiB on GPU 0"), (12, "1.0 GiB on GPU 0  under no limit")):
+        app = Host()
+        async with app.run_test(size=(160, 50)) as pilot:
+            await app.push_screen(DetailScreen(key_of(seen, pid), frame_of(seen)))
+            await pilot.pause()
+            (line,) = [line[:78] for line in text_of(app).splitlines() if line.startswith(" holds")]
+            assert line.rstrip().endswith(ends)
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        (ADA[3], "62 % of the GPU's memory, declared 40 %"),
+        (EVERY_KIND[1][3], "62 % of the GPU's memory, declared 30 %, counted together as genv 12"),
+        (UNREADABLE, "62 % of the GPU's memory"),
+    ],
+)
+def test_the_detail_of_a_holding_has_both_shares(declared: Declared, words: str) -> None:
+    seen = machine((11, "ada", 49.6, declared))
+    facts = {one.label: one.value for one in holding_section(rows(seen)[0]).facts}
+    assert facts["share"] == words
+
+
+@pytest.mark.parametrize("size", [(160, 50), (80, 90), (60, 90)])
+async def test_the_detail_shows_every_declaration_in_full(size: tuple[int, int]) -> None:
+    said = (
+        "tensorflow.config.set_logical_device_configuration(gpus[0], [LogicalDeviceConfiguration(memory_limit=1024)])"
+    )
+    first = ADA[3].declarations[0]
+    second = structs.replace(first, where="train.py", line=12, text=said, effective=False, why="is less")
+    seen = machine((11, "ada", 49.6, structs.replace(ADA[3], declarations=(first, second))))
+    app = Host()
+    async with app.run_test(size=size) as pilot:
+        await app.push_screen(DetailScreen(key_of(seen, 11), frame_of(seen)))
+        await pilot.pause()
+        shown = text_of(app)
+        assert "Declared" in shown
+        assert first.text in shown
+        letters = "".join(line[: size[0] // 2 if size[0] >= 110 else size[0]] for line in shown.splitlines())
+        assert "".join(said.split()) in "".join(letters.split())
+
+
+async def test_the_detail_judges_by_the_allowances_that_were_set() -> None:
+    first = frame(machine(ADA))
+    for allowances, verdict in ((None, True), (Allowances(framework=40 * GIB), False)):
+        async with running(first, (160, 50), allowances=allowances) as (app, pilot):
+            await pilot.press("enter")
+            await pilot.pause()
+            assert "GiB that were declared" in " ".join(text(app).split())
+            assert ("overshoot," in text(app)) is verdict
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
+def test_the_help_explains_every_sign_of_a_share(glyphs: Any) -> None:
+    marks, words = legend(glyphs)
+    labels = {one.label for one in (*marks.facts, *words.facts)}
+    assert {
+        glyphs.declared,
+        "+3",
+        "62/40",
+        f"62/{glyphs.missing}",
+        "62/?",
+        "12/40Σ",
+        "held/declared",
+        "declared",
+        "over share",
+    } <= labels
+
+
+# Printed
+
+
+def test_the_printed_table_has_the_shares_and_names_what_is_over_committed() -> None:
+    held = [(pid, "ada", 5.0, declares(0, 0.4 * TOTAL)) for pid in (21, 22, 23)]
+    lines = printed(machine(*held, *EVERY_KIND[1:4]), clock="now")
+    assert lines[-1] == "GPU 0: over-committed, 119.5 GiB declared of 79.6"
+    shown = [line for line in lines if "python" in line]
+    title = next(line for line in lines if "held/declared %" in line)
+    assert {line.index("/") for line in shown} == {title.index("/")}
+    assert [next(word for word in line.split() if "/" in word) for line in shown] == [
+        "11/30Σ",
+        "6/?",
+        *["6/40"] * 3,
+        "<1/—",
+    ]
+
+
+def test_the_printed_table_of_a_machine_within_its_shares_has_no_note() -> None:
+    assert not any("over-committed" in line for line in printed(machine(ADA), clock="now"))

@@ -1,0 +1,431 @@
+"""The screen of runs: what is open, where the cursor stays, what keys ask for, and that it fits anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from textual.app import App, ComposeResult
+from textual.pilot import Pilot
+from textual.widgets import Static
+
+from gpuwatch.analysis.rows import RowKey
+from gpuwatch.analysis.runs import ORPHAN_HOLDERS
+from gpuwatch.model import Reason, Snapshot, SourceState, Surroundings
+from gpuwatch.monitor import Frame
+from gpuwatch.ui import theme
+from gpuwatch.ui.screens.tree import TreeList, TreeScreen, columns, room_for_names
+from tests.analysis.test_tree import around, helper, job, ranks
+from tests.support.builders import GIB, gpu, holding, process, snapshot
+from tests.support.dashboards import frame, frame_clock
+from tests.support.screens import HOSTILE, fits, text_of
+
+SIZES = [(160, 50), (120, 36), (80, 24), (60, 10), (45, 8)]
+
+
+class Around(App[None]):
+    """An app with no more in it than the screen needs."""
+
+    def __init__(self, first: Frame, kit: theme.Kit) -> None:
+        super().__init__()
+        for one in theme.themes():
+            self.register_theme(one)
+        self.runs = TreeScreen(first, kit, clock=frame_clock)
+        self.asked: list[RowKey | tuple[RowKey, bool]] = []
+
+    def compose(self) -> ComposeResult:
+        yield Static("the dashboard")
+
+    def on_mount(self) -> None:
+        self.push_screen(self.runs)
+
+    def on_tree_screen_detail_asked(self, message: TreeScreen.DetailAsked) -> None:
+        self.asked.append(message.key)
+
+    def on_tree_screen_end_asked(self, message: TreeScreen.EndAsked) -> None:
+        self.asked.append((message.key, message.whole_run))
+
+
+@asynccontextmanager
+async def shown(
+    seen: Snapshot, size: tuple[int, int] = (120, 36), name: str = "gpuwatch-dark", age: float = 0.0, **kit: Any
+) -> AsyncIterator[tuple[Around, Pilot[None]]]:
+    app = Around(frame(seen, age=age), theme.kit(name, **kit))
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        yield app, pilot
+
+
+def tree(app: Around) -> TreeList:
+    return app.runs.query_one(TreeList)
+
+
+def lines(app: Around) -> list[str]:
+    return [line for line in (one.rstrip() for one in tree(app).text[1:]) if line]
+
+
+def chosen(app: Around) -> str:
+    """Say what the cursor is on: the PID, or the title."""
+    node = tree(app).chosen
+    assert node is not None
+    return str(node.process.pid) if node.process else node.title
+
+
+async def press(app: Around, pilot: Pilot[None], *keys: str) -> None:
+    await pilot.press(*keys)
+    await pilot.pause()
+
+
+def box(**changes: Any) -> Snapshot:
+    """Give ada's run of four ranks, one of ben's alone, and two runs of the viewer's: one with workers, one of two."""
+    run = ranks(4)
+    held = [[*card.holdings] for card in run.gpus]
+    held[0] += [holding(50, 5.0), holding(60, 4.0)]
+    held[1] += [holding(70, 2.0), holding(71, 1.0)]
+    people = [
+        *run.processes,
+        process(50, "ben", command="python alone.py"),
+        around(60, "you", key="60:60", name="mine.py"),
+        around(70, "you", key="70:70", name="pair.py", rank=0, world=2),
+        around(71, "you", key="70:70", name="pair.py", rank=1, world=2),
+    ]
+    workers = [
+        helper(pid, 60, user="you", surroundings=Surroundings(job=job("60:60", worker_of=60))) for pid in (61, 62)
+    ]
+    left = helper(90, 1, user="you", adopted=True)
+    cards = [gpu(n, holdings=one) for n, one in enumerate(held)]
+    return snapshot(cards, people, **{"unlisted": (*workers, left), **changes})
+
+
+# What is open
+
+
+async def test_runs_start_closed_but_few_of_ones_own_and_what_is_left_behind() -> None:
+    async with shown(box()) as (app, _):
+        found = lines(app)
+        assert [" ".join(line.split()[:2]) for line in found] == [
+            "› ▸",
+            "python alone.py",
+            "▸ python",
+            "▾ pair.py",
+            "├─ rank",
+            "└─ rank",
+            "▾ orphan",
+            "└─ orphan",
+        ]
+        assert "train.py  torchrun" in found[0]
+        assert all(words in found[0] for words in ("ada", "0-3", "46.0", "200", "4 ranks"))
+        assert "6 runs" not in text_of(app)
+        assert "5 runs · 8 processes, 3 more unlisted · by memory" in text_of(app)
+        assert "1 orphan holder" in text_of(app).splitlines()[0]
+
+
+async def test_right_and_left_open_close_and_step() -> None:
+    async with shown(box()) as (app, pilot):
+        await press(app, pilot, "right")
+        assert "├─  rank 0  python train.py" in text_of(app)
+        assert chosen(app) == "train.py"
+        await press(app, pilot, "right")
+        assert chosen(app) == "1000"
+        await press(app, pilot, "j", "left")
+        assert chosen(app) == "train.py"
+        await press(app, pilot, "left")
+        assert "rank 3" not in text_of(app)
+        await press(app, pilot, "enter")
+        assert "rank 3" in text_of(app)
+        await press(app, pilot, "space")
+        assert "rank 3" not in text_of(app)
+        await press(app, pilot, "plus", "minus", "minus", "plus")
+        assert "rank 3" in text_of(app)
+        assert app.asked == []
+
+
+async def test_all_are_opened_and_closed_together() -> None:
+    async with shown(box()) as (app, pilot):
+        await press(app, pilot, "asterisk")
+        assert "▸" not in text_of(app)
+        assert "worker, holds device files" in text_of(app)
+        await press(app, pilot, "asterisk")
+        assert "▾" not in "\n".join(lines(app))
+        assert len(lines(app)) == 5
+
+
+async def test_what_was_opened_stays_open() -> None:
+    async with shown(box()) as (app, pilot):
+        await press(app, pilot, "right")
+        app.runs.refresh_frame(frame(box()))
+        await pilot.pause()
+        assert "rank 3" in text_of(app)
+        app.runs.refresh_frame(frame(ranks(4)))
+        await pilot.pause()
+        assert "rank 3" in text_of(app)
+
+
+# Where the cursor stays
+
+
+async def test_the_cursor_follows_its_node_not_its_line() -> None:
+    async with shown(box()) as (app, pilot):
+        await press(app, pilot, "right", "j", "j")
+        assert chosen(app) == "1001"
+        bigger = box()
+        first = gpu(0, holdings=[*bigger.gpus[0].holdings, holding(50, 60.0)], used_gib=79)
+        app.runs.refresh_frame(frame(snapshot([first, *bigger.gpus[1:]], bigger.processes)))
+        await pilot.pause()
+        assert "alone.py" in lines(app)[0]
+        assert chosen(app) == "1001"
+
+
+async def test_where_a_chosen_rank_ends_the_cursor_goes_to_its_run() -> None:
+    async with shown(ranks(4)) as (app, pilot):
+        await press(app, pilot, "right", "j", "j", "j")
+        assert chosen(app) == "1002"
+        app.runs.refresh_frame(frame(ranks(4, 2)))
+        await pilot.pause()
+        assert chosen(app) == "train.py"
+        assert "no rank 2" in lines(app)[0]
+        assert "rank 2 is on none of these GPUs" in text_of(app)
+
+
+async def test_a_run_of_which_one_is_left_keeps_the_cursor() -> None:
+    async with shown(box()) as (app, pilot):
+        app.runs.refresh_frame(frame(ranks(4, 0, 1, 2)))
+        await pilot.pause()
+        assert chosen(app) == "1003"
+        app.runs.refresh_frame(frame(ranks(4)))
+        await pilot.pause()
+        assert chosen(app) == "train.py"
+
+
+async def test_the_cursor_of_a_run_that_ended_stays_in_its_place() -> None:
+    async with shown(box()) as (app, pilot):
+        await press(app, pilot, "j")
+        assert chosen(app) == "50"
+        gone = box()
+        cards = [gpu(0, holdings=[one for one in gone.gpus[0].holdings if one.pid != 50]), *gone.gpus[1:]]
+        app.runs.refresh_frame(frame(snapshot(cards, [one for one in gone.processes if one.pid != 50])))
+        await pilot.pause()
+        assert tree(app).cursor == 1
+        app.runs.refresh_frame(frame(snapshot()))
+        await pilot.pause()
+        assert tree(app).chosen is None
+        await press(app, pilot, "j", "right", "left", "enter", "K", "space", "asterisk", "end")
+        assert app.asked == []
+
+
+# What keys ask for
+
+
+async def test_enter_on_a_process_asks_for_its_detail() -> None:
+    async with shown(box()) as (app, pilot):
+        await press(app, pilot, "j", "enter")
+        assert app.asked == [(gpu(0).key, 50, 50)]
+
+
+async def test_of_one_that_is_not_listed_the_line_below_tells_all_there_is() -> None:
+    async with shown(box()) as (app, pilot):
+        await press(app, pilot, "end", "enter")
+        assert app.asked == []
+        assert "Enter" not in text_of(app)
+        assert "PID 90" in text_of(app)
+        assert "the driver does not list it" in text_of(app)
+        assert "the process that started it has ended" in text_of(app)
+
+
+@pytest.mark.parametrize(
+    ("keys", "asked"),
+    [
+        ((), ((gpu(0).key, 1000, 1000), True)),
+        (("right", "j", "j"), ((gpu(1).key, 1001, 1001), False)),
+        (("j",), ((gpu(0).key, 50, 50), False)),
+        (("j", "j"), ((gpu(0).key, 60, 60), True)),
+        (("end",), ((gpu(0).key, 90, 90), False)),
+    ],
+)
+async def test_k_asks_to_end_a_process_or_on_the_line_of_a_run_all_of_it(keys: tuple[str, ...], asked: Any) -> None:
+    async with shown(box()) as (app, pilot):
+        await press(app, pilot, *keys, "K")
+        assert app.asked == [asked]
+
+
+async def test_a_group_is_nothing_that_could_be_ended() -> None:
+    async with shown(box()) as (app, pilot):
+        await press(app, pilot, "end", "left", "K")
+        assert chosen(app) == ORPHAN_HOLDERS
+        assert app.asked == []
+
+
+async def test_mine_and_the_orders() -> None:
+    async with shown(box()) as (app, pilot):
+        await press(app, pilot, "m")
+        assert "ada" not in text_of(app)
+        assert "3 runs · 3 processes, 3 more unlisted · mine · by memory" in text_of(app)
+        await press(app, pilot, "m", "less_than_sign")
+        assert "by GPU" in text_of(app)
+        await press(app, pilot, "less_than_sign")
+        assert "by user" in text_of(app)
+        assert "ada" in lines(app)[0]
+        assert "▴" in tree(app).text[0]
+        await press(app, pilot, *["greater_than_sign"] * 3)
+        assert "by SM %" in text_of(app)
+        await press(app, pilot, "greater_than_sign")
+        assert "by name" in text_of(app)
+
+
+@pytest.mark.parametrize("key", ["escape", "q", "t"])
+async def test_back_to_the_dashboard(key: str) -> None:
+    async with shown(box()) as (app, pilot):
+        await press(app, pilot, key)
+        assert "the dashboard" in text_of(app)
+
+
+async def test_the_mouse_chooses_opens_sorts_and_presses_keys() -> None:
+    async with shown(box()) as (app, pilot):
+        await pilot.click(TreeList, offset=(20, 2))
+        await pilot.pause()
+        assert chosen(app) == "50"
+        await pilot.click(TreeList, offset=(20, 2), times=2)
+        await pilot.pause()
+        assert app.asked == [(gpu(0).key, 50, 50)]
+        await pilot.click(TreeList, offset=(2, 1))
+        await pilot.pause()
+        assert "rank 3" in text_of(app)
+        title = tree(app).text[0]
+        await pilot.click(TreeList, offset=(title.index("user") + 1, 0))
+        await pilot.pause()
+        assert "by user" in text_of(app)
+        await pilot.click(TreeList, offset=(4, 0))
+        await pilot.pause()
+        assert "by name" in text_of(app)
+        await pilot.click(TreeList, offset=(4, 30))
+        await pilot.click("#tree-keys", offset=(text_of(app).splitlines()[-1].index("mine"), 0))
+        await pilot.pause()
+        assert "· mine ·" in text_of(app)
+
+
+# That it fits, and says what it does not know
+
+
+def many(processes: int, words: list[str]) -> Snapshot:
+    """Give a box full of runs of eight with names that anybody may give."""
+    held: list[list[Any]] = [[] for _ in range(8)]
+    people = []
+    for n in range(processes):
+        text = words[n % len(words)]
+        where = Surroundings(
+            job=job(f"{n // 8}:1", name=text, launcher=text, rank=n % 8, world=8), pod=text, server=text
+        )
+        people.append(process(1000 + n, command=text, user=text[:300], uid=n // 8, surroundings=where))
+        held[n % 8].append(holding(1000 + n, 0.5))
+    return snapshot([gpu(n, holdings=one) for n, one in enumerate(held)], people)
+
+
+@pytest.mark.parametrize("size", [*SIZES, (40, 6), (20, 3)])
+@pytest.mark.parametrize("looks", ["unicode", "ascii", "bare", "few"])
+async def test_it_fits_any_size_and_takes_any_text(size: tuple[int, int], looks: str) -> None:
+    kits: dict[str, dict[str, Any]] = {"ascii": {"ascii_only": True}, "bare": {"colors": 0}, "few": {"colors": 16}}
+    kit = kits.get(looks, {})
+    name = "gpuwatch-light" if looks == "few" else "gpuwatch-dark"
+    async with shown(many(500, HOSTILE), size, name, **kit) as (app, pilot):
+        assert fits(app)
+        await press(app, pilot, "asterisk", "end", "pageup", "g", "G", "b", "pagedown")
+        assert fits(app)
+        assert len(text_of(app).splitlines()) == size[1]
+        assert all(len(strip.text) <= size[0] for strip in app.screen._compositor.render_strips())
+        if looks == "ascii":
+            assert text_of(app).isascii()
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_who_and_how_much_is_there_at_any_size(size: tuple[int, int]) -> None:
+    async with shown(box(), size) as (app, _):
+        first = lines(app)[0]
+        assert all(words in first for words in ("train", "ada", "46.0", "0-3"))
+        assert "torchrun · ranks 0-3" in text_of(app)
+        assert "Esc" in text_of(app)
+
+
+def test_columns_leave_room_for_the_names() -> None:
+    for width in range(20, 200):
+        found = columns(width, 200)
+        assert found
+        assert width < 40 or room_for_names(width, found) >= 14, width
+
+
+async def test_a_long_tree_scrolls_and_says_where_one_is() -> None:
+    async with shown(many(200, ["python x.py"]), (80, 24)) as (app, pilot):
+        await press(app, pilot, "asterisk")
+        assert "lines 1–18 of 225" in text_of(app)
+        await press(app, pilot, "end")
+        assert "lines 208–225 of 225" in text_of(app)
+        assert tree(app).text[-1].startswith("›")
+        tree(app)._scroll(-300)
+        await pilot.pause()
+        assert "lines 1–18 of 225" in text_of(app)
+        app.runs.refresh_frame(frame(many(200, ["python x.py"])))
+        await pilot.pause()
+        assert "lines 1–18 of 225" in text_of(app)  # the cursor is elsewhere: who scrolls reads
+
+
+async def test_what_is_missing_is_no_nought() -> None:
+    held = [holding(1, memory=Reason.UNSUPPORTED, sm=Reason.ERROR), holding(2, 3.0, sm=Reason.ERROR)]
+    people = [around(1, rank=0), around(2, rank=1)]
+    seen = snapshot([gpu(0, holdings=held, used_gib=9)], people, unlisted=(helper(3, 1),))
+    async with shown(seen) as (app, pilot):
+        await press(app, pilot, "asterisk")
+        run, first, left, second = lines(app)
+        assert "≥3.0" in run
+        assert first.count("—") == 3  # memory, SM and idle
+        assert "3.0" in second
+        assert "≥" not in second
+        assert "(0)" in left
+        assert run.count("—") == 2  # SM and idle
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        (snapshot([gpu(0)]), "no process holds a GPU"),
+        (snapshot([gpu(0, holdings_note="the list is hidden")]), "the list is hidden"),
+        (snapshot(state=SourceState.DRIVER_DOWN, words="the driver does not answer"), "the driver does not answer"),
+    ],
+)
+@pytest.mark.parametrize("size", SIZES)
+async def test_why_there_is_nothing(seen: Snapshot, words: str, size: tuple[int, int]) -> None:
+    async with shown(seen, size) as (app, _):
+        assert words in text_of(app)
+        assert ("0 runs" in text_of(app)) == bool(seen.gpus)  # nothing is known of a driver that is down
+
+
+async def test_none_of_these_is_yours() -> None:
+    async with shown(ranks(2)) as (app, pilot):
+        await press(app, pilot, "m")
+        assert "none of these processes is yours: m shows everybody's" in text_of(app)
+
+
+async def test_figures_that_are_old_say_so() -> None:
+    async with shown(ranks(2), age=12.0) as (app, pilot):
+        assert " 12 s old" in text_of(app)
+        app.runs.refresh_frame(frame(ranks(2)))
+        await pilot.pause()
+        assert " s old" not in text_of(app)
+
+
+async def test_it_takes_frames_before_it_is_shown() -> None:
+    screen = TreeScreen(frame(snapshot()), theme.kit("gpuwatch-dark"))
+    screen.refresh_frame(frame(ranks(2)))
+    screen.paint()
+    app = Around(frame(snapshot()), theme.kit("gpuwatch-dark"))
+    app.runs = screen
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        assert "train.py" in text_of(app)
+
+
+async def test_the_memory_of_a_process_and_its_workers() -> None:
+    people = [around(1), around(2, worker_of=1)]
+    seen = snapshot([gpu(0, holdings=[holding(1, memory=5 * GIB), holding(2, memory=GIB)])], people)
+    async with shown(seen) as (app, _):
+        assert "5.0 GiB itself, 6.0 GiB with its workers" in text_of(app)

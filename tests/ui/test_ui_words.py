@@ -1,0 +1,225 @@
+"""What the screen must not leave out, and must not claim: marks, words and figures, by Pilot with frames handed in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpuwatch.model import Gpu, Instance, Memory, Reason, SourceState
+from gpuwatch.ui.bindings import KEYS, commands
+from gpuwatch.ui.layout import room_for_toasts
+from tests.screenshots import frames
+from tests.support import builders
+from tests.support.builders import gpu, snapshot
+from tests.support.dashboards import SIZES, alert, frame, hand, machine, running, screen, table, text
+
+UNKNOWN = Reason.UNSUPPORTED
+NO_MEMORY = Memory(total=UNKNOWN, used=UNKNOWN, free=UNKNOWN, reserved=UNKNOWN)
+
+
+async def _rows(card: Gpu, size: tuple[int, int], age: float = 0.0) -> list[str]:
+    async with running(frame(snapshot([card]), age=age), size) as (app, _):
+        layout = app.dashboard.layout_now
+        assert layout is not None
+        return app.dashboard.gpus.text[layout.gpu_title :]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("reason", ["hw thermal", "sw thermal", "power brake"])
+async def test_a_gpu_that_is_held_back_by_a_fault_is_marked(size: tuple[int, int], reason: str) -> None:
+    row = (await _rows(gpu(3, throttle=(reason,), temperature=91), size))[0]
+    assert "▲" in row
+    assert reason in row or size[0] < 70
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_power_cap_is_no_fault(size: tuple[int, int]) -> None:
+    row = (await _rows(gpu(3, throttle=("power cap",)), size))[0]
+    assert "▲" not in row
+    assert "power cap" in row or size[0] < 70
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_stale_gpu_is_marked(size: tuple[int, int]) -> None:
+    assert "▲" in (await _rows(gpu(0), size, age=12))[0]
+    assert "▲" not in (await _rows(gpu(0), size, age=1))[0]
+
+
+@pytest.mark.parametrize(("errors", "words"), [(1, "1 ECC error "), (2, "2 ECC errors ")])
+async def test_errors_are_counted_in_grammar(errors: int, words: str) -> None:
+    assert words in (await _rows(gpu(0, ecc_uncorrected=errors), (80, 24)))[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({"utilization": 0}, "free"),
+        ({"utilization": UNKNOWN}, "free"),
+        ({"utilization": 60}, "no process listed"),
+        ({"utilization": 0, "used_gib": 20}, "no process listed"),
+    ],
+)
+async def test_a_gpu_in_use_is_never_called_free(changes: dict[str, Any], state: str) -> None:
+    for size in SIZES[1:]:
+        assert (await _rows(gpu(0, **changes), size))[0].rstrip().endswith(state)
+
+
+async def test_memory_whose_processes_are_not_listed_is_no_free_memory() -> None:
+    denied = Reason.DENIED
+    note = "you may not see this GPU's processes"
+    for size in SIZES[1:]:
+        row = (await _rows(gpu(0, used_gib=40, holdings_note=note, unattributed=denied), size))[0]
+        assert "░░░░" in row
+        assert row.rstrip().endswith("no process list")
+
+
+async def test_memory_that_is_not_known_is_no_empty_bar() -> None:
+    for size in SIZES[1:]:
+        assert "memory: unsupported" in (await _rows(gpu(0, memory=NO_MEMORY, unattributed=UNKNOWN), size))[0]
+
+
+@pytest.mark.parametrize(
+    "name", ["MIG 3g.40gb", "3g.40gb", "NVIDIA H100 80GB HBM3 MIG 3g.40gb", "NVIDIA A100-SXM4-80GB MIG 1c.3g.40gb"]
+)
+async def test_an_instance_has_its_profile_at_every_width(name: str) -> None:
+    part = Instance(uuid="MIG-1", name=name, gpu_instance=1, compute_instance=0, memory=builders.memory(1))
+    for size in (*SIZES[1:], (160, 50)):
+        assert "3g.40gb" in (await _rows(gpu(0, mig=True, instances=(part,)), size))[1]
+
+
+@pytest.mark.parametrize("size", [(60, 10), (80, 24), (160, 50)])
+async def test_nothing_is_counted_and_no_key_offered_where_there_is_no_gpu(size: tuple[int, int]) -> None:
+    async with running(frame(snapshot(state=SourceState.NO_DRIVER, words="no library")), size) as (app, _):
+        first, *_, last = screen(app)
+        assert not any(word in first for word in ("GPUs", "process", "people"))
+        assert last.split() == ["?", "help", "q", "quit"]
+
+
+async def test_what_is_turned_off_is_not_offered() -> None:
+    async with running(frame(machine(1)), read_only=True) as (app, _):
+        assert "K end" not in screen(app)[-1]
+
+
+async def test_what_hides_rows_is_told_with_their_count_at_80_columns() -> None:
+    async with running(frame(machine(8)), (80, 24)) as (app, pilot):
+        title = app.dashboard.processes.text
+        assert "command" in title[0]
+        await pilot.press("slash", *"user:you", "enter")
+        assert "/user:you · 8 of 40" in app.dashboard.processes.text[0]
+        await pilot.press("escape", "m")
+        assert "mine · 8 of 40" in app.dashboard.processes.text[0]
+
+
+async def test_an_order_whose_column_is_not_on_screen_is_told() -> None:
+    async with running(frame(machine(1)), (80, 24)) as (app, pilot):
+        await app.run_action("sort_by('age')")
+        await pilot.press("slash", "a", "enter")
+        assert "by age" in app.dashboard.processes.text[0]
+
+
+async def test_our_own_signs_are_spelled_in_ascii() -> None:
+    evidence = "ben holds 40.0 · pid 7 (gone) 1.4"
+    async with running(frame(machine(1), alert(0, evidence=evidence)), ascii=True) as (app, pilot):
+        assert "ben holds 40.0 | pid 7" in text(app)
+        await pilot.press("slash", "z", "enter")
+        assert 'no process matches "z"' in "\n".join(table(app))
+        assert "?" not in text(app).replace("? help", "")
+
+
+async def test_a_toast_comes_where_the_alerts_are_out_of_sight_or_it_covers_nothing() -> None:
+    assert room_for_toasts(160, 50)
+    assert room_for_toasts(120, 36)
+    assert not room_for_toasts(100, 50)
+    assert not room_for_toasts(160, 30)
+    for keys, told in (([], 0), (["p"], 1), (["question_mark"], 1)):
+        async with running(frame(machine(2)), (80, 24)) as (app, pilot):
+            await pilot.press(*keys)
+            await hand(app, pilot, frame(machine(2), alert(1)))
+            assert len(app._notifications) == told
+            assert all("near limit" in one.message for one in app._notifications)
+
+
+async def test_a_toast_is_one_line_at_the_end_of_the_commands() -> None:
+    async with running(frame(machine(8))) as (app, pilot):
+        in_sight = [alert(0, gpu=f"g{n}", title=f"GPU {n} full") for n in range(4)]
+        await hand(app, pilot, frame(machine(8), *in_sight, alert(1)))
+        await pilot.pause()
+        lines = screen(app)
+        assert [y for y, line in enumerate(lines) if "● GPU 1 near limit: 0.4" in line] == [len(lines) - 2]
+        assert lines[-2].index("●") > lines[-3].index("python")
+
+
+def test_the_palette_tells_keys_and_which_way_a_column_sorts() -> None:
+    told = {one.name: one.help for one in commands()}
+    assert told["Mine only, or everybody's"].startswith("m  ")
+    assert told["Sort by PID"].startswith("The smallest first")
+    assert told["Sort by memory"].startswith("The greatest first")
+    assert told["Sort by user"].startswith("From A to Z")
+
+
+def test_the_palette_has_every_key_but_those_that_move_about() -> None:
+    moving = {"up", "down", "pageup", "pagedown", "first", "last", "sort.left", "sort.right"}
+    offered = {one.action for one in commands()}
+    lacking = {one.id for one in KEYS if one.action not in offered}
+    assert lacking == {*moving, "palette", "suspend"}
+
+
+async def test_the_palette_has_no_glyph_that_terminals_lack() -> None:
+    async with running(frame(machine(1))) as (app, pilot):
+        await pilot.press("colon")
+        await pilot.pause()
+        assert "Search for commands" in text(app)
+        assert "🔎" not in text(app)
+
+
+@pytest.mark.parametrize("wide", [60, 80, 120, 160])
+async def test_the_prompt_shows_whole_terms(wide: int) -> None:
+    async with running(frame(machine(1)), (wide, 24)) as (app, pilot):
+        await pilot.press("slash")
+        assert "…" not in app.dashboard.prompt.note
+        assert app.dashboard.prompt.note.startswith("user:")
+
+
+async def test_the_counts_of_header_list_and_tree_say_what_they_count() -> None:
+    shown, _ = frames(345.0)
+    seen = shown[-1].snapshot
+    listed, held = len(seen.processes), sum(len(gpu.holdings) for gpu in seen.gpus)
+    assert (listed, held, len(seen.unlisted)) == (42, 46, 5)
+    for size in ((160, 50), (120, 36), (80, 24)):
+        async with running(shown[-1], size) as (app, pilot):
+            assert f"{listed} proc" in app.dashboard.header.text[0]
+            assert f"{held} rows" in app.dashboard.processes.text[0]
+            await pilot.press("t")
+            await pilot.pause()
+            assert f"{listed} processes, {len(seen.unlisted)} more unlisted" in text(app).splitlines()[0]
+            await pilot.press("escape")
+            await pilot.press("u")
+            await pilot.pause()
+            assert f"{listed} processes" in text(app).splitlines()[0] or size[0] < 100
+
+
+async def test_without_anything_unlisted_the_tree_says_nothing_of_it() -> None:
+    async with running(frame(machine(2)), (120, 36)) as (app, pilot):
+        await pilot.press("t")
+        await pilot.pause()
+        assert "10 processes · by memory" in text(app).splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("size", "named"), [((80, 24), "Enter / e a K ? q"), ((60, 10), "Enter a K ? q"), ((40, 8), "a K q")]
+)
+@pytest.mark.parametrize("ascii_only", [False, True])
+async def test_the_footer_names_what_one_needs_in_trouble(size: tuple[int, int], named: str, ascii_only: bool) -> None:
+    async with running(frame(machine(8), alert(0)), size, ascii=ascii_only) as (app, _):
+        words = app.dashboard.footer.text[0].split()
+        assert [key for key in named.split() if key not in words] == []
+        assert "quit" in words
+
+
+@pytest.mark.parametrize("gpus", [1, 4, 8, 16])
+async def test_the_numbers_of_the_strip_have_a_label(gpus: int) -> None:
+    async with running(frame(machine(gpus)), (60, 10)) as (app, _):
+        strip = app.dashboard.gpus.text
+        assert strip[-1].rstrip().endswith("% of memory" if gpus <= 8 else " %")
+        assert all(f" {index} " in " ".join(strip).replace("●", " ") for index in range(1, gpus))
