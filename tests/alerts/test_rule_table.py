@@ -28,8 +28,8 @@ OF_NO_RULE = {
 def constants() -> set[str]:
     """Give the public text constants of all modules with rules: these are the names that rules go by."""
     found: set[str] = set()
-    for info in pkgutil.iter_modules(gpuwatch.alerts.__path__):
-        module = importlib.import_module(f"gpuwatch.alerts.{info.name}")
+    for info in pkgutil.walk_packages(gpuwatch.alerts.__path__, "gpuwatch.alerts."):
+        module = importlib.import_module(info.name)
         values = vars(module).items()
         found |= {value for name, value in values if name.isupper() and name[0] != "_" and isinstance(value, str)}
     return {value for value in found if "{" not in value} - {TROUBLE}

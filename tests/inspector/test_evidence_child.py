@@ -163,7 +163,7 @@ def test_it_leaves_no_core_behind(reader: Reader) -> None:
 
 def test_it_ends_when_it_has_grown_large() -> None:
     """After its answer: what a parser took is not given back. What else it was asked is asked of the next one."""
-    code = "from gpuwatch.inspector import answering as it\nit.LARGE = 1\nit.main()"
+    code = "from gpuwatch.inspector import worker as it\nit.LARGE = 1\nit.main()"
     child = start((sys.executable, "-c", code))
     tell(child, msgspec.json.encode(Question(pid=os.getpid(), start=1)) + b"\n")
     tell(child, msgspec.json.encode(Question(pid=os.getpid(), start=2)) + b"\n")
@@ -175,7 +175,7 @@ def test_it_ends_when_it_has_grown_large() -> None:
 def test_a_fault_of_ours_costs_one_answer() -> None:
     """And is said, with its kind."""
     code = (
-        "from gpuwatch.inspector import answering as it\n"
+        "from gpuwatch.inspector import worker as it\n"
         "def broken(*_): raise KeyError('x')\n"
         "it.resolve = broken\nit.main()"
     )
@@ -194,7 +194,7 @@ def test_it_ends_when_nobody_asks_any_more(reader: Reader) -> None:
 
 def test_it_ends_when_it_is_idle() -> None:
     """Its memory is worth more than its 60 ms of starting."""
-    child = start((sys.executable, "-c", "from gpuwatch.inspector import answering as it\nit.IDLE = 0.05\nit.main()"))
+    child = start((sys.executable, "-c", "from gpuwatch.inspector import worker as it\nit.IDLE = 0.05\nit.main()"))
     assert child.wait(PATIENCE) == 0
     end(child)
 

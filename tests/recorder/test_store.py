@@ -218,7 +218,7 @@ def test_a_fresh_one_is_like_one_that_was_brought_up(path: Path, tmp_path: Path,
 
 KILLED = """
 import os, signal, sqlite3, sys
-from gpuwatch.recorder import schema
+from gpuwatch.recorder import store as schema
 def half(connection):
     schema.STEPS[1](connection)
     connection.execute("DROP TABLE hours")

@@ -15,15 +15,15 @@ from tests.support.sampling import ME, Running
 SCRIPT = """
 import sys
 import msgspec
-from gpuwatch.sampler import binding
+from gpuwatch.sampler import nvml
 from gpuwatch.sampler.shared_page import Board
 from gpuwatch.sampler.nvml import Calls
 from gpuwatch.sampler.gpu import Shared
 from gpuwatch.sampler.gpus import Gpus
 
 board, now = Board.private(), 1000.0
-pynvml = binding.load()
-binding.initialise(pynvml, board)
+pynvml = nvml.load()
+nvml.initialise(pynvml, board)
 gpus = Gpus(Shared(Calls(pynvml, board), clock=lambda: now))
 for line in sys.stdin:
     now += float(line)
