@@ -76,7 +76,7 @@ def _sampler(words: Sequence[str]) -> Child | None:
     if not _WITHOUT_DRIVER.isdisjoint(ours):
         return None
     name = guessed(ours)
-    if name in ("events", "config", "report"):
+    if name in ("events", "config", "report", "docs"):
         return None
     if name == "status":
         from gpuwatch.recorder.status_path import looks_fresh

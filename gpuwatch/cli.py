@@ -66,6 +66,7 @@ def main(argv: Sequence[str], sampler: Child | None, *, locks: Path | None = Non
             "strays",
             "kill",
             "report",
+            "docs",
         ):  # with lives of their own
             return _on_its_own(args, sampler)
         return _command(args, sampler, locks) if args.command else _run(args, sampler, locks)
@@ -188,6 +189,10 @@ def _on_its_own(args: argparse.Namespace, sampler: Child | None) -> int:
         from gpuwatch.commands import report
 
         return report.main(args)
+    if args.command == "docs":
+        from gpuwatch.commands import docs
+
+        return docs.main(args)
     from gpuwatch.commands import config
 
     return config.main(args)

@@ -40,6 +40,7 @@ def wheel_starts() -> None:
         )
         gpuwatch = folder / "venv" / "bin" / "gpuwatch"
         step("start it", gpuwatch, "--version", cwd=folder)
+        step("show its guide", gpuwatch, "docs", "guide", cwd=folder)
         step("start its demo", gpuwatch, "--demo", "--once", cwd=folder)
 
 

@@ -24,6 +24,7 @@ COMMANDS = {
     "watch": "watch without a terminal: log, messages, one line an event",
     "status": "one short line, for the status bar of tmux",
     "config": "show, check or begin a gpuwatch.toml",
+    "docs": "the guide, one page a subject",
 }
 
 _FOR_ALL = frozenset({"config", "ascii", "demo", "json"})
@@ -210,6 +211,8 @@ def _add_watching(add: _Add, common: argparse.ArgumentParser, asking: argparse.A
     what.add_argument("--show", action="store_true", help="every key, its value, and where it comes from")
     what.add_argument("--init", action="store_true", help="write a commented file; never over one that is there")
     what.add_argument("--check", action="store_true", help="read the files and say what is wrong with them")
+    docs = add("docs", flags=common)
+    docs.add_argument("page", metavar="PAGE", nargs="?", help="such as guide or alerts (default: list the pages)")
 
 
 def _status_epilog() -> str:

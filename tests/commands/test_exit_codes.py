@@ -95,6 +95,7 @@ BAD_USAGE = [
     ["watch", "--quiet", "--json"],
     ["status", "--tmux", "--json"],
     ["config"],
+    ["docs", "nowhere"],
     ["config", "--check", "--config", "/nowhere"],
 ]
 

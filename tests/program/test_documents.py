@@ -1,4 +1,4 @@
-"""The README tells the truth where a machine can check it: its example, its schema, its flags, its keys."""
+"""README.md and the pages of the guide: generated tables are fresh, names exist, and examples work."""
 
 from __future__ import annotations
 
@@ -11,31 +11,72 @@ from typing import Any
 import pytest
 
 from gpuwatch import cli, config, model
-from gpuwatch import model as declarations
-from gpuwatch.alerts.table import RULES
 from gpuwatch.commands.arguments import COMMANDS
+from gpuwatch.commands.docs import FOLDER, PAGES, summary
 from gpuwatch.commands.report import report_lines
-from gpuwatch.config.document import shown_defaults
 from gpuwatch.config.keys import KEYS as KEYS_OF_FILE
 from gpuwatch.history import Use
 from gpuwatch.recorder.store import Events, Kept, Line
 from gpuwatch.ui.bindings import KEYS
 from gpuwatch.ui.layout import fit_layout
 from tests import CHECKOUT
+from tests.docs import PACKAGE, TABLES, documents, filled
 from tests.support.builders import EPOCH, GIB
 
 README = (CHECKOUT / "README.md").read_text()
+PAGE = {name: (FOLDER / f"{name}.md").read_text() for name in PAGES}
+
+LONGEST = 300
+"""Lines of the README: what is longer becomes a page."""
+NARROW = 60
+"""Cells of the narrowest terminal on which the list of pages is not wrapped."""
 
 
-def block(language: str) -> str:
-    """Give the first code block in a language."""
-    found = re.search(rf"```{language}\n(.*?)```", README, re.DOTALL)
-    assert found is not None
-    return found[1]
+def blocks(page: str, language: str) -> list[str]:
+    """Return the code blocks of a page in a language."""
+    return re.findall(rf"```{language}\n(.*?)```", PAGE[page], re.DOTALL)
+
+
+def test_the_pages_are_those_of_the_folder() -> None:
+    assert sorted(PAGES) == sorted(file.stem for file in FOLDER.glob("*.md"))
+
+
+@pytest.mark.parametrize("file", documents(), ids=lambda file: file.name)
+def test_the_generated_tables_are_fresh(file: Path) -> None:
+    assert file.read_text() == filled(file.read_text()), "write them with `python -m tests.docs`"
+
+
+def test_every_table_that_is_generated_is_in_a_document() -> None:
+    text = "".join(file.read_text() for file in documents())
+    assert [name for name in TABLES if f"<!-- begin {name} -->" not in text] == []
+
+
+@pytest.mark.parametrize("file", documents(), ids=lambda file: file.name)
+def test_every_link_leads_to_a_file(file: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)", file.read_text())
+    assert [link for link in links if "://" not in link and not (file.parent / link).exists()] == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= LONGEST
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_list_of_pages_fits_a_narrow_terminal(name: str) -> None:
+    assert len(f"{name:<15}{summary(name)}") < NARROW
+
+
+def test_the_design_names_every_file_and_no_other() -> None:
+    files = [file for file in PACKAGE.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+    design, names = PAGE["design"], {file.name for file in files if file.stat().st_size}
+    assert [name for name in names if f"`{name}`" not in design] == []
+    walked = re.findall(r"`([\w/]+/\w+\.py)`", design)
+    assert walked
+    assert [path for path in walked if not (PACKAGE / path).is_file()] == []
 
 
 def test_the_example_is_a_whole_snapshot() -> None:
-    text = block("json")
+    (text,) = blocks("stream", "json")
     assert json.loads(model.encode(model.decode(text))) == json.loads(text)
 
 
@@ -52,7 +93,7 @@ def test_the_example_is_a_whole_snapshot() -> None:
             model.Process,
             model.Unlisted,
         ),
-        *(declarations.Declared, declarations.Declaration, declarations.Limit, declarations.Visible, declarations.Hint),
+        *(model.Declared, model.Declaration, model.Limit, model.Visible, model.Hint),
         *(
             model.Surroundings,
             model.Container,
@@ -64,11 +105,8 @@ def test_the_example_is_a_whole_snapshot() -> None:
     ids=str,
 )
 def test_every_field_of_the_stream_is_documented(part: Any) -> None:
-    word = {"Instance": r"instance \(MIG\)"}.get(part.__name__, part.__name__.lower())
-    row = re.search(rf"^\| {word} \| (.*) \|$", README, re.MULTILINE)
-    assert row is not None
-    named = re.findall(r"`([a-z_]+)`", row[1])
-    assert set(part.__struct_fields__) <= set(named)
+    (section,) = re.findall(rf"^### {part.__name__.lower()}\n(.*?)^##", PAGE["stream"], re.DOTALL | re.MULTILINE)
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(part.__struct_fields__)
 
 
 @pytest.mark.parametrize(
@@ -76,19 +114,19 @@ def test_every_field_of_the_stream_is_documented(part: Any) -> None:
     [
         *(model.Health, model.SourceState, model.Presence, model.Reason),
         *(
-            declarations.Kind,
-            declarations.Basis,
-            declarations.Confidence,
-            declarations.Order,
-            declarations.Margin,
-            declarations.Knowledge,
+            model.Kind,
+            model.Basis,
+            model.Confidence,
+            model.Order,
+            model.Margin,
+            model.Knowledge,
         ),
     ],
     ids=str,
 )
 def test_every_word_of_the_stream_is_documented(enum: Any) -> None:
     for word in filter(None, enum):
-        assert f"`{word.value}`" in README or f'`"{word.value}"`' in README
+        assert f"- `{word.value}`" in PAGE["stream"]
 
 
 def test_every_flag_is_documented() -> None:
@@ -97,21 +135,20 @@ def test_every_flag_is_documented() -> None:
 
 
 def test_the_configuration_shown_is_the_default_one(tmp_path: Path) -> None:
-    assert block("toml") == shown_defaults()
+    shown = blocks("configuration", "toml")[0]
     file = tmp_path / "gpuwatch.toml"
-    file.write_text(block("toml"))
+    file.write_text(shown)
     assert config.load(str(file)) == config.Config()
     assert set(KEYS_OF_FILE) == {
         f"{table}.{key}" if isinstance(value, dict) else table
-        for table, value in tomllib.loads(block("toml")).items()
+        for table, value in tomllib.loads(shown).items()
         for key in (value if isinstance(value, dict) else [table])
     }
 
 
 def test_the_share_and_the_rule_shown_are_good(tmp_path: Path) -> None:
     file = tmp_path / "gpuwatch.toml"
-    tables = [text for text in re.findall(r"```text\n(.*?)```", README, re.DOTALL) if text.startswith("[[")]
-    file.write_text("\n".join(tables))
+    file.write_text(blocks("alerts", "toml")[0] + blocks("configuration", "toml")[1])
     shown = config.load(str(file))
     (share,), (rule,) = shown.shares, shown.rules
     assert (share.user, share.command, share.gpus, share.share) == ("ada", "train", (2,), 0.4)
@@ -121,7 +158,8 @@ def test_the_share_and_the_rule_shown_are_good(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("size", "words"), [((160, 50), "{} to {} processes show"), ((80, 24), "{} to {} processes")])
 def test_so_many_processes_show(size: tuple[int, int], words: str) -> None:
     shown = [fit_layout(*size, n_gpus=8, n_alerts=alerts, n_rows=99).rows for alerts in range(9)]
-    assert words.format(min(shown), max(shown)) in README
+    assert words.format(min(shown), max(shown)) in " ".join(README.split())
+    assert words.format(min(shown), max(shown)) in PAGE["guide"]
 
 
 def test_the_report_shown_is_what_is_printed_of_its_figures() -> None:
@@ -136,7 +174,7 @@ def test_the_report_shown_is_what_is_printed_of_its_figures() -> None:
     )
     total = lines[0].use.plus(lines[1].use).plus(lines[2].use)
     kept = Kept("user", EPOCH, "lab", lines, total=total, gpus=tuple(range(8)), events=Events(1, 5, 4))
-    assert "\n".join(report_lines(kept, EPOCH)[1:]) + "\n```" in README
+    assert "\n".join(report_lines(kept, EPOCH)[1:]) + "\n" in blocks("service", "text")[1]
 
 
 def test_every_command_is_documented() -> None:
@@ -144,14 +182,7 @@ def test_every_command_is_documented() -> None:
 
 
 def test_every_key_in_the_table_is_bound() -> None:
-    table = README[README.index("| key | |") :].split("\n\n")[0]
+    table = README[README.index("| key | what it does |") :].split("\n\n")[0]
     bound = {key for binding in KEYS for key in str(getattr(binding, "key", "")).split(",")}
     for key in re.findall(r"`([a-zA-Z?])`", table):
         assert {key, {"?": "question_mark"}.get(key, key)} & bound, key
-
-
-def test_every_rule_stands_in_the_readme_as_it_is_in_the_code() -> None:
-    section = README.split("## Alerts\n")[1].split("\n## ")[0]
-    for one in RULES:
-        keys = ", ".join(f"`{key}`" for key in one.keys) or "—"
-        assert f"| {one.name} | {one.says} ({one.severity}) | {one.raised} | {one.cleared} | {keys} |" in section

@@ -34,7 +34,7 @@ async def test_help_opens_scrolls_and_closes(size: tuple[int, int], key: str) ->
         assert fits(app)
         await pilot.press("G")
         await pilot.pause()
-        assert "README.md" in text_of(app)
+        assert "gpuwatch docs" in text_of(app)
         await pilot.press("g", "j", "space", "b", "k")
         await pilot.pause()
         assert "Enter" in text_of(app)

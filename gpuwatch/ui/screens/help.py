@@ -167,7 +167,7 @@ _MORE = Section(
         Fact(":", "every command by name"),
         Fact("a click", "on an alert: its process, or the processes of its GPU; so does Enter in e"),
         Fact("gpuwatch --help", "every option, and what can be printed"),
-        Fact("README.md", "what each figure means and where it comes from"),
+        Fact("gpuwatch docs", "the guide: what each figure means and where it comes from"),
     ),
 )
 

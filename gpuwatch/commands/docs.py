@@ -1,0 +1,99 @@
+"""`gpuwatch docs [PAGE]`: the pages of the guide, drawn in a terminal and as plain Markdown in a pipe."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, TextIO
+
+from rich.console import Console
+from rich.markdown import Markdown
+
+from gpuwatch.errors import UsageError
+from gpuwatch.output.plain import in_ascii, speaks_unicode
+from gpuwatch.text import clean
+
+PAGES: Final = ("guide", "shares", "alerts", "configuration", "stream", "service", "design", "security")
+"""The pages, in the order in which people read them."""
+
+FOLDER: Final = Path(__file__).parent.parent / "docs"
+
+_WIDEST: Final = 110
+"""Cells of a line: longer lines are hard to read."""
+_LINK: Final = re.compile(r"\[([^\]]+)\]\((\w+)\.md(?:#[\w-]+)?\)")
+_MARKER: Final = re.compile(r"^<!--.*-->\n", re.MULTILINE)
+_LESS: Final = "-FRX"
+"""For less, where LESS is not set: quit if the page fits, show colours, leave the page on screen."""
+
+
+def main(args: argparse.Namespace, *, out: TextIO | None = None, environ: Mapping[str, str] = os.environ) -> int:
+    """Print a page, or the list of pages; return the exit code. Raises UsageError where there is no such page."""
+    out = out or sys.stdout
+    ascii_only = bool(args.ascii) or not speaks_unicode(out)
+    if args.page is None:
+        out.write("".join(f"{name:<15}{summary(name)}\n" for name in PAGES))
+    elif not out.isatty() or environ.get("TERM", "dumb") in ("dumb", ""):
+        out.write(_in_ascii(page_text(args.page), ascii_only))
+    else:
+        width = min(shutil.get_terminal_size().columns, _WIDEST)
+        drawn = render(page_text(args.page), width, ascii_only=ascii_only)
+        _show(_in_ascii(drawn, ascii_only), out, environ)
+    out.flush()
+    return 0
+
+
+def page_text(name: str) -> str:
+    """Return a page as Markdown, without the markers of its generated tables; raises UsageError for an unknown page."""
+    if name not in PAGES:
+        raise UsageError(f"unknown page {clean(name)}; the pages are {', '.join(PAGES)}")
+    return _MARKER.sub("", (FOLDER / f"{name}.md").read_text(encoding="utf-8"))
+
+
+def summary(name: str) -> str:
+    """Return what a page is about: its first line of text."""
+    return next(line for line in page_text(name).splitlines() if line and not line.startswith("#"))
+
+
+def render(markdown: str, width: int, *, ascii_only: bool = False) -> str:
+    """Render Markdown for a terminal of a width; a link to a page becomes the command that shows it."""
+    markdown = _LINK.sub(r"\1 (`gpuwatch docs \2`)", markdown)
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii" if ascii_only else "utf-8", errors="backslashreplace")
+    console = Console(file=file, width=width, force_terminal=True)
+    with console.capture() as capture:
+        console.print(Markdown(markdown, hyperlinks=False, code_theme="ansi_dark"))
+    return capture.get()
+
+
+def _in_ascii(text: str, ascii_only: bool) -> str:
+    return "\n".join(map(in_ascii, text.replace("•", "*").split("\n"))) if ascii_only else text
+
+
+def _show(text: str, out: TextIO, environ: Mapping[str, str]) -> None:
+    """Show text in the pager of the user, or print it where there is none."""
+    command = pager(environ)
+    if not command:
+        out.write(text)
+        return
+    interrupted = signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the pager
+    try:
+        subprocess.run(command, input=text.encode(), env={"LESS": _LESS, **environ}, stdout=out.fileno(), check=False)
+    finally:
+        signal.signal(signal.SIGINT, interrupted)
+
+
+def pager(environ: Mapping[str, str]) -> Sequence[str]:
+    """Return the command of the pager: `$PAGER`, else less; nothing where there is none, or `$PAGER` is empty."""
+    try:
+        command = shlex.split(environ.get("PAGER", "less"))
+    except ValueError:
+        return ()
+    return command if command and shutil.which(command[0]) else ()

@@ -1,0 +1,218 @@
+"""Write the tables that the program knows into README.md and the pages of the guide: `python -m tests.docs`.
+
+A table stands between `<!-- begin NAME -->` and `<!-- end NAME -->`; a test fails where one is stale.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+import gpuwatch
+from gpuwatch import model
+from gpuwatch.alerts.rules.custom import METRICS
+from gpuwatch.alerts.table import RULES
+from gpuwatch.commands.docs import FOLDER, PAGES, summary
+from gpuwatch.config.document import shown_defaults
+from gpuwatch.ui.bindings import KEYS
+from gpuwatch.ui.screens.help import key_sections
+from tests import CHECKOUT
+
+PACKAGE: Final = Path(gpuwatch.__file__).parent
+_BLOCK: Final = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->\n)", re.DOTALL)
+
+
+def rules() -> Iterator[str]:
+    """Yield what each rule says and when."""
+    for rule in RULES:
+        yield f"### {rule.name}"
+        yield ""
+        yield f"{rule.says[0].upper()}{rule.says[1:]}."
+        yield ""
+        yield f"- Severity: {rule.severity}"
+        yield f"- Raised: {rule.raised}"
+        yield f"- Cleared: {rule.cleared}"
+        if rule.keys:
+            yield f"- Keys: {', '.join(f'`{key}`' for key in rule.keys)}"
+        yield ""
+
+
+def metrics() -> Iterator[str]:
+    """Yield the metrics that a rule of the user can compare."""
+    yield "| scope | metrics |"
+    yield "|---|---|"
+    for scope in ("gpu", "process", "user"):
+        names = [f"`{name}`" for name, metric in METRICS.items() if scope in metric.scopes]
+        yield f"| `{scope}` | {', '.join(names)} |"
+
+
+def keys() -> Iterator[str]:
+    """Yield the keys of the dashboard, in the groups of its help."""
+    for section in key_sections(KEYS):
+        yield f"**{section.title}**"
+        yield ""
+        yield "| key | what it does |"
+        yield "|---|---|"
+        for fact in section.facts:
+            yield f"| {' '.join(f'`{key}`' for key in fact.label.split())} | {fact.value} |"
+        yield ""
+
+
+def configuration() -> Iterator[str]:
+    """Yield every key of gpuwatch.toml with its default."""
+    yield "```toml"
+    yield shown_defaults().rstrip("\n")
+    yield "```"
+
+
+def stream() -> Iterator[str]:
+    """Yield every object of the stream with its fields, and every word that a field may hold."""
+    objects: list[type] = [model.Snapshot]
+    words: list[type[Enum]] = [model.Reason]
+    for one in objects:  # it grows as fields of further types are found
+        yield from _heading(one)
+        yield "| field | type | meaning |"
+        yield "|---|---|---|"
+        for name, hint in get_type_hints(one).items():
+            for part in _parts(hint):
+                found: list[Any] = words if issubclass(part, Enum) else objects
+                if issubclass(part, Enum | msgspec.Struct) and part not in found:
+                    found.append(part)
+            yield f"| `{name}` | {_type(hint)} | {_docs(one).get(name, '')} |"
+        yield ""
+    for enum in words:
+        yield from _heading(enum)
+        for word in enum:
+            if word.value:
+                says = _docs(enum).get(word.name, "")
+                yield f"- `{word.value}`{': ' if says else ''}{says}"
+        yield ""
+
+
+def _heading(of: type) -> Iterator[str]:
+    yield f"### {_name(of)}"
+    yield ""
+    yield _prose(inspect.getdoc(of) or "")
+    yield ""
+
+
+def _name(of: type) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", of.__name__).lower()
+
+
+def _parts(hint: Any) -> Iterator[type]:
+    """Yield the classes in a type, such as Memory in `tuple[Memory, ...]`."""
+    if isinstance(hint, type) and not get_args(hint):
+        yield hint
+    for part in get_args(hint):
+        yield from _parts(part)
+
+
+def _type(hint: Any) -> str:
+    """Return a type as people who read JSON call it."""
+    names = {str: "text", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
+    if hint == model.Reading:
+        return "reading"
+    if get_origin(hint) in (Union, UnionType):
+        return " or ".join(_type(part) for part in get_args(hint))
+    if get_origin(hint) is tuple:
+        return f"list of {_type(get_args(hint)[0])}"
+    if get_origin(hint) is dict:
+        return f"object of {_type(get_args(hint)[1])}"
+    return names.get(hint) or _name(hint)
+
+
+@cache
+def _docs(of: type) -> Mapping[str, str]:
+    """Return the docstrings that stand below the fields of a class."""
+    (tree,) = ast.parse(inspect.getsource(of)).body
+    assert isinstance(tree, ast.ClassDef)
+    found = {}
+    for field, below in zip(tree.body, tree.body[1:], strict=False):
+        match field, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                found[name] = _prose(text)
+    return found
+
+
+def _prose(text: str) -> str:
+    """Return a docstring on one line, in the words of JSON."""
+    return re.sub(r"\bNone\b", "null", " ".join(text.split())).replace("|", "\\|")
+
+
+def pages() -> Iterator[str]:
+    """Yield the pages of the guide, each with a link, for the README."""
+    for name in PAGES:
+        yield f"- [{name}](gpuwatch/docs/{name}.md): {summary(name)}"
+
+
+def layers() -> Iterator[str]:
+    """Yield the layers of the import contract, the highest first."""
+    settings = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
+    for contract in settings["tool"]["importlinter"]["contracts"]:
+        for number, layer in enumerate(contract.get("layers", ()), 1):
+            modules = [f"`{name.strip()}`" for name in layer.replace("|", ":").split(":")]
+            yield f"{number}. {', '.join(modules)}"
+
+
+def tree() -> Iterator[str]:
+    """Yield every file of the package with the first line of its docstring."""
+    yield from _files(PACKAGE, "")
+
+
+def _files(folder: Path, indent: str) -> Iterator[str]:
+    entries = sorted(folder.iterdir(), key=lambda entry: (entry.is_dir(), entry.name))
+    for entry in entries:
+        if entry.is_dir() and entry.name != "__pycache__":
+            yield f"{indent}- `{entry.name}/`"
+            yield from _files(entry, indent + "  ")
+        elif entry.is_file() and (words := _about(entry)):
+            yield f"{indent}- `{entry.name}`: {words}"
+
+
+def _about(file: Path) -> str:
+    """Return one line about a file; nothing for an empty one."""
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".py":
+        return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+    if file.suffix == ".md":
+        return summary(file.stem)
+    return {".tcss": "Style sheet of the dashboard."}.get(file.suffix, "")
+
+
+TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
+    one.__name__: one for one in (rules, metrics, keys, configuration, stream, pages, layers, tree)
+}
+
+
+def documents() -> list[Path]:
+    """Return README.md and the pages."""
+    return [CHECKOUT / "README.md", *sorted(FOLDER.glob("*.md"))]
+
+
+def filled(text: str) -> str:
+    """Return a document with the tables as they are now."""
+    return _BLOCK.sub(lambda found: found[1] + "\n".join(TABLES[found[2]]()).rstrip() + "\n" + found[3], text)
+
+
+def main() -> None:
+    """Write all tables."""
+    for file in documents():
+        file.write_text(filled(file.read_text()))
+
+
+if __name__ == "__main__":
+    main()
