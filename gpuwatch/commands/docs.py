@@ -20,7 +20,6 @@ from rich.markdown import Markdown
 
 from gpuwatch.errors import UsageError
 from gpuwatch.output.plain import in_ascii, speaks_unicode
-from gpuwatch.text import clean
 
 PAGES: Final = ("guide", "shares", "alerts", "configuration", "stream", "service", "design", "security")
 """The pages, in the order in which people read them."""
@@ -54,7 +53,7 @@ def main(args: argparse.Namespace, *, out: TextIO | None = None, environ: Mappin
 def page_text(name: str) -> str:
     """Return a page as Markdown, without the markers of its generated tables; raises UsageError for an unknown page."""
     if name not in PAGES:
-        raise UsageError(f"unknown page {clean(name)}; the pages are {', '.join(PAGES)}")
+        raise UsageError(f"unknown page {name}; the pages are {', '.join(PAGES)}")
     return _MARKER.sub("", (FOLDER / f"{name}.md").read_text(encoding="utf-8"))
 
 
@@ -66,7 +65,8 @@ def summary(name: str) -> str:
 def render(markdown: str, width: int, *, ascii_only: bool = False) -> str:
     """Render Markdown for a terminal of a width; a link to a page becomes the command that shows it."""
     markdown = _LINK.sub(r"\1 (`gpuwatch docs \2`)", markdown)
-    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii" if ascii_only else "utf-8", errors="backslashreplace")
+    # Rich chooses the characters of its lines by the encoding of its file, which gets nothing here.
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii" if ascii_only else "utf-8")
     console = Console(file=file, width=width, force_terminal=True)
     with console.capture() as capture:
         console.print(Markdown(markdown, hyperlinks=False, code_theme="ansi_dark"))
