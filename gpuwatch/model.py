@@ -1,12 +1,11 @@
 """Types that cross the stream between the sampler and its readers.
 
-Part of the stream, see `gpuwatch.model`; the package `gpuwatch.declared` finds and weighs them. All text is clean.
+One snapshot is one JSON object on one line. A reading is a number, or the `Reason` why there is none: in JSON a number
+or a string. Memory is in bytes, utilization in percent (0 to 100), temperature in °C, power in watts, clocks in MHz;
+wall-clock times are seconds since the epoch, monotonic times are seconds. All text is clean. What cannot be read is
+empty or None, never made up.
 
-Part of the stream, see `gpuwatch.model`. All text is clean. What cannot be read is empty or None, never made up.
-
-One snapshot is one JSON object on one line. A reading is a number, or the `Reason` there is none: in JSON a number or
-a string. Units stand in the name's docstring: memory in bytes, utilization in percent (0 to 100), temperature in °C,
-power in watts, clocks in MHz, wall-clock times in seconds since the epoch, monotonic times in seconds.
+The docstrings of classes and fields are the reference of the stream in the guide (`docs/stream.md`).
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ import msgspec
 
 
 class Kind(StrEnum):
-    """What a declaration promises. Only `LIMITS` can be overshot."""
+    """Kind of a declaration. A cap, a hard limit and a grant are limits; the others are labels."""
 
     CAP = "cap"
-    """The framework's own allocator refuses to go beyond it."""
+    """The framework's own allocator refuses to exceed it."""
     HARD = "hard limit"
     """Something outside the framework enforces it: MPS, HAMi, the driver."""
     GRANT = "grant"
@@ -29,15 +28,15 @@ class Kind(StrEnum):
     START = "start size"
     """The first chunk; more may be taken, by design."""
     CACHE = "cache"
-    """A part of what is free when the model is loaded, for its cache; says nothing of the total."""
+    """A part of what is free after loading the model, for its cache; it does not limit the total."""
     RESERVE = "reserve"
-    """How much is to be left free."""
+    """The memory that is to be left free."""
     GROWTH = "growth"
     """Memory is taken as it is needed; no number."""
     COMPUTE = "compute share"
-    """A share of the SMs; says nothing of memory."""
+    """A share of the SMs; it does not limit memory."""
     DEFAULT = "default"
-    """What the framework takes where nothing is said. Not a declaration."""
+    """What the framework takes if nothing is declared."""
 
 
 LIMITS = frozenset({Kind.CAP, Kind.HARD, Kind.GRANT})
@@ -45,7 +44,7 @@ LIMITS = frozenset({Kind.CAP, Kind.HARD, Kind.GRANT})
 
 
 class Basis(StrEnum):
-    """What the number of a declaration counts."""
+    """Unit of the number in a declaration."""
 
     TOTAL = "of the GPU"
     """A fraction of the GPU's memory."""
@@ -57,112 +56,112 @@ class Basis(StrEnum):
 
 
 class Confidence(StrEnum):
-    """How sure we are that a declaration is what the process runs with."""
+    """Confidence that the process runs with a declaration."""
 
     CERTAIN = "certain"
     LIKELY = "likely"
-    """Read where it usually is in effect, but could have been changed since."""
+    """It is usually in effect where it was read, but it could have been changed since."""
     STALE = "stale"
     """The file was edited after the process started."""
     GUESS = "guess"
 
 
 class Order(StrEnum):
-    """How sure we are which GPU a framework's ordinal means."""
+    """Confidence about which GPU a framework's ordinal (`cuda:0`) means."""
 
     EXACT = "exact"
     """By UUID, by a single GPU, or by PCI_BUS_ID."""
     IDENTICAL = "identical GPUs"
-    """All GPUs are of one model, which CUDA then numbers as NVML does."""
+    """All GPUs are of one model; CUDA then numbers them as NVML does."""
     HEURISTIC = "heuristic"
-    """Different models, and CUDA puts the fastest first: which that is we can only guess."""
+    """The GPUs are of different models. CUDA puts the fastest first; which one that is, is a guess."""
 
 
 class Margin(StrEnum):
-    """How far a process may hold more than its limit before that is an overshoot; the rules know the bytes."""
+    """Allowance beyond a limit, before the holding is an overshoot; `[allowance]` has the sizes."""
 
     FRAMEWORK = "framework"
     """A CUDA context and the libraries' handles come on top of what the allocator counts."""
     EAGER = "eager"
-    """The same where all kernels are loaded at once: before CUDA 11.7, or CUDA_MODULE_LOADING=EAGER."""
+    """The same, with all kernels loaded at once: before CUDA 11.7, or CUDA_MODULE_LOADING=EAGER."""
     BUDGET = "budget"
-    """A server's own budget for everything (vLLM), exceeded by its CUDA graphs and fragments."""
+    """A server's own budget for everything (vLLM); its CUDA graphs and fragments exceed it."""
     EXACT = "exact"
     """Enforced, or agreed in bytes."""
 
 
 class Knowledge(StrEnum):
-    """Whether we could look for a process's declarations. Unreadable is not undeclared."""
+    """State of the search for a process's declarations. Unreadable is not undeclared."""
 
     READ = "read"
     PENDING = "not read yet"
     UNREADABLE = "unreadable"
-    """Its environment belongs to somebody else, was overwritten, or could not be read in time."""
+    """Its environment belongs to another user, was overwritten, or could not be read in time."""
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One statement of how much memory a process takes, wherever it stands."""
+    """One statement about the memory that a process takes."""
 
     channel: str
-    """How it was said: `XLA_PYTHON_CLIENT_MEM_FRACTION`, `--gpu-memory-utilization`, `set_limit`, `gpuwatch.toml`."""
+    """Name of it: `XLA_PYTHON_CLIENT_MEM_FRACTION`, `--gpu-memory-utilization`, `set_limit`, `gpuwatch.toml`."""
     where: str = ""
-    """Where it stands: `environment`, `command line`, `environment of parent 812`, `train.py`."""
+    """Place where it was found: `environment`, `command line`, `environment of parent 812`, `train.py`."""
     line: int = 0
     """Line in that file; 0 for none."""
     text: str = ""
-    """As it is written there, cleaned."""
+    """The statement as it is written there, cleaned."""
     framework: str = ""
-    """Whose it is; empty where it holds for any."""
+    """The framework that reads it; empty if any does."""
     kind: Kind
     basis: Basis = Basis.NONE
     value: float | None = None
-    """A fraction (0.4) or bytes, by the basis; None where there is none or it is only known at run time."""
+    """A fraction (0.4) or bytes, by the basis; None if there is none, or if it is known only at run time."""
     limits: dict[str, int] = {}
-    """Bytes by GPU UUID, for the GPUs that it concerns; empty where it is no limit."""
+    """Bytes by GPU UUID, for the GPUs that it concerns; empty if it is no limit."""
     scope: str = ""
-    """Empty for the process itself; else what shares it: `genv 12`, `container 3f9a1c`, `share of ada on GPU 2`."""
+    """Empty for the process alone; else those who share it: `genv 12`, `container 3f9a1c`, `share of ada on GPU 2`."""
     confidence: Confidence = Confidence.CERTAIN
     effective: bool = False
-    """Whether it is one of those that hold."""
+    """Whether it is in effect."""
     why: str = ""
     """Why it is in effect, or why not."""
     guessed: bool = False
-    """Which GPU it concerns is a guess, as CUDA's order of different models is."""
+    """Which GPU it concerns is a guess, as is CUDA's order of different models."""
     undecided: bool = False
-    """It may limit the process: only the program itself knows whether, by which number, or on which GPU."""
+    """It may limit the process; only the program itself knows whether it does, to which number, or on which GPU."""
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What holds on one GPU, after all declarations were weighed."""
+    """Limit in effect on one GPU."""
 
     gpu: str
     """UUID of the GPU."""
     bytes: int
     declaration: int
-    """Its place in `Declared.declarations`."""
+    """Index of its declaration in the list `declarations`."""
     scope: str = ""
-    """As in the declaration: with a scope, the holdings of all processes of that scope count together."""
+    """As in the declaration. With a scope, the holdings of all processes of that scope count together."""
     margin: Margin = Margin.FRAMEWORK
 
 
 class Visible(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which GPUs a process can see, in its framework's order: the first is `cuda:0`."""
+    """GPUs that a process can see, in its framework's order: the first is `cuda:0`."""
 
     gpus: tuple[str, ...] = ()
-    """UUIDs of GPUs or MIG instances; empty where it hides all of them."""
+    """UUIDs of GPUs or MIG instances; empty if all are hidden."""
     order: Order = Order.EXACT
     text: str = ""
-    """What decided it: `CUDA_VISIBLE_DEVICES=3,2`; empty where nothing was said and all are visible."""
+    """The setting that decides it: `CUDA_VISIBLE_DEVICES=3,2`; empty if there is none and all are visible."""
     where: str = ""
-    """Where that stands, as in a declaration."""
+    """Place of that setting, as in a declaration."""
     note: str = ""
-    """What is odd about it: `-1 hides all that follow`."""
+    """A remark on it: `-1 hides all that follow`."""
     doubtful: bool = False
-    """The process may never have made this choice: the note says why."""
+    """The process may not run with this setting; the note says why."""
 
 
 class Hint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something that somebody wrote and surely did not mean."""
+    """Statement that has probably not the effect that its author meant."""
 
     rule: str
     """`misspelt`, `invalid`, `no effect`, `dynamic`."""
@@ -170,27 +169,27 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one process said it would take."""
+    """Declarations of one process."""
 
     knowledge: Knowledge = Knowledge.READ
     words: str = ""
     """What could not be read, and why."""
     incomplete: bool = False
-    """Modules of its script were not read: they may have declared more."""
+    """Some modules of its script were not read; they may declare more."""
     frameworks: tuple[str, ...] = ()
     visible: Visible | None = None
-    """None where it cannot be told."""
+    """None if it is not known."""
     declarations: tuple[Declaration, ...] = ()
-    """Those that were found, those in effect first; of many only some, see `left_out`."""
+    """Declarations that were found, those in effect first. If there are many, only some; see `left_out`."""
     left_out: int = 0
-    """How many more statements were found and weighed, and are not among `declarations`."""
+    """Number of further declarations that were found and are not in the list."""
     limits: tuple[Limit, ...] = ()
-    """At most one a GPU and scope: that of the process itself first."""
+    """Limits in effect, at most one for each GPU and scope; that of the process alone first."""
     collective: bool = False
-    """It is one of several processes that exchange data between GPUs (NCCL), which takes buffers of its own."""
+    """It is one of several processes that exchange data between GPUs (NCCL), for which it needs buffers."""
     hints: tuple[Hint, ...] = ()
     hints_left_out: int = 0
-    """How many more hints there are."""
+    """Number of further hints."""
 
 
 _PEOPLES = (
@@ -220,93 +219,93 @@ def is_service(unit: str) -> bool:
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The container that a process is in."""
+    """Container of a process."""
 
     runtime: str = ""
-    """`docker`, `podman`, `containerd`, `cri-o`, `lxc`, `apptainer`…; empty where the cgroup does not tell."""
+    """`docker`, `podman`, `containerd`, `cri-o`, `lxc`, `apptainer`…; empty if the cgroup does not show it."""
     id: str = ""
-    """As its runtime prints it: the first 12 digits."""
+    """The first 12 digits, as the runtime prints them."""
     name: str = ""
-    """Empty where neither the runtime's socket nor its state is ours to read."""
+    """Empty if neither the runtime's socket nor its state can be read."""
 
 
 class Pane(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where in a terminal multiplexer a process was started."""
+    """Place in a terminal multiplexer where a process was started."""
 
     program: str
     """`tmux`, `screen` or `zellij`."""
     session: str = ""
-    """Its name, or what the environment has of it: `$0` is tmux's number of a session."""
+    """Name of the session, or its number in tmux (`$0`)."""
     window: str = ""
-    """Number and name of the window, or tmux's number of the pane: `%3`."""
+    """Number and name of the window, or the number of the pane in tmux (`%3`)."""
     alive: bool | None = None
-    """Whether its server still runs; None where that cannot be told."""
+    """Whether its server still runs; None if that is not known."""
 
 
 class Notebook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The Jupyter kernel that a process is, or is a child of."""
+    """Jupyter kernel that a process is, or is a child of."""
 
     kernel: str = ""
-    """Start of its id."""
+    """The beginning of its id."""
     path: str = ""
-    """The notebook, as its server was asked for it."""
+    """Path of the notebook, as its server knows it."""
     server: int | None = None
-    """PID of the server that started it; None where it has gone or cannot be told."""
+    """PID of the server that started it; None if the server has ended, or is not known."""
     left: bool = False
-    """Its server is known to have gone."""
+    """Its server has certainly ended."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one start set going: the process itself, or all ranks and workers of a distributed run."""
+    """Run that a process belongs to: the process alone, or all ranks and workers of one launch."""
 
     key: str
-    """The same for all processes of one run on this host: `PID:START` of its head, or what its launcher calls it."""
+    """The same for all processes of a run on this host: `PID:START` of its head, or the launcher's id of the run."""
     name: str = ""
-    """What runs, for people: `train.py`, `vllm serve`, without folders and arguments."""
+    """Name for people, without folders and arguments: `train.py`, `vllm serve`."""
     launcher: str = ""
     """`torchrun`, `accelerate`, `deepspeed`, `mpirun`, `srun`, `ray`, `TF_CONFIG`…; empty for a run of one process."""
     head: int = 0
-    """PID of the first process of it that is still there: the launcher, or the only one; 0 where it is not visible."""
+    """PID of the first process of the run that still exists: the launcher, or the only one; 0 if it is not visible."""
     head_start: int = 0
     rank: int | None = None
     local_rank: int | None = None
     world: int | None = None
-    """How many ranks there are, on all hosts."""
+    """Number of ranks on all hosts."""
     worker_of: int | None = None
-    """PID of the rank (or only process) that forked or spawned this one as a helper; None where it is a rank itself."""
+    """PID of the rank (or only process) that started this worker; None if this process is a rank itself."""
     orphaned: bool = False
-    """It belongs to something that has ended: its launcher, or the process that it is a worker of, is gone."""
+    """It is a leftover: its launcher, or the process that it is a worker of, has ended."""
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All that is known of where one process runs."""
+    """Surroundings of a process: what it runs in and belongs to."""
 
     container: Container | None = None
     pod: str = ""
-    """Kubernetes: `namespace/name`, its name alone, or its uid, by what can be read."""
+    """Kubernetes pod: `namespace/name`, the name alone, or the uid, depending on what can be read."""
     slurm: str = ""
-    """Job and step: `4711.0`, `4711.batch`, or the job alone."""
+    """Slurm job and step: `4711.0`, `4711.batch`, or the job alone."""
     batch: str = ""
-    """Another scheduler and its job: `pbs 4711`, `lsf 4711`, `sge 4711`, or HTCondor's slot: `condor slot1_2`."""
+    """Other scheduler and its job: `pbs 4711`, `lsf 4711`, `sge 4711`, or HTCondor's slot: `condor slot1_2`."""
     unit: str = ""
-    """The systemd unit that it is a service of: `ollama.service`; empty for a login session's scope."""
+    """Systemd unit of the service: `ollama.service`; empty for the scope of a login session."""
     user_unit: bool = False
-    """The unit is one of the user's own manager."""
+    """The unit belongs to the user's own service manager."""
     pane: Pane | None = None
     notebook: Notebook | None = None
     ssh: str = ""
-    """From where the login came, an address; empty where it was no SSH login or that cannot be told."""
+    """Address from which the SSH login came; empty if it was no SSH login, or is not known."""
     login: str = ""
-    """Who logged in, by the kernel's login uid, where it is not the owner: who is behind root in a container."""
+    """User who logged in, by the kernel's login uid, if it is not the owner: the person behind root in a container."""
     login_uid: int | None = None
     job: Job | None = None
     server: str = ""
-    """Why it is taken for a server that waits for requests: `vLLM`, `listens on port 8000`; empty for none."""
+    """Reason to take it for a server that waits for requests: `vLLM`, `listens on port 8000`; empty for none."""
     peer: str = ""
-    """Whom it has a TCP connection to, and may wait for: `10.0.0.3:6379`; only of the viewer's own that have lost their
-    parent."""
+    """Other end of a TCP connection that it may wait for: `10.0.0.3:6379`; only of the viewer's own processes whose
+    parent has ended."""
     words: str = ""
-    """What of this could not be read, and why; empty where all was."""
+    """What could not be read, and why; empty if everything was."""
 
     @property
     def service(self) -> bool:
@@ -342,16 +341,16 @@ SCHEMA = 1
 
 
 class Reason(StrEnum):
-    """Why a reading is no number."""
+    """Reason why there is no number."""
 
     UNSUPPORTED = "unsupported"
-    """The device or its driver does not have this figure."""
+    """The device or its driver does not have this value."""
     DENIED = "denied"
-    """The figure exists, and we may not read it."""
+    """The value exists, and gpuwatch may not read it."""
     NO_SAMPLE = "no sample"
-    """Nothing was measured yet, or the last measurement is void."""
+    """Nothing was measured yet, or the last measurement is not valid."""
     ERROR = "error"
-    """The call failed in a way that says nothing about the figure."""
+    """The call failed."""
 
 
 Reading: TypeAlias = int | float | Reason
@@ -368,7 +367,7 @@ def number(reading: Reading) -> float | None:
 
 
 class Health(StrEnum):
-    """What state a GPU is in, as far as its driver lets us see it."""
+    """Health of a GPU, as far as its driver reports it."""
 
     OK = "ok"
     LOST = "lost"
@@ -377,45 +376,45 @@ class Health(StrEnum):
     NOT_READY = "not ready"
     SILENT = "not responding"
     QUARANTINED = "quarantined"
-    """Its calls crashed the sampler again and again; it is left alone until the user asks."""
+    """Its calls crashed the sampler several times; gpuwatch asks it again only when the user does (`R`)."""
     MISSING = "missing"
-    """It was there and the driver no longer lists it."""
+    """The driver no longer lists it."""
     FAILED = "failed"
     """Any other error code, named in the GPU's `words`."""
 
 
 class Presence(StrEnum):
-    """How much of a process we can see in /proc."""
+    """Visibility of a process in /proc."""
 
     SEEN = "seen"
     GONE = "gone"
-    """NVML lists it and the kernel has no such process."""
+    """NVML lists it, and the kernel has no such process."""
     HIDDEN = "hidden"
-    """/proc is mounted with hidepid: it may exist, and is not ours to see."""
+    """/proc is mounted with hidepid: it may exist, and gpuwatch may not see it."""
     ELSEWHERE = "other namespace"
-    """We run in a PID namespace of our own (a container), where this PID means nothing."""
+    """gpuwatch runs in a PID namespace of its own (a container), in which this PID does not exist."""
     UNSURE = "unsure"
-    """The same, and a process of ours has this PID, by chance or not: the driver may mean another outside. What is
-    told of it is of ours, but its memory may be the other's; its uid is not known, and its user ends in `?`."""
+    """The same, and a process in this container has the PID, perhaps by chance: the driver may mean another outside.
+    The facts are those of the process inside, the memory may be the other's; the uid is null, the user ends in `?`."""
     UNREADABLE = "unreadable"
-    """It could not be read just now: no file descriptor or no memory was left for it (EMFILE, ENFILE, ENOMEM), or the
-    kernel failed. It may run or not; what is told of it was read before."""
+    """It could not be read now: no file descriptor or no memory was left (EMFILE, ENFILE, ENOMEM), or an error of the
+    kernel. It may run or not; its facts were read before."""
 
 
 class SourceState(StrEnum):
-    """What state the whole stream is in."""
+    """State of the whole stream."""
 
     OK = "ok"
     STARTING = "starting"
     NO_DRIVER = "no driver"
-    """There is no NVIDIA library here, or it cannot be used: waiting does not help."""
+    """There is no NVIDIA library, or it cannot be used: waiting does not help."""
     DRIVER_DOWN = "driver down"
-    """The library is here and the driver does not answer: not loaded, of another version, being upgraded."""
+    """The library is there, and the driver does not answer: not loaded, another version, being upgraded."""
     NO_GPU = "no gpu"
     SILENT = "not responding"
-    """The driver hangs before any GPU can be asked."""
+    """The driver hangs before gpuwatch can ask any GPU."""
     ENDED = "ended"
-    """A source that cannot go on (a wrong `--only`, a sampler that will not start)."""
+    """The source cannot go on (a wrong `--only`, a sampler that does not start)."""
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -425,9 +424,9 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     used: Reading = Reason.NO_SAMPLE
     free: Reading = Reason.NO_SAMPLE
     reserved: Reading = Reason.NO_SAMPLE
-    """What driver and firmware keep; a reason where the driver only knows the first memory call."""
+    """Kept by driver and firmware; a reason where the driver knows only the first memory call."""
     unified: bool = False
-    """The GPU shares the machine's memory: the figures are MemTotal and MemAvailable, and not the GPU's own."""
+    """The GPU shares the machine's memory: the values are MemTotal and MemAvailable, not the GPU's own."""
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
@@ -435,14 +434,14 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
 
     pid: int
     start: int = 0
-    """Start time in clock ticks since boot (0: unknown); with the pid it names one process for good."""
+    """Start time in clock ticks since boot (0: unknown); PID and start time together identify a process."""
     kind: str = "C"
     """C compute, G graphics, M a client of the MPS server; several joined by `+`."""
     memory: Reading = Reason.NO_SAMPLE
     """Bytes. Unsupported on WSL and on some MIG and vGPU set-ups."""
     sm: Reading = Reason.NO_SAMPLE
-    """Percent of time that its kernels ran on the GPU since the last sample, and in the last 1.25 s at least; 0 is
-    measured idleness. Of all processes of a GPU together no more than 100."""
+    """Percent of the time in which its kernels ran since the last sample, and at least in the last 1.25 s; 0 is
+    measured. All processes of a GPU together have at most 100."""
     memory_utilization: Reading = Reason.NO_SAMPLE
     encoder: Reading = Reason.NO_SAMPLE
     decoder: Reading = Reason.NO_SAMPLE
@@ -469,7 +468,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Xid(msgspec.Struct, frozen=True, kw_only=True):
-    """How often the driver reported one error of a GPU (an XID, as in the kernel's log) since the sampler began."""
+    """XID, an error of a GPU as in the kernel's log, and how often the driver reported it since the sampler started."""
 
     code: int
     count: int = 1
@@ -478,30 +477,30 @@ class Xid(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU: what it is, how it is, and who holds it."""
+    """One GPU: its identity, its values, its health, and its holdings."""
 
     index: int
-    """NVML's index at this moment; identity is the `uuid`."""
+    """NVML's index at this moment; the identity is the `uuid`."""
     uuid: str = ""
-    """Empty while the driver has never given us a handle."""
+    """Empty until the driver has given a handle."""
     name: str = ""
     bus_id: str = ""
     minor: Reading = Reason.NO_SAMPLE
     """The N of its device file /dev/nvidiaN."""
     compute_capability: Reading = Reason.NO_SAMPLE
-    """CUDA's number for what it can do: 8.6."""
+    """CUDA's compute capability: 8.6."""
     cores: Reading = Reason.NO_SAMPLE
     """CUDA cores."""
     sm_clock_max: Reading = Reason.NO_SAMPLE
     health: Health = Health.OK
     words: str = ""
-    """What is wrong, in plain words with the NVML code and call; empty when all is well."""
+    """What is wrong, with the NVML code and call; empty when all is well."""
     since: float = 0.0
-    """Wall-clock time at which the health became what it is; 0 for always."""
+    """Wall-clock time of the last change of health; 0 if it never changed."""
     sampled: float = 0.0
-    """Monotonic time (the sampler's clock) at which the last reading of the fast figures began; 0 for never."""
+    """Monotonic time (the sampler's clock) at which the last reading of the fast values began; 0 for never."""
     slow_sampled: float = 0.0
-    """The same for the figures asked every 10 s: fan, clocks, P-state, encoder, decoder, graphics and MPS lists."""
+    """The same for the values read every 10 s: fan, clocks, P-state, encoder, decoder, graphics and MPS lists."""
 
     memory: Memory = Memory()
     utilization: Reading = Reason.NO_SAMPLE
@@ -521,35 +520,35 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     pstate: Reading = Reason.NO_SAMPLE
     """0 is the fastest, 15 the slowest."""
     throttle: tuple[str, ...] | Reason = Reason.NO_SAMPLE
-    """What holds the clocks down, worst first: `hw thermal`, `power brake`, `sw thermal`, `power cap`…"""
+    """Reasons that limit the clocks, worst first: `hw thermal`, `power brake`, `sw thermal`, `power cap`…"""
     ecc_uncorrected: Reading = Reason.NO_SAMPLE
     """Uncorrected memory errors since the driver was loaded."""
     remap_pending: bool | Reason = Reason.NO_SAMPLE
     """Whether rows of memory wait for a reset to be replaced."""
     remap_failed: bool | Reason = Reason.NO_SAMPLE
-    """Whether the replacing of a row has ever failed: then the GPU is to be exchanged."""
+    """Whether the replacement of a row ever failed: then the GPU has to be exchanged."""
     xids: tuple[Xid, ...] | Reason = Reason.NO_SAMPLE
-    """Since this sampler began, by code; a reason where the driver reports no events to us."""
+    """XIDs since this sampler started, by code; a reason where the driver does not report them."""
     persistence: bool | Reason = Reason.NO_SAMPLE
     compute_mode: str = Reason.NO_SAMPLE.value
-    """`default`, `exclusive process`, `prohibited`, or the reason it is not known."""
+    """`default`, `exclusive process`, `prohibited`, or the reason why it is not known."""
     display_active: bool | Reason = Reason.NO_SAMPLE
     mig: bool | Reason = Reason.NO_SAMPLE
     instances: tuple[Instance, ...] = ()
 
     holdings: tuple[Holding, ...] = ()
     holdings_note: str = ""
-    """Why the list of holdings is missing, incomplete or unreliable; empty when it can be trusted."""
+    """Reason why the list of holdings is missing, incomplete or unreliable; empty if it is neither."""
     unreliable: bool = False
-    """The list makes no sense (a pid over pid_max, memory over the device's): nothing on it may be signalled."""
+    """The list is wrong (a PID over pid_max, more memory than the GPU has): no process on it may be signalled."""
     unattributed: Reading = Reason.NO_SAMPLE
-    """Bytes: used (which excludes reserved) less the holdings, never below 0; a reason where a holding has none."""
+    """Bytes: used (without reserved) minus the holdings, never below 0; a reason where a holding has no value."""
     promised: Reading = Reason.NO_SAMPLE
-    """Bytes that may still be taken beyond what is held, by those who declared them or reserved them (`gpuwatch run`).
-    It is a part of what is free, or more than that. Limits that could not be read are not in it."""
+    """Bytes that were declared or reserved (`gpuwatch run`) and are not taken yet. They may be more than what is free.
+    Limits that could not be read are not in it."""
     opened_by: tuple[int, ...] = ()
-    """PIDs of at most 16 processes, as of `Snapshot.searched`, that have its device file open, do more than ask the
-    driver and are not on its list: workers, and programs that are listed on another GPU."""
+    """PIDs of at most 16 processes that have its device file open and are not listed on it, as of the snapshot's
+    `searched`: workers, and programs that are listed on another GPU; not monitors."""
 
     @property
     def key(self) -> str:
@@ -584,13 +583,13 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     presence: Presence = Presence.SEEN
     uid: int | None = None
     user: str = ""
-    """Name, or the uid in digits while the name is not known; empty where the owner is not visible."""
+    """Name, or the uid while the name is not known; empty if the owner is not visible."""
     name: str = ""
     command: str = ""
     """Command line, cleaned, secrets masked."""
     program: str = ""
-    """Mark that changes when it starts another program (execve), and not when it only changes its title; empty where
-    that cannot be told."""
+    """Mark that changes when the process starts another program (execve), and not when it only changes its title; empty
+    if that is not known."""
     state: str = ""
     """`running`, `sleeping`, `disk sleep`, `stopped`, `zombie`…; empty where it cannot be read."""
     ppid: int | None = None
@@ -599,23 +598,23 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     terminal: str = ""
     """`/dev/pts/3`, or empty for none."""
     session: int = 0
-    """PID of the leader of its session: a login's shell, or itself; 0 where it cannot be read."""
+    """PID of the leader of its session: the shell of a login, or itself; 0 if it cannot be read."""
     led: bool | None = None
-    """Whether that leader still runs; None where it cannot be told."""
+    """Whether that leader still runs; None if that is not known."""
     adopted: bool = False
-    """The process that started it has ended: its parent is init, or who takes in orphans in its place."""
+    """The process that started it has ended: its parent is init, or another process that adopts orphans."""
     cpu: Reading = Reason.NO_SAMPLE
     """Percent of one core since the last sample."""
     below: Reading = Reason.NO_SAMPLE
-    """The same of all that it has started, over the last 10 s; only of the viewer's own processes."""
+    """The same of all processes that it started, over the last 10 s; only of the viewer's own processes."""
     rss: Reading = Reason.NO_SAMPLE
     """Resident host memory in bytes."""
     started: float | None = None
     """Wall-clock start time."""
     declared: Declared | None = None
-    """What it said it would take; None where nobody has looked."""
+    """Its declarations; None if nobody has looked."""
     surroundings: Surroundings | None = None
-    """What it runs in and belongs to; None where nobody has looked, or not yet."""
+    """What it runs in and belongs to; None if nobody has looked yet."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -627,26 +626,26 @@ class Unlisted(msgspec.Struct, frozen=True, kw_only=True):
     """A process that has GPU device files open and that NVML does not list: a worker that was forked, or a leftover."""
 
     process: Process
-    """Its `declared` is always None: it holds nothing that NVML would count."""
+    """Its `declared` is always None, since it has no memory that NVML counts."""
     gpus: tuple[str, ...] = ()
-    """UUIDs of the GPUs whose device files it has open; a CUDA program opens those of all that it can see."""
+    """UUIDs of the GPUs whose device files it has open; a CUDA program opens those of all GPUs that it can see."""
     context: bool = False
-    """It has /dev/nvidia-uvm open too, as CUDA programs have and what only asks the driver has not."""
+    """It has /dev/nvidia-uvm open too, as CUDA programs have, and monitors have not."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was seen at one moment on one machine."""
+    """All GPUs and processes of one machine at one moment."""
 
     schema: int = SCHEMA
     sequence: int = 0
-    """Counts up by one a sample within one run of the sampler."""
+    """Number of samples since the sampler started."""
     host: str = ""
     taken: float = 0.0
     """Wall-clock time."""
     monotonic: float = 0.0
     """The sampler's monotonic clock when the snapshot was complete; ages are differences to it."""
     interval: float = 1.0
-    """Seconds between two samples, as asked for."""
+    """Seconds between two samples, as configured."""
     viewer: int = -1
     """The uid whose processes are `mine`."""
     driver: str = ""
@@ -654,27 +653,27 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Highest CUDA version the driver supports, `13.0`."""
     state: SourceState = SourceState.OK
     words: str = ""
-    """What is wrong with the whole, and what to do next; empty when all is well."""
+    """What is wrong, and what to do next; empty when all is well."""
     since: float = 0.0
-    """Wall-clock time at which `state` became what it is."""
+    """Wall-clock time of the last change of `state`."""
     demo: bool = False
     confined: bool = False
-    """The sampler runs in a PID namespace of its own (a container): it may not be told of processes outside."""
+    """The sampler runs in a PID namespace of its own (a container): processes outside may not be listed."""
     nvml_calls: int = 0
     """NVML calls of this sampler so far."""
     listed: int = 0
-    """How many GPUs the driver lists, those that are left alone among them; 0 where it was not asked."""
+    """Number of GPUs that the driver lists, also those that gpuwatch does not ask; 0 if the driver was not asked."""
     gpus: tuple[Gpu, ...] = ()
     processes: tuple[Process, ...] = ()
     unlisted: tuple[Unlisted, ...] = ()
-    """As last searched for, over some seconds; of other people's only where we may look at them (root)."""
+    """Processes that have a GPU open and that NVML does not list; those of other people only for root."""
     searched: float = 0.0
-    """Wall-clock time at which that search last ended; 0 for not yet."""
+    """Wall-clock time at which the last search for them ended; 0 for not yet."""
     blind: int = 0
-    """How many processes that search could not look into: they are other people's and we are not root, or it had no
-    file descriptor or no memory left."""
+    """Number of processes that the search could not look into: other people's, if gpuwatch is not root, or because no
+    file descriptor or no memory was left."""
     hides: bool = False
-    """/proc is mounted so that we do not even see other people's processes (hidepid)."""
+    """/proc hides other people's processes (hidepid)."""
     mps: tuple[int, ...] = ()
     """PIDs of MPS servers among those that the search could not look into."""
 
