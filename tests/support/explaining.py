@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from gpuwatch.model import Declaration, Declared
 from tests.driver import GIB, Driver, Proc
 from tests.support.launching import Launcher
 from tests.support.sharer import sharing
+from tests.support.waiting import PATIENCE
 
 
 class Explainer:
@@ -42,7 +44,10 @@ class Explainer:
         with sharing(*(argv or ("train.py",)), environ=environ, cwd=self.folder, first=first) as process:
             self.driver.procs = [Proc(gpu, process.pid, memory=round(size * GIB)) for gpu, size in (held or {}).items()]
             self.driver.write()
+            end = time.monotonic() + PATIENCE
             done = self._launch("explain", str(process.pid), *flags)
+            while "not read yet" in done.stdout and time.monotonic() < end:  # a busy machine: it says so, and ends
+                done = self._launch("explain", str(process.pid), *flags)
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
 
