@@ -14,9 +14,9 @@ import msgspec
 
 from gpuwatch import text
 from gpuwatch.config import ADMINISTRATORS, Config, Origin, load_traced, path, problems
-from gpuwatch.config.report import shown_path
 from gpuwatch.config.values import escaped, mask_url
 from gpuwatch.errors import UsageError
+from gpuwatch.files import shown_path
 from gpuwatch.output.plain import speaks_unicode
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -16,9 +16,9 @@ from gpuwatch import files as private
 from gpuwatch import text
 from gpuwatch.config.keys import KEYS, MOST_FREE, ORDERED, SECTIONS, value_of
 from gpuwatch.config.reading import Found, read
-from gpuwatch.config.report import shown_path
 from gpuwatch.config.settings import Alerts, Allowance, Config, Notify
 from gpuwatch.errors import GpuwatchError, UsageError
+from gpuwatch.files import shown_path
 
 __all__ = [
     "ADMINISTRATORS",

@@ -14,10 +14,10 @@ from gpuwatch import files
 from gpuwatch.alerts.rules.memory import OwnRule
 from gpuwatch.config.keys import KEYS, SECTIONS, Section
 from gpuwatch.config.report import Report
-from gpuwatch.config.safety import check_source
 from gpuwatch.config.tables import rules, shares
 from gpuwatch.config.values import shown
 from gpuwatch.declared.facts import Share
+from gpuwatch.files import check_source
 
 MOST_BYTES: Final = 1 << 20
 """A file is read before anything is drawn; one of a thousand rules has 100 KiB."""

@@ -10,15 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwatch import text
 from gpuwatch.config.values import Kind, NotAllowedError, nearest
+from gpuwatch.files import shown_path
 
 if TYPE_CHECKING:
     from gpuwatch.config.lines import Place
-
-
-def shown_path(file: Path) -> str:
-    """Name a file for people: below the home folder from `~` on, and clean."""
-    home, where = os.environ.get("HOME", ""), str(file)
-    return text.clean(f"~{where.removeprefix(home)}" if home and where.startswith(f"{home}/") else where)
 
 
 class Report:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from gpuwatch.alerts.rules.memory import OwnRule
 from gpuwatch.config.lists import Gpus, rule_names
-from gpuwatch.config.report import Report, shown_path
+from gpuwatch.config.report import Report
 from gpuwatch.config.values import (
     Choice,
     Duration,
@@ -23,6 +23,7 @@ from gpuwatch.config.values import (
     toml_string,
 )
 from gpuwatch.declared.facts import Share
+from gpuwatch.files import shown_path
 from gpuwatch.units import MIB
 
 SHARE: Final[Mapping[str, Kind]] = {

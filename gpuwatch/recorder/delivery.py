@@ -22,7 +22,7 @@ import msgspec
 
 from gpuwatch import text, units
 from gpuwatch.alerts.alert import MARKS, Alert, Severity
-from gpuwatch.config.safety import check_source
+from gpuwatch.files import check_source
 
 TITLE: Final = 200
 """Characters of a title at most: what a telephone shows, and more than a line of a mail's subject needs."""

@@ -9,8 +9,8 @@ import pytest
 
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.config import Config, Notify, load
-from gpuwatch.config.safety import check_source
 from gpuwatch.errors import UsageError
+from gpuwatch.files import check_source
 from tests.support.homes import make_homeless
 
 OTHER = 12345
