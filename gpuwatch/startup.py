@@ -48,7 +48,7 @@ def configured(args: argparse.Namespace) -> Config:
     percents = {name: parsed(f"--{name.replace('_', '-')}", parse_percent, getattr(args, name)) for name in _PERCENTS}
     alerts = msgspec.structs.replace(config.alerts, **_given(percents))
     if _given(percents):
-        check_limits(alerts, "--", "memory-critical", "memory-warning")
+        check_limits(alerts)
     return msgspec.structs.replace(config, alerts=alerts, **_given(flags))
 
 

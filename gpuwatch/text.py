@@ -510,3 +510,9 @@ def spell_signs(text: str) -> str:
     if text.isascii():
         return text
     return _PRODUCT.sub("*", _SEPARATOR.sub(" | ", text)).translate(_SIGNS)
+
+
+def mask_url(url: str) -> str:
+    """Return what may be shown of a URL that holds a secret: `slack://…`."""
+    found = re.match(r"([A-Za-z][A-Za-z0-9.+-]{0,30})://", url)
+    return f"{found[1]}://…" if found else "…"

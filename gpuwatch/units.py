@@ -255,6 +255,24 @@ def parse_share(text: str) -> float:
     return fraction
 
 
+def write_duration(seconds: float) -> str:
+    """Write *seconds* in the largest unit that divides them ("10min", "1.5s"), as `parse_duration` reads them."""
+    if seconds != int(seconds):
+        return f"{seconds * 1000:.0f}ms" if seconds < 1 else f"{seconds:.3f}".rstrip("0") + "s"
+    for unit, length in (("d", _DAY), ("h", _HOUR), ("min", _MINUTE)):
+        if seconds and seconds % length == 0:
+            return f"{int(seconds) // length}{unit}"
+    return f"{int(seconds)}s"
+
+
+def write_size(size: int) -> str:
+    """Write bytes in the largest unit that divides them ("20GiB", "1000"), as `parse_size` reads them."""
+    for unit, bytes_ in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if size and size % bytes_ == 0:
+            return f"{size // bytes_}{unit}"
+    return str(size)
+
+
 def _number_and_unit(text: str, units: dict[str, int] | dict[str, float]) -> tuple[str, float] | None:
     match = re.fullmatch(_NUMBER_UNIT, text.strip())
     if match is None or match[2].lower() not in units:

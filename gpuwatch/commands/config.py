@@ -14,7 +14,7 @@ import msgspec
 
 from gpuwatch import text
 from gpuwatch.config import ADMINISTRATORS, Config, Origin, load_traced, path, problems
-from gpuwatch.config.values import escaped, mask_url
+from gpuwatch.config.schema import escaped
 from gpuwatch.errors import UsageError
 from gpuwatch.files import shown_path
 from gpuwatch.output.plain import speaks_unicode
@@ -104,7 +104,7 @@ def _warnings(config: Config, origins: Mapping[str, Origin], check_urls: CheckUr
     if config.notify.urls:
         origin = origins["notify.urls"]
         wrong = zip(config.notify.urls, check_urls(config.notify.urls), strict=False)
-        for words in (_readable(origin.file), *(f"{mask_url(url)} {words}" for url, words in wrong if words)):
+        for words in (_readable(origin.file), *(f"{text.mask_url(url)} {words}" for url, words in wrong if words)):
             if words:
                 yield f"{origin}: warning: key notify.urls: {text.clean(words)}"
 

@@ -73,7 +73,7 @@ def _explain(pid: int, config: Config, as_json: bool, look: Look, proc: Path, sn
         itself = msgspec.to_builtins(process)
         said = itself.pop("declared")
         return Answer([msgspec.json.encode({"process": itself, "declared": said}).decode()], words)
-    found = [*points(process, snapshot, config.allowance.allowances()), *whereabouts(process)]
+    found = [*points(process, snapshot, config.allowance), *whereabouts(process)]
     return Answer([_head(process), "", *_lines(found)], words)
 
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from gpuwatch import text
 from gpuwatch.alerts.alert import Unit
+from gpuwatch.alerts.rules.custom import METRICS
 from gpuwatch.alerts.rules.memory import OwnRule
 from gpuwatch.config import Config, Origin
-from gpuwatch.config.keys import SECTIONS, Key, value_of
-from gpuwatch.config.tables import AMOUNTS, FIELDS, RULE, SHARE, amount
-from gpuwatch.config.values import Kind, mask_url
-from gpuwatch.declared.facts import Share
+from gpuwatch.config.schema import Key, amount_keys, keys_of, sections, share_keys, value_of
 
 _WIDEST: Final = 36
 """Cells up to which the comments of a section stand in one column; a longer value pushes its own to the right."""
-_NOTHING: Final = (None, "", ())
-"""What a table does not say."""
+_UNSET: Final = (None, "", ())
+"""Values that a table leaves out."""
 
 _UNITS: Final = {
     Unit.BYTES: "size",
@@ -65,7 +66,7 @@ EXAMPLES: Final = """\
 
 
 def default_text() -> str:
-    """Give the file that `--init` writes: every key commented out, with its default and what it is for."""
+    """Return the file that `--init` writes: every key commented out, with its default and what it is for."""
     blocks = [
         "\n".join(line if line.startswith("[") else f"# {line}" for line in lines) + "\n" for lines in _defaults()
     ]
@@ -74,33 +75,34 @@ def default_text() -> str:
 
 
 def shown_defaults() -> str:
-    """Give the keys of that file with their defaults, not commented out, as the documentation shows them."""
+    """Return the keys of that file with their defaults, not commented out, as the documentation shows them."""
     return "\n".join("\n".join(lines) + "\n" for lines in _defaults())
 
 
 def _defaults() -> Iterator[list[str]]:
-    """Yield the lines of each section."""
-    for section in SECTIONS:
-        pairs = [(_pair(key, value_of(Config(), section.whole(key))), key.says) for key in section.keys]
-        yield [*section.header(), *_aligned(pairs)]
+    """Yield the lines of each table."""
+    for table, keys in sections().items():
+        pairs = [(_pair(key, value_of(Config(), whole)), key.description) for whole, key in keys.items()]
+        yield [*_header(table), *_align(pairs)]
+
+
+def _header(table: str) -> list[str]:
+    """Return the header of a table with what it is for; nothing for the keys before the first."""
+    return [f"[{table}]  # {keys_of(Config)[table].description}"] if table else []
 
 
 def _pair(key: Key, value: Any) -> str:
-    return f"{key.name} = {key.kind.write(value)}"
+    return f"{key.name} = {key.write(value)}"
 
 
-def _aligned(pairs: list[tuple[str, str]]) -> list[str]:
+def _align(pairs: list[tuple[str, str]]) -> list[str]:
     """Put each comment behind its pair, in one column."""
     width = max((len(pair) for pair, _ in pairs if len(pair) <= _WIDEST), default=0)
-    return [f"{pair:<{width}}  # {says}" if says else pair for pair, says in pairs]
+    return [f"{pair:<{width}}  # {comment}" for pair, comment in pairs]
 
 
 def _metrics(scope: str) -> str:
     """List what a rule about a GPU, a process or a user can compare, by unit."""
-    import textwrap
-
-    from gpuwatch.alerts.rules.custom import METRICS
-
     named: dict[str, list[str]] = {}
     for name, metric in METRICS.items():
         if scope in metric.scopes:
@@ -114,44 +116,35 @@ def _metrics(scope: str) -> str:
 
 
 def effective_text(config: Config, origins: Mapping[str, Origin]) -> str:
-    """Give every key with its value as TOML, and where it comes from in a comment.
+    """Return every key with its value as TOML, and where it comes from in a comment.
 
     Read again it gives the same configuration, but for what is secret: that is masked, and commented out.
     """
     blocks = []
-    for section in SECTIONS:
-        names = [(key, section.whole(key)) for key in section.keys]
-        pairs = [(_shown_pair(key, value_of(config, name)), str(origins.get(name, Origin()))) for key, name in names]
-        blocks.append("\n".join([*section.header(), *_aligned(pairs)]))
-    rules = ((rule, origins.get(f"rule {rule.name}", Origin())) for rule in config.rules)
-    blocks += [_table("rule", str(origin), _rule_pairs(rule)) for rule, origin in rules]
-    blocks += [_share_table(share) for share in config.shares]
+    for table, keys in sections().items():
+        pairs = [
+            (_shown_pair(key, value_of(config, whole)), str(origins.get(whole, Origin())))
+            for whole, key in keys.items()
+        ]
+        blocks.append("\n".join([*_header(table), *_align(pairs)]))
+    for rule in config.rules:
+        keys = keys_of(OwnRule) | amount_keys(rule.metric)
+        blocks.append(_table("rule", str(origins.get(f"rule {rule.name}", Origin())), rule, keys.values()))
+    for share in config.shares:
+        place = str(Origin(Path(share.where), share.line))
+        blocks.append(_table("share", f"{place}, a ceiling" if share.ceiling else place, share, share_keys().values()))
     return "\n\n".join(blocks) + "\n"
 
 
 def _shown_pair(key: Key, value: Any) -> str:
-    """Give a key with its value; what holds a secret is masked, and commented out."""
+    """Return a key with its value; what holds a secret is masked, and commented out."""
     if key.name == "urls" and value:
-        return f"# urls = [{', '.join(mask_url(url) for url in value)}]"
+        return f"# urls = [{', '.join(text.mask_url(url) for url in value)}]"
     if key.name == "command" and (masked := text.redact(value)) != list(value):
         return f"# {_pair(key, tuple(masked))}"
     return _pair(key, value)
 
 
-def _rule_pairs(rule: OwnRule) -> Iterator[tuple[str, Kind, Any]]:
-    kind = amount(rule.metric)
-    for name in RULE:
-        value = getattr(rule, FIELDS.get(name, name))
-        if value not in _NOTHING:
-            yield name, kind if name in AMOUNTS else RULE[name], value
-
-
-def _share_table(share: Share) -> str:
-    place = str(Origin(Path(share.where), share.line))
-    values = {name: getattr(share, FIELDS.get(name, name)) for name in SHARE}
-    pairs = ((name, SHARE[name], value) for name, value in values.items() if value not in _NOTHING)
-    return _table("share", f"{place}, a ceiling" if share.ceiling else place, pairs)
-
-
-def _table(name: str, origin: str, keys: Iterator[tuple[str, Kind, Any]]) -> str:
-    return "\n".join([f"[[{name}]]  # {origin}", *(f"{key} = {kind.write(value)}" for key, kind, value in keys)])
+def _table(name: str, origin: str, values: msgspec.Struct, keys: Iterable[Key]) -> str:
+    found = ((key, getattr(values, key.field)) for key in keys)
+    return "\n".join([f"[[{name}]]  # {origin}", *(_pair(key, value) for key, value in found if value not in _UNSET)])

@@ -1,4 +1,4 @@
-"""One gpuwatch.toml: opened, parsed, and every key checked."""
+"""One gpuwatch.toml: opened, parsed by tomllib, and every key checked by its type."""
 
 from __future__ import annotations
 
@@ -6,179 +6,370 @@ import codecs
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from gpuwatch import files
+from gpuwatch import files, text
+from gpuwatch.alerts import table as rule_table
+from gpuwatch.alerts.rules.custom import METRICS
 from gpuwatch.alerts.rules.memory import OwnRule
-from gpuwatch.config.keys import KEYS, SECTIONS, Section
-from gpuwatch.config.report import Report
-from gpuwatch.config.tables import rules, shares
-from gpuwatch.config.values import shown
+from gpuwatch.config.schema import (
+    AMOUNTS,
+    Key,
+    NotAllowedError,
+    all_keys,
+    amount_keys,
+    keys_of,
+    maybe,
+    nearest,
+    sections,
+    share_keys,
+    shown,
+    toml_string,
+)
 from gpuwatch.declared.facts import Share
-from gpuwatch.files import check_source
+from gpuwatch.files import check_source, shown_path
 
-MOST_BYTES: Final = 1 << 20
+_MOST_BYTES: Final = 1 << 20
 """A file is read before anything is drawn; one of a thousand rules has 100 KiB."""
 _MOST_PARTS: Final = 32
-"""Parts of a dotted key, of which ours have 2: `tomllib` takes the square of them in memory and time."""
+"""Parts of a dotted key, of which ours have 2: `tomllib` needs the square of them in memory and time."""
 _LONG_KEY: Final = rf"""(?x)(?<![A-Za-z0-9_\-])
     (?:(?:[A-Za-z0-9_\-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{_MOST_PARTS}}}"""
 
 
-class Found(NamedTuple):
-    """What one file says."""
+class ConfigFile:
+    """One file: its values by the whole names of their keys, and what is wrong with it."""
 
-    report: Report
-    values: Mapping[str, Any]
-    """By the whole names of keys: those that stand in the file."""
-    shares: tuple[Share, ...]
-    rules: tuple[OwnRule, ...]
-
-    @property
-    def file(self) -> Path:
-        """The file."""
-        return self.report.file
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.values: dict[str, Any] = {}
+        self.shares: tuple[Share, ...] = ()
+        self.rules: tuple[OwnRule, ...] = ()
+        self._stat: os.stat_result | None = None
+        """Of the file that was read, which need not be the one that has its name by now."""
+        self._content = ""
+        self._document: dict[str, Any] = {}
+        self._problems: list[tuple[int, str]] = []
+        """(line, or 0; the whole words), as they were found."""
 
     @property
     def problems(self) -> tuple[str, ...]:
         """What is wrong, a line each, from the top of the file down; the values then are of no use."""
-        return self.report.sorted()
+        return tuple(words for _, words in sorted(self._problems, key=lambda one: one[0]))
 
     def line(self, name: str) -> int:
-        """Give the line of a key by its whole name, or 0 where that is not certain."""
-        return self.report.line(*name.split("."))
+        """Return the line of a key by its whole name, or 0 where that is not certain."""
+        return self._lines.find(*name.split("."))
 
     def rule_line(self, name: str) -> int:
-        """Give the line of the `[[rule]]` of this name, or 0 where that is not certain."""
-        tables = self.report.document.get("rule", [])
-        numbers = [number for number, table in enumerate(tables) if table.get("name") == name]
-        return self.report.line("rule", numbers[0]) if numbers else 0
+        """Return the line of the `[[rule]]` of this name, or 0 where that is not certain."""
+        names = [table["name"] for table in self._document["rule"]]
+        return self._lines.find("rule", names.index(name))
 
+    def read(self, *, administrators: bool) -> bool:
+        """Read and check the file; False where there is none.
 
-def read(file: Path, *, administrators: bool = False) -> Found | None:
-    """Read a file; None where there is none.
+        That of the administrator must be an ordinary file that only its owner can write, and its shares are ceilings.
+        """
+        content = self._open(administrators=administrators)
+        if content is None:
+            return False
+        self._parse(content)
+        self._read_keys()
+        self._refuse_untrusted()
+        self.shares = tuple(self._read_shares(ceiling=administrators))
+        self.rules = tuple(self._read_rules().values())
+        return True
 
-    That of the administrator must be an ordinary file that only its owner can write, and its shares are ceilings.
-    """
-    report = Report(file)
-    content = _content(report, administrators=administrators)
-    if content is None:
-        return None
-    _parse(report, content)
-    values = _keys(report)
-    _refuse_others(report, values)
-    return Found(report, values, shares(report, ceiling=administrators), rules(report))
+    # -----------------------------------------------------------------------------------------------------------
+    # What is wrong, and where
 
+    @cached_property
+    def _lines(self) -> Lines:
+        return Lines(self._content, self._document)
 
-def _content(report: Report, *, administrators: bool) -> bytes | None:
-    """Give what stands in the file, nothing where it cannot be read, and None where there is none."""
-    try:
-        with open(files.open_ordinary(report.file), "rb") as opened:
-            report.facts = os.fstat(opened.fileno())
-            mode = report.facts.st_mode
-            if administrators and mode & (stat.S_IWGRP | stat.S_IWOTH):
-                report.wrong(
-                    f"others than its owner can write it (mode {stat.S_IMODE(mode):04o}); "
-                    f"it counts only after `chmod go-w {report.file}`"
-                )
-                return b""
-            content = opened.read(MOST_BYTES + 1)
-    except FileNotFoundError:
-        return None
-    except NotADirectoryError:
-        if administrators:
+    def _wrong(self, words: str, *place: str | int) -> None:
+        """Note that something is wrong with the table or the key at a place: `("rule", 0, "above")`."""
+        self._wrong_at(self._lines.find(*place) if place else 0, words)
+
+    def _wrong_key(self, words: str, *place: str | int) -> None:
+        self._wrong(f"key {_name(place)}: {words}", *place)
+
+    def _wrong_at(self, line: int, words: str) -> None:
+        where = f"{shown_path(self.path)}:{line}" if line else shown_path(self.path)
+        self._problems.append((line, f"{where}: {words}"))
+
+    def _value(self, key: Key, raw: object, *place: str | int) -> Any:
+        """Return a checked value; None where it is wrong, which is noted."""
+        try:
+            return key.read(raw)
+        except NotAllowedError as error:
+            self._wrong_key(str(error), *place)
             return None
-        report.wrong("cannot be read (Not a directory)")
-        return b""
-    except files.UnsafePathError as error:
-        report.wrong(str(error))
-        return b""
-    except OSError as error:
-        report.wrong(f"cannot be read ({error.strerror})")
-        return b""
-    if len(content) > MOST_BYTES:
-        report.wrong(f"found more than {MOST_BYTES >> 20} MiB; allowed is less")
-        return b""
-    return content
 
+    def _unknown(self, known: Collection[str], *place: str | int, others: Collection[str] = ()) -> None:
+        """Note an unknown key; `others` are good names elsewhere that may have been meant."""
+        last = str(place[-1])
+        near = nearest(last, known) or next((one for one in others if one.rpartition(".")[2] == last), "")
+        hint = f"did you mean {near}?" if near else f"allowed are {', '.join(known)}"
+        self._wrong(f"unknown key {text.clean(_name(place), 80)}; {hint}", *place)
 
-def _parse(report: Report, content: bytes) -> None:
-    """Parse the file into the report; what is no TOML is noted."""
-    if not content:
-        return
-    import tomllib  # 3 ms, for those who have a file
+    # -----------------------------------------------------------------------------------------------------------
+    # The file
 
-    content = content.removeprefix(codecs.BOM_UTF8)  # some editors begin with it
-    try:
-        # The parser counts lines so, and the keys' lines are to be the same.
-        report.content = content.decode().replace("\r\n", "\n")
-        if found := re.search(_LONG_KEY, report.content):
-            line = report.content.count("\n", 0, found.start()) + 1
-            report.wrong(f"found a key of more than {_MOST_PARTS} parts; allowed are fewer", line)
+    def _open(self, *, administrators: bool) -> bytes | None:
+        """Return what stands in the file, nothing where it cannot be read, and None where there is none."""
+        content = b""
+        try:
+            with open(files.open_ordinary(self.path), "rb") as opened:
+                self._stat = os.fstat(opened.fileno())
+                mode = self._stat.st_mode
+                if administrators and mode & (stat.S_IWGRP | stat.S_IWOTH):
+                    self._wrong(
+                        f"others than its owner can write it (mode {stat.S_IMODE(mode):04o}); "
+                        f"it counts only after `chmod go-w {self.path}`"
+                    )
+                    return b""
+                content = opened.read(_MOST_BYTES + 1)
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError:
+            if administrators:
+                return None
+            self._wrong("cannot be read (Not a directory)")
+        except files.UnsafePathError as error:
+            self._wrong(str(error))
+        except OSError as error:
+            self._wrong(f"cannot be read ({error.strerror})")
+        if len(content) > _MOST_BYTES:
+            self._wrong(f"found more than {_MOST_BYTES >> 20} MiB; allowed is less")
+            return b""
+        return content
+
+    def _parse(self, content: bytes) -> None:
+        """Parse the content; what is no TOML is noted."""
+        if not content:
             return
-        report.document = tomllib.loads(report.content)
-    except RecursionError:
-        report.wrong("not TOML: it is nested too deep")
-    except UnicodeDecodeError as error:
-        report.wrong("not TOML: it is not UTF-8", content.count(b"\n", 0, error.start) + 1)
-    except ValueError as error:
-        words = str(error)
-        place = re.search(r" \(at line ([0-9]+), column ([0-9]+)\)$", words)
-        line, column = (int(place[1]), f" (column {place[2]})") if place else (0, "")
-        report.wrong(f"not TOML: {words[: place.start()] if place else words}{column}", line)
+        import tomllib  # 3 ms, for those who have a file
 
+        content = content.removeprefix(codecs.BOM_UTF8)  # some editors begin with it
+        try:
+            # The parser counts lines so, and the keys' lines are to be the same.
+            self._content = content.decode().replace("\r\n", "\n")
+            if found := re.search(_LONG_KEY, self._content):
+                line = self._content.count("\n", 0, found.start()) + 1
+                self._wrong_at(line, f"found a key of more than {_MOST_PARTS} parts; allowed are fewer")
+                return
+            self._document = tomllib.loads(self._content)
+        except RecursionError:
+            self._wrong("not TOML: it is nested too deep")
+        except UnicodeDecodeError as error:
+            self._wrong_at(content.count(b"\n", 0, error.start) + 1, "not TOML: it is not UTF-8")
+        except ValueError as error:
+            words = str(error)
+            place = re.search(r" \(at line ([0-9]+), column ([0-9]+)\)$", words)
+            line, column = (int(place[1]), f" (column {place[2]})") if place else (0, "")
+            self._wrong_at(line, f"not TOML: {words[: place.start()] if place else words}{column}")
 
-def _keys(report: Report) -> dict[str, Any]:
-    """Check all but the tables that may stand there several times."""
-    top, *tables = SECTIONS
-    sections = {section.name: section for section in tables}
-    own = {key.name: key for key in top.keys}
-    values: dict[str, Any] = {}
-    for name, raw in report.document.items():
-        if name in sections and isinstance(raw, dict):
-            values |= _section(report, sections[name], raw)
-        elif name in sections:
-            report.wrong(f"key {name}: found {shown(raw)}; allowed is a table [{name}]", report.line(name))
-        elif name in own:
-            values[name] = report.read(own[name].kind, raw, name, name)
-        elif name not in ("share", "rule"):
-            report.unknown(name, (*own, *sections, "share", "rule"), name, others=KEYS)
-    return values
+    # -----------------------------------------------------------------------------------------------------------
+    # The keys
 
+    def _read_keys(self) -> None:
+        """Check all but the tables that may stand there several times."""
+        tables = [name for name in sections() if name]
+        top = sections()[""]
+        for name, raw in self._document.items():
+            if name in tables and isinstance(raw, dict):
+                self._read_section(name, raw)
+            elif name in tables:
+                self._wrong_key(f"found {shown(raw)}; allowed is a table [{name}]", name)
+            elif name in top:
+                self.values[name] = self._value(top[name], raw, name)
+            elif name not in ("share", "rule"):
+                self._unknown((*top, *tables, "share", "rule"), name, others=all_keys())
 
-def _section(report: Report, section: Section, table: Mapping[str, Any]) -> dict[str, Any]:
-    known = {key.name: key for key in section.keys}
-    values = {}
-    for name, raw in table.items():
-        whole = f"{section.name}.{name}"
-        if name in known:
-            values[whole] = report.read(known[name].kind, raw, whole, section.name, name)
+    def _read_section(self, section: str, table: Mapping[str, Any]) -> None:
+        keys = {key.name: key for key in sections()[section].values()}
+        for name, raw in table.items():
+            if name in keys:
+                self.values[f"{section}.{name}"] = self._value(keys[name], raw, section, name)
+            else:
+                self._unknown(keys, section, name, others=all_keys())
+
+    def _refuse_untrusted(self) -> None:
+        """Refuse a command, or addresses to send to, that somebody else could have put there or written."""
+        for key in ("command", "urls"):
+            words = check_source(self.path, read=self._stat) if self.values.get(f"notify.{key}") else ""
+            if words:
+                self._wrong_key(f"found in a file that is not yours alone to write: {words}", "notify", key)
+        command = self.values.get("notify.command")
+        if command and (words := _check_program(command[0])):
+            self._wrong_key(f"found {words}", "notify", "command")
+
+    # -----------------------------------------------------------------------------------------------------------
+    # [[share]] and [[rule]]
+
+    def _tables(self, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the tables of a name with their numbers, from 0 on; what is none is noted."""
+        tables = self._document.get(name, [])
+        if not isinstance(tables, list):
+            self._wrong_key(f"found {shown(tables)}; allowed are tables, each with a line [[{name}]]", name)
+            return
+        for number, table in enumerate(tables):
+            if isinstance(table, dict):
+                yield number, table
+            else:
+                self._wrong_table(f"found {shown(table)}; allowed is a table", name, number)
+
+    def _wrong_table(self, words: str, name: str, number: int) -> None:
+        self._wrong(f"[[{name}]] number {number + 1}: {words}", name, number)
+
+    def _read_table(self, table: Mapping[str, Any], keys: Mapping[str, Key], *place: str | int) -> dict[str, Any]:
+        """Return the values of one table by the names of their fields; unknown keys are noted."""
+        found = {}
+        for name, raw in table.items():
+            if name in keys:
+                found[keys[name].field] = self._value(keys[name], raw, *place, name)
+            else:
+                self._unknown(keys, *place, name)
+        return found
+
+    def _check_one_of(self, table: Mapping[str, Any], first: str, second: str, name: str, number: int) -> None:
+        if (first in table) == (second in table):
+            both = f"{first} and {second}" if first in table else f"neither {first} nor {second}"
+            self._wrong_table(f"found {both}; allowed is exactly one of them", name, number)
+
+    def _read_shares(self, *, ceiling: bool) -> Iterator[Share]:
+        """Yield the good ones."""
+        for number, table in self._tables("share"):
+            before = len(self._problems)
+            values = self._read_table(table, share_keys(), "share", number)
+            self._check_one_of(table, "share", "memory", "share", number)
+            if len(self._problems) == before:
+                where, line = shown_path(self.path), self._lines.find("share", number)
+                yield Share(**values, where=where, line=line, ceiling=ceiling)
+
+    def _read_rules(self) -> dict[str, OwnRule]:
+        """Return the good ones by name."""
+        found: dict[str, OwnRule] = {}
+        for number, table in self._tables("rule"):
+            before = len(self._problems)
+            # The metric decides how an amount is written.
+            plain = {name: raw for name, raw in table.items() if name not in AMOUNTS}
+            values = self._read_table(plain, keys_of(OwnRule), "rule", number)
+            for name in ("name", "metric"):
+                if name not in table:
+                    self._wrong_table(f"found no {name}; a rule needs one", "rule", number)
+            if len(self._problems) == before:
+                self._check_name(values["name"], found, number)
+                self._check_metric(values["metric"], values.get("scope"), number)
+            if len(self._problems) == before:
+                keys = amount_keys(values["metric"])
+                amounts = {name: raw for name, raw in table.items() if name in AMOUNTS}
+                values |= self._read_table(amounts, keys, "rule", number)
+                self._check_one_of(table, "above", "below", "rule", number)
+            if len(self._problems) == before:
+                rule = OwnRule(**values)
+                self._check_clear(rule, keys["clear"], number)
+                found[rule.name] = rule
+        return found
+
+    def _check_name(self, name: str, others: Collection[str], number: int) -> None:
+        own = name in {"gpuwatch", *rule_table.names()}
+        if own or name in others:
+            taken = "a rule of gpuwatch itself" if own else "another [[rule]]"
+            words = f"found {shown(name)}, which is {taken}; allowed is a name of its own"
+            self._wrong_key(words, "rule", number, "name")
+
+    def _check_metric(self, metric: str, scope: str | None, number: int) -> None:
+        if metric not in METRICS:
+            words = f"found {shown(metric)}{maybe(metric, METRICS)}; allowed is {', '.join(METRICS)}"
+            self._wrong_key(words, "rule", number, "metric")
+        elif (scope or "gpu") not in METRICS[metric].scopes:
+            allowed = " or ".join(map(toml_string, METRICS[metric].scopes))
+            found = shown(scope) if scope else '"gpu" (the default)'
+            words = f"key rule[{number + 1}].scope: found {found} with the metric {metric}; allowed is {allowed}"
+            self._wrong(words, "rule", number, "scope" if scope else "metric")
+
+    def _check_clear(self, rule: OwnRule, key: Key, number: int) -> None:
+        """Note a value to clear at that lies beyond the one that raises."""
+        clear = rule.clear
+        if clear is not None and rule.above is not None and clear > rule.above:
+            allowed = f"at most {key.write(rule.above)}, the value of above"
+        elif clear is not None and rule.below is not None and clear < rule.below:
+            allowed = f"at least {key.write(rule.below)}, the value of below"
         else:
-            report.unknown(whole, known, section.name, name, others=KEYS)
-    return values
+            return
+        self._wrong_key(f"found {key.write(clear)}; allowed is {allowed}", "rule", number, "clear")
 
 
-def _refuse_others(report: Report, values: Mapping[str, Any]) -> None:
-    """Refuse a command, or addresses to send to, that somebody else could have put there or written."""
-    for key in ("command", "urls"):
-        words = check_source(report.file, read=report.facts) if values.get(f"notify.{key}") else ""
-        if words:
-            report.wrong(
-                f"key notify.{key}: found in a file that is not yours alone to write: {words}",
-                report.line("notify", key),
-            )
-    if command := values.get("notify.command"):
-        words = _program(command[0])
-        if words:
-            report.wrong(f"key notify.command: found {words}", report.line("notify", "command"))
+def _name(place: Iterable[str | int]) -> str:
+    """Name a place as people count: `rule[1].above`."""
+    return "".join(f"[{one + 1}]" if isinstance(one, int) else f".{one}" for one in place).removeprefix(".")
 
 
-def _program(word: str) -> str:
-    """Say why a program is not to be run; empty where it may be, or is not there yet."""
+def _check_program(word: str) -> str:
+    """Return why a program is not to be run; empty where it may be, or is not there yet."""
     try:
         words = check_source(Path(word).expanduser(), missing_ok=True)
     except RuntimeError:
         return f"{shown(word)}, but your home folder is not known; allowed is an absolute path"
     return words and f"a program that is not yours alone to write: {words}"
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Lines
+
+
+_OPAQUE: Final = re.compile(
+    r'''"""(?:\\.|[^\\])*?"{3,5} | \'\'\'.*?'{3,5} | "(?:\\.|[^"\\\n])*" | '[^'\n]*' | \#[^\n]*''',
+    re.DOTALL | re.VERBOSE,
+)
+"""Strings and comments: nothing in them is a key."""
+_HEADER: Final = re.compile(r"^[ \t]*\[\[?([^\[\]\n]*)\]\]?[ \t]*$", re.MULTILINE)
+
+
+class Lines:
+    """Lines of the keys of a TOML text, found by searching it: tomllib does not keep them.
+
+    A key has a line where it is found once in its table, written plainly; one in quotes has none.
+    """
+
+    def __init__(self, content: str, document: Mapping[str, Any]) -> None:
+        # As long as before; quotes stay, so that a name in quotes is not taken for none.
+        blank = {"#": " "}
+        self._text = _OPAQUE.sub(lambda found: re.sub(r"[^\n]", blank.get(found[0][0], '"'), found[0]), content)
+        self._document = document
+        headers = list(_HEADER.finditer(self._text))
+        ends = [*(header.start() for header in headers), len(self._text)]
+        self._top = (0, ends[0])
+        self._tables: dict[str, list[tuple[int, int]]] = {}
+        """Where the tables of a name begin and end."""
+        for header, end in zip(headers, ends[1:], strict=True):
+            self._tables.setdefault(header[1].strip(), []).append((header.start(1), end))
+
+    def find(self, *place: str | int) -> int:
+        """Return the line of a key, a table, a key of a table, or one of several tables by its number; or 0."""
+        name, *rest = place
+        tables = self._tables.get(str(name), [])
+        numbered = bool(rest) and isinstance(rest[0], int)
+        if not tables:
+            inner = re.escape(str(rest[0])) if rest and not numbered else ""
+            inner = inner and rf"[ \t]*(?:\.[ \t]*|=[ \t]*\{{(?:[^\n]*[,\t ])?){inner}"
+            return self._search(f"{re.escape(str(name))}{inner}", self._top)
+        if len(tables) != (len(self._document[str(name)]) if numbered else 1):
+            return 0
+        table = tables[int(rest.pop(0)) if numbered else 0]
+        return self._search(re.escape(str(rest[0])), table) if rest else self._line(table[0])
+
+    def _search(self, key: str, within: tuple[int, int]) -> int:
+        """Return the line that begins with a key, where only one does."""
+        pattern = rf"(?m)^[ \t]*{key}[ \t]*[=.]"
+        found = [match.start() for match in re.finditer(pattern, self._text[slice(*within)])]
+        return self._line(within[0] + found[0]) if len(found) == 1 else 0
+
+    def _line(self, at: int) -> int:
+        return self._text.count("\n", 0, at) + 1

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
+from msgspec import Meta
 from msgspec.structs import replace
 
 from gpuwatch.declared.sizes import Reader
+from gpuwatch.fields import Bytes, Fraction, Gpus, Pattern, Text
 from gpuwatch.model import Basis, Confidence, Gpu, Health, Hint, Kind, Margin, Memory, Reading, known, number
 from gpuwatch.text import LIMIT, Clean, clean, ends, redact
+from gpuwatch.units import MIB
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,19 +99,18 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     """Why it could not be parsed; empty for all well."""
 
 
-class Share(msgspec.Struct, frozen=True, kw_only=True):
+class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An agreement written down in gpuwatch.toml: what one person, or one command, may take of which GPUs."""
 
-    user: str = ""
+    user: Annotated[Text, Meta(min_length=1)] = ""
     """Name or uid in digits; empty for anybody."""
-    command: str = ""
-    """A regular expression, searched in the command line; empty for any."""
-    gpus: tuple[int | str, ...] = ()
-    """NVML indices, or (starts of) UUIDs; empty for all."""
-    share: float | None = None
-    """Fraction of the GPU, 0 to 1."""
-    memory: int | None = None
-    """Bytes; exactly one of both is given."""
+    command: Pattern = ""
+    """Searched in the command line; empty for any."""
+    gpus: Gpus = msgspec.field(default=(), name="gpu")
+    """Empty for all."""
+    share: Fraction | None = None
+    memory: Annotated[Bytes, Meta(ge=MIB)] | None = None
+    """Exactly one of both is given."""
     where: str = "gpuwatch.toml"
     """The file, as it is to be shown."""
     line: int = 0

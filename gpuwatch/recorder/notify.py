@@ -18,7 +18,7 @@ import msgspec
 
 from gpuwatch import text
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
-from gpuwatch.config.settings import Notify
+from gpuwatch.config import Notify
 from gpuwatch.errors import NoThreadError
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder import delivery

@@ -147,9 +147,9 @@ def test_the_file_to_begin_with_says_what_the_documentation_says(tmp_path: Path)
 
 def test_the_default_file_explains_every_key_and_the_unit_of_every_metric() -> None:
     from gpuwatch.alerts.rules.custom import METRICS
-    from gpuwatch.config.keys import KEYS
+    from gpuwatch.config.schema import all_keys
 
-    assert [name for name, key in KEYS.items() if not key.says] == []
+    assert [name for name, key in all_keys().items() if not key.description] == []
     text = default_text()
     assert all(re.search(rf"\b{name}\b[^;(]*\(", text) for name in METRICS)
     assert "temperature (degrees Celsius)" in text

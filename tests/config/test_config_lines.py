@@ -1,4 +1,4 @@
-"""On which line of gpuwatch.toml a key stands: the right one, or none."""
+"""Lines of the keys of gpuwatch.toml: the right one, or none."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.config.lines import Place, lines_of
-from gpuwatch.config.values import toml_string
+from gpuwatch.config.reading import Lines
+from gpuwatch.config.schema import toml_string
 
 
-def lines(content: str) -> dict[Place, int]:
-    return lines_of(content, tomllib.loads(content))
+def lines(content: str) -> Lines:
+    return Lines(content, tomllib.loads(content))
 
 
 def test_keys_tables_and_arrays_of_tables() -> None:
@@ -22,59 +22,51 @@ def test_keys_tables_and_arrays_of_tables() -> None:
 # a = 0
 a = 1
  b.c = 2  # b.d = 3
+i = { x = 1, y = 2 }
 
 [table]
-"d e" = "x"
 'f' = 1979-05-27 07:32:00
+g = 4
 [table.deeper]
-g = -1.5e3
+h = -1.5e3
 [[rule]]
 name = "one"
 [rule.inside]
-h = true
-[[rule]]
+name = "none"
+[[ rule ]]  # the second
 name = "two"
 """
-    assert lines(content) == {
-        ("a",): 2,
-        ("b",): 3,
-        ("b", "c"): 3,
-        ("table",): 5,
-        ("table", "d e"): 6,
-        ("table", "f"): 7,
-        ("table", "deeper"): 8,
-        ("table", "deeper", "g"): 9,
-        ("rule",): 10,
-        ("rule", 0): 10,
-        ("rule", 0, "name"): 11,
-        ("rule", 0, "inside"): 12,
-        ("rule", 0, "inside", "h"): 13,
-        ("rule", 1): 14,
-        ("rule", 1, "name"): 15,
-    }
-
-
-def test_arrays_and_inline_tables_over_several_lines() -> None:
-    content = """\
-a = [ # ]
-  1, "]",
-
-  [2, 3],  # a comment
-  { b = 4, 'c.d' = [5], e.f = "}" },
-]
-g = 1
-"""
     found = lines(content)
-    assert [found["a", number] for number in range(4)] == [2, 2, 4, 5]
-    assert (found["a", 3, "c.d"], found["a", 3, "e", "f"], found["g",]) == (5, 5, 7)
+    expected = {
+        ("a",): 2,
+        ("b", "c"): 3,
+        ("i", "x"): 4,
+        ("i", "y"): 4,
+        ("table",): 6,
+        ("table", "g"): 8,
+        ("rule", 0): 11,
+        ("rule", 0, "name"): 12,
+        ("rule", 1): 15,
+        ("rule", 1, "name"): 16,
+    }
+    assert {place: found.find(*place) for place in expected} == expected
+
+
+def test_what_is_not_found_once_and_written_plainly_has_no_line() -> None:
+    content = '"a" = 1\nx.b = 1\ny = [ { b = 2 }, { c = 3 } ]\n["tab\\u006ce"]\nb = 3\n[[two]]\n'
+    found = lines(content)
+    for place in (("a",), ("b",), ("c",), ("table",), ("table", "b"), ("none",), ("two", "b"), ("two", 0, "b")):
+        assert found.find(*place) == 0, place
+    assert found.find("y", 1) == found.find("y", 1, "c") == found.find("y") == 3
+    assert Lines("[[a]]\n", {"a": [{}, {}]}).find("a", 0) == 0
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        '"""\na = 1\n[b]\n"""',
-        "'''\na = 1\n[b]\n'''",
-        '"""\na = 1 \\"""\nb = 2"""',
+        '"""\na = 1\nlast = 0\n[b]\n"""',
+        "'''\na = 1\nlast = 0\n[b]\n'''",
+        '"""\na = 1 \\"""\nlast = 2"""',
         '"""a""b\n"""""',
         '""""quoted""""',
         "''''quoted'''''",
@@ -84,32 +76,19 @@ g = 1
         '"# no comment"',
         "'[[rule]]'",
         '"\\""',
+        "[ # last = 0\n  1,\n]",
     ],
 )
-def test_what_a_string_says_is_no_key(text: str) -> None:
+def test_what_a_string_or_a_comment_says_is_no_key(text: str) -> None:
     found = lines(f"first = {text}\nlast = 1\n")
-    assert found == {("first",): 1, ("last",): 2 + text.count("\n")}
-
-
-def test_names_in_quotes_are_what_they_say() -> None:
-    assert lines('["\\u0061.b"."c"]\n"x\\ty" = 1\n') == {
-        ("a.b",): 1,
-        ("a.b", "c"): 1,
-        ("a.b", "c", "x\ty"): 2,
-    }
-
-
-def test_where_the_two_readers_differ_there_is_no_line() -> None:
-    document = tomllib.loads("a = 1\nb = 2\n")
-    assert lines_of("a = 1\n", document) == {}
-    assert lines_of("a = 1\nb = 2\nc = 3\n", document) == {}
-    assert lines_of("a = 1\nb = 'x\n", document) == {}
-    assert lines_of("a = " + "[" * 100_000, document) == {}
+    assert (found.find("first"), found.find("last")) == (1, 2 + text.count("\n"))
+    assert found.find("b") == found.find("rule") == 0
 
 
 @given(st.text())
 def test_nothing_that_it_is_given_makes_it_raise(content: str) -> None:
-    lines_of(content, {"a": 1})
+    found = Lines(content, {"a": 1, "b": [{}]})
+    assert found.find("a") >= found.find("a", "b") >= 0 <= found.find("b", 0, "c")
 
 
 _NAMES = st.sampled_from(["a", "b", "memory_for", "x-y", "c d", "[[a]]", "é", ""])
@@ -135,15 +114,23 @@ _VALUES = st.one_of(_LITERALS, _LISTS)
 @given(
     st.dictionaries(_NAMES, st.lists(st.dictionaries(_NAMES, _VALUES, max_size=4), min_size=1, max_size=3), max_size=3)
 )
-def test_each_key_stands_where_it_was_written(tables: dict[str, list[dict[str, Any]]]) -> None:
+def test_each_plain_key_stands_where_it_was_written_and_no_other_is_found(
+    tables: dict[str, list[dict[str, Any]]],
+) -> None:
+    def plain(name: str) -> bool:
+        return name in ("a", "b", "memory_for", "x-y")
+
+    def written(name: str) -> str:
+        return name if plain(name) else toml_string(name)
+
     content = ""
-    expected: dict[Place, int] = {}
+    expected: dict[tuple[str | int, ...], int] = {}
     for name, ones in tables.items():
         for number, one in enumerate(ones):
-            content += f"# {toml_string(name)} = 1\n\n [[ {toml_string(name)} ]]\n"
-            expected[name, number] = content.count("\n")
+            content += f"# {written(name)} = 1\n\n [[ {written(name)} ]]\n"
+            expected[name, number] = content.count("\n") * plain(name)
             for key, value in one.items():
-                expected[name, number, key] = content.count("\n") + 1
-                content += f"{toml_string(key)} = {value} # {name!a} = 1\n"
+                expected[name, number, key] = (content.count("\n") + 1) * (plain(name) and plain(key))
+                content += f"{written(key)} = {value} # {name!a} = 1\n"
     found = lines(content)
-    assert {place: found[place] for place in expected} == expected
+    assert {place: found.find(*place) for place in expected} == expected

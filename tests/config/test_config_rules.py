@@ -10,8 +10,8 @@ import pytest
 
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.rules.memory import Limits, OwnRule
-from gpuwatch.config import Alerts, Config, Origin, load, load_traced, reload
-from gpuwatch.config.keys import KEYS, value_of
+from gpuwatch.config import Config, Origin, load, load_traced, reload
+from gpuwatch.config.schema import all_keys, value_of
 from gpuwatch.errors import UsageError
 from tests.support.builders import GIB, MIB
 
@@ -43,17 +43,16 @@ def test_without_a_file_the_limits_are_the_defaults() -> None:
 
 def test_every_limit_that_a_user_should_set_has_a_key() -> None:
     fixed = {"samples", "clear_margin", "stale_intervals", "starting_grace", "allowances", "own"}
-    assert set(Alerts.__struct_fields__) == set(Limits.__struct_fields__) - fixed
-    keys = {name.partition(".")[2] for name in KEYS if name.startswith("alerts.")}
-    assert set(Alerts.__struct_fields__) == keys
+    keys = {name.partition(".")[2] for name in all_keys() if name.startswith("alerts.")}
+    assert keys == set(Limits.__struct_fields__) - fixed
 
 
 def test_every_default_is_allowed_by_its_own_key() -> None:
     import tomllib
 
-    for name, key in KEYS.items():
+    for name, key in all_keys().items():
         value = value_of(Config(), name)
-        assert key.kind.read(tomllib.loads(f"key = {key.kind.write(value)}")["key"]) == value, name
+        assert key.read(tomllib.loads(f"key = {key.write(value)}")["key"]) == value, name
 
 
 def test_limits_are_read_in_the_units_that_people_write(tmp_path: Path) -> None:
@@ -198,7 +197,7 @@ def test_each_value_is_traced(tmp_path: Path) -> None:
     mine = write(tmp_path / "mine.toml", "\nalerts.quiet = 3\n" + rule.format("mine"))
     config, origins = load_traced(str(mine), administrators=admin)
     assert config == load(str(mine), administrators=admin)
-    assert set(origins) == {*KEYS, "rule theirs", "rule mine"}
+    assert set(origins) == {*all_keys(), "rule theirs", "rule mine"}
     shown = {name: str(origin) for name, origin in origins.items() if origin != Origin()}
     assert shown == {
         "bell": f"{admin}:1",

@@ -14,7 +14,7 @@ from gpuwatch import cli, config, model
 from gpuwatch.commands.arguments import COMMANDS
 from gpuwatch.commands.docs import FOLDER, PAGES, summary
 from gpuwatch.commands.report import report_lines
-from gpuwatch.config.keys import KEYS as KEYS_OF_FILE
+from gpuwatch.config.schema import all_keys
 from gpuwatch.history import Use
 from gpuwatch.recorder.store import Events, Kept, Line
 from gpuwatch.ui.bindings import KEYS
@@ -139,7 +139,7 @@ def test_the_configuration_shown_is_the_default_one(tmp_path: Path) -> None:
     file = tmp_path / "gpuwatch.toml"
     file.write_text(shown)
     assert config.load(str(file)) == config.Config()
-    assert set(KEYS_OF_FILE) == {
+    assert set(all_keys()) == {
         f"{table}.{key}" if isinstance(value, dict) else table
         for table, value in tomllib.loads(shown).items()
         for key in (value if isinstance(value, dict) else [table])

@@ -17,8 +17,7 @@ import pytest
 
 from gpuwatch import config
 from gpuwatch.alerts.alert import TROUBLE
-from gpuwatch.config import Config
-from gpuwatch.config.settings import Report
+from gpuwatch.config import Config, Report
 from gpuwatch.errors import UsageError
 from gpuwatch.model import Gpu, Job, Presence, Process, Snapshot, Surroundings
 from gpuwatch.monitor import Watch

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from gpuwatch import units
 from gpuwatch.alerts.alert import Alert, Severity, Unit
-from gpuwatch.alerts.rules.memory import NAMED, Limits, Observation, OwnRule, holders, owners_of
+from gpuwatch.alerts.rules.memory import NAMED, Limits, Observation, OwnRule, Scope, holders, owners_of
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Process, Reading, Snapshot, number
 from gpuwatch.shares import usable
@@ -85,9 +85,9 @@ class Metric(NamedTuple):
     """Of a process it is the same on every GPU: it is judged once, not on each."""
 
     @property
-    def scopes(self) -> tuple[str, ...]:
+    def scopes(self) -> tuple[Scope, ...]:
         """Give those that have it, of `gpu`, `process` and `user`."""
-        readers = {"gpu": self.gpu, "process": self.process, "user": self.user}
+        readers: dict[Scope, object] = {"gpu": self.gpu, "process": self.process, "user": self.user}
         return tuple(scope for scope, reader in readers.items() if reader is not None)
 
 

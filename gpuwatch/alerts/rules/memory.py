@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil
-from typing import Final, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from gpuwatch import units
 from gpuwatch.alerts.alert import Severity, Unit
+from gpuwatch.fields import DAY, HOUR, Bytes, Gpus, Number, RuleNames, Seconds, Text, XidCodes
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Holding, Memory, Presence, Process, Snapshot, SourceState, known, number
 
@@ -36,98 +38,130 @@ _TROUBLES: Final = {Health.LOST: f"{Health.LOST.value}: it needs a reset or a re
 _CRITICAL_HEALTH: Final = frozenset({Health.LOST, Health.SILENT, Health.QUARANTINED, Health.RESET, Health.MISSING})
 
 
+MOST_FREE: Final = 95
+"""Percent. An alert clears 2 points above its limit, so one near 100 would never end."""
+
+
 class Allowances(msgspec.Struct, frozen=True, kw_only=True):
-    """How far, in bytes, and how long a holding may exceed its limit before that is an overshoot.
+    """How far, in bytes, and how long a holding may exceed its limit before that is an overshoot: `[allowance]`.
 
     What comes on top of an allocator's limit is nearly constant, and no share of it: TensorFlow Serving held 234 MiB
     over at half a T4 and at a quarter (tensorflow/serving#1668), PyTorch 1.8 with CUDA 10.1 held 1014 MiB over at 5.4
-    GiB (pytorch/pytorch#58466).
+    GiB (pytorch/pytorch#58466). A field without a description is no key of the file.
     """
 
-    framework: int = 600 * units.MIB
-    """Over what a framework's allocator may take: the CUDA context and the handles of libraries."""
-    eager: int = 1100 * units.MIB
-    """The same where all kernels are loaded at once."""
-    budget: int = units.GIB
-    """Over the budget of a server, or `budget_percent` of the GPU if that is more."""
+    after: Annotated[Seconds, Meta(ge=0.1, le=HOUR, description="so long, and in 3 samples at least")] = 10.0
+    framework: Annotated[
+        Bytes, Meta(ge=0, description="CUDA context and library handles on top of what an allocator counts")
+    ] = 600 * units.MIB
+    eager: Annotated[
+        Bytes, Meta(ge=0, description="the same where all kernels are loaded at once (CUDA before 11.7)")
+    ] = 1100 * units.MIB
+    budget: Annotated[Bytes, Meta(ge=0, description="vLLM; at least 2 % of the GPU")] = units.GIB
     budget_percent: float = 2.0
-    exact: int = 64 * units.MIB
-    """Over what is enforced, or agreed in bytes."""
-    collective: int = 512 * units.MIB
-    """More for a process that exchanges data between GPUs; not over what is exact."""
-    second_step: int = units.GIB
-    """How far beyond the allowance it is critical; or `second_step_percent` of the limit if that is more."""
+    exact: Annotated[Bytes, Meta(ge=0, description="what is enforced (MPS, HAMi, NVML)")] = 64 * units.MIB
+    collective: Annotated[Bytes, Meta(ge=0, description="more for ranks of a job on several GPUs (NCCL)")] = (
+        512 * units.MIB
+    )
+    """Not over what is exact."""
+    second_step: Annotated[Bytes, Meta(ge=0, description="beyond which it is critical; at least 10 % of the limit")] = (
+        units.GIB
+    )
     second_step_percent: float = 10.0
     clear_margin: int = 128 * units.MIB
     """How far below limit and allowance an alert is cleared, though never below the limit itself."""
-    after: float = 10.0
-    """Seconds that the samples which raise it must span."""
+
+
+Scope: TypeAlias = Literal["gpu", "process", "user"]
 
 
 class OwnRule(msgspec.Struct, frozen=True, kw_only=True):
-    """One `[[rule]]` of the user's own, checked: raise while a metric is above (or below) a value."""
+    """One `[[rule]]` of the user's own: raise while a metric is above (or below) a value.
 
-    name: str
-    metric: str
-    """A key of `alerts.metrics.METRICS`."""
-    scope: str = "gpu"
-    """`gpu`, `process` or `user`: what each alert is about."""
-    above: float | None = None
-    """In the metric's unit; exactly one of `above` and `below` is given."""
-    below: float | None = None
-    clear: float | None = None
+    The file also ensures what no single field can: a metric that exists, with a scope that it has; exactly one of
+    `above` and `below`, in the unit of the metric; `clear` on the right side of it.
+    """
+
+    name: Annotated[str, Meta(min_length=1, max_length=40, extra={"form": "text"})]
+    metric: Annotated[Text, Meta(min_length=1)]
+    """A key of `alerts.rules.custom.METRICS`."""
+    scope: Scope = "gpu"
+    """What each alert is about."""
+    above: Number | None = None
+    below: Number | None = None
+    clear: Number | None = None
     """The value that ends it; None for the one that raises it."""
-    after: float = 10.0
-    """Seconds that it must hold, to raise and to clear."""
+    after: Annotated[Seconds, Meta(ge=0, le=7 * DAY)] = msgspec.field(default=10.0, name="for")
+    """Seconds that it must last, to raise and to clear."""
     severity: Severity = Severity.WARNING
-    gpus: tuple[int | str, ...] = ()
-    """Indices, or starts of UUIDs; empty for all."""
-    user: str = ""
+    gpus: Gpus = msgspec.field(default=(), name="gpu")
+    """Empty for all."""
+    user: Annotated[Text, Meta(min_length=1)] = ""
     """Name or uid in digits; empty for anybody."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """When alerts are raised. Percentages are of the memory that programs can have: total less reserved."""
+    """When alerts are raised: `[alerts]`. Percentages are of the memory that programs can have: total less reserved.
 
-    off: frozenset[str] = frozenset()
-    """Names of rules that are not applied."""
-    quiet: float = 5.0
-    """Seconds after the first snapshot in which nothing is raised or ended: drivers wake up with odd figures."""
-    memory_warning: float = 10.0
-    """Percent still free below which a GPU's memory is near its limit."""
-    memory_critical: float = 5.0
-    memory_for: float = 2.0
-    """Seconds that the samples which raise, and those which clear, must span."""
+    A field without a description is no key of the file. `at_most` names the field that a value must not be above:
+    critical would be reached before the warning.
+    """
+
+    off: Annotated[RuleNames, Meta(description='rules that are not applied: ["power at limit"]')] = frozenset()
+    quiet: Annotated[Seconds, Meta(ge=0, le=HOUR / 6, description="nothing is raised so soon after the start")] = 5.0
+    """Nor ended: drivers wake up with odd figures."""
+    memory_warning: Annotated[float, Meta(ge=0, le=MOST_FREE, description="percent of a GPU's memory still free")] = (
+        10.0
+    )
+    memory_critical: Annotated[
+        float,
+        Meta(ge=0, le=MOST_FREE, description="the same, for a critical alert", extra={"at_most": "memory_warning"}),
+    ] = 5.0
+    memory_for: Annotated[Seconds, Meta(ge=0, le=HOUR, description="so long, and in 3 samples at least")] = 2.0
+    """To raise, and to clear."""
     clear_margin: float = 2.0
     """Percentage points that must be free beyond a limit before an alert steps down or is cleared."""
     samples: int = 3
     """Samples in a row that it takes to raise, and to step down or clear."""
-    full_warning: float = 600.0
-    """Seconds until a GPU is full, at the speed of the last minutes, below which that is said."""
-    full_critical: float = 120.0
-    full_for: float = 20.0
-    idle_after: float = 1800.0
-    """Seconds without SM use after which memory counts as held idle."""
-    idle_memory: int = units.GIB
-    """Bytes that one user must hold idle on a GPU for that to be said."""
-    unattributed_memory: int = units.GIB
-    """Bytes on one GPU that no listed process accounts for."""
-    unattributed_for: float = 60.0
-    orphan_memory: int = 256 * units.MIB
-    """Bytes that a process which is no more, or is a zombie, still holds."""
-    orphan_for: float = 20.0
-    temperature_margin: float = 5.0
-    """Degrees Celsius below the GPU's own slowdown temperature at which it is a warning; critical at that itself."""
-    temperature_for: float = 10.0
-    throttled_for: float = 60.0
-    """Seconds of throttling by heat or by the power brake."""
-    power_for: float = 1800.0
-    """Seconds at the power limit after which that is noted."""
-    xid_for: float = 600.0
-    """Seconds for which an XID event is held up."""
-    xid_critical: frozenset[int] = frozenset({48, 62, 64, 74, 79, 95, 119, 120})
-    xid_warning: frozenset[int] = frozenset({94})
-    """All others are the faults of applications, and only in the log of the kernel."""
+    full_warning: Annotated[
+        Seconds, Meta(ge=10, le=DAY, description="full so soon, at the speed of the last minutes")
+    ] = 600.0
+    full_critical: Annotated[
+        Seconds, Meta(ge=0, le=DAY, description="the same, for a critical alert", extra={"at_most": "full_warning"})
+    ] = 120.0
+    full_for: Annotated[Seconds, Meta(ge=0, le=HOUR, description="foreseen for so long")] = 20.0
+    idle_after: Annotated[Seconds, Meta(ge=10, le=7 * DAY, description="memory held so long without computing")] = (
+        1800.0
+    )
+    idle_memory: Annotated[Bytes, Meta(ge=units.MIB, description="so much at least, by one user on one GPU")] = (
+        units.GIB
+    )
+    unattributed_memory: Annotated[
+        Bytes, Meta(ge=units.MIB, description="memory that no listed process accounts for")
+    ] = units.GIB
+    unattributed_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="for so long")] = 60.0
+    orphan_memory: Annotated[Bytes, Meta(ge=units.MIB, description="memory still held by a process that has ended")] = (
+        256 * units.MIB
+    )
+    orphan_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="for so long")] = 20.0
+    temperature_margin: Annotated[
+        float,
+        Meta(ge=0, le=50, description="degrees below where the GPU slows itself down; critical at that"),
+    ] = 5.0
+    temperature_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="for so long")] = 10.0
+    throttled_for: Annotated[
+        Seconds, Meta(ge=0, le=DAY, description="slowed down so long by heat or by the power brake")
+    ] = 60.0
+    power_for: Annotated[Seconds, Meta(ge=0, le=7 * DAY, description="so long at the power limit; a note")] = 1800.0
+    xid_for: Annotated[Seconds, Meta(ge=10, le=7 * DAY, description="its alert ends so long after the newest XID")] = (
+        600.0
+    )
+    xid_critical: Annotated[XidCodes, Meta(description="the driver's error codes that are critical")] = frozenset(
+        {48, 62, 64, 74, 79, 95, 119, 120}
+    )
+    xid_warning: Annotated[
+        XidCodes, Meta(description="a warning; the others are a program's own fault, and no alert")
+    ] = frozenset({94})
     stale_intervals: float = 5.0
     """Age of the newest data, in intervals, at which it is stale."""
     starting_grace: float = 10.0

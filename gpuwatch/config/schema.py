@@ -1,0 +1,378 @@
+"""Keys of gpuwatch.toml: structs with the type, default, bounds and purpose of each, and how values are written.
+
+A field with a description is a key. msgspec converts and checks the values. This module adds what TOML and msgspec do
+not know (sizes and durations with units, names of rules, programs, addresses), and puts what is allowed into words.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
+from operator import attrgetter
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, get_args, get_origin
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import fields
+
+from gpuwatch import text
+from gpuwatch.alerts import table
+from gpuwatch.alerts.alert import Severity, Unit
+from gpuwatch.alerts.rules.custom import METRICS
+from gpuwatch.alerts.rules.memory import Allowances, Limits, OwnRule
+from gpuwatch.declared.facts import Share
+from gpuwatch.fields import ANY, DAY, HIGHEST_XID, HOUR, MOST, Bytes, Number, Seconds, Text
+from gpuwatch.units import MAX_DURATION_S, MIB, parse_duration, parse_share, parse_size, write_duration, write_size
+
+_SHOWN: Final = 60
+"""Characters of a wrong value that are quoted."""
+AMOUNTS: Final = ("above", "below", "clear")
+"""Keys of a `[[rule]]` that are written in the unit of its metric."""
+
+# ---------------------------------------------------------------------------------------------------------------
+# The structs. Those of [alerts], [allowance], [[rule]] and [[share]] belong to the parts that use them.
+
+Command: TypeAlias = Annotated[
+    tuple[Annotated[str, Meta(pattern=r"^[^\0]*\Z")], ...], Meta(max_length=MOST, extra={"form": "command"})
+]
+"""A program and its arguments, never a line for a shell. A relative name would depend on the working folder."""
+_URL: Final = r"^[A-Za-z][A-Za-z0-9.+-]{0,30}://[^\s\x00-\x1f\x7f]{1,4000}\Z"
+Urls: TypeAlias = Annotated[
+    tuple[Annotated[str, Meta(pattern=_URL)], ...], Meta(max_length=MOST, extra={"form": "urls"})
+]
+"""Addresses that apprise knows. Each holds a secret, so none is ever quoted."""
+
+
+class Notify(msgspec.Struct, frozen=True, kw_only=True):
+    """`[notify]`: where alerts are sent besides the screen, and how often."""
+
+    toast: Annotated[bool, Meta(description="in the dashboard")] = True
+    desktop: Annotated[
+        Literal["off", "auto", "osc9", "osc777"], Meta(description='by the terminal: "auto", "osc9", "osc777"')
+    ] = "off"
+    command: Annotated[Command, Meta(description='a program of yours: ["/home/ada/bin/tell"]; JSON on stdin')] = ()
+    """The first is an absolute path, or begins with `~/`. Only from a file that nobody else can write."""
+    urls: Annotated[Urls, Meta(description='of apprise: ["slack://..."]; needs `pip install apprise`')] = ()
+    """Secret: for no screen, log, argument list or environment."""
+    least: Annotated[Severity, Meta(description='what is worth a message: "note", "warning", "critical"')] = (
+        Severity.WARNING
+    )
+    cooldown: Annotated[Seconds, Meta(ge=0, le=DAY, description="one message about the same thing in so long")] = 300.0
+    gather: Annotated[Seconds, Meta(ge=0, le=60, description="what comes within it is sent together")] = 2.0
+    digest: Annotated[int, Meta(ge=1, le=1000, description="more than so many are one message")] = 3
+
+    def __repr__(self) -> str:
+        """Show all but the secrets."""
+        shown = {name: getattr(self, name) for name in self.__struct_fields__}
+        shown["urls"] = tuple(map(text.mask_url, self.urls))
+        return f"Notify({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """`[report]`: what is kept for `gpuwatch report`."""
+
+    dashboard: Annotated[bool, Meta(description="the dashboard keeps it too, not only `gpuwatch watch`")] = False
+    keep: Annotated[Seconds, Meta(ge=DAY, le=365 * DAY, description="what is older is forgotten")] = 90 * DAY
+    largest: Annotated[Bytes, Meta(ge=4 * MIB, description="the file's size, at which the oldest weeks go")] = 64 * MIB
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that may stand in gpuwatch.toml, in seconds, bytes and percent."""
+
+    interval: Annotated[Seconds, Meta(ge=0.1, le=HOUR, description='time between two samples: 2, "500ms"')] = 1.0
+    user: Annotated[Text, Meta(description="start with one user's processes")] = ""
+    mine: Annotated[bool, Meta(description="start with your own processes")] = False
+    read_only: Annotated[bool, Meta(description="no process can be ended from here")] = False
+    ascii: Annotated[bool, Meta(description="no character outside ASCII")] = False
+    theme: Annotated[Literal["dark", "light"], Meta(description='or "light"')] = "dark"
+    bell: Annotated[bool, Meta(description="ring the terminal's bell on an alert")] = False
+    tmux: Annotated[
+        bool,
+        Meta(description="ask your own tmux for the names of sessions and windows: runs `tmux list-panes`"),
+    ] = False
+    alerts: Annotated[Limits, Meta(description="when an alert is raised")] = Limits()
+    allowance: Annotated[
+        Allowances, Meta(description="how far a process may hold more than its limit, and for how long")
+    ] = Allowances()
+    notify: Annotated[
+        Notify,
+        Meta(
+            description="who is told besides the screen; the command, and a file that names it or urls, must be yours "
+            "alone to write"
+        ),
+    ] = Notify()
+    report: Annotated[Report, Meta(description="what is kept of who held how much, for `gpuwatch report`")] = Report()
+    shares: tuple[Share, ...] = ()
+    """The `[[share]]` tables of both files, the administrator's first."""
+    rules: tuple[OwnRule, ...] = ()
+    """The `[[rule]]` tables of both files; of two with one name the user's own."""
+
+    def limits(self) -> Limits:
+        """Return the limits of the rules, with the allowances and the user's own rules."""
+        # A code that is made critical may still stand among the warnings.
+        warning = self.alerts.xid_warning - self.alerts.xid_critical
+        return msgspec.structs.replace(self.alerts, xid_warning=warning, allowances=self.allowance, own=self.rules)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The keys
+
+
+class NotAllowedError(ValueError):
+    """Value that a key may not have; one line with what was found and what is allowed."""
+
+    def __init__(self, allowed: str, found: str) -> None:
+        super().__init__(f"found {found}; allowed is {allowed}")
+
+
+class Key(NamedTuple):
+    """One key of a table, made from a field of its struct."""
+
+    name: str
+    field: str
+    """The name of the field, which differs where the key is a keyword of Python."""
+    type: Any
+    """Without None, which TOML does not have."""
+    bounds: Mapping[str, Any]
+    """What the annotations of the type say, by the names of `msgspec.Meta` and the keys of its `extra`."""
+
+    @property
+    def description(self) -> str:
+        """What it is for; a field without one is no key of the file."""
+        return str(self.bounds.get("description", ""))
+
+    @property
+    def form(self) -> str:
+        """How its values are written, where that is more than TOML and msgspec know."""
+        return str(self.bounds.get("form", ""))
+
+    @property
+    def allowed(self) -> str:
+        """What it may have, to stand after `allowed is`."""
+        words = get_args(self.type)[0] if self.bounds else self.type
+        if get_origin(words) is Literal:
+            return " or ".join(", ".join(map(toml_string, get_args(words))).rsplit(", ", 1))
+        if self.form == "bytes":
+            least = f" of {write_size(self.bounds['ge'])} or more" if self.bounds["ge"] else ", 0 or 1MiB or more"
+            return f'a size{least}: bytes, or a text such as "512MiB" or "20GiB"'
+        if self.form == "seconds":
+            least, most = (write_duration(self.bounds[name]) for name in ("ge", "le"))
+            return f'seconds, or a text such as "30s", "10min" or "2h", from {least} to {most}'
+        if self.bounds.get("le") == ANY:
+            return "a number"
+        return _ALLOWED[self.form or words.__name__].format_map({"min_length": 0, **self.bounds})
+
+    def read(self, raw: object) -> Any:
+        """Convert and check a value from `tomllib`; raises NotAllowedError."""
+        try:
+            value = msgspec.convert(self._prepare(raw), self.type)
+        except ValueError as error:  # msgspec.ValidationError too
+            raise NotAllowedError(self.allowed, self._found(raw, str(error))) from None
+        if found := self._check(value):
+            raise NotAllowedError(self.allowed, found)
+        return round(value, 3) if self.form == "seconds" else value
+
+    def write(self, value: Any) -> str:
+        """Write a value as the TOML that `read` reads as the same."""
+        if self.form == "seconds":
+            return f'"{write_duration(value)}"'
+        if self.form == "bytes":
+            size = write_size(value)
+            return size if size.isdigit() else f'"{size}"'
+        return repr(value) if self.form == "share" else _write(value)
+
+    def _prepare(self, raw: object) -> object:
+        """Return what msgspec is to convert; raises ValueError."""
+        if self.type is Severity or Severity in get_args(self.type):
+            return {level.name.lower(): level for level in Severity}.get(str(raw))
+        if self.form == "gpus":
+            return raw if isinstance(raw, list) else [raw]
+        return _PARSERS[self.form](raw) if isinstance(raw, str) and self.form in _PARSERS else raw
+
+    def _check(self, value: Any) -> str:
+        """Return what is wrong with a value that msgspec could not know; empty where it is good."""
+        match self.form:
+            case "bytes" if 0 < value < MIB:
+                return shown(value)
+            case "text" if text.clean(value) != value:
+                return shown(value)
+            case "command" if value and not (value[0].startswith(("/", "~/")) and text.clean(value[0]) == value[0]):
+                return f"{shown(value[0])} as the first"
+            case "pattern" if error := _pattern_error(value):
+                return f"{shown(value)}, which is none ({error})"
+            case "rules" if unknown := sorted(value - table.names()):
+                found, known = shown(unknown[0]) + maybe(unknown[0], table.names()), sorted(table.names())
+                raise NotAllowedError(", ".join(map(toml_string, known)), found)
+        return ""
+
+    def _found(self, raw: object, error: str) -> str:
+        """Describe a wrong value, or the element of a list that msgspec names."""
+        element = re.search(r"`\$\[([0-9]+)\]`$", error)
+        if isinstance(raw, list) and not element and "of length" in error:
+            return f"{len(raw)} of them" if raw else "an empty list"
+        wrong = raw[int(element[1])] if isinstance(raw, list) and element else raw
+        if self.form == "urls" and isinstance(wrong, str):
+            return f'"{text.mask_url(wrong)}"{", which is none" if isinstance(raw, list) else " alone"}'
+        return shown(wrong)
+
+
+_PARSERS: Final[Mapping[str, Callable[[str], float]]] = {
+    "seconds": parse_duration,
+    "bytes": partial(parse_size, plain=True),
+    "share": parse_share,
+}
+_ALLOWED: Final = {
+    "bool": "true or false",
+    "int": "a whole number from {ge} to {le}",
+    "float": "a number from {ge:g} to {le:g}",
+    "Severity": '"note", "warning" or "critical"',
+    "share": 'more than 0 and up to 1, such as 0.4 or "40%"',
+    "text": "text of {min_length} to {max_length} printable characters",
+    "pattern": "a regular expression of {min_length} to {max_length} characters",
+    "rules": "a list of names of rules",
+    "xids": f"a list of XID numbers from 1 to {HIGHEST_XID}",
+    "gpus": 'indices from 0 on, or (starts of) UUIDs such as "GPU-8932f937"; one, or a list; for all leave it out',
+    "command": 'a list such as ["/home/ada/bin/tell", "--loud"], whose first is an absolute path or begins with ~/',
+    "urls": 'a list of apprise\'s URLs, such as ["slack://..."]',
+}
+"""By the form, or the name of a plain type."""
+
+
+def make_key(name: str, field: str, type_: Any) -> Key:
+    """Make the key of a field from its annotated type."""
+    bounds: dict[str, Any] = {}
+    for meta in get_args(type_)[1:] if get_origin(type_) is Annotated else ():
+        found = {one: getattr(meta, one) for one in ("ge", "le", "min_length", "max_length", "description")}
+        bounds |= {one: value for one, value in found.items() if value is not None} | (meta.extra or {})
+    return Key(name, field, type_, bounds)
+
+
+@cache
+def keys_of(struct: type[msgspec.Struct]) -> dict[str, Key]:
+    """Return the keys that the fields of a struct stand for, by name."""
+    found = {}
+    for field in fields(struct):
+        type_ = next((one for one in get_args(field.type) if get_origin(one) is Annotated), field.type)
+        found[field.encode_name] = make_key(field.encode_name, field.name, type_)
+    return found
+
+
+def share_keys() -> dict[str, Key]:
+    """Return the keys of a `[[share]]`: all fields but where it was found."""
+    return {name: key for name, key in keys_of(Share).items() if name not in ("where", "line", "ceiling")}
+
+
+def amount_keys(metric: str) -> dict[str, Key]:
+    """Return the keys of a `[[rule]]` that are written in the unit of its metric."""
+    unit = METRICS[metric].unit
+    type_: Any = Number
+    if unit in (Unit.BYTES, Unit.FREE):
+        type_ = Annotated[Bytes, Meta(ge=0)]
+    elif unit is Unit.SECONDS:
+        type_ = Annotated[Seconds, Meta(ge=0, le=MAX_DURATION_S)]
+    return {name: make_key(name, name, type_) for name in AMOUNTS}
+
+
+@cache
+def sections() -> dict[str, dict[str, Key]]:
+    """Return the keys of each table by their whole names, `alerts.memory_warning`; those before any table under ""."""
+    found: dict[str, dict[str, Key]] = {"": {}}
+    for name, key in keys_of(Config).items():
+        default = getattr(Config(), name)
+        if isinstance(default, msgspec.Struct):
+            inner = keys_of(type(default)).values()
+            found[name] = {f"{name}.{one.name}": one for one in inner if one.description}
+        elif key.description:
+            found[""][name] = key
+    return found
+
+
+@cache
+def all_keys() -> dict[str, Key]:
+    """Return all keys by their whole names, in the order of the file."""
+    return {whole: key for keys in sections().values() for whole, key in keys.items()}
+
+
+def value_of(config: Config, name: str) -> Any:
+    """Return the value of a key by its whole name."""
+    return attrgetter(name)(config)
+
+
+def misordered(limits: Limits) -> Iterator[tuple[str, str]]:
+    """Yield the names of two limits where the first is above the second, and must not be."""
+    for name, key in keys_of(Limits).items():
+        other = key.bounds.get("at_most")
+        if other and getattr(limits, name) > getattr(limits, other):
+            yield name, other
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Words
+
+
+def _write(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Severity):
+        return f'"{value.name.lower()}"'
+    if isinstance(value, str):
+        return toml_string(value)
+    if isinstance(value, frozenset | tuple):
+        return f"[{', '.join(map(_write, sorted(value) if isinstance(value, frozenset) else value))}]"
+    return repr(value).removesuffix(".0")
+
+
+def _pattern_error(pattern: str) -> str:
+    """Return why a text is no regular expression; empty where it is one."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # "possible nested set": it would come to mean something else
+            re.compile(pattern)
+    except (re.error, OverflowError, RecursionError, Warning) as error:
+        return str(error) or type(error).__name__
+    return ""
+
+
+def shown(raw: object) -> str:
+    """Quote a wrong value on one line, at most about 60 characters of it."""
+    if isinstance(raw, str):
+        return toml_string(raw if len(raw) <= _SHOWN else f"{raw[: _SHOWN - 3]}...", ascii_only=True)
+    if isinstance(raw, bool):
+        return "true" if raw else "false"
+    if isinstance(raw, int):
+        return str(raw) if abs(raw) < 10**30 else "a number beyond all bounds"
+    if isinstance(raw, float):
+        return repr(raw)
+    return "a list" if isinstance(raw, list) else "a table" if isinstance(raw, dict) else "a date or a time"
+
+
+def toml_string(value: str, *, ascii_only: bool = False) -> str:
+    """Write a TOML string, on one line and with nothing that a terminal acts on."""
+
+    def written(char: str) -> str:
+        if char in '"\\':
+            return f"\\{char}"
+        return char if char.isprintable() and (char.isascii() or not ascii_only) else escaped(char)
+
+    return '"' + "".join(map(written, value)) + '"'
+
+
+def escaped(char: str) -> str:
+    """Escape a character as TOML does in a string."""
+    return f"\\u{ord(char):04X}" if ord(char) <= 0xFFFF else f"\\U{ord(char):08X}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the known word that was probably meant; empty where none is near."""
+    import difflib  # 5 ms, for mistakes alone
+
+    lower = {one.lower(): one for one in known}
+    return next((lower[one] for one in difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.7)), "")
+
+
+def maybe(word: str, known: Iterable[str]) -> str:
+    """Ask, behind a wrong word, whether the nearest known one was meant; empty where none is near."""
+    near = nearest(word, known)
+    return f" (did you mean {toml_string(near)}?)" if near else ""
