@@ -1,6 +1,6 @@
 """Types of the values that people configure: plain types with the bounds that msgspec checks.
 
-`form` in a type's extra names how its values are written in gpuwatch.toml; see `config.schema.Key`.
+`form` in a type's extra names how its values are written in gpuwatch.toml; see `config.keys.Key`.
 """
 
 from __future__ import annotations

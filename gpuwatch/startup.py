@@ -39,7 +39,7 @@ def configured(args: argparse.Namespace) -> Config:
     """Read the configuration file and put the flags over it; raises UsageError."""
     import msgspec
 
-    from gpuwatch.config import check_limits, load
+    from gpuwatch.config import load
 
     config = load(args.config)
     if args.theme not in (None, "dark", "light"):
@@ -48,6 +48,8 @@ def configured(args: argparse.Namespace) -> Config:
     percents = {name: parsed(f"--{name.replace('_', '-')}", parse_percent, getattr(args, name)) for name in _PERCENTS}
     alerts = msgspec.structs.replace(config.alerts, **_given(percents))
     if _given(percents):
+        from gpuwatch.config.keys import check_limits
+
         check_limits(alerts)
     return msgspec.structs.replace(config, alerts=alerts, **_given(flags))
 

@@ -13,8 +13,9 @@ from typing import TextIO
 import msgspec
 
 from gpuwatch import text
-from gpuwatch.config import ADMINISTRATORS, Config, Origin, load_traced, path, problems
-from gpuwatch.config.schema import escaped
+from gpuwatch.config import ADMINISTRATORS, Config, path
+from gpuwatch.config.keys import escaped
+from gpuwatch.config.reading import Origin, load_traced, problems
 from gpuwatch.errors import UsageError
 from gpuwatch.files import shown_path
 from gpuwatch.output.plain import speaks_unicode

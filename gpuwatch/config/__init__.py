@@ -1,70 +1,111 @@
-"""Configuration from gpuwatch.toml: the user's own file over the administrator's. A flag beats both.
+"""Configuration from gpuwatch.toml: the settings that it may have, and its place. A flag beats the file.
 
-The keys of the administrator's file are defaults, and its `[[share]]` tables are ceilings that no other file can raise.
+The user's own file lies over the administrator's. The keys of the administrator's are defaults, and its `[[share]]`
+tables are ceilings that no other file can raise. The tables `[alerts]`, `[allowance]`, `[[rule]]` and `[[share]]` are
+structs of the parts that use them. A field with a description is a key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
 from platformdirs import user_config_path
 
 from gpuwatch import files, text
-from gpuwatch.alerts.rules.memory import MOST_FREE, Limits
-from gpuwatch.config.reading import ConfigFile
-from gpuwatch.config.schema import Config, Notify, Report, all_keys, misordered, value_of
-from gpuwatch.errors import GpuwatchError, UsageError
-from gpuwatch.files import shown_path
-
-__all__ = [
-    "ADMINISTRATORS",
-    "FILE",
-    "Config",
-    "Notify",
-    "Origin",
-    "Reloaded",
-    "Report",
-    "check_limits",
-    "load",
-    "load_traced",
-    "path",
-    "problems",
-    "reload",
-]
+from gpuwatch.alerts.alert import Severity
+from gpuwatch.alerts.rules.memory import Allowances, Limits, OwnRule
+from gpuwatch.declared.facts import Share
+from gpuwatch.errors import GpuwatchError
+from gpuwatch.fields import DAY, HOUR, MOST, Bytes, Seconds, Text
+from gpuwatch.units import MIB
 
 FILE: Final = "gpuwatch.toml"
 ADMINISTRATORS: Final = Path("/etc/gpuwatch") / FILE
 
-
-class Origin(msgspec.Struct, frozen=True):
-    """Where a value comes from: a flag, a file, or else it is the default."""
-
-    file: Path | None = None
-    line: int = 0
-    """0 where it is not certain."""
-    flag: str = ""
-
-    def __str__(self) -> str:
-        """Name it for people: `~/.config/gpuwatch/gpuwatch.toml:12`, `--bell`, `default`."""
-        if self.flag:
-            return self.flag
-        if self.file is None:
-            return "default"
-        return f"{shown_path(self.file)}:{self.line}" if self.line else shown_path(self.file)
+Command: TypeAlias = Annotated[
+    tuple[Annotated[str, Meta(pattern=r"^[^\0]*\Z")], ...], Meta(max_length=MOST, extra={"form": "command"})
+]
+"""A program and its arguments, never a line for a shell. A relative name would depend on the working folder."""
+_URL: Final = r"^[A-Za-z][A-Za-z0-9.+-]{0,30}://[^\s\x00-\x1f\x7f]{1,4000}\Z"
+Urls: TypeAlias = Annotated[
+    tuple[Annotated[str, Meta(pattern=_URL)], ...], Meta(max_length=MOST, extra={"form": "urls"})
+]
+"""Addresses that apprise knows. Each holds a secret, so none is ever quoted."""
 
 
-class Reloaded(msgspec.Struct, frozen=True):
-    """Result of reading the files once more."""
+class Notify(msgspec.Struct, frozen=True, kw_only=True):
+    """`[notify]`: where alerts are sent besides the screen, and how often."""
 
-    config: Config
-    """The new one; the old one where something is wrong."""
-    changed: tuple[str, ...] = ()
-    """Whole names of the keys that changed, `share` and `rule` for tables."""
-    error: str = ""
-    """What is wrong, in one line; empty where nothing is."""
+    toast: Annotated[bool, Meta(description="in the dashboard")] = True
+    desktop: Annotated[
+        Literal["off", "auto", "osc9", "osc777"], Meta(description='by the terminal: "auto", "osc9", "osc777"')
+    ] = "off"
+    command: Annotated[Command, Meta(description='a program of yours: ["/home/ada/bin/tell"]; JSON on stdin')] = ()
+    """The first is an absolute path, or begins with `~/`. Only from a file that nobody else can write."""
+    urls: Annotated[Urls, Meta(description='of apprise: ["slack://..."]; needs `pip install apprise`')] = ()
+    """Secret: for no screen, log, argument list or environment."""
+    least: Annotated[Severity, Meta(description='what is worth a message: "note", "warning", "critical"')] = (
+        Severity.WARNING
+    )
+    cooldown: Annotated[Seconds, Meta(ge=0, le=DAY, description="one message about the same thing in so long")] = 300.0
+    gather: Annotated[Seconds, Meta(ge=0, le=60, description="what comes within it is sent together")] = 2.0
+    digest: Annotated[int, Meta(ge=1, le=1000, description="more than so many are one message")] = 3
+
+    def __repr__(self) -> str:
+        """Show all but the secrets."""
+        shown = {name: getattr(self, name) for name in self.__struct_fields__}
+        shown["urls"] = tuple(map(text.mask_url, self.urls))
+        return f"Notify({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """`[report]`: what is kept for `gpuwatch report`."""
+
+    dashboard: Annotated[bool, Meta(description="the dashboard keeps it too, not only `gpuwatch watch`")] = False
+    keep: Annotated[Seconds, Meta(ge=DAY, le=365 * DAY, description="what is older is forgotten")] = 90 * DAY
+    largest: Annotated[Bytes, Meta(ge=4 * MIB, description="the file's size, at which the oldest weeks go")] = 64 * MIB
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that may stand in gpuwatch.toml, in seconds, bytes and percent."""
+
+    interval: Annotated[Seconds, Meta(ge=0.1, le=HOUR, description='time between two samples: 2, "500ms"')] = 1.0
+    user: Annotated[Text, Meta(description="start with one user's processes")] = ""
+    mine: Annotated[bool, Meta(description="start with your own processes")] = False
+    read_only: Annotated[bool, Meta(description="no process can be ended from here")] = False
+    ascii: Annotated[bool, Meta(description="no character outside ASCII")] = False
+    theme: Annotated[Literal["dark", "light"], Meta(description='or "light"')] = "dark"
+    bell: Annotated[bool, Meta(description="ring the terminal's bell on an alert")] = False
+    tmux: Annotated[
+        bool,
+        Meta(description="ask your own tmux for the names of sessions and windows: runs `tmux list-panes`"),
+    ] = False
+    alerts: Annotated[Limits, Meta(description="when an alert is raised")] = Limits()
+    allowance: Annotated[
+        Allowances, Meta(description="how far a process may hold more than its limit, and for how long")
+    ] = Allowances()
+    notify: Annotated[
+        Notify,
+        Meta(
+            description="who is told besides the screen; the command, and a file that names it or urls, must be yours "
+            "alone to write"
+        ),
+    ] = Notify()
+    report: Annotated[Report, Meta(description="what is kept of who held how much, for `gpuwatch report`")] = Report()
+    shares: tuple[Share, ...] = ()
+    """The `[[share]]` tables of both files, the administrator's first."""
+    rules: tuple[OwnRule, ...] = ()
+    """The `[[rule]]` tables of both files; of two with one name the user's own."""
+
+    def limits(self) -> Limits:
+        """Return the limits of the rules, with the allowances and the user's own rules."""
+        # A code that is made critical may still stand among the warnings.
+        warning = self.alerts.xid_warning - self.alerts.xid_critical
+        return msgspec.structs.replace(self.alerts, xid_warning=warning, allowances=self.allowance, own=self.rules)
 
 
 def path() -> Path:
@@ -82,21 +123,30 @@ def load(given: str | None, *, administrators: Path = ADMINISTRATORS) -> Config:
     UsageError names file, line, key, what was found and what is allowed; of several mistakes the first, and
     how many more there are.
     """
-    return _merge(_read_good(given, administrators))
+    if given is None and _is_missing(path()) and _is_missing(administrators):
+        return Config()
+    from gpuwatch.config.reading import load_traced  # 10 ms, for those who have a file
+
+    return load_traced(given, administrators=administrators)[0]
 
 
-def load_traced(given: str | None, *, administrators: Path = ADMINISTRATORS) -> tuple[Config, dict[str, Origin]]:
-    """Read the same, with where each value comes from by its whole name; that of a rule by `rule NAME`."""
-    both = _read_good(given, administrators)
-    return _merge(both), _origins(both)
+def _is_missing(file: Path) -> bool:
+    try:
+        file.lstat()
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    return False
 
 
-def problems(given: str | None, *, administrators: Path = ADMINISTRATORS) -> tuple[tuple[Path, tuple[str, ...]], ...]:
-    """Return each file that is there, the administrator's first, with all that is wrong with it, a line each."""
-    beneath, own = _read_both(given, administrators)
-    # Where the administrator's is wrong in itself, that is not said of the user's own too.
-    pairs = ((beneath, None), (own, None if _problems(beneath, None) else beneath))
-    return tuple((one.path, _problems(one, under)) for one, under in pairs if one is not None)
+class Reloaded(msgspec.Struct, frozen=True):
+    """Result of reading the files once more."""
+
+    config: Config
+    """The new one; the old one where something is wrong."""
+    changed: tuple[str, ...] = ()
+    """Whole names of the keys that changed, `share` and `rule` for tables."""
+    error: str = ""
+    """What is wrong, in one line; empty where nothing is."""
 
 
 def reload(old: Config, read_again: Callable[[], Config]) -> Reloaded:
@@ -105,93 +155,14 @@ def reload(old: Config, read_again: Callable[[], Config]) -> Reloaded:
         new = read_again()
     except GpuwatchError as error:
         return Reloaded(old, error=text.clean(str(error)))
-    changed = [name for name in all_keys() if value_of(new, name) != value_of(old, name)]
-    changed += ["share"] * (new.shares != old.shares) + ["rule"] * (new.rules != old.rules)
-    return Reloaded(new, tuple(changed))
+    return Reloaded(new, tuple(_changes(old, new)))
 
 
-def check_limits(limits: Limits) -> None:
-    """Raise UsageError where the limits that a flag sets are too large, or the wrong way round."""
-    if limits.memory_warning > MOST_FREE:
-        raise UsageError(f"--memory-warning: {limits.memory_warning:g} % is too much; 0 to {MOST_FREE} is allowed")
-    for low, high in misordered(limits):
-        flag, other = (f"--{name.replace('_', '-')}" for name in (low, high))
-        raise UsageError(
-            f"{flag}: {getattr(limits, low):g} % is above {other}, {getattr(limits, high):g} %; it must be the smaller"
-        )
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Two files, one over the other
-
-
-_Files: TypeAlias = tuple[ConfigFile | None, ConfigFile | None]
-"""The administrator's, and the user's own; None where there is none."""
-
-
-def _read_both(given: str | None, administrators: Path) -> _Files:
-    """Read both files, whatever is wrong with them."""
-    beneath, own = ConfigFile(administrators), ConfigFile(Path(given) if given is not None else path())
-    has_beneath, has_own = beneath.read(administrators=True), own.read(administrators=False)
-    if not has_own and given is not None:
-        raise UsageError(f"--config: there is no file {text.clean(given)}")
-    return beneath if has_beneath else None, own if has_own else None
-
-
-def _read_good(given: str | None, administrators: Path) -> _Files:
-    """Read both files; UsageError names the first thing that is wrong, and how many more there are in that file."""
-    beneath, own = _read_both(given, administrators)
-    for one, under in ((beneath, None), (own, beneath)):
-        first, *others = _problems(one, under) or ("",)
-        if first:
-            more = f" (and {len(others)} more: `gpuwatch config --check` lists them)" if others else ""
-            raise UsageError(first + more)
-    return beneath, own
-
-
-def _problems(one: ConfigFile | None, under: ConfigFile | None) -> tuple[str, ...]:
-    """Return what is wrong with a file, in itself or where it lies over another one."""
-    return () if one is None else one.problems or tuple(_misordered(one, under))
-
-
-def _merge(both: Iterable[ConfigFile | None]) -> Config:
-    """Put the files together, each over those before it: key by key, rule by rule."""
-    there = [one for one in both if one is not None]
-    tables: dict[str, dict[str, Any]] = {}
-    for one in there:
-        for whole, value in one.values.items():
-            table, _, name = whole.rpartition(".")
-            tables.setdefault(table, {})[name] = value
-    config = msgspec.structs.replace(Config(), **tables.pop("", {}))
-    for table, values in tables.items():
-        changed = msgspec.structs.replace(getattr(config, table), **values)
-        config = msgspec.structs.replace(config, **{table: changed})
-    rules = {rule.name: rule for one in there for rule in one.rules}
-    shares = tuple(share for one in there for share in one.shares)
-    return msgspec.structs.replace(config, shares=shares, rules=tuple(rules.values()))
-
-
-def _origins(both: Iterable[ConfigFile | None]) -> dict[str, Origin]:
-    origins = dict.fromkeys(all_keys(), Origin())
-    for one in both:
-        if one is not None:
-            origins |= {name: Origin(one.path, one.line(name)) for name in one.values}
-            origins |= {f"rule {rule.name}": Origin(one.path, one.rule_line(rule.name)) for rule in one.rules}
-    return origins
-
-
-def _misordered(one: ConfigFile, under: ConfigFile | None) -> Iterator[str]:
-    """Say where a limit is above the one that it must not be above, by what this file sets of the two."""
-    both = (under, one)
-    config = _merge(both)
-    for low, high in misordered(config.alerts):
-        names = (f"alerts.{low}", f"alerts.{high}")
-        if not one.values.keys() & set(names):
-            continue
-        (name, other), bound = (names, "at most") if names[0] in one.values else (names[::-1], "at least")
-        value, limit = (all_keys()[key].write(value_of(config, key)) for key in (name, other))
-        origins = _origins(both)
-        yield (
-            f"{origins[name]}: key {name}: found {value}; "
-            f"allowed is {bound} {limit}, the value of {other} ({origins[other]})"
-        )
+def _changes(old: msgspec.Struct, new: msgspec.Struct, table: str = "") -> Iterator[str]:
+    """Yield the whole names of the keys that differ."""
+    for name in old.__struct_fields__:
+        before, after = getattr(old, name), getattr(new, name)
+        if isinstance(before, msgspec.Struct):
+            yield from _changes(before, after, f"{name}.")
+        elif before != after:
+            yield {"shares": "share", "rules": "rule"}.get(name, f"{table}{name}")

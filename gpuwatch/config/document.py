@@ -13,8 +13,9 @@ from gpuwatch import text
 from gpuwatch.alerts.alert import Unit
 from gpuwatch.alerts.rules.custom import METRICS
 from gpuwatch.alerts.rules.memory import OwnRule
-from gpuwatch.config import Config, Origin
-from gpuwatch.config.schema import Key, amount_keys, keys_of, sections, share_keys, value_of
+from gpuwatch.config import Config
+from gpuwatch.config.keys import Key, amount_keys, keys_of, sections, share_keys, value_of
+from gpuwatch.config.reading import Origin
 
 _WIDEST: Final = 36
 """Cells up to which the comments of a section stand in one column; a longer value pushes its own to the right."""

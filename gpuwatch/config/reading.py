@@ -1,4 +1,4 @@
-"""One gpuwatch.toml: opened, parsed by tomllib, and every key checked by its type."""
+"""Files of the configuration: opened, parsed by tomllib, every key checked, and one put over the other."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import codecs
 import os
 import re
 import stat
+import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
+
+import msgspec
 
 from gpuwatch import files, text
 from gpuwatch.alerts import table as rule_table
 from gpuwatch.alerts.rules.custom import METRICS
 from gpuwatch.alerts.rules.memory import OwnRule
-from gpuwatch.config.schema import (
+from gpuwatch.config import ADMINISTRATORS, Config, path
+from gpuwatch.config.keys import (
     AMOUNTS,
     Key,
     NotAllowedError,
@@ -23,13 +27,16 @@ from gpuwatch.config.schema import (
     amount_keys,
     keys_of,
     maybe,
+    misordered,
     nearest,
     sections,
     share_keys,
     shown,
     toml_string,
+    value_of,
 )
 from gpuwatch.declared.facts import Share
+from gpuwatch.errors import UsageError
 from gpuwatch.files import check_source, shown_path
 
 _MOST_BYTES: Final = 1 << 20
@@ -153,8 +160,6 @@ class ConfigFile:
         """Parse the content; what is no TOML is noted."""
         if not content:
             return
-        import tomllib  # 3 ms, for those who have a file
-
         content = content.removeprefix(codecs.BOM_UTF8)  # some editors begin with it
         try:
             # The parser counts lines so, and the keys' lines are to be the same.
@@ -373,3 +378,110 @@ class Lines:
 
     def _line(self, at: int) -> int:
         return self._text.count("\n", 0, at) + 1
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Two files, one over the other
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a value comes from: a flag, a file, or else it is the default."""
+
+    file: Path | None = None
+    line: int = 0
+    """0 where it is not certain."""
+    flag: str = ""
+
+    def __str__(self) -> str:
+        """Name it for people: `~/.config/gpuwatch/gpuwatch.toml:12`, `--bell`, `default`."""
+        if self.flag:
+            return self.flag
+        if self.file is None:
+            return "default"
+        return f"{shown_path(self.file)}:{self.line}" if self.line else shown_path(self.file)
+
+
+def load_traced(given: str | None, *, administrators: Path = ADMINISTRATORS) -> tuple[Config, dict[str, Origin]]:
+    """Read the same, with where each value comes from by its whole name; that of a rule by `rule NAME`."""
+    both = _read_good(given, administrators)
+    return _merge(both), _origins(both)
+
+
+def problems(given: str | None, *, administrators: Path = ADMINISTRATORS) -> tuple[tuple[Path, tuple[str, ...]], ...]:
+    """Return each file that is there, the administrator's first, with all that is wrong with it, a line each."""
+    beneath, own = _read_both(given, administrators)
+    # Where the administrator's is wrong in itself, that is not said of the user's own too.
+    pairs = ((beneath, None), (own, None if _problems(beneath, None) else beneath))
+    return tuple((one.path, _problems(one, under)) for one, under in pairs if one is not None)
+
+
+_Files: TypeAlias = tuple[ConfigFile | None, ConfigFile | None]
+"""The administrator's, and the user's own; None where there is none."""
+
+
+def _read_both(given: str | None, administrators: Path) -> _Files:
+    """Read both files, whatever is wrong with them."""
+    beneath, own = ConfigFile(administrators), ConfigFile(Path(given) if given is not None else path())
+    has_beneath, has_own = beneath.read(administrators=True), own.read(administrators=False)
+    if not has_own and given is not None:
+        raise UsageError(f"--config: there is no file {text.clean(given)}")
+    return beneath if has_beneath else None, own if has_own else None
+
+
+def _read_good(given: str | None, administrators: Path) -> _Files:
+    """Read both files; UsageError names the first thing that is wrong, and how many more there are in that file."""
+    beneath, own = _read_both(given, administrators)
+    for one, under in ((beneath, None), (own, beneath)):
+        first, *others = _problems(one, under) or ("",)
+        if first:
+            more = f" (and {len(others)} more: `gpuwatch config --check` lists them)" if others else ""
+            raise UsageError(first + more)
+    return beneath, own
+
+
+def _problems(one: ConfigFile | None, under: ConfigFile | None) -> tuple[str, ...]:
+    """Return what is wrong with a file, in itself or where it lies over another one."""
+    return () if one is None else one.problems or tuple(_misordered(one, under))
+
+
+def _merge(both: Iterable[ConfigFile | None]) -> Config:
+    """Put the files together, each over those before it: key by key, rule by rule."""
+    there = [one for one in both if one is not None]
+    tables: dict[str, dict[str, Any]] = {}
+    for one in there:
+        for whole, value in one.values.items():
+            table, _, name = whole.rpartition(".")
+            tables.setdefault(table, {})[name] = value
+    config = msgspec.structs.replace(Config(), **tables.pop("", {}))
+    for table, values in tables.items():
+        changed = msgspec.structs.replace(getattr(config, table), **values)
+        config = msgspec.structs.replace(config, **{table: changed})
+    rules = {rule.name: rule for one in there for rule in one.rules}
+    shares = tuple(share for one in there for share in one.shares)
+    return msgspec.structs.replace(config, shares=shares, rules=tuple(rules.values()))
+
+
+def _origins(both: Iterable[ConfigFile | None]) -> dict[str, Origin]:
+    origins = dict.fromkeys(all_keys(), Origin())
+    for one in both:
+        if one is not None:
+            origins |= {name: Origin(one.path, one.line(name)) for name in one.values}
+            origins |= {f"rule {rule.name}": Origin(one.path, one.rule_line(rule.name)) for rule in one.rules}
+    return origins
+
+
+def _misordered(one: ConfigFile, under: ConfigFile | None) -> Iterator[str]:
+    """Say where a limit is above the one that it must not be above, by what this file sets of the two."""
+    both = (under, one)
+    config = _merge(both)
+    for low, high in misordered(config.alerts):
+        names = (f"alerts.{low}", f"alerts.{high}")
+        if not one.values.keys() & set(names):
+            continue
+        (name, other), bound = (names, "at most") if names[0] in one.values else (names[::-1], "at least")
+        value, limit = (all_keys()[key].write(value_of(config, key)) for key in (name, other))
+        origins = _origins(both)
+        yield (
+            f"{origins[name]}: key {name}: found {value}; "
+            f"allowed is {bound} {limit}, the value of {other} ({origins[other]})"
+        )

@@ -147,7 +147,7 @@ def test_the_file_to_begin_with_says_what_the_documentation_says(tmp_path: Path)
 
 def test_the_default_file_explains_every_key_and_the_unit_of_every_metric() -> None:
     from gpuwatch.alerts.rules.custom import METRICS
-    from gpuwatch.config.schema import all_keys
+    from gpuwatch.config.keys import all_keys
 
     assert [name for name, key in all_keys().items() if not key.description] == []
     text = default_text()

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.alerts.rules.memory import Allowances
-from gpuwatch.config import Config, load, problems
+from gpuwatch.config import Config, load
+from gpuwatch.config.reading import problems
 from gpuwatch.declared.facts import Share
 from gpuwatch.errors import UsageError
 from tests.support.builders import GIB, MIB

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwatch.config.keys import toml_string
 from gpuwatch.config.reading import Lines
-from gpuwatch.config.schema import toml_string
 
 
 def lines(content: str) -> Lines:

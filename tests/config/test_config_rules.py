@@ -10,8 +10,9 @@ import pytest
 
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.rules.memory import Limits, OwnRule
-from gpuwatch.config import Config, Origin, load, load_traced, reload
-from gpuwatch.config.schema import all_keys, value_of
+from gpuwatch.config import Config, load, reload
+from gpuwatch.config.keys import all_keys, value_of
+from gpuwatch.config.reading import Origin, load_traced
 from gpuwatch.errors import UsageError
 from tests.support.builders import GIB, MIB
 

@@ -14,7 +14,7 @@ from gpuwatch import cli, config, model
 from gpuwatch.commands.arguments import COMMANDS
 from gpuwatch.commands.docs import FOLDER, PAGES, summary
 from gpuwatch.commands.report import report_lines
-from gpuwatch.config.schema import all_keys
+from gpuwatch.config.keys import all_keys
 from gpuwatch.history import Use
 from gpuwatch.recorder.store import Events, Kept, Line
 from gpuwatch.ui.bindings import KEYS

@@ -1,17 +1,18 @@
-"""Keys of gpuwatch.toml: structs with the type, default, bounds and purpose of each, and how values are written.
+"""Keys of gpuwatch.toml, made from the fields of the structs: how their values are read, checked and written.
 
-A field with a description is a key. msgspec converts and checks the values. This module adds what TOML and msgspec do
-not know (sizes and durations with units, names of rules, programs, addresses), and puts what is allowed into words.
+msgspec converts and checks by the types. This module adds what TOML and msgspec do not know (sizes and durations with
+units, names of rules, programs, addresses), and puts what is allowed into words.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from operator import attrgetter
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -21,103 +22,17 @@ from gpuwatch import text
 from gpuwatch.alerts import table
 from gpuwatch.alerts.alert import Severity, Unit
 from gpuwatch.alerts.rules.custom import METRICS
-from gpuwatch.alerts.rules.memory import Allowances, Limits, OwnRule
+from gpuwatch.alerts.rules.memory import MOST_FREE, Limits
+from gpuwatch.config import Config
 from gpuwatch.declared.facts import Share
-from gpuwatch.fields import ANY, DAY, HIGHEST_XID, HOUR, MOST, Bytes, Number, Seconds, Text
+from gpuwatch.errors import UsageError
+from gpuwatch.fields import ANY, HIGHEST_XID, Bytes, Number, Seconds
 from gpuwatch.units import MAX_DURATION_S, MIB, parse_duration, parse_share, parse_size, write_duration, write_size
 
 _SHOWN: Final = 60
 """Characters of a wrong value that are quoted."""
 AMOUNTS: Final = ("above", "below", "clear")
 """Keys of a `[[rule]]` that are written in the unit of its metric."""
-
-# ---------------------------------------------------------------------------------------------------------------
-# The structs. Those of [alerts], [allowance], [[rule]] and [[share]] belong to the parts that use them.
-
-Command: TypeAlias = Annotated[
-    tuple[Annotated[str, Meta(pattern=r"^[^\0]*\Z")], ...], Meta(max_length=MOST, extra={"form": "command"})
-]
-"""A program and its arguments, never a line for a shell. A relative name would depend on the working folder."""
-_URL: Final = r"^[A-Za-z][A-Za-z0-9.+-]{0,30}://[^\s\x00-\x1f\x7f]{1,4000}\Z"
-Urls: TypeAlias = Annotated[
-    tuple[Annotated[str, Meta(pattern=_URL)], ...], Meta(max_length=MOST, extra={"form": "urls"})
-]
-"""Addresses that apprise knows. Each holds a secret, so none is ever quoted."""
-
-
-class Notify(msgspec.Struct, frozen=True, kw_only=True):
-    """`[notify]`: where alerts are sent besides the screen, and how often."""
-
-    toast: Annotated[bool, Meta(description="in the dashboard")] = True
-    desktop: Annotated[
-        Literal["off", "auto", "osc9", "osc777"], Meta(description='by the terminal: "auto", "osc9", "osc777"')
-    ] = "off"
-    command: Annotated[Command, Meta(description='a program of yours: ["/home/ada/bin/tell"]; JSON on stdin')] = ()
-    """The first is an absolute path, or begins with `~/`. Only from a file that nobody else can write."""
-    urls: Annotated[Urls, Meta(description='of apprise: ["slack://..."]; needs `pip install apprise`')] = ()
-    """Secret: for no screen, log, argument list or environment."""
-    least: Annotated[Severity, Meta(description='what is worth a message: "note", "warning", "critical"')] = (
-        Severity.WARNING
-    )
-    cooldown: Annotated[Seconds, Meta(ge=0, le=DAY, description="one message about the same thing in so long")] = 300.0
-    gather: Annotated[Seconds, Meta(ge=0, le=60, description="what comes within it is sent together")] = 2.0
-    digest: Annotated[int, Meta(ge=1, le=1000, description="more than so many are one message")] = 3
-
-    def __repr__(self) -> str:
-        """Show all but the secrets."""
-        shown = {name: getattr(self, name) for name in self.__struct_fields__}
-        shown["urls"] = tuple(map(text.mask_url, self.urls))
-        return f"Notify({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
-
-
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """`[report]`: what is kept for `gpuwatch report`."""
-
-    dashboard: Annotated[bool, Meta(description="the dashboard keeps it too, not only `gpuwatch watch`")] = False
-    keep: Annotated[Seconds, Meta(ge=DAY, le=365 * DAY, description="what is older is forgotten")] = 90 * DAY
-    largest: Annotated[Bytes, Meta(ge=4 * MIB, description="the file's size, at which the oldest weeks go")] = 64 * MIB
-
-
-class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that may stand in gpuwatch.toml, in seconds, bytes and percent."""
-
-    interval: Annotated[Seconds, Meta(ge=0.1, le=HOUR, description='time between two samples: 2, "500ms"')] = 1.0
-    user: Annotated[Text, Meta(description="start with one user's processes")] = ""
-    mine: Annotated[bool, Meta(description="start with your own processes")] = False
-    read_only: Annotated[bool, Meta(description="no process can be ended from here")] = False
-    ascii: Annotated[bool, Meta(description="no character outside ASCII")] = False
-    theme: Annotated[Literal["dark", "light"], Meta(description='or "light"')] = "dark"
-    bell: Annotated[bool, Meta(description="ring the terminal's bell on an alert")] = False
-    tmux: Annotated[
-        bool,
-        Meta(description="ask your own tmux for the names of sessions and windows: runs `tmux list-panes`"),
-    ] = False
-    alerts: Annotated[Limits, Meta(description="when an alert is raised")] = Limits()
-    allowance: Annotated[
-        Allowances, Meta(description="how far a process may hold more than its limit, and for how long")
-    ] = Allowances()
-    notify: Annotated[
-        Notify,
-        Meta(
-            description="who is told besides the screen; the command, and a file that names it or urls, must be yours "
-            "alone to write"
-        ),
-    ] = Notify()
-    report: Annotated[Report, Meta(description="what is kept of who held how much, for `gpuwatch report`")] = Report()
-    shares: tuple[Share, ...] = ()
-    """The `[[share]]` tables of both files, the administrator's first."""
-    rules: tuple[OwnRule, ...] = ()
-    """The `[[rule]]` tables of both files; of two with one name the user's own."""
-
-    def limits(self) -> Limits:
-        """Return the limits of the rules, with the allowances and the user's own rules."""
-        # A code that is made critical may still stand among the warnings.
-        warning = self.alerts.xid_warning - self.alerts.xid_critical
-        return msgspec.structs.replace(self.alerts, xid_warning=warning, allowances=self.allowance, own=self.rules)
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# The keys
 
 
 class NotAllowedError(ValueError):
@@ -308,6 +223,17 @@ def misordered(limits: Limits) -> Iterator[tuple[str, str]]:
             yield name, other
 
 
+def check_limits(limits: Limits) -> None:
+    """Raise UsageError where the limits that a flag sets are too large, or the wrong way round."""
+    if limits.memory_warning > MOST_FREE:
+        raise UsageError(f"--memory-warning: {limits.memory_warning:g} % is too much; 0 to {MOST_FREE} is allowed")
+    for low, high in misordered(limits):
+        flag, other = (f"--{name.replace('_', '-')}" for name in (low, high))
+        raise UsageError(
+            f"{flag}: {getattr(limits, low):g} % is above {other}, {getattr(limits, high):g} %; it must be the smaller"
+        )
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Words
 
@@ -366,8 +292,6 @@ def escaped(char: str) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return the known word that was probably meant; empty where none is near."""
-    import difflib  # 5 ms, for mistakes alone
-
     lower = {one.lower(): one for one in known}
     return next((lower[one] for one in difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.7)), "")
 
