@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
@@ -33,7 +33,6 @@ from gpuwatch.config.keys import (
     share_keys,
     shown,
     toml_string,
-    value_of,
 )
 from gpuwatch.declared.facts import Share
 from gpuwatch.errors import UsageError
@@ -48,84 +47,61 @@ _LONG_KEY: Final = rf"""(?x)(?<![A-Za-z0-9_\-])
 
 
 class ConfigFile:
-    """One file: its values by the whole names of their keys, and what is wrong with it."""
+    """One file: its values by the whole names of their keys, and what is wrong with it.
 
-    def __init__(self, path: Path) -> None:
+    That of the administrator must be an ordinary file that only its owner can write, and its shares are ceilings.
+    """
+
+    def __init__(self, path: Path, *, administrators: bool = False) -> None:
         self.path = path
         self.values: dict[str, Any] = {}
-        self.shares: tuple[Share, ...] = ()
-        self.rules: tuple[OwnRule, ...] = ()
+        self.shares: list[Share] = []
+        self.rules: dict[str, OwnRule] = {}
+        """By their names."""
         self._stat: os.stat_result | None = None
         """Of the file that was read, which need not be the one that has its name by now."""
         self._content = ""
         self._document: dict[str, Any] = {}
         self._problems: list[tuple[int, str]] = []
         """(line, or 0; the whole words), as they were found."""
+        content = self._open(administrators=administrators)
+        self.exists = content is not None
+        if content:
+            self._parse(content)
+            self._read_keys()
+            self._refuse_untrusted()
+            self._read_shares(ceiling=administrators)
+            self._read_rules()
 
     @property
     def problems(self) -> tuple[str, ...]:
         """What is wrong, a line each, from the top of the file down; the values then are of no use."""
         return tuple(words for _, words in sorted(self._problems, key=lambda one: one[0]))
 
-    def line(self, name: str) -> int:
-        """Return the line of a key by its whole name, or 0 where that is not certain."""
-        return self._lines.find(*name.split("."))
+    def origins(self) -> Iterator[tuple[str, Origin]]:
+        """Yield where each value stands, by its whole name, and each `[[rule]]`, by `rule NAME`."""
+        for name in self.values:
+            yield name, Origin(self.path, self._lines.find(*name.split(".")))
+        for number, table in enumerate(self._document.get("rule", ())):
+            yield f"rule {table['name']}", Origin(self.path, self._lines.find("rule", number))
 
-    def rule_line(self, name: str) -> int:
-        """Return the line of the `[[rule]]` of this name, or 0 where that is not certain."""
-        names = [table["name"] for table in self._document["rule"]]
-        return self._lines.find("rule", names.index(name))
+    def wrong(self, words: str, *place: str | int) -> None:
+        """Note that something is wrong with the file, or the key or the table at a place: `("rule", 0, "above")`."""
+        if place and isinstance(place[-1], int):
+            words = f"[[{place[0]}]] number {place[-1] + 1}: {words}"
+        elif place:
+            words = f"key {_name(place)}: {words}"
+        self._add(self._lines.find(*place) if place else 0, words)
 
-    def read(self, *, administrators: bool) -> bool:
-        """Read and check the file; False where there is none.
-
-        That of the administrator must be an ordinary file that only its owner can write, and its shares are ceilings.
-        """
-        content = self._open(administrators=administrators)
-        if content is None:
-            return False
-        self._parse(content)
-        self._read_keys()
-        self._refuse_untrusted()
-        self.shares = tuple(self._read_shares(ceiling=administrators))
-        self.rules = tuple(self._read_rules().values())
-        return True
-
-    # -----------------------------------------------------------------------------------------------------------
-    # What is wrong, and where
+    def _add(self, line: int, words: str) -> None:
+        self._problems.append((line, f"{Origin(self.path, line)}: {words}"))
 
     @cached_property
     def _lines(self) -> Lines:
         return Lines(self._content, self._document)
 
-    def _wrong(self, words: str, *place: str | int) -> None:
-        """Note that something is wrong with the table or the key at a place: `("rule", 0, "above")`."""
-        self._wrong_at(self._lines.find(*place) if place else 0, words)
-
-    def _wrong_key(self, words: str, *place: str | int) -> None:
-        self._wrong(f"key {_name(place)}: {words}", *place)
-
-    def _wrong_at(self, line: int, words: str) -> None:
-        where = f"{shown_path(self.path)}:{line}" if line else shown_path(self.path)
-        self._problems.append((line, f"{where}: {words}"))
-
-    def _value(self, key: Key, raw: object, *place: str | int) -> Any:
-        """Return a checked value; None where it is wrong, which is noted."""
-        try:
-            return key.read(raw)
-        except NotAllowedError as error:
-            self._wrong_key(str(error), *place)
-            return None
-
-    def _unknown(self, known: Collection[str], *place: str | int, others: Collection[str] = ()) -> None:
-        """Note an unknown key; `others` are good names elsewhere that may have been meant."""
-        last = str(place[-1])
-        near = nearest(last, known) or next((one for one in others if one.rpartition(".")[2] == last), "")
-        hint = f"did you mean {near}?" if near else f"allowed are {', '.join(known)}"
-        self._wrong(f"unknown key {text.clean(_name(place), 80)}; {hint}", *place)
-
     # -----------------------------------------------------------------------------------------------------------
-    # The file
+    # The text
 
     def _open(self, *, administrators: bool) -> bytes | None:
         """Return what stands in the file, nothing where it cannot be read, and None where there is none."""
@@ -135,7 +111,7 @@ class ConfigFile:
                 self._stat = os.fstat(opened.fileno())
                 mode = self._stat.st_mode
                 if administrators and mode & (stat.S_IWGRP | stat.S_IWOTH):
-                    self._wrong(
+                    self.wrong(
                         f"others than its owner can write it (mode {stat.S_IMODE(mode):04o}); "
                         f"it counts only after `chmod go-w {self.path}`"
                     )
@@ -146,13 +122,13 @@ class ConfigFile:
         except NotADirectoryError:
             if administrators:
                 return None
-            self._wrong("cannot be read (Not a directory)")
+            self.wrong("cannot be read (Not a directory)")
         except files.UnsafePathError as error:
-            self._wrong(str(error))
+            self.wrong(str(error))
         except OSError as error:
-            self._wrong(f"cannot be read ({error.strerror})")
+            self.wrong(f"cannot be read ({error.strerror})")
         if len(content) > _MOST_BYTES:
-            self._wrong(f"found more than {_MOST_BYTES >> 20} MiB; allowed is less")
+            self.wrong(f"found more than {_MOST_BYTES >> 20} MiB; allowed is less")
             return b""
         return content
 
@@ -166,18 +142,18 @@ class ConfigFile:
             self._content = content.decode().replace("\r\n", "\n")
             if found := re.search(_LONG_KEY, self._content):
                 line = self._content.count("\n", 0, found.start()) + 1
-                self._wrong_at(line, f"found a key of more than {_MOST_PARTS} parts; allowed are fewer")
+                self._add(line, f"found a key of more than {_MOST_PARTS} parts; allowed are fewer")
                 return
             self._document = tomllib.loads(self._content)
         except RecursionError:
-            self._wrong("not TOML: it is nested too deep")
+            self.wrong("not TOML: it is nested too deep")
         except UnicodeDecodeError as error:
-            self._wrong_at(content.count(b"\n", 0, error.start) + 1, "not TOML: it is not UTF-8")
+            self._add(content.count(b"\n", 0, error.start) + 1, "not TOML: it is not UTF-8")
         except ValueError as error:
             words = str(error)
             place = re.search(r" \(at line ([0-9]+), column ([0-9]+)\)$", words)
             line, column = (int(place[1]), f" (column {place[2]})") if place else (0, "")
-            self._wrong_at(line, f"not TOML: {words[: place.start()] if place else words}{column}")
+            self._add(line, f"not TOML: {words[: place.start()] if place else words}{column}")
 
     # -----------------------------------------------------------------------------------------------------------
     # The keys
@@ -188,31 +164,46 @@ class ConfigFile:
         top = sections()[""]
         for name, raw in self._document.items():
             if name in tables and isinstance(raw, dict):
-                self._read_section(name, raw)
+                keys = {key.name: key for key in sections()[name].values()}
+                self.values |= {f"{name}.{inner}": value for inner, value in self._read_table(raw, keys, name).items()}
             elif name in tables:
-                self._wrong_key(f"found {shown(raw)}; allowed is a table [{name}]", name)
+                self.wrong(f"found {shown(raw)}; allowed is a table [{name}]", name)
             elif name in top:
-                self.values[name] = self._value(top[name], raw, name)
+                self.values |= self._read_table({name: raw}, top)
             elif name not in ("share", "rule"):
-                self._unknown((*top, *tables, "share", "rule"), name, others=all_keys())
+                self._unknown((*top, *tables, "share", "rule"), name)
 
-    def _read_section(self, section: str, table: Mapping[str, Any]) -> None:
-        keys = {key.name: key for key in sections()[section].values()}
+    def _read_table(self, table: Mapping[str, Any], keys: Mapping[str, Key], *place: str | int) -> dict[str, Any]:
+        """Return the values of a table by the names of their fields, None where one is wrong; that is noted."""
+        found = {}
         for name, raw in table.items():
-            if name in keys:
-                self.values[f"{section}.{name}"] = self._value(keys[name], raw, section, name)
-            else:
-                self._unknown(keys, section, name, others=all_keys())
+            if name not in keys:
+                self._unknown(keys, *place, name)
+                continue
+            try:
+                found[keys[name].field] = keys[name].read(raw)
+            except NotAllowedError as error:
+                found[keys[name].field] = None
+                self.wrong(str(error), *place, name)
+        return found
+
+    def _unknown(self, known: Collection[str], *place: str | int) -> None:
+        """Note an unknown key, with the one that was probably meant: here, or of the same name in another table."""
+        last = str(place[-1])
+        others = () if place[0] in ("share", "rule") else all_keys()
+        near = nearest(last, known) or next((one for one in others if one.rpartition(".")[2] == last), "")
+        hint = f"did you mean {near}?" if near else f"allowed are {', '.join(known)}"
+        self._add(self._lines.find(*place), f"unknown key {text.clean(_name(place), 80)}; {hint}")
 
     def _refuse_untrusted(self) -> None:
         """Refuse a command, or addresses to send to, that somebody else could have put there or written."""
         for key in ("command", "urls"):
             words = check_source(self.path, read=self._stat) if self.values.get(f"notify.{key}") else ""
             if words:
-                self._wrong_key(f"found in a file that is not yours alone to write: {words}", "notify", key)
+                self.wrong(f"found in a file that is not yours alone to write: {words}", "notify", key)
         command = self.values.get("notify.command")
         if command and (words := _check_program(command[0])):
-            self._wrong_key(f"found {words}", "notify", "command")
+            self.wrong(f"found {words}", "notify", "command")
 
     # -----------------------------------------------------------------------------------------------------------
     # [[share]] and [[rule]]
@@ -221,85 +212,69 @@ class ConfigFile:
         """Yield the tables of a name with their numbers, from 0 on; what is none is noted."""
         tables = self._document.get(name, [])
         if not isinstance(tables, list):
-            self._wrong_key(f"found {shown(tables)}; allowed are tables, each with a line [[{name}]]", name)
+            self.wrong(f"found {shown(tables)}; allowed are tables, each with a line [[{name}]]", name)
             return
         for number, table in enumerate(tables):
             if isinstance(table, dict):
                 yield number, table
             else:
-                self._wrong_table(f"found {shown(table)}; allowed is a table", name, number)
+                self.wrong(f"found {shown(table)}; allowed is a table", name, number)
 
-    def _wrong_table(self, words: str, name: str, number: int) -> None:
-        self._wrong(f"[[{name}]] number {number + 1}: {words}", name, number)
-
-    def _read_table(self, table: Mapping[str, Any], keys: Mapping[str, Key], *place: str | int) -> dict[str, Any]:
-        """Return the values of one table by the names of their fields; unknown keys are noted."""
-        found = {}
-        for name, raw in table.items():
-            if name in keys:
-                found[keys[name].field] = self._value(keys[name], raw, *place, name)
-            else:
-                self._unknown(keys, *place, name)
-        return found
-
-    def _check_one_of(self, table: Mapping[str, Any], first: str, second: str, name: str, number: int) -> None:
+    def _check_one_of(self, first: str, second: str, table: Mapping[str, Any], *place: str | int) -> None:
         if (first in table) == (second in table):
             both = f"{first} and {second}" if first in table else f"neither {first} nor {second}"
-            self._wrong_table(f"found {both}; allowed is exactly one of them", name, number)
+            self.wrong(f"found {both}; allowed is exactly one of them", *place)
 
-    def _read_shares(self, *, ceiling: bool) -> Iterator[Share]:
-        """Yield the good ones."""
+    def _read_shares(self, *, ceiling: bool) -> None:
+        where = shown_path(self.path)
         for number, table in self._tables("share"):
-            before = len(self._problems)
-            values = self._read_table(table, share_keys(), "share", number)
-            self._check_one_of(table, "share", "memory", "share", number)
+            before, place = len(self._problems), ("share", number)
+            values = self._read_table(table, share_keys(), *place)
+            self._check_one_of("share", "memory", table, *place)
             if len(self._problems) == before:
-                where, line = shown_path(self.path), self._lines.find("share", number)
-                yield Share(**values, where=where, line=line, ceiling=ceiling)
+                self.shares.append(Share(**values, where=where, line=self._lines.find(*place), ceiling=ceiling))
 
-    def _read_rules(self) -> dict[str, OwnRule]:
-        """Return the good ones by name."""
-        found: dict[str, OwnRule] = {}
+    def _read_rules(self) -> None:
         for number, table in self._tables("rule"):
-            before = len(self._problems)
-            # The metric decides how an amount is written.
+            before, place = len(self._problems), ("rule", number)
             plain = {name: raw for name, raw in table.items() if name not in AMOUNTS}
-            values = self._read_table(plain, keys_of(OwnRule), "rule", number)
+            values = self._read_table(plain, keys_of(OwnRule), *place)
             for name in ("name", "metric"):
                 if name not in table:
-                    self._wrong_table(f"found no {name}; a rule needs one", "rule", number)
+                    self.wrong(f"found no {name}; a rule needs one", *place)
             if len(self._problems) == before:
-                self._check_name(values["name"], found, number)
-                self._check_metric(values["metric"], values.get("scope"), number)
-            if len(self._problems) == before:
-                keys = amount_keys(values["metric"])
-                amounts = {name: raw for name, raw in table.items() if name in AMOUNTS}
-                values |= self._read_table(amounts, keys, "rule", number)
-                self._check_one_of(table, "above", "below", "rule", number)
+                self._check_name(values["name"], *place)
+                self._check_metric(values["metric"], values.get("scope"), *place)
+            if len(self._problems) > before:
+                continue
+            # The metric decides how an amount is written.
+            keys = amount_keys(values["metric"])
+            values |= self._read_table({name: raw for name, raw in table.items() if name in AMOUNTS}, keys, *place)
+            self._check_one_of("above", "below", table, *place)
             if len(self._problems) == before:
                 rule = OwnRule(**values)
-                self._check_clear(rule, keys["clear"], number)
-                found[rule.name] = rule
-        return found
+                self._check_clear(rule, keys["clear"], *place)
+                self.rules[rule.name] = rule
 
-    def _check_name(self, name: str, others: Collection[str], number: int) -> None:
+    def _check_name(self, name: str, *place: str | int) -> None:
         own = name in {"gpuwatch", *rule_table.names()}
-        if own or name in others:
+        if own or name in self.rules:
             taken = "a rule of gpuwatch itself" if own else "another [[rule]]"
-            words = f"found {shown(name)}, which is {taken}; allowed is a name of its own"
-            self._wrong_key(words, "rule", number, "name")
+            self.wrong(f"found {shown(name)}, which is {taken}; allowed is a name of its own", *place, "name")
 
-    def _check_metric(self, metric: str, scope: str | None, number: int) -> None:
+    def _check_metric(self, metric: str, scope: str | None, *place: str | int) -> None:
         if metric not in METRICS:
             words = f"found {shown(metric)}{maybe(metric, METRICS)}; allowed is {', '.join(METRICS)}"
-            self._wrong_key(words, "rule", number, "metric")
+            self.wrong(words, *place, "metric")
         elif (scope or "gpu") not in METRICS[metric].scopes:
             allowed = " or ".join(map(toml_string, METRICS[metric].scopes))
             found = shown(scope) if scope else '"gpu" (the default)'
-            words = f"key rule[{number + 1}].scope: found {found} with the metric {metric}; allowed is {allowed}"
-            self._wrong(words, "rule", number, "scope" if scope else "metric")
+            line = self._lines.find(*place, "scope" if scope else "metric")
+            self._add(
+                line, f"key {_name((*place, 'scope'))}: found {found} with the metric {metric}; allowed is {allowed}"
+            )
 
-    def _check_clear(self, rule: OwnRule, key: Key, number: int) -> None:
+    def _check_clear(self, rule: OwnRule, key: Key, *place: str | int) -> None:
         """Note a value to clear at that lies beyond the one that raises."""
         clear = rule.clear
         if clear is not None and rule.above is not None and clear > rule.above:
@@ -308,7 +283,7 @@ class ConfigFile:
             allowed = f"at least {key.write(rule.below)}, the value of below"
         else:
             return
-        self._wrong_key(f"found {key.write(clear)}; allowed is {allowed}", "rule", number, "clear")
+        self.wrong(f"found {key.write(clear)}; allowed is {allowed}", *place, "clear")
 
 
 def _name(place: Iterable[str | int]) -> str:
@@ -381,7 +356,7 @@ class Lines:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Two files, one over the other
+# The user's own file over the administrator's
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -402,86 +377,64 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 def load_traced(given: str | None, *, administrators: Path = ADMINISTRATORS) -> tuple[Config, dict[str, Origin]]:
-    """Read the same, with where each value comes from by its whole name; that of a rule by `rule NAME`."""
-    both = _read_good(given, administrators)
+    """Read the configuration as `load` does, with the origin of each value: see `ConfigFile.origins`."""
+    both = _read_both(given, administrators)
+    for first, *others in (one.problems for one in both if one.problems):
+        more = f" (and {len(others)} more: `gpuwatch config --check` lists them)" if others else ""
+        raise UsageError(first + more)
     return _merge(both), _origins(both)
 
 
 def problems(given: str | None, *, administrators: Path = ADMINISTRATORS) -> tuple[tuple[Path, tuple[str, ...]], ...]:
     """Return each file that is there, the administrator's first, with all that is wrong with it, a line each."""
-    beneath, own = _read_both(given, administrators)
-    # Where the administrator's is wrong in itself, that is not said of the user's own too.
-    pairs = ((beneath, None), (own, None if _problems(beneath, None) else beneath))
-    return tuple((one.path, _problems(one, under)) for one, under in pairs if one is not None)
+    return tuple((one.path, one.problems) for one in _read_both(given, administrators) if one.exists)
 
 
-_Files: TypeAlias = tuple[ConfigFile | None, ConfigFile | None]
-"""The administrator's, and the user's own; None where there is none."""
-
-
-def _read_both(given: str | None, administrators: Path) -> _Files:
-    """Read both files, whatever is wrong with them."""
-    beneath, own = ConfigFile(administrators), ConfigFile(Path(given) if given is not None else path())
-    has_beneath, has_own = beneath.read(administrators=True), own.read(administrators=False)
-    if not has_own and given is not None:
+def _read_both(given: str | None, administrators: Path) -> list[ConfigFile]:
+    """Read the administrator's file and the user's own, whatever is wrong with them."""
+    own = ConfigFile(Path(given) if given is not None else path())
+    if given is not None and not own.exists:
         raise UsageError(f"--config: there is no file {text.clean(given)}")
-    return beneath if has_beneath else None, own if has_own else None
+    both = [ConfigFile(administrators, administrators=True), own]
+    good: list[ConfigFile] = []
+    for one in both:
+        if not one.problems:
+            _check_order(one, good)
+        if not one.problems:
+            good.append(one)
+    return both
 
 
-def _read_good(given: str | None, administrators: Path) -> _Files:
-    """Read both files; UsageError names the first thing that is wrong, and how many more there are in that file."""
-    beneath, own = _read_both(given, administrators)
-    for one, under in ((beneath, None), (own, beneath)):
-        first, *others = _problems(one, under) or ("",)
-        if first:
-            more = f" (and {len(others)} more: `gpuwatch config --check` lists them)" if others else ""
-            raise UsageError(first + more)
-    return beneath, own
+def _check_order(one: ConfigFile, under: list[ConfigFile]) -> None:
+    """Note where a limit is above the one that it must not be above, by what this file sets of the two."""
+    config = _merge([*under, one])
+    for low, high in misordered(config.alerts):
+        if f"alerts.{low}" in one.values:
+            name, other, bound = low, high, "at most"
+        elif f"alerts.{high}" in one.values:
+            name, other, bound = high, low, "at least"
+        else:
+            continue
+        value, limit = (all_keys()[f"alerts.{key}"].write(getattr(config.alerts, key)) for key in (name, other))
+        origin = _origins([*under, one])[f"alerts.{other}"]
+        words = f"found {value}; allowed is {bound} {limit}, the value of alerts.{other} ({origin})"
+        one.wrong(words, "alerts", name)
 
 
-def _problems(one: ConfigFile | None, under: ConfigFile | None) -> tuple[str, ...]:
-    """Return what is wrong with a file, in itself or where it lies over another one."""
-    return () if one is None else one.problems or tuple(_misordered(one, under))
-
-
-def _merge(both: Iterable[ConfigFile | None]) -> Config:
+def _merge(both: Iterable[ConfigFile]) -> Config:
     """Put the files together, each over those before it: key by key, rule by rule."""
-    there = [one for one in both if one is not None]
-    tables: dict[str, dict[str, Any]] = {}
-    for one in there:
+    tables: dict[str, dict[str, Any]] = {"": {}}
+    for one in both:
         for whole, value in one.values.items():
             table, _, name = whole.rpartition(".")
             tables.setdefault(table, {})[name] = value
-    config = msgspec.structs.replace(Config(), **tables.pop("", {}))
+    top = tables.pop("")
     for table, values in tables.items():
-        changed = msgspec.structs.replace(getattr(config, table), **values)
-        config = msgspec.structs.replace(config, **{table: changed})
-    rules = {rule.name: rule for one in there for rule in one.rules}
-    shares = tuple(share for one in there for share in one.shares)
-    return msgspec.structs.replace(config, shares=shares, rules=tuple(rules.values()))
+        top[table] = msgspec.structs.replace(getattr(Config(), table), **values)
+    rules = {name: rule for one in both for name, rule in one.rules.items()}
+    shares = tuple(share for one in both for share in one.shares)
+    return Config(**top, shares=shares, rules=tuple(rules.values()))
 
 
-def _origins(both: Iterable[ConfigFile | None]) -> dict[str, Origin]:
-    origins = dict.fromkeys(all_keys(), Origin())
-    for one in both:
-        if one is not None:
-            origins |= {name: Origin(one.path, one.line(name)) for name in one.values}
-            origins |= {f"rule {rule.name}": Origin(one.path, one.rule_line(rule.name)) for rule in one.rules}
-    return origins
-
-
-def _misordered(one: ConfigFile, under: ConfigFile | None) -> Iterator[str]:
-    """Say where a limit is above the one that it must not be above, by what this file sets of the two."""
-    both = (under, one)
-    config = _merge(both)
-    for low, high in misordered(config.alerts):
-        names = (f"alerts.{low}", f"alerts.{high}")
-        if not one.values.keys() & set(names):
-            continue
-        (name, other), bound = (names, "at most") if names[0] in one.values else (names[::-1], "at least")
-        value, limit = (all_keys()[key].write(value_of(config, key)) for key in (name, other))
-        origins = _origins(both)
-        yield (
-            f"{origins[name]}: key {name}: found {value}; "
-            f"allowed is {bound} {limit}, the value of {other} ({origins[other]})"
-        )
+def _origins(both: Iterable[ConfigFile]) -> dict[str, Origin]:
+    return dict.fromkeys(all_keys(), Origin()) | {name: origin for one in both for name, origin in one.origins()}
