@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,11 +14,14 @@ from gpuwatch.alerts.alert import Unit
 from gpuwatch.alerts.rules.custom import METRICS
 from gpuwatch.alerts.rules.memory import OwnRule
 from gpuwatch.config import Config
-from gpuwatch.config.keys import Key, amount_keys, keys_of, sections, share_keys, value_of
+from gpuwatch.config.keys import Key, amount_keys, keys_of, sections, value_of
 from gpuwatch.config.reading import Origin
+from gpuwatch.declared.facts import Share
 
 _WIDEST: Final = 36
 """Cells up to which the comments of a section stand in one column; a longer value pushes its own to the right."""
+_EXAMPLE: Final = 22
+"""Cells of a key with its value in an example."""
 _UNSET: Final = (None, "", ())
 """Values that a table leaves out."""
 
@@ -41,65 +44,76 @@ HEAD: Final = """\
 # A duration is in seconds, or "500ms", "30s", "10min", "2h"; a size is in bytes, or "512MiB", "20GiB".
 """
 
-EXAMPLES: Final = """\
-# A rule of your own; any number of these. Metrics, by what they are about (scope), and in what unit:
-{metrics}
-#
-# [[rule]]
-# name = "hot memory"     # 1 to 40 characters, none of gpuwatch's own names
-# metric = "temperature"
-# scope = "gpu"           # or "process", "user"; left out: "gpu"
-# above = 80              # or below = 20; sizes as "20GiB", durations as "10min"
-# clear = 75              # the value that ends it; left out: the same
-# for = "30s"             # so long, to raise it and to end it; left out: 10s
-# severity = "warning"    # or "note", "critical"; left out: "warning"
-# gpu = [0, 1]            # or one, or "GPU-8932"; left out: each
-# user = "ada"            # a name or a uid; left out: anybody
-
-# What was agreed on with somebody who cannot change a launch.
-#
-# [[share]]
-# user = "ada"            # a name or a uid; left out: anybody
-# command = "train"       # a regular expression, searched in the command line; left out: any
-# gpu = 2                 # or [0, 2], or "GPU-8932"; left out: each
-# share = 0.4             # or memory = "20GiB"
-"""
+RULES: Final = "# A rule of your own; any number of these. Metrics, by what they are about (scope), and in what unit:\n"
+SHARES: Final = "# What was agreed on with somebody who cannot change a launch.\n"
 
 
 def default_text() -> str:
     """Return the file that `--init` writes: every key commented out, with its default and what it is for."""
-    blocks = [
-        "\n".join(line if line.startswith("[") else f"# {line}" for line in lines) + "\n" for lines in _defaults()
-    ]
-    metrics = "\n".join(_metrics(scope) for scope in ("gpu", "process", "user"))
-    return "\n".join([HEAD, *blocks, EXAMPLES.replace("{metrics}", metrics)])
+    tables = [textwrap.indent(table, "# ", lambda line: not line.startswith("[")) for table in _default_tables()]
+    metrics = "".join(_metrics(scope) + "\n" for scope in ("gpu", "process", "user"))
+    return "\n".join([HEAD, *tables, RULES + metrics + _example("rule", OwnRule), SHARES + _example("share", Share)])
 
 
 def shown_defaults() -> str:
     """Return the keys of that file with their defaults, not commented out, as the documentation shows them."""
-    return "\n".join("\n".join(lines) + "\n" for lines in _defaults())
+    return "\n".join(_default_tables())
 
 
-def _defaults() -> Iterator[list[str]]:
-    """Yield the lines of each table."""
+def effective_text(config: Config, origins: Mapping[str, Origin]) -> str:
+    """Return every key with its value as TOML, and where it comes from in a comment.
+
+    Read again it gives the same configuration, but for what is secret: that is masked, and commented out.
+    """
+    blocks = [*_tables(config, lambda name, _: str(origins.get(name, Origin())))]
+    for rule in config.rules:
+        origin = origins.get(f"rule {rule.name}", Origin())
+        blocks.append(_table(f"[[rule]]  # {origin}", rule, keys_of(OwnRule) | amount_keys(rule.metric)))
+    for share in config.shares:
+        ceiling = ", a ceiling" if share.ceiling else ""
+        header = f"[[share]]  # {Origin(Path(share.where), share.line)}{ceiling}"
+        blocks.append(_table(header, share, keys_of(Share)))
+    return "\n".join(blocks)
+
+
+def _default_tables() -> Iterator[str]:
+    return _tables(Config(), lambda _, key: key.description)
+
+
+def _tables(config: Config, comment: Callable[[str, Key], str]) -> Iterator[str]:
+    """Yield the text of each table that stands there once, with a comment behind every key."""
     for table, keys in sections().items():
-        pairs = [(_pair(key, value_of(Config(), whole)), key.description) for whole, key in keys.items()]
-        yield [*_header(table), *_align(pairs)]
+        header = [f"[{table}]  # {keys_of(Config)[table].description}"] if table else []
+        pairs = [(_pair(key, value_of(config, name)), comment(name, key)) for name, key in keys.items()]
+        yield "".join(f"{line}\n" for line in [*header, *_align(pairs)])
 
 
-def _header(table: str) -> list[str]:
-    """Return the header of a table with what it is for; nothing for the keys before the first."""
-    return [f"[{table}]  # {keys_of(Config)[table].description}"] if table else []
+def _table(header: str, values: msgspec.Struct, keys: Mapping[str, Key]) -> str:
+    """Return the text of a table that may stand there several times, with the keys that are set."""
+    found = ((key, getattr(values, key.field)) for key in keys.values())
+    return "".join([f"{header}\n", *(f"{_pair(key, value)}\n" for key, value in found if value not in _UNSET)])
 
 
 def _pair(key: Key, value: Any) -> str:
+    """Return a key with its value; what holds a secret is masked, and commented out."""
+    if key.form == "urls" and value:
+        return f"# {key.name} = [{', '.join(text.mask_url(url) for url in value)}]"
+    if key.form == "command" and (masked := text.redact(value)) != list(value):
+        return f"# {key.name} = {key.write(tuple(masked))}"
     return f"{key.name} = {key.write(value)}"
 
 
-def _align(pairs: list[tuple[str, str]]) -> list[str]:
+def _align(pairs: list[tuple[str, str]], width: int = 0) -> list[str]:
     """Put each comment behind its pair, in one column."""
-    width = max((len(pair) for pair, _ in pairs if len(pair) <= _WIDEST), default=0)
+    width = width or max((len(pair) for pair, _ in pairs if len(pair) <= _WIDEST), default=0)
     return [f"{pair:<{width}}  # {comment}" for pair, comment in pairs]
+
+
+def _example(table: str, struct: type[msgspec.Struct]) -> str:
+    """Return a table that may stand there several times, commented out, with the examples of its keys."""
+    keys = [key for key in keys_of(struct).values() if "examples" in key.bounds]
+    pairs = [(f"{key.name} = {key.bounds['examples'][0]}", key.description) for key in keys]
+    return "#\n" + "".join(f"# {line}\n" for line in [f"[[{table}]]", *_align(pairs, _EXAMPLE)])
 
 
 def _metrics(scope: str) -> str:
@@ -110,42 +124,3 @@ def _metrics(scope: str) -> str:
             named.setdefault(_UNITS[metric.unit], []).append(name)
     words = "; ".join(f"{', '.join(names)} ({unit})" for unit, names in named.items())
     return textwrap.fill(words, 112, initial_indent=f"# {scope}: ", subsequent_indent="#   ")
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# What holds
-
-
-def effective_text(config: Config, origins: Mapping[str, Origin]) -> str:
-    """Return every key with its value as TOML, and where it comes from in a comment.
-
-    Read again it gives the same configuration, but for what is secret: that is masked, and commented out.
-    """
-    blocks = []
-    for table, keys in sections().items():
-        pairs = [
-            (_shown_pair(key, value_of(config, whole)), str(origins.get(whole, Origin())))
-            for whole, key in keys.items()
-        ]
-        blocks.append("\n".join([*_header(table), *_align(pairs)]))
-    for rule in config.rules:
-        keys = keys_of(OwnRule) | amount_keys(rule.metric)
-        blocks.append(_table("rule", str(origins.get(f"rule {rule.name}", Origin())), rule, keys.values()))
-    for share in config.shares:
-        place = str(Origin(Path(share.where), share.line))
-        blocks.append(_table("share", f"{place}, a ceiling" if share.ceiling else place, share, share_keys().values()))
-    return "\n\n".join(blocks) + "\n"
-
-
-def _shown_pair(key: Key, value: Any) -> str:
-    """Return a key with its value; what holds a secret is masked, and commented out."""
-    if key.name == "urls" and value:
-        return f"# urls = [{', '.join(text.mask_url(url) for url in value)}]"
-    if key.name == "command" and (masked := text.redact(value)) != list(value):
-        return f"# {_pair(key, tuple(masked))}"
-    return _pair(key, value)
-
-
-def _table(name: str, origin: str, values: msgspec.Struct, keys: Iterable[Key]) -> str:
-    found = ((key, getattr(values, key.field)) for key in keys)
-    return "\n".join([f"[[{name}]]  # {origin}", *(_pair(key, value) for key, value in found if value not in _UNSET)])

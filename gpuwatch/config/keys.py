@@ -24,7 +24,6 @@ from gpuwatch.alerts.alert import Severity, Unit
 from gpuwatch.alerts.rules.custom import METRICS
 from gpuwatch.alerts.rules.memory import MOST_FREE, Limits
 from gpuwatch.config import Config
-from gpuwatch.declared.facts import Share
 from gpuwatch.errors import UsageError
 from gpuwatch.fields import ANY, HIGHEST_XID, Bytes, Number, Seconds
 from gpuwatch.units import MAX_DURATION_S, MIB, parse_duration, parse_share, parse_size, write_duration, write_size
@@ -159,24 +158,19 @@ def make_key(name: str, field: str, type_: Any) -> Key:
     """Make the key of a field from its annotated type."""
     bounds: dict[str, Any] = {}
     for meta in get_args(type_)[1:] if get_origin(type_) is Annotated else ():
-        found = {one: getattr(meta, one) for one in ("ge", "le", "min_length", "max_length", "description")}
+        found = {one: getattr(meta, one) for one in ("ge", "le", "min_length", "max_length", "description", "examples")}
         bounds |= {one: value for one, value in found.items() if value is not None} | (meta.extra or {})
     return Key(name, field, type_, bounds)
 
 
 @cache
 def keys_of(struct: type[msgspec.Struct]) -> dict[str, Key]:
-    """Return the keys that the fields of a struct stand for, by name."""
+    """Return the keys of a table by name: the fields of its struct that have a description."""
     found = {}
     for field in fields(struct):
         type_ = next((one for one in get_args(field.type) if get_origin(one) is Annotated), field.type)
         found[field.encode_name] = make_key(field.encode_name, field.name, type_)
-    return found
-
-
-def share_keys() -> dict[str, Key]:
-    """Return the keys of a `[[share]]`: all fields but where it was found."""
-    return {name: key for name, key in keys_of(Share).items() if name not in ("where", "line", "ceiling")}
+    return {name: key for name, key in found.items() if key.description}
 
 
 def amount_keys(metric: str) -> dict[str, Key]:
@@ -197,9 +191,8 @@ def sections() -> dict[str, dict[str, Key]]:
     for name, key in keys_of(Config).items():
         default = getattr(Config(), name)
         if isinstance(default, msgspec.Struct):
-            inner = keys_of(type(default)).values()
-            found[name] = {f"{name}.{one.name}": one for one in inner if one.description}
-        elif key.description:
+            found[name] = {f"{name}.{inner}": one for inner, one in keys_of(type(default)).items()}
+        else:
             found[""][name] = key
     return found
 

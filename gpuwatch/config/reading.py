@@ -30,7 +30,6 @@ from gpuwatch.config.keys import (
     misordered,
     nearest,
     sections,
-    share_keys,
     shown,
     toml_string,
 )
@@ -229,7 +228,7 @@ class ConfigFile:
         where = shown_path(self.path)
         for number, table in self._tables("share"):
             before, place = len(self._problems), ("share", number)
-            values = self._read_table(table, share_keys(), *place)
+            values = self._read_table(table, keys_of(Share), *place)
             self._check_one_of("share", "memory", table, *place)
             if len(self._problems) == before:
                 self.shares.append(Share(**values, where=where, line=self._lines.find(*place), ceiling=ceiling))

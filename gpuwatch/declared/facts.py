@@ -102,15 +102,16 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
 class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An agreement written down in gpuwatch.toml: what one person, or one command, may take of which GPUs."""
 
-    user: Annotated[Text, Meta(min_length=1)] = ""
-    """Name or uid in digits; empty for anybody."""
-    command: Pattern = ""
-    """Searched in the command line; empty for any."""
-    gpus: Gpus = msgspec.field(default=(), name="gpu")
-    """Empty for all."""
-    share: Fraction | None = None
-    memory: Annotated[Bytes, Meta(ge=MIB)] | None = None
-    """Exactly one of both is given."""
+    user: Annotated[Text, Meta(min_length=1, description="a name or a uid; left out: anybody", examples=['"ada"'])] = ""
+    command: Annotated[
+        Pattern,
+        Meta(description="a regular expression, searched in the command line; left out: any", examples=['"train"']),
+    ] = ""
+    gpus: Annotated[Gpus, Meta(description='or [0, 2], or "GPU-8932"; left out: each', examples=["2"])] = msgspec.field(
+        default=(), name="gpu"
+    )
+    share: Annotated[Fraction, Meta(description='or memory = "20GiB"', examples=["0.4"])] | None = None
+    memory: Annotated[Bytes, Meta(ge=MIB, description="instead of share")] | None = None
     where: str = "gpuwatch.toml"
     """The file, as it is to be shown."""
     line: int = 0

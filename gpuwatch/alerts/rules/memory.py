@@ -78,26 +78,42 @@ Scope: TypeAlias = Literal["gpu", "process", "user"]
 class OwnRule(msgspec.Struct, frozen=True, kw_only=True):
     """One `[[rule]]` of the user's own: raise while a metric is above (or below) a value.
 
+    Metrics are the keys of `alerts.rules.custom.METRICS`.
     The file also ensures what no single field can: a metric that exists, with a scope that it has; exactly one of
     `above` and `below`, in the unit of the metric; `clear` on the right side of it.
     """
 
-    name: Annotated[str, Meta(min_length=1, max_length=40, extra={"form": "text"})]
-    metric: Annotated[Text, Meta(min_length=1)]
-    """A key of `alerts.rules.custom.METRICS`."""
-    scope: Scope = "gpu"
-    """What each alert is about."""
-    above: Number | None = None
-    below: Number | None = None
-    clear: Number | None = None
-    """The value that ends it; None for the one that raises it."""
-    after: Annotated[Seconds, Meta(ge=0, le=7 * DAY)] = msgspec.field(default=10.0, name="for")
-    """Seconds that it must last, to raise and to clear."""
-    severity: Severity = Severity.WARNING
-    gpus: Gpus = msgspec.field(default=(), name="gpu")
-    """Empty for all."""
-    user: Annotated[Text, Meta(min_length=1)] = ""
-    """Name or uid in digits; empty for anybody."""
+    name: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=40,
+            description="1 to 40 characters, none of gpuwatch's own names",
+            examples=['"hot memory"'],
+            extra={"form": "text"},
+        ),
+    ]
+    metric: Annotated[Text, Meta(min_length=1, description="one of those above", examples=['"temperature"'])]
+    scope: Annotated[Scope, Meta(description='or "process", "user"; left out: "gpu"', examples=['"gpu"'])] = "gpu"
+    above: (
+        Annotated[Number, Meta(description='or below = 20; sizes as "20GiB", durations as "10min"', examples=["80"])]
+        | None
+    ) = None
+    below: Annotated[Number, Meta(description="instead of above")] | None = None
+    clear: Annotated[Number, Meta(description="the value that ends it; left out: the same", examples=["75"])] | None = (
+        None
+    )
+    after: Annotated[
+        Seconds,
+        Meta(ge=0, le=7 * DAY, description="so long, to raise it and to end it; left out: 10s", examples=['"30s"']),
+    ] = msgspec.field(default=10.0, name="for")
+    severity: Annotated[
+        Severity, Meta(description='or "note", "critical"; left out: "warning"', examples=['"warning"'])
+    ] = Severity.WARNING
+    gpus: Annotated[Gpus, Meta(description='or one, or "GPU-8932"; left out: each', examples=["[0, 1]"])] = (
+        msgspec.field(default=(), name="gpu")
+    )
+    user: Annotated[Text, Meta(min_length=1, description="a name or a uid; left out: anybody", examples=['"ada"'])] = ""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
