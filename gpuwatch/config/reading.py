@@ -7,6 +7,7 @@ import os
 import re
 import stat
 import tomllib
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -118,14 +119,11 @@ class ConfigFile:
                 content = opened.read(_MOST_BYTES + 1)
         except FileNotFoundError:
             return None
-        except NotADirectoryError:
-            if administrators:
-                return None
-            self.wrong("cannot be read (Not a directory)")
-        except files.UnsafePathError as error:
-            self.wrong(str(error))
         except OSError as error:
-            self.wrong(f"cannot be read ({error.strerror})")
+            if administrators and isinstance(error, NotADirectoryError):
+                return None
+            unsafe = isinstance(error, files.UnsafePathError)
+            self.wrong(str(error) if unsafe else f"cannot be read ({error.strerror})")
         if len(content) > _MOST_BYTES:
             self.wrong(f"found more than {_MOST_BYTES >> 20} MiB; allowed is less")
             return b""
@@ -308,7 +306,10 @@ _OPAQUE: Final = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 """Strings and comments: nothing in them is a key."""
-_HEADER: Final = re.compile(r"^[ \t]*\[\[?([^\[\]\n]*)\]\]?[ \t]*$", re.MULTILINE)
+_HEADER: Final = re.compile(r"[ \t]*(\[\[?)([^\[\]]*)\]\]?[ \t]*")
+_KEY: Final = re.compile(r"[ \t]*([A-Za-z0-9_-]+)[ \t]*[=.]")
+_INNER: Final = re.compile(r"[.{,][ \t]*([A-Za-z0-9_-]+)[ \t]*=")
+"""The rest of a dotted key, and the keys of an inline table."""
 
 
 class Lines:
@@ -318,40 +319,36 @@ class Lines:
     """
 
     def __init__(self, content: str, document: Mapping[str, Any]) -> None:
-        # As long as before; quotes stay, so that a name in quotes is not taken for none.
-        blank = {"#": " "}
-        self._text = _OPAQUE.sub(lambda found: re.sub(r"[^\n]", blank.get(found[0][0], '"'), found[0]), content)
         self._document = document
-        headers = list(_HEADER.finditer(self._text))
-        ends = [*(header.start() for header in headers), len(self._text)]
-        self._top = (0, ends[0])
-        self._tables: dict[str, list[tuple[int, int]]] = {}
-        """Where the tables of a name begin and end."""
-        for header, end in zip(headers, ends[1:], strict=True):
-            self._tables.setdefault(header[1].strip(), []).append((header.start(1), end))
+        self._found: defaultdict[tuple[str | int, ...], list[int]] = defaultdict(list)
+        table: tuple[str | int, ...] = ()
+        for number, line in enumerate(_OPAQUE.sub(_blank, content).split("\n"), 1):
+            if header := _HEADER.fullmatch(line):
+                name = header[2].strip()
+                table = (name, len(self._found[name,])) if header[1] == "[[" else (name,)
+                self._found[name,].append(number)
+                if header[1] == "[[":
+                    self._found[table].append(number)
+            elif key := _KEY.match(line):
+                self._found[*table, key[1]].append(number)
+                for inner in _INNER.findall(line):
+                    self._found[*table, key[1], inner].append(number)
 
     def find(self, *place: str | int) -> int:
         """Return the line of a key, a table, a key of a table, or one of several tables by its number; or 0."""
-        name, *rest = place
-        tables = self._tables.get(str(name), [])
-        numbered = bool(rest) and isinstance(rest[0], int)
-        if not tables:
-            inner = re.escape(str(rest[0])) if rest and not numbered else ""
-            inner = inner and rf"[ \t]*(?:\.[ \t]*|=[ \t]*\{{(?:[^\n]*[,\t ])?){inner}"
-            return self._search(f"{re.escape(str(name))}{inner}", self._top)
-        if len(tables) != (len(self._document[str(name)]) if numbered else 1):
-            return 0
-        table = tables[int(rest.pop(0)) if numbered else 0]
-        return self._search(re.escape(str(rest[0])), table) if rest else self._line(table[0])
+        if len(place) > 1 and isinstance(place[1], int):
+            name = str(place[0])
+            if (name, 0) not in self._found:
+                place = (name,)  # all in one array
+            elif len(self._found[name,]) != len(self._document[name]):
+                return 0
+        lines = self._found.get(place, [])
+        return lines[0] if len(lines) == 1 else 0
 
-    def _search(self, key: str, within: tuple[int, int]) -> int:
-        """Return the line that begins with a key, where only one does."""
-        pattern = rf"(?m)^[ \t]*{key}[ \t]*[=.]"
-        found = [match.start() for match in re.finditer(pattern, self._text[slice(*within)])]
-        return self._line(within[0] + found[0]) if len(found) == 1 else 0
 
-    def _line(self, at: int) -> int:
-        return self._text.count("\n", 0, at) + 1
+def _blank(found: re.Match[str]) -> str:
+    """Replace a comment by nothing, and a string by quotes on as many lines."""
+    return "" if found[0].startswith("#") else re.sub(r"[^\n]+", '"', found[0])
 
 
 # ---------------------------------------------------------------------------------------------------------------
