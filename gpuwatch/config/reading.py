@@ -131,8 +131,6 @@ class ConfigFile:
 
     def _parse(self, content: bytes) -> None:
         """Parse the content; what is no TOML is noted."""
-        if not content:
-            return
         content = content.removeprefix(codecs.BOM_UTF8)  # some editors begin with it
         try:
             # The parser counts lines so, and the keys' lines are to be the same.

@@ -366,7 +366,7 @@ def test_an_agreement_reaches_the_resolver(driver: Driver, monkeypatch: pytest.M
 
 def test_the_arguments_for_shares_are_read_back() -> None:
     """As the sampler reads them; without any there is no argument."""
-    shares = (Share(user="ada", share=0.5, gpus=(0, "GPU-ab")), Share(command="train", memory=7, ceiling=True))
+    shares = (Share(user="ada", share=0.5, gpus=(0, "GPU-ab")), Share(command="train", memory=7 * GIB, ceiling=True))
     assert parse(sampler_arguments(1.0, (), shares=shares)).shares == shares
     assert "--shares" not in sampler_arguments(1.0, ())
 
