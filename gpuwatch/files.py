@@ -167,13 +167,13 @@ def _make_private(descriptor: int, mode: int, what: str) -> None:
 def check_source(
     path: Path, uid: int | None = None, *, read: os.stat_result | None = None, missing_ok: bool = False
 ) -> str:
-    """Say in one line why what `path` names is not to be believed; empty where it is.
+    """Return in one line why somebody else could have written a file; empty where only the user or root could.
 
-    `read` are the facts of the open file that was read: another one may have been put there for us to look at. With
-    `missing_ok` there may be no such file, in folders where only we and root could put one.
-    Looked at are the file, each link on the way to it, and each folder above: whoever can write one of these could have
-    put another file in its place. Each must be owned by `uid` (default: who we are) or root, and be writable for its
-    owner alone; only in a sticky folder, such as /tmp, others can write without being able to replace what is ours.
+    `read` is the stat of the open file that was read: another one may have been put there since. With `missing_ok` the
+    file may be missing, in folders where only the user and root could put one.
+    Checked are the file, each link on the way to it, and each folder above: whoever can write one of these could have
+    put another file in its place. Each must be owned by `uid` (default: the effective one) or root, and be writable
+    for its owner alone. In a sticky folder, such as /tmp, others can write, but not replace the user's files.
     """
     trusted = {os.geteuid() if uid is None else uid, 0}
     place, links = Path("/"), 0
@@ -211,7 +211,7 @@ def _owner(place: Path, state: os.stat_result, trusted: set[int]) -> str:
 
 
 def _mode(place: Path, state: os.stat_result) -> str:
-    """Say who else can write it; a link has no mode of its own, and a sticky folder protects what is in it."""
+    """Return that others can write it. A link has no mode of its own, and a sticky folder protects its files."""
     sticky = stat.S_ISDIR(state.st_mode) and state.st_mode & stat.S_ISVTX
     if stat.S_ISLNK(state.st_mode) or sticky or not state.st_mode & _OTHERS:
         return ""
@@ -224,6 +224,6 @@ def _named(place: Path) -> str:
 
 
 def shown_path(file: Path) -> str:
-    """Name a file for people: below the home folder from `~` on, and clean."""
+    """Return the path of a file as it is shown: cleaned, and from `~` on below the home folder."""
     home, where = os.environ.get("HOME", ""), str(file)
     return clean(f"~{where.removeprefix(home)}" if home and where.startswith(f"{home}/") else where)

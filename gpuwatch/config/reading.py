@@ -305,9 +305,9 @@ _OPAQUE: Final = re.compile(
 )
 """Strings and comments: nothing in them is a key."""
 _HEADER: Final = re.compile(r"[ \t]*(\[\[?)([^\[\]]*)\]\]?[ \t]*")
-_KEY: Final = re.compile(r"[ \t]*([A-Za-z0-9_-]+)[ \t]*[=.]")
-_INNER: Final = re.compile(r"[.{,][ \t]*([A-Za-z0-9_-]+)[ \t]*=")
-"""The rest of a dotted key, and the keys of an inline table."""
+_KEY: Final = re.compile(r"[ \t]*([A-Za-z0-9_-]+(?:[ \t]*\.[ \t]*[A-Za-z0-9_-]+)*)[ \t]*=")
+_INNER: Final = re.compile(r"[{,][ \t]*([A-Za-z0-9_-]+)[ \t]*=")
+"""A key of an inline table."""
 
 
 class Lines:
@@ -328,9 +328,12 @@ class Lines:
                 if header[1] == "[[":
                     self._found[table].append(number)
             elif key := _KEY.match(line):
-                self._found[*table, key[1]].append(number)
-                for inner in _INNER.findall(line):
-                    self._found[*table, key[1], inner].append(number)
+                place = table
+                for name in key[1].split("."):
+                    place = (*place, name.strip())
+                    self._found[place].append(number)
+                for name in _INNER.findall(line):
+                    self._found[*place, name].append(number)
 
     def find(self, *place: str | int) -> int:
         """Return the line of a key, a table, a key of a table, or one of several tables by its number; or 0."""

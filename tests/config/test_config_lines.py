@@ -53,11 +53,22 @@ name = "two"
 
 
 def test_what_is_not_found_once_and_written_plainly_has_no_line() -> None:
-    content = '"a" = 1\nx.b = 1\ny = [ { b = 2 }, { c = 3 } ]\n["tab\\u006ce"]\nb = 3\n[[two]]\n'
+    content = '"a" = 1\nx.b = 1\nz."q".e = 1\ny = [ { b = 2 }, { c = 3 } ]\n["tab\\u006ce"]\nb = 3\n[[two]]\n'
     found = lines(content)
-    for place in (("a",), ("b",), ("c",), ("table",), ("table", "b"), ("none",), ("two", "b"), ("two", 0, "b")):
+    for place in (
+        ("a",),
+        ("b",),
+        ("c",),
+        ("table",),
+        ("table", "b"),
+        ("none",),
+        ("e",),
+        ("z", "e"),
+        ("two", "b"),
+        ("two", 0, "b"),
+    ):
         assert found.find(*place) == 0, place
-    assert found.find("y", 1) == found.find("y", 1, "c") == found.find("y") == 3
+    assert found.find("y", 1) == found.find("y", 1, "c") == found.find("y") == 4
     assert Lines("[[a]]\n", {"a": [{}, {}]}).find("a", 0) == 0
 
 
