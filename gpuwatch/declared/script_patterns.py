@@ -1,9 +1,7 @@
-"""Patterns of code that tell a library about GPUs and their memory.
+"""Patterns of code by which a Python source sets environment variables, limits GPU memory and chooses GPUs.
 
-Source: tensorflow/core/protobuf/config.proto, tensorflow/core/common_runtime/gpu/gpu_device.cc,
-tensorflow/python/framework/config.py, tensorflow/python/eager/context.py.
-
-Sources: torch/cuda/memory.py; cupy/cuda/memory.pyx; rmm/rmm.py and rmm/pylibrmm/helper.pyx;
+Sources: tensorflow/core/protobuf/config.proto, tensorflow/core/common_runtime/gpu/gpu_device.cc,
+tensorflow/python/framework/config.py; torch/cuda/memory.py; cupy/cuda/memory.pyx; rmm/rmm.py, rmm/pylibrmm/helper.pyx;
 onnxruntime.ai/docs/api/c/struct_ort_c_u_d_a_provider_options.html; vllm/config/cache.py; sglang server_args.py;
 nvidia.github.io/TensorRT-LLM/llm-api/reference (KvCacheConfig); lmdeploy/messages.py; jax/_src/distributed.py;
 docs.ray.io/en/latest/ray-core/scheduling/resources.html; theano/configdefaults.py, theano/gpuarray/__init__.py.
@@ -13,44 +11,46 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
-from msgspec.structs import replace
+import msgspec
 
 from gpuwatch.declared import sizes
 from gpuwatch.declared.facts import Claim, Selection, said
-from gpuwatch.declared.script_values import LOCAL, UNKNOWN, Each, Names, Scope, Value, Values, number
+from gpuwatch.declared.script_values import GETS, LOCAL, UNKNOWN, Loop, SymbolTable, Value, number
 from gpuwatch.model import Basis, Confidence, Hint, Kind, Margin
 from gpuwatch.text import ELLIPSIS, clean, ends, redact
 from gpuwatch.units import MIB
 
 Item: TypeAlias = Claim | Selection | Hint
+Items: TypeAlias = Iterator[Item]
 
-CODE = 100
-"""The rank of what a program itself calls: above its environment and its files."""
-
-WIDTH = 100
+_CODE = 100
+"""Rank of what a program itself calls: above its environment and its files."""
+_BELOW_LIMITS = _CODE - 10
+"""Rank of TensorFlow's fraction, which it refuses beside memory limits of logical devices."""
+_WIDTH = 100
 """Characters of source that a claim carries."""
 _LONGEST = 4096
-"""Bytes of a piece that are looked at."""
+"""Bytes of a piece of source that are looked at."""
 _MOST_OPTIONS = 256
 """Entries of a dict of options; a longer one is data."""
 _MOST_DEVICES = 64
 """An ordinal past this is no GPU: no machine has so many."""
+_DEVICES_DEEP = 8
 
 
 class Source:
-    """The text of a source, from which pieces are shown."""
+    """Text of a source, from which pieces are shown."""
 
     def __init__(self, text: str, name: str) -> None:
         self.name = clean(name)
-        self._lines = text.encode().split(b"\n")  # `ast` counts columns in bytes of UTF-8.
+        self._lines = text.encode().split(b"\n")  # `ast` counts columns in bytes of UTF-8
 
     def excerpt(self, node: ast.expr | ast.stmt) -> str:
-        """Give the source of *node* in one line, as it is written; of one that is very long the beginning, with "…"."""
+        """Return the source of a node in one line; the beginning of a very long one, with "…"."""
         first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
         pieces: list[bytes] = []
         room = _LONGEST
@@ -64,18 +64,22 @@ class Source:
                 break
         return b" ".join(filter(None, pieces)).decode("utf-8", "replace")
 
+    def shown(self, node: ast.expr | ast.stmt) -> str:
+        """Return the source of a node as it may be shown."""
+        return _shown(self.excerpt(node))
 
-def shown(text: str) -> str:
-    """Clean a piece of source, its secrets masked, to at most `WIDTH` characters: of a long one both ends.
 
-    Of one that was not read to its end, which may have cut a secret in two, the beginning.
+def _shown(text: str) -> str:
+    """Clean a piece of source and mask its secrets; of a long one keep both ends.
+
+    Of one that was not read to its end, which may have cut a secret in two, keep the beginning.
     """
     shorten = clean if text.endswith(ELLIPSIS) else ends
-    return shorten(redact(("-c", text))[1], WIDTH)
+    return shorten(redact(("-c", text))[1], _WIDTH)
 
 
 class Device(NamedTuple):
-    """A GPU that code speaks of: an ordinal among the visible ones, or None for each, or for one that is not known."""
+    """GPU that code names: an ordinal among the visible ones, or None for each, or for one that is not known."""
 
     ordinal: int | None
     known: bool = True
@@ -84,170 +88,195 @@ class Device(NamedTuple):
 EACH = Device(None)
 """Each GPU that is visible."""
 SOME = Device(None, known=False)
-"""One that is only known at run time."""
+"""One GPU that is only known at run time."""
 
+_LISTS = ("list_physical_devices", "get_visible_devices", "list_logical_devices")
 _COUNTS = ("cuda.device_count()", "runtime.getDeviceCount()")
-"""Calls that tell how many GPUs are visible: PyTorch's and CuPy's."""
-
-
-def _device(value: Value) -> Device:
-    """Give the GPU of an ordinal; what is none is known only at run time."""
-    return Device(int(value)) if isinstance(value, int) and 0 <= value < _MOST_DEVICES else SOME
+"""Calls that count the visible GPUs: PyTorch's and CuPy's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A call, a dict or an assignment, with what is known there."""
+    """Call, dict or assignment, with what is known where it stands."""
 
     node: ast.expr | ast.stmt
-    scope: Scope
-    names: Names
-    values: Values
+    symbols: SymbolTable
     source: Source
     current: tuple[Device, ...]
-    """The GPU that CUDA is set to, in a loop those that it is set to in turn."""
-    sure: Confidence
+    """GPU that CUDA is set to; in a loop those that it is set to in turn."""
+    confidence: Confidence
     called: bool = True
-    """Whether anything is known to call the function that it stands in."""
-
-    def last(self, node: ast.expr) -> str:
-        """Give the last part of the path: the name of what is called."""
-        return self.path(node).rpartition(".")[2]
+    """Something is known to call the function that it stands in."""
 
     def path(self, node: ast.expr) -> str:
-        """As `Names.path`."""
-        return self.names.path(node, self.scope)
+        """Return `SymbolTable.path` here."""
+        return self.symbols.path(node)
+
+    def last(self, node: ast.expr) -> str:
+        """Return the last part of a path: the name of what is called."""
+        return self.path(node).rpartition(".")[2]
 
     def value(self, node: ast.expr) -> Value:
-        """As `Values.of`."""
-        return self.values.of(node, self.scope)
+        """Return `SymbolTable.value` here."""
+        return self.symbols.value(node)
 
     def follow(self, node: ast.expr) -> ast.expr:
-        """Give the expression that a name was assigned once, and any other as it is."""
-        if isinstance(node, ast.Name):
-            constant = self.names.constant(node.id, self.scope)
-            if constant is not None:
-                return constant[0]
-        return node
+        """Return the expression that a name was assigned once, and any other as it is."""
+        constant = self.symbols.constant(node.id) if isinstance(node, ast.Name) else None
+        return node if constant is None else constant
 
     def entries(self, node: ast.expr) -> dict[str, ast.expr]:
-        """Give the named values of a literal dict, a `dict(…)` or a name for one of them; nothing for all else."""
+        """Return the named values of a literal dict, a `dict(…)` or a name for one; nothing for anything else."""
         match self.follow(node):
             case ast.Dict(keys=keys, values=values) if len(keys) <= _MOST_OPTIONS:
+                pairs = zip(keys, values, strict=True)
                 return {
-                    key.value: value
-                    for key, value in zip(keys, values, strict=True)
-                    if isinstance(key, ast.Constant) and isinstance(key.value, str)
+                    key.value: one for key, one in pairs if isinstance(key, ast.Constant) and type(key.value) is str
                 }
             case ast.Call(func=ast.Name(id="dict"), keywords=keywords):
                 return {one.arg: one.value for one in keywords if one.arg}
         return {}
 
     def keywords(self, call: ast.Call) -> dict[str, ast.expr]:
-        """Give the arguments of a call that have a name, those in `**options` too where they can be seen."""
+        """Return the arguments of a call that have a name, and those in `**options` where they are known."""
         found: dict[str, ast.expr] = {}
         for one in call.keywords:
             found |= {one.arg: one.value} if one.arg else self.entries(one.value)
         return found
 
     def argument(self, call: ast.Call, place: int, name: str) -> ast.expr | None:
-        """Give one argument, by its place or its name; None where it is not given, or is None."""
+        """Return one argument, by its place or its name; None where it is missing or None."""
         starred = any(isinstance(one, ast.Starred) for one in call.args[: place + 1])
         found = call.args[place] if len(call.args) > place and not starred else self.keywords(call).get(name)
         return None if found is None or self.value(found) is None else found
 
-    def measured(self, node: ast.expr, *, unit: float = 1, most: float | None = None) -> dict[str, Any]:
-        """Give a claim the number *node*, in *unit*s; what is none, or not in 0 to *most*, makes it void."""
-        value = self.value(node)
-        if value is UNKNOWN:
-            return {"dynamic": True}
-        amount = number(value)
-        if amount is None:
-            return {"void": f"{shown(self.source.excerpt(node))} is no number"}
-        if amount < 0 or (most is not None and amount > most):
-            allowed = f"outside 0 to {most:g}" if most is not None else "less than 0"
-            return {"void": f"{amount:g} is {allowed}"}
-        return {"value": amount * unit}
+    def devices(
+        self, node: ast.expr | None, depth: int = _DEVICES_DEEP, *, in_list: bool = False
+    ) -> tuple[Device, ...]:
+        """Return the GPUs that an expression means: `1`, `"cuda:1"`, `gpus[0:2]`, a loop's variable; None the current.
 
-    def on(self, node: ast.expr | None) -> tuple[Device, ...]:
-        """Say which GPUs an argument means: 1, `cuda:1`, `torch.device("cuda", 1)`, a loop's; None: the current one."""
+        What is only known at run time is SOME.
+        """
         if node is None:
             return self.current
-        followed = self.follow(node)
-        if isinstance(followed, ast.Call) and self.path(followed.func).endswith(("torch.device", "cuda.Device")):
-            index = self.argument(followed, 1, "index")
-            return self.on(index if index is not None else self.argument(followed, 0, "device"))
-        bound = self.names.single(node.id, self.scope) if isinstance(node, ast.Name) else None
-        if bound is not None and isinstance(bound[0], Each):
-            return self.in_turn(bound[0].iterable, bound[1])
         value = self.value(node)
+        if value is not UNKNOWN:
+            several = value if isinstance(value, tuple) else (value,)
+            return tuple(device for one in several[:_MOST_DEVICES] for device in self._named(one))
+        match node:
+            case _ if not depth:
+                pass
+            case ast.Name(id=name):
+                found = self.symbols.single(name)
+                if isinstance(found, Loop):
+                    return self._turns(found.iterable, depth - 1)
+                constant = self.symbols.constant(name)
+                if constant is not None:
+                    return self.devices(constant, depth - 1, in_list=in_list)
+            case ast.Call(func=function) if self.path(function).endswith(("torch.device", "cuda.Device")):
+                index = self.argument(node, 1, "index") or self.argument(node, 0, "device")
+                if index is not None:
+                    return self.devices(index, depth - 1)
+            case ast.Call(func=function) if self.last(function) in _LISTS:
+                kind = self.argument(node, 0, "device_type")
+                wanted = UNKNOWN if kind is None else self.value(kind)
+                if wanted is not UNKNOWN:  # without a type the list begins with the CPU
+                    return (EACH,) if wanted == "GPU" else ()
+            case ast.Subscript(value=base, slice=ast.Slice() as part):
+                return self._sliced(self.devices(base, depth - 1), part)
+            case ast.Subscript(value=base, slice=index):
+                return self._indexed(self.devices(base, depth - 1), index, depth - 1)
+            case ast.List(elts=parts) | ast.Tuple(elts=parts) if len(parts) <= _MOST_DEVICES and not in_list:
+                all_parts = tuple(one for part in parts for one in self.devices(part, depth - 1, in_list=True))
+                return all_parts if len(all_parts) <= _MOST_DEVICES else (SOME,)
+        return (SOME,)
+
+    def _named(self, value: Value) -> tuple[Device, ...]:
+        """Return the GPU of an ordinal, `"cuda"` or `"cuda:1"`."""
         if isinstance(value, str):
             match = re.fullmatch(r"cuda(?::([0-9]{1,4}))?", value)
             if match and not match[1]:
                 return self.current
             value = int(match[1]) if match else UNKNOWN
-        return (_device(value),)
+        return (Device(int(value)) if isinstance(value, int) and 0 <= value < _MOST_DEVICES else SOME,)
 
-    def in_turn(self, iterable: ast.expr, scope: Scope) -> tuple[Device, ...]:
-        """Say over which GPUs a loop runs: `range(4)`, `[0, 2]`, `range(torch.cuda.device_count())`."""
+    def _turns(self, iterable: ast.expr, depth: int) -> tuple[Device, ...]:
+        """Return the GPUs over which a loop runs: `gpus`, `[0, 2]`, `range(4)`, `range(torch.cuda.device_count())`."""
         match iterable:
+            case ast.Call(func=ast.Name(id="range"), args=[ast.Call(func=ast.Name(id="len"), args=[listed])]):
+                several = self.devices(listed, depth)
+                return several if several == (EACH,) else (SOME,)
+            case ast.Call(func=ast.Name(id="range"), args=[end]) if self.path(end).endswith(_COUNTS):
+                return (EACH,)
             case ast.Call(func=ast.Name(id="range"), args=[*begin, end]) if len(begin) <= 1:
-                if self.names.path(end, scope).endswith(_COUNTS):
-                    return (EACH,)
-                first = self.values.of(begin[0], scope) if begin else 0
-                last = self.values.of(end, scope)
+                first, last = self.value(begin[0]) if begin else 0, self.value(end)
                 if isinstance(first, int) and isinstance(last, int) and 0 <= first < last <= _MOST_DEVICES:
                     return tuple(map(Device, range(first, last)))
-            case _:
-                values = self.values.of(iterable, scope)
-                if isinstance(values, tuple):
-                    return tuple(map(_device, values[:_MOST_DEVICES]))
+                return (SOME,)
+        return self.devices(iterable, depth)
+
+    def _indexed(self, whole: tuple[Device, ...], index: ast.expr, depth: int) -> tuple[Device, ...]:
+        if whole == (EACH,):
+            return self.devices(index, depth)  # `gpus[-1]` is SOME: the last of how many?
+        value = self.value(index)
+        if isinstance(value, int) and SOME not in whole and abs(value) <= _MOST_DEVICES:
+            return whole[value : value + 1 or None]
         return (SOME,)
 
-    def ordinals(self, value: Value) -> tuple[int, ...] | None:
-        """Read a list of ordinals as TensorFlow and JAX take it: `"1,2"`, `[1, 2]`, 1; None where it cannot be told."""
-        if isinstance(value, str):
-            parts = [part.strip() for part in value.split(",")]
-            return (
-                tuple(int(part) for part in parts) if all(re.fullmatch("[0-9]{1,4}", part) for part in parts) else None
-            )
-        several = value if isinstance(value, tuple) else (value,)
-        found = tuple(int(one) for one in several if isinstance(one, int) and one >= 0)
-        return found if len(found) == len(several) else None
+    def _sliced(self, whole: tuple[Device, ...], part: ast.Slice) -> tuple[Device, ...]:
+        start, stop = (0 if part.lower is None else self.value(part.lower)), part.upper and self.value(part.upper)
+        if SOME in whole or part.step is not None or not isinstance(start, int) or not isinstance(stop, int | None):
+            return (SOME,)
+        if whole != (EACH,):
+            return whole[start:stop]
+        if stop is None or start < 0:
+            return whole if start == 0 else (SOME,)
+        return tuple(map(Device, range(start, min(stop, _MOST_DEVICES)))) if stop >= 0 else (SOME,)
+
+    def measured(self, node: ast.expr, *, unit: float = 1, most: float | None = None) -> dict[str, Any]:
+        """Return the fields of a claim for a number in a unit; what is none, or not in 0 to `most`, makes it void."""
+        value = self.value(node)
+        if value is UNKNOWN:
+            return {"dynamic": True}
+        amount = number(value)
+        if amount is None:
+            return {"void": f"{self.source.shown(node)} is no number"}
+        if amount < 0 or (most is not None and amount > most):
+            allowed = f"outside 0 to {most:g}" if most is not None else "less than 0"
+            return {"void": f"{amount:g} is {allowed}"}
+        return {"value": amount * unit}
 
     def text(self, name: str = "", value: ast.expr | None = None) -> str:
-        """Give the source to show: all of it, or where that is too long only the argument *name*."""
+        """Return the source to show: all of it, or of a long call or dict only the argument `name`."""
         whole = self.source.excerpt(self.node)
-        if len(whole) > WIDTH and value is not None:
-            given = self.part(value)
+        if len(whole) > _WIDTH and value is not None:
+            given = self.source.shown(value)
             if isinstance(self.node, ast.Call):
-                whole = f"{self.source.excerpt(self.node.func)[-WIDTH // 2 :]}(… {name}={given} …)"
+                whole = f"{self.source.excerpt(self.node.func)[-_WIDTH // 2 :]}(… {name}={given} …)"
             elif isinstance(self.node, ast.Dict):
                 whole = f'{{… "{name}": {given} …}}'
-        return shown(whole)
+        return _shown(whole)
 
-    def part(self, node: ast.expr) -> str:
-        """Give the source of a part of it to show."""
-        return shown(self.source.excerpt(node))
-
-    def claim(self, device: Device = EACH, **fields: Any) -> Claim:
-        """Make a claim of what stands here."""
-        sure = self.sure if device.known or self.sure is not Confidence.CERTAIN else Confidence.LIKELY
-        given: Mapping[str, Any] = {
-            "where": self.source.name,
-            "line": self.node.lineno,
-            "rank": CODE,
-            "confidence": sure,
-            "device": device.ordinal,
-            "some_gpu": not device.known,
-            "uncalled": not self.called,
-            **fields,
-        }
-        return Claim(**given)
+    def claim(self, device: Device, channel: str, framework: str, kind: Kind, **fields: Any) -> Claim:
+        """Return a claim that stands here."""
+        fields.setdefault("text", self.text())
+        if not device.known and self.confidence is Confidence.CERTAIN:
+            fields.setdefault("confidence", Confidence.LIKELY)
+        return Claim(
+            channel=channel,
+            framework=framework,
+            kind=kind,
+            device=device.ordinal,
+            some_gpu=not device.known,
+            where=self.source.name,
+            line=self.node.lineno,
+            uncalled=not self.called,
+            **{"rank": _CODE, "confidence": self.confidence, **fields},
+        )
 
     def selection(self, channel: str, framework: str, ordinals: Sequence[int] | None, text: str = "") -> Selection:
-        """Make a selection of what stands here; what may not have run has chosen nothing that could be told."""
-        certain = self.sure is Confidence.CERTAIN and ordinals is not None
+        """Return a choice of GPUs that stands here; one that may not be made is only known at run time."""
+        certain = self.confidence is Confidence.CERTAIN and ordinals is not None
         return Selection(
             channel=channel,
             framework=framework,
@@ -258,60 +287,166 @@ class Site:
         )
 
 
-_TENSORFLOW = "tensorflow"
-_BELOW_LIMITS = CODE - 10
-"""The rank of the fraction: TensorFlow refuses it beside memory limits of logical devices, and those stand."""
-_DEPTH = 8
-_MOST = 64
+def _ordinals(value: Value) -> tuple[int, ...] | None:
+    """Return a list of ordinals as TensorFlow and JAX take it: `"1,2"`, `[1, 2]`, 1; None for anything else."""
+    if isinstance(value, str):
+        parts = [part.strip() for part in value.split(",")]
+        return tuple(map(int, parts)) if all(re.fullmatch("[0-9]{1,4}", part) for part in parts) else None
+    several = value if isinstance(value, tuple) else (value,)
+    found = tuple(int(one) for one in several if isinstance(one, int) and one >= 0)
+    return found if len(found) == len(several) else None
 
-_LISTS = ("list_physical_devices", "get_visible_devices", "list_logical_devices")
+
+# ---------------------------------------------------------------------------------------------------------------------
+# os.environ
+
+_ENVIRON = "os.environ"
+_OF_INTEREST = "CUDA|XLA|TF_|PYTORCH|THEANO|NVIDIA|CUPY|GENV|FLAGS_|GPU|JAX|MXNET|OLLAMA|NVSHARE|SLURM|LD_PRELOAD"
+"""Names with one of these are recorded: the known ones, and those that somebody meant to be one."""
+_SECRET = re.compile("KEY|TOKEN|SECRET|PASS")
+_NAME_LIMIT = 128
+
+
+class Variable(NamedTuple):
+    """Environment variable that a source sets; its value is None where it is deleted or only known at run time."""
+
+    name: str
+    value: str | None
+    default: bool = False
+    """It is set only where it is missing."""
+
+
+def variables_assigned(site: Site, target: ast.expr, value: ast.expr | None) -> Iterator[Variable]:
+    """Read `os.environ["X"] = "v"`; without a value the variable is deleted, or changed from what it was."""
+    if isinstance(target, ast.Subscript) and site.path(target.value) == _ENVIRON:
+        yield from _variable(site, target.slice, value)
+    elif isinstance(target, ast.Tuple | ast.List):
+        for one in target.elts:
+            yield from variables_assigned(site, one, None)
+
+
+def variables_merged(site: Site, target: ast.expr, value: ast.expr) -> Iterator[Variable]:
+    """Read `os.environ |= {"X": "v"}`."""
+    if site.path(target) == _ENVIRON:
+        yield from _variables(site, site.entries(value))
+
+
+def variables_called(site: Site, call: ast.Call, path: str) -> Iterator[Variable]:
+    """Read `os.environ.update(…)`, `.setdefault(…)`, `.pop(…)`, `os.putenv(…)` and Paddle's `set_flags(…)`."""
+    match path, call.args:
+        case "os.environ.update", [*arguments]:
+            for argument in arguments[:1]:
+                yield from _variables(site, site.entries(argument))
+            yield from _variables(site, site.keywords(call))
+        case (("os.putenv" | "os.environ.__setitem__"), [key, value]):
+            yield from _variable(site, key, value)
+        case "os.environ.setdefault", [key, value]:
+            yield from _variable(site, key, value, default=True)
+        case (("os.environ.pop" | "os.unsetenv"), [key, *_]):
+            yield from _variable(site, key, None)
+        case _, [flags] if path.startswith("paddle.") and path.endswith(".set_flags"):
+            yield from _variables(site, site.entries(flags), numbers=True)
+
+
+def variable_unset_in(site: Site, test: ast.expr) -> str:
+    """Return the variable of a test that it is not set; empty for any other test."""
+    match test:
+        case ast.Compare(left=key, ops=[ast.NotIn()], comparators=[where]) if site.path(where) == _ENVIRON:
+            pass
+        case ast.UnaryOp(op=ast.Not(), operand=ast.Call(func=get, args=[key])) if site.path(get) in GETS:
+            pass
+        case _:
+            return ""
+    name = site.value(key)
+    return name if isinstance(name, str) else ""
+
+
+def _variables(site: Site, entries: Mapping[str, ast.expr], *, numbers: bool = False) -> Iterator[Variable]:
+    for name, value in entries.items():
+        if _is_of_interest(name):
+            yield Variable(name, _environment_text(site.value(value), numbers=numbers))
+
+
+def _variable(site: Site, key: ast.expr, value: ast.expr | None, *, default: bool = False) -> Iterator[Variable]:
+    name = site.value(key)
+    if not isinstance(name, str) or not _is_of_interest(name):
+        return
+    match value:
+        case ast.Call(func=function, args=[same, other]) if site.path(function) in GETS and site.value(same) == name:
+            value, default = other, True  # os.environ["X"] = os.environ.get("X", "0")
+    yield Variable(name, None if value is None else _environment_text(site.value(value)), default)
+
+
+def _is_of_interest(name: str) -> bool:
+    return len(name) <= _NAME_LIMIT and bool(re.search(_OF_INTEREST, name)) and not _SECRET.search(name)
+
+
+def _environment_text(value: Value, *, numbers: bool = False) -> str | None:
+    """Return a value as the environment holds it; a flag of Paddle's may be a number."""
+    if isinstance(value, str):
+        return value if "\0" not in value else None
+    return str(value) if numbers and isinstance(value, int | float) else None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The first use of CUDA, after which its variables are read no more. Most of torch.cuda and of cupy is one.
+
+_FIRST_USE = re.compile(
+    r"jax\.(devices|local_devices|device_count|local_device_count|default_backend|device_put|random\.(PRNGKey|key))"
+    r"|tensorflow\.((compat\.v1\.)?Session|InteractiveSession|test\.(is_gpu_available|gpu_device_name))"
+    r"|(.*\.)?list_(physical|logical|local)_devices|cupy\.(?!show_config$).*"
+    r"|torch\.cuda\.(?!(device_count|manual_seed|manual_seed_all|is_initialized)$).*"
+)
+READ_AT_IMPORT = {"THEANO_FLAGS": "theano", "THEANORC": "theano"}
+"""Variables that nobody looks at again once the package is imported."""
+
+
+def uses_cuda(site: Site, call: ast.Call, path: str) -> bool:
+    """Return whether a call makes CUDA or a framework read the variables: `model.cuda()`, `x.to("cuda")`."""
+    if path.endswith(".to") and call.args:
+        return str(site.value(call.args[0])).startswith("cuda")
+    return bool(_FIRST_USE.fullmatch(path)) or (path.endswith(".cuda") and not call.keywords)
+
+
+def asks_for_gpu(site: Site, test: ast.expr) -> bool:
+    """Return whether a test is that there is a GPU, as there is for a process that holds one: `if len(gpus) > 0:`."""
+    match test:
+        case ast.Compare(left=left, ops=[ast.Gt() | ast.NotEq()], comparators=[ast.Constant(value=0)]):
+            test = left
+    match test:
+        case ast.Call(func=ast.Name(id="len"), args=[listed]):
+            test = listed
+    if site.path(test).endswith(("cuda.is_available()", "is_gpu_available()")):
+        return True
+    return site.devices(test) == (EACH,)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# TensorFlow
+
+_TENSORFLOW = "tensorflow"
 _CONFIGURATIONS = ("LogicalDeviceConfiguration", "VirtualDeviceConfiguration")
 
 
-class Every(Enum):
-    """All GPUs that TensorFlow sees, however many there are."""
-
-    EVERY = "every"
-
-
-EVERY = Every.EVERY
-Gpus: TypeAlias = "tuple[int, ...] | Every | None"
-"""Ordinals of GPUs, all of them, or None where it cannot be told; an empty tuple is no GPU, as CPUs are."""
-
-
-# -----------------------------------------------------------------------------------------------------------------
-# GPUOptions
-
-
-def gpu_options(site: Site, call: ast.Call) -> Iterator[Item]:
+def _gpu_options(site: Site, call: ast.Call) -> Items:
     """Read `GPUOptions(per_process_gpu_memory_fraction=0.4, allow_growth=True)`."""
     for name, value in site.keywords(call).items():
-        yield from gpu_option(site, name, value)
+        yield from _gpu_option(site, name, value)
 
 
-def assigned(site: Site, target: ast.Attribute, value: ast.expr) -> Iterator[Item]:
+def _gpu_options_assigned(site: Site, target: ast.Attribute, value: ast.expr) -> Items:
     """Read `config.gpu_options.per_process_gpu_memory_fraction = 0.4`, and the same through `opts = …gpu_options`."""
-    path = site.path(target.value)
-    if path.endswith(("gpu_options", "GPUOptions()")):
-        yield from gpu_option(site, target.attr, value)
+    if site.path(target.value).endswith(("gpu_options", "GPUOptions()")):
+        yield from _gpu_option(site, target.attr, value)
 
 
-def gpu_option(site: Site, name: str, value: ast.expr) -> Iterator[Item]:
-    """Read one field of `GPUOptions`."""
+def _gpu_option(site: Site, name: str, value: ast.expr) -> Items:
     if name == "per_process_gpu_memory_fraction":
-        # Above 1 it means unified memory, with which a process may take more than the GPU has.
-        measured = site.measured(value)
+        measured = site.measured(value)  # above 1 it means unified memory: more than the GPU has
         if measured.get("value") == 0:
             measured["void"] = "0 leaves it to TensorFlow"
-        yield site.claim(
-            channel=name,
-            text=site.text(name, value),
-            framework=_TENSORFLOW,
-            kind=Kind.CAP,
-            basis=Basis.TOTAL,
-            rank=_BELOW_LIMITS,
-            **measured,
-        )
+        fields = {"text": site.text(name, value), "basis": Basis.TOTAL, "rank": _BELOW_LIMITS, **measured}
+        yield site.claim(EACH, name, _TENSORFLOW, Kind.CAP, **fields)
     elif name == "per_process_memory_fraction":
         words = (
             f"{site.source.name}:{site.node.lineno}: GPUOptions has no per_process_memory_fraction; "
@@ -322,31 +457,25 @@ def gpu_option(site: Site, name: str, value: ast.expr) -> Iterator[Item]:
         yield from _growth(site, value, name, site.text(name, value), EACH)
     elif name == "visible_device_list":
         chosen = site.value(value)
-        if chosen != "":  # The default: all that are visible.
-            yield site.selection(name, _TENSORFLOW, site.ordinals(chosen), site.text(name, value))
+        if chosen != "":  # the default: all that are visible
+            yield site.selection(name, _TENSORFLOW, _ordinals(chosen), site.text(name, value))
 
 
-def _growth(site: Site, value: ast.expr, channel: str, text: str, device: Device) -> Iterator[Item]:
+def _growth(site: Site, value: ast.expr, channel: str, text: str, device: Device) -> Items:
     wanted = site.value(value)
-    if wanted is UNKNOWN or wanted:
-        yield site.claim(
-            device, channel=channel, text=text, framework=_TENSORFLOW, kind=Kind.GROWTH, dynamic=wanted is UNKNOWN
-        )
+    if wanted:
+        yield site.claim(device, channel, _TENSORFLOW, Kind.GROWTH, text=text, dynamic=wanted is UNKNOWN)
 
 
-# -----------------------------------------------------------------------------------------------------------------
-# tf.config
-
-
-def memory_growth(site: Site, call: ast.Call) -> Iterator[Item]:
+def _memory_growth(site: Site, call: ast.Call) -> Items:
     """Read `set_memory_growth(gpu, True)`."""
     device, enable = site.argument(call, 0, "device"), site.argument(call, 1, "enable")
     if device is not None and enable is not None:
-        for one in _each(gpus(site, device)):
+        for one in site.devices(device):
             yield from _growth(site, enable, "set_memory_growth", site.text(), one)
 
 
-def logical_devices(site: Site, call: ast.Call) -> Iterator[Item]:
+def _logical_devices(site: Site, call: ast.Call) -> Items:
     """Read `set_logical_device_configuration(gpus[0], [LogicalDeviceConfiguration(memory_limit=1024), …])`.
 
     The limits are MiB, and those of one GPU add up. One without a limit is refused for a GPU, and so is no claim.
@@ -355,123 +484,24 @@ def logical_devices(site: Site, call: ast.Call) -> Iterator[Item]:
     parts = site.argument(call, 1, "logical_devices") or site.argument(call, 1, "virtual_devices")
     if device is None or parts is None:
         return
-    limits = _limits(site, parts)
-    for one in _each(gpus(site, device)):
-        fields = {"channel": "memory_limit", "framework": _TENSORFLOW, "kind": Kind.CAP, "basis": Basis.BYTES}
+    limits = _memory_limits(site, parts)
+    for one in site.devices(device):
         if limits is None:
-            yield site.claim(one, text=site.text(), dynamic=True, **fields)
+            yield site.claim(one, "memory_limit", _TENSORFLOW, Kind.CAP, basis=Basis.BYTES, dynamic=True)
             continue
         for part, limit in limits:
-            text = site.text() if len(limits) == 1 else site.part(part)
-            adds = f"line {call.lineno}, GPU {one.ordinal}"
-            yield site.claim(one, text=text, adds=adds, **fields, **site.measured(limit, unit=MIB))
+            text = site.text() if len(limits) == 1 else site.source.shown(part)
+            fields = {"basis": Basis.BYTES, "adds": f"line {call.lineno}, GPU {one.ordinal}", "text": text}
+            yield site.claim(one, "memory_limit", _TENSORFLOW, Kind.CAP, **fields, **site.measured(limit, unit=MIB))
 
 
-def visible_devices(site: Site, call: ast.Call) -> Iterator[Item]:
-    """Read `set_visible_devices(gpus[0:2], "GPU")`; what it says of CPUs hides no GPU."""
-    devices, kind = site.argument(call, 0, "devices"), site.argument(call, 1, "device_type")
-    if devices is None or (kind is not None and site.value(kind) not in ("GPU", UNKNOWN)):
-        return
-    chosen = gpus(site, devices)
-    if chosen is not EVERY:
-        yield site.selection("set_visible_devices", _TENSORFLOW, chosen)
-
-
-def gpus(site: Site, node: ast.expr) -> Gpus:
-    """Say which GPUs an expression holds: `tf.config.list_physical_devices("GPU")[0:2]`, a name or a loop over it."""
-    return _gpus(site, node, site.scope, _DEPTH)
-
-
-def _gpus(site: Site, node: ast.expr, scope: Scope, depth: int) -> Gpus:
-    match node:
-        case _ if not depth:
-            return None
-        case ast.Name(id=name):
-            found = site.names.single(name, scope)
-            if found is None or found[0] is None or isinstance(found[0], str):
-                return None
-            bound = found[0].iterable if isinstance(found[0], Each) else found[0]
-            return _gpus(site, bound, found[1], depth - 1)
-        case ast.Call(func=function) if site.names.path(function, scope).rpartition(".")[2] in _LISTS:
-            # Without a type the list begins with the CPU, and an index says nothing.
-            kind = site.argument(node, 0, "device_type")
-            wanted = site.values.of(kind, scope) if kind is not None else UNKNOWN
-            return EVERY if wanted == "GPU" else None if wanted is UNKNOWN else ()
-        case ast.Subscript(value=base, slice=ast.Slice(lower=lower, upper=upper, step=step)):
-            bounds = [None if one is None else site.values.of(one, scope) for one in (lower, upper, step)]
-            return _sliced(_gpus(site, base, scope, depth - 1), bounds)
-        case ast.Subscript(value=base, slice=index):
-            whole = _gpus(site, base, scope, depth - 1)
-            turns = _turns(site, index, scope, depth)
-            if whole is EVERY and turns is not None:
-                return turns
-            return _indexed(whole, site.values.of(index, scope))
-        case ast.List(elts=parts) | ast.Tuple(elts=parts) if len(parts) <= _MOST:
-            return _together(_gpus(site, part, scope, depth // 2) for part in parts)
-    return None
-
-
-def _turns(site: Site, index: ast.expr, scope: Scope, depth: int) -> Gpus:
-    """Give the GPUs that a loop's variable counts: `for i in range(len(gpus))`, `for i in range(2)`."""
-    bound = site.names.single(index.id, scope) if isinstance(index, ast.Name) else None
-    if bound is None or not isinstance(bound[0], Each):
-        return None
-    match bound[0].iterable:
-        case ast.Call(func=ast.Name(id="range"), args=[ast.Call(func=ast.Name(id="len"), args=[listed])]):
-            return _gpus(site, listed, bound[1], depth - 1)
-    devices = site.in_turn(bound[0].iterable, bound[1])
-    if EACH in devices:
-        return EVERY
-    ordinals = tuple(device.ordinal for device in devices if device.ordinal is not None)
-    return ordinals if len(ordinals) == len(devices) else None
-
-
-def _together(several: Iterable[Gpus]) -> Gpus:
-    found: list[int] = []
-    for one in several:
-        if one is None or one is EVERY:
-            return one
-        found += one
-    return tuple(found) if len(found) <= _MOST else None
-
-
-def _indexed(base: Gpus, index: Value) -> Gpus:
-    if base is None or not isinstance(index, int) or not -_MOST < index < _MOST:
-        return None
-    if base is EVERY:
-        return (index,) if index >= 0 else None  # The last of how many?
-    return base[index : index + 1 or None]
-
-
-def _sliced(base: Gpus, bounds: Sequence[Value]) -> Gpus:
-    lower, upper, step = (
-        one if one is None or (isinstance(one, int) and abs(one) <= _MOST) else UNKNOWN for one in bounds
-    )
-    if base is None or lower is UNKNOWN or upper is UNKNOWN or step is UNKNOWN or step == 0:
-        return None
-    if base is not EVERY:
-        return base[lower:upper:step]
-    if (lower or 0, upper, step or 1) == (0, None, 1):
-        return EVERY
-    if upper is None or upper < 0 or (lower or 0) < 0 or (step or 1) < 0:
-        return None
-    return tuple(range(lower or 0, upper, step or 1))
-
-
-def _each(chosen: Gpus) -> list[Device]:
-    """Give the devices of which each of *chosen* has a claim: one for all, when they are all or not known."""
-    if chosen is None:
-        return [SOME]
-    return [EACH] if chosen is EVERY else [Device(one) for one in chosen]
-
-
-def _limits(site: Site, node: ast.expr) -> list[tuple[ast.expr, ast.expr]] | None:
-    """Give each configuration in a list and its memory limit; None where the list is only known at run time."""
-    parts = _listed(site, node)
-    if parts is None or len(parts) > _MOST:
+def _memory_limits(site: Site, node: ast.expr) -> list[tuple[ast.expr, ast.expr]] | None:
+    """Return each configuration in a list with its memory limit; None where the list is only known at run time."""
+    parts = site.follow(node)
+    if not isinstance(parts, ast.List | ast.Tuple) or len(parts.elts) > _MOST_DEVICES:
         return None
     found: list[tuple[ast.expr, ast.expr]] = []
-    for part in parts:
+    for part in parts.elts:
         configuration = site.follow(part)
         if not isinstance(configuration, ast.Call) or site.last(configuration.func) not in _CONFIGURATIONS:
             return None
@@ -481,33 +511,23 @@ def _limits(site: Site, node: ast.expr) -> list[tuple[ast.expr, ast.expr]] | Non
     return found
 
 
-def _listed(site: Site, node: ast.expr) -> list[ast.expr] | None:
-    """Give the items of a literal list, of one that is repeated (`[…] * 2`), or of `[… for _ in range(2)]`."""
-    match site.follow(node):
-        case ast.List(elts=parts) | ast.Tuple(elts=parts):
-            return parts
-        case ast.BinOp(left=ast.List(elts=parts), op=ast.Mult(), right=times):
-            count = site.value(times)
-        case ast.ListComp(
-            elt=part, generators=[ast.comprehension(iter=ast.Call(func=ast.Name(id="range"), args=[times]), ifs=[])]
-        ):
-            parts, count = [part], site.value(times)
-        case _:
-            return None
-    return parts[: _MOST + 1] * count if isinstance(count, int) and 0 <= count <= _MOST else None
+def _visible_devices(site: Site, call: ast.Call) -> Items:
+    """Read `set_visible_devices(gpus[0:2], "GPU")`; what it says of CPUs hides no GPU."""
+    devices, kind = site.argument(call, 0, "devices"), site.argument(call, 1, "device_type")
+    if devices is None or (kind is not None and site.value(kind) not in ("GPU", UNKNOWN)):
+        return
+    chosen = site.devices(devices)
+    if chosen != (EACH,):
+        ordinals = [one.ordinal for one in chosen if one.ordinal is not None]
+        yield site.selection("set_visible_devices", _TENSORFLOW, ordinals if len(ordinals) == len(chosen) else None)
 
 
-OnCall: TypeAlias = Callable[[Site, ast.Call], Iterator[Item]]
-OnAttribute: TypeAlias = Callable[[Site, ast.Attribute, ast.expr], Iterator[Item]]
-
-
-# -----------------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------------------------------
 # Servers: one number, in an argument whose name nobody else uses
 
 
-@dataclass(frozen=True, slots=True)
-class _Argument:
-    """An argument that declares a share by its name alone."""
+class _Argument(NamedTuple):
+    """Argument that declares a share by its name alone."""
 
     callables: tuple[str, ...]
     name: str
@@ -518,22 +538,17 @@ class _Argument:
 
 
 _VLLM = ("LLM", "AsyncLLM", "EngineArgs", "AsyncEngineArgs")
+_LMDEPLOY = ("TurbomindEngineConfig", "PytorchEngineConfig")
 _ARGUMENTS = (
     _Argument(_VLLM, "gpu_memory_utilization", "vllm", Kind.CAP, Basis.TOTAL, Margin.BUDGET),
     _Argument(_VLLM, "kv_cache_memory_bytes", "vllm", Kind.CACHE, Basis.BYTES),
     _Argument(("Engine", "ServerArgs", "Runtime"), "mem_fraction_static", "sglang", Kind.CACHE, Basis.FREE_AT_START),
     _Argument(("KvCacheConfig",), "free_gpu_memory_fraction", "tensorrt-llm", Kind.CACHE, Basis.FREE_AFTER_LOAD),
-    _Argument(
-        ("TurbomindEngineConfig", "PytorchEngineConfig"),
-        "cache_max_entry_count",
-        "lmdeploy",
-        Kind.CACHE,
-        Basis.FREE_AFTER_LOAD,
-    ),
+    _Argument(_LMDEPLOY, "cache_max_entry_count", "lmdeploy", Kind.CACHE, Basis.FREE_AFTER_LOAD),
 )
 
 
-def _argument(site: Site, call: ast.Call) -> Iterator[Item]:
+def _argument(site: Site, call: ast.Call) -> Items:
     given = {name: value for name, value in site.keywords(call).items() if site.value(value) is not None}
     for one in _ARGUMENTS:
         value = given.get(one.name)
@@ -543,25 +558,18 @@ def _argument(site: Site, call: ast.Call) -> Iterator[Item]:
         basis = one.basis
         count = site.value(value)
         if one.framework == "lmdeploy" and isinstance(count, int) and count > 0:
-            measured, basis = {}, Basis.NONE  # A whole number is one of blocks.
+            measured, basis = {}, Basis.NONE  # a whole number is one of blocks
         if one.name == "gpu_memory_utilization" and "kv_cache_memory_bytes" in given:
             measured["void"] = "kv_cache_memory_bytes takes its place"
-        yield site.claim(
-            channel=one.name,
-            text=site.text(one.name, value),
-            framework=one.framework,
-            kind=one.kind,
-            basis=basis,
-            margin=one.margin,
-            **measured,
-        )
+        fields = {"text": site.text(one.name, value), "basis": basis, "margin": one.margin, **measured}
+        yield site.claim(EACH, one.name, one.framework, one.kind, **fields)
 
 
-# -----------------------------------------------------------------------------------------------------------------
-# PyTorch and CuPy
+# ---------------------------------------------------------------------------------------------------------------------
+# PyTorch, CuPy, RMM and ONNX Runtime
 
 
-def _torch_fraction(site: Site, call: ast.Call) -> Iterator[Item]:
+def _torch_fraction(site: Site, call: ast.Call) -> Items:
     """Read `torch.cuda.set_per_process_memory_fraction(0.5, 0)`, which refuses 1 and takes 1.0.
 
     Source: torch/cuda/memory.py, which takes nothing but a float.
@@ -572,94 +580,70 @@ def _torch_fraction(site: Site, call: ast.Call) -> Iterator[Item]:
     measured = site.measured(fraction, most=1)
     if isinstance(site.value(fraction), int):
         measured = {"void": "PyTorch raises TypeError: the fraction must be a float"}
-    for device in site.on(site.argument(call, 1, "device")):
-        yield site.claim(
-            device,
-            channel="set_per_process_memory_fraction",
-            text=site.text("fraction", fraction),
-            framework="torch",
-            kind=Kind.CAP,
-            basis=Basis.TOTAL,
-            **measured,
-        )
+    fields = {"text": site.text("fraction", fraction), "basis": Basis.TOTAL, **measured}
+    for device in site.devices(site.argument(call, 1, "device")):
+        yield site.claim(device, "set_per_process_memory_fraction", "torch", Kind.CAP, **fields)
 
 
-def _cupy_limit(site: Site, call: ast.Call) -> Iterator[Item]:
+def _cupy_limit(site: Site, call: ast.Call) -> Items:
     """Read `cupy.get_default_memory_pool().set_limit(size=…, fraction=…)`; an asynchronous pool may go beyond it.
 
     What an argument or an attribute holds is not followed: in a source that uses CuPy it is taken for a pool, which
     is a guess.
     """
     path = site.path(call.func)
-    if path.startswith(LOCAL) and "cupy" in site.names.imports:
-        sure = {"confidence": Confidence.GUESS}
-    elif path.endswith(("get_default_memory_pool().set_limit", "MemoryPool().set_limit", "AsyncPool().set_limit")):
-        sure = {}
-    else:
-        return
+    guessed = path.startswith(LOCAL) and "cupy" in site.symbols.imports
+    pools = ("get_default_memory_pool().set_limit", "MemoryPool().set_limit", "AsyncPool().set_limit")
     size, fraction = site.argument(call, 0, "size"), site.argument(call, 1, "fraction")
-    value = size if size is not None else fraction
-    if value is None:
+    name, value = ("size", size) if size is not None else ("fraction", fraction)
+    if value is None or not (guessed or path.endswith(pools)):
         return
-    measured = site.measured(value, most=None if size is not None else 1)
-    if measured.get("value") == 0:
-        measured["lifts"] = True
+    fields = site.measured(value, most=None if name == "size" else 1)
+    fields |= {"text": site.text(name, value), "basis": Basis.BYTES if name == "size" else Basis.TOTAL}
+    fields |= {"lifts": fields.get("value") == 0} | ({"confidence": Confidence.GUESS} if guessed else {})
     for device in site.current:
-        yield site.claim(
-            device,
-            channel="set_limit",
-            text=site.text("fraction" if size is None else "size", value),
-            framework="cupy",
-            kind=Kind.START if "AsyncPool()" in path else Kind.CAP,
-            basis=Basis.BYTES if size is not None else Basis.TOTAL,
-            **measured,
-            **sure,
-        )
+        kind = Kind.START if "AsyncPool()" in path else Kind.CAP
+        yield site.claim(device, "set_limit", "cupy", kind, **fields)
 
 
-# -----------------------------------------------------------------------------------------------------------------
-# RMM and ONNX Runtime
-
-
-def _rmm_pool(site: Site, call: ast.Call) -> Iterator[Item]:
+def _rmm_pool(site: Site, call: ast.Call) -> Items:
     """Read `rmm.reinitialize(pool_allocator=True, initial_pool_size=…, maximum_pool_size=…, devices=0)`."""
     if not site.path(call.func).startswith("rmm."):
         return
     pool, chosen = site.argument(call, 0, "pool_allocator"), site.argument(call, 4, "devices")
-    wanted = site.value(pool) if pool is not None else False
-    ordinals = (0,) if chosen is None else site.ordinals(site.value(chosen))
-    devices = [SOME] if ordinals is None else [Device(one) for one in ordinals]
-    void = "" if wanted is UNKNOWN or wanted else "ignored without pool_allocator=True"
-    yield from _rmm_sizes(site, call, 2, devices, void)
+    wanted = pool is not None and site.value(pool)
+    ordinals = (0,) if chosen is None else _ordinals(site.value(chosen))
+    devices = [SOME] if ordinals is None else [*map(Device, ordinals)]
+    yield from _rmm_sizes(site, call, 2, devices, "" if wanted else "ignored without pool_allocator=True")
 
 
-def _rmm_resource(site: Site, call: ast.Call) -> Iterator[Item]:
+def _rmm_resource(site: Site, call: ast.Call) -> Items:
     """Read `rmm.mr.PoolMemoryResource(upstream, initial_pool_size=…, maximum_pool_size=…)`."""
     if "rmm" in site.path(call.func):
         yield from _rmm_sizes(site, call, 1, site.current, "")
 
 
-def _rmm_sizes(site: Site, call: ast.Call, place: int, devices: Sequence[Device], void: str) -> Iterator[Item]:
+def _rmm_sizes(site: Site, call: ast.Call, place: int, devices: Sequence[Device], void: str) -> Items:
     for offset, (channel, kind) in enumerate((("initial_pool_size", Kind.START), ("maximum_pool_size", Kind.CAP))):
         size = site.argument(call, place + offset, channel)
         if size is None:
             continue
-        text = site.text(channel, size)
         for device in devices:
-            claim = site.claim(device, channel=channel, text=text, framework="rmm", kind=kind, void=void)
+            claim = site.claim(device, channel, "rmm", kind, text=site.text(channel, size), void=void)
             yield from _sized(site, claim, size, sizes.dask)
 
 
 def _sized(site: Site, claim: Claim, node: ast.expr, reads: sizes.Reader) -> list[Claim]:
-    """Give a claim its bytes: a number, or a text as *reads* takes it."""
+    """Return a claim with its bytes: a number, or a text as `reads` takes it."""
     value = site.value(node)
     if isinstance(value, str):
         return said(claim, value, reads)
     fields = site.measured(node)
-    return [replace(claim, basis=Basis.BYTES, **{**fields, "void": claim.void or fields.get("void", "")})]
+    void = claim.void or fields.get("void", "")
+    return [msgspec.structs.replace(claim, basis=Basis.BYTES, **{**fields, "void": void})]
 
 
-def provider_options(site: Site, entries: Mapping[str, ast.expr]) -> Iterator[Item]:
+def provider_options(site: Site, entries: Mapping[str, ast.expr]) -> Items:
     """Read the `gpu_mem_limit` in the options of ONNX Runtime's CUDA provider, for `device_id`, which is 0 by default.
 
     Each session has an arena of its own, so those of one GPU add up.
@@ -667,107 +651,71 @@ def provider_options(site: Site, entries: Mapping[str, ast.expr]) -> Iterator[It
     limit = entries.get("gpu_mem_limit")
     if limit is None:
         return
-    chosen = site.value(entries["device_id"]) if "device_id" in entries else 0
-    ordinals = site.ordinals(chosen)
+    ordinals = _ordinals(site.value(entries["device_id"])) if "device_id" in entries else (0,)
     device = Device(ordinals[0]) if ordinals else SOME
-    claim = site.claim(
-        device,
-        channel="gpu_mem_limit",
-        text=site.text("gpu_mem_limit", limit),
-        framework="onnxruntime",
-        kind=Kind.CAP,
-        adds=f"arenas, GPU {device.ordinal}",
-    )
+    fields = {"text": site.text("gpu_mem_limit", limit), "adds": f"arenas, GPU {device.ordinal}"}
+    claim = site.claim(device, "gpu_mem_limit", "onnxruntime", Kind.CAP, **fields)
     yield from _sized(site, claim, limit, sizes.plain_bytes)
 
 
-# -----------------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------------------------------
 # JAX, Ray and Theano
 
 
-def _jax_update(site: Site, call: ast.Call) -> Iterator[Item]:
+def _jax_update(site: Site, call: ast.Call) -> Items:
     """Read `jax.config.update("jax_cuda_visible_devices", "0,1")`."""
     if len(call.args) == 2 and site.value(call.args[0]) == "jax_cuda_visible_devices":
-        yield from _jax_visible(site, call.args[1])
+        yield from _jax_visible(site, call, call.args[1])
 
 
-def _jax_assigned(site: Site, _target: ast.Attribute, value: ast.expr) -> Iterator[Item]:
-    yield from _jax_visible(site, value)
-
-
-def _jax_visible(site: Site, value: ast.expr) -> Iterator[Item]:
+def _jax_visible(site: Site, _: ast.expr, value: ast.expr) -> Items:
     chosen = site.value(value)
-    if chosen != "all":  # The default.
-        yield site.selection("jax_cuda_visible_devices", "jax", site.ordinals(chosen))
+    if chosen != "all":  # the default
+        yield site.selection("jax_cuda_visible_devices", "jax", _ordinals(chosen))
 
 
-def _jax_initialize(site: Site, call: ast.Call) -> Iterator[Item]:
+def _jax_initialize(site: Site, call: ast.Call) -> Items:
     """Read `jax.distributed.initialize(…, local_device_ids=[0, 1])`."""
-    if site.path(call.func).endswith("distributed.initialize"):
-        chosen = site.argument(call, 3, "local_device_ids")
-        if chosen is not None:
-            yield site.selection("local_device_ids", "jax", site.ordinals(site.value(chosen)))
+    chosen = site.argument(call, 3, "local_device_ids")
+    if chosen is not None and site.path(call.func).endswith("distributed.initialize"):
+        yield site.selection("local_device_ids", "jax", _ordinals(site.value(chosen)))
 
 
-def _ray(site: Site, call: ast.Call) -> Iterator[Item]:
+def _ray(site: Site, call: ast.Call) -> Items:
     """Read `@ray.remote(num_gpus=0.25)`: what Ray's scheduler counts with, and no limit on anything."""
     wanted = site.keywords(call).get("num_gpus")
-    if wanted is None or "ray" not in site.names.imports:
+    if wanted is None or "ray" not in site.symbols.imports:
         return
     value = site.value(wanted)
     amount = number(value)
     if value is UNKNOWN or (amount is not None and 0 < amount < 1):
-        yield site.claim(
-            channel="ray num_gpus",
-            text=f"{site.text('num_gpus', wanted)} (Ray counts it and limits nothing)",
-            framework="ray",
-            kind=Kind.COMPUTE,
-            value=amount,
-            dynamic=value is UNKNOWN,
-        )
+        text = f"{site.text('num_gpus', wanted)} (Ray counts it and limits nothing)"
+        fields = {"text": text, "value": amount, "dynamic": value is UNKNOWN}
+        yield site.claim(EACH, "ray num_gpus", "ray", Kind.COMPUTE, **fields)
 
 
-def _theano_assigned(site: Site, target: ast.Attribute, value: ast.expr) -> Iterator[Item]:
-    """Read `theano.config.lib.cnmem = 0.3`, which raises: the flags that size a pool cannot be changed after import."""
-    path = site.path(target)
-    if path in ("theano.config.lib.cnmem", "theano.config.gpuarray.preallocate"):
-        void = "Theano lets nobody change it after import"
-        yield from _theano_start(site, path.removeprefix("theano.config."), EACH, value, void)
-
-
-def _theano_use(site: Site, call: ast.Call) -> Iterator[Item]:
+def _theano_use(site: Site, call: ast.Call) -> Items:
     """Read `theano.gpuarray.use("cuda0", preallocate=0.3)`."""
     value = site.keywords(call).get("preallocate")
     if value is None or not site.path(call.func).startswith("theano."):
         return
     named = site.argument(call, 0, "device")
     match = re.fullmatch("(?:cuda|gpu)([0-9]{1,2})", str(site.value(named))) if named is not None else None
-    yield from _theano_start(site, "gpuarray.preallocate", Device(int(match[1])) if match else EACH, value, "")
+    device = Device(int(match[1])) if match else EACH
+    claim = site.claim(device, "gpuarray.preallocate", "theano", Kind.START, text=site.text("preallocate", value))
+    wanted = site.value(value)
+    yield from said(claim, None if wanted is UNKNOWN else str(wanted), sizes.theano)
 
 
-def _theano_start(site: Site, channel: str, device: Device, node: ast.expr, void: str) -> list[Claim]:
-    """Make a claim of a pool's first size."""
-    claim = site.claim(
-        device,
-        channel=channel,
-        text=site.text(channel, node),
-        framework="theano",
-        kind=Kind.START,
-        void=void,
-    )
-    value = site.value(node)
-    return said(claim, None if value is UNKNOWN else str(value), sizes.theano)
-
-
-# -----------------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------------------------------
 # What is looked at, by the last part of its name
 
-CALLS: Mapping[str, OnCall] = {
-    "GPUOptions": gpu_options,
-    "set_memory_growth": memory_growth,
-    "set_logical_device_configuration": logical_devices,
-    "set_virtual_device_configuration": logical_devices,
-    "set_visible_devices": visible_devices,
+CALLS: Mapping[str, Callable[[Site, ast.Call], Items]] = {
+    "GPUOptions": _gpu_options,
+    "set_memory_growth": _memory_growth,
+    "set_logical_device_configuration": _logical_devices,
+    "set_virtual_device_configuration": _logical_devices,
+    "set_visible_devices": _visible_devices,
     "set_per_process_memory_fraction": _torch_fraction,
     "set_limit": _cupy_limit,
     "reinitialize": _rmm_pool,
@@ -781,18 +729,26 @@ CALLS: Mapping[str, OnCall] = {
     **{name: _argument for one in _ARGUMENTS for name in one.callables},
 }
 
-ATTRIBUTES: Mapping[str, OnAttribute] = {
-    "per_process_gpu_memory_fraction": assigned,
-    "per_process_memory_fraction": assigned,
-    "allow_growth": assigned,
-    "visible_device_list": assigned,
-    "jax_cuda_visible_devices": _jax_assigned,
-    "cnmem": _theano_assigned,
-    "preallocate": _theano_assigned,
+ATTRIBUTES: Mapping[str, Callable[[Site, ast.Attribute, ast.expr], Items]] = {
+    "per_process_gpu_memory_fraction": _gpu_options_assigned,
+    "per_process_memory_fraction": _gpu_options_assigned,
+    "allow_growth": _gpu_options_assigned,
+    "visible_device_list": _gpu_options_assigned,
+    "jax_cuda_visible_devices": _jax_visible,
 }
 
-MAY_DECLARE = re.compile(
+_CALL_WORDS = re.compile(
     rb"gpu_options|GPUOptions|memory_growth|device_configuration|visible_device|memory_fraction|set_limit|pool_size"
-    rb"|reinitialize|distributed\.initialize|gpu_mem|kv_cache_memory|mem_fraction|cache_max_entry|local_device_ids|num_gpus|cnmem|preallocate"
+    rb"|reinitialize|distributed\.initialize|gpu_mem|kv_cache_memory|mem_fraction|cache_max_entry|local_device_ids"
+    rb"|num_gpus|preallocate"
 )
 """One of these is in every source that declares anything by a call or an attribute."""
+_ENVIRON_WORDS = re.compile(rb"environ|putenv|unsetenv|set_flags")
+_VARIABLE_WORDS = re.compile(_OF_INTEREST.encode())
+
+
+def may_declare(source: bytes) -> bool:
+    """Return whether a source has any word that declares something; most have none, and need no parsing."""
+    if _CALL_WORDS.search(source):
+        return True
+    return bool(_ENVIRON_WORDS.search(source) and _VARIABLE_WORDS.search(source))

@@ -61,8 +61,6 @@ Scanner = Callable[[Sources, Ranks], tuple[Scan, ...]]
 @functools.lru_cache(maxsize=32)  # the processes of one rank run one script
 def scan_sources(sources: Sources, ranks: Ranks = None) -> tuple[Scan, ...]:
     """Give what the sources of a program declare to a process with these ranks."""
-    from gpuwatch.declared import script  # imports ast, 6 ms that most processes need not wait for
-
     return script.scan_program(sources, ranks)
 
 
@@ -433,9 +431,9 @@ def _modules(process: Path, main: _Main) -> dict[str, files.Found | Unread]:
 
 
 def _candidates(source: bytes, folder: str, own: str, tried: set[str]) -> Iterator[tuple[str, str]]:
-    """Give where the modules may lie that a source imports, as `script_imports.files`, unless that was `tried`."""
-    for name in script.imported(source):
-        for paths in script.files(name, folder, own):
+    """Give where the modules may lie that a source imports, as `script.module_files` does, unless that was `tried`."""
+    for name in script.imported_names(source):
+        for paths in script.module_files(name, folder, own):
             if len(tried) < 2 * _MOST_TRIED and tried.isdisjoint(paths):
                 tried.update(paths)
                 yield paths

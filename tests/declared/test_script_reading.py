@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatch.declared.facts import Scan, Selection
-from gpuwatch.declared.script import may_declare, scan
+from gpuwatch.declared.script import scan
+from gpuwatch.declared.script_patterns import may_declare
 from tests.support.scanning import LIMIT, TF, TORCH, only, read, setting
 
 # ---------------------------------------------------------------------------------------------------------------------
