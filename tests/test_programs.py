@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch import procfs, programs
-from gpuwatch.declared.facts import Facts, Kin
+from gpuwatch.declared.facts import Facts, RelatedProcess
 from gpuwatch.inspector import program, servers
 from gpuwatch.inspector.program import Part
 from tests.kill.test_kill_scope import BOTH, PYTHON, above_two, taken
@@ -30,12 +30,14 @@ EVERY_ONE = sorted({*KEEPERS, *programs.TERMINALS, *programs.EDITORS, "container
 
 def part(*argv: str) -> Part:
     """Give the part that a program above a training has in its run."""
-    return program.find_role(Kin(pid=7, argv=argv)).part
+    return program.find_role(RelatedProcess(pid=7, argv=argv)).part
 
 
 def is_a_servers(*above: str) -> bool:
     """Whether a process is taken for a part of a web server that stands above these."""
-    ancestors = tuple(Kin(pid=pid, argv=tuple(line.split())) for pid, line in enumerate((*above, "gunicorn app"), 8))
+    ancestors = tuple(
+        RelatedProcess(pid=pid, argv=tuple(line.split())) for pid, line in enumerate((*above, "gunicorn app"), 8)
+    )
     return bool(servers.server(Facts(pid=7, argv=("python", "t.py"), ancestors=ancestors), proc=Path("/nonexistent")))
 
 

@@ -219,7 +219,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     slices: tuple[Slice, ...] = ()
 
 
-class Kin(msgspec.Struct, frozen=True, kw_only=True):
+class RelatedProcess(msgspec.Struct, frozen=True, kw_only=True):
     """An ancestor, or a child that has exec'ed, of the process: of the same uid."""
 
     pid: int
@@ -275,16 +275,16 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     user: str = ""
     argv: tuple[str, ...] = ()
     argv_cut: bool = False
-    """As in `Kin`."""
+    """As in `RelatedProcess`."""
     environ: Mapping[str, str] | Unread = Unread.DENIED
     """As of its last execve; a name given twice has its first value, as getenv(3) has it."""
     libraries: frozenset[str] | Unread = Unread.DENIED
     """File names of the shared libraries that it has mapped: `libtorch_cuda.so`, `libcudart.so.11.0`."""
     cgroup: str = ""
     """Its path in the cgroup tree; `/` inside a cgroup namespace."""
-    ancestors: tuple[Kin, ...] = ()
+    ancestors: tuple[RelatedProcess, ...] = ()
     """The parent first."""
-    children: tuple[Kin, ...] = ()
+    children: tuple[RelatedProcess, ...] = ()
     script: Script | None = None
     modules: tuple[Script, ...] = ()
     """Those of its own folder that its script imports, and that these import, which are not read."""

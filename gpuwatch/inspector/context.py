@@ -18,7 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from gpuwatch import procfs
-from gpuwatch.declared.facts import Facts, Kin, Unread
+from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
 from gpuwatch.inspector import cgroups, files, jobs, servers, terminals
 from gpuwatch.inspector import servers as listening
 from gpuwatch.inspector.cgroups import Held
@@ -339,8 +339,8 @@ def read_context(
     )
 
 
-def _itself(facts: Facts, stat: procfs.Stat | None) -> Kin:
-    return Kin(
+def _itself(facts: Facts, stat: procfs.Stat | None) -> RelatedProcess:
+    return RelatedProcess(
         pid=facts.pid,
         argv=facts.argv,
         argv_cut=facts.argv_cut,

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from gpuwatch import procfs
-from gpuwatch.declared.facts import Facts, Kin, Unread
+from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
 from gpuwatch.inspector import program, servers
 from gpuwatch.inspector.program import How, Part, Role
 from gpuwatch.model import Job
@@ -239,7 +239,7 @@ _SUBCOMMAND = re.compile(r"[a-z][a-z0-9_-]{1,15}")
 class _Member(NamedTuple):
     """A process of the run, on the way from the one that is looked at to its head."""
 
-    kin: Kin
+    kin: RelatedProcess
     role: Role
 
     @property
@@ -273,7 +273,7 @@ class _Run(NamedTuple):
         return next((member for member in self.line if member.launches), None)
 
 
-def read_run(facts: Facts, itself: Kin, stat: procfs.Stat, *, proc: Path = procfs.PROC) -> Job:
+def read_run(facts: Facts, itself: RelatedProcess, stat: procfs.Stat, *, proc: Path = procfs.PROC) -> Job:
     """Tell which run a process belongs to.
 
     The run begins with the highest ancestor of the same uid that is no shell, wrapper, terminal, login, manager of
@@ -306,7 +306,7 @@ def read_run(facts: Facts, itself: Kin, stat: procfs.Stat, *, proc: Path = procf
 # -- who is in it --------------------------------------------------------------------------------------------------
 
 
-def _run(facts: Facts, itself: Kin, stat: procfs.Stat, proc: Path) -> _Run:
+def _run(facts: Facts, itself: RelatedProcess, stat: procfs.Stat, proc: Path) -> _Run:
     role = program.find_role(itself)
     first = _Member(itself, role if role.part is Part.LAUNCHER else Role(Part.PROGRAM))
     if _is_left(first, stat, proc):
@@ -332,7 +332,7 @@ def _run(facts: Facts, itself: Kin, stat: procfs.Stat, proc: Path) -> _Run:
     return run._replace(orphaned=above.start_ticks == top.start and _is_left(run.top, above, proc))
 
 
-def _may_be_first(kin: Kin, role: Role) -> bool:
+def _may_be_first(kin: RelatedProcess, role: Role) -> bool:
     """Say whether PID 1, of a container that we are in too, is what the container is for and not an init of its own."""
     return role.part is Part.LAUNCHER or (bool(kin.argv) and program.is_python(kin.argv[0]))
 
@@ -359,7 +359,7 @@ def _spawner(argv: tuple[str, ...]) -> int | None:
     return int(match[1]) if match else None
 
 
-def _has_lost(kin: Kin, stat: procfs.Stat, spawner: int, proc: Path) -> bool:
+def _has_lost(kin: RelatedProcess, stat: procfs.Stat, spawner: int, proc: Path) -> bool:
     """Say whether the parent of a spawned worker is another than its spawner. A fork of one has its arguments too."""
     parent, arguments = stat.ppid, b"".join(word.encode("utf-8", "backslashreplace") + b"\0" for word in kin.argv)
     for _ in range(_MOST_FORKS):
@@ -374,14 +374,14 @@ def _has_lost(kin: Kin, stat: procfs.Stat, spawner: int, proc: Path) -> bool:
     return False
 
 
-def _is_worker_by_itself(kin: Kin) -> bool:
+def _is_worker_by_itself(kin: RelatedProcess) -> bool:
     """Say whether a process shows that it is a worker, whoever its parent is."""
     found = program.find_program(kin.argv)
     titled = bool(kin.argv) and kin.argv[0].startswith(_TITLED_WORKERS)
     return titled or kin.comm in _WORKER_NAMES or (found is not None and found.how is How.WORKER)
 
 
-def _is_worker(kin: Kin, parent: Kin) -> bool:
+def _is_worker(kin: RelatedProcess, parent: RelatedProcess) -> bool:
     """Say whether a process is a helper that its parent spawned or forked, and no program of its own.
 
     A fork shows the arguments and the environment of its parent. One whose title is set has neither: it was not
@@ -394,7 +394,7 @@ def _is_worker(kin: Kin, parent: Kin) -> bool:
     return kin.environ is Unread.OVERWRITTEN
 
 
-def _worker_of(run: _Run, rank: Kin | None) -> int | None:
+def _worker_of(run: _Run, rank: RelatedProcess | None) -> int | None:
     """Give the rank, or the only process, that the process is a helper of."""
     if rank is not None and rank is not run.itself.kin:
         return rank.pid
@@ -410,7 +410,7 @@ def _worker_of(run: _Run, rank: Kin | None) -> int | None:
 # -- what it is in it ----------------------------------------------------------------------------------------------
 
 
-def _place(run: _Run) -> tuple[Place | None, Kin | None]:
+def _place(run: _Run) -> tuple[Place | None, RelatedProcess | None]:
     """Give the rank of the process, or the one that it works for, and who that is.
 
     All below a rank inherit its variables: of those who have the same the highest is the rank.
@@ -419,7 +419,7 @@ def _place(run: _Run) -> tuple[Place | None, Kin | None]:
     if run.itself.launches:
         return None, None
     own: Place | None = None
-    found: Kin | None = None
+    found: RelatedProcess | None = None
     for member in run.line:
         if member.launches:
             break
@@ -442,7 +442,7 @@ def _lightning_head(facts: Facts) -> Place | None:
     return None
 
 
-def _head(run: _Run, facts: Facts, stat: procfs.Stat) -> tuple[Kin | None, str]:
+def _head(run: _Run, facts: Facts, stat: procfs.Stat) -> tuple[RelatedProcess | None, str]:
     """Give the first process of the run, None where it is not to be seen, and the key of the run.
 
     What is left of a run whose head is gone has its process group in common, if nothing else: the kernel gives the
@@ -468,14 +468,14 @@ def _head(run: _Run, facts: Facts, stat: procfs.Stat) -> tuple[Kin | None, str]:
     return run.top.kin, _identity(run.top.kin)
 
 
-def _identity(kin: Kin) -> str:
+def _identity(kin: RelatedProcess) -> str:
     return f"{kin.pid}:{kin.start}"
 
 
 # -- what it is called ---------------------------------------------------------------------------------------------
 
 
-def _name(run: _Run, head: Kin | None) -> str:
+def _name(run: _Run, head: RelatedProcess | None) -> str:
     """Name a run by what its head was told to run, the same for all of it; else by what is highest on the way."""
     kin = [] if head is None else [head]
     kin += [member.kin for member in reversed(run.line)]
@@ -493,7 +493,7 @@ def name_of(argv: tuple[str, ...]) -> str:
     """
     if not argv or not argv[0]:
         return ""
-    if program.find_role(Kin(pid=0, argv=argv)).part is Part.LAUNCHER:
+    if program.find_role(RelatedProcess(pid=0, argv=argv)).part is Part.LAUNCHER:
         return _behind_launcher(argv)
     found = program.find_program(argv)
     if found is not None and found.how is How.WORKER:

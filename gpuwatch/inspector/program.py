@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from gpuwatch import programs
-from gpuwatch.declared.facts import Kin
+from gpuwatch.declared.facts import RelatedProcess
 
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*[a-z]?")
 
@@ -223,13 +223,13 @@ def is_jupyter(argv: tuple[str, ...]) -> bool:
     return word in programs.NOTEBOOK_SERVERS
 
 
-def holds_terminal(kin: Kin) -> bool:
+def holds_terminal(kin: RelatedProcess) -> bool:
     """Say whether a process holds the terminal of those below it: a multiplexer, a login, a terminal, an IDE."""
     word = outermost_name(kin.argv) or kin.comm.partition(":")[0]
     return programs.holds_terminal(word)
 
 
-def find_role(kin: Kin) -> Role:
+def find_role(kin: RelatedProcess) -> Role:
     """Give the part that an ancestor plays."""
     word = outermost_name(kin.argv)
     if not word and not kin.argv:

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from gpuwatch import procfs
 from gpuwatch.declared import flags, script
-from gpuwatch.declared.facts import RANKS, Config, Facts, File, Kin, Ranks, Scan, Script, Share, Unread
+from gpuwatch.declared.facts import RANKS, Config, Facts, File, Ranks, RelatedProcess, Scan, Script, Share, Unread
 from gpuwatch.inspector import cgroups, files, program
 from gpuwatch.inspector import files as environ
 from gpuwatch.inspector.credentials import acting_as
@@ -83,9 +83,9 @@ class Ancestor(NamedTuple):
     comm: str
 
     @property
-    def kin(self) -> Kin:
+    def kin(self) -> RelatedProcess:
         """It, as a fact of those below it."""
-        return Kin(
+        return RelatedProcess(
             pid=self.runs.pid,
             argv=self.runs.argv,
             argv_cut=self.runs.cut,
@@ -298,12 +298,12 @@ def _ancestor(pid: int, proc: Path) -> Ancestor:
     )
 
 
-def _exec_children(pid: int, uid: int, block: bytes | Unread, proc: Path) -> list[Kin]:
+def _exec_children(pid: int, uid: int, block: bytes | Unread, proc: Path) -> list[RelatedProcess]:
     """Give the children that have exec'ed since the process set its environment: they were given it as it is now.
 
     One that has only forked shows the very bytes of its parent.
     """
-    found: list[Kin] = []
+    found: list[RelatedProcess] = []
     for child in procfs.children(pid, proc)[:_MOST_LOOKED_AT]:
         if len(found) == _MOST_CHILDREN:
             break
@@ -316,7 +316,7 @@ def _exec_children(pid: int, uid: int, block: bytes | Unread, proc: Path) -> lis
             continue
         if same:
             argv, cut = _argv(child, proc)
-            found.append(Kin(pid=child, argv=argv, argv_cut=cut, environ=variables))
+            found.append(RelatedProcess(pid=child, argv=argv, argv_cut=cut, environ=variables))
     return found
 
 

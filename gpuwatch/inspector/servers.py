@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpuwatch import procfs, programs
-from gpuwatch.declared.facts import Facts, Kin, Unread
+from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
 from gpuwatch.inspector import program
 from gpuwatch.inspector.program import How, Part
 from gpuwatch.model import Notebook
@@ -245,7 +245,7 @@ def _pid(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 11 and int(text) > 1 else None
 
 
-def read_notebook(line: Sequence[Kin], *, proc: Path = procfs.PROC) -> Notebook | None:
+def read_notebook(line: Sequence[RelatedProcess], *, proc: Path = procfs.PROC) -> Notebook | None:
     """Tell of the nearest kernel on the way up from a process (`line`, itself first); None where there is none.
 
     A server that starts a kernel gives it its own PID as JPY_PARENT_PID and the notebook as JPY_SESSION_NAME, and puts
@@ -274,7 +274,7 @@ def _start_of_id(argv: Sequence[str]) -> str:
     return found[1][:_START_OF_ID] if found else ""
 
 
-def _server(line: Sequence[Kin], pid: int | None, proc: Path) -> tuple[int | None, bool]:
+def _server(line: Sequence[RelatedProcess], pid: int | None, proc: Path) -> tuple[int | None, bool]:
     """Find the server of a kernel (the first of `line`) above it, and say whether it is known to be gone."""
     kernel, *above = line
     server = next((kin.pid for kin in above if program.is_jupyter(kin.argv)), None)
@@ -525,7 +525,7 @@ def _starts_others(argv: tuple[str, ...]) -> bool:
         return False
     word = program.outermost_name(argv)
     shell = word in programs.SHELLS or word in programs.USER_SWITCHES
-    return shell or name in _PLUMBING or program.find_role(Kin(pid=0, argv=argv)).part is Part.ENDS
+    return shell or name in _PLUMBING or program.find_role(RelatedProcess(pid=0, argv=argv)).part is Part.ENDS
 
 
 # -- by port -------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from gpuwatch import procfs
-from gpuwatch.declared.facts import Kin, Unread
+from gpuwatch.declared.facts import RelatedProcess, Unread
 from gpuwatch.inspector import program
 from gpuwatch.inspector.credentials import die_with_parent
 from gpuwatch.model import Pane
@@ -59,14 +59,14 @@ class Place(NamedTuple):
     """Where tmux's server listens, as the environment has it: not clean, for no screen."""
 
 
-def environs(line: Sequence[Kin]) -> Iterator[Mapping[str, str]]:
+def environs(line: Sequence[RelatedProcess]) -> Iterator[Mapping[str, str]]:
     """Give the environments on the way up that could be read: what is not of the process it has mostly inherited."""
     for kin in line:
         if not isinstance(kin.environ, Unread):
             yield kin.environ
 
 
-def ssh(line: Sequence[Kin]) -> str:
+def ssh(line: Sequence[RelatedProcess]) -> str:
     """Give from where the login came, by SSH_CONNECTION; empty where it was no login by SSH.
 
     Source: ssh(1), "ENVIRONMENT": client address, client port, server address, server port; SSH_CLIENT is older.
@@ -78,13 +78,13 @@ def ssh(line: Sequence[Kin]) -> str:
     return ""
 
 
-def pane(line: Sequence[Kin], *, proc: Path = procfs.PROC) -> Pane | None:
+def pane(line: Sequence[RelatedProcess], *, proc: Path = procfs.PROC) -> Pane | None:
     """Tell in which multiplexer a process was started, see `place`."""
     found = place(line, proc=proc)
     return None if found is None else found.pane
 
 
-def place(line: Sequence[Kin], *, proc: Path = procfs.PROC) -> Place | None:
+def place(line: Sequence[RelatedProcess], *, proc: Path = procfs.PROC) -> Place | None:
     """Tell in which multiplexer a process (the first of `line`) was started; None for another terminal, or none.
 
     The nearest that holds a terminal is right, whatever was inherited from around it. Where none is to be seen any
@@ -113,7 +113,7 @@ def _seen(place: Place, *, alive: bool | None, ours: bool) -> Place:
     return Place(pane, place.server, place.socket) if alive and ours else Place(pane)
 
 
-def _held(line: Sequence[Kin], holder: Kin, word: str, *, ours: bool) -> Place | None:
+def _held(line: Sequence[RelatedProcess], holder: RelatedProcess, word: str, *, ours: bool) -> Place | None:
     """Give the pane where its server is an ancestor, by the environment that was made for it."""
     if word not in ("tmux", "screen", "zellij"):
         return None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declared.facts import Card, Facts, Kin, Selection, Setting, Unread
+from gpuwatch.declared.facts import Card, Facts, RelatedProcess, Selection, Setting, Unread
 from gpuwatch.declared.visible_devices import DeviceSet, Target, container, device_set, targets
 from gpuwatch.model import Order, Visible
 from tests.support.builders import GIB, MIB
@@ -20,7 +20,7 @@ SLURM = "/system.slice/slurmstepd.scope/job_3385/step_0/user/task_0"
 SESSION = "/user.slice/user-1000.slice/session-4.scope"
 
 
-def facts(cgroup: str = SESSION, environ: Mapping[str, str] | Unread | None = None, *parents: Kin) -> Facts:
+def facts(cgroup: str = SESSION, environ: Mapping[str, str] | Unread | None = None, *parents: RelatedProcess) -> Facts:
     """Give the facts of a process whose environment could be read, unless a reason is given why not."""
     return Facts(pid=1, cgroup=cgroup, environ={} if environ is None else environ, ancestors=parents)
 
@@ -218,13 +218,13 @@ def test_what_decided_it_is_told(environment: dict[str, str], cgroup: str, text:
     ("environ", "parents", "expected"),
     [
         (Unread.DENIED, (), None),
-        (Unread.OVERWRITTEN, (Kin(pid=2), Kin(pid=3)), None),
-        (Unread.OVERWRITTEN, (Kin(pid=2), Kin(pid=3, environ={})), [0, 1, 2, 3]),
-        ({}, (Kin(pid=2),), [0, 1, 2, 3]),
+        (Unread.OVERWRITTEN, (RelatedProcess(pid=2), RelatedProcess(pid=3)), None),
+        (Unread.OVERWRITTEN, (RelatedProcess(pid=2), RelatedProcess(pid=3, environ={})), [0, 1, 2, 3]),
+        ({}, (RelatedProcess(pid=2),), [0, 1, 2, 3]),
     ],
 )
 def test_what_could_not_be_read_is_not_unset(
-    environ: Mapping[str, str] | Unread, parents: tuple[Kin, ...], expected: list[int] | None
+    environ: Mapping[str, str] | Unread, parents: tuple[RelatedProcess, ...], expected: list[int] | None
 ) -> None:
     known = facts(SESSION, environ, *parents)
     assert indices(device_set({}, (), None, known, A).visible) == expected

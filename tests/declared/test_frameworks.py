@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declared.facts import Facts, Kin, Scan, Script, Unread
+from gpuwatch.declared.facts import Facts, RelatedProcess, Scan, Script, Unread
 from gpuwatch.declared.frameworks import NAMES, collective, defaults, eager, identify
 from gpuwatch.model import Basis, Confidence, Kind
 
@@ -124,14 +124,16 @@ def test_a_known_program_tells_without_libraries(argv: str, expected: dict[str, 
 
 
 def test_an_ancestor_that_is_a_known_program_tells_likely() -> None:
-    above = (Kin(pid=2, argv=("bash",)), Kin(pid=3, argv=("vllm", "serve", "m")))
+    above = (RelatedProcess(pid=2, argv=("bash",)), RelatedProcess(pid=3, argv=("vllm", "serve", "m")))
     worker = process(*TORCH, argv="python -c spawn_main", ancestors=above)
     assert identify(worker) == {"torch": CERTAIN, "vllm": LIKELY}
 
 
 def test_a_wrapper_that_belongs_to_no_framework_tells_nothing() -> None:
-    assert identify(process(libraries=Unread.DENIED, argv="genv-docker run", ancestors=(Kin(pid=2),))) is None
-    docker = (Kin(pid=2, argv=("genv-docker", "run")),)
+    assert (
+        identify(process(libraries=Unread.DENIED, argv="genv-docker run", ancestors=(RelatedProcess(pid=2),))) is None
+    )
+    docker = (RelatedProcess(pid=2, argv=("genv-docker", "run")),)
     assert identify(process(libraries=Unread.DENIED, ancestors=docker)) is None
 
 
@@ -180,7 +182,9 @@ def test_eager_loading_can_be_asked_for() -> None:
     assert not eager(process(environ=Unread.DENIED, libraries=Unread.DENIED))
 
 
-TORCHRUN = (Kin(pid=2, argv=("/usr/bin/python3", "/usr/local/bin/torchrun", "--nproc-per-node", "2", "train.py")),)
+TORCHRUN = (
+    RelatedProcess(pid=2, argv=("/usr/bin/python3", "/usr/local/bin/torchrun", "--nproc-per-node", "2", "train.py")),
+)
 
 
 @pytest.mark.parametrize(
@@ -193,9 +197,9 @@ TORCHRUN = (Kin(pid=2, argv=("/usr/bin/python3", "/usr/local/bin/torchrun", "--n
         (process(*TORCH, environ={"WORLD_SIZE": "many"}), False),
         (process(*TORCH, environ={"WORLD_SIZE": "1"}, ancestors=TORCHRUN), False),
         (process(*TORCH, ancestors=TORCHRUN), True),
-        (process(*TORCH, ancestors=(Kin(pid=2, argv=("python", "-m", "torch.distributed.run")),)), True),
-        (process(*TORCH, ancestors=(Kin(pid=2, argv=("mpirun", "-n", "2")),)), True),
-        (process(*TORCH, ancestors=(Kin(pid=2, argv=("bash",)),)), False),
+        (process(*TORCH, ancestors=(RelatedProcess(pid=2, argv=("python", "-m", "torch.distributed.run")),)), True),
+        (process(*TORCH, ancestors=(RelatedProcess(pid=2, argv=("mpirun", "-n", "2")),)), True),
+        (process(*TORCH, ancestors=(RelatedProcess(pid=2, argv=("bash",)),)), False),
         (process(*TORCH), False),
         (process(*JAX, environ={"WORLD_SIZE": "2"}), False),
         (process(libraries=Unread.DENIED, environ=Unread.DENIED, ancestors=TORCHRUN), True),
@@ -211,7 +215,7 @@ def test_ranks_that_exchange_data_are_known_by_nccl_and_their_number(facts: Fact
     st.one_of(st.sampled_from(list(Unread)), st.dictionaries(st.sampled_from(["WORLD_SIZE"]), st.text())),
 )
 def test_no_process_is_too_odd(libraries: Any, argv: list[str], environ: Any) -> None:
-    kin = (Kin(pid=2, argv=tuple(argv)),)
+    kin = (RelatedProcess(pid=2, argv=tuple(argv)),)
     facts = Facts(pid=1, argv=tuple(argv), libraries=libraries, environ=environ, ancestors=kin)
     assert set(identify(facts) or ()) <= set(NAMES)
     assert eager(facts) in (True, False)

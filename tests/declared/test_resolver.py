@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.declared.facts import Card, Facts, File, Kin, Unread
+from gpuwatch.declared.facts import Card, Facts, File, RelatedProcess, Unread
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.model import Basis, Kind, Knowledge, Margin, Order
 from tests.support.builders import MIB
@@ -265,7 +265,7 @@ def test_42_a_vllm_worker_is_held_to_the_flag_of_the_server_above_it() -> None:
         "VLLM::EngineCore",
         libraries=TORCH,
         ancestors=(
-            Kin(
+            RelatedProcess(
                 pid=812,
                 argv=("/usr/bin/python3", "/usr/local/bin/vllm", "serve", "m", "--gpu-memory-utilization", "0.4"),
                 environ={"CUDA_VISIBLE_DEVICES": "0"},

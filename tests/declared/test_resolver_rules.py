@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declared.facts import Card, Facts, Kin, Script, Share, Unread
+from gpuwatch.declared.facts import Card, Facts, RelatedProcess, Script, Share, Unread
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.declared.script import scan
 from gpuwatch.model import Confidence, Kind, Knowledge, Margin, Order
@@ -233,7 +233,7 @@ def test_a_script_that_cannot_be_understood_may_declare_what_we_did_not_see() ->
 
 def test_what_all_execed_children_show_was_set_after_the_start() -> None:
     children = tuple(
-        Kin(pid=pid, environ={"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.2", "RANK": str(pid)}) for pid in (50, 51)
+        RelatedProcess(pid=pid, environ={"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.2", "RANK": str(pid)}) for pid in (50, 51)
     )
     declared = resolve(facts(libraries=JAX, children=children), C)
     assert limits(declared, C) == pytest.approx({0: 400.4})
@@ -243,8 +243,8 @@ def test_what_all_execed_children_show_was_set_after_the_start() -> None:
 
 def test_a_child_with_an_environment_of_its_own_says_nothing_of_its_parent() -> None:
     children = (
-        Kin(pid=50, environ={"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.2"}),
-        Kin(pid=51, environ={"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.3"}),
+        RelatedProcess(pid=50, environ={"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.2"}),
+        RelatedProcess(pid=51, environ={"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.3"}),
     )
     assert resolve(facts(libraries=JAX, children=children), C).limits == ()
 
@@ -322,8 +322,8 @@ def test_a_variable_that_a_branch_may_have_changed_is_not_known() -> None:
 
 def test_one_child_alone_is_a_guess_unless_it_is_a_worker() -> None:
     environ = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.2", "CUDA_VISIBLE_DEVICES": "0"}
-    server = Kin(pid=50, argv=("vllm", "serve", "m"), environ=environ)
-    worker = Kin(
+    server = RelatedProcess(pid=50, argv=("vllm", "serve", "m"), environ=environ)
+    worker = RelatedProcess(
         pid=50, argv=("python", "-c", "from multiprocessing.spawn import spawn_main; spawn_main()"), environ=environ
     )
     for child, sure in ((server, Confidence.GUESS), (worker, Confidence.LIKELY)):
@@ -335,7 +335,7 @@ def test_one_child_alone_is_a_guess_unless_it_is_a_worker() -> None:
 
 
 def test_what_a_parent_was_started_with_is_doubted_where_the_process_hides_its_own() -> None:
-    parent = Kin(pid=7, argv=("bash",), environ={"CUDA_VISIBLE_DEVICES": "0"})
+    parent = RelatedProcess(pid=7, argv=("bash",), environ={"CUDA_VISIBLE_DEVICES": "0"})
     seen = resolve(facts(Unread.OVERWRITTEN, "epoch 3", libraries=TORCH, ancestors=(parent,)), A).visible
     assert seen is not None
     assert (seen.where, seen.note) == ("environment of parent 7", "its own environment may say otherwise")

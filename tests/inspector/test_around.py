@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch import procfs
-from gpuwatch.declared.facts import Facts, Kin, Unread
+from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
 from gpuwatch.inspector import context, jobs, reader, servers, terminals
 from gpuwatch.inspector.cgroups import Held
 from gpuwatch.inspector.containers import Known, Names
@@ -114,7 +114,7 @@ def test_panes_by_the_environment(tmp_path: Path, environ: dict[str, str], expec
     """Where the server is no ancestor (any more): whether it runs is told by its number and name."""
     for pid, comm, state in ((5, "python", "S"), (7, "tmux: server", "S"), (8, "screen", "S"), (9, "bash", "S")):
         fixture_process(tmp_path, pid, stat_line(comm=comm.encode(), state=state))
-    assert terminals.pane([Kin(pid=5, environ=environ)], proc=tmp_path) == expected
+    assert terminals.pane([RelatedProcess(pid=5, environ=environ)], proc=tmp_path) == expected
 
 
 def test_numbers_of_another_pid_namespace_are_not_ours(tmp_path: Path) -> None:
@@ -122,19 +122,19 @@ def test_numbers_of_another_pid_namespace_are_not_ours(tmp_path: Path) -> None:
     folder = fixture_process(tmp_path, 5, stat_line())
     (folder / "status").write_text("Name:\tx\nUid:\t1\t1\t1\t1\nNSpid:\t5\t1\n")
     fixture_process(tmp_path, 7, stat_line(comm=b"tmux: server"))
-    found = terminals.pane([Kin(pid=5, environ={"TMUX": "/t,7,0"})], proc=tmp_path)
+    found = terminals.pane([RelatedProcess(pid=5, environ={"TMUX": "/t,7,0"})], proc=tmp_path)
     assert found == Pane(program="tmux", session="$0", alive=None)
     assert procfs.own_number(5, tmp_path) == (1, False)
 
 
 def test_ssh_logins() -> None:
     """By the variable, the process's own or an inherited one; what is no address is none."""
-    above = Kin(pid=2, environ={"SSH_CONNECTION": "10.0.0.7 51234 10.0.0.1 22"})
-    assert terminals.ssh([Kin(pid=1, environ={}), above]) == "10.0.0.7"
-    assert terminals.ssh([Kin(pid=1, environ={"SSH_CLIENT": "fe80::1%eth0 5 22"}), above]) == "fe80::1%eth0"
-    assert terminals.ssh([Kin(pid=1, environ=Unread.DENIED)]) == ""
-    assert terminals.ssh([Kin(pid=1, environ={"SSH_CONNECTION": "\x1b[31m 1 2 3"})]) == ""
-    assert terminals.ssh([Kin(pid=1, environ={"SSH_CONNECTION": "UNKNOWN 65535 UNKNOWN 65535"})]) == ""
+    above = RelatedProcess(pid=2, environ={"SSH_CONNECTION": "10.0.0.7 51234 10.0.0.1 22"})
+    assert terminals.ssh([RelatedProcess(pid=1, environ={}), above]) == "10.0.0.7"
+    assert terminals.ssh([RelatedProcess(pid=1, environ={"SSH_CLIENT": "fe80::1%eth0 5 22"}), above]) == "fe80::1%eth0"
+    assert terminals.ssh([RelatedProcess(pid=1, environ=Unread.DENIED)]) == ""
+    assert terminals.ssh([RelatedProcess(pid=1, environ={"SSH_CONNECTION": "\x1b[31m 1 2 3"})]) == ""
+    assert terminals.ssh([RelatedProcess(pid=1, environ={"SSH_CONNECTION": "UNKNOWN 65535 UNKNOWN 65535"})]) == ""
 
 
 # -- notebooks -----------------------------------------------------------------------------------------------------
@@ -191,7 +191,11 @@ def test_a_kernel_that_was_meant_to_outlive_its_starter_is_not_left(server: str)
 def test_a_kernel_under_papermill_is_not_left(tmp_path: Path) -> None:
     """Its parent is there, and no server; nor is one that a wrapper stands between."""
     fixture_process(tmp_path, 5, stat_line(ppid=4).replace(b" 1 1 ", b" 5 5 "))
-    line = [Kin(pid=5, argv=KERNEL, environ={"JPY_PARENT_PID": "3"}), Kin(pid=4, argv=("sh", "-c")), Kin(pid=3)]
+    line = [
+        RelatedProcess(pid=5, argv=KERNEL, environ={"JPY_PARENT_PID": "3"}),
+        RelatedProcess(pid=4, argv=("sh", "-c")),
+        RelatedProcess(pid=3),
+    ]
     for pid in (4, 3):
         fixture_process(tmp_path, pid, stat_line())
     found = servers.read_notebook(line, proc=tmp_path)
@@ -296,12 +300,12 @@ WORDS = st.one_of(
     ),
 )
 ARGV = st.lists(WORDS, max_size=5).map(tuple)
-KIN = st.builds(Kin, pid=st.integers(2, 9), argv=ARGV, environ=ENVIRONS, start=st.integers(0, 9), comm=ODD)
+KIN = st.builds(RelatedProcess, pid=st.integers(2, 9), argv=ARGV, environ=ENVIRONS, start=st.integers(0, 9), comm=ODD)
 
 
 @given(argv=ARGV, environ=ENVIRONS, above=st.lists(KIN, max_size=5), cgroup=ODD)
 def test_nothing_that_a_process_writes_raises(
-    argv: tuple[str, ...], environ: dict[str, str] | Unread, above: list[Kin], cgroup: str
+    argv: tuple[str, ...], environ: dict[str, str] | Unread, above: list[RelatedProcess], cgroup: str
 ) -> None:
     """All is clean, and no part of it fails."""
     facts = Facts(pid=os.getpid(), uid=1, argv=argv, environ=environ, ancestors=tuple(above), cgroup=cgroup)
@@ -324,15 +328,15 @@ def test_siblings_below_a_launcher_are_one_run(
     first: tuple[str, ...],
     second: tuple[str, ...],
     environs: tuple[dict[str, str] | Unread, dict[str, str] | Unread],
-    above: list[Kin],
+    above: list[RelatedProcess],
 ) -> None:
     """Whatever they wrote; its name may be told by each alone, where the launcher started no Python."""
-    line = (Kin(pid=5, argv=("torchrun", "t.py"), start=7), *above)
+    line = (RelatedProcess(pid=5, argv=("torchrun", "t.py"), start=7), *above)
     pid, stat = os.getpid(), procfs.read_stat(os.getpid())
     found = []
     for argv, environ in zip((first, second), environs, strict=True):
         facts = Facts(pid=pid, argv=argv, environ=environ, ancestors=line)
-        job = jobs.read_run(facts, Kin(pid=pid, argv=argv, environ=environ), stat)
+        job = jobs.read_run(facts, RelatedProcess(pid=pid, argv=argv, environ=environ), stat)
         if not job.orphaned and job.head != pid:
             found.append((job.key, job.head))
     assert len(set(found)) <= 1

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declared.facts import Facts, Kin, Unread
+from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
 from gpuwatch.inspector import cgroups, context, reader
 from gpuwatch.inspector.cgroups import Held, Step, Unit
 from gpuwatch.inspector.containers import Names, Roots
@@ -210,7 +210,10 @@ def test_the_batch_job(cgroup: str, environ: dict[str, str], expected: str) -> N
 
 def test_an_environment_that_was_written_over_is_replaced_by_an_ancestors() -> None:
     """A rank that shows a title has its launcher's array task."""
-    above = (Kin(pid=3), Kin(pid=2, environ={"SLURM_JOB_ID": "5", "SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}))
+    above = (
+        RelatedProcess(pid=3),
+        RelatedProcess(pid=2, environ={"SLURM_JOB_ID": "5", "SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}),
+    )
     unread = Facts(pid=7, environ=Unread.OVERWRITTEN, ancestors=above)
     assert context.find_slurm_job(unread) == "5.0"
     assert context.find_slurm_job(Facts(pid=7)) == ""

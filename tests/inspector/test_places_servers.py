@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch import procfs
-from gpuwatch.declared.facts import Facts, Kin, Unread
+from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
 from gpuwatch.inspector import reader, servers
 from gpuwatch.inspector import servers as listening
 from tests.support.gpuholder import ME, ROOT
@@ -46,7 +46,7 @@ BY_CHANCE = LISTENS.format(ports="[0]")
 
 def named(*argv: str, above: tuple[str, ...] = ()) -> str:
     """Why a process of this command line is taken for a server, below ancestors of those."""
-    ancestors = tuple(Kin(pid=3 - place, argv=tuple(line.split(" "))) for place, line in enumerate(above))
+    ancestors = tuple(RelatedProcess(pid=3 - place, argv=tuple(line.split(" "))) for place, line in enumerate(above))
     return servers.server(Facts(pid=7, argv=argv, ancestors=ancestors), proc=NOWHERE)
 
 
@@ -382,7 +382,7 @@ def test_no_answer_of_the_kernels_breaks_anything(raw: bytes) -> None:
 )
 def test_no_command_line_breaks_anything(argv: list[str], above: list[list[str]], environ: dict[str, str]) -> None:
     """Whatever people call things, the answer is one of our own words."""
-    ancestors = tuple(Kin(pid=3, argv=tuple(line), environ=environ) for line in above)
+    ancestors = tuple(RelatedProcess(pid=3, argv=tuple(line), environ=environ) for line in above)
     facts = Facts(pid=2**22 + 1, argv=tuple(argv), ancestors=ancestors, environ=environ)
     assert servers.server(facts, proc=NOWHERE).isprintable()
     servers._rendezvous(facts)
