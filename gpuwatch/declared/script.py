@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpuwatch.declared import script_patterns as patterns
 from gpuwatch.declared.facts import LOCAL_RANKS, RANKS, Claim, Ranks, Scan, Selection, Setting
-from gpuwatch.declared.script_patterns import SOME, Device, Item, Site, Source, Variable, may_declare
+from gpuwatch.declared.script_patterns import SOME, Device, Item, Site, Source, may_declare
 from gpuwatch.declared.script_values import UNKNOWN, Function, RankVariables, SymbolTable, children
 from gpuwatch.model import Confidence, Hint
 from gpuwatch.text import clean
@@ -341,21 +341,14 @@ class _Walk:
             if isinstance(child, ast.expr):
                 self._expression(child, confidence)
         site = self._site(node, confidence)
-        match node:
-            case ast.Assign(targets=targets, value=value):
-                for target in targets:
-                    self._assign(site, target, value)
-            case ast.AnnAssign(target=target, value=ast.expr() as value):
-                self._assign(site, target, value)
-            case ast.AugAssign(target=target, op=ast.BitOr(), value=value):
-                self._set(site, node, patterns.variables_merged(site, target, value))
-            case ast.AugAssign(target=target):
-                self._set(site, node, patterns.variables_assigned(site, target, None))
-            case ast.Delete(targets=targets):
-                for target in targets:
-                    self._set(site, target, patterns.variables_assigned(site, target, None))
-            case ast.Expr(value=ast.Call(func=function)):
-                return site.path(function) in _EXITS
+        self._set(site, node)
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Attribute) and target.attr in patterns.ATTRIBUTES:
+                    found = patterns.ATTRIBUTES[target.attr](site, target, node.value)
+                    self._declare(target, found, confidence)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            return site.path(node.value.func) in _EXITS
         return isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue)
 
     def _if(self, node: ast.If, confidence: Confidence) -> bool:
@@ -433,7 +426,7 @@ class _Walk:
             self._declare(node, patterns.CALLS[name](site, node), confidence)
         elif path == "dict":
             self._options(node, confidence)
-        self._set(site, node, patterns.variables_called(site, node, path))
+        self._set(site, node)
         self._cuda_used |= confidence is Confidence.CERTAIN and patterns.uses_cuda(site, node, path)
         if name in _SETS_DEVICE and node.args:
             self._current = site.devices(node.args[0])
@@ -465,18 +458,12 @@ class _Walk:
         """Keep what stands here; a choice of GPUs in a function that nothing calls is none."""
         self._keep(node, (one for one in items if not (self._uncalled and isinstance(one, Selection))), confidence)
 
-    def _assign(self, site: Site, target: ast.expr, value: ast.expr) -> None:
-        if isinstance(target, ast.Attribute) and target.attr in patterns.ATTRIBUTES:
-            self._declare(target, patterns.ATTRIBUTES[target.attr](site, target, value), site.confidence)
-        else:
-            self._set(site, target, patterns.variables_assigned(site, target, value))
-
-    def _set(self, site: Site, node: ast.expr | ast.stmt, variables: Iterable[Variable]) -> None:
+    def _set(self, site: Site, node: ast.expr | ast.stmt) -> None:
         """Keep the variables that are set here."""
         if self._uncalled:
             return
         settings = []
-        for name, value, default in variables:
+        for name, value, default in patterns.variables_set(site, node):
             late = self._cuda_used or patterns.READ_AT_IMPORT.get(name, "") in self._imported
             setting = Setting(
                 value=value,

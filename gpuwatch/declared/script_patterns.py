@@ -316,25 +316,38 @@ class Variable(NamedTuple):
     """It is set only where it is missing."""
 
 
-def variables_assigned(site: Site, target: ast.expr, value: ast.expr | None) -> Iterator[Variable]:
-    """Read `os.environ["X"] = "v"`; without a value the variable is deleted, or changed from what it was."""
+def variables_set(site: Site, node: ast.expr | ast.stmt) -> Iterator[Variable]:
+    """Read a statement or a call that sets variables: `os.environ["X"] = "v"`, `os.environ.update(…)`, `del …`."""
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            for target in targets:
+                yield from _assigned(site, target, value)
+        case ast.AugAssign(target=target, op=ast.BitOr(), value=value) if site.path(target) == _ENVIRON:
+            yield from _variables(site, site.entries(value))
+        case ast.AugAssign(target=target):
+            yield from _assigned(site, target, None)
+        case ast.AnnAssign(target=target, value=ast.expr() as value):
+            yield from _assigned(site, target, value)
+        case ast.Delete(targets=targets):
+            for target in targets:
+                yield from _assigned(site, target, None)
+        case ast.Call(func=function):
+            yield from _called(site, node, site.path(function))
+
+
+def _assigned(site: Site, target: ast.expr, value: ast.expr | None) -> Iterator[Variable]:
+    """Read the target of an assignment; without a value the variable is deleted, or changed from what it was."""
     if isinstance(target, ast.Subscript) and site.path(target.value) == _ENVIRON:
         yield from _variable(site, target.slice, value)
     elif isinstance(target, ast.Tuple | ast.List):
         for one in target.elts:
-            yield from variables_assigned(site, one, None)
+            yield from _assigned(site, one, None)
 
 
-def variables_merged(site: Site, target: ast.expr, value: ast.expr) -> Iterator[Variable]:
-    """Read `os.environ |= {"X": "v"}`."""
-    if site.path(target) == _ENVIRON:
-        yield from _variables(site, site.entries(value))
-
-
-def variables_called(site: Site, call: ast.Call, path: str) -> Iterator[Variable]:
+def _called(site: Site, call: ast.Call, path: str) -> Iterator[Variable]:
     """Read `os.environ.update(…)`, `.setdefault(…)`, `.pop(…)`, `os.putenv(…)` and Paddle's `set_flags(…)`."""
     match path, call.args:
-        case "os.environ.update", [*arguments]:
+        case "os.environ.update", arguments:
             for argument in arguments[:1]:
                 yield from _variables(site, site.entries(argument))
             yield from _variables(site, site.keywords(call))
