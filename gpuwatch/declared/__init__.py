@@ -1,7 +1,7 @@
-"""What a process said it would take, from facts to declarations. Pure functions: nothing here reads the machine.
+"""Declared shares: what a process declared that it would take, from facts to limits. Pure functions.
 
-Facts (evidence/ reads them) ──┬─ env · flags · script · rc · agreed ──► Claim: one statement, no GPU yet
-                               ├─ frameworks ──► which of them can be using it
-                               └─ devices ─────► which GPU an ordinal means
-                                        resolver: all three ──► declarations.Declared
+Facts (`inspector` reads them) ─┬─ env · flags · script · rc files · agreements ──► Claim: one statement, no GPU yet
+                                ├─ frameworks ──► the frameworks that the process uses
+                                └─ visible_devices ──► the GPU that an ordinal means
+                                        resolver: all three ──► model.Declared
 """

@@ -72,18 +72,18 @@ def environment_of(facts: Facts) -> Environment:
 
 
 def _either(before: Setting | None, setting: Setting) -> Setting:
-    """Give what a script sets; where that may not have run and something else was set, which holds is not known."""
+    """Return what a script sets; None as its value where that may not have run and another value was set."""
     if before is None or setting.confidence is Confidence.CERTAIN:
         return setting
     return before if before.value == setting.value else replace(setting, value=None)
 
 
 _WORKER = "from multiprocessing."
-"""How the code of a spawned worker begins, which has its parent's variables. Source: multiprocessing/spawn.py."""
+"""Beginning of the code of a spawned worker, which inherits its variables. Source: multiprocessing/spawn.py."""
 
 
 def _of_children(facts: Facts) -> Iterable[tuple[str, Setting]]:
-    """Give what all children that have exec'ed agree on; a guess if there is one alone, unless it is a worker.
+    """Return the variables that all children that have exec'ed share; a guess if there is only one, unless a worker.
 
     One may have been given variables of its own: a trainer on GPU 0 starts a server with CUDA_VISIBLE_DEVICES=1.
     """
@@ -99,7 +99,7 @@ def _of_children(facts: Facts) -> Iterable[tuple[str, Setting]]:
 
 
 def environment_of_script(script: Script | None) -> Iterable[tuple[str, Setting]]:
-    """Give what a script sets, each no surer than the script itself."""
+    """Return the variables that a script sets, each no surer than the script itself."""
     if script is None or isinstance(script.scan, Unread):
         return
     for name, setting in script.scan.settings:
@@ -110,12 +110,12 @@ _WEAKEST = (Confidence.CERTAIN, Confidence.LIKELY, Confidence.STALE, Confidence.
 
 
 def weakest(*confidences: Confidence) -> Confidence:
-    """Give the least sure of several."""
+    """Return the lowest of several confidences."""
     return max(confidences, key=_WEAKEST.index)
 
 
 def surely(confidence: Confidence, script: Script) -> Confidence:
-    """Say how sure something in a script is, when the file may not be what runs."""
+    """Return how sure something in a script is, when the file may not be what runs."""
     file = Confidence.STALE if script.edited else Confidence.LIKELY if script.likely else Confidence.CERTAIN
     return weakest(confidence, file)
 
@@ -157,7 +157,7 @@ _MOST_HINTS = 8
 
 
 def _table() -> dict[tuple[str, int], tuple[str, ...]]:
-    """Give the meant names by their first letters and by each length that a slip could have made of theirs."""
+    """Return the known names by their first letters and by each length that a misspelling of them may have."""
     table: dict[tuple[str, int], tuple[str, ...]] = {}
     for name in sorted(_MEANT):
         for length in range(len(name) - _slips(name), len(name) + _slips(name) + 1):
@@ -167,12 +167,12 @@ def _table() -> dict[tuple[str, int], tuple[str, ...]]:
 
 
 def _slips(name: str) -> int:
-    """How many letters of a name may be wrong: in a short one two make another name."""
+    """Return how many letters of a name may be wrong: in a short one, two make another name."""
     return 2 if len(name) >= _TWO_SLIPS else 1
 
 
 def misspelt(names: Iterable[str]) -> list[Hint]:
-    """Give a hint for each environment variable that is nearly one which declares a share, and is none.
+    """Return a hint for each environment variable that looks like a misspelt one which declares a share.
 
     At most two letters may be missing, wrong, too many or swapped, and the first three must be right. A name that
     has the right one as its start or end (CUDA_VISIBLE_DEVICES_OLD) is somebody's own, as is one beside the right
@@ -192,7 +192,7 @@ def misspelt(names: Iterable[str]) -> list[Hint]:
 
 @functools.lru_cache(maxsize=128)
 def _meant(name: str, candidates: tuple[str, ...]) -> str:
-    """Give the one of `candidates` that `name` is a slip for; empty for none."""
+    """Return the one of `candidates` that `name` misspells; empty for none."""
     if name in _MEANT or name in _REAL or not name.replace("_", "").isalpha() or not name.isascii():
         return ""
     for meant in candidates:
@@ -204,7 +204,7 @@ def _meant(name: str, candidates: tuple[str, ...]) -> str:
 
 
 def _is_slip(one: str, other: str, slips: int) -> bool:
-    """Whether so many letters inserted, deleted, replaced or swapped with their neighbour make `one` the other."""
+    """Return whether `slips` letters inserted, deleted, replaced or swapped turn `one` into `other`."""
     same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     one, other = one[same:], other[same:]
     if not slips or one == other:
@@ -270,7 +270,7 @@ SIMPLE = (
 
 
 def claims(settings: Mapping[str, Setting]) -> list[Claim]:
-    """Give what an environment says of memory and SMs; which devices it makes visible is not among it. Never raises.
+    """Return what an environment declares of memory and SMs, without the visible devices. Never raises.
 
     A value that its reader would refuse gives a claim that is `void`, a setting without a value one that is `dynamic`.
     """
@@ -306,19 +306,19 @@ def _claim(settings: Mapping[str, Setting], name: str, framework: str, kind: Kin
 def _said(
     settings: Mapping[str, Setting], name: str, framework: str, kind: Kind, reads: sizes.Reader, **fields: Any
 ) -> list[Claim]:
-    """Give what a variable that is one number says; nothing where it is not set, or empty."""
+    """Return the claims of a variable that is one number; none where it is not set, or empty."""
     if not _is_set(settings, name):
         return []
     return said(_claim(settings, name, framework, kind, **fields), settings[name].value, reads)
 
 
 def _is_set(settings: Mapping[str, Setting], name: str) -> bool:
-    """Say whether a variable is set to anything: to all readers but TensorFlow's and PyTorch's, empty is unset."""
+    """Return whether a variable is set: to all readers but those of TensorFlow and PyTorch, empty is unset."""
     return name in settings and settings[name].value != ""
 
 
 def _value(settings: Mapping[str, Setting], name: str) -> str:
-    """Give the text of a variable, empty where it is not set or not known."""
+    """Return the text of a variable, empty where it is not set or not known."""
     setting = settings.get(name)
     return (setting.value or "") if setting else ""
 
@@ -403,7 +403,7 @@ def _torch(settings: Mapping[str, Setting]) -> Iterable[Claim]:
 
 
 def _torch_fraction(value: str | None) -> str | None:
-    """Give the text of the last fraction in an allocator's configuration, empty for none."""
+    """Return the text of the last fraction in an allocator's configuration, empty for none."""
     found: str | None = None if value is None else ""
     for part in (value or "")[:LIMIT].replace(" ", "").split(","):
         key, _, text = part.partition(":")
@@ -417,7 +417,7 @@ _THEANO_DEVICE = re.compile(r"(?:gpu|cuda)([0-9]{1,3})")
 
 
 def theano_device(text: str) -> int | None:
-    """Give the ordinal in Theano's `device=cuda0` or `gpu0`; None where it leaves the choice to the driver."""
+    """Return the ordinal in Theano's `device=cuda0` or `gpu0`; None where it leaves the choice to the driver."""
     match = _THEANO_DEVICE.fullmatch(text.strip())
     return int(match[1]) if match else None
 
@@ -558,7 +558,7 @@ _SIGN = re.compile(r"[=:]")
 
 
 def theanorc(text: str, path: str) -> list[Claim]:
-    """Give the start sizes in the text of a Theano configuration, with the GPU that its `device` names. Never raises.
+    """Return the start sizes in the text of a Theano configuration, with the GPU that its `device` names. Never raises.
 
     `[lib] cnmem` belongs to the old back end, `[gpuarray] preallocate` to the new one. What is given twice counts
     once, as it stands last. Likely, because THEANO_FLAGS or another file may say otherwise. Source: theano/
@@ -586,7 +586,7 @@ def theanorc(text: str, path: str) -> list[Claim]:
 
 
 def _options(text: str) -> Iterable[tuple[int, str, str, str]]:
-    """Give line, section, option and value of each option; lines that are none are passed over."""
+    """Return line, section, option and value of each option; lines that are none are passed over."""
     section = ""
     for line, content in enumerate(text.split("\n"), start=1):
         content = _COMMENT.split(content.strip(), maxsplit=1)[0].strip()

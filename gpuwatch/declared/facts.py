@@ -26,7 +26,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     value: str | None
     """None where a script sets it to what is only known at run time."""
     where: str = "environment"
-    """As in `declarations.Declaration.where`."""
+    """As in `model.Declaration.where`."""
     line: int = 0
     text: str = ""
     """The line of source; empty where `NAME=value` says it all."""
@@ -36,7 +36,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """One statement. The first fields are those of `declarations.Declaration`."""
+    """Claim of a share in one place. The first fields are those of `model.Declaration`."""
 
     channel: str
     where: str = ""
@@ -86,7 +86,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is of interest in one Python source."""
+    """Declarations, variables, choices of GPUs and imports in one Python source."""
 
     claims: tuple[Claim, ...] = ()
     settings: tuple[tuple[str, Setting], ...] = ()
@@ -116,7 +116,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The file, as it is to be shown."""
     line: int = 0
     ceiling: bool = False
-    """The administrator's: what others say can lower it, and never raise it."""
+    """Set by the administrator: shares of others can lower it, and never raise it."""
 
 
 SHOWN = 80
@@ -133,7 +133,7 @@ def shown(text: str) -> Clean:
 
 
 def said(claim: Claim, value: str | None, reads: Reader) -> list[Claim]:
-    """Give a claim with what its value says: once for each GPU that it names, not at all where it says `off`.
+    """Return a claim with its value read: once for each GPU that the value names, none where it is `off`.
 
     A value of None is only known at run time; one that cannot be read makes the claim void.
     """
@@ -150,7 +150,7 @@ def said(claim: Claim, value: str | None, reads: Reader) -> list[Claim]:
 
 
 def void(claim: Claim, why: str) -> Claim:
-    """Give a claim that has no effect."""
+    """Return a claim that has no effect."""
     return replace(claim, void=clean(why, 2 * SHOWN))
 
 
@@ -293,7 +293,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     rc: tuple[File, ...] = ()
     """Theano's, the one that counts most last."""
     shares: tuple[Share, ...] = ()
-    """What people agreed on in gpuwatch.toml; those that match this process are in effect."""
+    """Agreements in gpuwatch.toml; those that match this process are in effect."""
 
     @property
     def scripts(self) -> tuple[Script, ...]:
@@ -302,7 +302,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def card(gpu: Gpu, last: Card | None = None) -> Card:
-    """Give a GPU of a snapshot; what it does not say of itself now is as it was in `last`."""
+    """Return the facts of a GPU in a snapshot; what is missing now is taken from `last`."""
     if last is not None and gpu.health is not Health.OK:
         return replace(last, index=gpu.index)
     totals = {one.uuid: one.total for one in last.slices} if last else {}

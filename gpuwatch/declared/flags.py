@@ -30,7 +30,7 @@ _QUOTED = re.compile(r"""(?:"([^"\\]*)"|'((?:[^']|'')*)')[ \t]*(?:#.*)?""")
 
 
 def scalars(text: str) -> dict[str, tuple[int, str]]:
-    """Give the line and the text of each key at the top; the text is empty where the value is not on that line.
+    """Return the line and the text of each key at the top; the text is empty where the value is not on that line.
 
     What a key has in lists or blocks below it is passed over. Raises ValueError, with the line, for a file that has
     more than one document, aliases, tags, merge keys, or values that run over several lines.
@@ -61,7 +61,7 @@ def scalars(text: str) -> dict[str, tuple[int, str]]:
 
 
 def _scalar(value: str, number: int) -> str:
-    """Give the text of a value on one line."""
+    """Return the text of a value on one line."""
     if value[0] in "\"'":
         quoted = _QUOTED.fullmatch(value)
         if quoted is None:
@@ -75,7 +75,7 @@ def _scalar(value: str, number: int) -> str:
 
 
 class Program(NamedTuple):
-    """How one framework's programs are called."""
+    """Names of the programs of one framework."""
 
     framework: str
     """An id of `frameworks.NAMES`; empty where it belongs to none."""
@@ -135,7 +135,7 @@ _TAKE_ANOTHER = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 
 
 def started(argv: Sequence[str]) -> Started | None:
-    """Say which known program a command line starts; None for none of them. Never raises."""
+    """Return the known program that a command line starts; None for any other. Never raises."""
     if not argv:
         return None
     for title, program in _TITLES:
@@ -155,7 +155,7 @@ def started(argv: Sequence[str]) -> Started | None:
 
 
 def base(path: str) -> str:
-    """Give the file name at the end of a path."""
+    """Return the file name at the end of a path."""
     return path.rpartition("/")[2]
 
 
@@ -184,7 +184,7 @@ class Flag(NamedTuple):
     kind: Kind
     reads: sizes.Reader
     framework: str | None = None
-    """Whose claim it is, where that is not the program's."""
+    """Framework of the claim, where it is not that of the program."""
     margin: Margin = Margin.FRAMEWORK
     either: bool = False
     """Whether `_` stands for `-` as well. Source: vllm/utils, FlexibleArgumentParser."""
@@ -193,7 +193,7 @@ class Flag(NamedTuple):
     repeats: bool = False
     """Whether it may be given once for each device; else the last one counts."""
     prefix: str = ""
-    """How a value starts that is meant here: `tensorflow,gpu-memory-fraction=` of `--backend-config`."""
+    """Beginning of a value that is read: `tensorflow,gpu-memory-fraction=` of `--backend-config`."""
     confidence: Confidence = Confidence.CERTAIN
 
 
@@ -269,7 +269,7 @@ _SAME = {
 
 
 def config_file(argv: Sequence[str]) -> str | None:
-    """Give the path of the file in which a command line gives its options; None for none. Never raises.
+    """Return the path of the file in which a command line gives its options; None for none. Never raises.
 
     Both programs know it as two words, and once.
     """
@@ -281,7 +281,7 @@ def config_file(argv: Sequence[str]) -> str | None:
 
 
 def claims(argv: Sequence[str], where: str = "command line", config: Config | None = None) -> list[Claim]:
-    """Give what a command line says, in its order; nothing where it starts no program that we know. Never raises.
+    """Return the claims of a command line, in its order; none where it starts no known program. Never raises.
 
     A value that its program would not take gives a claim that is `void`. `config` is the file that it names; what the
     file says counts where the command line does not say it.
@@ -311,7 +311,7 @@ def claims(argv: Sequence[str], where: str = "command line", config: Config | No
 
 
 def _configured(config: Config, table: Sequence[Flag], said: Collection[str]) -> Iterator[tuple[Flag, list[Claim]]]:
-    """Give what a server's file says; of one that was not read that it may say something, unless it was `said`."""
+    """Return the claims of a server's file; of one that was not read, an unknown one unless its flag is in `said`."""
     sure = Confidence.STALE if config.edited else Confidence.LIKELY if config.likely else Confidence.CERTAIN
     by_name = {flag.name: flag for flag in table}
     try:

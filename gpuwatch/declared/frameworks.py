@@ -1,4 +1,4 @@
-"""Which frameworks a process uses, and what each takes where nothing is said.
+"""Frameworks: which ones a process uses, and what each takes by default.
 
 Names of libraries are those in wheels on pypi.org, looked up in: torch 1.8 to 2.13, tensorflow 2.21, jaxlib 0.10.2 and
 jax-cuda12-pjrt 0.12, cupy-cuda12x 14.2, rmm-cu12 26.10, onnxruntime-gpu 1.31, paddlepaddle-gpu 2.6, mxnet-cu112 1.9,
@@ -37,7 +37,7 @@ NAMES: Mapping[str, str] = {
     "llama.cpp": "llama.cpp",
     "ollama": "Ollama",
 }
-"""How each framework is called, by the id that claims carry."""
+"""Name of each framework, by the id that claims carry."""
 
 _CERTAIN, _LIKELY = Confidence.CERTAIN, Confidence.LIKELY
 
@@ -75,7 +75,7 @@ _LIBRARIES = (
     ("libtritonserver.so", "triton", _CERTAIN),
     ("libllama.so", "llama.cpp", _CERTAIN),
 )
-"""How file names start of libraries that tell a framework."""
+"""Beginnings of file names of libraries that identify a framework."""
 _STARTS = tuple(start for start, _, _ in _LIBRARIES)
 
 _IMPORTS = {
@@ -90,7 +90,7 @@ _IMPORTS = {
     "dask_cuda": "dask",
     "llama_cpp": "llama.cpp",
 }
-"""Which framework a package belongs to; none given: the one of its own name. Keras alone tells none: it has three."""
+"""Framework of a package, where it has another name. Keras alone identifies none: it has three backends."""
 
 _IMPLIED = {
     "vllm": ("torch",),
@@ -101,18 +101,18 @@ _IMPLIED = {
     "tensorflow-serving": ("tensorflow",),
     "dask": ("rmm",),
 }
-"""What a framework is built on."""
+"""Framework that another one is built on."""
 
 _DRIVER = "libcuda.so"
 
 
 def allocator(framework: str) -> str:
-    """Give the framework whose allocator one takes its memory from: PyTorch's for vLLM."""
+    """Return the framework whose allocator another one uses: PyTorch for vLLM."""
     return _IMPLIED.get(framework, (framework,))[0]
 
 
 def identify(facts: Facts) -> dict[str, Confidence] | None:
-    """Say which frameworks a process uses, by id, and how sure that is; None where it cannot be told. Never raises.
+    """Return the frameworks of a process, by id, each with its confidence; None where unknown. Never raises.
 
     The libraries that it has mapped decide; a framework whose library is not among them is not used. Programs that
     are known by their command line, its own or an ancestor's, count beside them: they may be linked statically or
@@ -194,7 +194,7 @@ _DEFAULTS = {
 
 
 def defaults(found: Iterable[str]) -> list[Claim]:
-    """Give what each of some frameworks takes where nothing is said: kind DEFAULT, and never a declaration."""
+    """Return the default of each of some frameworks, as claims of kind DEFAULT, which are never declarations."""
     return [
         Claim(
             channel="default",
@@ -216,7 +216,7 @@ _LAZY_SINCE = (11, 7)
 
 
 def eager(facts: Facts) -> bool:
-    """Say whether a process is known to load all of CUDA's kernels at once, which takes hundreds of MiB more.
+    """Return whether a process is known to load all of CUDA's kernels at once, which takes hundreds of MiB more.
 
     That is so with CUDA_MODULE_LOADING=EAGER, and with a CUDA runtime before 11.7, by the name of its library:
     `libcudart.so.11.4.148`, `libcudart-1b201d85.so.10.1`. The runtimes of pip's wheels for CUDA 11 are all called
@@ -244,7 +244,7 @@ _LAUNCHERS = frozenset(
 
 
 def collective(facts: Facts) -> bool:
-    """Say whether a process is one of several that exchange data by NCCL, whose buffers come on top.
+    """Return whether a process is one of several that exchange data by NCCL, whose buffers come on top.
 
     WORLD_SIZE decides where it is set, else a launcher among the ancestors; where libraries could be read, NCCL's must
     be among them.

@@ -15,20 +15,20 @@ from gpuwatch.units import GIB, KIB, MIB, TIB, parse_share, parse_size
 
 
 class Size(NamedTuple):
-    """What one value says."""
+    """Number that one value means."""
 
     value: float
     """Fraction or bytes, by the basis; a fraction of the SMs where there is no basis."""
     basis: Basis
     device: int | str | None = None
-    """As in `claims.Claim`."""
+    """As in `facts.Claim`."""
 
 
 Sizes: TypeAlias = tuple[Size, ...]
 Reader: TypeAlias = Callable[[str], Sizes]
 
 MOST = 2**63 - 1
-"""Bytes. What is larger is no size of anything, and not every JSON reader could take it."""
+"""Largest number of bytes: nothing has more, and not every JSON reader accepts more."""
 
 # Digits are bounded, so that no conversion can overflow or meet CPython's limit for long integers.
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,19}(?:\.[0-9]{0,19})?|\.[0-9]{1,19})(?:[eE][+-]?[0-9]{1,2})?")

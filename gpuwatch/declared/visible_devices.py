@@ -41,17 +41,17 @@ _SEVERAL_INSTANCES = 570
 
 
 class _Device(NamedTuple):
-    """What CUDA counts as one device."""
+    """Device as CUDA counts it: a GPU or a MIG instance."""
 
     uuid: str
     card: Card
     instance: Slice | None = None
     note: str = ""
-    """What is odd about how it was named."""
+    """Note about an unusual name that was given."""
 
 
 def parse(value: str | None, cards: Sequence[Card], order: str | None = None, *, driver: str = "") -> Visible:
-    """Say which of `cards` a process sees whose CUDA_VISIBLE_DEVICES is `value`, None for unset; never raises.
+    """Return the GPUs that a process sees whose CUDA_VISIBLE_DEVICES is `value`, None for unset; never raises.
 
     `cards` are those that its container or job was given, in NVML's order; `order` is its CUDA_DEVICE_ORDER; `driver`
     is the driver's version. The result has no `text` and no `where`. What is seen of several MIG instances depends on
@@ -95,7 +95,7 @@ def _sorted(cards: list[Card], order: str | None) -> list[Card]:
 
 
 def _speeds(cards: Sequence[Card]) -> dict[str, tuple[float, int]]:
-    """Give what each model is sorted by: its generation, then cores and clock, or its memory where no core is counted.
+    """Return the sort key of each model: its generation, then cores and clock, or memory where cores are unknown.
 
     One number for a model: cards of one model have clocks of their own, and are not sorted by them. Where there is one
     model, or the generation of one is not known, all are equal.
@@ -111,7 +111,7 @@ def _speeds(cards: Sequence[Card]) -> dict[str, tuple[float, int]]:
 
 
 def order_certainty(cards: Sequence[Card], order: str | None) -> Order:
-    """Say how sure it is which of `cards` an ordinal means."""
+    """Return the certainty of which GPU an ordinal means."""
     if any(card.mig for card in cards) and sum(len(card.slices) if card.mig else 1 for card in cards) > 1:
         return Order.HEURISTIC
     if len(cards) <= 1 or order == PCI_BUS_ID:
@@ -125,7 +125,7 @@ def order_certainty(cards: Sequence[Card], order: str | None) -> Order:
 
 
 def _all(cards: Sequence[Card]) -> list[_Device]:
-    """Give what CUDA shows where nothing is said: whole GPUs, then one compute instance of each GPU instance."""
+    """Return what CUDA shows by default: whole GPUs, then one compute instance of each GPU instance."""
     whole = [_Device(card.uuid, card) for card in cards if not card.mig]
     parts = [_Device(part.uuid, card, part) for card in cards if card.mig for part in card.slices]
     return _one_per_gpu_instance(whole + parts, [])
@@ -143,7 +143,7 @@ def _one_per_gpu_instance(devices: Sequence[_Device], notes: list[str]) -> list[
 
 
 def _counted(cards: Sequence[Card]) -> list[_Device]:
-    """Give the devices that ordinals count: whole GPUs first, then those in MIG mode by their first instance."""
+    """Return the devices that ordinals count: whole GPUs first, then those in MIG mode by their first instance."""
     whole = [_Device(card.uuid, card) for card in cards if not card.mig]
     return whole + [_first(card) for card in cards if card.mig and card.slices]
 
@@ -158,7 +158,7 @@ def _first(card: Card) -> _Device:
 
 
 def _listed(entries: Sequence[str], cards: Sequence[Card], notes: list[str]) -> list[_Device]:
-    """Give the devices of a list up to its first invalid entry, none where one is named twice; say what is odd."""
+    """Return the devices of a list up to its first invalid entry, none where one is named twice; add notes."""
     found: list[_Device] = []
     counted = _counted(cards)
     for place, entry in enumerate(entries):
@@ -174,7 +174,7 @@ def _listed(entries: Sequence[str], cards: Sequence[Card], notes: list[str]) -> 
 
 
 def _ending(entry: str, why: str, *, last: bool) -> list[str]:
-    """Say what an invalid entry does; nothing of an empty value, a comma at the end, and `-1` for no GPU at all."""
+    """Return a note for an invalid entry; none for an empty value, a comma at the end, and `-1` for no GPU."""
     if entry.strip(_BLANKS) == "-1":
         return [] if last else ["-1 hides all that follow"]
     if last:
@@ -183,12 +183,12 @@ def _ending(entry: str, why: str, *, last: bool) -> list[str]:
 
 
 def _kind(entry: str) -> str:
-    """Give the kind of an entry; blanks before a UUID make it none, as the driver compares from its first byte."""
+    """Return the kind of an entry; blanks before a UUID make it none, as the driver compares from its first byte."""
     return entry[:4] if entry.startswith(("GPU-", "MIG-")) else ""
 
 
 def _device(entry: str, kind: str, cards: Sequence[Card], counted: Sequence[_Device]) -> _Device | str:
-    """Give the device that an entry of a list of `kind` means, or in words why it means none."""
+    """Return the device that an entry of a list of `kind` means, or in words why it means none."""
     if not kind:
         return _by_ordinal(entry, counted)
     if _kind(entry) != kind:
@@ -204,7 +204,7 @@ def _device(entry: str, kind: str, cards: Sequence[Card], counted: Sequence[_Dev
 
 
 def _by_ordinal(entry: str, counted: Sequence[_Device]) -> _Device | str:
-    """Give the device at an ordinal: the number that the entry begins with, in base 10, as of strtoul."""
+    """Return the device at an ordinal: the number that the entry begins with, in base 10, as of strtoul."""
     if _kind(entry):
         return _strange(entry, "cannot stand in a list of indices")
     number = _NUMBER.match(entry.strip(_BLANKS))
@@ -222,7 +222,7 @@ def _by_ordinal(entry: str, counted: Sequence[_Device]) -> _Device | str:
 
 
 def _only(start: str, matches: Sequence[_Device]) -> _Device | str:
-    """Give the only match; a UUID may be cut where it is still unique."""
+    """Return the only match; a UUID may be cut where it is still unique."""
     if len(matches) == 1:
         return matches[0]
     if not matches:
@@ -232,7 +232,7 @@ def _only(start: str, matches: Sequence[_Device]) -> _Device | str:
 
 
 def _is_old(device: _Device, old: re.Match[str]) -> bool:
-    """Whether a device is what the form of drivers before R470 names: MIG-GPU-<uuid>/<GPU inst.>/<compute inst.>."""
+    """Return whether a name from before R470, MIG-GPU-<uuid>/<GPU inst.>/<compute inst.>, means a device."""
     part = device.instance
     return (
         part is not None
@@ -278,10 +278,10 @@ _SLURM_JOB = re.compile(r"/job_[0-9]+(?:/|$)|/s[0-9A-Z]{13}/step_|slurmstepd")
 
 
 class DeviceSet(NamedTuple):
-    """What a process can see."""
+    """Devices that a process can see."""
 
     visible: Visible | None
-    """None where it cannot be told."""
+    """None where it is not known."""
     hints: tuple[Hint, ...]
     unselected: Visible | None = None
     """The same before its script chooses: what TensorFlow's list_physical_devices counts, whatever it hides later."""
@@ -303,7 +303,7 @@ class _Base(NamedTuple):
     text: str = ""
     where: str = ""
     order: Order = Order.EXACT
-    """How sure it is that they are these."""
+    """Confidence that these are the devices."""
 
 
 _TOO_LATE = "it is set after the first use of CUDA, which is too late"
@@ -323,7 +323,7 @@ def device_set(
     cards: Sequence[Card],
     driver: str = "",
 ) -> DeviceSet:
-    """Say which of `cards` a process sees, with this version of the driver, and in which order; never raises.
+    """Return the GPUs that a process sees, in order, with this version of the driver; never raises.
 
     `settings` is its environment with what its script sets; `selections` are its script's choices among the visible,
     of which those of the frameworks in use count (`frameworks` None: it is not known which those are).
@@ -361,7 +361,7 @@ def device_set(
 
 
 def _doubt(setting: Setting) -> str:
-    """Say why a setting may not be in effect; empty for no reason."""
+    """Return why a setting may not be in effect; empty for no reason."""
     if setting.confidence is Confidence.CERTAIN:
         return ""
     if setting.confidence is Confidence.STALE:
@@ -372,7 +372,7 @@ def _doubt(setting: Setting) -> str:
 
 
 def _was_read(facts: Facts) -> bool:
-    """Whether a variable that was not found is not set: its environment, or one that it inherited, could be read."""
+    """Return whether a variable that was not found is certainly not set: an environment could be read."""
     return any(not isinstance(one, Unread) for one in (facts.environ, *(kin.environ for kin in facts.ancestors)))
 
 
@@ -402,7 +402,7 @@ def _where(said: Setting | Selection) -> str:
 
 
 def container(cgroup: str) -> str:
-    """Give what identifies the container that a cgroup path is in; empty for none, or one that does not say.
+    """Return the identifier of the container that a cgroup path is in; empty for none, or an unnamed one.
 
     The 64 digits of its id, the innermost where there are several; else the uid of a Kubernetes pod, or LXC's name.
     """
@@ -417,7 +417,7 @@ def container(cgroup: str) -> str:
 
 
 def _base(settings: Mapping[str, Setting], value: str | None, cgroup: str, cards: Sequence[Card]) -> _Base | None:
-    """Give the GPUs that CUDA_VISIBLE_DEVICES, which is `value`, counts; None where they are not known."""
+    """Return the GPUs that CUDA_VISIBLE_DEVICES, which is `value`, counts; None where they are not known."""
     setting = settings.get(NVD)
     # What a script sets comes too late for the container's runtime.
     given = setting.value.strip() if setting and setting.value and not setting.line else ""
@@ -433,7 +433,7 @@ def _base(settings: Mapping[str, Setting], value: str | None, cgroup: str, cards
 
 
 def _needs_no_base(value: str | None, cards: Sequence[Card]) -> bool:
-    """Whether CUDA_VISIBLE_DEVICES means the same GPUs, whichever of `cards` the container was given."""
+    """Return whether CUDA_VISIBLE_DEVICES means the same GPUs, whichever of `cards` the container was given."""
     if value is not None and (not value.strip() or _is_uuid(value) or value.startswith("-1")):
         return True
     return len(cards) == 1 and not cards[0].mig
@@ -471,7 +471,7 @@ def _given(value: str, cards: Sequence[Card]) -> tuple[Card, ...] | None:
 
 
 def _named(name: str, cards: Sequence[Card]) -> tuple[Card, Sequence[Slice]] | None:
-    """Give the GPU that a container's runtime calls `name`, with those of its MIG instances that are meant."""
+    """Return the GPU that a container's runtime calls `name`, with those of its MIG instances that are meant."""
     if name.startswith("MIG-"):
         seen = parse(name, cards).gpus
         return next(((card, [part]) for card in cards for part in card.slices if part.uuid in seen), None)
@@ -487,7 +487,7 @@ def _named(name: str, cards: Sequence[Card]) -> tuple[Card, Sequence[Slice]] | N
 
 
 def _slurm(settings: Mapping[str, Setting], value: str | None, cgroup: str, cards: Sequence[Card]) -> _Base | None:
-    """Give the GPUs of a Slurm job, which its CUDA_VISIBLE_DEVICES counts where Slurm constrains devices.
+    """Return the GPUs of a Slurm job, which its CUDA_VISIBLE_DEVICES counts where Slurm constrains devices.
 
     Source: slurm doc/html/gres.shtml and doc/man/man1/sbatch.1: SLURM_JOB_GPUS and SLURM_STEP_GPUS are global ids.
     These are numbered as in gres.conf, which need not be as NVML does: only on identical GPUs that is no matter.
@@ -537,7 +537,7 @@ def _selected(seen: Visible, selections: Sequence[Selection], frameworks: Collec
 
 
 def targets(device: int | str | None, visible: Visible | None, cards: Sequence[Card]) -> tuple[Target, ...]:
-    """Give the GPUs that a claim about `device` (`claims.Claim.device`) concerns; never raises.
+    """Return the GPUs that a claim about `device` (`facts.Claim.device`) concerns; never raises.
 
     None is every visible one; where that is not known, or only guessed, every GPU: what is said of each holds on
     whichever it is. A number counts the visible ones; a text is a UUID or the unique start of one.
