@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from gpuwatch.declared import sizes
-from gpuwatch.declared.facts import Claim, Facts, Script, Setting, Unread, said, shown, void
+from gpuwatch.declared.facts import Claim, Facts, Script, Setting, Unread, shown, void, with_value
 from gpuwatch.model import Confidence, Hint, Kind, Margin
 from gpuwatch.text import LIMIT, clean
 
@@ -103,7 +103,7 @@ def environment_of_script(script: Script | None) -> Iterable[tuple[str, Setting]
     if script is None or isinstance(script.scan, Unread):
         return
     for name, setting in script.scan.settings:
-        yield name, replace(setting, where=script.path, confidence=surely(setting.confidence, script))
+        yield name, replace(setting, where=script.path, confidence=script_confidence(setting.confidence, script))
 
 
 _WEAKEST = (Confidence.CERTAIN, Confidence.LIKELY, Confidence.STALE, Confidence.GUESS)
@@ -114,8 +114,8 @@ def weakest(*confidences: Confidence) -> Confidence:
     return max(confidences, key=_WEAKEST.index)
 
 
-def surely(confidence: Confidence, script: Script) -> Confidence:
-    """Return how sure something in a script is, when the file may not be what runs."""
+def script_confidence(confidence: Confidence, script: Script) -> Confidence:
+    """Return the confidence of a statement in a script, whose file may not be what runs."""
     file = Confidence.STALE if script.edited else Confidence.LIKELY if script.likely else Confidence.CERTAIN
     return weakest(confidence, file)
 
@@ -309,7 +309,7 @@ def _said(
     """Return the claims of a variable that is one number; none where it is not set, or empty."""
     if not _is_set(settings, name):
         return []
-    return said(_claim(settings, name, framework, kind, **fields), settings[name].value, reads)
+    return with_value(_claim(settings, name, framework, kind, **fields), settings[name].value, reads)
 
 
 def _is_set(settings: Mapping[str, Setting], name: str) -> bool:
@@ -397,7 +397,7 @@ def _torch(settings: Mapping[str, Setting]) -> Iterable[Claim]:
             continue
         claim = _claim(settings, name, "torch", Kind.CAP)
         fraction = _torch_fraction(settings[name].value)
-        for one in said(claim, fraction, sizes.fraction) if fraction != "" else ():
+        for one in with_value(claim, fraction, sizes.fraction) if fraction != "" else ():
             beaten = name == _TORCH[0] and _TORCH[1] in settings
             yield void(one, f"PyTorch reads {_TORCH[1]} in its place") if beaten else one
 
@@ -447,7 +447,7 @@ def _theano(settings: Mapping[str, Setting]) -> Iterable[Claim]:
     claim = replace(claim, device=theano_device(options.get("device", "")))
     for option in THEANO_START:
         if option in options:
-            yield from said(replace(claim, channel=f"{name} {option}"), options[option], sizes.theano)
+            yield from with_value(replace(claim, channel=f"{name} {option}"), options[option], sizes.theano)
 
 
 def _paddle(settings: Mapping[str, Setting]) -> Iterable[Claim]:
@@ -480,7 +480,7 @@ def _mps(settings: Mapping[str, Setting]) -> Iterable[Claim]:
         return
     for entry in value[:LIMIT].strip(" '\"").split(",")[:_MANY]:
         if entry.strip():
-            yield from said(claim, entry, sizes.mps)
+            yield from with_value(claim, entry, sizes.mps)
 
 
 _LIKELY = Confidence.LIKELY
@@ -511,7 +511,7 @@ def _hami(settings: Mapping[str, Setting]) -> Iterable[Claim]:
             claim = replace(claim, kind=Kind.COMPUTE, margin=Margin.FRAMEWORK)
         elif oversubscribed:
             claim = replace(claim, text=shown(f"{claim.text}, of virtual memory (CUDA_OVERSUBSCRIBE=true)"))
-        yield from said(claim, settings[name].value, sizes.hami if claim.kind is Kind.HARD else sizes.hami_sms)
+        yield from with_value(claim, settings[name].value, sizes.hami if claim.kind is Kind.HARD else sizes.hami_sms)
 
 
 def _kai(settings: Mapping[str, Setting]) -> Iterable[Claim]:
@@ -581,7 +581,7 @@ def theanorc(text: str, path: str) -> list[Claim]:
                 confidence=Confidence.LIKELY,
                 device=theano_device(device),
             )
-            found += said(claim, value, sizes.theano)
+            found += with_value(claim, value, sizes.theano)
     return found
 
 

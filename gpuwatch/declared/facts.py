@@ -132,7 +132,7 @@ def shown(text: str) -> Clean:
     return shorten(redact([text[:LIMIT]])[0], SHOWN)
 
 
-def said(claim: Claim, value: str | None, reads: Reader) -> list[Claim]:
+def with_value(claim: Claim, value: str | None, reads: Reader) -> list[Claim]:
     """Return a claim with its value read: once for each GPU that the value names, none where it is `off`.
 
     A value of None is only known at run time; one that cannot be read makes the claim void.

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from gpuwatch.declared import sizes
 from gpuwatch.declared.env import weakest
-from gpuwatch.declared.facts import SHOWN, Claim, Config, Unread, said, shown, void
+from gpuwatch.declared.facts import SHOWN, Claim, Config, Unread, shown, void, with_value
 from gpuwatch.model import Confidence, Kind, Margin
 from gpuwatch.text import clean
 
@@ -376,4 +376,4 @@ def _read(flag: Flag, value: str | None, text: str, where: str) -> list[Claim]:
         margin=flag.margin,
         confidence=flag.confidence,
     )
-    return [void(claim, "it was given no value")] if value is None else said(claim, value, flag.reads)
+    return [void(claim, "it was given no value")] if value is None else with_value(claim, value, flag.reads)

@@ -1,12 +1,13 @@
 """Resolver: from the facts of one process to its declared shares, which of them holds, and on which GPU.
 
 Within one framework the claim of the highest rank counts. Frameworks that share an allocator (vLLM and PyTorch) are
-held to the least of theirs; those with allocators of their own to the sum: CuPy's fifth and PyTorch's two fifths may
-take three. Of that and what lies below the frameworks (MPS, HAMi, an agreement) the least holds. What is shared (a
-container, an agreement) stands beside what binds the process alone, and the two are never compared.
+limited to the least of their claims; those with allocators of their own to the sum: a fifth for CuPy and two fifths for
+PyTorch make three fifths. Of that and the layers below the frameworks (MPS, HAMi, an agreement) the least is the limit.
+The limit of a scope that several processes share (a container, an agreement) stands beside the limit of the process
+alone, and the two are never compared.
 
-The framework comes first: a variable for JAX binds no PyTorch job. Then `weighing` decides between the claims that
-apply. What is no limit (start sizes, caches, reserves, growth, defaults) is a label and never in `limits`.
+A claim for a framework that the process does not use is excluded first: a variable for JAX limits no PyTorch job. What
+is no limit (start sizes, caches, reserves, growth, defaults) is a label and never in `limits`.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 def bounded(declared: Declared, room: int = ROOM) -> Declared:
-    """Keep of what was declared what fits into `room` bytes, what is in effect first, and count what is left out.
+    """Cut what was declared to `room` bytes, keep what is in effect first, and count what is left out.
 
-    All limits stay, and the statements that they name; so does the first of those in effect that give no number. What
-    was judged by all statements is so judged by those that are kept.
+    All limits stay, and the statements that they name; so does the first of those in effect that give no number.
+    `shares.conclusive` gives the same answer before and after.
     """
     if len(declared.declarations) <= MOST and len(declared.hints) <= MOST and len(_encode(declared)) <= room:
         return declared
@@ -61,13 +62,13 @@ def bounded(declared: Declared, room: int = ROOM) -> Declared:
 
 
 def _rank(one: Declaration) -> tuple[bool, bool, bool]:
-    """Sort statements by what is missed most: what lifts a limit, then a start size, then what else is in effect."""
+    """Return the order of statements: what lifts a limit, then a start size, then what else is in effect."""
     lifts = one.undecided or (one.kind in LIMITS and one.value is None)
     return (not one.effective, not lifts, one.kind is not Kind.START)
 
 
 def _fitting(items: Sequence[msgspec.Struct], places: Sequence[int], room: int) -> list[int]:
-    """Give the places of those of the items that fit, the first of them in any case."""
+    """Return the places of the items that fit; the first one always does."""
     kept: list[int] = []
     for item, place in zip(items, places, strict=True):
         room -= len(_encode(item))
@@ -82,7 +83,7 @@ _SEARCHED = 4096
 
 
 def agreed_claims(facts: Facts, cards: Sequence[Card]) -> list[Claim]:
-    """Give the shares that match a process, one claim for each GPU of each; of one GPU the least comes last.
+    """Return the shares that match a process, one claim for each GPU of each; of one GPU the least comes last.
 
     A share is one person's: all processes of that person under one table count together, and so the scope names the
     person, the table's pattern and the GPU. Where several tables of one scope match, the least counts, so that nobody
@@ -92,21 +93,21 @@ def agreed_claims(facts: Facts, cards: Sequence[Card]) -> list[Claim]:
     found = [
         (_bytes(share, card), _claim(share, card, facts))
         for share in facts.shares
-        if _is_about(share, facts, line)
+        if _matches(share, facts, line)
         for card in _chosen(share, cards)
     ]
     return [claim for _, claim in sorted(found, key=lambda one: -one[0])]
 
 
-def _is_about(share: Share, facts: Facts, line: str) -> bool:
-    """Say whether a share is about a process: its owner's and, where it has a pattern, its command's."""
+def _matches(share: Share, facts: Facts, line: str) -> bool:
+    """Return whether the user of a share and its pattern, where it has them, match a process."""
     if share.user and share.user not in (facts.user, str(facts.uid)):
         return False
     return not share.command or re.search(share.command, line) is not None
 
 
 def _chosen(share: Share, cards: Sequence[Card]) -> Iterable[Card]:
-    """Give the GPUs of a share, in the machine's order; a start of a UUID that fits several means none."""
+    """Return the GPUs of a share, in the machine's order; a start of a UUID that fits several means none."""
     if not share.gpus:
         return cards
     named = {gpu for gpu in share.gpus if isinstance(gpu, int)}
@@ -138,11 +139,11 @@ def _claim(share: Share, card: Card, facts: Facts) -> Claim:
 
 
 _STRONGEST = (Kind.HARD, Kind.CAP, Kind.GRANT)
-"""Which of two equal limits is named."""
+"""Kinds in the order in which one of several equal limits is named."""
 
 
-class Weighed(msgspec.Struct):
-    """One claim, and what has become of it."""
+class Candidate(msgspec.Struct):
+    """Claim with the limits that it sets, or the reason why it sets none."""
 
     claim: Claim
     place: int
@@ -162,83 +163,83 @@ class Weighed(msgspec.Struct):
     """Those of its GPUs on which it is the limit, or a part of it."""
 
 
-class _Held(NamedTuple):
-    """What a process is held to on one GPU: by one claim, or by the sum of several, the largest first."""
+class _GpuLimit(NamedTuple):
+    """Limit of a process on one GPU: one claim, or the sum of several, the largest first."""
 
     bytes: int
-    members: tuple[Weighed, ...]
+    members: tuple[Candidate, ...]
 
 
 _Rivals: TypeAlias = tuple[str, str, str]
-"""Scope, GPU, and the framework or channel of which only one claim can be in effect."""
+"""Scope, GPU, and the framework or channel, of which only one claim can be in effect."""
 
 
-def hold(weighed: Sequence[Weighed]) -> list[tuple[Limit, Weighed]]:
-    """Decide which claim holds on each GPU, scope by scope; each limit with the claim that it is named by."""
-    rivals: defaultdict[_Rivals, list[Weighed]] = defaultdict(list)
-    for one in weighed:
+def find_limits(candidates: Sequence[Candidate]) -> list[tuple[Limit, Candidate]]:
+    """Find the limit on each GPU, scope by scope, each with the claim that names it."""
+    rivals: defaultdict[_Rivals, list[Candidate]] = defaultdict(list)
+    for one in candidates:
         for gpu in (*one.limits, *one.lifted):
             rivals[one.claim.scope, gpu, _rival(one.claim)].append(one)
     best = {key: _winner(several, key[1]) for key, several in rivals.items()}
     least = _least(best)
-    for (_, gpu), held in least.items():
-        for one in held.members:
+    for (_, gpu), limit in least.items():
+        for one in limit.members:
             one.on.add(gpu)
-            if one is not held.members[0]:
-                one.why = f"it adds to {called(held.members[0], one)}: each has an allocator of its own"
-    for one in weighed:
+            if one is not limit.members[0]:
+                one.why = f"it adds to {called(limit.members[0], one)}: each has an allocator of its own"
+    for one in candidates:
         others = [gpu for gpu in one.limits if gpu not in one.on]
         if others and not one.on:
-            one.why = _beaten(one, others, best, least)
+            one.why = _explain_loss(one, others, best, least)
         elif others and not one.why:
-            one.why = f"elsewhere {_beaten(one, others, best, least)}"
+            one.why = f"elsewhere {_explain_loss(one, others, best, least)}"
     return [
         (
-            Limit(gpu=gpu, bytes=held.bytes, declaration=named.place, scope=scope, margin=named.claim.margin),
+            Limit(gpu=gpu, bytes=limit.bytes, declaration=named.place, scope=scope, margin=named.claim.margin),
             named,
         )
-        for (scope, gpu), held in sorted(least.items(), key=lambda item: item[0][0])
-        for named in held.members[:1]
+        for (scope, gpu), limit in sorted(least.items(), key=lambda item: item[0][0])
+        for named in limit.members[:1]
     ]
 
 
-def _least(best: Mapping[_Rivals, Weighed]) -> dict[tuple[str, str], _Held]:
-    """Give what holds on each GPU in each scope; nothing where all is lifted."""
-    allocators: defaultdict[tuple[str, str], defaultdict[str, list[Weighed]]] = defaultdict(lambda: defaultdict(list))
-    layers: defaultdict[tuple[str, str], list[_Held]] = defaultdict(list)
+def _least(best: Mapping[_Rivals, Candidate]) -> dict[tuple[str, str], _GpuLimit]:
+    """Return the limit on each GPU in each scope; none where a framework may take any amount."""
+    allocators: defaultdict[tuple[str, str], defaultdict[str, list[Candidate]]] = defaultdict(lambda: defaultdict(list))
+    layers: defaultdict[tuple[str, str], list[_GpuLimit]] = defaultdict(list)
     for (scope, gpu, _), one in best.items():
         if one.claim.framework:
             allocators[scope, gpu][frameworks.allocator(one.claim.framework)].append(one)
         elif gpu not in one.lifted:
-            layers[scope, gpu].append(_Held(one.limits[gpu], (one,)))
+            layers[scope, gpu].append(_GpuLimit(one.limits[gpu], (one,)))
     for (scope, gpu), families in allocators.items():
         found = [_of_family(family, gpu) for family in families.values()]
         largest = sorted((one for one in found if one is not None), key=lambda one: -one.limits[gpu])
         if len(largest) == len(families):  # else one of them may take any amount
-            layers[scope, gpu].append(_Held(sum(one.limits[gpu] for one in largest), tuple(largest)))
+            layers[scope, gpu].append(_GpuLimit(sum(one.limits[gpu] for one in largest), tuple(largest)))
     return {key: min(several, key=_order) for key, several in layers.items()}
 
 
-def _of_family(family: Iterable[Weighed], gpu: str) -> Weighed | None:
-    """Give the least of frameworks that share an allocator; None where none of them gives a number."""
+def _of_family(family: Iterable[Candidate], gpu: str) -> Candidate | None:
+    """Return the least claim of frameworks that share an allocator; None where none has a number."""
     return min(
         (one for one in family if gpu not in one.lifted),
-        key=lambda one: _order(_Held(one.limits[gpu], (one,))),
+        key=lambda one: _order(_GpuLimit(one.limits[gpu], (one,))),
         default=None,
     )
 
 
-def _order(held: _Held) -> tuple[int, int, int]:
-    first = held.members[0]
-    return (held.bytes, _STRONGEST.index(first.claim.kind), first.place)
+def _order(limit: _GpuLimit) -> tuple[int, int, int]:
+    first = limit.members[0]
+    return (limit.bytes, _STRONGEST.index(first.claim.kind), first.place)
 
 
-def _winner(several: Sequence[Weighed], gpu: str) -> Weighed:
-    """Give the claim of the highest rank, of equals the last; where that may not have run, the loosest that may hold.
+def _winner(several: Sequence[Candidate], gpu: str) -> Candidate:
+    """Return the claim of the highest rank, of equals the last; of several that may not have run, the largest.
 
-    Nobody is held to less than what may be in effect: `if args.small:` is no limit on those who did not say so.
+    A process is never limited to less than what may be in effect: `if args.small:` may not have been taken.
     """
-    may_hold: list[Weighed] = []
+    may_hold: list[Candidate] = []
     for one in sorted(several, key=lambda one: (one.claim.rank, one.place), reverse=True):
         may_hold.append(one)
         if not one.tentative:
@@ -247,14 +248,14 @@ def _winner(several: Sequence[Weighed], gpu: str) -> Weighed:
 
 
 def _rival(claim: Claim) -> str:
-    """Name those of which only one can be in effect: all of a framework's; of layers, each channel's own."""
+    """Return the group of which one claim can be in effect: its framework, or its channel where it has none."""
     return claim.framework or claim.channel
 
 
-def _beaten(
-    one: Weighed, gpus: Sequence[str], best: Mapping[_Rivals, Weighed], least: Mapping[tuple[str, str], _Held]
+def _explain_loss(
+    one: Candidate, gpus: Sequence[str], best: Mapping[_Rivals, Candidate], least: Mapping[tuple[str, str], _GpuLimit]
 ) -> str:
-    """Say which claim counts in the place of one on these GPUs."""
+    """Return the reason why a claim is not the limit on these GPUs."""
     claim = one.claim
     for gpu in gpus:
         winner = best[claim.scope, gpu, _rival(claim)]
@@ -262,14 +263,14 @@ def _beaten(
             name = called(winner, one)
             later = (one.claim.rank, one.place) > (winner.claim.rank, winner.place)
             return f"it may not have run, and {name} allows more" if later else f"{name} comes before it"
-    held = least.get((claim.scope, gpus[0]))
-    if held is None:
+    limit = least.get((claim.scope, gpus[0]))
+    if limit is None:
         return "another framework of the process may take any amount"
-    return f"{called(held.members[0], one)} is less"
+    return f"{called(limit.members[0], one)} is less"
 
 
-def called(winner: Weighed, loser: Weighed) -> str:
-    """Name a claim so that it can be told from another."""
+def called(winner: Candidate, loser: Candidate) -> str:
+    """Return a name that distinguishes a claim from another one."""
     claim = winner.claim
     if claim.channel != loser.claim.channel:
         return claim.channel
@@ -292,7 +293,7 @@ _MORE_THAN_IT_HAS = "it is more than the GPU has that it was guessed to mean"
 
 
 def resolve(facts: Facts, cards: Sequence[Card], driver: str = "") -> Declared:
-    """Weigh all that one process said, on the GPUs of its machine with this version of the driver.
+    """Find what one process declared and its limits, on the GPUs of its machine with this version of the driver.
 
     Never raises for what a process wrote.
     """
@@ -302,19 +303,19 @@ def resolve(facts: Facts, cards: Sequence[Card], driver: str = "") -> Declared:
     claims = list(_sum(_claims(facts, cards, around)))
     claims += frameworks.defaults(found or ())
     margin = Margin.EAGER if frameworks.eager(facts) else Margin.FRAMEWORK
-    weighed = [
-        Weighed(_complete(claim, facts, margin), place, tentative=_is_tentative(claim))
+    candidates = [
+        Candidate(_complete(claim, facts, margin), place, tentative=_is_tentative(claim))
         for place, claim in enumerate(claims)
     ]
-    _judge(weighed, found)
-    for one in weighed:
+    _exclude(candidates, found)
+    for one in candidates:
         if one.applies and one.claim.kind in LIMITS:
-            _place(one, selected, cards)
-    limits = hold(weighed)
-    _label(weighed)
-    ordered = sorted(weighed, key=_prominence)
+            _locate(one, selected, cards)
+    limits = find_limits(candidates)
+    _explain_rest(candidates)
+    ordered = sorted(candidates, key=_prominence)
     place = {id(one): number for number, one in enumerate(ordered)}
-    knowledge, words = _known(facts, around)
+    knowledge, words = _knowledge(facts, around)
     unread = _module_words(facts.modules)
     return Declared(
         knowledge=knowledge,
@@ -325,17 +326,17 @@ def resolve(facts: Facts, cards: Sequence[Card], driver: str = "") -> Declared:
         declarations=tuple(_declaration(one) for one in ordered),
         limits=tuple(msgspec.structs.replace(limit, declaration=place[id(one)]) for limit, one in limits),
         collective=frameworks.collective(facts),
-        hints=(*selected.hints, *_hints(facts, around, weighed)),
+        hints=(*selected.hints, *_hints(facts, around, candidates)),
     )
 
 
-def _prominence(one: Weighed) -> tuple[bool, ...]:
-    """Sort what names a limit first, then what adds to one, what else applies, what does not, and defaults."""
+def _prominence(one: Candidate) -> tuple[bool, ...]:
+    """Return the order of claims: what names a limit, what adds to one, what else applies, what does not, defaults."""
     return (not one.on, bool(one.on and one.why), not one.applies, one.claim.kind is Kind.DEFAULT)
 
 
 def _claims(facts: Facts, cards: Sequence[Card], around: Environment) -> Iterable[Claim]:
-    """Give all claims, what is closer to the process later: of equal ones the last counts."""
+    """Return all claims, those closer to the process later: of equal ones the last counts."""
     for file in facts.rc:
         yield from env.theanorc(file.text, file.path)
     for kin in reversed(facts.ancestors):
@@ -344,7 +345,7 @@ def _claims(facts: Facts, cards: Sequence[Card], around: Environment) -> Iterabl
     yield from flags.claims(facts.argv, config=facts.configs.get(facts.pid))
     for script in facts.scripts:
         for claim in script.scan.claims if not isinstance(script.scan, Unread) else ():
-            sure = environment.surely(claim.confidence, script)
+            sure = environment.script_confidence(claim.confidence, script)
             yield msgspec.structs.replace(claim, where=script.path, confidence=sure)
     yield from agreed_claims(facts, cards)
 
@@ -355,7 +356,7 @@ def _selections(facts: Facts) -> Sequence[Selection]:
 
 
 def _sum(claims: Iterable[Claim]) -> Iterable[Claim]:
-    """Put the parts of one sum together: the memory limits of the logical devices of one GPU."""
+    """Add the parts of one sum: the memory limits of the logical devices of one GPU."""
     parts: defaultdict[tuple[str, str], list[Claim]] = defaultdict(list)
     for claim in claims:
         if claim.adds:
@@ -376,7 +377,7 @@ def _sum(claims: Iterable[Claim]) -> Iterable[Claim]:
 
 
 def _complete(claim: Claim, facts: Facts, margin: Margin) -> Claim:
-    """Fill in what a claim leaves to the process: which container, and how its CUDA loads kernels."""
+    """Complete a claim by facts of the process: its container, and how its CUDA loads kernels."""
     changes: dict[str, str | Margin] = {}
     if claim.scope == "container":
         changes["scope"] = f"container {visible_devices.container(facts.cgroup)[:12]}".strip()
@@ -385,10 +386,10 @@ def _complete(claim: Claim, facts: Facts, margin: Margin) -> Claim:
     return msgspec.structs.replace(claim, **changes)
 
 
-def _judge(weighed: Iterable[Weighed], found: Mapping[str, Confidence] | None) -> None:
-    """Set aside what has no effect on this process."""
-    weighed = list(weighed)
-    for one in weighed:
+def _exclude(candidates: Iterable[Candidate], found: Mapping[str, Confidence] | None) -> None:
+    """Exclude claims that have no effect on this process."""
+    candidates = list(candidates)
+    for one in candidates:
         framework = one.claim.framework
         if framework and found is not None and framework not in found:
             one.applies, one.why = False, f"it does not use {frameworks.NAMES[framework]}"
@@ -400,8 +401,8 @@ def _judge(weighed: Iterable[Weighed], found: Mapping[str, Confidence] | None) -
         elif framework:
             sure = Confidence.LIKELY if found is None else found[framework]
             one.claim = msgspec.structs.replace(one.claim, confidence=weakest(one.claim.confidence, sure))
-    reserved = {one.claim.framework for one in weighed if one.applies and one.claim.kind is Kind.RESERVE}
-    for one in weighed:
+    reserved = {one.claim.framework for one in candidates if one.applies and one.claim.kind is Kind.RESERVE}
+    for one in candidates:
         claim = one.claim
         # gpu_device.cc, SingleVirtualDeviceMemoryLimit: the reserve is applied in the place of the fraction.
         replaced = claim.framework == "tensorflow" and claim.kind is Kind.CAP and claim.basis is Basis.TOTAL
@@ -414,7 +415,7 @@ def _is_tentative(claim: Claim) -> bool:
     return bool(claim.framework and claim.line) and claim.confidence is not Confidence.CERTAIN
 
 
-def _place(one: Weighed, selected: visible_devices.DeviceSet, cards: Sequence[Card]) -> None:
+def _locate(one: Candidate, selected: visible_devices.DeviceSet, cards: Sequence[Card]) -> None:
     """Find the GPUs that a claim of a limiting kind concerns, and its bytes on each."""
     claim = one.claim
     # TensorFlow's list of physical devices has what the script hides from it later.
@@ -427,23 +428,23 @@ def _place(one: Weighed, selected: visible_devices.DeviceSet, cards: Sequence[Ca
         one.lifted = frozenset(target.gpu for target in targets)
     if claim.some_gpu and len({target.gpu for target in targets}) != 1:
         one.why = _ONE_GPU
-        _anywhere(one, targets)
+        _leave_undecided(one, targets)
     if isinstance(claim.device, int) and seen is not None and seen.order is Order.HEURISTIC and targets:
         one.guessed = True
         one.claim = msgspec.structs.replace(claim, confidence=weakest(claim.confidence, Confidence.GUESS))
         if any(target.total is not None and one.limits.get(target.gpu, 0) > target.total for target in targets):
             one.why = _MORE_THAN_IT_HAS
-            _anywhere(one, visible_devices.targets(None, seen, cards))
+            _leave_undecided(one, visible_devices.targets(None, seen, cards))
 
 
-def _anywhere(one: Weighed, targets: Iterable[visible_devices.Target]) -> None:
-    """Let a claim limit no GPU, and take the place of others on each that it may concern."""
+def _leave_undecided(one: Candidate, targets: Iterable[visible_devices.Target]) -> None:
+    """Make a claim limit no GPU, and replace others on each GPU that it may concern."""
     one.limits, one.undecided = {}, True
     one.lifted = frozenset(target.gpu for target in targets)
 
 
 def _limits(claim: Claim, targets: Iterable[visible_devices.Target]) -> dict[str, int]:
-    """Give a claim's bytes on each GPU that it concerns; several MIG instances of one GPU add up."""
+    """Return the bytes of a claim on each GPU that it concerns; several MIG instances of one GPU add up."""
     if claim.value is None or claim.lifts:
         return {}
     limits: defaultdict[str, int] = defaultdict(int)
@@ -455,12 +456,12 @@ def _limits(claim: Claim, targets: Iterable[visible_devices.Target]) -> dict[str
     return dict(limits)
 
 
-def _label(weighed: Sequence[Weighed]) -> None:
-    """Say of what applies and limits nothing why that is so; a default yields to anything that was said."""
+def _explain_rest(candidates: Sequence[Candidate]) -> None:
+    """Set the reason of claims that apply and limit nothing; a default has no effect beside any other claim."""
     sizes = (*LIMITS, Kind.CACHE, Kind.START)
-    said = {one.claim.framework for one in weighed if one.applies and one.claim.kind in sizes}
-    started = {one.claim.framework: one for one in weighed if one.applies and one.claim.kind is Kind.START}
-    for one in weighed:
+    said = {one.claim.framework for one in candidates if one.applies and one.claim.kind in sizes}
+    started = {one.claim.framework: one for one in candidates if one.applies and one.claim.kind is Kind.START}
+    for one in candidates:
         claim = one.claim
         if not one.applies or one.limits or one.why:
             continue
@@ -480,7 +481,7 @@ def _label(weighed: Sequence[Weighed]) -> None:
             one.applies, one.why = False, "it concerns no GPU that the process can see"
 
 
-def _declaration(one: Weighed) -> Declaration:
+def _declaration(one: Candidate) -> Declaration:
     claim = one.claim
     effective = one.applies and bool(one.on or not one.limits)
     return Declaration(
@@ -502,17 +503,17 @@ def _declaration(one: Weighed) -> Declaration:
     )
 
 
-def _known(facts: Facts, around: Environment) -> tuple[Knowledge, str]:
-    """Say whether all places were looked at; what was not found in one that could not be read may still be there."""
+def _knowledge(facts: Facts, around: Environment) -> tuple[Knowledge, str]:
+    """Return whether everything could be read, and what could not."""
     words = [around.words, _script_words(facts.script), _arguments_words(facts)]
     read = around.read and not any(words[1:])
     return (Knowledge.READ if read else Knowledge.UNREADABLE), "; ".join(filter(None, words))
 
 
 def _arguments_words(facts: Facts) -> str:
-    """Say which command lines are too long to be read whole: what limits the process may stand in the rest of one.
+    """Return which command lines are too long to be read whole: the rest of one may have a limit.
 
-    Of an ancestor only that of a program counts whose options say something.
+    Of ancestors only programs count whose options declare something.
     """
     if facts.argv_cut:
         return "its command line is too long to be read whole"
@@ -533,7 +534,7 @@ def _script_words(script: Script | None) -> str:
 
 
 def _module_words(modules: Sequence[Script]) -> str:
-    """Say which modules of a program were not read."""
+    """Return which modules of a program were not read, in words."""
     left = [one.path for one in modules if one.scan is Unread.LEFT]
     words = [_script_words(one) for one in modules if one.scan is not Unread.LEFT]
     if left:
@@ -543,13 +544,13 @@ def _module_words(modules: Sequence[Script]) -> str:
     return "; ".join(filter(None, words))
 
 
-def _hints(facts: Facts, around: Environment, weighed: Sequence[Weighed]) -> Iterable[Hint]:
-    """Give what somebody wrote and did not mean: misspelt names, void values."""
+def _hints(facts: Facts, around: Environment, candidates: Sequence[Candidate]) -> Iterable[Hint]:
+    """Return hints for misspelt names and values without effect."""
     yield from env.misspelt(around.settings)
     for script in facts.scripts:
         if not isinstance(script.scan, Unread):
             yield from script.scan.hints
-    for one in weighed:
+    for one in candidates:
         claim = one.claim
         if claim.void and one.why == claim.void:
             yield Hint(rule="no effect", words=f"{claim.text or claim.channel}: {claim.void}")

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from gpuwatch.declared import sizes
-from gpuwatch.declared.facts import Claim, Selection, said
+from gpuwatch.declared.facts import Claim, Selection, with_value
 from gpuwatch.declared.script_values import GETS, LOCAL, UNKNOWN, Loop, SymbolTable, Value, number
 from gpuwatch.model import Basis, Confidence, Hint, Kind, Margin
 from gpuwatch.text import ELLIPSIS, clean, ends, redact
@@ -650,7 +650,7 @@ def _sized(site: Site, claim: Claim, node: ast.expr, reads: sizes.Reader) -> lis
     """Return a claim with its bytes: a number, or a text as `reads` takes it."""
     value = site.value(node)
     if isinstance(value, str):
-        return said(claim, value, reads)
+        return with_value(claim, value, reads)
     fields = site.measured(node)
     void = claim.void or fields.get("void", "")
     return [msgspec.structs.replace(claim, basis=Basis.BYTES, **{**fields, "void": void})]
@@ -717,7 +717,7 @@ def _theano_use(site: Site, call: ast.Call) -> Items:
     device = Device(int(match[1])) if match else EACH
     claim = site.claim(device, "gpuarray.preallocate", "theano", Kind.START, text=site.text("preallocate", value))
     wanted = site.value(value)
-    yield from said(claim, None if wanted is UNKNOWN else str(wanted), sizes.theano)
+    yield from with_value(claim, None if wanted is UNKNOWN else str(wanted), sizes.theano)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
