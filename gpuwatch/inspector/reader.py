@@ -54,13 +54,13 @@ _MOST_TRIED = 200
 """Names of modules that are looked for beside a script: most are installed elsewhere."""
 
 Sources = tuple[tuple[str, bytes], ...]
-"""The sources of a program, each with how it is to be shown: its script, then its modules."""
+"""Sources of a program, each with the name that is shown: its script, then its modules."""
 Scanner = Callable[[Sources, Ranks], tuple[Scan, ...]]
 
 
 @functools.lru_cache(maxsize=32)  # the processes of one rank run one script
 def scan_sources(sources: Sources, ranks: Ranks = None) -> tuple[Scan, ...]:
-    """Give what the sources of a program declare to a process with these ranks."""
+    """Return what the sources of a program declare to a process with these ranks."""
     return script.scan_program(sources, ranks)
 
 
@@ -224,7 +224,7 @@ def _variables(block: bytes | Unread) -> dict[str, str] | Unread:
 
 
 def _ranks(variables: dict[str, str] | Unread) -> Ranks:
-    """Give the variables that tell a process its place among others, of which its script may make its GPU."""
+    """Return the ranks in the environment of a process, by which its script may choose a GPU."""
     if isinstance(variables, Unread):
         return None
     return tuple((name, variables[name]) for name in sorted(RANKS & variables.keys()))
@@ -329,26 +329,26 @@ _NO_SCRIPT: _Program = (None, ())
 
 
 class _Main(NamedTuple):
-    """The source that a process runs."""
+    """Source that a process runs."""
 
     path: str
-    """As it is to be shown."""
+    """Path as it is shown."""
     data: bytes
     edited: bool = False
     likely: bool = False
     folder: str = ""
-    """Where it finds its modules, with a `/` behind it; empty for the working directory."""
+    """Folder of its modules, with a `/` at the end; empty for the working directory."""
     own: str = ""
-    """Where it lies itself."""
+    """Folder of the source itself."""
 
 
 def _script(target: _Target) -> _Program:
-    """Find and scan the Python source of a process and its modules; None where it runs none that can be told."""
+    """Find and scan the Python source of a process and its modules; None where it runs none that is known."""
     titled = False
     for place, process in enumerate(target.line):
         found = program.find_program(process.argv)
         if found is None:
-            # A process that shows a title has lost its arguments; what it runs is told by those who started it.
+            # A process that shows a title has lost its arguments; those of its ancestors still name what it runs.
             if program.is_python(process.argv[0] if process.argv else "") or not _is_python(target.proc, process.pid):
                 return _NO_SCRIPT
             titled = True
@@ -431,7 +431,7 @@ def _modules(process: Path, main: _Main) -> dict[str, files.Found | Unread]:
 
 
 def _candidates(source: bytes, folder: str, own: str, tried: set[str]) -> Iterator[tuple[str, str]]:
-    """Give where the modules may lie that a source imports, as `script.module_files` does, unless that was `tried`."""
+    """Return where modules that a source imports may lie, as `script.module_files` does, unless `tried` has it."""
     for name in script.imported_names(source):
         for paths in script.module_files(name, folder, own):
             if len(tried) < 2 * _MOST_TRIED and tried.isdisjoint(paths):
@@ -440,7 +440,7 @@ def _candidates(source: bytes, folder: str, own: str, tried: set[str]) -> Iterat
 
 
 def _module(process: Path, paths: tuple[str, str], room: int, main: _Main) -> tuple[str, files.Found | Unread | None]:
-    """Read the first file of a module that is there, up to `room` bytes; None where it is none of the program's own."""
+    """Read the first file of a module that exists, up to `room` bytes; None where it is not the program's own."""
     for path in paths:
         try:
             return path, files.read_file(process, path, room)
@@ -455,7 +455,7 @@ def _module(process: Path, paths: tuple[str, str], room: int, main: _Main) -> tu
 
 
 def _module_files(name: str) -> list[str]:
-    """Give where `-m` finds a module that stands as a plain file under the working directory."""
+    """Return where `-m` finds a module that is a plain file under the working directory."""
     parts = name.split(".")
     if not all(part.isidentifier() for part in parts):
         return []
@@ -463,7 +463,7 @@ def _module_files(name: str) -> list[str]:
 
 
 def _started(line: Sequence[_Runs]) -> float:
-    """Give when a program was started, in seconds since the epoch: a fork of it has its source from its parent."""
+    """Return when a program was started, in seconds since the epoch; a fork has the source of its parent."""
     first = line[0]
     for process in line[1:]:
         if process.argv != first.argv:
