@@ -342,11 +342,11 @@ class _Walk:
                 self._expression(child, confidence)
         site = self._site(node, confidence)
         self._set(site, node)
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value is not None:
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(target, ast.Attribute) and target.attr in patterns.ATTRIBUTES:
-                    found = patterns.ATTRIBUTES[target.attr](site, target, node.value)
-                    self._declare(target, found, confidence)
+                    value = target if isinstance(node, ast.AugAssign) else node.value  # `+=` leaves it unknown
+                    self._declare(target, patterns.ATTRIBUTES[target.attr](site, target, value), confidence)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             return site.path(node.value.func) in _EXITS
         return isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue)

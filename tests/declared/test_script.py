@@ -40,6 +40,7 @@ LOGICAL = {"framework": "tensorflow", "kind": Kind.CAP, "basis": Basis.BYTES, "c
         ("c.gpu_options.per_process_gpu_memory_fraction = -1", {"void": "-1 is less than 0", "value": None}),
         ("c.gpu_options.per_process_gpu_memory_fraction = '0.4'", {"void": "'0.4' is no number", "value": None}),
         ("c.gpu_options.per_process_gpu_memory_fraction = args.frac", FRACTION | {"dynamic": True, "value": None}),
+        ("c.gpu_options.per_process_gpu_memory_fraction *= 0.5", FRACTION | {"dynamic": True, "value": None}),
         ("c.gpu_options.allow_growth = True", {"kind": Kind.GROWTH, "channel": "allow_growth", "value": None}),
         ("c.gpu_options.allow_growth = args.growth", {"kind": Kind.GROWTH, "dynamic": True}),
         ("tf.GPUOptions(allow_growth=True)", {"kind": Kind.GROWTH, "framework": "tensorflow"}),
@@ -80,6 +81,11 @@ LOGICAL = {"framework": "tensorflow", "kind": Kind.CAP, "basis": Basis.BYTES, "c
         (TORCH + "torch.cuda.set_per_process_memory_fraction(0.5, rank)", {"device": None, "confidence": LIKELY}),
         (TORCH + "torch.cuda.set_per_process_memory_fraction(0.5, 'cpu')", {"device": None, "confidence": LIKELY}),
         (TORCH + "torch.cuda.set_per_process_memory_fraction(0.5, 900)", {"device": None, "confidence": LIKELY}),
+        (
+            TORCH + "for i in range(1, torch.cuda.device_count()):\n"
+            "  torch.cuda.set_per_process_memory_fraction(0.5, i)",
+            {"device": None, "some_gpu": True, "confidence": LIKELY},
+        ),
         (TORCH + "torch.cuda.set_device(2)\ntorch.cuda.set_per_process_memory_fraction(.5)", {"device": 2}),
         (TORCH + "torch.cuda.set_device(rank)\ntorch.cuda.set_per_process_memory_fraction(.5)", {"device": None}),
         (TORCH + "with torch.cuda.device(1):\n  torch.cuda.set_per_process_memory_fraction(.5)", {"device": 1}),
