@@ -40,9 +40,9 @@ class Environment(NamedTuple):
 
     settings: Mapping[str, Setting]
     read: bool
-    """Whether it is known which variables it was started with. Those of a parent may have been added to."""
+    """True where the variables that it was started with are known; those of a parent may have been added to."""
     words: str
-    """What could not be read and what was read instead; empty where all was read."""
+    """Reason why something could not be read, and what was read instead; empty where all was read."""
 
 
 def environment_of(facts: Facts) -> Environment:
@@ -246,7 +246,7 @@ class Simple(NamedTuple):
 
 
 SIMPLE = (
-    # gpuwatch run: agreed with people, and enforced by nobody.
+    # gpuwatch run: an agreement between people, which nothing enforces.
     Simple("GPUWATCH_SHARE", "", Kind.GRANT, sizes.gpuwatch),
     # cupy/cuda/memory.pyx: a limit of the default pool on each device.
     Simple("CUPY_GPU_MEMORY_LIMIT", "cupy", Kind.CAP, sizes.cupy),
@@ -254,7 +254,7 @@ SIMPLE = (
     Simple("FLAGS_gpu_memory_limit_mb", "paddle", Kind.CAP, sizes.mib),
     Simple("FLAGS_fraction_of_gpu_memory_to_use", "paddle", Kind.START, sizes.fraction_or_off),
     Simple("FLAGS_initial_gpu_memory_in_mb", "paddle", Kind.START, sizes.mib),
-    # text-generation-inference/launcher/src/main.rs: the launcher sets it on its shards, to 1.0 where nobody said so.
+    # text-generation-inference/launcher/src/main.rs: the launcher sets it on its shards, to 1.0 by default.
     Simple("CUDA_MEMORY_FRACTION", "tgi", Kind.CAP, sizes.fraction_or_all),
     # mxnet docs, env_var.md: percent; the pool only gives back what it caches.
     Simple("MXNET_GPU_MEM_POOL_RESERVE", "mxnet", Kind.RESERVE, sizes.percent_of_memory),
@@ -488,7 +488,7 @@ _HAMI = re.compile(r"(CUDA_DEVICE_(?:MEMORY|SM)_LIMIT)(?:_([0-9]{1,2}))?")
 
 
 def _hami(settings: Mapping[str, Setting]) -> Iterable[Claim]:
-    """Read HAMi's, which volcano uses too: for one device of the container, else for all; 0 says nothing.
+    """Read HAMi's, which volcano uses too: for one device of the container, else for all; 0 is no limit.
 
     Likely, unless its library is seen in LD_PRELOAD: it may be in a file that we do not read. Source: HAMi-core
     src/multiprocess/multiprocess_memory_limit.c, do_init_device_memory_limits and do_init_device_sm_limits.
@@ -515,7 +515,7 @@ def _hami(settings: Mapping[str, Setting]) -> Iterable[Claim]:
 
 
 def _kai(settings: Mapping[str, Setting]) -> Iterable[Claim]:
-    """Read KAI's and run:ai's: a fraction that nobody enforces, and what a process may count on beside its limit.
+    """Read KAI's and run:ai's: a fraction that nothing enforces, and what a process may count on beside its limit.
 
     Sources: KAI-Scheduler pkg/binder/common/gpu_access.go (both names get one text); kai-gpu-fractioning
     fractiond/internal/injection.

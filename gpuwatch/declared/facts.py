@@ -29,10 +29,10 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """As in `model.Declaration.where`."""
     line: int = 0
     text: str = ""
-    """The line of source; empty where `NAME=value` says it all."""
+    """The line of source; empty where `NAME=value` is all."""
     confidence: Confidence = Confidence.CERTAIN
     default: bool = False
-    """A script sets it only if it is not set yet: what the environment says comes first."""
+    """A script sets it only if it is not set yet: a value in the environment comes first."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     line: int = 0
     text: str = ""
     framework: str = ""
-    """An id of `frameworks.NAMES`; empty for what holds whatever the process uses (MPS, HAMi, a scheduler)."""
+    """An id of `frameworks.NAMES`; empty for a layer below all frameworks (MPS, HAMi, a scheduler)."""
     kind: Kind
     basis: Basis = Basis.NONE
     value: float | None = None
@@ -67,7 +67,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     lifts: bool = False
     """It sets no limit, and takes the place of those that do: `set_limit(0)`."""
     void: str = ""
-    """Why it has no effect whatever else is said: `the platform allocator ignores it`; empty for none."""
+    """Reason why it has no effect: `the platform allocator ignores it`; empty for none."""
     uncalled: bool = False
     """It stands in a function of a script that nothing is known to call."""
 
@@ -167,7 +167,7 @@ RANKS = frozenset(
         *("HOROVOD_LOCAL_RANK", "HOROVOD_RANK", "PALS_LOCAL_RANKID", "FLUX_TASK_LOCAL_ID", "JAX_PROCESS_ID"),
     }
 )
-"""Variables by which a launcher tells a process its place among others, and so which GPU is its. Sources:
+"""Variables by which a launcher numbers the processes of a run, and so assigns their GPUs. Sources:
 docs.pytorch.org/docs/stable/elastic/run.html; slurm.schedmd.com/srun.html; docs.open-mpi.org, "Environment variables
 set by mpirun"; Intel MPI's and MVAPICH2's reference; horovod/runner/gloo_run.py; flux-run(1)."""
 
@@ -179,7 +179,7 @@ class Unread(StrEnum):
     """Why something of a process is not known."""
 
     DENIED = "denied"
-    """It is somebody else's."""
+    """It belongs to another user."""
     OVERWRITTEN = "overwritten"
     """The process set a title of its own over it (setproctitle): a block of NULs, or text without any `=`."""
     GONE = "gone"
@@ -211,7 +211,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     total: int | None = None
     """Bytes; None while it is not known."""
     capability: float | None = None
-    """CUDA's compute capability, 8.6; None where the driver does not tell, as for the next two."""
+    """CUDA's compute capability, 8.6; None where the driver does not report it, as for the next two."""
     cores: int | None = None
     clock: int | None = None
     """The highest clock of its SMs, in MHz."""

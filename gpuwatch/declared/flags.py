@@ -120,7 +120,7 @@ _SCRIPTS = {
     "api_server": (("/vllm/", "vllm"), ("/lmdeploy/", "lmdeploy"), ("", "vllm")),
     "launch_server": (("/sglang/", "sglang"), ("", "sglang")),
 }
-"""Scripts of a name that says little: whose they are by the folder that they lie in; the last is whose it mostly is."""
+"""Scripts with a common name: their framework by the folder that they lie in; the last is the most likely."""
 
 _BY_FRAMEWORK = {program.framework: program for program in PROGRAMS}
 _BY_NAME = {name: program for program in PROGRAMS for name in program.names}
@@ -187,11 +187,11 @@ class Flag(NamedTuple):
     """Framework of the claim, where it is not that of the program."""
     margin: Margin = Margin.FRAMEWORK
     either: bool = False
-    """Whether `_` stands for `-` as well. Source: vllm/utils, FlexibleArgumentParser."""
+    """True where `_` stands for `-` as well. Source: vllm/utils, FlexibleArgumentParser."""
     joined: bool = False
-    """Whether only `--flag=value` is understood. Source: tensorflow/core/util/command_line_flags.cc."""
+    """True where only `--flag=value` is understood. Source: tensorflow/core/util/command_line_flags.cc."""
     repeats: bool = False
-    """Whether it may be given once for each device; else the last one counts."""
+    """True where it may be given once for each device; else the last one counts."""
     prefix: str = ""
     """Beginning of a value that is read: `tensorflow,gpu-memory-fraction=` of `--backend-config`."""
     confidence: Confidence = Confidence.CERTAIN

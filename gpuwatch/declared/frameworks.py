@@ -117,7 +117,7 @@ def identify(facts: Facts) -> dict[str, Confidence] | None:
     The libraries that it has mapped decide; a framework whose library is not among them is not used. Programs that
     are known by their command line, its own or an ancestor's, count beside them: they may be linked statically or
     hold the GPU in another process. What its script imports counts where no library of any framework is mapped (yet).
-    None means that nothing may be excluded: libraries that are not ours to read, or without CUDA's own among them, so
+    None means that nothing may be excluded: libraries that we may not read, or without CUDA's own among them, so
     that the process has not begun with a GPU, and nothing else that tells.
     """
     found = _from_libraries(facts)
@@ -144,7 +144,7 @@ def _from_libraries(facts: Facts) -> dict[str, Confidence]:
     found: dict[str, Confidence] = {}
     if isinstance(facts.libraries, Unread):
         return found
-    # One look at all starts at once: of some 300 libraries a handful tells.
+    # All beginnings in one search: of some 300 libraries a handful identifies a framework.
     for library in (one for one in facts.libraries if one.startswith(_STARTS)):
         for start, name, sure in _LIBRARIES:
             if library.startswith(start) and found.get(name) is not _CERTAIN:
@@ -164,7 +164,7 @@ def _uses_cuda(facts: Facts) -> bool:
     return not isinstance(facts.libraries, Unread) and any(one.startswith(_DRIVER) for one in facts.libraries)
 
 
-# -- what is taken where nothing is said ------------------------------------------------------------------------------
+# -- defaults ---------------------------------------------------------------------------------------------------------
 
 
 class _Default(NamedTuple):

@@ -1,4 +1,4 @@
-"""Resolver: from the facts of one process to its declared shares, which of them holds, and on which GPU.
+"""Resolver of declared shares: from the facts of one process to its limit on each GPU.
 
 Within one framework the claim of the highest rank counts. Frameworks that share an allocator (vLLM and PyTorch) are
 limited to the least of their claims; those with allocators of their own to the sum: a fifth for CuPy and two fifths for
@@ -156,9 +156,9 @@ class Candidate(msgspec.Struct):
     tentative: bool = False
     """It stands in a script at a place that may not have run."""
     guessed: bool = False
-    """Its GPU is a guess, see `declarations.Declaration`."""
+    """Its GPU is a guess, see `model.Declaration`."""
     undecided: bool = False
-    """As in `declarations.Declaration`."""
+    """As in `model.Declaration`."""
     on: set[str] = msgspec.field(default_factory=set)
     """Those of its GPUs on which it is the limit, or a part of it."""
 

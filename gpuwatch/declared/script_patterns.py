@@ -302,7 +302,7 @@ def _ordinals(value: Value) -> tuple[int, ...] | None:
 
 _ENVIRON = "os.environ"
 _OF_INTEREST = "CUDA|XLA|TF_|PYTORCH|THEANO|NVIDIA|CUPY|GENV|FLAGS_|GPU|JAX|MXNET|OLLAMA|NVSHARE|SLURM|LD_PRELOAD"
-"""Names with one of these are recorded: the known ones, and those that somebody meant to be one."""
+"""Names with one of these are recorded: the known ones, and misspelt ones."""
 _SECRET = re.compile("KEY|TOKEN|SECRET|PASS")
 _NAME_LIMIT = 128
 
@@ -411,7 +411,7 @@ _FIRST_USE = re.compile(
     r"|torch\.cuda\.(?!(device_count|manual_seed|manual_seed_all|is_initialized)$).*"
 )
 READ_AT_IMPORT = {"THEANO_FLAGS": "theano", "THEANORC": "theano"}
-"""Variables that nobody looks at again once the package is imported."""
+"""Variables that are read once, when the package is imported."""
 
 
 def uses_cuda(site: Site, call: ast.Call, path: str) -> bool:
@@ -525,7 +525,7 @@ def _memory_limits(site: Site, node: ast.expr) -> list[tuple[ast.expr, ast.expr]
 
 
 def _visible_devices(site: Site, call: ast.Call) -> Items:
-    """Read `set_visible_devices(gpus[0:2], "GPU")`; what it says of CPUs hides no GPU."""
+    """Read `set_visible_devices(gpus[0:2], "GPU")`; a list of CPUs hides no GPU."""
     devices, kind = site.argument(call, 0, "devices"), site.argument(call, 1, "device_type")
     if devices is None or (kind is not None and site.value(kind) not in ("GPU", UNKNOWN)):
         return
@@ -536,7 +536,7 @@ def _visible_devices(site: Site, call: ast.Call) -> Items:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Servers: one number, in an argument whose name nobody else uses
+# Servers: one number, in an argument whose name no other library uses
 
 
 class _Argument(NamedTuple):

@@ -1,4 +1,4 @@
-"""The numbers of the channels, each by the rule of whoever reads it: `4g` is 4·10⁹ bytes to genv and 4·2³⁰ to HAMi.
+"""Numbers of the channels, each as the program that reads it does: `4g` is 4·10⁹ bytes to genv and 4·2³⁰ to HAMi.
 
 A reader takes the text of a value and gives what it says: one `Size`, one for each GPU that it names, or none where
 the value switches the thing off (`0`, empty). It raises ValueError, in one line, for what its owner would refuse too.
@@ -91,7 +91,7 @@ def fraction_or_off(text: str) -> Sizes:
 
 
 def fraction_or_all(text: str) -> Sizes:
-    """Read a fraction of the GPU; all of it is what is taken where nothing is said."""
+    """Read a fraction of the GPU; all of it is the default."""
     return fraction(text) if number(text) != 1 else ()
 
 
@@ -121,7 +121,7 @@ def fraction_of_free_after_load(text: str) -> Sizes:
 
 
 def fraction_or_blocks(text: str) -> Sizes:
-    """Read lmdeploy's: up to 1 a fraction of what is free, above it a number of blocks, whose size it does not say.
+    """Read lmdeploy's: up to 1 a fraction of what is free, above it a number of blocks of unknown size.
 
     Source: lmdeploy/messages.py.
     """

@@ -444,7 +444,7 @@ def _is_uuid(value: str) -> bool:
 
 
 def _given(value: str, cards: Sequence[Card]) -> tuple[Card, ...] | None:
-    """Read NVIDIA_VISIBLE_DEVICES; None where it says nothing (`void`, empty) or names what is not there.
+    """Read NVIDIA_VISIBLE_DEVICES; None where it has no meaning (`void`, empty) or names what is not there.
 
     `all`, `none`, or a list of indices as nvidia-smi has them, UUIDs, `0:0` for a GPU's MIG instance, and CDI names
     (`nvidia.com/gpu=0`). Source: NVIDIA/nvidia-container-toolkit cmd/nvidia-container-runtime/README.md.
@@ -539,8 +539,8 @@ def _selected(seen: Visible, selections: Sequence[Selection], frameworks: Collec
 def targets(device: int | str | None, visible: Visible | None, cards: Sequence[Card]) -> tuple[Target, ...]:
     """Return the GPUs that a claim about `device` (`facts.Claim.device`) concerns; never raises.
 
-    None is every visible one; where that is not known, or only guessed, every GPU: what is said of each holds on
-    whichever it is. A number counts the visible ones; a text is a UUID or the unique start of one.
+    None is every visible one; where that is not known, or only guessed, every GPU, since a claim about each applies
+    to whichever it is. A number counts the visible ones; a text is a UUID or the unique start of one.
     """
     everything = [(card.uuid, Target(card.uuid, card.total)) for card in cards]
     parts = [(part.uuid, Target(card.uuid, part.total)) for card in cards for part in card.slices]
