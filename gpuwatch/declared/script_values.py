@@ -29,6 +29,8 @@ _NAMES_DEEP = 8
 _VALUES_DEEP = 40
 _BINDINGS = 8
 """Bindings of one name that are compared."""
+_STARS = 16
+"""Imports of all names of a module, `from x import *`, that are taken to change the names before them."""
 _LARGEST = 1e18
 _LONGEST = 4096
 _MOST = 1000
@@ -116,7 +118,7 @@ class SymbolTable:
         self._assigned: dict[ast.expr, Binding] = {}
         """Binding of each name that is the whole target of an assignment or a loop."""
         self._mutated: set[str] = set()
-        """Names of what is changed in place."""
+        """Names whose content is changed in place, or that `from x import *` may bind again."""
         self._stars: list[str] = []
         self._singles: dict[str, Binding] = {}
         self._values: dict[str, Value] = {}
@@ -131,7 +133,7 @@ class SymbolTable:
         return self._singles[name]
 
     def constant(self, name: str) -> ast.expr | None:
-        """Return the only expression that is assigned to a name, unless its content is changed in place somewhere."""
+        """Return the only expression that is assigned to a name, unless it may be changed elsewhere."""
         found = self.single(name)
         return found if isinstance(found, ast.expr) and name not in self._mutated else None
 
@@ -303,6 +305,8 @@ class SymbolTable:
                 self.imports.setdefault(package)
             if alias.name == "*":
                 self._stars.append(prefix.rstrip("."))
+                if len(self._stars) <= _STARS:
+                    self._mutated.update(self._bindings)  # it may bind any name again
             elif alias.asname or prefix:
                 self._bindings[alias.asname or alias.name].append(path)
             else:

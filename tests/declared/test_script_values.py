@@ -154,6 +154,7 @@ def test_a_name_is_known_only_where_the_whole_source_binds_it_once() -> None:
         "try: pass\nexcept E as A: pass",
         "import A",
         "from b import A",
+        "from b import *",
         "def A(): pass",
         "class A: pass",
         "A, b = x",
