@@ -12,7 +12,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -95,8 +94,7 @@ _COUNTS = ("cuda.device_count()", "runtime.getDeviceCount()")
 """Calls that count the visible GPUs: PyTorch's and CuPy's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(NamedTuple):
     """Call, dict or assignment, with what is known where it stands."""
 
     node: ast.expr | ast.stmt
