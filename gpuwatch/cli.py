@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # msgspec (24 ms) and Textual (230 ms) are imported while the
 
     from gpuwatch.commands.answer import Answer, Ask
     from gpuwatch.config import Config
-    from gpuwatch.kill.interfaces import ProcessEnder
+    from gpuwatch.kill.session import ProcessEnder
     from gpuwatch.monitor import Frame, Watch
     from gpuwatch.recorder.events_log import Events, LogReader
     from gpuwatch.sources.child import Child
@@ -373,7 +373,7 @@ def _helpers(
 
             assert isinstance(source, DemoSource)
             return DemoEnder(source, read_only=reloader.config.read_only)
-        from gpuwatch.ui.background import make_killer
+        from gpuwatch.kill.target import make_killer
 
         return make_killer(read_only=reloader.config.read_only, allow_root=args.allow_root_kill)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpuwatch import programs
+from gpuwatch.text import clean
 
 PROC = Path("/proc")
 
@@ -463,6 +464,23 @@ def open_files(pid: int, proc: Path = PROC) -> Iterator[str]:
                 yield str(Path(link).readlink())
             except GONE:
                 continue  # closed while the folder was read
+
+
+def holds_gpu(pid: int, proc: Path = PROC, dev: str = "/dev") -> bool:
+    """Return whether a process holds a GPU's device file open: /dev/nvidia… natively, /dev/dxg under WSL.
+
+    Raises `OSError`: `PermissionError` where the process is not ours.
+    """
+    nvidia, dxg = f"{dev}/nvidia", f"{dev}/dxg"
+    return any(name.startswith(nvidia) or name == dxg for name in open_files(pid, proc))
+
+
+def name_of(pid: int, proc: Path = PROC) -> tuple[int, str]:
+    """Return a PID with the name of its process, for a sentence."""
+    try:
+        return pid, clean(read_stat(pid, proc).comm)
+    except (OSError, ValueError):
+        return pid, "unknown"
 
 
 def in_pid_namespace(proc: Path = PROC) -> bool:

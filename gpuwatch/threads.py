@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any
 
 from gpuwatch.errors import NoThreadError
 
@@ -29,3 +33,38 @@ def no_thread_error() -> NoThreadError:
 def child_error(error: OSError) -> str:
     """Say why a child process was not started."""
     return WHY if error.errno == errno.EAGAIN else str(error)
+
+
+class Worker:
+    """Daemon thread that makes calls in order; an executor's thread would be waited for when the program quits."""
+
+    def __init__(self, name: str) -> None:
+        """The thread starts with the first call."""
+        self._name = name
+        self._calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, call: Callable[[], Any]) -> Future[Any]:
+        """Make a call once those before it have returned; its result or its exception is in the future.
+
+        Where the thread cannot be started, that is a NoThreadError, and the call is not made; the next one tries again.
+        """
+        future: Future[Any] = Future()
+        if self._thread is None:
+            thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            try:
+                start_thread(thread)
+            except NoThreadError as error:
+                future.set_exception(error)
+                return future
+            self._thread = thread
+        self._calls.put((call, future))
+        return future
+
+    def _work(self) -> None:
+        while True:
+            call, future = self._calls.get()
+            try:
+                future.set_result(call())
+            except BaseException as error:  # noqa: BLE001 - it is handed to the one who asked, as executors do
+                future.set_exception(error)

@@ -11,26 +11,25 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
+from gpuwatch import procfs
+from gpuwatch.commands.once import first, problem
 from gpuwatch.errors import UsageError
-from gpuwatch.kill.steps import Listed
+from gpuwatch.kill.outcome import Refusal, Refused
+from gpuwatch.kill.session import IGNORES_INTERRUPT, Choice, Listed, Phase, Session, submit_now
+from gpuwatch.kill.target import Killer, make_killer, target_of_pid
 from gpuwatch.model import Snapshot, known
 from gpuwatch.output.plain import in_ascii, speaks_unicode
+from gpuwatch.sources.child import Child, sampler_arguments
 from gpuwatch.startup import configured, ordered, source_of
 from gpuwatch.text import clean, fit
 from gpuwatch.units import UNKNOWN, gib
 
 if TYPE_CHECKING:
-    from gpuwatch.kill.pinned import Refused
-    from gpuwatch.kill.session import Request
-    from gpuwatch.kill.target import Killer
-    from gpuwatch.model import Snapshot
-    from gpuwatch.sources.child import Child
     from gpuwatch.sources.source import Source
 
 
@@ -70,16 +69,6 @@ class Ear:
         """Raise `Told` where a signal has come."""
         if self._number:
             raise Told(self._number)
-
-
-def call_now(call: Callable[[], Any]) -> Future[Any]:
-    """Make a call here and now, to its end; what it raises is in the future, as a thread would have it."""
-    future: Future[Any] = Future()
-    try:
-        future.set_result(call())
-    except Exception as error:  # noqa: BLE001 - it is handed to the one who asked
-        future.set_exception(error)
-    return future
 
 
 class Desk:
@@ -227,16 +216,13 @@ def main(args: argparse.Namespace, sampler: Child | None) -> int:
     config = configured(args)
     if not args.yes and not (sys.stdin is not None and sys.stdin.isatty()):
         raise UsageError("kill asks before it ends anything, and stdin is no terminal; --yes goes ahead without asking")
-    from gpuwatch.sources.child import sampler_arguments
-    from gpuwatch.ui.background import make_killer
-
     child = ordered(sampler, sampler_arguments(INTERVAL, (), shares=config.shares))
     source = source_of(child, INTERVAL, (), config)
     killer = make_killer(read_only=config.read_only, allow_root=args.allow_root_kill)
     desk, ear = Desk(ascii_only=config.ascii), Ear()
     try:
         with ear.open():
-            return Ends(source, killer, desk, ear, sig, whole_run=args.job, ask=not args.yes).run(pids)
+            return KillCommand(source, killer, desk, ear, sig, whole_run=args.job, ask=not args.yes).run(pids)
     except Told as told:
         return 128 + told.number
     finally:
@@ -262,8 +248,8 @@ def pids_of(words: Sequence[str]) -> tuple[int, ...]:
     return tuple(found)
 
 
-class Ends:
-    """Ends processes one after the other: finds each, proves it, shows all, asks once, then follows each to its end."""
+class KillCommand:
+    """Command that pins and shows all processes, asks once, and ends them one after the other."""
 
     def __init__(
         self,
@@ -285,20 +271,20 @@ class Ends:
         self._whole_run = whole_run
         self._ask = ask
         self._clock = clock
-        self._snapshot: Snapshot | None = None
-        self._requests: list[Request] = []
-        self._told: list[Request] = []
-        """Those of whom it was said what became of them."""
+        self._snapshot = Snapshot()
+        self._sessions: list[Session] = []
+        self._reported: list[Session] = []
+        """Sessions whose outcome was printed."""
         self._failed = False
 
     def run(self, pids: Sequence[int]) -> int:
-        """End these; raises UnavailableError where there is no driver to see them by."""
+        """End these and return the exit code; raises UnavailableError where there is no driver to see them by."""
         try:
             self._find(pids)
-            ready = [request for request in (self._asked_about(pid) for pid in pids) if request is not None]
+            ready = [session for session in map(self._pin, pids) if session is not None]
             if ready and self._confirmed(ready):
-                for request in ready:
-                    self._follow(request)
+                for session in ready:
+                    self._follow(session)
             elif ready:
                 self._failed = True
                 self._desk.say("nothing was sent")
@@ -306,128 +292,93 @@ class Ends:
             self._break_off()
             raise
         finally:
-            for request in self._requests:
-                request.abandon()
-                request.tick()
+            for session in self._sessions:
+                session.abandon()
+                session.tick()
         return 1 if self._failed else 0
 
-    # What they are
+    # -- what they are ---------------------------------------------------------------------------------------------
 
     def _find(self, pids: Sequence[int]) -> None:
         """Wait until the sampler has seen them, or has looked for them everywhere."""
-        from gpuwatch.commands.once import first, problem
-
         self._snapshot = first(self._source, look=_LOOK, check=self._ear.check)
         error = problem(self._snapshot)
         if error is not None:
             raise error
         began = self._clock()
-        while (missing := self._missing(pids)) and self._clock() < began + missing:
+        while (missing := max(map(self._missing, pids), default=0.0)) and self._clock() < began + missing:
             self._pump()
 
-    def _missing(self, pids: Sequence[int]) -> float:
-        """How many seconds after the first snapshot there may still come what is not known of them; 0 for nothing."""
-        from gpuwatch import procfs
+    def _missing(self, pid: int) -> float:
+        """Return how many seconds after the first snapshot a fact about a PID may still come; 0 for nothing."""
+        try:
+            if self._killer.policy.may_end not in procfs.read_uids(pid):
+                return 0.0  # whatever it is, it is refused
+        except (OSError, ValueError):
+            return 0.0
+        listed = any(process.pid == pid for process in self._snapshot.processes)
+        placed = self._is_placed(pid)
+        if placed is None:
+            return 0.0 if self._snapshot.searched else _SEARCHED
+        if self._whole_run and not placed:
+            return _AROUND if listed else _SEARCHED + _AROUND
+        return 0.0
 
-        snapshot = self._must()
-        listed = {process.pid: process for process in snapshot.processes}
-        unlisted = {one.process.pid: one.process for one in snapshot.unlisted}
-        patience = 0.0
-        for pid in pids:
-            try:
-                mine = self._killer.policy.may_end in procfs.read_uids(pid)
-            except (OSError, ValueError):
-                continue  # whatever it is, it is refused
-            if not mine:
-                continue
-            found = listed.get(pid) or unlisted.get(pid)
-            searching = 0.0 if pid in listed or (found is None and snapshot.searched) else _SEARCHED
-            if found is None:
-                patience = max(patience, searching)
-            elif self._whole_run and found.surroundings is None:
-                patience = max(patience, searching + _AROUND)
-        return patience
+    def _is_placed(self, pid: int) -> bool | None:
+        """Return whether it is known what a process belongs to, be it nothing; None where the process is not known."""
+        snapshot = self._snapshot
+        processes = [*snapshot.processes, *(one.process for one in snapshot.unlisted)]
+        return next((one.surroundings is not None for one in processes if one.pid == pid), None)
 
-    def _asked_about(self, pid: int) -> Request | None:
-        """Prove what it is and hold on to it; None, with the reason told, where it is not to be ended."""
-        from gpuwatch.kill.pinned import Refusal, Refused
-
+    def _pin(self, pid: int) -> Session | None:
+        """Pin a process; None, with the reason printed, where it is not to be ended."""
         self._ear.check()
-        run_of = next((one.target.pid for one in self._requests if pid in _pids(one)), None)
-        if run_of is not None:
-            self._desk.say(f"PID {pid} is of the run of PID {run_of}")
+        head = next((one.target.pid for one in self._sessions if pid in [each.pid for each in one.members]), None)
+        if head is not None:
+            self._desk.say(f"PID {pid} is of the run of PID {head}")
             return None
-        request = self._request(pid)
-        self._requests.append(request)
-        while request.view.phase.value == "checking":
-            request.tick()
-        if request.over:
-            self._refuse(pid, request.said)
-            return None
-        if request.unrecorded and not self._ask:
-            request.abandon()
-            self._refuse(pid, f"{request.unrecorded}; without --yes you are asked whether to go on")
-            return None
-        if self._signal is signal.SIGINT and request.ignores_interrupt:
-            refused = Refused(Refusal.IGNORED, pid, self._signal.name)
-            self._turn_down(request, refused, f"{request.notes[0]}; --signal TERM asks it in another way")
-            return None
-        if self._whole_run and not self._is_placed(pid):
-            refused = Refused(Refusal.RUN_UNKNOWN, pid)
-            self._turn_down(request, refused, f"{refused.sentence}; without --job it is ended alone")
-            return None
-        return request
-
-    def _is_placed(self, pid: int) -> bool:
-        """Say whether it is known what a process belongs to, be it nothing."""
-        snapshot = self._must()
-        people = [*snapshot.processes, *(one.process for one in snapshot.unlisted)]
-        return any(one.pid == pid and one.surroundings is not None for one in people)
-
-    def _turn_down(self, request: Request, refused: Refused, words: str) -> None:
-        """Refuse what was proven, and put that on record."""
-        request.abandon()
-        self._killer.refuse(request.target, refused)
-        self._refuse(request.target.pid, words)
-
-    def _refuse(self, pid: int, why: str) -> None:
-        self._failed = True
-        self._desk.say(f"PID {pid} is not ended: {why}")
-
-    def _request(self, pid: int) -> Request:
-        from gpuwatch.kill.session import Request
-        from gpuwatch.kill.target import not_yours, target_of_pid
-
-        snapshot = self._must()
-        target, process = target_of_pid(pid, snapshot, self._killer)
-        return Request(
-            target,
-            snapshot,
-            self._killer.pin,
-            run=call_now,
-            problem=self._killer.audit.problem,
-            pin_run=(lambda pinned, seen, asked: self._killer.pin_run(pinned, seen, asked=asked))
-            if self._whole_run
-            else None,
+        session = Session(
+            self._killer,
+            target_of_pid(pid, self._snapshot, self._killer),
+            self._snapshot,
+            submit=submit_now,
             whole_run=self._whole_run,
-            not_yours=not_yours(process, self._killer.policy) if process is not None else "",
             clock=self._clock,
         )
+        self._sessions.append(session)
+        session.tick()
+        why, refused = "", None
+        if session.over:
+            why = session.said
+        elif session.unrecorded and not self._ask:
+            why = f"{session.unrecorded}; without --yes you are asked whether to go on"
+        elif self._signal is signal.SIGINT and session.ignores_interrupt:
+            refused = Refused(Refusal.IGNORED, pid, self._signal.name)
+            why = f"{session.notes[0]}; --signal TERM asks it in another way"
+        elif self._whole_run and not self._is_placed(pid):
+            refused = Refused(Refusal.RUN_UNKNOWN, pid)
+            why = f"{refused.sentence}; without --job it is ended alone"
+        else:
+            return session
+        session.abandon()
+        if refused is not None:
+            self._killer.refuse(session.target, refused)
+        self._failed = True
+        self._desk.say(f"PID {pid} is not ended: {why}")
+        return None
 
-    # The question
+    # -- the question ----------------------------------------------------------------------------------------------
 
-    def _confirmed(self, ready: Sequence[Request]) -> bool:
-        from gpuwatch.kill.steps import IGNORES_INTERRUPT
-
-        listed = [one for request in ready for one in request.members]
-        lines = [line_of(one, self._must(), self._killer.policy.may_end) for one in listed]
+    def _confirmed(self, ready: Sequence[Session]) -> bool:
+        listed = [one for session in ready for one in session.members]
+        lines = [line_of(one, self._snapshot, self._killer.policy.may_end) for one in listed]
         self._desk.put(*table(lines, self._desk.width))
-        for words in dict.fromkeys(words for request in ready for words in request.warnings):
+        for words in dict.fromkeys(words for session in ready for words in session.warnings):
             self._desk.say(words)
-        for request in ready:
-            for words in request.notes:
+        for session in ready:
+            for words in session.notes:
                 if words != IGNORES_INTERRUPT:  # it gets another signal: what ignores SIGINT was refused
-                    self._desk.say(f"PID {request.target.pid}: {words}")
+                    self._desk.say(f"PID {session.target.pid}: {words}")
         if self._desk.unread:
             return False  # it was to be shown, and nobody saw it
         if not self._ask:
@@ -435,8 +386,8 @@ class Ends:
         what = "this process" if len(listed) == 1 else f"these {len(listed)} processes"
         return self._answered(f"End {what} with {self._signal.name}?") is True
 
-    def _answered(self, question: str, *, about: Request | None = None) -> bool | None:
-        """Ask, while samples come in; None where what was asked `about` has moved on by itself."""
+    def _answered(self, question: str, *, about: Session | None = None) -> bool | None:
+        """Ask, while samples come in; None where the session that it is `about` has moved on by itself."""
         self._desk.question(question)
         phase = about.phase if about is not None else None
         while True:
@@ -447,56 +398,49 @@ class Ends:
             if about is not None and about.phase is not phase:
                 return None
 
-    # What becomes of them
+    # -- what becomes of them --------------------------------------------------------------------------------------
 
-    def _follow(self, request: Request) -> None:
-        """Signal one, or its run, and tell what became of it."""
-        from gpuwatch.kill.session import Choice, Phase
-
+    def _follow(self, session: Session) -> None:
+        """Signal a process, or its run, and print what became of it."""
         self._ear.check()
-        warned = set(request.warnings)
-        request.send(self._signal)
-        asked, leaves = self._signal, ""
-        while not request.over:
+        warned = set(session.warnings)
+        session.send(self._signal)
+        sig, left = self._signal, ""
+        while not session.over:
             self._pump()
-            for words in request.warnings:
+            for words in session.warnings:
                 if words not in warned:
                     self._desk.say(words)
                     warned.add(words)
-            if request.phase is Phase.ASKING:  # it cannot be recorded any more: that was not what was confirmed
+            if session.phase is Phase.ASKING:  # it cannot be recorded any more: that was not what was confirmed
                 if self._ask and self._answered("Go on without a record?"):
-                    request.send(asked)
+                    session.send(sig)
                 else:
-                    request.choose(Choice.CANCEL)
-                    leaves = "nothing was sent"
-            elif request.phase is Phase.STILL_THERE:
-                harder, words = _HARDER[asked], request.view.said
-                wish = (
-                    self._answered(f"{self._name(request)}: {words}. Send {harder.name}?", about=request)
-                    if self._ask
-                    else False
-                )
-                if wish:
-                    asked = harder
-                    request.send(harder)
-                elif wish is False:
-                    leaves = f"{words}; left running"
-                    if not self._ask:
-                        leaves += f"; {self._next(request, harder)}"
-                    request.choose(Choice.LEAVE)
-        left = request.outcome.left if request.outcome is not None else ()
-        self._failed = self._failed or not request.ended or bool(left)
-        self._tell(request, leaves or request.said)
+                    session.choose(Choice.CANCEL)
+                    left = "nothing was sent"
+            elif session.phase is Phase.STILL_THERE:
+                harder, words = _HARDER[sig], session.view.said
+                question = f"{self._name(session)}: {words}. Send {harder.name}?"
+                answer = self._answered(question, about=session) if self._ask else False
+                if answer:
+                    sig = harder
+                    session.send(harder)
+                elif answer is False:
+                    left = f"{words}; left running" + ("" if self._ask else f"; {self._next(session, harder)}")
+                    session.choose(Choice.LEAVE)
+        started_meanwhile = session.outcome.left if session.outcome is not None else ()
+        self._failed = self._failed or not session.ended or bool(started_meanwhile)
+        self._report(session, left or session.said)
 
-    def _tell(self, request: Request, words: str) -> None:
-        self._desk.put(f"{self._name(request)}: {words}")
-        self._told.append(request)
+    def _report(self, session: Session, words: str) -> None:
+        self._desk.put(f"{self._name(session)}: {words}")
+        self._reported.append(session)
 
-    def _next(self, request: Request, harder: signal.Signals) -> str:
-        """Give the command that ends what is left of it with a harder signal, by a PID that the command takes."""
-        pid, again = request.target.pid, ""
-        if request.whole_run and request.pinned_run is not None:
-            on_gpu = request.pinned_run.on_gpu()
+    def _next(self, session: Session, harder: signal.Signals) -> str:
+        """Return the command that ends what is left of it with a harder signal, by a PID that the command accepts."""
+        pid, again = session.target.pid, ""
+        if session.several and session.pinned_run is not None:
+            on_gpu = session.pinned_run.on_gpu()
             if not on_gpu:
                 return "what is left of it has no GPU open, and gpuwatch ends nothing else"
             pid, again = on_gpu[0], " --job"
@@ -504,43 +448,33 @@ class Ends:
         return f"next: gpuwatch kill {pid}{again} --signal {harder.name.removeprefix('SIG')}{root}"
 
     def _break_off(self) -> None:
-        """Send nothing more; what was signalled is put on record as it stands, and told as far as it is known."""
-        for request in self._requests:
-            request.tick()
-            request.abandon()
-            request.tick()  # what was under way is picked up, and put on record
-            if not request.signalled or request in self._told:
+        """Send nothing more; what was signalled is put on record as it stands, and printed as far as it is known."""
+        for session in self._sessions:
+            session.tick()
+            session.abandon()
+            session.tick()  # what was under way is picked up, and put on record
+            if not session.signalled or session in self._reported:
                 continue
-            if request.ended and request.over:
-                self._tell(request, request.said)
-            elif request.ended and request.outcome is not None:
-                self._tell(request, f"{request.outcome.sentence}; what became of its memory was not waited for")
+            if session.ended and session.over:
+                self._report(session, session.said)
+            elif session.ended and session.outcome is not None:
+                self._report(session, f"{session.outcome.sentence}; what became of its memory was not waited for")
             else:
-                self._desk.say(f"{self._name(request)} was signalled, and is left as it is")
+                self._desk.say(f"{self._name(session)} was signalled, and is left as it is")
         self._desk.say("broken off: nothing more is sent")
 
-    def _name(self, request: Request) -> str:
-        if request.whole_run and request.pinned_run is not None:
-            return f"run of PID {request.target.pid} ({len(request.pinned_run.members)} processes)"
-        return f"PID {request.target.pid}"
-
-    # Samples
+    def _name(self, session: Session) -> str:
+        if session.several:
+            return f"run of PID {session.target.pid} ({len(session.members)} processes)"
+        return f"PID {session.target.pid}"
 
     def _pump(self, seconds: float = _LOOK) -> None:
-        """Take a snapshot where one comes, and let all that is under way move on."""
+        """Wait for a snapshot, and let all sessions move on."""
         self._ear.check()
         snapshot = self._source.next(seconds)
         if snapshot is not None:
             self._snapshot = snapshot
-        for request in self._requests:
+        for session in self._sessions:
             if snapshot is not None:
-                request.observe(snapshot)
-            request.tick()
-
-    def _must(self) -> Snapshot:
-        assert self._snapshot is not None
-        return self._snapshot
-
-
-def _pids(request: Request) -> tuple[int, ...]:
-    return tuple(one.pid for one in request.members)
+                session.observe(snapshot)
+            session.tick()

@@ -1,4 +1,4 @@
-"""The record of what gpuwatch was asked to do to a process: one JSON line before, one after, never rewritten."""
+"""Record of what was asked to be done to a process: one JSON line before a signal, one after, never rewritten."""
 
 from __future__ import annotations
 
@@ -7,16 +7,23 @@ import json
 import os
 import pwd
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, TimeoutError
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from gpuwatch import files
+from gpuwatch.errors import NoThreadError
+from gpuwatch.threads import Worker
 
 FILE_NAME = "actions.jsonl"
 
+RECORD_SECONDS = 2.0
+"""Time that the file system of the record has to answer; a home folder on NFS may never do so."""
+
 
 def state_folder(euid: int | None = None, environ: Mapping[str, str] | None = None) -> Path:
-    """The folder of the record: the user's state folder, and root's own under sudo or su.
+    """Return the folder of the record: the user's state folder, and root's own under sudo or su.
 
     Root never writes below another user's HOME: that would leave files there which their owner cannot remove,
     or follow links that they planted.
@@ -45,12 +52,12 @@ def _owner_of_nearest(folder: Path) -> int | None:
 
 
 class Audit:
-    """Appends to `actions.jsonl` in a folder of its own; never raises, tells what is wrong in a sentence."""
+    """File `actions.jsonl` in a folder of its own, appended to; it never raises, and returns what is wrong."""
 
     def __init__(
         self, folder: Path, *, now: Callable[[], datetime] | None = None, write: Callable[[int, bytes], int] = os.write
     ) -> None:
-        """`now` gives the wall time of a line, aware of its zone; `write` is os.write outside of tests."""
+        """`now` returns the wall time of a line, aware of its zone; `write` is os.write outside of tests."""
         self._folder = folder
         self._now = now or _local_time
         self._write = write
@@ -62,7 +69,7 @@ class Audit:
         return self._folder / FILE_NAME
 
     def problem(self) -> str | None:
-        """Why a line could not be written now, for the dialog to warn with before it asks; None when it could."""
+        """Return why a line could not be written now, for a warning before the question; None when it could."""
         try:
             os.close(self._open())
         except OSError as error:
@@ -70,7 +77,7 @@ class Audit:
         return None
 
     def append(self, event: str, fields: Mapping[str, object]) -> str | None:
-        """Write one line, in one write, with the wall time and the event; returns why it could not be written."""
+        """Write one line, in one write, with the wall time and the event; return why it could not be written."""
         record = {"time": self._now().isoformat(timespec="milliseconds"), "event": event, **fields}
         # ASCII only: a surrogate from a file name cannot then fail the write.
         line = json.dumps(record, ensure_ascii=True, separators=(",", ":"), default=str).encode("ascii") + b"\n"
@@ -103,6 +110,38 @@ class Audit:
 
     def _sentence(self, error: OSError) -> str:
         return f"cannot record actions in {self.path}: {files.reason(error)}"
+
+
+class TimedAudit(Audit):
+    """Record that waits two seconds at most; a line that comes late is still written, and in order."""
+
+    def __init__(self, *args: Any, seconds: float = RECORD_SECONDS, **kwargs: Any) -> None:
+        """The arguments are those of `Audit`."""
+        super().__init__(*args, **kwargs)
+        self._seconds = seconds
+        self._worker = Worker("gpuwatch-record")
+        self._last: Future[Any] | None = None
+
+    def problem(self) -> str | None:
+        """Return why a line could not be written now, the file system not answering included."""
+        return self._within(super().problem)
+
+    def append(self, event: str, fields: Mapping[str, object]) -> str | None:
+        """Write one line; return why it is not known to be written."""
+        append = super().append
+        return self._within(lambda: append(event, fields))
+
+    def _within(self, call: Callable[[], str | None]) -> str | None:
+        # Behind a call that hangs there is nothing to wait for: the call before has waited.
+        hangs = self._last is not None and not self._last.done()
+        self._last = self._worker(call)
+        try:
+            answer: str | None = self._last.result(0 if hangs else self._seconds)
+        except NoThreadError as error:
+            return f"cannot record actions in {self.path}: {error}"
+        except TimeoutError:
+            return f"cannot record actions in {self.path}: the file system does not answer"
+        return answer
 
 
 def _local_time() -> datetime:

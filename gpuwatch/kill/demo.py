@@ -1,4 +1,4 @@
-"""Ending the processes of the demo: every step of the dialog with a made-up outcome, and no signal to anything.
+"""Processes of the demo that are ended: every step of the dialog with a made-up outcome, and no signal to anything.
 
 The PIDs of the demo may be those of real processes here. So nothing in this module can reach a process: it opens no
 handle, reads nothing of /proc and calls nothing that sends a signal. All that it changes is the demo's own script.
@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
-from gpuwatch.kill.outcome import End, Outcome
-from gpuwatch.kill.pinned import Refusal, Refused, Target
-from gpuwatch.kill.run import Member, Run
-from gpuwatch.kill.steps import DEMO_NOTICE
-from gpuwatch.kill.target import Policy
-from gpuwatch.model import Job, Process, Snapshot, known
+from gpuwatch.kill.outcome import End, Outcome, Refusal, Refused
+from gpuwatch.kill.run import Member, Run, holdings_by_key, job_of, processes_by_key
+from gpuwatch.kill.session import DEMO_NOTICE, HeldProcess
+from gpuwatch.kill.target import Policy, Target, target_of_unlisted
+from gpuwatch.model import Snapshot
 from gpuwatch.sources import demo_machine as cast
 from gpuwatch.sources.demo import DemoSource
-
-if TYPE_CHECKING:
-    from gpuwatch.kill.interfaces import HeldProcess
 
 KILLED_AFTER: Final = 0.3
 """Seconds from SIGKILL to the end of a process."""
@@ -44,7 +40,7 @@ _REACTIONS: Final = {
 
 
 class DemoProcess:
-    """Process of the demo as the dialog holds it: an `interfaces.HeldProcess` that signals nothing."""
+    """Process of the demo, with the methods of `target.Pinned`; it signals nothing."""
 
     weaker = ""
 
@@ -54,7 +50,7 @@ class DemoProcess:
         self._source = source
         self._reaction = _REACTIONS.get(target.pid, _Reaction())
 
-    def send(self, sig: signal.Signals, *, recorded: bool = False) -> Outcome | None:
+    def send(self, sig: signal.Signals) -> Outcome | None:
         """Let the process of the script end as one that gets this signal would; nothing is signalled."""
         if self.exited():
             return Outcome(End.GONE)
@@ -102,7 +98,7 @@ class DemoProcess:
 
 
 class DemoEnder:
-    """Ends processes of a `DemoSource` in its script alone: an `interfaces.ProcessEnder` that signals nothing."""
+    """Access to the processes of a `DemoSource`, with the methods of `target.Killer`; it signals nothing."""
 
     notice = DEMO_NOTICE
 
@@ -126,31 +122,21 @@ class DemoEnder:
 
     def pin_run(self, held: HeldProcess, snapshot: Snapshot, *, asked: bool = True) -> Run:
         """Return all of the viewer's processes that `snapshot` names by the same run, its head first."""
-        every = [*snapshot.processes, *(one.process for one in snapshot.unlisted)]
-        jobs = {one.pid: (_job(one), one) for one in every if one.uid == self.policy.may_end}
-        job, _ = jobs.get(held.target.pid, (None, None))
+        processes, holdings = processes_by_key(snapshot), holdings_by_key(snapshot)
+        job = job_of(processes.get(held.target.key))
         members = [held]
-        for pid, (other, process) in jobs.items():
-            if job is not None and other is not None and other.key == job.key and pid != held.target.pid:
-                members.append(DemoProcess(self._source, _target(process, snapshot)))
+        for key, process in processes.items():
+            other = job_of(process)
+            same = job is not None and other is not None and other.key == job.key
+            if same and process.uid == self.policy.may_end and key != held.target.key:
+                gpus, memory = holdings.get(key, ((), 0))
+                members.append(DemoProcess(self._source, replace(target_of_unlisted(process, gpus), held=memory)))
         head = job.head if job is not None else held.target.pid
         members.sort(key=lambda one: (one.target.pid != head, one.target.pid))
-        above = {one.target.pid: head if one.target.pid != head else 0 for one in members}
         return Run(
             job.key if job is not None else f"{held.target.pid}:{held.target.start_ticks}",
-            tuple(Member(one, above[one.target.pid], waits=True) for one in members),
+            tuple(Member(one, head if one.target.pid != head else 0, waits=True) for one in members),
         )
 
     def refuse(self, target: Target, refused: Refused, **more: object) -> None:
         """Record nothing."""
-
-
-def _job(process: Process) -> Job | None:
-    return process.surroundings.job if process.surroundings is not None else None
-
-
-def _target(process: Process, snapshot: Snapshot) -> Target:
-    holdings = [(gpu.key, one.memory) for gpu in snapshot.gpus for one in gpu.holdings if one.pid == process.pid]
-    held = sum(int(memory) for _, memory in holdings if known(memory))
-    gpus = tuple(gpu for gpu, _ in holdings)
-    return Target(process.pid, process.start, process.uid, process.command, gpus, held)

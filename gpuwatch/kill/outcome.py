@@ -1,19 +1,82 @@
-"""Outcome of an ending: what became of the process and of the GPU memory that it held."""
+"""Outcome of an ending: why it was refused, what became of the process, and of the GPU memory that it held."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
 
 from gpuwatch.model import Gpu, Snapshot, known
 from gpuwatch.units import long_duration, size
 
 
+class Refusal(StrEnum):
+    """Reason for which nothing is signalled: its word in the audit file, and its sentence for a person."""
+
+    sentence: str
+
+    def __new__(cls, value: str, sentence: str) -> Self:
+        """Make a reason whose value is its word in the audit file."""
+        reason = str.__new__(cls, value)
+        reason._value_ = value
+        reason.sentence = sentence
+        return reason
+
+    READ_ONLY = "read-only", "gpuwatch was started with --read-only"
+    ROOT = "root", "gpuwatch runs as root: ending a process needs --allow-root-kill"
+    UNRELIABLE = (
+        "unreliable list",
+        "the driver's list of processes makes no sense at the moment, so no PID on it is trusted",
+    )
+    STALE = "stale row", "what is on screen is too old to act on"
+    NO_IDENTITY = "no identity", "its owner or start time is not known, so a reused PID could not be told apart"
+    SYSTEM_PID = "system pid", "PID 1 and below belong to the system"
+    ITSELF = "gpuwatch itself", "this is gpuwatch itself"
+    HELPER = "part of gpuwatch", "this is a part of gpuwatch"
+    ANCESTOR = "ancestor", "gpuwatch runs inside it (a shell, tmux, a login): ending it would end this session"
+    KERNEL_THREAD = "kernel thread", "this is a kernel thread, which no signal ends"
+    CHANGED = "process changed", "process changed: this PID is no longer the process on screen"
+    GONE = "gone", "it has already exited"
+    ZOMBIE = "zombie", "it has already exited"
+    NOT_YOURS = "not yours", "it is not yours"
+    NO_DEVICE = "no gpu device", "it holds no GPU device open, so nothing shows that it is the process on the GPU"
+    NOT_ON_GPU = "not on a gpu", "it is on no GPU: the driver does not list it, and it holds no GPU's device file open"
+    TOO_MANY = "too many", "that is more processes than gpuwatch can hold on to at once"
+    FILES_UNREADABLE = (
+        "open files unreadable",
+        "its open files cannot be read, so nothing shows that it is the process on the GPU",
+    )
+    UNREADABLE = "process unreadable", "the kernel does not let us read what it is"
+    OTHER_NAMESPACE = (
+        "other pid namespace",
+        "gpuwatch runs in a container with PIDs of its own, and nothing shows that this PID is the process on the GPU",
+    )
+    IGNORED = "signal ignored", "it ignores this signal"
+    RUN_UNKNOWN = "run unknown", "what it belongs to could not be read, so nothing tells which processes are its run"
+    UNDER_WAY = (
+        "under way",
+        "one of its processes is being ended already, and a second signal may break off how it ends",
+    )
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Refusal to signal a process, with its reason."""
+
+    reason: Refusal
+    pid: int
+    detail: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The reason for a person, without a capital and a full stop."""
+        return f"{self.reason.sentence}: {self.detail}" if self.detail else self.reason.sentence
+
+
 class End(StrEnum):
-    """What a process turned out to be, some time after the signal."""
+    """State of a process some time after the signal."""
 
     EXITED = "exited"
     ZOMBIE = "zombie"
@@ -32,7 +95,7 @@ class End(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one process; `seconds` count from the first signal, `killed` is whether SIGKILL was sent."""
+    """Outcome for one process, or several; `seconds` count from the first signal, `killed` tells of SIGKILL."""
 
     end: End
     seconds: float = 0.0
@@ -129,7 +192,7 @@ def _of_several(whole: Outcome) -> str:
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """One GPU around the end of a process, in bytes: what the process held, and what was used before and after."""
+    """Memory of one GPU around the end of a process, in bytes: held by the process, used before, used after."""
 
     gpu: int
     held: int | None
@@ -148,8 +211,8 @@ class GpuMemory:
         return drop if self.held is None else min(drop, self.held)
 
 
-_ALL_OF_IT = 0.95
-"""A holding counts as freed from here on; the driver rounds its figures, and others allocate meanwhile."""
+ENOUGH_FREED: Final = 0.95
+"""Part of a holding from which on it counts as freed: the driver rounds, and others allocate meanwhile."""
 
 _PIDS_NAMED = 5
 
@@ -157,7 +220,7 @@ _PIDS_NAMED = 5
 def memory_after(
     outcome: Outcome, gpus: Sequence[GpuMemory], holders: Sequence[int] = (), *, promised: bool = True
 ) -> str:
-    """The whole ending in one sentence: what became of the process, then of its memory.
+    """Return the whole outcome in one sentence: first of the process, then of its memory.
 
     `holders` are PIDs that still hold the memory. `promised=False` is for machines whose GPU shares memory with
     the CPU (GH200, GB200, integrated): there the figure may stay, and nothing is claimed about it.
@@ -173,12 +236,12 @@ def memory_after(
     held = sum(g.held if g.held is not None else (g.freed or 0) for g in known)
     if freed == 0:
         return f"{outcome.sentence}, memory not yet freed"
-    amount = size(freed) if freed >= _ALL_OF_IT * held else f"{size(freed)} of {size(held)}"
+    amount = size(freed) if freed >= ENOUGH_FREED * held else f"{size(freed)} of {size(held)}"
     return f"{outcome.sentence}, {amount} freed on {_gpus([g.gpu for g in known])}"
 
 
 def unreaped(parent: tuple[int, str] | None) -> str:
-    """Who has not reaped a zombie."""
+    """Return which parent has not reaped a zombie, as words."""
     if parent is None:
         return "its parent has not reaped it"
     pid, name = parent
@@ -186,7 +249,7 @@ def unreaped(parent: tuple[int, str] | None) -> str:
 
 
 def named(pids: Sequence[int]) -> str:
-    """Name PIDs, the first of them where they are many: `PIDs 71, 72, 73, 74, 75 and 121 more`."""
+    """Format PIDs, the first of them where they are many: `PIDs 71, 72, 73, 74, 75 and 121 more`."""
     listed = ", ".join(map(str, pids[:_PIDS_NAMED]))
     more = f" and {len(pids) - _PIDS_NAMED} more" if len(pids) > _PIDS_NAMED else ""
     return f"{'PID' if len(pids) == 1 else 'PIDs'} {listed}{more}"
@@ -202,15 +265,12 @@ FRESH: Final = 2
 MEMORY_PATIENCE: Final = 5.0
 """Seconds in which memory that is not free yet may still become free."""
 
-ENOUGH_FREED: Final = 0.95
-"""Of the holding: the driver rounds its figures, and others allocate meanwhile."""
-
 _NO_PROMISE: Final = ("GH200", "GB200", "GB300", "GB10", "Thor", "Orin", "Jetson")
 """Machines whose GPU and CPU share memory: the driver's figure may stay as it was."""
 
 
 class Freeing:
-    """Judges by snapshots, which are handed to it, what came free on the GPUs that some processes held."""
+    """Comparison of snapshots before and after the end of some processes: which GPU memory came free."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[Gpu, int | None]] = {}
@@ -228,12 +288,12 @@ class Freeing:
                 self._before[gpu.key] = (gpu, held if mine and all(map(known, mine)) else None)
 
     def begin(self, snapshot: Snapshot, now: float) -> None:
-        """Begin to judge: they have exited by `now`, and `snapshot` is the last from before that was known."""
+        """Begin to compare: they have exited by `now`, and `snapshot` is the last from before that was known."""
         self._latest, self._exited = snapshot, now
         self._fresh = {gpu.key: (gpu.sampled, 0) for gpu in snapshot.gpus if gpu.key in self._before}
 
     def observe(self, snapshot: Snapshot) -> None:
-        """Take a snapshot from after the exit."""
+        """Add a snapshot from after the exit."""
         self._latest = snapshot
         for gpu in snapshot.gpus:
             sampled, count = self._fresh.get(gpu.key, (gpu.sampled, 0))
@@ -241,17 +301,18 @@ class Freeing:
                 self._fresh[gpu.key] = (gpu.sampled, count + 1)
 
     def fresh(self) -> bool:
-        """Whether there are samples enough to judge by."""
+        """Return whether there are samples enough to judge by."""
         return bool(self._fresh) and all(count >= FRESH for _, count in self._fresh.values())
 
     def late(self, now: float) -> bool:
-        """Whether the memory had time enough to come free, or its samples to come."""
+        """Return whether the memory had time enough to come free, or its samples to come."""
         return now >= self._exited + MEMORY_PATIENCE
 
     @property
     def promised(self) -> bool:
         """Whether the figure of the driver is bound to fall."""
-        return _promised(gpu for gpu, _ in self._before.values())
+        gpus = [gpu for gpu, _ in self._before.values()]
+        return not any(gpu.memory.unified or any(name in gpu.name for name in _NO_PROMISE) for gpu in gpus)
 
     @property
     def all_free(self) -> bool:
@@ -261,7 +322,7 @@ class Freeing:
         )
 
     def gpus(self) -> list[GpuMemory]:
-        """Each GPU before and after, as far as it is known by now; none without samples enough."""
+        """Return each GPU before and after, as far as it is known by now; none without samples enough."""
         if not self.fresh() or self._latest is None:
             return []
         now = {gpu.key: gpu for gpu in self._latest.gpus}
@@ -271,14 +332,10 @@ class Freeing:
         ]
 
     def listed(self) -> frozenset[int]:
-        """PIDs that the driver lists on these GPUs now."""
+        """Return the PIDs that the driver lists on these GPUs now."""
         gpus = self._latest.gpus if self._latest else ()
         return frozenset(one.pid for gpu in gpus if gpu.key in self._before for one in gpu.holdings)
 
 
 def _used(gpu: Gpu) -> int | None:
     return int(gpu.memory.used) if known(gpu.memory.used) else None
-
-
-def _promised(gpus: Iterable[Gpu]) -> bool:
-    return not any(gpu.memory.unified or any(name in gpu.name for name in _NO_PROMISE) for gpu in gpus)

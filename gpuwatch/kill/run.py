@@ -1,4 +1,4 @@
-"""Members of a run that is to be ended: its launcher, ranks and workers, each pinned before the first signal.
+"""Run that is to be ended: its launcher, ranks and workers, each pinned before the first signal.
 
 A process is of the run because it descends from the run's head, and that is proven as it is looked up: its parent's
 handle says that the parent lives, and its own that what was read is its own. A PID that was used again meanwhile has
@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpuwatch import procfs, programs
-from gpuwatch.kill.pinned import Pinned, Refusal, Refused, Target, holds_gpu, parent_of
+from gpuwatch.kill.outcome import Refusal, Refused
 from gpuwatch.model import Job, Process, Snapshot, known
 from gpuwatch.text import clean
 
 if TYPE_CHECKING:
-    from gpuwatch.kill.interfaces import HeldProcess
-    from gpuwatch.kill.target import Killer
+    from gpuwatch.kill.session import HeldProcess
+    from gpuwatch.kill.target import Killer, Pinned
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Member:
     above: int = 0
     """PID of the member that it descends from most nearly; 0 for none."""
     waits: bool = False
-    """It is told by the one above, or of use to it while that saves: not to be signalled before that one has ended."""
+    """The one above passes signals on to it, or needs it to save: it is not signalled before that one has ended."""
     session: int = 0
 
 
@@ -56,20 +56,14 @@ class Run:
         return next((member.pinned.weaker for member in self.members if member.pinned.weaker), "")
 
     def on_gpu(self) -> tuple[int, ...]:
-        """PIDs of the members that still run and have a GPU open; those that were seen to hold memory first."""
+        """Return the PIDs of members that still run and have a GPU open; those seen to hold memory come first."""
         open_by = [member.pinned for member in self.members if member.pinned.on_gpu()]
         return tuple(one.target.pid for one in sorted(open_by, key=lambda one: not one.target.gpus))
 
-    def find_family(self) -> None:
-        """Take note of what they have started so far."""
-        for member in self.members:
-            if not member.above:
-                member.pinned.find_family()
-
     def left(self, since: int) -> tuple[int, ...]:
-        """PIDs that belong to the run, still run and are no members; `since` is the first signal, in ticks since boot.
+        """Return PIDs that belong to the run, still run and are no members; `since` is in ticks since boot.
 
-        They were seen below a member, or began after the first signal, in a session of the run and without a parent.
+        They were seen below a member, or began since then in a session of the run, without a parent in it.
         """
         if self.killer is None:
             return ()
@@ -77,43 +71,40 @@ class Run:
         found = {pid for member in self.members for pid in member.pinned.family()}
         out = {pid for pid, _ in self.left_out}
         sessions = {member.session for member in self.members if member.session}
-        for pid, stat in _every(proc):
-            began_late = stat.start_ticks >= since and stat.session in sessions and stat.state not in procfs.DEAD
-            if began_late and pid not in found and _session_of(stat.ppid, proc) not in sessions:
+        for pid in (int(folder.name) for folder in proc.iterdir() if folder.name.isdecimal()):
+            stat = _read(pid, proc)
+            if stat is None or stat.start_ticks < since or stat.session not in sessions or stat.state in procfs.DEAD:
+                continue
+            if _session_of(stat.ppid, proc) not in sessions:
                 found.add(pid)
         return tuple(pid for pid in sorted(found - ours - out) if uids_of(pid, proc) == {uid})
 
     def close(self, *, but: HeldProcess | None = None) -> None:
-        """Give all handles back, `but` one; the processes are left as they are."""
+        """Close all handles, `but` one; the processes are left as they are."""
         for member in self.members:
             if member.pinned is not but:
                 member.pinned.close()
 
 
 def uids_of(pid: int, proc: Path) -> set[int]:
-    """The uids of a process; empty where they cannot be read."""
+    """Return the uids of a process; empty where they cannot be read."""
     try:
         return set(procfs.read_uids(pid, proc))
     except (OSError, ValueError):
         return set()
 
 
-def _session_of(pid: int, proc: Path) -> int:
-    """The session of a process; 0 where it cannot be read."""
+def _read(pid: int, proc: Path) -> procfs.Stat | None:
+    """Read the stat line of a process; None where it has ended, or is not ours to see."""
     try:
-        return procfs.read_stat(pid, proc).session
+        return procfs.read_stat(pid, proc)
     except (OSError, ValueError):
-        return 0
+        return None
 
 
-def _every(proc: Path) -> Iterable[tuple[int, procfs.Stat]]:
-    """All processes that can be seen."""
-    for folder in proc.iterdir():
-        if folder.name.isdecimal():
-            try:
-                yield int(folder.name), procfs.read_stat(int(folder.name), proc)
-            except (OSError, ValueError):
-                continue  # it ended meanwhile, or is not ours to see
+def _session_of(pid: int, proc: Path) -> int | None:
+    stat = _read(pid, proc)
+    return stat.session if stat else None
 
 
 MOST: Final = 600
@@ -171,17 +162,16 @@ def pin_run(killer: Killer, target: Pinned, snapshot: Snapshot, *, asked: bool =
 
 
 class _Search:
-    """Looks a run up, from the target to its head and from there to all below it."""
+    """Search for the members of a run, from the target to its head and from there to all below it."""
 
     def __init__(self, killer: Killer, target: Pinned, snapshot: Snapshot) -> None:
         self._killer = killer
         self._proc = killer.proc
         self._target = target
         self._uid = killer.policy.may_end
-        self._known = _known(snapshot)
-        self._held = _held(snapshot)
-        process = self._known.get((target.target.pid, target.target.start_ticks))
-        self._job = _job(process)
+        self._known = processes_by_key(snapshot)
+        self._held = holdings_by_key(snapshot)
+        self._job = job_of(self._known.get(target.target.key))
         self.key = self._job.key if self._job else f"{target.target.pid}:{target.target.start_ticks}"
         self._protected = {killer.policy.pid, *procfs.ancestors(killer.policy.pid, self._proc)}
         self._nodes: dict[int, _Node] = {}
@@ -189,7 +179,7 @@ class _Search:
         self._opened: list[Pinned] = []
 
     def close(self) -> None:
-        """Give back what was opened, but the target's own handle."""
+        """Close what was opened, but the target's own handle."""
         for pinned in self._opened:
             pinned.close()
 
@@ -205,7 +195,12 @@ class _Search:
             self._add(sibling, 0, 0)
         ours = [node for node in self._nodes.values() if node.ours]
         ours.sort(
-            key=lambda node: (node.pinned is not head, node.depth, not self._is_held(node), node.pinned.target.pid)
+            key=lambda node: (
+                node.pinned is not head,
+                node.depth,
+                not node.pinned.target.gpus,
+                node.pinned.target.pid,
+            )
         )
         if not any(node.pinned is self._target for node in ours):
             pid = self._target.target.pid
@@ -244,19 +239,15 @@ class _Search:
         return above if uids_of(pid, self._proc) == {self._uid} else None
 
     def _ppid(self, pinned: Pinned) -> int:
-        try:
-            return procfs.read_stat(pinned.target.pid, self._proc).ppid
-        except (OSError, ValueError):
-            return 0
+        stat = _read(pinned.target.pid, self._proc)
+        return stat.ppid if stat else 0
 
     def _head_of(self, chain: list[Pinned]) -> int:
         """The place in the chain where the run begins, by what the sampler says."""
         place = 0
         for index, pinned in enumerate(chain):
-            shown = pinned.target
-            process = self._known.get((shown.pid, shown.start_ticks))
-            job = _job(process)
-            if self._job and (shown.pid, shown.start_ticks) == (self._job.head, self._job.head_start):
+            job = job_of(self._known.get(pinned.target.key))
+            if self._job and pinned.target.key == (self._job.head, self._job.head_start):
                 place = index
                 break
             if self._job and job and job.key == self._job.key:
@@ -282,27 +273,19 @@ class _Search:
         return place
 
     def _is_agent(self, pinned: Pinned, below: Pinned) -> bool:
-        if pinned.target.gpus or self._session(pinned.target.pid) == self._session(below.target.pid):
+        pid = pinned.target.pid
+        if pinned.target.gpus or _session_of(pid, self._proc) == _session_of(below.target.pid, self._proc):
             return False
-        children = procfs.children(pinned.target.pid, self._proc)
-        return len({self._session(pid) for pid in children} - {None}) > 1
-
-    def _session(self, pid: int) -> int | None:
-        try:
-            return procfs.read_stat(pid, self._proc).session
-        except (OSError, ValueError):  # it has just gone
-            return None
+        sessions = {_session_of(child, self._proc) for child in procfs.children(pid, self._proc)}
+        return len(sessions - {None}) > 1
 
     def _is_shell(self, pinned: Pinned) -> bool:
-        try:
-            return _name(procfs.read_stat(pinned.target.pid, self._proc)) in programs.SHELLS
-        except (OSError, ValueError):  # it has just gone
-            return True
+        stat = _read(pinned.target.pid, self._proc)
+        return stat is None or _name(stat) in programs.SHELLS
 
     def _is_keeper(self, pinned: Pinned) -> bool:
-        try:
-            stat = procfs.read_stat(pinned.target.pid, self._proc)
-        except (OSError, ValueError):
+        stat = _read(pinned.target.pid, self._proc)
+        if stat is None:
             return True  # it has just gone: the run begins below it
         name = _name(stat)
         keeper = programs.starts_unrelated(name) or name in programs.USER_SWITCHES
@@ -313,7 +296,7 @@ class _Search:
         if pid in self._protected:
             reason = Refusal.ITSELF if pid == self._killer.policy.pid else Refusal.ANCESTOR
             raise _Refuse(
-                Refused(reason, pid, f"PID {pid} ({parent_of(pid, self._proc)[1]}), which its run goes back to")
+                Refused(reason, pid, f"PID {pid} ({procfs.name_of(pid, self._proc)[1]}), which its run goes back to")
             )
 
     # Downwards
@@ -364,7 +347,7 @@ class _Search:
         """
         if self._job is None:
             return
-        same = [(one, job) for one in self._known.values() if (job := _job(one)) and job.key == self._job.key]
+        same = [(one, job) for one in self._known.values() if (job := job_of(one)) and job.key == self._job.key]
         said = [(one.pid, job.rank) for one, job in same if job.rank is not None and not job.orphaned]
         ranks = Counter(rank for _, rank in said)  # what a rank left behind has its variables, and may be many
         twins = {pid: rank for pid, rank in said if ranks[rank] > 1}
@@ -389,19 +372,17 @@ class _Search:
 
     def _holds(self, pid: int) -> bool:
         try:
-            return holds_gpu(pid, self._proc, self._killer.dev)
+            return procfs.holds_gpu(pid, self._proc, self._killer.dev)
         except (OSError, ValueError):
             return False
 
     def _open(self, pid: int) -> Pinned | None:
         """Open a handle on whatever has this PID; None where nothing has. Raises _Refuse where there can be none."""
-        opened = self._killer.handle(pid)
-        if isinstance(opened, Refused):
-            if opened.reason is Refusal.TOO_MANY:
-                raise _Refuse(opened)
+        bare = self._killer.open(pid)
+        if isinstance(bare, Refused):
+            if bare.reason is Refusal.TOO_MANY:
+                raise _Refuse(bare)
             return None
-        handle, weaker = opened
-        bare = self._killer.held_by(Target(pid, 0, self._uid, ""), handle, weaker)
         self._opened.append(bare)
         try:
             stat = procfs.read_stat(pid, self._proc)
@@ -414,7 +395,7 @@ class _Search:
         command = shown.command if shown and shown.command else self._killer.shown(pid, stat.comm)
         if shown and shown.program and stat.program and shown.program != stat.program:
             command = self._killer.shown(pid, stat.comm)  # it runs another program by now: that one is asked about
-        bare.target = Target(pid, stat.start_ticks, self._uid, command, gpus, held)
+        bare.target = replace(bare.target, start_ticks=stat.start_ticks, command=command, gpus=gpus, held=held)
         bare.note_program(stat)
         return bare
 
@@ -432,32 +413,30 @@ class _Search:
 
     # Order
 
-    def _is_held(self, node: _Node) -> bool:
-        return bool(node.pinned.target.gpus)
-
     def _member(self, node: _Node) -> Member:
         target = node.pinned.target
-        process = self._known.get((target.pid, target.start_ticks))
-        job = _job(process)
+        job = job_of(self._known.get(target.key))
         above = self._nodes.get(node.above)
         helps = job is not None and job.worker_of is not None
-        helps = helps or (not target.gpus and above is not None and self._is_held(above))
+        helps = helps or (not target.gpus and above is not None and bool(above.pinned.target.gpus))
         launched = self._job is not None and self._job.launcher in LAUNCHERS_PASS_ON
         node.pinned.note_device()
         return Member(node.pinned, node.above, helps or launched, node.stat.session)
 
 
-def _job(process: Process | None) -> Job | None:
+def job_of(process: Process | None) -> Job | None:
+    """Return what is known of the run of a process."""
     return process.surroundings.job if process and process.surroundings else None
 
 
-def _known(snapshot: Snapshot) -> dict[tuple[int, int], Process]:
+def processes_by_key(snapshot: Snapshot) -> dict[tuple[int, int], Process]:
+    """Return all processes of a snapshot, listed by the driver or not, by PID and start time."""
     processes = [*snapshot.processes, *(one.process for one in snapshot.unlisted)]
     return {(process.pid, process.start): process for process in processes}
 
 
-def _held(snapshot: Snapshot) -> dict[tuple[int, int], tuple[tuple[str, ...], int]]:
-    """By process, the GPUs that it holds and the bytes on all of them."""
+def holdings_by_key(snapshot: Snapshot) -> dict[tuple[int, int], tuple[tuple[str, ...], int]]:
+    """Return by process the GPUs on which it holds memory, and the bytes on all of them."""
     owners = {process.pid: process.start for process in snapshot.processes}
     found: dict[tuple[int, int], tuple[tuple[str, ...], int]] = {}
     for gpu in snapshot.gpus:
@@ -474,5 +453,5 @@ def _name(stat: procfs.Stat) -> str:
 
 
 def _is_login_shell(pid: int, stat: procfs.Stat) -> bool:
-    """Whether it is the shell that somebody works in: it leads a session that has a terminal."""
+    """Return whether it is the shell that somebody works in: it leads a session that has a terminal."""
     return stat.session == pid and stat.tty != 0 and _name(stat) in programs.SHELLS

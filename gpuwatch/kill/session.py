@@ -1,112 +1,314 @@
-"""From `End process 15260?` to what became of it and of its memory: the steps of the dialog, without a widget.
+"""Session that ends one process, or its run: from the check of its identity to what became of it and of its memory.
 
 CHECKING ─► REFUSED
     └────► ASKING ─► SENDING ─► STOPPING ⇄ STILL_THERE ─► SENDING ─► STOPPING (after SIGINT), KILLING
                                    └────────────┴──────────────────────┴──► FREEING ─► OVER
 
-A `Request` is driven from outside and never blocks: `tick` moves it on in time, `observe` hands it each new snapshot,
-`choose` is a button. What may wait (the record may lie on a file system that does not answer, /proc may be long) is
-handed to `run`, one call at a time and in order; the next tick picks its result up. `actions.ending` sends the signals.
+The dialog, the screen of strays and `gpuwatch kill` drive a `Session` from outside, and it never blocks: `tick` moves
+it on in time, `observe` hands it each new snapshot, `choose` is a button. What may block (the record may lie on a file
+system that does not answer, /proc may be long) is one call at a time for a worker; the next tick picks its result up.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from gpuwatch.kill import ending
-from gpuwatch.kill.ending import Ending, NotRecordedError, Progress
-from gpuwatch.kill.outcome import MEMORY_PATIENCE as MEMORY_PATIENCE
-from gpuwatch.kill.outcome import End, Freeing, Outcome, memory_after
-from gpuwatch.kill.pinned import Refused
-from gpuwatch.kill.run import Run
-from gpuwatch.kill.steps import CHOICES as CHOICES
-from gpuwatch.kill.steps import DISMISS, IGNORES_INTERRUPT
-from gpuwatch.kill.steps import Choice as Choice
-from gpuwatch.kill.steps import Listed as Listed
-from gpuwatch.kill.steps import Phase as Phase
-from gpuwatch.kill.steps import View as View
-from gpuwatch.kill.target import Target
+from gpuwatch.kill.outcome import End, Freeing, Outcome, Refusal, Refused, memory_after, of_several
+from gpuwatch.kill.run import Member, Run
 from gpuwatch.model import Snapshot
-from gpuwatch.units import long_duration
+from gpuwatch.units import long_duration, size
 
 if TYPE_CHECKING:
-    from gpuwatch.kill.interfaces import HeldProcess
+    from gpuwatch.kill.demo import DemoEnder, DemoProcess
+    from gpuwatch.kill.target import Killer, Pinned, Target
 
 LOOK_EVERY: Final = 0.1
 """Seconds between two looks at the process."""
 
-_SHOWN = {ending.Phase.ASKED: Phase.STOPPING, ending.Phase.UNANSWERED: Phase.STILL_THERE}
+GRACE_SECONDS: Final = 10.0
+"""Between the first signal and the question. Most trainers stop within it; a checkpoint may need longer, so it asks."""
 
-Call = Callable[[], Any]
-RunCall = Callable[[Call], "Future[Any]"]
-"""Starts a call that may wait; calls are made one after another, in the order given."""
+KILL_SECONDS: Final = 10.0
+"""Between SIGKILL and the verdict. The driver tears down a context of many GiB in seconds, not more."""
 
-PinRun = Callable[["HeldProcess", Snapshot, bool], Run | Refused]
-"""`actions.run_scope.pin_run` with its killer; the last says whether the run was asked for."""
+REAP_SECONDS: Final = 1.0
+"""Time that a parent has to reap its child before the child is called a zombie; shells need milliseconds."""
+
+PASS_ON_SECONDS: Final = 3.0
+"""Time that a process of a run has to end, before those that it started are signalled too."""
+
+AGAIN_SECONDS: Final = 0.3
+"""Delay after the first signal to a run of the second look for what its processes have started."""
+
+HARDNESS: Final = {signal.SIGINT: 1, signal.SIGTERM: 2, signal.SIGKILL: 3}
+"""The signals that are ever sent; after one of them only a harder one follows."""
+
+DEMO_NOTICE: Final = "demo: nothing is signalled, these processes are made up"
+"""Shown at each step where the processes are those of the demo."""
+
+IGNORES_INTERRUPT: Final = "it ignores SIGINT, as what a script starts in the background does"
 
 
-class Request:
-    """One person's wish to end a process, or its run: refused, called off, or followed to the outcome."""
+class Phase(StrEnum):
+    """Step that a session has reached."""
+
+    CHECKING = "checking"
+    REFUSED = "refused"
+    ASKING = "asking"
+    SENDING = "sending"
+    STOPPING = "stopping"
+    """SIGINT or SIGTERM was sent and the countdown runs."""
+    STILL_THERE = "still there"
+    """The countdown ran out. The person chooses to wait or to send a harder signal; the end is still noticed."""
+    KILLING = "killing"
+    """SIGKILL was sent."""
+    FREEING = "freeing"
+    """It has exited; its memory is looked at."""
+    OVER = "over"
+
+
+class Choice(StrEnum):
+    """Button of a dialog, by its label for one process."""
+
+    CANCEL = "Cancel"
+    INTERRUPT = "Interrupt (SIGINT)"
+    TERMINATE = "Terminate (SIGTERM)"
+    HIDE = "Hide"
+    WAIT = "Wait more"
+    KILL = "Kill (SIGKILL)"
+    LEAVE = "Leave it"
+    CLOSE = "Close"
+
+    @property
+    def signal(self) -> signal.Signals | None:
+        """The signal that it sends; None for nothing."""
+        return _SIGNALS.get(self)
+
+    def label(self, count: int = 1) -> str:
+        """Return its label for so many processes: `Terminate 9 (SIGTERM)`."""
+        return self.value if count == 1 or self not in _SIGNALS else self.value.replace(" (", f" {count} (")
+
+
+_SIGNALS = {
+    Choice.INTERRUPT: signal.SIGINT,
+    Choice.TERMINATE: signal.SIGTERM,
+    Choice.KILL: signal.SIGKILL,
+}
+
+CHOICES: Final[dict[Phase, tuple[Choice, ...]]] = {
+    Phase.CHECKING: (Choice.CANCEL,),
+    Phase.REFUSED: (Choice.CLOSE,),
+    Phase.ASKING: (Choice.CANCEL, Choice.INTERRUPT, Choice.TERMINATE),
+    Phase.SENDING: (Choice.HIDE,),
+    Phase.STOPPING: (Choice.HIDE,),
+    Phase.STILL_THERE: (Choice.WAIT, Choice.TERMINATE, Choice.KILL, Choice.LEAVE),
+    Phase.KILLING: (Choice.HIDE,),
+    Phase.FREEING: (Choice.HIDE,),
+    Phase.OVER: (Choice.CLOSE,),
+}
+"""Choices of each phase; the first is the default, and it never sends a signal.
+
+In STILL_THERE only the next harder signal is offered, and SIGINT to nobody who ignores it: see `Session.choices`.
+"""
+
+DISMISS: Final = frozenset({Choice.CANCEL, Choice.HIDE, Choice.LEAVE, Choice.CLOSE})
+"""Choices that close the dialog."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One process of those that are to be ended, as it is shown."""
+
+    pid: int
+    command: str
+    held: int
+    """Bytes on all GPUs; 0 also where it is not known to hold any."""
+
+    @property
+    def line(self) -> str:
+        """PID, memory and command on one line."""
+        return f"{self.pid:>8} {size(self.held) if self.held else '':>9}  {self.command}"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Text and buttons that a dialog shows of a session."""
+
+    phase: Phase
+    said: str
+    """The sentence of the moment; empty while it asks."""
+    warnings: tuple[str, ...]
+    choices: tuple[Choice, ...]
+    labels: tuple[str, ...] = ()
+    """Labels of the choices."""
+    notes: tuple[str, ...] = ()
+    """Further facts to be known before one chooses."""
+    scope: str = ""
+    """Process or run, and how to choose the other; empty where there is no choice."""
+    members: tuple[Listed, ...] = ()
+    """All that would be signalled, where that is a whole run."""
+
+
+HeldProcess: TypeAlias = "Pinned | DemoProcess"
+"""Process that is proven to be the target, on this machine or in a demo."""
+
+ProcessEnder: TypeAlias = "Killer | DemoEnder"
+"""Access to processes that may be ended, on this machine or in a demo."""
+
+Submit = Callable[[Callable[[], Any]], "Future[Any]"]
+"""Starts a call that may block, such as `threads.Worker`; calls are made one after another, in the order given."""
+
+
+def submit_now(call: Callable[[], Any]) -> Future[Any]:
+    """Make a call at once, to its end; its exception is in the future, as a worker would have it."""
+    future: Future[Any] = Future()
+    try:
+        future.set_result(call())
+    except Exception as error:  # noqa: BLE001 - it is handed to the one who asked
+        future.set_exception(error)
+    return future
+
+
+def wrong_machine(snapshot: Snapshot, ender: ProcessEnder) -> str:
+    """Return why nothing of a snapshot may be ended through `ender`; empty where it may.
+
+    The PIDs of a demo may be those of real processes here, so its snapshots go with its own ender alone.
+    """
+    if snapshot.demo and not ender.notice:
+        return "demo: its processes are not real"
+    return "a demo can end no real process" if ender.notice and not snapshot.demo else ""
+
+
+class _NotRecordedError(Exception):
+    """A line of intent could not be written, which nobody had been warned of; so no signal was sent."""
+
+
+@dataclass(slots=True)
+class _State:
+    """One process that is ended: when it was signalled, and what became of it."""
+
+    member: Member
+    signalled: float | None = None
+    """When it got the signal of this round; None where its turn has not come."""
+    ever_signalled: bool = False
+    ended: float | None = None
+    outcome: Outcome | None = None
+    """Its final outcome."""
+    open_intent: bool = False
+    """Its line of intent has no line of outcome yet."""
+
+    @property
+    def pinned(self) -> HeldProcess:
+        return self.member.pinned
+
+    @property
+    def exited(self) -> bool:
+        return self.ended is not None or (self.outcome is not None and self.outcome.over)
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """Result of one look at all processes: `left` and `elapsed` in seconds."""
+
+    phase: Phase = Phase.ASKING
+    left: float = 0.0
+    elapsed: float = 0.0
+    outcome: Outcome | None = None
+    """Set once there is something to report."""
+    exited: int = 0
+    total: int = 1
+    last: signal.Signals | None = None
+    """The last signal sent; None for none."""
+
+    @property
+    def sentence(self) -> str:
+        """The outcome, or the countdown after SIGKILL, without a capital and a full stop."""
+        return self.outcome.sentence if self.outcome else f"SIGKILL sent, {math.ceil(self.left)} s{self.count}"
+
+    @property
+    def count(self) -> str:
+        """How many of several have exited, to be put behind a sentence; empty for one."""
+        if self.total == 1:
+            return ""
+        return f"; {self.exited} of {self.total} exited, {self.total - self.exited} still running"
+
+
+class Session:
+    """State machine of one person's wish to end a process, or its run: refused, called off, or followed to the end.
+
+    Each signal has a line of intent on record before it, and a line of outcome after it. Of a run the head is signalled
+    first: launchers pass a signal on, and a second one may break off the saving that the first began. A process below
+    another is signalled once that one has ended; a rank without a launcher that is known to pass signals on, also
+    PASS_ON_SECONDS later. A helper (a data loader's worker) is signalled only then: a trainer that loses its workers
+    fails before it has saved. SIGKILL goes to all at once, the head first.
+    """
 
     def __init__(
         self,
+        ender: ProcessEnder,
         target: Target,
         snapshot: Snapshot,
-        pin: Callable[[Target], HeldProcess | Refused],
         *,
-        run: RunCall,
-        problem: Callable[[], str | None],
-        pin_run: PinRun | None = None,
+        submit: Submit,
+        find_run: bool = False,
         whole_run: bool = False,
-        refuse: str = "",
-        not_yours: str = "",
-        notice: str = "",
+        is_under_way: Callable[[tuple[int, int]], bool] = lambda process: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin with pinning `target`, seen in `snapshot`; with `whole_run` all of its run is meant from the start.
+        """Begin with pinning `target`, seen in `snapshot`.
 
-        `problem` says why actions could not be recorded now. `refuse` is a reason to refuse without looking at the
-        machine at all; `not_yours` is a better sentence than the pin's, where it refuses. `notice` is to be shown at
-        each step.
+        With `find_run` its run is looked up, too; with `whole_run` all of that is to be ended from the start.
+        `is_under_way` tells whether a process (PID, start time) is being ended by another session.
         """
         self.target = target
-        self.notice = notice
+        self.notice = ender.notice
         self.phase = Phase.CHECKING
         self.said = ""
         self.warnings: tuple[str, ...] = ()
         self.notes: tuple[str, ...] = ()
         self.whole_run = whole_run
-        """Whether all of its run is meant."""
+        """Whether all of its run is to be ended."""
         self.pinned_run: Run | None = None
         """Its run, where that has more than this process."""
         self.ignores_interrupt = False
         """Whether SIGINT would do nothing."""
         self.unrecorded = ""
-        """Why what is done cannot be put on record; one of the warnings."""
+        """Why what is done cannot be recorded; one of the warnings."""
         self.abandoned = False
         """Whether nothing more is to be sent."""
-        self._pin = pin
-        self._pin_run = pin_run
-        self._run = run
-        self._problem = problem
-        self._not_yours = not_yours
+        self._ender = ender
+        self._submit = submit
+        self._find_run = find_run or whole_run
+        self._is_under_way = is_under_way
         self._clock = clock
-        self._pinned: HeldProcess | None = None
-        self._ending: Ending | None = None
-        self._job: tuple[Future[Any], Callable[[Any], None]] | None = None
         self._latest = snapshot
         self._freeing = Freeing()
-        self._progress = Progress(ending.Phase.PINNED)
+        self._pinned: HeldProcess | None = None
+        self._job: tuple[Future[Any], Callable[[Any], None]] | None = None
+        self._progress = _Progress()
         self._looked = self._wait_until = 0.0
-        if refuse:
-            self._refuse(refuse)
+        # The rest is changed by calls of the worker alone, of which there is one at a time.
+        self._states: list[_State] = []
+        self._first = self._latest_signal = 0.0
+        self._first_ticks = 0
+        self._last_signal: signal.Signals | None = None
+        self._unanswered: Outcome | None = None
+        """What they were when the countdown ran out."""
+        self._look_again = False
+        if refused := wrong_machine(snapshot, ender):
+            self._refuse(refused)
         else:
             self._start(self._check, self._checked)
+
+    # -- what it is ------------------------------------------------------------------------------------------------
 
     @property
     def over(self) -> bool:
@@ -116,7 +318,7 @@ class Request:
     @property
     def signalled(self) -> bool:
         """Whether it came to a signal."""
-        return self._progress.phase is not ending.Phase.PINNED
+        return self._progress.phase is not Phase.ASKING
 
     @property
     def outcome(self) -> Outcome | None:
@@ -126,96 +328,103 @@ class Request:
     @property
     def ended(self) -> bool:
         """Whether all that was to be ended runs no more."""
-        done = self._progress.phase is ending.Phase.DONE
-        return done and self._progress.outcome is not None and self._progress.outcome.over
+        outcome = self._progress.outcome
+        return self._progress.phase is Phase.FREEING and outcome is not None and outcome.over
+
+    @property
+    def several(self) -> bool:
+        """Whether a whole run is to be ended, and not one process alone."""
+        return self.whole_run and self.pinned_run is not None
 
     @property
     def members(self) -> tuple[Listed, ...]:
-        """What would be signalled, in that order; empty until it was made sure of."""
-        made_sure = self.phase not in (Phase.CHECKING, Phase.REFUSED)
-        return tuple(Listed(one.pid, one.command, one.held) for one in self._targets()) if made_sure else ()
+        """Processes that would be signalled, in that order; empty until they are checked."""
+        checked = self.phase not in (Phase.CHECKING, Phase.REFUSED)
+        return tuple(Listed(one.pid, one.command, one.held) for one in self._targets()) if checked else ()
 
     def follows(self, process: tuple[int, int]) -> bool:
-        """Whether it is about that process (PID, start time), and more may become of it."""
-        return process in [(one.pid, one.start_ticks) for one in self._targets()] and not (self.over or self.abandoned)
+        """Return whether it is about that process (PID, start time), and more may become of it."""
+        return process in [one.key for one in self._targets()] and not (self.over or self.abandoned)
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """What may be chosen now; the first is the default."""
-        asked = self._progress.asked or signal.SIGINT
+        """Choices that are offered now; the first is the default."""
+        last = self._progress.last or signal.SIGINT
 
         def is_offered(choice: Choice) -> bool:
             if self.phase is Phase.STILL_THERE and choice.signal is not None:
-                return choice is (Choice.TERMINATE if asked is signal.SIGINT else Choice.KILL)
+                return choice is (Choice.TERMINATE if last is signal.SIGINT else Choice.KILL)
             return not (choice is Choice.INTERRUPT and self.ignores_interrupt)
 
         return tuple(choice for choice in CHOICES[self.phase] if is_offered(choice))
 
     @property
     def view(self) -> View:
-        """What to show now."""
-        choices, several = self.choices, self.whole_run and self.pinned_run is not None
-        count = len(self.members) - self._progress.exited if several else 1
+        """Text and buttons of the moment."""
+        choices = self.choices
+        count = len(self.members) - self._progress.exited if self.several else 1
         labels = tuple(choice.label(max(count, 1)) for choice in choices)
-        shown = self.members if several and self.phase is Phase.ASKING else ()
-        return View(self.phase, self._words(), self.warnings, choices, labels, self.notes, self._scope(), shown)
+        shown = self.members if self.several and self.phase is Phase.ASKING else ()
+        return View(self.phase, self._sentence(), self.warnings, choices, labels, self.notes, self._scope(), shown)
+
+    # -- what drives it --------------------------------------------------------------------------------------------
 
     def choose(self, choice: Choice) -> bool:
-        """Do what a button says; whether the dialog is to close. A button that is not offered does nothing."""
+        """Do what a button says; return whether the dialog is to close. A button that is not offered does nothing."""
         if choice not in self.choices:
             return False
         if choice.signal is not None:
             self.send(choice.signal)
         elif choice is Choice.WAIT:
-            self._wait_until = self._clock() + ending.GRACE_SECONDS
+            self._wait_until = self._clock() + GRACE_SECONDS
             self.phase = Phase.STOPPING
         elif choice in (Choice.CANCEL, Choice.LEAVE):
             self.abandon()
         return choice in DISMISS
 
     def toggle(self) -> None:
-        """Mean its run in place of the process, or the process again; nothing where there is no choice any more."""
+        """Choose its run in place of the process, or the process again; nothing where there is no choice any more."""
         if self.phase is Phase.ASKING and self.pinned_run is not None:
             self.whole_run = not self.whole_run
             self._find_notes()
 
     def send(self, sig: signal.Signals) -> None:
-        """Send a signal: the first (also SIGKILL, where the person said so by name), or a harder one than before."""
+        """Send a signal: the first (also SIGKILL, where the person said so by name), or a harder one than before.
+
+        Raises `ValueError` for one that is no harder. While a signal is under way it does nothing.
+        """
         if self.phase not in (Phase.ASKING, Phase.STILL_THERE):
             return
-        shown, back, first = self.warnings, self.phase, not self.signalled
-        if self._ending is None:
-            self._ending = Ending(self._meant(), clock=self._clock)
-        driver = self._ending
+        last, back, shown = self._progress.last, self.phase, self.warnings
+        if last is not None and HARDNESS[sig] <= HARDNESS[last]:
+            raise ValueError(f"{sig.name} is no harder than {last.name}")
+        if not self.signalled:
+            self._prepare()
 
-        def call() -> tuple[str | None, Progress | None]:
-            # What cannot be recorded is only done if the person had been told so when they confirmed.
-            problem = self._problem()
+        def call() -> _Progress | str:
+            # What cannot be recorded is only done if the person had been warned of that when they confirmed.
+            problem = self._ender.problem()
             if problem and problem not in shown:
-                return problem, None
+                return problem
             try:
-                return None, driver.begin(sig, told=shown) if first else driver.go_on(sig, told=shown)
-            except NotRecordedError as error:
-                return str(error), None
+                return self._signal(sig, shown)
+            except _NotRecordedError as error:
+                return str(error)
 
-        def then(answer: tuple[str | None, Progress | None]) -> None:
-            problem, progress = answer
-            if progress is None:
-                self.unrecorded = problem or ""
-                self.warnings = (*shown, self.unrecorded)
+        def then(answer: _Progress | str) -> None:
+            if isinstance(answer, str):
+                self.unrecorded = answer
+                self.warnings = (*shown, answer)
                 self.phase = back
-                self._ending = driver if self.signalled else None  # what is meant may be chosen once more
             else:
-                self._polled(progress)
+                self._polled(answer)
 
-        if first:
-            self._remember()
         self._wait_until = 0.0
         self.phase = Phase.SENDING
         self._start(call, then)
 
     def abandon(self) -> None:
-        """Send nothing more; the handle is given back once the call under way has returned."""
+        """Send nothing more; the handle is closed once the call under way has returned."""
         self.abandoned = True
         if self.phase is Phase.FREEING:  # it has exited meanwhile: what became of its memory is still told
             return
@@ -241,38 +450,25 @@ class Request:
         looking = (Phase.STOPPING, Phase.STILL_THERE, Phase.KILLING)
         if self.phase in looking and now >= self._looked + LOOK_EVERY:
             self._looked = now
-            self._start(self._must().poll, self._polled)
+            self._start(self._poll, self._polled)
         elif self.phase is Phase.FREEING:
-            self._judge(now)
+            self._judge_memory(now)
 
     def observe(self, snapshot: Snapshot) -> None:
-        """Take a new snapshot: before the signal for what was held, after the exit for what came free."""
+        """Add a new snapshot: before the signal for what was held, after the exit for what came free."""
         self._latest = snapshot
         if self.phase is Phase.FREEING:
             self._freeing.observe(snapshot)
 
-    # What is done in the background, and what follows from it
+    # -- steps -----------------------------------------------------------------------------------------------------
 
-    def _start(self, call: Call, then: Callable[[Any], None]) -> None:
-        self._job = (self._run(call), then)
-
-    def _check(self) -> tuple[HeldProcess | Refused, Run | Refused | None, str | None]:
-        pinned = self._pin(self.target)
-        if isinstance(pinned, Refused):
-            return pinned, None, None
-        run: Run | Refused | None = None
-        try:
-            if self._pin_run is not None:
-                run = self._pin_run(pinned, self._latest, self.whole_run)
-            return pinned, run, self._problem()
-        except BaseException:
-            (run if isinstance(run, Run) else pinned).close()
-            raise
+    def _start(self, call: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        self._job = (self._submit(call), then)
 
     def _checked(self, found: tuple[HeldProcess | Refused, Run | Refused | None, str | None]) -> None:
         pinned, run, problem = found
         if isinstance(pinned, Refused):
-            self._refuse(self._not_yours or pinned.sentence)
+            self._refuse(self._not_yours() or pinned.sentence)
             return
         self._pinned = pinned
         if isinstance(run, Run) and len(run.members) > 1:
@@ -281,60 +477,66 @@ class Request:
             self._close()
             self._refuse(f"its run: {run.sentence}")
             return
-        weaker = run.weaker if isinstance(run, Run) else pinned.weaker
+        weaker = run.weaker if isinstance(run, Run) else ""
         self.warnings = tuple(words for words in (weaker or pinned.weaker, problem) if words)
         self.unrecorded = problem or ""
         self._find_notes()
         self.phase = Phase.ASKING
 
-    def _find_notes(self) -> None:
-        """Read what a person is to know of those that are meant: one short file."""
-        left_out = self.pinned_run.left_out if self.whole_run and self.pinned_run is not None else ()
-        meant = self._meant()
-        head = meant.members[0].pinned if isinstance(meant, Run) else meant
-        self.ignores_interrupt = head.ignores(signal.SIGINT)
-        notes = [IGNORES_INTERRUPT] if self.ignores_interrupt else []
-        self.notes = (*notes, *(f"not touched: PID {pid}, {why}" for pid, why in left_out))
-
-    def _meant(self) -> HeldProcess | Run:
-        if self.whole_run and self.pinned_run is not None:
-            return self.pinned_run
-        if self._pinned is None:
-            raise RuntimeError(f"PID {self.target.pid} is not pinned in phase {self.phase}")
-        return self._pinned
-
-    def _targets(self) -> list[Target]:
-        run = self.pinned_run if self.whole_run else None
-        return [self.target] if run is None else [member.pinned.target for member in run.members]
+    def _not_yours(self) -> str:
+        """Return a refusal that names the owner; empty where it is one's own, or nothing may be ended at all."""
+        policy, target = self._ender.policy, self.target
+        if policy.read_only or not target.user or target.uid in (None, policy.may_end):
+            return ""
+        return f"it belongs to {target.user}, and gpuwatch signals only your own processes"
 
     def _refuse(self, sentence: str) -> None:
         self.said = sentence
         self.phase = Phase.REFUSED
 
-    def _remember(self) -> None:
-        """Keep what they hold, and what is used on each of their GPUs, before the signal has an effect."""
+    def _find_notes(self) -> None:
+        """Read what a person is to know of those that are to be ended: one short file."""
+        left_out = self.pinned_run.left_out if self.several and self.pinned_run is not None else ()
+        self.ignores_interrupt = self._chosen()[0].pinned.ignores(signal.SIGINT)
+        notes = [IGNORES_INTERRUPT] if self.ignores_interrupt else []
+        self.notes = (*notes, *(f"not touched: PID {pid}, {why}" for pid, why in left_out))
+
+    def _chosen(self) -> tuple[Member, ...]:
+        """Return the process, or the members of its run, the head first."""
+        if self.several and self.pinned_run is not None:
+            return self.pinned_run.members
+        if self._pinned is None:
+            raise RuntimeError(f"PID {self.target.pid} is not pinned in phase {self.phase}")
+        return (Member(self._pinned),)
+
+    def _targets(self) -> list[Target]:
+        run = self.pinned_run if self.whole_run else None
+        return [self.target] if run is None else [member.pinned.target for member in run.members]
+
+    def _prepare(self) -> None:
+        """Fix whom the first signal goes to, and keep what they hold before it has an effect."""
+        self._states = [_State(member) for member in self._chosen()]
+        key = self.pinned_run.key if self.several and self.pinned_run is not None else ""
+        for state in self._states:
+            state.pinned.run = key
         targets = self._targets()
         gpus = {gpu for one in targets for gpu in one.gpus}
         self._freeing.remember(self._latest, {one.pid for one in targets}, gpus)
 
-    def _polled(self, progress: Progress) -> None:
+    def _polled(self, progress: _Progress) -> None:
         self._progress = progress
-        if progress.phase is ending.Phase.DONE:
-            self._done(progress.outcome or Outcome(End.GONE))
-        elif progress.phase is ending.Phase.UNANSWERED and self._clock() < self._wait_until:
-            self.phase = Phase.STOPPING
-        else:
-            self.phase = _SHOWN.get(progress.phase, Phase.KILLING)
-
-    def _done(self, outcome: Outcome) -> None:
-        if outcome.end not in (End.EXITED, End.ZOMBIE):
+        outcome = progress.outcome
+        if progress.phase is Phase.FREEING and outcome is not None and outcome.end not in (End.EXITED, End.ZOMBIE):
             self._finish(outcome.sentence)
             return
-        self._freeing.begin(self._latest, self._clock())
-        self.phase = Phase.FREEING
+        self.phase = progress.phase
+        if self.phase is Phase.FREEING:
+            self._freeing.begin(self._latest, self._clock())
+        elif self.phase is Phase.STILL_THERE and self._clock() < self._wait_until:
+            self.phase = Phase.STOPPING
 
-    def _judge(self, now: float) -> None:
-        """Say what came free, once there are samples to say it from, or there was time enough for them."""
+    def _judge_memory(self, now: float) -> None:
+        """Report what came free, once there are samples to judge by, or there was time enough for them."""
         late = self._freeing.late(now)
         if not (self._freeing.fresh() or late):
             return
@@ -342,9 +544,9 @@ class Request:
         if promised and self._freeing.all_free:
             self._finish(memory_after(outcome, self._freeing.gpus()))
         elif late or not promised:
-            gpus, listed, driver = self._freeing.gpus(), self._freeing.listed(), self._must()
+            gpus, listed = self._freeing.gpus(), self._freeing.listed()
             self._start(
-                lambda: driver.left_behind(listed),
+                lambda: sorted({pid for state in self._states for pid in state.pinned.left_behind(listed)}),
                 lambda pids: self._finish(memory_after(outcome, gpus, pids, promised=promised)),
             )
 
@@ -354,26 +556,193 @@ class Request:
         self._close()
 
     def _close(self) -> None:
-        """Give all handles back, in the background: what is open is put on record before."""
-        held = (self._ending, self.pinned_run or (None if self._ending else self._pinned))
-        self._ending = self._pinned = None
+        """Close all handles, by the worker; a signal without a line of outcome gets one before."""
+        held = self.pinned_run or self._pinned
+        if self._pinned is None or held is None:
+            return
+        self._pinned = None
 
         def close() -> None:
-            for one in held:
-                if one is not None:
-                    one.close()
+            for state in self._states:
+                if state.open_intent:
+                    self._record(state, self._look(state))
+            held.close()
 
-        if any(one is not None for one in held):
-            self._run(close)
+        self._submit(close)
 
-    def _must(self) -> Ending:
-        if self._ending is None:
-            raise RuntimeError(f"PID {self.target.pid} is not pinned in phase {self.phase}")
-        return self._ending
+    # -- calls of the worker ---------------------------------------------------------------------------------------
 
-    # Words
+    def _check(self) -> tuple[HeldProcess | Refused, Run | Refused | None, str | None]:
+        pinned = self._ender.pin(self.target)
+        if isinstance(pinned, Refused):
+            return pinned, None, None
+        run: Run | Refused | None = None
+        try:
+            if self._find_run:
+                run = self._pin_run(pinned)
+            return pinned, run, self._ender.problem()
+        except BaseException:
+            (run if isinstance(run, Run) else pinned).close()
+            raise
 
-    def _words(self) -> str:
+    def _pin_run(self, pinned: HeldProcess) -> Run | Refused:
+        """Pin its run, unless some other part of it is being ended: a signal to all would be the second to that."""
+        run = self._ender.pin_run(pinned, self._latest, asked=self.whole_run)
+        if isinstance(run, Refused):
+            return run
+        others = [one.pinned.target for one in run.members if one.pinned is not pinned]
+        taken = next((one.pid for one in others if self._is_under_way(one.key)), None)
+        if taken is None:
+            return run
+        run.close(but=pinned)
+        refused = Refused(Refusal.UNDER_WAY, taken)
+        if self.whole_run:
+            self._ender.refuse(pinned.target, refused, run=run.key)
+        return refused
+
+    def _signal(self, sig: signal.Signals, warned: Collection[str]) -> _Progress:
+        """Send a signal to those that still run; raises `_NotRecordedError` for a problem that is not in `warned`."""
+        if self._last_signal is None:
+            self._first = self._clock()
+            self._first_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+        elif (progress := self._poll()).phase is Phase.FREEING:
+            return progress
+        now = self._clock() if self._last_signal is not None else self._first
+        self._record_intent(sig, warned)
+        self._last_signal, self._latest_signal, self._unanswered = sig, now, None
+        for state in self._open():
+            state.signalled = None
+        self._look_again = len(self._states) > 1
+        for state in self._states:
+            if not state.member.above:
+                state.pinned.find_family()
+        self._pass_on(now)
+        return self._measure()
+
+    def _poll(self) -> _Progress:
+        """Look at all without waiting, and signal those whose turn has come."""
+        now = self._clock()
+        for state in self._open():
+            if state.pinned.exited():
+                self._after_exit(state, now)
+        self._pass_on(now)
+        if self._look_again and now >= self._first + AGAIN_SECONDS:
+            self._look_again = False
+            for state in self._open():
+                state.pinned.find_family()
+        if self._unanswered is None and self._left() <= 0 and any(state.ended is None for state in self._open()):
+            self._after_countdown()
+        return self._measure()
+
+    def _record_intent(self, sig: signal.Signals, warned: Collection[str]) -> None:
+        """Put on record what is about to be sent to whom, for all before the first signal."""
+        done: list[_State] = []
+        for state in self._open():
+            if state.ended is not None:
+                continue
+            words = state.pinned.record("intent", signal=sig.name)
+            if words is not None and words not in warned:
+                for other in done:  # their lines promise what does not come
+                    other.pinned.record("outcome", result="not sent", detail=words)
+                raise _NotRecordedError(words)
+            done.append(state)
+        for state in done:
+            state.open_intent = True
+
+    def _pass_on(self, now: float) -> None:
+        """Signal those whose turn has come, in their order."""
+        for state in self._open():
+            if state.signalled is None and state.ended is None and self._is_due(state, now):
+                self._send(state, now)
+                if self._last_signal is not signal.SIGKILL and self._unanswered is None:
+                    self._latest_signal = now  # the last one signalled has its ten seconds too
+
+    def _is_due(self, state: _State, now: float) -> bool:
+        above = next((other for other in self._states if other.pinned.target.pid == state.member.above), None)
+        ended = above is None or above is state or above.exited or above.pinned.exited()
+        if self._last_signal is signal.SIGKILL or above is None or ended:
+            return True
+        return not state.member.waits and above.signalled is not None and now >= above.signalled + PASS_ON_SECONDS
+
+    def _send(self, state: _State, now: float) -> None:
+        assert self._last_signal is not None
+        is_first = not state.ever_signalled and now == self._first
+        state.signalled, state.ever_signalled = now, True
+        failed = state.pinned.send(self._last_signal)
+        if failed is not None and failed.end is End.GONE and not is_first:
+            self._after_exit(state, now)  # what came before did it, in the moment in which this signal was asked for
+        elif failed is not None:
+            self._complete(state, failed)
+
+    def _after_exit(self, state: _State, now: float) -> None:
+        if state.ended is None:
+            state.ended = now
+        outcome = self._look(state)
+        if outcome.end is End.ZOMBIE:
+            parent = outcome.parent[0] if outcome.parent else 0
+            # A parent that is being ended too leaves its children to who reaps them all.
+            is_ending = any(other.pinned.target.pid == parent and other.ended is None for other in self._open())
+            if is_ending or now - state.ended < REAP_SECONDS:
+                return
+        self._complete(state, outcome)
+
+    def _after_countdown(self) -> None:
+        """Put on record what each is now; after SIGKILL that is final."""
+        outcomes = []
+        for state in self._states:
+            outcome = state.outcome or self._look(state)
+            if self._last_signal is signal.SIGKILL and state.outcome is None and state.ended is None:
+                self._complete(state, outcome)
+            elif state.open_intent and state.outcome is None and state.ended is None:
+                self._record(state, outcome)
+            outcomes.append((state.pinned.target.pid, outcome))
+        if self._last_signal is not signal.SIGKILL:
+            self._unanswered = of_several(outcomes)
+
+    def _look(self, state: _State) -> Outcome:
+        killed = self._last_signal is signal.SIGKILL
+        outcome = state.pinned.look(seconds=self._elapsed(state), killed=killed)
+        return replace(outcome, asked=signal.SIGINT) if self._last_signal is signal.SIGINT else outcome
+
+    def _complete(self, state: _State, outcome: Outcome) -> None:
+        state.outcome = outcome
+        self._record(state, outcome)
+
+    def _record(self, state: _State, outcome: Outcome) -> None:
+        state.open_intent = False
+        detail = outcome.detail
+        if outcome.end in (End.EXITED, End.ZOMBIE) and not state.ever_signalled:
+            detail = "it ended with its run, without a signal of its own"
+        state.pinned.record("outcome", result=outcome.end.value, seconds=round(outcome.seconds, 3), detail=detail)
+
+    def _open(self) -> list[_State]:
+        return [state for state in self._states if state.outcome is None]
+
+    def _measure(self) -> _Progress:
+        """Return where all of them stand now."""
+        outcome, phase = self._unanswered, Phase.STOPPING
+        if not self._open():
+            run, phase = self.pinned_run if self.several else None, Phase.FREEING
+            left = run.left(self._first_ticks) if run is not None else ()
+            outcome = of_several([(one.pinned.target.pid, one.outcome) for one in self._states if one.outcome], left)
+        elif self._last_signal is signal.SIGKILL:
+            phase = Phase.KILLING
+        elif self._unanswered is not None:
+            phase = Phase.STILL_THERE
+        exited = sum(state.exited for state in self._states)
+        elapsed = max((self._elapsed(state) for state in self._states), default=0.0)
+        return _Progress(phase, self._left(), elapsed, outcome, exited, len(self._states), self._last_signal)
+
+    def _elapsed(self, state: _State) -> float:
+        return (self._clock() if state.ended is None else state.ended) - self._first
+
+    def _left(self) -> float:
+        total = KILL_SECONDS if self._last_signal is signal.SIGKILL else GRACE_SECONDS
+        return max(0.0, total - (self._clock() - self._latest_signal))
+
+    # -- words -----------------------------------------------------------------------------------------------------
+
+    def _sentence(self) -> str:
         match self.phase:
             case Phase.CHECKING:
                 return "making sure that it is still this process …"
@@ -381,22 +750,19 @@ class Request:
                 return "putting it on record …"
             case Phase.STOPPING:
                 waiting = self._wait_until - self._clock()
-                left = waiting if self._progress.phase is ending.Phase.UNANSWERED else self._progress.left
+                left = waiting if self._progress.phase is Phase.STILL_THERE else self._progress.left
                 return f"asked to stop, {math.ceil(max(left, 0))} s …{self._progress.count}"
             case Phase.STILL_THERE:
-                return self._still_there()
+                outcome = self._progress.outcome
+                if outcome is not None and (outcome.end is not End.RUNNING or outcome.each):
+                    return outcome.sentence
+                last = self._progress.last or signal.SIGTERM
+                return f"ignored {last.name} for {long_duration(round(self._progress.elapsed))}"
             case Phase.KILLING:
                 return f"{self._progress.sentence} …"
             case Phase.FREEING:
                 return f"{self._progress.sentence}; looking at its memory …"
         return self.said
-
-    def _still_there(self) -> str:
-        outcome = self._progress.outcome
-        if outcome is not None and (outcome.end is not End.RUNNING or outcome.each):
-            return outcome.sentence
-        asked = self._progress.asked or signal.SIGTERM
-        return f"ignored {asked.name} for {long_duration(round(self._progress.elapsed))}"
 
     def _scope(self) -> str:
         if self.pinned_run is None or self.phase is not Phase.ASKING:

@@ -1,39 +1,45 @@
-"""Target of a signal: compared with what was on screen before it is pinned and signalled.
+"""Target of a signal: compared with what was on screen, pinned by a pidfd, checked again before each signal.
 
-The kernel alone would let root hit anyone, and a PID read a second ago may be somebody else's by now. So a handle
-(pidfd) is opened before anything is read, every fact is then compared with what the person saw, and the handle is
-asked at the end whether the process was alive all along: if so, the facts are about it and no other.
+The kernel alone would let root hit anyone, and a PID read a second ago may be somebody else's by now. So a pidfd is
+opened before anything is read, every fact is then compared with what the person saw, and the pidfd is asked at the end
+whether the process was alive all along: if so, the facts are about it and no other.
+
+Python has the two calls for pidfds only where it was compiled against a glibc of 2020 or later. Conda's and other
+portable builds are not, and they are what many GPU programs run under, so the system calls are made by number there:
+both numbers are the same on every architecture that NVIDIA's driver supports.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
-from collections.abc import Callable, Mapping, Sequence
+import select
+import signal
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from gpuwatch import procfs
 from gpuwatch.analysis.rows import Row, rows
-from gpuwatch.kill import pinned as pidfd
 from gpuwatch.kill import run
-from gpuwatch.kill.audit import Audit
-from gpuwatch.kill.outcome import unreaped
-from gpuwatch.kill.pinned import Pinned as Pinned
-from gpuwatch.kill.pinned import Refusal, Refused, parent_of
-from gpuwatch.kill.pinned import Target as Target
-from gpuwatch.kill.pinned import holds_gpu as holds_gpu
+from gpuwatch.kill.audit import Audit, TimedAudit, state_folder
+from gpuwatch.kill.outcome import End, Outcome, Refusal, Refused, unreaped
 from gpuwatch.model import Presence, Process, Snapshot, known
+from gpuwatch.sampler.owners import read_command
 from gpuwatch.text import clean
 
 if TYPE_CHECKING:
-    from gpuwatch.kill.interfaces import HeldProcess, ProcessEnder
-    from gpuwatch.kill.run import Run
-    from gpuwatch.model import Snapshot
-
+    from gpuwatch.kill.session import HeldProcess
 
 WEAKER = "weaker check: this kernel gives no handle on a process, so its start time is compared before each signal"
+
+_SYS_PIDFD_SEND_SIGNAL = 424
+_SYS_PIDFD_OPEN = 434
 
 _NOT_A_PROCESS = (errno.EINVAL, errno.ENOENT)
 """pidfd_open's answers for the id of a thread that is no process, before and since Linux 6.15."""
@@ -42,12 +48,147 @@ _NO_MORE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """pidfd_open's answers where there is no room for one more handle."""
 
 _WITHOUT_EVIDENCE = (Refusal.NO_DEVICE, Refusal.NOT_ON_GPU, Refusal.FILES_UNREADABLE, Refusal.OTHER_NAMESPACE)
-"""What a process looks like that ended between two reads: its files are closed by then."""
+"""Refusals that also fit a process that ended between two reads: its files are closed by then."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# System calls
+
+
+def open_pidfd(pid: int) -> int:
+    """Open a close-on-exec handle on a process; raises `OSError`, with ENOSYS before Linux 5.3."""
+    if hasattr(os, "pidfd_open"):
+        return os.pidfd_open(pid)
+    return open_by_number(pid)
+
+
+def send_signal(pidfd: int, sig: signal.Signals) -> None:
+    """Send a signal to the process behind a handle; raises `OSError`, with ESRCH once it has been reaped."""
+    if hasattr(signal, "pidfd_send_signal"):
+        signal.pidfd_send_signal(pidfd, sig)
+    else:
+        send_by_number(pidfd, sig)
+
+
+def open_by_number(pid: int) -> int:
+    """Open a handle by the number of the system call."""
+    return _syscall(_SYS_PIDFD_OPEN, pid, 0)
+
+
+def send_by_number(pidfd: int, sig: signal.Signals) -> None:
+    """Send a signal by the number of the system call."""
+    _syscall(_SYS_PIDFD_SEND_SIGNAL, pidfd, sig, None, 0)
+
+
+def has_exited(pidfd: int, timeout: float = 0.0) -> bool:
+    """Return whether all threads of the process end within `timeout` seconds, reaped by its parent or not."""
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(max(0.0, timeout) * 1000))
+
+
+def _syscall(number: int, *arguments: int | None) -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    result = int(libc.syscall(ctypes.c_long(number), *(None if a is None else ctypes.c_long(a) for a in arguments)))
+    if result < 0:
+        code = ctypes.get_errno() or errno.ENOSYS
+        raise OSError(code, os.strerror(code))
+    return result
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Target
+
+
+@dataclass(frozen=True)
+class Target:
+    """Process as it was on screen when the person chose it."""
+
+    pid: int
+    start_ticks: int
+    """Clock ticks since boot (field 22 of /proc/PID/stat); 0 where it was not known."""
+    uid: int | None
+    command: str
+    """As displayed: cleaned, secrets masked."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs."""
+    held: int = 0
+    """Bytes on all of them."""
+    stale: bool = False
+    """The row is older than two intervals."""
+    unreliable: bool = False
+    """The driver's list makes no sense (`Gpu.unreliable`)."""
+    unlisted: bool = False
+    """It was named by its PID, and no GPU is known to be held by it."""
+    program: str = ""
+    """Program whose command that is, see `procfs.Stat.program`; empty where that cannot be told."""
+    unsure: bool = False
+    """The driver may mean another process by this PID (`Presence.UNSURE`)."""
+    user: str = ""
+    """Name of its owner; empty where the process is on no snapshot."""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """PID and start time."""
+        return self.pid, self.start_ticks
+
+
+def target_of(held: Sequence[Row], snapshot: Snapshot, age: float = 0.0) -> Target:
+    """Make the target of a process from its rows on all GPUs; `age` is how many seconds ago the snapshot came."""
+    first, process = held[0], held[0].process
+    # A tenth of an interval more, since a sample that is due has not always been taken yet.
+    oldest = 2.1 * max(snapshot.interval, 0.5) - age
+    return Target(
+        pid=first.holding.pid,
+        start_ticks=process.start or first.holding.start,
+        uid=process.uid,
+        command=process.command,
+        gpus=tuple(row.gpu.key for row in held),
+        held=sum(int(row.holding.memory) for row in held if known(row.holding.memory)),
+        stale=any(snapshot.monotonic - row.gpu.sampled > oldest for row in held),
+        unreliable=any(row.gpu.unreliable for row in held),
+        program=process.program,
+        unsure=process.presence is Presence.UNSURE,
+        user=process.user or "?",
+    )
+
+
+def target_of_unlisted(process: Process, gpus: Sequence[str] = ()) -> Target:
+    """Make the target of a process that the driver does not list and that has device files of these GPUs open."""
+    return Target(
+        process.pid,
+        process.start,
+        process.uid,
+        process.command,
+        tuple(gpus),
+        program=process.program,
+        user=process.user or "?",
+    )
+
+
+def target_of_pid(pid: int, snapshot: Snapshot, killer: Killer) -> Target:
+    """Make the target of a PID that a person typed."""
+    held = [row for row in rows(snapshot) if row.holding.pid == pid]
+    if held:
+        return target_of(held, snapshot)
+    found = next((one for one in snapshot.unlisted if one.process.pid == pid), None)
+    if found is not None:
+        return target_of_unlisted(found.process, found.gpus)
+    try:
+        stat, uid = procfs.read_stat(pid), procfs.read_uids(pid)[1]
+    except (OSError, ValueError):
+        return Target(pid, 1, killer.policy.may_end, "", unlisted=True)  # pinning it says what is the matter
+    return Target(pid, stat.start_ticks, uid, killer.shown(pid, stat.comm), unlisted=True, program=stat.program)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Checks
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Who is asking, and what they allowed on the command line."""
+    """User who asks, and what they allowed on the command line."""
 
     uid: int
     euid: int
@@ -61,7 +202,7 @@ class Policy:
     def of_this_process(
         cls, *, read_only: bool, allow_root: bool = False, environ: Mapping[str, str] = os.environ
     ) -> Policy:
-        """The policy for the user who runs this program; `SUDO_UID` counts only for root."""
+        """Make the policy for the user who runs this program; `SUDO_UID` counts only for root."""
         sudo = environ.get("SUDO_UID", "")
         sudo_uid = int(sudo) if sudo.isdecimal() and sudo.isascii() else None
         return cls(os.getuid(), os.geteuid(), os.getpid(), sudo_uid, read_only, allow_root)
@@ -73,10 +214,10 @@ class Policy:
 
 
 class Killer:
-    """The only way to a signal: refuses, or hands out a process that has been proven to be the one on screen."""
+    """The only way to a signal on this machine: it refuses, or pins a process that is proven to be the target."""
 
     notice = ""
-    """Nothing is made up here: see `interfaces.ProcessEnder`."""
+    """Shown at each step; a demo has one."""
 
     def __init__(
         self,
@@ -86,9 +227,9 @@ class Killer:
         describe: Callable[[int], str | None] | None = None,
         proc: Path = procfs.PROC,
         dev: str = "/dev",
-        open_pidfd: Callable[[int], int] = pidfd.open_pidfd,
+        open_pidfd: Callable[[int], int] = open_pidfd,
     ) -> None:
-        """`describe` makes a process's command as the screen shows it; without one, commands are not compared."""
+        """`describe` returns a process's command as the screen shows it; without one, commands are not compared."""
         self.policy = policy
         self.audit = audit
         self._describe = describe
@@ -97,17 +238,17 @@ class Killer:
         self._open_pidfd = open_pidfd
 
     def pin(self, target: Target) -> Pinned | Refused:
-        """Open a handle on the process and prove that it is the target; a refusal is put on record.
+        """Open a handle on the process and prove that it is the target; a refusal is recorded.
 
-        The caller closes what it gets. Never raises for a process that is gone, hidden or somebody else's.
+        The caller closes the result. Never raises for a process that is gone, hidden or somebody else's.
         """
-        pinned_or_refused = self._refuse_unseen(target) or self._pin(target)
-        if isinstance(pinned_or_refused, Refused):
-            self.refuse(target, pinned_or_refused)
-        return pinned_or_refused
+        result = self._refuse_unseen(target) or self._pin(target)
+        if isinstance(result, Refused):
+            self.refuse(target, result)
+        return result
 
-    def pin_run(self, held: HeldProcess, snapshot: Snapshot, *, asked: bool = True) -> Run | Refused:
-        """Pin the whole run of a process that `pin` gave: see `run_scope.pin_run`."""
+    def pin_run(self, held: HeldProcess, snapshot: Snapshot, *, asked: bool = True) -> run.Run | Refused:
+        """Pin the whole run of a process that `pin` returned: see `run.pin_run`."""
         if not isinstance(held, Pinned):
             raise TypeError(f"PID {held.target.pid} was not pinned on this machine")
         return run.pin_run(self, held, snapshot, asked=asked)
@@ -117,40 +258,42 @@ class Killer:
         return self.audit.problem()
 
     def refuse(self, target: Target, refused: Refused, **more: object) -> None:
-        """Put a refusal on record; `more` are further fields of its line."""
-        said = {"result": refused.reason.value, "detail": refused.detail}
-        self.audit.append("refused", {**self.facts(target), **more, **said})
+        """Record a refusal; `more` are further fields of its line."""
+        fields = {"result": refused.reason.value, "detail": refused.detail}
+        self.audit.append("refused", {**self.facts(target), **more, **fields})
 
-    def handle(self, pid: int) -> tuple[int | None, str] | Refused:
+    def open(self, pid: int) -> Pinned | Refused:
         """Open a handle on whatever has this PID now, which proves nothing yet; the caller closes it.
 
-        Without one (None), the second says why the check will be weaker.
+        Where the kernel gives no handle, `Pinned.weaker` says why the check will be weaker.
         """
+        bare = Target(pid, 0, self.policy.may_end, "")
         try:
-            return self._open_pidfd(pid), ""
+            return Pinned(self, bare, self._open_pidfd(pid), "")
         except ProcessLookupError:
-            return self.absent(pid)
+            return self._absent(pid)
         except OSError as error:
             if error.errno in _NOT_A_PROCESS:
                 return Refused(Refusal.CHANGED, pid, "it is a thread now")
             if error.errno in _NO_MORE:
                 return Refused(Refusal.TOO_MANY, pid, error.strerror or "")
-            return None, f"{WEAKER} ({error.strerror})"
+            return Pinned(self, bare, None, f"{WEAKER} ({error.strerror})")
 
-    def held_by(self, target: Target, handle: int | None, weaker: str) -> Pinned:
-        """Make of a handle what can be asked and signalled; whoever calls this owns the proof that it is `target`."""
-        return Pinned(self, target, handle, weaker, self.proc, self.dev)
+    def _absent(self, pid: int) -> Refused:
+        """Return the refusal of a PID that the kernel does not know."""
+        inside = procfs.in_pid_namespace(self.proc)
+        return Refused(Refusal.OTHER_NAMESPACE if inside else Refusal.GONE, pid)
 
     def described(self, pid: int) -> str | None:
-        """Give the command of a process as the screen shows it; None where that cannot be read."""
+        """Return the command of a process as the screen shows it; None where that cannot be read."""
         return self._describe(pid) if self._describe is not None else None
 
     def shown(self, pid: int, comm: bytes) -> str:
-        """Give the command of a process as the screen shows it, or its bare name where that cannot be read."""
+        """Return the command of a process as the screen shows it, or its bare name where that cannot be read."""
         return self.described(pid) or clean(comm)
 
     def facts(self, target: Target) -> dict[str, object]:
-        """What every line of the record says about a target."""
+        """Return the fields that every line about a target has."""
         return {
             "uid": self.policy.uid,
             "pid": target.pid,
@@ -162,7 +305,7 @@ class Killer:
         }
 
     def _refuse_unseen(self, target: Target) -> Refused | None:
-        """The refusals for which the process need not be looked at."""
+        """Return the refusal for which the process need not be looked at."""
         checks = (
             (Refusal.READ_ONLY, self.policy.read_only),
             (Refusal.ROOT, self.policy.euid == 0 and not self.policy.allow_root),
@@ -173,13 +316,13 @@ class Killer:
             (Refusal.ITSELF, target.pid == self.policy.pid),
             (Refusal.NO_IDENTITY, target.start_ticks <= 0 or target.uid is None),
         )
-        return next((Refused(reason, target.pid) for reason, holds in checks if holds), None)
+        return next((Refused(reason, target.pid) for reason, applies in checks if applies), None)
 
     def _pin(self, target: Target) -> Pinned | Refused:
-        opened = self.handle(target.pid)
-        if isinstance(opened, Refused):
-            return opened
-        pinned = self.held_by(target, *opened)
+        pinned = self.open(target.pid)
+        if isinstance(pinned, Refused):
+            return pinned
+        pinned.target = target
         try:
             refused = self._refuse_seen(target, pinned)
         except BaseException:
@@ -189,18 +332,14 @@ class Killer:
             pinned.close()
         return refused or pinned
 
-    def absent(self, pid: int) -> Refused:
-        """Say of a PID that the kernel does not know why nothing is sent to it."""
-        inside = procfs.in_pid_namespace(self.proc)
-        return Refused(Refusal.OTHER_NAMESPACE if inside else Refusal.GONE, pid)
-
     def _refuse_seen(self, target: Target, pinned: Pinned) -> Refused | None:
-        """The refusals that follow from what the process is."""
+        """Return the refusal that follows from what the process is."""
         try:
             refused = self._refuse_identity(target, pinned) or self._refuse_without_device(target)
-            pinned.note_device()
+            if refused is None:
+                pinned.note_device()
         except procfs.GONE:
-            return self.absent(target.pid)
+            return self._absent(target.pid)
         except (OSError, ValueError) as error:
             return Refused(Refusal.UNREADABLE, target.pid, str(error))
         if (refused is None or refused.reason in _WITHOUT_EVIDENCE) and pinned.exited():
@@ -225,7 +364,7 @@ class Killer:
             other = next(uid for uid in uids if uid != self.policy.may_end)
             return Refused(Refusal.NOT_YOURS, pid, f"it runs as uid {other}")
         if procfs.ended(pid, self.proc):
-            return Refused(Refusal.ZOMBIE, pid, unreaped(parent_of(stat.ppid, self.proc)))
+            return Refused(Refusal.ZOMBIE, pid, unreaped(procfs.name_of(stat.ppid, self.proc)))
         stat = procfs.read_living_stat(pid, self.proc) or stat
         pinned.note_program(stat)
         if target.program and stat.program:
@@ -237,7 +376,7 @@ class Killer:
 
     def _refuse_without_device(self, target: Target) -> Refused | None:
         try:
-            has_device = holds_gpu(target.pid, self.proc, self.dev)
+            has_device = procfs.holds_gpu(target.pid, self.proc, self.dev)
         except PermissionError:
             return Refused(Refusal.FILES_UNREADABLE, target.pid)
         inside = procfs.in_pid_namespace(self.proc)
@@ -248,61 +387,226 @@ class Killer:
         return Refused(Refusal.OTHER_NAMESPACE if inside else Refusal.NO_DEVICE, target.pid)
 
 
-def not_yours(process: Process, policy: Policy) -> str:
-    """Say whose a process is that is not one's own; empty where it is, or where nothing may be ended at all."""
-    if policy.read_only or process.uid in (None, policy.may_end):
-        return ""
-    return f"it belongs to {process.user or '?'}, and gpuwatch signals only your own processes"
+def make_killer(*, read_only: bool, allow_root: bool) -> Killer:
+    """Make the killer of this program: the policy of this process, and a record that never blocks for long."""
+    policy = Policy.of_this_process(read_only=read_only, allow_root=allow_root)
+    return Killer(policy, TimedAudit(state_folder()), describe=shown_command)
 
 
-def wrong_machine(snapshot: Snapshot, ender: ProcessEnder) -> str:
-    """Return why nothing of a snapshot may be ended through `ender`; empty where it may.
-
-    The PIDs of a demo may be those of real processes here, so its snapshots go with its own ender alone.
-    """
-    if snapshot.demo and not ender.notice:
-        return "demo: its processes are not real"
-    return "a demo can end no real process" if ender.notice and not snapshot.demo else ""
-
-
-def target_of(held: Sequence[Row], snapshot: Snapshot, age: float = 0.0) -> Target:
-    """Give what `actions.kill` must find: the process of `held`, its rows on all GPUs, as the screen shows it.
-
-    `age` is how many seconds ago the snapshot came.
-    """
-    first = held[0]
-    # A tenth of an interval more, since a sample that is due has not always been taken yet.
-    oldest = 2.1 * max(snapshot.interval, 0.5) - age
-    return Target(
-        pid=first.holding.pid,
-        start_ticks=first.process.start or first.holding.start,
-        uid=first.process.uid,
-        command=first.process.command,
-        gpus=tuple(row.gpu.key for row in held),
-        held=sum(int(row.holding.memory) for row in held if known(row.holding.memory)),
-        stale=any(snapshot.monotonic - row.gpu.sampled > oldest for row in held),
-        unreliable=any(row.gpu.unreliable for row in held),
-        program=first.process.program,
-        unsure=first.process.presence is Presence.UNSURE,
-    )
-
-
-def target_of_unlisted(process: Process, gpus: Sequence[str] = ()) -> Target:
-    """Give the same for a process that the driver does not list, and that has device files of these GPUs open."""
-    return Target(process.pid, process.start, process.uid, process.command, tuple(gpus), program=process.program)
-
-
-def target_of_pid(pid: int, snapshot: Snapshot, killer: Killer) -> tuple[Target, Process | None]:
-    """Give the same for a PID that somebody typed, and its process, where the snapshot has it."""
-    held = [row for row in rows(snapshot) if row.holding.pid == pid]
-    if held:
-        return target_of(held, snapshot), held[0].process
-    found = next((one for one in snapshot.unlisted if one.process.pid == pid), None)
-    if found is not None:
-        return target_of_unlisted(found.process, found.gpus), found.process
+def shown_command(pid: int) -> str | None:
+    """Return the command line of a process as the sampler puts it on screen; None where it cannot be read."""
     try:
-        stat, uid = procfs.read_stat(pid), procfs.read_uids(pid)[1]
-    except (OSError, ValueError):
-        return Target(pid, 1, killer.policy.may_end, "", unlisted=True), None  # the pin says what is the matter
-    command = killer.shown(pid, stat.comm)
-    return Target(pid, stat.start_ticks, uid, command, unlisted=True, program=stat.program), None
+        return read_command(pid)
+    except OSError:
+        return None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Signal
+
+
+class Pinned:
+    """Process held by a pidfd, so that no reuse of its PID can redirect a signal.
+
+    Where the kernel gives no pidfd (`weaker` says why), the start time is compared before each signal instead.
+    Use it as a context manager, or close it.
+    """
+
+    def __init__(self, killer: Killer, target: Target, handle: int | None, weaker: str) -> None:
+        """Made by `Killer`, which owns the proof that the process is `target`."""
+        self.target = target
+        self.weaker = weaker
+        self.run = ""
+        """Key of the run that it is ended with; empty where it is ended alone."""
+        self._killer = killer
+        self._handle = handle
+        self._proc = killer.proc
+        self._program = ""
+        self._command: str | None = None
+        """As described when it was pinned; compared where no mark of its program can be."""
+        self._had_device = False
+        self._intent = ""
+        """Signal of the last line of intent, until it is sent."""
+        self._sent = False
+        self._family: dict[int, int] = {}
+        self._closed = False
+
+    def note_program(self, stat: procfs.Stat) -> None:
+        """Keep which program it runs, by its stat line; it is compared before each signal."""
+        self._program = stat.program
+        self._command = None if self._program else self._killer.described(self.target.pid)
+
+    def note_device(self) -> None:
+        """Keep whether it has a GPU's device file open; it is compared before each signal."""
+        self._had_device = self.on_gpu()
+
+    def send(self, sig: signal.Signals) -> Outcome | None:
+        """Signal the process; None when it was sent, else why not.
+
+        Raises `ValueError` without a line of intent for this signal: see `record`. Nothing is sent to a process that is
+        not what it was when it was pinned; the kernel has no call that looks and sends at once, so what it does in the
+        microseconds between remains.
+        """
+        if self._closed:
+            raise ValueError(f"PID {self.target.pid} is no longer pinned")
+        if self._intent != sig.name:
+            raise ValueError(f"{sig.name} to PID {self.target.pid} has no line of intent")
+        self._intent = ""
+        if self.exited():
+            return Outcome(End.GONE)
+        try:
+            if set(procfs.read_uids(self.target.pid, self._proc)) != {self._killer.policy.may_end}:
+                return Outcome(End.DENIED, detail="it runs as another user now")
+            if changed := self._changed():
+                not_sent = f"{sig.name} was not sent" if self._sent else "nothing was sent"
+                return Outcome(End.CHANGED, detail=f"{changed}; {not_sent}")
+            handle = self._handle
+            if handle is not None:
+                send_signal(handle, sig)
+            elif self.weaker:
+                os.kill(self.target.pid, sig)
+            else:  # another thread let go of the handle: nothing holds the PID to this process any more
+                return Outcome(End.DENIED, detail="it is no longer pinned")
+        except procfs.GONE:
+            return Outcome(End.GONE)
+        except (OSError, ValueError) as error:
+            return Outcome(End.DENIED, detail=getattr(error, "strerror", None) or str(error))
+        self._sent = True
+        return None
+
+    def exited(self) -> bool:
+        """Return whether all its threads have ended, reaped or not; does not block."""
+        if self._handle is not None:
+            return has_exited(self._handle)
+        return not self._same() or procfs.ended(self.target.pid, self._proc)
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds for the end of the process; return whether it has ended."""
+        if self._handle is not None:
+            return has_exited(self._handle, timeout)
+        deadline = time.monotonic() + timeout
+        while not self.exited() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return self.exited()
+
+    def look(self, *, seconds: float = 0.0, killed: bool = False) -> Outcome:
+        """Return what has become of the process by now."""
+        if self.exited():
+            parent = self._unreaped_by()
+            return Outcome(End.ZOMBIE if parent else End.EXITED, seconds, killed, parent)
+        try:
+            main = procfs.read_stat(self.target.pid, self._proc).state
+            threads = islice(procfs.thread_states(self.target.pid, self._proc), procfs.THREADS_MAX)
+            # After SIGKILL only a thread inside the kernel can be left; before it, one such thread means little.
+            states = {state for _, state in threads} if killed else {main}
+        except (OSError, ValueError):
+            states, main = set(), ""  # it ended since it was asked, or cannot be read: not known to be stuck
+        if procfs.UNINTERRUPTIBLE in states:
+            return Outcome(End.STUCK, seconds, killed)
+        return Outcome(End.STOPPED if main in procfs.STOPPED and not killed else End.RUNNING, seconds, killed)
+
+    def find_family(self) -> None:
+        """Keep which processes it has started so far; once it has ended, nothing tells any more."""
+        self._family |= procfs.descendants(self.target.pid, self._proc)
+
+    def family(self) -> tuple[int, ...]:
+        """Return the PIDs that it was seen to have started, and that still run."""
+        return tuple(pid for pid, start_ticks in sorted(self._family.items()) if self._runs(pid, start_ticks))
+
+    def left_behind(self, listed: Collection[int] = ()) -> tuple[int, ...]:
+        """Return those of its family that hold a GPU device open (orphaned workers), or that the driver lists."""
+        left = []
+        for pid in self.family():
+            try:
+                left += [pid] if pid in listed or procfs.holds_gpu(pid, self._proc, self._killer.dev) else []
+            except (OSError, ValueError):
+                continue  # it has ended, or its files are closed to us: not known to hold anything
+        return tuple(left)
+
+    def on_gpu(self) -> bool:
+        """Return whether it still runs and has a GPU device open; False where that cannot be read."""
+        try:
+            return not self.exited() and procfs.holds_gpu(self.target.pid, self._proc, self._killer.dev)
+        except (OSError, ValueError):
+            return False
+
+    def ignores(self, sig: signal.Signals) -> bool:
+        """Return whether the process ignores a signal; False where that cannot be read.
+
+        So it does with SIGINT where a script started it with `&`: POSIX has it ignored there, and Python leaves it so.
+        Source: the mask SigIgn of /proc/PID/status, proc_pid_status(5).
+        """
+        try:
+            lines = procfs.read_status(self.target.pid, self._proc).splitlines()
+            mask = next((int(line.split()[1], 16) for line in lines if line.startswith(b"SigIgn:")), 0)
+        except (OSError, ValueError, IndexError):
+            return False
+        return bool(mask >> (sig - 1) & 1)
+
+    def record(self, event: str, **fields: object) -> str | None:
+        """Write a line about this process to the record; return why that failed.
+
+        A line of `intent` comes before each signal, one of `outcome` after it.
+        """
+        self._intent = str(fields.get("signal", "")) if event == "intent" else ""
+        facts = self._killer.facts(self.target) | ({"run": self.run} if self.run else {})
+        return self._killer.audit.append(event, {**facts, "weaker": bool(self.weaker), **fields})
+
+    def close(self) -> None:
+        """Close the handle; the process is left as it is."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+        self._closed = True
+
+    def __enter__(self) -> Pinned:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _runs(self, pid: int, start_ticks: int) -> bool:
+        try:
+            stat = procfs.read_stat(pid, self._proc)
+            return stat.start_ticks == start_ticks and not procfs.ended(pid, self._proc)
+        except (OSError, ValueError):
+            return False
+
+    def _changed(self) -> str:
+        """Return what of it is no longer as it was pinned; empty for nothing. Raises `OSError` or `ValueError`.
+
+        It is another program, and not only another title of the same, where the kernel has put it elsewhere in the
+        memory. Where that does not tell, another command line counts as another program.
+        """
+        stat = procfs.read_living_stat(self.target.pid, self._proc)
+        if stat is None:
+            return ""  # it is on its way out: there is nothing more to compare, and a signal does nothing
+        if stat.start_ticks != self.target.start_ticks:
+            return "it started at another time"
+        if self._program and stat.program:
+            runs_another = "it runs another program now" if stat.program != self._program else ""
+        else:
+            same = self._command == self._killer.described(self.target.pid)
+            runs_another = "" if same else "it may run another program now"
+        if runs_another:
+            return f"{runs_another}: {self._killer.shown(self.target.pid, stat.comm)}"
+        if self._had_device and not procfs.holds_gpu(self.target.pid, self._proc, self._killer.dev):
+            return "it has no GPU device open any more"
+        return ""
+
+    def _same(self) -> bool:
+        try:
+            return procfs.read_stat(self.target.pid, self._proc).start_ticks == self.target.start_ticks
+        except (OSError, ValueError):
+            return False  # gone; and what cannot be read is not proven to be the same, so nothing is sent to it
+
+    def _unreaped_by(self) -> tuple[int, str] | None:
+        try:
+            stat = procfs.read_stat(self.target.pid, self._proc)
+        except (OSError, ValueError):
+            return None  # reaped
+        if stat.start_ticks != self.target.start_ticks or stat.state not in procfs.DEAD:
+            return None
+        return procfs.name_of(stat.ppid, self._proc)

@@ -18,7 +18,7 @@ from gpuwatch.ui.bindings import KEYS
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.options import Helpers, Options, Watching
 from gpuwatch.ui.theme import Kit
-from gpuwatch.ui.view import subject_of
+from gpuwatch.ui.view import judged, subject_of
 from gpuwatch.ui.widgets.alerts import Alerts
 from gpuwatch.ui.widgets.footer import Footer
 from gpuwatch.ui.widgets.processes import Processes
@@ -27,13 +27,12 @@ from gpuwatch.ui.widgets.prompt import Prompt
 if TYPE_CHECKING:
     from gpuwatch.alerts.alert import Alert
     from gpuwatch.analysis.strays import Judged
-    from gpuwatch.ui.background import Background
+    from gpuwatch.threads import Worker
+    from gpuwatch.ui.endings import Endings
     from gpuwatch.ui.screens.attend import AttendScreen
     from gpuwatch.ui.screens.detail import DetailScreen
-    from gpuwatch.ui.screens.end import Endings
     from gpuwatch.ui.screens.people import PeopleScreen
     from gpuwatch.ui.screens.tree import TreeScreen
-    from gpuwatch.ui.stray_endings import StrayEndings
 
 INTERVALS: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds between two samples that `+` and `-` step through."""
@@ -53,7 +52,6 @@ class Actions(App[int]):
     clock: Callable[[], float]
     ended: deque[Alert]
     endings: Endings | None
-    stray_endings: StrayEndings | None
 
     @abstractmethod
     def paint(self) -> None:
@@ -77,7 +75,7 @@ class Actions(App[int]):
         """Judge which of the viewer's processes in a frame are strays."""
 
     @abstractmethod
-    def background(self, name: str) -> Background:
+    def background(self, name: str) -> Worker:
         """Give the thread of this name, for calls that may take their time."""
 
     @property
@@ -211,19 +209,25 @@ class Actions(App[int]):
 
     def ask_to_end(self, key: RowKey, *, whole_run: bool = False) -> None:
         """Ask whether to end a process, or its run; refuse where nothing may be signalled."""
-        if self._is_staged(key[1:]):
+        if self.endings is not None and self.endings.has_stray(key[1:]):
             self.notify("it is being ended as a stray: S shows it", markup=False, timeout=4)
-        elif self.may_end() and self.newest is not None and self.helpers.killer is not None:
-            from gpuwatch.ui.screens.end import Endings
+        elif self.may_end() and self.newest is not None:
+            self.need_endings().open(key, self.newest, whole_run=whole_run)
 
-            if self.endings is None:
-                self.endings = Endings(
-                    self, self.helpers.killer(), elsewhere=self._is_staged, glyphs=self.kit.glyphs, clock=self.clock
-                )
-            self.endings.open(key, self.newest, whole_run=whole_run)
+    def need_endings(self) -> Endings:
+        """Return the sessions that end processes, made at the first need; only where `may_end`."""
+        if self.endings is None:
+            from gpuwatch.ui.endings import Endings
 
-    def _is_staged(self, process: tuple[int, int]) -> bool:
-        return self.stray_endings is not None and self.stray_endings.staging.follows(process)
+            assert self.helpers.killer is not None
+            self.endings = Endings(
+                self,
+                self.helpers.killer(),
+                judge=lambda frame: judged(frame, self.options),
+                glyphs=self.kit.glyphs,
+                clock=self.clock,
+            )
+        return self.endings
 
     def action_people(self) -> None:
         """Show who has what, one row a person."""

@@ -23,6 +23,7 @@ from gpuwatch.errors import NoThreadError
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.text import clean
+from gpuwatch.threads import Worker
 from gpuwatch.ui.actions import Actions
 from gpuwatch.ui.bindings import KEYS
 from gpuwatch.ui.dashboard import Dashboard
@@ -39,9 +40,7 @@ if TYPE_CHECKING:
     from gpuwatch.alerts.alert import Alert
     from gpuwatch.analysis.strays import Judged
     from gpuwatch.ui.actions import Actions
-    from gpuwatch.ui.background import Background
-    from gpuwatch.ui.screens.end import Endings
-    from gpuwatch.ui.stray_endings import StrayEndings
+    from gpuwatch.ui.endings import Endings
 
 
 class Framed(Message):
@@ -179,9 +178,8 @@ class GpuwatchApp(Actions):
         super().__init__(driver_class=ForgivingDriver)
         self.watching = watch
         self.helpers = helpers or Helpers()
-        self._backgrounds: dict[str, Background] = {}
+        self._backgrounds: dict[str, Worker] = {}
         self.endings: Endings | None = None
-        self.stray_endings: StrayEndings | None = None
         self.options = options or Options()
         self.frame: Frame | None = None
         """What is on screen; older than `newest` while paused."""
@@ -244,13 +242,10 @@ class GpuwatchApp(Actions):
         super().exit(result, return_code, message)
 
     def _close_endings(self) -> None:
-        """Let everything that is being ended be put on record at the same time."""
-        under_way = [one for one in (self.endings, self.stray_endings) if one is not None]
-        for one in under_way:
-            one.abandon()
-        deadline = time.monotonic() + CLOSING_SECONDS
-        for one in under_way:
-            one.close(deadline)
+        """Give up what is being ended, and wait a moment until that is on record."""
+        if self.endings is not None:
+            self.endings.abandon()
+            self.endings.close(time.monotonic() + CLOSING_SECONDS)
 
     def publish(self, frame: Frame) -> None:
         """Hand over a frame; from any thread. Raises RuntimeError once the dashboard has closed."""
@@ -325,9 +320,8 @@ class GpuwatchApp(Actions):
         if message.frame.snapshot.state is SourceState.ENDED:
             self.leave_ended(message.frame)
             return
-        for one in (self.endings, self.stray_endings):
-            if one is not None:
-                one.observe(message.frame)
+        if self.endings is not None:
+            self.endings.observe(message.frame)
         for screen in self.screen_stack:  # those below the top one, too: what is ticked there is to be true
             if screen is not self.dashboard and hasattr(screen, "refresh_frame"):
                 screen.refresh_frame(message.frame)
@@ -364,11 +358,9 @@ class GpuwatchApp(Actions):
             self._judged = frame, judged(frame, self.options)
         return self._judged[1]
 
-    def background(self, name: str) -> Background:
-        """Give the thread of this name, for calls that may take their time."""
-        from gpuwatch.ui.background import Background
-
-        return self._backgrounds.setdefault(name, Background(name))
+    def background(self, name: str) -> Worker:
+        """Return the worker of this name, for calls that may take their time."""
+        return self._backgrounds.setdefault(name, Worker(name))
 
     def pause(self) -> None:
         """Freeze the screen, or let it go on."""

@@ -12,7 +12,7 @@ from gpuwatch.analysis.strays import USUAL, Tending
 from gpuwatch.monitor import Frame
 
 if TYPE_CHECKING:
-    from gpuwatch.kill.interfaces import ProcessEnder
+    from gpuwatch.kill.session import ProcessEnder
     from gpuwatch.recorder.events_log import Events
 
 

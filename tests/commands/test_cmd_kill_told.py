@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import pytest
 
-from gpuwatch.commands.kill import Desk, Ear, Ends, Line, Told, line_of
+from gpuwatch.commands.kill import Desk, Ear, KillCommand, Line, Told, line_of
 from gpuwatch.declared.facts import Share
-from gpuwatch.kill.steps import Listed
+from gpuwatch.kill.session import Listed
 from gpuwatch.kill.target import Killer
 from gpuwatch.model import Snapshot, Surroundings, Unlisted
 from tests.support.builders import GIB, gpu, holding, process, snapshot, uid
@@ -83,7 +83,7 @@ class Done(NamedTuple):
 
 def end(killer: Killer, shown: Shown, said: Said, *pids: int, whole_run: bool = True) -> Done:
     """Run the command, unasked and with SIGTERM."""
-    ends = Ends(shown, killer, Desk(), Ear(), signal.SIGTERM, whole_run=whole_run, ask=False, clock=shown.clock)
+    ends = KillCommand(shown, killer, Desk(), Ear(), signal.SIGTERM, whole_run=whole_run, ask=False, clock=shown.clock)
     try:
         code = ends.run(pids)
     except Told as told:

@@ -25,11 +25,12 @@ from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE, GpuHolder, unavaila
 REPOSITORY = CHECKOUT
 
 END = """
-import json, os, sys
+import json, os, signal, sys, time
 from pathlib import Path
 from gpuwatch.kill.audit import Audit
-from gpuwatch.kill.ending import Ending
-from gpuwatch.kill.target import Killer, Policy, Pinned, Target
+from gpuwatch.kill.session import Phase, Session, submit_now
+from gpuwatch.kill.target import Killer, Policy, Target
+from gpuwatch.model import Snapshot
 
 me, folder, proc, pid, start_ticks, uid = json.loads(sys.argv[1])
 if os.geteuid() == 0:
@@ -37,16 +38,19 @@ if os.geteuid() == 0:
     os.setresgid(me, me, me)
     os.setresuid(me, me, me)
 killer = Killer(Policy.of_this_process(read_only=False), Audit(Path(folder)), proc=Path(proc))
-pinned = killer.pin(Target(pid, start_ticks, uid, "python train.py"))
-if isinstance(pinned, Pinned):
-    ending = Ending(pinned)
-    ending.begin()
-    while (last := ending.poll()).outcome is None:
-        pinned.wait(0.1)
-    ending.close()
-    answer = {"end": last.outcome.end, "weaker": pinned.weaker}
+session = Session(killer, Target(pid, start_ticks, uid, "python train.py"), Snapshot(), submit=submit_now)
+session.tick()
+if session.phase is Phase.ASKING:
+    weaker = next(iter(session.warnings), "")
+    session.send(signal.SIGTERM)
+    while session.outcome is None:
+        session.tick()
+        time.sleep(0.01)
+    session.abandon()
+    answer = {"end": session.outcome.end, "weaker": weaker}
 else:
-    answer = {"refused": pinned.reason, "sentence": pinned.sentence}
+    reason = json.loads((Path(folder) / "actions.jsonl").read_text().splitlines()[-1])["result"]
+    answer = {"refused": reason, "sentence": session.said}
 print(json.dumps({**answer, "uids": os.getresuid()}))
 """
 
@@ -98,6 +102,7 @@ for name, seam in ("handle", {}), ("weaker", {"open_pidfd": no_handle}):
     end(first)
     second = again(first, shown.start_ticks)
     after = killer.pin(shown)
+    before.record("intent", signal="SIGKILL")
     sent = before.send(signal.SIGKILL)
     before.close()
     alive = os.waitpid(second, os.WNOHANG) == (0, 0)

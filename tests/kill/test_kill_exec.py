@@ -11,21 +11,20 @@ from typing import Any
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.kill.pinned import Refusal
+from gpuwatch.kill.outcome import Refusal
 from gpuwatch.kill.session import Choice, Phase
-from gpuwatch.kill.target import Killer, Target
+from gpuwatch.kill.target import Killer, Target, shown_command
 from gpuwatch.model import Process, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.sampler.owners import Owners
-from gpuwatch.ui.background import shown_command
-from gpuwatch.ui.screens.confirm import ConfirmScreen
+from gpuwatch.ui.screens.dialog import ConfirmScreen
 from tests.commands.test_cmd_kill import code, held, mine, terminal
 from tests.commands.test_cmd_kill import on_record as recorded
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.dashboards import running as dashboard
 from tests.support.dashboards import text
 from tests.support.gpuholder import GpuHolder
-from tests.support.killing import a_killer, on_record, pinned, refused, target_of
+from tests.support.killing import a_killer, on_record, pinned, refused, sent, target_of
 from tests.support.running import RealRun
 from tests.support.sampling import running
 from tests.support.screens import Host, text_of, until
@@ -143,7 +142,7 @@ async def test_the_second_signal_is_for_what_got_the_first(what: str, tmp_path: 
 
             def later() -> bool:
                 clock.ahead += 0.5
-                return screen.request.phase is Phase.STILL_THERE
+                return screen.session.phase is Phase.STILL_THERE
 
             await until(pilot, later)
             await reached(pilot, screen, Phase.STILL_THERE)
@@ -171,7 +170,7 @@ async def test_of_a_run_the_one_that_became_another_program_is_spared(tmp_path: 
             await until(pilot, lambda: "Terminate 3 (SIGTERM)" in text_of(app))
             run.exec(second)
             await pilot.press("right", "right", "enter")
-            await until(pilot, lambda: screen.request.phase is Phase.OVER)
+            await until(pilot, lambda: screen.session.phase is Phase.OVER)
             await until(pilot, lambda: f"1 no longer what was shown, and not signalled: PID {second}" in said_on(app))
         assert run.alive() == {second}
 
@@ -210,7 +209,7 @@ def test_a_title_that_changed_since_it_was_drawn_is_the_same_process(tmp_path: P
         shown = as_shown(training)
         training.retitle()
         with pinned(a_real_killer(tmp_path), shown) as process:
-            assert process.send(signal.SIGTERM) is None
+            assert sent(process, signal.SIGTERM) is None
             training.wait_until_exited()
 
 
@@ -225,7 +224,7 @@ def test_one_whose_first_thread_has_ended_since_is_the_same_process(tmp_path: Pa
     """The kernel tells neither memory nor files of the first thread then, only of those that go on."""
     with GpuHolder() as training, pinned(a_real_killer(tmp_path), as_shown(training)) as process:
         training.end_first_thread()
-        assert process.send(signal.SIGKILL) is None
+        assert sent(process, signal.SIGKILL) is None
         training.wait_until_exited()
 
 
@@ -239,7 +238,7 @@ def test_one_whose_first_thread_ended_before_the_question_is_the_same_process(tm
         assert row.command == "python train.py"
         shown = target_of(training, command=row.command, program=row.program)
         with pinned(a_real_killer(tmp_path), shown) as process:
-            assert process.send(signal.SIGKILL) is None
+            assert sent(process, signal.SIGKILL) is None
             training.wait_until_exited()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.commands.kill import Desk, Ear, Ends, Told
+from gpuwatch.commands.kill import Desk, Ear, KillCommand, Told
 from tests.commands.test_cmd_kill_told import Shown
 from tests.support.gpuholder import GpuHolder
 from tests.support.killing import a_killer, on_record
@@ -59,7 +59,7 @@ def test_the_record_of_a_signal_survives_ctrl_c_at_any_moment_after_it(
     with GpuHolder(deaf=True) as training:
         for moment in MOMENTS:
             killer, ear, shown = a_killer(tmp_path / str(moment)), Ear(), Shown(held_by(training))
-            ends = Ends(shown, killer, Desk(), ear, signal.SIGTERM, ask=False, clock=shown.clock)
+            ends = KillCommand(shown, killer, Desk(), ear, signal.SIGTERM, ask=False, clock=shown.clock)
             with ear.open(), interrupted(moment) as interrupt, pytest.raises(Told) as told:
                 ends.run([training.pid])
             assert interrupt.sent
@@ -85,7 +85,7 @@ class Slow(Shown):
 def test_ctrl_c_is_heard_before_the_first_snapshot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with GpuHolder() as training:
         shown, ear = Slow(held_by(training)), Ear()
-        ends = Ends(shown, a_killer(tmp_path), Desk(), ear, signal.SIGTERM, ask=False, clock=time.monotonic)
+        ends = KillCommand(shown, a_killer(tmp_path), Desk(), ear, signal.SIGTERM, ask=False, clock=time.monotonic)
         with ear.open(), pytest.raises(Told):
             ends.run([training.pid])
         assert shown.asked < 1.0, "a driver that does not answer would hold Ctrl-C up for so long"

@@ -15,16 +15,15 @@ from typing import Any
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.kill import pinned as pidfd
-from gpuwatch.kill.ending import Ending, Phase, Progress
-from gpuwatch.kill.outcome import End, Outcome, of_several
-from gpuwatch.kill.pinned import Refusal, Refused
+from gpuwatch.kill import target as pidfd
+from gpuwatch.kill.outcome import End, Outcome, Refusal, Refused, of_several
 from gpuwatch.kill.run import Run, pin_run
+from gpuwatch.kill.session import Phase, Session
 from gpuwatch.kill.target import Killer, Target
 from gpuwatch.model import Job, Snapshot, Surroundings
 from tests.support import builders
 from tests.support.gpuholder import ME, SOMEBODY_ELSE, GpuHolder
-from tests.support.killing import POLICY, a_killer, on_record, pinned
+from tests.support.killing import POLICY, a_killer, asking, has_exited, look, on_record, pinned
 from tests.support.running import RealRun
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_for
@@ -52,22 +51,18 @@ def refused(killer: Killer, run: RealRun, snapshot: Snapshot | None = None) -> R
     return result
 
 
-def to_the_end(ending: Ending) -> Progress:
-    """Poll as a timer does."""
-    last: list[Progress] = []
-
-    def over() -> bool:
-        last[:] = [ending.poll()]
-        return last[0].phase is Phase.DONE
-
-    wait_for(over)
-    return last[0]
+def ending(killer: Killer, run: RealRun, sig: signal.Signals, **changes: Any) -> Session:
+    """A session that has sent a signal to the run of the first rank."""
+    session = asking(killer, rank_target(run), run.snapshot(), whole_run=True, **changes)
+    session.send(sig)
+    return session
 
 
-def outcome_of(progress: Progress) -> Outcome:
-    """The outcome, which there must be."""
-    assert progress.outcome is not None
-    return progress.outcome
+def at_its_end(session: Session) -> Outcome:
+    """Let a session go on to the end of all of its run; give the outcome."""
+    wait_for(lambda: has_exited(session))
+    assert session.outcome is not None
+    return session.outcome
 
 
 def test_the_run_is_the_head_and_all_below_it_in_order(tmp_path: Path) -> None:
@@ -96,12 +91,9 @@ def test_all_of_it_ends_each_by_one_signal_and_nobody_else_hears_any(
         RealRun(ranks=1, uid=SOMEBODY_ELSE if os.geteuid() == 0 else ME) as theirs,
     ):
         killer = a_killer(tmp_path, dev=run.dev)
-        ending = Ending(found(killer, run))
-        ending.begin(sig)
-        done = to_the_end(ending)
-        ending.close()
-        assert outcome_of(done).sentence.startswith("all 13 exited after")
-        assert outcome_of(done).left == ()
+        done = at_its_end(ending(killer, run, sig))
+        assert done.sentence.startswith("all 13 exited after")
+        assert done.left == ()
         assert not run.alive()
         assert run.heard() == {pid: [sig.name] for pid in run.roles}
         assert (mine.heard(), theirs.heard()) == ({}, {})
@@ -117,61 +109,54 @@ def test_all_of_it_ends_each_by_one_signal_and_nobody_else_hears_any(
 def test_a_rank_that_saves_keeps_its_workers_until_it_has_ended(tmp_path: Path) -> None:
     """A trainer whose data loader is shot first fails before it has written its checkpoint."""
     with RealRun(ranks=1, deaf="rank") as run:
-        ending = Ending(found(a_killer(tmp_path, dev=run.dev), run))
-        ending.begin()
-        wait_for(lambda: run.heard().keys() >= {run.launcher, run.of("rank")[0]})
-        ending.poll()
+        session = ending(a_killer(tmp_path, dev=run.dev), run, signal.SIGTERM)
+        wait_for(lambda: bool(look(session)) and run.heard().keys() >= {run.launcher, run.of("rank")[0]})
+        look(session)
         assert set(run.of("worker")) <= run.alive()
         assert not set(run.heard()) & set(run.of("worker"))
         os.kill(run.of("rank")[0], signal.SIGKILL)
-        to_the_end(ending)
+        at_its_end(session)
         assert {pid: run.heard()[pid] for pid in run.of("worker")} == {pid: ["SIGTERM"] for pid in run.of("worker")}
-        ending.close()
 
 
 def test_what_ignores_sigterm_is_counted_and_killed_only_when_asked(tmp_path: Path) -> None:
     ahead = [0.0]
     with RealRun(ranks=2, workers=1, launcher="dies", deaf="rank") as run:
-        ending = Ending(found(a_killer(tmp_path, dev=run.dev), run), clock=lambda: time.monotonic() + ahead[0])
-        ending.begin()
-        wait_for(lambda: ending.poll().exited == 1)
-        wait_for(lambda: run.heard().keys() >= {run.launcher, *run.of("rank")})
+        killer = a_killer(tmp_path, dev=run.dev)
+        session = ending(killer, run, signal.SIGTERM, clock=lambda: time.monotonic() + ahead[0])
+        wait_for(lambda: bool(look(session)) and "1 of 5 exited" in session.view.said)
+        wait_for(lambda: bool(look(session)) and run.heard().keys() >= {run.launcher, *run.of("rank")})
         ahead[0] += 11
-        unanswered = ending.poll()
-        assert unanswered.phase is Phase.UNANSWERED
-        assert "1 of 5 exited" in outcome_of(unanswered).sentence
-        assert "4 still running: PIDs " in outcome_of(unanswered).sentence
+        assert look(session) is Phase.STILL_THERE
+        assert "1 of 5 exited" in session.view.said
+        assert "4 still running: PIDs " in session.view.said
         assert len(run.alive()) == 4
-        ending.go_on(signal.SIGKILL)
-        done = outcome_of(to_the_end(ending))
+        session.send(signal.SIGKILL)
+        done = at_its_end(session)
         assert done.sentence.startswith("all 5 exited after")
         assert done.killed
-        ending.close()
         assert not run.alive()
 
 
 def test_what_is_forked_while_it_is_ended_is_named_and_not_signalled(tmp_path: Path) -> None:
     with RealRun(ranks=2, workers=1, launcher="forks") as run:
-        ending = Ending(found(a_killer(tmp_path, dev=run.dev), run))
-        ending.begin()
-        wait_for(run.late)
-        done = outcome_of(to_the_end(ending))
+        session = ending(a_killer(tmp_path, dev=run.dev), run, signal.SIGTERM)
+        wait_for(lambda: bool(look(session)) and bool(run.late()))
+        done = at_its_end(session)
         assert done.left == tuple(run.late())
         assert f"not signalled: PID {run.late()[0]}" in done.sentence
         assert run.late()[0] not in run.heard()
-        ending.close()
 
 
 def test_a_process_of_somebody_else_below_the_head_is_left_out(tmp_path: Path) -> None:
     with RealRun(ranks=1, workers=1, odd=SOMEBODY_ELSE) as run:
-        members = found(a_killer(tmp_path, dev=run.dev), run)
+        killer = a_killer(tmp_path, dev=run.dev)
+        members = found(killer, run)
         (odd,) = run.of("odd")
         assert odd not in members.pids
         assert members.left_out == ((odd, f"it runs as uid {SOMEBODY_ELSE}"),)
-        ending = Ending(members)
-        ending.begin(signal.SIGKILL)
-        assert outcome_of(to_the_end(ending)).over
-        ending.close()
+        members.close()
+        assert at_its_end(ending(killer, run, signal.SIGKILL)).over
         assert run.alive() == {odd}
         assert odd not in run.heard()
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.kill import run as run_scope
 from gpuwatch.kill.run import Run, pin_run
-from gpuwatch.kill.target import Target
+from gpuwatch.kill.target import Pinned, Target
 from tests.support import builders
 from tests.support.families import Family, Member, family
 from tests.support.killing import POLICY, a_killer
@@ -34,10 +33,11 @@ def taken(tree: Family, folder: Path, target: str, on_gpu: Collection[str] = BOT
     snapshot = builders.snapshot([builders.gpu(0, holdings=held)], rows, viewer=ME)
     killer = a_killer(folder, replace(POLICY, uid=ME, euid=ME, allow_root=True))
     pid = tree.pids[target]
-    handle, weaker = killer.handle(pid)  # type: ignore[misc]
-    pinned = killer.held_by(Target(pid, procfs.read_stat(pid).start_ticks, ME, "python"), handle, weaker)
+    pinned = killer.open(pid)
+    assert isinstance(pinned, Pinned)
+    pinned.target = Target(pid, procfs.read_stat(pid).start_ticks, ME, "python")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_scope, "holds_gpu", lambda pid, *_: pid in held_by)
+        patch.setattr(procfs, "holds_gpu", lambda pid, *_: pid in held_by)
         run = pin_run(killer, pinned, snapshot)
     assert isinstance(run, Run), run.sentence
     names = {pid: name for name, pid in tree.pids.items()}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.kill.outcome import End, GpuMemory, Outcome, memory_after
-from gpuwatch.kill.pinned import Refusal, Refused
+from gpuwatch.kill.outcome import End, GpuMemory, Outcome, Refusal, Refused, memory_after
 from gpuwatch.units import GIB
 
 EXITED = Outcome(End.EXITED, 1.4)

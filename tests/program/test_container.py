@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gpuwatch.kill.pinned import Refusal
+from gpuwatch.kill.outcome import Refusal
 from gpuwatch.model import Presence, Snapshot, decode
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.strays import StraysScreen

@@ -31,10 +31,8 @@ import ctypes, json, os, random, signal, sys, time
 from pathlib import Path
 from gpuwatch import procfs
 from gpuwatch.kill.audit import Audit
-from gpuwatch.kill.ending import Ending, Phase
-from gpuwatch.kill.target import Killer, Pinned, Policy, Target
-from gpuwatch.kill.pinned import Refused
-from gpuwatch.kill.run import pin_run
+from gpuwatch.kill.session import Phase, Session, submit_now
+from gpuwatch.kill.target import Killer, Policy, Target
 from gpuwatch.model import Snapshot
 
 spec = json.loads(sys.argv[1])
@@ -144,25 +142,20 @@ while len(chosen) < spec["end"] and time.monotonic() < began + 240:
     time.sleep(dice.choice([0, 0.02, 0.1, 0.3]))
     for target in dice.sample(shown, min(12, len(shown))):
         tries += 1
-        pinned = killer.pin(target)
-        if isinstance(pinned, Refused):
-            refused[pinned.reason] = refused.get(pinned.reason, 0) + 1
+        session = Session(killer, target, Snapshot(), submit=submit_now, whole_run=dice.random() < 0.5)
+        session.tick()
+        if session.over:
+            last = json.loads(killer.audit.path.read_text().splitlines()[-1])["result"]
+            refused[last] = refused.get(last, 0) + 1
             continue
-        what = pinned
-        if dice.random() < 0.5:
-            what = pin_run(killer, pinned, Snapshot())
-            if isinstance(what, Refused):
-                refused[what.reason] = refused.get(what.reason, 0) + 1
-                pinned.close()
-                continue
-        names = [one.pinned.target.command[1:] for one in what.members] if what is not pinned else [target.command[1:]]
+        run = session.pinned_run
+        names = [one.pinned.target.command[1:] for one in run.members] if run else [target.command[1:]]
         time.sleep(dice.choice([0, 0.005, 0.05]))
-        ending = Ending(what)
-        progress = ending.begin(dice.choice([signal.SIGINT, signal.SIGTERM]))
-        while progress.phase is not Phase.DONE:
+        session.send(dice.choice([signal.SIGINT, signal.SIGTERM]))
+        while session.phase not in (Phase.FREEING, Phase.OVER):
             time.sleep(0.001)
-            progress = ending.poll()
-        ending.close()
+            session.tick()
+        session.abandon()
         chosen += names
         lone += len(names) == 1
 Path(folder, "stop").touch()

@@ -14,13 +14,14 @@ import pytest
 
 from gpuwatch.alerts.alert import NO_ATTENTION, Mute
 from gpuwatch.errors import NoThreadError
+from gpuwatch.kill.audit import TimedAudit
 from gpuwatch.recorder.attention import AttentionFile
 from gpuwatch.recorder.event_writer import EventsLog
 from gpuwatch.recorder.notify import Manner, Messenger, Plan
 from gpuwatch.recorder.status_file import NewestFile
 from gpuwatch.recorder.usage import UsageKeeper
 from gpuwatch.sampler.owners import UserNames
-from gpuwatch.ui.background import Background, PatientAudit
+from gpuwatch.threads import Worker
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.eventlogs import frame
 from tests.support.gpuholder import GpuHolder
@@ -219,7 +220,7 @@ def test_a_sink_that_never_began_is_closed_without_a_word(name: str, tmp_path: P
 
 
 def test_a_call_in_the_background_fails_and_a_later_one_is_made(full: threading.Event) -> None:
-    background = Background("test-background")
+    background = Worker("test-background")
     made: list[int] = []
     for _ in range(2):
         assert isinstance(background(lambda: made.append(1)).exception(0), NoThreadError)
@@ -229,7 +230,7 @@ def test_a_call_in_the_background_fails_and_a_later_one_is_made(full: threading.
 
 
 def test_an_action_that_cannot_be_recorded_says_why(tmp_path: Path, full: threading.Event) -> None:
-    audit = PatientAudit(tmp_path, seconds=PATIENCE)
+    audit = TimedAudit(tmp_path, seconds=PATIENCE)
     assert audit.problem() == audit.append("intent", {}) == f"cannot record actions in {audit.path}: {NO_MORE}"
     full.set()
     assert audit.problem() is None

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gpuwatch.kill.audit import Audit
-from gpuwatch.kill.pinned import Refusal, Refused
+from gpuwatch.kill.outcome import Outcome, Refusal, Refused
+from gpuwatch.kill.session import HeldProcess, Phase, Session, submit_now
 from gpuwatch.kill.target import Killer, Pinned, Policy, Target
+from gpuwatch.model import Snapshot
 from tests.support.gpuholder import ME, GpuHolder
 
 NO_PROCESS = 2**22 + 1
@@ -50,6 +55,39 @@ def refused(killer: Killer, target: Target) -> Refused:
 def reason(killer: Killer, target: Target) -> Refusal:
     """Why a target is refused."""
     return refused(killer, target).reason
+
+
+def sent(process: HeldProcess, sig: signal.Signals) -> Outcome | None:
+    """Signal a process, with its line of intent; None when it was sent."""
+    process.record("intent", signal=sig.name)
+    return process.send(sig)
+
+
+def asking(
+    killer: Killer,
+    target: Target,
+    snapshot: Snapshot | None = None,
+    *,
+    whole_run: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+) -> Session:
+    """A session that makes its calls at once and has come to the question."""
+    session = Session(killer, target, snapshot or Snapshot(), submit=submit_now, whole_run=whole_run, clock=clock)
+    session.tick()
+    assert session.phase is Phase.ASKING, session.said
+    return session
+
+
+def look(session: Session) -> Phase:
+    """Let a session pick up what was done, look where it is time to look, and go on by what it saw."""
+    for _ in range(4):
+        session.tick()
+    return session.phase
+
+
+def has_exited(session: Session) -> bool:
+    """Let a session look; whether all of it has come to its end."""
+    return look(session) in (Phase.FREEING, Phase.OVER)
 
 
 def on_record(killer: Killer) -> list[dict[str, Any]]:

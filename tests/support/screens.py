@@ -17,8 +17,8 @@ from gpuwatch.kill.target import Killer
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui import theme
+from gpuwatch.ui.endings import Endings
 from gpuwatch.ui.screens.detail import DetailScreen
-from gpuwatch.ui.screens.end import Endings
 from tests.support import builders
 
 SIZES = [(160, 50), (80, 24), (60, 10)]

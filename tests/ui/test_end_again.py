@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.kill.audit import Audit
-from gpuwatch.kill.session import Choice, Phase
+from gpuwatch.kill.session import Choice, Phase, submit_now
 from gpuwatch.kill.target import Killer
 from gpuwatch.ui.screens.end import EndScreen
 from tests.support.gpuholder import GpuHolder
 from tests.support.killing import POLICY, a_killer, on_record
 from tests.support.running import RealRun
 from tests.support.screens import Host, frame_of, key_of, text_of, until
-from tests.ui.test_end_request import at_once
 from tests.ui.test_end_screen import Clock, SlowAudit, focused, held_by, opened, reached
 
 
@@ -37,15 +36,17 @@ async def test_the_second_enter_of_two_sends_nothing_unrecorded(
     with GpuHolder() as training:
         async with app.run_test(size=size) as pilot:
             screen = await opened(pilot, held_by(training), training.pid)
-            monkeypatch.setattr(app.endings, "_run", at_once)
-            monkeypatch.setattr(screen.request, "_run", at_once)  # so that one look sees it asked, sent and asked anew
+            monkeypatch.setattr(app.endings, "_worker", submit_now)
+            monkeypatch.setattr(
+                screen.session, "_submit", submit_now
+            )  # so that one look sees it asked, sent and asked anew
             await pilot.press("right", "right", "down", "down", "enter")
             await until(pilot, lambda: "▲ cannot record actions" in text_of(app))
             await reached(pilot, screen, Phase.ASKING)
             assert focused(screen) is Choice.CANCEL
             await pilot.press("enter")
             await until(pilot, lambda: app.screen is not screen)
-            assert not screen.request.signalled
+            assert not screen.session.signalled
         assert training.alive()
 
 
@@ -61,7 +62,7 @@ async def test_what_sends_nothing_keeps_the_focus_when_one_of_a_run_exits(tmp_pa
 
             def later() -> bool:
                 clock.ahead += 0.2
-                return screen.request.phase is Phase.STILL_THERE
+                return screen.session.phase is Phase.STILL_THERE
 
             await until(pilot, later)
             await reached(pilot, screen, Phase.STILL_THERE)
@@ -89,7 +90,7 @@ async def test_a_hidden_dialog_is_shown_again_and_no_second_signal_offered(tmp_p
                 await pilot.press("enter")
                 await until(pilot, lambda before=screen: app.screen is not before)  # type: ignore[misc]
                 again = await opened(pilot, held_by(training), training.pid, phase)
-                assert again.request is screen.request
+                assert again.session is screen.session
                 assert f"End process {training.pid}?" in text_of(app)
                 assert "python train.py" in text_of(app)
                 screen = again
@@ -115,7 +116,7 @@ async def test_a_hidden_run_is_shown_again_for_any_of_its_processes_until_it_was
             await pilot.press("enter")
             await until(pilot, lambda: app.screen is not screen)
             again = await opened(pilot, run.snapshot(), run.of("rank")[1], Phase.STOPPING)
-            assert again.request is screen.request
+            assert again.session is screen.session
             await pilot.press("enter")
 
             def later() -> bool:
@@ -126,7 +127,7 @@ async def test_a_hidden_run_is_shown_again_for_any_of_its_processes_until_it_was
             assert "press K on it" in next(iter(app._notifications)).message
             clock.ahead = 0.0  # or what it is asked about would be too old
             other = await opened(pilot, run.snapshot(), run.of("rank")[1])
-            assert other.request is not screen.request
+            assert other.session is not screen.session
 
 
 async def test_what_was_left_while_it_was_looked_at_is_not_told_of(
@@ -144,22 +145,22 @@ async def test_what_was_left_while_it_was_looked_at_is_not_told_of(
             await reached(pilot, screen, Phase.STILL_THERE)
             looked = threading.Event()
             ticked: list[None] = []
-            app.endings._run(lambda: looked.wait(30))  # the look after this one takes its time
-            await until(pilot, lambda: screen.request._job is not None)
+            app.endings._worker(lambda: looked.wait(30))  # the look after this one takes its time
+            await until(pilot, lambda: screen.session._job is not None)
             await pilot.press("right", "right")
             assert focused(screen) is Choice.LEAVE
             await pilot.press("enter")
             await until(pilot, lambda: app.screen is not screen)
-            tick = screen.request.tick
+            tick = screen.session.tick
 
             def ticking() -> None:
                 tick()
                 ticked.append(None)
 
-            monkeypatch.setattr(screen.request, "tick", ticking)
+            monkeypatch.setattr(screen.session, "tick", ticking)
             await until(pilot, lambda: len(ticked) >= 3)
             looked.set()
-            await until(pilot, lambda: not (app.endings and app.endings._courses))
+            await until(pilot, lambda: not (app.endings and app.endings._dialogs))
             assert list(app._notifications) == []
         assert isinstance(screen, EndScreen)
         assert training.alive()
@@ -178,7 +179,7 @@ async def test_a_run_is_not_asked_about_while_one_of_it_is_being_ended(tmp_path:
             await until(pilot, lambda: app.screen is not screen)
             other = await opened(pilot, run.snapshot(), second)
             await pilot.press("s")
-            assert not other.request.whole_run
+            assert not other.session.whole_run
             assert "its run" not in text_of(app)
             await pilot.press("escape")
             await until(pilot, lambda: app.screen is not other)

@@ -9,7 +9,7 @@ import pytest
 from textual.pilot import Pilot
 
 from gpuwatch.kill.session import Choice
-from gpuwatch.ui.screens.confirm import ConfirmScreen
+from gpuwatch.ui.screens.dialog import ConfirmScreen
 from tests.support.killing import a_killer
 from tests.support.running import RealRun
 from tests.support.screens import Host, fits, text_of, until

@@ -65,7 +65,7 @@ async def reached(pilot: Pilot[Any], screen: EndScreen, phase: Phase) -> None:
 
     def settled() -> bool:
         choices = [button.choice for button in screen.query(ChoiceButton)]
-        right = tuple(choices) == screen.request.view.choices and screen.request.phase is phase
+        right = tuple(choices) == screen.session.view.choices and screen.session.phase is phase
         return right and isinstance(screen.focused, ChoiceButton)
 
     await until(pilot, settled)
@@ -96,7 +96,7 @@ async def test_cancel_is_the_default_and_neither_enter_nor_k_ends_anything(
             assert app.screen is screen
             await pilot.press("enter")
             await until(pilot, lambda: app.screen is not screen)
-            await until(pilot, lambda: not (app.endings and app.endings._courses))
+            await until(pilot, lambda: not (app.endings and app.endings._dialogs))
         assert training.alive()
     assert not (tmp_path / "actions.jsonl").exists() or on_record(app_killer(app)) == []
 
@@ -121,7 +121,7 @@ async def test_the_dialog_shows_hostile_text_as_it_is(size: tuple[int, int], tmp
             await pilot.click("#dialog", offset=(3, 3))
             await pilot.press("escape")
             await until(pilot, lambda screen=screen: app.screen is not screen)  # type: ignore[misc]
-            await until(pilot, lambda: not (app.endings and app.endings._courses))
+            await until(pilot, lambda: not (app.endings and app.endings._dialogs))
 
 
 async def test_the_arrows_mark_and_the_mouse_presses(tmp_path: Path) -> None:
@@ -211,12 +211,12 @@ async def test_a_dialog_that_is_closed_goes_on_and_ends_in_a_toast(tmp_path: Pat
             await until(pilot, lambda: app.screen is not screen)
             resume(training)
             training.wait_until_exited()
-            await until(pilot, lambda: screen.request.phase is Phase.FREEING)
+            await until(pilot, lambda: screen.session.phase is Phase.FREEING)
             for seconds in (1, 2):
                 app.endings.observe(frame_of(builders.at(held_by(training, gib=0), seconds)))
             await until(pilot, lambda: bool(app._notifications))
-            assert [one.message for one in app._notifications] == [screen.request.said]
-            assert "12.0 GiB freed on GPU 4" in screen.request.said
+            assert [one.message for one in app._notifications] == [screen.session.said]
+            assert "12.0 GiB freed on GPU 4" in screen.session.said
 
 
 def resume(holder: GpuHolder) -> None:
@@ -237,7 +237,7 @@ async def test_a_closed_dialog_never_kills_but_tells_that_it_was_ignored(tmp_pat
             clock.ahead += 10
             await until(pilot, lambda: bool(app._notifications))
             assert re.search(r"ignored SIGTERM for 1\d s; press K", next(iter(app._notifications)).message)
-            await until(pilot, lambda: not (app.endings and app.endings._courses))
+            await until(pilot, lambda: not (app.endings and app.endings._dialogs))
         assert training.alive()
 
 
@@ -283,7 +283,7 @@ async def test_quitting_meanwhile_leaves_the_process_as_it_is(tmp_path: Path) ->
             await reached(pilot, screen, Phase.STOPPING)
             app.endings.abandon()
             app.endings.close(time.monotonic() + PATIENCE)
-            assert screen.request.said == "left running"
+            assert screen.session.said == "left running"
         assert training.alive()
     assert [line["event"] for line in on_record(app_killer(app))] == ["intent", "outcome"]
 
@@ -359,7 +359,7 @@ async def test_a_whole_run_is_chosen_shown_and_ended(size: tuple[int, int], tmp_
             assert "its run has 5" in text_of(app) or size[1] == 10
             assert f"End process {rank}?" in text_of(app)
             await pilot.press("right", "right", "s")
-            await until(pilot, lambda: screen.request.whole_run and "Terminate 5" in text_of(app))
+            await until(pilot, lambda: screen.session.whole_run and "Terminate 5" in text_of(app))
             assert f"End the run of {rank}?" in text_of(app)
             assert fits(app)
             await until(pilot, lambda: isinstance(screen.focused, ChoiceButton))
@@ -371,7 +371,7 @@ async def test_a_whole_run_is_chosen_shown_and_ended(size: tuple[int, int], tmp_
             await reached(pilot, screen, Phase.FREEING)
             assert run.heard() == {pid: ["SIGTERM"] for pid in run.roles}
             await pilot.press("escape")
-            assert screen.request.ended
+            assert screen.session.ended
 
 
 async def test_a_key_that_is_quicker_than_the_screen_ends_no_run_that_was_not_shown(tmp_path: Path) -> None:
@@ -382,10 +382,10 @@ async def test_a_key_that_is_quicker_than_the_screen_ends_no_run_that_was_not_sh
             screen = await opened(pilot, run.snapshot(), run.of("rank")[0])
             await pilot.press("right", "right")
             assert focused(screen) is Choice.TERMINATE
-            screen.request.toggle()
+            screen.session.toggle()
             screen.query(ChoiceButton).last().action_press()
             await until(pilot, lambda: "Terminate 5" in text_of(app))
-            assert screen.request.phase is Phase.ASKING
+            assert screen.session.phase is Phase.ASKING
             assert run.alive() == set(run.roles)
     assert on_record(killer) == []
 

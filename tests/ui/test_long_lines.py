@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpuwatch import procfs
+from gpuwatch.kill.target import shown_command
 from gpuwatch.model import Knowledge, Presence, Snapshot
-from gpuwatch.ui.background import shown_command
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.sampler.test_owners import tree
 from tests.support.longlines import bytes_read, long_lines, most_memory

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from gpuwatch.model import Health, SourceState, Surroundings
 from gpuwatch.ui.app import GpuwatchApp
-from gpuwatch.ui.screens.confirm import ConfirmScreen
 from gpuwatch.ui.screens.detail import DetailScreen
+from gpuwatch.ui.screens.dialog import ConfirmScreen
 from tests.support import builders
 from tests.support.dashboards import frame, hand, machine, running, text
 from tests.support.gpuholder import ME

@@ -22,8 +22,8 @@ from gpuwatch.model import Reason, Snapshot, Surroundings
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
-from gpuwatch.ui.screens.confirm import ConfirmScreen
 from gpuwatch.ui.screens.detail import DetailScreen
+from gpuwatch.ui.screens.dialog import ConfirmScreen
 from gpuwatch.ui.screens.strays import StraysScreen
 from tests.support import builders
 from tests.support.dashboards import SIZES, hand, running, text, top
@@ -304,11 +304,11 @@ async def test_what_came_free_is_seen_behind_another_screen(tmp_path: Path) -> N
             await pilot.pause()
             assert isinstance(app.screen, DetailScreen)
             await hand(app, pilot, a_frame(one, two, gone=(first,)))
-            endings = app.stray_endings
+            endings = app.endings
             assert endings is not None
 
-            await fed(app, pilot, lambda: a_frame(one, two, gone=(first,)), lambda: not endings.staging.busy)
-            assert "4.0 GiB freed on GPU 0" in next(iter(endings.staging.staged.values())).said
+            await fed(app, pilot, lambda: a_frame(one, two, gone=(first,)), lambda: not endings.busy)
+            assert "4.0 GiB freed on GPU 0" in next(iter(endings.strays.values())).said
             await pilot.press("escape")
             await pilot.pause()
             assert "1 stray · 4.0 GiB" in text(app)

@@ -16,7 +16,7 @@ from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.target import Killer
 from gpuwatch.model import Job, Surroundings
 from gpuwatch.monitor import Frame
-from gpuwatch.ui.screens.confirm import ConfirmScreen
+from gpuwatch.ui.screens.dialog import ConfirmScreen
 from gpuwatch.ui.screens.end import EndScreen
 from tests.support.dashboards import hand, running, text, top
 from tests.support.gpuholder import GpuHolder
@@ -62,13 +62,13 @@ async def test_one_that_computes_again_while_it_waits_for_its_turn_is_left_alone
             await hand(app, pilot, computing(one, two, busy=second))
             assert "left alone: no longer seen as a stray" in text(app)
             os.kill(first, signal.SIGKILL)
-            endings = app.stray_endings
+            endings = app.endings
             assert endings is not None
             await fed(
                 app,
                 pilot,
                 lambda: computing(one, two, busy=second, gone=(first,)),
-                lambda: not endings.staging.busy,
+                lambda: not endings.busy,
             )
         assert [holder.alive() for holder in (one, two)] == [holder.pid == second for holder in (one, two)]
     assert {line["pid"] for line in on_record(killer)} == {first}

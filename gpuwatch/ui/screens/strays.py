@@ -14,11 +14,11 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from gpuwatch.analysis.strays import Judged, Stray, Sureness, notes
-from gpuwatch.kill.steps import DEMO_NOTICE, Choice
+from gpuwatch.kill.session import DEMO_NOTICE, Choice
 from gpuwatch.model import Snapshot, SourceState
-from gpuwatch.ui.screens.confirm import ConfirmScreen
+from gpuwatch.ui.endings import LEFT_ALONE, Key, Stage, Staged
+from gpuwatch.ui.screens.dialog import ConfirmScreen
 from gpuwatch.ui.screens.list_screen import ListScreen
-from gpuwatch.ui.stray_endings import LEFT_ALONE, Key, Stage, Staged, StrayEndings
 from gpuwatch.ui.theme import Glyphs, Kit, Role
 from gpuwatch.ui.widgets.footer import Footer, hints
 from gpuwatch.ui.widgets.lines import CursorList, Line, LinePanel, Pen, blank
@@ -232,8 +232,8 @@ class StraysScreen(ListScreen):
 
     def on_mount(self) -> None:
         """Show what there is, what is still being ended included."""
-        if self.app.stray_endings is not None:
-            self.app.stray_endings.show(self.paint)
+        if self.app.endings is not None:
+            self.app.endings.show_strays(self.paint)
         self.paint()
 
     def refresh_frame(self, frame: Frame) -> None:
@@ -243,8 +243,7 @@ class StraysScreen(ListScreen):
 
     @property
     def _staged(self) -> Mapping[Key, Staged]:
-        endings = self.app.stray_endings
-        return endings.staging.staged if endings is not None else {}
+        return self.app.endings.strays if self.app.endings is not None else {}
 
     @property
     def _judged(self) -> Judged:
@@ -342,7 +341,7 @@ class StraysScreen(ListScreen):
         if chosen.key not in self._strays():
             self.notify("it is no longer seen as a stray", markup=False, timeout=4)
             return
-        if self.app.endings is not None and self.app.endings.follows(chosen.key):
+        if self.app.endings is not None and self.app.endings.has_dialog(chosen.key):
             self.notify("it is being ended already: K on the dashboard shows it", markup=False, timeout=4)
             return
         self._ticked ^= {chosen.key}
@@ -372,8 +371,8 @@ class StraysScreen(ListScreen):
         chosen = self.query_one(StrayList).chosen
         if chosen is None or chosen.key not in self._staged or self._staged[chosen.key].stage is not Stage.LEFT:
             self.action_end()
-        elif self.app.may_end() and self.app.stray_endings is not None:
-            self.app.stray_endings.staging.forget(chosen.key)
+        elif self.app.may_end() and self.app.endings is not None:
+            del self.app.endings.strays[chosen.key]
             self.app.ask_to_end((chosen.gpus[0] if chosen.gpus else "", *chosen.key))
             self.paint()
 
@@ -388,17 +387,14 @@ class StraysScreen(ListScreen):
             self.notify(f"PID {', '.join(spared)} {words}: {LEFT_ALONE}", markup=False, timeout=6)
         if not asked:
             return
-        if self.app.stray_endings is None:
-            self.app.stray_endings = StrayEndings(self.app, self.app.helpers.killer())
-            self.app.stray_endings.show(self.paint)
-        self.app.stray_endings.begin(asked, choice)
+        self.app.need_endings().begin(asked, choice, self.app.newest or self._frame, self.paint)
         self._ticked.clear()
         self.paint()
 
     def action_close(self) -> None:
         """Go back; what waits for its turn is left alone."""
-        if self.app.stray_endings is not None:
-            self.app.stray_endings.leave()
+        if self.app.endings is not None:
+            self.app.endings.leave_strays()
         self.dismiss(None)
 
 

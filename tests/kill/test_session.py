@@ -1,4 +1,4 @@
-"""The steps of ending a process as the dialog walks them: a scripted process, a clock that is told, no widget."""
+"""The steps of a session: a scripted process, a clock that is told, no widget."""
 
 from __future__ import annotations
 
@@ -10,15 +10,27 @@ from typing import Any, cast
 import pytest
 
 from gpuwatch.analysis.rows import rows
-from gpuwatch.kill.ending import GRACE_SECONDS, KILL_SECONDS, REAP_SECONDS
-from gpuwatch.kill.outcome import End, Outcome
-from gpuwatch.kill.pinned import Refusal, Refused
-from gpuwatch.kill.session import CHOICES, LOOK_EVERY, MEMORY_PATIENCE, Choice, Phase, Request
-from gpuwatch.kill.target import Pinned, Target, target_of
+from gpuwatch.kill.outcome import MEMORY_PATIENCE, End, Outcome, Refusal, Refused
+from gpuwatch.kill.run import Run
+from gpuwatch.kill.session import (
+    CHOICES,
+    DEMO_NOTICE,
+    GRACE_SECONDS,
+    KILL_SECONDS,
+    LOOK_EVERY,
+    REAP_SECONDS,
+    Choice,
+    HeldProcess,
+    Phase,
+    Session,
+    submit_now,
+)
+from gpuwatch.kill.target import Killer, Pinned, Policy, Target, target_of
 from gpuwatch.model import Snapshot
 from tests.support import builders
 
 PID = 15260
+POLICY = Policy(uid=builders.uid("you"), euid=builders.uid("you"), pid=1)
 
 
 class Clock:
@@ -37,6 +49,7 @@ class Scripted:
     def __init__(self) -> None:
         self.target = Target(PID, PID, 1000, "python train.py")
         self.weaker = ""
+        self.run = ""
         self.sent: list[signal.Signals] = []
         self.gone = False
         self.closed = 0
@@ -48,9 +61,9 @@ class Scripted:
         self.recorded: list[tuple[str, dict[str, object]]] = []
         self.unwritable: str | None = None
 
-    def send(self, sig: signal.Signals, *, recorded: bool) -> Outcome | None:
+    def send(self, sig: signal.Signals) -> Outcome | None:
         assert not self.closed
-        assert recorded
+        assert self.recorded[-1] == ("intent", {"signal": sig.name})
         if self.fails is None:
             self.sent.append(sig)
         return self.fails
@@ -77,27 +90,25 @@ class Scripted:
     def find_family(self) -> None:
         assert not self.closed
 
+    def family(self) -> tuple[int, ...]:
+        return ()
+
+    def on_gpu(self) -> bool:
+        return not self.gone
+
     def close(self) -> None:
         self.closed += 1
 
 
-def at_once(call: Callable[[], Any]) -> Future[Any]:
-    """Make a call here and now."""
-    future: Future[Any] = Future()
-    try:
-        future.set_result(call())
-    except Exception as error:  # noqa: BLE001 - as a background thread hands it over
-        future.set_exception(error)
-    return future
-
-
 class Stage:
-    """A request with all that is around it."""
+    """A session with all that is around it, the access to processes included."""
 
     def __init__(self, **changes: Any) -> None:
         self.clock = Clock()
+        self.policy = changes.pop("policy", POLICY)
+        self.notice = changes.pop("notice", "")
         self.process = Scripted()
-        self.problem: str | None = changes.pop("problem", None)
+        self.unwritable: str | None = changes.pop("problem", None)
         self.process.weaker = changes.pop("weaker", "")
         self.process.ignored = changes.pop("ignored", ())
         self.name = changes.pop("name", "NVIDIA H100 80GB HBM3")
@@ -105,15 +116,26 @@ class Stage:
         held = {PID: 12.0}
         self.snapshot = self.seen(0, held)
         target = target_of(rows(self.snapshot), self.snapshot)
-        self.request = Request(
+        self.session = Session(
+            cast(Killer, self),
             target,
             self.snapshot,
-            lambda _target: self.refusal or cast(Pinned, self.process),
-            run=changes.pop("run", at_once),
-            problem=lambda: self.problem,
+            submit=changes.pop("submit", submit_now),
             clock=self.clock,
             **changes,
         )
+
+    def problem(self) -> str | None:
+        return self.unwritable
+
+    def pin(self, target: Target) -> HeldProcess | Refused:
+        return self.refusal or cast(Pinned, self.process)
+
+    def pin_run(self, held: HeldProcess, snapshot: Snapshot, *, asked: bool = True) -> Run | Refused:
+        raise AssertionError("nobody asked for its run")
+
+    def refuse(self, target: Target, refused: Refused, **more: object) -> None:
+        raise AssertionError("what is refused here is on record already")
 
     def seen(self, seconds: float, held: dict[int, float]) -> Snapshot:
         """What is sampled so many seconds after the first snapshot."""
@@ -123,14 +145,14 @@ class Stage:
     def show(self, *moments: tuple[float, dict[int, float]]) -> None:
         """Hand in snapshots."""
         for seconds, held in moments:
-            self.request.observe(self.seen(seconds, held))
+            self.session.observe(self.seen(seconds, held))
 
     def tick(self, seconds: float = 0.0) -> Phase:
         """Let time pass, then look until nothing more happens at this moment."""
         self.clock.now += seconds
         for _ in range(4):
-            self.request.tick()
-        return self.request.phase
+            self.session.tick()
+        return self.session.phase
 
     def asked(self) -> Stage:
         """Go on to the question."""
@@ -139,7 +161,7 @@ class Stage:
 
     def terminated(self) -> Stage:
         """Go on to the countdown."""
-        self.asked().request.choose(Choice.TERMINATE)
+        self.asked().session.choose(Choice.TERMINATE)
         assert self.tick() is Phase.STOPPING
         return self
 
@@ -152,25 +174,25 @@ def test_the_first_choice_never_signals() -> None:
 
 def test_pinning_comes_first_and_the_question_after_it() -> None:
     stage = Stage()
-    assert stage.request.phase is Phase.CHECKING
+    assert stage.session.phase is Phase.CHECKING
     stage.asked()
-    assert stage.request.view.choices == (Choice.CANCEL, Choice.INTERRUPT, Choice.TERMINATE)
-    assert stage.request.view.said == ""
+    assert stage.session.view.choices == (Choice.CANCEL, Choice.INTERRUPT, Choice.TERMINATE)
+    assert stage.session.view.said == ""
     assert not stage.process.sent
 
 
 @pytest.mark.parametrize("choice", [Choice.KILL, Choice.WAIT, Choice.LEAVE, Choice.CLOSE])
 def test_a_button_of_another_phase_does_nothing(choice: Choice) -> None:
     stage = Stage().asked()
-    assert not stage.request.choose(choice)
+    assert not stage.session.choose(choice)
     assert stage.tick() is Phase.ASKING
     assert not stage.process.sent
 
 
 def test_cancel_gives_the_handle_back_and_records_nothing() -> None:
     stage = Stage().asked()
-    assert stage.request.choose(Choice.CANCEL)
-    assert (stage.request.over, stage.process.closed, stage.process.recorded) == (True, 1, [])
+    assert stage.session.choose(Choice.CANCEL)
+    assert (stage.session.over, stage.process.closed, stage.process.recorded) == (True, 1, [])
 
 
 def test_cancel_while_it_is_checked_closes_what_comes_of_it() -> None:
@@ -180,8 +202,8 @@ def test_cancel_while_it_is_checked_closes_what_comes_of_it() -> None:
         jobs.append((call, Future()))
         return jobs[-1][1]
 
-    stage = Stage(run=later)
-    assert stage.request.choose(Choice.CANCEL)
+    stage = Stage(submit=later)
+    assert stage.session.choose(Choice.CANCEL)
     assert stage.tick() is Phase.CHECKING
     jobs[0][1].set_result(jobs[0][0]())
     assert stage.tick() is Phase.OVER
@@ -192,36 +214,37 @@ def test_cancel_while_it_is_checked_closes_what_comes_of_it() -> None:
 def test_a_refusal_says_why_and_offers_only_to_close() -> None:
     stage = Stage(refusal=Refused(Refusal.NO_DEVICE, PID))
     assert stage.tick() is Phase.REFUSED
-    assert "no GPU device" in stage.request.view.said
-    assert stage.request.view.choices == (Choice.CLOSE,)
+    assert "no GPU device" in stage.session.view.said
+    assert stage.session.view.choices == (Choice.CLOSE,)
 
 
 def test_a_refusal_of_somebody_elses_process_names_them() -> None:
-    stage = Stage(refusal=Refused(Refusal.NOT_YOURS, PID), not_yours="it belongs to ada")
+    stage = Stage(refusal=Refused(Refusal.NOT_YOURS, PID), policy=Policy(uid=1, euid=1, pid=1))
     stage.tick()
-    assert stage.request.view.said == "it belongs to ada"
+    assert stage.session.view.said == "it belongs to you, and gpuwatch signals only your own processes"
 
 
 def test_what_is_not_real_is_refused_without_a_look() -> None:
-    stage = Stage(refuse="demo: its processes are not real")
-    assert stage.request.phase is Phase.REFUSED
-    assert stage.request.choose(Choice.CLOSE)
+    stage = Stage(notice=DEMO_NOTICE)
+    assert stage.session.phase is Phase.REFUSED
+    assert stage.session.said == "a demo can end no real process"
+    assert stage.session.choose(Choice.CLOSE)
     assert stage.tick() is Phase.REFUSED
 
 
 def test_sigterm_exit_and_memory_freed() -> None:
     stage = Stage().terminated()
     assert stage.process.sent == [signal.SIGTERM]
-    assert stage.request.view.said == "asked to stop, 10 s …"
+    assert stage.session.view.said == "asked to stop, 10 s …"
     stage.tick(1.4)
-    assert stage.request.view.said == "asked to stop, 9 s …"
+    assert stage.session.view.said == "asked to stop, 9 s …"
     stage.process.gone = True
     assert stage.tick(LOOK_EVERY) is Phase.FREEING
     stage.show((1, {}))
     assert stage.tick() is Phase.FREEING  # the first sample may have begun before the exit
     stage.show((2, {}))
     assert stage.tick() is Phase.OVER
-    assert stage.request.view.said == "exited after 1.5 s, 12.0 GiB freed on GPU 4"
+    assert stage.session.view.said == "exited after 1.5 s, 12.0 GiB freed on GPU 4"
     assert stage.process.closed == 1
 
 
@@ -241,7 +264,7 @@ def test_memory_that_is_freed_late_is_waited_for() -> None:
     assert stage.tick(1) is Phase.FREEING
     stage.show((3, {}))
     stage.tick(1)
-    assert stage.request.said.endswith("12.0 GiB freed on GPU 4")
+    assert stage.session.said.endswith("12.0 GiB freed on GPU 4")
 
 
 def test_memory_that_is_not_freed_is_said_to_be_so() -> None:
@@ -250,7 +273,7 @@ def test_memory_that_is_not_freed_is_said_to_be_so() -> None:
     stage.tick(1)
     stage.show((1, {PID: 12.0}), (2, {PID: 12.0}))
     assert stage.tick(MEMORY_PATIENCE) is Phase.OVER
-    assert stage.request.said.endswith("memory not yet freed")
+    assert stage.session.said.endswith("memory not yet freed")
 
 
 def test_who_still_holds_the_memory_is_named() -> None:
@@ -259,7 +282,7 @@ def test_who_still_holds_the_memory_is_named() -> None:
     stage.tick(1)
     stage.show((1, {PID: 12.0}), (2, {PID: 12.0}))
     stage.tick(MEMORY_PATIENCE)
-    assert stage.request.said.endswith("still held by PIDs 15261, 15262")
+    assert stage.session.said.endswith("still held by PIDs 15261, 15262")
 
 
 def test_without_fresh_samples_nothing_is_said_of_memory() -> None:
@@ -267,7 +290,7 @@ def test_without_fresh_samples_nothing_is_said_of_memory() -> None:
     stage.process.gone = True
     stage.tick(1)
     assert stage.tick(MEMORY_PATIENCE) is Phase.OVER
-    assert stage.request.said == "exited after 1 s"
+    assert stage.session.said == "exited after 1 s"
 
 
 def test_a_machine_with_one_memory_promises_nothing() -> None:
@@ -276,7 +299,7 @@ def test_a_machine_with_one_memory_promises_nothing() -> None:
     stage.tick(1)
     stage.show((1, {PID: 12.0}), (2, {PID: 12.0}))
     assert stage.tick() is Phase.OVER
-    assert stage.request.said == "exited after 1 s"
+    assert stage.session.said == "exited after 1 s"
 
 
 def test_a_zombie_is_called_one() -> None:
@@ -286,23 +309,23 @@ def test_a_zombie_is_called_one() -> None:
     assert stage.tick(REAP_SECONDS) is Phase.FREEING
     stage.show((3, {}), (4, {}))
     stage.tick()
-    assert "zombie: parent 4711 (bash) has not reaped it, 12.0 GiB freed" in stage.request.said
+    assert "zombie: parent 4711 (bash) has not reaped it, 12.0 GiB freed" in stage.session.said
 
 
 def test_ignored_then_waited_for_then_killed() -> None:
     stage = Stage().terminated()
     assert stage.tick(GRACE_SECONDS) is Phase.STILL_THERE
-    assert stage.request.view.said == "ignored SIGTERM for 10 s"
-    assert stage.request.view.choices == (Choice.WAIT, Choice.KILL, Choice.LEAVE)
-    assert not stage.request.choose(Choice.WAIT)
+    assert stage.session.view.said == "ignored SIGTERM for 10 s"
+    assert stage.session.view.choices == (Choice.WAIT, Choice.KILL, Choice.LEAVE)
+    assert not stage.session.choose(Choice.WAIT)
     assert stage.tick(1) is Phase.STOPPING
-    assert stage.request.view.said == "asked to stop, 9 s …"
+    assert stage.session.view.said == "asked to stop, 9 s …"
     assert stage.tick(GRACE_SECONDS) is Phase.STILL_THERE
-    assert stage.request.view.said == "ignored SIGTERM for 21 s"
+    assert stage.session.view.said == "ignored SIGTERM for 21 s"
     assert stage.process.sent == [signal.SIGTERM]
-    assert not stage.request.choose(Choice.KILL)
+    assert not stage.session.choose(Choice.KILL)
     assert stage.tick() is Phase.KILLING
-    assert stage.request.view.said == "SIGKILL sent, 10 s …"
+    assert stage.session.view.said == "SIGKILL sent, 10 s …"
     assert stage.process.sent == [signal.SIGTERM, signal.SIGKILL]
     stage.process.gone = True
     assert stage.tick(1) is Phase.FREEING
@@ -319,8 +342,8 @@ def test_an_exit_while_it_asks_again_is_noticed() -> None:
 def test_left_alone() -> None:
     stage = Stage().terminated()
     stage.tick(GRACE_SECONDS)
-    assert stage.request.choose(Choice.LEAVE)
-    assert (stage.request.phase, stage.process.closed) == (Phase.OVER, 1)
+    assert stage.session.choose(Choice.LEAVE)
+    assert (stage.session.phase, stage.process.closed) == (Phase.OVER, 1)
     assert stage.process.recorded[-1] == ("outcome", {"result": "running", "seconds": 10.0, "detail": ""})
 
 
@@ -328,38 +351,38 @@ def test_stuck_in_the_kernel() -> None:
     stage = Stage().terminated()
     stage.process.alive_as = End.STUCK
     stage.tick(GRACE_SECONDS)
-    assert "state D" in stage.request.view.said
-    stage.request.choose(Choice.KILL)
+    assert "state D" in stage.session.view.said
+    stage.session.choose(Choice.KILL)
     stage.tick()
     assert stage.tick(KILL_SECONDS) is Phase.OVER
-    assert "only a driver reset or a reboot" in stage.request.said
+    assert "only a driver reset or a reboot" in stage.session.said
 
 
 @pytest.mark.parametrize(("end", "words"), [(End.GONE, "nothing was sent"), (End.DENIED, "not permitted: no")])
 def test_what_could_not_be_signalled(end: End, words: str) -> None:
     stage = Stage().asked()
     stage.process.fails = Outcome(end, detail="no")
-    stage.request.choose(Choice.TERMINATE)
+    stage.session.choose(Choice.TERMINATE)
     assert stage.tick() is Phase.OVER
-    assert words in stage.request.said
+    assert words in stage.session.said
 
 
 def test_warnings_are_there_before_the_question() -> None:
     stage = Stage(problem="cannot record", weaker="weaker check").asked()
-    assert stage.request.view.warnings == ("weaker check", "cannot record")
-    stage.request.choose(Choice.TERMINATE)
+    assert stage.session.view.warnings == ("weaker check", "cannot record")
+    stage.session.choose(Choice.TERMINATE)
     assert stage.tick() is Phase.STOPPING
 
 
 def test_what_cannot_be_recorded_any_more_is_asked_again() -> None:
     """Nobody confirmed an unrecorded signal: the warning comes first, and the default is Cancel again."""
     stage = Stage().asked()
-    stage.problem = "cannot record: disk full"
-    stage.request.choose(Choice.TERMINATE)
+    stage.unwritable = "cannot record: disk full"
+    stage.session.choose(Choice.TERMINATE)
     assert stage.tick() is Phase.ASKING
     assert stage.process.sent == []
-    assert stage.request.view.warnings == ("cannot record: disk full",)
-    stage.request.choose(Choice.TERMINATE)
+    assert stage.session.view.warnings == ("cannot record: disk full",)
+    stage.session.choose(Choice.TERMINATE)
     assert stage.tick() is Phase.STOPPING
     assert stage.process.sent == [signal.SIGTERM]
 
@@ -368,11 +391,11 @@ def test_a_line_that_cannot_be_written_holds_the_signal_back() -> None:
     """The file can be opened on a full disk, too: only the line itself shows that nothing is recorded."""
     stage = Stage().asked()
     stage.process.unwritable = "cannot record: disk full"
-    stage.request.choose(Choice.INTERRUPT)
+    stage.session.choose(Choice.INTERRUPT)
     assert stage.tick() is Phase.ASKING
     assert stage.process.sent == []
-    assert stage.request.view.warnings == ("cannot record: disk full",)
-    stage.request.choose(Choice.INTERRUPT)
+    assert stage.session.view.warnings == ("cannot record: disk full",)
+    stage.session.choose(Choice.INTERRUPT)
     assert stage.tick() is Phase.STOPPING
     assert stage.process.sent == [signal.SIGINT]
 
@@ -381,10 +404,10 @@ def test_a_harder_signal_waits_for_its_line_too() -> None:
     stage = Stage().terminated()
     assert stage.tick(GRACE_SECONDS + 1) is Phase.STILL_THERE
     stage.process.unwritable = "cannot record: disk full"
-    stage.request.choose(Choice.KILL)
+    stage.session.choose(Choice.KILL)
     assert stage.tick() is Phase.STILL_THERE
     assert stage.process.sent == [signal.SIGTERM]
-    stage.request.choose(Choice.KILL)
+    stage.session.choose(Choice.KILL)
     assert stage.tick() is Phase.KILLING
     assert stage.process.sent == [signal.SIGTERM, signal.SIGKILL]
 
@@ -393,39 +416,39 @@ def test_a_fault_of_our_own_is_told_and_nothing_is_left_open() -> None:
     stage = Stage().terminated()
     stage.process.exited = lambda: 1 / 0  # type: ignore[assignment,return-value]
     assert stage.tick(1) is Phase.OVER
-    assert "gpuwatch failed at it: division by zero" in stage.request.said
+    assert "gpuwatch failed at it: division by zero" in stage.session.said
     assert stage.process.closed == 1
 
 
 def test_an_unanswered_sigint_is_followed_by_sigterm_and_only_then_by_sigkill() -> None:
     stage = Stage().asked()
-    stage.request.choose(Choice.INTERRUPT)
+    stage.session.choose(Choice.INTERRUPT)
     assert stage.tick() is Phase.STOPPING
     assert stage.tick(GRACE_SECONDS) is Phase.STILL_THERE
-    assert stage.request.view.said == "ignored SIGINT for 10 s"
-    assert stage.request.view.choices == (Choice.WAIT, Choice.TERMINATE, Choice.LEAVE)
-    assert not stage.request.choose(Choice.KILL)
-    stage.request.choose(Choice.TERMINATE)
+    assert stage.session.view.said == "ignored SIGINT for 10 s"
+    assert stage.session.view.choices == (Choice.WAIT, Choice.TERMINATE, Choice.LEAVE)
+    assert not stage.session.choose(Choice.KILL)
+    stage.session.choose(Choice.TERMINATE)
     assert stage.tick() is Phase.STOPPING
     assert stage.tick(GRACE_SECONDS) is Phase.STILL_THERE
-    assert stage.request.view.said == "ignored SIGTERM for 20 s"
-    assert stage.request.view.choices == (Choice.WAIT, Choice.KILL, Choice.LEAVE)
+    assert stage.session.view.said == "ignored SIGTERM for 20 s"
+    assert stage.session.view.choices == (Choice.WAIT, Choice.KILL, Choice.LEAVE)
     assert stage.process.sent == [signal.SIGINT, signal.SIGTERM]
 
 
 def test_sigint_is_not_offered_to_who_ignores_it() -> None:
     stage = Stage(ignored=(signal.SIGINT,)).asked()
-    assert stage.request.view.choices == (Choice.CANCEL, Choice.TERMINATE)
-    assert stage.request.view.notes[0].startswith("it ignores SIGINT")
-    assert not stage.request.choose(Choice.INTERRUPT)
+    assert stage.session.view.choices == (Choice.CANCEL, Choice.TERMINATE)
+    assert stage.session.view.notes[0].startswith("it ignores SIGINT")
+    assert not stage.session.choose(Choice.INTERRUPT)
     assert stage.tick() is Phase.ASKING
     assert not stage.process.sent
 
 
 def test_a_run_of_one_offers_no_choice_of_scope() -> None:
     stage = Stage().asked()
-    stage.request.toggle()
-    assert (stage.request.whole_run, stage.request.view.scope, stage.request.view.members) == (False, "", ())
+    stage.session.toggle()
+    assert (stage.session.whole_run, stage.session.view.scope, stage.session.view.members) == (False, "", ())
 
 
 @pytest.mark.parametrize("name", ["NVIDIA GB200", "NVIDIA GB300", "NVIDIA GB10", "NVIDIA Thor"])
@@ -435,5 +458,5 @@ def test_each_machine_with_one_memory_still_names_who_holds_it(name: str) -> Non
     stage.tick(1)
     stage.show((1, {PID: 12.0}), (2, {PID: 12.0}))
     assert stage.tick() is Phase.OVER
-    assert stage.request.said == "exited after 1 s; still held by PID 15261"
-    assert stage.request.ended
+    assert stage.session.said == "exited after 1 s; still held by PID 15261"
+    assert stage.session.ended
