@@ -1,4 +1,4 @@
-"""Starting threads, and what is said where the system gives no more of them, or no more processes."""
+"""Threads: a worker that makes calls in order, and the error where the system starts no more of them."""
 
 from __future__ import annotations
 

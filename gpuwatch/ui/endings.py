@@ -209,7 +209,8 @@ class Endings:
 
     def has_stray(self, process: Key) -> bool:
         """Return whether that process is a stray that is still to be ended."""
-        return process in self.strays and self.strays[process].open
+        stray = self.strays.get(process)  # the worker asks, too
+        return stray is not None and stray.open
 
     def show_strays(self, paint: Callable[[], None]) -> None:
         """Draw the screen of strays from now on; it was just opened, so what was over before is dropped."""
