@@ -439,8 +439,8 @@ class KillCommand:
     def _next(self, session: Session, harder: signal.Signals) -> str:
         """Return the command that ends what is left of it with a harder signal, by a PID that the command accepts."""
         pid, again = session.target.pid, ""
-        if session.several and session.pinned_run is not None:
-            on_gpu = session.pinned_run.on_gpu()
+        if session.run is not None:
+            on_gpu = session.run.on_gpu()
             if not on_gpu:
                 return "what is left of it has no GPU open, and gpuwatch ends nothing else"
             pid, again = on_gpu[0], " --job"
@@ -464,7 +464,7 @@ class KillCommand:
         self._desk.say("broken off: nothing more is sent")
 
     def _name(self, session: Session) -> str:
-        if session.several:
+        if session.run is not None:
             return f"run of PID {session.target.pid} ({len(session.members)} processes)"
         return f"PID {session.target.pid}"
 

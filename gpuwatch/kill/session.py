@@ -332,9 +332,9 @@ class Session:
         return self._progress.phase is Phase.FREEING and outcome is not None and outcome.over
 
     @property
-    def several(self) -> bool:
-        """Whether a whole run is to be ended, and not one process alone."""
-        return self.whole_run and self.pinned_run is not None
+    def run(self) -> Run | None:
+        """Its run, where all of that is to be ended; None for one process alone."""
+        return self.pinned_run if self.whole_run else None
 
     @property
     def members(self) -> tuple[Listed, ...]:
@@ -362,9 +362,9 @@ class Session:
     def view(self) -> View:
         """Text and buttons of the moment."""
         choices = self.choices
-        count = len(self.members) - self._progress.exited if self.several else 1
+        count = len(self.members) - self._progress.exited if self.run else 1
         labels = tuple(choice.label(max(count, 1)) for choice in choices)
-        shown = self.members if self.several and self.phase is Phase.ASKING else ()
+        shown = self.members if self.run and self.phase is Phase.ASKING else ()
         return View(self.phase, self._sentence(), self.warnings, choices, labels, self.notes, self._scope(), shown)
 
     # -- what drives it --------------------------------------------------------------------------------------------
@@ -496,29 +496,27 @@ class Session:
 
     def _find_notes(self) -> None:
         """Read what a person is to know of those that are to be ended: one short file."""
-        left_out = self.pinned_run.left_out if self.several and self.pinned_run is not None else ()
+        left_out = self.run.left_out if self.run else ()
         self.ignores_interrupt = self._chosen()[0].pinned.ignores(signal.SIGINT)
         notes = [IGNORES_INTERRUPT] if self.ignores_interrupt else []
         self.notes = (*notes, *(f"not touched: PID {pid}, {why}" for pid, why in left_out))
 
     def _chosen(self) -> tuple[Member, ...]:
         """Return the process, or the members of its run, the head first."""
-        if self.several and self.pinned_run is not None:
-            return self.pinned_run.members
+        if self.run is not None:
+            return self.run.members
         if self._pinned is None:
             raise RuntimeError(f"PID {self.target.pid} is not pinned in phase {self.phase}")
         return (Member(self._pinned),)
 
     def _targets(self) -> list[Target]:
-        run = self.pinned_run if self.whole_run else None
-        return [self.target] if run is None else [member.pinned.target for member in run.members]
+        return [member.pinned.target for member in self.run.members] if self.run else [self.target]
 
     def _prepare(self) -> None:
         """Fix whom the first signal goes to, and keep what they hold before it has an effect."""
         self._states = [_State(member) for member in self._chosen()]
-        key = self.pinned_run.key if self.several and self.pinned_run is not None else ""
         for state in self._states:
-            state.pinned.run = key
+            state.pinned.run = self.run.key if self.run else ""
         targets = self._targets()
         gpus = {gpu for one in targets for gpu in one.gpus}
         self._freeing.remember(self._latest, {one.pid for one in targets}, gpus)
@@ -722,8 +720,8 @@ class Session:
         """Return where all of them stand now."""
         outcome, phase = self._unanswered, Phase.STOPPING
         if not self._open():
-            run, phase = self.pinned_run if self.several else None, Phase.FREEING
-            left = run.left(self._first_ticks) if run is not None else ()
+            phase = Phase.FREEING
+            left = self.run.left(self._first_ticks) if self.run else ()
             outcome = of_several([(one.pinned.target.pid, one.outcome) for one in self._states if one.outcome], left)
         elif self._last_signal is signal.SIGKILL:
             phase = Phase.KILLING

@@ -26,7 +26,7 @@ CONFIRM: Final = (Choice.CANCEL, Choice.INTERRUPT, Choice.TERMINATE)
 
 
 class ChoiceButton(Widget, can_focus=True):
-    """One button of the dialog, on one line; the one that Enter presses is marked by shape as well as by colour."""
+    """Button on one line; the one that Enter presses is marked by shape as well as by colour."""
 
     DEFAULT_CSS = """
     ChoiceButton {
@@ -61,7 +61,7 @@ class ChoiceButton(Widget, can_focus=True):
             super().__init__()
 
     def __init__(self, choice: Choice, label: str, glyphs: Glyphs) -> None:
-        """`label` is what it says: the choice in words, and of how many processes."""
+        """`label` is the choice in words, with the number of processes."""
         super().__init__(classes="-signal" if choice.signal is not None else None)
         self.choice = choice
         self.label = label
@@ -74,7 +74,7 @@ class ChoiceButton(Widget, can_focus=True):
         return Content(f"{marks[0]}{self._spelled}{marks[1]}")
 
     def spell(self, *, short: bool, tight: bool) -> int:
-        """Leave out the name of the signal, or the blanks around the words; say how many columns it takes then."""
+        """Leave out the name of the signal, or the blanks around the words; return the columns that it needs."""
         words = self.label.partition(" (")[0] if short else self.label
         self._spelled = words if tight else f" {words} "
         self.refresh(layout=True)
@@ -91,7 +91,7 @@ class ChoiceButton(Widget, can_focus=True):
 
 
 class ChoiceRow(Horizontal):
-    """The buttons of a dialog, on its last line; the one that has the focus is always in sight."""
+    """Row of buttons on the last line of a dialog; the one that has the focus is always in sight."""
 
     DEFAULT_CSS = """
     ChoiceRow {
@@ -120,7 +120,7 @@ class ChoiceRow(Horizontal):
 
 
 class Dialog(ModalScreen[Answer]):
-    """A box `#dialog` over the dashboard, with `#told` in it where there is something to scroll.
+    """Box `#dialog` over the dashboard, with `#told` in it where there is a text to scroll.
 
     The class `-ascii` draws its border in ASCII.
     """
@@ -163,7 +163,7 @@ class Dialog(ModalScreen[Answer]):
         self.set_focus(buttons[min(max(at + by, 0), len(buttons) - 1)])
 
     def action_scroll(self, lines: int) -> None:
-        """Scroll what is told."""
+        """Scroll the text."""
         self.query_one("#told").scroll_relative(y=lines, animate=False)
 
 

@@ -164,7 +164,7 @@ class EndScreen(Dialog[None]):
 
     def _title(self) -> str:
         demo = " (demo)" * bool(self.session.notice)
-        return f"End {'the run of ' if self.session.several else 'process '}{self.session.target.pid}?{demo}"
+        return f"End {'the run of ' if self.session.run else 'process '}{self.session.target.pid}?{demo}"
 
     async def _offer(self, view: View) -> None:
         row = self.query_one(ChoiceRow)
