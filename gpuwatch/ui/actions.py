@@ -90,11 +90,11 @@ class Actions(App[int]):
     # -----------------------------------------------------------------------------------------------------------
     # From the panels
 
-    def on_cursor_list_moved(self, _message: Processes.Moved) -> None:
+    def on_row_list_moved(self, _message: Processes.Moved) -> None:
         """Draw cursor, order or scroll."""
         self.paint()
 
-    def on_cursor_list_chosen(self, _message: Processes.Chosen) -> None:
+    def on_row_list_chosen(self, _message: Processes.Chosen) -> None:
         """Open the row that was clicked twice."""
         self.action_detail()
 

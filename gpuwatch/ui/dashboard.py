@@ -74,7 +74,7 @@ class Dashboard(Screen[None]):
         frame, kit = view.frame, view.kit
         seen = frame.snapshot
         kit.inks.introduce(names(seen))
-        self.processes.take(view)
+        self.processes.read_rows(view)
         layout = self._fit(view, width, height)
         if layout.form is Form.TINY:
             self._only_notice(tiny_words(frame, width, height), kit)
@@ -98,7 +98,7 @@ class Dashboard(Screen[None]):
             )
             self.gpus.draw(view, layout, width)
             self.alerts.draw(view, layout, width)
-            self.processes.draw(view, layout, width)
+            self.processes.draw_rows(layout, width)
         self.header.draw(view, width)
         shown = [hint for hint in _HINTS if hint[2] != "end_process" or not view.read_only]
         self.footer.draw(shown if seen.gpus else _BARE_HINTS, kit, width)

@@ -26,7 +26,7 @@ WIDTH = 30
 def line(spans: list[tuple[str, Style]]) -> Line:
     pen = Pen(kit("gpuwatch-dark"))
     for text, style in spans:
-        pen.write_styled(text, style)
+        pen.write(text, style)
     return pen.line(WIDTH)
 
 

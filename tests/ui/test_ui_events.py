@@ -16,7 +16,7 @@ from gpuwatch.recorder.events_log import Events
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.attend import AttendScreen
-from gpuwatch.ui.screens.events import EventList, EventsScreen, detail_lines, event_line, event_terms, when
+from gpuwatch.ui.screens.events import EventList, EventsScreen, detail_lines, event_terms, when
 from gpuwatch.ui.theme import kit
 from gpuwatch.ui.widgets.lines import plain
 from gpuwatch.units import GIB
@@ -97,13 +97,13 @@ async def test_it_is_live_and_the_cursor_stays_with_its_event() -> None:
         await pilot.press("j")
         await pilot.pause()
         events = app.screen.query_one(EventList)
-        assert events.chosen is not None
-        assert events.chosen.title == "event 5"
+        assert events.selected is not None
+        assert events.selected.title == "event 5"
         new = alert(2, id="new", raised=NOW, title="just raised")
         await hand(app, pilot, frame(machine(4), new))
         await pilot.pause()
         assert "just raised" in shown(app)[0]
-        assert events.chosen.title == "event 5"
+        assert events.selected.title == "event 5"
 
 
 async def test_what_ends_while_one_looks_stays_in_the_list() -> None:
@@ -291,8 +291,9 @@ def test_long_evidence_takes_the_lines_to_spare_and_is_cut_in_the_last() -> None
 def test_room_for_the_day_is_kept_only_where_an_event_has_one(days: int, room: int) -> None:
     noon = time.mktime((2026, 11, 21, 12, 0, 0, 0, 0, -1))
     drawn = EventList()
-    drawn.take([past(2, raised=noon), past(3, raised=noon - 60 - 86400 * days)])
-    drawn.draw(KIT, 60, 5, noon)
+    drawn.now = noon
+    drawn.update_rows([past(2, raised=noon), past(3, raised=noon - 60 - 86400 * days)])
+    drawn.draw(KIT, 60, 5)
     assert drawn.text[0].startswith("› " + " " * room + "12:00")
 
 
@@ -308,8 +309,11 @@ def test_the_date_stands_where_it_is_not_today() -> None:
 
 
 def test_an_acknowledged_event_says_so() -> None:
-    line = plain(event_line(alert(0, acknowledged=True, muted=True), KIT, 160, now=NOW, under_cursor=False))
-    assert "ongoing · acknowledged · muted" in line
+    drawn = EventList()
+    drawn.now = NOW
+    drawn.update_rows([alert(0, acknowledged=True, muted=True)])
+    drawn.draw(KIT, 160, 1)
+    assert "ongoing · acknowledged · muted" in drawn.text[0]
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,8 @@ from gpuwatch.analysis.people import SORTS, people, steady
 from gpuwatch.history import History
 from gpuwatch.model import Process, Snapshot
 from gpuwatch.monitor import Frame
-from gpuwatch.ui.screens.people import PeopleList, PeopleScreen, apart, cell, columns, draw_bar
+from gpuwatch.ui.screens.people import PeopleList, PeopleScreen, apart, bar, cell, columns
 from gpuwatch.ui.theme import Kit, kit
-from gpuwatch.ui.widgets.lines import Pen, plain
 from tests.analysis.test_people import a_person
 from tests.support.builders import GIB, at, gpu, holding, process, snapshot, uid
 from tests.support.dashboards import frame, frame_clock
@@ -297,7 +296,7 @@ def test_a_wider_terminal_never_lacks_a_column_of_a_narrower_one() -> None:
             if width not in (50, 70, 100):  # there a name gets more room
                 assert before <= names
             before = names
-            assert width < 12 or sum(one.cells for one in shown) <= width
+            assert width < 12 or 2 + sum(one.gap + one.cells for one in shown) <= width
 
 
 @pytest.mark.parametrize(
@@ -353,10 +352,9 @@ def test_a_cell(column: str, changes: dict[str, object], words: str) -> None:
 @pytest.mark.parametrize("colors", [0, 16, 256, 1 << 24])
 def test_a_bar_is_exactly_as_wide_as_it_is_told(share: float | None, colors: int) -> None:
     drawn_with = kit("gpuwatch-dark", colors=colors)
-    pen = Pen(drawn_with)
-    draw_bar(pen, a_person(share=share), 20, drawn_with)
-    assert pen.cells == 20
-    blank = plain(pen.line(20)) == " " * 20
+    text = "".join(run for run, _ in bar(share, 2000, 20, drawn_with))
+    assert cell_len(text) == 20
+    blank = text == " " * 20
     if colors <= 16:
         assert blank == (not share)
 
@@ -364,9 +362,9 @@ def test_a_bar_is_exactly_as_wide_as_it_is_told(share: float | None, colors: int
 def test_the_same_person_has_the_same_initial_and_colour_as_in_the_bars() -> None:
     seen = crowd(["ada", "amy", "max"])
     people_list = PeopleList()
-    people_list.take(people(seen))
+    people_list.update_rows(people(seen))
     KIT.inks.introduce({one.uid: one.name for one in people_list.found if one.uid is not None})
-    people_list.draw(KIT, 80, 5, "")
+    people_list.draw(KIT, 80, 5)
     for place, one in enumerate(people_list.found, 1):
         badge = people_list._lines[place][1]
         assert badge.text == KIT.inks.initial(one.uid)

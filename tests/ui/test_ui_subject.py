@@ -35,7 +35,7 @@ async def by_enter(app: GpuwatchApp, pilot: Pilot[int], about: Alert) -> None:
     await pilot.press("e")
     await pilot.pause()
     events = app.screen.query_one(EventList)
-    while events.chosen is None or events.chosen.id != about.id:
+    while events.selected is None or events.selected.id != about.id:
         await pilot.press("down")
     await pilot.press("enter")
     await pilot.pause()
@@ -99,8 +99,8 @@ async def test_the_footer_says_what_enter_shows() -> None:
         events, seen = app.screen.query_one(EventList), {}
         for _ in events.found:
             await pilot.pause()
-            assert events.chosen is not None
-            seen[events.chosen.id] = text(app).splitlines()[-1]
+            assert events.selected is not None
+            seen[events.selected.id] = text(app).splitlines()[-1]
             await pilot.press("down")
         assert "Enter process 1021" in seen[ABOUT_PROCESS.id]
         assert "Enter GPU 1" in seen[ABOUT_GPU.id]

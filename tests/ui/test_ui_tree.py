@@ -16,7 +16,7 @@ from gpuwatch.analysis.runs import ORPHAN_HOLDERS
 from gpuwatch.model import Reason, Snapshot, SourceState, Surroundings
 from gpuwatch.monitor import Frame
 from gpuwatch.ui import theme
-from gpuwatch.ui.screens.tree import TreeList, TreeScreen, columns, room_for_names
+from gpuwatch.ui.screens.tree import TreeList, TreeScreen, columns
 from tests.analysis.test_tree import around, helper, job, ranks
 from tests.support.builders import GIB, gpu, holding, process, snapshot
 from tests.support.dashboards import frame, frame_clock
@@ -350,8 +350,8 @@ async def test_who_and_how_much_is_there_at_any_size(size: tuple[int, int]) -> N
 def test_columns_leave_room_for_the_names() -> None:
     for width in range(20, 200):
         found = columns(width, 200)
-        assert found
-        assert width < 40 or room_for_names(width, found) >= 14, width
+        assert found[0].id == "name"
+        assert width < 40 or found[0].cells >= 12, width
 
 
 async def test_a_long_tree_scrolls_and_says_where_one_is() -> None:

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from textwrap import wrap
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import msgspec
 from rich.cells import cell_len
-from textual import events
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
+from textual.widget import Widget
 from textual.widgets import Input
 
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.analysis.rows import FilterError, parse_numbers, parse_terms
 from gpuwatch.output.events import lasted_words, state_words, value_words
 from gpuwatch.text import clean
-from gpuwatch.ui.screens.list_screen import ListScreen
-from gpuwatch.ui.theme import Kit, Role
+from gpuwatch.ui.screens.list_screen import ListScreen, fact_lines, moving_keys
+from gpuwatch.ui.theme import Ground, Kit, Role
 from gpuwatch.ui.view import subject_of, subject_words
-from gpuwatch.ui.widgets.footer import Footer, Hint, hints
+from gpuwatch.ui.widgets.footer import Hint, hints
 from gpuwatch.ui.widgets.gpus import mark_of
-from gpuwatch.ui.widgets.lines import CursorList, Line, LinePanel, Pen, blank
+from gpuwatch.ui.widgets.lines import Line, Pen
+from gpuwatch.ui.widgets.row_list import Cell, Column, RowList
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -36,31 +35,6 @@ if TYPE_CHECKING:
 
 WIDE: Final = 100
 """From this width on a line says how its event ended."""
-_LASTED: Final = 7
-_LABEL: Final = 10
-
-
-def event_line(alert: Alert, kit: Kit, width: int, *, now: float, under_cursor: bool, dated: bool = True) -> Line:
-    """Draw one event: when, for how long, mark, title, and how it ended where there is room.
-
-    `dated` leaves room for the day, which an event of today does not name.
-    """
-    pen = Pen(kit, "cursor" if under_cursor else "base").write(kit.glyphs.cursor if under_cursor else "", "strong", 2)
-    over = alert.ended is not None
-    moment = when(alert.raised, now, width)
-    pen.write(moment if dated else moment.lstrip(), "muted").gap(2)
-    pen.write(lasted_words(alert, now), "muted" if over else "text", _LASTED, right=True).gap(2)
-    mark, role = mark_of(alert.most if over else alert.severity, kit.glyphs)
-    quiet = over or alert.quiet
-    pen.write(mark, "muted" if quiet and not over else role, 2)
-    room = max(0, width - pen.cells)
-    state = _state(alert) if width >= WIDE else ""
-    wanted = room * 2 // 5 if state else 0  # always the same part, so that how they ended stands in one column
-    title: Role = "muted" if alert.quiet else "text" if over or alert.severity is Severity.NOTE else "strong"
-    pen.write(alert.title, title, room - wanted)
-    if state:
-        pen.gap(2).write(state, "muted", max(0, width - pen.cells))
-    return pen.line(width)
 
 
 def _state(alert: Alert) -> str:
@@ -78,32 +52,20 @@ def when(moment: float, now: float, width: int) -> str:
 
 def detail_lines(alert: Alert | None, kit: Kit, width: int, lines: int, now: float) -> list[Line]:
     """Draw all that is known of one event, in as many lines as there are; long evidence takes those to spare."""
-    if lines <= 0:
-        return []
-    drawn = [Pen(kit, "band").line(width)]
-    facts = _facts(alert, now) if alert is not None else []
-    spare = max(0, lines - 1 - len(facts))
-    for label, words in facts:
-        parts = wrap(words, max(1, width - 2 - _LABEL)) if label == "evidence" else [words]
-        kept = [*parts[:spare], " ".join(parts[spare:])] if len(parts) > 1 + spare else parts
-        for place, part in enumerate(kept):
-            pen = Pen(kit).gap(2).write("" if place else label, "muted", _LABEL)
-            drawn.append(pen.write(part, "text", max(0, width - pen.cells)).line(width))
-    return (drawn + [blank(kit, width)] * lines)[:lines]
+    return fact_lines(_facts(alert, now) if alert is not None else [], kit, width, lines, wrapped="evidence")
 
 
 def _facts(alert: Alert, now: float) -> list[tuple[str, str]]:
     since = time.strftime("%a %d %b %H:%M:%S", time.localtime(alert.raised))
     until = time.strftime(" to %H:%M:%S", time.localtime(alert.ended)) if alert.ended is not None else ""
     owners = ", ".join(alert.owners)
-    found = [
+    return [
         ("rule", " · ".join(filter(None, (alert.rule, owners, _pids(alert))))),
         ("from", f"{since}{until}, {lasted_words(alert, now)}"),
         ("values", value_words(alert, last=True)),
         ("evidence", alert.evidence),
         ("state", _state(alert)),
     ]
-    return [(label, words) for label, words in found if words]
 
 
 def _pids(alert: Alert) -> str:
@@ -113,60 +75,77 @@ def _pids(alert: Alert) -> str:
     return f"pid {', '.join(map(str, alert.pids[:6]))}{more}"
 
 
-class EventList(CursorList):
+class EventList(RowList[Alert]):
     """The events, and the one under the cursor; the cursor follows its event, not the line."""
+
+    titled = False
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.found: list[Alert] = []
+        self.now = 0.0
+        """Wall-clock time of the drawing."""
         self._follows_newest = True
+        self._width = 0
+        self._dated = False
+        """Whether there is room for the day, which an event of today does not name."""
 
-    @property
-    def chosen(self) -> Alert | None:
-        """The event under the cursor."""
-        return self.found[self.cursor] if self.found else None
+    def identity(self, row: Alert) -> Hashable:
+        """Return the id of the event."""
+        return row.id
 
-    def take(self, found: Sequence[Alert]) -> None:
-        """Take other events, the newest first; a cursor that was on the newest stays there."""
-        self.found = list(found)
-        self._follows_newest = self._follows_newest or not self.found
-        keys = [alert.id for alert in self.found]
+    def _follow(self, keys: Sequence[Hashable]) -> None:
+        """Put the cursor on its event again; one that was on the newest stays with what is newest."""
+        self._follows_newest = self._follows_newest or not keys
         if self._follows_newest and keys:
             self._key = keys[0]
-        self._settle(keys)
+        super()._follow(keys)
 
-    def move(self, by: int) -> None:
-        """Move the cursor, which then stays with its event; on the first line, with what is newest."""
-        super().move(by)
+    def point(self, place: int) -> None:
+        """Put the cursor on an event, with which it then stays; on the first line, with what is newest."""
+        super().point(place)
         self._follows_newest = not self.cursor
 
-    def draw(self, kit: Kit, width: int, lines: int, now: float) -> None:
-        """Draw as many events as there are lines."""
-        shown = self._shown(lines)
-        dated = any(time.localtime(self.found[place].raised)[:3] != time.localtime(now)[:3] for place in shown)
-        drawn = [
-            event_line(self.found[place], kit, width, now=now, under_cursor=place == self.cursor, dated=dated)
-            for place in shown
+    def columns(self, kit: Kit, width: int) -> list[Column]:
+        """Return when, for how long, mark and title, and how it ended where there is room."""
+        on_screen = self.found[self.top : self.top + self.page_rows]
+        self._dated = any(time.localtime(one.raised)[:3] != time.localtime(self.now)[:3] for one in on_screen)
+        self._width = width
+        found = [
+            Column("when", "", cell_len(self._when(self.now)), right=False, role="muted"),
+            Column("lasted", "", 7, gap=2),
+            Column("mark", "", 2, right=False, gap=2),
         ]
-        self.show(drawn + [blank(kit, width)] * (lines - len(drawn)))
+        room = max(0, width - 2 - sum(one.gap + one.cells for one in found))
+        if width < WIDE:
+            return [*found, Column("title", "", 0, right=False)]
+        # Always the same part, so that how they ended stands in one column.
+        title = Column("title", "", room - room * 2 // 5, right=False)
+        return [*found, title, Column("state", "", 0, right=False, role="muted", gap=2)]
 
-    def on_click(self, event: events.Click) -> None:
-        """Choose the event that was clicked; at the second click, what Enter does."""
-        place = self.top + event.y
-        if place >= len(self.found):
-            return
-        again = place == self.cursor and event.chain > 1
-        self.move(place - self.cursor)
-        if again:
-            self.post_message(self.Chosen())
+    def cells(self, place: int, kit: Kit, ground: Ground) -> tuple[Cell, ...]:
+        """Return the cells of an event."""
+        alert = self.found[place]
+        over = alert.ended is not None
+        mark, ink = mark_of(alert.most if over else alert.severity, kit.glyphs)
+        title: Role = "muted" if alert.quiet else "text" if over or alert.severity is Severity.NOTE else "strong"
+        cells: dict[str, tuple[str, Role]] = {
+            "when": (self._when(alert.raised), "muted"),
+            "lasted": (lasted_words(alert, self.now), "muted" if over else "text"),
+            "mark": (mark, "muted" if alert.quiet and not over else ink),
+            "title": (alert.title, title),
+            "state": (_state(alert), "muted"),
+        }
+        return tuple((cells[column.id],) for column in self._columns)
+
+    def _when(self, moment: float) -> str:
+        words = when(moment, self.now, self._width)
+        return words if self._dated else words.lstrip()
 
 
 READ_EVERY: Final = 3.0
 """Seconds between two looks at the log, which another gpuwatch may be writing."""
 SAME: Final = 30.0
 """Seconds between two beginnings of one condition, as two that watch it see it, within which it is one event."""
-DETAIL: Final = 6
-"""Lines about the chosen event, with the one above them; 2 more where there is room, for its evidence."""
 _KEYS: Final[list[Binding]] = [
     Binding("escape,q,e", "close", "back", id="events.close", key_display="Esc", tooltip="Go back to the dashboard"),
     # Priority, as on the dashboard: what is typed in the same moment already goes to the filter.
@@ -181,7 +160,7 @@ _KEYS: Final[list[Binding]] = [
     ),
     Binding(
         "enter",
-        "show",
+        "choose",
         "show",
         id="events.show",
         key_display="Enter",
@@ -189,12 +168,7 @@ _KEYS: Final[list[Binding]] = [
     ),
     Binding("a", "attend", "ack", id="events.attend", tooltip="Acknowledge this event, or mute it or its rule"),
     Binding("o", "ongoing", "ongoing", id="events.ongoing", tooltip="Only what holds now, or everything"),
-    Binding("down,j", "move(1)", "down", show=False, id="events.down", tooltip="The next event"),
-    Binding("up,k", "move(-1)", "up", show=False, id="events.up", tooltip="The event before"),
-    Binding("pagedown,space", "page(1)", "page down", show=False, id="events.pagedown", tooltip="A screenful down"),
-    Binding("pageup,b", "page(-1)", "page up", show=False, id="events.pageup", tooltip="A screenful up"),
-    Binding("home,g", "move(-1000000)", "first", show=False, id="events.first", tooltip="The newest"),
-    Binding("end,G", "move(1000000)", "last", show=False, id="events.last", tooltip="The oldest"),
+    *moving_keys("events", page_down="pagedown,space", first="The newest", last="The oldest"),
 ]
 
 
@@ -239,7 +213,7 @@ def _text(alert: Alert) -> str:
     return " ".join(parts).casefold()
 
 
-class EventsScreen(ListScreen):
+class EventsScreen(ListScreen[EventList]):
     """The screen of events."""
 
     DEFAULT_CSS = """
@@ -256,6 +230,8 @@ class EventsScreen(ListScreen):
     class Read(Message):
         """The log was read."""
 
+    NAME = TITLE = "events"
+    KEYS = _KEYS
     BINDINGS: ClassVar[list[BindingType]] = [*_KEYS]
     app: GpuwatchApp
 
@@ -269,7 +245,7 @@ class EventsScreen(ListScreen):
         ended: Iterable[Alert] = (),
     ) -> None:
         """`read` reads the events log, on a thread; without it only what holds, and what this run saw end, is shown."""
-        super().__init__(frame, kit)
+        super().__init__(EventList(), frame, kit)
         self._read = read
         self._wall = wall
         self._reading: Future[Events] | None = None
@@ -283,21 +259,18 @@ class EventsScreen(ListScreen):
         self._wrong = ""
         """Why the filter as it stands in its line cannot be understood; the last good one counts until it can."""
 
-    def compose(self) -> ComposeResult:
-        """Give the title, the list, the detail, the line of the filter and the keys."""
-        yield LinePanel(id="events-title")
-        yield EventList(id="events-list")
-        yield LinePanel(id="events-detail")
         hint = "rule:over  gpu:0,2  user:ada  pid:123  any text  -not"
-        yield Input(compact=True, select_on_focus=False, placeholder=hint)
-        yield Footer(id="events-keys")
+        self._entry = Input(compact=True, select_on_focus=False, placeholder=hint)
 
-    def on_mount(self) -> None:
-        """Begin with what holds now, and read the log."""
-        self.query_one(Input).cursor_blink = False
+    def entries(self) -> Iterable[Widget]:
+        """Return the line of the filter."""
+        return (self._entry,)
+
+    def start(self) -> None:
+        """Read the log, and again every few seconds."""
+        self._entry.cursor_blink = False
         self.set_interval(READ_EVERY, self._look)
         self._look()
-        self.refresh_frame(self._frame)
 
     @property
     def reading(self) -> bool:
@@ -326,16 +299,15 @@ class EventsScreen(ListScreen):
         self._reading = None
         self.paint()
 
-    def refresh_frame(self, frame: Frame | None) -> None:
-        """Take a new frame: what holds now, and what has just ended."""
-        self._frame = frame
+    def read_rows(self) -> None:
+        """Add what holds now in the newest frame, and what has just ended."""
+        frame = self._frame
         if frame is not None:
             now = {alert.id: alert for alert in frame.alerts if alert.id}
             self._live.update(now)
             self._live.update({alert.id: alert for alert in frame.cleared})
             for gone in [each for each, alert in self._live.items() if alert.ended is None and each not in now]:
                 del self._live[gone]  # ended in a frame that was passed over: the log says how
-        self.paint()
 
     def _every(self) -> list[Alert]:
         """Give all events, each once."""
@@ -368,42 +340,27 @@ class EventsScreen(ListScreen):
         return found
 
     def paint(self) -> None:
-        """Draw everything."""
-        if not self.is_mounted:
-            return
-        width, height = self.app.size
-        kit = self._kit
-        now = self._frame.snapshot.taken if self._frame is not None and self._frame.snapshot.taken else self._wall()
-        events_list = self.query_one(EventList)
-        events_list.take(self.found())
-        entry = self.query_one(Input)
-        detail = DETAIL + 2 * (height >= 24) if height >= 16 else 0
-        room = max(1, height - 2 - detail)
-        with self.app.batch_update():
-            self.query_one("#events-title", LinePanel).show([self._title(width)])
-            events_list.give(room)
-            if events_list.found:
-                events_list.draw(kit, width, room, now)
-            else:
-                events_list.show([Pen(kit).gap(2).write(self._why_empty(), "muted").line(width)])
-            panel = self.query_one("#events-detail", LinePanel)
-            panel.display = detail > 0
-            panel.give(max(detail, 1))
-            panel.show(detail_lines(events_list.chosen, kit, width, detail, now))
-            footer = self.query_one(Footer)
-            footer.display = not entry.display
-            footer.draw(self._hints(events_list.chosen), kit, width)
+        """Draw everything that matches the filter."""
+        now = self._frame.snapshot.taken if self._frame is not None else 0.0
+        self.rows.now = now or self._wall()
+        self.rows.update_rows(self.found())
+        super().paint()
 
-    def _hints(self, chosen: Alert | None) -> list[Hint]:
+    def detail(self, width: int, lines: int) -> list[Line]:
+        """Draw all that is known of the chosen event."""
+        return detail_lines(self.rows.selected, self._kit, width, lines, self.rows.now)
+
+    def hints(self, width: int) -> list[Hint]:
         """Return the keys, with what Enter shows of this event."""
+        chosen = self.rows.selected
         words = subject_words(subject_of(chosen, self._frame)) if chosen is not None else ""
-        found = [(key, words if action == "show" else said, action) for key, said, action in hints(_KEYS)]
+        found = [(key, words if action == "choose" else said, action) for key, said, action in hints(self.KEYS)]
         return [hint for hint in found if hint[1]]
 
-    def _title(self, width: int) -> Any:
-        found = self.query_one(EventList).found
+    def write_title(self, pen: Pen, width: int) -> None:
+        """Write how many events there are, which of them are shown, and what is wrong with the filter or the log."""
+        found = self.rows.found
         ongoing = sum(alert.ended is None for alert in found)
-        pen = Pen(self._kit, "band").gap().write("events", "strong").gap(2)
         total = len(self._every())
         chosen = [f"{len(found)} in all" if len(found) == total else f"{len(found)} of {total}", f"{ongoing} ongoing"]
         chosen += [f"filter: {self._words}"] * bool(self._words) + ["ongoing only"] * self._ongoing_only
@@ -415,7 +372,10 @@ class EventsScreen(ListScreen):
         for part, role in parts:
             if part:
                 pen.write(part, role, min(cell_len(part), max(0, width - pen.cells - 1))).gap(2)
-        return pen.line(width)
+
+    def empty(self, width: int, lines: int) -> list[Line]:
+        """Draw why there are no events."""
+        return [Pen(self._kit).gap(2).write(self._why_empty(), "muted").line(width)]
 
     def _why_empty(self) -> str:
         if self._words:
@@ -447,24 +407,24 @@ class EventsScreen(ListScreen):
         self._close_filter()
 
     def _close_filter(self) -> None:
-        self.query_one(Input).display = False
+        self._entry.display = False
         self.set_focus(None)
         self.paint()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave `/` to whatever is typed into."""
-        return action != "filter" or any(not entry.display for entry in self.query(Input))
+        return action != "filter" or not self._entry.display
 
     def action_filter(self) -> None:
         """Ask for a filter."""
-        entry = self.query_one(Input)
+        entry = self._entry
         entry.display = True
         self.set_focus(entry)
         self.paint()
 
     def action_close(self) -> None:
         """Clear the filter where there is one, else go back."""
-        entry = self.query_one(Input)
+        entry = self._entry
         if entry.display or self._words:
             entry.value = self._words = self._wrong = ""
             self._terms = ()
@@ -477,19 +437,14 @@ class EventsScreen(ListScreen):
         self._ongoing_only = not self._ongoing_only
         self.paint()
 
-    def on_cursor_list_chosen(self, message: EventList.Chosen) -> None:
-        """Do what Enter does."""
-        message.stop()
-        self.action_show()
-
-    def action_show(self) -> None:
+    def action_choose(self) -> None:
         """Show the process that the chosen event is about, or the processes of its GPU."""
-        chosen = self.query_one(EventList).chosen
+        chosen = self.rows.selected
         if chosen is not None:
             self.app.show_subject(chosen)
 
     def action_attend(self) -> None:
         """Ask what is to become of the chosen event."""
-        chosen = self.query_one(EventList).chosen
+        chosen = self.rows.selected
         if chosen is not None:
             self.app.action_attend(chosen)

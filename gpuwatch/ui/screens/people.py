@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from rich.cells import cell_len, set_cell_size
-from textual import events
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from gpuwatch.analysis.people import QUIET, SORTS, Person, gib_hours, names, people, steady, story, totals, whole
 from gpuwatch.text import fit
-from gpuwatch.ui.screens.list_screen import ListScreen
-from gpuwatch.ui.theme import Glyphs, Kit, Role
-from gpuwatch.ui.widgets.footer import Footer, Hint, hints
-from gpuwatch.ui.widgets.lines import CursorList, Line, LinePanel, Pen, blank, centred
+from gpuwatch.ui.screens.list_screen import ListScreen, moving_keys
+from gpuwatch.ui.theme import Glyphs, Ground, Kit, Role
+from gpuwatch.ui.widgets.footer import Hint, hints
+from gpuwatch.ui.widgets.lines import Line, Pen, blank, centred_lines
 from gpuwatch.ui.widgets.notice import nothing_words
+from gpuwatch.ui.widgets.row_list import Cell, Column, RowList
 from gpuwatch.units import duration, gib, percent, ranges
 
 if TYPE_CHECKING:
@@ -31,21 +30,8 @@ if TYPE_CHECKING:
 LEAST_BAR: Final = 10
 """Cells below which a bar of somebody's share says nothing."""
 LONGEST_BAR: Final = 40
-_LEFT: Final = 4
-"""Cells of the cursor, the initial and the blank behind it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column."""
-
-    id: str
-    """Its name in `people.SORTS`; `bar` for the share as a bar."""
-    title: str
-    cells: int
-    """Width, with the blanks before it."""
-    right: bool = True
-    role: Role = "text"
+_BADGE: Final = Column("badge", "", 1, right=False)
+"""The initial of a person, in their colour."""
 
 
 _FIXED: Final = {
@@ -72,22 +58,21 @@ def columns(width: int, found: Sequence[Person]) -> list[Column]:
     sized = {
         **_FIXED,
         # A name may fill its column; what stands to the right of it begins with blanks.
-        "user": Column("user", "user", _LEFT + min(most, max(8, longest)), right=False),
-        "gpus": Column("gpus", "GPUs", 2 + min(10, max(5, cards)), right=False, role="muted"),
-        "bar": Column("bar", "share of the box", 2 + LEAST_BAR, right=False),
+        "user": Column("user", "user", min(most, max(8, longest)), right=False, gap=1),
+        "gpus": Column("gpus", "GPUs", min(10, max(5, cards)), right=False, role="muted", gap=2),
+        "bar": Column("bar", "share of the box", LEAST_BAR, right=False, gap=2, order="share"),
     }
     kept: list[str] = []
-    left = width
+    left = width - 2 - _BADGE.cells
     for name in _NEEDED:
-        left -= sized[name].cells
-        if left < 0 and kept:
-            left += sized[name].cells
+        cells = sized[name].gap + sized[name].cells
+        if cells > left and kept:
             break
+        left -= cells
         kept.append(name)
     if "bar" in kept:
-        wide = min(2 + LONGEST_BAR, sized["bar"].cells + max(0, left - 1))
-        sized["bar"] = Column("bar", "share of the box", wide, right=False)
-    return [sized[name] for name in _SHOWN if name in kept]
+        sized["bar"] = replace(sized["bar"], cells=min(LONGEST_BAR, LEAST_BAR + max(0, left - 1)))
+    return [_BADGE, *(sized[name] for name in _SHOWN if name in kept)]
 
 
 def name_of(one: Person) -> str:
@@ -200,38 +185,33 @@ _CELLS: Final[dict[str, Callable[[Person, Glyphs], str]]] = {
 }
 
 
-def draw_bar(pen: Pen, one: Person, cells: int, kit: Kit) -> None:
-    """Draw somebody's share of the box as exactly so many cells, in their colour."""
-    share = min(100.0, one.share or 0.0) / 100 * cells
-    whole = int(share) if kit.glyphs.eighths else round(share)
-    if one.share and share < 1 and not kit.glyphs.eighths:
+def bar(share: float | None, uid: int | None, cells: int, kit: Kit) -> Cell:
+    """Draw somebody's share of the box (percent) as exactly so many cells, in their colour."""
+    filled = min(100.0, share or 0.0) / 100 * cells
+    whole = int(filled) if kit.glyphs.eighths else round(filled)
+    if share and filled < 1 and not kit.glyphs.eighths:
         whole = 1  # something is not nothing
-    pen.write_styled(kit.glyphs.fill * whole, kit.inks.owner(one.uid))
-    eighth = round((share - whole) * 8) if kit.glyphs.eighths else 0
-    if one.share and not whole:
+    runs = [(kit.glyphs.fill * whole, kit.inks.owner(uid))]
+    eighth = round((filled - whole) * 8) if kit.glyphs.eighths else 0
+    if share and not whole:
         eighth = max(eighth, 1)
     if eighth > 0 and whole < cells:
-        pen.write_styled(kit.glyphs.eighths[min(eighth, 7) - 1], kit.inks.edge(one.uid))
+        runs.append((kit.glyphs.eighths[min(eighth, 7) - 1], kit.inks.edge(uid)))
         whole += 1
-    pen.write_styled(" " * (cells - whole), kit.inks("faint", "track"))
+    return (*runs, (" " * (cells - whole), kit.inks("faint", "track")))
 
 
-class PeopleList(CursorList):
+class PeopleList(RowList[Person]):
     """The people, and the one under the cursor; the cursor follows the person, not the line."""
+
+    sorts = SORTS
+    ascending = ("user",)
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.by = "memory"
-        """Column of `people.SORTS` by which they are sorted."""
-        self.reverse = False
-        self.found: list[Person] = []
-        self._order = steady()
-        self._columns: list[Column] = []
-
-    @property
-    def selected(self) -> Person | None:
-        """The person under the cursor."""
-        return self.found[self.cursor] if self.cursor < len(self.found) else None
+        self._steady = steady()
+        self._names: list[str] = []
 
     @property
     def unseen_order(self) -> str:
@@ -239,97 +219,33 @@ class PeopleList(CursorList):
         shown = [column.id for column in self._columns]
         return "" if self.by in shown or not shown else f"by {SORTS[self.by][0]}"
 
-    def take(self, found: Sequence[Person]) -> None:
-        """Take in people as they are now; the cursor follows its person, and stays in place where they have gone."""
-        self.found = self._order.sort(found, self.by, reverse=self.reverse)
-        self._settle([(one.uid,) for one in self.found])
+    def identity(self, row: Person) -> Hashable:
+        """Return the uid; in a tuple, for that of those who are not visible is None."""
+        return (row.uid,)
 
-    def draw(self, kit: Kit, width: int, lines: int, empty: str) -> None:
-        """Draw the titles and as many people as there are lines; `empty` says why there are none."""
-        titled = lines >= 2
-        shown = self._shown(lines - titled)
-        self._columns = columns(width, self.found)
-        drawn = [self._title(kit, width)] if titled else []
-        names = apart(self.found, self._columns[0].cells - _LEFT, kit.glyphs)
-        drawn += [self._row(self.found[one], names[one], kit, width, one == self.cursor) for one in shown]
-        if not self.found:
-            drawn += [blank(kit, width)] * (self.page_rows // 2) + [centred(kit, empty, width)]
-        self.show((drawn + [blank(kit, width)] * lines)[:lines])
+    def ordered(self, rows: Sequence[Person]) -> list[Person]:
+        """Sort people by the chosen order."""
+        return self._steady.sort(rows, self.by, reverse=self.reverse)
 
-    # -----------------------------------------------------------------------------------------------------------
-    # Moving about
+    def columns(self, kit: Kit, width: int) -> list[Column]:
+        """Return the columns, and find names for them that differ."""
+        found = columns(width, self.found)
+        self._names = apart(self.found, found[1].cells, kit.glyphs)
+        return found
 
-    def sort_by(self, column: str) -> None:
-        """Sort by a column; once more turns the order round."""
-        self.reverse = not self.reverse if column == self.by else False
-        self.by = column
-        self.to_top()
-        self.take(self.found)
-        self.post_message(self.Moved())
-
-    def sort_next(self, by: int) -> None:
-        """Sort by the column to the right or the left of the present one, among those on screen."""
-        shown = [column.id for column in self._columns if column.id in SORTS] or list(SORTS)
-        place = shown.index(self.by) if self.by in shown else 0
-        self.by, self.reverse = shown[(place + by) % len(shown)], False
-        self.to_top()
-        self.take(self.found)
-        self.post_message(self.Moved())
-
-    def on_click(self, event: events.Click) -> None:
-        """Select a person, choose them at the second click, or sort by the column whose title was hit."""
-        if event.y == 0 and self.page_rows < len(self.text):
-            hit = self.column_at(event.x)
-            if hit:
-                self.sort_by(hit)
-            return
-        place = self.top + event.y - (self.page_rows < len(self.text))
-        if place >= len(self.found):
-            return
-        again = place == self.cursor and event.chain > 1
-        self._put(place)
-        self.post_message(self.Chosen() if again else self.Moved())
-
-    def column_at(self, x: int) -> str:
-        """Give the column at a cell of the titles; empty for none."""
-        left = 0
-        for column in self._columns:
-            left += column.cells
-            if x < left:
-                return "share" if column.id == "bar" else column.id
-        return ""
-
-    # -----------------------------------------------------------------------------------------------------------
-    # Drawing
-
-    def _title(self, kit: Kit, width: int) -> Line:
-        arrow = kit.glyphs.up if (self.by == "user") != self.reverse else kit.glyphs.down
-        pen = Pen(kit, "band")
-        for column in self._columns:
-            lead = _LEFT if column.id == "user" else 0 if column.right else 2
-            pen.gap(lead)
-            by = column.id == self.by
-            text = f"{arrow * by}{column.title}" if column.right else f"{column.title}{arrow * by}"
-            if cell_len(text) > column.cells - lead:
-                text = column.title.partition(" ")[0]
-            pen.write(text, "text" if by else "muted", column.cells - lead, right=column.right)
-        return pen.line(width)
-
-    def _row(self, one: Person, name: str, kit: Kit, width: int, under_cursor: bool) -> Line:
-        pen = Pen(kit, "cursor" if under_cursor else "base")
-        pen.write(kit.glyphs.cursor if under_cursor else "", "strong", 2)
-        pen.write_styled(kit.inks.initial(one.uid), kit.inks.badge(one.uid, pen.ground)).gap()
-        for column in self._columns:
-            if column.id == "user":
-                role: Role = "strong" if one.viewer else "muted" if one.uid is None else "text"
-                pen.write(name, role, column.cells - _LEFT)
-            elif column.id == "bar":
-                draw_bar(pen.gap(2), one, column.cells - 2, kit)
-            else:
-                lead = 0 if column.right else 2
-                text = cell(column.id, one, kit.glyphs)
-                pen.gap(lead).write(text, column.role, column.cells - lead, right=column.right)
-        return pen.line(width)
+    def cells(self, place: int, kit: Kit, ground: Ground) -> tuple[Cell, ...]:
+        """Return the badge, the name, the bar and the figures of a person."""
+        one = self.found[place]
+        role: Role = "strong" if one.viewer else "muted" if one.uid is None else "text"
+        drawn: dict[str, Callable[[Column], Cell]] = {
+            "badge": lambda _: ((kit.inks.initial(one.uid), kit.inks.badge(one.uid, ground)),),
+            "user": lambda _: ((self._names[place], role),),
+            "bar": lambda column: bar(one.share, one.uid, column.cells, kit),
+        }
+        return tuple(
+            drawn[column.id](column) if column.id in drawn else ((cell(column.id, one, kit.glyphs), column.role),)
+            for column in self._columns
+        )
 
 
 _KEYS: Final[list[Binding]] = [
@@ -339,25 +255,13 @@ _KEYS: Final[list[Binding]] = [
     ),
     Binding("less_than_sign", "sort(-1)", "sort", id="people.left", key_display="<", tooltip="The column before"),
     Binding("greater_than_sign", "sort(1)", "sort", id="people.right", key_display=">", tooltip="The next column"),
-    Binding("r", "reverse", "reverse", id="people.reverse", tooltip="Turn the order round"),
+    Binding("r", "reverse", "reverse", id="people.reverse", tooltip="Reverse the order"),
     Binding("y", "message", "message", id="people.message", tooltip="Copy a polite message to them; nothing is sent"),
-    Binding("down,j", "move(1)", "down", show=False, id="people.down", tooltip="The next person"),
-    Binding("up,k", "move(-1)", "up", show=False, id="people.up", tooltip="The person before"),
-    Binding("pagedown,space", "page(1)", "page down", show=False, id="people.pagedown", tooltip="A screenful down"),
-    Binding("pageup,b", "page(-1)", "page up", show=False, id="people.pageup", tooltip="A screenful up"),
-    Binding("home,g", "move(-1000000)", "first", show=False, id="people.first", tooltip="The first person"),
-    Binding("end,G", "move(1000000)", "last", show=False, id="people.last", tooltip="The last person"),
+    *moving_keys("people", page_down="pagedown,space", first="The first person", last="The last person"),
 ]
 
 
-def detail_lines_for(height: int) -> int:
-    """Give the lines about the person under the cursor, from a height of 16 on with an empty one above them."""
-    if height < 10:
-        return 0
-    return 2 if height < 16 else 4 if height < 24 else 5
-
-
-class PeopleScreen(ListScreen):
+class PeopleScreen(ListScreen[PeopleList]):
     """The screen of people."""
 
     class Chosen(Message):
@@ -375,79 +279,38 @@ class PeopleScreen(ListScreen):
             self.uid = uid
             super().__init__()
 
+    NAME = TITLE = "people"
+    KEYS = _KEYS
     BINDINGS: ClassVar[list[BindingType]] = [*_KEYS]
+    DETAIL_LINES = ((24, 5), (16, 4), (10, 2))
 
     def __init__(self, frame: Frame | None, kit: Kit, *, clock: Callable[[], float] = time.monotonic) -> None:
         """`kit` is the dashboard's: everybody has the same colour and initial here."""
-        super().__init__(frame, kit, clock=clock)
-        self._ready = False
-        """Whether there are widgets to show something in."""
+        super().__init__(PeopleList(), frame, kit, clock=clock)
 
-    def compose(self) -> ComposeResult:
-        """Give the title, the list, the detail and the keys."""
-        yield LinePanel(id="people-title")
-        yield PeopleList(id="people-list")
-        yield LinePanel(id="people-detail")
-        yield Footer(id="people-keys")
+    def read_rows(self) -> None:
+        """Find out who holds what."""
+        if self._frame is not None:
+            self._kit.inks.introduce(names(self._frame.snapshot))
+            self.rows.update_rows(people(self._frame.snapshot, self._frame.history))
 
-    def on_mount(self) -> None:
-        """Begin with what there is."""
-        self._ready = True
-        self.refresh_frame(self._frame)
-
-    def refresh_frame(self, frame: Frame | None) -> None:
-        """Take a new frame."""
-        self._frame = frame
-        if frame is not None and self._ready:
-            self._kit.inks.introduce(names(frame.snapshot))
-            self.query_one(PeopleList).take(people(frame.snapshot, frame.history))
-        self.paint()
-
-    def paint(self) -> None:
-        """Draw everything."""
-        if not self._ready:
-            return
-        width, height = self.app.size
-        kit = self._kit
-        detail = detail_lines_for(height)
-        footer = 1 if height >= 4 else 0
-        room = max(1, height - 1 - footer - detail)
-        people_list = self.query_one(PeopleList)
-        with self.app.batch_update():
-            people_list.give(room)
-            people_list.draw(kit, width, room, self._why_empty())
-            self.query_one("#people-title", LinePanel).show([self._title(width)])
-            panel = self.query_one("#people-detail", LinePanel)
-            panel.display = detail > 0
-            panel.give(max(detail, 1))
-            panel.show(self._detail(width, detail, separate=height >= 16))
-            keys = self.query_one(Footer)
-            keys.display = footer > 0
-            keys.draw(_fitting(hints(_KEYS), width), kit, width)
-
-    def _title(self, width: int) -> Line:
-        pen = Pen(self._kit, "band").gap().write("people", "strong").gap(2)
-        people_list = self.query_one(PeopleList)
-        old = self.old()
-        if old:
-            pen.write(old, "warning").gap(2)
+    def write_title(self, pen: Pen, width: int) -> None:
+        """Write the totals, and which rows are shown in what order."""
+        self.write_old(pen)
         if self._frame is None or not self._frame.snapshot.gpus:
-            return pen.line(width)
-        found, dot = people_list.found, f" {self._kit.glyphs.dot} "
-        part = dot.join(filter(None, (people_list.part(self._kit.glyphs.dash), people_list.unseen_order)))
+            return
+        dot = f" {self._kit.glyphs.dot} "
+        part = dot.join(filter(None, (self.rows.part(self._kit.glyphs.dash), self.rows.unseen_order)))
         room = max(0, width - pen.cells - 1 - (cell_len(part) + 2 if part else 0))
-        forms = totals(whole(found, self._frame.snapshot))
+        forms = totals(whole(self.rows.found, self._frame.snapshot))
         words = next((form for form in forms if cell_len(form) <= room), forms[-1])
         pen.write(words, "text", min(room, cell_len(words)))
-        if part:
-            pen.gap(max(2, width - pen.cells - cell_len(part) - 1)).write(part, "muted")
-        return pen.line(width)
+        self.write_right(pen, part, width)
 
-    def _detail(self, width: int, lines: int, *, separate: bool) -> list[Line]:
-        if lines <= 0:
-            return []
-        drawn = [Pen(self._kit, "band").line(width)] if separate else []
-        chosen = self.query_one(PeopleList).selected
+    def detail(self, width: int, lines: int) -> list[Line]:
+        """Draw what makes the point about the person; below a coloured line where there is room for one."""
+        drawn = [Pen(self._kit, "band").line(width)] if lines >= 4 else []
+        chosen = self.rows.selected
         if chosen is not None and self._frame is not None:
             told = self._story(chosen, self._frame, width - 3, lines - len(drawn))
             drawn += [Pen(self._kit).gap(2).write(text, "text", max(0, width - 3)).line(width) for text in told]
@@ -455,7 +318,7 @@ class PeopleScreen(ListScreen):
 
     @staticmethod
     def _story(chosen: Person, frame: Frame, width: int, lines: int) -> list[str]:
-        """Give the sentences about somebody in so many lines; the list says the first one, where it has to go."""
+        """Return sentences about somebody in so many lines; the list has the first one, where it has to go."""
         sentences = story(chosen, frame.snapshot.taken, frame.history.watched)
         for kept in (sentences, sentences[1:], sentences[-1:]):
             told = [part for sentence in kept for part in wrap(sentence, max(1, width))]
@@ -463,44 +326,30 @@ class PeopleScreen(ListScreen):
                 return told
         return [*told[: lines - 1], " ".join(told[lines - 1 :])]
 
-    def _why_empty(self) -> str:
-        if self._frame is None:
-            return "nothing was seen yet"
-        return nothing_words(self._frame.snapshot) or "nobody holds a GPU"
+    def empty(self, width: int, lines: int) -> list[Line]:
+        """Draw why nobody is listed."""
+        seen = self._frame.snapshot if self._frame is not None else None
+        words = "nothing was seen yet" if seen is None else nothing_words(seen) or "nobody holds a GPU"
+        return centred_lines(words, self._kit, width, lines)
 
-    # -- what the user does ------------------------------------------------------------------------------------
+    def hints(self, width: int) -> list[Hint]:
+        """Return the keys that fit, from the left: the last ones are needed least."""
+        kept = hints(self.KEYS)
+        while len(kept) > 1 and sum(len(key) + len(word) + 3 for key, word, _ in kept) > width:
+            kept.pop()
+        return kept
 
-    def on_cursor_list_chosen(self, message: PeopleList.Chosen) -> None:
-        """Show the processes of the person who was clicked twice."""
-        message.stop()
-        self.action_choose()
+    # -- what the user does ----------------------------------------------------------------------------------------
 
     def action_choose(self) -> None:
-        """Narrow the dashboard to the person under the cursor, and go back to it."""
-        chosen = self.query_one(PeopleList).selected
+        """Show only the processes of the person under the cursor, and go back to the dashboard."""
+        chosen = self.rows.selected
         if chosen is not None:
             self.post_message(self.Chosen(chosen.uid, chosen.name))
             self.dismiss(None)
 
     def action_message(self) -> None:
         """Ask for a message to the person under the cursor."""
-        chosen = self.query_one(PeopleList).selected
+        chosen = self.rows.selected
         if chosen is not None:
             self.post_message(self.MessageAsked(chosen.uid))
-
-    def action_sort(self, by: int) -> None:
-        """Sort by the next column."""
-        self.query_one(PeopleList).sort_next(by)
-
-    def action_reverse(self) -> None:
-        """Turn the order round."""
-        people_list = self.query_one(PeopleList)
-        people_list.sort_by(people_list.by)
-
-
-def _fitting(found: list[Hint], width: int) -> list[Hint]:
-    """Give the hints that fit, from the left: the last ones are needed least."""
-    kept: list[Any] = list(found)
-    while len(kept) > 1 and sum(len(key) + len(word) + 3 for key, word, _ in kept) > width:
-        kept.pop()
-    return kept

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from rich.cells import cell_len
-from textual import events
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from gpuwatch.analysis.strays import Judged, Stray, Sureness, notes
 from gpuwatch.kill.session import DEMO_NOTICE, Choice
-from gpuwatch.model import Snapshot, SourceState
+from gpuwatch.model import SourceState
 from gpuwatch.ui.endings import LEFT_ALONE, Key, Stage, Staged
 from gpuwatch.ui.screens.dialog import ConfirmScreen
-from gpuwatch.ui.screens.list_screen import ListScreen
-from gpuwatch.ui.theme import Glyphs, Kit, Role
-from gpuwatch.ui.widgets.footer import Footer, hints
-from gpuwatch.ui.widgets.lines import CursorList, Line, LinePanel, Pen, blank
+from gpuwatch.ui.screens.list_screen import ListScreen, fact_lines, moving_keys
+from gpuwatch.ui.theme import Glyphs, Ground, Kit, Role
+from gpuwatch.ui.widgets.lines import Line, Pen
 from gpuwatch.ui.widgets.notice import nothing_words, notice_lines
+from gpuwatch.ui.widgets.row_list import Cell, Column, RowList
 from gpuwatch.units import duration, gib, size
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gpuwatch.monitor import Frame
     from gpuwatch.ui.actions import Actions
 
@@ -44,48 +40,21 @@ _ROLES: Final[dict[Stage, Role]] = {
 }
 
 
-def title_line(kit: Kit, width: int) -> Line:
-    """Draw the titles of the columns."""
-    pen = Pen(kit, "band").gap(6).write("PID", "muted", 8, right=True).write("GPU", "muted", 6, right=True)
-    pen.write("GiB", "muted", 7, right=True)
+def columns(kit: Kit, width: int) -> list[Column]:
+    """Return the columns that a width has room for."""
+    found = [
+        Column("box", "", 3, right=False),
+        Column("pid", "PID", 8, role="muted", gap=1),
+        Column("gpu", "GPU", 6),
+        Column("memory", "GiB", 7, role="strong"),
+    ]
     if width >= NARROW:
-        pen.write("idle", "muted", 8 + kit.glyphs.ascii, right=True)
-    if width >= WIDE:
-        pen.write("age", "muted", 8, right=True)
-    pen.gap(2).write("why", "muted", _why_cells(width) if width >= WIDE else None)
-    if width >= WIDE:
-        pen.gap(2).write("command", "muted")
-    return pen.line(width)
-
-
-def _why_cells(width: int) -> int:
-    return (width - 47) * 3 // 5
-
-
-def stray_line(
-    stray: Stray, kit: Kit, width: int, now: float, *, ticked: bool, under_cursor: bool, staged: Staged | None
-) -> Line:
-    """Draw one stray; once it was staged, what became of it stands in the place of the reasons."""
-    pen = Pen(kit, "cursor" if under_cursor else "base").write(kit.glyphs.cursor if under_cursor else "", "strong", 2)
-    possible = stray.sure is Sureness.POSSIBLE
-    box = "[x]" if ticked else "[ ]" if stray.ends and staged is None and not possible else "   "
-    pen.write(box, "strong" if ticked else "muted", 3).gap()
-    pen.write(str(stray.process.pid), "muted", 8, right=True)
-    pen.write(",".join(map(str, stray.indices)) or kit.glyphs.missing, "text", 6, right=True)
-    pen.write(kit.glyphs.missing if stray.held is None else gib(stray.held), "strong", 7, right=True)
-    if width >= NARROW:
-        pen.write(idle_words(stray, kit.glyphs), "text", 8 + kit.glyphs.ascii, right=True)
-    if width >= WIDE:
-        began = stray.process.started
-        pen.write(kit.glyphs.missing if began is None else duration(now - began), "muted", 8, right=True)
-    pen.gap(2)
-    words = _words(stray, kit.glyphs) if staged is None else staged.said
-    role: Role = ("muted" if possible else "text") if staged is None else _ROLES[staged.stage]
-    if width < WIDE or staged is not None:
-        return pen.write(words, role, max(0, width - pen.cells)).line(width)
-    pen.write(words, role, _why_cells(width)).gap(2)
-    command = stray.process.command or f"[{stray.process.name}]"
-    return pen.write(command, "muted", max(0, width - pen.cells)).line(width)
+        found.append(Column("idle", "idle", 8 + kit.glyphs.ascii))
+    if width < WIDE:
+        return [*found, Column("why", "why", 0, right=False, gap=2)]
+    found.append(Column("age", "age", 8, role="muted"))
+    why = Column("why", "why", (width - 47) * 3 // 5, right=False, gap=2)
+    return [*found, why, Column("command", "command", 0, right=False, role="muted", gap=2)]
 
 
 def _words(stray: Stray, glyphs: Glyphs) -> str:
@@ -101,17 +70,6 @@ def idle_words(stray: Stray, glyphs: Glyphs) -> str:
     return f"{glyphs.least if stray.idle_at_least else ''}{duration(stray.idle)}"
 
 
-def about(stray: Stray | None, kit: Kit, width: int, lines: int, staged: Staged | None) -> list[Line]:
-    """Draw all that is known of the stray under the cursor, in as many lines as there are."""
-    if lines <= 0:
-        return []
-    drawn = [Pen(kit, "band").line(width)]
-    for label, words in _facts(stray, staged) if stray is not None else ():
-        pen = Pen(kit).gap(2).write(label, "muted", 10)
-        drawn.append(pen.write(words, "text", max(0, width - pen.cells)).line(width))
-    return (drawn + [blank(kit, width)] * lines)[:lines]
-
-
 def _facts(stray: Stray, staged: Staged | None) -> list[tuple[str, str]]:
     process = stray.process
     why = [(("why" if not place else ""), words) for place, words in enumerate(stray.why)]
@@ -123,7 +81,7 @@ def _facts(stray: Stray, staged: Staged | None) -> list[tuple[str, str]]:
         found.insert(1, ("now", staged.said))
     if not stray.listed:
         found.append(("memory", "the driver does not list it: what it holds is among the unattributed memory"))
-    return [(label, words) for label, words in found if words]
+    return found
 
 
 def total(strays: Collection[Stray], possible: Collection[Stray] = ()) -> str:
@@ -137,7 +95,7 @@ def total(strays: Collection[Stray], possible: Collection[Stray] = ()) -> str:
     return " · ".join([f"{len(strays)} stray{'s' * (len(strays) != 1)}", *held, *more])
 
 
-class StrayList(CursorList):
+class StrayList(RowList[Stray]):
     """The strays; the cursor follows its process, not the line."""
 
     class Ticked(Message):
@@ -145,101 +103,81 @@ class StrayList(CursorList):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.found: list[Stray] = []
+        self.now = 0.0
+        """Wall-clock time of the snapshot."""
+        self.ticked: set[Key] = set()
+        self.staged: Mapping[Key, Staged] = {}
 
-    @property
-    def chosen(self) -> Stray | None:
-        """The stray under the cursor."""
-        return self.found[self.cursor] if self.found else None
+    def identity(self, row: Stray) -> Hashable:
+        """Return PID and start time."""
+        return row.key
 
-    def take(self, found: Sequence[Stray]) -> None:
-        """Take other strays."""
-        self.found = list(found)
-        self._settle([one.key for one in self.found])
+    def columns(self, kit: Kit, width: int) -> list[Column]:
+        """Return the columns that a width has room for."""
+        return columns(kit, width)
 
-    def draw(
-        self,
-        kit: Kit,
-        width: int,
-        lines: int,
-        seen: Snapshot,
-        *,
-        ticked: Collection[Key],
-        staged: Mapping[Key, Staged],
-        below: Sequence[Line] = (),
-    ) -> None:
-        """Draw as many as there are lines, and as much of what stands `below` them as there is room for."""
-        drawn = [
-            stray_line(
-                self.found[place],
-                kit,
-                width,
-                seen.taken,
-                ticked=self.found[place].key in ticked,
-                under_cursor=place == self.cursor,
-                staged=staged.get(self.found[place].key),
-            )
-            for place in self._shown(lines)
-        ]
-        if below:
-            drawn = [*drawn, blank(kit, width), *below][:lines]
-        self.show(drawn + [blank(kit, width)] * (lines - len(drawn)))
+    def cells(self, place: int, kit: Kit, ground: Ground) -> tuple[Cell, ...]:
+        """Return the cells of a stray; once it was staged, its state stands in the place of the reasons."""
+        stray, glyphs = self.found[place], kit.glyphs
+        staged, ticked = self.staged.get(stray.key), stray.key in self.ticked
+        possible = stray.sure is Sureness.POSSIBLE
+        box = "[x]" if ticked else "[ ]" if stray.ends and staged is None and not possible else "   "
+        began = stray.process.started
+        texts = {
+            "pid": str(stray.process.pid),
+            "gpu": ",".join(map(str, stray.indices)) or glyphs.missing,
+            "memory": glyphs.missing if stray.held is None else gib(stray.held),
+            "idle": idle_words(stray, glyphs),
+            "age": glyphs.missing if began is None else duration(self.now - began),
+            "command": stray.process.command or f"[{stray.process.name}]",
+        }
+        why: tuple[str, Role] = (_words(stray, glyphs), "muted" if possible else "text")
+        if staged is not None:
+            why = (staged.said, _ROLES[staged.stage])
+        cells: list[Cell] = []
+        for column in self._columns:
+            if column.id == "box":
+                cells.append(((box, "strong" if ticked else "muted"),))
+            elif column.id == "why":
+                cells.append((why,))
+            elif column.id != "command" or staged is None:
+                cells.append(((texts[column.id], column.role),))
+        return tuple(cells)
 
-    def on_click(self, event: events.Click) -> None:
-        """Choose the stray that was clicked; a click on its box ticks it."""
-        place = self.top + event.y
-        if place < len(self.found):
-            self.move(place - self.cursor)
-            if event.x < 6:
-                self.post_message(self.Ticked())
+    def react(self, x: int) -> bool:
+        """Tick the stray whose box was clicked."""
+        if x < 6:
+            self.post_message(self.Ticked())
+        return False
 
 
-ABOUT: Final = 6
-"""Lines about the chosen stray, with the one above them; 2 more where there is room."""
 _KEYS: Final[list[Binding]] = [
     Binding("escape,q,S", "close", "back", id="strays.close", key_display="Esc", tooltip="Go back to the dashboard"),
     Binding("space,x", "tick", "tick", id="strays.tick", key_display="Space", tooltip="Tick this one off, or not"),
     Binding("enter", "end", "end ticked", id="strays.end", key_display="Enter", tooltip="End those that are ticked"),
     Binding("K", "decide", "decide", show=False, id="strays.decide", tooltip="What to do with one that was left"),
     Binding("i", "detail", "detail", id="strays.detail", tooltip="All that is known of this process"),
-    Binding("down,j", "move(1)", "down", show=False, id="strays.down", tooltip="The next one"),
-    Binding("up,k", "move(-1)", "up", show=False, id="strays.up", tooltip="The one before"),
-    Binding("pagedown", "page(1)", "page down", show=False, id="strays.pagedown", tooltip="A screenful down"),
-    Binding("pageup,b", "page(-1)", "page up", show=False, id="strays.pageup", tooltip="A screenful up"),
-    Binding("home,g", "move(-1000000)", "first", show=False, id="strays.first", tooltip="The first"),
-    Binding("end,G", "move(1000000)", "last", show=False, id="strays.last", tooltip="The last"),
+    *moving_keys("strays", first="The first", last="The last"),
 ]
 
 
-class StraysScreen(ListScreen):
+class StraysScreen(ListScreen[StrayList]):
     """The screen of strays."""
 
+    NAME = "strays"
+    TITLE = "strays of yours"
+    KEYS = _KEYS
     BINDINGS: ClassVar[list[BindingType]] = [*_KEYS]
     app: Actions
 
     def __init__(self, frame: Frame, kit: Kit, *, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(frame, kit, clock=clock)
+        super().__init__(StrayList(), frame, kit, clock=clock)
         self._frame: Frame = frame
-        self._ticked: set[Key] = set()
 
-    def compose(self) -> ComposeResult:
-        """Give the title, the list, what is known of the chosen one, and the keys."""
-        yield LinePanel(id="strays-title")
-        yield LinePanel(id="strays-columns")
-        yield StrayList(id="strays-list")
-        yield LinePanel(id="strays-about")
-        yield Footer(id="strays-keys")
-
-    def on_mount(self) -> None:
-        """Show what there is, what is still being ended included."""
+    def start(self) -> None:
+        """Show what is still being ended, too."""
         if self.app.endings is not None:
             self.app.endings.show_strays(self.paint)
-        self.paint()
-
-    def refresh_frame(self, frame: Frame) -> None:
-        """Take a new frame."""
-        self._frame = frame
-        self.paint()
 
     @property
     def _staged(self) -> Mapping[Key, Staged]:
@@ -260,51 +198,40 @@ class StraysScreen(ListScreen):
         gone = [one.stray for key, one in staged.items() if key not in found]
         return [*found.values(), *gone, *(one for one in self._judged.possible if one.key not in staged)]
 
-    def paint(self) -> None:
-        """Draw everything."""
-        if not self.is_mounted or not self.query(StrayList):  # it is being made, or taken away
-            return
-        width, height = self.app.size
-        kit, listed = self._kit, self.query_one(StrayList)
-        found, strays, staged = self.found(), self._strays(), self._staged
-        listed.take(found)
-        self._ticked &= {key for key in strays if key not in staged or staged[key].stage is Stage.LEFT}
-        lines = ABOUT + 2 * (height >= 24) if height >= 16 else 0
-        room = max(1, height - 3 - lines)
-        with self.app.batch_update():
-            self.query_one("#strays-columns", LinePanel).show([title_line(kit, width)])
-            listed.give(room)
-            if found:
-                below = self._notes(width)
-                listed.draw(kit, width, room, self._frame.snapshot, ticked=self._ticked, staged=staged, below=below)
-            else:
-                listed.show(notice_lines(self._why_empty(), kit, width, room))
-            self.query_one("#strays-title", LinePanel).show([self._title(width)])
-            panel = self.query_one("#strays-about", LinePanel)
-            panel.display = lines > 0
-            panel.give(max(lines, 1))
-            chosen = listed.chosen
-            panel.show(about(chosen, kit, width, lines, staged.get(chosen.key) if chosen else None))
-            self.query_one(Footer).draw(hints(_KEYS), kit, width)
+    def read_rows(self) -> None:
+        """Update the strays, what becomes of those that are being ended, and the ticks."""
+        strays, staged = self._strays(), self._staged
+        self.rows.now, self.rows.staged = self._frame.snapshot.taken, staged
+        self.rows.update_rows(self.found())
+        self.rows.ticked &= {key for key in strays if key not in staged or staged[key].stage is Stage.LEFT}
 
-    def _title(self, width: int) -> Any:
+    def paint(self) -> None:
+        """Draw everything, as far as processes have been ended by now."""
+        if self._ready:
+            self.read_rows()
+        super().paint()
+
+    def write_title(self, pen: Pen, width: int) -> None:
+        """Write how many strays there are and what they hold."""
         strays, possible, _ = self._judged
-        pen = Pen(self._kit, "band").gap().write("strays of yours", "strong").gap(2)
-        old = self.old()
-        if old:
-            pen.write(old, "warning").gap(2)
+        self.write_old(pen)
         if not self._frame.snapshot.gpus:
-            return pen.line(width)
+            return
         if self._frame.snapshot.demo:
             pen.write(DEMO_NOTICE.partition(",")[0], "note").gap(2)
         pen.write(total(strays, possible), "muted")
-        ticked = [one for one in strays if one.key in self._ticked]
+        ticked = sum(one.key in self.rows.ticked for one in strays)
         if ticked:
-            pen.gap(2).write(f"{len(ticked)} ticked", "note")
-        part = self.query_one(StrayList).part(self._kit.glyphs.dash)
-        if part and pen.cells + 2 + cell_len(part) < width:
-            pen.gap(width - pen.cells - cell_len(part) - 1).write(part, "muted")
-        return pen.line(width)
+            pen.gap(2).write(f"{ticked} ticked", "note")
+        part = self.rows.part(self._kit.glyphs.dash)
+        if pen.cells + 2 + cell_len(part) < width:
+            self.write_right(pen, part, width)
+
+    def detail(self, width: int, lines: int) -> list[Line]:
+        """Draw all that is known of the stray under the cursor."""
+        chosen = self.rows.selected
+        facts = _facts(chosen, self._staged.get(chosen.key)) if chosen is not None else []
+        return fact_lines(facts, self._kit, width, lines)
 
     def _words(self) -> list[str]:
         """Say what the rows do not, as `gpuwatch strays` does."""
@@ -314,12 +241,14 @@ class StraysScreen(ListScreen):
         watched = None if self._frame.kept is not None else self._frame.history.watched
         return notes(self._judged, seen, watched, options.tending)
 
-    def _notes(self, width: int) -> list[Line]:
+    def below(self, width: int) -> list[Line]:
+        """Draw what the rows do not tell."""
         wrapped = [line for words in self._words() for line in wrap(words, max(1, min(120, width - 4)))]
         return [Pen(self._kit).gap(2).write(words, "muted").line(width) for words in wrapped]
 
-    def _why_empty(self) -> list[tuple[str, Role]]:
-        return [(words, "muted") for words in self._words()]
+    def empty(self, width: int, lines: int) -> list[Line]:
+        """Draw why there are no strays."""
+        return notice_lines([(words, "muted") for words in self._words()], self._kit, width, lines)
 
     # -- what the user does ----------------------------------------------------------------------------------------
 
@@ -329,7 +258,7 @@ class StraysScreen(ListScreen):
 
     def action_tick(self) -> None:
         """Tick the one under the cursor off, or take the tick away."""
-        chosen = self.query_one(StrayList).chosen
+        chosen = self.rows.selected
         if chosen is None:
             return
         if not chosen.ends:
@@ -344,12 +273,12 @@ class StraysScreen(ListScreen):
         if self.app.endings is not None and self.app.endings.has_dialog(chosen.key):
             self.notify("it is being ended already: K on the dashboard shows it", markup=False, timeout=4)
             return
-        self._ticked ^= {chosen.key}
+        self.rows.ticked ^= {chosen.key}
         self.paint()
 
     def action_detail(self) -> None:
         """Show all that is known of the one under the cursor."""
-        chosen = self.query_one(StrayList).chosen
+        chosen = self.rows.selected
         if chosen is not None and chosen.listed:
             self.app.show_detail((chosen.gpus[0], *chosen.key))
         elif chosen is not None:
@@ -357,7 +286,7 @@ class StraysScreen(ListScreen):
 
     def action_end(self) -> None:
         """Ask whether to end those that are ticked, one after the other."""
-        ticked = [one for one in self.found() if one.key in self._ticked]
+        ticked = [one for one in self.found() if one.key in self.rows.ticked]
         if not ticked:
             self.notify("tick with Space what is to be ended", markup=False, timeout=4)
         elif self.app.may_end():
@@ -368,7 +297,7 @@ class StraysScreen(ListScreen):
 
     def action_decide(self) -> None:
         """Ask what to do with the one under the cursor, where it was left; else the same as to end those ticked."""
-        chosen = self.query_one(StrayList).chosen
+        chosen = self.rows.selected
         if chosen is None or chosen.key not in self._staged or self._staged[chosen.key].stage is not Stage.LEFT:
             self.action_end()
         elif self.app.may_end() and self.app.endings is not None:
@@ -380,15 +309,15 @@ class StraysScreen(ListScreen):
         """End those that were asked about, as they were shown; who has ceased to be a stray meanwhile lost its tick."""
         if choice is None or choice is Choice.CANCEL or self.app.helpers.killer is None:
             return
-        spared = [str(one.process.pid) for one in asked if one.key not in self._ticked]
-        asked = [one for one in asked if one.key in self._ticked]
+        spared = [str(one.process.pid) for one in asked if one.key not in self.rows.ticked]
+        asked = [one for one in asked if one.key in self.rows.ticked]
         if spared:
             words = "is no longer seen as a stray" if len(spared) == 1 else "are no longer seen as strays"
             self.notify(f"PID {', '.join(spared)} {words}: {LEFT_ALONE}", markup=False, timeout=6)
         if not asked:
             return
         self.app.need_endings().begin(asked, choice, self.app.newest or self._frame, self.paint)
-        self._ticked.clear()
+        self.rows.ticked.clear()
         self.paint()
 
     def action_close(self) -> None:

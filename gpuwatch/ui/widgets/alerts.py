@@ -60,7 +60,7 @@ def alert_lines(alerts: Sequence[Alert], kit: Kit, width: int, lines: int) -> li
         pen = Pen(kit)
         shown = _line(alerts[lines - 1], kit, width - cell_len(more) - 2, wide)
         for span in shown:
-            pen.write_styled(span.text, span.style, span.cells)
+            pen.write(span.text, span.style, span.cells)
         drawn[-1] = pen.gap(2).write(more, "muted").line(width)
     return drawn
 

@@ -511,11 +511,11 @@ class _Row:
     def _piece(self, pen: Pen, text: str, kind: str, uid: int | None) -> None:
         inks = self.view.kit.inks
         if kind in _ON_TRACK:
-            pen.write_styled(text, inks(_ON_TRACK[kind], "track"))
+            pen.write(text, inks(_ON_TRACK[kind], "track"))
         else:
             # An old bar is grey: it still shows how much, and no longer catches the eye.
             make = {"seam": inks.seam, "fill": inks.owner, "edge": inks.edge, "mark": inks.mark}[kind]
-            pen.write_styled(text, make(None if self.old else uid))
+            pen.write(text, make(None if self.old else uid))
 
     def _declared(self) -> str:
         """Print the sum of what is declared, with a sign where more may be: where something could not be read."""

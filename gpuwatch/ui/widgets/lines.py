@@ -1,4 +1,4 @@
-"""Lines of styled text that repaint only where they changed, and lists of them with a cursor.
+"""Lines of styled text that repaint only where they changed.
 
 A line is a tuple of spans of known width. Panels hand in all their lines whenever there is something new; what differs
 from the lines on screen is found span by span, and only that is drawn and sent.
@@ -6,15 +6,13 @@ from the lines on screen is found span by span, and only that is drawn and sent.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import NamedTuple, TypeAlias
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
-from textual import events
 from textual.geometry import Region
-from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -46,12 +44,9 @@ class Pen:
         self.cells = 0
         """Cells written so far."""
 
-    def write(self, text: str, role: Role = "text", cells: int | None = None, *, right: bool = False) -> Pen:
-        """Write text in a role, cut or padded to `cells` where they are given."""
-        return self.write_styled(text, self._kit.inks(role, self.ground), cells, right=right)
-
-    def write_styled(self, text: str, style: Style, cells: int | None = None, *, right: bool = False) -> Pen:
-        """Write text in a style of the inks."""
+    def write(self, text: str, ink: Role | Style = "text", cells: int | None = None, *, right: bool = False) -> Pen:
+        """Write text in a role or a style of the inks, cut or padded to `cells` where they are given."""
+        style = ink if isinstance(ink, Style) else self._kit.inks(ink, self.ground)
         glyphs = self._kit.glyphs
         if glyphs.ascii and not text.isascii():
             text = spell_signs(text).encode("ascii", "replace").decode("ascii")
@@ -69,7 +64,17 @@ class Pen:
 
     def gap(self, cells: int = 1) -> Pen:
         """Write blanks."""
-        return self.write(" " * cells)
+        if cells > 0:
+            self._spans.append(Span(" " * cells, self._kit.inks("text", self.ground), cells))
+            self.cells += cells
+        return self
+
+    def write_spans(self, spans: Iterable[Span]) -> Pen:
+        """Write what another pen has written already."""
+        for span in spans:
+            self._spans.append(span)
+            self.cells += span.cells
+        return self
 
     def line(self, width: int) -> Line:
         """Give the line, cut or padded to exactly `width` cells."""
@@ -89,6 +94,33 @@ class Pen:
         return tuple(kept)
 
 
+class LineCache:
+    """Lines by what they are made of, so that a line is drawn again only where that has changed.
+
+    It holds what one drawing used, and not more.
+    """
+
+    def __init__(self) -> None:
+        self._form: Hashable = None
+        self._kit: Kit | None = None
+        self._before: dict[Hashable, Line] = {}
+        self._now: dict[Hashable, Line] = {}
+
+    def start(self, form: Hashable, kit: Kit) -> None:
+        """Begin a drawing; of another form (widths, columns) or in other colours than the one before, all is new."""
+        same = form == self._form and kit is self._kit
+        self._form, self._kit = form, kit
+        self._before, self._now = (self._now if same else {}), {}
+
+    def get(self, key: Hashable, make: Callable[[], Line]) -> Line:
+        """Return the line that is made of `key`; `make` draws it where the last drawing had none."""
+        line = self._now.get(key)
+        if line is None:
+            line = self._before.get(key)
+            self._now[key] = line = make() if line is None else line
+        return line
+
+
 def blank(kit: Kit, width: int) -> Line:
     """Give an empty line."""
     return Pen(kit).line(width)
@@ -98,6 +130,11 @@ def centred(kit: Kit, text: str, width: int, role: Role = "muted") -> Line:
     """Give a line with text in its middle."""
     shown = fit(text, width, ellipsis=kit.glyphs.ellipsis) if cell_len(text) > width else text
     return Pen(kit).gap(max(0, (width - cell_len(shown)) // 2)).write(shown, role).line(width)
+
+
+def centred_lines(words: str, kit: Kit, width: int, lines: int) -> list[Line]:
+    """Draw words in the middle of so many lines."""
+    return [*[blank(kit, width)] * max(0, min(lines // 2, lines - 1)), centred(kit, words, width)]
 
 
 def plain(line: Line) -> str:
@@ -198,7 +235,7 @@ class LinePanel(Widget):
             self.refresh(*dirty)
 
     def _differences(self, y: int, before: Line, after: Line) -> list[tuple[int, int]]:
-        if before == after:
+        if before is after or before == after:
             return []
         self._strips[y] = None
         if sum(span.cells for span in before) != sum(span.cells for span in after):
@@ -212,7 +249,10 @@ class LinePanel(Widget):
             return Strip.blank(width, self.rich_style)
         made = self._strips[y]
         if made is None or made.cell_length != width:
-            made = self._strips[y] = strip(self._lines[y]).adjust_cell_length(width, self.rich_style)
+            made = strip(self._lines[y])
+            if made.cell_length != width:  # to find its style costs more than to draw the line
+                made = made.adjust_cell_length(width, self.rich_style)
+            self._strips[y] = made
         return made
 
     def give(self, height: int, above: int = 0) -> None:
@@ -226,93 +266,3 @@ class LinePanel(Widget):
     def text(self) -> list[str]:
         """The lines as plain text."""
         return [plain(line) for line in self._lines]
-
-
-WHEEL: Final = 3
-"""Rows that one notch of the mouse wheel moves."""
-
-
-class CursorList(LinePanel):
-    """Rows, one of them under the cursor, which follows what its row is about and not the line.
-
-    Keys move the cursor and bring it on screen; the wheel moves what is on screen, and the cursor stays on its row.
-    """
-
-    class Moved(Message):
-        """Cursor, scroll or order changed: the panel wants to be drawn again."""
-
-    class Chosen(Message):
-        """The row under the cursor was chosen by a second click."""
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self.cursor = 0
-        """Its place among all rows."""
-        self.top = 0
-        """First row on screen."""
-        self.page_rows = 1
-        """Rows that there is room for."""
-        self._keys: Sequence[Hashable] = ()
-        self._key: Hashable = None
-
-    def move(self, by: int) -> None:
-        """Move the cursor by so many rows."""
-        self._put(self.cursor + by)
-        self._reveal()
-        self.post_message(self.Moved())
-
-    def page(self, by: int) -> None:
-        """Move the cursor by so many screenfuls."""
-        self.move(by * max(1, self.page_rows - 1))
-
-    def to_top(self) -> None:
-        """Put the cursor on whatever will be the first row: the order is about to change."""
-        self.cursor = self.top = 0
-        self._key = None
-
-    def part(self, dash: str = "-") -> str:
-        """Say which rows are on screen, `1-20 of 47`; empty where all are."""
-        every = len(self._keys)
-        until = min(self.top + self.page_rows, every)
-        return f"{self.top + 1}{dash}{until} of {every}" if every > self.page_rows else ""
-
-    def _settle(self, keys: Sequence[Hashable]) -> None:
-        """Take what each row is about, in order; where what the cursor was on has gone, the cursor stays in place."""
-        was_on_screen = self._is_on_screen()
-        self._keys = keys
-        self._put(keys.index(self._key) if self._key in keys else self.cursor)
-        if was_on_screen:
-            self._reveal()
-
-    def _shown(self, room: int) -> range:
-        """Take the room that there is, and give the places of the rows on screen; a cursor on screen stays there."""
-        was_on_screen = self._is_on_screen()
-        self.page_rows = max(1, room)
-        if was_on_screen:
-            self._reveal()
-        self.top = max(0, min(self.top, len(self._keys) - self.page_rows))
-        return range(self.top, min(self.top + room, len(self._keys)))
-
-    def _is_on_screen(self) -> bool:
-        return self.top <= self.cursor < self.top + self.page_rows
-
-    def _put(self, place: int) -> None:
-        self.cursor = max(0, min(place, len(self._keys) - 1))
-        self._key = self._keys[self.cursor] if self._keys else None
-
-    def _reveal(self) -> None:
-        self.top = max(min(self.top, self.cursor), self.cursor - self.page_rows + 1)
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Scroll; the cursor stays on its row."""
-        event.stop()
-        self._scroll(WHEEL)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Scroll back."""
-        event.stop()
-        self._scroll(-WHEEL)
-
-    def _scroll(self, by: int) -> None:
-        self.top = max(0, min(self.top + by, len(self._keys) - self.page_rows))
-        self.post_message(self.Moved())

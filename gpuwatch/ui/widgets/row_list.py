@@ -1,0 +1,289 @@
+"""List of rows under column titles, with a cursor that stays on its row.
+
+One widget under the process list and the screens of people, runs, strays and events. A list is a subclass that has
+the columns for a width, the text of each cell, and what identifies a row; drawing, sorting, keys and mouse are here.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, Generic, TypeAlias, TypeVar
+
+from rich.cells import cell_len
+from rich.style import Style
+from textual import events
+from textual.message import Message
+
+from gpuwatch.ui.theme import Ground, Kit, Role
+from gpuwatch.ui.widgets.lines import Line, LineCache, LinePanel, Pen, blank
+
+T = TypeVar("T")
+
+Cell: TypeAlias = tuple[tuple[str, Role | Style], ...]
+"""Runs of text with their colours. The last one is cut or padded to the column, the others are written as they are."""
+
+WHEEL: Final = 3
+"""Rows that one notch of the mouse wheel moves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a list."""
+
+    id: str
+    title: str
+    cells: int
+    """Width; 0 for a last column that takes what is left of the line."""
+    right: bool = True
+    role: Role = "text"
+    gap: int = 0
+    """Blank cells before it."""
+    order: str = ""
+    """Order that a click on the title asks for; empty for the one of its id."""
+
+
+class RowList(LinePanel, Generic[T]):
+    """Rows, one of them under the cursor, which follows its row and not the line.
+
+    Keys move the cursor and bring it on screen; the wheel moves what is on screen, and the cursor stays on its row.
+    """
+
+    sorts: ClassVar[Collection[str]] = ()
+    """Orders that the user can choose: ids of columns, and others that have no column at every width."""
+    ascending: ClassVar[Collection[str]] = ()
+    """Those that begin with the smallest."""
+    reversible: ClassVar[bool] = True
+    titled: ClassVar[bool] = True
+    """Whether the columns have titles where there are two lines or more."""
+
+    class Moved(Message):
+        """Cursor, scroll or order changed: the panel has to be drawn again."""
+
+    class Chosen(Message):
+        """The row under the cursor was chosen by a second click."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.found: list[T] = []
+        """All rows, in order."""
+        self.by = ""
+        """Order of the rows, one of `sorts`."""
+        self.reverse = False
+        self.cursor = 0
+        """Its place among all rows."""
+        self.top = 0
+        """First row on screen."""
+        self.page_rows = 1
+        """Rows that there is room for."""
+        self._columns: list[Column] = []
+        self._title_lines = 0
+        self._keys: Sequence[Hashable] = ()
+        self._key: Hashable = None
+        self._drawn_rows = LineCache()
+
+    # -- what each list has of its own -----------------------------------------------------------------------------
+
+    @abstractmethod
+    def identity(self, row: T) -> Hashable:
+        """Return what identifies a row, so that the cursor finds it again."""
+
+    @abstractmethod
+    def columns(self, kit: Kit, width: int) -> list[Column]:
+        """Return the columns that a width has room for."""
+
+    @abstractmethod
+    def cells(self, place: int, kit: Kit, ground: Ground) -> tuple[Cell, ...]:
+        """Return the cells of a row, one for each column; the last of fewer takes what is left of the line."""
+
+    def ordered(self, rows: Sequence[T]) -> list[T]:
+        """Sort rows by the chosen order."""
+        return list(rows)
+
+    def react(self, x: int) -> bool:
+        """React to a click at a cell of the row under the cursor; returns whether the click is used up."""
+        return False
+
+    # -- rows and cursor -------------------------------------------------------------------------------------------
+
+    @property
+    def selected(self) -> T | None:
+        """The row under the cursor."""
+        return self.found[self.cursor] if self.cursor < len(self.found) else None
+
+    def update_rows(self, rows: Sequence[T]) -> None:
+        """Replace the rows; the cursor follows its row, and stays in place where that has gone."""
+        self.found = self.ordered(rows)
+        self._follow([self.identity(row) for row in self.found])
+
+    def sort_rows(self) -> None:
+        """Sort the rows again, by another order."""
+        self.update_rows(self.found)
+
+    def sort_by(self, order: str) -> None:
+        """Sort by an order; once more reverses it."""
+        self._set_order(order, reverse=self.reversible and order == self.by and not self.reverse)
+
+    def sort_next(self, by: int) -> None:
+        """Sort by the column to the right or the left of the present one."""
+        orders = self.orders
+        place = orders.index(self.by) if self.by in orders else 0
+        self._set_order(orders[(place + by) % len(orders)], reverse=False)
+
+    @property
+    def orders(self) -> list[str]:
+        """The orders that `sort_next` steps through: those of the columns on screen."""
+        return [column.id for column in self._columns if column.id in self.sorts] or list(self.sorts)
+
+    def _set_order(self, order: str, *, reverse: bool) -> None:
+        self.by, self.reverse = order, reverse
+        self.to_top()
+        self.sort_rows()
+        self.post_message(self.Moved())
+
+    def move(self, by: int) -> None:
+        """Move the cursor by so many rows."""
+        self.point(self.cursor + by)
+        self._reveal()
+        self.post_message(self.Moved())
+
+    def page(self, by: int) -> None:
+        """Move the cursor by so many screenfuls."""
+        self.move(by * max(1, self.page_rows - 1))
+
+    def point(self, place: int) -> None:
+        """Put the cursor on a row, as the user asked."""
+        self._put(place)
+
+    def to_top(self) -> None:
+        """Put the cursor on whatever will be the first row: the order is about to change."""
+        self.cursor = self.top = 0
+        self._key = None
+
+    def part(self, dash: str = "-") -> str:
+        """Print which rows are on screen, `1-20 of 47`; empty where all are."""
+        every = len(self._keys)
+        until = min(self.top + self.page_rows, every)
+        return f"{self.top + 1}{dash}{until} of {every}" if every > self.page_rows else ""
+
+    def _follow(self, keys: Sequence[Hashable]) -> None:
+        """Put the cursor on its row again, after the rows have changed."""
+        was_on_screen = self._is_on_screen()
+        self._keys = keys
+        self._put(keys.index(self._key) if self._key in keys else self.cursor)
+        if was_on_screen:
+            self._reveal()
+
+    def _shown(self, room: int) -> range:
+        """Return the places of the rows that `room` lines show; a cursor on screen stays there."""
+        was_on_screen = self._is_on_screen()
+        self.page_rows = max(1, room)
+        if was_on_screen:
+            self._reveal()
+        self.top = max(0, min(self.top, len(self._keys) - self.page_rows))
+        return range(self.top, min(self.top + room, len(self._keys)))
+
+    def _is_on_screen(self) -> bool:
+        return self.top <= self.cursor < self.top + self.page_rows
+
+    def _put(self, place: int) -> None:
+        self.cursor = max(0, min(place, len(self._keys) - 1))
+        self._key = self._keys[self.cursor] if self._keys else None
+
+    def _reveal(self) -> None:
+        self.top = max(min(self.top, self.cursor), self.cursor - self.page_rows + 1)
+
+    # -- mouse -----------------------------------------------------------------------------------------------------
+
+    def on_click(self, event: events.Click) -> None:
+        """Select a row, choose it at the second click, or sort by the column whose title was clicked."""
+        place = event.y - self._title_lines
+        if place < 0:
+            order = self.order_at(event.x)
+            if order in self.sorts:
+                self.sort_by(order)
+            return
+        place += self.top
+        if place >= len(self.found):
+            return
+        again = place == self.cursor and event.chain > 1
+        self.point(place)
+        if not self.react(event.x):
+            self.post_message(self.Chosen() if again else self.Moved())
+
+    def order_at(self, x: int) -> str:
+        """Return the order of the column at a cell of the titles; empty for none.
+
+        A column without a title belongs to the one behind it.
+        """
+        end = 2
+        for column in self._columns:
+            end += column.gap + column.cells
+            if column.title and (x < end or not column.cells):
+                return column.order or column.id
+        return ""
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """Scroll; the cursor stays on its row."""
+        event.stop()
+        self._scroll(WHEEL)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """Scroll back."""
+        event.stop()
+        self._scroll(-WHEEL)
+
+    def _scroll(self, by: int) -> None:
+        self.top = max(0, min(self.top + by, len(self._keys) - self.page_rows))
+        self.post_message(self.Moved())
+
+    # -- drawing ---------------------------------------------------------------------------------------------------
+
+    def draw(self, kit: Kit, width: int, lines: int, empty: Sequence[Line] = (), *, below: Sequence[Line] = ()) -> None:
+        """Draw titles and rows in so many lines: `empty` where there are no rows, `below` after a blank behind them."""
+        self._title_lines = int(self.titled and lines > 1)
+        shown = self._shown(lines - self._title_lines)
+        self._columns = self.columns(kit, width)
+        self._drawn_rows.start((*self._columns, width), kit)
+        drawn = [self.title_line(kit, width)] if self._title_lines else []
+        drawn += [self._row(place, kit, width) for place in shown]
+        if not self.found:
+            drawn += empty
+        elif below:
+            drawn += [blank(kit, width), *below]
+        self.show((drawn + [blank(kit, width)] * (lines - len(drawn)))[:lines])
+
+    def title_line(self, kit: Kit, width: int) -> Line:
+        """Draw the titles."""
+        pen = Pen(kit, "band").gap(2)
+        for column in self._columns:
+            self._write_title(pen.gap(column.gap), column, kit)
+        return pen.line(width)
+
+    def _write_title(self, pen: Pen, column: Column, kit: Kit) -> None:
+        arrow = self._arrow(kit) if column.id == self.by else ""
+        title = f"{arrow}{column.title}" if column.right else f"{column.title}{arrow}"
+        if column.cells and cell_len(title) > column.cells:
+            title = column.title.partition(" ")[0]
+        pen.write(title, "text" if column.id == self.by else "muted", column.cells or None, right=column.right)
+
+    def _arrow(self, kit: Kit) -> str:
+        return kit.glyphs.up if (self.by in self.ascending) != self.reverse else kit.glyphs.down
+
+    def _row(self, place: int, kit: Kit, width: int) -> Line:
+        under_cursor = place == self.cursor
+        ground: Ground = "cursor" if under_cursor else "base"
+        cells = self.cells(place, kit, ground)
+        return self._drawn_rows.get((under_cursor, cells), lambda: self._row_line(cells, kit, width, ground))
+
+    def _row_line(self, cells: tuple[Cell, ...], kit: Kit, width: int, ground: Ground) -> Line:
+        pen = Pen(kit, ground).write(kit.glyphs.cursor if ground == "cursor" else "", "strong", 2)
+        for place, (column, (*before, last)) in enumerate(zip(self._columns, cells, strict=False), 1):
+            to_the_end = not column.cells or place == len(cells) < len(self._columns)
+            end = width if to_the_end else pen.cells + column.gap + column.cells
+            pen.gap(column.gap)
+            for text, ink in before:
+                pen.write(text, ink)
+            pen.write(*last, max(0, end - pen.cells), right=column.right)
+        return pen.line(width)
