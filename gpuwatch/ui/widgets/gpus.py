@@ -20,7 +20,7 @@ from gpuwatch.text import fit
 from gpuwatch.ui.layout import Form, Layout, strip_cell
 from gpuwatch.ui.theme import Glyphs, Role
 from gpuwatch.ui.view import View, clock
-from gpuwatch.ui.widgets.lines import Line, LinePanel, Pen
+from gpuwatch.ui.widgets.lines import Line, LineCache, LinePanel, Pen
 from gpuwatch.units import duration, gib, long_duration, percent
 
 LEAST_NAME = 4
@@ -37,8 +37,7 @@ class Piece(NamedTuple):
     """Whose part it is; None also for several owners together and for one that is not visible."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """What one owner holds of a GPU, in bytes."""
 
     uid: int | None
@@ -151,7 +150,7 @@ def _places(held: Sequence[Part], cell: float, width: int, glyphs: Glyphs) -> li
     together = sum(part.bytes for part in small)
     if together >= cell / 2:
         least = max(together, round(cell))
-        shown.append(replace(small[0], bytes=least) if len(small) == 1 else Part(None, f"+{len(small)}", least))
+        shown.append(small[0]._replace(bytes=least) if len(small) == 1 else Part(None, f"+{len(small)}", least))
     places = []
     start, end = 0, 0.0
     for number, part in enumerate(shown):
@@ -303,8 +302,8 @@ _FORMS = {
 }
 
 
-def gpu_lines(view: View, layout: Layout, width: int) -> list[Line]:
-    """Draw the panel: a title where there is one, and every GPU."""
+def gpu_lines(view: View, layout: Layout, width: int, bars: LineCache) -> list[Line]:
+    """Draw the panel: a title where there is one, and every GPU; `bars` has the memory bars of the last drawing."""
     seen = view.frame.snapshot
     alerts: defaultdict[str, list[Alert]] = defaultdict(list)
     for alert in view.frame.alerts:
@@ -318,7 +317,7 @@ def gpu_lines(view: View, layout: Layout, width: int) -> list[Line]:
     if layout.gpu_title and widths is not None:
         lines.append(_title(view, widths, width))
     for gpu in seen.gpus:
-        row = _Row(view, gpu, alerts[gpu.key], owners, width)
+        row = _Row(view, gpu, alerts[gpu.key], owners, width, bars)
         lines.append(row.compact(promised) if widths is None else row.full(widths))
         if layout.children:
             lines += [row.child(instance, widths, promised) for instance in gpu.instances]
@@ -364,8 +363,17 @@ def _compact_state(width: int) -> int:
 class _Row:
     """Draws one GPU."""
 
-    def __init__(self, view: View, gpu: Gpu, alerts: Sequence[Alert], owners: dict[int, Process], width: int) -> None:
+    def __init__(
+        self,
+        view: View,
+        gpu: Gpu,
+        alerts: Sequence[Alert],
+        owners: dict[int, Process],
+        width: int,
+        bars: LineCache,
+    ) -> None:
         self.view, self.gpu, self.alerts, self.owners, self.width = view, gpu, alerts, owners, width
+        self.bars = bars
         self.glyphs = view.kit.glyphs
         self.old = view.dimmed(gpu)
         self.mark, self.role = severity_mark(gpu, alerts, self.glyphs, stale=view.stale(gpu))
@@ -503,19 +511,21 @@ class _Row:
         if unknown is not None and not any(known(one.memory) for one in holdings):
             pen.write(f"memory: {unknown.value}", self._ink("muted"), cells)  # an empty bar would say that it is free
             return
-        for piece in memory_bar(
-            gpu, parts(holdings, self.owners, self.gpu.uuid, self.view.kit.inks.initial), cells, self.glyphs
-        ):
-            self._piece(pen, piece.text, piece.kind, piece.uid)
+        held = tuple(parts(holdings, self.owners, self.gpu.uuid, self.view.kit.inks.initial))
+        key = (held, gpu.memory, gpu.unattributed, cells, self.old)
+        pen.write_spans(self.bars.get(key, lambda: self._draw_bar(gpu, held, cells)))
 
-    def _piece(self, pen: Pen, text: str, kind: str, uid: int | None) -> None:
+    def _draw_bar(self, gpu: Gpu, held: Sequence[Part], cells: int) -> Line:
         inks = self.view.kit.inks
-        if kind in _ON_TRACK:
-            pen.write(text, inks(_ON_TRACK[kind], "track"))
-        else:
-            # An old bar is grey: it still shows how much, and no longer catches the eye.
-            make = {"seam": inks.seam, "fill": inks.owner, "edge": inks.edge, "mark": inks.mark}[kind]
-            pen.write(text, make(None if self.old else uid))
+        pen = Pen(self.view.kit)
+        for text, kind, uid in memory_bar(gpu, held, cells, self.glyphs):
+            if kind in _ON_TRACK:
+                pen.write(text, inks(_ON_TRACK[kind], "track"))
+            else:
+                # An old bar is grey: it still shows how much, and no longer catches the eye.
+                make = {"seam": inks.seam, "fill": inks.owner, "edge": inks.edge, "mark": inks.mark}[kind]
+                pen.write(text, make(None if self.old else uid))
+        return pen.line(pen.cells)
 
     def _declared(self) -> str:
         """Print the sum of what is declared, with a sign where more may be: where something could not be read."""
@@ -653,6 +663,11 @@ def _used(gpu: Gpu) -> str:
 class Gpus(LinePanel):
     """All GPUs."""
 
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._bars = LineCache()
+
     def draw(self, view: View, layout: Layout, width: int) -> None:
         """Draw a frame."""
-        self.show(gpu_lines(view, layout, width) if layout.gpus else [])
+        self._bars.start(width, view.kit)
+        self.show(gpu_lines(view, layout, width, self._bars) if layout.gpus else [])

@@ -38,41 +38,42 @@ class Pen:
     """Writes one line, field by field, on one ground."""
 
     def __init__(self, kit: Kit, ground: Ground = "base") -> None:
-        self._kit = kit
-        self._spans: list[Span] = []
+        self._inks, self._glyphs = kit.inks, kit.glyphs
+        self.spans: list[Span] = []
+        """What was written so far."""
         self.ground = ground
         self.cells = 0
         """Cells written so far."""
 
     def write(self, text: str, ink: Role | Style = "text", cells: int | None = None, *, right: bool = False) -> Pen:
         """Write text in a role or a style of the inks, cut or padded to `cells` where they are given."""
-        style = ink if isinstance(ink, Style) else self._kit.inks(ink, self.ground)
-        glyphs = self._kit.glyphs
-        if glyphs.ascii and not text.isascii():
+        style = self._inks(ink, self.ground) if isinstance(ink, str) else ink
+        if self._glyphs.ascii and not text.isascii():
             text = spell_signs(text).encode("ascii", "replace").decode("ascii")
         width = len(text) if text.isascii() else cell_len(text)
         if cells is not None and width != cells:
-            if right and width < cells:
-                text = " " * (cells - width) + text
+            if width < cells:
+                padding = " " * (cells - width)
+                text = padding + text if right else text + padding
             else:
-                text = fit(text, cells, ellipsis=glyphs.ellipsis)
+                text = fit(text, cells, ellipsis=self._glyphs.ellipsis)
             width = cells
         if width > 0:
-            self._spans.append(Span(text, style, width))
+            self.spans.append(Span(text, style, width))
             self.cells += width
         return self
 
     def gap(self, cells: int = 1) -> Pen:
         """Write blanks."""
         if cells > 0:
-            self._spans.append(Span(" " * cells, self._kit.inks("text", self.ground), cells))
+            self.spans.append(Span(" " * cells, self._inks("text", self.ground), cells))
             self.cells += cells
         return self
 
     def write_spans(self, spans: Iterable[Span]) -> Pen:
         """Write what another pen has written already."""
         for span in spans:
-            self._spans.append(span)
+            self.spans.append(span)
             self.cells += span.cells
         return self
 
@@ -81,10 +82,10 @@ class Pen:
         if self.cells < width:
             self.gap(width - self.cells)
         if self.cells == width:
-            return tuple(self._spans)
+            return tuple(self.spans)
         kept: list[Span] = []
         left = width
-        for span in self._spans:
+        for span in self.spans:
             if span.cells >= left:
                 if left > 0:
                     kept.append(Span(set_cell_size(span.text, left), span.style, left))
@@ -146,7 +147,9 @@ def strip(line: Line) -> Strip:
     """Give a line as Textual draws it, with neighbours of one style joined."""
     segments: list[Segment] = []
     text, style = "", None
+    cells = 0
     for span in line:
+        cells += span.cells
         if span.style is style:
             text += span.text
             continue
@@ -155,7 +158,11 @@ def strip(line: Line) -> Strip:
         text, style = span.text, span.style
     if text:
         segments.append(Segment(text, style))
-    return Strip(segments, sum(span.cells for span in line))
+    return Strip(segments, cells)
+
+
+def _width(line: Line) -> int:
+    return sum(span.cells for span in line)
 
 
 def changed(old: Line, new: Line) -> list[tuple[int, int]]:
@@ -221,11 +228,14 @@ class LinePanel(Widget):
     def show(self, lines: Sequence[Line]) -> None:
         """Show lines, all of the panel's width; draws those parts that are not on screen already."""
         old = self._lines
-        dirty = [
-            Region(start, y, end - start, 1)
-            for y, (before, after) in enumerate(zip(old, lines, strict=False))
-            for start, end in self._differences(y, before, after)
-        ]
+        as_wide = bool(old and lines) and _width(old[0]) == _width(lines[0])
+        dirty: list[Region] = []
+        for y, (before, after) in enumerate(zip(old, lines, strict=False)):
+            if before is after or before == after:
+                continue
+            self._strips[y] = None
+            runs = changed(before, after) if as_wide else [(0, max(self.size.width, 1))]
+            dirty += [Region(start, y, end - start, 1) for start, end in runs]
         beyond = range(min(len(old), len(lines)), max(len(old), len(lines)))
         dirty += [Region(0, y, self.size.width, 1) for y in beyond]
         self._strips[len(old) :] = [None] * (len(lines) - len(old))
@@ -233,14 +243,6 @@ class LinePanel(Widget):
         self._lines = list(lines)
         if dirty:
             self.refresh(*dirty)
-
-    def _differences(self, y: int, before: Line, after: Line) -> list[tuple[int, int]]:
-        if before is after or before == after:
-            return []
-        self._strips[y] = None
-        if sum(span.cells for span in before) != sum(span.cells for span in after):
-            return [(0, max(self.size.width, 1))]
-        return changed(before, after)
 
     def render_line(self, y: int) -> Strip:
         """Give one line to Textual."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Generic, TypeAlias, TypeVar
+from typing import ClassVar, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from rich.cells import cell_len
 from rich.style import Style
@@ -17,7 +17,7 @@ from textual import events
 from textual.message import Message
 
 from gpuwatch.ui.theme import Ground, Kit, Role
-from gpuwatch.ui.widgets.lines import Line, LineCache, LinePanel, Pen, blank
+from gpuwatch.ui.widgets.lines import Line, LinePanel, Pen, Span, blank
 
 T = TypeVar("T")
 
@@ -42,6 +42,15 @@ class Column:
     """Blank cells before it."""
     order: str = ""
     """Order that a click on the title asks for; empty for the one of its id."""
+
+
+class _Drawn(NamedTuple):
+    """A row as it was drawn."""
+
+    cells: tuple[Cell, ...]
+    parts: list[list[Span]]
+    """Spans of each cell."""
+    line: Line
 
 
 class RowList(LinePanel, Generic[T]):
@@ -81,7 +90,10 @@ class RowList(LinePanel, Generic[T]):
         self._title_lines = 0
         self._keys: Sequence[Hashable] = ()
         self._key: Hashable = None
-        self._drawn_rows = LineCache()
+        self._drawn_with: tuple[Kit, int, list[Column]] | None = None
+        """Colours, width and columns of the last drawing."""
+        self._drawn: dict[Hashable, _Drawn] = {}
+        """Rows of the last drawing."""
 
     # -- what each list has of its own -----------------------------------------------------------------------------
 
@@ -245,9 +257,8 @@ class RowList(LinePanel, Generic[T]):
         self._title_lines = int(self.titled and lines > 1)
         shown = self._shown(lines - self._title_lines)
         self._columns = self.columns(kit, width)
-        self._drawn_rows.start((*self._columns, width), kit)
         drawn = [self.title_line(kit, width)] if self._title_lines else []
-        drawn += [self._row(place, kit, width) for place in shown]
+        drawn += self._row_lines(shown, kit, width)
         if not self.found:
             drawn += empty
         elif below:
@@ -271,19 +282,43 @@ class RowList(LinePanel, Generic[T]):
     def _arrow(self, kit: Kit) -> str:
         return kit.glyphs.up if (self.by in self.ascending) != self.reverse else kit.glyphs.down
 
-    def _row(self, place: int, kit: Kit, width: int) -> Line:
-        under_cursor = place == self.cursor
-        ground: Ground = "cursor" if under_cursor else "base"
-        cells = self.cells(place, kit, ground)
-        return self._drawn_rows.get((under_cursor, cells), lambda: self._row_line(cells, kit, width, ground))
+    def _row_lines(self, shown: range, kit: Kit, width: int) -> list[Line]:
+        """Draw rows: only the cells that have changed since the last drawing are written anew."""
+        form = (kit, width, self._columns)
+        same = self._drawn_with is not None and self._drawn_with[0] is kit and self._drawn_with[1:] == form[1:]
+        before = self._drawn if same else {}
+        self._drawn_with, self._drawn = form, {}
+        lines = []
+        for place in shown:
+            ground: Ground = "cursor" if place == self.cursor else "base"
+            key = (self._keys[place], ground)
+            row = self._row(self.cells(place, kit, ground), before.get(key), kit, width, ground)
+            self._drawn[key] = row
+            lines.append(row.line)
+        return lines
 
-    def _row_line(self, cells: tuple[Cell, ...], kit: Kit, width: int, ground: Ground) -> Line:
+    def _row(self, cells: tuple[Cell, ...], before: _Drawn | None, kit: Kit, width: int, ground: Ground) -> _Drawn:
+        if before is not None and before.cells == cells:
+            return before
+        if before is not None and len(before.cells) != len(cells):
+            before = None
         pen = Pen(kit, ground).write(kit.glyphs.cursor if ground == "cursor" else "", "strong", 2)
-        for place, (column, (*before, last)) in enumerate(zip(self._columns, cells, strict=False), 1):
-            to_the_end = not column.cells or place == len(cells) < len(self._columns)
-            end = width if to_the_end else pen.cells + column.gap + column.cells
+        parts = []
+        for place, (column, cell) in enumerate(zip(self._columns, cells, strict=False)):
+            if before is not None and before.cells[place] == cell:
+                parts.append(before.parts[place])
+                pen.write_spans(parts[-1])
+                continue
+            start = len(pen.spans)
             pen.gap(column.gap)
-            for text, ink in before:
-                pen.write(text, ink)
-            pen.write(*last, max(0, end - pen.cells), right=column.right)
-        return pen.line(width)
+            to_the_end = not column.cells or place + 1 == len(cells) < len(self._columns)
+            self._write_cell(pen, cell, column, width - pen.cells if to_the_end else column.cells)
+            parts.append(pen.spans[start:])
+        return _Drawn(cells, parts, pen.line(width))
+
+    @staticmethod
+    def _write_cell(pen: Pen, cell: Cell, column: Column, room: int) -> None:
+        end = pen.cells + room
+        for text, ink in cell[:-1]:
+            pen.write(text, ink)
+        pen.write(*cell[-1], max(0, end - pen.cells), right=column.right)
