@@ -57,7 +57,7 @@ class Dashboard(Screen[None]):
         self.footer = Footer(id="footer")
 
     def compose(self) -> ComposeResult:
-        """Give the panels, from top to bottom."""
+        """Return the panels, from top to bottom."""
         yield from (self.header, self.gpus, self.alerts, self.processes, self.notice, self.prompt, self.footer)
 
     def on_mount(self) -> None:
@@ -65,7 +65,7 @@ class Dashboard(Screen[None]):
         self.prompt.display = False
 
     def on_resize(self, _event: events.Resize) -> None:
-        """Give the room anew."""
+        """Return the room anew."""
         self.app.paint()
 
     def draw(self, view: View) -> None:
@@ -132,7 +132,7 @@ class Dashboard(Screen[None]):
         return self.layout_now
 
     def out_of_sight(self, alerts: Sequence[Alert], frame: Frame) -> list[Alert]:
-        """Give those of the alerts for which the last drawing, that of `frame`, had no line."""
+        """Return those of the alerts for which the last drawing, that of `frame`, had no line."""
         shown = alerts_of(frame)[: self.layout_now.alerts if self.layout_now else 0]
         return [alert for alert in alerts if alert not in shown]
 
@@ -144,11 +144,11 @@ class Dashboard(Screen[None]):
         self.notice.draw(tiny_lines(words, kit, width, room))
 
     def _arrange(self, heights: dict[Any, int], gap: int = 0) -> None:
-        """Give each panel its lines; what is not named is hidden. Only a change costs a new layout."""
+        """Return each panel its lines; what is not named is hidden. Only a change costs a new layout."""
         for panel in (self.header, self.gpus, self.alerts, self.processes, self.notice, self.footer):
             height = heights.get(panel, 0)
             if panel.display != (height > 0):
                 panel.display = height > 0
             above = gap if panel in (self.alerts, self.processes) else 0
             assert isinstance(panel, LinePanel)
-            panel.give(height, above)
+            panel.set_height(height, above)

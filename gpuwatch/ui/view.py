@@ -1,4 +1,4 @@
-"""What the panels are drawn from: a frame, the moment of drawing, and how the user wants to see it."""
+"""Input of the panels: a frame, the moment of drawing, and how the user wants to see it."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ class View:
         return max(0.0, self.now - (self.paused or 0.0) - self.frame.received)
 
     def age(self, gpu: Gpu) -> float:
-        """Give the age of a GPU's fast figures in seconds."""
+        """Return the age of a GPU's fast figures in seconds."""
         return max(0.0, self.frame.snapshot.monotonic - gpu.sampled) + self.since_received
 
     def dimmed(self, gpu: Gpu) -> bool:
-        """Say whether a GPU's figures are too old to stand out."""
+        """Return whether a GPU's figures are too old to stand out."""
         return self.age(gpu) > OLD * self._due
 
     def stale(self, gpu: Gpu) -> bool:
-        """Say whether a GPU's figures are so old that the row must say it."""
+        """Return whether a GPU's figures are so old that the row must say it."""
         return self.age(gpu) > STALE * self._due
 
     @property
@@ -65,7 +65,7 @@ class View:
 
     @property
     def behind(self) -> bool:
-        """Say whether the newest figures are old."""
+        """Return whether the newest figures are old."""
         return self.newest_age > OLD * self._due
 
     @property

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def around_section(process: Process) -> Section:
-    """Tell what a process runs in; what does not apply has no line."""
+    """Describe what a process runs in; what does not apply has no line."""
     if process.surroundings is None:
         unseen = process.presence is not Presence.SEEN
         return Section("Runs in", (Fact("not known", "not visible" if unseen else "not read yet", missing=True),))
@@ -35,7 +35,7 @@ def around_section(process: Process) -> Section:
 
 
 def stray_section(stray: Stray) -> Section:
-    """Tell why a process is called a stray, and how sure that is."""
+    """Describe why a process is called a stray, and how sure that is."""
     first, *rest = stray.why or (stray.cause.value,)
     facts = [Fact("why", first, aside=stray.sure.value), *(Fact("", words) for words in rest)]
     facts.append(Fact("to end it", "S lists all of yours" if stray.ends else "no signal can: it has ended already"))
@@ -122,7 +122,7 @@ def title(held: list[Row]) -> str:
 
 
 def _missing(held: list[Row], seen: Snapshot | None, now: Snapshot) -> str:
-    """Say why a process is not in a snapshot, with no more than is known: the driver lists only those with memory."""
+    """Return why a process is not in a snapshot; no more is known, for the driver lists only those with memory."""
     if seen is None or not held:
         return "This process is on no GPU any more."
     ago = long_duration(now.monotonic - seen.monotonic)

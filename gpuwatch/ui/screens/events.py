@@ -173,7 +173,7 @@ _KEYS: Final[list[Binding]] = [
 
 
 def _as_known(alert: Alert, log: Events) -> Alert:
-    """Give an event of the log; one without an end, which nobody writes on any more, is not said to go on."""
+    """Return an event of the log; one without an end, which nobody writes on any more, is not said to go on."""
     if alert.ended is not None or log.watched:
         return alert
     until = log.watched_until or alert.seen
@@ -251,7 +251,7 @@ class EventsScreen(ListScreen[EventList]):
         self._reading: Future[Events] | None = None
         self._logged: dict[str, Alert] = {}
         self._live: dict[str, Alert] = {alert.id: alert for alert in ended if alert.id}
-        """What frames showed, those included that have ended since."""
+        """Alerts of the frames so far, those included that have ended since."""
         self._note = ""
         self._ongoing_only = False
         self._words = ""
@@ -285,7 +285,7 @@ class EventsScreen(ListScreen[EventList]):
             self._reading.add_done_callback(lambda _: self.post_message(self.Read()))
 
     def on_events_screen_read(self) -> None:
-        """Take what was read."""
+        """Show what was read."""
         if self._reading is None:
             return
         error = self._reading.exception()
@@ -310,7 +310,7 @@ class EventsScreen(ListScreen[EventList]):
                 del self._live[gone]  # ended in a frame that was passed over: the log says how
 
     def _every(self) -> list[Alert]:
-        """Give all events, each once."""
+        """Return all events, each once."""
         ours: dict[str, list[float]] = {}
         for alert in self._live.values():
             ours.setdefault(alert.key, []).append(alert.raised)
@@ -323,7 +323,7 @@ class EventsScreen(ListScreen[EventList]):
         return [*logged, *self._live.values()]
 
     def found(self) -> list[Alert]:
-        """Give the events that match, the newest first."""
+        """Return the events that match, the newest first."""
         chosen = [
             alert
             for alert in self._every()

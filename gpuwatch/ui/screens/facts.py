@@ -20,7 +20,7 @@ REASONS = {
     Reason.NO_SAMPLE: "no sample yet",
     Reason.ERROR: "the call failed",
 }
-"""What stands in place of a number that there is not."""
+"""Words in the place of a number that is missing."""
 
 PRESENCE = {
     Presence.SEEN: "",
@@ -45,7 +45,7 @@ class Fact:
     value: str
     missing: bool = False
     aside: str = ""
-    """What belongs to it and matters less: where it stands, how sure it is."""
+    """Words that belong to it and matter less: where it stands, how sure it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +57,19 @@ class Section:
 
 
 def fact(label: str, reading: Reading, show: Callable[[float], str]) -> Fact:
-    """Give a fact of a reading: the number as `show` prints it, or the reason in words."""
+    """Return a fact of a reading: the number as `show` prints it, or the reason in words."""
     if isinstance(reading, Reason):
         return Fact(label, REASONS[reading], missing=True)
     return Fact(label, show(reading))
 
 
 def text_fact(label: str, text: str, otherwise: str) -> Fact:
-    """Give a fact of a text, or of why it is empty."""
+    """Return a fact of a text, or of why it is empty."""
     return Fact(label, text) if text else Fact(label, otherwise, missing=True)
 
 
 def process_section(process: Process, now: float) -> Section:
-    """Tell what /proc shows of a process; `now` is the wall-clock time of the snapshot."""
+    """Describe what /proc shows of a process; `now` is the wall-clock time of the snapshot."""
     unseen = process.presence is not Presence.SEEN
     unreadable = "not visible" if unseen else "cannot be read"
     facts = [Fact("PID", str(process.pid))]
@@ -90,7 +90,7 @@ def process_section(process: Process, now: float) -> Section:
 
 
 def _below(process: Process) -> str:
-    """Say what all that a process has started uses of the CPU; empty for nothing, and where it is not known."""
+    """Return what all that a process has started uses of the CPU; empty for nothing, and where it is not known."""
     return f", what it started {process.below:.0f} %" if known(process.below) and process.below >= 0.5 else ""
 
 
@@ -116,7 +116,7 @@ def moment(when: float, now: float) -> str:
 
 
 def holding_section(row: Row) -> Section:
-    """Tell what a process holds and does on one GPU."""
+    """Describe what a process holds and does on one GPU."""
     holding, gpu = row.holding, row.gpu
     facts = [
         fact("memory", holding.memory, size),
@@ -148,7 +148,7 @@ def _share(row: Row) -> Fact:
 
 
 def declared_section(process: Process, snapshot: Snapshot, allowances: Allowances | None) -> Section:
-    """Tell what a process declared, what of it holds and why, which GPUs it sees, and what could not be read."""
+    """Describe what a process declared, what of it holds and why, which GPUs it sees, and what could not be read."""
     found = points(process, snapshot, allowances)
     return Section("Declared", tuple(Fact(one.label, one.value, aside=one.aside) for one in found))
 
@@ -176,7 +176,7 @@ def idle_words(row: Row) -> str:
 
 
 def gpu_section(gpu: Gpu, snapshot: Snapshot) -> Section:
-    """Tell all that is known of a GPU itself."""
+    """Describe all that is known of a GPU itself."""
     now = snapshot.taken
     facts = [
         text_fact("name", gpu.name, "not known"),
@@ -234,13 +234,13 @@ def _memory_facts(gpu: Gpu) -> list[Fact]:
 
 
 def _gap(gpu: Gpu, snapshot: Snapshot) -> list[Fact]:
-    """Tell why memory may be held by no listed process, the likeliest cause first, and what would settle it."""
+    """Describe why memory may be held by no listed process, the likeliest cause first, and what would settle it."""
     found = causes(gpu, snapshot)
     return [Fact("" if place else "perhaps", one.words, aside=one.settle) for place, one in enumerate(found)]
 
 
 def _promises(gpu: Gpu, snapshot: Snapshot) -> list[Fact]:
-    """Tell what is declared on a GPU beside what is held, and of how many processes nothing is known."""
+    """Describe what is declared on a GPU beside what is held, and of how many processes nothing is known."""
     sums = shares.promised(gpu, {process.pid: process for process in snapshot.processes})
     facts = []
     if sums.limits:
@@ -296,7 +296,7 @@ def _mode(mode: str) -> Fact:
 def sections(
     held: Sequence[Row], snapshot: Snapshot, allowances: Allowances | None = None
 ) -> tuple[list[Section], list[Section]]:
-    """Tell all of one process: on the left itself and each of its holdings, on the right the GPU of the first row.
+    """Describe all of one process: on the left itself and each of its holdings, on the right the GPU of the first row.
 
     `held` are the rows of one process, at least one, that of the GPU in focus first.
     """
@@ -307,7 +307,7 @@ def sections(
 
 
 def brief(held: Sequence[Row], snapshot: Snapshot) -> list[str]:
-    """Tell of a process what one must know before ending it: its command, whose it is and what it holds, its parent."""
+    """Describe a process before it is ended: its command, owner and memory, its parent."""
     first = held[0]
     process = first.process
     sizes = [row.holding.memory for row in held if known(row.holding.memory)]

@@ -77,7 +77,7 @@ class HelpScreen(Sheet):
 
 
 def key_sections(keys: Sequence[Binding]) -> list[Section]:
-    """Give the keys in groups, each with what it does."""
+    """Return the keys in groups, each with what it does."""
     grouped: dict[str, list[Fact]] = {title: [] for title in (*_GROUPS, _REST)}
     for one in keys:
         title = next((title for title, ids in _GROUPS.items() if one.id in ids), _REST)
@@ -173,7 +173,7 @@ _MORE = Section(
 
 
 def cost(nvml_calls: int, proc: Path = Path("/proc/self")) -> tuple[Fact, ...]:
-    """Say what this process holds of the machine; what cannot be read is left out."""
+    """Return what this process uses of the machine; what cannot be read is left out."""
     found = []
     try:
         status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines() if ":" in line)

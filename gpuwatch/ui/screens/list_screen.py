@@ -177,14 +177,14 @@ class ListScreen(ModalScreen[None], Generic[L]):
         footer = 1 if height >= 4 else 0
         room = max(1, height - 1 - footer - detail)
         with self.app.batch_update():
-            rows.give(room)
+            rows.set_height(room)
             empty = [] if rows.found else self.empty(width, room - (rows.titled and room > 1))
             rows.draw(kit, width, room, empty, below=self.below(width))
             pen = Pen(kit, "band").gap().write(self.TITLE, "strong").gap(2)
             self.write_title(pen, width)
             self._title_panel.show([pen.line(width)])
             self._detail.display = detail > 0
-            self._detail.give(max(detail, 1))
+            self._detail.set_height(max(detail, 1))
             self._detail.show(self.detail(width, detail) if detail else [])
             self._footer.display = footer > 0 and not any(entry.display for entry in self.entries())
             self._footer.draw(self.hints(width), kit, width)

@@ -51,7 +51,7 @@ _SHOWN: Final = ("user", "bar", "memory", "share", "declared", "gpus", "sm", "us
 
 
 def columns(width: int, found: Sequence[Person]) -> list[Column]:
-    """Give the columns that a width has room for; a wider one never lacks one that a narrower one has."""
+    """Return the columns that a width has room for; a wider one never lacks one that a narrower one has."""
     longest = max((cell_len(name_of(one)) for one in found), default=0)
     most = 24 if width >= 100 else 16 if width >= 70 else 10 if width >= 50 else 8
     cards = max((len(ranges(one.gpus)) for one in found), default=0)
@@ -76,12 +76,12 @@ def columns(width: int, found: Sequence[Person]) -> list[Column]:
 
 
 def name_of(one: Person) -> str:
-    """Give the name to display."""
+    """Return the name to display."""
     return "not visible" if one.uid is None else one.name
 
 
 def apart(found: Sequence[Person], cells: int, glyphs: Glyphs) -> list[str]:
-    """Give everybody's name in so many cells, no two of them alike.
+    """Return everybody's name in so many cells, no two of them alike.
 
     A name that is cut ends in an ellipsis; where two would look the same their ends are kept as well, and where even
     these are alike, the uid.
@@ -123,7 +123,7 @@ def _numbered(name: str, one: Person, cells: int, glyphs: Glyphs) -> str:
 
 
 def cell(column: str, one: Person, glyphs: Glyphs) -> str:
-    """Give what stands in a column of one figure."""
+    """Return what stands in a column of one figure."""
     return _CELLS[column](one, glyphs)
 
 

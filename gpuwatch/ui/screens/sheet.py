@@ -124,7 +124,7 @@ class Sheet(ModalScreen[None]):
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        """Take note that there is something to draw on; a screen calls its own drawing after this."""
+        """Remember that there is something to draw on; a screen calls its own drawing after this."""
         self.ready = True
 
     def show(self, title: str, left: Sequence[Section], right: Sequence[Section]) -> None:
@@ -174,7 +174,7 @@ def plain(text: str) -> str:
 
 
 def label_cells(sections: Sequence[Section]) -> int:
-    """Give the cells that the labels of sections take."""
+    """Return the cells that the labels of sections take."""
     return min(max((len(fact.label) for section in sections for fact in section.facts), default=0), _LABEL)
 
 

@@ -85,7 +85,7 @@ def _facts(stray: Stray, staged: Staged | None) -> list[tuple[str, str]]:
 
 
 def total(strays: Collection[Stray], possible: Collection[Stray] = ()) -> str:
-    """Say how many they are and what they hold, and how many may be strays: `2 strays · 18.0 GiB · 1 possible`."""
+    """Print how many they are and what they hold, and how many may be strays: `2 strays · 18.0 GiB · 1 possible`."""
     more = [f"{len(possible)} possible"] * bool(possible)
     if not strays:
         return " · ".join(["no strays", *more])
@@ -193,7 +193,7 @@ class StraysScreen(ListScreen[StrayList]):
     # -- drawing ---------------------------------------------------------------------------------------------------
 
     def found(self) -> list[Stray]:
-        """Give the strays of the newest frame, what was staged and is no stray any more, and what may be one."""
+        """Return the strays of the newest frame, what was staged and is no stray any more, and what may be one."""
         found, staged = self._strays(), self._staged
         gone = [one.stray for key, one in staged.items() if key not in found]
         return [*found.values(), *gone, *(one for one in self._judged.possible if one.key not in staged)]
@@ -234,7 +234,7 @@ class StraysScreen(ListScreen[StrayList]):
         return fact_lines(facts, self._kit, width, lines)
 
     def _words(self) -> list[str]:
-        """Say what the rows do not, as `gpuwatch strays` does."""
+        """Return what the rows do not show, as `gpuwatch strays` prints it."""
         seen, options = self._frame.snapshot, self.app.options
         if not seen.gpus or seen.state is not SourceState.OK:
             return [nothing_words(seen)]

@@ -148,7 +148,7 @@ def name_runs(branch: Branch, glyphs: Glyphs, room: int, *, is_open: bool) -> Ce
 
 
 def cell(column: str, node: Node, view: View) -> str:
-    """Give what a node shows in a column."""
+    """Return what a node shows in a column."""
     glyphs, totals = view.kit.glyphs, node.totals
     if column == "gpu":
         return _gpus(node)
@@ -186,7 +186,7 @@ def _gpus(node: Node) -> str:
 
 
 def every(nodes: Sequence[Node]) -> Iterator[Node]:
-    """Give nodes with all that is below them."""
+    """Return nodes with all that is below them."""
     for node in nodes:
         yield node
         yield from every(node.children)

@@ -38,7 +38,7 @@ class Piece(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What one owner holds of a GPU, in bytes."""
+    """Memory of a GPU that one owner holds, in bytes."""
 
     uid: int | None
     name: str
@@ -78,7 +78,7 @@ def parts(
 
 
 def _extent(held: Mapping[int, int], owners: Mapping[int, Process], gpu: str) -> int | None:
-    """Give the bytes that an owner's part would have if each process held its limit; None where none has one.
+    """Return the bytes that an owner's part would have if each process held its limit; None where none has one.
 
     A process without a limit counts with what it holds, so that the difference to the part is what the declared ones
     are over or under. A limit that several share counts once, and for no more than their own limits come to.
@@ -164,7 +164,7 @@ def _places(held: Sequence[Part], cell: float, width: int, glyphs: Glyphs) -> li
 
 
 def _marks(places: Sequence[_Place], cell: float, width: int) -> set[int]:
-    """Give the cells in which a declared part ends."""
+    """Return the cells in which a declared part ends."""
     marks = set()
     for part, start, until, begin, _ in places:
         end = width + 1 if part.declared is None else begin + part.declared / cell
@@ -176,19 +176,19 @@ def _marks(places: Sequence[_Place], cell: float, width: int) -> set[int]:
 
 
 def _runs(start: int, until: int, marks: set[int]) -> list[tuple[int, int]]:
-    """Give the runs of cells (from, until) between the marks, some of them empty."""
+    """Return the runs of cells (from, until) between the marks, some of them empty."""
     on = sorted(mark for mark in marks if start <= mark < until)
     return list(zip([start, *(mark + 1 for mark in on)], [*on, until], strict=True))
 
 
 def _marked(texts: Iterable[str], like: Piece, glyphs: Glyphs) -> list[Piece]:
-    """Give pieces of the same kind with a mark between each two."""
+    """Return pieces of the same kind with a mark between each two."""
     mark = Piece(glyphs.declared, "mark" if like.kind == "fill" else "bare mark", like.uid)
     return [piece for text in texts for piece in (mark, like._replace(text=text))][1:]
 
 
 def _unattributed(gpu: Gpu, held: Sequence[Part]) -> float:
-    """Give the bytes to hatch: where the driver lists no processes, all that is used is nobody's, and not free."""
+    """Return the bytes to hatch: where the driver lists no processes, all that is used is nobody's, and not free."""
     if known(gpu.unattributed):
         return gpu.unattributed
     used = gpu.memory.used
@@ -221,7 +221,7 @@ def _owner(place: _Place, marks: set[int], glyphs: Glyphs) -> list[Piece]:
 
 
 def _label(part: Part, rooms: Sequence[int], glyphs: Glyphs) -> tuple[str, int]:
-    """Give the name and amount, the name, or the initial, whichever fits, and in which of the rooms it does."""
+    """Return the name and amount, the name, or the initial, whichever fits, and in which of the rooms it does."""
     # A blank after the name keeps it apart from the next one; `+8` needs none.
     pad = 0 if part.name.startswith("+") else 1
     for label in (f"{part.name} {gib(part.bytes)}", part.name):
@@ -262,7 +262,7 @@ def sparkline(points: Sequence[float | None], cells: int, second: int, glyphs: G
 
 
 def level(percent: float, glyphs: Glyphs) -> str:
-    """Give the block for a percentage; only zero has the lowest."""
+    """Return the block for a percentage; only zero has the lowest."""
     if percent < 0.5:
         return glyphs.levels[0]
     return glyphs.levels[1 + min(6, int(percent * 7 / 100))]
@@ -289,7 +289,7 @@ class _Widths:
     promised: int = 0
 
     def bar(self, width: int) -> int:
-        """Give the width of the memory bar."""
+        """Return the width of the memory bar."""
         power = self.power + 2 if self.power else 0
         name = self.name + 2 if self.name else 0
         figures = 7 + 7 + self.promised + self.declared + 8 + 2 + self.spark + 6 + power
@@ -325,7 +325,7 @@ def gpu_lines(view: View, layout: Layout, width: int, bars: LineCache) -> list[L
 
 
 def _promised_cells(form: Form, gpus: Sequence[Gpu], glyphs: Glyphs) -> int:
-    """Give the cells for what is promised: where width is short none while nothing is, for the bar needs them.
+    """Return the cells for what is promised: where width is short none while nothing is, for the bar needs them.
 
     Those of a compact row are for `, ≥30.0 promised`, with room for a GPU of 100 GiB and more.
     """
@@ -453,7 +453,7 @@ class _Row:
         return pen.gap(2).write(f"utilization n/a {name}", "muted").line(self.width)
 
     def state(self, room: int = 999) -> str:
-        """Say in a few words what is worth knowing; empty for a GPU that is well and held."""
+        """Return a few words on what is worth knowing; empty for a GPU that is well and held."""
         gpu, view = self.gpu, self.view
         words = []
         if gpu.health is not Health.OK:
@@ -554,7 +554,7 @@ class _Row:
 
 
 def _held_back(gpu: Gpu) -> list[str]:
-    """Give the reasons for low clocks that somebody has to look at."""
+    """Return the reasons for low clocks that somebody has to look at."""
     return [] if isinstance(gpu.throttle, str) else [reason for reason in gpu.throttle if reason in _ALARMING]
 
 
@@ -569,7 +569,7 @@ def _fitted(words: Sequence[str], between: str, room: int) -> str:
 
 
 def severity_mark(gpu: Gpu, alerts: Sequence[Alert], glyphs: Glyphs, *, stale: bool = False) -> tuple[str, Role]:
-    """Give the mark of a GPU's row and the role of its words: the worst of its alerts, and of what it says itself."""
+    """Return the mark of a GPU's row and the role of its words: the worst of its alerts, and of what it says itself."""
     worst = max((alert.severity for alert in alerts), default=None)
     if worst in (None, Severity.NOTE) and (gpu.health is not Health.OK or stale or _held_back(gpu)):
         worst = Severity.WARNING
@@ -579,14 +579,14 @@ def severity_mark(gpu: Gpu, alerts: Sequence[Alert], glyphs: Glyphs, *, stale: b
 
 
 def mark_of(severity: Severity, glyphs: Glyphs) -> tuple[str, Role]:
-    """Give the mark and the role of a severity."""
+    """Return the mark and the role of a severity."""
     if severity is Severity.CRITICAL:
         return glyphs.critical, "critical"
     return (glyphs.warning, "warning") if severity is Severity.WARNING else (glyphs.note, "note")
 
 
 def short_name(name: str) -> str:
-    """Give a GPU's name without what all of them start with: `H100 80GB`."""
+    """Return a GPU's name without what all of them start with: `H100 80GB`."""
     short = name.removeprefix("NVIDIA ").removeprefix("GeForce ").removeprefix("Tesla ")
     for tail in (" HBM3", " HBM2e", " HBM3e", " PCIe", " SXM4", " SXM5"):
         short = short.removesuffix(tail)
@@ -606,7 +606,7 @@ _BRIEF = {
 
 
 def short_title(alert: Alert) -> str:
-    """Give an alert's title without what its row already shows: which GPU it is, and how much is free.
+    """Return an alert's title without what its row already shows: which GPU it is, and how much is free.
 
     Of an alert about a process only who it is about, or the rule: the process list has the rest.
     """

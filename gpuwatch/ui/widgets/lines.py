@@ -78,7 +78,7 @@ class Pen:
         return self
 
     def line(self, width: int) -> Line:
-        """Give the line, cut or padded to exactly `width` cells."""
+        """Return the line, cut or padded to exactly `width` cells."""
         if self.cells < width:
             self.gap(width - self.cells)
         if self.cells == width:
@@ -123,12 +123,12 @@ class LineCache:
 
 
 def blank(kit: Kit, width: int) -> Line:
-    """Give an empty line."""
+    """Return an empty line."""
     return Pen(kit).line(width)
 
 
 def centred(kit: Kit, text: str, width: int, role: Role = "muted") -> Line:
-    """Give a line with text in its middle."""
+    """Return a line with text in its middle."""
     shown = fit(text, width, ellipsis=kit.glyphs.ellipsis) if cell_len(text) > width else text
     return Pen(kit).gap(max(0, (width - cell_len(shown)) // 2)).write(shown, role).line(width)
 
@@ -139,12 +139,12 @@ def centred_lines(words: str, kit: Kit, width: int, lines: int) -> list[Line]:
 
 
 def plain(line: Line) -> str:
-    """Give the text of a line."""
+    """Return the text of a line."""
     return "".join(span.text for span in line)
 
 
 def strip(line: Line) -> Strip:
-    """Give a line as Textual draws it, with neighbours of one style joined."""
+    """Return a line as Textual draws it, with neighbours of one style joined."""
     segments: list[Segment] = []
     text, style = "", None
     cells = 0
@@ -166,7 +166,7 @@ def _width(line: Line) -> int:
 
 
 def changed(old: Line, new: Line) -> list[tuple[int, int]]:
-    """Give the runs of cells (from, until) in which two lines of one width differ, in order."""
+    """Return the runs of cells (from, until) in which two lines of one width differ, in order."""
     runs: list[tuple[int, int]] = []
     olds, news = _aligned(old, new)
     x = 0
@@ -182,7 +182,7 @@ def changed(old: Line, new: Line) -> list[tuple[int, int]]:
 
 
 def _aligned(old: Line, new: Line) -> tuple[Line, Line]:
-    """Give both lines in spans of the same widths: as they are, or all that lies between their like ends as one."""
+    """Return both lines in spans of the same widths: as they are, or all that lies between their like ends as one."""
     if len(old) == len(new) and all(one.cells == two.cells for one, two in zip(old, new, strict=True)):
         return old, new
     head = 0
@@ -223,7 +223,7 @@ class LinePanel(Widget):
         super().__init__(id=id)
         self._lines: list[Line] = []
         self._strips: list[Strip | None] = []
-        self._given = (-1, 0)
+        self._room = (-1, 0)
 
     def show(self, lines: Sequence[Line]) -> None:
         """Show lines, all of the panel's width; draws those parts that are not on screen already."""
@@ -245,7 +245,7 @@ class LinePanel(Widget):
             self.refresh(*dirty)
 
     def render_line(self, y: int) -> Strip:
-        """Give one line to Textual."""
+        """Return one line to Textual."""
         width = self.size.width
         if y >= len(self._lines):
             return Strip.blank(width, self.rich_style)
@@ -257,10 +257,21 @@ class LinePanel(Widget):
             self._strips[y] = made
         return made
 
-    def give(self, height: int, above: int = 0) -> None:
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Return the lines of a region as they are: a panel has no border, padding or tint that Textual would add."""
+        background = self.background_colors[1]
+        strips = []
+        for y in crop.line_range:
+            made = self.render_line(y)
+            for line_filter in self.get_line_filters():
+                made = made.apply_filter(line_filter, background)
+            strips.append(made.crop(crop.x, crop.right))
+        return strips
+
+    def set_height(self, height: int, above: int = 0) -> None:
         """Set the lines that the panel has, and the blank ones above it; only a change costs a new layout."""
-        if self._given != (height, above):
-            self._given = (height, above)
+        if self._room != (height, above):
+            self._room = (height, above)
             self.styles.height = height
             self.styles.margin = (above, 0, 0, 0)
 

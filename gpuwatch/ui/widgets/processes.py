@@ -73,7 +73,7 @@ def columns(form: Form, rows: Sequence[Row], glyphs: Glyphs) -> list[Column]:
 
 
 def cell(column: str, row: Row, taken: float, glyphs: Glyphs) -> str:
-    """Give what a row shows in a column of one figure; `taken` is the snapshot's wall-clock time."""
+    """Return what a row shows in a column of one figure; `taken` is the snapshot's wall-clock time."""
     return _CELLS[column](row, taken, glyphs)
 
 
@@ -88,7 +88,7 @@ def share_cell(row: Row, mark: str, *, wide: bool) -> str:
 
 
 def state_word(row: Row, stray: Stray | None = None) -> str:
-    """Say what is unusual about a process: that it is a stray, or its state; empty for one that runs or waits."""
+    """Return what is unusual about a process: that it is a stray, or its state; empty for one that runs or waits."""
     if stray is not None:
         return f"stray ({stray.cause.value})"
     return row.process.state if row.process.state in ("zombie", "stopped", "disk sleep", "dead") else ""
@@ -274,7 +274,7 @@ class Processes(RowList[Row]):
 
 
 def overshoots(alerts: Iterable[Alert]) -> dict[tuple[str, int], Severity]:
-    """Give the severity of the worst overshoot by GPU key and pid."""
+    """Return the severity of the worst overshoot by GPU key and pid."""
     found: dict[tuple[str, int], Severity] = {}
     for alert in alerts:
         for pid in alert.pids if alert.rule == OVERSHOOT else ():
@@ -291,7 +291,7 @@ def command_cell(row: Row, stray: Stray | None) -> Cell:
 
 
 def _swatch(kit: Kit, uid: int | None, ground: Ground) -> tuple[str, Style]:
-    """Give the mark that goes with an owner's name, as their part of the bars has it; an initial where hues are few."""
+    """Return the mark before an owner's name, in the colour of their bars; their initial where hues are few."""
     if kit.glyphs.swatch.strip():
         return kit.glyphs.swatch, kit.inks.swatch(uid, ground)
     return kit.inks.initial(uid), kit.inks.badge(uid, ground)

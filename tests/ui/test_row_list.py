@@ -1,0 +1,122 @@
+"""The list under the process list and the list screens: what a row is drawn with, and what is drawn again."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import pytest
+
+from gpuwatch.ui.theme import Ground, Kit, kit
+from gpuwatch.ui.widgets.lines import Line
+from gpuwatch.ui.widgets.row_list import Cell, Column, RowList
+
+KIT = kit("gpuwatch-dark")
+Fruit = tuple[str, int]
+
+
+class Fruits(RowList[Fruit]):
+    """Names and numbers."""
+
+    sorts = ("name", "number")
+    ascending = ("name",)
+    spanning = False
+
+    def identity(self, row: Fruit) -> Hashable:
+        return row[0]
+
+    def columns(self, kit: Kit, width: int) -> list[Column]:
+        found = [Column("mark", "", 1, gap=1), Column("name", "name", 8, right=False), Column("number", "number", 8)]
+        return found if width >= 30 else found[:2]
+
+    def cells(self, place: int, kit: Kit, ground: Ground) -> tuple[Cell, ...]:
+        name, number = self.found[place]
+        drawn: list[Cell] = [(("*", "note"),), ((name, "text"),), ((str(number), "muted"),)]
+        return tuple(drawn[: 2 if self.spanning else len(self._columns)])
+
+    def ordered(self, rows: Sequence[Fruit]) -> list[Fruit]:
+        return sorted(rows, key=lambda row: row[self.by == "number"], reverse=self.reverse)
+
+
+def drawn(fruits: Fruits, width: int = 30, lines: int = 5) -> list[Line]:
+    fruits.draw(KIT, width, lines)
+    return list(fruits._lines)
+
+
+def some(*rows: Fruit) -> Fruits:
+    fruits = Fruits()
+    fruits.by = "name"
+    fruits.update_rows(rows or [("apple", 1), ("fig", 22), ("kiwi", 3)])
+    return fruits
+
+
+def test_titles_and_rows_stand_in_columns() -> None:
+    fruits = some()
+    drawn(fruits)
+    assert fruits.text == [
+        "    name▴     number          ",
+        "›  *apple          1          ",
+        "   *fig           22          ",
+        "   *kiwi           3          ",
+        " " * 30,
+    ]
+
+
+def test_a_row_that_stays_the_same_is_not_drawn_again() -> None:
+    fruits = some()
+    before = drawn(fruits)
+    fruits.update_rows([("apple", 1), ("fig", 23), ("kiwi", 3)])
+    after = drawn(fruits)
+    assert [one is two for one, two in zip(before, after, strict=True)][1:4] == [True, False, True]
+    assert "23" in fruits.text[2]
+    kept = {id(span) for span in before[2]}
+    assert [span.text for span in after[2] if id(span) not in kept] == ["  ", "      23", " " * 10]
+
+
+@pytest.mark.parametrize("change", ["width", "kit", "cursor"])
+def test_what_else_a_row_is_made_of_draws_it_again(change: str) -> None:
+    fruits = some()
+    before = drawn(fruits)
+    if change == "cursor":
+        fruits.point(1)
+    fruits.draw(kit("gpuwatch-light") if change == "kit" else KIT, 31 if change == "width" else 30, 5)
+    assert fruits._lines[1] is not before[1]
+    assert fruits._lines[1] != before[1]
+
+
+def test_the_last_of_fewer_cells_takes_what_is_left() -> None:
+    fruits = some(("a long name of a fruit", 1))
+    drawn(fruits)
+    assert fruits.text[1] == "›  *a long …       1          "
+    fruits.spanning = True
+    drawn(fruits)
+    assert fruits.text[1] == "›  *a long name of a fruit    "
+
+
+@pytest.mark.parametrize(
+    ("x", "order"), [(0, "name"), (3, "name"), (11, "name"), (12, "number"), (19, "number"), (20, "")]
+)
+def test_each_cell_of_the_titles_belongs_to_a_column(x: int, order: str) -> None:
+    fruits = some()
+    drawn(fruits)
+    assert fruits.order_at(x) == order
+
+
+def test_the_cursor_stays_on_its_row_when_others_come_and_go() -> None:
+    fruits = some()
+    drawn(fruits)
+    fruits.point(1)
+    fruits.update_rows([("banana", 5), ("apple", 1), ("fig", 22)])
+    assert fruits.selected == ("fig", 22)
+    fruits.update_rows([("banana", 5), ("apple", 1)])
+    assert fruits.selected == ("banana", 5)
+    fruits.update_rows([])
+    assert fruits.selected is None
+
+
+def test_an_order_that_has_no_column_at_this_width_can_be_left() -> None:
+    fruits = some()
+    drawn(fruits)
+    assert fruits.orders == ["name", "number"]
+    fruits.by = "number"
+    drawn(fruits, width=20)
+    assert fruits.orders == ["name"]
