@@ -75,7 +75,8 @@ class Row:
     @property
     def declared(self) -> float | None:
         """That limit in percent of the GPU's memory; None where there is none, or that is not known."""
-        return self._percent(self.limit.bytes) if self.limit else None
+        limit = self.limit
+        return self._percent(limit.bytes) if limit else None
 
     def _percent(self, bytes_: Reading) -> float | None:
         total = self.gpu.memory.total
@@ -88,10 +89,12 @@ def share_words(row: Row) -> tuple[str, str]:
     Behind it: `30Σ` where the limit is on the sum of several processes, `—` where nothing was declared, and `?` where
     that is not known, for it could not be read, or not yet.
     """
-    held = UNKNOWN if row.share is None else percent(row.share, 100)
-    if row.limit is None:
+    share, limit = row.share, row.limit
+    held = UNKNOWN if share is None else percent(share, 100)
+    if limit is None:
         return held, UNKNOWN if conclusive(row.process.declared) else "?"
-    return held, "?" if row.declared is None else percent(row.declared, 100) + "Σ" * bool(row.limit.scope)
+    declared = row.declared
+    return held, "?" if declared is None else percent(declared, 100) + "Σ" * bool(limit.scope)
 
 
 _UNSEEN = {

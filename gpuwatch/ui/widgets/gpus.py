@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from rich.cells import cell_len
 
@@ -18,11 +18,15 @@ from gpuwatch.alerts.rules.shares import OVERCOMMITTED, OVERSHOOT
 from gpuwatch.model import Gpu, Health, Holding, Instance, Memory, Process, Reading, Reason, known
 from gpuwatch.text import fit
 from gpuwatch.ui.layout import Form, Layout, strip_cell
-from gpuwatch.ui.theme import Glyphs, Role
+from gpuwatch.ui.theme import Glyphs, Kit, Role
 from gpuwatch.ui.view import View, clock
-from gpuwatch.ui.widgets.lines import Line, LineCache, LinePanel, Pen
+from gpuwatch.ui.widgets.lines import Line, LinePanel, Pen
 from gpuwatch.units import duration, gib, long_duration, percent
 
+Bars: TypeAlias = dict[Hashable, Line]
+"""Memory bars by what they are made of."""
+MOST_BARS: Final = 256
+"""Bars that are kept; a GPU whose memory moves has a new one each second."""
 LEAST_NAME = 4
 """Cells from which on the beginning of a long name says more than its initial."""
 
@@ -302,8 +306,8 @@ _FORMS = {
 }
 
 
-def gpu_lines(view: View, layout: Layout, width: int, bars: LineCache) -> list[Line]:
-    """Draw the panel: a title where there is one, and every GPU; `bars` has the memory bars of the last drawing."""
+def gpu_lines(view: View, layout: Layout, width: int, bars: Bars) -> list[Line]:
+    """Draw the panel: a title where there is one, and every GPU; `bars` has memory bars that were drawn before."""
     seen = view.frame.snapshot
     alerts: defaultdict[str, list[Alert]] = defaultdict(list)
     for alert in view.frame.alerts:
@@ -370,7 +374,7 @@ class _Row:
         alerts: Sequence[Alert],
         owners: dict[int, Process],
         width: int,
-        bars: LineCache,
+        bars: Bars,
     ) -> None:
         self.view, self.gpu, self.alerts, self.owners, self.width = view, gpu, alerts, owners, width
         self.bars = bars
@@ -513,7 +517,9 @@ class _Row:
             return
         held = tuple(parts(holdings, self.owners, self.gpu.uuid, self.view.kit.inks.initial))
         key = (held, gpu.memory, gpu.unattributed, cells, self.old)
-        pen.write_spans(self.bars.get(key, lambda: self._draw_bar(gpu, held, cells)))
+        if key not in self.bars:
+            self.bars[key] = self._draw_bar(gpu, held, cells)
+        pen.write_spans(self.bars[key])
 
     def _draw_bar(self, gpu: Gpu, held: Sequence[Part], cells: int) -> Line:
         inks = self.view.kit.inks
@@ -665,9 +671,11 @@ class Gpus(LinePanel):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._bars = LineCache()
+        self._bars: Bars = {}
+        self._kit: Kit | None = None
 
     def draw(self, view: View, layout: Layout, width: int) -> None:
         """Draw a frame."""
-        self._bars.start(width, view.kit)
+        if view.kit is not self._kit or len(self._bars) > MOST_BARS:
+            self._kit, self._bars = view.kit, {}
         self.show(gpu_lines(view, layout, width, self._bars) if layout.gpus else [])

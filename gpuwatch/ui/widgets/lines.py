@@ -6,7 +6,7 @@ from the lines on screen is found span by span, and only that is drawn and sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from rich.cells import cell_len, set_cell_size
@@ -93,33 +93,6 @@ class Pen:
             kept.append(span)
             left -= span.cells
         return tuple(kept)
-
-
-class LineCache:
-    """Lines by what they are made of, so that a line is drawn again only where that has changed.
-
-    It holds what one drawing used, and not more.
-    """
-
-    def __init__(self) -> None:
-        self._form: Hashable = None
-        self._kit: Kit | None = None
-        self._before: dict[Hashable, Line] = {}
-        self._now: dict[Hashable, Line] = {}
-
-    def start(self, form: Hashable, kit: Kit) -> None:
-        """Begin a drawing; of another form (widths, columns) or in other colours than the one before, all is new."""
-        same = form == self._form and kit is self._kit
-        self._form, self._kit = form, kit
-        self._before, self._now = (self._now if same else {}), {}
-
-    def get(self, key: Hashable, make: Callable[[], Line]) -> Line:
-        """Return the line that is made of `key`; `make` draws it where the last drawing had none."""
-        line = self._now.get(key)
-        if line is None:
-            line = self._before.get(key)
-            self._now[key] = line = make() if line is None else line
-        return line
 
 
 def blank(kit: Kit, width: int) -> Line:
