@@ -1,8 +1,8 @@
-"""Where the program begins, installed or as `python -m gpuwatch`: with the sampler, before the command line is read.
+"""Entry point, installed or as `python -m gpuwatch`: starts the sampler, then imports and runs the command line.
 
 The sampler takes as long to get ready as all imports of the dashboard together, so it is started first and waits for
-its orders; no GPU is touched before it has them. Whether one is wanted is guessed from a look at the words: a wrong
-guess costs its start, or the time until `cli` starts one itself, and never changes what is done.
+its orders; no GPU is touched before it has them. A look at the words says whether one is wanted: where that is wrong, a
+sampler is started for nothing, or later by the command itself, and the result is the same.
 """
 
 from __future__ import annotations
@@ -11,22 +11,16 @@ import contextlib
 import gc
 import os
 import sys
+from collections.abc import Sequence
 
-TYPE_CHECKING = False  # typing itself takes 7 ms to import, and this stands before the sampler's start
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from gpuwatch.sources.child import Child
-
-TAKE_A_VALUE = frozenset(
-    {"--only", "--user", "--interval", "--memory-warning", "--memory-critical", "--theme", "--config"}
-)
-"""The flags that may stand before a command and are followed by a value."""
+from gpuwatch.recorder.status_path import looks_fresh
+from gpuwatch.threads import child_error
 
 SELDOM = 30_000
 """Objects made between two looks for garbage: imports make many that stay."""
 
-_WITHOUT_DRIVER = frozenset({"--demo", "--help", "-h", "--version"})
+_WITHOUT_DRIVER = frozenset({"--demo", "--help", "-h", "--version", "events", "report", "config", "docs"})
+"""Words that stand in command lines for which no driver is asked."""
 
 
 def main() -> None:
@@ -40,22 +34,31 @@ def main() -> None:
 
 def _run() -> int:
     words = sys.argv[1:]
+    ours = words[: words.index("--")] if "--" in words else words  # what follows is another program's
+    sampler = None
     gc.set_threshold(SELDOM)
     try:
         _open_closed()
-        sampler = _sampler(words)
-    except OSError as error:  # no memory, no room for a process, no more descriptors
-        from gpuwatch.threads import child_error
+        if _wants_sampler(ours):
+            from gpuwatch.sources.child import ONE_SAMPLE, UNDECLARED, Child  # 10 ms, for subprocess
 
+            # The orders of `status` are known before its arguments: a third of the time that it may take is saved.
+            sampler = Child(ONE_SAMPLE, command=UNDECLARED) if "status" in ours else Child()
+    except OSError as error:  # no memory, no room for a process, no more descriptors
         sys.stderr.write(f"gpuwatch: the sampler cannot be started: {child_error(error)}\n")
         return 3
-    from gpuwatch import cli  # argparse takes 8 ms
+    from gpuwatch import cli  # argparse and all that follows is imported while the sampler starts
 
     try:
         return cli.main(words, sampler)
     finally:
         if sampler is not None:
             sampler.kill()
+
+
+def _wants_sampler(words: Sequence[str]) -> bool:
+    """Return whether a command line looks as if a sampler was wanted."""
+    return _WITHOUT_DRIVER.isdisjoint(words) and not ("status" in words and looks_fresh())
 
 
 def _open_closed() -> None:
@@ -68,35 +71,6 @@ def _open_closed() -> None:
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - they stay open to the end
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
-
-
-def _sampler(words: Sequence[str]) -> Child | None:
-    """Start a sampler where the command line looks as if one was wanted; raises OSError."""
-    ours = words[: words.index("--")] if "--" in words else words  # what follows is another program's
-    if not _WITHOUT_DRIVER.isdisjoint(ours):
-        return None
-    name = guessed(ours)
-    if name in ("events", "config", "report", "docs"):
-        return None
-    if name == "status":
-        from gpuwatch.recorder.status_path import looks_fresh
-
-        if looks_fresh():
-            return None
-    from gpuwatch.sources.child import ONE_SAMPLE, UNDECLARED, Child
-
-    # The orders of `status` are known before its arguments: a third of the time that it may take is saved.
-    return Child(ONE_SAMPLE, command=UNDECLARED) if name == "status" else Child()
-
-
-def guessed(words: Sequence[str]) -> str:
-    """Guess the command: the first word that is neither a flag nor a flag's value; empty for the dashboard."""
-    is_value = False
-    for word in words:
-        if not is_value and not word.startswith("-"):
-            return word
-        is_value = not is_value and word in TAKE_A_VALUE
-    return ""
 
 
 if __name__ == "__main__":

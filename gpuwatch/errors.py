@@ -29,3 +29,7 @@ class UnavailableError(GpuwatchError):
 
 class NoThreadError(UnavailableError):
     """The system gives no more threads. What is under way goes on, and what wanted one may try again."""
+
+
+EXIT_CODES = "2 bad usage, 3 no driver or no GPU. Data on stdout, words on stderr."
+"""Exit codes that all commands share, as their help has them."""

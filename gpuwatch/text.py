@@ -152,6 +152,15 @@ def fit(text: str, cells: int, *, ellipsis: str = ELLIPSIS) -> str:
     return set_cell_size(text, room) + ellipsis if room > 0 else set_cell_size(text, cells)
 
 
+def cell_width(text: str) -> int:
+    """Count the terminal cells that *text* takes; each of gpuwatch's own signs takes one."""
+    if text.isascii() or text.translate(_SIGNS).isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Command lines
 

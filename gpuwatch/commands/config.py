@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import stat
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
@@ -13,12 +12,15 @@ from typing import TextIO
 import msgspec
 
 from gpuwatch import text
+from gpuwatch.commands.console import Console
+from gpuwatch.commands.flags import add_flags
 from gpuwatch.config import ADMINISTRATORS, Config, path
+from gpuwatch.config.document import default_text, effective_text
 from gpuwatch.config.keys import escaped
 from gpuwatch.config.reading import Origin, load_traced, problems
 from gpuwatch.errors import UsageError
 from gpuwatch.files import shown_path
-from gpuwatch.output.plain import speaks_unicode
+from gpuwatch.recorder import delivery
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -26,32 +28,37 @@ CheckUrls = Callable[[Sequence[str]], Sequence[str]]
 """Gives for each URL why apprise does not understand it, to stand behind its scheme; empty where it does."""
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    add_flags(parser)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--show", action="store_true", help="every key, its value, and where it comes from")
+    what.add_argument("--init", action="store_true", help="write a commented file; never over one that is there")
+    what.add_argument("--check", action="store_true", help="read the files and say what is wrong with them")
+
+
 def main(
     args: argparse.Namespace,
+    _sampler: object = None,
     *,
     administrators: Path = ADMINISTRATORS,
     out: TextIO | None = None,
-    check_urls: CheckUrls | None = None,
+    check_urls: CheckUrls = delivery.check,
 ) -> int:
-    """Run the command and give its exit code; UsageError where a file is wrong, or `--init` would write over one."""
-    out = out or sys.stdout
-    ascii_only = bool(args.ascii) or not speaks_unicode(out)
+    """Run the command and return its exit code; UsageError where a file is wrong, or `--init` would write over one."""
+    console = Console(ascii_only=bool(args.ascii), out=out)
     if args.init:
         lines, code = [init(Path(args.config) if args.config is not None else path())], 0
     elif args.show:
         lines, code = show(args.config, ascii_flag=bool(args.ascii), administrators=administrators), 0
     else:
-        lines, code = check(args.config, administrators, check_urls or _apprise)
-    for line in lines:
-        out.write((_in_ascii(line) if ascii_only else line) + "\n")
-    out.flush()
+        lines, code = check(args.config, administrators, check_urls)
+    console.print(*(map(_in_ascii, lines) if console.ascii else lines))
     return code
 
 
 def show(given: str | None, *, ascii_flag: bool, administrators: Path) -> list[str]:
     """Give every key with its value, and where it comes from."""
-    from gpuwatch.config.document import effective_text
-
     config, origins = load_traced(given, administrators=administrators)
     if ascii_flag:
         config, origins = msgspec.structs.replace(config, ascii=True), {**origins, "ascii": Origin(flag="--ascii")}
@@ -60,8 +67,6 @@ def show(given: str | None, *, ascii_flag: bool, administrators: Path) -> list[s
 
 def init(file: Path) -> str:
     """Write the documented file, for its owner's eyes alone, as it may come to hold secrets; never over another."""
-    from gpuwatch.config.document import default_text
-
     content = default_text().encode()
     try:
         for folder in reversed(file.absolute().parents):
@@ -127,13 +132,6 @@ def _readable(file: Path | None) -> str:
         return ""
     named = text.clean(str(file))
     return f"others can read these secrets (mode {mode:04o}); `chmod go-r {named}` ends that"
-
-
-def _apprise(urls: Sequence[str]) -> Sequence[str]:
-    """Ask apprise; nothing is sent."""
-    from gpuwatch.recorder.delivery import check
-
-    return check(urls)
 
 
 def _in_ascii(line: str) -> str:

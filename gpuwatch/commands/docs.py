@@ -10,16 +10,16 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
-from rich.console import Console
+from rich.console import Console as RichConsole
 from rich.markdown import Markdown
 
+from gpuwatch.commands.console import Console, in_ascii
+from gpuwatch.commands.flags import add_flags
 from gpuwatch.errors import UsageError
-from gpuwatch.output.plain import in_ascii, speaks_unicode
 
 PAGES: Final = ("guide", "shares", "alerts", "configuration", "stream", "service", "design", "security")
 """The pages, in the order in which people read them."""
@@ -34,19 +34,30 @@ _LESS: Final = "-FRX"
 """For less, where LESS is not set: quit if the page fits, show colours, leave the page on screen."""
 
 
-def main(args: argparse.Namespace, *, out: TextIO | None = None, environ: Mapping[str, str] = os.environ) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    add_flags(parser)
+    parser.add_argument("page", metavar="PAGE", nargs="?", help="such as guide or alerts (default: list the pages)")
+
+
+def main(
+    args: argparse.Namespace,
+    _sampler: object = None,
+    *,
+    out: TextIO | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> int:
     """Print a page, or the list of pages; return the exit code. Raises UsageError where there is no such page."""
-    out = out or sys.stdout
-    ascii_only = bool(args.ascii) or not speaks_unicode(out)
+    console = Console(ascii_only=bool(args.ascii), out=out)
     if args.page is None:
-        out.write("".join(f"{name:<15}{summary(name)}\n" for name in PAGES))
-    elif not out.isatty() or environ.get("TERM", "dumb") in ("dumb", ""):
-        out.write(_in_ascii(page_text(args.page), ascii_only))
+        console.print(*(f"{name:<15}{summary(name)}" for name in PAGES))
+    elif not console.out.isatty() or environ.get("TERM", "dumb") in ("dumb", ""):
+        console.out.write(_in_ascii(page_text(args.page), console.ascii))
     else:
         width = min(shutil.get_terminal_size().columns, _WIDEST)
-        drawn = render(page_text(args.page), width, ascii_only=ascii_only)
-        _show(_in_ascii(drawn, ascii_only), out, environ)
-    out.flush()
+        drawn = render(page_text(args.page), width, ascii_only=console.ascii)
+        _show(_in_ascii(drawn, console.ascii), console.out, environ)
+    console.out.flush()
     return 0
 
 
@@ -67,7 +78,7 @@ def render(markdown: str, width: int, *, ascii_only: bool = False) -> str:
     markdown = _LINK.sub(r"\1 (`gpuwatch docs \2`)", markdown)
     # Rich chooses the characters of its lines by the encoding of its file, which gets nothing here.
     file = io.TextIOWrapper(io.BytesIO(), encoding="ascii" if ascii_only else "utf-8")
-    console = Console(file=file, width=width, force_terminal=True)
+    console = RichConsole(file=file, width=width, force_terminal=True)
     with console.capture() as capture:
         console.print(Markdown(markdown, hyperlinks=False, code_theme="ansi_dark"))
     return capture.get()

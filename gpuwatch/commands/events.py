@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
-import sys
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from gpuwatch.alerts.alert import Alert
+from gpuwatch.alerts.alert import MARKS, Alert, Severity
+from gpuwatch.alerts.table import names as rule_names
+from gpuwatch.analysis.events import lasted_words, moment, value_words
+from gpuwatch.commands.console import DIM, RED, YELLOW, Column, Console, format_table
+from gpuwatch.commands.flags import add_flags, add_refused_demo, parse_indices, parse_since
 from gpuwatch.errors import UsageError
-from gpuwatch.output.events import events_rows, moment, table
-from gpuwatch.output.plain import in_ascii, may_color, speaks_unicode
-from gpuwatch.recorder.events_log import Events, read_events
-from gpuwatch.startup import indices, own_log
-from gpuwatch.text import clean
-from gpuwatch.units import long_duration, parse_duration
+from gpuwatch.recorder.events_log import Events, Gap, State, own_log, read_events
+from gpuwatch.text import cell_width, clean, fit
+from gpuwatch.units import UNKNOWN, duration, long_duration
+
+COLORS: Final = {Severity.CRITICAL: RED, Severity.WARNING: YELLOW, Severity.NOTE: DIM}
+
+UNWATCHED: Final = 600.0
+"""Seconds without anybody watching from which on a list says so."""
+
+_WIDEST: Final = 24
+"""Cells of a column that holds names."""
+_NARROWEST: Final = 24
+"""Cells that are left for the title, whatever stands before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +42,7 @@ class Wish:
     rules: frozenset[str] | None = None
 
     def __call__(self, alert: Alert) -> bool:
-        """Say whether an event is one of them."""
+        """Return whether an event is one of them."""
         return (
             (not self.gpus or alert.index in self.gpus)
             and (not self.user or self.user in alert.owners)
@@ -42,31 +50,40 @@ class Wish:
         )
 
 
-def main(args: argparse.Namespace, wall: Callable[[], float] = time.time) -> int:
-    """Run the command and give its exit code; raises UsageError."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    add_flags(parser, "json")
+    add_refused_demo(parser)
+    parser.add_argument("--since", metavar="8h", default="24h", help="how far back: 8h, 7d (default 24h)")
+    parser.add_argument("--gpu", metavar="0,2", default=argparse.SUPPRESS, help="about these GPUs alone")
+    parser.add_argument("--user", metavar="NAME", default=argparse.SUPPRESS, help="about one user")
+    parser.add_argument("--rule", metavar="NAME", help="of one rule: 'overshoot', or its beginning")
+    parser.add_argument("--file", metavar="FILE", help="another log than your own")
+
+
+def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], float] = time.time) -> int:
+    """Run the command and return its exit code; raises UsageError."""
     if args.demo:
         raise UsageError("--demo does not go with `gpuwatch events`: what a demo raises is written down nowhere")
-    since = _since(args.since)
-    gpus = frozenset(indices(getattr(args, "gpu", None), "--gpu"))
+    since = parse_since(args.since, "30min, 8h or 7d")
+    gpus = frozenset(parse_indices(getattr(args, "gpu", None), "--gpu"))
     user = clean(getattr(args, "user", None) or "")
     path = Path(args.file) if args.file else own_log()
     now = wall()
     found = _read(path, now - since, given=bool(args.file))
     wish = Wish(gpus, user, _rules(args.rule, found))
     chosen = [alert for alert in found.alerts if wish(alert)]
+    console = Console(ascii_only=bool(args.ascii))
     if args.json:
-        lines = [_json(alert, found) for alert in chosen]
+        console.print_json(*(_json(alert, found) for alert in chosen))
     else:
         filtered = bool(gpus or user or args.rule)
         until = found.watched_until
         gaps = () if filtered and not chosen else found.gaps
         rows = events_rows(chosen, now, watched=found.watched, until=until, gaps=gaps)
-        terminal = sys.stdout.isatty()
-        width = shutil.get_terminal_size((160, 50)).columns if terminal else None
-        lines = table(rows, width=width, color=may_color(sys.stdout, os.environ)) if rows else []
-    plain = bool(args.ascii) or not speaks_unicode(sys.stdout)
-    _print(lines, sys.stdout, plain=plain and not args.json)
-    _print(_words(path, found, chosen, args.since, now), sys.stderr, plain=plain)
+        if rows:
+            console.print(*table(rows, width=console.width, color=console.color))
+    console.warn(*_words(path, found, chosen, args.since, now))
     return 0 if found.exists else 1
 
 
@@ -82,23 +99,11 @@ def _read(path: Path, since: float, *, given: bool) -> Events:
     return found
 
 
-def _since(text: str) -> float:
-    try:
-        seconds = parse_duration(text)
-    except ValueError as error:
-        raise UsageError(f"--since: {error}") from None
-    if seconds <= 0:
-        raise UsageError("--since: 0 is no time back; write a duration such as 30min, 8h or 7d")
-    return seconds
-
-
 def _rules(text: str | None, found: Events) -> frozenset[str] | None:
-    """Give the rules that a name or its beginning means: those that gpuwatch has, and those that the log knows."""
+    """Return the rules that a name or its beginning means: those that gpuwatch has, and those that the log knows."""
     if text is None:
         return None
-    from gpuwatch.alerts import table
-
-    known = table.names() | {alert.rule for alert in found.alerts}
+    known = rule_names() | {alert.rule for alert in found.alerts}
     wanted = text.strip().lower()
     exact = {name for name in known if name.lower() == wanted}
     meant = exact or {name for name in known if wanted and name.lower().startswith(wanted)}
@@ -128,8 +133,108 @@ def _words(path: Path, found: Events, chosen: Collection[Alert], since: str, now
         yield f"nobody watches now; the last to do so stopped at {moment(found.watched_until, now)}, {ago} ago"
 
 
-def _print(lines: Iterable[str], stream: Any, *, plain: bool) -> None:
-    start = "gpuwatch: " if stream is sys.stderr else ""
-    for line in lines:
-        stream.write(f"{start}{in_ascii(line) if plain else line}\n")
-    stream.flush()
+# ---------------------------------------------------------------------------------------------------------------
+# Rows of the table
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """One event, or a time that the log does not tell of, as text for each column."""
+
+    start: str
+    """`22:14:03`; with the date when that is not today's."""
+    lasted: str
+    """For how long: `6m`, `ongoing`, or `≥6m` of what nobody saw end."""
+    mark: str
+    """The severity's shape; empty in a gap."""
+    severity: str
+    """The worst that it was, in a word; empty in a gap."""
+    gpu: str
+    owners: str
+    title: str
+    worst: str
+    """The worst value and the mean: `peak 91 °C, mean 88`; empty where that says nothing."""
+    how: str
+    """How it ended; empty while it holds."""
+    alert: Alert | None = None
+
+
+def events_rows(
+    alerts: Iterable[Alert],
+    now: float,
+    *,
+    watched: bool = True,
+    until: float | None = None,
+    gaps: Iterable[Gap] = (),
+) -> list[EventRow]:
+    """Return the rows of alerts and gaps, by when they began; `now` is the wall-clock time.
+
+    Without `watched` what has no end was open when somebody watched last, which was at `until`.
+    """
+    found = Events(watched=watched, watched_until=until)
+    rows = [(alert.raised, _row(alert, found, now)) for alert in alerts]
+    rows += [(gap.since, _gap(gap, now)) for gap in gaps if gap.lost or gap.until - gap.since >= UNWATCHED]
+    return [row for _, row in sorted(rows, key=lambda each: each[0])]
+
+
+def table(rows: Sequence[EventRow], *, width: int | None = None, color: bool = False) -> list[str]:
+    """Return a line for each row, after one of headers; `width` (cells) is where lines are cut, None for nowhere.
+
+    What does not fit is cut off the title, and off what follows it; never off the columns before it.
+    """
+    return format_table(_COLUMNS, rows, width=width, least=_NARROWEST, color=color)
+
+
+def _severity(row: EventRow) -> str:
+    return f"{row.mark or ' '} {row.severity}"
+
+
+def _color(row: EventRow) -> str:
+    return DIM if row.alert is None else COLORS[row.alert.most]
+
+
+_COLUMNS: Final[tuple[Column[EventRow], ...]] = (
+    Column("start", lambda row: row.start),
+    Column("for", lambda row: row.lasted),
+    Column("  severity", _severity, right=False, color=_color),
+    Column("GPU", lambda row: row.gpu),
+    Column("who", lambda row: fit(row.owners, min(_WIDEST, cell_width(row.owners))), right=False),
+    Column("what", lambda row: " · ".join(filter(None, (row.title, row.worst, row.how))), right=False),
+)
+
+
+def _row(alert: Alert, found: Events, now: float) -> EventRow:
+    state = found.state(alert)
+    worst = max(alert.most, alert.severity)
+    how = alert.how
+    if state is State.OPEN:
+        how = "still held when watching stopped"
+    elif state is State.ONGOING and worst > alert.severity:
+        how = f"{alert.severity.name.lower()} now"
+    return EventRow(
+        start=moment(alert.raised, now),
+        lasted=_lasted(alert, state, found.watched_until),
+        mark=MARKS[worst],
+        severity=worst.name.lower(),
+        gpu=UNKNOWN if alert.index is None else str(alert.index),
+        owners=", ".join(alert.owners),
+        title=alert.title,
+        worst=value_words(alert),
+        how="" if how == alert.title else how,
+        alert=alert,
+    )
+
+
+def _lasted(alert: Alert, state: State, until: float | None) -> str:
+    if state is State.ONGOING:
+        return State.ONGOING.value
+    if state is State.ENDED:
+        return lasted_words(alert, 0.0)
+    return f"≥{duration(max(alert.lasted, (until or 0.0) - alert.raised))}"
+
+
+def _gap(gap: Gap, now: float) -> EventRow:
+    lines = "1 line" if gap.lost == 1 else f"{gap.lost} lines"
+    title = f"{lines} could not be written" if gap.lost else "nobody watched"
+    start, lasted = moment(gap.since, now), duration(gap.until - gap.since)
+    return EventRow(start, lasted, "", "gap", "", "", title, "", "")

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import functools
+import argparse
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
 
 from gpuwatch import procfs
 from gpuwatch.analysis.explanation import Point, points, whereabouts
-from gpuwatch.commands.answer import Answer, Ask
+from gpuwatch.commands.console import Console
+from gpuwatch.commands.flags import add_flags
+from gpuwatch.commands.startup import configured, read_snapshot, snapshot_error
 from gpuwatch.config import Config
-from gpuwatch.errors import UsageError
-from gpuwatch.model import Knowledge, Presence, Process, Snapshot, SourceState
+from gpuwatch.errors import GpuwatchError, UsageError
+from gpuwatch.inspector.client import Witness
+from gpuwatch.model import Knowledge, Presence, Process, Snapshot
+from gpuwatch.sampler.declarations import Declarations
+from gpuwatch.sampler.owners import Owners
+from gpuwatch.sources.child import Child
 
 Look: TypeAlias = Callable[[Process, Snapshot, Config], Process]
 """From a process to the same with what it declared."""
@@ -34,9 +39,6 @@ _UNSEEN = {
 
 def look(process: Process, snapshot: Snapshot, config: Config) -> Process:
     """Read what a process declared as the sampler does: in a child, for a read can hang and a source crash a parser."""
-    from gpuwatch.inspector.client import Witness
-    from gpuwatch.sampler.declarations import Declarations
-
     witness = Witness(shares=config.shares)
     asking = Declarations(witness)
     try:
@@ -48,48 +50,68 @@ def look(process: Process, snapshot: Snapshot, config: Config) -> Process:
         witness.close()
 
 
-def prepare(pid: str, config: Config, *, as_json: bool, look: Look = look, proc: Path = procfs.PROC) -> Ask:
-    """Understand the arguments; raises UsageError. `look` is for a process that the snapshot says nothing of."""
-    if not (pid.isascii() and pid.isdigit() and len(pid) <= _MOST_DIGITS and int(pid)):
-        raise UsageError(f"explain: {pid[:40]!a} is no PID; write a number, such as 4711")
-    return functools.partial(_explain, int(pid), config, as_json, look, proc)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    add_flags(parser, "json", "demo")
+    parser.add_argument("pid", metavar="PID")
 
 
-def _explain(pid: int, config: Config, as_json: bool, look: Look, proc: Path, snapshot: Snapshot) -> Answer:
-    process = next((one for one in snapshot.processes if one.pid == pid), None)
-    if process is None and snapshot.demo:
-        return Answer(words=[f"the demo has no process {pid}"], code=1)
-    if process is None:
-        process = _owner(pid, proc)
-        if process.presence is not Presence.SEEN:
-            return Answer(words=[_UNSEEN[process.presence].format(pid)], code=1)
-    declared = process.declared
-    if declared is None or declared.knowledge is Knowledge.PENDING:
-        process = look(process, snapshot, config)
-    words = [] if snapshot.state is SourceState.OK else [f"without GPUs: {snapshot.words}"]
-    if _is_kernel_thread(process, proc):
-        words.append(f"process {pid} is a thread of the kernel: it has no environment, and declares nothing")
-    if as_json:
+def main(args: argparse.Namespace, sampler: Child | None) -> int:
+    """Run the command and return its exit code; without GPUs it explains what it can, and the code says so."""
+    config = configured(args)
+    pid = parse_pid(args.pid)
+    snapshot = read_snapshot(args, config, sampler, tmux=config.tmux)
+    error = snapshot_error(snapshot)
+    process = find_process(pid, snapshot, config)
+    console = Console(ascii_only=config.ascii)
+    if args.json:
         itself = msgspec.to_builtins(process)
         said = itself.pop("declared")
-        return Answer([msgspec.json.encode({"process": itself, "declared": said}).decode()], words)
-    found = [*points(process, snapshot, config.allowance), *whereabouts(process)]
-    return Answer([_head(process), "", *_lines(found)], words)
+        console.print_json(msgspec.json.encode({"process": itself, "declared": said}).decode())
+    else:
+        console.print(*explanation_lines(process, snapshot, config))
+    if error is not None:
+        console.warn(f"without GPUs: {snapshot.words}")
+    if _is_kernel_thread(process):
+        console.warn(f"process {pid} is a thread of the kernel: it has no environment, and declares nothing")
+    return 0 if error is None else error.exit_code
 
 
-def _owner(pid: int, proc: Path) -> Process:
-    """Read from /proc whose a process is that holds no GPU."""
-    from gpuwatch.sampler.owners import Owners
+def parse_pid(text: str) -> int:
+    """Parse a PID; raises UsageError."""
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and int(text)):
+        raise UsageError(f"explain: {text[:40]!a} is no PID; write a number, such as 4711")
+    return int(text)
 
-    (process,) = Owners(proc=proc).read([pid])
+
+def find_process(pid: int, snapshot: Snapshot, config: Config, *, look: Look = look) -> Process:
+    """Find a process in a snapshot or in /proc, with what it declared; raises GpuwatchError where it is in neither.
+
+    `look` reads the declarations that the snapshot does not have.
+    """
+    process = next((one for one in snapshot.processes if one.pid == pid), None)
+    if process is None and snapshot.demo:
+        raise GpuwatchError(f"the demo has no process {pid}")
+    if process is None:
+        (process,) = Owners().read([pid])
+        if process.presence is not Presence.SEEN:
+            raise GpuwatchError(_UNSEEN[process.presence].format(pid))
+    if process.declared is None or process.declared.knowledge is Knowledge.PENDING:
+        process = look(process, snapshot, config)
     return process
 
 
-def _is_kernel_thread(process: Process, proc: Path) -> bool:
+def explanation_lines(process: Process, snapshot: Snapshot, config: Config) -> list[str]:
+    """Return the process in a line, then what is known of it, point by point."""
+    found = [*points(process, snapshot, config.allowance), *whereabouts(process)]
+    return [_head(process), "", *_lines(found)]
+
+
+def _is_kernel_thread(process: Process) -> bool:
     if process.command or process.presence is not Presence.SEEN:
         return False
     try:
-        return procfs.read_stat(process.pid, proc).kernel_thread
+        return procfs.read_stat(process.pid).kernel_thread
     except (OSError, ValueError):
         return False
 

@@ -6,31 +6,28 @@ import argparse
 import contextlib
 import os
 import select
-import shutil
 import signal
 import sys
+import termios
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import Final, TextIO
 
 from gpuwatch import procfs
-from gpuwatch.commands.once import first, problem
-from gpuwatch.errors import UsageError
+from gpuwatch.commands.console import Column, Console, discard_output, format_table
+from gpuwatch.commands.flags import add_flags
+from gpuwatch.commands.startup import check_snapshot, configured, first_snapshot, open_source
+from gpuwatch.errors import EXIT_CODES, UsageError
 from gpuwatch.kill.outcome import Refusal, Refused
 from gpuwatch.kill.session import IGNORES_INTERRUPT, Choice, Listed, Phase, Session, submit_now
 from gpuwatch.kill.target import Killer, make_killer, target_of_pid
 from gpuwatch.model import Snapshot, known
-from gpuwatch.output.plain import in_ascii, speaks_unicode
-from gpuwatch.sources.child import Child, sampler_arguments
-from gpuwatch.startup import configured, ordered, source_of
-from gpuwatch.text import clean, fit
+from gpuwatch.sources.child import Child
+from gpuwatch.sources.source import Source
 from gpuwatch.units import UNKNOWN, gib
-
-if TYPE_CHECKING:
-    from gpuwatch.sources.source import Source
 
 
 class Told(BaseException):
@@ -71,35 +68,20 @@ class Ear:
             raise Told(self._number)
 
 
-class Desk:
-    """Prints lines, and asks on the terminal without waiting for the answer."""
+class Desk(Console):
+    """Console that also asks on the terminal, without waiting for the answer, and outlives the reader of a pipe."""
 
     def __init__(self, *, ascii_only: bool = False) -> None:
-        self._ascii = ascii_only
+        super().__init__(ascii_only=ascii_only)
         self._asking = False
         self.unread = False
         """Whether nobody reads what is printed: the other end of the pipe is closed."""
 
-    @property
-    def width(self) -> int | None:
-        """Cells of a line; None where it is no terminal that is printed to."""
-        return shutil.get_terminal_size((160, 50)).columns if sys.stdout.isatty() else None
-
-    def put(self, *lines: str) -> None:
-        """Print data."""
-        self._write(sys.stdout, "".join(f"{line}\n" for line in lines))
-
-    def say(self, words: str) -> None:
-        """Print words, on stderr."""
-        self._write(sys.stderr, f"gpuwatch: {clean(words)}\n")
-
     def question(self, words: str) -> None:
         """Print a question, without its answer's line; what was typed before it was there is no answer to it."""
-        import termios
-
         with contextlib.suppress(termios.error, OSError):  # no terminal, or one that has gone
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
-        self._write(sys.stderr, f"{clean(words)} [y/N] ")
+        self._write(self.err, [self.format_words(f"{words} [y/N] ", name="")], end="")
         self._asking = True
 
     def answer(self, seconds: float) -> str | None:
@@ -112,21 +94,15 @@ class Desk:
         self._asking = not typed.endswith(b"\n")  # Ctrl-D leaves the cursor where it was
         return typed.decode("utf-8", "replace").strip()
 
-    def _write(self, stream: TextIO, text: str) -> None:
+    def _write(self, stream: TextIO, lines: Iterable[str], end: str = "\n") -> None:
         if self._asking:  # the line of a question that nobody answers any more
             self._asking = False
-            self._write(sys.stderr, "\n")
-        plain = self._ascii or not speaks_unicode(stream)
+            self._write(self.err, [""])
         try:
-            stream.write("\n".join(in_ascii(line) for line in text.split("\n")) if plain else text)
-            stream.flush()
-        except BrokenPipeError:  # what was begun goes on unheard; what is left in the buffer must go somewhere, too
+            super()._write(stream, lines, end)
+        except BrokenPipeError:  # what was begun goes on unheard
             self.unread = True
-            with open(os.devnull, "wb") as nowhere:
-                os.dup2(nowhere.fileno(), stream.fileno())
-
-
-_HEAD = ("PID", "USER", "GPU", "GiB", "SM", "COMMAND")
+            discard_output(stream)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,26 +142,26 @@ def line_of(one: Listed, snapshot: Snapshot, uid: int) -> Line:
 
 
 def table(lines: Sequence[Line], width: int | None = None) -> list[str]:
-    """Give the table, each line cut to `width` cells where there is one."""
-    cells = [_HEAD, *(_cells(line) for line in lines)]
-    wide = [max(len(row[column]) for row in cells) for column in range(len(_HEAD) - 1)]
-    left = (1,)
-    drawn = []
-    for row in cells:
-        parts = [
-            row[column].ljust(wide[column]) if column in left else row[column].rjust(wide[column])
-            for column in range(len(wide))
-        ]
-        whole = "  ".join((*parts, row[-1])).rstrip()
-        drawn.append(whole if width is None else fit(whole, width).rstrip())
-    return drawn
+    """Return the table, each line cut to `width` cells where there is one."""
+    return format_table(_COLUMNS, lines, width=width)
 
 
-def _cells(line: Line) -> tuple[str, ...]:
-    held = UNKNOWN if line.held is None else gib(line.held)
-    busy = UNKNOWN if line.sm is None else f"{line.sm:.0f}%" if line.sm else "idle"
-    gpus = ",".join((*map(str, line.gpus), *(f"({index})" for index in line.open)))
-    return (str(line.pid), line.user, gpus or UNKNOWN, held, busy, line.command)
+def _gpus(line: Line) -> str:
+    return ",".join((*map(str, line.gpus), *(f"({index})" for index in line.open))) or UNKNOWN
+
+
+def _busy(line: Line) -> str:
+    return UNKNOWN if line.sm is None else f"{line.sm:.0f}%" if line.sm else "idle"
+
+
+_COLUMNS: Final[tuple[Column[Line], ...]] = (
+    Column("PID", lambda line: str(line.pid)),
+    Column("USER", lambda line: line.user, right=False),
+    Column("GPU", _gpus),
+    Column("GiB", lambda line: UNKNOWN if line.held is None else gib(line.held)),
+    Column("SM", _busy),
+    Column("COMMAND", lambda line: line.command, right=False),
+)
 
 
 INTERVAL: Final = 0.5
@@ -208,16 +184,26 @@ _LARGEST_PID: Final = 2**22
 """PID_MAX_LIMIT of the kernel (include/linux/threads.h)."""
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    add_flags(parser)
+    parser.epilog = f"Exit codes: 0 all have exited, 1 one was refused or still runs, {EXIT_CODES}"
+    parser.add_argument("pids", metavar="PID", nargs="+", help="processes of yours that hold a GPU")
+    parser.add_argument("--signal", metavar="NAME", help="INT, TERM or KILL (default: TERM)")
+    parser.add_argument("--job", action="store_true", help="the whole run that it belongs to: launcher, ranks, workers")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    as_root = "let root end processes: its own, under sudo those of whoever called it"
+    parser.add_argument("--allow-root-kill", action="store_true", default=argparse.SUPPRESS, help=as_root)
+    parser.add_argument("--read-only", action="store_true", default=argparse.SUPPRESS, help="end nothing: refuse all")
+
+
 def main(args: argparse.Namespace, sampler: Child | None) -> int:
-    """Run the command and give its exit code: 0 all exited, 1 one was refused or still runs, 130 after Ctrl-C."""
-    if args.demo or args.json:
-        raise UsageError(f"{'--demo' if args.demo else '--json'} does not go with `gpuwatch kill`")
+    """Run the command and return its exit code: 0 all exited, 1 one was refused or still runs, 130 after Ctrl-C."""
     sig, pids = signal_of(args.signal), pids_of(args.pids)
     config = configured(args)
     if not args.yes and not (sys.stdin is not None and sys.stdin.isatty()):
         raise UsageError("kill asks before it ends anything, and stdin is no terminal; --yes goes ahead without asking")
-    child = ordered(sampler, sampler_arguments(INTERVAL, (), shares=config.shares))
-    source = source_of(child, INTERVAL, (), config)
+    source = open_source(args, config, sampler, interval=INTERVAL)
     killer = make_killer(read_only=config.read_only, allow_root=args.allow_root_kill)
     desk, ear = Desk(ascii_only=config.ascii), Ear()
     try:
@@ -287,7 +273,7 @@ class KillCommand:
                     self._follow(session)
             elif ready:
                 self._failed = True
-                self._desk.say("nothing was sent")
+                self._desk.warn("nothing was sent")
         except Told:
             self._break_off()
             raise
@@ -301,10 +287,8 @@ class KillCommand:
 
     def _find(self, pids: Sequence[int]) -> None:
         """Wait until the sampler has seen them, or has looked for them everywhere."""
-        self._snapshot = first(self._source, look=_LOOK, check=self._ear.check)
-        error = problem(self._snapshot)
-        if error is not None:
-            raise error
+        self._snapshot = first_snapshot(self._source, look=_LOOK, check=self._ear.check)
+        check_snapshot(self._snapshot)
         began = self._clock()
         while (missing := max(map(self._missing, pids), default=0.0)) and self._clock() < began + missing:
             self._pump()
@@ -335,7 +319,7 @@ class KillCommand:
         self._ear.check()
         head = next((one.target.pid for one in self._sessions if pid in [each.pid for each in one.members]), None)
         if head is not None:
-            self._desk.say(f"PID {pid} is of the run of PID {head}")
+            self._desk.warn(f"PID {pid} is of the run of PID {head}")
             return None
         session = Session(
             self._killer,
@@ -364,7 +348,7 @@ class KillCommand:
         if refused is not None:
             self._killer.refuse(session.target, refused)
         self._failed = True
-        self._desk.say(f"PID {pid} is not ended: {why}")
+        self._desk.warn(f"PID {pid} is not ended: {why}")
         return None
 
     # -- the question ----------------------------------------------------------------------------------------------
@@ -372,13 +356,13 @@ class KillCommand:
     def _confirmed(self, ready: Sequence[Session]) -> bool:
         listed = [one for session in ready for one in session.members]
         lines = [line_of(one, self._snapshot, self._killer.policy.may_end) for one in listed]
-        self._desk.put(*table(lines, self._desk.width))
+        self._desk.print(*table(lines, self._desk.width))
         for words in dict.fromkeys(words for session in ready for words in session.warnings):
-            self._desk.say(words)
+            self._desk.warn(words)
         for session in ready:
             for words in session.notes:
                 if words != IGNORES_INTERRUPT:  # it gets another signal: what ignores SIGINT was refused
-                    self._desk.say(f"PID {session.target.pid}: {words}")
+                    self._desk.warn(f"PID {session.target.pid}: {words}")
         if self._desk.unread:
             return False  # it was to be shown, and nobody saw it
         if not self._ask:
@@ -410,7 +394,7 @@ class KillCommand:
             self._pump()
             for words in session.warnings:
                 if words not in warned:
-                    self._desk.say(words)
+                    self._desk.warn(words)
                     warned.add(words)
             if session.phase is Phase.ASKING:  # it cannot be recorded any more: that was not what was confirmed
                 if self._ask and self._answered("Go on without a record?"):
@@ -433,7 +417,7 @@ class KillCommand:
         self._report(session, left or session.said)
 
     def _report(self, session: Session, words: str) -> None:
-        self._desk.put(f"{self._name(session)}: {words}")
+        self._desk.print(f"{self._name(session)}: {words}")
         self._reported.append(session)
 
     def _next(self, session: Session, harder: signal.Signals) -> str:
@@ -460,8 +444,8 @@ class KillCommand:
             elif session.ended and session.outcome is not None:
                 self._report(session, f"{session.outcome.sentence}; what became of its memory was not waited for")
             else:
-                self._desk.say(f"{self._name(session)} was signalled, and is left as it is")
-        self._desk.say("broken off: nothing more is sent")
+                self._desk.warn(f"{self._name(session)} was signalled, and is left as it is")
+        self._desk.warn("broken off: nothing more is sent")
 
     def _name(self, session: Session) -> str:
         if session.run is not None:

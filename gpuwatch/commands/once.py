@@ -2,39 +2,61 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
+import argparse
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from gpuwatch.alerts.unattributed import causes
 from gpuwatch.analysis.rows import Filter, Row, rows, share_words, sort
-from gpuwatch.errors import GpuwatchError, UnavailableError, UsageError
-from gpuwatch.model import Gpu, Health, Reading, Snapshot, SourceState, encode, known
-from gpuwatch.output.plain import cells, in_ascii, json_in_ascii, speaks_unicode
+from gpuwatch.commands.console import Column, Console, cut, format_table
+from gpuwatch.commands.flags import parse_indices
+from gpuwatch.commands.startup import check_snapshot, configured, first_snapshot, interval_of, open_source
+from gpuwatch.model import Gpu, Health, Reading, Snapshot, encode, known
 from gpuwatch.shares import promised, promised_words
 from gpuwatch.sources.source import Source
-from gpuwatch.text import fit
+from gpuwatch.text import clean, fit
 from gpuwatch.units import UNKNOWN, duration, gib
 
-T = TypeVar("T")
+if TYPE_CHECKING:  # the demo needs no child
+    from gpuwatch.sources.child import Child
 
-_GAP = "  "
 _WIDEST_USER = 24
 _WIDEST_PLACE = 24
 
 EVERYTHING = Filter()
 
 
-@dataclass(frozen=True)
-class Column(Generic[T]):
-    """One column: its header, what stands in it, and on which side it is aligned."""
+def main(args: argparse.Namespace, sampler: Child | None) -> int:
+    """Print one snapshot and return the exit code."""
+    only = parse_indices(args.only)
+    config = configured(args)
+    interval = interval_of(args, config)
+    source = open_source(args, config, sampler, interval=interval, only=only, tmux=config.tmux, orders=["--once"])
+    words = [f"user:{clean(args.user or '')}"] * bool(args.user) + ["mine"] * bool(args.mine)
+    try:
+        return once(source, Console(ascii_only=config.ascii), as_json=args.json, only=" ".join(words))
+    finally:
+        source.close()
 
-    header: str
-    cell: Callable[[T], str]
-    right: bool = True
+
+def once(
+    source: Source,
+    console: Console,
+    *,
+    as_json: bool,
+    only: str = "",
+    monotonic: Callable[[], float] = time.monotonic,
+) -> int:
+    """Print the first snapshot that says something; raises UnavailableError (exit 3) where there is nothing to see."""
+    snapshot = first_snapshot(source, monotonic)
+    if as_json:
+        console.print_json(encode(snapshot).decode())
+    elif snapshot.gpus:
+        clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(snapshot.taken))
+        console.print(*table(snapshot, clock=clock, width=console.width, keep=Filter.parse(only)))
+    check_snapshot(snapshot)
+    return 0
 
 
 def table(snapshot: Snapshot, *, clock: str, width: int | None = None, keep: Filter = EVERYTHING) -> list[str]:
@@ -52,18 +74,18 @@ def table(snapshot: Snapshot, *, clock: str, width: int | None = None, keep: Fil
     lines = [" · ".join(word for word in head if word), ""]
     owners = {process.pid: process for process in snapshot.processes}
     room: Column[Gpu] = Column("promised", lambda gpu: promised_words(gpu, owners))
-    lines += draw((*GPU_COLUMNS[:4], room, *GPU_COLUMNS[4:]), snapshot.gpus)
+    lines += format_table((*GPU_COLUMNS[:4], room, *GPU_COLUMNS[4:]), snapshot.gpus)
     holdings = sort([row for row in rows(snapshot) if keep(row)], "memory")
     holdings.sort(key=lambda row: row.gpu.index)
     if holdings:
         age: Column[Row] = Column("age", lambda row: _age(row, snapshot.taken))
-        lines += ["", *draw((*ROW_COLUMNS[:-2], age, *ROW_COLUMNS[-2:]), holdings)]
+        lines += ["", *format_table((*ROW_COLUMNS[:-2], age, *ROW_COLUMNS[-2:]), holdings)]
     else:
         lines += ["", f"no process matches {keep.text}" if keep.terms else "no process holds a GPU"]
     notes = [f"GPU {gpu.index}: {gpu.holdings_note}" for gpu in snapshot.gpus if gpu.holdings_note]
     notes += [*_overcommitted(snapshot), *_gaps(snapshot)]
     lines += ["", *notes] if notes else []
-    return [line.rstrip() if width is None else fit(line, width).rstrip() for line in lines]
+    return [cut(line, width) for line in lines]
 
 
 def _overcommitted(snapshot: Snapshot) -> list[str]:
@@ -78,7 +100,7 @@ def _overcommitted(snapshot: Snapshot) -> list[str]:
 
 
 def _gaps(snapshot: Snapshot) -> list[str]:
-    """Give a line for each GPU with much unattributed memory: the likeliest cause, and what would settle it.
+    """Return a line for each GPU with much unattributed memory: the likeliest cause, and what would settle it.
 
     What needs nothing to be done is left out.
     """
@@ -88,19 +110,6 @@ def _gaps(snapshot: Snapshot) -> list[str]:
         for gpu, (first, *_) in ((gpu, several) for gpu, several in found if several)
         if known(gpu.unattributed) and not first.harmless
     ]
-
-
-def draw(columns: Sequence[Column[T]], items: Sequence[T]) -> list[str]:
-    """Give a line of headers and a line for each item, in columns."""
-    shown = [[column.header for column in columns], *([column.cell(item) for column in columns] for item in items)]
-    widths = [max(cells(row[at]) for row in shown) for at in range(len(columns))]
-    sides = [column.right for column in columns]
-    return [_GAP.join(map(_align, row, widths, sides)) for row in shown]
-
-
-def _align(text: str, width: int, right: bool) -> str:
-    padding = " " * (width - cells(text))
-    return padding + text if right else text + padding
 
 
 def _count(number: int, one: str, many: str = "") -> str:
@@ -118,7 +127,7 @@ def memory(value: Reading) -> str:
 
 
 def state(gpu: Gpu) -> str:
-    """Say in words what is not well with a GPU; empty when all is."""
+    """Return in words what is not well with a GPU; empty when all is."""
     if gpu.health is not Health.OK:
         return f"{gpu.health.value}: {gpu.words}" if gpu.words else gpu.health.value
     words = list(gpu.throttle) if isinstance(gpu.throttle, tuple) else []
@@ -163,61 +172,3 @@ ROW_COLUMNS: tuple[Column[Row], ...] = (
     Column("in", lambda row: fit(row.where, _WIDEST_PLACE).rstrip(), right=False),
     Column("command", lambda row: row.command, right=False),
 )
-
-
-_PATIENCE = 30.0
-"""Seconds: longer than the sampler is given to start, so that the words are about the driver and not about us."""
-
-
-def once(
-    source: Source,
-    *,
-    as_json: bool,
-    ascii_only: bool = False,
-    only: str = "",
-    monotonic: Callable[[], float] = time.monotonic,
-) -> int:
-    """Print the first snapshot that says something; raises UnavailableError (exit 3) where there is nothing to see."""
-    snapshot = first(source, monotonic)
-    ascii_only = ascii_only or not speaks_unicode(sys.stdout)
-    if as_json:
-        text = encode(snapshot).decode()
-        print(json_in_ascii(text) if ascii_only else text)
-    elif snapshot.gpus:
-        terminal = sys.stdout.isatty()
-        width = shutil.get_terminal_size((160, 50)).columns if terminal else None
-        clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(snapshot.taken))
-        lines = table(snapshot, clock=clock, width=width, keep=Filter.parse(only))
-        print("\n".join(in_ascii(line) if ascii_only else line for line in lines))
-    sys.stdout.flush()
-    error = problem(snapshot)
-    if error is not None:
-        raise error
-    return 0
-
-
-def first(
-    source: Source,
-    monotonic: Callable[[], float] = time.monotonic,
-    *,
-    look: float = _PATIENCE,
-    check: Callable[[], None] = lambda: None,
-) -> Snapshot:
-    """Wait for the first snapshot that says something; raises UnavailableError where none comes.
-
-    Every `look` seconds `check` is called, which may raise to end the wait.
-    """
-    end = monotonic() + _PATIENCE
-    while (left := end - monotonic()) > 0:
-        snapshot = source.next(timeout=min(left, look))
-        check()
-        if snapshot is not None and snapshot.state is not SourceState.STARTING:
-            return snapshot
-    raise UnavailableError(f"the driver has not answered for {_PATIENCE:.0f} s")
-
-
-def problem(snapshot: Snapshot) -> GpuwatchError | None:
-    """Give the error that a snapshot without any GPU to see stands for; None where all is well."""
-    if snapshot.state is SourceState.OK:
-        return None
-    return (UsageError if snapshot.state is SourceState.ENDED else UnavailableError)(snapshot.words)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import functools
+import argparse
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
-from gpuwatch.commands.answer import Answer, Ask, cards
+from gpuwatch.commands.console import Console
+from gpuwatch.commands.flags import add_flags, parse_indices
+from gpuwatch.commands.startup import check_snapshot, configured, read_snapshot
+from gpuwatch.declared.facts import card
 from gpuwatch.declared.visible_devices import CVD, ORDER, PCI_BUS_ID, order_certainty, parse
 from gpuwatch.errors import UsageError
 from gpuwatch.launch.placement import Room, Wish, choose, rooms
 from gpuwatch.model import Order, Snapshot
 from gpuwatch.sampler.owners import UserNames
-from gpuwatch.sampler.reservations import Found, Place, peek
+from gpuwatch.sampler.reservations import SHARED, Found, peek, places
 from gpuwatch.shares import Reserved
+from gpuwatch.sources.child import Child
 from gpuwatch.text import clean
 from gpuwatch.units import gib, parse_percent, parse_share, parse_size
 
@@ -27,22 +30,59 @@ _MOST = 1024
 _SHOWN = 80
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What was asked for."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    add_flags(parser, "json", "demo")
+    add_choice(parser)
+    parser.add_argument("--only", metavar="0,2", default=argparse.SUPPRESS, help="among these GPUs alone")
+    parser.add_argument("--index", action="store_true", help="print NVML's indices, not UUIDs")
 
-    wish: Wish
-    count: int = 1
-    only: tuple[int, ...] = ()
-    """Indices of GPUs; empty for all."""
-    ignore: bool = False
-    """Whether what others reserved does not count."""
-    index: bool = False
-    as_json: bool = False
+
+def add_choice(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say which GPUs are wanted; `gpuwatch run` has them too."""
+    parser.add_argument("--share", metavar="F", help="of each GPU: 0.4 or 40%%")
+    parser.add_argument("--memory", metavar="SIZE", help="of each GPU: 20GiB")
+    parser.add_argument("-n", dest="count", metavar="N", help="how many GPUs (default 1)")
+    parser.add_argument("--max-util", metavar="P", help="none that is more than P percent busy")
+    parser.add_argument(
+        "--ignore-reservations", action="store_true", help="take no account of what others reserved; says whose"
+    )
+
+
+def main(args: argparse.Namespace, sampler: Child | None) -> int:
+    """Print GPUs with room and return the exit code: 1 where there are not enough.
+
+    What others reserved is only read: nothing is locked and nothing reserved.
+    """
+    config = configured(args)
+    wanted, only, number = wish(args.share, args.memory, args.max_util), parse_indices(args.only), count(args.count)
+    snapshot = read_snapshot(args, config, sampler)
+    check_snapshot(snapshot)
+    check_there("--only", only, snapshot)
+    unwanted = {} if snapshot.demo else hidden(snapshot, os.environ)
+    unwanted |= {gpu.key: "not among --only" for gpu in snapshot.gpus if only and gpu.index not in only}
+    found = Found([], [])
+    if not snapshot.demo:
+        found = peek(places(args.reservations or SHARED), holders(snapshot), caller=os.getpid())
+    reserved = named(found.reserved, snapshot)
+    offers = rooms(snapshot, wanted, reserved, hidden=unwanted, ignore=args.ignore_reservations)
+    chosen = choose(offers, number)
+    enough = len(chosen) == number
+    value = ",".join(str(room.gpu.index) if args.index else room.gpu.uuid for room in chosen) if enough else None
+    console = Console(ascii_only=config.ascii)
+    if args.json:
+        console.print_json(msgspec.json.encode(_json(value, offers, chosen)).decode())
+    elif value is not None:
+        console.print(value)
+    console.warn(*found.words, *ignored_lines(offers, unwanted), *([] if enough else reasons(offers, number)))
+    cards = tuple(map(card, snapshot.gpus))
+    if enough and args.index and order_certainty(cards, os.environ.get(ORDER)) is Order.HEURISTIC:
+        console.warn(f"these are indices of NVML: for CUDA to count alike, set {ORDER}={PCI_BUS_ID}")
+    return 0 if enough else 1
 
 
 def wish(share: str | None, memory: str | None, busy: str | None = None) -> Wish:
-    """Understand how much is wanted; raises UsageError, which names the flag."""
+    """Parse how much is wanted; raises UsageError, which names the flag."""
     if (share is None) == (memory is None):
         found = "both are given" if share is not None else "neither is given"
         raise UsageError(f"--share or --memory, one of them, says how much is wanted; {found}")
@@ -59,36 +99,12 @@ def wish(share: str | None, memory: str | None, busy: str | None = None) -> Wish
 
 
 def count(text: str | None) -> int:
-    """Understand how many GPUs are wanted; raises UsageError."""
+    """Parse how many GPUs are wanted; raises UsageError."""
     if text is None:
         return 1
     if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= _MOST):
         raise UsageError(f"-n: {text[:40]!a} is no number of GPUs; write 1 or more")
     return int(text)
-
-
-def prepare(request: Request, environ: Mapping[str, str], folders: Sequence[Place]) -> Ask:
-    """Give the command, which only reads what others reserved: it locks nothing and reserves nothing."""
-    return functools.partial(_pick, request, environ, folders)
-
-
-def _pick(request: Request, environ: Mapping[str, str], folders: Sequence[Place], snapshot: Snapshot) -> Answer:
-    check_there("--only", request.only, snapshot)
-    unwanted = {} if snapshot.demo else hidden(snapshot, environ)
-    for gpu in snapshot.gpus:
-        if request.only and gpu.index not in request.only:
-            unwanted[gpu.key] = "not among --only"
-    found = Found([], []) if snapshot.demo else peek(folders, holders(snapshot), caller=os.getpid())
-    offers = rooms(snapshot, request.wish, named(found.reserved, snapshot), hidden=unwanted, ignore=request.ignore)
-    chosen = choose(offers, request.count)
-    enough = len(chosen) == request.count
-    value = ",".join(str(room.gpu.index) if request.index else room.gpu.uuid for room in chosen) if enough else None
-    words = [*found.words, *ignored_lines(offers, unwanted), *([] if enough else reasons(offers, request.count))]
-    if enough and request.index and order_certainty(cards(snapshot), environ.get(ORDER)) is Order.HEURISTIC:
-        words.append(f"these are indices of NVML: for CUDA to count alike, set {ORDER}={PCI_BUS_ID}")
-    if request.as_json:
-        return Answer([msgspec.json.encode(_json(value, offers, chosen)).decode()], words, 0 if enough else 1)
-    return Answer([] if value is None else [value], words, 0 if enough else 1)
 
 
 def check_there(flag: str, wanted: Iterable[int], snapshot: Snapshot) -> None:
@@ -100,17 +116,17 @@ def check_there(flag: str, wanted: Iterable[int], snapshot: Snapshot) -> None:
 
 
 def hidden(snapshot: Snapshot, environ: Mapping[str, str]) -> dict[str, str]:
-    """Give the GPUs that the caller's own environment hides, and so a scheduler did not give: key and why."""
+    """Return the GPUs that the caller's own environment hides, and so a scheduler did not give: key and why."""
     value = environ.get(CVD)
     if value is None:
         return {}
-    seen = set(parse(value, cards(snapshot), environ.get(ORDER), driver=snapshot.driver).gpus)
+    seen = set(parse(value, tuple(map(card, snapshot.gpus)), environ.get(ORDER), driver=snapshot.driver).gpus)
     why = f"hidden by {CVD}={clean(value, _SHOWN)} in your environment"
     return {gpu.key: why for gpu in snapshot.gpus if not seen & {gpu.key, *(one.uuid for one in gpu.instances)}}
 
 
 def holders(snapshot: Snapshot) -> frozenset[int]:
-    """Give the PIDs that hold a GPU."""
+    """Return the PIDs that hold a GPU."""
     return frozenset(holding.pid for gpu in snapshot.gpus for holding in gpu.holdings)
 
 
@@ -128,7 +144,7 @@ def named(reserved: Sequence[Reserved], snapshot: Snapshot) -> list[Reserved]:
 
 
 def ignored_lines(offers: Iterable[Room], unwanted: Mapping[str, str]) -> list[str]:
-    """Say of each GPU that may be taken whose reservations were not counted."""
+    """Return a line for each reservation that was not counted on a GPU that may be taken."""
     return [
         f"ignored: {promise.user} has reserved {gib(promise.bytes)} GiB of GPU {room.gpu.index} and not taken them yet"
         for room in offers
@@ -138,7 +154,7 @@ def ignored_lines(offers: Iterable[Room], unwanted: Mapping[str, str]) -> list[s
 
 
 def reasons(offers: Iterable[Room], wanted: int) -> list[str]:
-    """Say of each GPU why it cannot be had, or that it could."""
+    """Return a line for each GPU: why it cannot be had, or that it could."""
     offers = list(offers)
     fit = sum(not room.why for room in offers)
     lines = [f"{wanted} {'GPU' if wanted == 1 else 'GPUs'} wanted, {fit or 'none'} with room"]

@@ -7,53 +7,41 @@ import csv
 import io
 import json
 import re
-import sys
+import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, get_args
 
+from gpuwatch.commands.console import Column, Console, format_table, in_ascii
+from gpuwatch.commands.flags import add_flags, add_refused_demo, parse_since
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.history import Use
-from gpuwatch.output.plain import cells, in_ascii, json_in_ascii, speaks_unicode
 from gpuwatch.recorder.store import By, Events, Kept, Line, own_store, read_kept, store_words
-from gpuwatch.text import clean, fit
-from gpuwatch.units import GIB, UNKNOWN, parse_duration, percent, ranges
+from gpuwatch.text import cell_width, clean, fit
+from gpuwatch.units import GIB, UNKNOWN, percent, ranges
 
 MOST: Final = 100
 """Lines of a table. A week of a busy machine has a thousand runs."""
 
 _HOUR: Final = 3600.0
-_GAP: Final = "  "
 _WIDEST: Final = 32
 """Cells of a name."""
-_OWN: Final = str.maketrans(dict.fromkeys("·—≥", "-"))
 _DOUBT: Final = 0.01
 """Part of the time that may be without a figure before a sum says so."""
 
 
-class _Column(NamedTuple):
-    header: str
-    cell: Callable[[Line], str]
-    right: bool = True
-
-
 def report_lines(kept: Kept, now: float, most: int = MOST) -> list[str]:
-    """Give a line that says of what time it is, a table with a line for each user, GPU or run, and their sum.
+    """Return a line that says of what time it is, a table with a line for each user, GPU or run, and their sum.
 
     After so many lines at `most` it says how many more there are; the sum is that of all.
     """
     if not kept.lines:
         return [_title(kept, now)]
     columns = [*_WHO[kept.by], *_SUMS]
-    rows = [[column.cell(line) for column in columns] for line in kept.lines[:most]]
     # With one line the sum is that line, but for events that are nobody's.
-    if len(kept.lines) > 1 or kept.events != kept.lines[0].events:
-        rows.append(_total(kept))
-    rows.insert(0, [column.header for column in columns])
-    widths = [max(_cells(row[at]) for row in rows) for at in range(len(columns))]
-    sides = [column.right for column in columns]
-    drawn = [_GAP.join(map(_aligned, row, widths, sides)).rstrip() for row in rows]
+    total = _total(kept) if len(kept.lines) > 1 or kept.events != kept.lines[0].events else None
+    drawn = format_table(columns, kept.lines[:most], total=total)
     return [_title(kept, now), *drawn, *_notes(kept, kept.more + len(kept.lines) - most)]
 
 
@@ -81,18 +69,8 @@ def _notes(kept: Kept, more: int) -> list[str]:
     return ["", *notes] if notes else []
 
 
-def _aligned(text: str, width: int, right: bool) -> str:
-    padding = " " * (width - _cells(text))
-    return padding + text if right else text + padding
-
-
-def _cells(text: str) -> int:
-    """Give the cells that a text takes; our own signs take one each, and what measures others 20 ms to import."""
-    return len(text) if text.isascii() or text.translate(_OWN).isascii() else cells(text)
-
-
 def _fitted(text: str) -> str:
-    return text if len(text) <= _WIDEST and text.isascii() else fit(text, min(_WIDEST, cells(text)))
+    return text if len(text) <= _WIDEST and text.isascii() else fit(text, min(_WIDEST, cell_width(text)))
 
 
 def _hours(seconds: float) -> str:
@@ -139,32 +117,32 @@ def _indices(line: Line) -> str:
     return ranges(line.gpus) or UNKNOWN
 
 
-_GPUS: Final = _Column("GPUs", _indices, right=False)
+_GPUS: Final[Column[Line]] = Column("GPUs", _indices, right=False)
 
-_WHO: Final[dict[str, tuple[_Column, ...]]] = {
-    "user": (_Column("user", _name, right=False), _GPUS),
+_WHO: Final[dict[str, tuple[Column[Line], ...]]] = {
+    "user": (Column("user", _name, right=False), _GPUS),
     "gpu": (
-        _Column("GPU", lambda line: str(line.gpus[0]) if line.gpus else UNKNOWN),
-        _Column("name", lambda line: _name(line).removeprefix("NVIDIA "), right=False),
-        _Column("watched h", lambda line: _hours(line.watched or 0.0)),
+        Column("GPU", lambda line: str(line.gpus[0]) if line.gpus else UNKNOWN),
+        Column("name", lambda line: _name(line).removeprefix("NVIDIA "), right=False),
+        Column("watched h", lambda line: _hours(line.watched or 0.0)),
     ),
     "job": (
-        _Column("run", _name, right=False),
-        _Column("user", _user, right=False),
-        _Column("launcher", lambda line: line.launcher or UNKNOWN, right=False),
+        Column("run", _name, right=False),
+        Column("user", _user, right=False),
+        Column("launcher", lambda line: line.launcher or UNKNOWN, right=False),
         _GPUS,
     ),
 }
 
-_SUMS: Final = (
-    _Column("GPU·h", lambda line: _hours(line.use.held)),
-    _Column("busy %", lambda line: percent(line.use.busy, line.use.held - line.use.unknown)),
-    _Column("GiB·h", lambda line: _gib_hours(line.use, line.use.memory)),
-    _Column("idle GiB·h", lambda line: _idle(line.use)),
-    _Column("idle %", lambda line: _idle_part(line.use)),
-    _Column("overshoots", lambda line: _number(line.events.overshoots)),
-    _Column("events", lambda line: _number(line.events.all)),
-    _Column("warnings", lambda line: _number(line.events.warnings)),
+_SUMS: Final[tuple[Column[Line], ...]] = (
+    Column("GPU·h", lambda line: _hours(line.use.held)),
+    Column("busy %", lambda line: percent(line.use.busy, line.use.held - line.use.unknown)),
+    Column("GiB·h", lambda line: _gib_hours(line.use, line.use.memory)),
+    Column("idle GiB·h", lambda line: _idle(line.use)),
+    Column("idle %", lambda line: _idle_part(line.use)),
+    Column("overshoots", lambda line: _number(line.events.overshoots)),
+    Column("events", lambda line: _number(line.events.all)),
+    Column("warnings", lambda line: _number(line.events.warnings)),
 )
 
 
@@ -173,7 +151,7 @@ _SUMS: Final = (
 
 
 def report_json(kept: Kept, now: float) -> str:
-    """Give one object on one line: seconds, byte-seconds, counts."""
+    """Return one object on one line: seconds, byte-seconds, counts."""
     return json.dumps(
         {
             "since": kept.since,
@@ -189,7 +167,7 @@ def report_json(kept: Kept, now: float) -> str:
 
 
 def report_csv(kept: Kept, *, ascii_only: bool = False) -> str:
-    """Give a line of headers and one for each row, the same as in JSON; a cell that a sheet would compute is quoted.
+    """Return a line of headers and one for each row, the same as in JSON; a cell that a sheet would compute is quoted.
 
     With `ascii_only` names lose what is not ASCII.
     """
@@ -210,7 +188,7 @@ Full-width and small forms are read as the plain ones with East Asian settings.
 
 
 def _cell(value: Any, *, ascii_only: bool) -> Any:
-    """Give a value as a cell; text that a spreadsheet takes for a formula gets a `'`.
+    """Return a value as a cell; text that a spreadsheet takes for a formula gets a `'`.
 
     Source: owasp.org/www-community/attacks/CSV_Injection, which has the separators and the quotes too: in a sheet that
     parts cells at `;`, the quotes around one that holds a `;` are in the middle of a cell, and do not count.
@@ -255,40 +233,39 @@ def _counts(events: Events) -> dict[str, int]:
 _WAYS: Final[tuple[By, ...]] = get_args(By)
 
 
-def main(args: argparse.Namespace, wall: Callable[[], float] = time.time) -> int:
-    """Run the command and give its exit code; raises UsageError, and GpuwatchError where nothing was kept yet."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    add_flags(parser, "json")
+    add_refused_demo(parser)
+    parser.add_argument("--since", metavar="7d", default="7d", help="how far back: 8h, 7d (default 7d)")
+    parser.add_argument("--by", metavar="WHAT", default="user", help="user, gpu or job (default: user)")
+    parser.add_argument("--csv", action="store_true", help="as CSV, a line a row")
+    parser.add_argument("--file", metavar="FILE", help="another file than your own")
+
+
+def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], float] = time.time) -> int:
+    """Run the command and return its exit code; raises UsageError, and GpuwatchError where nothing was kept yet."""
     if args.demo:
         raise UsageError("--demo does not go with `gpuwatch report`: what a demo does is written down nowhere")
     if args.json and args.csv:
         raise UsageError("--json and --csv exclude each other")
-    by, since, now = _by(args.by), _since(args.since), wall()
+    by, since, now = _by(args.by), parse_since(args.since, "8h or 7d"), wall()
 
     kept = _read(args.file, by, now - since, None if args.json or args.csv else MOST)
-    plain = bool(args.ascii) or not speaks_unicode(sys.stdout)
-    if args.csv:
-        _write_csv(report_csv(kept, ascii_only=bool(args.ascii)))
+    console = Console(ascii_only=bool(args.ascii))
+    if args.csv:  # in UTF-8, whatever the locale says: its readers cannot be told otherwise
+        console.print_bytes(report_csv(kept, ascii_only=bool(args.ascii)).encode())
     elif args.json:
-        text = report_json(kept, now)
-        sys.stdout.write(f"{json_in_ascii(text) if plain else text}\n")
+        console.print_json(report_json(kept, now))
     else:
-        for line in report_lines(kept, now):
-            sys.stdout.write(f"{in_ascii(line) if plain else line}\n")
-    sys.stdout.flush()
+        console.print(*report_lines(kept, now))
     if not kept.watched:
-        sys.stderr.write("gpuwatch: nobody watched in that time; `gpuwatch watch` keeps what this is made from\n")
+        console.warn("nobody watched in that time; `gpuwatch watch` keeps what this is made from")
     return 0
-
-
-def _write_csv(text: str) -> None:
-    """Write CSV in UTF-8, whatever the locale says: its readers cannot be told otherwise."""
-    sys.stdout.flush()
-    sys.stdout.buffer.write(text.encode())
 
 
 def _read(file: str | None, by: By, since: float, most: int | None) -> Kept:
     """Read the store; what is wrong with one that was named is a mistake in that flag."""
-    import sqlite3
-
     path = Path(file) if file else own_store()
     try:
         return read_kept(path, by, since, follow=bool(file), most=most)
@@ -308,13 +285,3 @@ def _by(text: str) -> By:
         if text == way:
             return way
     raise UsageError(f"--by: there is no {text[:40]!a}; user, gpu and job are allowed")
-
-
-def _since(text: str) -> float:
-    try:
-        seconds = parse_duration(text)
-    except ValueError as error:
-        raise UsageError(f"--since: {error}") from None
-    if seconds <= 0:
-        raise UsageError("--since: 0 is no time back; write a duration such as 8h or 7d")
-    return seconds

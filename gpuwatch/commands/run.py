@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
-import functools
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NoReturn
 
-from gpuwatch.commands.answer import Answer, Ask, cards
-from gpuwatch.commands.pick import PATIENCE, check_there, hidden, holders, ignored_lines, named, reasons
-from gpuwatch.declared.facts import Facts, Share
+from gpuwatch.commands import pick
+from gpuwatch.commands.console import Console
+from gpuwatch.commands.flags import add_flags, parse_list
+from gpuwatch.commands.startup import check_snapshot, configured, read_snapshot
+from gpuwatch.declared.facts import Facts, Share, card
 from gpuwatch.declared.resolver import agreed_claims
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.launch.environment import Change, Grant, changes, why_not
-from gpuwatch.launch.placement import Room, Wish, choose, rooms
+from gpuwatch.launch.placement import Room, choose, rooms
 from gpuwatch.launch.reservations import locked, release, reserve
 from gpuwatch.model import Basis, Snapshot, number
 from gpuwatch.sampler.owners import UserNames
-from gpuwatch.sampler.reservations import Place, read
-from gpuwatch.shares import standings, usable
+from gpuwatch.sampler.reservations import SHARED, Place, places, read
+from gpuwatch.shares import Reserved, standings, usable
+from gpuwatch.sources.child import Child
 from gpuwatch.text import clean
 from gpuwatch.units import gib
 
@@ -38,46 +41,75 @@ class NotStartedError(GpuwatchError):
         self.exit_code = code
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What was asked for."""
-
-    wish: Wish
-    command: tuple[str, ...]
-    count: int = 1
-    gpus: tuple[int, ...] = ()
-    """Indices of GPUs to take; empty to choose."""
-    ignore: bool = False
-    """Whether what others reserved does not count."""
-    quiet: bool = False
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command; the program to start is taken from behind `--` before."""
+    parser.usage = "gpuwatch run (--share F | --memory SIZE) [flags] -- COMMAND ..."
+    add_flags(parser)
+    pick.add_choice(parser)
+    parser.add_argument("--gpu", metavar="0,2", default="auto", help="these GPUs (default: auto, those with most room)")
+    parser.add_argument("--quiet", action="store_true", help="do not say what was set")
 
 
-def gpus(text: str) -> tuple[int, ...]:
-    """Understand `auto`, or indices of GPUs in the order in which the command is to see them; raises UsageError."""
-    if text == "auto":
-        return ()
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and len(part) < 5 for part in parts):
-        raise UsageError(f"--gpu: {text[:40]!a} is no list of GPU indices; write auto, 3 or 0,2")
-    found = tuple(map(int, parts))
-    if len(set(found)) < len(found):
-        raise UsageError(f"--gpu: {text[:40]!a} names a GPU twice")
-    return found
-
-
-def prepare(
-    request: Request, environ: Mapping[str, str], folders: Sequence[Place], shares: tuple[Share, ...] = ()
-) -> Ask:
-    """Give the command, where what it is to start is there; raises UsageError or NotStartedError.
-
-    `shares` are what was agreed on in gpuwatch.toml: to start more than that is said, and not refused.
-    """
-    if not request.command or not request.command[0]:
+def main(args: argparse.Namespace, sampler: Child | None) -> int:
+    """Reserve GPUs and become the command; returns 1 where there is no room, raises NotStartedError where it fails."""
+    config = configured(args)
+    wanted, named = pick.wish(args.share, args.memory, args.max_util), gpus(args.gpu)
+    if named and args.count is not None:
+        raise UsageError("--gpu and -n exclude each other: the list says how many")
+    number = pick.count(args.count)
+    command = args.program
+    if not command or not command[0]:
         raise UsageError(
             "run: COMMAND is missing; write it after --, as in: gpuwatch run --share 0.4 -- python train.py"
         )
-    _check(request.command[0], environ)
-    return functools.partial(_run, request, environ, folders, shares)
+    _check(command[0], os.environ)
+    snapshot = read_snapshot(args, config, sampler)
+    check_snapshot(snapshot)
+    pick.check_there("--gpu", named, snapshot)
+    number = len(named) or number
+    console, folders = Console(ascii_only=config.ascii), places(args.reservations or SHARED)
+    unwanted = {} if named else pick.hidden(snapshot, os.environ)
+    words: list[str] = []
+
+    def offer(reserved: Sequence[Reserved]) -> list[Room]:
+        return rooms(snapshot, wanted, reserved, hidden=unwanted, ignore=args.ignore_reservations)
+
+    with locked(folders, words.append) as opened:
+        found = read(opened, pick.holders(snapshot), caller=os.getpid())
+        offers = offer(found.reserved)
+        chosen = _named(offers, named) if named else choose(offers, number)
+        if len(chosen) == number:
+            reserve(opened, {room.gpu.uuid: room.wanted for room in chosen}, words.append)
+    words += found.words
+    if args.ignore_reservations or len(chosen) < number:  # now with names, which are not waited for under the lock
+        offers = offer(pick.named(found.reserved, snapshot))
+    asked = [room for room in offers if not named or room.gpu.index in named]
+    console.warn(*words, *pick.ignored_lines(asked, unwanted))
+    if len(chosen) < number:
+        console.warn(*pick.reasons(asked, number))
+        return 1
+    grant = Grant(
+        gpus=[room.gpu.uuid for room in chosen],
+        amounts=[room.wanted for room in chosen],
+        wholes=[usable(room.gpu) or room.wanted for room in chosen],
+        share=wanted.share,
+    )
+    told = list(changes(grant, os.environ, torch=why_not(command, os.environ)))
+    console.warn(*_beyond(command, config.shares, chosen, snapshot))
+    if not args.quiet:
+        console.warn(*_words(told, chosen, grant))
+    new = {**os.environ, **{one.name: one.value for one in told if one.value is not None}}
+    return _start(command, new, folders)
+
+
+def gpus(text: str) -> tuple[int, ...]:
+    """Parse `auto`, or indices of GPUs in the order in which the command is to see them; raises UsageError."""
+    if text == "auto":
+        return ()
+    found = parse_list(text, "--gpu", "auto, 3 or 0,2")
+    if len(set(found)) < len(found):
+        raise UsageError(f"--gpu: {text[:40]!a} names a GPU twice")
+    return found
 
 
 def _check(program: str, environ: Mapping[str, str]) -> None:
@@ -94,60 +126,24 @@ def _not_started(program: str, error: OSError) -> NotStartedError:
     return NotStartedError(f"{clean(program, 200)}: {why}", _NOT_FOUND if missing else _NOT_EXECUTABLE)
 
 
-def _run(
-    request: Request,
-    environ: Mapping[str, str],
-    folders: Sequence[Place],
-    shares: tuple[Share, ...],
-    snapshot: Snapshot,
-) -> Answer:
-    check_there("--gpu", request.gpus, snapshot)
-    count = len(request.gpus) or request.count
-    unwanted = {} if request.gpus else hidden(snapshot, environ)
-    words: list[str] = []
-    with locked(folders, words.append) as opened:
-        found = read(opened, holders(snapshot), caller=os.getpid())
-        offers = rooms(snapshot, request.wish, found.reserved, hidden=unwanted, ignore=request.ignore)
-        chosen = _named(offers, request.gpus) if request.gpus else choose(offers, count)
-        if len(chosen) == count:
-            reserve(opened, {room.gpu.uuid: room.wanted for room in chosen}, words.append)
-    words += found.words
-    if request.ignore or len(chosen) < count:  # the same with names, which are not waited for under the lock
-        offers = rooms(snapshot, request.wish, named(found.reserved, snapshot), hidden=unwanted, ignore=request.ignore)
-    asked = [room for room in offers if not request.gpus or room.gpu.index in request.gpus]
-    words += ignored_lines(asked, unwanted)
-    if len(chosen) < count:
-        return Answer(words=[*words, *reasons(asked, count)], code=1)
-    grant = Grant(
-        gpus=[room.gpu.uuid for room in chosen],
-        amounts=[room.wanted for room in chosen],
-        wholes=[usable(room.gpu) or room.wanted for room in chosen],
-        share=request.wish.share,
-    )
-    told = list(changes(grant, environ, torch=why_not(request.command, environ)))
-    words += _beyond(request, shares, chosen, snapshot)
-    if not request.quiet:
-        words += _words(told, chosen, grant)
-    new = {**environ, **{one.name: one.value for one in told if one.value is not None}}
-    return Answer(words=words, then=_start(request.command, new, folders))
-
-
 def _named(offers: Sequence[Room], wanted: Sequence[int]) -> list[Room]:
     fit = {room.gpu.index: room for room in offers if not room.why}
     return [fit[index] for index in wanted if index in fit]
 
 
-def _beyond(request: Request, shares: tuple[Share, ...], chosen: Sequence[Room], snapshot: Snapshot) -> Iterator[str]:
+def _beyond(
+    command: Sequence[str], shares: tuple[Share, ...], chosen: Sequence[Room], snapshot: Snapshot
+) -> Iterator[str]:
     """Say where the command, with what its person holds already, would take more than was agreed on."""
     if not shares:
         return
     uid, users = os.geteuid(), UserNames()
     users.name(uid)
-    users.settle(PATIENCE)  # without the name only tables that give the uid are about them
-    facts = Facts(pid=os.getpid(), uid=uid, user=users.name(uid), argv=request.command, shares=shares)
+    users.settle(pick.PATIENCE)  # without the name only tables that give the uid are about them
+    facts = Facts(pid=os.getpid(), uid=uid, user=users.name(uid), argv=tuple(command), shares=shares)
     held = {(one.gpu, one.scope): one.held for one in standings(snapshot)}
     least = {
-        (claim.device, claim.scope): claim for claim in agreed_claims(facts, cards(snapshot))
+        (claim.device, claim.scope): claim for claim in agreed_claims(facts, tuple(map(card, snapshot.gpus)))
     }  # the least comes last
     for room in chosen:
         for (uuid, scope), claim in least.items():
@@ -179,17 +175,13 @@ def _words(told: Sequence[Change], chosen: Sequence[Room], grant: Grant) -> list
     return lines
 
 
-def _start(command: Sequence[str], environ: Mapping[str, str], folders: Sequence[Place]) -> Callable[[], int]:
-    """Give what becomes the command: it returns only where that fails, and raises NotStartedError then."""
-
-    def start() -> int:
-        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores both, and what it starts would inherit that
-            signal.signal(ignored, signal.SIG_DFL)
-        try:
-            os.execvpe(command[0], list(command), dict(environ))
-        except OSError as error:
-            signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-            release(folders)
-            raise _not_started(command[0], error) from None
-
-    return start
+def _start(command: Sequence[str], environ: Mapping[str, str], folders: Sequence[Place]) -> NoReturn:
+    """Become the command; raises NotStartedError."""
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores both, and what it starts would inherit that
+        signal.signal(ignored, signal.SIG_DFL)
+    try:
+        os.execvpe(command[0], list(command), dict(environ))
+    except OSError as error:
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        release(folders)
+        raise _not_started(command[0], error) from None

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple
 
-from gpuwatch.errors import UsageError
+import msgspec
+
+from gpuwatch.commands.console import Console, escape_json
+from gpuwatch.commands.flags import add_flags
+from gpuwatch.commands.startup import configured, open_source, ordered
+from gpuwatch.config import Config
+from gpuwatch.errors import EXIT_CODES, UsageError
 from gpuwatch.model import Health, SourceState, known
-from gpuwatch.output.plain import in_ascii, json_in_ascii, speaks_unicode
-from gpuwatch.recorder.status_file import Newest, read_newest
-from gpuwatch.sources.child import ONE_SAMPLE, UNDECLARED
-from gpuwatch.startup import configured, ordered, source_of
+from gpuwatch.recorder.status_file import Newest, newest, read_newest
+from gpuwatch.sources.child import ONE_SAMPLE, UNDECLARED, Child
 from gpuwatch.text import clean, fit
-
-if TYPE_CHECKING:
-    from gpuwatch.config import Config
-    from gpuwatch.recorder.status_file import Newest
-    from gpuwatch.sources.child import Child
-
+from gpuwatch.units import long_duration
 
 CELLS: Final = 60
 """What the line is kept to: a status bar has more to show than us."""
@@ -45,7 +46,7 @@ class Part(NamedTuple):
 
 
 def status_line(found: Newest, now: float, *, tmux: bool = False) -> str:
-    """Give the line at `now` (the machine's monotonic clock); what is least is left out where it would get too long.
+    """Return the line at `now` (the machine's monotonic clock); what is least is left out where it would get too long.
 
     In tmux's own language with `tmux`: colours, and every `#` of somebody else's doubled, which is how tmux writes one.
     """
@@ -62,12 +63,12 @@ def status_line(found: Newest, now: float, *, tmux: bool = False) -> str:
 
 
 def exit_code(found: Newest) -> int:
-    """Give 3 where there is nothing to see for want of a driver or a GPU, else 0."""
+    """Return 3 where there is nothing to see for want of a driver or a GPU, else 0."""
     return 3 if found.state in _NO_DRIVER else 0
 
 
 def parts(found: Newest, now: float) -> Iterator[Part]:
-    """Give what the line is made of: the head, then the worst first."""
+    """Return what the line is made of: the head, then the worst first."""
     if not found.gpus:
         yield Part(_NO_DRIVER.get(found.state, "") or clean(found.words or found.state.value, CELLS))
         return
@@ -98,8 +99,6 @@ def parts(found: Newest, now: float) -> Iterator[Part]:
 def _stale(found: Newest, now: float) -> Iterator[Part]:
     age = now - found.sampled if found.sampled is not None else 0.0
     if age > max(STALE * found.interval, 2.0):
-        from gpuwatch.units import long_duration
-
         yield Part(f"stale {long_duration(age)}", "red")
 
 
@@ -112,8 +111,25 @@ _PATIENCE: Final = 3.0
 """Seconds that a sample is waited for: a driver that hangs must not hang the status bar too."""
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command; its help has lines for a tmux.conf."""
+    add_flags(parser, "json", "demo")
+    parser.add_argument("--tmux", action="store_true", help="with the colours of tmux's status line")
+    # By its path where it was called by one: a tmux server need not have the PATH of a virtual environment.
+    path = Path(sys.argv[0]).absolute()
+    program = str(path) if path.name == "gpuwatch" and re.fullmatch(r"[\w./+-]+", str(path)) else "gpuwatch"
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = (
+        "In ~/.tmux.conf:\n\n"
+        f"  set -g status-right '#({program} status --tmux)'\n"
+        "  set -g status-right-length 80\n"
+        "  set -g status-interval 5\n\n"
+        f"Exit codes: 0 done, {EXIT_CODES}"
+    )
+
+
 def main(args: argparse.Namespace, sampler: Child | None) -> int:
-    """Print the line and give its exit code; `sampler` is one that takes a sample already, or waits for its orders."""
+    """Print the line and return its exit code; `sampler` may take a sample already, or wait for its orders."""
     if args.tmux and args.json:
         raise UsageError("--tmux and --json exclude each other")
     damaged: list[str] = []
@@ -122,34 +138,25 @@ def main(args: argparse.Namespace, sampler: Child | None) -> int:
         sampler = ordered(sampler, ONE_SAMPLE, command=UNDECLARED)
     config = configured(args)
     if found is None:
-        found = _sampled(None if args.demo else sampler, config)
-    for words in damaged:
-        said = in_ascii(words) if config.ascii or not speaks_unicode(sys.stderr) else words
-        sys.stderr.write(f"gpuwatch: {said}; this is a sample of its own\n")
+        found = _sampled(args, config, sampler)
+    console = Console(ascii_only=config.ascii)
+    console.warn(*(f"{words}; this is a sample of its own" for words in damaged))
     if args.json:
-        import msgspec
-
         shown = msgspec.structs.replace(found, resting=())  # these are for `gpuwatch strays` alone
-        line = json_in_ascii(msgspec.json.encode(shown).decode())
+        console.print(escape_json(msgspec.json.encode(shown).decode()))
     else:
-        line = status_line(found, time.monotonic(), tmux=args.tmux)
-        if config.ascii or not speaks_unicode(sys.stdout):
-            line = in_ascii(line)
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+        console.print(status_line(found, time.monotonic(), tmux=args.tmux))
     return exit_code(found)
 
 
-def _sampled(sampler: Child | None, config: Config) -> Newest:
+def _sampled(args: argparse.Namespace, config: Config, sampler: Child | None) -> Newest:
     """Take one sample and judge it as if it had held for long; what processes declared is not read for it."""
-    import msgspec
-
+    # These take longer to import than all else here, and mostly there are newest figures to read.
     from gpuwatch.alerts.engine import Engine
     from gpuwatch.history import History
-    from gpuwatch.model import SourceState
-    from gpuwatch.recorder.status_file import newest
+    from gpuwatch.sources.local import LocalSource
 
-    source = source_of(sampler, 1.0, (), config)
+    source = open_source(args, config, None) if args.demo else LocalSource(shares=config.shares, first=sampler)
     try:
         end = time.monotonic() + _PATIENCE
         while True:

@@ -10,26 +10,27 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
-import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from gpuwatch import procfs
-from gpuwatch.analysis.strays import Stray
-from gpuwatch.commands.once import Column, draw
+from gpuwatch.analysis.strays import Stray, Tending, judge, notes
+from gpuwatch.commands.console import Column, Console, format_table
+from gpuwatch.commands.flags import add_flags
+from gpuwatch.commands.startup import check_snapshot, configured, read_snapshot
+from gpuwatch.config import Config
+from gpuwatch.history import Idle, IdleTimes
+from gpuwatch.kill.target import Policy
+from gpuwatch.model import Process, Snapshot
+from gpuwatch.recorder.status_file import read_idle
+from gpuwatch.sources.child import Child
 from gpuwatch.text import fit
 from gpuwatch.units import UNKNOWN, duration, gib, size
-
-if TYPE_CHECKING:
-    from gpuwatch.analysis.strays import Tending
-    from gpuwatch.config import Config
-    from gpuwatch.history import IdleTimes
-    from gpuwatch.model import Process, Snapshot
-    from gpuwatch.sources.child import Child
-
 
 _WIDEST_PLACE: Final = 24
 _INDENT: Final = 4
@@ -44,7 +45,7 @@ def table(
     width: int | None = None,
     root: bool = False,
 ) -> list[str]:
-    """Give the lines of a table of strays, and below it what they hold and how to end them; none where there is none.
+    """Return the lines of a table of strays, and below it what they hold and how to end them; none where there is none.
 
     `possible` are those that may be strays; they come last, and nothing is said of ending them. `now` is the wall-clock
     time of the snapshot. `width` (cells) is where rows are cut, None for nowhere; the reasons are never cut. `root` is
@@ -54,15 +55,11 @@ def table(
     if not every:
         return []
     age: Column[Stray] = Column("age", lambda one: _age(one, now))
-    titles, *rows = draw((*_COLUMNS[:4], age, *_COLUMNS[4:]), every)
-    lines = [_cut(titles, width)]
+    titles, *rows = format_table((*_COLUMNS[:4], age, *_COLUMNS[4:]), every, width=width)
+    lines = [titles]
     for row, stray in zip(rows, every, strict=True):
-        lines += [_cut(row, width), " " * _INDENT + " · ".join(stray.why)]
+        lines += [row, " " * _INDENT + " · ".join(stray.why)]
     return [*lines, "", *_total(strays, demo=demo, root=root)] if strays else lines
-
-
-def _cut(line: str, width: int | None) -> str:
-    return (line if width is None else fit(line, width)).rstrip()
 
 
 def _total(strays: Sequence[Stray], *, demo: bool, root: bool) -> list[str]:
@@ -78,7 +75,7 @@ def _total(strays: Sequence[Stray], *, demo: bool, root: bool) -> list[str]:
 
 
 def document(strays: Sequence[Stray], now: float) -> list[dict[str, Any]]:
-    """Give strays as JSON has them: a list of objects; what is not known is null.
+    """Return strays as JSON has them: a list of objects; what is not known is null.
 
     pid, start (ticks since boot), user, command; gpus: [{index, uuid}], those it holds most on first; held (bytes);
     idle_s, idle_at_least (it may be longer), age_s; cause, sure, why (a list of words); in (what it runs in); listed
@@ -136,42 +133,32 @@ LOOK: Final = 0.5
 _DEMO_SECONDS: Final = 2400.0
 
 
-def main(args: argparse.Namespace, sampler: Child | None, tending: Tending | None = None) -> int:
-    """Run the command and give its exit code; raises UsageError and UnavailableError. `tending` are other limits."""
-    from gpuwatch.analysis.strays import judge, notes
-    from gpuwatch.output.plain import in_ascii, json_in_ascii, speaks_unicode
-    from gpuwatch.startup import configured
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    add_flags(parser, "json", "demo")
 
+
+def main(args: argparse.Namespace, sampler: Child | None, tending: Tending | None = None) -> int:
+    """Run the command and return its exit code; raises UsageError and UnavailableError. `tending` are other limits."""
     config = configured(args)
     limits = tending or tending_of(config)
     damaged: list[str] = []
-    snapshot = demo() if args.demo else _sampled(sampler, config)
+    snapshot = demo() if args.demo else _sampled(args, config, sampler)
     kept = idle_times(snapshot, warn=damaged.append)
     if not snapshot.demo:
         first = judge(snapshot, None, limits, known=kept)
         snapshot = looked_again(snapshot, [one.process for one in (*first.strays, *first.possible)])
     judged = judge(snapshot, None, limits, known=kept)
     strays, possible, _ = judged
+    console = Console(ascii_only=config.ascii)
     if args.json:
-        import msgspec
-
-        lines = [msgspec.json.encode(document(strays, snapshot.taken)).decode()]
+        console.print_json(msgspec.json.encode(document(strays, snapshot.taken)).decode())
     else:
-        width = shutil.get_terminal_size((160, 50)).columns if sys.stdout.isatty() else None
         root = os.geteuid() == 0
-        lines = table(strays, snapshot.taken, possible=possible, demo=snapshot.demo, width=width, root=root)
-    said = damaged + notes(judged, snapshot, 0.0 if kept is None else None, limits)
-    for stream, texts, start in ((sys.stdout, lines, ""), (sys.stderr, said, "gpuwatch: ")):
-        plain = config.ascii or not speaks_unicode(stream)
-        spelt = json_in_ascii if args.json and stream is sys.stdout else in_ascii
-        _print((spelt(line) if plain else line for line in texts), stream, start)
+        width = console.width
+        console.print(*table(strays, snapshot.taken, possible=possible, demo=snapshot.demo, width=width, root=root))
+    console.warn(*damaged, *notes(judged, snapshot, 0.0 if kept is None else None, limits))
     return 0
-
-
-def _print(lines: Iterable[str], stream: Any, start: str) -> None:
-    for line in lines:
-        stream.write(f"{start}{line}\n")
-    stream.flush()
 
 
 def looked_again(
@@ -182,12 +169,10 @@ def looked_again(
     pause: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Snapshot:
-    """Give a snapshot with what the CPU of these processes does, in percent of one core, over `LOOK` seconds.
+    """Return a snapshot with what the CPU of these processes does, in percent of one core, over `LOOK` seconds.
 
     Those that have ended meanwhile are left out. It waits only where there is one.
     """
-    from msgspec.structs import replace
-
     if not processes:
         return snapshot
     before = {one.key: _used(one, proc) for one in processes}
@@ -211,7 +196,7 @@ def looked_again(
 
 
 def _used(process: Process, proc: Path) -> tuple[int, int] | None:
-    """Give the ticks that a process, and what it has started, have spent on the CPU; None for one that has gone."""
+    """Return the ticks that a process, and what it has started, have spent on the CPU; None for one that has gone."""
     try:
         stat = procfs.read_stat(process.pid, proc)
     except (OSError, ValueError):
@@ -221,58 +206,37 @@ def _used(process: Process, proc: Path) -> tuple[int, int] | None:
     return stat.used, procfs.used_below(process.pid, stat, proc)
 
 
-def _sampled(sampler: Child | None, config: Config) -> Snapshot:
-    from gpuwatch.commands.once import first, problem
-    from gpuwatch.sources.child import sampler_arguments
-    from gpuwatch.startup import ordered, source_of
-
-    child = ordered(
-        sampler, ["--once", "--patient", *sampler_arguments(1.0, (), shares=config.shares, tmux=config.tmux)]
-    )
-    source = source_of(child, 1.0, (), config)
-    try:
-        snapshot = first(source)
-    finally:
-        source.close()
-    error = problem(snapshot)
-    if error is not None:
-        raise error
+def _sampled(args: argparse.Namespace, config: Config, sampler: Child | None) -> Snapshot:
+    snapshot = read_snapshot(args, config, sampler, tmux=config.tmux, orders=["--patient"])
+    check_snapshot(snapshot)
     return of_caller(snapshot)
 
 
 def of_caller(snapshot: Snapshot, environ: Mapping[str, str] = os.environ) -> Snapshot:
-    """Give a snapshot as seen by whoever's processes `gpuwatch kill` would end: under sudo who called it."""
-    from msgspec.structs import replace
-
+    """Return a snapshot as seen by whoever's processes `gpuwatch kill` would end: under sudo who called it."""
     return replace(snapshot, viewer=caller(environ))
 
 
 def caller(environ: Mapping[str, str] = os.environ) -> int:
-    """Give the uid of whose strays are listed: of whose processes may be ended, under sudo of who called it."""
+    """Return the uid of whose strays are listed: of whose processes may be ended, under sudo of who called it."""
     if os.geteuid() != 0:
         return os.geteuid()
-    from gpuwatch.kill.target import Policy
-
     return Policy.of_this_process(read_only=False, environ=environ).may_end
 
 
 def tending_of(config: Config) -> Tending:
-    """Give when a process of one's own counts as a stray."""
-    from gpuwatch.analysis.strays import Tending
-
+    """Return when a process of one's own counts as a stray."""
     return Tending(idle_after=config.alerts.idle_after, idle_memory=config.alerts.idle_memory)
 
 
 def idle_times(
     snapshot: Snapshot, environ: Mapping[str, str] = os.environ, warn: Callable[[str], None] = lambda words: None
 ) -> IdleTimes | None:
-    """Give the idle times that a `gpuwatch watch` keeps, under sudo root's or the caller's; None where none runs.
+    """Return the idle times that a `gpuwatch watch` keeps, under sudo root's or the caller's; None where none runs.
 
     In the demo they are those of a watch that began 40 minutes before it. `warn` is told, in one line, of a file that
     is damaged.
     """
-    from gpuwatch.recorder.status_file import read_idle
-
     if snapshot.demo:
         return _demo_idle_times(snapshot)
     uids = dict.fromkeys((os.geteuid(), caller(environ)))
@@ -281,7 +245,6 @@ def idle_times(
 
 
 def _demo_idle_times(snapshot: Snapshot) -> IdleTimes:
-    from gpuwatch.history import Idle
     from gpuwatch.sources import demo_machine
 
     seconds = _DEMO_SECONDS + snapshot.taken - snapshot.since
@@ -292,7 +255,7 @@ def _demo_idle_times(snapshot: Snapshot) -> IdleTimes:
 
 
 def demo() -> Snapshot:
-    """Give what somebody sees who has just begun the demo."""
-    from gpuwatch.sources.demo import DemoSource
+    """Return what somebody sees who has just begun the demo."""
+    from gpuwatch.sources.demo import DemoSource  # 15 ms that a real machine need not wait for
 
     return DemoSource().at(0.0)

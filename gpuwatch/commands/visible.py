@@ -2,52 +2,74 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
+import argparse
+import os
 
 import msgspec
 
 from gpuwatch.analysis.explanation import how_sure
-from gpuwatch.commands.answer import Answer, Ask, cards
+from gpuwatch.commands.console import Column, Console, format_table
+from gpuwatch.commands.flags import add_flags
+from gpuwatch.commands.startup import check_snapshot, configured, read_snapshot
+from gpuwatch.declared.facts import card
 from gpuwatch.declared.visible_devices import CVD, ORDER, parse
 from gpuwatch.model import Gpu, Snapshot, Visible
+from gpuwatch.sources.child import Child
 from gpuwatch.text import clean
 
 _SHOWN = 200
 
 
-def prepare(value: str | None, order: str | None, environ: Mapping[str, str], *, as_json: bool) -> Ask:
-    """Understand the arguments: without a value it is the caller's own environment that is explained."""
-    own = value is None
-    value = environ.get(CVD) if own else value
-    return functools.partial(_visible, value, order or environ.get(ORDER), own, as_json)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    add_flags(parser, "json", "demo")
+    parser.add_argument("value", metavar="VALUE", nargs="?", help="such as 0,2 (default: that of your environment)")
+    orders = ("PCI_BUS_ID", "FASTEST_FIRST")
+    parser.add_argument("--order", choices=orders, help="CUDA_DEVICE_ORDER (default: that of your environment)")
 
 
-def _visible(value: str | None, order: str | None, own: bool, as_json: bool, snapshot: Snapshot) -> Answer:
-    seen = parse(value, cards(snapshot), order, driver=snapshot.driver)
-    code = 0 if seen.gpus else 1
-    if as_json:
-        return Answer([msgspec.json.encode(_json(seen, snapshot)).decode()], code=code)
-    said = f"{CVD} is not set" if value is None else f"{CVD}={clean(value, _SHOWN)}"
-    how = f", {ORDER}={clean(order, _SHOWN)}" if order else ""
-    lines = [f"{said}{how}{' in your environment' if own else ''}", ""]
-    lines += _table(seen, snapshot) or ["no GPU is visible"]
+def main(args: argparse.Namespace, sampler: Child | None) -> int:
+    """Run the command and return its exit code: 1 where no GPU is visible."""
+    config = configured(args)
+    snapshot = read_snapshot(args, config, sampler)
+    check_snapshot(snapshot)
+    own = args.value is None
+    value, order = os.environ.get(CVD) if own else args.value, args.order or os.environ.get(ORDER)
+    seen = parse(value, tuple(map(card, snapshot.gpus)), order, driver=snapshot.driver)
+    console = Console(ascii_only=config.ascii)
+    if args.json:
+        console.print_json(msgspec.json.encode(_json(seen, snapshot)).decode())
+    else:
+        said = f"{CVD} is not set" if value is None else f"{CVD}={clean(value, _SHOWN)}"
+        how = f", {ORDER}={clean(order, _SHOWN)}" if order else ""
+        console.print(f"{said}{how}{' in your environment' if own else ''}", "", *visible_lines(seen, snapshot))
+    return 0 if seen.gpus else 1
+
+
+def visible_lines(seen: Visible, snapshot: Snapshot) -> list[str]:
+    """Return a line for each visible device, and below them the order, the hidden GPUs and the note."""
+    lines = format_table(_COLUMNS, _rows(seen, snapshot)) or ["no GPU is visible"]
     hidden = [f"GPU {gpu.index}" for gpu in _hidden(seen, snapshot)]
     facts = {"order": how_sure(seen), "hidden": ", ".join(hidden), "note": seen.note}
-    lines += ["", *(f"{name:<6}  {words}" for name, words in facts.items() if words)]
-    return Answer(lines, code=code)
+    return [*lines, "", *(f"{name:<6}  {words}" for name, words in facts.items() if words)]
 
 
-def _table(seen: Visible, snapshot: Snapshot) -> list[str]:
+_Row = tuple[str, str, str, str]
+
+_COLUMNS: tuple[Column[_Row], ...] = (
+    Column("", lambda row: row[0], right=False),
+    Column("", lambda row: row[1], right=False, gap=" → "),
+    Column("", lambda row: row[2], right=False),
+    Column("", lambda row: row[3], right=False),
+)
+
+
+def _rows(seen: Visible, snapshot: Snapshot) -> list[_Row]:
     rows = []
     for place, uuid in enumerate(seen.gpus):
         gpu, name = _named(uuid, snapshot)
         rows.append((f"cuda:{place}", f"GPU {gpu.index}" if gpu else "?", name, uuid))
-    widths = [max(len(row[at]) for row in rows) for at in range(3)] if rows else []
-    return [
-        f"{ordinal:<{widths[0]}} → {index:<{widths[1]}}  {name:<{widths[2]}}  {uuid}"
-        for ordinal, index, name, uuid in rows
-    ]
+    return rows
 
 
 def _named(uuid: str, snapshot: Snapshot) -> tuple[Gpu | None, str]:

@@ -5,10 +5,12 @@ A file on a full disk may have room again: lines are dropped and counted until t
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import errno
 import os
 import re
+import select
 import signal
 import sys
 import threading
@@ -19,25 +21,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
+from typing import Final, NamedTuple, TextIO
 
 from gpuwatch.alerts.alert import MARKS, TROUBLE, Alert
+from gpuwatch.alerts.engine import Engine
+from gpuwatch.analysis.events import value_words
+from gpuwatch.commands.console import GREEN, Console
+from gpuwatch.commands.events import COLORS
+from gpuwatch.commands.flags import add_flags, parse_indices
+from gpuwatch.commands.startup import Reloader, Ways, applied, configured, interval_of, open_source, said
+from gpuwatch.config import Config
 from gpuwatch.errors import GpuwatchError, NoThreadError, UsageError
 from gpuwatch.model import SourceState
-from gpuwatch.output.events import value_words
-from gpuwatch.output.plain import COLORS, in_ascii, may_color, speaks_unicode
-from gpuwatch.startup import Reloader, Ways, applied, configured, indices, interval_of, ordered, record, said, source_of
-from gpuwatch.text import clean
+from gpuwatch.monitor import Frame, Watch
+from gpuwatch.recorder.events_log import Event, Record, encode
+from gpuwatch.sources.child import Child
 from gpuwatch.threads import start_thread
 from gpuwatch.units import long_duration
-
-if TYPE_CHECKING:
-    import argparse
-
-    from gpuwatch.config import Config
-    from gpuwatch.monitor import Frame, Watch
-    from gpuwatch.sources.child import Child
-
 
 WAITING: Final = 1000
 """Lines that wait to be written, at most; of more the oldest are dropped and counted."""
@@ -123,15 +123,12 @@ class Printer:
 
 
 def _wait_for_room(descriptor: int) -> None:
-    import select
-
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
     poll.poll()
 
 
 _ENDED: Final = "✓"
-_FINE: Final = "32"
 
 _QUIET_STATES: Final = frozenset({SourceState.OK, SourceState.STARTING, SourceState.ENDED})
 """States of the whole that are no trouble, or are told elsewhere."""
@@ -154,7 +151,7 @@ class Happenings:
         self._holding: frozenset[str] = frozenset()
 
     def of(self, frame: Frame) -> list[Happening]:
-        """Give what a frame brought, in the order in which it is best read: what ended, then what began."""
+        """Return what a frame brought, in the order in which it is best read: what ended, then what began."""
         now = frame.snapshot.taken
         found = [Happening(one.ended or now, "ended", one) for one in frame.cleared]
         found += [Happening(now, "eased", one) for one in frame.eased]
@@ -177,13 +174,13 @@ class Lines:
         self._day = ""
 
     def line(self, event: Happening) -> str:
-        """Give one event's line."""
+        """Return one event's line."""
         moment = time.localtime(event.at)
         day = time.strftime("%Y-%m-%d ", moment)
         date, self._day = ("" if day == self._day else day), day
         alert = event.alert
         if event.kind == "ended":
-            mark, color = _ENDED, _FINE
+            mark, color = _ENDED, GREEN
             verb = f"ended after {long_duration(alert.lasted)}"
             facts = [alert.title, alert.how if alert.how != alert.title else "", value_words(alert)]
         else:
@@ -205,7 +202,7 @@ class Troubles:
         self._state = SourceState.OK
 
     def of(self, frame: Frame) -> Iterator[str]:
-        """Give what is new in a frame."""
+        """Return what is new in a frame."""
         yield from self._source(frame)
         troubles = [one for one in frame.alerts if one.rule == TROUBLE]
         now = {one.subject: _gist(one.title) for one in troubles}
@@ -227,7 +224,7 @@ class Troubles:
 
 
 def _gist(words: str) -> str:
-    """Give what a trouble is, less how many wait because of it and for how long it has been so: those only grow."""
+    """Return what a trouble is, less how many wait because of it and for how long it has been so: those only grow."""
     parts = [re.sub(r" for [0-9].*", "", part) for part in words.split("; ")]
     return "; ".join(part for part in parts if not part[:1].isdigit())
 
@@ -254,23 +251,24 @@ _LAST_WORDS: Final = 0.2
 """Seconds that the watch, and each of stdout and stderr, has to finish."""
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    add_flags(parser, "json", "demo")
+    parser.add_argument("--events", metavar="FILE", help="write the events to FILE instead of your own log")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but what goes wrong")
+    parser.add_argument("--interval", metavar="S", default=argparse.SUPPRESS, help="time between two samples")
+    parser.add_argument("--only", metavar="0,2", default=argparse.SUPPRESS, help="these GPUs alone")
+
+
 def main(args: argparse.Namespace, sampler: Child | None) -> int:
-    """Watch until a signal says otherwise, and give the exit code."""
+    """Watch until a signal says otherwise, and return the exit code."""
     if args.quiet and args.json:
         raise UsageError("--quiet and --json exclude each other")
     config = configured(args)
-    interval, only = interval_of(args, config), indices(args.only)
-    child = None
+    interval, only = interval_of(args, config), parse_indices(args.only)
     with _signals() as news:
-        if not args.demo:
-            from gpuwatch.sources.child import sampler_arguments
-
-            child = ordered(sampler, sampler_arguments(interval, only, shares=config.shares, tmux=config.tmux))
-        source = source_of(child, interval, only, config)
+        source = open_source(args, config, sampler, interval=interval, only=only, tmux=config.tmux)
         try:
-            from gpuwatch.alerts.engine import Engine
-            from gpuwatch.monitor import Watch
-
             desk = _Desk(args, config, news)
             watch = Watch(source, desk.publish, engine=Engine(config.limits()))
             events = Path(args.events) if args.events else None
@@ -326,12 +324,11 @@ class _Desk:
         self.log = ""
         """Where the events go, for the greeting."""
         self._args = args
-        self._ascii = config.ascii
+        self._console = Console(ascii_only=config.ascii)
         self._news = news
         self._out, self._err = _printer(sys.stdout), _printer(sys.stderr)
-        self._unicode = [speaks_unicode(stream) for stream in (sys.stdout, sys.stderr)]
         self._events, self._troubles = Happenings(), Troubles()
-        self._lines = Lines(color=may_color(sys.stdout, os.environ))
+        self._lines = Lines(color=self._console.color)
         self._greeted = args.quiet
         self._told_broken = False
         self._last: Frame | None = None
@@ -339,8 +336,6 @@ class _Desk:
 
     def publish(self, frame: Frame) -> None:
         """Print what a frame brought; from the watch thread."""
-        from gpuwatch.model import SourceState
-
         for words in self._troubles.of(frame):
             self.say(words)
         state = frame.snapshot.state
@@ -349,9 +344,9 @@ class _Desk:
             self.say(greeting(frame, self.log))
         for event in self._events.of(frame):
             if self._args.json:
-                self._out.put(record(event.at, event.kind, event.alert))
+                self._out.put(_record(event))
             elif not self._args.quiet:
-                self._put(self._lines.line(event))
+                self._out.put(self._console.format_line(self._lines.line(event)))
         if self._out.broken and not self._told_broken and not self._args.quiet:
             self._told_broken = True
             self.say("nobody reads what is printed any more; the watch goes on")
@@ -359,13 +354,9 @@ class _Desk:
             self._last = frame
             self._news.put(None)
 
-    def _put(self, line: str) -> None:
-        self._out.put(in_ascii(line) if self._ascii or not self._unicode[0] else line)
-
     def say(self, words: str) -> None:
         """Print words on stderr."""
-        line = f"gpuwatch: {clean(words)}"
-        self._err.put(in_ascii(line) if self._ascii or not self._unicode[1] else line)
+        self._err.put(self._console.format_words(words))
 
     def serve(self, watch: Watch, reloader: Reloader) -> int:
         """Wait until a signal says that it is over, and give the exit code; raises what the watch ended of."""
@@ -396,13 +387,18 @@ class _Desk:
         self.say(words)
 
     def _terminal_is_there(self) -> bool:
-        """Say whether a SIGHUP is somebody's wish, and not the end of the terminal that we were started on."""
+        """Return whether a SIGHUP is somebody's wish, and not the end of the terminal that we were started on."""
         return all(os.isatty(fd) for fd in self._terminals)
 
     def close(self) -> None:
         """Write what waits to be printed."""
         for printer in (self._out, self._err):
             printer.close(_LAST_WORDS)
+
+
+def _record(event: Happening) -> str:
+    """Return an event as a line of the events log."""
+    return encode(Record(at=event.at, event=Event(event.kind), alert=event.alert)).decode().rstrip("\n")
 
 
 class _Again:

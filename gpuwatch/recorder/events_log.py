@@ -26,6 +26,7 @@ import msgspec
 from gpuwatch import files, text
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.errors import UsageError
+from gpuwatch.kill.audit import state_folder
 from gpuwatch.text import clean
 
 SCHEMA: Final = 1
@@ -150,6 +151,11 @@ def for_host(kind: str, host: str | None = None) -> str:
 def log_name(host: str | None = None) -> str:
     """Give the name of the log of a host, this one where none is given."""
     return f"{for_host('events', host)}.jsonl"
+
+
+def own_log() -> Path:
+    """Return the path of the user's own log."""
+    return state_folder() / log_name()
 
 
 def lock_name(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import sys
 import time
@@ -16,7 +17,6 @@ from textual.binding import BindingType
 from textual.filter import Monochrome
 from textual.message import Message
 
-from gpuwatch import lean
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.analysis.rows import Filter, FilterError
 from gpuwatch.errors import NoThreadError
@@ -157,6 +157,13 @@ def _commands() -> type[Provider]:
     return GpuwatchCommands
 
 
+def _enable_collector() -> None:
+    """Collect garbage from now on, as often as Python does by default; what there is by now stays and is left out."""
+    gc.freeze()
+    gc.set_threshold(700, 10, 10)
+    gc.enable()
+
+
 class GpuwatchApp(Actions):
     """The dashboard. Frames come as `Framed` messages, from the watch thread or from a test."""
 
@@ -268,7 +275,7 @@ class GpuwatchApp(Actions):
             self.kit = self._make_kit()
             self._lifeline.start()
             self.app_resume_signal.subscribe(self, lambda _app: self.action_retry(quiet=True))
-            self.set_timer(SETTLED, lean.ready, name="settled")
+            self.set_timer(SETTLED, _enable_collector, name="settled")
         if self.kit.glyphs.ascii:
             self._filters.append(AsciiOnly())
         self.set_interval(1.0, self._beat, name="beat")

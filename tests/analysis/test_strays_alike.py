@@ -10,8 +10,8 @@ import pytest
 
 from gpuwatch import procfs
 from gpuwatch.analysis.strays import Tending, judge
+from gpuwatch.cli import parse
 from gpuwatch.commands import strays as command
-from gpuwatch.commands.arguments import parse
 from gpuwatch.history import History, Idle
 from gpuwatch.monitor import Frame, Watch
 from gpuwatch.sources.child import Child

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from gpuwatch.alerts.alert import MARKS
 from gpuwatch.analysis.rows import rows
+from gpuwatch.commands.console import in_ascii
 from gpuwatch.history import Idle
 from gpuwatch.model import Declared, Knowledge
 from gpuwatch.monitor import Frame
-from gpuwatch.output.plain import in_ascii
 from gpuwatch.recorder.desktop import notification
 from gpuwatch.text import spell_signs
 from gpuwatch.ui.screens import sheet

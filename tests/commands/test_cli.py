@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 
 from gpuwatch import __version__
-from gpuwatch.__main__ import TAKE_A_VALUE, guessed
-from gpuwatch.commands.arguments import parser
 from gpuwatch.model import SCHEMA, Snapshot, SourceState, decode
 from tests.driver import GIB, Driver, Gpu, Proc
 
@@ -203,7 +201,6 @@ def test_a_command_that_is_wrong_is_one_line_and_exit_code_2(run: Run, arguments
         (["status"], True),
         (["events"], False),
         (["--config", "status", "watch"], True),
-        (["--user", "events"], True),
         (["--config=x", "config", "--show"], False),
     ],
 )
@@ -218,28 +215,6 @@ def test_a_sampler_is_started_by_what_is_ours_of_the_command_line(
     command = [sys.executable, "-c", program, *arguments]
     done = subprocess.run(command, env=driver.env(), capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == f"{wanted}\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        ("", ""),
-        ("--once --json", ""),
-        ("status --tmux", "status"),
-        ("--config events status", "status"),
-        ("--config --config events", "events"),
-        ("--config=events", ""),
-        ("--interval 2 watch --events config", "watch"),
-        ("--only", ""),
-    ],
-)
-def test_the_command_is_guessed_without_a_parser(words: str, name: str) -> None:
-    assert guessed(words.split()) == name
-
-
-def test_all_flags_with_a_value_are_known_to_the_guess() -> None:
-    actions = [action for action in parser()._actions if action.option_strings and action.nargs is None]
-    assert {flag for action in actions for flag in action.option_strings} == TAKE_A_VALUE
 
 
 @pytest.mark.parametrize("words", [["--once", "--json"], ["visible", "0"], ["pick", "--share", "0.1"]])

@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpuwatch.cli import parse
 from gpuwatch.commands import config as command
-from gpuwatch.commands.arguments import parse
 from gpuwatch.config import Config, load
 from gpuwatch.config.document import default_text, effective_text, shown_defaults
 from gpuwatch.errors import UsageError

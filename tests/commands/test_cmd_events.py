@@ -17,9 +17,10 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts.alert import Alert, Severity, Unit
+from gpuwatch.analysis.events import lasted_words, moment, state_words, value_words
 from gpuwatch.commands import events
+from gpuwatch.commands.events import EventRow, events_rows, table
 from gpuwatch.errors import UsageError
-from gpuwatch.output.events import EventRow, events_rows, lasted_words, moment, state_words, table, value_words
 from gpuwatch.recorder.events_log import Event, Gap, Record, encode, lock_name, log_name
 from tests.support.builders import EPOCH, GIB
 from tests.support.eventlogs import alert, ended
@@ -67,7 +68,7 @@ def write(path: Path, *alerts: Alert, gaps: tuple[Gap, ...] = (), at: float = NO
 
 def run(*arguments: str, now: float = NOW) -> int:
     """Run the command in this process."""
-    from gpuwatch.commands.arguments import parse
+    from gpuwatch.cli import parse
 
     return events.main(parse(["events", *arguments]), wall=lambda: now)
 

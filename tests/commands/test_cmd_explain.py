@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuwatch.commands.explain import prepare
+from gpuwatch.commands.explain import Look, explanation_lines, find_process, parse_pid
 from gpuwatch.config import Config
 from gpuwatch.errors import UsageError
 from gpuwatch.model import Declared, Knowledge, Presence, Process, Snapshot
@@ -144,15 +144,20 @@ def test_the_demos_processes_are_explained(launch: Launcher) -> None:
 # -- what no real process shows at will ------------------------------------------------------------------------------
 
 
+def explained(shown: Snapshot, look: Look) -> list[str]:
+    """Return what is printed of PID 7 in a snapshot."""
+    return explanation_lines(find_process(7, shown, Config(), look=look), shown, Config())
+
+
 def never(process: Process, snapshot: Snapshot, config: Config) -> Process:
     raise AssertionError("there is nothing to look at")
 
 
 def test_what_the_sampler_has_read_is_not_read_again() -> None:
     shown = snapshot([gpu(0, holdings=[holding(7)])], [process(7, declared=Declared())])
-    answer = prepare("7", Config(), as_json=False, look=never)(shown)
-    assert answer.lines[0] == "PID 7 · ada · running · python train.py"
-    assert "  nothing" in "\n".join(answer.lines)
+    lines = explained(shown, never)
+    assert lines[0] == "PID 7 · ada · running · python train.py"
+    assert "  nothing" in "\n".join(lines)
 
 
 def test_what_the_sampler_had_no_time_for_is_read() -> None:
@@ -162,19 +167,17 @@ def test_what_the_sampler_had_no_time_for_is_read() -> None:
     def look(one: Process, snapshot: Snapshot, config: Config) -> Process:
         return msgspec.structs.replace(one, declared=Declared(frameworks=("JAX",)))
 
-    answer = prepare("7", Config(), as_json=False, look=look)(shown)
-    assert "uses      JAX" in answer.lines
+    assert "uses      JAX" in explained(shown, look)
 
 
 def test_a_ghost_that_still_holds_memory_is_explained() -> None:
     gone = Declared(knowledge=Knowledge.UNREADABLE, words="the kernel has no such process")
     shown = snapshot([gpu(0, holdings=[holding(7)])], [Process(pid=7, presence=Presence.GONE, declared=gone)])
-    answer = prepare("7", Config(), as_json=False, look=never)(shown)
-    assert answer.code == 0
-    assert answer.lines[0] == "PID 7 · there is no process 7"
-    assert any("1.0 GiB on GPU 0" in line for line in answer.lines)
+    lines = explained(shown, never)
+    assert lines[0] == "PID 7 · there is no process 7"
+    assert any("1.0 GiB on GPU 0" in line for line in lines)
 
 
 def test_no_pid_is_looked_for_that_is_none() -> None:
     with pytest.raises(UsageError, match="'abc' is no PID; write a number"):
-        prepare("abc", Config(), as_json=False)
+        parse_pid("abc")

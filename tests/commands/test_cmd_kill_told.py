@@ -179,8 +179,8 @@ def test_what_has_ended_is_told_though_its_memory_was_not_waited_for(tmp_path: P
 def test_words_after_an_open_question_begin_on_a_line_of_their_own(capsys: Said) -> None:
     desk = Desk()
     desk.question("End this process?")
-    desk.say("broken off")
-    desk.say("nothing more is sent")
+    desk.warn("broken off")
+    desk.warn("nothing more is sent")
     said = "End this process? [y/N] \ngpuwatch: broken off\ngpuwatch: nothing more is sent\n"
     assert capsys.readouterr().err == said
 
@@ -197,7 +197,7 @@ def test_an_answer_ends_the_line_of_its_question_and_ctrl_d_does_not(
         desk = Desk()
         desk.question("End this process?")
         assert desk.answer(1.0) == typed.decode().strip()
-        desk.say("nothing was sent")
+        desk.warn("nothing was sent")
     assert capsys.readouterr().err == f"End this process? [y/N] {end_of_line}gpuwatch: nothing was sent\n"
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.commands.pick import Request, prepare
-from gpuwatch.launch.placement import Wish
+from gpuwatch.commands.pick import hidden, reasons
+from gpuwatch.launch.placement import Wish, rooms
 from gpuwatch.model import Instance
 from gpuwatch.sampler.reservations import Place
 from tests.driver import GIB, Driver, Gpu, Proc
@@ -97,11 +97,10 @@ def test_the_demo_can_be_picked_from_whatever_the_environment_says(launch: Launc
 def test_the_gpu_of_a_visible_mig_instance_is_not_called_hidden() -> None:
     instance = Instance(uuid="MIG-1", name="1g.10gb", gpu_instance=7, compute_instance=0)
     shown = snapshot([gpu(0), gpu(1, mig=True, instances=(instance,))])
-    ask = prepare(Request(wish=Wish(memory=GIGA)), {"CUDA_VISIBLE_DEVICES": "MIG-1"}, [])
-    answer = ask(shown)
-    assert answer.code == 1
-    assert answer.words[1] == "GPU 0: hidden by CUDA_VISIBLE_DEVICES=MIG-1 in your environment"
-    assert answer.words[2] == "GPU 1: it is cut into MIG instances, which are not chosen from here"
+    unwanted = hidden(shown, {"CUDA_VISIBLE_DEVICES": "MIG-1"})
+    words = reasons(rooms(shown, Wish(memory=GIGA), [], hidden=unwanted), 1)
+    assert words[1] == "GPU 0: hidden by CUDA_VISIBLE_DEVICES=MIG-1 in your environment"
+    assert words[2] == "GPU 1: it is cut into MIG instances, which are not chosen from here"
 
 
 # -- reservations ----------------------------------------------------------------------------------------------------

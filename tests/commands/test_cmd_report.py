@@ -66,7 +66,7 @@ def own(own_home: Path) -> Path:
 
 def run(*arguments: str, now: float = NOW) -> int:
     """Run the command in this process."""
-    from gpuwatch.commands.arguments import parse
+    from gpuwatch.cli import parse
 
     return report.main(parse(["report", *arguments]), wall=lambda: now)
 

@@ -21,8 +21,8 @@ from rich.cells import cell_len
 
 from gpuwatch import procfs
 from gpuwatch.analysis.strays import Judged, Stray, Tending, judge, notes
+from gpuwatch.cli import parse
 from gpuwatch.commands import strays as command
-from gpuwatch.commands.arguments import parse
 from gpuwatch.commands.strays import document, table
 from gpuwatch.history import Idle, IdleTimes
 from gpuwatch.model import Health, Job, Pane, Surroundings, Unlisted

@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 
 from gpuwatch import cli
-from gpuwatch.commands.arguments import COMMANDS
-from gpuwatch.recorder.events_log import Event, Record, encode
+from gpuwatch.cli import COMMANDS
+from gpuwatch.recorder.events_log import Event, Record, encode, own_log
 from gpuwatch.recorder.store import own_store
-from gpuwatch.startup import own_log
 from tests.driver import Driver, Gpu
 from tests.support.builders import EPOCH
 from tests.support.launching import PROGRAM

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from gpuwatch.commands.console import Console
 from gpuwatch.commands.once import once
 from gpuwatch.declared.facts import Share
 from gpuwatch.errors import UnavailableError
@@ -41,14 +42,14 @@ class Starting:
 
 def test_a_driver_is_waited_for_in_seconds_and_not_in_snapshots(capsys: pytest.CaptureFixture[str]) -> None:
     source = Starting(ready_at=20.0)  # 8 GPUs without persistence
-    assert once(source, as_json=True, monotonic=lambda: source.now) == 0
+    assert once(source, Console(), as_json=True, monotonic=lambda: source.now) == 0
     assert '"ok"' in capsys.readouterr().out
 
 
 def test_the_words_about_the_wait_are_true() -> None:
     source = Starting(ready_at=3600.0)
     with pytest.raises(UnavailableError, match="has not answered for 30 s"):
-        once(source, as_json=True, monotonic=lambda: source.now)
+        once(source, Console(), as_json=True, monotonic=lambda: source.now)
     assert source.now == pytest.approx(30.0)
 
 
@@ -66,7 +67,7 @@ class Ready(Starting):
 def test_memory_that_a_driver_takes_for_itself_is_no_line(capsys: pytest.CaptureFixture[str]) -> None:
     cards = [gpu(index, used_gib=0.5) for index in range(7)]
     source = Ready(0.0, snapshot=snapshot([*cards, gpu(7, used_gib=8.0)]))
-    assert once(source, as_json=False) == 0
+    assert once(source, Console(), as_json=False) == 0
     notes = capsys.readouterr().out.partition("no process holds a GPU\n")[2].splitlines()
     assert len(notes) == 2
     assert notes[1].startswith("GPU 7: 8.0 GiB unattributed: ")
@@ -75,7 +76,7 @@ def test_memory_that_a_driver_takes_for_itself_is_no_line(capsys: pytest.Capture
 def test_what_a_driver_takes_for_itself_is_no_line_in_a_container_either(capsys: pytest.CaptureFixture[str]) -> None:
     cards = [gpu(index, used_gib=0.5) for index in range(7)]
     source = Ready(0.0, snapshot=snapshot([*cards, gpu(7, used_gib=8.0)], confined=True))
-    assert once(source, as_json=False) == 0
+    assert once(source, Console(), as_json=False) == 0
     notes = [line for line in capsys.readouterr().out.splitlines() if "unattributed: " in line]
     assert len(notes) == 1
     assert notes[0].startswith("GPU 7: 8.0 GiB unattributed: gpuwatch runs in a container")

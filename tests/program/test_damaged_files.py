@@ -15,12 +15,11 @@ from gpuwatch import cli, procfs
 from gpuwatch.alerts.alert import Ack, Attention, Mute
 from gpuwatch.recorder import status_path
 from gpuwatch.recorder.attention import SCHEMA, AttentionFile
-from gpuwatch.recorder.events_log import Event, Record, encode, for_host, log_name, read_events
+from gpuwatch.recorder.events_log import Event, Record, encode, for_host, log_name, own_log, read_events
 from gpuwatch.recorder.status_file import Newest, NewestGpu, Over, Resting, boot, read_idle, read_newest
 from gpuwatch.recorder.store import own_store, store_words
 from gpuwatch.recorder.usage import joined
 from gpuwatch.sampler.reservations import Place, peek
-from gpuwatch.startup import own_log
 from tests.support.builders import EPOCH
 from tests.support.eventlogs import PATIENCE, alert, ended, keeping, wait_for
 from tests.support.launching import starting

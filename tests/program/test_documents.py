@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpuwatch import cli, config, model
-from gpuwatch.commands.arguments import COMMANDS
+from gpuwatch.cli import COMMANDS
 from gpuwatch.commands.docs import FOLDER, PAGES, summary
 from gpuwatch.commands.report import report_lines
 from gpuwatch.config.keys import all_keys

@@ -17,13 +17,13 @@ import pytest
 
 from gpuwatch import config
 from gpuwatch.alerts.alert import TROUBLE
+from gpuwatch.commands.startup import Ways
 from gpuwatch.config import Config, Report
 from gpuwatch.errors import UsageError
 from gpuwatch.model import Gpu, Job, Presence, Process, Snapshot, Surroundings
 from gpuwatch.monitor import Watch
 from gpuwatch.recorder.store import By, Line, Store, StoreError, own_store, read_kept
 from gpuwatch.recorder.usage import HOUR, MOST, JobId, Pace, Tally, UsageKeeper, Wish, job_name
-from gpuwatch.startup import Ways
 from tests import CHECKOUT
 from tests.support.builders import EPOCH, GIB, gpu, holding, process, snapshot, uid
 from tests.support.eventlogs import alert, ended

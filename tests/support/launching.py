@@ -18,7 +18,7 @@ from gpuwatch import cli
 from gpuwatch.sources.child import Child
 sampler = None if "--demo" in sys.argv else Child()
 try:
-    code = cli.main(sys.argv[2:], sampler, locks=Path(sys.argv[1]))
+    code = cli.main(sys.argv[2:], sampler, reservations=Path(sys.argv[1]))
 finally:
     if sampler is not None:
         sampler.kill()

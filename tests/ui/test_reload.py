@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.commands.arguments import parse
+from gpuwatch.cli import parse
+from gpuwatch.commands.startup import Reloader, Ways, applied, configured, said
 from gpuwatch.config import Config
 from gpuwatch.declared.facts import Share
 from gpuwatch.monitor import Watch
+from gpuwatch.recorder.events_log import own_log
 from gpuwatch.sources.local import LocalSource
-from gpuwatch.startup import Reloader, Ways, applied, configured, own_log, said
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.sampling import close
 from tests.support.watches import Script

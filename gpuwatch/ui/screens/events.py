@@ -14,8 +14,8 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from gpuwatch.alerts.alert import Alert, Severity
+from gpuwatch.analysis.events import lasted_words, state_words, value_words
 from gpuwatch.analysis.rows import FilterError, parse_numbers, parse_terms
-from gpuwatch.output.events import lasted_words, state_words, value_words
 from gpuwatch.text import clean
 from gpuwatch.ui.screens.list_screen import ListScreen, fact_lines, moving_keys
 from gpuwatch.ui.theme import Ground, Kit, Role

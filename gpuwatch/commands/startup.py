@@ -1,51 +1,51 @@
-"""What the command line, the dashboard and `gpuwatch watch` put together alike: configuration, source, sinks, reload.
-
-What is heavy is imported inside the function that needs it.
-"""
+"""Setup that commands share: the configuration under the flags, a source of snapshots, the sinks, the reload."""
 
 from __future__ import annotations
 
+import argparse
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuwatch.errors import UnavailableError, UsageError
+import msgspec
+
+from gpuwatch.commands.flags import parse_value
+from gpuwatch.config import Config, Reloaded, load, reload
+from gpuwatch.errors import GpuwatchError, UnavailableError, UsageError
+from gpuwatch.model import Snapshot, SourceState
+from gpuwatch.sources.source import Source
 from gpuwatch.threads import child_error
 from gpuwatch.units import parse_interval, parse_percent
 
-if TYPE_CHECKING:  # msgspec takes 24 ms, which the sampler's start need not wait for
-    import argparse
-    from pathlib import Path
-
-    from gpuwatch.alerts.alert import Alert
-    from gpuwatch.config import Config, Reloaded
+if TYPE_CHECKING:  # what only some of the commands load: the history and the rules, the sampler's child or the demo
     from gpuwatch.monitor import Sink, Watch
     from gpuwatch.recorder.leader_lock import Turn
     from gpuwatch.recorder.notify import Manner, Messenger
     from gpuwatch.recorder.usage import UsageKeeper, Wish
     from gpuwatch.sources.child import Child
-    from gpuwatch.sources.source import Source
 
 _PERCENTS: Final = ("memory_warning", "memory_critical")
 """Flags that stand for keys of `[alerts]`."""
 
+PATIENCE: Final = 30.0
+"""Seconds: longer than the sampler is given to start, so that the words are about the driver and not about us."""
+
 
 # ---------------------------------------------------------------------------------------------------------------
-# What the user asked for
+# Configuration
 
 
 def configured(args: argparse.Namespace) -> Config:
     """Read the configuration file and put the flags over it; raises UsageError."""
-    import msgspec
-
-    from gpuwatch.config import load
-
     config = load(args.config)
     if args.theme not in (None, "dark", "light"):
         raise UsageError(f"--theme: there is no theme {args.theme!a}; dark and light are allowed")
     flags = {name: getattr(args, name) for name in ("user", "mine", "read_only", "ascii", "theme", "bell")}
-    percents = {name: parsed(f"--{name.replace('_', '-')}", parse_percent, getattr(args, name)) for name in _PERCENTS}
+    percents = {
+        name: parse_value(f"--{name.replace('_', '-')}", parse_percent, getattr(args, name)) for name in _PERCENTS
+    }
     alerts = msgspec.structs.replace(config.alerts, **_given(percents))
     if _given(percents):
         from gpuwatch.config.keys import check_limits
@@ -58,34 +58,9 @@ def _given(flags: Mapping[str, object]) -> dict[str, Any]:
     return {name: value for name, value in flags.items() if value is not None}
 
 
-def parsed(flag: str, parse: Callable[[str], float], text: str | None) -> float | None:
-    """Understand a flag's value, None where it was not given; raises UsageError."""
-    if text is None:
-        return None
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise UsageError(f"{flag}: {error}") from None
-
-
-def indices(text: str | None, flag: str = "--only") -> tuple[int, ...]:
-    """Understand a flag's list of GPU indices, empty for all; raises UsageError."""
-    if text is None:
-        return ()
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and len(part) < 5 for part in parts):
-        raise UsageError(f"{flag}: {text[:40]!a} is no list of GPU indices; write 3 or 0,2")
-    return tuple(sorted({int(part) for part in parts}))
-
-
-def check_interval(args: argparse.Namespace) -> None:
-    """Raise UsageError where --interval is none, before anything is read."""
-    parsed("--interval", parse_interval, args.interval)
-
-
 def interval_of(args: argparse.Namespace, config: Config) -> float:
-    """Give the seconds between two samples; a flag beats the file."""
-    return parsed("--interval", parse_interval, args.interval) or config.interval
+    """Return the seconds between two samples; a flag beats the file."""
+    return parse_value("--interval", parse_interval, args.interval) or config.interval
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -93,7 +68,7 @@ def interval_of(args: argparse.Namespace, config: Config) -> float:
 
 
 def ordered(child: Child | None, arguments: Sequence[str], *, command: Sequence[str] | None = None) -> Child:
-    """Give a sampler its orders: one that waits for them, or else a new one; raises UnavailableError."""
+    """Send a sampler its orders: one that waits for them, or else a new one; raises UnavailableError."""
     from gpuwatch.sources.child import SAMPLER, Child
 
     if child is None or child.has_orders:
@@ -105,24 +80,79 @@ def ordered(child: Child | None, arguments: Sequence[str], *, command: Sequence[
     return child
 
 
-def source_of(
-    child: Child | None, interval: float, only: Sequence[int], config: Config, reservations: Path | None = None
+def open_source(
+    args: argparse.Namespace,
+    config: Config,
+    sampler: Child | None,
+    *,
+    interval: float = 1.0,
+    only: Sequence[int] = (),
+    tmux: bool = False,
+    orders: Sequence[str] = (),
 ) -> Source:
-    """Give the snapshots of a sampler that has its orders; without one, which only `--demo` asks for, the demo's.
+    """Open the snapshots of this machine, or of the demo; raises UsageError and UnavailableError.
 
-    `reservations` is the folder of all users' reservations where it is not the machine's own.
+    `orders` are flags of the sampler besides those that follow from the others.
     """
-    if child is None:
+    if args.demo:
         from gpuwatch.sources.demo import GPUS, DemoSource
 
         if any(index >= GPUS for index in only):
             raise UsageError(f"--only: there is no GPU {max(only)}; the demo has 0 to {GPUS - 1}")
         return DemoSource(interval=interval, only=only)
+    from gpuwatch.sources.child import sampler_arguments
+
+    shares, folder = config.shares, args.reservations
+    words = sampler_arguments(interval, only, shares=shares, tmux=tmux, reservations=folder)
+    child = ordered(sampler, [*orders, *words])  # before the next import, which the sampler need not wait for
     from gpuwatch.sources.local import LocalSource
 
-    return LocalSource(
-        interval=interval, only=only, shares=config.shares, tmux=config.tmux, reservations=reservations, first=child
-    )
+    return LocalSource(interval=interval, only=only, shares=shares, tmux=tmux, reservations=folder, first=child)
+
+
+def read_snapshot(
+    args: argparse.Namespace, config: Config, sampler: Child | None, *, tmux: bool = False, orders: Sequence[str] = ()
+) -> Snapshot:
+    """Take one snapshot; raises UnavailableError where the driver does not answer."""
+    source = open_source(args, config, sampler, tmux=tmux, orders=["--once", *orders])
+    try:
+        return first_snapshot(source)
+    finally:
+        source.close()
+
+
+def first_snapshot(
+    source: Source,
+    monotonic: Callable[[], float] = time.monotonic,
+    *,
+    look: float = PATIENCE,
+    check: Callable[[], None] = lambda: None,
+) -> Snapshot:
+    """Wait for the first snapshot that says something; raises UnavailableError where none comes.
+
+    Every `look` seconds `check` is called, which may raise to end the wait.
+    """
+    end = monotonic() + PATIENCE
+    while (left := end - monotonic()) > 0:
+        snapshot = source.next(timeout=min(left, look))
+        check()
+        if snapshot is not None and snapshot.state is not SourceState.STARTING:
+            return snapshot
+    raise UnavailableError(f"the driver has not answered for {PATIENCE:.0f} s")
+
+
+def snapshot_error(snapshot: Snapshot) -> GpuwatchError | None:
+    """Return the error that a snapshot without any GPU stands for; None where all is well."""
+    if snapshot.state is SourceState.OK:
+        return None
+    return (UsageError if snapshot.state is SourceState.ENDED else UnavailableError)(snapshot.words)
+
+
+def check_snapshot(snapshot: Snapshot) -> None:
+    """Raise UnavailableError or UsageError where a snapshot has no GPU to see."""
+    error = snapshot_error(snapshot)
+    if error is not None:
+        raise error
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -164,6 +194,8 @@ class Ways:
     @property
     def log(self) -> Path | None:
         """Where the events go; None where they go nowhere."""
+        from gpuwatch.recorder.events_log import own_log
+
         return self._events or (None if self._demo else own_log())
 
     def open(self, config: Config) -> None:
@@ -213,7 +245,7 @@ class Ways:
         return Wish(self._keeps or report.dashboard, report.keep, report.largest)
 
     def _is_our_turn(self) -> bool:
-        """Say whether we are the one who sends; one that has nobody to tell leaves it to others."""
+        """Return whether we are the one who sends; one that has nobody to tell leaves it to others."""
         if self._turn is None or self._tells:
             return self._turn is None or self._turn()
         self._turn.release()
@@ -244,26 +276,11 @@ class Ways:
             self._turn.release()
 
 
-def own_log() -> Path:
-    """Give the place of the user's own events log."""
-    from gpuwatch.kill.audit import state_folder
-    from gpuwatch.recorder.events_log import log_name
-
-    return state_folder() / log_name()
-
-
 def _manner(config: Config) -> Manner:
     from gpuwatch.recorder.notify import Manner
 
     notify = config.notify
     return Manner(least=notify.least, cooldown=notify.cooldown, gather=notify.gather, digest=notify.digest)
-
-
-def record(at: float, kind: str, alert: Alert) -> str:
-    """Give an event as a line of the events log."""
-    from gpuwatch.recorder.events_log import Event, Record, encode
-
-    return encode(Record(at=at, event=Event(kind), alert=alert)).decode().rstrip("\n")
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -281,8 +298,6 @@ class Reloader:
 
     def __call__(self) -> Reloaded:
         """Read it; what is wrong with it is in the answer, and the old one stays."""
-        from gpuwatch.config import reload
-
         came = reload(self.config, lambda: configured(self._args))
         if not came.error and came.changed:
             self._apply(self.config, came.config)
@@ -300,7 +315,7 @@ def applied(watch: Watch, ways: Ways, old: Config, new: Config) -> None:
 
 
 def said(came: Reloaded, later: Collection[str] = ()) -> str:
-    """Say in one line what came of reading the configuration again; `later` are keys that count from the next start."""
+    """Format what came of reading the configuration again; `later` are keys that count from the next start."""
     if came.error:
         return f"configuration not changed: {came.error}"
     if not came.changed:

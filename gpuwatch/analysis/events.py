@@ -1,0 +1,59 @@
+"""Words for an event: when it began, for how long it lasted, its worst value, how it ended."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from gpuwatch.alerts.alert import Alert, Unit
+from gpuwatch.units import duration, gib, long_duration
+
+
+def moment(at: float, now: float) -> str:
+    """Format a wall-clock time by this machine's zone, with the date when that is not today's."""
+    then, today = time.localtime(at), time.localtime(now)
+    if then[:3] == today[:3]:
+        return time.strftime("%H:%M:%S", then)
+    return time.strftime("%m-%d %H:%M:%S" if then.tm_year == today.tm_year else "%Y-%m-%d %H:%M:%S", then)
+
+
+def lasted_words(alert: Alert, now: float) -> str:
+    """Format how long an event lasted, until `now` (wall clock) where it has no end; in 6 cells at most."""
+    return duration(alert.lasted if alert.ended is not None else max(alert.lasted, now - alert.raised))
+
+
+def state_words(alert: Alert) -> str:
+    """Return how an event ended; empty while it holds."""
+    if alert.ended is None:
+        return ""
+    return alert.how if alert.how and alert.how != alert.title else "ended"
+
+
+def value_words(alert: Alert, *, last: bool = False) -> str:
+    """Format the worst value and the mean, and the `last`, with their unit; empty where they say nothing."""
+    worst, mean, newest = (_value(value, alert.unit) for value in (alert.peak, alert.mean, alert.last))
+    if not worst:
+        return ""
+    word = "at worst" if alert.unit in (Unit.FREE, Unit.SECONDS) else "peak"
+    found = [f"{word} {worst}{_UNITS.get(alert.unit, '')}"]
+    found += [f"mean {mean}"] * (mean not in ("", worst))
+    found += [f"last {newest}"] * (last and newest not in ("", worst))
+    return ", ".join(found)
+
+
+_UNITS: Final = {
+    Unit.FREE: " GiB free",
+    Unit.BYTES: " GiB",
+    Unit.CELSIUS: " °C",
+    Unit.WATTS: " W",
+    Unit.PERCENT: " %",
+    Unit.MHZ: " MHz",
+}
+
+
+def _value(value: float | None, unit: Unit) -> str:
+    if value is None or unit in (Unit.NONE, Unit.COUNT):
+        return ""
+    if unit in (Unit.FREE, Unit.BYTES):
+        return gib(value)
+    return long_duration(value) if unit is Unit.SECONDS else f"{value:.0f}"

@@ -1,0 +1,213 @@
+"""Console that a command prints to: data on stdout, words on stderr, in ASCII or in colour, and one text table."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Generic, NamedTuple, TextIO, TypeVar
+
+from gpuwatch import files
+from gpuwatch.errors import GpuwatchError
+from gpuwatch.text import cell_width, clean, fit, spell_signs
+
+T = TypeVar("T")
+
+RED: Final = "31"
+YELLOW: Final = "33"
+GREEN: Final = "32"
+DIM: Final = "2"
+"""Colours, as parameters of the escape sequence that sets them (SGR)."""
+
+_GAP: Final = "  "
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Printing
+
+
+class Console:
+    """Writer of a command's output: data goes to stdout, words go to stderr behind the program's name.
+
+    Where a stream is not in Unicode, or `ascii_only` asks for it, each line is spelled in ASCII.
+    """
+
+    def __init__(self, *, ascii_only: bool = False, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        self.out, self.err = out or sys.stdout, err or sys.stderr
+        self.ascii = ascii_only or not _is_unicode(self.out)
+        """Whether data is printed in ASCII."""
+        self._ascii_words = ascii_only or not _is_unicode(self.err)
+
+    @property
+    def width(self) -> int | None:
+        """Cells of a line of the terminal; None where stdout is none."""
+        return shutil.get_terminal_size((160, 50)).columns if self.out.isatty() else None
+
+    @property
+    def color(self) -> bool:
+        """Whether data may be in colour: stdout is a terminal that has colours, and NO_COLOR is not set."""
+        refused = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") in ("dumb", "")
+        return self.out.isatty() and not refused
+
+    def print(self, *lines: str) -> None:
+        """Print lines of data."""
+        self._write(self.out, map(self.format_line, lines))
+
+    def print_json(self, *documents: str) -> None:
+        """Print JSON documents, a line each; in ASCII other characters are escaped, so that nothing is lost."""
+        self._write(self.out, map(escape_json, documents) if self.ascii else documents)
+
+    def print_bytes(self, content: bytes) -> None:
+        """Write data as it is, whatever the locale."""
+        self.out.flush()
+        self.out.buffer.write(content)
+        self.out.flush()
+
+    def warn(self, *words: str) -> None:
+        """Print lines of words."""
+        self._write(self.err, map(self.format_words, words))
+
+    def format_line(self, line: str) -> str:
+        """Return a line of data as stdout takes it."""
+        return in_ascii(line) if self.ascii else line
+
+    def format_words(self, words: str, name: str = "gpuwatch: ") -> str:
+        """Return a line of words as stderr takes it: clean, behind the program's name."""
+        line = f"{name}{clean(words)}"
+        return in_ascii(line) if self._ascii_words else line
+
+    def _write(self, stream: TextIO, lines: Iterable[str], end: str = "\n") -> None:
+        stream.write("".join(f"{line}{end}" for line in lines))
+        stream.flush()
+
+
+def discard_output(stream: TextIO) -> None:
+    """Send what a stream still holds, and all that follows, to /dev/null: its reader has gone, or its disk is full."""
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
+
+
+def report_error(error: GpuwatchError | OSError) -> int:
+    """Print the error that ends a command, and return the exit code; raises an OSError that is not of printing."""
+    if isinstance(error, GpuwatchError):
+        Console().warn(str(error))
+        return error.exit_code
+    if isinstance(error, BrokenPipeError):  # `gpuwatch --stream | head`: whoever read has read enough
+        discard_output(sys.stdout)
+        return 0
+    if error.errno not in files.FULL:
+        raise error
+    discard_output(sys.stdout)  # `gpuwatch --once > file` on a full disk
+    Console().warn(f"what was asked for cannot be printed: {files.words(error, None)}")
+    return GpuwatchError.exit_code
+
+
+def _is_unicode(stream: TextIO) -> bool:
+    return "utf" in (getattr(stream, "encoding", None) or "").lower()
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# ASCII
+
+_WIDER: Final = re.compile("( *)([≥→←°])")
+"""Signs that take more cells in ASCII, or fewer, and the blanks before them."""
+
+
+def in_ascii(line: str) -> str:
+    """Return a line in ASCII; the columns of a table stay where they are.
+
+    The cells that a sign takes more are taken from the blanks that pad its column, and the other way round.
+    """
+    return spell_signs(_WIDER.sub(_pad_sign, line)).encode("ascii", "replace").decode()
+
+
+def _pad_sign(found: re.Match[str]) -> str:
+    blanks, sign = found.groups()
+    more = len(spell_signs(sign)) - 1
+    is_padded = len(blanks) > 1 or (blanks and not found.start())
+    if is_padded:
+        blanks = blanks[more:] if more > 0 else blanks + " " * -more
+    return blanks + sign
+
+
+def escape_json(text: str) -> str:
+    """Return the same JSON in ASCII: characters beyond it as `\\uXXXX`."""
+    return re.sub("[^\0-\x7f]", _escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be", "surrogatepass").hex(" ", 2)
+    return "".join(f"\\u{unit}" for unit in units.split())
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The text table
+
+
+class Column(NamedTuple, Generic[T]):
+    """Column of a text table."""
+
+    header: str
+    cell: Callable[[T], str]
+    right: bool = True
+    """Whether its text stands at the right."""
+    gap: str = _GAP
+    """What stands between it and the column before."""
+    color: Callable[[T], str] | None = None
+    """The colour of a cell, as parameters of SGR."""
+
+
+def format_table(
+    columns: Sequence[Column[T]],
+    rows: Sequence[T],
+    *,
+    total: Sequence[str] | None = None,
+    width: int | None = None,
+    least: int = 0,
+    color: bool = False,
+) -> list[str]:
+    """Return a line of headers, where there are any, a line for each row, and one of the cells of `total`.
+
+    `width` (cells) is where lines are cut, None for nowhere; of the last column `least` cells are kept even so, where
+    that is not 0.
+    """
+    headers = [column.header for column in columns]
+    table = [headers, *([column.cell(row) for column in columns] for row in rows)]
+    colors = [[column.color and DIM for column in columns]]
+    colors += [[column.color and column.color(row) for column in columns] for row in rows]
+    if total is not None:
+        table.append([*total])
+        colors.append([None] * len(columns))
+    widths = [max(map(cell_width, cells)) for cells in zip(*table, strict=True)]
+    if width is not None and least:
+        before = sum(widths[:-1]) + sum(len(column.gap) for column in columns[1:])
+        width = max(width, before + least)
+    lines = []
+    for cells, codes in zip(table, colors, strict=True):
+        padded = list(map(_pad, cells, widths, columns))
+        line = cut("".join(column.gap * (at > 0) + padded[at] for at, column in enumerate(columns)), width)
+        lines.append(_paint(line, padded, columns, codes) if color else line)
+    return lines if any(headers) else lines[1:]
+
+
+def cut(line: str, width: int | None) -> str:
+    """Return a line of at most `width` cells, without blanks at its end; None for any length."""
+    line = line.rstrip()
+    return line if width is None else fit(line, width).rstrip()
+
+
+def _pad(text: str, width: int, column: Column[T]) -> str:
+    padding = " " * (width - cell_width(text))
+    return padding + text if column.right else text + padding
+
+
+def _paint(line: str, cells: Sequence[str], columns: Sequence[Column[T]], codes: Sequence[str | None]) -> str:
+    ends = [*itertools.accumulate(len(column.gap) * (at > 0) + len(cells[at]) for at, column in enumerate(columns))]
+    for end, text, code in reversed([*zip(ends, cells, codes, strict=True)]):
+        if code:
+            start = end - len(text)
+            line = f"{line[:start]}\x1b[{code}m{line[start:end]}\x1b[0m{line[end:]}"
+    return line

@@ -1,0 +1,39 @@
+"""`gpuwatch` itself: the dashboard. The sampler has its orders before what draws is imported, for both take long."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from gpuwatch.commands.flags import parse_indices
+from gpuwatch.commands.startup import configured, interval_of, open_source
+from gpuwatch.errors import UsageError
+from gpuwatch.sources.child import Child
+
+
+def main(args: argparse.Namespace, sampler: Child | None) -> int:
+    """Show the dashboard until the user leaves it, and return the exit code."""
+    only = parse_indices(args.only)
+    check_terminal()
+    config = configured(args)
+    seconds = interval_of(args, config)
+    source = open_source(args, config, sampler, interval=seconds, only=only, tmux=config.tmux)
+    try:
+        from gpuwatch.commands.dashboard_app import show
+
+        return show(source, args, config, seconds, only)
+    finally:
+        source.close()
+
+
+def check_terminal() -> None:
+    """Raise UsageError where there is no terminal that a dashboard could be drawn on; forget sizes but its own."""
+    for stale in ("COLUMNS", "LINES"):  # an exported size would be believed over the terminal's own, and over resizes
+        os.environ.pop(stale, None)
+    advice = "try `gpuwatch --once`, `gpuwatch --once --json` or `gpuwatch --stream`"
+    if os.environ.get("TERM", "dumb") in ("dumb", ""):
+        raise UsageError(f"the dashboard needs a terminal that can move its cursor, and TERM is dumb; {advice}")
+    for name, stream in (("stdin", sys.stdin), ("stdout", sys.stdout), ("stderr", sys.stderr)):
+        if stream is None or not stream.isatty():
+            raise UsageError(f"the dashboard needs a terminal, and {name} is none; {advice}")

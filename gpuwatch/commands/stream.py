@@ -1,0 +1,33 @@
+"""`gpuwatch --stream`: one JSON line a snapshot, for ever."""
+
+from __future__ import annotations
+
+import argparse
+
+from gpuwatch.commands.console import Console
+from gpuwatch.commands.flags import parse_indices
+from gpuwatch.commands.startup import configured, interval_of, open_source
+from gpuwatch.errors import UnavailableError, UsageError
+from gpuwatch.model import SourceState, encode
+from gpuwatch.sources.child import Child
+
+
+def main(args: argparse.Namespace, sampler: Child | None) -> int:
+    """Print snapshots until nobody reads; raises UnavailableError where there is no driver from the start."""
+    only = parse_indices(args.only)
+    config = configured(args)
+    source = open_source(args, config, sampler, interval=interval_of(args, config), only=only, tmux=config.tmux)
+    console, began = Console(), False
+    try:
+        while True:
+            snapshot = source.next(timeout=60.0)
+            if snapshot is None:
+                continue
+            console.print_bytes(encode(snapshot) + b"\n")
+            if snapshot.state is SourceState.ENDED:
+                raise UsageError(snapshot.words)
+            began = began or snapshot.state is SourceState.OK
+            if snapshot.state is SourceState.NO_DRIVER and not began:  # one that goes away later is waited for
+                raise UnavailableError(snapshot.words)
+    finally:
+        source.close()

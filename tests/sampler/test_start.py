@@ -1,0 +1,30 @@
+"""The processes without a screen: what they import, and when they collect garbage."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.uncovered import environment
+
+PROGRAM = """
+import gc, json, os, sys
+from {package} import __main__, {module}
+seen = lambda *_: print(json.dumps([gc.isenabled(), gc.get_freeze_count() > 1000, sorted(sys.modules)])) or 0
+{module}.main = seen
+os._exit = lambda code: None
+sys.argv[1:] = ["--no-declared"]
+__main__.main()
+"""
+
+
+@pytest.mark.parametrize(("package", "module"), [("gpuwatch.sampler", "main"), ("gpuwatch.inspector", "worker")])
+def test_nothing_is_imported_that_only_a_screen_needs(package: str, module: str) -> None:
+    program = [sys.executable, "-c", PROGRAM.format(package=package, module=module)]
+    done = subprocess.run(program, env=environment(), capture_output=True, check=True)
+    collects, frozen, modules = json.loads(done.stdout)
+    assert (collects, frozen) == (True, True)
+    assert {"textual", "rich"}.isdisjoint(modules)
