@@ -102,8 +102,6 @@ class Staged:
 class _Dialog:
     session: Session
     screen: EndScreen
-    told: bool = False
-    """The dialog has shown how it ended."""
 
 
 class Endings:
@@ -196,7 +194,7 @@ class Endings:
             session.choose(Choice.LEAVE)
             self._notify(session.target.pid, words, "warning")
         elif session.over:
-            if session.signalled and session.said != "left running" and not dialog.told:
+            if session.signalled and session.said != "left running" and not dialog.screen.shows_end:
                 self._notify(session.target.pid, session.said)
             self._dialogs.remove(dialog)
 
@@ -312,14 +310,13 @@ class Endings:
         strays = [one.session for one in self.strays.values() if one.session is not None]
         return [*(dialog.session for dialog in self._dialogs), *strays]
 
-    async def _tick(self) -> None:
+    def _tick(self) -> None:
         for dialog in list(self._dialogs):
             dialog.session.tick()
             if dialog.screen.closed:
                 self._go_on_hidden(dialog)
             else:
-                await dialog.screen.refresh_view()
-                dialog.told = dialog.session.over
+                dialog.screen.call_later(dialog.screen.refresh_view)
         if self.busy:
             self._tick_strays()
         if not self._dialogs and not self.busy:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -99,7 +98,8 @@ class EndScreen(Dialog[None]):
         self._buttons: tuple[ChoiceButton, ...] = ()
         self._offered: Meant | None = None
         """What the buttons on screen are for."""
-        self._drawing = asyncio.Lock()
+        self.shows_end = False
+        """Whether it has shown how the session ended."""
 
     def compose(self) -> ComposeResult:
         """Build the lines and the row of buttons."""
@@ -129,13 +129,16 @@ class EndScreen(Dialog[None]):
         self.closed = True
 
     async def refresh_view(self) -> None:
-        """Show where the session stands, if that has changed; the timer and a key may ask for it at the same time."""
-        async with self._drawing:
-            await self._refresh_view()
+        """Show where the session stands, if that has changed.
 
-    async def _refresh_view(self) -> None:
+        To be called in the screen's own message loop, by `call_later`: another that waits for new buttons here would
+        wait for ever where the dialog is closed meanwhile.
+        """
+        if not self._ready or self.closed:
+            return
+        self.shows_end = self.session.over
         view = self.session.view
-        if view == self._view or not self._ready or self.closed:
+        if view == self._view:
             return
         before, self._view = self._view, view
         said = f"Not ended: {view.said}." if view.phase is Phase.REFUSED else view.said
