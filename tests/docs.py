@@ -177,8 +177,10 @@ def _files(folder: Path, indent: str) -> Iterator[str]:
     entries = sorted(folder.iterdir(), key=lambda entry: (entry.is_dir(), entry.name))
     for entry in entries:
         if entry.is_dir() and entry.name != "__pycache__":
-            yield f"{indent}- `{entry.name}/`"
-            yield from _files(entry, indent + "  ")
+            inside = list(_files(entry, indent + "  "))
+            if inside:  # of a folder that was moved away, compiled files may be left
+                yield f"{indent}- `{entry.name}/`"
+            yield from inside
         elif entry.is_file() and (words := _about(entry)):
             yield f"{indent}- `{entry.name}`: {words}"
 
