@@ -26,7 +26,6 @@ import msgspec
 
 from gpuwatch import procfs
 from gpuwatch.inspector import files
-from gpuwatch.inspector import files as environ
 from gpuwatch.inspector.cgroups import Held
 from gpuwatch.inspector.credentials import acting_as
 from gpuwatch.text import clean
@@ -185,7 +184,7 @@ def _of_monitor(pid: int, ident: str, proc: Path) -> Known | None:
         try:
             if procfs.read_stat(above, proc).comm != b"conmon":
                 continue
-            words = environ.decode_environ(procfs.read_file(above, "cmdline", proc, _LARGEST_LINE)).split("\0")
+            words = files.decode_environ(procfs.read_file(above, "cmdline", proc, _LARGEST_LINE)).split("\0")
         except (OSError, ValueError):  # it has gone
             continue
         if ident in words:

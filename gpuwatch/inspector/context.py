@@ -20,7 +20,6 @@ import msgspec
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
 from gpuwatch.inspector import cgroups, files, jobs, servers, terminals
-from gpuwatch.inspector import servers as listening
 from gpuwatch.inspector.cgroups import Held
 from gpuwatch.inspector.containers import LONGEST, Names
 from gpuwatch.inspector.terminals import PaneNames
@@ -317,7 +316,7 @@ def read_context(
     server = parts.read("ports", lambda: servers.server(facts, proc=proc, sockets=sockets), "")
     peer = ""
     if stat is not None and facts.uid == os.getuid() and procfs.adopted(facts.pid, stat, proc):
-        peer = parts.read("connections", lambda: listening.peer(facts.pid, proc), "")
+        peer = parts.read("connections", lambda: servers.peer(facts.pid, proc), "")
     if isinstance(facts.environ, Unread):
         parts.words.insert(0, _UNREAD[facts.environ])
     return Surroundings(

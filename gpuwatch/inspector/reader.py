@@ -18,7 +18,6 @@ from gpuwatch import procfs
 from gpuwatch.declared import flags, script
 from gpuwatch.declared.facts import RANKS, Config, Facts, File, Ranks, RelatedProcess, Scan, Script, Share, Unread
 from gpuwatch.inspector import cgroups, files, program
-from gpuwatch.inspector import files as environ
 from gpuwatch.inspector.credentials import acting_as
 from gpuwatch.inspector.program import How
 from gpuwatch.text import clean
@@ -220,7 +219,7 @@ def _environ(pid: int, proc: Path, known: procfs.Stat | None = None) -> bytes | 
 
 
 def _variables(block: bytes | Unread) -> dict[str, str] | Unread:
-    return block if isinstance(block, Unread) else environ.parse_environ(block)
+    return block if isinstance(block, Unread) else files.parse_environ(block)
 
 
 def _ranks(variables: dict[str, str] | Unread) -> Ranks:
@@ -248,7 +247,7 @@ def _libraries(pid: int, proc: Path) -> frozenset[str] | Unread:
 
 def _library_names(lines: Iterable[bytes]) -> Iterator[str]:
     for path in {line[line.find(b"/") :] for line in lines if b".so" in line}:
-        name = environ.decode_environ(path.rpartition(b"/")[2].removesuffix(b" (deleted)"))
+        name = files.decode_environ(path.rpartition(b"/")[2].removesuffix(b" (deleted)"))
         if ".so" in name:
             yield name
 
@@ -263,7 +262,7 @@ def _cgroup(pid: int, proc: Path) -> str:
     except OSError:  # a kernel without cgroups; a process that has gone says so elsewhere
         return ""
     found: dict[str, str] = {}
-    for line in environ.decode_environ(raw).splitlines():
+    for line in files.decode_environ(raw).splitlines():
         _, _, named = line.partition(":")
         controllers, _, path = named.partition(":")
         found |= dict.fromkeys(controllers.split(","), path)
@@ -293,9 +292,7 @@ def _above(pid: int, uid: int, proc: Path, known: dict[int, Ancestor]) -> list[A
 def _ancestor(pid: int, proc: Path) -> Ancestor:
     stat, owner = procfs.read_stat(pid, proc), procfs.read_owner(pid, proc)
     runs = _Runs(pid, *_argv(pid, proc), stat.start_ticks)
-    return Ancestor(
-        runs, owner.uid, stat.ppid, _variables(_environ(pid, proc, stat)), environ.decode_environ(stat.comm)
-    )
+    return Ancestor(runs, owner.uid, stat.ppid, _variables(_environ(pid, proc, stat)), files.decode_environ(stat.comm))
 
 
 def _exec_children(pid: int, uid: int, block: bytes | Unread, proc: Path) -> list[RelatedProcess]:
@@ -353,7 +350,7 @@ def _script(target: _Target) -> _Program:
                 return _NO_SCRIPT
             titled = True
         elif found.how is How.CODE:
-            return _scanned(target, place, _Main("-c", environ.encode_environ(found.text), likely=titled))
+            return _scanned(target, place, _Main("-c", files.encode_environ(found.text), likely=titled))
         elif found.how is not How.WORKER:
             return _script_file(target, place, found, titled=titled)
     return _NO_SCRIPT

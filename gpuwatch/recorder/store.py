@@ -9,7 +9,7 @@ The version is in `PRAGMA user_version`. Nothing here needs SQLite beyond 3.24 (
 
 `usage-HOST.sqlite` in the user's state folder, 0600. Several may write at once: what they add, SQLite adds up. A file
 that is something else, or of a newer gpuwatch, is never touched. Each writing opens the file, and closes it: whoever
-takes it away, or puts another in its place, is heard of a minute later. See `sinks.schema` for what is in it.
+takes it away, or puts another in its place, is heard of a minute later. See `STEPS` for what is in it.
 """
 
 from __future__ import annotations
