@@ -117,7 +117,7 @@ class Series:
         self._value = None
 
     def points(self, now: float) -> Points:
-        """Give the slots, the last one being the second of `now`."""
+        """Return the slots, the last one being the second of `now`."""
         self._advance(floor(now))
         return tuple(self._slots)
 
@@ -216,7 +216,7 @@ class Tracks:
 
 
 def _ended(before: Mapping[Owner, Track], owner: Owner) -> Track | None:
-    """Give the track of a process of which only the PID is left: it has ended, and took no memory by that."""
+    """Return the track of a process of which only the PID is left: it has ended, and took no memory by that."""
     pid, start = owner
     return next((track for (other, _), track in before.items() if other == pid), None) if not start else None
 
@@ -238,7 +238,7 @@ def _merged(holdings: tuple[Holding, ...]) -> dict[Owner, tuple[Reading, Reading
 def _followed(
     old: Track | None, size: Reading, sm: Reading, time: float, trusted: float | None, patience: float
 ) -> Track:
-    """Give the track of a holding after one more sample; `trusted` is when the list was complete without it.
+    """Return the track of a holding after one more sample; `trusted` is when the list was complete without it.
 
     After more than `patience` seconds without an SM figure what was known of its idleness is void.
     """
@@ -260,7 +260,7 @@ def _followed(
 
 
 def _grown(points: tuple[tuple[float, int], ...], time: float, size: int) -> tuple[tuple[float, int], ...]:
-    """Give the points with one more: only where the bytes changed, at most one a second, none that is not needed."""
+    """Return the points with one more: only where the bytes changed, at most one a second, none that is not needed."""
     if points and points[-1][1] == size:
         return points
     kept = points
@@ -340,7 +340,7 @@ class Course:
 
 
 def trend_of(points: list[_Point], block: int = BLOCK) -> Trend | None:
-    """Give the trend of (slot, bytes), oldest first; None where they span too little time.
+    """Return the trend of (slot, bytes), oldest first; None where they span too little time.
 
     The speed is a low quantile of the slopes between all pairs of points (Theil and Sen take the median), so that no
     step, however high, is taken for a trend; and no more than that of the last minute.
@@ -374,7 +374,7 @@ def trend_of(points: list[_Point], block: int = BLOCK) -> Trend | None:
 
 
 def _peaks(points: list[_Point], block: int) -> list[int]:
-    """Give the peaks of the last four blocks of slots, oldest first; of one without a point, that of the one before."""
+    """Return peaks of the last four blocks of slots, oldest first; of one without a point, that of the one before."""
     newest = points[-1][0]
     peaks: list[int] = []
     for blocks in (3, 2, 1, 0):
@@ -409,7 +409,7 @@ class Use(NamedTuple):
     """GPU-seconds in which one of its processes had no figure of its memory: the byte-seconds are too few by that."""
 
     def plus(self, other: Use) -> Use:
-        """Give both together."""
+        """Return both together."""
         return Use(
             self.held + other.held,
             self.busy + other.busy,
@@ -430,7 +430,7 @@ class Meter:
         self._stamps: dict[str, float] = {}
 
     def seconds(self, gpu: Gpu, interval: float) -> float:
-        """Give the seconds since the last sample; 0 for the first, and for one that is given again."""
+        """Return the seconds since the last sample; 0 for the first, and for one that is given again."""
         if not gpu.sampled:
             return 0.0
         before = self._stamps.get(gpu.key)
@@ -439,7 +439,7 @@ class Meter:
 
 
 def charged(holdings: Iterable[Holding], seconds: float, whose: Callable[[Holding], K]) -> dict[K, Use]:
-    """Give what so many seconds of the holdings on one GPU come to, by whom each one belongs to.
+    """Return what so many seconds of the holdings on one GPU come to, by whom each one belongs to.
 
     Of several holdings of one owner the time counts once: it is busy where one of them is, and unknown where none is
     and one of them has no figure. The memory adds up.
@@ -542,7 +542,7 @@ class HistoryView:
         """Seconds since the first snapshot, without those in which the machine was suspended."""
 
     def utilization(self, gpu_key: str) -> Points:
-        """Give the last minute of utilization: 60 values in percent, oldest first, one a second; None is a gap.
+        """Return the last minute of utilization: 60 values in percent, oldest first, one a second; None is a gap.
 
         Where several samples fell into one second it is their mean; where samples are further apart, each holds until
         the next, for two intervals at most.
@@ -551,12 +551,12 @@ class HistoryView:
         return card.utilization if card else EMPTY
 
     def memory(self, gpu_key: str) -> Points:
-        """Give the last minute of used memory in bytes, like `utilization`; of several in a second, the greatest."""
+        """Return the last minute of used memory in bytes, like `utilization`; of several in a second, the greatest."""
         card = self._cards.get(gpu_key)
         return card.memory if card else EMPTY
 
     def idle(self, gpu_key: str, pid: int, start: int) -> Idle | None:
-        """Give for how long a process has not run on a GPU, or None where nothing says so.
+        """Return how long a process has not run on a GPU, or None where nothing says so.
 
         It counts to the last sample that measured it, so that samples that are missing add nothing; after a minute
         without one (a GPU that was lost) it starts anew.
@@ -568,7 +568,7 @@ class HistoryView:
         return Idle(max(0.0, track.judged - began), at_least=track.busy is None)
 
     def growth(self, gpu_key: str, pid: int, start: int, seconds: float = 60.0) -> int | None:
-        """Give the bytes by which a holding grew in the last `seconds` (up to 60); negative where it shrank.
+        """Return the bytes by which a holding grew in the last `seconds` (up to 60); negative where it shrank.
 
         One that we saw appear grew from 0. Of one that was there before us it is what it grew since the first look, and
         None after a single look.
@@ -588,7 +588,7 @@ class HistoryView:
         return points[-1][1] - before
 
     def trend(self, gpu_key: str) -> Trend | None:
-        """Give how fast the processes that are on a GPU take more of its memory, or None where that is not known yet.
+        """Return how fast the processes that are on a GPU take more of its memory, or None where that is not known yet.
 
         It takes a minute of samples without a gap of 20 s; it changes every five seconds.
         """
@@ -601,7 +601,7 @@ class HistoryView:
         return card.listed if card else None
 
     def xids(self, gpu_key: str) -> Mapping[int, tuple[int, float]]:
-        """Give the XIDs of a GPU: by code, how many there were, and the reader's monotonic time of the newest.
+        """Return the XIDs of a GPU: by code, how many there were, and the reader's monotonic time of the newest.
 
         Those that the sampler had counted before our first look are among them, with their time by the wall clock.
         """
@@ -609,7 +609,7 @@ class HistoryView:
         return card.xids if card else NO_XIDS
 
     def ecc(self, gpu_key: str) -> tuple[int, float | None] | None:
-        """Give a GPU's uncorrected memory errors now, and the reader's time at which we last saw more of them.
+        """Return a GPU's uncorrected memory errors now, and the reader's time at which we last saw more of them.
 
         That time is None where they have not grown since we watch; all is None while the count is not known.
         """
@@ -617,7 +617,7 @@ class HistoryView:
         return card.ecc if card else None
 
     def use(self, uid: int) -> Use:
-        """Give what a person held and used since the first snapshot; nothing of one who was never seen."""
+        """Return what a person held and used since the first snapshot; nothing of one who was never seen."""
         return self._use.get(uid, NO_USE)
 
     def _track(self, gpu_key: str, pid: int, start: int) -> Track | None:

@@ -210,7 +210,7 @@ and systemdspawner call theirs `jupyter-NAME.service`."""
 
 
 def is_service(unit: str) -> bool:
-    """Say whether what runs in a systemd unit is its service, which waits and is tended to; an empty name is no unit.
+    """Give whether what runs in a systemd unit is its service, which waits and is tended to; an empty name is no unit.
 
     A kernel of a notebook below `jupyterhub.service`, or a window of `tmux@ada.service`, is not: people start and leave
     those by hand, and the unit knows nothing of them.
@@ -357,12 +357,12 @@ Reading: TypeAlias = int | float | Reason
 
 
 def known(reading: Reading) -> TypeGuard[int | float]:
-    """Say whether a reading is a number."""
+    """Return whether a reading is a number."""
     return not isinstance(reading, Reason)
 
 
 def number(reading: Reading) -> float | None:
-    """Give a reading as a float, or None where there is a reason instead."""
+    """Return a reading as a float, or None where there is a reason instead."""
     return float(reading) if known(reading) else None
 
 

@@ -80,7 +80,7 @@ class Sink(Protocol):
 
 
 def seconds_suspended() -> float:
-    """Give for how long the machine has been suspended since its boot.
+    """Return how long the machine has been suspended since its boot.
 
     CLOCK_BOOTTIME counts that time, and CLOCK_MONOTONIC does not (clock_gettime(2)).
     """
@@ -279,7 +279,7 @@ class Watch(threading.Thread):
         )
 
     def _troubled(self, snapshot: Snapshot, now: float, wall: float) -> tuple[list[Alert], list[Alert]]:
-        """Give what keeps sinks from their work, as alerts about ourselves, and those that are over."""
+        """Return what keeps sinks from their work, as alerts about ourselves, and those that are over."""
         before, self._troubles = self._troubles, {}
         for sink in self._sinks:
             words = self._trouble_of(sink)

@@ -206,7 +206,7 @@ def adopted(pid: int, stat: Stat, proc: Path = PROC) -> bool:
 
 
 def own_number(pid: int, proc: Path = PROC) -> tuple[int, bool]:
-    """Give what a process itself calls its PID, and whether that is our number too: it is in our PID namespace.
+    """Return what a process itself calls its PID, and whether that is our number too: it is in our PID namespace.
 
     Source: `NSpid:` in proc_pid_status(5): its number in each namespace, the innermost last. A kernel before 4.1
     has no such line. Raises `OSError` (see `GONE`).
@@ -254,7 +254,7 @@ def read_arguments(pid: int, proc: Path = PROC, limit: int = LONGEST) -> Argumen
 
 
 def read_name(pid: int, stat: Stat, proc: Path = PROC) -> bytes:
-    """Give the name of a process, which the kernel cuts after 15 bytes, completed from the command line; never raises.
+    """Return name of a process, which the kernel cuts after 15 bytes, completed from the command line; never raises.
 
     It is completed only if the name of the program there begins with it.
     """

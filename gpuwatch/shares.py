@@ -56,23 +56,23 @@ class Promised(NamedTuple):
 
 
 def limits_on(declared: Declared | None, gpu: str) -> tuple[Limit, ...]:
-    """Give the limits of a process on a GPU, that of the process alone first."""
+    """Return the limits of a process on a GPU, that of the process alone first."""
     found = [limit for limit in declared.limits if limit.gpu == gpu] if declared else []
     return tuple(sorted(found, key=lambda limit: (limit.scope != "", limit.bytes)))
 
 
 def limit_on(declared: Declared | None, gpu: str) -> Limit | None:
-    """Give the limit to show beside a holding: that of the process alone, else the smallest that it shares."""
+    """Return the limit to show beside a holding: that of the process alone, else the smallest that it shares."""
     return next(iter(limits_on(declared, gpu)), None)
 
 
 def was_read(declared: Declared | None) -> bool:
-    """Say whether a process's declarations could be looked for."""
+    """Return whether a process's declarations could be looked for."""
     return declared is not None and declared.knowledge is Knowledge.READ
 
 
 def conclusive(declared: Declared | None) -> bool:
-    """Say whether the lack of a limit means that none was declared.
+    """Return whether the lack of a limit means that none was declared.
 
     And not one that only the program itself knows, nor one whose GPU is a guess: it may be meant for this one.
     """
@@ -123,7 +123,7 @@ def _standings(gpu: Gpu, people: Mapping[int, Process]) -> Iterable[Standing]:
 
 
 def counted(found: Iterable[Standing]) -> list[Standing]:
-    """Give the limits of a GPU that add up: of a process that is also under a shared one, the shared one alone."""
+    """Return the limits of a GPU that add up: of a process that is also under a shared one, the shared one alone."""
     found = list(found)
     shared = {pid for one in found if one.scope for pid in one.pids}
     return [one for one in found if one.scope or one.pids[0] not in shared]
@@ -155,7 +155,7 @@ def promised_words(gpu: Gpu, people: Mapping[int, Process], *, least: str = "≥
 
 
 def is_promised(gpu: Gpu) -> bool:
-    """Say whether enough is promised to print as more than `<0.1`."""
+    """Return whether enough is promised to print as more than `<0.1`."""
     return known(gpu.promised) and gpu.promised >= 0.05 * GIB
 
 
@@ -197,7 +197,7 @@ def with_promises(snapshot: Snapshot, reserved: Sequence[Reserved]) -> Snapshot:
 
 
 def promises(gpu: Gpu, people: Mapping[int, Process], reserved: Sequence[Reserved], now: float) -> list[Promise]:
-    """Give what may still be taken of a GPU by those who declared or reserved it; none where its size is not known.
+    """Return what may still be taken of a GPU by those who declared or reserved it; none where its size is not known.
 
     `people` are the snapshot's processes by PID, `now` is wall-clock time. Where the same processes are under several
     limits, the least counts; where one holds for some of those that share another, the shared one does. Nothing counts
@@ -236,7 +236,7 @@ def promises(gpu: Gpu, people: Mapping[int, Process], reserved: Sequence[Reserve
 
 
 def in_force(gpu: Gpu, reserved: Iterable[Reserved], now: float) -> list[Reserved]:
-    """Give the reservations of a GPU that count: new ones, and those of which something came.
+    """Return the reservations of a GPU that count: new ones, and those of which something came.
 
     A list of holders that cannot be trusted shows of none that nothing came of it.
     """
@@ -257,7 +257,7 @@ def holder_name(pid: int, people: Mapping[int, Process]) -> str:
 
 
 def _size(standing: Standing, gpu: Gpu, whole: int) -> int:
-    """Give a limit in bytes, at most what the GPU can give (`whole`).
+    """Return a limit in bytes, at most what the GPU can give (`whole`).
 
     A fraction is one of what CUDA has, which is less than NVML's total by what is reserved: by NVML's total two halves
     of a GPU would be more than it can give.

@@ -26,12 +26,12 @@ def start_thread(thread: threading.Thread) -> None:
 
 
 def no_thread_error() -> NoThreadError:
-    """Give the error for a thread that could not be started."""
+    """Return the error for a thread that could not be started."""
     return NoThreadError(f"no more threads: {WHY}")
 
 
 def child_error(error: OSError) -> str:
-    """Say why a child process was not started."""
+    """Return why a child process was not started."""
     return WHY if error.errno == errno.EAGAIN else str(error)
 
 

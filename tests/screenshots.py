@@ -74,7 +74,7 @@ def frames(until: float, seconds: float = MINUTE) -> tuple[list[Frame], list[Ale
 
 
 async def draw(picture: Picture) -> str:
-    """Give a picture as SVG."""
+    """Return a picture as SVG."""
     shown, over = frames(picture.at, picture.watched)
     log = Helpers(events=lambda: Events(alerts=tuple(over), watched=True, exists=True))
     app = GpuwatchApp(options=Options(theme=picture.theme), helpers=log, clock=lambda: picture.at)

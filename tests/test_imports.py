@@ -59,7 +59,7 @@ def test_a_library_that_is_imported_is_seen() -> None:
 
 
 def imported_in(source: str) -> set[str]:
-    """Give the packages that a source imports anywhere, by a statement or by name: `import_module("pynvml")`."""
+    """Return the packages that a source imports anywhere, by a statement or by name: `import_module("pynvml")`."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         match node:

@@ -29,7 +29,7 @@ EVERY_ONE = sorted({*KEEPERS, *programs.TERMINALS, *programs.EDITORS, "container
 
 
 def part(*argv: str) -> Part:
-    """Give the part that a program above a training has in its run."""
+    """Return the part that a program above a training has in its run."""
     return program.find_role(RelatedProcess(pid=7, argv=argv)).part
 
 

@@ -99,7 +99,7 @@ class Condition:
     """Whether the smallest value is the worst."""
 
     def is_idle(self, now: float) -> bool:
-        """Say whether nothing would be lost without it."""
+        """Return whether nothing would be lost without it."""
         return self.alert is None and not self._rising and now - self._eased >= CALM
 
     def rename(self, gpu: str, host: str) -> None:
@@ -260,7 +260,7 @@ class Condition:
 
 
 def new_alert(rule: str, at: Moment, *, severity: Severity, gpu: str = "", subject: str = "", title: str = "") -> Alert:
-    """Give an alert that is raised at this moment, with its id: of the condition's key and the time."""
+    """Return an alert that is raised at this moment, with its id: of the condition's key and the time."""
     # Most runs raise nothing.
     from hashlib import blake2s
 

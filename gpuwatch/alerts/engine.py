@@ -262,7 +262,7 @@ def _success(rule: str) -> Observation:
 
 
 def _is_over(condition: Condition, gpu: Gpu | None, snapshot: Snapshot) -> bool:
-    """Say whether what a condition is about is gone, where no rule speaks of it any more."""
+    """Return whether what a condition is about is gone, where no rule speaks of it any more."""
     if snapshot.state is not SourceState.OK or not snapshot.gpus:
         return False
     # What is about no GPU, but about a user, is on any of them.
@@ -275,12 +275,12 @@ def _is_over(condition: Condition, gpu: Gpu | None, snapshot: Snapshot) -> bool:
 
 
 def _trusted(gpu: Gpu) -> bool:
-    """Say whether a process that a GPU does not list is not there."""
+    """Return whether a process that a GPU does not list is not there."""
     return gpu.health is Health.OK and gpu.sampled > 0 and not gpu.holdings_note and not gpu.unreliable
 
 
 def _left(condition: Condition, gpu: Gpu | None, snapshot: Snapshot) -> bool:
-    """Say whether none of the processes of a restored alert is listed; where it names none, that is not known."""
+    """Return whether none of the processes of a restored alert is listed; where it names none, that is not known."""
     pids = _pids(condition)
     shown = (gpu,) if gpu is not None else snapshot.gpus
     return bool(pids) and not any(_is_one_of(pids, one.pid, one.start) for each in shown for one in each.holdings)
@@ -301,7 +301,7 @@ def _gone(condition: Condition, gpu: Gpu | None, snapshot: Snapshot) -> str:
 
 
 def _pids(condition: Condition) -> Mapping[int, int]:
-    """Give the processes that a condition is about, with their start times; 0 where that is not known."""
+    """Return the processes that a condition is about, with their start times; 0 where that is not known."""
     first, _, start = condition.subject.partition(" ")[0].partition(":")
     if first.isdecimal() and start.isdecimal():
         return {int(first): int(start)}

@@ -183,5 +183,5 @@ RULES: Final[tuple[RuleFact, ...]] = (
 
 
 def names() -> frozenset[str]:
-    """Give the names of all rules that gpuwatch comes with."""
+    """Return the names of all rules that gpuwatch comes with."""
     return frozenset(fact.name for fact in RULES)

@@ -70,7 +70,7 @@ _Look = Callable[[Gpu, Snapshot, int], Suspicion | None]
 
 
 def missing(gpu: Gpu) -> int | None:
-    """Give the bytes in use that no listed process holds, as far as they are known; None where they are not.
+    """Return the bytes in use that no listed process holds, as far as they are known; None where they are not.
 
     Where the driver or the list leave it open (`Gpu.unattributed` is a reason) it is at most what is used less what
     the list has.
@@ -83,12 +83,12 @@ def missing(gpu: Gpu) -> int | None:
 
 
 def of_driver(gpu: Gpu) -> int:
-    """Give the bytes that a driver may have taken for itself on a GPU: less than that is no process's."""
+    """Return the bytes that a driver may have taken for itself on a GPU: less than that is no process's."""
     return OWN + OWN_EACH * len(gpu.holdings)
 
 
 def suspicions(gpu: Gpu, snapshot: Snapshot) -> list[Suspicion]:
-    """Give the causes in order, each at most once; none where the gap is not known."""
+    """Return the causes in order, each at most once; none where the gap is not known."""
     gap = missing(gpu)
     if gap is None:
         return []
@@ -97,7 +97,7 @@ def suspicions(gpu: Gpu, snapshot: Snapshot) -> list[Suspicion]:
 
 
 def likeliest(gpu: Gpu, snapshot: Snapshot) -> Suspicion | None:
-    """Give the likeliest cause of a gap that has been there for a minute: by then what was ending has ended."""
+    """Return the likeliest cause of a gap that has been there for a minute: by then what was ending has ended."""
     return next((one for one in suspicions(gpu, snapshot) if one.cause is not Cause.ENDING), None)
 
 
@@ -163,7 +163,7 @@ def _mps(gpu: Gpu, snapshot: Snapshot, gap: int, *, elsewhere: bool = False) -> 
 
 
 def _are_elsewhere(servers: set[int], gpu: Gpu, snapshot: Snapshot) -> bool:
-    """Say whether the list has them all on other GPUs and none on this one."""
+    """Return whether the list has them all on other GPUs and none on this one."""
     here = {one.pid for one in gpu.holdings}
     others = {one.pid for each in snapshot.gpus for one in each.holdings}
     return servers <= others - here
@@ -283,7 +283,7 @@ _LOOKS: Final[Sequence[_Look]] = (
 
 
 def left_over(gpu: Gpu, snapshot: Snapshot) -> list[Unlisted]:
-    """Give the processes that have this GPU open with CUDA, are not listed, and whose parent has ended.
+    """Return the processes that have this GPU open with CUDA, are not listed, and whose parent has ended.
 
     Not those that somebody tends: services, servers, containers' own, and launchers of processes that are listed.
     Nor those of which that is not known.
@@ -306,7 +306,7 @@ def _may_hold(one: Unlisted, gpu: Gpu) -> bool:
 
 
 def _is_under(pid: int, above: dict[int, int | None], listed: set[int]) -> bool:
-    """Say whether one of the processes above is listed, as far as those that have GPUs open tell."""
+    """Return whether one of the processes above is listed, as far as those that have GPUs open tell."""
     seen: set[int] = set()
     parent = above.get(pid)
     while parent is not None and parent not in seen:
@@ -337,7 +337,7 @@ def _pids(pids: Sequence[int]) -> str:
 
 
 def _ended_by(mine: Sequence[Process], left: Sequence[Process]) -> str:
-    """Say how those that are left over are ended: ours by a command, others' by their owners."""
+    """Return how those that are left over are ended: ours by a command, others' by their owners."""
     if mine:
         command = "gpuwatch kill " + " ".join(str(one.pid) for one in mine)
         whole = f"`{command}` ends {'it' if len(mine) == 1 else 'them'}, if you no longer want what was run"
@@ -365,12 +365,12 @@ _SMALL_OF_LARGE: Final = 256 * units.MIB
 
 
 def matters(gap: int, total: float | None) -> bool:
-    """Say whether so many bytes that nobody is listed for are worth a word, on a GPU of so many."""
+    """Return whether so many bytes that nobody is listed for are worth a word, on a GPU of so many."""
     return gap >= SMALL and not (total is not None and gap < _SMALL_SHARE * total and gap < _SMALL_OF_LARGE)
 
 
 def causes(gpu: Gpu, snapshot: Snapshot) -> list[Suspicion]:
-    """Give the likely causes of what is in use on a GPU and held by no listed process, the likeliest first.
+    """Return the likely causes of what is in use on a GPU and held by no listed process, the likeliest first.
 
     Empty where the gap is small or not known, and for a GPU in trouble. Words and `settle` have 110 cells at most.
     """

@@ -94,7 +94,7 @@ def _more(number: int, what: str) -> str:
 
 
 def _names(gpus: Iterable[Gpu]) -> Mapping[str, str]:
-    """Give what GPUs and MIG instances are called, by UUID."""
+    """Return what GPUs and MIG instances are called, by UUID."""
     names = {}
     for gpu in gpus:
         names[gpu.uuid] = f"{_GPU}{gpu.index}"
@@ -116,7 +116,7 @@ def device_map(visible: Visible, names: Mapping[str, str]) -> str:
 
 
 def how_sure(visible: Visible) -> str:
-    """Say how sure the order of the visible GPUs is; empty where there is no order to be sure of."""
+    """Return how sure the order of the visible GPUs is; empty where there is no order to be sure of."""
     return _ORDERS[visible.order] if visible.gpus else ""
 
 
@@ -141,14 +141,14 @@ def _declaration(one: Declaration, names: Mapping[str, str]) -> Point:
 
 
 def _effect(one: Declaration) -> str:
-    """Say whether a declaration is in effect, and why; of one that applies and limits nothing, why that is so."""
+    """Return whether a declaration is in effect, and why; of one that applies and limits nothing, why that is so."""
     if one.effective and not one.limits and one.why:
         return one.why
     return _joined("in effect" if one.effective else "not in effect", one.why, between=": ")
 
 
 def _default(one: Declaration) -> Point:
-    """Tell what a framework takes, as nothing else was said; a default that yields is not worth a line."""
+    """Return what a framework takes, as nothing else was said; a default that yields is not worth a line."""
     words = one.text.removeprefix(f"default of {one.framework}: ")
     return Point("default", words, _joined(one.framework, one.why, between="; "))
 
@@ -195,7 +195,7 @@ def _holdings(process: Process, snapshot: Snapshot, allowances: Allowances | Non
 
 
 def _verdict(standing: Standing, gpu: Gpu, people: Mapping[int, Process], allowances: Allowances | None) -> str:
-    """Say how a limit stands: under it, within the allowance, or overshot."""
+    """Return how a limit stands: under it, within the allowance, or overshot."""
     limit = standing.limit
     collective = any((declared := people[pid].declared) is not None and declared.collective for pid in standing.pids)
     room = allowance(limit, number(gpu.memory.total), collective=collective, allowances=allowances)
@@ -222,7 +222,7 @@ def _joined(*parts: str, between: str = " · ") -> str:
 
 
 def whereabouts(process: Process) -> list[Point]:
-    """Tell what a process runs in and belongs to; what does not apply has no line. Empty where nobody has looked."""
+    """Return what a process runs in and belongs to; what does not apply has no line. Empty where nobody has looked."""
     around = process.surroundings
     if around is None:
         return []

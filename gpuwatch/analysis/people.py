@@ -116,7 +116,7 @@ def people(snapshot: Snapshot, view: HistoryView | None = None) -> list[Person]:
 
 
 def names(snapshot: Snapshot) -> dict[int, str]:
-    """Give the names of all whose processes a snapshot shows, by uid."""
+    """Return the names of all whose processes a snapshot shows, by uid."""
     found: dict[int, str] = {}
     for one in snapshot.processes:
         if one.uid is not None:
@@ -139,12 +139,12 @@ def whole(found: Sequence[Person], snapshot: Snapshot) -> Whole:
 
 
 def filter_for(uid: int | None) -> str:
-    """Give the filter that leaves the processes of one person alone: `uid:1001`."""
+    """Return the filter that leaves the processes of one person alone: `uid:1001`."""
     return "uid:?" if uid is None else f"uid:{uid}"
 
 
 def _better(before: str, name: str, uid: int) -> str:
-    """Give the name that says more: digits stand where it was not looked up yet."""
+    """Return the name that says more: digits stand where it was not looked up yet."""
     if not name:
         return before or str(uid)
     return name if before in ("", str(uid)) else before
@@ -239,7 +239,7 @@ SORTS: Final[dict[str, tuple[str, Callable[[Person], SortValue]]]] = {
 
 
 def steady() -> Steady[Person]:
-    """Give an order that figures which only jitter do not disturb; ties stand by uid."""
+    """Return an order that figures which only jitter do not disturb; ties stand by uid."""
     return Steady(SORTS, lambda one: one.uid, lambda one: (one.uid is None, one.uid or 0))
 
 
@@ -248,7 +248,7 @@ def steady() -> Steady[Person]:
 
 
 def totals(box: Whole) -> tuple[str, ...]:
-    """Say what all have, the longest way first: `9 people · 44 processes · 402 of 632 GiB held, 96 of these idle`."""
+    """Give what all have, the longest way first: `9 people · 44 processes · 402 of 632 GiB held, 96 of these idle`."""
     persons = [_count(box.people, "person", "people")] * bool(box.people or not box.unseen)
     persons += ["some not visible"] * box.unseen
     held = f"{'at least ' * box.at_least}{_whole_gib(box.held)}"
@@ -264,7 +264,7 @@ def totals(box: Whole) -> tuple[str, ...]:
 
 
 def story(one: Person, taken: float, watched: float) -> list[str]:
-    """Give what makes the point about one person, in two or three sentences without their full stops.
+    """Return what makes the point about one person, in two or three sentences without their full stops.
 
     `taken` is the snapshot's wall-clock time, `watched` the seconds since gpuwatch began: of what was before, nothing
     is said but the age of the processes.
@@ -287,7 +287,7 @@ def _holds(one: Person, taken: float) -> str:
 
 
 def _used(one: Person, watched: float) -> str:
-    """Say what was done with it while gpuwatch watched; time on two GPUs counts twice."""
+    """Return what was done with it while gpuwatch watched; time on two GPUs counts twice."""
     use = one.use
     if use.held <= 0:
         return ""

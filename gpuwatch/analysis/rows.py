@@ -283,7 +283,7 @@ class Filter:
     terms: tuple[Callable[[Row], bool], ...] = ()
 
     def __call__(self, row: Row) -> bool:
-        """Say whether a row matches every term."""
+        """Return whether a row matches every term."""
         return all(term(row) for term in self.terms)
 
     @classmethod

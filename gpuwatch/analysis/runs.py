@@ -169,13 +169,13 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def brief(process: Process) -> str:
-    """Give a command line without the folder of its program, as the process list has it."""
+    """Return a command line without the folder of its program, as the process list has it."""
     program, space, rest = (process.command or f"[{process.name}]").partition(" ")
     return (program.rpartition("/")[2] if program.startswith("/") else program) + space + rest
 
 
 def common(words: Iterable[str]) -> str:
-    """Give what all say; empty where they differ."""
+    """Return what all say; empty where they differ."""
     found = set(words)
     return found.pop() if len(found) == 1 else ""
 
@@ -198,7 +198,7 @@ def add(sums: Iterable[Sum]) -> Sum:
 
 
 def shortest(idles: Sequence[Idle | None]) -> Idle | None:
-    """Give the idleness of all together: one that is surely busy settles it, else one that is not known leaves it."""
+    """Return the idleness of all together: one that is surely busy settles it, else one that is not known leaves it."""
     found = [idle for idle in idles if idle is not None]
     if not found or (len(found) < len(idles) and all(idle.seconds > 0 for idle in found)):
         return None
@@ -212,7 +212,7 @@ def put(on: dict[str, OnGpu], held: OnGpu) -> None:
 
 
 def total(parts: Sequence[Totals]) -> Totals:
-    """Give what several take together; there is at least one."""
+    """Return what several take together; there is at least one."""
     if len(parts) == 1:
         return parts[0]
     on: dict[str, OnGpu] = {}
@@ -276,7 +276,7 @@ class Member:
 
 
 def members_of(snapshot: Snapshot, history: HistoryView | None, *, mine: bool) -> list[Member]:
-    """Give every process that has memory on a GPU or its device file open, each once; with `mine` the viewer's."""
+    """Return every process that has memory on a GPU or its device file open, each once; with `mine` the viewer's."""
     held: dict[tuple[int, int], list[Row]] = {}
     for row in rows(snapshot):
         held.setdefault((row.holding.pid, row.holding.start), []).append(row)
@@ -295,7 +295,7 @@ def members_of(snapshot: Snapshot, history: HistoryView | None, *, mine: bool) -
 
 
 def _own(member: Member, history: HistoryView | None, indices: dict[str, int]) -> Totals:
-    """Give what one process takes; what is wrong with it depends on its place, and is added there."""
+    """Return what one process takes; what is wrong with it depends on its place, and is added there."""
     started, held = member.process.started, member.rows
     job = member.job
     ranks = (job.rank,) if job is not None and job.rank is not None and job.worker_of is None else ()
@@ -328,13 +328,13 @@ def _own(member: Member, history: HistoryView | None, indices: dict[str, int]) -
 
 
 def run_keys(members: Sequence[Member]) -> list[NodeKey]:
-    """Give each process its run: by its job; an unlisted one of unknown job goes where its parent is."""
+    """Return each process its run: by its job; an unlisted one of unknown job goes where its parent is."""
     by_pid = {member.pid: member for member in members}
     return [_run_key(_source(member, by_pid)) for member in members]
 
 
 def _source(member: Member, by_pid: dict[int, Member]) -> Member:
-    """Give the process that decides which run `member` belongs to."""
+    """Return the process that decides which run `member` belongs to."""
     source = member
     for _ in range(DEEPEST):
         if source.job is not None or source.unlisted is None:
@@ -352,12 +352,12 @@ def _run_key(member: Member) -> NodeKey:
 
 
 def _elder(one: Member, other: Member) -> bool:
-    """Say whether `one` may have started `other`: a PID may be somebody else's by now."""
+    """Return whether `one` may have started `other`: a PID may be somebody else's by now."""
     return not one.start or not other.start or one.start <= other.start
 
 
 def hang(together: Sequence[Member]) -> None:
-    """Give the workers of a run to those that they work for; who that is not known of stays below the run."""
+    """Return the workers of a run to those that they work for; who that is not known of stays below the run."""
     by_pid = {member.pid: member for member in together}
     for member in together:
         if member.helper:
@@ -394,7 +394,7 @@ def _level(member: Member) -> int:
 
 
 def flags_of(member: Member) -> list[Flag]:
-    """Say what is wrong with a process, the worst first."""
+    """Return what is wrong with a process, the worst first."""
     state = member.process.state
     found = [Flag.GONE] * (member.process.presence is Presence.GONE) + [Flag.ZOMBIE] * (state in ("zombie", "dead"))
     if member.orphan:
@@ -467,7 +467,7 @@ _GROUPS = {
 
 
 def label(node: Node, *, top: bool) -> str:
-    """Give what stands before a process's command: `rank 3`, `worker`; empty for what needs no word.
+    """Return what stands before a process's command: `rank 3`, `worker`; empty for what needs no word.
 
     `top` is a node that stands below none.
     """
@@ -518,7 +518,7 @@ def _counted(flag: Flag, count: int) -> str:
 
 
 def parts(node: Node) -> str:
-    """Give the ranks that are here, `7/8 ranks`, or how many processes there are; empty for one process alone."""
+    """Return the ranks that are here, `7/8 ranks`, or how many processes there are; empty for one process alone."""
     totals, world = node.totals, node.job.world if node.job else None
     if node.kind is Kind.RUN and totals.ranks:
         count = len(totals.ranks)
@@ -608,7 +608,7 @@ def _place_words(node: Node) -> str:
 
 
 def _by_gpu(node: Node) -> str:
-    """Say what is held on each of several GPUs."""
+    """Return what is held on each of several GPUs."""
     held = node.totals.gpus
     if len(held) < 2:
         return ""
@@ -625,7 +625,7 @@ MOST_RANKS: Final = 4096
 
 
 def grow(snapshot: Snapshot, history: HistoryView | None = None, *, mine: bool = False) -> list[Node]:
-    """Give the runs, each with its ranks and workers, in the order of their keys, and the groups after them.
+    """Return the runs, each with its ranks and workers, in the order of their keys, and the groups after them.
 
     Every process is in it once. `mine` leaves out what is not the viewer's.
     """
@@ -650,7 +650,7 @@ def grow(snapshot: Snapshot, history: HistoryView | None = None, *, mine: bool =
 
 
 def _run(key: NodeKey, together: Sequence[Member], *, whole: bool) -> Node:
-    """Give the node of a run: of its only process, where nothing else stands beside that."""
+    """Return the node of a run: of its only process, where nothing else stands beside that."""
     tops = [_process(member) for member in sorted((one for one in together if one.parent is None), key=_place)]
     if len(tops) == 1:
         return msgspec.structs.replace(tops[0], key=key)
@@ -718,13 +718,13 @@ def _group(title: str, found: Sequence[Node]) -> Node:
 
 
 def _complete(gpus: Sequence[Gpu]) -> bool:
-    """Say whether who is not listed is not there: every GPU is watched, is well, and its list can be trusted."""
+    """Return whether who is not listed is not there: every GPU is watched, is well, and its list can be trusted."""
     whole = [gpu.index for gpu in gpus] == list(range(len(gpus)))
     return whole and all(gpu.health is Health.OK and not gpu.holdings_note for gpu in gpus)
 
 
 def _absent(jobs: Sequence[Job]) -> tuple[int, ...]:
-    """Give the ranks between those that are here; only where ranks on this host follow one another.
+    """Return the ranks between those that are here; only where ranks on this host follow one another.
 
     Launchers count local ranks from 0 without a gap (torchrun: rank = node rank × ranks a node + local rank). How many
     there are to be on this host, none of them tells, so that those after the last one are not missed.

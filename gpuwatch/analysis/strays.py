@@ -188,12 +188,12 @@ class Case:
         return min(idles)  # of two that are as long, the one that is known exactly
 
     def computed(self, within: float) -> bool:
-        """Say whether it was seen to compute in the last so many seconds."""
+        """Return whether it was seen to compute in the last so many seconds."""
         idles = (part.idle for part in self.parts)
         return self.computes or any(one is not None and not one.at_least and one.seconds < within for one in idles)
 
     def works(self, tending: Tending) -> bool:
-        """Say whether it is at work on the CPU."""
+        """Return whether it is at work on the CPU."""
         return is_at_work(self.process, tending)
 
     @property
@@ -206,7 +206,7 @@ class Case:
 
 
 def is_at_work(process: Process, tending: Tending) -> bool:
-    """Say whether a process or what it has started uses the CPU, or it waits for a disk; not known, it does not."""
+    """Return whether a process or what it has started uses the CPU, or it waits for a disk; not known, it does not."""
     used = sum(figure for figure in (number(process.cpu), number(process.below)) if figure is not None)
     return used > tending.at_work or process.state == "disk sleep"
 
@@ -238,7 +238,7 @@ class Scene:
         self._by_pid = {case.process.pid: case for case in (*self.cases, *self.unlisted)}
 
     def family(self, case: Case) -> list[Case]:
-        """Give the others of its run, its parent and its children, as far as they have a GPU open.
+        """Return the others of its run, its parent and its children, as far as they have a GPU open.
 
         Of Ray's workers nobody can tell which are of one run: those of one daemon may wait for each other.
         """
@@ -284,7 +284,7 @@ class Scene:
         return Part(gpu, memory, sm, silent, kinds, self._idle(gpu.key, process, sm, kinds))
 
     def _idle(self, key: str, process: Process, sm: float | None, kinds: frozenset[str]) -> Idle | None:
-        """Give for how long a process has run nothing on a GPU: the longest that any witness speaks for."""
+        """Return how long a process has run nothing on a GPU: the longest that any witness speaks for."""
         if sm is not None and sm > 0:
             return Idle(0.0, at_least=False)
         seen, kept = self._seen_idle(key, process), self._kept.get((key, process.pid, process.start))
@@ -299,11 +299,11 @@ class Scene:
         return self._history.idle(key, process.pid, process.start) if self._history is not None else None
 
     def _age(self, process: Process) -> float:
-        """Give the seconds since a process started; 0 where that is not known."""
+        """Return the seconds since a process started; 0 where that is not known."""
         return self.snapshot.taken - process.started if process.started is not None else 0.0
 
     def has_gap(self, gpus: Iterable[Gpu]) -> bool:
-        """Say whether on one of these GPUs more memory is nobody's than a driver takes for itself."""
+        """Return whether on one of these GPUs more memory is nobody's than a driver takes for itself."""
         judged = (gpu for gpu in gpus if gpu.key in self._gpus and not gpu.memory.unified)
         return any(known(gpu.unattributed) and gpu.unattributed > unattributed.of_driver(gpu) for gpu in judged)
 
@@ -313,7 +313,7 @@ def _is_seen(process: Process) -> bool:
 
 
 def unjudged(snapshot: Snapshot) -> list[Gpu]:
-    """Give the GPUs of which nothing can be said now: in trouble, with old figures, or with no list to trust."""
+    """Return the GPUs of which nothing can be said now: in trouble, with old figures, or with no list to trust."""
     return [gpu for gpu in snapshot.gpus if not _may_be_judged(gpu, snapshot)]
 
 
@@ -325,7 +325,7 @@ def _may_be_judged(gpu: Gpu, snapshot: Snapshot) -> bool:
 
 
 def has_unsure(gpu: Gpu, snapshot: Snapshot) -> bool:
-    """Say whether a process that the driver lists on a GPU may be another than the one of its PID here."""
+    """Return whether a process that the driver lists on a GPU may be another than the one of its PID here."""
     unsure = {one.pid for one in snapshot.processes if one.presence is Presence.UNSURE}
     return any(one.pid in unsure for one in gpu.holdings)
 
@@ -432,7 +432,7 @@ def worker(case: Case, scene: Scene) -> Finding | None:
 
 
 def _is_leftover(case: Case, scene: Scene, *, left: bool) -> bool:
-    """Say whether one that NVML does not list, but that has CUDA's files open, is what remains of something.
+    """Return whether one that NVML does not list, but that has CUDA's files open, is what remains of something.
 
     A program that only asked how many GPUs there are has them open, too, and so has one that lets others compute: it
     is neither as long as one of those is there.
@@ -540,7 +540,7 @@ def idle(case: Case, scene: Scene) -> Finding | None:
 
 
 def _attended(case: Case, around: Surroundings) -> list[str]:
-    """Tell who may still want one that is idle."""
+    """Return who may still want one that is idle."""
     words = []
     if around.notebook is not None and not around.notebook.left:
         words.append("its notebook may still be open")
@@ -556,7 +556,7 @@ def _attended(case: Case, around: Surroundings) -> list[str]:
 
 
 def _is_tended(case: Case, around: Surroundings) -> bool:
-    """Say whether something tends to its processes: a runtime, a scheduler, a manager of units, an open window.
+    """Return whether something tends to its processes: a runtime, a scheduler, a manager of units, an open window.
 
     Where it cannot be told whether the window is still open, it may be.
     """
@@ -567,18 +567,18 @@ def _is_tended(case: Case, around: Surroundings) -> bool:
 
 
 def _serves(case: Case, scene: Scene) -> bool:
-    """Say whether a process, or one of its run, is a server: of a served model one rank listens, the others wait."""
+    """Return whether a process, or one of its run, is a server: of a served model one rank listens, the others wait."""
     around = [one.process.surroundings for one in (case, *scene.family(case))]
     return any(one is not None and one.server for one in around)
 
 
 def _is_in_use(case: Case, scene: Scene, within: float) -> bool:
-    """Say whether a process or one that belongs to it computed lately, or is at work on the CPU."""
+    """Return whether a process or one that belongs to it computed lately, or is at work on the CPU."""
     return any(one.computed(within) or one.works(scene.tending) for one in (case, *scene.family(case)))
 
 
 def _has_rested(case: Case, seconds: float) -> bool:
-    """Say whether a process is known to have run nothing on its GPUs for so long."""
+    """Return whether a process is known to have run nothing on its GPUs for so long."""
     return case.idle is not None and case.idle.seconds >= seconds
 
 
@@ -636,7 +636,7 @@ def judge(
 
 
 def _worth(scene: Scene) -> Iterable[Case]:
-    """Give those that are neither too young nor too small to be judged; a size that is not known may be any."""
+    """Return those that are neither too young nor too small to be judged; a size that is not known may be any."""
     limits = scene.tending
     for case in (*scene.cases, *scene.unlisted):
         if case.age >= limits.settled_after and (case.held is None or case.held >= limits.least):
@@ -693,7 +693,7 @@ def notes(judged: Judged, snapshot: Snapshot, watched: float | None, tending: Te
 
 
 def _why(gpu: Gpu, snapshot: Snapshot) -> str:
-    """Say why nothing can be said of who is idle on a GPU."""
+    """Return why nothing can be said of who is idle on a GPU."""
     if gpu.health is not Health.OK:
         return ", ".join(filter(None, (gpu.health.value, gpu.words)))
     if gpu.unreliable:

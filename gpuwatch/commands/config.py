@@ -58,7 +58,7 @@ def main(
 
 
 def show(given: str | None, *, ascii_flag: bool, administrators: Path) -> list[str]:
-    """Give every key with its value, and where it comes from."""
+    """Return every key with its value, and where it comes from."""
     config, origins = load_traced(given, administrators=administrators)
     if ascii_flag:
         config, origins = msgspec.structs.replace(config, ascii=True), {**origins, "ascii": Origin(flag="--ascii")}
@@ -91,7 +91,7 @@ def init(file: Path) -> str:
 
 
 def check(given: str | None, administrators: Path, check_urls: CheckUrls) -> tuple[list[str], int]:
-    """Give a line for each file that is well, one for each mistake, warnings, and the exit code."""
+    """Return a line for each file that is well, one for each mistake, warnings, and the exit code."""
     found = problems(given, administrators=administrators)
     lines = [line for file, wrong in found for line in (wrong or [f"{shown_path(file)}: ok"])]
     if any(wrong for _, wrong in found):
@@ -102,7 +102,7 @@ def check(given: str | None, administrators: Path, check_urls: CheckUrls) -> tup
 
 
 def _warnings(config: Config, origins: Mapping[str, Origin], check_urls: CheckUrls) -> Iterator[str]:
-    """Say what will not work, or is not safe, though nothing is wrong with the file itself."""
+    """Return what will not work, or is not safe, though nothing is wrong with the file itself."""
     if config.notify.command:
         words = _program(config.notify.command[0])
         if words:
@@ -116,7 +116,7 @@ def _warnings(config: Config, origins: Mapping[str, Origin], check_urls: CheckUr
 
 
 def _program(word: str) -> str:
-    """Say why a program cannot be run. That others could have written it is refused when the file is read."""
+    """Return why a program cannot be run. That others could have written it is refused when the file is read."""
     program = Path(word).expanduser()
     if not program.is_file():
         return f"there is no file {text.clean(str(program))}"
@@ -135,5 +135,5 @@ def _readable(file: Path | None) -> str:
 
 
 def _in_ascii(line: str) -> str:
-    """Give a line without any character outside ASCII; a TOML string says the same as before."""
+    """Return a line without any character outside ASCII; a TOML string says the same as before."""
     return "".join(char if char.isascii() else escaped(char) for char in line.replace(text.ELLIPSIS, "..."))

@@ -118,7 +118,7 @@ def _json(alert: Alert, found: Events) -> str:
 
 
 def _words(path: Path, found: Events, chosen: Collection[Alert], since: str, now: float) -> Iterable[str]:
-    """Say what the lines do not: that there are none, what could not be read, that nobody watches."""
+    """Return what the lines do not: that there are none, what could not be read, that nobody watches."""
     if not found.exists:
         yield f"there is no events log yet ({clean(str(path))}); the dashboard and `gpuwatch watch` write it"
         return

@@ -123,7 +123,7 @@ class Line:
 
 
 def line_of(one: Listed, snapshot: Snapshot, uid: int) -> Line:
-    """Give what a snapshot tells of one that would be ended; `uid` is whose it is."""
+    """Return what a snapshot tells of one that would be ended; `uid` is whose it is."""
     unlisted = {row.process.pid: row for row in snapshot.unlisted}
     people = [*snapshot.processes, *(row.process for row in unlisted.values())]
     held = [(gpu.index, holding) for gpu in snapshot.gpus for holding in gpu.holdings if holding.pid == one.pid]

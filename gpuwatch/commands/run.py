@@ -134,7 +134,7 @@ def _named(offers: Sequence[Room], wanted: Sequence[int]) -> list[Room]:
 def _beyond(
     command: Sequence[str], shares: tuple[Share, ...], chosen: Sequence[Room], snapshot: Snapshot
 ) -> Iterator[str]:
-    """Say where the command, with what its person holds already, would take more than was agreed on."""
+    """Return where the command, with what its person holds already, would take more than was agreed on."""
     if not shares:
         return
     uid, users = os.geteuid(), UserNames()
@@ -159,7 +159,7 @@ def _beyond(
 
 
 def _words(told: Sequence[Change], chosen: Sequence[Room], grant: Grant) -> list[str]:
-    """Say what was set, one line each, and what was not."""
+    """Return what was set, one line each, and what was not."""
     where = ", ".join(f"cuda:{place} is GPU {room.gpu.index}" for place, room in enumerate(chosen))
     lines = []
     for one in told:

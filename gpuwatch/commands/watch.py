@@ -230,7 +230,7 @@ def _gist(words: str) -> str:
 
 
 def greeting(frame: Frame, log: str) -> str:
-    """Say what is watched, once it is."""
+    """Return what is watched, once it is."""
     host = f" on {frame.snapshot.host}" if frame.snapshot.host else ""
     return f"watching {_several(frame.snapshot.gpus)}{host}" + (f"; events go to {log}" if log else "")
 

@@ -89,7 +89,7 @@ class Unit(NamedTuple):
 
 
 def container(path: str) -> Held | None:
-    """Give the innermost container on a path; None for none."""
+    """Return the innermost container on a path; None for none."""
     parts = path.split("/")
     for place in range(len(parts) - 1, -1, -1):
         found = _container(parts[place], parts[place - 1] if place else "", parts[:place])
@@ -119,7 +119,7 @@ def _container(part: str, parent: str, above: list[str]) -> Held | None:
 
 
 def pod(path: str) -> str:
-    """Give the uid of the innermost Kubernetes pod on a path: 8-4-4-4-12 digits, or 32 for a static pod."""
+    """Return the uid of the innermost Kubernetes pod on a path: 8-4-4-4-12 digits, or 32 for a static pod."""
     for part in reversed(path.split("/")):
         for word in reversed(part.split(":")):
             found = _POD.search(word)
@@ -143,18 +143,18 @@ def slurm(path: str) -> Step | None:
 
 
 def pbs(path: str) -> str:
-    """Give the number of PBS's job on a path, `4711` or `4711[3]`; empty for none."""
+    """Return the number of PBS's job on a path, `4711` or `4711[3]`; empty for none."""
     found = _PBS.search(path)
     return found[1] if found else ""
 
 
 def tells(path: str) -> bool:
-    """Say whether a path names a container, a pod or a batch job."""
+    """Return whether a path names a container, a pod or a batch job."""
     return bool(container(path) or pod(path) or slurm(path) or pbs(path))
 
 
 def unit(path: str) -> Unit | None:
-    """Give the innermost service on a path; None where that is a login, a desktop's application, or only a carrier.
+    """Return the innermost service on a path; None where that is a login, a desktop's application, or only a carrier.
 
     A scope below a service is no part of it: systemd makes one for what somebody else has started, such as a tab of a
     terminal or a session of tmux. Only Podman's and Slurm's own folders lie below a service and belong to it.
@@ -174,13 +174,13 @@ def unit(path: str) -> Unit | None:
 
 
 def carrier(path: str) -> bool:
-    """Say whether a path lies below a container runtime: a rootless one may make no cgroups of its own."""
+    """Return whether a path lies below a container runtime: a rootless one may make no cgroups of its own."""
     names = {"docker.service", "podman.service", "containerd.service", "snap.docker.dockerd.service"}
     return not names.isdisjoint(path.split("/"))
 
 
 def user(path: str) -> int | None:
-    """Give the uid whose login a path belongs to, by its `user-UID.slice`: the owner of a rootless container."""
+    """Return the uid whose login a path belongs to, by its `user-UID.slice`: the owner of a rootless container."""
     found = next((found for one in path.split("/") if (found := _USER.fullmatch(one))), None)
     return int(found[1]) if found else None
 

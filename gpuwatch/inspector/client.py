@@ -79,16 +79,16 @@ class Turns:
         self._owed[user] = (self.owed(user, now) + seconds, now)
 
     def owed(self, user: str, now: float) -> float:
-        """Give the seconds that a user's questions have cost and that are not forgiven yet."""
+        """Return the seconds that a user's questions have cost and that are not forgiven yet."""
         seconds, then = self._owed.get(user, (0.0, now))
         return max(0.0, seconds - FORGIVEN * (now - then))
 
     def ready(self, now: float, barred: Collection[str]) -> list[str]:
-        """Give the users that are neither barred nor owe too much, and of whom a question waits."""
+        """Return the users that are neither barred nor owe too much, and of whom a question waits."""
         return [user for user in self._waiting if user not in barred and self.owed(user, now) < ALLOWED]
 
     def take(self, now: float, sent: Iterable[Question], barred: Collection[str]) -> Question | None:
-        """Give the question to send next behind those that are on their way; None where none is to be sent now."""
+        """Return the question to send next behind those that are on their way; None where none is to be sent now."""
         users = [one.user for one in sent]
         if len(users) >= _AHEAD or any(self.owed(user, now) >= _SLOW for user in users):
             return None
@@ -209,7 +209,7 @@ class Witness:
         self._told, self._ended, self._ready = None, None, False
 
     def look(self) -> list[Answer]:
-        """Give the answers that have come, and see to the child; one that hangs or crashed is an answer too."""
+        """Return the answers that have come, and see to the child; one that hangs or crashed is an answer too."""
         now = self._clock()
         self._spent += min(now - self._looked, _ASLEEP)
         self._looked = now
@@ -229,7 +229,7 @@ class Witness:
     # -- the pipes -------------------------------------------------------------------------------------------------
 
     def _read(self, now: float) -> Iterator[Answer]:
-        """Give the answers in the pipe; anything else in it ends the child."""
+        """Return the answers in the pipe; anything else in it ends the child."""
         while self._child is not None and self._ended is None:
             try:
                 chunk = os.read(_pipe(self._child.stdout).fileno(), 1 << 16)

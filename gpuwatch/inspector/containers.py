@@ -107,7 +107,7 @@ class Names:
         """Until when a socket is not asked again."""
 
     def of(self, held: Held, pid: int, uid: int | None, *, proc: Path) -> Known:
-        """Say what a container is called that a process is in; never raises.
+        """Return what a container is called that a process is in; never raises.
 
         `uid` is whose it is where it is not root's: of a rootless runtime.
         """
@@ -166,7 +166,7 @@ class Names:
 
 
 def _owner(uid: int | None) -> procfs.Owner | None:
-    """Give the rights of somebody by the number alone; None for root, and for nobody."""
+    """Return the rights of somebody by the number alone; None for root, and for nobody."""
     if not uid:
         return None
     try:

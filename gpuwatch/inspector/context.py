@@ -74,7 +74,7 @@ Sources: qsub(1B) of OpenPBS, bsub(1) of LSF, submit(1) of Grid Engine, HTCondor
 
 
 def find_container(facts: Facts, *, proc: Path, names: Names) -> Container | None:
-    """Tell the container that a process is in, the innermost; None for none, or where it cannot be told."""
+    """Return the container that a process is in, the innermost; None for none, or where it cannot be told."""
     image = _image(facts, proc)
     if image is not None:
         return image
@@ -87,7 +87,7 @@ def find_container(facts: Facts, *, proc: Path, names: Names) -> Container | Non
 
 
 def find_pod(facts: Facts, *, proc: Path, names: Names | None = None) -> str:
-    """Tell the Kubernetes pod: `namespace/name`, its name, or its uid, by what can be read; empty outside of one.
+    """Return the Kubernetes pod: `namespace/name`, its name, or its uid, by what can be read; empty outside of one.
 
     The kubelet gives each container HOSTNAME, the pod's name (the node's with hostNetwork), and the address of the
     cluster, KUBERNETES_SERVICE_HOST. POD_NAME and POD_NAMESPACE are what most manifests call the fields of the downward
@@ -127,7 +127,7 @@ def find_slurm_job(facts: Facts) -> str:
 
 
 def find_batch_job(facts: Facts) -> str:
-    """Tell the job of another scheduler: `pbs 4711`, `lsf 4711`, `sge 4711`, `condor slot1_2`; empty for none."""
+    """Return the job of another scheduler: `pbs 4711`, `lsf 4711`, `sge 4711`, `condor slot1_2`; empty for none."""
     if number := cgroups.pbs(facts.cgroup):
         return f"pbs {number}"
     for scheduler, name, mark in _SCHEDULERS:
@@ -137,7 +137,7 @@ def find_batch_job(facts: Facts) -> str:
 
 
 def find_unit(facts: Facts) -> tuple[str, bool]:
-    """Tell the systemd service, and whether it is of the user's own manager; ("", False) for none.
+    """Return the systemd service, and whether it is of the user's own manager; ("", False) for none.
 
     Services that only carry what people start are none: sshd, cron, slurmd, a container's runtime, a terminal. Whether
     the process is the unit's service or was only started below it says `gpuwatch.surroundings.is_service`.
@@ -147,7 +147,7 @@ def find_unit(facts: Facts) -> tuple[str, bool]:
 
 
 def find_login(pid: int, uid: int, *, proc: Path, name: Callable[[int], str] | None = None) -> tuple[str, int | None]:
-    """Tell who logged in, by name and uid, where that is not the owner; ("", None) where it is, or nobody did.
+    """Return who logged in, by name and uid, where that is not the owner; ("", None) where it is, or nobody did.
 
     The kernel keeps it through sudo, su and a container that was started from a login; what a daemon starts (Docker's
     containers) has none. Source: proc_pid_loginuid(5). `name` gives the name of a uid.
@@ -173,7 +173,7 @@ def _number(text: str) -> bool:
 
 
 def _variable(facts: Facts, name: str) -> str:
-    """Give a variable of a process; where its environment cannot be read, that of the nearest ancestor that has it."""
+    """Return variable of a process; where its environment cannot be read, that of the nearest ancestor that has it."""
     if not isinstance(facts.environ, Unread):
         return facts.environ.get(name, "")
     above = (one.environ for one in facts.ancestors)
@@ -287,7 +287,7 @@ def read_context(
     panes: PaneNames | None = None,
     sockets: dict[int, frozenset[int]] | None = None,
 ) -> Surroundings:
-    """Tell where the process of these facts runs; what cannot be read is missing, said in `words`, and no error.
+    """Return where the process of these facts runs; what cannot be read is missing, said in `words`, and no error.
 
     `names` remembers the names of containers from one process to the next; `panes` asks tmux for those of sessions
     and windows, which nobody does without it. `sockets` is what was read of other processes just now.

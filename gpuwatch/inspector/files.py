@@ -22,7 +22,7 @@ def decode_environ(raw: bytes) -> str:
 
 
 def encode_environ(text: str) -> bytes:
-    """Give the bytes that `decode` was given."""
+    """Return the bytes that `decode` was given."""
     return text.encode("utf-8", "surrogateescape")
 
 

@@ -61,7 +61,7 @@ _SCHEMES = (
 
 
 def find_rank(environ: Mapping[str, str], launcher: str = "") -> Place | None:
-    """Give the rank that an environment tells; None where it tells none, or nonsense.
+    """Return the rank that an environment tells; None where it tells none, or nonsense.
 
     `launcher` is the one that started it as far as that can be seen: its variables count before others, which may
     have been there before it (a pod's RANK under mpirun).
@@ -158,7 +158,7 @@ def _step(environ: Mapping[str, str], tasks: int | None) -> str:
 
 
 def find_shared_run(environ: Mapping[str, str], uid: int | None, cgroup: str) -> str:
-    """Give what all processes of a run have in their environment where what started them is not to be seen.
+    """Return what all processes of a run have in their environment where what started them is not to be seen.
 
     Empty for nothing. An address of this host alone means another run in another container: then the cgroup is in it.
     """
@@ -188,13 +188,13 @@ def find_shared_run(environ: Mapping[str, str], uid: int | None, cgroup: str) ->
 
 
 def _namespace(environ: Mapping[str, str]) -> str:
-    """Give what MPI calls a run."""
+    """Return what MPI calls a run."""
     names = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid")
     return next((environ[name] for name in names if environ.get(name)), "")
 
 
 def _alone(environ: Mapping[str, str]) -> bool:
-    """Say whether it is the only task that was launched: the shell of `srun --pty bash`, and whatever it starts.
+    """Return whether it is the only task that was launched: the shell of `srun --pty bash`, and whatever it starts.
 
     Slurm gives that one all that MPI needs, too, where MpiDefault is pmix (slurm.schedmd.com/mpi_guide.html). The
     greatest of the sizes counts: mpirun in such a shell launches more.
@@ -209,7 +209,7 @@ def _address(environ: Mapping[str, str], cgroup: str) -> str:
 
 
 def is_left_by_launcher(environ: Mapping[str, str]) -> bool:
-    """Say whether only a launcher can have set this: an orphan with it has lost the one that it had on this host."""
+    """Return whether only a launcher can have set this: an orphan with it has lost the one that it had on this host."""
     if "TORCHELASTIC_RUN_ID" in environ or "OMPI_COMM_WORLD_RANK" in environ:  # of one rank, too: srun sets neither
         return True
     return ("PMIX_RANK" in environ or "PMI_RANK" in environ) and not _alone(environ)
@@ -274,7 +274,7 @@ class _Run(NamedTuple):
 
 
 def read_run(facts: Facts, itself: RelatedProcess, stat: procfs.Stat, *, proc: Path = procfs.PROC) -> Job:
-    """Tell which run a process belongs to.
+    """Return which run a process belongs to.
 
     The run begins with the highest ancestor of the same uid that is no shell, wrapper, terminal, login, manager of
     services or notebook server, or with the highest launcher (torchrun) where there is one: what loops over trainings
@@ -333,12 +333,12 @@ def _run(facts: Facts, itself: RelatedProcess, stat: procfs.Stat, proc: Path) ->
 
 
 def _may_be_first(kin: RelatedProcess, role: Role) -> bool:
-    """Say whether PID 1, of a container that we are in too, is what the container is for and not an init of its own."""
+    """Return if PID 1, of a container that we are in too, is what the container is for and not an init of its own."""
     return role.part is Part.LAUNCHER or (bool(kin.argv) and program.is_python(kin.argv[0]))
 
 
 def _is_left(member: _Member, stat: procfs.Stat, proc: Path) -> bool:
-    """Say whether a process can only have been started by one that has ended: a launcher, or the parent of a worker."""
+    """Return if a process can only have been started by one that has ended: a launcher, or the parent of a worker."""
     if member.launches:
         return False
     spawner = _spawner(member.kin.argv)
@@ -353,14 +353,14 @@ def _is_left(member: _Member, stat: procfs.Stat, proc: Path) -> bool:
 
 
 def _spawner(argv: tuple[str, ...]) -> int | None:
-    """Give what the process that spawned a worker calls itself."""
+    """Return what the process that spawned a worker calls itself."""
     found = program.find_program(argv)
     match = _PARENT.search(" ".join(argv)) if found is not None and found.how is How.WORKER else None
     return int(match[1]) if match else None
 
 
 def _has_lost(kin: RelatedProcess, stat: procfs.Stat, spawner: int, proc: Path) -> bool:
-    """Say whether the parent of a spawned worker is another than its spawner. A fork of one has its arguments too."""
+    """Give whether the parent of a spawned worker is another than its spawner. A fork of one has its arguments too."""
     parent, arguments = stat.ppid, b"".join(word.encode("utf-8", "backslashreplace") + b"\0" for word in kin.argv)
     for _ in range(_MOST_FORKS):
         try:
@@ -375,14 +375,14 @@ def _has_lost(kin: RelatedProcess, stat: procfs.Stat, spawner: int, proc: Path) 
 
 
 def _is_worker_by_itself(kin: RelatedProcess) -> bool:
-    """Say whether a process shows that it is a worker, whoever its parent is."""
+    """Return whether a process shows that it is a worker, whoever its parent is."""
     found = program.find_program(kin.argv)
     titled = bool(kin.argv) and kin.argv[0].startswith(_TITLED_WORKERS)
     return titled or kin.comm in _WORKER_NAMES or (found is not None and found.how is How.WORKER)
 
 
 def _is_worker(kin: RelatedProcess, parent: RelatedProcess) -> bool:
-    """Say whether a process is a helper that its parent spawned or forked, and no program of its own.
+    """Return whether a process is a helper that its parent spawned or forked, and no program of its own.
 
     A fork shows the arguments and the environment of its parent. One whose title is set has neither: it was not
     started from a shell, then, as its parent is a program too.
@@ -395,7 +395,7 @@ def _is_worker(kin: RelatedProcess, parent: RelatedProcess) -> bool:
 
 
 def _worker_of(run: _Run, rank: RelatedProcess | None) -> int | None:
-    """Give the rank, or the only process, that the process is a helper of."""
+    """Return the rank, or the only process, that the process is a helper of."""
     if rank is not None and rank is not run.itself.kin:
         return rank.pid
     for member, above in zip(run.line, run.line[1:], strict=False):
@@ -411,7 +411,7 @@ def _worker_of(run: _Run, rank: RelatedProcess | None) -> int | None:
 
 
 def _place(run: _Run) -> tuple[Place | None, RelatedProcess | None]:
-    """Give the rank of the process, or the one that it works for, and who that is.
+    """Return the rank of the process, or the one that it works for, and who that is.
 
     All below a rank inherit its variables: of those who have the same the highest is the rank.
     """
@@ -433,7 +433,7 @@ def _place(run: _Run) -> tuple[Place | None, RelatedProcess | None]:
 
 
 def _lightning_head(facts: Facts) -> Place | None:
-    """Give the rank of a process that has started the others of its run, as Lightning does; None for another."""
+    """Return the rank of a process that has started the others of its run, as Lightning does; None for another."""
     for child in facts.children:
         if child.argv[1:] == facts.argv[1:] and not isinstance(child.environ, Unread):
             place = find_rank(child.environ)
@@ -443,7 +443,7 @@ def _lightning_head(facts: Facts) -> Place | None:
 
 
 def _head(run: _Run, facts: Facts, stat: procfs.Stat) -> tuple[RelatedProcess | None, str]:
-    """Give the first process of the run, None where it is not to be seen, and the key of the run.
+    """Return the first process of the run, None where it is not to be seen, and the key of the run.
 
     What is left of a run whose head is gone has its process group in common, if nothing else: the kernel gives the
     number of a group to nobody while a member lives.

@@ -51,13 +51,13 @@ class Program(NamedTuple):
 
 
 def is_python(path: str) -> bool:
-    """Say whether a path is that of a Python interpreter: `/usr/bin/python3.11`."""
+    """Return whether a path is that of a Python interpreter: `/usr/bin/python3.11`."""
     return bool(_PYTHON.fullmatch(path.rpartition("/")[2]))
 
 
 @functools.lru_cache(maxsize=128)
 def find_program(argv: tuple[str, ...]) -> Program | None:
-    """Give what a Python interpreter was told to run; None for a shell of its own, a notebook, another program.
+    """Return what a Python interpreter was told to run; None for a shell of its own, a notebook, another program.
 
     Behind torchrun and its like the user's own script is given.
     """
@@ -78,7 +78,7 @@ def find_program(argv: tuple[str, ...]) -> Program | None:
 
 @functools.lru_cache(maxsize=128)
 def find_outermost_program(argv: tuple[str, ...]) -> Program | None:
-    """Give what a Python interpreter was told to run, torchrun and its like too; None as in `of`."""
+    """Return what a Python interpreter was told to run, torchrun and its like too; None as in `of`."""
     return find_started_program(argv[1:])[0] if argv and is_python(argv[0]) else None
 
 
@@ -109,7 +109,7 @@ def find_started_program(arguments: Sequence[str]) -> tuple[Program | None, Sequ
 
 
 def _wrapped(arguments: Sequence[str]) -> Program | None:
-    """Give the script behind the options of a wrapper: it is the first that is called one, or follows `-m`."""
+    """Return the script behind the options of a wrapper: it is the first that is called one, or follows `-m`."""
     for place, word in enumerate(arguments):
         if word in ("-m", "--module"):
             return Program(How.MODULE, "".join(arguments[place + 1 : place + 2]))
@@ -216,7 +216,7 @@ def _name(word: str) -> str:
 
 
 def is_jupyter(argv: tuple[str, ...]) -> bool:
-    """Say whether a command line is that of a server that starts notebook kernels."""
+    """Return whether a command line is that of a server that starts notebook kernels."""
     word = outermost_name(argv)
     if word == "jupyter":
         return any(f"jupyter-{one}" in programs.NOTEBOOK_SERVERS for one in argv[1:4])
@@ -224,13 +224,13 @@ def is_jupyter(argv: tuple[str, ...]) -> bool:
 
 
 def holds_terminal(kin: RelatedProcess) -> bool:
-    """Say whether a process holds the terminal of those below it: a multiplexer, a login, a terminal, an IDE."""
+    """Return whether a process holds the terminal of those below it: a multiplexer, a login, a terminal, an IDE."""
     word = outermost_name(kin.argv) or kin.comm.partition(":")[0]
     return programs.holds_terminal(word)
 
 
 def find_role(kin: RelatedProcess) -> Role:
-    """Give the part that an ancestor plays."""
+    """Return the part that an ancestor plays."""
     word = outermost_name(kin.argv)
     if not word and not kin.argv:
         word = kin.comm.partition(":")[0]
@@ -247,7 +247,7 @@ def find_role(kin: RelatedProcess) -> Role:
 
 
 def _has_script(argv: Sequence[str]) -> bool:
-    """Say whether a shell was given something to run; else it waits for somebody to type."""
+    """Return whether a shell was given something to run; else it waits for somebody to type."""
     if argv and is_python(argv[0]):  # xonsh is a script of Python
         argv = ("", *find_started_program(argv[1:])[1])
     place = 1 + (bool(argv) and PurePosixPath(argv[0]).name == "busybox")
@@ -262,6 +262,6 @@ def _has_script(argv: Sequence[str]) -> bool:
 
 
 def _is_debugger(argv: tuple[str, ...]) -> bool:
-    """Say whether it is what VS Code starts a program under its debugger with: `python …/debugpy/launcher 4711 --`."""
+    """Return whether what VS Code starts a program under its debugger with: `python …/debugpy/launcher 4711 --`."""
     found = find_outermost_program(argv)
     return found is not None and found.how is How.FILE and "/debugpy/" in f"{found.text}/"

@@ -155,14 +155,14 @@ def read(
 
 
 def why(error: OSError) -> Unread:
-    """Give the reason for a file of /proc, or one that a process reads, that could not be read."""
+    """Return the reason for a file of /proc, or one that a process reads, that could not be read."""
     if isinstance(error, PermissionError):
         return Unread.DENIED
     return Unread.GONE if isinstance(error, ProcessLookupError) else Unread.FAILED
 
 
 def _why_of(pid: int, proc: Path, error: OSError) -> Unread:
-    """Give the reason for a file of a process's own memory.
+    """Return the reason for a file of a process's own memory.
 
     Where only its first thread has ended, a kernel since 6.16 answers with ESRCH, as for a process that has gone.
     """
@@ -230,7 +230,7 @@ def _ranks(variables: dict[str, str] | Unread) -> Ranks:
 
 
 def _libraries(pid: int, proc: Path) -> frozenset[str] | Unread:
-    """Give the names of the shared libraries that are mapped: the last column of /proc/PID/maps."""
+    """Return the names of the shared libraries that are mapped: the last column of /proc/PID/maps."""
     names: set[str] = set()
     rest, size = b"", 0
     try:
@@ -253,7 +253,7 @@ def _library_names(lines: Iterable[bytes]) -> Iterator[str]:
 
 
 def _cgroup(pid: int, proc: Path) -> str:
-    """Give its cgroup: the first that names a container or a batch job, else that of version 2, else the longest.
+    """Return its cgroup: the first that names a container or a batch job, else that of version 2, else the longest.
 
     Where both versions are mounted, that of version 2 may have the daemon alone: what it started is apart in version 1.
     """
@@ -272,7 +272,7 @@ def _cgroup(pid: int, proc: Path) -> str:
 
 
 def _above(pid: int, uid: int, proc: Path, known: dict[int, Ancestor]) -> list[Ancestor]:
-    """Give a process and its ancestors for as long as they have this real uid, the parent first.
+    """Return a process and its ancestors for as long as they have this real uid, the parent first.
 
     With the first process of all: in a container that may be the server.
     """
@@ -296,7 +296,7 @@ def _ancestor(pid: int, proc: Path) -> Ancestor:
 
 
 def _exec_children(pid: int, uid: int, block: bytes | Unread, proc: Path) -> list[RelatedProcess]:
-    """Give the children that have exec'ed since the process set its environment: they were given it as it is now.
+    """Return the children that have exec'ed since the process set its environment: they were given it as it is now.
 
     One that has only forked shows the very bytes of its parent.
     """

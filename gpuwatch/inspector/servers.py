@@ -60,7 +60,7 @@ class _Socket(NamedTuple):
 def read_sockets(
     pids: Iterable[int], proc: Path, most: int = MOST_FILES, known: dict[int, frozenset[int]] | None = None
 ) -> set[int]:
-    """Give the inodes of all sockets that processes have open; those that are not ours to see have none.
+    """Return the inodes of all sockets that processes have open; those that are not ours to see have none.
 
     `known` is what was read of others just now, by PID: many processes are children of one. What is read is added.
     """
@@ -93,7 +93,7 @@ def _target(path: str) -> str:
 
 
 def ports(pid: int, proc: Path) -> dict[int, int]:
-    """Give the port of each TCP socket that listens in a process's network namespace, by the socket's inode."""
+    """Return the port of each TCP socket that listens in a process's network namespace, by the socket's inode."""
     theirs = _target(f"{proc}/{pid}/ns/net")
     if _is_ours(theirs):
         try:
@@ -129,7 +129,7 @@ def _shown(address: bytes, port: int) -> str:
 
 
 def _is_ours(namespace: str) -> bool:
-    """Say whether a network namespace is our own."""
+    """Return whether a network namespace is our own."""
     return bool(namespace) and namespace == _target("/proc/self/ns/net")
 
 
@@ -203,7 +203,7 @@ def _listening(descriptor: int) -> dict[int, int]:
 
 
 def ephemeral(proc: Path) -> range:
-    """Give the ports that the kernel hands out to who does not care which: what NCCL and Gloo listen on."""
+    """Return the ports that the kernel hands out to who does not care which: what NCCL and Gloo listen on."""
     try:
         low, high = (proc / "sys/net/ipv4/ip_local_port_range").read_bytes()[:64].split()
         return range(int(low), int(high) + 1)
@@ -223,7 +223,7 @@ _LONGEST_PATH = 200
 
 @functools.lru_cache(maxsize=128)
 def is_kernel(argv: tuple[str, ...]) -> bool:
-    """Say whether a command line is that of a kernel; of another language it shows by the file of its ports."""
+    """Return whether a command line is that of a kernel; of another language it shows by the file of its ports."""
     found = program.find_outermost_program(argv)
     if found is not None and found.how is How.MODULE and found.text in _KERNELS:
         return True
@@ -233,7 +233,7 @@ def is_kernel(argv: tuple[str, ...]) -> bool:
 
 
 def is_led(argv: tuple[str, ...], environ: Mapping[str, str]) -> bool:
-    """Say whether a kernel with this command line and environment leads a session of its own: its server saw to that.
+    """Give whether a kernel with this command line and environment leads a session of its own: its server saw to that.
 
     Who shows both and leads none is a fork of one.
     """
@@ -296,7 +296,7 @@ def _server(line: Sequence[RelatedProcess], pid: int | None, proc: Path) -> tupl
 
 
 def _exists(pid: int, proc: Path) -> bool:
-    """Say whether there is such a process; one that is hidden may be there."""
+    """Return whether there is such a process; one that is hidden may be there."""
     try:
         return procfs.read_stat(pid, proc).state not in procfs.DEAD
     except procfs.GONE:
@@ -437,7 +437,7 @@ _TITLES = (
 
 
 def server(facts: Facts, *, proc: Path, sockets: dict[int, frozenset[int]] | None = None) -> str:
-    """Say why a process is taken for a server: `vLLM`, `listens on port 8000`; empty for none, or where nothing tells.
+    """Give why a process is taken for a server: `vLLM`, `listens on port 8000`; empty for none, or where nothing tells.
 
     `sockets` is what was read of other processes just now, see `listening.sockets`. Never raises for what processes
     have written.
@@ -488,7 +488,7 @@ def _serves(verbs: frozenset[str], rest: Sequence[str]) -> bool:
 
 @functools.lru_cache(maxsize=128)
 def _words(argv: tuple[str, ...]) -> tuple[str, Sequence[str]]:
-    """Give what runs (program, script without `.py`, or module) and its arguments."""
+    """Return what runs (program, script without `.py`, or module) and its arguments."""
     if not argv:
         return "", ()
     if not program.is_python(argv[0]):
@@ -503,7 +503,7 @@ def _words(argv: tuple[str, ...]) -> tuple[str, Sequence[str]]:
 
 
 def _script(argv: Sequence[str]) -> str:
-    """Give the path of the script or program."""
+    """Return the path of the script or program."""
     if not argv or not program.is_python(argv[0]):
         return argv[0] if argv else ""
     found, _ = program.find_started_program(argv[1:])
@@ -511,7 +511,7 @@ def _script(argv: Sequence[str]) -> str:
 
 
 def _of_the_run(line: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    """Give the command lines up to a shell, a login, a launcher: a process itself, what has started it, …"""
+    """Return the command lines up to a shell, a login, a launcher: a process itself, what has started it, …"""
     for place, argv in enumerate(line):
         if place and _starts_others(argv):
             return
@@ -519,7 +519,7 @@ def _of_the_run(line: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
 
 
 def _starts_others(argv: tuple[str, ...]) -> bool:
-    """Say whether what a process starts need not be its own: a shell, a login, a manager, a launcher, a notebook's."""
+    """Give whether what a process starts need not be its own: a shell, a login, a manager, a launcher, a notebook's."""
     name = _words(argv)[0]
     if name in _WEB:  # also one that starts notebooks, or takes jobs from a queue: what it forks is taken for it
         return False
@@ -552,7 +552,7 @@ def _by_port(facts: Facts, proc: Path, sockets: dict[int, frozenset[int]] | None
 
 
 def _rendezvous(facts: Facts) -> set[int]:
-    """Give the ports at which the ranks of a run meet, as environments and launchers name them."""
+    """Return the ports at which the ranks of a run meet, as environments and launchers name them."""
     texts: list[str] = []
     for environ in (facts.environ, *(one.environ for one in facts.ancestors)):
         if not isinstance(environ, Unread):
@@ -567,5 +567,5 @@ def _rendezvous(facts: Facts) -> set[int]:
 
 
 def _ports(texts: Iterable[str]) -> set[int]:
-    """Give the numbers that stand alone, or behind the colon of an address."""
+    """Return the numbers that stand alone, or behind the colon of an address."""
     return {int(port) for text in texts for port in _PORT.findall(text[:4096])}

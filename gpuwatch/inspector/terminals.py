@@ -60,7 +60,7 @@ class Place(NamedTuple):
 
 
 def environs(line: Sequence[RelatedProcess]) -> Iterator[Mapping[str, str]]:
-    """Give the environments on the way up that could be read: what is not of the process it has mostly inherited."""
+    """Return the environments on the way up that could be read: what is not of the process it has mostly inherited."""
     for kin in line:
         if not isinstance(kin.environ, Unread):
             yield kin.environ
@@ -114,7 +114,7 @@ def _seen(place: Place, *, alive: bool | None, ours: bool) -> Place:
 
 
 def _held(line: Sequence[RelatedProcess], holder: RelatedProcess, word: str, *, ours: bool) -> Place | None:
-    """Give the pane where its server is an ancestor, by the environment that was made for it."""
+    """Return the pane where its server is an ancestor, by the environment that was made for it."""
     if word not in ("tmux", "screen", "zellij"):
         return None
     for environ in environs(line):
@@ -129,7 +129,7 @@ def _held(line: Sequence[RelatedProcess], holder: RelatedProcess, word: str, *, 
 
 
 def _ours(pid: int, proc: Path) -> bool:
-    """Say whether the PIDs that a process knows are ours."""
+    """Return whether the PIDs that a process knows are ours."""
     try:
         return procfs.own_number(pid, proc)[1]
     except (OSError, ValueError):
@@ -160,7 +160,7 @@ def _zellij(environ: Mapping[str, str]) -> Pane | None:
 
 
 def _alive(pid: int, name: str, proc: Path) -> bool | None:
-    """Say whether a multiplexer still runs: tmux's server calls itself `tmux: server`, screen's `screen`."""
+    """Return whether a multiplexer still runs: tmux's server calls itself `tmux: server`, screen's `screen`."""
     try:
         stat = procfs.read_stat(pid, proc)
     except procfs.GONE:
@@ -243,7 +243,7 @@ class PaneNames:
         self._answers: dict[str, _Answer] = {}
 
     def named(self, place: Place) -> Pane:
-        """Give a pane with the names of today; with its numbers where it is no pane of tmux, or is gone.
+        """Return a pane with the names of today; with its numbers where it is no pane of tmux, or is gone.
 
         Raises OSError, in plain words, where its server cannot be asked.
         """
@@ -283,7 +283,7 @@ class PaneNames:
         return _run(self._program(), ("-S", str(place), "list-panes", "-a", "-F", _FORMAT), self._patience)
 
     def _program(self) -> str:
-        """Give the first tmux on PATH that nobody else could have put there; raises OSError where there is none."""
+        """Return the first tmux on PATH that nobody else could have put there; raises OSError where there is none."""
         refused = "there is no tmux on PATH"
         for folder in self._path.split(":"):
             if not folder.startswith("/"):
@@ -304,7 +304,7 @@ class PaneNames:
 
 
 def _distrusted(place: Path, state: os.stat_result, owners: set[int], *, others: int = 0) -> str:
-    """Say why a file is not to be believed, by who owns it and by the bits of its mode; empty where it is."""
+    """Return why a file is not to be believed, by who owns it and by the bits of its mode; empty where it is."""
     if state.st_uid not in owners:
         return f"uid {state.st_uid} owns {place}"
     return f"others can write {place}" if state.st_mode & others else ""
@@ -372,7 +372,7 @@ def _run(program: str, arguments: Sequence[str], patience: float) -> bytes:
 
 
 def _chunks(process: Popen[bytes], patience: float) -> Iterator[bytes]:
-    """Give what it prints until it has ended, and reap it; raises OSError after so many seconds, or bytes."""
+    """Return what it prints until it has ended, and reap it; raises OSError after so many seconds, or bytes."""
     assert process.stdout is not None
     pipe, length, end = process.stdout.fileno(), 0, time.monotonic() + patience
     poller = select.poll()  # select(2) knows no descriptor above 1,023

@@ -57,7 +57,7 @@ class Reader:
         self._sockets.clear()
 
     def answer(self, question: Question) -> Answer:
-        """Say what one process declared; never raises."""
+        """Return what one process declared; never raises."""
         began = time.monotonic()
         if question.cards is not None:
             self._cards = question.cards
@@ -104,7 +104,7 @@ def _unreadable(words: str) -> Declared:
 
 
 def questions() -> Iterator[list[Question]]:
-    """Give the questions on stdin as they come, those that come together at once, until there are no more."""
+    """Return the questions on stdin as they come, those that come together at once, until there are no more."""
     decode = msgspec.json.Decoder(Question).decode
     buffer = b""
     poller = select.poll()

@@ -40,7 +40,7 @@ _LONGEST_SETTINGS = 1 << 16
 
 
 def why_not(command: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Say why a command's PyTorch is not to be given the key; empty where every one it could import knows it.
+    """Return why a command's PyTorch is not to be given the key; empty where every one it could import knows it.
 
     The command must be a Python interpreter, or a script that names one in its first line (torchrun); what a shell
     script starts cannot be told.
@@ -63,7 +63,7 @@ def why_not(command: Sequence[str], environ: Mapping[str, str]) -> str:
 
 
 def interpreter(program: str, environ: Mapping[str, str]) -> Path | None:
-    """Give the Python interpreter behind a program, unresolved (that of a venv is a link); None where there is none."""
+    """Return Python interpreter behind a program, unresolved (that of a venv is a link); None where there is none."""
     for _ in range(2):  # a script, then what its first line names
         place = shutil.which(program, path=environ.get("PATH", os.defpath))
         if place is None:
@@ -77,7 +77,7 @@ def interpreter(program: str, environ: Mapping[str, str]) -> Path | None:
 
 
 def _shebang(script: Path) -> str:
-    """Give the program that a script's first line names, through `env` too; empty for none."""
+    """Return the program that a script's first line names, through `env` too; empty for none."""
     try:
         with open(files.open_ordinary(script), "rb") as file:
             line = file.read(_LONGEST_SHEBANG).partition(b"\n")[0]
@@ -92,7 +92,7 @@ def _shebang(script: Path) -> str:
 
 
 def _packages(python: Path, environ: Mapping[str, str]) -> Iterator[Path]:
-    """Give every folder from which an interpreter may import: PYTHONPATH, the user's own, its own, its system's."""
+    """Return every folder from which an interpreter may import: PYTHONPATH, the user's own, its own, its system's."""
     for entry in environ.get("PYTHONPATH", "").split(os.pathsep):
         if entry:
             yield Path(entry)
@@ -107,7 +107,7 @@ def _packages(python: Path, environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _home(python: Path) -> Path | None:
-    """Give the prefix of the interpreter behind a venv that also sees that one's packages."""
+    """Return the prefix of the interpreter behind a venv that also sees that one's packages."""
     try:
         with open(files.open_ordinary(python.parent.parent / "pyvenv.cfg"), "rb") as file:
             settings = file.read(_LONGEST_SETTINGS).decode("utf-8", "replace")
@@ -162,7 +162,7 @@ class Change(NamedTuple):
 
 
 def changes(grant: Grant, environ: Mapping[str, str], *, torch: str) -> Iterator[Change]:
-    """Give what is to be changed in an environment, and what is not and why; and what will have no effect.
+    """Return what is to be changed in an environment, and what is not and why; and what will have no effect.
 
     `torch` says why PyTorch is not to be told (see `launch_torch.why_not`); empty where it is.
     """
@@ -203,7 +203,7 @@ def _changes(grant: Grant, environ: Mapping[str, str], torch: str) -> Iterator[C
 
 
 def _own(grant: Grant) -> str:
-    """Give the share as gpuwatch itself reads it."""
+    """Return the share as gpuwatch itself reads it."""
     if grant.share is not None:
         return _decimal(grant.share)
     return f"{grant.bytes // MIB}MiB" if grant.bytes % MIB == 0 else f"{grant.bytes}B"
@@ -264,7 +264,7 @@ def _torch(grant: Grant, environ: Mapping[str, str], why_not: str) -> Change:
 
 
 def _mps_limits(grant: Grant, before: str) -> str:
-    """Give the limit on each GPU, by ordinal: the grant's, or the user's own where that is less."""
+    """Return the limit on each GPU, by ordinal: the grant's, or the user's own where that is less."""
     least: dict[int | str, float] = {}
     for entry in before.strip(" '\"").split(","):
         with contextlib.suppress(ValueError):  # one that the server would not understand either
@@ -277,7 +277,7 @@ def _mps_limits(grant: Grant, before: str) -> str:
 
 
 def _mps_runs(environ: Mapping[str, str]) -> bool:
-    """Say whether an MPS control daemon has its socket where a client would look for it; else the limit is ignored.
+    """Return whether an MPS control daemon has its socket where a client would look for it; else the limit is ignored.
 
     Source: docs.nvidia.com/deploy/mps, "CUDA_MPS_PIPE_DIRECTORY".
     """

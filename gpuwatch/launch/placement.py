@@ -28,7 +28,7 @@ class Wish:
     """Percent of utilization up to which a GPU may be busy; None for any."""
 
     def bytes_on(self, gpu: Gpu) -> int | None:
-        """Give the bytes that this comes to on one GPU; None where its size is not known."""
+        """Return the bytes that this comes to on one GPU; None where its size is not known."""
         if self.memory is not None:
             return self.memory
         whole = usable(gpu)
@@ -95,7 +95,7 @@ def rooms(
 
 
 def _short(room: Room) -> str:
-    """Say how much is left of a GPU, and why that is less than what is free."""
+    """Return how much is left of a GPU, and why that is less than what is free."""
     if not room.promised:
         return f"{_least(room.left)} GiB free of {gib(room.wanted)} wanted"
     return f"{_least(room.left)} GiB left of {gib(room.wanted)} wanted: {room.words}"
@@ -113,7 +113,7 @@ def _rank(room: Room) -> tuple[int, float, int]:
 
 
 def _unfit(gpu: Gpu) -> str:
-    """Say what keeps anybody from starting on a GPU; empty for nothing."""
+    """Return what keeps anybody from starting on a GPU; empty for nothing."""
     if gpu.health is not Health.OK:
         return f"{gpu.health.value}: {gpu.words}" if gpu.words else gpu.health.value
     if gpu.mig is True:
@@ -124,7 +124,7 @@ def _unfit(gpu: Gpu) -> str:
 
 
 def _exclusive(gpu: Gpu, reserved: Sequence[Reserved], people: Mapping[int, Process]) -> str:
-    """Say who has a GPU that takes one process alone; empty where it takes many, or its one process is the MPS server.
+    """Give who has a GPU that takes one process alone; empty where it takes many, or its one process is the MPS server.
 
     Source: docs.nvidia.com/deploy/mps, "When to Use MPS": the mode restricts the MPS server, and not its clients.
     """
@@ -151,7 +151,7 @@ def _busy(gpu: Gpu, wish: Wish) -> str:
 
 
 def _taken(gpu: Gpu, people: Mapping[int, Process], promises: Sequence[Promise]) -> str:
-    """Say who holds a GPU and who was promised more of it."""
+    """Return who holds a GPU and who was promised more of it."""
     held: defaultdict[str, int] = defaultdict(int)
     for one in gpu.holdings:
         if known(one.memory):

@@ -53,7 +53,7 @@ class Change(NamedTuple):
 
     @classmethod
     def between(cls, before: Attention, after: Attention) -> Change:
-        """Give what changed from one to the other."""
+        """Return what changed from one to the other."""
         old_acks, acks = {one.key: one for one in before.acks}, {one.key: one for one in after.acks}
         old_mutes, mutes = ({(one.rule, one.key): one for one in each.mutes} for each in (before, after))
         return cls(
@@ -62,15 +62,15 @@ class Change(NamedTuple):
         )
 
     def __bool__(self) -> bool:
-        """Say whether anything changed."""
+        """Return whether anything changed."""
         return bool(self.acks or self.mutes)
 
     def then(self, later: Change) -> Change:
-        """Give both changes as one."""
+        """Return both changes as one."""
         return Change({**self.acks, **later.acks}, {**self.mutes, **later.mutes})
 
     def applied(self, attention: Attention, now: float) -> Attention:
-        """Give what it is with the change, less what is out of date."""
+        """Return what it is with the change, less what is out of date."""
         acks = {**{one.key: one for one in attention.acks}, **self.acks}
         mutes = {**{(one.rule, one.key): one for one in attention.mutes}, **self.mutes}
         return Attention(
@@ -240,7 +240,10 @@ class AttentionFile:
         self._attend(self._change.applied(attention, self._wall()))
 
     def _read(self, folder: Path) -> Attention:
-        """Give what the file says; where it is gone, what it said last. Raises OSError, _DamagedError, _NewerError."""
+        """Return what the file says.
+
+        where it is gone, what it said last. Raises OSError, _DamagedError, _NewerError.
+        """
         try:
             content = _content(folder / self._file)
         except FileNotFoundError:
@@ -285,7 +288,7 @@ def _content(path: Path) -> bytes:
 
 
 def _understood(content: bytes) -> Attention:
-    """Give what a file says, cleaned and cut; raises _DamagedError, and _NewerError."""
+    """Return what a file says, cleaned and cut; raises _DamagedError, and _NewerError."""
     if len(content) > _LARGEST:
         raise _DamagedError
     try:

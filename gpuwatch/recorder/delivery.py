@@ -82,7 +82,7 @@ class Flaps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def raised(alert: Alert, kind: Kind, flaps: Flaps) -> Message:
-    """Give what is said of an alert that holds: its title; evidence, since when, whose doing."""
+    """Return what is said of an alert that holds: its title; evidence, since when, whose doing."""
     now = max(alert.seen, alert.raised)
     told = [
         alert.evidence,
@@ -94,7 +94,7 @@ def raised(alert: Alert, kind: Kind, flaps: Flaps) -> Message:
 
 
 def cleared(alert: Alert, title: str, flaps: Flaps) -> Message:
-    """Give what is said of an alert that has ended; `title` is the one that its raise was told with."""
+    """Return what is said of an alert that has ended; `title` is the one that its raise was told with."""
     end = alert.ended if alert.ended is not None else max(alert.seen, alert.raised)
     lasted = alert.lasted or end - alert.raised
     told = [
@@ -133,7 +133,7 @@ def digest(messages: Sequence[Message]) -> Message:
 
 
 def clock_time(wall: float, now: float) -> str:
-    """Give a wall-clock time as people here read it: `14:02`, with the date where that was not today."""
+    """Return a wall-clock time as people here read it: `14:02`, with the date where that was not today."""
     return time.strftime("%H:%M" if abs(now - wall) < _DAY else "%Y-%m-%d %H:%M", time.localtime(wall))
 
 
@@ -364,7 +364,7 @@ class Apprise:
 
 
 def apprise_outlets(urls: Sequence[str]) -> list[Apprise]:
-    """Give an outlet for each URL, named by its scheme: `slack`, `mailto`, `mailto 2`."""
+    """Return an outlet for each URL, named by its scheme: `slack`, `mailto`, `mailto 2`."""
     seen: Counter[str] = Counter()
     outlets = []
     for url in urls:
@@ -375,7 +375,7 @@ def apprise_outlets(urls: Sequence[str]) -> list[Apprise]:
 
 
 def outlets(command: Sequence[str], urls: Sequence[str]) -> list[Outlet]:
-    """Give all ways out that a configuration names; none for an empty `command` and no `urls`."""
+    """Return all ways out that a configuration names; none for an empty `command` and no `urls`."""
     own: list[Outlet] = [Command(command)] if command else []
     return [*own, *apprise_outlets(urls)]
 
@@ -462,7 +462,7 @@ def _words(why: str) -> str:
 
 
 def _scheme(url: str) -> str:
-    """Give what stands before `://`, or empty where nothing does that could be a service."""
+    """Return what stands before `://`, or empty where nothing does that could be a service."""
     found = re.match(r"([a-zA-Z][a-zA-Z0-9]{1,30})://.", url)
     return found[1].lower() if found else ""
 
@@ -485,7 +485,7 @@ def _as_json(message: Message) -> bytes:
 
 
 def _last_line(heard: bytes) -> str:
-    """Give the last line that says something, with secrets masked: a client may print the URL it failed with."""
+    """Return the last line that says something, with secrets masked: a client may print the URL it failed with."""
     lines = [line for line in heard[-4096:].decode("utf-8", "replace").splitlines() if line.strip()]
     return text.clean(" ".join(text.redact(lines[-1].split())), _NAMED) if lines else ""
 

@@ -61,7 +61,7 @@ _VTE: Final = 4600
 
 
 def which_osc(environ: Mapping[str, str]) -> Osc | None:
-    """Give the sequence that this terminal shows as a notification, None where that cannot be told.
+    """Return the sequence that this terminal shows as a notification, None where that cannot be told.
 
     Inside tmux it is the terminal in which tmux was started, as far as its variables are still there; inside screen,
     which passes nothing on in this way, and on the console it is None.
@@ -83,7 +83,7 @@ def which_osc(environ: Mapping[str, str]) -> Osc | None:
 
 
 def notification(kind: Osc, title: str, body: str = "", *, tmux: bool = False, ascii_only: bool = False) -> str:
-    """Give what makes the terminal show a notification; `title` and `body` may be anything, and cannot break out.
+    """Return what makes the terminal show a notification; `title` and `body` may be anything, and cannot break out.
 
     `tmux` wraps it for the terminal outside, which tmux passes on only with `set -g allow-passthrough on`. `ascii_only`
     is for a terminal that is not in UTF-8, where a byte of a longer character could end the sequence.
@@ -106,7 +106,7 @@ def passed_through(sequence: str) -> str:
 
 
 def bell() -> str:
-    """Give what rings; tmux flags the window by it (`monitor-bell` is on by default)."""
+    """Return what rings; tmux flags the window by it (`monitor-bell` is on by default)."""
     return _BEL
 
 

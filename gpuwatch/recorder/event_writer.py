@@ -66,7 +66,7 @@ class Ledger:
         return self._note_held(alert, at) if alert.ended is None else self._note_ended(alert, at)
 
     def carried(self, at: float) -> list[Record]:
-        """Give a record of each alert that holds, for a file to begin with, or to keep its worst value."""
+        """Return a record of each alert that holds, for a file to begin with, or to keep its worst value."""
         return [Record(at=at, event=Event.CARRIED, alert=alert) for alert in self._open.values()]
 
     def settle(
@@ -92,11 +92,11 @@ class Ledger:
         return records
 
     def _found(self, alert: Alert) -> Alert:
-        """Give the open alert of the log which this one is; itself where there is none."""
+        """Return the open alert of the log which this one is; itself where there is none."""
         return self._open.get(alert.id) or self._open.get(self._ids.get(alert.key, ""), alert)
 
     def _same(self, alert: Alert, at: float) -> Alert | None:
-        """Give the event of the log that ended of late and that this one is, as somebody else saw it; None if none."""
+        """Return event of the log that ended of late and that this one is, as somebody else saw it; None if none."""
         done = self._finished.get(alert.key)
         if done is None or done.ended is None or alert.raised > done.ended:
             return None
@@ -153,7 +153,7 @@ def _change(before: Alert, now: Alert) -> Event | None:
 
 
 def _joined(before: Alert, now: Alert) -> Alert:
-    """Give an alert as it is now under the id and with the past that the log has."""
+    """Return an alert as it is now under the id and with the past that the log has."""
     if before.id == now.id:
         return msgspec.structs.replace(now, raised_monotonic=0.0)
     peaks = [value for value in (before.peak, now.peak) if value is not None]
@@ -169,7 +169,7 @@ def _joined(before: Alert, now: Alert) -> Alert:
 
 
 def gap(lost: tuple[int, float, float], now: float) -> list[Record]:
-    """Give what tells of lines that were lost: how many, and when the first and the last of them were."""
+    """Return what tells of lines that were lost: how many, and when the first and the last of them were."""
     count, since, until = lost
     return [Record(at=now, event=Event.GAP, lost=count, since=since, until=until)] if count else []
 

@@ -23,7 +23,7 @@ class Turn:
         self._lock: Lock | None = None
 
     def __call__(self) -> bool:
-        """Say whether it is ours; also where no lock can be had: a message that comes twice is better than none."""
+        """Return whether it is ours; also where no lock can be had: a message that comes twice is better than none."""
         try:
             lock = self._lock = self._lock or self._made()
             if lock.held and not lock.is_there():  # taken away: others would find a new one

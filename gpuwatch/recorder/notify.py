@@ -112,7 +112,7 @@ class Plan:
                 self._end(topic.alert, now)
 
     def due(self, now: float) -> list[Message]:
-        """Give what is to be sent now; it counts as told, whether or not it arrives."""
+        """Return what is to be sent now; it counts as told, whether or not it arrives."""
         if self._window is not None and self._window <= now:
             self._window = None
         ready = [topic for topic in self._topics.values() if topic.look is not None and topic.look <= now]
@@ -123,11 +123,11 @@ class Plan:
         return [delivery.digest(said)] if len(said) > self.manner.digest else said
 
     def rest(self, now: float) -> list[Message]:
-        """Give what waits only for others to come, before the end."""
+        """Return what waits only for others to come, before the end."""
         return self.due(max(now, self._window)) if self._window is not None else self.due(now)
 
     def wake(self) -> float | None:
-        """Give when `due` will have something to look at; None where nothing waits."""
+        """Return when `due` will have something to look at; None where nothing waits."""
         return min((topic.look for topic in self._topics.values() if topic.look is not None), default=None)
 
     def _begin(self, alert: Alert, now: float) -> None:

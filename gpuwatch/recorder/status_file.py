@@ -205,7 +205,7 @@ def _over(snapshot: Snapshot, alerts: Iterable[Alert]) -> tuple[Over, ...]:
 
 
 def boot() -> str:
-    """Give the kernel's identity of this boot; empty where it does not tell."""
+    """Return the kernel's identity of this boot; empty where it does not tell."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read(64).strip()
@@ -278,7 +278,7 @@ class NewestFile:
             self.trouble = ""
 
     def _have_lock(self) -> bool:
-        """Say whether it is ours to write; raises OSError where no lock can be had at all."""
+        """Return whether it is ours to write; raises OSError where no lock can be had at all."""
         if self._folder is None:
             self._folder = files.open_folder(Path(self._given or status_path.folder()))
         if self._lock is None:
@@ -316,7 +316,7 @@ def read_newest(
     boot_id: Callable[[], str] = boot,
     warn: Callable[[str], None] = lambda words: None,
 ) -> Newest | None:
-    """Give what another gpuwatch of ours, or of `uid`'s, saw last; None where nothing is there that can be believed.
+    """Return what another gpuwatch of ours, or of `uid`'s, saw last; None where nothing is there that can be believed.
 
     `warn` is told, in one line, where a file is there that is damaged.
     """
@@ -337,7 +337,7 @@ def read_idle(
     boot_id: Callable[[], str] = boot,
     warn: Callable[[str], None] = lambda words: None,
 ) -> Mapping[tuple[str, int, int], Idle] | None:
-    """Give for how long our own holdings, or `uid`'s, had been idle a moment ago, by GPU key, pid and start time.
+    """Return how long our own holdings, or `uid`'s, had been idle a moment ago, by GPU key, pid and start time.
 
     None where nobody watches; nothing in it where somebody does whose last look is too old. What computes may be called
     idle for as long as this is believed: one interval and a little, and a minute at most.

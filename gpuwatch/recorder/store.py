@@ -117,7 +117,7 @@ def upgrade(connection: Connection, steps: Sequence[Step] = STEPS) -> None:
 
 
 def version(connection: Connection) -> int:
-    """Give the version of a store; 0 for an empty one."""
+    """Return the version of a store; 0 for an empty one."""
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
@@ -177,7 +177,7 @@ class _Runs:
         self._found: dict[JobId, int | None] = {}
 
     def __call__(self, job: JobId) -> int | None:
-        """Give the id of a run; None where the store has none of it."""
+        """Return the id of a run; None where the store has none of it."""
         if job not in self._found:
             asked = "SELECT id FROM jobs WHERE uid = ? AND boot = ? AND key = ?"
             row = self._connection.execute(asked, (job.uid, self._boot, job.key)).fetchone()
@@ -247,12 +247,12 @@ class StoreError(GpuwatchError):
 
 
 def store_name(host: str | None = None) -> str:
-    """Give the name of the store of a host, this one where none is given."""
+    """Return the name of the store of a host, this one where none is given."""
     return f"{for_host('usage', host)}.sqlite"
 
 
 def own_store(folder: Path | None = None) -> Path:
-    """Give the place of the user's own store."""
+    """Return the place of the user's own store."""
     if folder is None:
         from gpuwatch.kill.audit import state_folder
 
@@ -326,7 +326,7 @@ def _check_journal(path: Path) -> None:
 
 
 def _has_more(path: Path) -> bool:
-    """Say whether there is something in the log beside a database that is not yet in it."""
+    """Return whether there is something in the log beside a database that is not yet in it."""
     try:
         return path.with_name(f"{path.name}-wal").stat().st_size > 0
     except OSError:
@@ -520,7 +520,7 @@ def _is_full(error: Exception) -> bool:
 
 
 def _claimed(path: Path) -> os.stat_result:
-    """Give what is known of a file of ours at `path`, made where it is missing; raises OSError.
+    """Return what is known of a file of ours at `path`, made where it is missing; raises OSError.
 
     One that is there is never opened but by SQLite: to close it again would take away all locks that this process has
     on it, as those of another thread that writes. Source: sqlite.org/howtocorrupt.html, 2.2.

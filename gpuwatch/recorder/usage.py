@@ -151,7 +151,7 @@ class Tally:
         self._tell((*frame.raised, *frame.cleared), snapshot)
 
     def take(self) -> Batch:
-        """Give what has been taken in since the last time, with what is there now, and begin anew."""
+        """Return what has been taken in since the last time, with what is there now, and begin anew."""
         frame = self._newest
         if frame is not None:
             self._tell(frame.alerts, frame.snapshot)
@@ -234,14 +234,14 @@ class Tally:
 
 
 def job_id(one: Process) -> JobId:
-    """Give the run that a process belongs to: as its surroundings say, or else itself."""
+    """Return the run that a process belongs to: as its surroundings say, or else itself."""
     uid = NOBODY if one.uid is None else one.uid
     job = one.surroundings.job if one.surroundings is not None else None
     return JobId(uid, job.key if job is not None else f"{one.pid}:{one.start}")
 
 
 def job_name(one: Process) -> str:
-    """Give what runs, for people: `train.py`, `vllm.entrypoints`, `python`, without folders and arguments."""
+    """Return what runs, for people: `train.py`, `vllm.entrypoints`, `python`, without folders and arguments."""
     job = one.surroundings.job if one.surroundings is not None else None
     if job is not None and job.name:
         return job.name
@@ -448,7 +448,7 @@ class UsageKeeper:
     # Who writes
 
     def _have_lock(self) -> bool:
-        """Say whether it is ours to write; raises OSError where no lock can be had at all.
+        """Return whether it is ours to write; raises OSError where no lock can be had at all.
 
         Two that both write would count everything twice, so that without a lock nobody does.
         """

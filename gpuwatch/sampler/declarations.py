@@ -86,7 +86,7 @@ class Declarations:
     def annotate(
         self, processes: Sequence[Process], gpus: Sequence[Gpu], count: int, driver: str = ""
     ) -> tuple[Process, ...]:
-        """Give the processes with what is known of them, and ask about those that are new or have changed.
+        """Return the processes with what is known of them, and ask about those that are new or have changed.
 
         `gpus` are those that we watch of the `count` in the machine, `driver` is the driver's version. Nothing is asked
         before each GPU was looked up once: which one an ordinal means depends on all of them. Never waits.
@@ -122,7 +122,7 @@ class Declarations:
 
     @property
     def descriptors(self) -> list[int]:
-        """Give what becomes readable when there is something to collect."""
+        """Return what becomes readable when there is something to collect."""
         descriptor = self._witness.descriptor
         return [] if descriptor is None else [descriptor]
 
@@ -175,7 +175,7 @@ class Declarations:
             self._witness.keep(self._known)
 
     def _take_cards(self, gpus: Sequence[Gpu], count: int) -> None:
-        """Tell the witness which GPUs there are, by what was last known of one that is in trouble."""
+        """Return the witness which GPUs there are, by what was last known of one that is in trouble."""
         by_index = {gpu.index: card(gpu, self._cards.get(gpu.uuid)) for gpu in gpus}
         self._cards |= {one.uuid: one for one in by_index.values()}
         absent = [index for index in range(count) if index not in by_index]  # left alone, by the user or by us

@@ -50,7 +50,7 @@ class Timetable(Generic[Task]):
         self._due = [(0.0 if other == task else due, period, other) for due, period, other in self._due or []] or None
 
     def take(self, now: float, most: int) -> list[Task]:
-        """Give the tasks that are due, the longest overdue first and no more than `most`; all of them at the start."""
+        """Return tasks that are due, the longest overdue first and no more than `most`; all of them at the start."""
         if self._due is None:
             self._due = [
                 (now + period * (place + 1) / len(tasks), period, task)
@@ -278,7 +278,7 @@ class Device:
         self._make_row(now)
 
     def _excuse(self, failed: Failed) -> Reason:
-        """Give the reason for one figure that is missing; raises what concerns the whole GPU."""
+        """Return the reason for one figure that is missing; raises what concerns the whole GPU."""
         if failed.code in nvml.WHOLE_GPU or failed.code in (Code.UNINITIALIZED, Code.TIMEOUT):
             raise failed
         why = nvml.reason(failed.code)

@@ -104,7 +104,7 @@ class Gpus:
         return self._count
 
     def rows(self) -> list[Gpu]:
-        """Give the GPUs as they were last seen, by index."""
+        """Return the GPUs as they were last seen, by index."""
         return sorted((device.row for device in self._active), key=lambda row: row.index)
 
     def skip(self, gpus: Collection[int | str]) -> None:
@@ -176,7 +176,7 @@ class Gpus:
             self._look_up(changed=changed)
 
     def _any_returned(self) -> bool:
-        """Say whether one that was missing is listed again."""
+        """Return whether one that was missing is listed again."""
         return any(device.missing and device.locate(self._count) for device in self._active)
 
     def _look_up(self, *, changed: bool) -> None:
@@ -203,7 +203,7 @@ class Gpus:
                 self._devices.append(Device(Place(index, self._count), self._shared))
 
     def _keeps_place(self, device: Device, taken: Collection[int]) -> bool:
-        """Say whether a GPU that never gave a UUID still has its index, all that it is known by; true of others."""
+        """Return whether a GPU that never gave a UUID still has its index, all that it is known by; true of others."""
         if device.row.uuid or device.left_alone:
             return True
         device.listed = self._count
@@ -220,5 +220,5 @@ class Gpus:
 
 
 def _names(gpus: Collection[int | str], one: Place | Gpu) -> bool:
-    """Say whether a GPU is among these: by its UUID, or by its index where it has given none."""
+    """Return whether a GPU is among these: by its UUID, or by its index where it has given none."""
     return (one.uuid or one.index) in gpus

@@ -33,7 +33,7 @@ def _text(path: Path) -> str:
 
 
 def pid_max(proc: Path = PROC) -> int:
-    """Give the greatest PID of this machine, or of any machine where it is not told."""
+    """Return the greatest PID of this machine, or of any machine where it is not told."""
     text = _text(proc / "sys/kernel/pid_max").strip()
     return int(text) if text.isdecimal() else _PID_MAX_ANYWHERE
 
@@ -54,7 +54,7 @@ def host_memory(proc: Path = PROC) -> HostMemory | None:
 
 
 def in_container(proc: Path = PROC, root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> bool:
-    """Say whether anything shows that we run in a container; false where it hides it well."""
+    """Return whether anything shows that we run in a container; false where it hides it well."""
     if "KUBERNETES_SERVICE_HOST" in environment or environment.get("container"):
         return True
     if (root / ".dockerenv").exists() or (root / "run/.containerenv").exists():
@@ -63,7 +63,7 @@ def in_container(proc: Path = PROC, root: Path = Path("/"), environment: Mapping
 
 
 def hides_pids(proc: Path = PROC) -> bool:
-    """Say whether /proc is mounted so that other users' processes are hidden; source: proc(5), hidepid."""
+    """Return whether /proc is mounted so that other users' processes are hidden; source: proc(5), hidepid."""
     for line in _text(proc / "self/mountinfo").splitlines():
         mount, _, source = line.partition(" - ")
         if source.startswith("proc ") and mount.split()[4:5] == ["/proc"] and _HIDEPID.search(source):
@@ -72,13 +72,13 @@ def hides_pids(proc: Path = PROC) -> bool:
 
 
 def loaded_driver(proc: Path = PROC) -> str:
-    """Give the version of the kernel module that is loaded; empty where there is none."""
+    """Return the version of the kernel module that is loaded; empty where there is none."""
     found = _VERSION.search(_text(proc / "driver/nvidia/version"))
     return found[0] if found else ""
 
 
 def lists_own_pids(proc: Path = PROC) -> bool:
-    """Say whether the driver is known to list processes by the PIDs of the namespace that asks, and no others.
+    """Return whether the driver is known to list processes by the PIDs of the namespace that asks, and no others.
 
     In a container an older driver gives the PIDs of the host, any of which may be one of the container's by chance.
     The open kernel modules translate the list since 535.113.01 and the memory of each process since 565.57.01; between
@@ -91,7 +91,7 @@ def lists_own_pids(proc: Path = PROC) -> bool:
 
 
 def library_version(proc: Path = PROC) -> str:
-    """Give the version of the NVML library in our own memory by its file's name; empty where the name has none."""
+    """Return the version of the NVML library in our own memory by its file's name; empty where the name has none."""
     for line in _text(proc / "self/maps").splitlines():
         _, found, suffix = line.partition("libnvidia-ml.so.")
         if found:
@@ -116,5 +116,5 @@ def limit_memory(room: int) -> None:
 
 
 def host_name() -> str:
-    """Give the machine's name."""
+    """Return the machine's name."""
     return clean(os.uname().nodename)

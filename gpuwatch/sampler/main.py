@@ -216,7 +216,7 @@ def ordered(arguments: Sequence[str]) -> list[str]:
 
 
 def _doubted(process: Process) -> Process:
-    """Give a process that NVML may not mean, though it has the number that NVML lists.
+    """Return a process that NVML may not mean, though it has the number that NVML lists.
 
     It may be a zombie or an orphan that holds nothing: so nothing is to be judged by that.
     """
@@ -440,7 +440,7 @@ class Sampler:
 
     @staticmethod
     def _has_room(due: float) -> bool:
-        """Say whether a step of the survey ends well before the next sample."""
+        """Return whether a step of the survey ends well before the next sample."""
         return due - time.monotonic() > _ROOM
 
     def _obey(self, commands: Sequence[Command]) -> bool:
@@ -499,7 +499,7 @@ def _declarations(options: Options, reader: subprocess.Popen[bytes] | None) -> D
 
 
 def _said(bug: Exception) -> str:
-    """Give an exception's text; NVML's own is asked of the driver's library, which may hang."""
+    """Return an exception's text; NVML's own is asked of the driver's library, which may hang."""
     if type(bug).__module__ == "pynvml":
         return f"code {getattr(bug, 'value', '')}"
     return clean(str(bug), 500)

@@ -36,7 +36,7 @@ class Ladder:
         self._rungs: dict[tuple[str, ...], int] = {}
 
     def read(self, figure: Figure, handle: Handle) -> tuple[Any, ...]:
-        """Give a value for each field; raises Failed."""
+        """Return a value for each field; raises Failed."""
         while True:
             rung = self._rungs.get(figure.fields, 0)
             try:
@@ -230,7 +230,7 @@ def _second_opinion(calls: Calls, handle: Handle) -> Memory | None:
 
 
 def unified_memory(held: Reading, proc: Path = procfs.PROC) -> Memory:
-    """Give the machine's memory for a GPU that shares it; `held` is what the processes on the GPU take together."""
+    """Return the machine's memory for a GPU that shares it; `held` is what the processes on the GPU take together."""
     host = machine.host_memory(proc)
     if host is None:
         return Memory(used=held, reserved=Reason.UNSUPPORTED, unified=True)
@@ -238,5 +238,5 @@ def unified_memory(held: Reading, proc: Path = procfs.PROC) -> Memory:
 
 
 def missing_memory(why: Reason) -> Memory:
-    """Give a memory reading of which no part is known."""
+    """Return a memory reading of which no part is known."""
     return Memory(total=why, used=why, free=why, reserved=why)

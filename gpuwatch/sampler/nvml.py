@@ -144,7 +144,7 @@ def health(failed: Failed) -> tuple[Health, str]:
 
 
 def reason(code: int) -> Reason:
-    """Say why a figure is missing, by the code of its call."""
+    """Return why a figure is missing, by the code of its call."""
     if code in UNSUPPORTED:
         return Reason.UNSUPPORTED
     if code in DENIED:
@@ -206,7 +206,7 @@ def initialise(pynvml: Any, board: Board, proc: Path = procfs.PROC) -> None:
 
 
 def explain_start(code: int, proc: Path = procfs.PROC) -> tuple[SourceState, str]:
-    """Say what it means that NVML does not start, and what to do next."""
+    """Return what it means that NVML does not start, and what to do next."""
     if code in (Code.LIBRARY_NOT_FOUND, Code.FUNCTION_NOT_FOUND):
         return SourceState.NO_DRIVER, _no_library(proc)
     if code == Code.GPU_NOT_FOUND:
@@ -236,7 +236,7 @@ def no_gpu(proc: Path = procfs.PROC) -> str:
 
 
 def explain_down(code: int, proc: Path = procfs.PROC) -> str:
-    """Say why a driver that is there does not answer, and what to do next."""
+    """Return why a driver that is there does not answer, and what to do next."""
     if code == Code.LIB_RM_VERSION_MISMATCH:
         loaded = machine.loaded_driver(proc) or "of an unknown version"
         library = machine.library_version(proc) or "of another version"
@@ -300,7 +300,7 @@ class Calls:
             self._board.leave()
 
     def has(self, symbol: str) -> bool:
-        """Say whether the library has a function."""
+        """Return whether the library has a function."""
         try:
             self.pynvml._nvmlGetFunctionPointer(symbol)
         except self.pynvml.NVMLError:

@@ -50,7 +50,7 @@ class UserNames:
         self._thread: threading.Thread | None = None
 
     def name(self, uid: int) -> str:
-        """Give a user's name, cleaned, or the uid in digits; never waits."""
+        """Return a user's name, cleaned, or the uid in digits; never waits."""
         with self._changed:
             known = self._names.get(uid)
             stale = known is None or self._clock() - known[1] > self._ttl
@@ -193,7 +193,7 @@ class Owners:
         self._viewer = os.getuid() if viewer is None else viewer
 
     def read(self, pids: Iterable[int]) -> tuple[Process, ...]:
-        """Give a row for each pid, in order; what cannot be read of one is missing in its row and nowhere else."""
+        """Return a row for each pid, in order; what cannot be read of one is missing in its row and nowhere else."""
         absent: list[Process] = []
         unread: dict[int, _Known] = {}
         seen: dict[int, tuple[procfs.Stat, _Known]] = {}
@@ -230,13 +230,13 @@ class Owners:
             return Presence.UNREADABLE
 
     def _absence(self) -> Presence:
-        """Say why a process that NVML lists may not be in /proc."""
+        """Return why a process that NVML lists may not be in /proc."""
         if procfs.in_pid_namespace(self._proc):
             return Presence.ELSEWHERE
         return Presence.HIDDEN if not self._sees_all and machine.hides_pids(self._proc) else Presence.GONE
 
     def _facts(self, pid: int, stat: procfs.Stat) -> _Known:
-        """Give what hardly ever changes of a process, read anew every 10 s and when it shows that it has changed."""
+        """Return what hardly ever changes of a process, read anew every 10 s and when it shows that it has changed."""
         facts = self._known.get(pid)
         if facts is None or facts.start != stat.start_ticks:
             facts = _Known(start=stat.start_ticks, started=_started(stat))
@@ -268,7 +268,7 @@ class Owners:
         return None if led is False and not self._sees_all and machine.hides_pids(self._proc) else led
 
     def _unread(self, pid: int, facts: _Known) -> Process:
-        """Give what was known of a process that cannot be read now; nothing shows that it is another one by now."""
+        """Return what was known of a process that cannot be read now; nothing shows that it is another one by now."""
         return Process(
             pid=pid,
             start=facts.start,
@@ -340,7 +340,7 @@ class Owners:
         return "" if facts.thread is None else procfs.thread_state(pid, facts.thread, self._proc)
 
     def _cpu(self, stat: procfs.Stat, facts: _Known) -> Reading:
-        """Give the percent of one core used since the last sample."""
+        """Return the percent of one core used since the last sample."""
         now = self._clock()
         used, since = stat.used - facts.used, facts.used_at
         facts.used, facts.used_at = stat.used, now
@@ -350,7 +350,7 @@ class Owners:
 
 
 def _started(stat: procfs.Stat) -> float:
-    """Give the wall-clock time at which a process started; the kernel counts ticks of its clock since boot."""
+    """Return the wall-clock time at which a process started; the kernel counts ticks of its clock since boot."""
     return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - stat.start_ticks / _TICKS)
 
 

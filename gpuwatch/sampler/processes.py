@@ -87,7 +87,7 @@ class Lists:
         self._symbols: dict[str, tuple[str, struct.Struct]] = {}
 
     def processes(self, kind: str, handle: Handle) -> list[Entry]:
-        """Give one of the process lists: `Compute`, `Graphics` or `MPSCompute`. Raises Failed or Incomplete."""
+        """Return one of the process lists: `Compute`, `Graphics` or `MPSCompute`. Raises Failed or Incomplete."""
         symbol, layout = self._symbol(f"nvmlDeviceGet{kind}RunningProcesses")
         for _ in range(_TRIES):
             count = ctypes.c_uint(self._room.capacity)
@@ -101,7 +101,7 @@ class Lists:
         raise Incomplete
 
     def utilization(self, handle: Handle, last: int) -> list[Sample]:
-        """Give the samples newer than `last` (wall-clock µs); none where nothing ran. Raises Failed or Incomplete."""
+        """Return the samples newer than `last` (wall-clock µs); none where nothing ran. Raises Failed or Incomplete."""
         symbol = "nvmlDeviceGetProcessUtilization"
         for _ in range(_TRIES):
             count = ctypes.c_uint(self._room.capacity)
@@ -227,7 +227,7 @@ class Window(msgspec.Struct):
     """The pids of which there are only samples that cannot be true."""
 
     def since(self, now: int) -> int:
-        """Give the time from which on to ask; to be called at each look. Starts afresh where the clock was set back."""
+        """Return time from which on to ask; to be called at each look. Starts afresh where the clock was set back."""
         last = self.asked if 0 < self.asked <= now else now
         self.asked = now
         return min(last, now - _SHORTEST)
@@ -257,7 +257,7 @@ class Window(msgspec.Struct):
         self.garbled = frozenset(garbled - found.keys())
 
     def of(self, pid: int) -> tuple[Reading, ...]:
-        """Give a process's (sm, memory, encoder, decoder); all 0 for one that ran nothing."""
+        """Return a process's (sm, memory, encoder, decoder); all 0 for one that ran nothing."""
         return (Reason.NO_SAMPLE,) * 4 if pid in self.garbled else self.uses.get(pid, (0, 0, 0, 0))
 
 
@@ -367,7 +367,7 @@ class Instances:
         return len(self._cuts)
 
     def rows(self) -> tuple[Instance, ...]:
-        """Give the instances as they were last seen."""
+        """Return the instances as they were last seen."""
         return tuple(
             Instance(
                 uuid=cut.uuid,
@@ -425,7 +425,7 @@ class Tenants:
         return held(self.holdings) if COMPUTE not in self._notes else Reason.NO_SAMPLE
 
     def note(self, driver: str) -> str:
-        """Say what is wrong with the list; empty where it can be trusted."""
+        """Return what is wrong with the list; empty where it can be trusted."""
         notes = list(dict.fromkeys(self._notes.values()))
         if self.unreliable:
             notes.insert(0, f"process list unreliable on driver {driver or 'of unknown version'}")

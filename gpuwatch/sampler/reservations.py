@@ -100,7 +100,7 @@ class UnsafeFolderError(OSError):
 def places(
     shared: Path = SHARED, environ: Mapping[str, str] | None = None, uid: int | None = None
 ) -> tuple[Place, ...]:
-    """Give both folders, in the order in which they are locked."""
+    """Return both folders, in the order in which they are locked."""
     environ = os.environ if environ is None else environ
     uid = os.geteuid() if uid is None else uid
     given = environ.get("XDG_RUNTIME_DIR", "")
@@ -114,7 +114,7 @@ def places(
 
 
 def _belongs(folder: Path, uid: int) -> bool:
-    """Say whether a folder is a user's: under `sudo -E` it is the caller's, who could not use what root makes there."""
+    """Return if a folder is a user's: under `sudo -E` it is the caller's, who could not use what root makes there."""
     try:
         facts = folder.stat()
     except OSError:
@@ -246,7 +246,7 @@ class _Reading:
         return dict(names)
 
     def _everybody(self) -> Iterator[int]:
-        """Give the PIDs of all processes, in order."""
+        """Return the PIDs of all processes, in order."""
         return iter(sorted(int(name) for name in os.listdir(self._proc) if name.isdecimal()))  # noqa: PTH208
 
     def _living(self, pid: int) -> procfs.Stat | None:
@@ -299,7 +299,7 @@ class _Reading:
             caller = process.ppid if process else None
 
     def reserved(self, holders: Collection[int]) -> list[Reserved]:
-        """Give each reservation that is within no other one, with all that were made within it."""
+        """Return each reservation that is within no other one, with all that were made within it."""
         nearest: dict[int, int] = {0: 0}
         within = {pid: self._nearest(self._parent(pid), nearest) for pid in self._files}
         inside: defaultdict[int, list[int]] = defaultdict(list)
@@ -346,7 +346,7 @@ class _Reading:
         )
 
     def words(self, patience: float) -> list[str]:
-        """Say what does not count, and why."""
+        """Return what does not count, and why."""
         lines = [
             f"uid {uid} has {count} reservations; {self._each} of them count"
             for uid, count in sorted(self._count.items())
@@ -386,7 +386,7 @@ class Reservations:
         self._due = self._rest = float("-inf")
 
     def read(self, holders: Collection[int]) -> list[Reserved]:
-        """Give what is reserved, as of some seconds ago at most; `holders` as for `read`."""
+        """Return what is reserved, as of some seconds ago at most; `holders` as for `read`."""
         now = self._clock()
         state = (frozenset(holders), *(_stamp(place) for place in self._folders))
         if now >= self._rest and (state != self._state or now >= self._due):
@@ -398,7 +398,7 @@ class Reservations:
 
 
 def _stamp(place: Place) -> int:
-    """Give when a file last came to or went from a folder; 0 where there is none."""
+    """Return when a file last came to or went from a folder; 0 where there is none."""
     try:
         return place.path.stat().st_mtime_ns
     except OSError:

@@ -102,7 +102,7 @@ class Board:
         _STARTED.pack_into(self._page, _STARTED_AT, 0.0)
 
     def read(self) -> InFlight | None:
-        """Tell which call the sampler is inside of; None between calls and once the page is closed."""
+        """Return which call the sampler is inside of; None between calls and once the page is closed."""
         try:
             for _ in range(_TRIES):
                 (started,) = _STARTED.unpack_from(self._page, _STARTED_AT)

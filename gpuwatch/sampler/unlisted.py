@@ -157,7 +157,7 @@ class Survey:
         self._servers: list[int] = []
 
     def wait(self) -> float:
-        """Give the seconds until the next step is due."""
+        """Return the seconds until the next step is due."""
         return max(0.0, self._due - self._clock())
 
     def step(self, seconds: float = STEP) -> None:
@@ -238,7 +238,7 @@ class Survey:
             return True
 
     def _look(self, pid: int) -> Generator[None, None, Open | None]:
-        """Give what a process has open of the GPUs' files; None for nothing, for one that has gone or is not ours."""
+        """Return what a process has open of the GPUs' files; None for nothing, for one that has gone or is not ours."""
         names: set[str] = set()
         some = False
         try:
@@ -303,7 +303,7 @@ class Survey:
         return self._before.get(pid)
 
     def _kernel_threads(self) -> frozenset[int]:
-        """Give the threads of the kernel, which have no files and are nobody's; none where they cannot be told."""
+        """Return the threads of the kernel, which have no files and are nobody's; none where they cannot be told."""
         try:
             if procfs.read_file(_KERNEL, "comm", Path(self._proc)) != b"kthreadd\n":
                 return frozenset()
@@ -324,13 +324,13 @@ class Survey:
 
 
 def candidates(found: Sequence[Open], listed: Collection[int]) -> list[Open]:
-    """Give those that NVML does not list and that are to be read, no more than `MOST`, those with a context first."""
+    """Return those that NVML does not list and that are to be read, no more than `MOST`, those with a context first."""
     rest = [one for one in found if one.pid not in listed]
     return sorted(rest, key=lambda one: (not one.context, one.pid))[:MOST]
 
 
 def is_held(gpu: Gpu) -> bool:
-    """Say whether somebody may hold a GPU's memory; else a single snapshot need not wait for who has it open."""
+    """Return whether somebody may hold a GPU's memory; else a single snapshot need not wait for who has it open."""
     return bool(gpu.holdings) or not known(gpu.unattributed) or gpu.unattributed >= _NOTHING
 
 
@@ -349,7 +349,7 @@ class Judge:
         gpus: Sequence[Gpu],
         count: int,
     ) -> tuple[Unlisted, ...]:
-        """Give the processes that have device files of the `gpus` open and that NVML does not list.
+        """Return the processes that have device files of the `gpus` open and that NVML does not list.
 
         To be asked only where NVML is known to list by the PIDs that we see: else not to be listed says nothing.
         `processes` are those of the `found` and those listed, as they are now; `count` is how many GPUs there are.
@@ -370,7 +370,7 @@ class Judge:
         return tuple(sorted(given, key=lambda one: one.process.pid))
 
     def openers(self, found: Sequence[Open], processes: Mapping[int, Process], gpu: Gpu, count: int) -> tuple[int, ...]:
-        """Give the PIDs of those `found` that have this GPU's file open without being on its list.
+        """Return the PIDs of those `found` that have this GPU's file open without being on its list.
 
         A CUDA program opens the files of all GPUs that it can see, and is listed only where it has a context. Programs
         that only ask the driver are left out. Takes what `unlisted` does, to be called after it; a process that nobody
@@ -387,7 +387,7 @@ class Judge:
         return tuple(islice(pids, _OPENERS))
 
     def _is_told(self, one: Open, process: Process) -> bool:
-        """Say whether it is the process that was found, still runs, and is none that only asks the driver."""
+        """Return whether it is the process that was found, still runs, and is none that only asks the driver."""
         if process.start != one.start or process.presence not in _THERE or process.pid in self._own:
             return False
         if process.state in ("zombie", "dead") and self._ended(process.pid):
@@ -404,17 +404,17 @@ class Judge:
 
 
 def _trusted(gpu: Gpu) -> bool:
-    """Say whether who is not on this GPU's list does not hold it, as far as NVML knows."""
+    """Return whether who is not on this GPU's list does not hold it, as far as NVML knows."""
     return gpu.health is Health.OK and gpu.sampled > 0 and not gpu.holdings_note and not gpu.unreliable
 
 
 def _of_one(gpus: Sequence[Gpu]) -> tuple[str, ...]:
-    """Give the GPU that /dev/dxg means: which one it is can only be told where there is no other."""
+    """Return the GPU that /dev/dxg means: which one it is can only be told where there is no other."""
     return tuple(gpu.uuid for gpu in gpus) if len(gpus) == 1 else ()
 
 
 def asks_only(process: Process) -> bool:
-    """Say whether a process without a context is known to only ask the driver: a monitor, an exporter, a display."""
+    """Return whether a process without a context is known to only ask the driver: a monitor, an exporter, a display."""
     words = process.command.split()[:2]
     names = {process.name, *(word.rpartition("/")[2] for word in words)}
     return any(name in ASKERS or name.startswith("dcgm") or name.endswith("exporter") for name in names)

@@ -192,5 +192,5 @@ def _next_try(why: Reason, now: float) -> float:
 
 
 def _address(handle: Handle) -> int:
-    """Give the number by which the same GPU is known again."""
+    """Return the number by which the same GPU is known again."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0

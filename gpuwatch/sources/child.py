@@ -70,7 +70,7 @@ class Child:
             self.order(arguments)
 
     def order(self, arguments: Sequence[str]) -> None:
-        """Say what to sample: the rest of the sampler's command line. To be called once, before any command."""
+        """Return what to sample: the rest of the sampler's command line. To be called once, before any command."""
         self.has_orders = True
         self._tell(list(arguments))
 
@@ -90,11 +90,11 @@ class Child:
         return self._process.stdout
 
     def in_flight(self) -> InFlight | None:
-        """Tell which NVML call the sampler is inside of, and since when."""
+        """Return which NVML call the sampler is inside of, and since when."""
         return self.board.read()
 
     def send(self, **command: object) -> None:
-        """Give the sampler a command; one that no longer listens is noticed elsewhere."""
+        """Send the sampler a command; one that no longer listens is noticed elsewhere."""
         self._tell(command)
 
     def _tell(self, words: object) -> None:
@@ -169,7 +169,7 @@ class Child:
         self.board.close()
 
     def exit_code(self) -> int | None:
-        """Give the exit code (negative: the signal) once the process is reaped; None until then. Does not wait."""
+        """Return the exit code (negative: the signal) once the process is reaped; None until then. Does not wait."""
         return self._process.poll()
 
 
@@ -185,7 +185,7 @@ def sampler_arguments(
     tmux: bool = False,
     reservations: Path | None = None,
 ) -> list[str]:
-    """Give the sampler's command line: seconds between two samples, which GPUs, and what people agreed on.
+    """Return the sampler's command line: seconds between two samples, which GPUs, and what people agreed on.
 
     A GPU is named by its UUID, or by its index as long as it has given none; `known` are those that were found before.
     `again` is for a sampler that takes the place of one that worked: GPUs of `only` may have gone since. Without

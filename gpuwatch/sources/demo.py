@@ -114,7 +114,7 @@ class DemoSource:
         return snapshot
 
     def set_interval(self, seconds: float) -> None:
-        """Give a snapshot every so many seconds from now on."""
+        """Return a snapshot every so many seconds from now on."""
         self._interval = seconds
         self._due = min(self._due, self._clock() + seconds)
 
@@ -143,7 +143,7 @@ class DemoSource:
         self._closed.set()
 
     def at(self, t: float) -> Snapshot:
-        """Give what is seen at `t` seconds of the script; negative is before the demo began."""
+        """Return what is seen at `t` seconds of the script; negative is before the demo began."""
         ended = frozenset(pid for pid, at in self._ends.items() if self._zero + t >= at)
         scene = _Scene(self._seed, t, zero=self._zero, wall_zero=self._wall_zero, ended=ended)
         gpus = tuple(scene.gpu(index) for index in self._only)
@@ -366,7 +366,7 @@ class _Scene:
         return min(watts, 680.0)
 
     def _noise(self, what: str, who: int, x: float) -> float:
-        """Give a smooth value in [-1, 1] that depends on the seed, the names and `x` alone."""
+        """Return a smooth value in [-1, 1] that depends on the seed, the names and `x` alone."""
         knot = floor(x)
         mix = (1 - cos(pi * (x - knot))) / 2
         return (1 - mix) * self._knot(what, who, knot) + mix * self._knot(what, who, knot + 1)
@@ -376,7 +376,7 @@ class _Scene:
 
 
 def _filling(second: float) -> int:
-    """Give the bytes of the notebook that fills GPU 1, by the second of the cycle."""
+    """Return the bytes of the notebook that fills GPU 1, by the second of the cycle."""
     if second < 80:
         return _pages(10.7 + 3.45 * second / 80)
     if second < 100:
@@ -385,12 +385,12 @@ def _filling(second: float) -> int:
 
 
 def _leaked(second: float) -> float:
-    """Give the GiB that the server on GPU 2 has leaked, by the second of the long cycle."""
+    """Return the GiB that the server on GPU 2 has leaked, by the second of the long cycle."""
     return _LEAK * (second - LEAK_FROM) if LEAK_FROM <= second < LEAK_UNTIL else 0.0
 
 
 def _hot(second: float) -> float:
-    """Give how far GPU 6 is on its way to being hot, from 0 to 1, by the second of the long cycle."""
+    """Return how far GPU 6 is on its way to being hot, from 0 to 1, by the second of the long cycle."""
     return max(0.0, min(1.0, (second - HOT_FROM) / 20, (HOT_UNTIL - second) / 20))
 
 

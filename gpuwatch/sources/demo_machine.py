@@ -45,7 +45,7 @@ VIEWER_UID: Final = 1009
 
 
 def uuid(gpu: int) -> str:
-    """Give the UUID of a GPU by its index."""
+    """Return the UUID of a GPU by its index."""
     return f"GPU-{crc32(b'demo%d' % gpu):08x}-5a1d-4c0e-9f3b-{gpu:012x}"
 
 
@@ -277,7 +277,7 @@ TRIAL_SECONDS: Final = 96.0
 
 
 def trial(slot: int, t: float) -> tuple[Actor, float]:
-    """Give the trial that runs in a slot at `t`, and for how many seconds it has run."""
+    """Return the trial that runs in a slot at `t`, and for how many seconds it has run."""
     offset = slot * TRIAL_SECONDS / TRIALS
     generation, ran = divmod(t + offset, TRIAL_SECONDS)
     count = int(generation) * TRIALS + slot
@@ -289,7 +289,7 @@ def trial(slot: int, t: float) -> tuple[Actor, float]:
 
 
 def surroundings(actor: Actor, start: int) -> Surroundings:
-    """Give what an actor runs in; `start` is its start time in ticks. The same at every moment."""
+    """Return what an actor runs in; `start` is its start time in ticks. The same at every moment."""
     place = _PLACES.get(actor.pid, _TMUX_HAL if actor.user == "hal" else Surroundings())
     return replace(place, job=_job(actor, start))
 
@@ -375,7 +375,7 @@ _PLACES: Final[Mapping[int, Surroundings]] = {
 def unlisted(
     starts: Mapping[int, int], booted: float, watched: frozenset[str], ended: Collection[int] = ()
 ) -> tuple[Unlisted, ...]:
-    """Give who has device files open and is not listed by NVML.
+    """Return who has device files open and is not listed by NVML.
 
     `starts` are the start times in ticks, by PID, of those who are listed, `booted` is when ticks began, in seconds
     since the epoch, `watched` are the keys of the GPUs that are watched, `ended` are PIDs of those who have ended.
@@ -389,7 +389,7 @@ def unlisted(
 
 
 def _worker(pid: int, parent: int, run: int, start: int, gpu: int, booted: float) -> Unlisted:
-    """Give a data worker; without a parent its run has ended. `run` is the start of the run's first process."""
+    """Return a data worker; without a parent its run has ended. `run` is the start of the run's first process."""
     orphan = not parent
     head = parent or ORPHAN_RUN_PID
     process = Process(
@@ -429,7 +429,7 @@ _NOTHING: Final = Declared()
 
 
 def declared(actor: Actor) -> Declared:
-    """Give what an actor declared: the same at every moment."""
+    """Return what an actor declared: the same at every moment."""
     if actor.pid in _DECLARED:
         return _DECLARED[actor.pid]
     return _SWEEP if actor.argv[1:2] == ("sweep.py",) else _NOTHING
@@ -442,7 +442,7 @@ def _sees(*gpus: int, name: str = "CUDA_VISIBLE_DEVICES", where: str = "environm
 
 
 def _fraction(framework: str, channel: str, value: float, text: str, where: str = "environment") -> Declaration:
-    """Give a cap in parts of the GPU; `where` may name a line: `train.py:12`."""
+    """Return a cap in parts of the GPU; `where` may name a line: `train.py:12`."""
     file, _, line = where.partition(":")
     return Declaration(
         channel=channel,
@@ -458,7 +458,7 @@ def _fraction(framework: str, channel: str, value: float, text: str, where: str 
 
 
 def _grant(channel: str, size: int, text: str, where: str, scope: str) -> Declaration:
-    """Give an agreement in bytes that several processes share."""
+    """Return an agreement in bytes that several processes share."""
     first = _fraction("", channel, size, text, where)
     return replace(first, kind=Kind.GRANT, basis=Basis.BYTES, scope=scope)
 
@@ -469,7 +469,7 @@ def _growth(framework: str, channel: str, text: str, where: str = "environment")
 
 
 def _held(visible: Visible, first: Declaration, *labels: Declaration, margin: Margin = Margin.FRAMEWORK) -> Declared:
-    """Give a process that `first` limits on each GPU that it sees; the labels limit nothing."""
+    """Return a process that `first` limits on each GPU that it sees; the labels limit nothing."""
     value = first.value or 0.0
     size = round(value if first.basis is Basis.BYTES else value * TOTAL)
     limits = [Limit(gpu=gpu, bytes=size, declaration=0, scope=first.scope, margin=margin) for gpu in visible.gpus]

@@ -53,7 +53,7 @@ class Patience:
     """Samplers that cannot be killed (they hang in the kernel) before nothing more is started."""
 
     def allows(self, call: str) -> float:
-        """Give the seconds that a call may take."""
+        """Return the seconds that a call may take."""
         return self.start if call.startswith(("nvmlInit", "nvmlDeviceGetHandle", "nvmlDeviceGetCount")) else self.call
 
 
@@ -83,11 +83,11 @@ class Lot:
     parked: dict[str, Parked] = field(default_factory=dict)
 
     def names(self) -> list[int | str]:
-        """Give the GPUs that the sampler must skip, as it is told of them."""
+        """Return the GPUs that the sampler must skip, as it is told of them."""
         return [parked.row.uuid or parked.row.index for parked in self.parked.values()]
 
     def park(self, row: Gpu, health: Health, words: str, *, listed: int, now: float, wall: float) -> None:
-        """Give a GPU up: silent ones are probed after a while, quarantined ones when the user asks."""
+        """Return a GPU up: silent ones are probed after a while, quarantined ones when the user asks."""
         quiet = health is Health.QUARANTINED
         self.parked[row.key] = Parked(
             row=msgspec.structs.replace(row, health=health, words=words, since=wall),
@@ -97,7 +97,7 @@ class Lot:
         )
 
     def renumber(self, snapshot: Snapshot, *, whole: bool) -> bool:
-        """Give the parked GPUs their indices where the driver's list has changed; True when the sampler must be told.
+        """Return the parked GPUs their indices where the driver's list has changed; True when the sampler must be told.
 
         They are those that no other GPU has, in the same order: when one drops out, those behind it move up (nvml.h).
         Where these are more or fewer it is not known which is whose; one without a UUID is then known by nothing, and
@@ -131,7 +131,7 @@ class Lot:
 
     @property
     def probes(self) -> list[Child]:
-        """Give the probes that run."""
+        """Return the probes that run."""
         return [parked.probe for parked in self.parked.values() if parked.probe is not None]
 
     def step(self, now: float, awake: float) -> bool:
@@ -175,7 +175,7 @@ class Lot:
 
 
 def _answered(line: bytes) -> bool:
-    """Say whether the snapshot of a probe, which asks one GPU, has an answer, if only that it is no longer there."""
+    """Return whether the snapshot of a probe, which asks one GPU, has an answer, if only that it is no longer there."""
     try:
         snapshot: Snapshot = decode(line)
     except msgspec.MsgspecError:
@@ -375,7 +375,7 @@ class LocalSource:
             time.sleep(max(0.0, seconds))
 
     def _patient(self) -> float:
-        """Give the seconds after which the last snapshot is given again."""
+        """Return the seconds after which the last snapshot is given again."""
         interval = self._interval if self._last.state is SourceState.OK else min(self._interval, _RESTLESS)
         return 1.5 * interval
 
@@ -540,7 +540,7 @@ class LocalSource:
         self._heard = now
 
     def _places(self) -> list[Place]:
-        """Give all that is known of where the GPUs are, for a sampler to find each of them again."""
+        """Return all that is known of where the GPUs are, for a sampler to find each of them again."""
         parked = self._lot.parked
         others = [row for key, row in self._known.items() if key not in parked]
         return [
@@ -586,7 +586,7 @@ class LocalSource:
         self._last_at = now - 2 * self._interval
 
     def _again(self, now: float) -> Snapshot:
-        """Give the last snapshot once more, its clock moved on and its states brought up to date."""
+        """Return the last snapshot once more, its clock moved on and its states brought up to date."""
         last = self._last
         call = self._child.in_flight() if self._child is not None else None
         words = last.words
@@ -615,7 +615,7 @@ class LocalSource:
         )
 
     def _with_times(self, row: Gpu) -> Gpu:
-        """Give a GPU that is not well, and that a fresh sampler never sampled, the times that are known from before."""
+        """Return GPU that is not well, and that a fresh sampler never sampled, the times that are known from before."""
         before = self._known.get(row.uuid)
         if before is None or row.sampled or row.health is Health.OK:
             return row
@@ -630,7 +630,7 @@ class LocalSource:
                 self._only[self._only.index(row.index)] = row.uuid
 
     def _row(self, call: InFlight) -> Gpu:
-        """Give what is known of the GPU that a call is about."""
+        """Return what is known of the GPU that a call is about."""
         told = Gpu(index=call.gpu, uuid=call.uuid, bus_id=call.bus_id)
         found = [row for row in (*self._last.gpus, *self._known.values()) if row.key == told.key]
         return msgspec.structs.replace(found[0], index=told.index, bus_id=told.bus_id) if found else told

@@ -76,7 +76,7 @@ class Actions(App[int]):
 
     @abstractmethod
     def background(self, name: str) -> Worker:
-        """Give the thread of this name, for calls that may take their time."""
+        """Return the thread of this name, for calls that may take their time."""
 
     @property
     @abstractmethod
@@ -112,7 +112,7 @@ class Actions(App[int]):
         self.paint()
 
     def on_prompt_left(self, _message: Prompt.Left) -> None:
-        """Give the line back to the keys."""
+        """Return the line back to the keys."""
         self.paint()
 
     # -----------------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ class Actions(App[int]):
             self.ask_to_end(row.key)
 
     def may_end(self) -> bool:
-        """Say whether anything may be signalled from here; where not, tell why."""
+        """Return whether anything may be signalled from here; where not, tell why."""
         refusal = "read-only: nothing is signalled" if self.options.read_only else ""
         if not refusal and self.helpers.killer is None:
             refusal = "processes cannot be ended from here"

@@ -51,7 +51,7 @@ class Framed(Message):
         super().__init__()
 
     def can_replace(self, message: Message) -> bool:
-        """Say whether a newer frame may take the place of this one, which waits.
+        """Return whether a newer frame may take the place of this one, which waits.
 
         History and alerts that hold are in the newer one too. What a frame ended is in that frame alone, and without a
         log (the demo) nobody else remembers it.
@@ -86,7 +86,7 @@ _KINDS: Final[dict[Severity, Literal["information", "warning", "error"]]] = {
 
 
 def news(before: Frame, frame: Frame) -> list[Alert]:
-    """Give the alerts that were raised, or got worse, between two frames, and that somebody is to be told of.
+    """Return the alerts that were raised, or got worse, between two frames, and that somebody is to be told of.
 
     One that was taken over from an earlier gpuwatch was raised before both, and is no news.
     """

@@ -101,7 +101,7 @@ class Command(NamedTuple):
 
 
 def commands(keys: Sequence[Binding] = KEYS) -> list[Command]:
-    """Give every command, in the order in which the palette lists them."""
+    """Return every command, in the order in which the palette lists them."""
     found = [
         Command(_NAMES[one.id], f"{key_names(one)}  {one.tooltip}", one.action) for one in keys if one.id in _NAMES
     ]

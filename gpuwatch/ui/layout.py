@@ -59,7 +59,7 @@ class Layout:
 
 
 def form_of(width: int) -> Form:
-    """Give the form that a width has room for."""
+    """Return the form that a width has room for."""
     if width >= 150:
         return Form.FULL
     if width >= 100:
@@ -68,17 +68,17 @@ def form_of(width: int) -> Form:
 
 
 def room_for_toasts(width: int, height: int) -> bool:
-    """Say whether a toast covers no more than the end of the last processes' commands."""
+    """Return whether a toast covers no more than the end of the last processes' commands."""
     return width >= 120 and height > 30
 
 
 def strip_cell(n_gpus: int, largest_index: int = 0) -> int:
-    """Give the width of one GPU in a strip, with the blank after it: `12●100 `."""
+    """Return the width of one GPU in a strip, with the blank after it: `12●100 `."""
     return len(str(max(n_gpus - 1, largest_index))) + 5
 
 
 def strip_lines(width: int, n_gpus: int, largest_index: int = 0) -> int:
-    """Give the lines that a strip of all GPUs takes."""
+    """Return the lines that a strip of all GPUs takes."""
     per_line = max(1, width // strip_cell(n_gpus, largest_index))
     return -(-n_gpus // per_line)
 
@@ -86,7 +86,7 @@ def strip_lines(width: int, n_gpus: int, largest_index: int = 0) -> int:
 def fit_layout(
     width: int, height: int, n_gpus: int, n_alerts: int, n_rows: int, *, n_children: int = 0, largest_index: int = 0
 ) -> Layout:
-    """Say what is drawn at a size, for so many GPUs, lines of alerts, processes and MIG instances."""
+    """Return what is drawn at a size, for so many GPUs, lines of alerts, processes and MIG instances."""
     if width < MIN_WIDTH or height < MIN_HEIGHT:
         return Layout(Form.TINY, Form.TINY, 0, 0, 0, False, 0, 0, 0, max(height, 0), 0)
     form = form_of(width)
@@ -100,7 +100,7 @@ def fit_layout(
 
 
 def _steps(form: Form, n_gpus: int, n_children: int, alerts: int, strip: int) -> list[tuple[Layout, int]]:
-    """Give the layouts to try, the best first, each with the rows that it must leave for processes."""
+    """Return the layouts to try, the best first, each with the rows that it must leave for processes."""
     title = 1 if form in (Form.FULL, Form.MEDIUM) and n_gpus else 0
     base = Layout(form, Form.STRIP, 1, 0, strip, False, 0, alerts, 1, 0, 1)
     one_alert = replace(base, alerts=min(alerts, 1))

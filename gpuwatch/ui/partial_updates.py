@@ -32,7 +32,7 @@ class TightUpdate(ChopsUpdate):
     """A partial update of the screen in as few bytes as it takes."""
 
     def render_segments(self, console: Console) -> str:
-        """Give the update as terminal sequences; the terminal is left without a style."""
+        """Return the update as terminal sequences; the terminal is left without a style."""
         writer = _Writer(console._color_system or ColorSystem.TRUECOLOR)
         for y, x1, x2 in self.spans:
             for end, (x, strip) in zip(self.chop_ends[y], self.chops[y].items(), strict=False):
@@ -47,7 +47,7 @@ class TightCompositor(Compositor):
     """A compositor whose partial updates are tight."""
 
     def render_partial_update(self) -> ChopsUpdate | None:
-        """Give what changed since the last update."""
+        """Return what changed since the last update."""
         update = super().render_partial_update()
         return None if update is None else TightUpdate(update.chops, update.spans, update.chop_ends)
 
@@ -94,7 +94,7 @@ class _Writer:
 
 
 def _switches(old: str, new: str) -> list[str]:
-    """Give the SGR codes that lead from one set of attributes to another."""
+    """Return the SGR codes that lead from one set of attributes to another."""
     before, after = set(old.split(";")), set(new.split(";"))
     if before == after:
         return []
@@ -107,7 +107,7 @@ _known: dict[tuple[Style, ColorSystem], tuple[str, str, str]] = {}
 
 
 def _codes(style: Style | None, system: ColorSystem) -> tuple[str, str, str]:
-    """Give a style as its attributes, foreground and background, in SGR codes."""
+    """Return a style as its attributes, foreground and background, in SGR codes."""
     if style is None:
         return ("", "", "")
     found = _known.get((style, system))

@@ -93,7 +93,7 @@ class ForgivingDriver(LinuxDriver):
             raise SystemExit(NoThreadError.exit_code) from no_thread_error()
 
     def stop_application_mode(self) -> None:
-        """Give the terminal back, once."""
+        """Return the terminal back, once."""
         if not self._given_back:
             self._given_back = True
             super().stop_application_mode()
@@ -127,7 +127,7 @@ class ForgivingDriver(LinuxDriver):
 
 
 def speaks_unicode() -> bool:
-    """Say whether what is written reaches the terminal as UTF-8, as far as the locale tells."""
+    """Return whether what is written reaches the terminal as UTF-8, as far as the locale tells."""
     encoding = getattr(sys.__stderr__, "encoding", None) or ""
     # Python turns the C locale into UTF-8 by itself; LC_ALL=C is somebody who means it.
     return encoding.lower().replace("-", "") == "utf8" and os.environ.get("LC_ALL") not in ("C", "POSIX")
@@ -209,7 +209,7 @@ class Lifeline:
         self._leave(EXIT_SIGNALS[signal.Signals(number)])
 
     def _is_there(self) -> bool:
-        """Say whether the terminal still is: the kernel marks one that went before it sends the signal."""
+        """Return whether the terminal still is: the kernel marks one that went before it sends the signal."""
         poll = select.poll()
         poll.register(self._descriptor, select.POLLHUP)
         try:
@@ -241,7 +241,7 @@ class Lifeline:
                 code, deadline = news, time.monotonic() + self._patience
 
     def _abandon(self, code: int) -> None:
-        """Give the terminal back as well as it takes it, and end."""
+        """Return the terminal back as well as it takes it, and end."""
         with contextlib.suppress(OSError, ValueError):
             poll = select.poll()
             poll.register(self._descriptor, select.POLLOUT)

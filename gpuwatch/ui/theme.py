@@ -134,7 +134,7 @@ Ground: TypeAlias = Literal["base", "band", "track", "cursor"]
 
 
 def themes() -> tuple[Theme, ...]:
-    """Give the Textual themes that dialogs, toasts and the palette are drawn with."""
+    """Return the Textual themes that dialogs, toasts and the palette are drawn with."""
     return tuple(
         Theme(
             name=name,
@@ -220,7 +220,7 @@ _SPARE: Final = "1234567890abcdefghijklmnopqrstuvwxyz"
 
 
 def letters(name: str) -> str:
-    """Give what may stand for a name, the best first: its letters and digits in ASCII, one of each.
+    """Return what may stand for a name, the best first: its letters and digits in ASCII, one of each.
 
     Every terminal can show them, and in one cell. Of a name that is a number the last digit tells most.
     """
@@ -282,11 +282,11 @@ class Inks:
         return wanted[0]
 
     def initial(self, uid: int | None) -> str:
-        """Give the one cell that stands for a person; `?` for whoever is not visible, or was not introduced."""
+        """Return the one cell that stands for a person; `?` for whoever is not visible, or was not introduced."""
         return "?" if uid is None else self.initials.get(uid, "?")
 
     def meet(self, uids: Iterable[int]) -> None:
-        """Give each new uid a colour, which it keeps.
+        """Return each new uid a colour, which it keeps.
 
         By its last digit, so that it is the same in every run, unless somebody has that colour and another is free:
         first of those that nobody here has, then of those that fewest ever had.
@@ -334,31 +334,31 @@ class Inks:
         return Style(color=getattr(palette, role), bgcolor=getattr(palette, ground), bold=bold or None)
 
     def __call__(self, role: Role, ground: Ground = "base") -> Style:
-        """Give the style of a role on a ground."""
+        """Return the style of a role on a ground."""
         return self._styles[role, ground]
 
     def owner(self, uid: int | None) -> Style:
-        """Give the style of an owner's part of a memory bar: stable for a uid, grey where the uid is not known."""
+        """Return the style of an owner's part of a memory bar: stable for a uid, grey where the uid is not known."""
         return self._owners[self._slot(uid)]
 
     def seam(self, uid: int | None) -> Style:
-        """Give the style of the thin line between an owner's part and what is left of it."""
+        """Return the style of the thin line between an owner's part and what is left of it."""
         return self._seams[self._slot(uid)]
 
     def edge(self, uid: int | None) -> Style:
-        """Give the style of a cell that an owner's part fills from the left, in part."""
+        """Return the style of a cell that an owner's part fills from the left, in part."""
         return self._edges[self._slot(uid)]
 
     def mark(self, uid: int | None) -> Style:
-        """Give the style of the mark of a declared share that stands on an owner's part."""
+        """Return the style of the mark of a declared share that stands on an owner's part."""
         return self._marks[self._slot(uid)]
 
     def swatch(self, uid: int | None, ground: Ground) -> Style:
-        """Give the style of the mark that goes with an owner's name in the process list."""
+        """Return the style of the mark that goes with an owner's name in the process list."""
         return self._swatches[self._slot(uid), ground]
 
     def badge(self, uid: int | None, ground: Ground) -> Style:
-        """Give the style of an owner's initial where it stands alone: on their colour, or plain where there is none."""
+        """Return style of an owner's initial where it stands alone: on their colour, or plain where there is none."""
         return self.owner(uid) if self.color else self("strong", ground)
 
     def _slot(self, uid: int | None) -> int:
@@ -419,7 +419,7 @@ def kit(
     slots: dict[int, int] | None = None,
     initials: dict[int, str] | None = None,
 ) -> Kit:
-    """Give the inks and glyphs of a theme by its Textual name; any other theme is drawn as the dark one.
+    """Return the inks and glyphs of a theme by its Textual name; any other theme is drawn as the dark one.
 
     `colors` is how many the terminal has; 0 for none. `slots` and `initials` are what people have already, of the kit
     before.

@@ -21,7 +21,7 @@ NOTE, WARNING = Severity.NOTE, Severity.WARNING
 
 
 def sees(*gpus: int | str, text: str = "CUDA_VISIBLE_DEVICES=0", **changes: Any) -> Declared:
-    """Give a process's choice of devices."""
+    """Return a process's choice of devices."""
     uuids = tuple(uuid(one) if isinstance(one, int) else one for one in gpus)
     fields: dict[str, Any] = {"gpus": uuids, "text": text, "where": "environment"}
     return Declared(visible=Visible(**{**fields, **changes}))

@@ -19,7 +19,7 @@ WARNING, CRITICAL = Severity.WARNING, Severity.CRITICAL
 
 
 def cleared(bench: Bench) -> Alert:
-    """Give the one alert that the last snapshot ended."""
+    """Return the one alert that the last snapshot ended."""
     (alert,) = bench.last.cleared
     return alert
 

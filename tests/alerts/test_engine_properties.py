@@ -85,7 +85,7 @@ class Play:
         self.samples: dict[str, list[Shown]] = {gpu(index).key: [] for index in (0, 1)}
 
     def feed(self, step: Step) -> None:
-        """Give one snapshot; where it is not fresh its sample is the one before, given again."""
+        """Return one snapshot; where it is not fresh its sample is the one before, given again."""
         if step.fresh or self.stamp == 1000.0:
             self.stamp = 1001.0 + self.bench.moment + step.seconds
             self.shown = [

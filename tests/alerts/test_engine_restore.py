@@ -19,7 +19,7 @@ WARNING, CRITICAL = Severity.WARNING, Severity.CRITICAL
 
 
 def near(**changes: Any) -> Alert:
-    """Give the alert of a GPU near its limit that somebody else raised a minute before the first snapshot."""
+    """Return the alert of a GPU near its limit that somebody else raised a minute before the first snapshot."""
     bench = Bench()
     bench.feed_free(4, 3, 4)
     fields = {"id": "0123456789", "raised": EPOCH - 60, "raised_monotonic": 7.0}
@@ -27,7 +27,7 @@ def near(**changes: Any) -> Alert:
 
 
 def held(**changes: Any) -> Alert:
-    """Give an overshoot that somebody else raised."""
+    """Return an overshoot that somebody else raised."""
     return msgspec.structs.replace(only(overshooting(cap(10)), OVERSHOOT), raised=EPOCH - 60, **changes)
 
 

@@ -46,7 +46,7 @@ class Book:
     """All that ever were active."""
 
     def before(self, step: Step) -> dict[str, Alert]:
-        """Give what a step had to go on with."""
+        """Return what a step had to go on with."""
         return {key: one for key, one in self.active.items() if key not in step.lost}
 
     def turn(self, step: Step) -> None:

@@ -38,7 +38,7 @@ def run(
 
 
 def leak(per_minute: float, of: float = 0.0, since: float = 0.0) -> Callable[[float], float]:
-    """Give a process that holds `of` GiB, and takes more from a second on, until the GPU is full."""
+    """Return a process that holds `of` GiB, and takes more from a second on, until the GPU is full."""
     return lambda second: min(USABLE_GIB - 0.2, of + per_minute * max(0.0, second - since) / MINUTE)
 
 
@@ -124,7 +124,7 @@ def test_a_jagged_leak_is_one() -> None:
 
 
 def warming_up(to: float, seconds: float) -> Callable[[float], float]:
-    """Give a process that takes less and less, until it has what it needs."""
+    """Return a process that takes less and less, until it has what it needs."""
     return lambda second: 10 + (to - 10) * (1 - exp(-second / seconds))
 
 
@@ -135,7 +135,7 @@ def test_an_allocator_that_warms_up_is_no_trend(to: float, seconds: float) -> No
 
 
 def steps(*at: tuple[float, float]) -> Callable[[float], float]:
-    """Give a size that changes at seconds."""
+    """Return a size that changes at seconds."""
     return lambda second: [size for since, size in at if second >= since][-1]
 
 

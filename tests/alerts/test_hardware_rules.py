@@ -30,12 +30,12 @@ NOTE, WARNING, CRITICAL = Severity.NOTE, Severity.WARNING, Severity.CRITICAL
 
 
 def bench(**limits: Any) -> Bench:
-    """Give an engine that knows nothing but the rules about hardware."""
+    """Return an engine that knows nothing but the rules about hardware."""
     return Bench(Limits(quiet=0, **limits), rules=(hardware_rules,))
 
 
 def card(index: int = 0, **changes: Any) -> Gpu:
-    """Give a GPU that is well, and can say so in every way."""
+    """Return a GPU that is well, and can say so in every way."""
     return gpu(index, **{"remap_pending": False, "remap_failed": False, "xids": (), **changes})
 
 

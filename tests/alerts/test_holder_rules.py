@@ -38,7 +38,7 @@ IDLE_BOTH = eve(holding(71, 30, sm=0), holding(72, 10, sm=0))
 
 
 def resting(seconds: float = 1900, **limits: Any) -> Bench:
-    """Give a bench on which eve's two processes computed once, and have been idle since."""
+    """Return a bench on which eve's two processes computed once, and have been idle since."""
     tested = bench(**limits)
     run(tested, eve(holding(71, 30, sm=20), holding(72, 10, sm=20)), 1, *EVE)
     run(tested, IDLE_BOTH, seconds, *EVE, step=10)

@@ -20,17 +20,17 @@ NOTE, WARNING, CRITICAL = Severity.NOTE, Severity.WARNING, Severity.CRITICAL
 
 
 def own(metric: str, **fields: Any) -> OwnRule:
-    """Give a rule of the user's, called `mine`."""
+    """Return a rule of the user's, called `mine`."""
     return OwnRule(**{"name": "mine", "metric": metric, **fields})
 
 
 def bench(*rules: OwnRule) -> Bench:
-    """Give an engine that knows nothing but these rules."""
+    """Return an engine that knows nothing but these rules."""
     return Bench(Limits(quiet=0, own=rules), rules=(own_rules,))
 
 
 def only(one: Bench) -> Alert:
-    """Give the one alert that holds."""
+    """Return the one alert that holds."""
     (alert,) = one.last.active
     return alert
 
@@ -42,7 +42,7 @@ def run(one: Bench, seconds: int, *gpus: Gpu, **changes: Any) -> list[tuple[str,
 
 
 def judged(rule: OwnRule, *gpus: Gpu, people: Any = (), view: HistoryView | None = None, **changes: Any) -> Any:
-    """Give what a rule says of one snapshot."""
+    """Return what a rule says of one snapshot."""
     return list(own_rules(snapshot(gpus, people, **changes), view or HistoryView(), Limits(own=(rule,))))
 
 
@@ -206,7 +206,7 @@ HOT = own("temperature", above=80.0, after=2.0)
 
 
 def hot() -> Bench:
-    """Give a bench with GPU 0 too hot."""
+    """Return a bench with GPU 0 too hot."""
     one = bench(HOT)
     assert run(one, 5, gpu(0, temperature=85), gpu(1)) == [("+warning",)]
     return one

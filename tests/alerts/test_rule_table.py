@@ -26,7 +26,7 @@ OF_NO_RULE = {
 
 
 def constants() -> set[str]:
-    """Give the public text constants of all modules with rules: these are the names that rules go by."""
+    """Return the public text constants of all modules with rules: these are the names that rules go by."""
     found: set[str] = set()
     for info in pkgutil.walk_packages(gpuwatch.alerts.__path__, "gpuwatch.alerts."):
         module = importlib.import_module(info.name)

@@ -13,7 +13,7 @@ from tests.timelines import player, recording
 
 
 def named(name: str) -> recording.Recording:
-    """Give the recording of a name."""
+    """Return the recording of a name."""
     return recording.read(recording.FOLDER / f"{name}.jsonl")
 
 
@@ -44,7 +44,7 @@ EVENT = {"event": "memory near limit", "gpu": 0, "severity": "warning", "raised"
 
 
 def not_so(folder: Path, *events: dict[str, object]) -> list[str]:
-    """Give what is not so where the story must come to these events."""
+    """Return what is not so where the story must come to these events."""
     path = folder / "story.jsonl"
     path.write_text(STORY + "\n".join(msgspec.json.encode(event).decode() for event in events))
     one = recording.read(path)

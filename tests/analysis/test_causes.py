@@ -27,13 +27,13 @@ def loose(gib: float = 8.0, **changes: Any) -> Gpu:
 
 
 def left(pid: int, user: str = "you", **changes: Any) -> Unlisted:
-    """Give a worker on GPU 2 whose parent has ended."""
+    """Return a worker on GPU 2 whose parent has ended."""
     fields: dict[str, Any] = {"ppid": 1, "adopted": True, "surroundings": Surroundings(), **changes}
     return Unlisted(process=builders.process(pid, user, **fields), gpus=(loose().uuid,), context=True)
 
 
 def found(card: Gpu, *people: Process, **changes: Any) -> list[Suspicion]:
-    """Give the causes for a card of a machine that was searched."""
+    """Return the causes for a card of a machine that was searched."""
     return causes(card, builders.snapshot([card], people, **{"searched": builders.EPOCH, **changes}))
 
 

@@ -33,7 +33,7 @@ SAID = "config.gpu_options.per_process_gpu_memory_fraction = 0.4"
 
 
 def cap(**changes: Any) -> Declaration:
-    """Give a cap of 32 GiB on GPU 0, in effect."""
+    """Return a cap of 32 GiB on GPU 0, in effect."""
     fields: dict[str, Any] = {
         "channel": "per_process_gpu_memory_fraction",
         "where": "train.py",

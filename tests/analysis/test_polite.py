@@ -21,7 +21,7 @@ from tests.support.screens import HOSTILE
 
 
 def held(*memories: float | Reason, user: str = "eve", idle: Idle | None = None) -> list[Row]:
-    """Give the rows of one person, a process a holding, all on GPU 3."""
+    """Return the rows of one person, a process a holding, all on GPU 3."""
     parts = [
         msgspec.structs.replace(
             holding(100 + n, 1.0), memory=size if isinstance(size, Reason) else round(size * 1024**3)

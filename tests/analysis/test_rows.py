@@ -39,7 +39,7 @@ def places(found: Sequence[Row]) -> list[tuple[int, int]]:
 
 
 def filtered(text: str) -> list[tuple[int, int]]:
-    """Give what a filter leaves of the machine."""
+    """Return what a filter leaves of the machine."""
     wanted = Filter.parse(text)
     return places([row for row in rows(machine()) if wanted(row)])
 
@@ -112,7 +112,7 @@ def test_the_greatest_holding_comes_first() -> None:
 
 
 def two(first: float, second: float) -> list[Row]:
-    """Give two rows with so many GiB."""
+    """Return two rows with so many GiB."""
     return rows(snapshot([gpu(0, holdings=[holding(1, first), holding(2, second)])]))
 
 

@@ -140,7 +140,7 @@ def test_a_rank_without_its_launcher_is_none_while_another_computes() -> None:
 
 
 def unlisted(process: Process, *, context: bool = True, gap_gib: float = 0.0, others: Any = ()) -> Snapshot:
-    """Give a machine with a process that NVML does not list, and so much memory that is nobody's."""
+    """Return a machine with a process that NVML does not list, and so much memory that is nobody's."""
     card = gpu(0, holdings=[held(other.pid) for other in others], unattributed=round(gap_gib * GIB))
     row = Unlisted(process=process, gpus=(card.key,), context=context)
     return snapshot([card], others, unlisted=(row,))

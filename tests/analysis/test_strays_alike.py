@@ -40,19 +40,19 @@ Row = tuple[int, str, str, str]
 
 
 def listed(out: str) -> list[Row]:
-    """Give the rows that the command printed."""
+    """Return the rows that the command printed."""
     found = re.findall(r"^ *(\d+) +(\S+) +(\S+) +\S+ +\S+ +(\w+), (\w+)  ", out, re.MULTILINE)
     return [(int(pid), gpus, gib, f"{cause}, {sure}") for pid, gpus, gib, cause, sure in found]
 
 
 def drawn(shown: str) -> list[Row]:
-    """Give the rows of the screen, which says nothing more where one is certain."""
+    """Return the rows of the screen, which says nothing more where one is certain."""
     found = re.findall(r"^.{6} +(\d+) +(\S+) +(\S+) +\S+ +\S+  (\w+)(?: \((\w+)\))? ·", shown, re.MULTILINE)
     return [(int(pid), gpus, gib, f"{cause}, {sure or 'certain'}") for pid, gpus, gib, cause, sure in found]
 
 
 def unwrapped(shown: str) -> str:
-    """Give what is on screen as one line."""
+    """Return what is on screen as one line."""
     return " ".join(shown.split())
 
 

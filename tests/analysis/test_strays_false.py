@@ -23,7 +23,7 @@ HOUR = 3600.0
 
 
 def seen_by(base: Snapshot, viewer: int) -> Snapshot:
-    """Give a snapshot as another person sees it."""
+    """Return a snapshot as another person sees it."""
     return msgspec.structs.replace(base, viewer=viewer)
 
 

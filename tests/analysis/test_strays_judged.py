@@ -25,7 +25,7 @@ KERNEL = Notebook(kernel="8f2a", path="a.ipynb", left=True)
 
 
 def replaced(base: Snapshot, **changes: Any) -> Snapshot:
-    """Give a machine whose only GPU is otherwise."""
+    """Return a machine whose only GPU is otherwise."""
     return msgspec.structs.replace(base, gpus=(msgspec.structs.replace(base.gpus[0], **changes),))
 
 

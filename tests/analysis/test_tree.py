@@ -40,12 +40,12 @@ def job(key: str = "812:812", **changes: Any) -> Job:
 
 
 def around(pid: int, user: str = "ada", /, **of_job: Any) -> Process:
-    """Give a process of a run."""
+    """Return a process of a run."""
     return process(pid, user, surroundings=Surroundings(pane=TMUX, job=job(**of_job)))
 
 
 def ranks(count: int, *without: int, world: int | None = None, first: int = 0, **changes: Any) -> Snapshot:
-    """Give a torchrun of so many ranks, one a GPU, some of which have ended."""
+    """Return a torchrun of so many ranks, one a GPU, some of which have ended."""
     there = [n for n in range(count) if n not in without]
     one = {"launcher": "torchrun", "head": 812, "world": world or count}
     people = [around(1000 + n, rank=first + n, local_rank=n, **one) for n in there]
@@ -56,7 +56,7 @@ def ranks(count: int, *without: int, world: int | None = None, first: int = 0, *
 def helper(
     pid: int, ppid: int = 1000, *, context: bool = True, cards: tuple[int, ...] = (0,), **changes: Any
 ) -> Unlisted:
-    """Give a process that has device files open and that NVML does not list."""
+    """Return a process that has device files open and that NVML does not list."""
     held = process(pid, **{"ppid": ppid, "name": "pt_data_worker", **changes})
     return Unlisted(process=held, gpus=tuple(gpu(n).key for n in cards), context=context)
 
@@ -434,7 +434,7 @@ jobs = st.none() | st.builds(
 
 @st.composite
 def machines(draw: st.DrawFn) -> Snapshot:
-    """Give a machine on which processes may say anything of each other."""
+    """Return a machine on which processes may say anything of each other."""
     pids = draw(st.lists(st.integers(1, 30), max_size=30))
     held: list[list[Any]] = [[], []]
     people: dict[int, Process] = {}

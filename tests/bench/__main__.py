@@ -53,12 +53,12 @@ class Program:
         self.figures.setdefault(what, []).append(value)
 
     def median(self, what: str) -> float:
-        """Give a figure's median."""
+        """Return a figure's median."""
         return median(self.figures[what])
 
 
 def cpu_seconds(tree: list[psutil.Process]) -> float:
-    """Give the CPU time of a process tree, with what its ended children took."""
+    """Return the CPU time of a process tree, with what its ended children took."""
     total = 0.0
     for process in tree:
         times = process.cpu_times()

@@ -98,7 +98,7 @@ def own(count: int) -> tuple[OwnRule, ...]:
 
 
 def measure(crowd: Crowd, limits: Limits, samples: int, profile: cProfile.Profile | None) -> tuple[list[float], int]:
-    """Give the CPU milliseconds of each update, and how many alerts there were in all."""
+    """Return the CPU milliseconds of each update, and how many alerts there were in all."""
     history, engine, spent, raised = History(), Engine(limits), [], 0
     for number, seen in enumerate(crowd.snapshots(WARM + samples)):
         now = 5000.0 + number

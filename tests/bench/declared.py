@@ -33,13 +33,13 @@ torch.cuda.set_per_process_memory_fraction(0.4)
 
 
 def known(snapshot: Snapshot, count: int) -> bool:
-    """Say whether all of so many processes were read."""
+    """Return whether all of so many processes were read."""
     read = [one for one in snapshot.processes if one.declared and one.declared.knowledge is Knowledge.READ]
     return len(read) == count
 
 
 def rate(sampler: Running, seconds: float) -> float:
-    """Give the samples a second of a sampler that is asked for the next one as soon as it gave the last."""
+    """Return the samples a second of a sampler that is asked for the next one as soon as it gave the last."""
     began, samples = time.monotonic(), 0
     while (took := time.monotonic() - began) < seconds:
         sampler.send(poke=True)

@@ -22,7 +22,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def run(driver: Driver) -> Run:
-    """Give a function that runs gpuwatch to its end, without a terminal."""
+    """Return a function that runs gpuwatch to its end, without a terminal."""
 
     def begin(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         command: Sequence[str | Path] = [GPUWATCH, *arguments]

@@ -74,7 +74,7 @@ def run(*arguments: str, now: float = NOW) -> int:
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
-    """Give the lines that it prints for people, less the headers."""
+    """Return the lines that it prints for people, less the headers."""
     assert run(*arguments) == 0
     return capsys.readouterr().out.splitlines()[1:]
 

@@ -24,7 +24,7 @@ Start = Callable[..., subprocess.Popen[bytes]]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Give a function that starts a process with an environment and nothing else."""
+    """Return a function that starts a process with an environment and nothing else."""
     with starting() as cat:
         yield lambda **env: cat(env={"PATH": os.environ["PATH"], **env})
 

@@ -44,11 +44,11 @@ class Shown:
         self._end = time.monotonic() + PATIENCE
 
     def clock(self) -> float:
-        """Tell the time, in seconds."""
+        """Return the time, in seconds."""
         return self._now
 
     def next(self, timeout: float) -> Snapshot:
-        """Give the next one."""
+        """Return the next one."""
         assert time.monotonic() < self._end, "it did not come to what was waited for"
         if self._passes():
             self._steps += 1

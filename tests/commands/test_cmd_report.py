@@ -43,7 +43,7 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def lab() -> Batch:
-    """Give what a lab of two cards did: ada with torchrun on both, ben on one; one overshoot, and a full card."""
+    """Return what a lab of two cards did: ada with torchrun on both, ben on one; one overshoot, and a full card."""
     over = ended(alert("over", rule="overshoot", gpu="GPU-0", raised=HOUR + 60.0, seen=HOUR + 90.0))
     full = alert("full", gpu="GPU-0", raised=HOUR + 60.0, seen=HOUR + 90.0)
     return joined(
@@ -85,7 +85,7 @@ def test_what_programs_read_is_whole_where_there_is_nothing_but_ascii(own_home: 
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
-    """Give the lines that it prints."""
+    """Return the lines that it prints."""
     assert run(*arguments) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
@@ -151,7 +151,7 @@ def test_where_nobody_watched_that_is_said(capsys: pytest.CaptureFixture[str]) -
 
 
 def one(use: Use, **changes: Any) -> list[str]:
-    """Give the cells of a table of one user."""
+    """Return the cells of a table of one user."""
     kept = Kept("user", 0.0, lines=(Line("ada", use, (0,), **changes),), watched=3600.0, total=use)
     return report_lines(kept, 3600.0)[2].split()[2:6]
 

@@ -44,7 +44,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def run(driver: Driver) -> Run:
-    """Give a function that runs gpuwatch to its end, without a terminal."""
+    """Return a function that runs gpuwatch to its end, without a terminal."""
 
     def begin(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         base = driver.env() | {"PYTHONUTF8": "1"}
@@ -66,7 +66,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def found() -> list[Stray]:
-    """Give an orphan, a zombie, and a leftover that NVML does not list."""
+    """Return an orphan, a zombie, and a leftover that NVML does not list."""
     orphan = mine(around=Surroundings(pane=Pane(program="tmux", session="$1", alive=False)), **LEFT)
     zombie = mine(101, state="zombie", ppid=90, parent="python")
     rest = mine(102, Surroundings(job=Job(key="90:90", orphaned=True)), **LEFT)
@@ -148,7 +148,7 @@ def possible(*pids: int) -> list[Stray]:
 
 
 def said(strays: list[Stray], maybe: list[Stray], watched: float | None = None, **changes: Any) -> list[str]:
-    """Give what the rows do not say."""
+    """Return what the rows do not say."""
     return notes(Judged(strays, maybe, []), machine([], [], **{"searched": EPOCH, **changes}), watched)
 
 

@@ -30,7 +30,7 @@ GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
 
 
 def gpu_uuid(driver: Driver, index: int) -> str:
-    """Give the UUID of one of the driver's GPUs."""
+    """Return the UUID of one of the driver's GPUs."""
     done = subprocess.run([GPUWATCH, "--once", "--json"], env=driver.env(), capture_output=True, text=True, check=True)
     return decode(done.stdout).gpus[index].uuid
 
@@ -72,11 +72,11 @@ class Watching:
         return lines
 
     def out(self) -> str:
-        """Give the next line of stdout, empty at its end."""
+        """Return the next line of stdout, empty at its end."""
         return self._lines["stdout"].get(timeout=PATIENCE)
 
     def err(self) -> str:
-        """Give the next line of stderr, empty at its end."""
+        """Return the next line of stderr, empty at its end."""
         return self._lines["stderr"].get(timeout=PATIENCE)
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:

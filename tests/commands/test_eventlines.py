@@ -17,7 +17,7 @@ from tests.support.waiting import PATIENCE, wait_for
 
 
 def alert(rule: str = "memory near limit", **changes: Any) -> Alert:
-    """Give an alert that was raised at EPOCH."""
+    """Return an alert that was raised at EPOCH."""
     fields: dict[str, Any] = {
         "rule": rule,
         "gpu": "GPU-1",
@@ -29,13 +29,13 @@ def alert(rule: str = "memory near limit", **changes: Any) -> Alert:
 
 
 def frame(*alerts: Alert, at: float = EPOCH, **changes: Any) -> Frame:
-    """Give a frame with alerts that hold."""
+    """Return a frame with alerts that hold."""
     fields = {name: changes.pop(name, ()) for name in ("raised", "cleared", "eased")}
     return Frame(snapshot([gpu(0)], taken=at, **changes), 0.0, History().view, alerts, **fields)
 
 
 def told(*frames: Frame) -> list[str]:
-    """Give the lines that some frames come to, their clock times left out."""
+    """Return the lines that some frames come to, their clock times left out."""
     events, lines = Happenings(), Lines()
     return [re.sub(r"^.*\d\d:\d\d:\d\d ", "", lines.line(one)) for each in frames for one in events.of(each)]
 

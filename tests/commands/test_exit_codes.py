@@ -32,7 +32,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def run(driver: Driver, tmp_path: Path) -> Run:
-    """Give a function that runs gpuwatch to its end, without a terminal; its reservations are in the test's folder."""
+    """Return function that runs gpuwatch to its end, without a terminal; its reservations are in the test's folder."""
 
     def begin(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", PROGRAM, str(tmp_path / "shared"), *arguments]

@@ -23,7 +23,7 @@ class Starting:
     now: float = 0.0
 
     def next(self, timeout: float) -> Snapshot | None:
-        """Give the next snapshot, as time passes."""
+        """Return the next snapshot, as time passes."""
         self.now += min(0.15, timeout)
         return Snapshot(state=SourceState.OK if self.now >= self.ready_at else SourceState.STARTING)
 

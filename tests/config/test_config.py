@@ -18,7 +18,7 @@ from tests.support.homes import make_homeless
 
 @pytest.fixture
 def admin(tmp_path: Path) -> Path:
-    """Give the place of an administrator's file that is not there yet."""
+    """Return the place of an administrator's file that is not there yet."""
     return tmp_path / "etc" / "gpuwatch.toml"
 
 
@@ -35,7 +35,7 @@ def loaded(tmp_path: Path, content: str, admin: Path | None = None) -> Config:
 
 
 def refused(tmp_path: Path, content: str) -> str:
-    """Give the words about a bad file, without its folder."""
+    """Return the words about a bad file, without its folder."""
     with pytest.raises(UsageError) as raised:
         loaded(tmp_path, content)
     error = str(raised.value)

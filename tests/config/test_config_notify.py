@@ -21,7 +21,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another u
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Give a file with a command, in a folder of its own, that is safe."""
+    """Return a file with a command, in a folder of its own, that is safe."""
     folder = tmp_path / "config"
     folder.mkdir(mode=0o755)
     file = folder / "gpuwatch.toml"
@@ -168,7 +168,7 @@ def test_the_administrators_file_may_name_a_command(file: Path, tmp_path: Path) 
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """Give a program of one's own, in a folder of its own."""
+    """Return a program of one's own, in a folder of its own."""
     folder = tmp_path / "bin"
     folder.mkdir(mode=0o755)
     program = folder / "tell"

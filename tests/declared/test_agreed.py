@@ -18,13 +18,13 @@ CARDS = tuple(
 
 
 def agreed(*shares: Share, **changes: Any) -> list[Claim]:
-    """Give the claims of a process of ada's under some shares."""
+    """Return the claims of a process of ada's under some shares."""
     known: dict[str, Any] = {"pid": 1, "uid": 1001, "user": "ada", "argv": ("python", "train.py", "--epochs", "9")}
     return agreed_claims(Facts(shares=shares, **{**known, **changes}), CARDS)
 
 
 def uuids(found: list[Claim]) -> list[int | str | None]:
-    """Give the GPUs of claims."""
+    """Return the GPUs of claims."""
     return [claim.device for claim in found]
 
 

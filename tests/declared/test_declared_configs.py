@@ -63,7 +63,7 @@ def serving(explain: Explainer, config: str, *argv: str) -> Declared:
 
 
 def default(declared: Declared) -> bool:
-    """Say whether the default of the server is told as what it takes."""
+    """Return whether the default of the server is told as what it takes."""
     return any(one.kind is Kind.DEFAULT and one.effective for one in declared.declarations)
 
 
@@ -206,7 +206,7 @@ def test_another_programs_file_is_not_read(explain: Explainer) -> None:
 
 
 def refused(text: str) -> str | None:
-    """Give the reason for which a text is given up; None for a text that is read."""
+    """Return the reason for which a text is given up; None for a text that is read."""
     try:
         scalars(text)
     except ValueError as error:

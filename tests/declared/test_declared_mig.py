@@ -16,7 +16,7 @@ FIRST = "drivers before R570 show only the first MIG instance, and no other GPU"
 
 @pytest.fixture
 def cut(driver: Driver) -> Driver:
-    """Give a machine with one GPU that is cut into two instances, and a whole one."""
+    """Return a machine with one GPU that is cut into two instances, and a whole one."""
     migs = [Mig(gi=7, uuid="MIG-first"), Mig(gi=9, uuid="MIG-second")]
     driver.gpus = [Gpu(0, mig_mode=1, migs=migs), Gpu(1)]
     return driver.write()

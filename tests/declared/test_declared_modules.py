@@ -32,7 +32,7 @@ def explain(driver: Driver, tmp_path: Path) -> Explainer:
 
 
 def incomplete(explain: Explainer, *argv: str) -> Declared:
-    """Give what is known where it is said that more may have been declared."""
+    """Return what is known where it is said that more may have been declared."""
     declared = explain.declared(*argv, held={1: 40})
     assert declared.incomplete
     assert declared.knowledge is Knowledge.READ

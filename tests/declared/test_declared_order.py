@@ -20,7 +20,7 @@ tf.config.set_logical_device_configuration(gpus[0], [tf.config.LogicalDeviceConf
 
 
 def small(index: int = 0) -> Gpu:
-    """Give a card for the desktop."""
+    """Return a card for the desktop."""
     return Gpu(
         index, name="Quadro P400", memory_total=2 * GIB, cuda_major=6, cuda_minor=1, cores=256, clock_sm_max=1252
     )

@@ -21,7 +21,7 @@ SESSION = "/user.slice/user-1000.slice/session-4.scope"
 
 
 def facts(cgroup: str = SESSION, environ: Mapping[str, str] | Unread | None = None, *parents: RelatedProcess) -> Facts:
-    """Give the facts of a process whose environment could be read, unless a reason is given why not."""
+    """Return the facts of a process whose environment could be read, unless a reason is given why not."""
     return Facts(pid=1, cgroup=cgroup, environ={} if environ is None else environ, ancestors=parents)
 
 

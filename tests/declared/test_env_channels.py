@@ -19,12 +19,12 @@ GIB = 1024**3
 
 
 def read(environ: Mapping[str, str | None]) -> list[Claim]:
-    """Give the claims of an environment."""
+    """Return the claims of an environment."""
     return claims({name: Setting(value=value) for name, value in environ.items()})
 
 
 def one(environ: Mapping[str, str | None], **same: Any) -> Claim:
-    """Give the only claim of an environment that has these fields."""
+    """Return the only claim of an environment that has these fields."""
     found = [claim for claim in read(environ) if all(getattr(claim, key) == value for key, value in same.items())]
     assert len(found) == 1, found
     return found[0]

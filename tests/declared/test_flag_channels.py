@@ -18,7 +18,7 @@ GIB = 1024**3
 
 
 def read(line: str) -> list[Claim]:
-    """Give the claims of a command line as a shell splits it."""
+    """Return the claims of a command line as a shell splits it."""
     return claims(shlex.split(line))
 
 

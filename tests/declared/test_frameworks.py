@@ -31,7 +31,7 @@ CUPY = (*CUDA, "memory.cpython-311-x86_64-linux-gnu.so", "_carray.cpython-311-x8
 
 
 def process(*libraries: str, argv: str = "python train.py", imports: tuple[str, ...] = (), **changes: Any) -> Facts:
-    """Give a process with these libraries mapped and a script that imports these packages."""
+    """Return a process with these libraries mapped and a script that imports these packages."""
     script = Script(path="train.py", scan=Scan(imports=imports)) if imports else None
     known: dict[str, Any] = {
         "pid": 1,

@@ -16,7 +16,7 @@ from tests.support.cards import MIXED, A, B, D, card, part
 
 
 def seen(value: str | None, cards: Sequence[Card] = A, order: str | None = None) -> list[int | str]:
-    """Give the NVML indices of the whole GPUs that are visible, and the UUIDs of instances."""
+    """Return the NVML indices of the whole GPUs that are visible, and the UUIDs of instances."""
     index = {one.uuid: one.index for one in cards}
     return [index.get(uuid, uuid) for uuid in parse(value, cards, order).gpus]
 

@@ -11,7 +11,7 @@ from tests.support.histories import KEY, machine, watched
 
 
 def xids(*seen: tuple[int, int, float], **changes: Any) -> Snapshot:
-    """Give a GPU with XIDs of (code, count, seconds since the first snapshot of the newest)."""
+    """Return a GPU with XIDs of (code, count, seconds since the first snapshot of the newest)."""
     return machine(xids=tuple(Xid(code=code, count=count, last=EPOCH + last) for code, count, last in seen), **changes)
 
 

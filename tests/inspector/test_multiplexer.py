@@ -34,12 +34,12 @@ class Clock:
 
 
 def server(tmux: Tmux) -> int:
-    """Give the server's PID."""
+    """Return the server's PID."""
     return int(tmux.run("display-message", "-p", "#{pid}"))
 
 
 def found(pid: int, names: PaneNames | None) -> Surroundings:
-    """Tell where a process runs."""
+    """Return where a process runs."""
     return context.read_context(reader.read(pid), panes=names)
 
 
@@ -53,7 +53,7 @@ def shown(pid: int, names: PaneNames | None) -> tuple[str, str]:
 
 @pytest.fixture
 def listening(tmp_path: Path) -> Iterator[Place]:
-    """Give the place of a server, of which only a socket is there."""
+    """Return the place of a server, of which only a socket is there."""
     path = tmp_path / "socket"
     with socket.socket(socket.AF_UNIX) as one:
         one.bind(str(path))

@@ -94,7 +94,7 @@ def test_the_samplers_flag() -> None:
 
 @pytest.fixture
 def key(own_home: Path) -> Callable[..., None]:
-    """Give what sets the key in the user's file."""
+    """Return what sets the key in the user's file."""
     file = own_home / "config" / "gpuwatch" / "gpuwatch.toml"
     file.parent.mkdir(parents=True)
 
@@ -112,7 +112,7 @@ def on_a_gpu(driver: Driver, pid: int) -> Driver:
 
 
 def windows(snapshot: Snapshot) -> list[str]:
-    """Give the windows of its processes, as far as they are known."""
+    """Return the windows of its processes, as far as they are known."""
     panes = [one.surroundings.pane for one in snapshot.processes if one.surroundings]
     return [pane.window for pane in panes if pane]
 

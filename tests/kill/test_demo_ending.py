@@ -108,7 +108,7 @@ async def demonstrated(size: tuple[int, int] = (160, 50)) -> AsyncIterator[Demo]
 
 
 def pids(snapshot: Snapshot) -> set[int]:
-    """Give all that there are, listed or not."""
+    """Return all that there are, listed or not."""
     return {one.pid for one in snapshot.processes} | {one.process.pid for one in snapshot.unlisted}
 
 

@@ -243,7 +243,7 @@ def test_one_whose_first_thread_ended_before_the_question_is_the_same_process(tm
 
 
 def only(snapshot: Snapshot, pid: int) -> Process:
-    """Give the row of a process."""
+    """Return the row of a process."""
     return next(one for one in snapshot.processes if one.pid == pid)
 
 

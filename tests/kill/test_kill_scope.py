@@ -22,7 +22,7 @@ BOTH = ("a", "b")
 
 
 def taken(tree: Family, folder: Path, target: str, on_gpu: Collection[str] = BOTH) -> set[str]:
-    """Give the names of those that are ended with the run of one; `on_gpu` are listed, and hold device files."""
+    """Return the names of those that are ended with the run of one; `on_gpu` are listed, and hold device files."""
     held_by = {tree.pids[name] for name in on_gpu}
     rows, held = [], []
     for name in on_gpu:
@@ -47,7 +47,7 @@ def taken(tree: Family, folder: Path, target: str, on_gpu: Collection[str] = BOT
 
 
 def above_two(argv: tuple[str, ...], comm: str = "") -> Member:
-    """Give what has started two trainings that have nothing else in common, each in a session of its own."""
+    """Return what has started two trainings that have nothing else in common, each in a session of its own."""
     two = tuple(Member(name, (PYTHON, f"{name}.py"), {"A": name}, leads=True) for name in BOTH)
     return Member("agent", argv, comm=comm, leads=True, children=two)
 

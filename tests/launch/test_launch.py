@@ -35,24 +35,24 @@ FEW = 20 * GIB
 
 
 def room(shown: Snapshot, index: int = 0, *, memory: int = FEW, reserved: tuple[Reserved, ...] = ()) -> Room:
-    """Give the room on one GPU for somebody who wants so many bytes."""
+    """Return the room on one GPU for somebody who wants so many bytes."""
     return rooms(shown, Wish(memory=memory), reserved)[index]
 
 
 def free_gib(shown: Snapshot, **changes: object) -> float:
-    """Give the GiB that are free on the first GPU."""
+    """Return the GiB that are free on the first GPU."""
     return room(shown, **changes).left / GIB  # type: ignore[arg-type]
 
 
 def reservation(pids: frozenset[int], owner: int, gpus: dict[str, int], *, age: float = 60.0) -> Reserved:
-    """Give what was reserved so many seconds before the snapshot was taken."""
+    """Return what was reserved so many seconds before the snapshot was taken."""
     return Reserved(pids, owner, gpus, made=EPOCH - age)
 
 
 def limited(
     pid: int, card: Gpu, size: int, *, scope: str = "", basis: Basis = Basis.BYTES, user: str = "ada"
 ) -> Process:
-    """Give a process that declared so many bytes on one GPU."""
+    """Return a process that declared so many bytes on one GPU."""
     said = Declaration(channel="GPUWATCH_SHARE", kind=Kind.GRANT, basis=basis, scope=scope, effective=True)
     limit = Limit(gpu=card.uuid, bytes=size, declaration=0, scope=scope)
     return process(pid, user, declared=Declared(declarations=(said,), limits=(limit,)))

@@ -21,7 +21,7 @@ from tests.support.reserving import GPU, needs_root
 
 @pytest.fixture
 def both(tmp_path: Path) -> tuple[Place, Place]:
-    """Give a folder of the user's own and a shared one; neither is there yet."""
+    """Return a folder of the user's own and a shared one; neither is there yet."""
     return Place(tmp_path / "own"), Place(tmp_path / "shared", shared=True)
 
 

@@ -66,7 +66,7 @@ DAMAGES: dict[str, Damage] = {one.__name__: one for one in (flipped, cut, nested
 
 @pytest.fixture(params=DAMAGES)
 def damage(request: pytest.FixtureRequest) -> Callable[[bytes], Iterator[bytes]]:
-    """Give a function that yields damaged copies of a file's content, the same ones in each run."""
+    """Return a function that yields damaged copies of a file's content, the same ones in each run."""
 
     def copies(content: bytes) -> Iterator[bytes]:
         for seed in range(SEEDS):
@@ -94,7 +94,7 @@ def run(capsys: pytest.CaptureFixture[str], file: Path, *arguments: str) -> int:
 
 
 def kept() -> bytes:
-    """Give the content of a store, with some of everything in it."""
+    """Return the content of a store, with some of everything in it."""
     path, now = own_store(), int(time.time()) // 3600 * 3600
     seen = [ended(alert(str(n), rule="overshoot", gpu="GPU-0", raised=float(now))) for n in range(20)]
     several = (
@@ -160,7 +160,7 @@ def test_the_configuration(
 
 
 def figures() -> bytes:
-    """Give the newest figures, of this very moment."""
+    """Return the newest figures, of this very moment."""
     gpus = tuple(NewestGpu(index=n, uuid=f"GPU-{n}", used=5, total=9, free=40.5, near="warning") for n in range(4))
     resting = tuple(Resting(f"GPU-{n}", 100 + n, 5, 60.0, at_least=True) for n in range(4))
     over = (Over(user="ada", gib=3.5),)

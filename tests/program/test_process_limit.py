@@ -53,7 +53,7 @@ def started(env: dict[str, str], *arguments: str, more: int | None = None) -> Te
 
 
 def unwrapped(terminal: Terminal) -> str:
-    """Give what is on screen as one line, without the frames around it."""
+    """Return what is on screen as one line, without the frames around it."""
     return " ".join(terminal.text.translate(dict.fromkeys(map(ord, "│▌▎▏"), " ")).split())
 
 

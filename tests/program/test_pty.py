@@ -228,7 +228,7 @@ def test_a_terminal_that_is_not_read_for_a_while(busy: Driver) -> None:
 
 
 def no_driver(folder: Path, content: bytes | None) -> dict[str, str]:
-    """Give the environment of a machine without a driver, or with a broken one."""
+    """Return the environment of a machine without a driver, or with a broken one."""
     if content is not None:
         (folder / "libnvidia-ml.so.1").write_bytes(content)
     elif any(Path(place, "libnvidia-ml.so.1").exists() for place in ("/usr/lib64", "/usr/lib/x86_64-linux-gnu")):

@@ -212,6 +212,6 @@ def test_a_locale_of_c_is_believed(machine: Machine) -> None:
 
 
 def colours(raw: bytes) -> set[int]:
-    """Give the codes in some output that set a colour."""
+    """Return the codes in some output that set a colour."""
     codes = {int(code or 0) for found in re.findall(rb"\x1b\[([0-9;]*)m", raw) for code in found.split(b";")}
     return codes - {0, 1, 2, 3, 4, 7, 22, 23, 24, 27}

@@ -29,7 +29,7 @@ def full(driver: Driver, own_home: Path) -> Driver:
 
 
 def logged(home: Path) -> list[str]:
-    """Give the kinds of the records in the log."""
+    """Return the kinds of the records in the log."""
     found = list((home / "state" / "gpuwatch").glob("events-*.jsonl"))
     return [json.loads(line)["event"] for log in found for line in log.read_text().splitlines()]
 

@@ -16,7 +16,7 @@ RAISED = 1000.0
 
 
 def alert(**changes: Any) -> Alert:
-    """Give an alert that was raised at 1000."""
+    """Return an alert that was raised at 1000."""
     fields: dict[str, Any] = {
         "rule": "overshoot",
         "host": "box3",

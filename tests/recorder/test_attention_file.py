@@ -63,7 +63,7 @@ class Person:
         self.do(lambda before: before.unmuted(rule))
 
     def knows(self) -> set[str]:
-        """Give the GPUs whose alert is acknowledged, and the rules that are muted."""
+        """Return the GPUs whose alert is acknowledged, and the rules that are muted."""
         return words(self.attention)
 
     def saved(self) -> set[str]:
@@ -90,7 +90,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def person(folder: Path) -> Iterator[Callable[[], Person]]:
-    """Give a function that starts a gpuwatch; all are closed."""
+    """Return a function that starts a gpuwatch; all are closed."""
     made: list[Person] = []
 
     def make() -> Person:

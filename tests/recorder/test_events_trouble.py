@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def keep(folder: Path) -> Iterator[Keep]:
-    """Give a function that makes a log in the folder."""
+    """Return a function that makes a log in the folder."""
     with keeping(folder) as make:
         yield make
 

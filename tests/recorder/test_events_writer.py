@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def keep(folder: Path) -> Iterator[Keep]:
-    """Give a function that makes a log in the folder."""
+    """Return a function that makes a log in the folder."""
     with keeping(folder) as make:
         yield make
 
@@ -429,5 +429,5 @@ def test_an_alert_of_the_engine_goes_on_over_a_restart_and_ends_as_it_should(fol
 
 
 def empty(second: float) -> Snapshot:
-    """Give one GPU that nobody holds, so many seconds after the first snapshot."""
+    """Return one GPU that nobody holds, so many seconds after the first snapshot."""
     return at(snapshot([gpu(0)]), second)

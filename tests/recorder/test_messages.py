@@ -55,11 +55,11 @@ class Story:
         self.step()
 
     def kinds(self) -> list[str]:
-        """Give the kinds of all that was sent."""
+        """Return the kinds of all that was sent."""
         return [message.kind.value for _, message in self.sent]
 
     def titles(self) -> list[str]:
-        """Give their titles."""
+        """Return their titles."""
         return [message.title for _, message in self.sent]
 
 

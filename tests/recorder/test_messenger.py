@@ -30,7 +30,7 @@ class Time:
 
 @pytest.fixture
 def made() -> Iterator[Callable[..., Messenger]]:
-    """Give what makes a messenger that is closed when the test ends."""
+    """Return what makes a messenger that is closed when the test ends."""
     messengers: list[Messenger] = []
 
     def make(outlets: Sequence[Outlet], manner: Manner = FAST, **parts: object) -> Messenger:

@@ -33,13 +33,13 @@ LONG = 30.0
 
 
 def frame(used_gib: float = 20.0, *alerts: Alert, received: float | None = None, **changes: Any) -> Frame:
-    """Give a frame of one GPU that came just now."""
+    """Return a frame of one GPU that came just now."""
     shown = snapshot([gpu(0, holdings=[holding(100, used_gib)])], **changes)
     return Frame(shown, time.monotonic() if received is None else received, History().view, alerts)
 
 
 def alert(rule: str, severity: Severity = Severity.CRITICAL, **changes: Any) -> Alert:
-    """Give an alert about GPU 0."""
+    """Return an alert about GPU 0."""
     fields: dict[str, Any] = {"gpu": gpu(0).key, "index": 0, "title": rule, "raised": EPOCH}
     return Alert(rule=rule, severity=severity, **{**fields, **changes})
 
@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(folder: Path) -> Iterator[Callable[[], NewestFile]]:
-    """Give a function that starts a sink; all are closed."""
+    """Return a function that starts a sink; all are closed."""
     started: list[NewestFile] = []
 
     def begin() -> NewestFile:

@@ -64,7 +64,7 @@ def is_running(pid: int) -> bool:
 
 
 def told(tmp_path: Path, one: Message) -> dict[str, Any]:
-    """Give what a command is told of a message."""
+    """Return what a command is told of a message."""
     command = Command([str(script(tmp_path, f"cat > {tmp_path}/told"))])
     assert command.send(one) == ""
     found: dict[str, Any] = json.loads((tmp_path / "told").read_bytes())

@@ -33,7 +33,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def sums(path: Path, scope: str) -> list[tuple[int, Use]]:
-    """Give what a scope comes to, by who."""
+    """Return what a scope comes to, by who."""
     rows = asked(path, f"SELECT * FROM hours WHERE scope = '{scope}'")
     return [(who, Use(*amounts)) for _, _, who, _, *amounts in rows]
 

@@ -37,7 +37,7 @@ def writer(path: Path, rounds: int) -> subprocess.Popen[str]:
 
 
 def held(path: Path) -> set[tuple[float, ...]]:
-    """Give what each scope comes to: the same for all where each batch is whole."""
+    """Return what each scope comes to: the same for all where each batch is whole."""
     return set(asked(path, "SELECT sum(held_s) FROM hours GROUP BY scope")) | set(
         asked(path, "SELECT sum(seconds) FROM watched")
     )

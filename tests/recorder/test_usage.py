@@ -15,7 +15,7 @@ ADA, BEN = uid("ada"), uid("ben")
 
 
 def used(*samples: tuple[float, tuple[Holding, ...]], interval: float = 1.0) -> HistoryView:
-    """Give the view after samples of one GPU at these seconds."""
+    """Return the view after samples of one GPU at these seconds."""
     history = History()
     for seconds, held in samples:
         view = watched(history, snapshot([gpu(0, holdings=held)], interval=interval), seconds)

@@ -43,13 +43,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 def machine(*people: Process, **changes: Any) -> Snapshot:
-    """Give a machine on whose first GPU these hold a GiB each."""
+    """Return a machine on whose first GPU these hold a GiB each."""
     return snapshot([gpu(0, holdings=[holding(one.pid, 1) for one in people])], people, **changes)
 
 
 @contextlib.contextmanager
 def keeping(folder: Path, pace: Pace = SLOW, **changes: Any) -> Iterator[UsageKeeper]:
-    """Give a keeper, and close it in the end."""
+    """Return a keeper, and close it in the end."""
     keeper = UsageKeeper(folder=folder, pace=pace, **{"wall": lambda: EPOCH, **changes})
     try:
         yield keeper
@@ -58,12 +58,12 @@ def keeping(folder: Path, pace: Pace = SLOW, **changes: Any) -> Iterator[UsageKe
 
 
 def kept(folder: Path, by: By) -> tuple[Line, ...]:
-    """Give what is in the store of the folder."""
+    """Return what is in the store of the folder."""
     return read_kept(own_store(folder), by, EPOCH - 10 * HOUR).lines
 
 
 def found(folder: Path, by: By = "gpu") -> tuple[Line, ...] | None:
-    """Give what is in the store of the folder; None where there is none yet, or one that is just being made."""
+    """Return what is in the store of the folder; None where there is none yet, or one that is just being made."""
     try:
         return kept(folder, by)
     except (FileNotFoundError, StoreError, sqlite3.OperationalError):
@@ -130,7 +130,7 @@ def test_an_unwatched_gpu_is_not_said_to_be_free(folder: Path) -> None:
 
 
 def frames_with(frame: Any, shown: Snapshot) -> Any:
-    """Give a frame with another snapshot."""
+    """Return a frame with another snapshot."""
     from dataclasses import replace
 
     return replace(frame, snapshot=shown)
@@ -161,7 +161,7 @@ def test_one_that_is_gone_stays_its_owners(folder: Path) -> None:
 
 
 def ranks(job: Job | None) -> list[Process]:
-    """Give two ranks on one GPU, of a run or not yet known to be of one."""
+    """Return two ranks on one GPU, of a run or not yet known to be of one."""
     around = None if job is None else Surroundings(job=job)
     return [process(pid, surroundings=around) for pid in (1, 2)]
 

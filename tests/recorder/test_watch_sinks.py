@@ -44,7 +44,7 @@ def titles(frame: Frame, rule: str = TROUBLE) -> list[str]:
 
 
 def stepping(*sinks: Ear, engine: Engine | None = None) -> tuple[Watch, Callable[[float], Frame], Reader]:
-    """Give a watch, and what gives it the snapshot of a second and waits for the frame."""
+    """Return a watch, and what gives it the snapshot of a second and waits for the frame."""
     source, reader = Script(), Reader()
     watch = watching(source, reader, *sinks, engine=engine)
 

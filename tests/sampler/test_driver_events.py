@@ -14,7 +14,7 @@ SET = "(h.get('set') or h.setdefault('set', nvmlEventSetCreate()))"
 
 
 def wait(nvml: Child, which: str = SET) -> tuple[int, int] | int:
-    """Give the XID that a set has to tell, with NVML's index of its GPU; else the return code."""
+    """Return the XID that a set has to tell, with NVML's index of its GPU; else the return code."""
     code = nvml.code(f"h.__setitem__('last', nvmlEventSetWait_v2({which}, 0))")
     if code:
         return code

@@ -27,7 +27,7 @@ ENTRIES = st.lists(st.builds(Entry, st.integers(0, 2**32 - 1), st.integers(0, 2*
 
 
 def sample(pid: int, age: int = 100_000, sm: int = 50, **more: int) -> Sample:
-    """Give a sample of so many µs ago."""
+    """Return a sample of so many µs ago."""
     return Sample(pid, NOW - age, sm, **{"memory": 0, "encoder": 0, "decoder": 0, **more})
 
 
@@ -74,14 +74,14 @@ def test_a_sum_with_an_unknown_part_is_unknown() -> None:
 
 
 def seen(samples: list[Sample], pids: set[int], window: Window | None = None, now: int = NOW) -> Window:
-    """Give a window that was asked for and filled with samples."""
+    """Return a window that was asked for and filled with samples."""
     window = window or Window()
     window.add(samples, window.since(now), frozenset(pids), now)
     return window
 
 
 def sms(window: Window, *pids: int) -> list[float | Reason]:
-    """Give what each process used of the SMs."""
+    """Return what each process used of the SMs."""
     return [window.of(pid)[0] for pid in pids]
 
 

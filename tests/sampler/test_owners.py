@@ -26,7 +26,7 @@ SLEEP = "import time; print(flush=True); time.sleep(600)"
 
 @pytest.fixture
 def child() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Give a function that starts a process and waits until it runs; all are ended."""
+    """Return a function that starts a process and waits until it runs; all are ended."""
     started = []
 
     def start(*arguments: str, script: str = SLEEP, **options: object) -> subprocess.Popen[str]:
@@ -375,7 +375,7 @@ def test_who_was_adopted(
 
 
 def related(comm: str, ppid: int, session: int, start: int) -> bytes:
-    """Give a stat line of a process with this parent, session and start."""
+    """Return a stat line of a process with this parent, session and start."""
     fields = [f"({comm})", "S", str(ppid), "5", str(session), *["0"] * 15, str(start), *["0"] * 30]
     return " ".join(["7", *fields]).encode()
 

@@ -23,13 +23,13 @@ ANOTHER = SOMEBODY_ELSE + 1
 
 @pytest.fixture
 def both(tmp_path: Path) -> tuple[Place, Place]:
-    """Give a folder of the user's own and a shared one; neither is there yet."""
+    """Return a folder of the user's own and a shared one; neither is there yet."""
     return Place(tmp_path / "own"), Place(tmp_path / "shared", shared=True)
 
 
 @pytest.fixture
 def sleeper() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Give a function that starts a process which does nothing until it is ended."""
+    """Return a function that starts a process which does nothing until it is ended."""
     with starting() as cat:
         yield lambda uid=None: cat(user=uid)
 
@@ -45,7 +45,7 @@ def found(both: tuple[Place, Place], *holders: int) -> list[Reserved]:
 
 
 def totals(reserved: list[Reserved]) -> list[int]:
-    """Give the bytes of each reservation on the one GPU, the least first."""
+    """Return the bytes of each reservation on the one GPU, the least first."""
     return sorted(one.gpus[GPU] for one in reserved)
 
 

@@ -74,7 +74,7 @@ class Bench:
         return [process.declared for process in self.declarations.annotate(processes, gpus, count)]
 
     def asked(self) -> list[int]:
-        """Give what was asked since this was last called."""
+        """Return what was asked since this was last called."""
         asked, self.witness.asked = self.witness.asked, []
         return asked
 
@@ -295,14 +295,14 @@ def test_settling_waits_for_the_answers_and_no_longer(witness: Callable[..., Wit
 
 
 def held(driver: Driver, *pids: int) -> Driver:
-    """Give the driver two GPUs of 80 GiB, and processes on the second."""
+    """Return the driver two GPUs of 80 GiB, and processes on the second."""
     driver.gpus = [Fake(index, memory_total=80 * GIB, memory_used=30 * GIB) for index in range(2)]
     driver.procs = [Proc(1, pid, memory=2 * GIB) for pid in pids]
     return driver.write()
 
 
 def declared(snapshot: Snapshot, pid: int) -> Declared:
-    """Give what is known of a process."""
+    """Return what is known of a process."""
     (found,) = [process.declared for process in snapshot.processes if process.pid == pid]
     assert found is not None
     return found

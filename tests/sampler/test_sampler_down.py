@@ -118,7 +118,7 @@ def test_a_fault_of_our_own_reaches_the_reader(driver: Driver) -> None:
 
 
 def mapped(pid: int) -> int:
-    """Give the bytes of address space that a process has."""
+    """Return the bytes of address space that a process has."""
     return int(procfs.read_file(pid, "statm").split()[0]) * resource.getpagesize()
 
 

@@ -26,7 +26,7 @@ def happens(driver: Driver, *xids: tuple[int, int]) -> None:
 
 
 def heard(xids: tuple[Xid, ...] | Reason) -> dict[int, int] | Reason:
-    """Give how often each code was reported."""
+    """Return how often each code was reported."""
     return xids if isinstance(xids, Reason) else {xid.code: xid.count for xid in xids}
 
 

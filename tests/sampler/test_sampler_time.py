@@ -49,7 +49,7 @@ Later = Callable[[float], Look]
 
 @pytest.fixture
 def later(driver: Driver) -> Iterator[Later]:
-    """Give a function that lets so many seconds go by and samples."""
+    """Return a function that lets so many seconds go by and samples."""
     started: list[Running] = []
 
     def look(seconds: float) -> Look:

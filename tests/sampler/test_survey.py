@@ -44,7 +44,7 @@ needs_root = pytest.mark.skipif(not ROOT, reason="processes of two users need ro
 
 
 def whole(**seams: Any) -> Survey:
-    """Give a survey that has made one walk, however long that took."""
+    """Return a survey that has made one walk, however long that took."""
     looked = Survey(**seams)
     looked.step(60.0)
     assert looked.ended > 0
@@ -52,7 +52,7 @@ def whole(**seams: Any) -> Survey:
 
 
 def of(looked: Survey, pid: int) -> Open | None:
-    """Give what was found of one process."""
+    """Return what was found of one process."""
     return next((one for one in looked.found if one.pid == pid), None)
 
 
@@ -181,7 +181,7 @@ class Tree:
         root.mkdir()
 
     def add(self, pid: int, *files: str, comm: str = "python", argv: str = "", state: str = "S") -> Path:
-        """Give a process these open files; its folder of them is returned."""
+        """Return a process these open files; its folder of them is returned."""
         folder = self.root / str(pid) / "fd"
         folder.mkdir(parents=True)
         for number, file in enumerate(files):
@@ -354,7 +354,7 @@ def cuda(pid: int, *minors: int, **changes: Any) -> Open:
 
 
 def two(**changes: Any) -> list[Gpu]:
-    """Give two GPUs whose device files are crossed, each with one process; the changes are the second's."""
+    """Return two GPUs whose device files are crossed, each with one process; the changes are the second's."""
     return [
         builders.gpu(0, minor=1, holdings=[builders.holding(70)]),
         builders.gpu(1, **{"minor": 0, "holdings": [builders.holding(71)], **changes}),

@@ -17,7 +17,7 @@ CUDA = ("nvidiactl", "nvidia-uvm", "nvidia0")
 
 
 def of(snapshot: Snapshot, *pids: int) -> dict[int, Unlisted]:
-    """Give the entries of these processes, which may not be the only ones of the machine."""
+    """Return the entries of these processes, which may not be the only ones of the machine."""
     return {one.process.pid: one for one in snapshot.unlisted if one.process.pid in pids}
 
 

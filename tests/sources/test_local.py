@@ -25,7 +25,7 @@ Start = Callable[..., LocalSource]
 
 @pytest.fixture
 def start(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Give a function that starts a source on the fake driver; whatever it started is closed."""
+    """Return a function that starts a source on the fake driver; whatever it started is closed."""
     sources = []
 
     def begin(**options: object) -> LocalSource:
@@ -53,12 +53,12 @@ def until(source: LocalSource, holds: Callable[[Snapshot], bool], timeout: float
 
 
 def live(snapshot: Snapshot) -> list[int]:
-    """Give the indices of the GPUs that are well."""
+    """Return the indices of the GPUs that are well."""
     return [gpu.index for gpu in snapshot.gpus if gpu.health is Health.OK]
 
 
 def row(snapshot: Snapshot, index: int) -> Gpu:
-    """Give one GPU's row."""
+    """Return one GPU's row."""
     (found,) = [gpu for gpu in snapshot.gpus if gpu.index == index]
     return found
 
@@ -225,7 +225,7 @@ STUB = (sys.executable, "-c")
 
 
 def stub(body: str) -> tuple[str, ...]:
-    """Give a command that stands in for the sampler where no real one misbehaves so."""
+    """Return a command that stands in for the sampler where no real one misbehaves so."""
     return (*STUB, f"import os, sys, time\nfrom gpuwatch.model import *\n{body}")
 
 

@@ -45,14 +45,14 @@ def change(source: LocalSource, driver: Driver, *, restarted: bool) -> None:
 
 
 def by_uuid(snapshot: Snapshot) -> dict[str, Gpu]:
-    """Give the rows by UUID, each of which is there once."""
+    """Return the rows by UUID, each of which is there once."""
     rows = {row.key: row for row in snapshot.gpus}
     assert len(rows) == len(snapshot.gpus)
     return rows
 
 
 def places(snapshot: Snapshot) -> dict[str, int]:
-    """Give the UUID and the index of each GPU that is well."""
+    """Return the UUID and the index of each GPU that is well."""
     return {uuid: row.index for uuid, row in by_uuid(snapshot).items() if row.health is Health.OK}
 
 

@@ -36,7 +36,7 @@ class Bench:
         fresh: bool = True,
         **changes: Any,
     ) -> Changes:
-        """Give a snapshot `seconds` after the last; GPUs in trouble keep their stamp, and all do where not `fresh`."""
+        """Return snapshot `seconds` after the last; GPUs in trouble keep their stamp, and all do where not `fresh`."""
         self.moment += seconds
         base = snapshot(gpus, people)
         if fresh:
@@ -49,7 +49,7 @@ class Bench:
 
     @property
     def wall(self) -> float:
-        """Give the wall-clock time."""
+        """Return the wall-clock time."""
         return EPOCH + self.moment + self.step
 
     def restore(self, *alerts: Alert) -> None:
@@ -57,26 +57,26 @@ class Bench:
         self.engine.restore(alerts, 5000.0 + self.moment, self.wall)
 
     def feed_free(self, *percents: float) -> list[tuple[str, ...]]:
-        """Give one GPU's free percent at each second; returns what changed at each."""
+        """Return one GPU's free percent at each second; returns what changed at each."""
         return [words(self.feed(filled(percent))) for percent in percents]
 
     def severities(self) -> list[Severity]:
-        """Give those of the alerts that hold."""
+        """Return those of the alerts that hold."""
         return [alert.severity for alert in self.last.active]
 
     def of(self, rule: str) -> list[Alert]:
-        """Give the alerts of a rule that hold."""
+        """Return the alerts of a rule that hold."""
         return [alert for alert in self.last.active if alert.rule == rule]
 
 
 def words(changes: Changes) -> tuple[str, ...]:
-    """Say what was raised and cleared."""
+    """Return what was raised and cleared."""
     raised = tuple(f"+{alert.severity.name.lower()}" for alert in changes.raised)
     return raised + tuple("cleared" for _ in changes.cleared)
 
 
 def uuid(index: int = 0) -> str:
-    """Give the UUID of the GPU that `gpu(index)` builds."""
+    """Return the UUID of the GPU that `gpu(index)` builds."""
     return gpu(index).uuid
 
 
@@ -88,7 +88,7 @@ def cap(
     collective: bool = False,
     **changes: Any,
 ) -> Declared:
-    """Give a declaration of `limit` GiB on the GPUs, GPU 0 where none is given."""
+    """Return a declaration of `limit` GiB on the GPUs, GPU 0 where none is given."""
     limits = {uuid(index): round(limit * GIB) for index in on or (0,)}
     fields: dict[str, Any] = {
         "channel": "per_process_gpu_memory_fraction",
@@ -112,7 +112,7 @@ def cap(
 
 
 def part(fraction: float, *on: int, **changes: Any) -> Declared:
-    """Give a declared fraction of the GPUs."""
+    """Return a declared fraction of the GPUs."""
     return cap(fraction * TOTAL / GIB, *on, basis=Basis.TOTAL, value=fraction, **changes)
 
 
@@ -125,7 +125,7 @@ def feed(
 
 
 def card(*held: tuple[int, float | Reason], index: int = 0, **changes: Any) -> Gpu:
-    """Give a GPU with holdings of (pid, GiB)."""
+    """Return a GPU with holdings of (pid, GiB)."""
     holdings = [
         holding(pid, memory=size) if isinstance(size, Reason) else holding(pid, size)  # as the list has it
         for pid, size in held
@@ -134,7 +134,7 @@ def card(*held: tuple[int, float | Reason], index: int = 0, **changes: Any) -> G
 
 
 def overshooting(declared: Declared, size: float = 50.0) -> Bench:
-    """Give a bench with one overshoot that was raised."""
+    """Return a bench with one overshoot that was raised."""
     bench = Bench()
     feed(bench, declared, *[size] * 11)
     assert len(bench.of(OVERSHOOT)) == 1
@@ -142,6 +142,6 @@ def overshooting(declared: Declared, size: float = 50.0) -> Bench:
 
 
 def only(bench: Bench, rule: str) -> Alert:
-    """Give the one alert of a rule that holds."""
+    """Return the one alert of a rule that holds."""
     (alert,) = bench.of(rule)
     return alert

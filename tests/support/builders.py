@@ -22,20 +22,20 @@ EPOCH = 1_700_000_000.0
 
 
 def memory(used_gib: float = 0.0, *, total: int = TOTAL, reserved: int = RESERVED, **changes: Any) -> Memory:
-    """Give a memory reading whose parts add up: `used_gib` GiB used, the rest of total - reserved free."""
+    """Return a memory reading whose parts add up: `used_gib` GiB used, the rest of total - reserved free."""
     used = min(round(used_gib * GIB), total - reserved)
     fields: dict[str, Any] = {"total": total, "used": used, "free": total - reserved - used, "reserved": reserved}
     return Memory(**{**fields, **changes})
 
 
 def holding(pid: int, gib: float = 1.0, **changes: Any) -> Holding:
-    """Give a compute holding of so many GiB that is 50 % busy."""
+    """Return a compute holding of so many GiB that is 50 % busy."""
     fields: dict[str, Any] = {"pid": pid, "start": pid, "memory": round(gib * GIB), "sm": 50}
     return Holding(**{**fields, **changes})
 
 
 def gpu(index: int, *, used_gib: float | None = None, holdings: Iterable[Holding] = (), **changes: Any) -> Gpu:
-    """Give a healthy H100; `used_gib` is the sum of the holdings where it is not given."""
+    """Return a healthy H100; `used_gib` is the sum of the holdings where it is not given."""
     held = tuple(holdings)
     total_held = _held(held)
     used = total_held / GIB if used_gib is None else used_gib
@@ -75,13 +75,13 @@ def gpu(index: int, *, used_gib: float | None = None, holdings: Iterable[Holding
 
 
 def filled(free_percent: float, index: int = 0, **changes: Any) -> Gpu:
-    """Give a GPU held by one process of ada's (pid 100 + index), with so much of its usable memory left."""
+    """Return a GPU held by one process of ada's (pid 100 + index), with so much of its usable memory left."""
     used = USABLE_GIB * (1 - free_percent / 100)
     return gpu(index, used_gib=used, holdings=[holding(100 + index, used)], **changes)
 
 
 def process(pid: int, user: str = "ada", **changes: Any) -> Process:
-    """Give a running python process of `user`; its uid is made from the name and its start time is its pid."""
+    """Return a running python process of `user`; its uid is made from the name and its start time is its pid."""
     fields: dict[str, Any] = {
         "pid": pid,
         "start": pid,
@@ -101,12 +101,12 @@ def process(pid: int, user: str = "ada", **changes: Any) -> Process:
 
 
 def uid(user: str) -> int:
-    """Give the uid that `process` makes for a user's name."""
+    """Return the uid that `process` makes for a user's name."""
     return 1000 + sum(user.encode())
 
 
 def snapshot(gpus: Iterable[Gpu] = (), processes: Iterable[Process] = (), **changes: Any) -> Snapshot:
-    """Give a snapshot taken at monotonic 1000; processes that are held and not given are made up as ada's."""
+    """Return a snapshot taken at monotonic 1000; processes that are held and not given are made up as ada's."""
     cards = tuple(gpus)
     given = {one.pid: one for one in processes}
     for card in cards:

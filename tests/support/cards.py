@@ -7,7 +7,7 @@ from tests.support.builders import GIB, MIB
 
 
 def card(index: int, uuid: str, **changes: object) -> Card:
-    """Give an 11 GB card, in a slot that follows its index."""
+    """Return an 11 GB card, in a slot that follows its index."""
     fields = {"bus_id": f"00000000:{index + 1:02X}:00.0", "name": "GeForce RTX 2080 Ti", "total": 11019 * MIB}
     return Card(index=index, uuid=uuid, **{**fields, **changes})  # type: ignore[arg-type]
 

@@ -97,7 +97,7 @@ def alert(index: int = 1, severity: Severity = Severity.CRITICAL, **changes: Any
 
 
 def machine(gpus: int, **changes: Any) -> Snapshot:
-    """Give a machine whose GPU n is held by five processes of n+1 to n+5 GiB, each of another user."""
+    """Return a machine whose GPU n is held by five processes of n+1 to n+5 GiB, each of another user."""
     people = ["ada", "ben", "cyn", "dov", "you"]
     cards: list[Gpu] = []
     processes: list[Process] = []
@@ -123,7 +123,7 @@ async def running(
 
 
 def top(app: GpuwatchApp) -> Screen[Any]:
-    """Give the screen on top; a checker does not take it for the one that was there before."""
+    """Return the screen on top; a checker does not take it for the one that was there before."""
     return app.screen
 
 
@@ -133,7 +133,7 @@ async def hand(app: GpuwatchApp, pilot: Pilot[int], new: Frame) -> None:
 
 
 def screen(app: GpuwatchApp) -> list[str]:
-    """Give what is on screen, line by line."""
+    """Return what is on screen, line by line."""
     return ["".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips()]
 
 

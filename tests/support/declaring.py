@@ -7,7 +7,7 @@ from tests.support.builders import gpu
 
 
 def declares(index: int, size: float, *, scope: str = "") -> Declared:
-    """Give a process that may have `size` bytes of the GPU with this index."""
+    """Return a process that may have `size` bytes of the GPU with this index."""
     uuid, limit = gpu(index).uuid, round(size)
     declaration = Declaration(
         channel="CUPY_GPU_MEMORY_LIMIT",

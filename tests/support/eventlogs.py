@@ -26,7 +26,7 @@ QUICK = Pace(retry=0.05, lock=0.02, touch=0.05, carry=3600.0)
 
 
 def alert(name: str = "a", **changes: Any) -> Alert:
-    """Give an alert about a GPU called `name`, raised at the epoch of the tests."""
+    """Return an alert about a GPU called `name`, raised at the epoch of the tests."""
     fields: dict[str, Any] = {
         "id": f"id-{name}",
         "rule": "memory near limit",
@@ -43,7 +43,7 @@ def alert(name: str = "a", **changes: Any) -> Alert:
 
 
 def ended(one: Alert, *, after: float = 60.0, how: str = "back within the limit") -> Alert:
-    """Give an alert as it ended."""
+    """Return an alert as it ended."""
     return msgspec.structs.replace(one, ended=one.raised + after, lasted=after, how=how)
 
 
@@ -55,14 +55,14 @@ def frame(
     shown: Snapshot | None = None,
     **changes: Any,
 ) -> Frame:
-    """Give a frame with a snapshot of its own."""
+    """Return a frame with a snapshot of its own."""
     seen = shown or snapshot(host=changes.pop("host", HOST), **changes)
     view = History().view
     return Frame(seen, 0.0, view, tuple(held), cleared=tuple(cleared), attention=attention, attended=attended)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """Give the lines of a log that are whole."""
+    """Return the lines of a log that are whole."""
     found: list[dict[str, Any]] = []
     for line in path.read_text().splitlines() if path.exists() else ():
         with contextlib.suppress(ValueError):
@@ -71,7 +71,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def story(path: Path) -> list[str]:
-    """Give what the lines of a log tell, in short: `raised id-a`, `began`."""
+    """Return what the lines of a log tell, in short: `raised id-a`, `began`."""
     return [" ".join(filter(None, (one["event"], one.get("alert", {}).get("id", "")))) for one in lines(path)]
 
 
@@ -110,7 +110,7 @@ class Keeper:
         wait_for(lambda: self.told() == list(told), f"{list(told)} was to be told")
 
     def told(self) -> list[str]:
-        """Give what the log tells of alerts and gaps."""
+        """Return what the log tells of alerts and gaps."""
         return [line for line in story(self.path) if line.split()[0] not in ("began", "stopped")]
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ Keep: TypeAlias = Callable[..., Keeper]
 
 @contextlib.contextmanager
 def keeping(folder: Path) -> Iterator[Keep]:
-    """Give a function that makes a log in a folder; all are closed."""
+    """Return a function that makes a log in a folder; all are closed."""
     made: list[Keeper] = []
 
     def make(**options: Any) -> Keeper:

@@ -58,17 +58,17 @@ class Explainer:
         held: Mapping[int, float] | None = None,
         first: str = "",
     ) -> Declared:
-        """Give the same as data."""
+        """Return the same as data."""
         text = self.text(*argv, environ=environ, held=held, first=first, flags=("--json",))
         return msgspec.convert(json.loads(text)["declared"], Declared)
 
     def limits(self, declared: Declared) -> dict[int, float]:
-        """Give the limits by the GPU's index, in GiB."""
+        """Return the limits by the GPU's index, in GiB."""
         indices = {gpu.uuid: place for place, gpu in enumerate(self.driver.gpus)}
         return {indices[limit.gpu]: round(limit.bytes / GIB, 2) for limit in declared.limits}
 
 
 def said(declared: Declared, channel: str) -> Declaration:
-    """Give the one declaration of a channel."""
+    """Return the one declaration of a channel."""
     (found,) = [one for one in declared.declarations if one.channel == channel]
     return found

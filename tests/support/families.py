@@ -96,14 +96,14 @@ class Member:
     """It really runs its script."""
 
     def spec(self, uid: int) -> dict[str, Any]:
-        """Give what it is to do."""
+        """Return what it is to do."""
         given = {name: getattr(self, name) for name in ("name", "forks", "leads", "reaps", "comm", "title", "runs")}
         children = [child.spec(uid) for child in self.children]
         return {**given, "argv": list(self.argv), "environ": dict(self.environ), "uid": uid, "children": children}
 
     @property
     def names(self) -> list[str]:
-        """Give its name and those below it."""
+        """Return its name and those below it."""
         return [self.name, *(name for child in self.children for name in child.names)]
 
 
@@ -125,17 +125,17 @@ class Family:
             self.pids[name] = int(pid)
 
     def around(self, name: str) -> Surroundings:
-        """Tell where one of them runs."""
+        """Return where one of them runs."""
         return context.read_context(reader.read(self.pids[name]))
 
     def job(self, name: str) -> Job:
-        """Tell the run of one of them."""
+        """Return the run of one of them."""
         found = self.around(name).job
         assert found is not None
         return found
 
     def identity(self, name: str) -> str:
-        """Give the key of a run that it is the head of."""
+        """Return the key of a run that it is the head of."""
         return f"{self.pids[name]}:{procfs.read_stat(self.pids[name]).start_ticks}"
 
     def end(self, name: str) -> None:

@@ -28,7 +28,7 @@ sys.exit(code)
 
 @contextmanager
 def starting() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Give a function that starts a process which does nothing, as a `user` or in an `env`; all are ended."""
+    """Return a function that starts a process which does nothing, as a `user` or in an `env`; all are ended."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(**options: Any) -> subprocess.Popen[bytes]:

@@ -88,6 +88,6 @@ def bytes_read(pid: int) -> int:
 
 
 def most_memory(pid: int) -> int:
-    """Give the most bytes that a process has had in memory, `VmHWM` in proc_pid_status(5); 0 where it has ended."""
+    """Return the most bytes that a process has had in memory, `VmHWM` in proc_pid_status(5); 0 where it has ended."""
     lines = procfs.read_file(pid, "status").splitlines()
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith(b"VmHWM:")), 0)

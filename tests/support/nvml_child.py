@@ -95,5 +95,5 @@ def start_nvml(driver: Driver) -> Iterator[Callable[[], Child]]:
 
 @pytest.fixture
 def nvml(start_nvml: Callable[[], Child]) -> Child:
-    """Give a process with pynvml, initialised."""
+    """Return a process with pynvml, initialised."""
     return start_nvml()

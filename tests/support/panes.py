@@ -40,5 +40,5 @@ def fake(tmp_path: Path, script: str, *, name: str = "bin") -> str:
 
 
 def patient(**options: Any) -> PaneNames:
-    """Give one that waits for a busy machine."""
+    """Return one that waits for a busy machine."""
     return PaneNames(PATIENCE, **options)

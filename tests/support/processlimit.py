@@ -36,7 +36,7 @@ resource.prlimit(pid, resource.RLIMIT_NPROC, (hard if most < 0 else most, hard))
 
 
 def as_uid(*command: str) -> list[str]:
-    """Give a command line that runs a program under the uid."""
+    """Return a command line that runs a program under the uid."""
     if not ROOT:
         return list(command)
     if shutil.which("setpriv") is None:
@@ -46,7 +46,7 @@ def as_uid(*command: str) -> list[str]:
 
 
 def started_with(more: int, *command: str) -> list[str]:
-    """Give a command line that starts a program with room for so many threads, its first one counted.
+    """Return a command line that starts a program with room for so many threads, its first one counted.
 
     What an earlier test has left under the uid is waited for, but for zombies: they count until they are reaped.
     """
@@ -55,7 +55,7 @@ def started_with(more: int, *command: str) -> list[str]:
 
 
 def _states() -> list[str]:
-    """Give the state of each process of the uid."""
+    """Return the state of each process of the uid."""
     states: list[str] = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -16,7 +16,7 @@ TENSORFLOW = frozenset({"libc.so.6", "libtensorflow_framework.so.2", "_pywrap_te
 
 
 def cards(*totals: int, uuids: Sequence[str] = (), names: Sequence[str] = ()) -> tuple[Card, ...]:
-    """Give a machine of GPUs with so many MiB each."""
+    """Return a machine of GPUs with so many MiB each."""
     return tuple(
         Card(
             index=index,
@@ -57,7 +57,7 @@ def facts(
     script: str = "",
     **more: Any,
 ) -> Facts:
-    """Give a process that could be read; without libraries given, none of a framework's is mapped."""
+    """Return a process that could be read; without libraries given, none of a framework's is mapped."""
     source = Script(path="train.py", scan=scan(script, "train.py")) if script else None
     known: dict[str, Any] = {"pid": 4711, "uid": 1001, "user": "ada", "script": source, **more}
     return Facts(
@@ -69,20 +69,20 @@ def facts(
 
 
 def limits(declared: Declared, machine: Sequence[Card]) -> dict[int, float]:
-    """Give the limits by index, in MiB."""
+    """Return the limits by index, in MiB."""
     indices = {card.uuid: card.index for card in machine}
     return {indices[limit.gpu]: limit.bytes / MIB for limit in declared.limits}
 
 
 def visible(declared: Declared, machine: Sequence[Card]) -> list[int] | None:
-    """Give the indices of what a process can see."""
+    """Return the indices of what a process can see."""
     if declared.visible is None:
         return None
     return [next(card.index for card in machine if card.uuid == uuid) for uuid in declared.visible.gpus]
 
 
 def said(declared: Declared, kind: Kind) -> Declaration:
-    """Give the one declaration of a kind that is in effect."""
+    """Return the one declaration of a kind that is in effect."""
     found = [one for one in declared.declarations if one.kind is kind and one.effective]
     assert len(found) == 1, declared.declarations
     return found[0]

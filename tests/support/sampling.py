@@ -148,12 +148,12 @@ def once(env: Mapping[str, str], *arguments: str) -> tuple[Snapshot, int]:
 
 
 def gpu(snapshot: Snapshot, index: int) -> Gpu:
-    """Give the row of a GPU by its index."""
+    """Return the row of a GPU by its index."""
     return next(row for row in snapshot.gpus if row.index == index)
 
 
 def eight(driver: Driver, *faults: str) -> Driver:
-    """Give the driver eight GPUs, a process of ours on each, and faults."""
+    """Return the driver eight GPUs, a process of ours on each, and faults."""
     driver.gpus = [cards.Gpu(index, memory_used=3 * GIB, util_gpu=50) for index in range(8)]
     driver.procs = [Proc(index, ME, memory=2 * GIB, sm=40) for index in range(8)]
     driver.faults = list(faults)
@@ -161,5 +161,5 @@ def eight(driver: Driver, *faults: str) -> Driver:
 
 
 def well(snapshot: Snapshot) -> list[int]:
-    """Give the indices of the GPUs that are well and were sampled."""
+    """Return the indices of the GPUs that are well and were sampled."""
     return [row.index for row in snapshot.gpus if row.health is Health.OK and row.sampled]

@@ -34,7 +34,7 @@ def batch(
     watched: float | None = None,
     events: Iterable[Alert] = (),
 ) -> Batch:
-    """Give a batch of one run on one GPU in one hour."""
+    """Return a batch of one run on one GPU in one hour."""
     uuid, run = f"GPU-{gpu}", JobId(uid, job)
     told = {one.id: Told(one, frozenset((uid,)), frozenset((run,))) for one in events}
     return Batch(
@@ -57,12 +57,12 @@ def hours(count: float, busy: float = 0.5, gib: float = 10.0, idle: float = 0.25
 
 
 def store(path: Path, **changes: Any) -> Store:
-    """Give a store of this boot."""
+    """Return a store of this boot."""
     return Store(path, **{"boot_id": lambda: BOOT, **changes})
 
 
 def asked(path: Path, question: str) -> list[tuple[Any, ...]]:
-    """Give what a store answers."""
+    """Return what a store answers."""
     with reading(path) as connection:
         return connection.execute(question).fetchall()
 
@@ -83,7 +83,7 @@ class Frames:
         raised: tuple[Alert, ...] = (),
         cleared: tuple[Alert, ...] = (),
     ) -> Frame:
-        """Give the next frame: `base`, sampled afresh."""
+        """Return the next frame: `base`, sampled afresh."""
         self._number += 1
         seconds = self._number * step
         shown = at(base, seconds)

@@ -31,30 +31,30 @@ class Told(HistoryView):
 
 
 def mine(pid: int = PID, around: Surroundings | None = None, **changes: Any) -> Process:
-    """Give a process of the viewer's that started an hour ago, sleeps, and of whose surroundings all was read."""
+    """Return a process of the viewer's that started an hour ago, sleeps, and of whose surroundings all was read."""
     fields: dict[str, Any] = {"surroundings": around or Surroundings(), "led": True, "state": "sleeping", "cpu": 0.0}
     return builders.process(pid, "you", **{**fields, **changes})
 
 
 def left(around: Surroundings | None = None, **changes: Any) -> Process:
-    """Give one whose parent and login are gone."""
+    """Return one whose parent and login are gone."""
     return mine(around=around, **{**LEFT, **changes})
 
 
 def held(pid: int = PID, gib: float = 4.0, **changes: Any) -> Holding:
-    """Give a holding that runs nothing."""
+    """Return a holding that runs nothing."""
     return builders.holding(pid, gib, **{"sm": 0, **changes})
 
 
 def machine(processes: Iterable[Process], *holdings: Iterable[Holding], **changes: Any) -> Snapshot:
-    """Give a machine with a GPU for each list of holdings."""
+    """Return a machine with a GPU for each list of holdings."""
     return builders.snapshot(
         [builders.gpu(index, holdings=each) for index, each in enumerate(holdings)], processes, **changes
     )
 
 
 def told(*idles: tuple[int, int, float] | tuple[int, int, float, bool]) -> Told:
-    """Give a history of (GPU, pid, seconds idle, whether that is a minimum)."""
+    """Return a history of (GPU, pid, seconds idle, whether that is a minimum)."""
     found = {}
     for index, pid, seconds, *least in idles:
         found[builders.gpu(index).key, pid] = Idle(seconds, at_least=bool(least and least[0]))
@@ -64,12 +64,12 @@ def told(*idles: tuple[int, int, float] | tuple[int, int, float, bool]) -> Told:
 def find(
     snapshot: Snapshot, history: HistoryView | None, tending: Tending = USUAL, *, known: IdleTimes | None = None
 ) -> list[Stray]:
-    """Give those that are strays."""
+    """Return those that are strays."""
     return judge(snapshot, history, tending, known=known).strays
 
 
 def suspects(snapshot: Snapshot, history: HistoryView | None, tending: Tending = USUAL) -> list[Process]:
-    """Give those that may be strays."""
+    """Return those that may be strays."""
     return [each.process for each in judge(snapshot, history, tending).possible]
 
 
@@ -83,5 +83,5 @@ def one(process: Process, idle: float | None = None, at_least: bool = False, **c
 
 
 def started(seconds: float) -> float:
-    """Give when something started that is so old."""
+    """Return when something started that is so old."""
     return EPOCH - seconds

@@ -16,7 +16,7 @@ from tests.support.builders import EPOCH, snapshot
 
 
 def alert(subject: str = "", severity: Severity = Severity.WARNING, at: float = 0.0, **changes: Any) -> Alert:
-    """Give an alert on box3's GPU 3 that was raised `at` seconds after EPOCH."""
+    """Return an alert on box3's GPU 3 that was raised `at` seconds after EPOCH."""
     fields: dict[str, Any] = {
         "rule": "time to full",
         "host": "box3",
@@ -36,12 +36,12 @@ def alert(subject: str = "", severity: Severity = Severity.WARNING, at: float = 
 
 
 def ended(one: Alert, after: float, how: str = "back within the limit") -> Alert:
-    """Give what it is once it has ended `after` seconds after it was raised."""
+    """Return what it is once it has ended `after` seconds after it was raised."""
     return msgspec.structs.replace(one, ended=one.raised + after, lasted=after, how=how)
 
 
 def frame(raised: Iterable[Alert] = (), cleared: Iterable[Alert] = (), active: Iterable[Alert] = ()) -> Frame:
-    """Give a frame; what is raised is active too."""
+    """Return a frame; what is raised is active too."""
     new = tuple(raised)
     return Frame(snapshot(), 5000.0, HistoryView(), (*active, *new), new, tuple(cleared))
 

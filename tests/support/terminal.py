@@ -31,7 +31,7 @@ MODE = re.compile(rb"\x1b\[\?([0-9]+)([hl])")
 
 
 def foreign(raw: bytes) -> list[str]:
-    """Give what no program of ours has any business to send: other sequences, other controls, torn UTF-8."""
+    """Return what no program of ours has any business to send: other sequences, other controls, torn UTF-8."""
     drawn = OURS.sub(b"", raw).replace(b"\r\n", b"")
     text = drawn.decode("utf-8", "replace")
     found = [text[max(0, at - 20) : at + 20] for at, char in enumerate(text) if not char.isprintable()]
@@ -39,7 +39,7 @@ def foreign(raw: bytes) -> list[str]:
 
 
 def modes_on(raw: bytes) -> set[int]:
-    """Give the private modes that are on at the end of some output; a terminal begins with 7 (wrap), 25 (cursor)."""
+    """Return the private modes that are on at the end of some output; a terminal begins with 7 (wrap), 25 (cursor)."""
     last = {b"7": b"h", b"25": b"h"} | {found[1]: found[2] for found in MODE.finditer(raw)}
     return {int(number) for number, state in last.items() if state == b"h"}
 
@@ -181,7 +181,7 @@ class Terminal:
         return 128 - code if code < 0 else code
 
     def tree(self) -> list[psutil.Process]:
-        """Give the program and its descendants."""
+        """Return the program and its descendants."""
         top = psutil.Process(self.process.pid)
         return [top, *top.children(recursive=True)]
 

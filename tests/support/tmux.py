@@ -55,7 +55,7 @@ class Tmux:
 
 @pytest.fixture
 def tmux(tmp_path: Path) -> Iterator[Tmux]:
-    """Give a tmux of 160×50."""
+    """Return a tmux of 160×50."""
     if shutil.which("tmux") is None:
         unavailable("tmux is not installed")
     server = Tmux(tmp_path / "tmux", 160, 50)

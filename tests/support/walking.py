@@ -114,7 +114,7 @@ class Card:
         return Card(self.index, errors=self.errors, xids=self.xids, sampled=self.sampled)
 
     def used(self) -> float:
-        """Give the GiB in use."""
+        """Return the GiB in use."""
         return sum(job.size for job in self.jobs.values()) + self.unattributed
 
 
@@ -136,11 +136,11 @@ class World:
 
     @property
     def wall(self) -> float:
-        """Give the wall-clock time."""
+        """Return the wall-clock time."""
         return EPOCH + self.clock + self.set_by
 
     def once_in(self, seconds: float) -> bool:
-        """Say whether what happens once in so many seconds happens now."""
+        """Return whether what happens once in so many seconds happens now."""
         return self.drawn.random() < INTERVAL / seconds
 
     def go_on(self) -> None:
@@ -164,7 +164,7 @@ class World:
         self._people = {pid: person for pid, person in self._people.items() if pid in held}
 
     def snapshot(self) -> Snapshot:
-        """Give what the sampler sees now."""
+        """Return what the sampler sees now."""
         gpus = [self._row(card) for card in self._cards if card.listed]
         pids = {one.pid for gpu in gpus for one in gpu.holdings}
         return builders.snapshot(
@@ -272,7 +272,7 @@ class World:
     # -- what is seen of it ----------------------------------------------------------------------------------------
 
     def _row(self, card: Card) -> Gpu:
-        """Give a GPU as the sampler has it: one in trouble is as it last was."""
+        """Return a GPU as the sampler has it: one in trouble is as it last was."""
         if card.health is not Health.OK and card.last is not None:
             held = () if card.health is Health.MISSING else card.last.holdings
             return msgspec.structs.replace(card.last, health=card.health, holdings=held)
@@ -317,7 +317,7 @@ class Walk:
         self._active: tuple[Alert, ...] = ()
 
     def steps(self, trouble: Iterable[float]) -> Iterator[Step]:
-        """Give each sample of times of trouble of so many seconds, and of the times between them."""
+        """Return each sample of times of trouble of so many seconds, and of the times between them."""
         began = self._world.clock
         for seconds in trouble:
             for well, lasts in ((False, seconds), (True, WELL)):

@@ -79,7 +79,7 @@ class Reader:
 
 
 def full(second: float) -> Snapshot:
-    """Give one GPU with next to nothing free, so many seconds after the first."""
+    """Return one GPU with next to nothing free, so many seconds after the first."""
     return at(snapshot([gpu(0, holdings=[holding(7, 78)])]), second)
 
 

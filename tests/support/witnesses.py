@@ -31,7 +31,7 @@ def stand_in(odd: str) -> tuple[str, str, str]:
 
 @pytest.fixture
 def witness() -> Iterator[Callable[..., Witness]]:
-    """Give a function that makes a witness of such a reader; its children are ended after the test."""
+    """Return a function that makes a witness of such a reader; its children are ended after the test."""
     made = []
 
     def make(odd: str = "pass", **options: object) -> Witness:

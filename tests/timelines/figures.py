@@ -18,7 +18,7 @@ class Course(NamedTuple):
     until: float | None = None
 
     def at(self, now: float) -> Any:
-        """Give the value at a moment: a number, a Reason, words, a bool or a tuple of words."""
+        """Return the value at a moment: a number, a Reason, words, a bool or a tuple of words."""
         return _plain(self._value(now))
 
     def _value(self, now: float) -> Any:
@@ -35,7 +35,7 @@ class Course(NamedTuple):
 
 
 def _turn(cycle: list[list[Any]], passed: float) -> Any:
-    """Give the value whose turn it is."""
+    """Return the value whose turn it is."""
     passed %= sum(turn[0] for turn in cycle)
     for seconds, value in cycle:
         if passed < seconds:

@@ -90,13 +90,13 @@ class Job:
     _at: int = 0
 
     def phase(self, t: float) -> Phase | None:
-        """Give what it does at a moment; None once it is no more."""
+        """Return what it does at a moment; None once it is no more."""
         while self._at < len(self.phases) and t >= self.phases[self._at].until:
             self._at += 1
         return self.phases[self._at] if self._at < len(self.phases) else None
 
     def memory(self, t: float, does: str) -> float:
-        """Give the GiB that it holds."""
+        """Return the GiB that it holds."""
         if does == "load":
             return 0.4 + (self.size - 0.4) * (t - self.began) / (self.phases[0].until - self.began)
         if does == "train":
@@ -105,7 +105,7 @@ class Job:
         return self.size + self.extra
 
     def sm(self, t: float, does: str, drawn: random.Random) -> int:
-        """Give the percent of the time in which it runs on the GPU."""
+        """Return the percent of the time in which it runs on the GPU."""
         if self.hung or does in ("save", "wait", "zombie", "gone"):
             return 0
         if does == "train":
@@ -148,7 +148,7 @@ class Lab:
             self._due.append(0.0)
 
     def job(self, gpu: int) -> Job:
-        """Give the first job on a GPU."""
+        """Return the first job on a GPU."""
         return next(one for one in self.jobs if one is not None and one.seat.gpu == gpu)
 
     def ticks(self, seconds: float, faults: Callable[[Lab, float], None] | None = None) -> Iterator[Tick]:
@@ -259,7 +259,7 @@ class Lab:
 
 
 def _plan(seat: Seat, began: float, drawn: random.Random) -> list[Phase]:
-    """Give what a job will do, to its end."""
+    """Return what a job will do, to its end."""
     phases = [Phase(began + drawn.uniform(5, 60), "load")]
 
     def go_on(does: str, least: float, most: float) -> None:
@@ -294,7 +294,7 @@ def _held(job: Job, t: float, drawn: random.Random) -> Holding:
 
 
 def _seen(job: Job, t: float) -> Process:
-    """Give a process as /proc shows it."""
+    """Return a process as /proc shows it."""
     phase = job.phase(t)
     if phase is None or phase.does == "gone":
         return Process(pid=job.row.pid, presence=Presence.GONE)
@@ -302,7 +302,7 @@ def _seen(job: Job, t: float) -> Process:
 
 
 def _some_missing(drawn: random.Random) -> dict[str, Any]:
-    """Give one figure, or those of the memory, as a reason."""
+    """Return one figure, or those of the memory, as a reason."""
     why = drawn.choice((Reason.NO_SAMPLE, Reason.ERROR))
     name = drawn.choice(("memory", "unattributed", "utilization", "temperature", "throttle", "ecc_uncorrected"))
     if name == "memory":

@@ -55,7 +55,7 @@ class Tick(NamedTuple):
 
     @property
     def now(self) -> float:
-        """Give the reader's monotonic clock."""
+        """Return the reader's monotonic clock."""
         return CLOCK + self.t
 
 
@@ -125,7 +125,7 @@ class Machine:
         self._seen: list[str] = []
 
     def ticks(self) -> Iterator[Tick]:
-        """Give every second of the recording."""
+        """Return every second of the recording."""
         for second in range(0, self._header.length, self._header.interval):
             t = float(second)
             self._seen = []
@@ -222,12 +222,12 @@ class Machine:
 
     @property
     def places(self) -> list[int]:
-        """Give the indices of the GPUs."""
+        """Return the indices of the GPUs."""
         return list(self._cards)
 
     @property
     def people(self) -> list[str]:
-        """Give the users' names."""
+        """Return the users' names."""
         return list(self._header.people)
 
     def apply(self, step: OfProcess) -> None:
@@ -291,7 +291,7 @@ class Machine:
 
 
 def _memory(card: _Card, held: tuple[Holding, ...], others: float, changes: dict[str, Any]) -> tuple[Memory, Reading]:
-    """Give the memory of a GPU whose processes hold so much, and what nobody is listed for."""
+    """Return the memory of a GPU whose processes hold so much, and what nobody is listed for."""
     sizes = [int(one.memory) for one in held if known(one.memory)]
     used: Reading = min(sum(sizes) + round(others * GIB), card.total - RESERVED)
     said = changes.pop("used", used)

@@ -73,7 +73,7 @@ class Film:
         self._kept: Tick | None = None
 
     def next(self, timeout: float) -> Snapshot | None:
-        """Give the next snapshot, at once."""
+        """Return the next snapshot, at once."""
         del timeout
         while (tick := self._kept or next(self._ticks, None)) is not None:
             if tick.restart and tick is not self._kept:
@@ -204,7 +204,7 @@ def differences(happened: Sequence[Happening], events: Sequence[Event], sample: 
 
 
 def as_lines(happened: Sequence[Happening]) -> str:
-    """Give what came as the lines of a recording."""
+    """Return what came as the lines of a recording."""
     return "\n".join(msgspec.json.encode(one.as_event()).decode() for one in happened)
 
 

@@ -140,7 +140,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def names() -> list[str]:
-    """Give the names of all recordings."""
+    """Return the names of all recordings."""
     return sorted(path.stem for path in FOLDER.glob("*.jsonl"))
 
 

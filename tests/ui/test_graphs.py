@@ -28,7 +28,7 @@ def part(name: str, gib: float, uid: int | None = 1, declared: float | None = No
 
 
 def cells(held: list[Part], width: int, glyphs: Glyphs = UNICODE) -> list[Piece]:
-    """Give a bar cell by cell; all names are of letters that take one."""
+    """Return a bar cell by cell; all names are of letters that take one."""
     pieces = memory_bar(builders.gpu(0, unattributed=0), held, width, glyphs)
     return [piece._replace(text=letter) for piece in pieces for letter in piece.text]
 
@@ -181,7 +181,7 @@ def test_no_other_sign_of_a_bar_looks_like_a_mark(glyphs: Glyphs, mark: str) -> 
 
 
 def extents(*holdings: tuple[int, str, float | None, Declared | None]) -> dict[str, float | None]:
-    """Give what each owner declared on GPU 0 in GiB, of holdings as (pid, user, GiB or None, declared)."""
+    """Return what each owner declared on GPU 0 in GiB, of holdings as (pid, user, GiB or None, declared)."""
     held = [
         builders.holding(pid, gib or 0, **({} if gib is not None else {"memory": Reason.UNSUPPORTED}))
         for pid, _, gib, _ in holdings

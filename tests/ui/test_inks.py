@@ -37,7 +37,7 @@ XTERM: Final = dict(
 
 
 def seen(color: Color | None, system: ColorSystem) -> Rgb:
-    """Give a colour as a terminal with this table shows it."""
+    """Return a colour as a terminal with this table shows it."""
     assert color is not None
     red, green, blue = color.downgrade(system).get_truecolor()
     return red, green, blue
@@ -53,13 +53,13 @@ def luminance(rgb: Rgb) -> float:
 
 
 def contrast(one: Rgb, other: Rgb) -> float:
-    """Give the contrast of two colours, 1 to 21 (WCAG 2.1)."""
+    """Return the contrast of two colours, 1 to 21 (WCAG 2.1)."""
     dark, light = sorted((luminance(one), luminance(other)))
     return (light + 0.05) / (dark + 0.05)
 
 
 def lab(rgb: Rgb) -> tuple[float, float, float]:
-    """Give a colour in CIELAB (D65)."""
+    """Return a colour in CIELAB (D65)."""
     red, green, blue = map(linear, rgb)
     x = (0.4124 * red + 0.3576 * green + 0.1805 * blue) / 0.95047
     y = 0.2126 * red + 0.7152 * green + 0.0722 * blue

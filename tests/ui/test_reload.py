@@ -23,7 +23,7 @@ GOOD = "[alerts]\nmemory_warning = 20\n"
 
 
 def reloader(file: Path, *flags: str) -> tuple[Reloader, list[tuple[Config, Config]]]:
-    """Give one for a file, and what it hands on."""
+    """Return one for a file, and what it hands on."""
     args = parse(["--config", str(file), *flags, "watch"])
     handed: list[tuple[Config, Config]] = []
     return Reloader(args, configured(args), lambda old, new: handed.append((old, new))), handed

@@ -31,7 +31,7 @@ def line(spans: list[tuple[str, Style]]) -> Line:
 
 
 def cells(one: Line) -> list[tuple[str, Style]]:
-    """Give what is in each cell; the second cell of a wide character holds nothing."""
+    """Return what is in each cell; the second cell of a wide character holds nothing."""
     found: list[tuple[str, Style]] = []
     for text, style, _ in one:
         for char in text:

@@ -42,17 +42,17 @@ async def test_a_acknowledges_the_worst_alert_that_nobody_has_seen() -> None:
 
 
 def listed(app: App[Any]) -> list[str | None]:
-    """Give all choices, from top to bottom."""
+    """Return all choices, from top to bottom."""
     return [one.id for one in app.screen.query_one(OptionList).options]
 
 
 def offered(app: App[Any]) -> list[str | None]:
-    """Give those that can be chosen."""
+    """Return those that can be chosen."""
     return [one.id for one in app.screen.query_one(OptionList).options if not one.disabled]
 
 
 def marked(app: App[Any]) -> str | None:
-    """Give the one that Enter chooses."""
+    """Return the one that Enter chooses."""
     options = app.screen.query_one(OptionList)
     return None if options.highlighted is None else options.options[options.highlighted].id
 

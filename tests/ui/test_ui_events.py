@@ -29,7 +29,7 @@ KIT = kit("gpuwatch-dark")
 
 
 def past(number: int, **changes: Any) -> Alert:
-    """Give an event that began `number` minutes ago and lasted 30 s."""
+    """Return an event that began `number` minutes ago and lasted 30 s."""
     fields: dict[str, Any] = {
         "id": f"{number:010d}",
         "title": f"event {number}",

@@ -55,7 +55,7 @@ async def test_no_stray_is_claimed_of_a_gpu_that_does_not_tell() -> None:
 
 
 def grounds(app: GpuwatchApp) -> set[str]:
-    """Give the colours behind a line of the list."""
+    """Return the colours behind a line of the list."""
     return {str(one.style.bgcolor) for one in app.screen._compositor.render_strips()[6] if one.style}
 
 

@@ -43,7 +43,7 @@ class Desk(Host):
 
 
 def uid_of(name: str, place: int = 0) -> int:
-    """Give a uid of their own to each of `NAMES`, and to others by their place."""
+    """Return a uid of their own to each of `NAMES`, and to others by their place."""
     return uid(name) if name == "you" else 2000 + NAMES.index(name) if name in NAMES else 3000 + place
 
 

@@ -29,7 +29,7 @@ UNREADABLE = Declared(knowledge=Knowledge.UNREADABLE, words="its environment is 
 
 
 def card(*held: tuple[int, str, float, Declared | None], index: int = 0, **changes: Any) -> tuple[Gpu, list[Process]]:
-    """Give a GPU and its processes, each as (pid, user, GiB, declared)."""
+    """Return a GPU and its processes, each as (pid, user, GiB, declared)."""
     people = [process(pid, user, declared=declared) for pid, user, _, declared in held]
     return gpu(index, holdings=[holding(pid, gib) for pid, _, gib, _ in held], **changes), people
 
@@ -117,7 +117,7 @@ async def test_what_was_declared_never_moves_the_columns_from_tick_to_tick() -> 
 
 
 def with_promise(promised: int) -> Snapshot:
-    """Give a free GPU of which so many bytes are promised, and a held one of which nothing is."""
+    """Return a free GPU of which so many bytes are promised, and a held one of which nothing is."""
     held, people = card(ADA, index=1, promised=0)
     return snapshot([gpu(0, utilization=0, promised=promised), held], people)
 

@@ -38,7 +38,7 @@ _STAMPS = itertools.count(1)
 
 
 def a_frame(*holders: GpuHolder, gone: tuple[int, ...] = (), **changes: Any) -> Frame:
-    """Give a new frame of a machine on which real processes hold GPU 0; each has lost its login and been idle."""
+    """Return a new frame of a machine on which real processes hold GPU 0; each has lost its login and been idle."""
     stamp = 1000.0 + next(_STAMPS)
     there = [one for one in holders if one.pid not in gone]
     held = [builders.holding(one.pid, 4.0, start=one.start_ticks, sm=0) for one in there]
@@ -59,7 +59,7 @@ def a_frame(*holders: GpuHolder, gone: tuple[int, ...] = (), **changes: Any) -> 
 
 
 def framed(seen: Snapshot, busy: tuple[int, ...] = ()) -> Frame:
-    """Give a frame in whose history everything but these has been idle for an hour."""
+    """Return a frame in whose history everything but these has been idle for an hour."""
     held = {(gpu.key, one.pid) for gpu in seen.gpus for one in gpu.holdings if one.pid not in busy}
     return Frame(seen, time.monotonic(), Told({one: Idle(3600.0, at_least=False) for one in held}))
 

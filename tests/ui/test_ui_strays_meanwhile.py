@@ -29,7 +29,7 @@ WIDE = (160, 50)
 
 
 def of_one_run(*holders: GpuHolder, leaving: int = 0, note: str = "") -> Frame:
-    """Give a frame in which all are of one run that has ended; `leaving` uses a core, and `note` is the GPUs'."""
+    """Return a frame in which all are of one run that has ended; `leaving` uses a core, and `note` is the GPUs'."""
     seen = a_frame(*holders).snapshot
     around = Surroundings(ssh="10.0.0.5", job=Job(key="left 1000:1:1", name="train.py"))
     people = [replace(one, surroundings=around, cpu=100.0 * (one.pid == leaving)) for one in seen.processes]
@@ -38,12 +38,12 @@ def of_one_run(*holders: GpuHolder, leaving: int = 0, note: str = "") -> Frame:
 
 
 def computing(*holders: GpuHolder, busy: int, gone: tuple[int, ...] = ()) -> Frame:
-    """Give a new frame in which one of them computes again."""
+    """Return a new frame in which one of them computes again."""
     return framed(a_frame(*holders, gone=gone).snapshot, busy=(busy,))
 
 
 def unrecorded(folder: Path) -> Killer:
-    """Give a killer that can put nothing on record, so that each stray is left at once."""
+    """Return a killer that can put nothing on record, so that each stray is left at once."""
     killer = a_killer(folder)
     killer.audit.path.mkdir(parents=True)
     return killer

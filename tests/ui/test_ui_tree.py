@@ -67,7 +67,7 @@ def lines(app: Around) -> list[str]:
 
 
 def chosen(app: Around) -> str:
-    """Say what the cursor is on: the PID, or the title."""
+    """Return what the cursor is on: the PID, or the title."""
     node = tree(app).chosen
     assert node is not None
     return str(node.process.pid) if node.process else node.title
@@ -309,7 +309,7 @@ async def test_the_mouse_chooses_opens_sorts_and_presses_keys() -> None:
 
 
 def many(processes: int, words: list[str]) -> Snapshot:
-    """Give a box full of runs of eight with names that anybody may give."""
+    """Return a box full of runs of eight with names that anybody may give."""
     held: list[list[Any]] = [[] for _ in range(8)]
     people = []
     for n in range(processes):

@@ -86,13 +86,13 @@ class Metric(NamedTuple):
 
     @property
     def scopes(self) -> tuple[Scope, ...]:
-        """Give those that have it, of `gpu`, `process` and `user`."""
+        """Return those that have it, of `gpu`, `process` and `user`."""
         readers: dict[Scope, object] = {"gpu": self.gpu, "process": self.process, "user": self.user}
         return tuple(scope for scope, reader in readers.items() if reader is not None)
 
 
 def is_listed(gpu: Gpu) -> bool:
-    """Say whether a GPU's list of processes is complete and makes sense."""
+    """Return whether a GPU's list of processes is complete and makes sense."""
     return gpu.health is Health.OK and not gpu.holdings_note and not gpu.unreliable
 
 
@@ -215,12 +215,12 @@ def own_rules(snapshot: Snapshot, history: HistoryView, limits: Limits) -> Itera
 
 
 def is_of(rule: OwnRule, alert: Alert) -> bool:
-    """Say whether a restored alert under a rule's name is what the rule judges: it may have been written anew since."""
+    """Return if a restored alert under a rule's name is what the rule judges: it may have been written anew since."""
     return (rule.scope == "gpu") == (not alert.subject) and METRICS[rule.metric].unit is alert.unit
 
 
 def asks_the_same(rule: OwnRule, other: OwnRule) -> bool:
-    """Say whether two rules differ in no more than limits, times and filters: what one raised the other may judge."""
+    """Give whether two rules differ in no more than limits, times and filters: what one raised the other may judge."""
     return (rule.metric, rule.scope, rule.above is None) == (other.metric, other.scope, other.above is None)
 
 
@@ -239,7 +239,7 @@ def verdict(rule: OwnRule, value: Value) -> Verdict:
 
 
 def _limits(rule: OwnRule) -> tuple[float, float, int]:
-    """Give the value that raises, the one that clears, and 1 where more is worse, -1 where less is."""
+    """Return the value that raises, the one that clears, and 1 where more is worse, -1 where less is."""
     raises, sign = (rule.above, 1) if rule.above is not None else (rule.below or 0.0, -1)
     return raises, raises if rule.clear is None else rule.clear, sign
 
@@ -249,7 +249,7 @@ def _limits(rule: OwnRule) -> tuple[float, float, int]:
 
 
 def _chosen(rule: OwnRule, gpu: Gpu) -> bool:
-    """Say whether a rule is about a GPU."""
+    """Return whether a rule is about a GPU."""
     if not rule.gpus:
         return True
     uuid = gpu.uuid.lower()
@@ -257,7 +257,7 @@ def _chosen(rule: OwnRule, gpu: Gpu) -> bool:
 
 
 def _is(user: str, process: Process) -> bool:
-    """Say whether a process is one of a user's, named or by uid; of anybody's where no user is given."""
+    """Return whether a process is one of a user's, named or by uid; of anybody's where no user is given."""
     return not user or (process.uid is not None and user in (process.user, str(process.uid)))
 
 
@@ -378,7 +378,7 @@ def _of_users(rule: OwnRule, read: Callable[[Person], Value], scene: _Scene, lim
 def _observation(
     rule: OwnRule, value: Value, about: _About, limits: Limits, details: Callable[[], _Details]
 ) -> Observation:
-    """Give what a value says; `details` are asked for only where somebody may read them."""
+    """Return what a value says; `details` are asked for only where somebody may read them."""
     level, keeps, at_least = verdict(rule, value)
     samples = limits.samples if rule.after else 1
     if keeps is None:  # Most are, of many processes: no more is worked out for those.
@@ -422,7 +422,7 @@ def _observation(
 
 
 def _fine(rule: OwnRule, about: _About, limits: Limits, words: str) -> Observation:
-    """Say why there is nothing to compare on a GPU."""
+    """Return why there is nothing to compare on a GPU."""
     return Observation(
         rule=rule.name,
         gpu=about.gpu,
@@ -435,7 +435,7 @@ def _fine(rule: OwnRule, about: _About, limits: Limits, words: str) -> Observati
 
 
 def _title(rule: OwnRule, value: Value, who: str, level: Severity | None) -> str:
-    """Say what is above or below what: `hot memory: GPU 3 temperature 83 °C, above 80`."""
+    """Return what is above or below what: `hot memory: GPU 3 temperature 83 °C, above 80`."""
     metric = METRICS[rule.metric]
     raises, clears, sign = _limits(rule)
     shown = _plain(metric.unit, value.amount or 0.0) + (f" {metric.unit.value}" if metric.unit in _AFTER else "")

@@ -57,7 +57,7 @@ class _Tenant:
         return f"pid {self.process.pid} ({user})" if user else f"pid {self.process.pid}"
 
     def observation(self, rule: str, gpu: Gpu, title: str, limits: Limits, level: Severity | None) -> Observation:
-        """Give an observation of this process on one of its GPUs."""
+        """Return an observation of this process on one of its GPUs."""
         return Observation(
             rule=rule,
             gpu=gpu.key,

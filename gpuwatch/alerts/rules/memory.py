@@ -366,7 +366,7 @@ def data_stale(snapshot: Snapshot, history: HistoryView, limits: Limits) -> Iter
 
 
 def holders(gpu: Gpu, people: Mapping[int, Process], history: HistoryView) -> list[Holder]:
-    """Give who holds a GPU's memory, the most first: users, nameless processes, and what nobody is listed for."""
+    """Return who holds a GPU's memory, the most first: users, nameless processes, and what nobody is listed for."""
     memory: defaultdict[str, int] = defaultdict(int)
     growth: defaultdict[str, int] = defaultdict(int)
     partial: set[str] = set()
@@ -393,7 +393,7 @@ def room_of(memory: Memory) -> tuple[float, float] | None:
 
 
 def _is_empty(gpu: Gpu) -> bool:
-    """Say whether no program holds this GPU: then its figures are nobody's doing, or another device's."""
+    """Return whether no program holds this GPU: then its figures are nobody's doing, or another device's."""
     return not gpu.holdings and not gpu.holdings_note and (gpu.memory.unified or gpu.memory.used == 0)
 
 
@@ -411,7 +411,7 @@ def _memory_title(index: int, free: float, usable: float, percent: float, level:
 
 
 def _users(found: Iterable[Holder], pids: Iterable[int], people: Mapping[int, Process]) -> tuple[str, ...]:
-    """Give those of the holders that are users, in the same order."""
+    """Return those of the holders that are users, in the same order."""
     names = {people[pid].user for pid in pids if pid in people}
     return tuple(one.name for one in found if one.name in names)
 
@@ -430,7 +430,7 @@ def _memory_evidence(gpu: Gpu, found: Sequence[Holder]) -> str:
 
 
 def owners_of(pids: Iterable[int], people: Mapping[int, Process]) -> tuple[str, ...]:
-    """Give the users whose processes these are, in their order; who is not visible is left out."""
+    """Return the users whose processes these are, in their order; who is not visible is left out."""
     names = (people[pid].user for pid in pids if pid in people)
     return tuple(dict.fromkeys(name for name in names if name))
 
@@ -445,7 +445,7 @@ def holder_name(pid: int, process: Process | None) -> str:
 
 
 def largest_first(held: Iterable[Holding]) -> tuple[int, ...]:
-    """Give the processes that hold something, each once, the largest holder first."""
+    """Return the processes that hold something, each once, the largest holder first."""
     sizes: defaultdict[int, float] = defaultdict(float)
     for one in held:
         sizes[one.pid] += number(one.memory) or 0.0
@@ -453,7 +453,7 @@ def largest_first(held: Iterable[Holding]) -> tuple[int, ...]:
 
 
 def worse(one: float | None, other: float | None, *, least: bool) -> float | None:
-    """Give the worse of two values of a rule, whose smallest is the worst where `least`; None is no value."""
+    """Return the worse of two values of a rule, whose smallest is the worst where `least`; None is no value."""
     if one is None or other is None:
         return other if one is None else one
     return min(one, other) if least else max(one, other)
@@ -524,7 +524,7 @@ def _about(seconds: float) -> str:
 
 
 def _growers(gpu: Gpu, history: HistoryView) -> dict[int, int]:
-    """Give the bytes that processes took in the last minute, the most first; not those that came in that minute."""
+    """Return the bytes that processes took in the last minute, the most first; not those that came in that minute."""
     found: dict[int, int] = {}
     for one in gpu.holdings:
         grown = history.growth(gpu.key, one.pid, one.start)
@@ -536,7 +536,7 @@ def _growers(gpu: Gpu, history: HistoryView) -> dict[int, int]:
 def _evidence(
     growers: Mapping[int, int], people: Mapping[int, Process], speed: float, room: tuple[float, float]
 ) -> str:
-    """Say who grew by how much in the last minute; where nobody stands out, how fast the whole grows."""
+    """Return who grew by how much in the last minute; where nobody stands out, how fast the whole grows."""
     by_name: Counter[str] = Counter()
     for pid, grown in growers.items():
         by_name[holder_name(pid, people.get(pid))] += grown

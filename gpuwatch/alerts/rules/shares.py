@@ -75,7 +75,7 @@ def declared_shares(snapshot: Snapshot, history: HistoryView, limits: Limits) ->
 def allowance(
     limit: Limit, total: float | None, *, collective: bool = False, allowances: Allowances | None = None
 ) -> int:
-    """Give how many bytes may be held over a limit, on a GPU of `total` bytes, before that is an overshoot.
+    """Return how many bytes may be held over a limit, on a GPU of `total` bytes, before that is an overshoot.
 
     What is enforced, or agreed in bytes, has none for a `collective` process: its buffers are inside.
     """
@@ -131,7 +131,7 @@ def overshoot(scene: _Scene, found: Iterable[Standing]) -> Iterator[Observation]
 def _overshoot_levels(
     standing: Standing, gpu: Gpu, members: Sequence[Process], by: Allowances
 ) -> tuple[Severity | None, Severity | None]:
-    """Give what a holding is worth by the limits that raise, and by those that clear."""
+    """Return what a holding is worth by the limits that raise, and by those that clear."""
     limit, total = standing.limit, number(gpu.memory.total)
     collective = any(one.declared is not None and one.declared.collective for one in members)
     room = allowance(limit, total, collective=collective, allowances=by)
@@ -154,7 +154,7 @@ def _level(held: int, first: int, second: int, most: Severity) -> Severity | Non
 
 
 def _overshoot_title(standing: Standing, gpu: Gpu, members: Sequence[Process]) -> str:
-    """Say who holds how much: in percent of the GPU where that is how it was declared, else in GiB."""
+    """Return who holds how much: in percent of the GPU where that is how it was declared, else in GiB."""
     names = list(dict.fromkeys(holder_name(one.pid, one) for one in members))
     who = ", ".join(names[:NAMED]) + (" and others" if len(names) > NAMED else "")
     verb = "holds" if len(names) == 1 else "hold"
@@ -184,7 +184,7 @@ def _overshoot_detail(standing: Standing, gpu: Gpu, members: Sequence[Process], 
 
 
 def source(declaration: Declaration) -> str:
-    """Give where a declaration stands, and what it says: `train.py:12 per_process_gpu_memory_fraction = 0.4`."""
+    """Return where a declaration stands, and what it says: `train.py:12 per_process_gpu_memory_fraction = 0.4`."""
     where = f"{declaration.where}:{declaration.line}" if declaration.line else declaration.where
     return f"{where} {declaration.text or declaration.channel}".strip()
 
@@ -238,7 +238,7 @@ def overcommitted(scene: _Scene, found: Iterable[Standing]) -> Iterator[Observat
 
 
 def _declared_sum(promises: Sequence[Standing], memory: Memory) -> str:
-    """Say what is declared: `3 × 0.4 declared > 1` where all are fractions, else in GiB."""
+    """Return what is declared: `3 × 0.4 declared > 1` where all are fractions, else in GiB."""
     fractions = [fraction for one in promises if (fraction := _fraction(one, memory)) is not None]
     several = Counter(fractions)
     if len(fractions) == len(promises) and len(several) <= _SUMMANDS:
@@ -259,7 +259,7 @@ def _promises(promises: Sequence[Standing], people: Mapping[int, Process]) -> st
 
 
 def _promisers(promises: Sequence[Standing], people: Mapping[int, Process]) -> tuple[str, ...]:
-    """Give the users who declared, the most first."""
+    """Return the users who declared, the most first."""
     users = owners_of((one.pids[0] for one in promises), people)
     return tuple(name for name, _ in _promised_by(promises, people).most_common() if name in users)
 
@@ -272,7 +272,7 @@ def _promised_by(promises: Sequence[Standing], people: Mapping[int, Process]) ->
 
 
 def _fraction(standing: Standing, memory: Memory) -> float | None:
-    """Give the declared fraction of the whole GPU, or None where it was no fraction, or one of a MIG instance."""
+    """Return the declared fraction of the whole GPU, or None where it was no fraction, or one of a MIG instance."""
     declaration, total = standing.declaration, number(memory.total)
     if declaration.basis is not Basis.TOTAL or declaration.value is None or total is None:
         return None

@@ -31,7 +31,7 @@ from gpuwatch.ui.widgets.gpus import mark_of
 
 
 def subjects(frame: Frame | None, chosen: Alert | None, wall: float | None = None) -> tuple[list[Alert], list[Mute]]:
-    """Give what can be asked about: the chosen alert, or all that hold, and the mutes that none of them is under.
+    """Return what can be asked about: the chosen alert, or all that hold, and the mutes that none of them is under.
 
     Our own trouble is left out: who mutes it would not hear that the log cannot be written.
     """
@@ -227,7 +227,7 @@ class AttendScreen(Dialog[None]):
         return f"{mark} {state}{': ' * bool(state)}{alert.title}", alert.evidence
 
     def _choices_of(self, asked: Alert | Mute) -> list[_Choice]:
-        """Give every choice, each in one place whatever is asked about."""
+        """Return every choice, each in one place whatever is asked about."""
         unseen = self._unseen()
         words = {
             "unmute": "Unmute",
@@ -243,7 +243,7 @@ class AttendScreen(Dialog[None]):
         return [_Choice(id, text, *possible.get(id, (None, ""))) for id, text in words.items()]
 
     def _possible(self, asked: Alert | Mute) -> dict[str, tuple[Callable[[], object], str]]:
-        """Give what can be done now, by choice, with the text of the toast."""
+        """Return what can be done now, by choice, with the text of the toast."""
         watch = self._watch
         found: dict[str, tuple[Callable[[], object], str]] = {"cancel": (lambda: None, "")}
         if isinstance(asked, Mute):
@@ -309,7 +309,7 @@ class AttendScreen(Dialog[None]):
 
 
 def _mute_words(mute: Mute) -> tuple[str, str]:
-    """Say what is muted though nothing of it holds now, and for how long."""
+    """Return what is muted though nothing of it holds now, and for how long."""
     until = "until you say otherwise"
     if mute.until is not None:
         until = time.strftime("until %H:%M:%S", time.localtime(mute.until))

@@ -24,7 +24,7 @@ _TMUX: Final = " In tmux it takes `set -g set-clipboard on`."
 
 
 def clipboard(words: str, *, tmux: bool = False) -> str:
-    """Give what puts words on the terminal's clipboard: OSC 52, which carries them in base64.
+    """Return what puts words on the terminal's clipboard: OSC 52, which carries them in base64.
 
     tmux takes it with `set-clipboard on`, and passes it to the terminal outside with `allow-passthrough on`: both are
     asked for. Source: xterm's ctlseqs, Operating System Commands; tmux(1), set-clipboard.

@@ -20,7 +20,7 @@ from gpuwatch.ui.widgets.lines import Line, LinePanel, Pen
 
 
 def alerts_of(frame: Frame) -> tuple[Alert, ...]:
-    """Give the alerts that have a line: none that is muted, and those last that somebody has acknowledged.
+    """Return the alerts that have a line: none that is muted, and those last that somebody has acknowledged.
 
     A stream that is not well counts as one even before a rule says so.
     """
@@ -41,7 +41,7 @@ def alerts_of(frame: Frame) -> tuple[Alert, ...]:
 
 
 def silent_mutes(frame: Frame) -> list[Mute]:
-    """Give the mutes that no alert of a frame is under: what would be silent if it came."""
+    """Return the mutes that no alert of a frame is under: what would be silent if it came."""
     return [
         mute
         for mute in frame.attention.mutes

@@ -22,7 +22,7 @@ _FIRST_TO_GO = (
 
 
 def hints(bindings: Sequence[Binding]) -> list[Hint]:
-    """Give what the footer says of the bindings that it shows; keys with one word share a hint."""
+    """Return what the footer says of the bindings that it shows; keys with one word share a hint."""
     found: dict[str, Hint] = {}
     for one in bindings:
         if one.show:

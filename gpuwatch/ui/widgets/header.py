@@ -34,7 +34,7 @@ def header_line(view: View, width: int) -> Line:
 
 
 def _facts(view: View, fits: Callable[[str], bool], dot: str) -> str:
-    """Give the longest of a few wordings that fits."""
+    """Return the longest of a few wordings that fits."""
     seen = view.frame.snapshot
     gpus, processes = len(seen.gpus), len(seen.processes)
     people = len({process.uid for process in seen.processes if process.uid is not None})

@@ -41,7 +41,7 @@ def starting_words(seconds: float, waits_for: str = "") -> list[tuple[str, Role]
 
 
 def state_words(seen: Snapshot) -> list[tuple[str, Role]]:
-    """Say what state the stream is in, since when, why, and what to do."""
+    """Return what state the stream is in, since when, why, and what to do."""
     since = f" since {clock(seen.since)}" if seen.since and seen.state is not SourceState.NO_DRIVER else ""
     words: list[tuple[str, Role]] = [(_TITLES[seen.state] + since, "strong")]
     if seen.words:
@@ -59,7 +59,7 @@ def nothing_words(seen: Snapshot) -> str:
 
 
 def tiny_words(frame: Frame | None, width: int, height: int) -> list[tuple[str, Role]]:
-    """Say what size is needed, and the worst alert."""
+    """Return what size is needed, and the worst alert."""
     words: list[tuple[str, Role]] = [
         (f"gpuwatch needs {MIN_WIDTH}×{MIN_HEIGHT}, this is {width}×{height}; still watching", "text")
     ]
