@@ -17,31 +17,32 @@ if TYPE_CHECKING:
     from gpuwatch.sources.child import Child
 
 COMMANDS: Final = {
-    "explain": "what a process declared, which GPUs it sees, and how we know",
-    "visible": "what a CUDA_VISIBLE_DEVICES value makes visible here",
-    "pick": "GPUs with room, printed for CUDA_VISIBLE_DEVICES",
-    "run": "pick, declare to every framework, start a program",
-    "strays": "your own processes that nobody tends and that still hold memory, and why",
-    "kill": "end processes of yours, or a whole run, and say what became of them",
-    "report": "who held and used how much since when, from what `watch` has kept",
-    "events": "what was raised and how it ended, from the events log",
-    "watch": "watch without a terminal: log, messages, one line an event",
-    "status": "one short line, for the status bar of tmux",
-    "config": "show, check or begin a gpuwatch.toml",
-    "docs": "the guide, one page a subject",
+    "explain": "show what a process declared, which GPUs it sees, and the evidence",
+    "visible": "show which GPUs a CUDA_VISIBLE_DEVICES value makes visible here",
+    "pick": "print GPUs that have room, for CUDA_VISIBLE_DEVICES",
+    "run": "pick GPUs, set the share for every framework, start a program",
+    "strays": "your own processes that nobody attends to and that still hold memory, and why",
+    "kill": "end your own processes, or a whole run, and report what became of them",
+    "report": "how much each user held and used, from what gpuwatch has recorded",
+    "events": "alerts that were raised and how they ended, from what gpuwatch has recorded",
+    "watch": "monitor without a terminal: one line per event, messages",
+    "status": "one short line for the status bar of tmux",
+    "config": "show, check or create a gpuwatch.toml",
+    "docs": "show the guide, one page per subject",
 }
-"""Each command, which is the module of that name in `gpuwatch.commands`, in words."""
+"""Help text of each command; the module `gpuwatch.commands.NAME` runs it."""
 
 _CODES: Final = (
-    "Exit codes: 0 done, an empty list too, 1 what it needs is not there (no such process, no room, nothing kept yet), "
+    "Exit codes: 0 done (an empty list too), 1 not found (no such process, no room, nothing recorded yet), "
     + EXIT_CODES
 )
 
 
 def main(argv: Sequence[str], sampler: Child | None, *, reservations: Path | None = None) -> int:
-    """Run gpuwatch and return its exit code; `sampler` is one that waits for its orders, where there is one already.
+    """Run gpuwatch and return its exit code.
 
-    `reservations` is the folder in which the runs of all users meet, in place of the machine's own.
+    `sampler` is a sampler process that was started early and waits for its arguments, if there is one.
+    `reservations` replaces the machine's folder of reservations that all users share.
     """
     try:
         args = parse(argv)
@@ -62,15 +63,15 @@ def _import(command: str) -> Any:
 
 
 def _without_command(args: argparse.Namespace) -> str:
-    """Return the module that the flags before any command ask for; raises UsageError."""
+    """Return the module for a command line without a command; raises UsageError for flags that exclude each other."""
     if args.json and not args.once:
         raise UsageError("--json goes with --once; for a stream of JSON lines there is --stream")
     if args.once and args.stream:
         raise UsageError("--once and --stream exclude each other")
     if args.wait and (args.once or args.stream):
-        raise UsageError("--wait is for the dashboard; --once and --stream say at once that there is no driver")
+        raise UsageError("--wait is for the dashboard; --once and --stream report at once that there is no driver")
     if (args.user or args.mine) and (args.stream or args.json):
-        raise UsageError("--user and --mine choose what is drawn; JSON always holds everybody's processes")
+        raise UsageError("--user and --mine choose what is drawn; JSON always has the processes of all users")
     return "once" if args.once else "stream" if args.stream else "dashboard"
 
 
@@ -79,10 +80,10 @@ def _without_command(args: argparse.Namespace) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser whose errors are one line."""
+    """Argument parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise UsageError, with the command that was probably meant."""
+        """Raise UsageError; for an unknown command with the most similar one."""
         wrong = re.match(r"argument COMMAND: invalid choice: '(.*)' \(choose", message)
         if wrong:  # the word as repr gives it: with its controls escaped, but not what is beyond ASCII
             message = _unknown("command", wrong[1].encode("ascii", "backslashreplace").decode(), COMMANDS)
@@ -90,7 +91,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _CommandParser(_Parser):
-    """Parser of one command, whose arguments its module adds once the command line names it."""
+    """Argument parser of one command: imports the command's module, which adds its arguments, when it is used."""
 
     command = ""
 
@@ -109,29 +110,29 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     top.add_argument("--version", action="version", version=f"gpuwatch {__version__}")
-    what = top.add_argument_group("what to do (without any of these: the dashboard)")
-    what.add_argument("--once", action="store_true", help="print one snapshot, and out")
+    what = top.add_argument_group("mode (without any of these: the dashboard)")
+    what.add_argument("--once", action="store_true", help="print one snapshot and exit")
     what.add_argument("--json", action="store_true", help="with --once: as one JSON object")
-    what.add_argument("--stream", action="store_true", help="print one JSON line a snapshot, for ever")
-    what.add_argument("--demo", action="store_true", help="a simulated lab machine instead of this one")
-    see = top.add_argument_group("what to see")
-    see.add_argument("--only", metavar="0,2", help="these GPUs alone; no call is made to the others")
+    what.add_argument("--stream", action="store_true", help="print one JSON line per snapshot until interrupted")
+    what.add_argument("--demo", action="store_true", help="show a simulated machine instead of this one")
+    see = top.add_argument_group("what is shown")
+    see.add_argument("--only", metavar="0,2", help="only these GPUs; no driver call is made to the others")
     see.add_argument("--user", metavar="NAME", help="start with the processes of one user")
     see.add_argument("--mine", action="store_true", default=None, help="start with your own processes")
-    how = top.add_argument_group("how")
+    how = top.add_argument_group("options")
     how.add_argument("--interval", metavar="S", help="time between two samples: 2, 500ms (0.1 to 3600 s; default 1)")
     how.add_argument("--memory-warning", metavar="P", help="warn when under P percent of a GPU is free (default 10)")
     how.add_argument("--memory-critical", metavar="P", help="the same for a critical alert (default 5)")
     how.add_argument("--bell", action="store_true", default=None, help="ring the terminal's bell on an alert")
-    how.add_argument("--read-only", action="store_true", default=None, help="no process can be ended from here")
+    how.add_argument("--read-only", action="store_true", default=None, help="do not offer to end processes")
     how.add_argument(
         "--allow-root-kill",
         action="store_true",
-        help="let root end processes: its own, under sudo those of whoever called it",
+        help="allow root to end processes: its own, or under sudo those of the caller",
     )
-    how.add_argument("--wait", action="store_true", help="where there is no driver, wait until there is one")
+    how.add_argument("--wait", action="store_true", help="wait for a driver where there is none")
     how.add_argument("--theme", metavar="NAME", help="dark or light (default dark)")
-    how.add_argument("--ascii", action="store_true", default=None, help="no character outside ASCII")
+    how.add_argument("--ascii", action="store_true", default=None, help="print only ASCII characters")
     how.add_argument("--config", metavar="FILE", help="read FILE instead of your gpuwatch.toml")
     group = top.add_subparsers(title="commands", dest="command", metavar="COMMAND", parser_class=_CommandParser)
     for name, words in COMMANDS.items():
@@ -144,7 +145,8 @@ def parser() -> argparse.ArgumentParser:
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse a command line; raises UsageError.
 
-    What follows `--` after `run` is a program's own and is in `program`. A value such as `-1,0` is none of our flags.
+    The words behind `run ... --` are another program's: they are returned in `program`. A value such as `-1,0` after
+    `visible` is no flag.
     """
     top, words, program = parser(), list(argv), []
     ours = words[: words.index("--")] if "--" in words else words
@@ -163,7 +165,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _check_flags(top: argparse.ArgumentParser, args: argparse.Namespace, rest: Sequence[str]) -> None:
-    """Raise UsageError where a flag of the dashboard stands with a command that has none such, or a word is unknown."""
+    """Raise UsageError for a flag of the dashboard beside a command that does not have it, and for an unknown word."""
     own = top._actions
     if args.command:
         (commands,) = (action.choices for action in own if isinstance(action.choices, dict))
@@ -189,7 +191,7 @@ def _unknown(what: str, word: str, known: Iterable[str]) -> str:
 
 
 def _without_dashes(argv: list[str], program: str) -> str:
-    """Return what to write instead of a `run` whose program does not stand behind `--`."""
+    """Return the error for a `run` whose program does not stand behind `--`, with the correct command line."""
     import shlex
 
     place = argv.index(program, argv.index("run"))

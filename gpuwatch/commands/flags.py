@@ -11,9 +11,9 @@ from gpuwatch.units import parse_duration
 
 _SHARED: Final[dict[str, dict[str, Any]]] = {
     "config": {"metavar": "FILE", "help": "read FILE instead of your gpuwatch.toml"},
-    "ascii": {"action": "store_true", "help": "no character outside ASCII"},
-    "json": {"action": "store_true", "help": "as JSON"},
-    "demo": {"action": "store_true", "help": "a simulated lab machine instead of this one"},
+    "ascii": {"action": "store_true", "help": "print only ASCII characters"},
+    "json": {"action": "store_true", "help": "print JSON"},
+    "demo": {"action": "store_true", "help": "show a simulated machine instead of this one"},
 }
 
 
@@ -47,7 +47,7 @@ def parse_list(text: str, flag: str, allowed: str) -> tuple[int, ...]:
     """Parse GPU indices in the order in which they are given; raises UsageError, which names what is `allowed`."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and len(part) < 5 for part in parts):
-        raise UsageError(f"{flag}: {text[:40]!a} is no list of GPU indices; write {allowed}")
+        raise UsageError(f"{flag}: {text[:40]!a} is not a list of GPU indices; write {allowed}")
     return tuple(map(int, parts))
 
 
@@ -55,5 +55,5 @@ def parse_since(text: str, examples: str) -> float:
     """Parse --since to seconds; raises UsageError."""
     seconds = parse_value("--since", parse_duration, text)
     if not seconds or seconds <= 0:
-        raise UsageError(f"--since: 0 is no time back; write a duration such as {examples}")
+        raise UsageError(f"--since: 0 is not allowed; write a duration such as {examples}")
     return seconds

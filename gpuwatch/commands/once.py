@@ -48,7 +48,7 @@ def once(
     only: str = "",
     monotonic: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Print the first snapshot that says something; raises UnavailableError (exit 3) where there is nothing to see."""
+    """Print the first complete snapshot; raises UnavailableError (exit code 3) where there is no driver or no GPU."""
     snapshot = first_snapshot(source, monotonic)
     if as_json:
         console.print_json(encode(snapshot).decode())
@@ -60,7 +60,7 @@ def once(
 
 
 def table(snapshot: Snapshot, *, clock: str, width: int | None = None, keep: Filter = EVERYTHING) -> list[str]:
-    """Draw a snapshot; `width` is where lines are cut (cells), None for nowhere; `keep` chooses processes."""
+    """Return the lines of a snapshot, cut at `width` cells (None: not cut), with the processes that `keep` matches."""
     people = len({process.uid for process in snapshot.processes if process.uid is not None})
     head = [
         snapshot.host,
@@ -89,24 +89,24 @@ def table(snapshot: Snapshot, *, clock: str, width: int | None = None, keep: Fil
 
 
 def _overcommitted(snapshot: Snapshot) -> list[str]:
-    """Name the GPUs on which more is declared than they have."""
+    """Return a line for each GPU on which processes declared more memory than it has."""
     people = {process.pid: process for process in snapshot.processes}
     sums = [(gpu.index, promised(gpu, people)) for gpu in snapshot.gpus]
     return [
-        f"GPU {index}: over-committed, {gib(one.declared)} GiB declared of {gib(one.total)}"
+        f"GPU {index}: overbooked, {gib(one.declared)} GiB declared of {gib(one.total)}"
         for index, one in sums
         if one.overcommitted and one.total is not None
     ]
 
 
 def _gaps(snapshot: Snapshot) -> list[str]:
-    """Return a line for each GPU with much unattributed memory: the likeliest cause, and what would settle it.
+    """Return a line for each GPU with much memory of unknown processes: the likeliest cause, and how to check it.
 
-    What needs nothing to be done is left out.
+    A harmless cause is left out.
     """
     found = [(gpu, causes(gpu, snapshot)) for gpu in snapshot.gpus]
     return [
-        f"GPU {gpu.index}: {memory(gpu.unattributed)} GiB unattributed: {first.words}; {first.settle}"
+        f"GPU {gpu.index}: {memory(gpu.unattributed)} GiB of unknown processes: {first.words}; {first.settle}"
         for gpu, (first, *_) in ((gpu, several) for gpu, several in found if several)
         if known(gpu.unattributed) and not first.harmless
     ]
@@ -117,17 +117,17 @@ def _count(number: int, one: str, many: str = "") -> str:
 
 
 def reading(value: Reading, form: str = ".0f") -> str:
-    """Print a reading, or the dash where there is a reason instead."""
+    """Return a reading as text; a dash where there is no value."""
     return format(value, form) if known(value) else UNKNOWN
 
 
 def memory(value: Reading) -> str:
-    """Print bytes as GiB, or the dash."""
+    """Return bytes as GiB; a dash where there is no value."""
     return gib(value) if known(value) else UNKNOWN
 
 
 def state(gpu: Gpu) -> str:
-    """Return in words what is not well with a GPU; empty when all is."""
+    """Return the troubles of a GPU in words: health, throttling, unified memory; empty where there are none."""
     if gpu.health is not Health.OK:
         return f"{gpu.health.value}: {gpu.words}" if gpu.words else gpu.health.value
     words = list(gpu.throttle) if isinstance(gpu.throttle, tuple) else []
@@ -142,7 +142,7 @@ def _power(gpu: Gpu) -> str:
 
 def _share(row: Row) -> str:
     held, declared = share_words(row)
-    return f"{held}/{declared:<10}"  # so that the slashes stand in one column, below that of the title
+    return f"{held}/{declared:<7}"  # so that the slashes stand in one column, below that of the title
 
 
 def _age(row: Row, now: float) -> str:
@@ -155,7 +155,7 @@ GPU_COLUMNS: tuple[Column[Gpu], ...] = (
     Column("used GiB", lambda gpu: memory(gpu.memory.used)),
     Column("free", lambda gpu: memory(gpu.memory.free)),
     Column("total", lambda gpu: memory(gpu.memory.total)),
-    Column("unattributed", lambda gpu: memory(gpu.unattributed)),
+    Column("unknown", lambda gpu: memory(gpu.unattributed)),
     Column("util %", lambda gpu: reading(gpu.utilization)),
     Column("°C", lambda gpu: reading(gpu.temperature)),
     Column("W/limit", _power),
@@ -167,8 +167,8 @@ ROW_COLUMNS: tuple[Column[Row], ...] = (
     Column("PID", lambda row: str(row.holding.pid)),
     Column("user", lambda row: fit(row.owner, _WIDEST_USER).rstrip(), right=False),
     Column("GiB", lambda row: memory(row.holding.memory)),
-    Column("held/declared %", _share),
+    Column("used/limit %", _share),
     Column("SM %", lambda row: reading(row.holding.sm)),
-    Column("in", lambda row: fit(row.where, _WIDEST_PLACE).rstrip(), right=False),
+    Column("runs in", lambda row: fit(row.where, _WIDEST_PLACE).rstrip(), right=False),
     Column("command", lambda row: row.command, right=False),
 )

@@ -1,4 +1,4 @@
-"""`gpuwatch --stream`: one JSON line a snapshot, for ever."""
+"""`gpuwatch --stream`: one JSON line per snapshot until interrupted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuwatch.sources.child import Child
 
 
 def main(args: argparse.Namespace, sampler: Child | None) -> int:
-    """Print snapshots until nobody reads; raises UnavailableError where there is no driver from the start."""
+    """Print snapshots until the reader closes; raises UnavailableError where there is no driver from the start."""
     only = parse_indices(args.only)
     config = configured(args)
     source = open_source(args, config, sampler, interval=interval_of(args, config), only=only, tmux=config.tmux)

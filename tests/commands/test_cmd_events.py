@@ -223,9 +223,9 @@ def test_a_rule_of_the_users_own_is_known_from_the_log(own: Path, capsys: pytest
     ("arguments", "words"),
     [
         (["--since", "8x"], "--since: duration '8x' is not understood"),
-        (["--since", "0"], "--since: 0 is no time back"),
+        (["--since", "0"], "--since: 0 is not allowed"),
         (["--since", "9999d"], "--since: .* at most 365d"),
-        (["--gpu", "a"], "--gpu: 'a' is no list of GPU indices; write 3 or 0,2"),
+        (["--gpu", "a"], "--gpu: 'a' is not a list of GPU indices; write 3 or 0,2"),
         (["--rule", "zz"], "--rule: no rule begins with 'zz'; there are: XID, "),
         (["--rule", ""], "--rule: no rule begins with ''"),
         (["--file", "/nowhere"], "--file: there is no /nowhere"),

@@ -224,7 +224,7 @@ def test_no_driver_is_exit_code_3(launch: Launcher) -> None:
         ("--share 0.4 -n x", "-n: 'x' is no number of GPUs"),
         ("--share 0.4 -n 1025", "-n: '1025' is no number of GPUs"),
         ("--share 0.4 --max-util 101", "--max-util: percentage '101' is not allowed"),
-        ("--share 0.4 --only x", "--only: 'x' is no list of GPU indices"),
+        ("--share 0.4 --only x", "--only: 'x' is not a list of GPU indices"),
         ("--share", "argument --share: expected one argument"),
         ("--sahre 0.4", "unknown flag --sahre; did you mean --share?"),
         ("--share 0.4 extra", "unknown argument extra"),

@@ -292,7 +292,7 @@ def test_no_cell_is_a_formula_whatever_parts_the_cells(name: str, separator: str
         (["--json", "--csv"], "--json and --csv exclude each other"),
         (["--by", "host"], "--by: there is no 'host'; user, gpu and job are allowed"),
         (["--since", "soon"], "--since: duration 'soon' is not understood; write a number with s, min, h or d"),
-        (["--since", "0"], "--since: 0 is no time back; write a duration such as 8h or 7d"),
+        (["--since", "0"], "--since: 0 is not allowed; write a duration such as 8h or 7d"),
         (["--since", "400d"], "--since: duration '400d' is too long; at most 365d is allowed"),
         (["--demo"], "--demo does not go with `gpuwatch report`"),
         (["--file", "/nowhere/x.sqlite"], "--file: there is no /nowhere/x.sqlite; allowed is a store that gpuwatch"),

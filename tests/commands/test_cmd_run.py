@@ -308,7 +308,7 @@ def test_a_link_in_place_of_the_shared_folder_is_said_and_the_own_one_serves(lau
         ("-- true", "--share or --memory, one of them, says how much is wanted; neither is given"),
         ("--share 0.4 --memory 1G -- true", "both are given"),
         ("--share 0.4 -n 0 -- true", "-n: '0' is no number of GPUs"),
-        ("--share 0.4 --gpu x -- true", "--gpu: 'x' is no list of GPU indices; write auto, 3 or 0,2"),
+        ("--share 0.4 --gpu x -- true", "--gpu: 'x' is not a list of GPU indices; write auto, 3 or 0,2"),
         ("--share 0.4 --gpu 0,0 -- true", "--gpu: '0,0' names a GPU twice"),
         ("--share 0.4 --gpu 0 -n 1 -- true", "--gpu and -n exclude each other"),
         ("--share 0.4 --max-util 101 -- true", "--max-util: percentage '101' is not allowed"),

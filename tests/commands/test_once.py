@@ -70,13 +70,13 @@ def test_memory_that_a_driver_takes_for_itself_is_no_line(capsys: pytest.Capture
     assert once(source, Console(), as_json=False) == 0
     notes = capsys.readouterr().out.partition("no process holds a GPU\n")[2].splitlines()
     assert len(notes) == 2
-    assert notes[1].startswith("GPU 7: 8.0 GiB unattributed: ")
+    assert notes[1].startswith("GPU 7: 8.0 GiB of unknown processes: ")
 
 
 def test_what_a_driver_takes_for_itself_is_no_line_in_a_container_either(capsys: pytest.CaptureFixture[str]) -> None:
     cards = [gpu(index, used_gib=0.5) for index in range(7)]
     source = Ready(0.0, snapshot=snapshot([*cards, gpu(7, used_gib=8.0)], confined=True))
     assert once(source, Console(), as_json=False) == 0
-    notes = [line for line in capsys.readouterr().out.splitlines() if "unattributed: " in line]
+    notes = [line for line in capsys.readouterr().out.splitlines() if "of unknown processes: " in line]
     assert len(notes) == 1
-    assert notes[0].startswith("GPU 7: 8.0 GiB unattributed: gpuwatch runs in a container")
+    assert notes[0].startswith("GPU 7: 8.0 GiB of unknown processes: gpuwatch runs in a container")

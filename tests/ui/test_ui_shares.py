@@ -413,9 +413,9 @@ def test_the_help_explains_every_sign_of_a_share(glyphs: Any) -> None:
 def test_the_printed_table_has_the_shares_and_names_what_is_over_committed() -> None:
     held = [(pid, "ada", 5.0, declares(0, 0.4 * TOTAL)) for pid in (21, 22, 23)]
     lines = printed(machine(*held, *EVERY_KIND[1:4]), clock="now")
-    assert lines[-1] == "GPU 0: over-committed, 119.5 GiB declared of 79.6"
+    assert lines[-1] == "GPU 0: overbooked, 119.5 GiB declared of 79.6"
     shown = [line for line in lines if "python" in line]
-    title = next(line for line in lines if "held/declared %" in line)
+    title = next(line for line in lines if "used/limit %" in line)
     assert {line.index("/") for line in shown} == {title.index("/")}
     assert [next(word for word in line.split() if "/" in word) for line in shown] == [
         "11/30Σ",
@@ -426,4 +426,4 @@ def test_the_printed_table_has_the_shares_and_names_what_is_over_committed() -> 
 
 
 def test_the_printed_table_of_a_machine_within_its_shares_has_no_note() -> None:
-    assert not any("over-committed" in line for line in printed(machine(ADA), clock="now"))
+    assert not any("overbooked" in line for line in printed(machine(ADA), clock="now"))
