@@ -50,7 +50,7 @@ RULES: Final[tuple[RuleFact, ...]] = (
         ("full_warning", "full_critical", "full_for"),
     ),
     RuleFact(
-        "overshoot",
+        "uses more than declared",
         "warning, critical; a note where the limit is a guess, a warning where the script was edited since",
         "a process, or all that share a limit, hold more than they declared",
         f"over the limit and an allowance in {_SAMPLES} over {long_duration(_ALLOWED.after)}; critical a second step "
@@ -58,7 +58,7 @@ RULES: Final[tuple[RuleFact, ...]] = (
         f"{size(_ALLOWED.clear_margin)} below that, in {_SAMPLES}",
     ),
     RuleFact(
-        "over-committed",
+        "overbooked",
         "note; warning where memory is near its limit",
         "more is declared on a GPU than it has",
         f"in {_SAMPLES}",
@@ -72,14 +72,14 @@ RULES: Final[tuple[RuleFact, ...]] = (
         "when it does not",
     ),
     RuleFact(
-        "devices disagree",
+        "outside visible devices",
         "warning",
         "a process is on a GPU that its CUDA_VISIBLE_DEVICES does not show",
         f"memory there in {_SAMPLES} over {long_duration(_ALLOWED.after)}",
         "when it is gone",
     ),
     RuleFact(
-        "stray contexts",
+        "opened GPUs it does not use",
         "note; warning where it fills the others",
         "a process holds memory on several GPUs and computes on one",
         "no kernel on the others for 1 min",
@@ -101,7 +101,7 @@ RULES: Final[tuple[RuleFact, ...]] = (
         ("idle_memory", "idle_after"),
     ),
     RuleFact(
-        "unattributed memory",
+        "memory of unknown processes",
         "warning",
         "memory of a GPU is held by no process that is listed",
         f"{size(_BY.unattributed_memory)} or more for {long_duration(_BY.unattributed_for)}",
@@ -109,12 +109,12 @@ RULES: Final[tuple[RuleFact, ...]] = (
         ("unattributed_memory", "unattributed_for"),
     ),
     RuleFact(
-        "orphaned holder",
+        "dead process holds memory",
         "warning",
         "a process that has ended, or is a zombie, still holds memory",
-        f"{size(_BY.orphan_memory)} or more for {long_duration(_BY.orphan_for)}",
+        f"{size(_BY.dead_process_memory)} or more for {long_duration(_BY.dead_process_for)}",
         "below three quarters of that, or when it is gone",
-        ("orphan_memory", "orphan_for"),
+        ("dead_process_memory", "dead_process_for"),
     ),
     RuleFact(
         "temperature near slowdown",

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", metavar="8h", default="24h", help="how far back: 8h, 7d (default 24h)")
     parser.add_argument("--gpu", metavar="0,2", default=argparse.SUPPRESS, help="about these GPUs alone")
     parser.add_argument("--user", metavar="NAME", default=argparse.SUPPRESS, help="about one user")
-    parser.add_argument("--rule", metavar="NAME", help="of one rule: 'overshoot', or its beginning")
+    parser.add_argument("--rule", metavar="NAME", help="of one rule: 'uses more than declared', or its beginning")
     parser.add_argument("--file", metavar="FILE", help="another log than your own")
 
 

@@ -584,7 +584,7 @@ def store_words(error: Exception, path: Path) -> str:
 
 By: TypeAlias = Literal["user", "gpu", "job"]
 
-_OVERSHOOT: Final = "overshoot"
+_OVERSHOOT: Final = "uses more than declared"
 _WARNING: Final = 2
 _ADDED: Final = "sum(held_s), sum(busy_s), sum(unknown_s), sum(byte_s), sum(idle_byte_s), sum(unsized_s)"
 _OF_JOBS: Final = "FROM jobs CROSS JOIN hours ON scope = 'job' AND who = id AND hour >= ?1 WHERE last >= ?1"

@@ -37,7 +37,7 @@ def test_an_alert_is_known_by_rule_host_and_gpu_or_subject() -> None:
     bench = Bench()
     bench.feed_free(4, 4, 4)
     assert only(bench, MEMORY).key == f"memory near limit|box3|{gpu(0).key}"
-    assert only(overshooting(cap(10)), OVERSHOOT).key == f"overshoot|box3|100:100 {uuid()}"
+    assert only(overshooting(cap(10)), OVERSHOOT).key == f"uses more than declared|box3|100:100 {uuid()}"
     for _ in range(6):
         bench.feed(filled(4), state=SourceState.DRIVER_DOWN, fresh=False)
     assert only(bench, STALE).key == "data stale|box3|"

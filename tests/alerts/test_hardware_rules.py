@@ -315,9 +315,9 @@ def xid(code: int, count: int = 1, last: float = 0.0) -> Xid:
 @pytest.mark.parametrize(
     ("code", "severity", "title"),
     [
-        (79, CRITICAL, "GPU 0: XID 79, the GPU has fallen off the bus"),
+        (79, CRITICAL, "GPU 0: XID 79, the driver no longer reaches the GPU (fell off the bus)"),
         (48, CRITICAL, "GPU 0: XID 48, a double-bit memory error"),
-        (94, WARNING, "GPU 0: XID 94, a memory error that was contained in one program"),
+        (94, WARNING, "GPU 0: XID 94, a memory error, only one program affected"),
     ],
 )
 def test_an_xid_is_raised_at_its_first_sample_with_what_it_means(code: int, severity: Severity, title: str) -> None:
@@ -362,7 +362,7 @@ def test_the_xid_that_comes_with_the_loss_of_a_gpu_is_told() -> None:
     one = bench()
     run(one, 1)
     run(one, 5, health=Health.LOST, xids=(xid(79, last=1.0),), temperature=Reason.NO_SAMPLE)
-    assert only(one, XID).title == "GPU 0: XID 79, the GPU has fallen off the bus"
+    assert only(one, XID).title == "GPU 0: XID 79, the driver no longer reaches the GPU (fell off the bus)"
     assert one.severities() == [CRITICAL]
 
 
@@ -407,7 +407,7 @@ def test_an_xid_from_before_we_watched_is_held_until_it_is_too_old() -> None:
         index=0,
         subject=f"xid 79 {uuid()}",
         severity=CRITICAL,
-        title="GPU 0: XID 79, the GPU has fallen off the bus",
+        title="GPU 0: XID 79, the driver no longer reaches the GPU (fell off the bus)",
         raised=EPOCH - 100,
         id="0123456789",
     )

@@ -33,9 +33,9 @@ def committed(*declared: Declared, used_gib: float = 30.0, bench: Bench | None =
 @pytest.mark.parametrize(
     ("fractions", "title"),
     [
-        ((0.4, 0.4, 0.4), "GPU 0 over-committed: 3 × 0.4 declared > 1"),
-        ((0.5, 0.5, 0.25), "GPU 0 over-committed: 2 × 0.5 + 0.25 declared > 1"),
-        ((0.9, 0.1, 0.2, 0.3, 0.05), "GPU 0 over-committed: declared 123.5 GiB of 79.6"),
+        ((0.4, 0.4, 0.4), "GPU 0 overbooked: 120 % declared"),
+        ((0.5, 0.5, 0.25), "GPU 0 overbooked: 125 % declared"),
+        ((0.9, 0.1, 0.2, 0.3, 0.05), "GPU 0 overbooked: 155 % declared"),
         ((0.4, 0.4, 0.2), None),
         ((0.4, 0.5), None),
     ],
@@ -48,7 +48,7 @@ def test_a_gpu_that_is_promised_twice_is_noted(fractions: Sequence[float], title
 
 def test_limits_in_bytes_are_summed_in_gib_and_people_named() -> None:
     alert = only(committed(cap(30), part(0.4), part(0.5), cap(8), cap(1), cap(1)), OVERCOMMITTED)
-    assert alert.title == "GPU 0 over-committed: declared 111.7 GiB of 79.6"
+    assert alert.title == "GPU 0 overbooked: 140 % declared"
     assert alert.evidence == "ada declared 61.9 GiB · ben 39.8 · cyn 8.0 and 2 more · 49.1 of 79.1 free"
     assert alert.pids == (100, 101, 102, 103, 104, 105)
 
@@ -74,7 +74,7 @@ def test_a_process_under_a_shared_limit_counts_in_that_alone() -> None:
         limits=both.limits + tuple(msgspec.structs.replace(one, declaration=1) for one in shared.limits),
     )
     assert committed(under_both, under_both).of(OVERCOMMITTED) == []
-    assert only(committed(part(0.6), part(0.6)), OVERCOMMITTED).title.endswith("2 × 0.6 declared > 1")
+    assert only(committed(part(0.6), part(0.6)), OVERCOMMITTED).title.endswith("120 % declared")
 
 
 def test_missing_memory_readings_and_lists_leave_it_as_it_is() -> None:

@@ -83,7 +83,7 @@ def test_an_empty_gpu_never_alerts() -> None:
 def test_a_full_gpu_with_nobody_listed_alerts_and_says_what_is_missing() -> None:
     (seen,) = observed(memory_near_limit, snapshot([gpu(0, used_gib=78)]))
     assert seen.level is Severity.CRITICAL
-    assert seen.evidence == "unattributed holds 78.0 GiB"
+    assert seen.evidence == "unknown processes hold 78.0 GiB"
 
 
 def test_unified_memory_says_so() -> None:

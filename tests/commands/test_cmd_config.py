@@ -28,7 +28,7 @@ theme = "light"
 off = ["power at limit", "XID"]
 memory_warning = 12.25
 idle_after = 90
-orphan_memory = 1048577
+dead_process_memory = 1048577
 xid_critical = [79]
 [allowance]
 exact = 0

@@ -198,7 +198,7 @@ def test_ascii_on_demand(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--rule", "memory near limit"], ["full"]),
         (["--rule", "MEM"], ["full"]),
         (["--rule", "p"], ["noted"]),
-        (["--rule", "stray"], []),
+        (["--rule", "opened"], []),
         (["--since", "55min"], ["full", "hot"]),
         (["--since", "30min"], ["hot"]),
         (["--gpu", "0", "--user", "ada"], []),

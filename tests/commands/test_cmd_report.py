@@ -44,7 +44,7 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def lab() -> Batch:
     """Return what a lab of two cards did: ada with torchrun on both, ben on one; one overshoot, and a full card."""
-    over = ended(alert("over", rule="overshoot", gpu="GPU-0", raised=HOUR + 60.0, seen=HOUR + 90.0))
+    over = ended(alert("over", rule="uses more than declared", gpu="GPU-0", raised=HOUR + 60.0, seen=HOUR + 90.0))
     full = alert("full", gpu="GPU-0", raised=HOUR + 60.0, seen=HOUR + 90.0)
     return joined(
         [

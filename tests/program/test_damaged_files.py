@@ -96,7 +96,7 @@ def run(capsys: pytest.CaptureFixture[str], file: Path, *arguments: str) -> int:
 def kept() -> bytes:
     """Return the content of a store, with some of everything in it."""
     path, now = own_store(), int(time.time()) // 3600 * 3600
-    seen = [ended(alert(str(n), rule="overshoot", gpu="GPU-0", raised=float(now))) for n in range(20)]
+    seen = [ended(alert(str(n), rule="uses more than declared", gpu="GPU-0", raised=float(now))) for n in range(20)]
     several = (
         batch(now - 3600 * (n % 9), n % 4, f"u{n}", str(n), uid=n % 7, name=f"run{n}.py", events=seen[n : n + 1])
         for n in range(40)

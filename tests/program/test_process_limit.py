@@ -200,7 +200,7 @@ def test_a_sink_says_so_once_a_frame_and_begins_when_there_is_room(
     name: str, tmp_path: Path, full: threading.Event
 ) -> None:
     sink = SINKS[name](tmp_path / "state")
-    news = frame(attention=NO_ATTENTION.muted(Mute(rule="overshoot")))
+    news = frame(attention=NO_ATTENTION.muted(Mute(rule="uses more than declared")))
     for _ in range(2):
         with pytest.raises(NoThreadError, match="no more threads"):
             sink.take(news)

@@ -18,7 +18,7 @@ RAISED = 1000.0
 def alert(**changes: Any) -> Alert:
     """Return an alert that was raised at 1000."""
     fields: dict[str, Any] = {
-        "rule": "overshoot",
+        "rule": "uses more than declared",
         "host": "box3",
         "gpu": "GPU-0",
         "subject": "100:100 GPU-0",
@@ -43,7 +43,7 @@ def test_an_alert_that_was_seen_is_marked_and_others_are_not() -> None:
     attention = NO_ATTENTION.acknowledged(alert(), RAISED + 5)
     assert marks(attention, alert()) == (True, False)
     assert attention.mark(seen := attention.mark(alert(), 0), 0) is seen
-    for other in (alert(rule="stray contexts"), alert(host="box4"), alert(subject="101:101 GPU-0")):
+    for other in (alert(rule="opened GPUs it does not use"), alert(host="box4"), alert(subject="101:101 GPU-0")):
         assert marks(attention, other) == (False, False)
 
 
@@ -67,8 +67,8 @@ def test_one_that_is_seen_before_it_was_raised_by_a_clock_that_was_set() -> None
 
 
 def test_a_rule_is_muted_for_a_while_and_one_alert_for_good() -> None:
-    rule = NO_ATTENTION.muted(Mute(rule="overshoot", until=RAISED + HOUR))
-    one = NO_ATTENTION.muted(Mute(rule="overshoot", key=alert().key))
+    rule = NO_ATTENTION.muted(Mute(rule="uses more than declared", until=RAISED + HOUR))
+    one = NO_ATTENTION.muted(Mute(rule="uses more than declared", key=alert().key))
     other = alert(subject="101:101 GPU-0")
     assert [marks(each, shown) for each in (rule, one) for shown in (alert(), other)] == [
         (False, True),
@@ -79,7 +79,7 @@ def test_a_rule_is_muted_for_a_while_and_one_alert_for_good() -> None:
     later = RAISED + HOUR
     assert (rule.is_muted(alert(), later - 1), rule.is_muted(alert(), later)) == (True, False)
     assert one.is_muted(alert(raised=later), later + KEPT)
-    assert not rule.is_muted(alert(rule="stray contexts"), RAISED)
+    assert not rule.is_muted(alert(rule="opened GPUs it does not use"), RAISED)
 
 
 def test_a_mute_takes_the_place_of_another_and_goes() -> None:

@@ -109,16 +109,16 @@ Make = Callable[[], Person]
 def test_what_was_said_is_there_after_a_restart(person: Make) -> None:
     first = person()
     first.acknowledge("a")
-    first.mute("overshoot")
+    first.mute("uses more than declared")
     first.file.close(PATIENCE)
     second = person()
-    wait_for(lambda: second.knows() == {"a", "overshoot"})
+    wait_for(lambda: second.knows() == {"a", "uses more than declared"})
     assert second.changes == 1
 
 
 def test_folder_and_file_are_private(person: Make) -> None:
     one = person()
-    one.mute("overshoot")
+    one.mute("uses more than declared")
     wait_for(one.path.exists)
     assert stat.S_IMODE(one.path.stat().st_mode) == 0o600
     assert stat.S_IMODE(one.path.parent.stat().st_mode) == 0o700
@@ -127,10 +127,10 @@ def test_folder_and_file_are_private(person: Make) -> None:
 def test_two_who_change_it_end_up_with_the_same(person: Make) -> None:
     first, second = person(), person()
     first.acknowledge("a")
-    second.mute("overshoot")
-    everything = {"a", "overshoot"}
+    second.mute("uses more than declared")
+    everything = {"a", "uses more than declared"}
     wait_for(lambda: first.knows() == second.knows() == first.saved() == everything)
-    second.unmute("overshoot")
+    second.unmute("uses more than declared")
     wait_for(lambda: first.knows() == second.knows() == first.saved() == {"a"})
     second.unacknowledge("a")
     wait_for(lambda: first.knows() == second.knows() == first.saved() == set())
@@ -212,14 +212,14 @@ def test_a_mark_made_while_another_gpuwatchs_is_taken_over_is_kept(
 
 def test_what_is_out_of_date_is_not_kept(person: Make) -> None:
     first = person()
-    first.mute("overshoot", until=NOW - 1)
+    first.mute("uses more than declared", until=NOW - 1)
     first.mute("throttled", until=NOW + 1)
     wait_for(lambda: first.saved() == {"throttled"})
 
 
 def test_a_demo_changes_nothing(person: Make) -> None:
     one = person()
-    one.file.take(frame(attention=NO_ATTENTION.muted(Mute(rule="overshoot")), demo=True))
+    one.file.take(frame(attention=NO_ATTENTION.muted(Mute(rule="uses more than declared")), demo=True))
     one.file.close(PATIENCE)
     assert not one.path.exists()
 
@@ -246,8 +246,8 @@ def test_a_damaged_file_is_kept_and_told_of(person: Make, folder: Path, content:
     assert damaged.read_bytes() == content
     expected = f"attention: {path.name} was damaged and is kept as {damaged.name}; it is begun anew"
     wait_for(lambda: one.file.trouble == expected, one.file.trouble)
-    one.mute("overshoot")
-    wait_for(lambda: one.saved() == {"overshoot"})
+    one.mute("uses more than declared")
+    wait_for(lambda: one.saved() == {"uses more than declared"})
 
 
 def test_what_was_known_is_written_again_after_damage(person: Make) -> None:
@@ -275,7 +275,7 @@ def test_a_file_of_a_newer_gpuwatch_is_left_alone(person: Make, folder: Path) ->
     path.write_bytes(b'{"schema":2,"attention":{}}')
     one = person()
     wait_for(lambda: "written by a newer gpuwatch" in one.file.trouble)
-    one.mute("overshoot")
+    one.mute("uses more than declared")
     wait_for(lambda: one.file.trouble.endswith("is kept in this gpuwatch alone"))
     assert path.read_bytes() == b'{"schema":2,"attention":{}}'
 
@@ -292,7 +292,7 @@ def test_what_is_no_file_of_ours_is_left_alone(person: Make, folder: Path, tmp_p
     else:
         path.mkdir()
     one = person()
-    one.mute("overshoot")
+    one.mute("uses more than declared")
     wait_for(lambda: one.file.trouble.startswith(f"attention: {path}: "))
     assert (tmp_path / "precious").read_text() == "mine"
     assert path.is_symlink() or not path.is_file()
@@ -302,7 +302,7 @@ def test_what_is_no_file_of_ours_is_left_alone(person: Make, folder: Path, tmp_p
 def test_a_file_of_another_user_is_not_believed(person: Make, folder: Path) -> None:
     folder.mkdir(parents=True)
     path = folder / f"{for_host('attention')}.json"
-    path.write_bytes(b'{"schema":1,"attention":{"mutes":[{"rule":"overshoot"}]}}')
+    path.write_bytes(b'{"schema":1,"attention":{"mutes":[{"rule":"uses more than declared"}]}}')
     os.chown(path, SOMEBODY_ELSE, SOMEBODY_ELSE)
     one = person()
     wait_for(lambda: "belongs to uid" in one.file.trouble)
@@ -325,11 +325,11 @@ def test_what_could_not_be_saved_is_saved_later(person: Make, folder: Path) -> N
     folder.write_text("in the way")
     one = person()
     one.acknowledge("a")
-    one.mute("overshoot")
+    one.mute("uses more than declared")
     expected = f"attention: {one.path}: not a directory; what you acknowledged or muted is kept in this gpuwatch alone"
     wait_for(lambda: one.file.trouble == expected, one.file.trouble)
     folder.unlink()
-    wait_for(lambda: one.saved() == {"a", "overshoot"})
+    wait_for(lambda: one.saved() == {"a", "uses more than declared"})
     wait_for(lambda: one.file.trouble == "")
 
 

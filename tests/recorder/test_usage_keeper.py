@@ -207,7 +207,7 @@ def test_a_run_has_a_name_for_people(command: str, name: str) -> None:
 def test_events_are_told_with_whose_they_are(folder: Path) -> None:
     frames, base = Frames(), machine(process(1), process(2, "ben"))
     fields: dict[str, Any] = {"gpu": base.gpus[0].key, "owners": ("ada", "nobody"), "pids": (1, 99)}
-    over = alert("over", rule="overshoot", **fields)
+    over = alert("over", rule="uses more than declared", **fields)
     full = alert("full", **{**fields, "owners": ("ben", "ada"), "pids": (2, 1)})
     own = alert("own", rule=TROUBLE)
     with keeping(folder) as keeper:

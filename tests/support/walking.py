@@ -37,7 +37,7 @@ _ILLS: Final = (Health.LOST, Health.SILENT, Health.MISSING, Health.NOT_READY)
 _DOWN: Final = (SourceState.DRIVER_DOWN, SourceState.STARTING, SourceState.SILENT)
 _THROTTLES: Final = ((), (), ("power cap",), ("sw thermal",), ("hw thermal",), ("power brake",))
 _FIGURES: Final = ("temperature", "utilization", "ecc_uncorrected", "throttle", "remap_failed", "power", "memory")
-_SWITCHED: Final = ("overshoot", "throttled", "XID")
+_SWITCHED: Final = ("uses more than declared", "throttled", "XID")
 """Rules that are turned off at times."""
 
 OWN: Final = (

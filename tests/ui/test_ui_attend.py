@@ -194,7 +194,7 @@ async def test_cancel_is_a_choice_and_does_nothing() -> None:
 async def test_left_and_right_go_from_alert_to_alert() -> None:
     app = Host()
     async with app.run_test() as pilot:
-        screen = AttendScreen([alert(0), alert(1), alert(2, rule="overshoot")], Clockwork())
+        screen = AttendScreen([alert(0), alert(1), alert(2, rule="uses more than declared")], Clockwork())
         await app.push_screen(screen)
         await pilot.pause()
         await pilot.press("right")
@@ -364,7 +364,7 @@ def test_an_alert_that_was_taken_over_from_an_earlier_run_is_no_news() -> None:
 
 def test_two_processes_over_their_shares_on_one_gpu_are_two_news() -> None:
     seen = machine(4)
-    first, second = (alert(0, rule="overshoot", subject=f"{pid}:1") for pid in (1, 2))
+    first, second = (alert(0, rule="uses more than declared", subject=f"{pid}:1") for pid in (1, 2))
     assert len(news(frame(seen, first), frame(seen, first, second))) == 1
 
 

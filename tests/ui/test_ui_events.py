@@ -133,7 +133,7 @@ async def test_what_ended_between_two_paints_is_in_the_list_without_a_log() -> N
 
 
 async def test_the_filter_narrows_the_list_as_one_types() -> None:
-    helpers = log(past(5), past(2, rule="overshoot", owners=("ben",)))
+    helpers = log(past(5), past(2, rule="uses more than declared", owners=("ben",)))
     async with running(frame(machine(4)), (80, 24), helpers=helpers) as (app, pilot):
         await pilot.press("e")
         await until(pilot, lambda: "event 5" in text_of(app))

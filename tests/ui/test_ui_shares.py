@@ -40,7 +40,7 @@ def machine(*held: tuple[int, str, float, Declared | None], **changes: Any) -> S
 
 
 def overshoot(*pids: int, severity: Severity = Severity.CRITICAL, index: int = 0, **changes: Any) -> Alert:
-    fields = {"rule": "overshoot", "subject": "15226:1", "pids": pids}
+    fields = {"rule": "uses more than declared", "subject": "15226:1", "pids": pids}
     return alert(index, severity, **{**fields, "title": f"ada holds 62 % of GPU {index}, declared 40 %", **changes})
 
 
@@ -242,14 +242,12 @@ async def test_a_wide_row_has_the_sum_of_what_is_declared(
 
 
 async def test_an_over_committed_gpu_says_so_in_its_row() -> None:
-    over = alert(
-        0, Severity.NOTE, rule="over-committed", title="GPU 0 over-committed: 3 × 0.4 declared > 1", evidence="ada"
-    )
+    over = alert(0, Severity.NOTE, rule="overbooked", title="GPU 0 overbooked: 120 % declared", evidence="ada")
     held = tuple((pid, "ada", 5.0, declares(0, 0.4 * TOTAL)) for pid in (11, 12, 13))
     for size in [(120, 36), (160, 50)]:
         async with running(frame(machine(*held), over), size) as (app, _):
             row = app.dashboard.gpus.text[-1]
-            assert "3 × 0.4 declared > 1" in row
+            assert "120 % declared" in row
             assert row.startswith("·")
             assert "95.6" in row or size[0] < 150
 
@@ -260,19 +258,24 @@ async def test_an_over_committed_gpu_says_so_in_its_row() -> None:
         (overshoot(11), "ada over share"),
         (overshoot(11, title="ada, ben hold at least 30.1 GiB of GPU 0, declared 20.0"), "ada, ben over share"),
         (
-            alert(0, rule="stray contexts", subject="7:1", title="pid 7 (hal) has stray contexts on GPU 1"),
-            "stray contexts",
+            alert(
+                0,
+                rule="opened GPUs it does not use",
+                subject="7:1",
+                title="pid 7 (hal) opened GPU 1 (312 MiB) and computes on GPU 0 alone",
+            ),
+            "opened GPUs it does not use",
         ),
         (
-            alert(0, rule="unattributed memory", title="GPU 0: 6.0 GiB held by no process that is listed"),
-            "unattributed",
+            alert(0, rule="memory of unknown processes", title="GPU 0: 6.0 GiB held by no process that is listed"),
+            "memory of unknown",
         ),
         (alert(0, rule="idle but held", subject="uid:1 GPU-0", owners=("eve",), last=7200.0), "eve idle 2h"),
         (alert(0, rule="XID", subject="xid 94 GPU-0", title="GPU 0: XID 94, a memory error"), "XID 94"),
         (alert(0, rule="time to full", title="GPU 0 full in about 4 min"), "full in about 4 min"),
         (alert(0, rule="hot memory", title="hot memory: GPU 0 temperature 83 °C, above 80"), "hot memory"),
         (alert(0, rule="temperature near slowdown", title="GPU 0 at 84 °C, slows down at 87"), "near slowdown"),
-        (alert(0, rule="over-committed", title="GPU 0 over-committed: declared 90.1 GiB of 79.1"), "declared 90.1"),
+        (alert(0, rule="overbooked", title="GPU 0 overbooked: 114 % declared"), "114 % declared"),
     ],
 )
 def test_a_row_has_few_words_for_an_alert(about: Alert, words: str) -> None:
@@ -290,7 +293,7 @@ def test_the_detail_of_a_gpu_has_the_sums_and_what_is_not_known() -> None:
     held = [(pid, "ada", 5.0, declares(0, 0.4 * TOTAL)) for pid in (11, 12, 13)]
     seen = machine(*held, (14, "dov", 1.0, Declared()), (15, "eve", 2.0, UNREADABLE), (16, "eve", 2.0, None))
     facts = {one.label: one.value for one in gpu_section(seen.gpus[0], seen).facts}
-    assert facts["declared"] == "95.6 GiB by 3 limits, over-committed: it has 79.6 GiB"
+    assert facts["declared"] == "95.6 GiB by 3 limits, overbooked: it has 79.6 GiB"
     assert facts["held"] == "20.0 GiB by all processes"
     assert facts["not declared"] == "by 1 process"
     assert facts["not read"] == "what 2 processes declared"
@@ -318,7 +321,7 @@ async def test_the_title_of_the_bars_says_what_the_mark_is(size: tuple[int, int]
 @pytest.mark.parametrize(
     ("size", "rule", "words"),
     [
-        ((160, 50), "stray contexts", "ada over share · stray contexts"),
+        ((160, 50), "hot memory", "ada over share · hot memory"),
         ((160, 50), "misspelt variable", "ada over share +1"),
         ((120, 36), "misspelt variable", "ada over share +1"),
         ((80, 24), "misspelt variable", "ada over share +1"),

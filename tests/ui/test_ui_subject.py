@@ -21,7 +21,7 @@ from tests.support.screens import text_of, until
 ABOUT_GPU = alert(1)
 ABOUT_PROCESS = alert(
     2,
-    rule="overshoot",
+    rule="uses more than declared",
     subject=f"1021:1021 {gpu(2).key}",
     pids=(1021,),
     title="ben holds 62 % of GPU 2, declared 40 %",

@@ -137,7 +137,7 @@ METRICS: Final[Mapping[str, Metric]] = {
     "memory_percent": Metric(Unit.PERCENT, "memory", lambda gpu: _part(number(gpu.memory.used), usable(gpu))),
     "free": Metric(Unit.FREE, "free memory", _figure(lambda gpu: gpu.memory.free)),
     "free_percent": Metric(Unit.PERCENT, "free memory", lambda gpu: _part(number(gpu.memory.free), usable(gpu))),
-    "unattributed": Metric(Unit.BYTES, "unattributed memory", _unattributed),
+    "unattributed": Metric(Unit.BYTES, "memory of unknown processes", _unattributed),
     "utilization": Metric(Unit.PERCENT, "utilization", _figure(lambda gpu: gpu.utilization)),
     "memory_utilization": Metric(Unit.PERCENT, "memory utilization", _figure(lambda gpu: gpu.memory_utilization)),
     "temperature": Metric(Unit.CELSIUS, "temperature", _figure(lambda gpu: gpu.temperature)),

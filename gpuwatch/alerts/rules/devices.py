@@ -19,8 +19,8 @@ from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Order, Process, Snapshot, known
 from gpuwatch.shares import usable, was_read
 
-DISAGREE: Final = "devices disagree"
-STRAY: Final = "stray contexts"
+DISAGREE: Final = "outside visible devices"
+STRAY: Final = "opened GPUs it does not use"
 MISSPELT: Final = "misspelt variable"
 
 WATCHED: Final = 60.0
@@ -181,7 +181,9 @@ def stray(tenant: _Tenant, history: HistoryView, limits: Limits) -> Iterator[Obs
         title = f"{tenant.who} fills {_indices(filled)} and computes on GPU {home.gpu.index} alone"
         yield tenant.observation(STRAY, home.gpu, title, limits, Severity.WARNING)
     elif contexts:
-        title = f"{tenant.who} has stray contexts on {_indices(contexts)} ({_each(contexts)})"
+        title = (
+            f"{tenant.who} opened {_indices(contexts)} ({_each(contexts)}) and computes on GPU {home.gpu.index} alone"
+        )
         yield tenant.observation(STRAY, home.gpu, title, limits, Severity.NOTE)
 
 

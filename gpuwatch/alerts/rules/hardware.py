@@ -51,10 +51,10 @@ MEANINGS: Final[Mapping[int, str]] = {
     63: "a row of broken memory is to be replaced",
     64: "broken memory could not be replaced",
     74: "an NVLink error",
-    79: "the GPU has fallen off the bus",
+    79: "the driver no longer reaches the GPU (fell off the bus)",
     92: "many single-bit memory errors",
-    94: "a memory error that was contained in one program",
-    95: "a memory error that was not contained: it may concern every program",
+    94: "a memory error, only one program affected",
+    95: "a memory error that may affect every program",
     119: "its GSP firmware did not answer in time",
     120: "an error in its GSP firmware",
 }

@@ -14,8 +14,8 @@ from gpuwatch.history import HistoryView, Idle
 from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Snapshot, known
 
 IDLE: Final = "idle but held"
-UNATTRIBUTED: Final = "unattributed memory"
-ORPHANED: Final = "orphaned holder"
+UNATTRIBUTED: Final = "memory of unknown processes"
+ORPHANED: Final = "dead process holds memory"
 
 _CLEARS: Final = 0.75
 """The part of a limit in bytes below which an alert is cleared."""
@@ -207,8 +207,8 @@ def _orphan(gpu: Gpu, process: Process, held: Sequence[Holding], limits: Limits,
     size = sum(int(one.memory) for one in held if known(one.memory))
     unknown = any(not known(one.memory) for one in held)
     runs = any(known(one.sm) and one.sm > 0 for one in held)
-    level = Severity.WARNING if size >= limits.orphan_memory and not runs else None
-    keeps = Severity.WARNING if size >= _CLEARS * limits.orphan_memory and not runs else None
+    level = Severity.WARNING if size >= limits.dead_process_memory and not runs else None
+    keeps = Severity.WARNING if size >= _CLEARS * limits.dead_process_memory and not runs else None
     holds = f"still holds {'at least ' if unknown else ''}{units.gib(size)} GiB on GPU {gpu.index}"
     if process.state == _ZOMBIE:
         who = f"pid {process.pid} ({process.user})" if process.user else f"pid {process.pid}"
@@ -230,7 +230,7 @@ def _orphan(gpu: Gpu, process: Process, held: Sequence[Holding], limits: Limits,
         keeps=keeps,
         partial=unknown and keeps is None and not runs,
         raise_after=max(2, limits.samples),
-        raise_for=limits.orphan_for,
+        raise_for=limits.dead_process_for,
         clear_after=limits.samples,
         stamp=gpu.sampled,
         title=title,

@@ -29,6 +29,7 @@ NAMED: Final = 3
 GROWN: Final = 64 * units.MIB
 """Bytes in a minute below which nobody is said to have grown: about what a new stream or a cuBLAS workspace takes."""
 
+_UNKNOWN: Final = "unknown processes"
 _LATE: Final = 5.0
 """Seconds that data may be old at any interval: 3 go by where a call hangs and another sampler is started."""
 _FULL: Final = 1.0
@@ -156,10 +157,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         Bytes, Meta(ge=units.MIB, description="memory that no listed process accounts for")
     ] = units.GIB
     unattributed_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="for so long")] = 60.0
-    orphan_memory: Annotated[Bytes, Meta(ge=units.MIB, description="memory still held by a process that has ended")] = (
-        256 * units.MIB
-    )
-    orphan_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="for so long")] = 20.0
+    dead_process_memory: Annotated[
+        Bytes, Meta(ge=units.MIB, description="memory still held by a process that has ended")
+    ] = 256 * units.MIB
+    dead_process_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="for so long")] = 20.0
     temperature_margin: Annotated[
         float,
         Meta(ge=0, le=50, description="degrees below where the GPU slows itself down; critical at that"),
@@ -379,7 +380,7 @@ def holders(gpu: Gpu, people: Mapping[int, Process], history: HistoryView) -> li
             partial.add(name)
     found = [Holder(name, size, growth[name], name in partial) for name, size in memory.items() if size]
     if known(gpu.unattributed) and gpu.unattributed >= GROWN:
-        found.append(Holder("unattributed", int(gpu.unattributed), 0))
+        found.append(Holder(_UNKNOWN, int(gpu.unattributed), 0))
     return sorted(found, key=lambda holder: -holder.memory)
 
 
@@ -420,7 +421,7 @@ def _memory_evidence(gpu: Gpu, found: Sequence[Holder]) -> str:
     parts: list[str] = []
     for one in found[:NAMED]:
         size = f"at least {units.gib(one.memory)}" if one.partial else units.gib(one.memory)
-        parts.append(f"{one.name} {size}" if parts else f"{one.name} holds {size} GiB")
+        parts.append(f"{one.name} {size}" if parts else f"{one.name} hold{'s' * (one.name != _UNKNOWN)} {size} GiB")
     grower = max(found, key=lambda holder: holder.growth, default=None)
     if grower is not None and grower.growth >= GROWN:
         parts.append(f"{grower.name} grew {units.gib(grower.growth)} GiB in the last minute")

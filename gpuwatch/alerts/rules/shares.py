@@ -32,8 +32,8 @@ from gpuwatch.model import (
 )
 from gpuwatch.shares import Standing, counted, standings
 
-OVERSHOOT: Final = "overshoot"
-OVERCOMMITTED: Final = "over-committed"
+OVERSHOOT: Final = "uses more than declared"
+OVERCOMMITTED: Final = "overbooked"
 OUTGROWN: Final = "past start size"
 
 _SURE: Final = {Confidence.GUESS: Severity.NOTE, Confidence.STALE: Severity.WARNING}
@@ -42,8 +42,6 @@ _DOUBT: Final = {
     Confidence.GUESS: "a guess",
     Confidence.STALE: "the file was edited after the process started",
 }
-_SUMMANDS: Final = 4
-"""Fractions named in a title; more are a sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +205,7 @@ def overcommitted(scene: _Scene, found: Iterable[Standing]) -> Iterator[Observat
             continue
         free, usable = room
         level = keeps = None
-        title, evidence = f"GPU {gpu.index} no longer over-committed", ""
+        title, evidence = f"GPU {gpu.index} no longer overbooked", ""
         promises = counted(on[gpu.uuid])
         declared = sum(one.limit.bytes for one in promises)
         pids: tuple[int, ...] = ()
@@ -216,7 +214,7 @@ def overcommitted(scene: _Scene, found: Iterable[Standing]) -> Iterator[Observat
             percent, limits = 100 * free / usable, scene.limits
             level = Severity.WARNING if percent < limits.memory_warning else Severity.NOTE
             keeps = Severity.WARNING if percent < limits.memory_warning + limits.clear_margin else Severity.NOTE
-            title = f"GPU {gpu.index} over-committed: {_declared_sum(promises, gpu.memory)}"
+            title = f"GPU {gpu.index} overbooked: {100 * declared / total:.0f} % declared"
             evidence = f"{_promises(promises, scene.people)} · {units.gib(free)} of {units.gib(usable)} free"
         yield Observation(
             rule=OVERCOMMITTED,
@@ -235,18 +233,6 @@ def overcommitted(scene: _Scene, found: Iterable[Standing]) -> Iterator[Observat
             pids=pids,
             owners=_promisers(promises, scene.people) if pids else (),
         )
-
-
-def _declared_sum(promises: Sequence[Standing], memory: Memory) -> str:
-    """Return what is declared: `3 × 0.4 declared > 1` where all are fractions, else in GiB."""
-    fractions = [fraction for one in promises if (fraction := _fraction(one, memory)) is not None]
-    several = Counter(fractions)
-    if len(fractions) == len(promises) and len(several) <= _SUMMANDS:
-        words = " + ".join(f"{count} × {each:g}" if count > 1 else f"{each:g}" for each, count in several.items())
-        return f"{words} declared > 1"
-    return (
-        f"declared {units.gib(sum(one.limit.bytes for one in promises))} GiB of {units.gib(number(memory.total) or 0)}"
-    )
 
 
 def _promises(promises: Sequence[Standing], people: Mapping[int, Process]) -> str:

@@ -603,7 +603,7 @@ _HOLDS = re.compile(" holds? ")
 
 
 _BRIEF = {
-    "unattributed memory": "unattributed memory",
+    "memory of unknown processes": "memory of unknown processes",
     "temperature near slowdown": "near slowdown",
     "uncorrected ECC": "ECC errors",
     "row remap": "broken memory",
@@ -627,7 +627,7 @@ def short_title(alert: Alert) -> str:
         return title.partition(",")[0]
     if alert.subject or alert.title.startswith(f"{alert.rule}: "):
         return alert.rule
-    return _BRIEF.get(alert.rule, title.removeprefix("over-committed: "))
+    return _BRIEF.get(alert.rule, title.removeprefix("overbooked: "))
 
 
 _STRIP_LABELS = ("% of memory", "mem %", "%")
