@@ -11,14 +11,13 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 from textual.widgets import Static
 
-from gpuwatch.analysis.rows import rows
+from gpuwatch.analysis.rows import Row, RowKey, rows
 from gpuwatch.history import History
 from gpuwatch.kill.target import Killer
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui import theme
 from gpuwatch.ui.endings import Endings
-from gpuwatch.ui.screens.detail import DetailScreen
 from tests.support import builders
 
 SIZES = [(160, 50), (80, 24), (60, 10)]
@@ -46,7 +45,8 @@ class Host(App[None]):
         self.killer = killer
         self.clock = clock
         self.endings: Endings | None = None
-        self.asked: list[DetailScreen.EndAsked] = []
+        self.asked: list[Any] = []
+        """Calls of the methods below, which the app of the program has."""
         self.done: list[str] = []
 
     def compose(self) -> ComposeResult:
@@ -56,8 +56,18 @@ class Host(App[None]):
         if self.killer is not None:
             self.endings = Endings(self, self.killer, clock=self.clock)
 
-    def on_detail_screen_end_asked(self, message: DetailScreen.EndAsked) -> None:
-        self.asked.append(message)
+    def show_detail(self, key: RowKey) -> None:
+        self.asked.append(("detail", key))
+
+    def ask_to_end(self, key: RowKey, *, whole_run: bool = False) -> None:
+        self.asked.append(("end", key, whole_run))
+
+    def show_only_user(self, uid: int | None) -> None:
+        self.asked.append(("user", uid))
+
+    def write_to_owner(self, frame: Frame, is_meant: Callable[[Row], bool]) -> None:
+        users = {row.process.uid for row in rows(frame.snapshot, frame.history) if is_meant(row)}
+        self.asked.append(("message", *users))
 
     def action_quit_by_link(self) -> None:
         self.done.append("quit")

@@ -25,17 +25,7 @@ KIT = kit("gpuwatch-dark")
 
 
 class Desk(Host):
-    """An app that remembers what the screen asked for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.heard: list[Any] = []
-
-    def on_people_screen_chosen(self, message: PeopleScreen.Chosen) -> None:
-        self.heard.append((message.uid, message.name))
-
-    def on_people_screen_message_asked(self, message: PeopleScreen.MessageAsked) -> None:
-        self.heard.append(("message", message.uid))
+    """An app around the screen."""
 
     @property
     def list(self) -> PeopleList:
@@ -108,7 +98,7 @@ async def test_nobody_one_and_sixty(size: tuple[int, int]) -> None:
         app = await opened(pilot, frame(snapshot([gpu(0)])))
         assert "nobody holds a GPU" in text_of(app)
         await pilot.press("enter", "y", "j", "G", "less_than_sign", "r")
-        assert app.heard == []
+        assert app.asked == []
         screen = app.screen
         assert isinstance(screen, PeopleScreen)
         screen.refresh_frame(frame(crowd(["ada"])))
@@ -192,7 +182,7 @@ async def test_a_click_on_a_title_sorts_and_one_on_a_person_selects() -> None:
         assert app.list.selected.name == "gus"
         await pilot.click(PeopleList, offset=(20, 4), times=2)
         await pilot.pause()
-        assert app.heard == [(uid_of("fay"), "fay")]
+        assert app.asked == [("user", uid_of("fay"))]
 
 
 async def test_enter_asks_for_one_person_and_goes_back() -> None:
@@ -200,12 +190,12 @@ async def test_enter_asks_for_one_person_and_goes_back() -> None:
         app = await opened(pilot, frame(crowd(["ada", "ben"], unseen=True)))
         await pilot.press("j", "enter")
         await pilot.pause()
-        assert app.heard == [(uid_of("ben"), "ben")]
+        assert app.asked == [("user", uid_of("ben"))]
         assert not isinstance(app.screen, PeopleScreen)
         await opened(pilot, frame(crowd(["ada"], unseen=True)))
         await pilot.press("G", "y", "enter")
         await pilot.pause()
-        assert app.heard[1:] == [("message", None), (None, "?")]
+        assert app.asked[1:] == [("message", None), ("user", None)]
 
 
 @pytest.mark.parametrize("key", ["escape", "q", "u"])
@@ -215,7 +205,7 @@ async def test_it_is_left_by_any_of_its_keys(key: str) -> None:
         await pilot.press("y", key)
         await pilot.pause()
         assert not isinstance(app.screen, PeopleScreen)
-        assert app.heard == [("message", uid_of("ada"))]
+        assert app.asked == [("message", uid_of("ada"))]
 
 
 async def test_the_keys_are_buttons() -> None:

@@ -198,7 +198,7 @@ async def test_detail_lives_and_tells_when_the_process_is_gone() -> None:
         screen.refresh_frame(frame_of(grown))
         await pilot.press("K")
         await pilot.pause()
-        assert [message.row.key for message in app.asked] == [key_of(snapshot)]
+        assert app.asked == [("end", key_of(snapshot), False)]
 
 
 async def test_detail_does_not_call_a_process_ended_when_its_gpu_is_silent() -> None:

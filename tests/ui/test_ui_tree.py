@@ -7,11 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from textual.app import App, ComposeResult
 from textual.pilot import Pilot
-from textual.widgets import Static
 
-from gpuwatch.analysis.rows import RowKey
 from gpuwatch.analysis.runs import ORPHAN_HOLDERS
 from gpuwatch.model import Reason, Snapshot, SourceState, Surroundings
 from gpuwatch.monitor import Frame
@@ -20,32 +17,20 @@ from gpuwatch.ui.screens.tree import TreeList, TreeScreen, columns
 from tests.analysis.test_tree import around, helper, job, ranks
 from tests.support.builders import GIB, gpu, holding, process, snapshot
 from tests.support.dashboards import frame, frame_clock
-from tests.support.screens import HOSTILE, fits, text_of
+from tests.support.screens import HOSTILE, Host, fits, text_of
 
 SIZES = [(160, 50), (120, 36), (80, 24), (60, 10), (45, 8)]
 
 
-class Around(App[None]):
-    """An app with no more in it than the screen needs."""
+class Around(Host):
+    """An app around the screen."""
 
     def __init__(self, first: Frame, kit: theme.Kit) -> None:
         super().__init__()
-        for one in theme.themes():
-            self.register_theme(one)
         self.runs = TreeScreen(first, kit, clock=frame_clock)
-        self.asked: list[RowKey | tuple[RowKey, bool]] = []
-
-    def compose(self) -> ComposeResult:
-        yield Static("the dashboard")
 
     def on_mount(self) -> None:
         self.push_screen(self.runs)
-
-    def on_tree_screen_detail_asked(self, message: TreeScreen.DetailAsked) -> None:
-        self.asked.append(message.key)
-
-    def on_tree_screen_end_asked(self, message: TreeScreen.EndAsked) -> None:
-        self.asked.append((message.key, message.whole_run))
 
 
 @asynccontextmanager
@@ -221,7 +206,7 @@ async def test_the_cursor_of_a_run_that_ended_stays_in_its_place() -> None:
 async def test_enter_on_a_process_asks_for_its_detail() -> None:
     async with shown(box()) as (app, pilot):
         await press(app, pilot, "j", "enter")
-        assert app.asked == [(gpu(0).key, 50, 50)]
+        assert app.asked == [("detail", (gpu(0).key, 50, 50))]
 
 
 async def test_of_one_that_is_not_listed_the_line_below_tells_all_there_is() -> None:
@@ -247,7 +232,7 @@ async def test_of_one_that_is_not_listed_the_line_below_tells_all_there_is() -> 
 async def test_k_asks_to_end_a_process_or_on_the_line_of_a_run_all_of_it(keys: tuple[str, ...], asked: Any) -> None:
     async with shown(box()) as (app, pilot):
         await press(app, pilot, *keys, "K")
-        assert app.asked == [asked]
+        assert app.asked == [("end", *asked)]
 
 
 async def test_a_group_is_nothing_that_could_be_ended() -> None:
@@ -288,7 +273,7 @@ async def test_the_mouse_chooses_opens_sorts_and_presses_keys() -> None:
         assert chosen(app) == "50"
         await pilot.click(TreeList, offset=(20, 2), times=2)
         await pilot.pause()
-        assert app.asked == [(gpu(0).key, 50, 50)]
+        assert app.asked == [("detail", (gpu(0).key, 50, 50))]
         await pilot.click(TreeList, offset=(2, 1))
         await pilot.pause()
         assert "rank 3" in text_of(app)

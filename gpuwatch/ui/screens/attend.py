@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 from textual import events
@@ -12,7 +12,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.message import Message
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -28,6 +27,9 @@ from gpuwatch.ui.theme import UNICODE, Glyphs
 from gpuwatch.ui.view import subject_of, subject_words
 from gpuwatch.ui.widgets.alerts import silent_mutes
 from gpuwatch.ui.widgets.gpus import mark_of
+
+if TYPE_CHECKING:
+    from gpuwatch.ui.app import GpuwatchApp
 
 
 def subjects(frame: Frame | None, chosen: Alert | None, wall: float | None = None) -> tuple[list[Alert], list[Mute]]:
@@ -60,12 +62,7 @@ class _Choice(NamedTuple):
 class AttendScreen(Dialog[None]):
     """The dialog on one alert, or one mute, of several; left and right go to the next."""
 
-    class ShowAsked(Message):
-        """The user wants to see what an alert is about."""
-
-        def __init__(self, alert: Alert) -> None:
-            self.alert = alert
-            super().__init__()
+    app: GpuwatchApp
 
     DEFAULT_CSS = """
     AttendScreen #title {
@@ -261,7 +258,7 @@ class AttendScreen(Dialog[None]):
         elif asked.ended is None:
             found["acknowledge"] = (lambda: watch.acknowledge(asked), "acknowledged")
         if self._subject(asked) is not None:
-            found["show"] = (lambda: self.post_message(self.ShowAsked(asked)), "")
+            found["show"] = (lambda: self.app.show_subject(asked), "")
         unseen = self._unseen()
         if len(unseen) > 1:
             found["all"] = (lambda: self._acknowledge(unseen), f"{len(unseen)} acknowledged")
@@ -287,11 +284,11 @@ class AttendScreen(Dialog[None]):
         choice = next((one for one in self._choices_of(self.asked) if one.id == event.option_id), None)
         if choice is None or choice.do is None or not self.is_active:
             return  # a frame came in between; or it is the second of two quick presses
+        self.dismiss(None)
         choice.do()
         if choice.said:
             words = plain(choice.said) if self._glyphs.ascii else choice.said
             self.app.notify(words, markup=False, timeout=3)
-        self.dismiss(None)
 
     def action_close(self) -> None:
         """Leave all as it is."""

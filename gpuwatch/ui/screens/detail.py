@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
-from textual.message import Message
 
 from gpuwatch.analysis.explanation import whereabouts
 from gpuwatch.analysis.rows import Row, RowKey, rows
@@ -21,6 +20,7 @@ from gpuwatch.units import long_duration
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
+    from gpuwatch.ui.app import GpuwatchApp
 
 
 def around_section(process: Process) -> Section:
@@ -45,17 +45,12 @@ def stray_section(stray: Stray) -> Section:
 class DetailScreen(Sheet):
     """The detail of a process: what it is, what it holds on each GPU, and the GPU it was chosen on."""
 
+    app: GpuwatchApp
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "close", "back", show=False, id="detail.close", tooltip="Go back to the dashboard"),
         Binding("K,f9", "end_process", "end", id="detail.end", tooltip="End this process, after asking"),
     ]
-
-    class EndAsked(Message):
-        """The user wants to end the process that is shown."""
-
-        def __init__(self, row: Row) -> None:
-            self.row = row
-            super().__init__()
 
     def __init__(self, row_key: RowKey, frame: Frame, glyphs: Glyphs = UNICODE, options: Options | None = None) -> None:
         """Show the process of `row_key` as `frame` has it, and from then on as `refresh_frame` is told."""
@@ -108,9 +103,9 @@ class DetailScreen(Sheet):
         return bool(self._held) and not self.has_class("-over") if action == "end_process" else True
 
     def action_end_process(self) -> None:
-        """Ask the app to end the process."""
+        """Ask whether to end the process."""
         if self._held:
-            self.post_message(self.EndAsked(self._held[0]))
+            self.app.ask_to_end(self._held[0].key)
 
 
 def title(held: list[Row]) -> str:

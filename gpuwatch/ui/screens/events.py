@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from gpuwatch.monitor import Frame
     from gpuwatch.recorder.events_log import Events
-    from gpuwatch.ui.app import GpuwatchApp
 
 
 WIDE: Final = 100
@@ -233,7 +232,6 @@ class EventsScreen(ListScreen[EventList]):
     NAME = TITLE = "events"
     KEYS = _KEYS
     BINDINGS: ClassVar[list[BindingType]] = [*_KEYS]
-    app: GpuwatchApp
 
     def __init__(
         self,

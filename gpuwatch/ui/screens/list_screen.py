@@ -26,6 +26,7 @@ from gpuwatch.units import long_duration
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
+    from gpuwatch.ui.app import GpuwatchApp
 
 L = TypeVar("L", bound=RowList[Any])
 
@@ -75,6 +76,7 @@ class ListScreen(ModalScreen[None], Generic[L]):
     """
 
     AUTO_FOCUS = ""
+    app: GpuwatchApp
     NAME: ClassVar[str]
     """Beginning of the ids of its widgets: `tree` for `tree-list`."""
     TITLE: ClassVar[str]

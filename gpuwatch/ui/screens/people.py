@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from rich.cells import cell_len, set_cell_size
 from textual.binding import Binding, BindingType
-from textual.message import Message
 
 from gpuwatch.analysis.people import QUIET, SORTS, Person, gib_hours, names, people, steady, story, totals, whole
 from gpuwatch.text import fit
@@ -264,21 +263,6 @@ _KEYS: Final[list[Binding]] = [
 class PeopleScreen(ListScreen[PeopleList]):
     """The screen of people."""
 
-    class Chosen(Message):
-        """The dashboard is to show only this person's processes: those that `people.filter_for` leaves."""
-
-        def __init__(self, uid: int | None, name: str) -> None:
-            """`uid` is None for those who are not visible."""
-            self.uid, self.name = uid, name
-            super().__init__()
-
-    class MessageAsked(Message):
-        """The user wants to write to this person; None for those who are not visible."""
-
-        def __init__(self, uid: int | None) -> None:
-            self.uid = uid
-            super().__init__()
-
     NAME = TITLE = "people"
     KEYS = _KEYS
     BINDINGS: ClassVar[list[BindingType]] = [*_KEYS]
@@ -345,11 +329,11 @@ class PeopleScreen(ListScreen[PeopleList]):
         """Show only the processes of the person under the cursor, and go back to the dashboard."""
         chosen = self.rows.selected
         if chosen is not None:
-            self.post_message(self.Chosen(chosen.uid, chosen.name))
             self.dismiss(None)
+            self.app.show_only_user(chosen.uid)
 
     def action_message(self) -> None:
-        """Ask for a message to the person under the cursor."""
+        """Copy a message to the person under the cursor, about all that they hold."""
         chosen = self.rows.selected
         if chosen is not None:
-            self.post_message(self.MessageAsked(chosen.uid))
+            self.app.write_to_owner(self._frame, lambda row: row.process.uid == chosen.uid)

@@ -25,7 +25,6 @@ from gpuwatch.units import duration, gib, size
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
-    from gpuwatch.ui.actions import Actions
 
 
 WIDE: Final = 100
@@ -168,7 +167,6 @@ class StraysScreen(ListScreen[StrayList]):
     TITLE = "strays of yours"
     KEYS = _KEYS
     BINDINGS: ClassVar[list[BindingType]] = [*_KEYS]
-    app: Actions
 
     def __init__(self, frame: Frame, kit: Kit, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(StrayList(), frame, kit, clock=clock)

@@ -10,9 +10,8 @@ from typing import ClassVar, Final
 
 from rich.cells import cell_len
 from textual.binding import Binding, BindingType
-from textual.message import Message
 
-from gpuwatch.analysis.rows import Row, RowKey
+from gpuwatch.analysis.rows import Row
 from gpuwatch.analysis.runs import (
     ORPHAN_HOLDERS,
     SORTS,
@@ -374,21 +373,6 @@ WHOLE: Final = 40
 class TreeScreen(ListScreen[TreeList]):
     """The screen of runs."""
 
-    class DetailAsked(Message):
-        """The user wants to see all that is known of a process."""
-
-        def __init__(self, key: RowKey) -> None:
-            self.key = key
-            super().__init__()
-
-    class EndAsked(Message):
-        """The user wants to end a process, or the whole run that it belongs to."""
-
-        def __init__(self, key: RowKey, whole_run: bool) -> None:
-            self.key = key
-            self.whole_run = whole_run
-            super().__init__()
-
     NAME = TITLE = "tree"
     KEYS = _KEYS
     BINDINGS: ClassVar[list[BindingType]] = [*_KEYS]
@@ -485,7 +469,7 @@ class TreeScreen(ListScreen[TreeList]):
         if node is None or node.process is None:
             tree.set_open()
         elif node.rows:
-            self.post_message(self.DetailAsked(node.rows[0].key))
+            self.app.show_detail(node.rows[0].key)
 
     def action_right(self) -> None:
         """Open the node, or step into it."""
@@ -509,7 +493,8 @@ class TreeScreen(ListScreen[TreeList]):
         target = node.target if node is not None and node.kind is not Kind.GROUP else None
         if node is None or target is None or target.row_key is None:
             return
-        self.post_message(self.EndAsked(target.row_key, node.key[0] == "run" and node.totals.processes > 1))
+        whole_run = node.key[0] == "run" and node.totals.processes > 1
+        self.app.ask_to_end(target.row_key, whole_run=whole_run)
 
     def action_mine(self) -> None:
         """Show one's own runs, or everybody's."""
