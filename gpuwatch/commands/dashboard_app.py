@@ -20,11 +20,11 @@ from gpuwatch.kill.session import ProcessEnder
 from gpuwatch.kill.target import make_killer
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame, Watch
-from gpuwatch.recorder.desktop import which_osc
 from gpuwatch.recorder.events_log import Events, LogReader, own_log
 from gpuwatch.sources.source import Source
 from gpuwatch.text import clean
 from gpuwatch.threads import start_thread
+from gpuwatch.ui.desktop import which_osc
 from gpuwatch.ui.options import Helpers, Options, Reloading
 
 if TYPE_CHECKING:

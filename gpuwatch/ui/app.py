@@ -134,7 +134,7 @@ def _notify_desktop(app: GpuwatchApp, raised: Sequence[Alert], frame: Frame) -> 
     """Ask the terminal for one notification, of the worst alert and how many more there are."""
     if app.options.desktop == "off":
         return
-    from gpuwatch.recorder.desktop import Osc, notification
+    from gpuwatch.ui.desktop import Osc, notification
 
     more = f" (+{len(raised) - 1} more)" if len(raised) > 1 else ""
     host = frame.snapshot.host or "gpuwatch"

@@ -12,8 +12,8 @@ from gpuwatch.commands.console import in_ascii
 from gpuwatch.history import Idle
 from gpuwatch.model import Declared, Knowledge
 from gpuwatch.monitor import Frame
-from gpuwatch.recorder.desktop import notification
 from gpuwatch.text import spell_signs
+from gpuwatch.ui.desktop import notification
 from gpuwatch.ui.screens import sheet
 from gpuwatch.ui.theme import kit
 from gpuwatch.ui.widgets.lines import Pen, plain

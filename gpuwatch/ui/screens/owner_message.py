@@ -11,7 +11,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from gpuwatch.recorder.desktop import passed_through
+from gpuwatch.ui.desktop import passed_through
 from gpuwatch.ui.screens.dialog import Dialog
 from gpuwatch.ui.screens.sheet import plain
 from gpuwatch.ui.theme import UNICODE, Glyphs

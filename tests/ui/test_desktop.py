@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.recorder.desktop import MOST, Osc, bell, notification, passed_through, which_osc
+from gpuwatch.ui.desktop import MOST, Osc, bell, notification, passed_through, which_osc
 
 KINDS: list[Osc] = ["osc9", "osc777"]
 
