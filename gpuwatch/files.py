@@ -1,13 +1,16 @@
-"""Files and folders that are ours alone: no planted link, no pipe and no other user comes between."""
+"""Files: where they live, opened so that no planted link, pipe or other user comes between, replaced whole, locked."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
+import pwd
 import re
 import stat
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +34,73 @@ DRAFT_AGE: Final = 300.0
 
 class UnsafePathError(OSError):
     """A folder or a file is not one that we may trust."""
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Places
+
+
+def config_folder() -> Path:
+    """Return the user's folder for configuration, `$XDG_CONFIG_HOME/gpuwatch`."""
+    return _user_folder("XDG_CONFIG_HOME", ".config")
+
+
+def state_folder(euid: int | None = None, environ: Mapping[str, str] | None = None) -> Path:
+    """Return the user's folder for what is kept, `$XDG_STATE_HOME/gpuwatch`; root's own under sudo or su.
+
+    Root never writes below another user's HOME: that would leave files there which their owner cannot remove,
+    or follow links that they planted.
+    """
+    euid = os.geteuid() if euid is None else euid
+    environ = os.environ if environ is None else environ
+    folder = _user_folder("XDG_STATE_HOME", ".local/state")
+    if euid == 0 and ("SUDO_UID" in environ or _owner_of_nearest(folder) != 0):
+        return Path(pwd.getpwuid(0).pw_dir) / ".local" / "state" / "gpuwatch"
+    return folder
+
+
+def runtime_folder(
+    environ: Mapping[str, str] | None = None, uid: int | None = None, runtimes: str = "/run/user"
+) -> Path:
+    """Return the folder for what need not outlive the boot, `$XDG_RUNTIME_DIR/gpuwatch`, or its stand-in.
+
+    A runtime folder that is not ours (it stays set under `sudo -E`) is not used. Without any it is a folder of our own
+    below that for temporary files; whoever opens it must check who owns it.
+    """
+    environ = os.environ if environ is None else environ
+    uid = os.geteuid() if uid is None else uid
+    for runtime in (environ.get("XDG_RUNTIME_DIR", ""), f"{runtimes}/{uid}"):
+        with contextlib.suppress(OSError):
+            facts = Path(runtime).stat()
+            if runtime.startswith("/") and stat.S_ISDIR(facts.st_mode) and facts.st_uid == uid:
+                return Path(runtime, "gpuwatch")
+    return Path(environ.get("TMPDIR") or "/tmp", f"gpuwatch-{uid}")
+
+
+def host_name(host: str | None = None) -> str:
+    """Return a host's name, by default this one's, as part of a file name: a home may be shared by many hosts."""
+    host = os.uname().nodename if host is None else host
+    return re.sub("[^A-Za-z0-9._-]", "_", host)[:64].lstrip(".") or "host"
+
+
+def _user_folder(variable: str, default: str) -> Path:
+    try:
+        folder = Path(os.environ.get(variable, "").strip() or Path("~", default).expanduser(), "gpuwatch")
+    except RuntimeError:  # no HOME, and no user of this number
+        folder = Path()
+    # Whoever writes there is told that it cannot be.
+    return folder if folder.is_absolute() else NO_HOME / default / "gpuwatch"
+
+
+def _owner_of_nearest(folder: Path) -> int | None:
+    for place in (folder, *folder.parents):
+        with contextlib.suppress(OSError):  # missing: ask the folder above
+            return place.stat().st_uid
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Opening and replacing
 
 
 def open_folder(path: Path, *, private: bool = True) -> int:
@@ -129,6 +199,115 @@ def sweep_drafts(folder: int, name: str) -> None:
                 os.unlink(left, dir_fd=folder)
     except OSError:  # somebody else sweeps too; what is left is found the next time
         return
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Locks
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file or folder without waiting, and return whether that worked; raises OSError where nobody can."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+class FileLock:
+    """Lock that elects one process of a user for a duty; the kernel releases it when its holder ends.
+
+    The lock is a file of its own. Its time of change says until when its holders did their duty.
+    """
+
+    def __init__(self, path: Path, *, private: bool = True) -> None:
+        """`private` is as in `open_folder`."""
+        self._path = path
+        self._private = private
+        self._file: int | None = None
+        self.touched: float | None = None
+        """Wall-clock time at which another holder touched the lock last; None where the lock was not there."""
+
+    @property
+    def held(self) -> bool:
+        """Whether this object holds the lock."""
+        return self._file is not None
+
+    def acquire(self) -> bool:
+        """Try to get the lock, without waiting; return whether it is held. Raises OSError where no lock can be had."""
+        if self._file is not None:
+            if self._is_current(self._file):
+                return True
+            self.release()  # the file was taken away: others would lock a new one
+        folder = open_folder(self._path.parent, private=self._private)
+        try:
+            file, touched = self._open(folder)
+        finally:
+            os.close(folder)
+        try:
+            # A file that was taken away in between does not count: another process may have locked a new one.
+            locked = try_lock(file) and self._is_current(file)
+        except OSError:
+            os.close(file)
+            raise
+        self.touched = touched
+        if locked:
+            self._file = file
+        else:
+            os.close(file)
+        return locked
+
+    def touch(self, now: float) -> None:
+        """Set the time of change to a wall-clock time; raises OSError."""
+        if self._file is not None:
+            os.utime(self._file, (now, now))
+
+    def release(self) -> None:
+        """Release the lock."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _open(self, folder: int) -> tuple[int, float | None]:
+        try:
+            file = open_file(folder, self._path.name, os.O_RDWR)
+        except FileNotFoundError:
+            return open_file(folder, self._path.name, os.O_RDWR | os.O_CREAT), None
+        return file, os.fstat(file).st_mtime
+
+    def _is_current(self, file: int) -> bool:
+        return is_same_file(os.fstat(file), self._path)
+
+
+def is_same_file(facts: os.stat_result, path: Path) -> bool:
+    """Return whether the file that `facts` are of is still the one at a path."""
+    try:
+        there = path.lstat()
+    except OSError:
+        return False
+    return (facts.st_dev, facts.st_ino) == (there.st_dev, there.st_ino)
+
+
+def read_lock(path: Path) -> tuple[bool, float | None]:
+    """Return whether another process holds the lock at a path, and when it was last touched (None: never made)."""
+    try:
+        file = os.open(path, os.O_RDONLY | _FILE)
+    except OSError:  # none yet, or not ours to see
+        return False, None
+    try:
+        touched = os.fstat(file).st_mtime
+        try:
+            # Whoever asks for the lock in this very moment does not get it, and asks again.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True, touched
+        return False, touched
+    finally:
+        os.close(file)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Writing, and words
 
 
 def write_all(file: int, content: bytes) -> None:

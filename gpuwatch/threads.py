@@ -1,12 +1,13 @@
-"""Threads: a worker that makes calls in order, and the error where the system starts no more of them."""
+"""Threads: the one background worker, and the error where the system starts no more threads."""
 
 from __future__ import annotations
 
 import errno
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from queue import SimpleQueue
 from typing import Any
 
 from gpuwatch.errors import NoThreadError
@@ -36,13 +37,40 @@ def child_error(error: OSError) -> str:
 
 
 class Worker:
-    """Daemon thread that makes calls in order; an executor's thread would be waited for when the program quits."""
+    """Daemon thread that makes queued calls in order, and does its own task when it is woken or when time has come.
 
-    def __init__(self, name: str) -> None:
-        """The thread starts with the first call."""
+    An executor's thread would be waited for when the program quits; this one is waited for until a deadline. The
+    thread starts when it is first needed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        task: Callable[[], float | None] = lambda: None,
+        *,
+        last: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`task` returns the seconds after which it is to be called again, None for when `wake` is called.
+
+        `last` is called once, in place of the task, when the worker is closed. Neither may raise.
+        """
         self._name = name
-        self._calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
+        self._task = task
+        self._last = last
+        self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._changed = threading.Condition()
+        self._woken = self._closing = False
         self._thread: threading.Thread | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread was started and has not ended."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the worker was closed: a task that takes long should end."""
+        return self._closing
 
     def __call__(self, call: Callable[[], Any]) -> Future[Any]:
         """Make a call once those before it have returned; its result or its exception is in the future.
@@ -50,21 +78,66 @@ class Worker:
         Where the thread cannot be started, that is a NoThreadError, and the call is not made; the next one tries again.
         """
         future: Future[Any] = Future()
-        if self._thread is None:
-            thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+        with self._changed:
+            self._calls.append((call, future))
             try:
-                start_thread(thread)
+                self._start()
             except NoThreadError as error:
+                self._calls.pop()
                 future.set_exception(error)
-                return future
-            self._thread = thread
-        self._calls.put((call, future))
+            self._changed.notify()
         return future
 
-    def _work(self) -> None:
-        while True:
-            call, future = self._calls.get()
-            try:
-                future.set_result(call())
-            except BaseException as error:  # noqa: BLE001 - it is handed to the one who asked, as executors do
-                future.set_exception(error)
+    def wake(self) -> None:
+        """Have the task done at once; from any thread. Raises NoThreadError, and a later call tries again."""
+        with self._changed:
+            if not self._closing:
+                self._woken = True
+                self._start()
+                self._changed.notify()
+
+    def close(self, seconds: float) -> None:
+        """Let the thread finish, and stop waiting for it after so many seconds; from any thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def _start(self) -> None:
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            start_thread(thread)
+            self._thread = thread
+
+    def _run(self) -> None:
+        pause: float | None = None
+        while (call := self._next(pause)) is not None:
+            pause = call()
+        self._last()
+
+    def _next(self, pause: float | None) -> Callable[[], float | None] | None:
+        """Wait for a queued call or the time of the task, and return it; None once the worker is closed."""
+        end = None if pause is None else time.monotonic() + pause
+        with self._changed:
+            while True:
+                if self._calls:
+                    # The task keeps its time.
+                    call, future = self._calls.popleft()
+                    return lambda: _settle(call, future, end)
+                if self._closing:
+                    return None
+                left = None if end is None else end - time.monotonic()
+                if self._woken or (left is not None and left <= 0):
+                    self._woken = False
+                    return self._task
+                self._changed.wait(left)
+
+
+def _settle(call: Callable[[], Any], future: Future[Any], end: float | None) -> float | None:
+    """Make a call, put what comes of it into the future, and return the seconds that are left until `end`."""
+    try:
+        future.set_result(call())
+    except BaseException as error:  # noqa: BLE001 - it is handed to the one who asked, as executors do
+        future.set_exception(error)
+    return None if end is None else max(0.0, end - time.monotonic())

@@ -13,7 +13,6 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
-from platformdirs import user_config_path
 
 from gpuwatch import files, text
 from gpuwatch.alerts.alert import Severity
@@ -110,11 +109,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 def path() -> Path:
     """Return the place of the user's own file."""
-    try:
-        found = user_config_path("gpuwatch") / FILE
-    except RuntimeError:  # no HOME, and no user of this number
-        found = Path()
-    return found if found.is_absolute() else files.NO_HOME / ".config" / "gpuwatch" / FILE
+    return files.config_folder() / FILE
 
 
 def load(given: str | None, *, administrators: Path = ADMINISTRATORS) -> Config:

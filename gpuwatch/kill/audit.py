@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import pwd
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, TimeoutError
 from datetime import datetime
@@ -20,35 +18,6 @@ FILE_NAME = "actions.jsonl"
 
 RECORD_SECONDS = 2.0
 """Time that the file system of the record has to answer; a home folder on NFS may never do so."""
-
-
-def state_folder(euid: int | None = None, environ: Mapping[str, str] | None = None) -> Path:
-    """Return the folder of the record: the user's state folder, and root's own under sudo or su.
-
-    Root never writes below another user's HOME: that would leave files there which their owner cannot remove,
-    or follow links that they planted.
-    """
-    # 5 ms to import, and wanted only once an action is at hand.
-    import platformdirs
-
-    euid = os.geteuid() if euid is None else euid
-    environ = os.environ if environ is None else environ
-    try:
-        folder = Path(platformdirs.user_state_dir("gpuwatch"))
-    except RuntimeError:  # no HOME, and no user of this number
-        folder = Path()
-    if not folder.is_absolute():  # whoever writes there is told that it cannot be
-        folder = files.NO_HOME / ".local" / "state" / "gpuwatch"
-    if euid == 0 and ("SUDO_UID" in environ or _owner_of_nearest(folder) != 0):
-        return Path(pwd.getpwuid(0).pw_dir) / ".local" / "state" / "gpuwatch"
-    return folder
-
-
-def _owner_of_nearest(folder: Path) -> int | None:
-    for place in (folder, *folder.parents):
-        with contextlib.suppress(OSError):  # missing: ask the folder above
-            return place.stat().st_uid
-    return None
 
 
 class Audit:

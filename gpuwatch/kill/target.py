@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING
 
 from gpuwatch import procfs
 from gpuwatch.analysis.rows import Row, rows
+from gpuwatch.files import state_folder
 from gpuwatch.kill import run
-from gpuwatch.kill.audit import Audit, TimedAudit, state_folder
+from gpuwatch.kill.audit import Audit, TimedAudit
 from gpuwatch.kill.outcome import End, Outcome, Refusal, Refused, unreaped
 from gpuwatch.model import Presence, Process, Snapshot, known
 from gpuwatch.sampler.owners import read_command

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpuwatch import procfs
+from gpuwatch import files, procfs
 from gpuwatch.sampler.reservations import File, Folder, Place, file_name, open_folder
 from gpuwatch.text import clean
 
@@ -64,15 +63,11 @@ def _sentence(place: Place, error: OSError) -> str:
 
 def _lock(fd: int, until: float, clock: Callable[[], float]) -> bool:
     """Lock a folder; False where it is still somebody's at the time `until`."""
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if clock() >= until:
-                return False
-            time.sleep(_RETRY)
-        else:
-            return True
+    while not files.try_lock(fd):
+        if clock() >= until:
+            return False
+        time.sleep(_RETRY)
+    return True
 
 
 # ---------------------------------------------------------------------------------------------------------------

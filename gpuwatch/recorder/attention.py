@@ -264,7 +264,7 @@ class AttentionFile:
 
 
 def _state_folder() -> Path:
-    from gpuwatch.kill.audit import state_folder
+    from gpuwatch.files import state_folder
 
     return state_folder()
 

@@ -372,7 +372,7 @@ class EventsLog:
         if self._lock is None or self._file is None:
             path, given = self._given, self._given is not None
             if path is None:
-                from gpuwatch.kill.audit import state_folder
+                from gpuwatch.files import state_folder
 
                 path = (self._folder or state_folder()) / log_name()
             self._file = LogFile(path, private_folder=not given, limit=self._limit, write=self._write)

@@ -26,7 +26,7 @@ import msgspec
 from gpuwatch import files, text
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.errors import UsageError
-from gpuwatch.kill.audit import state_folder
+from gpuwatch.files import state_folder
 from gpuwatch.text import clean
 
 SCHEMA: Final = 1

@@ -38,6 +38,6 @@ class Turn:
             self._lock.release()
 
     def _made(self) -> Lock:
-        from gpuwatch.kill.audit import state_folder
+        from gpuwatch.files import state_folder
 
         return Lock((self._folder or state_folder()) / f"{for_host('messages')}.jsonl", private_folder=True)

@@ -254,7 +254,7 @@ def store_name(host: str | None = None) -> str:
 def own_store(folder: Path | None = None) -> Path:
     """Return the place of the user's own store."""
     if folder is None:
-        from gpuwatch.kill.audit import state_folder
+        from gpuwatch.files import state_folder
 
         folder = state_folder()
     return folder / store_name()

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from gpuwatch import files
-from gpuwatch.kill.audit import Audit, state_folder
+from gpuwatch.files import state_folder
+from gpuwatch.kill.audit import Audit
 from tests.support.gpuholder import ROOT
 from tests.support.homes import make_homeless
 
