@@ -13,8 +13,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from gpuwatch.child import start_error
 from gpuwatch.recorder.status_path import looks_fresh
-from gpuwatch.threads import child_error
 
 SELDOM = 30_000
 """Objects made between two looks for garbage: imports make many that stay."""
@@ -45,7 +45,7 @@ def _run() -> int:
             # The orders of `status` are known before its arguments: a third of the time that it may take is saved.
             sampler = Child(ONE_SAMPLE, command=UNDECLARED) if "status" in ours else Child()
     except OSError as error:  # no memory, no room for a process, no more descriptors
-        sys.stderr.write(f"gpuwatch: the sampler cannot be started: {child_error(error)}\n")
+        sys.stderr.write(f"gpuwatch: the sampler cannot be started: {start_error(error)}\n")
         return 3
     from gpuwatch import cli  # argparse and all that follows is imported while the sampler starts
 

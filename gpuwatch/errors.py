@@ -33,3 +33,6 @@ class NoThreadError(UnavailableError):
 
 EXIT_CODES = "2 bad usage, 3 no driver or no GPU. Data on stdout, words on stderr."
 """Exit codes that all commands share, as their help has them."""
+
+PROCESS_LIMIT = "the limit of processes is reached (ulimit -u, or the cgroup's pids.max)"
+"""Why the system starts no thread and no process (EAGAIN); both limits count threads."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 import time
 from collections import deque
@@ -10,10 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from gpuwatch.errors import NoThreadError
-
-WHY = "the limit of processes is reached (ulimit -u, or the cgroup's pids.max)"
-"""Why clone(2) fails with EAGAIN; both limits count threads."""
+from gpuwatch.errors import PROCESS_LIMIT, NoThreadError
 
 
 def start_thread(thread: threading.Thread) -> None:
@@ -28,12 +24,7 @@ def start_thread(thread: threading.Thread) -> None:
 
 def no_thread_error() -> NoThreadError:
     """Return the error for a thread that could not be started."""
-    return NoThreadError(f"no more threads: {WHY}")
-
-
-def child_error(error: OSError) -> str:
-    """Return why a child process was not started."""
-    return WHY if error.errno == errno.EAGAIN else str(error)
+    return NoThreadError(f"no more threads: {PROCESS_LIMIT}")
 
 
 class Worker:

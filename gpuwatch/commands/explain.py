@@ -15,7 +15,7 @@ from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import configured, read_snapshot, snapshot_error
 from gpuwatch.config import Config
 from gpuwatch.errors import GpuwatchError, UsageError
-from gpuwatch.inspector.client import Witness
+from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.model import Knowledge, Presence, Process, Snapshot
 from gpuwatch.sampler.declarations import Declarations
 from gpuwatch.sampler.owners import Owners
@@ -39,15 +39,15 @@ _UNSEEN = {
 
 def look(process: Process, snapshot: Snapshot, config: Config) -> Process:
     """Read what a process declared as the sampler does: in a child, for a read can hang and a source crash a parser."""
-    witness = Witness(shares=config.shares)
-    asking = Declarations(witness)
+    inspector = InspectorClient(shares=config.shares)
+    asking = Declarations(inspector)
     try:
         gpus, count = snapshot.gpus, len(snapshot.gpus)
         asking.annotate([process], gpus, count, snapshot.driver)
         asking.settle(PATIENCE)
         return asking.annotate([process], gpus, count, snapshot.driver)[0]
     finally:
-        witness.close()
+        inspector.close()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from gpuwatch.child import start_error
 from gpuwatch.commands.flags import parse_value
 from gpuwatch.config import Config, Reloaded, load, reload
 from gpuwatch.errors import GpuwatchError, UnavailableError, UsageError
 from gpuwatch.model import Snapshot, SourceState
 from gpuwatch.sources.source import Source
-from gpuwatch.threads import child_error
 from gpuwatch.units import parse_interval, parse_percent
 
 if TYPE_CHECKING:  # what only some of the commands load: the history and the rules, the sampler's child or the demo
@@ -75,7 +75,7 @@ def ordered(child: Child | None, arguments: Sequence[str], *, command: Sequence[
         try:
             child = Child(command=command or SAMPLER)
         except OSError as error:  # no memory, no room for a process
-            raise UnavailableError(f"the sampler cannot be started: {child_error(error)}") from None
+            raise UnavailableError(f"the sampler cannot be started: {start_error(error)}") from None
     child.order(arguments)
     return child
 
@@ -100,7 +100,7 @@ def open_source(
         if any(index >= GPUS for index in only):
             raise UsageError(f"--only: there is no GPU {max(only)}; the demo has 0 to {GPUS - 1}")
         return DemoSource(interval=interval, only=only)
-    from gpuwatch.sources.child import sampler_arguments
+    from gpuwatch.sampler.protocol import sampler_arguments
 
     shares, folder = config.shares, args.reservations
     words = sampler_arguments(interval, only, shares=shares, tmux=tmux, reservations=folder)

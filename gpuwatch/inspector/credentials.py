@@ -1,4 +1,4 @@
-"""Whose rights this process reads files with, and that it ends with its parent.
+"""Rights with which this process opens files of other users.
 
 A monitor that root runs must be no oracle for files: a script is opened with the rights of whoever runs it.
 """
@@ -8,19 +8,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import signal
 from collections.abc import Iterator
 
+from gpuwatch.child import die_with_parent
 from gpuwatch.procfs import Owner
 
-_PR_SET_PDEATHSIG = 1
 _NOBODY_NEW = 0xFFFFFFFF
 """-1 as a uid_t: setfsuid(2) changes nothing and gives the present one."""
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to kill us when our parent dies, even inside a call that hangs (prctl(2))."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 @contextlib.contextmanager

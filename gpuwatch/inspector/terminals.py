@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from gpuwatch import procfs
+from gpuwatch.child import die_with_parent
 from gpuwatch.declared.facts import RelatedProcess, Unread
 from gpuwatch.inspector import program
-from gpuwatch.inspector.credentials import die_with_parent
 from gpuwatch.model import Pane
 from gpuwatch.text import clean
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import msgspec
 
 from gpuwatch import procfs
+from gpuwatch.child import die_with_parent
 from gpuwatch.declared.facts import Card, Share
 from gpuwatch.declared.resolver import bounded, resolve
 from gpuwatch.inspector import context, reader
 from gpuwatch.inspector.containers import Names
-from gpuwatch.inspector.credentials import die_with_parent
 from gpuwatch.inspector.protocol import Answer, Question
 from gpuwatch.inspector.terminals import PaneNames
 from gpuwatch.model import Declared, Knowledge, Surroundings

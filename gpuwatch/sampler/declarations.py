@@ -16,7 +16,7 @@ import msgspec
 
 from gpuwatch.declared.facts import Card, card
 from gpuwatch.declared.resolver import ROOM, bounded
-from gpuwatch.inspector.client import Witness
+from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.model import Declared, Gpu, Health, Knowledge, Order, Presence, Process, Surroundings
 
 AGAIN = 20.0
@@ -70,12 +70,12 @@ class Declarations:
     """Remembers no more processes than were annotated the last time."""
 
     def __init__(
-        self, witness: Witness, clock: Callable[[], float] = time.monotonic, *, viewer: int | None = None
+        self, inspector: InspectorClient, clock: Callable[[], float] = time.monotonic, *, viewer: int | None = None
     ) -> None:
         """Take who is asked, and the uid whose processes are the viewer's own (ours, if it is not given)."""
         self.news = False
         """Whether answers have come since the last annotation."""
-        self._witness = witness
+        self._inspector = inspector
         self._clock = clock
         self._known: dict[tuple[int, int], _Known] = {}
         self._cards: dict[str, Card] = {}
@@ -93,7 +93,7 @@ class Declarations:
         """
         if all(gpu.uuid or gpu.health is not Health.OK for gpu in gpus):
             self._take_cards(gpus, count)
-            self._witness.driver = driver
+            self._inspector.driver = driver
             self._ask(processes)
         self.collect()
         self.news = False
@@ -107,8 +107,8 @@ class Declarations:
         return tuple(self._annotated(process, room, held.get(process.pid, set())) for process in processes)
 
     def collect(self) -> None:
-        """Take the answers that have come; to be called when `Witness.descriptor` is readable, and now and then."""
-        for answer in self._witness.look():
+        """Collect the answers that have come; to be called when a descriptor is readable, and now and then."""
+        for answer in self._inspector.poll():
             entry = self._known.get((answer.pid, answer.start))
             if entry is not None:
                 entry.declared = entry.sent = answer.declared
@@ -118,12 +118,12 @@ class Declarations:
     @property
     def busy(self) -> bool:
         """Whether answers are still to come."""
-        return self._witness.busy
+        return self._inspector.busy
 
     @property
     def descriptors(self) -> list[int]:
         """Return what becomes readable when there is something to collect."""
-        descriptor = self._witness.descriptor
+        descriptor = self._inspector.descriptor
         return [] if descriptor is None else [descriptor]
 
     def settle(self, seconds: float) -> None:
@@ -147,7 +147,7 @@ class Declarations:
         return msgspec.structs.replace(process, declared=declared, surroundings=entry.surroundings)
 
     def _ask(self, processes: Sequence[Process]) -> None:
-        now, cards = self._clock(), self._witness.cards
+        now, cards = self._clock(), self._inspector.cards
         before, self._known = self._known, {}
         again = now >= self._own
         if again:
@@ -170,19 +170,19 @@ class Declarations:
             elif bonds == entry.bonds and not (again and process.uid == self._viewer):
                 continue
             entry.seen, entry.bonds, entry.waiting = seen, bonds, True
-            self._witness.ask(process.pid, process.start, process.user)
+            self._inspector.ask(process.pid, process.start, process.user)
         if len(self._known) < len(before) or any(key not in self._known for key in before):
-            self._witness.keep(self._known)
+            self._inspector.retain(self._known)
 
     def _take_cards(self, gpus: Sequence[Gpu], count: int) -> None:
-        """Return the witness which GPUs there are, by what was last known of one that is in trouble."""
+        """Set the inspector's GPUs, by what was last known of one that is in trouble."""
         by_index = {gpu.index: card(gpu, self._cards.get(gpu.uuid)) for gpu in gpus}
         self._cards |= {one.uuid: one for one in by_index.values()}
         absent = [index for index in range(count) if index not in by_index]  # left alone, by the user or by us
         cards = (*by_index.values(), *(Card(index=index, uuid=f"index-{index}") for index in absent))
         ordered = tuple(sorted(cards, key=lambda one: one.index))
-        if ordered != self._witness.cards:  # else the very same stays, which is quickly compared
-            self._witness.cards = ordered
+        if ordered != self._inspector.cards:  # else the very same stays, which is quickly compared
+            self._inspector.cards = ordered
 
 
 def _without_contradicted(declared: Declared, held: AbstractSet[str]) -> Declared:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import subprocess
 import sys
 import time
 from collections.abc import Collection, Sequence
@@ -27,9 +26,9 @@ from pathlib import Path
 import msgspec
 
 from gpuwatch import procfs
+from gpuwatch.child import ChildProcess, die_with_parent
 from gpuwatch.declared.facts import Share
-from gpuwatch.inspector.client import DEADLINE, Witness
-from gpuwatch.inspector.credentials import die_with_parent
+from gpuwatch.inspector.client import DEADLINE, InspectorClient
 from gpuwatch.model import Gpu, Health, Place, Presence, Process, Snapshot, SourceState, Unlisted, encode
 from gpuwatch.sampler import machine, nvml
 from gpuwatch.sampler.declarations import LOOK, Declarations
@@ -462,7 +461,7 @@ def _listed(rows: Sequence[Gpu]) -> list[Gpu]:
     return [row for row in rows if row.health is not Health.MISSING]
 
 
-def main(arguments: Sequence[str], reader: subprocess.Popen[bytes] | None) -> int:
+def main(arguments: Sequence[str], reader: ChildProcess | None) -> int:
     """Run the sampler and give its exit code; `reader` is the child that reads what processes declared."""
     die_with_parent()
     output = Output()
@@ -488,13 +487,15 @@ def main(arguments: Sequence[str], reader: subprocess.Popen[bytes] | None) -> in
         return _last_words(output, Exit.BUG, SourceState.DRIVER_DOWN, words)
 
 
-def _declarations(options: Options, reader: subprocess.Popen[bytes] | None) -> Declarations | None:
+def _declarations(options: Options, reader: ChildProcess | None) -> Declarations | None:
     if not options.declared:
         return None
     # A single snapshot waits: one process that hangs must not keep the others from being read.
     deadline = _ONCE / 2 if options.once else DEADLINE
     return Declarations(
-        Witness(proc=Path(options.proc), shares=options.shares, tmux=options.tmux, first=reader, deadline=deadline)
+        InspectorClient(
+            proc=Path(options.proc), shares=options.shares, tmux=options.tmux, first=reader, deadline=deadline
+        )
     )
 
 

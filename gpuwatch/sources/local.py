@@ -19,12 +19,13 @@ from pathlib import Path
 
 import msgspec
 
+from gpuwatch.child import describe_exit, start_error
 from gpuwatch.declared.facts import Share
 from gpuwatch.model import INDEX_UNKNOWN, SCHEMA, Gpu, Health, Place, Snapshot, SourceState, decode
+from gpuwatch.sampler.protocol import sampler_arguments
 from gpuwatch.sampler.shared_page import EVENT_CALLS, InFlight
-from gpuwatch.sources.child import SAMPLER, Child, sampler_arguments
+from gpuwatch.sources.child import SAMPLER, Child
 from gpuwatch.text import clean
-from gpuwatch.threads import child_error
 
 _UNIDENTIFIED = "the driver lists other GPUs since, and this one never told its UUID: start gpuwatch anew"
 
@@ -149,13 +150,13 @@ class Lot:
             if parked.probe_at is not None and parked.probe_at <= now:
                 parked.probe = self.start_probe(parked)
             return False
-        for line in parked.probe.lines(0):
+        for line in parked.probe.read_lines():
             if _answered(line):
                 self._drop(parked)
                 return True
         call = parked.probe.in_flight()
         hung = call is not None and now - max(call.started, awake) > self.patience.allows(call.call)
-        late = now - max(parked.probe.born, awake) > 4 * self.patience.start
+        late = now - max(parked.probe.started_at, awake) > 4 * self.patience.start
         if parked.probe.eof or hung or late:
             self._drop(parked)
             parked.delay = min(2 * parked.delay, self.patience.probe_most)
@@ -297,6 +298,8 @@ class LocalSource:
         self._last = self._blank(SourceState.STARTING)
         self._last_at = self._looked = self._awake = self._heard = self._started = clock()
         self._child: Child | None = first
+        self._has_output = False
+        """Whether this child has written anything."""
         if first is None:
             self._start()
 
@@ -416,7 +419,9 @@ class LocalSource:
 
     def _read(self, child: Child, now: float) -> Snapshot | None:
         newest = None
-        for line in child.lines(0):
+        lines = child.read_lines()
+        self._has_output = self._has_output or bool(lines)
+        for line in lines:
             try:
                 snapshot = decode(line)
             except msgspec.MsgspecError:  # half a line, or a sampler gone mad: the next line is as good
@@ -480,9 +485,9 @@ class LocalSource:
         elif code in (_EXIT_NO_DRIVER, _EXIT_AGAIN):
             self._restart_later(now)
         else:
-            if not child.spoke or self._last.state is SourceState.OK:
+            if not self._has_output or self._last.state is SourceState.OK:
                 where = f" in {call.call}" if call else ""
-                self._report(SourceState.DRIVER_DOWN, f"the sampler ended{where} ({_ending(code)})", now)
+                self._report(SourceState.DRIVER_DOWN, f"the sampler ended{where} ({describe_exit(code)})", now)
             self._restart_later(now)
 
     def _crashed(self, call: InFlight, signal: int, now: float) -> None:
@@ -507,7 +512,7 @@ class LocalSource:
     def _stuck(self) -> int:
         """Count the samplers that were killed and do not go."""
         now = time.monotonic()
-        return sum(child.killed is not None and now - child.killed > _DYING for child in self._abandoned)
+        return sum(child.killed_at is not None and now - child.killed_at > _DYING for child in self._abandoned)
 
     def _may_start(self) -> bool:
         return not self._closed and self._stuck() < self._patience.stuck
@@ -531,10 +536,11 @@ class LocalSource:
             tmux=self._tmux,
             reservations=self._reservations,
         )
+        self._has_output = False
         try:
             self._child = Child(arguments, command=self._command)
         except OSError as error:  # no memory, no room for a process, no interpreter: each may pass
-            words = f"the sampler cannot be started: {clean(child_error(error), 300)}"
+            words = f"the sampler cannot be started: {clean(start_error(error), 300)}"
             self._report(SourceState.DRIVER_DOWN, words, now)
             self._restart_later(now)
         self._heard = now
@@ -638,9 +644,3 @@ class LocalSource:
 
 def _place(row: Gpu, listed: int) -> Place:
     return Place(row.index, listed, row.uuid, row.name, row.bus_id)
-
-
-def _ending(code: int | None) -> str:
-    if code is None:
-        return "it hangs in the kernel"
-    return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Card, Share
-from gpuwatch.inspector.child import start
+from gpuwatch.inspector import INSPECTOR
 from gpuwatch.inspector.protocol import Answer, Question
 from gpuwatch.model import Declared, Knowledge
 from tests import CHECKOUT
@@ -31,6 +31,11 @@ CARDS = (
 )
 
 Reader = subprocess.Popen[bytes]
+
+
+def start(command: Sequence[str] = INSPECTOR) -> Reader:
+    """Start an inspector, or a stand-in."""
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
 
 
 @pytest.fixture
@@ -218,7 +223,10 @@ def test_half_a_question_waits_for_its_other_half(reader: Reader) -> None:
 
 def test_it_dies_with_its_parent() -> None:
     """However that ends."""
-    code = "import time\nfrom gpuwatch.inspector.child import start\nprint(start().pid, flush=True)\ntime.sleep(600)"
+    code = (
+        "import time\nfrom gpuwatch.child import ChildProcess\nfrom gpuwatch.inspector import INSPECTOR\n"
+        "print(ChildProcess(INSPECTOR).pid, flush=True)\ntime.sleep(600)"
+    )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=CHECKOUT)
     assert parent.stdout is not None
     handle = os.pidfd_open(int(parent.stdout.readline()))

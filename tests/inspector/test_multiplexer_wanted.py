@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.inspector.client import Witness
+from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.inspector.protocol import Question
 from gpuwatch.inspector.worker import Reader
 from gpuwatch.model import Pane, Snapshot, Surroundings, decode
 from gpuwatch.sampler.main import parse
-from gpuwatch.sources.child import sampler_arguments
+from gpuwatch.sampler.protocol import sampler_arguments
 from gpuwatch.sources.local import LocalSource
 from tests.commands.test_cmd_watch import GPUWATCH, watching
 from tests.driver import Driver, Gpu, Proc
@@ -31,16 +31,16 @@ __all__ = ["tmux"]  # a fixture
 # -- who is told to ask --------------------------------------------------------------------------------------------
 
 
-def answered(pid: int, witness: Witness) -> Surroundings:
+def answered(pid: int, client: InspectorClient) -> Surroundings:
     """Ask the real reader about one process."""
     try:
-        witness.ask(pid, procfs.read_stat(pid).start_ticks, "ada")
-        answers = list(witness.look())
+        client.ask(pid, procfs.read_stat(pid).start_ticks, "ada")
+        answers = list(client.poll())
         while not answers:
-            select.select([] if witness.descriptor is None else [witness.descriptor], [], [], 0.05)
-            answers += witness.look()
+            select.select([] if client.descriptor is None else [client.descriptor], [], [], 0.05)
+            answers += client.poll()
     finally:
-        witness.close(5.0)
+        client.close(5.0)
     assert answers[0].surroundings is not None, answers[0].declared.words
     return answers[0].surroundings
 
@@ -51,11 +51,11 @@ def test_nothing_is_run_unless_it_is_wanted(tmux: Tmux, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", fake(tmp_path, f"touch {mark}"))
-        assert answered(pid, Witness()).pane == PANE
+        assert answered(pid, InspectorClient()).pane == PANE
         assert not mark.exists()
-        assert answered(pid, Witness(tmux=True)).pane == PANE
+        assert answered(pid, InspectorClient(tmux=True)).pane == PANE
         assert mark.exists()
-    pane = answered(pid, Witness(tmux=True)).pane
+    pane = answered(pid, InspectorClient(tmux=True)).pane
     assert pane == Pane(program="tmux", session="train", window="0:main", alive=True)
 
 
@@ -64,7 +64,7 @@ def test_a_tmux_that_hangs_costs_no_answer(tmux: Tmux, tmp_path: Path) -> None:
     pid = session(tmux)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", fake(tmp_path, "exec sleep 600"))
-        around_it = answered(pid, Witness(tmux=True, deadline=1.0))
+        around_it = answered(pid, InspectorClient(tmux=True, deadline=1.0))
     assert around_it.pane == PANE
     assert around_it.words.endswith("its pane's name: tmux does not answer within 0.5 s")
 

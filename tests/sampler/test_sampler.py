@@ -11,8 +11,8 @@ import pytest
 
 from gpuwatch.model import Health, Place, Presence, Reason, SourceState, decode
 from gpuwatch.sampler.main import Exit, parse
+from gpuwatch.sampler.protocol import sampler_arguments
 from gpuwatch.sampler.shared_page import Board
-from gpuwatch.sources.child import sampler_arguments
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.sampling import ALL_BUT_3, ME, PATIENCE, Running, eight, once, running, well
 

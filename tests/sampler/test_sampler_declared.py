@@ -16,12 +16,12 @@ import pytest
 
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Share, Slice
-from gpuwatch.inspector.client import Witness
+from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.inspector.protocol import Answer
 from gpuwatch.model import Declared, Gpu, Health, Instance, Knowledge, Memory, Presence, Process, Reason, Snapshot
 from gpuwatch.sampler.declarations import AGAIN, Declarations
 from gpuwatch.sampler.main import parse
-from gpuwatch.sources.child import sampler_arguments
+from gpuwatch.sampler.protocol import sampler_arguments
 from gpuwatch.sources.local import LocalSource
 from tests import CHECKOUT
 from tests.driver import GIB, Driver, Proc
@@ -37,8 +37,8 @@ GPU = Gpu(index=0, uuid="GPU-a", name="H100", bus_id="0:1:0.0", memory=Memory(to
 OTHER = Gpu(index=1, uuid="GPU-b", name="H100", bus_id="0:2:0.0", memory=Memory(total=80 * GIB), mig=False)
 
 
-class Scripted(Witness):
-    """A witness that notes what it is asked and answers what a test tells it to."""
+class Scripted(InspectorClient):
+    """A client that notes what it is asked and answers what a test tells it to."""
 
     def __init__(self) -> None:
         super().__init__(command=("false",))
@@ -49,10 +49,10 @@ class Scripted(Witness):
     def ask(self, pid: int, start: int, user: str) -> None:
         self.asked.append(pid)
 
-    def keep(self, wanted: Collection[tuple[int, int]]) -> None:
+    def retain(self, wanted: Collection[tuple[int, int]]) -> None:
         self.kept = set(wanted)
 
-    def look(self) -> list[Answer]:
+    def poll(self) -> list[Answer]:
         answers, self.answers = self.answers, []
         return answers
 
@@ -66,8 +66,8 @@ class Bench:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.witness = Scripted()
-        self.declarations = Declarations(self.witness, clock=lambda: self.now, viewer=1000)
+        self.client = Scripted()
+        self.declarations = Declarations(self.client, clock=lambda: self.now, viewer=1000)
 
     def see(self, *processes: Process, gpus: tuple[Gpu, ...] = (GPU,), count: int = 1) -> list[Declared | None]:
         """Annotate them, and give what is known of each."""
@@ -75,7 +75,7 @@ class Bench:
 
     def asked(self) -> list[int]:
         """Return what was asked since this was last called."""
-        asked, self.witness.asked = self.witness.asked, []
+        asked, self.client.asked = self.client.asked, []
         return asked
 
 
@@ -88,9 +88,9 @@ def test_a_process_is_pending_until_its_answer_comes() -> None:
     bench = Bench()
     assert bench.see(ADA, BEN) == [PENDING, PENDING]
     assert bench.asked() == [7, 8]
-    bench.witness.answer(BEN)
+    bench.client.answer(BEN)
     assert bench.see(ADA, BEN) == [PENDING, READ]
-    bench.witness.answer(ADA)
+    bench.client.answer(ADA)
     for _ in range(5):
         bench.now += 1.0
         assert bench.see(ADA, BEN) == [READ, READ]
@@ -101,14 +101,14 @@ def test_it_is_asked_once_more_when_it_has_imported_what_it_uses() -> None:
     """Twenty seconds later, once."""
     bench = Bench()
     bench.see(ADA)
-    bench.witness.answer(ADA)
+    bench.client.answer(ADA)
     bench.now = AGAIN - 0.1
     assert bench.see(ADA) == [READ]
     assert bench.asked() == [7]
     bench.now = AGAIN + 0.1
     assert bench.see(ADA) == [READ]
     assert bench.asked() == [7]
-    bench.witness.answer(ADA, "more")
+    bench.client.answer(ADA, "more")
     bench.now = 1000.0
     assert bench.see(ADA) == [Declared(words="more")]
     assert bench.asked() == []
@@ -121,7 +121,7 @@ def test_it_is_asked_again_when_it_has_changed(change: dict[str, object]) -> Non
     """Its last answer is shown meanwhile, unless it is another process."""
     bench = Bench()
     bench.see(ADA)
-    bench.witness.answer(ADA)
+    bench.client.answer(ADA)
     bench.see(ADA)
     changed = msgspec.structs.replace(ADA, **change)
     assert bench.see(changed) == [PENDING if "start" in change else READ]
@@ -135,13 +135,13 @@ def test_the_viewers_own_are_asked_again_once_a_minute_and_others_are_not() -> N
     bench.see(ADA, BEN)
     bench.now = AGAIN
     for process in (ADA, BEN):
-        bench.witness.answer(process)
+        bench.client.answer(process)
     bench.see(ADA, BEN, own)
     asked = []
     for second in range(int(AGAIN), 200):
         bench.now = float(second)
         for process in (ADA, BEN, own):
-            bench.witness.answer(process)
+            bench.client.answer(process)
         bench.see(ADA, BEN, own)
         if pids := bench.asked():
             asked.append((second, pids))
@@ -156,11 +156,11 @@ def test_one_that_has_lost_its_parent_or_its_login_is_asked_at_once(change: dict
     for step in range(3):
         bench.now += 0.1
         bench.see(msgspec.structs.replace(ben, name=f"step {step}"))
-        bench.witness.answer(ben)
+        bench.client.answer(ben)
     bench.asked()
     bench.see(msgspec.structs.replace(ben, name="step 9", **change))
     assert bench.asked() == [8]
-    bench.witness.answer(ben)
+    bench.client.answer(ben)
     bench.see(msgspec.structs.replace(ben, name="step 9", **change))
     assert bench.asked() == []
 
@@ -169,7 +169,7 @@ def test_what_changes_of_it_all_the_time_is_no_change() -> None:
     """Its state, its use of the machine."""
     bench = Bench()
     bench.see(ADA)
-    bench.witness.answer(ADA)
+    bench.client.answer(ADA)
     bench.see(msgspec.structs.replace(ADA, cpu=97.5, rss=GIB, state="running"))
     assert bench.asked() == [7]
 
@@ -181,7 +181,7 @@ def test_nobody_is_asked_twice_at_once() -> None:
     changed = msgspec.structs.replace(ADA, command="VLLM::EngineCore")
     assert bench.see(changed) == [PENDING]
     assert bench.asked() == [7]
-    bench.witness.answer(ADA)
+    bench.client.answer(ADA)
     bench.see(changed)
     bench.see(changed)
     assert bench.asked() == [7]
@@ -192,7 +192,7 @@ def test_a_title_that_changes_at_every_step_is_not_followed() -> None:
     bench = Bench()
     for step in range(100):
         bench.see(msgspec.structs.replace(ADA, name=f"step {step}"))
-        bench.witness.answer(ADA)
+        bench.client.answer(ADA)
         bench.now += 0.1
     assert bench.asked() == [7, 7]
     bench.now = AGAIN + 1.0
@@ -204,9 +204,9 @@ def test_processes_that_have_gone_are_forgotten() -> None:
     """And their answers, which come too late, go nowhere."""
     bench = Bench()
     bench.see(ADA, BEN)
-    bench.witness.answer(ADA)
+    bench.client.answer(ADA)
     assert bench.see(BEN) == [PENDING]
-    assert bench.witness.kept == {BEN.key}
+    assert bench.client.kept == {BEN.key}
     assert bench.see(ADA, BEN) == [PENDING, PENDING]
     assert bench.asked() == [7, 8, 7]
 
@@ -231,21 +231,21 @@ def test_nothing_is_asked_before_each_gpu_was_looked_up() -> None:
     lost = Gpu(index=1, health=Health.LOST)
     bench.see(ADA, gpus=(GPU, lost), count=2)
     assert bench.asked() == [7]
-    assert [card.uuid for card in bench.witness.cards] == ["GPU-a", "index-1"]
+    assert [card.uuid for card in bench.client.cards] == ["GPU-a", "index-1"]
 
 
 def test_all_are_asked_again_when_the_gpus_change() -> None:
     """A limit in bytes follows from their memory; the same GPUs are the very same cards."""
     bench = Bench()
     bench.see(ADA, BEN, gpus=(GPU, OTHER), count=2)
-    before = bench.witness.cards
+    before = bench.client.cards
     for process in (ADA, BEN):
-        bench.witness.answer(process)
+        bench.client.answer(process)
     bench.see(ADA, BEN, gpus=(GPU, OTHER), count=2)
-    assert bench.witness.cards is before
+    assert bench.client.cards is before
     assert bench.asked() == [7, 8]
     bench.see(ADA, BEN, gpus=(GPU, msgspec.structs.replace(OTHER, memory=Memory(total=40 * GIB))), count=2)
-    assert [card.total for card in bench.witness.cards] == [80 * GIB, 40 * GIB]
+    assert [card.total for card in bench.client.cards] == [80 * GIB, 40 * GIB]
     assert bench.asked() == [7, 8]
 
 
@@ -255,15 +255,15 @@ def test_a_gpu_in_trouble_is_what_it_was() -> None:
     mig = Instance(uuid="MIG-1", name="1g", gpu_instance=7, compute_instance=0, memory=Memory(total=10 * GIB))
     cut = msgspec.structs.replace(GPU, mig=True, instances=(mig,))
     bench.see(ADA, gpus=(cut,))
-    cards = bench.witness.cards
+    cards = bench.client.cards
     assert cards[0].mig
     assert cards[0].slices == (Slice(uuid="MIG-1", gpu_instance=7, compute_instance=0, total=10 * GIB),)
-    bench.witness.answer(ADA)
+    bench.client.answer(ADA)
     lost = Gpu(index=0, uuid="GPU-a", health=Health.LOST, mig=Reason.ERROR)
     unread = msgspec.structs.replace(mig, memory=Memory())
     for gpu in (lost, msgspec.structs.replace(cut, memory=Memory(), instances=(unread,))):
         bench.see(ADA, gpus=(gpu,))
-        assert bench.witness.cards is cards
+        assert bench.client.cards is cards
     assert bench.asked() == [7]
 
 
@@ -271,21 +271,21 @@ def test_gpus_that_are_left_alone_have_their_places() -> None:
     """With `--only 1`, ordinal 1 is still the second."""
     bench = Bench()
     bench.see(ADA, gpus=(OTHER,), count=3)
-    assert [(card.index, card.uuid, card.total) for card in bench.witness.cards] == [
+    assert [(card.index, card.uuid, card.total) for card in bench.client.cards] == [
         (0, "index-0", None),
         (1, "GPU-b", 80 * GIB),
         (2, "index-2", None),
     ]
 
 
-def test_settling_waits_for_the_answers_and_no_longer(witness: Callable[..., Witness]) -> None:
+def test_settling_waits_for_the_answers_and_no_longer(inspector: Callable[..., InspectorClient]) -> None:
     """For a single snapshot."""
-    declarations = Declarations(witness("time.sleep(0.05)"))
+    declarations = Declarations(inspector("time.sleep(0.05)"))
     declarations.annotate([ADA, BEN], [GPU], 1)
     declarations.settle(PATIENCE)
     assert declarations.news
     assert [process.declared for process in declarations.annotate([ADA, BEN], [GPU], 1)] == [READ, READ]
-    slow = Declarations(witness("time.sleep(600)"))
+    slow = Declarations(inspector("time.sleep(600)"))
     slow.annotate([ADA], [GPU], 1)
     slow.settle(0.05)
     assert [process.declared for process in slow.annotate([ADA], [GPU], 1)] == [PENDING]

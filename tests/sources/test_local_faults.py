@@ -229,10 +229,10 @@ def test_samplers_killed_a_moment_ago_are_not_said_to_hang_in_the_kernel(start: 
         child = Child(command=stub("time.sleep(60)"))
         child.kill()
         source._abandoned.append(child)
-        child.exit_code = lambda: None  # type: ignore[method-assign]
+        child.exit_code = lambda timeout=0.0: None  # type: ignore[method-assign]
     assert source._may_start()
     for child in source._abandoned:
-        child.killed = time.monotonic() - 60.0
+        child.killed_at = time.monotonic() - 60.0
     assert not source._may_start()
     for child in source._abandoned:
         del child.exit_code  # it is reaped at the end

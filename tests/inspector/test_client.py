@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -13,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from gpuwatch import procfs
+from gpuwatch.child import ChildProcess
 from gpuwatch.declared.facts import Card, Share
-from gpuwatch.inspector.child import start
-from gpuwatch.inspector.client import Witness
+from gpuwatch.inspector.client import InspectorClient
+from tests.support.inspecting import STAND_IN, stand_in, words
 from tests.support.sampling import PATIENCE
-from tests.support.witnesses import STAND_IN, stand_in, words
 
 
-def test_answers_come_for_all_questions(witness: Callable[..., Witness]) -> None:
+def test_answers_come_for_all_questions(inspector: Callable[..., InspectorClient]) -> None:
     """More of them than are on their way at once."""
-    one = witness()
+    one = inspector()
     for pid in range(1, 51):
         one.ask(pid, 7, "ada")
     assert one.busy
@@ -44,30 +43,32 @@ def test_answers_come_for_all_questions(witness: Callable[..., Witness]) -> None
         ("if pid == 3: os.close(1); time.sleep(600)", "reading it crashed gpuwatch's reader (it hangs in the kernel)"),
     ],
 )
-def test_a_reader_that_fails_costs_one_answer(witness: Callable[..., Witness], odd: str, expected: str) -> None:
+def test_a_reader_that_fails_costs_one_answer(
+    inspector: Callable[..., InspectorClient], odd: str, expected: str
+) -> None:
     """Those before it and those behind it are read all the same."""
-    one = witness(odd, deadline=1.0)
+    one = inspector(odd, deadline=1.0)
     for pid in range(1, 6):
         one.ask(pid, 7, "ada")
     assert words(one, times=5) == {**dict.fromkeys(range(1, 6), "read"), 3: expected}
 
 
-def test_what_has_crashed_is_no_zombie(witness: Callable[..., Witness]) -> None:
+def test_what_has_crashed_is_no_zombie(inspector: Callable[..., InspectorClient]) -> None:
     """Every reader is reaped."""
-    one = witness("os._exit(7)")
+    one = inspector("os._exit(7)")
     before = set(procfs.children(os.getpid()))
     one.ask(1, 7, "ada")
     words(one, times=1)
     end = time.monotonic() + PATIENCE
     while set(procfs.children(os.getpid())) - before:
-        one.look()
+        one.poll()
         assert time.monotonic() < end
 
 
-def test_a_user_whose_processes_end_the_reader_waits_and_nobody_else(witness: Callable[..., Witness]) -> None:
+def test_a_user_whose_processes_end_the_reader_waits_and_nobody_else(inspector: Callable[..., InspectorClient]) -> None:
     """Until their cost is forgiven; those of others are read at once, before and after."""
     now = [0.0]
-    one = witness("if question['user'] == 'eve': os._exit(7)", clock=lambda: now[0])
+    one = inspector("if question['user'] == 'eve': os._exit(7)", clock=lambda: now[0])
     for pid in range(1, 11):
         one.ask(pid, 7, "eve")
     one.ask(11, 7, "ada")
@@ -75,7 +76,7 @@ def test_a_user_whose_processes_end_the_reader_waits_and_nobody_else(witness: Ca
     assert found.pop(11) == "read"
     assert set(found) == {1, 2, 3, 4, 5}
     assert not one.busy
-    assert one.look() == []
+    assert one.poll() == []
     one.ask(12, 7, "ada")
     assert words(one, times=1) == {12: "read"}
     now[0] = 19.0
@@ -83,117 +84,121 @@ def test_a_user_whose_processes_end_the_reader_waits_and_nobody_else(witness: Ca
     assert not one.busy
 
 
-def test_slow_answers_are_no_way_to_keep_others_waiting(witness: Callable[..., Witness]) -> None:
+def test_slow_answers_are_no_way_to_keep_others_waiting(inspector: Callable[..., InspectorClient]) -> None:
     """Each of eve's is in time, and many were there first: ada's comes before all but those on their way."""
-    one = witness("if question['user'] == 'eve': time.sleep(0.02); took = 1.5", deadline=60.0)
+    one = inspector("if question['user'] == 'eve': time.sleep(0.02); took = 1.5", deadline=60.0)
     for pid in range(1, 41):
         one.ask(pid, 7, "eve")
-    one.look()
+    one.poll()
     one.ask(99, 7, "ada")
     found = words(one, times=9)
     assert 99 in found
     assert max(set(found) - {99}) <= 8
 
 
-def test_who_has_a_reader_hang_in_the_kernel_waits_and_nobody_else(witness: Callable[..., Witness]) -> None:
+def test_who_has_a_reader_hang_in_the_kernel_waits_and_nobody_else(inspector: Callable[..., InspectorClient]) -> None:
     """A file system of their own that does not answer keeps even what is killed; it goes on when that has gone."""
-    stuck = subprocess.Popen(["sleep", "600"])
-    one = witness()
-    one._abandoned[stuck] = "eve"
+    stuck = ChildProcess(["sleep", "600"])
+    one = inspector()
+    one._stuck[stuck] = "eve"
     one.ask(1, 7, "eve")
     one.ask(2, 7, "ada")
     assert words(one, times=1) == {2: "read"}
     assert not one.busy
     stuck.kill()
-    stuck.wait()
+    stuck.exit_code(PATIENCE)
     assert words(one, times=1) == {1: "read"}
 
 
-def test_readers_that_do_not_go_are_not_joined_by_more(witness: Callable[..., Witness]) -> None:
+def test_readers_that_do_not_go_are_not_joined_by_more(inspector: Callable[..., InspectorClient]) -> None:
     """Four that hang in the kernel are enough."""
-    stuck = [subprocess.Popen(["sleep", "600"]) for _ in range(4)]
-    one = witness()
-    one._abandoned |= {process: f"user {process.pid}" for process in stuck}
+    stuck = [ChildProcess(["sleep", "600"]) for _ in range(4)]
+    one = inspector()
+    one._stuck |= {process: f"user {process.pid}" for process in stuck}
     one.ask(1, 7, "ada")
-    assert one.look() == []
+    assert one.poll() == []
     assert one.descriptor is None
     assert not one.busy
     for process in stuck:
         process.kill()
-        process.wait()
+        process.exit_code(PATIENCE)
     assert words(one, times=1) == {1: "read"}
 
 
 def test_a_reader_is_not_blamed_for_the_time_in_which_nobody_ran(
-    witness: Callable[..., Witness], tmp_path: Path
+    inspector: Callable[..., InspectorClient], tmp_path: Path
 ) -> None:
     """A machine that was paused for an hour has lost nothing."""
     now, go = [0.0], tmp_path / "go"
-    one = witness(f"while not os.path.exists({str(go)!r}): time.sleep(0.01)", clock=lambda: now[0])
+    one = inspector(f"while not os.path.exists({str(go)!r}): time.sleep(0.01)", clock=lambda: now[0])
     one.ask(1, 7, "ada")
     end = time.monotonic() + PATIENCE
-    while not one._ready:
+    while not one._is_ready:
         assert time.monotonic() < end
-        assert one.look() == []
+        assert one.poll() == []
     now[0] = 3600.0
-    assert one.look() == []
+    assert one.poll() == []
     go.touch()
     assert words(one, times=1) == {1: "read"}
 
 
-def test_a_reader_may_take_its_time_to_start(witness: Callable[..., Witness]) -> None:
+def test_a_reader_may_take_its_time_to_start(inspector: Callable[..., InspectorClient]) -> None:
     """Its modules may come from a server; no process is to blame for that."""
     late = (sys.executable, "-c", "import time\ntime.sleep(0.6)\n" + stand_in("pass")[2])
-    one = witness(command=late, deadline=0.1)
+    one = inspector(command=late, deadline=0.1)
     one.ask(1, 7, "ada")
     assert words(one, times=1) == {1: "read"}
 
 
-def test_a_reader_that_does_not_start_is_not_laid_to_a_process(witness: Callable[..., Witness]) -> None:
+def test_a_reader_that_does_not_start_is_not_laid_to_a_process(inspector: Callable[..., InspectorClient]) -> None:
     """gpuwatch was removed or replaced while it runs."""
-    one = witness(command=("false",))
+    one = inspector(command=("false",))
     one.ask(1, 7, "ada")
     assert words(one, times=1) == {1: "gpuwatch's reader does not start (exit code 1)"}
 
 
-def test_what_is_no_longer_wanted_is_not_asked(witness: Callable[..., Witness]) -> None:
+def test_what_is_no_longer_wanted_is_not_asked(inspector: Callable[..., InspectorClient]) -> None:
     """Thousands of processes that came and went while their user waited."""
-    one = witness(command=("/no/such/program",))
+    one = inspector(command=("/no/such/program",))
     for pid in range(1, 1001):
         one.ask(pid, 7, "ada")
-    one.keep({(5, 7), (6, 8)})
+    one.retain({(5, 7), (6, 8)})
     one._command = stand_in("pass")
     assert words(one, times=1) == {5: "read"}
-    assert not one._turns
+    assert not one._queue
 
 
-def test_a_reader_that_leaves_without_a_word_is_asked_again(witness: Callable[..., Witness], tmp_path: Path) -> None:
+def test_a_reader_that_leaves_without_a_word_is_asked_again(
+    inspector: Callable[..., InspectorClient], tmp_path: Path
+) -> None:
     """The question crossed its leaving."""
     mark = tmp_path / "left"
-    one = witness(f"if not os.path.exists({str(mark)!r}): open({str(mark)!r}, 'w').close(); os._exit(0)")
+    one = inspector(f"if not os.path.exists({str(mark)!r}): open({str(mark)!r}, 'w').close(); os._exit(0)")
     one.ask(1, 7, "ada")
     assert words(one, times=1) == {1: "read"}
-    assert one._turns.owed("ada", time.monotonic()) == 0.0
+    assert one._queue.owed("ada", time.monotonic()) == 0.0
 
 
-def test_a_reader_that_cannot_be_started_is_tried_again(witness: Callable[..., Witness], tmp_path: Path) -> None:
+def test_a_reader_that_cannot_be_started_is_tried_again(
+    inspector: Callable[..., InspectorClient], tmp_path: Path
+) -> None:
     """A machine without memory may have some later."""
     program = tmp_path / "reader"
-    one = witness(command=(str(program),))
+    one = inspector(command=(str(program),))
     one.ask(1, 7, "ada")
-    assert one.look() == []
+    assert one.poll() == []
     assert one.busy
     program.write_text(f"#!{sys.executable}\n{STAND_IN.format(odd='pass')}")
     program.chmod(0o755)
     assert words(one, times=1) == {1: "read"}
 
 
-def test_the_machine_is_told_once_to_each_reader(witness: Callable[..., Witness], tmp_path: Path) -> None:
+def test_the_machine_is_told_once_to_each_reader(inspector: Callable[..., InspectorClient], tmp_path: Path) -> None:
     """And again when it has changed."""
     log = tmp_path / "log"
     odd = f"open({str(log)!r}, 'a').write(line)\n    if pid == 3: os._exit(7)"
     share = Share(user="ada", share=0.5)
-    one = witness(odd, shares=(share,))
+    one = inspector(odd, shares=(share,))
     one.cards = (Card(index=0, uuid="GPU-a", total=7),)
     for pid in range(1, 5):
         one.ask(pid, 7, "ada")
@@ -211,8 +216,8 @@ def test_the_machine_is_told_once_to_each_reader(witness: Callable[..., Witness]
     ]
 
 
-def test_a_reader_that_was_started_before_is_taken_over(witness: Callable[..., Witness]) -> None:
+def test_a_reader_that_was_started_before_is_taken_over(inspector: Callable[..., InspectorClient]) -> None:
     """The sampler starts it before it imports what asks it."""
-    one = witness(command=("/no/such/program",), first=start(stand_in("pass")))
+    one = inspector(command=("/no/such/program",), first=ChildProcess(stand_in("pass")))
     one.ask(1, 7, "ada")
     assert words(one, times=1) == {1: "read"}

@@ -1,4 +1,4 @@
-"""Readers that do something odd, and a witness to ask them."""
+"""Readers that do something odd, and a client to ask them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gpuwatch.inspector.client import Witness
+from gpuwatch.inspector.client import InspectorClient
 from tests.support.sampling import PATIENCE
 
 STAND_IN = """
@@ -30,28 +30,28 @@ def stand_in(odd: str) -> tuple[str, str, str]:
 
 
 @pytest.fixture
-def witness() -> Iterator[Callable[..., Witness]]:
-    """Return a function that makes a witness of such a reader; its children are ended after the test."""
+def inspector() -> Iterator[Callable[..., InspectorClient]]:
+    """Return a function that makes a client of such a reader; its children are ended after the test."""
     made = []
 
-    def make(odd: str = "pass", **options: object) -> Witness:
-        made.append(Witness(**{"command": stand_in(odd), **options}))  # type: ignore[arg-type]
+    def make(odd: str = "pass", **options: object) -> InspectorClient:
+        made.append(InspectorClient(**{"command": stand_in(odd), **options}))  # type: ignore[arg-type]
         return made[-1]
 
     yield make
     for one in made:
         if one._child is not None:
             one._drop()
-        for child in one._abandoned:
-            child.wait()
+        for child in one._stuck:
+            child.exit_code(PATIENCE)
 
 
-def words(witness: Witness, *, times: int) -> dict[int, str]:
+def words(client: InspectorClient, *, times: int) -> dict[int, str]:
     """Wait for so many answers; give what each says of which PID."""
     found: dict[int, str] = {}
     end = time.monotonic() + PATIENCE
     while len(found) < times:
         assert time.monotonic() < end, found
-        select.select([fd] if (fd := witness.descriptor) is not None else [], [], [], 0.05)
-        found |= {answer.pid: answer.declared.words for answer in witness.look()}
+        select.select([fd] if (fd := client.descriptor) is not None else [], [], [], 0.05)
+        found |= {answer.pid: answer.declared.words for answer in client.poll()}
     return found
