@@ -12,6 +12,7 @@ import re
 import sys
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from gpuwatch.alerts.alert import Alert
@@ -27,7 +28,6 @@ from gpuwatch.ui.screens.events import EventsScreen
 
 WALL = 1_795_269_780.0
 """Saturday 21 November 2026, 14:03 UTC."""
-MINUTE = 60.0
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Picture:
     at: float = 42.0
     """Seconds into the demo's script."""
     keys: tuple[str, ...] = ()
-    watched: float = MINUTE
+    watched: float = 60.0
     """Seconds for which the demo was watched before."""
 
 
@@ -51,35 +51,35 @@ PICTURES = (
     Picture("dashboard-light-160x50", 160, 50, theme="light"),
     Picture("strip-60x10", 60, 10),
     Picture("process-120x40", 120, 40, keys=("j", "enter")),
-    Picture("people-120x36", 120, 36, at=345.0, keys=("u", "j", "j"), watched=120.0),
-    Picture("tree-120x36", 120, 36, at=345.0, keys=("t", "right")),
+    Picture("people-120x36", 120, 36, at=345.0, keys=("u", "j", "j"), watched=305.0),
+    Picture("tree-120x36", 120, 36, at=345.0, keys=("t", "right"), watched=305.0),
     Picture("strays-120x36", 120, 36, at=345.0, keys=("S", "space"), watched=305.0),
     Picture("events-120x36", 120, 36, at=300.0, keys=("e", "j", "j", "j"), watched=300.0),
 )
 
 
-def frames(until: float, seconds: float = MINUTE) -> tuple[list[Frame], list[Alert]]:
-    """Give so many seconds of the demo, as the watch would have shown it, and what ended in that time."""
+@cache
+def last_frame(until: float, seconds: float) -> tuple[Frame, tuple[Alert, ...]]:
+    """Return the last frame of so many seconds of the demo, and the alerts that ended in that time."""
     source = DemoSource(clock=lambda: 0.0, wall=lambda: WALL)
     engine, history = Engine(), History()
-    shown: list[Frame] = []
     over: list[Alert] = []
     for second in map(float, range(int(until - seconds), int(until) + 1)):
         snapshot = source.at(second)
         view = history.add(snapshot, second)
         changes = engine.update(snapshot, view, second, snapshot.taken)
         over += changes.cleared
-        shown.append(Frame(snapshot, second, view, changes.active, kept=idle_times(snapshot)))
-    return shown, over
+        frame = Frame(snapshot, second, view, changes.active, kept=idle_times(snapshot))
+    return frame, tuple(over)
 
 
 async def draw(picture: Picture) -> str:
     """Return a picture as SVG."""
-    shown, over = frames(picture.at, picture.watched)
-    log = Helpers(events=lambda: Events(alerts=tuple(over), watched=True, exists=True))
+    frame, over = last_frame(picture.at, picture.watched)
+    log = Helpers(events=lambda: Events(alerts=over, watched=True, exists=True))
     app = GpuwatchApp(options=Options(theme=picture.theme), helpers=log, clock=lambda: picture.at)
     async with app.run_test(size=(picture.columns, picture.rows)) as pilot:
-        app.publish(shown[-1])
+        app.publish(frame)
         await pilot.pause()
         await pilot.press(*picture.keys)
         await pilot.pause()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -24,6 +23,9 @@ from tests.support.dashboards import running as dashboard
 from tests.support.gpuholder import ME, ROOT, GpuHolder, unavailable
 from tests.support.killing import a_killer, on_record
 from tests.support.screens import until
+from tests.support.uncovered import environment
+
+pytestmark = pytest.mark.slow
 
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (dvs-builder@U22-I3)"
 PROPRIETARY = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Thu May  1 02:00:00 UTC 2025"
@@ -91,7 +93,7 @@ def inside(driver: Driver, version: str = "", *, listed: bool = True) -> Inside:
         timeout=120,
         check=False,
         cwd=CHECKOUT,
-        env=dict(os.environ),
+        env=environment(),
     )
     if done.returncode != 0 and "unshare:" in done.stderr:
         unavailable(f"no PID namespace can be had here: {done.stderr.strip()}")

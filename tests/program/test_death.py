@@ -22,6 +22,8 @@ from tests import CHECKOUT
 from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE
 from tests.support.uncovered import environment
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = CHECKOUT
 
 NAMESPACE = ["unshare", "--fork", "--pid", "--mount-proc", *([] if ROOT else ["--user", "--map-root-user"])]

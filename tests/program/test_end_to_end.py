@@ -7,9 +7,13 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.gpuholder import ROOT, GpuHolder
 from tests.support.tmux import Tmux
+
+pytestmark = pytest.mark.slow
 
 GPUWATCH = Path(sys.executable).parent / "gpuwatch"
 

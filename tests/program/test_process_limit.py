@@ -28,7 +28,10 @@ from tests.support.gpuholder import GpuHolder
 from tests.support.processlimit import UID, as_uid, give, limit, started_with
 from tests.support.telling import Recorder
 from tests.support.terminal import Terminal, foreign, modes_on
+from tests.support.uncovered import environment
 from tests.support.waiting import PATIENCE, wait_for
+
+pytestmark = pytest.mark.slow
 
 GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
 NO_MORE = "no more threads: the limit of processes is reached (ulimit -u, or the cgroup's pids.max)"
@@ -68,7 +71,7 @@ def training(driver: Driver) -> Any:
 
 
 def test_the_dashboard_says_so_and_goes_on(driver: Driver, home: Path, training: GpuHolder) -> None:
-    with started(driver.env()) as terminal:
+    with started(driver.env(environment())) as terminal:
         terminal.wait_for(lambda one: "q quit" in one.text and str(training.pid) in one.text)
         limit(terminal.process.pid, reached=True)
         for _ in range(2):  # the second asks a thread that was never started
@@ -107,7 +110,7 @@ def test_without_room_for_its_threads_it_does_not_start_and_says_why(
     """With room for one more each time, until it is enough: each thread is the one that is refused once."""
     refused = 0
     for more in range(1, 12):
-        with started(driver.env(), *command, more=more) as terminal:
+        with started(driver.env(environment()), *command, more=more) as terminal:
             shown = ("q quit", "gpuwatch: watching", "gpuwatch: no more")
             terminal.wait_for(lambda one, shown=shown: any(words in one.text for words in shown))  # type: ignore[misc]
             if terminal.process.poll() is None and "gpuwatch: no more" not in terminal.text:
@@ -127,7 +130,7 @@ def test_without_room_for_its_threads_it_does_not_start_and_says_why(
 
 def test_without_room_for_the_sampler_it_does_not_start_and_says_why(driver: Driver, home: Path) -> None:
     for command in ([], ["watch"], ["--once"]):
-        with started(driver.env(), *command, more=1) as terminal:
+        with started(driver.env(environment()), *command, more=1) as terminal:
             assert terminal.wait_exit() == 3
             said = bytes(terminal.raw).decode()
         why = NO_MORE.removeprefix("no more threads: ")
@@ -135,7 +138,7 @@ def test_without_room_for_the_sampler_it_does_not_start_and_says_why(driver: Dri
 
 
 def test_where_the_terminal_cannot_be_taken_again_after_ctrl_z_it_is_left_well(driver: Driver, home: Path) -> None:
-    with started(driver.env(), "--demo") as terminal:
+    with started(driver.env(environment()), "--demo") as terminal:
         terminal.wait_for("q quit")
         terminal.send("\x1a")
         program = psutil.Process(terminal.process.pid)
@@ -151,7 +154,7 @@ def test_where_the_terminal_cannot_be_taken_again_after_ctrl_z_it_is_left_well(d
 
 
 def test_the_watch_says_so_and_goes_on(driver: Driver, home: Path) -> None:
-    with started(driver.env(), "watch") as terminal:
+    with started(driver.env(environment()), "watch") as terminal:
         terminal.wait_for("gpuwatch: watching")
         limit(terminal.process.pid, reached=True)
         terminal.process.send_signal(signal.SIGHUP)

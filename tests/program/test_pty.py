@@ -17,6 +17,8 @@ import pytest
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.terminal import OURS, Terminal, foreign, modes_on
 
+pytestmark = pytest.mark.slow
+
 GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
 
 

@@ -18,6 +18,9 @@ import pytest
 from gpuwatch.model import decode
 from tests.driver import GIB, MIB, Driver, Gpu, Proc
 from tests.support.terminal import Terminal, foreign, modes_on
+from tests.support.uncovered import environment
+
+pytestmark = pytest.mark.slow
 
 GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
 EVIL = b"\x1b]2;PWN\x07\x1b]52;c;UFdO\x07\x1b[2J\xc2\x9b31m\x9b31m\xe2\x80\xaeevil\t\r\nTORN\xff"
@@ -55,7 +58,7 @@ class Machine:
 
     def env(self, **more: str) -> dict[str, str]:
         """The environment of a gpuwatch on it."""
-        return {**self.driver.env(), "LC_ALL": "C.UTF-8", **more}
+        return {**self.driver.env(environment()), "LC_ALL": "C.UTF-8", **more}
 
 
 @pytest.fixture(scope="module")

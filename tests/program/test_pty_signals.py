@@ -14,6 +14,9 @@ import pytest
 from gpuwatch.ui.terminal import RESTORE
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.terminal import Terminal, foreign, modes_on
+from tests.support.uncovered import environment
+
+pytestmark = pytest.mark.slow
 
 GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
 TITLES = "memory by owner"
@@ -45,7 +48,7 @@ def assert_given_back(terminal: Terminal) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=lambda one: str(one))
 def test_a_signal_leaves_nothing_behind(busy: Driver, number: signal.Signals, code: int) -> None:
-    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env()) as terminal:
+    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env(environment())) as terminal:
         terminal.wait_for(TITLES)
         everybody = terminal.tree()
         assert terminal.modes() != terminal.modes_before
@@ -57,7 +60,7 @@ def test_a_signal_leaves_nothing_behind(busy: Driver, number: signal.Signals, co
 
 @pytest.mark.parametrize("how", ["key", "signal"])
 def test_ctrl_z_and_back(busy: Driver, how: str) -> None:
-    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env()) as terminal:
+    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env(environment())) as terminal:
         terminal.wait_for(TITLES)
         program = psutil.Process(terminal.process.pid)
         for _ in range(2):
@@ -82,7 +85,7 @@ def test_ctrl_z_and_back(busy: Driver, how: str) -> None:
 
 
 def test_quitting_does_not_wait_for_a_driver_that_hangs(busy: Driver) -> None:
-    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env()) as terminal:
+    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env(environment())) as terminal:
         terminal.wait_for(TITLES)
         busy.faults = ["* hang"]
         busy.write()
@@ -95,7 +98,7 @@ def test_quitting_does_not_wait_for_a_driver_that_hangs(busy: Driver) -> None:
 
 
 def test_quitting_in_the_middle_of_a_call_that_hangs(busy: Driver) -> None:
-    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env()) as terminal:
+    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env(environment())) as terminal:
         terminal.wait_for(TITLES)
         busy.faults = ["nvmlDeviceGetUtilizationRates hang"]
         busy.write()
@@ -110,7 +113,7 @@ def test_quitting_in_the_middle_of_a_call_that_hangs(busy: Driver) -> None:
 
 @pytest.mark.parametrize("ignore", [[], [signal.SIGHUP]], ids=["hang-up", "hang-up ignored"])
 def test_a_terminal_that_is_gone(busy: Driver, ignore: list[signal.Signals]) -> None:
-    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env(), ignore=ignore) as terminal:
+    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env(environment()), ignore=ignore) as terminal:
         terminal.wait_for(TITLES)
         everybody = terminal.tree()
         terminal.hang_up()
@@ -119,14 +122,14 @@ def test_a_terminal_that_is_gone(busy: Driver, ignore: list[signal.Signals]) -> 
 
 
 def test_leaving_without_ceremony_takes_back_all_that_was_switched_on(busy: Driver) -> None:
-    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env()) as terminal:
+    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env(environment())) as terminal:
         terminal.wait_for(TITLES)
         assert modes_on(bytes(terminal.raw) + RESTORE) == {7, 25}
         assert bytes(terminal.raw).count(b"\x1b[>25u") == RESTORE.count(b"\x1b[<u") == 1
 
 
 def test_a_terminal_that_takes_nothing_any_more(busy: Driver) -> None:
-    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env(), draw=False) as terminal:
+    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env(environment()), draw=False) as terminal:
         terminal.wait_for(lambda one: b"memory by owner" in one.raw)
         for _ in range(400):  # nothing is read from here on: once the terminal is full, every write waits for ever
             if not select.select([], [terminal.master], [], 0)[1]:
@@ -137,7 +140,7 @@ def test_a_terminal_that_takes_nothing_any_more(busy: Driver) -> None:
 
 
 def test_ctrl_c_leaves_as_q_does(busy: Driver) -> None:
-    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env()) as terminal:
+    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env(environment())) as terminal:
         terminal.wait_for(TITLES)
         terminal.send("\x03")
         assert terminal.wait_exit(5.0) == 0

@@ -12,7 +12,10 @@ import pytest
 
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.terminal import Terminal
+from tests.support.uncovered import environment
 from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.slow
 
 GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
 
@@ -37,7 +40,7 @@ def logged(home: Path) -> list[str]:
 def test_it_writes_the_log_and_reads_its_configuration_again(full: Driver, own_home: Path) -> None:
     file = own_home / "config" / "gpuwatch" / "gpuwatch.toml"
     good = file.read_text()
-    with Terminal([GPUWATCH], columns=150, rows=40, env=full.env()) as terminal:
+    with Terminal([GPUWATCH], columns=150, rows=40, env=full.env(environment())) as terminal:
         terminal.wait_for("GPU 0 full")
         terminal.wait_for(lambda _: "raised" in logged(own_home))
         terminal.send("L")
@@ -62,7 +65,7 @@ def test_a_terminal_that_takes_nothing_holds_up_no_alert(driver: Driver, own_hom
     driver.gpus = [Gpu(0, memory_used=10 * GIB)]
     driver.procs = [Proc(0, 1, memory=10 * GIB)]
     driver.write()
-    with Terminal([GPUWATCH], columns=150, rows=40, env=driver.env(), draw=False) as terminal:
+    with Terminal([GPUWATCH], columns=150, rows=40, env=driver.env(environment()), draw=False) as terminal:
         terminal.wait_for(lambda one: b"memory by owner" in one.raw)
         terminal.wait_for(lambda _: "began" in logged(own_home))
         for _ in range(400):  # nothing is read from here on: once the terminal is full, every write waits for ever
@@ -78,7 +81,7 @@ def test_a_terminal_that_takes_nothing_holds_up_no_alert(driver: Driver, own_hom
 
 
 def test_the_demo_writes_nothing(driver: Driver, own_home: Path) -> None:
-    with Terminal([GPUWATCH, "--demo"], columns=150, rows=40, env=driver.env()) as terminal:
+    with Terminal([GPUWATCH, "--demo"], columns=150, rows=40, env=driver.env(environment())) as terminal:
         terminal.wait_for("GPU 1 near limit")
         terminal.pump(1.0)
         terminal.send("q")

@@ -7,23 +7,22 @@ import time
 import pytest
 
 from tests import CHECKOUT
-from tests.screenshots import PICTURES, Picture, draw
+from tests.screenshots import PICTURES, draw
 
-pytestmark = pytest.mark.no_cover
-"""Hours of simulation, which take ten times as long while lines are counted; what they run is counted elsewhere."""
+pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
+"""Minutes of simulation, which take ten times as long while lines are counted; their code is counted elsewhere."""
 
 FOLDER = CHECKOUT / "screenshots"
 
 
-@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
-async def test_a_picture_is_up_to_date(picture: Picture, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_pictures_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-    drawn = await draw(picture)
+    drawn = {picture.name: await draw(picture) for picture in PICTURES}
     monkeypatch.undo()
     time.tzset()
-    same = drawn == (FOLDER / f"{picture.name}.svg").read_text()
-    assert same, "it has changed: look at it, then `python -m tests.screenshots`"
+    stale = [name for name, svg in drawn.items() if svg != (FOLDER / f"{name}.svg").read_text()]
+    assert not stale, "look at these screens, then run `python -m tests.screenshots`"
 
 
 def test_every_picture_of_the_readme_is_drawn_by_the_script() -> None:

@@ -6,8 +6,12 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.tmux import Tmux
+
+pytestmark = pytest.mark.slow
 
 GPUWATCH = Path(sys.executable).parent / "gpuwatch"
 
