@@ -11,7 +11,7 @@ import pytest
 
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.model import Health, Instance, Memory, Presence, Process, Reason, SourceState
-from tests.screenshots import frames
+from tests.screenshots import last_frame
 from tests.support import builders
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
 from tests.support.dashboards import SIZES, alert, frame, hand, machine, running, screen, table, text
@@ -150,8 +150,8 @@ async def test_a_sick_gpu_keeps_its_row_with_words_for_figures() -> None:
 
 @pytest.mark.parametrize("size", SIZES[1:])
 async def test_a_lost_gpu_says_who_was_on_it_and_what_to_do(size: tuple[int, int]) -> None:
-    shown, _ = frames(42.0)
-    async with running(shown[-1], size) as (app, _):
+    shown, _ = last_frame(42.0, 60.0)
+    async with running(shown, size) as (app, _):
         (row,) = [line for line in app.dashboard.gpus.text if "lost since" in line]
         assert "last on it: ada 3" in row
         (line,) = [line for line in app.dashboard.alerts.text if "GPU 5" in line]

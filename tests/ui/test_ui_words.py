@@ -9,7 +9,7 @@ import pytest
 from gpuwatch.model import Gpu, Instance, Memory, Reason, SourceState
 from gpuwatch.ui.bindings import KEYS, commands
 from gpuwatch.ui.layout import room_for_toasts
-from tests.screenshots import frames
+from tests.screenshots import last_frame
 from tests.support import builders
 from tests.support.builders import gpu, snapshot
 from tests.support.dashboards import SIZES, alert, frame, hand, machine, running, screen, table, text
@@ -182,12 +182,12 @@ async def test_the_prompt_shows_whole_terms(wide: int) -> None:
 
 
 async def test_the_counts_of_header_list_and_tree_say_what_they_count() -> None:
-    shown, _ = frames(345.0)
-    seen = shown[-1].snapshot
+    shown, _ = last_frame(345.0, 60.0)
+    seen = shown.snapshot
     listed, held = len(seen.processes), sum(len(gpu.holdings) for gpu in seen.gpus)
     assert (listed, held, len(seen.unlisted)) == (42, 46, 5)
     for size in ((160, 50), (120, 36), (80, 24)):
-        async with running(shown[-1], size) as (app, pilot):
+        async with running(shown, size) as (app, pilot):
             assert f"{listed} proc" in app.dashboard.header.text[0]
             assert f"{held} rows" in app.dashboard.processes.text[0]
             await pilot.press("t")
