@@ -11,7 +11,7 @@ import msgspec
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import add_flags, parse_indices
 from gpuwatch.commands.startup import check_snapshot, configured, read_snapshot
-from gpuwatch.declared.facts import card
+from gpuwatch.declared.facts import gpu_facts
 from gpuwatch.declared.visible_devices import CVD, ORDER, PCI_BUS_ID, order_certainty, parse
 from gpuwatch.errors import UsageError
 from gpuwatch.launch.placement import Room, Wish, choose, rooms
@@ -75,7 +75,7 @@ def main(args: argparse.Namespace, sampler: Child | None) -> int:
     elif value is not None:
         console.print(value)
     console.warn(*found.words, *ignored_lines(offers, unwanted), *([] if enough else reasons(offers, number)))
-    cards = tuple(map(card, snapshot.gpus))
+    cards = tuple(map(gpu_facts, snapshot.gpus))
     if enough and args.index and order_certainty(cards, os.environ.get(ORDER)) is Order.HEURISTIC:
         console.warn(f"these are indices of NVML: for CUDA to count alike, set {ORDER}={PCI_BUS_ID}")
     return 0 if enough else 1
@@ -120,7 +120,7 @@ def hidden(snapshot: Snapshot, environ: Mapping[str, str]) -> dict[str, str]:
     value = environ.get(CVD)
     if value is None:
         return {}
-    seen = set(parse(value, tuple(map(card, snapshot.gpus)), environ.get(ORDER), driver=snapshot.driver).gpus)
+    seen = set(parse(value, tuple(map(gpu_facts, snapshot.gpus)), environ.get(ORDER), driver=snapshot.driver).gpus)
     why = f"hidden by {CVD}={clean(value, _SHOWN)} in your environment"
     return {gpu.key: why for gpu in snapshot.gpus if not seen & {gpu.key, *(one.uuid for one in gpu.instances)}}
 

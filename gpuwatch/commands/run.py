@@ -14,8 +14,8 @@ from gpuwatch.commands import pick
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import add_flags, parse_list
 from gpuwatch.commands.startup import check_snapshot, configured, read_snapshot
-from gpuwatch.declared.facts import Facts, Share, card
-from gpuwatch.declared.resolver import agreed_claims
+from gpuwatch.declared.facts import Facts, Share, gpu_facts
+from gpuwatch.declared.resolver import agreed_candidates
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.launch.environment import Change, Grant, changes, why_not
 from gpuwatch.launch.placement import Room, choose, rooms
@@ -143,18 +143,18 @@ def _beyond(
     facts = Facts(pid=os.getpid(), uid=uid, user=users.name(uid), argv=tuple(command), shares=shares)
     held = {(one.gpu, one.scope): one.held for one in standings(snapshot)}
     least = {
-        (claim.device, claim.scope): claim for claim in agreed_claims(facts, tuple(map(card, snapshot.gpus)))
+        (candidate.device, candidate.scope): candidate for candidate in agreed_candidates(facts, tuple(map(gpu_facts, snapshot.gpus)))
     }  # the least comes last
     for room in chosen:
-        for (uuid, scope), claim in least.items():
-            whole, value = number(room.gpu.memory.total), claim.value or 0.0
-            allowed = value if claim.basis is Basis.BYTES else value * (whole or 0)
+        for (uuid, scope), candidate in least.items():
+            whole, value = number(room.gpu.memory.total), candidate.value or 0.0
+            allowed = value if candidate.basis is Basis.BYTES else value * (whole or 0)
             before = held.get((room.gpu.uuid, scope), 0)
             if uuid == room.gpu.key and before + room.wanted > allowed:
                 also = f", {gib(before)} held" if before else ""
                 yield (
                     f"more than was agreed on: GPU {room.gpu.index}: {gib(room.wanted)} GiB wanted{also}; "
-                    f"{gib(allowed)} GiB allowed: {claim.text}, {claim.where}:{claim.line}"
+                    f"{gib(allowed)} GiB allowed: {candidate.text}, {candidate.where}:{candidate.line}"
                 )
 
 

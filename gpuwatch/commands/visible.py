@@ -11,7 +11,7 @@ from gpuwatch.analysis.explanation import how_sure
 from gpuwatch.commands.console import Column, Console, format_table
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import check_snapshot, configured, read_snapshot
-from gpuwatch.declared.facts import card
+from gpuwatch.declared.facts import gpu_facts
 from gpuwatch.declared.visible_devices import CVD, ORDER, parse
 from gpuwatch.model import Gpu, Snapshot, Visible
 from gpuwatch.sources.child import Child
@@ -35,7 +35,7 @@ def main(args: argparse.Namespace, sampler: Child | None) -> int:
     check_snapshot(snapshot)
     own = args.value is None
     value, order = os.environ.get(CVD) if own else args.value, args.order or os.environ.get(ORDER)
-    seen = parse(value, tuple(map(card, snapshot.gpus)), order, driver=snapshot.driver)
+    seen = parse(value, tuple(map(gpu_facts, snapshot.gpus)), order, driver=snapshot.driver)
     console = Console(ascii_only=config.ascii)
     if args.json:
         console.print_json(msgspec.json.encode(_json(seen, snapshot)).decode())

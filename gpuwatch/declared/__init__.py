@@ -1,6 +1,6 @@
 """Declared shares: what a process declared that it would take, from facts to limits. Pure functions.
 
-Facts (`inspector` reads them) ─┬─ env · flags · script · rc files · agreements ──► Claim: one statement, no GPU yet
+Facts (`inspector` reads them) ─┬─ env · flags · script · rc files · agreements ──► Candidate: one statement, no GPU yet
                                 ├─ frameworks ──► the frameworks that the process uses
                                 └─ visible_devices ──► the GPU that an ordinal means
                                         resolver: all three ──► model.Declared

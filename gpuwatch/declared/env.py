@@ -3,7 +3,7 @@
 /proc/PID/environ is what the last execve(2) was given; what the program set later is not in it, but is in the
 environment of the children that it has exec'ed, and often in its source. Source: proc_pid_environ(5).
 
-Ranks. Within one framework the resolver takes the claim of the highest rank, of equals the last. `RANKS` has all that
+Ranks. Within one framework the resolver takes the candidate of the highest rank, of equals the last. `RANKS` has all that
 are not 0: what is set in code comes after the environment, and needs none.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from gpuwatch.declared import sizes
-from gpuwatch.declared.facts import Claim, Facts, Script, Setting, Unread, shown, void, with_value
+from gpuwatch.declared.facts import Candidate, Facts, Script, Setting, Unread, shown, void, with_value
 from gpuwatch.model import Confidence, Hint, Kind, Margin
 from gpuwatch.text import LIMIT, clean
 
@@ -100,9 +100,9 @@ def _of_children(facts: Facts) -> Iterable[tuple[str, Setting]]:
 
 def environment_of_script(script: Script | None) -> Iterable[tuple[str, Setting]]:
     """Return the variables that a script sets, each no surer than the script itself."""
-    if script is None or isinstance(script.scan, Unread):
+    if script is None or isinstance(script.contents, Unread):
         return
-    for name, setting in script.scan.settings:
+    for name, setting in script.contents.settings:
         yield name, replace(setting, where=script.path, confidence=script_confidence(setting.confidence, script))
 
 
@@ -181,8 +181,8 @@ def misspelt(names: Iterable[str]) -> list[Hint]:
     given = dict.fromkeys(islice(names, _MOST_NAMES))
     hints: list[Hint] = []
     for name in given:
-        candidates = _NEAR.get((name[:_START], len(name)))
-        meant = _MISNAMED.get(name) or (candidates and _meant(name, candidates))
+        evaluations = _NEAR.get((name[:_START], len(name)))
+        meant = _MISNAMED.get(name) or (evaluations and _meant(name, evaluations))
         if meant and meant not in given:
             hints.append(Hint(rule="misspelt", words=f"{name} has no effect; {meant} was meant"))
             if len(hints) == _MOST_HINTS:
@@ -191,11 +191,11 @@ def misspelt(names: Iterable[str]) -> list[Hint]:
 
 
 @functools.lru_cache(maxsize=128)
-def _meant(name: str, candidates: tuple[str, ...]) -> str:
-    """Return the one of `candidates` that `name` misspells; empty for none."""
+def _meant(name: str, evaluations: tuple[str, ...]) -> str:
+    """Return the one of `evaluations` that `name` misspells; empty for none."""
     if name in _MEANT or name in _REAL or not name.replace("_", "").isalpha() or not name.isascii():
         return ""
-    for meant in candidates:
+    for meant in evaluations:
         # Names joined to another word, or with a digit for the GPU, are meant as they are.
         joined = name.startswith(meant) or name.endswith(meant)
         if not joined and _is_slip(name, meant, _slips(meant)):
@@ -269,12 +269,12 @@ SIMPLE = (
 )
 
 
-def claims(settings: Mapping[str, Setting]) -> list[Claim]:
+def candidates(settings: Mapping[str, Setting]) -> list[Candidate]:
     """Return what an environment declares of memory and SMs, without the visible devices. Never raises.
 
-    A value that its reader would refuse gives a claim that is `void`, a setting without a value one that is `dynamic`.
+    A value that its reader would refuse gives a candidate that is `void`, a setting without a value one that is `dynamic`.
     """
-    found: list[Claim] = []
+    found: list[Candidate] = []
     for row in SIMPLE:
         found += _said(settings, row.name, row.framework, row.kind, row.reads, scope=row.scope, margin=row.margin)
     for several in (_jax, _tensorflow, _torch, _theano, _paddle, _mps, _hami, _kai, _genv, _slurm):
@@ -285,10 +285,10 @@ def claims(settings: Mapping[str, Setting]) -> list[Claim]:
 # -- what they have in common -----------------------------------------------------------------------------------------
 
 
-def _claim(settings: Mapping[str, Setting], name: str, framework: str, kind: Kind, **fields: Any) -> Claim:
-    """Make the claim of a variable that is set, without its value."""
+def _candidate(settings: Mapping[str, Setting], name: str, framework: str, kind: Kind, **fields: Any) -> Candidate:
+    """Make the candidate of a variable that is set, without its value."""
     setting = settings[name]
-    return Claim(
+    return Candidate(
         **{
             "channel": name,
             "where": setting.where,
@@ -305,11 +305,11 @@ def _claim(settings: Mapping[str, Setting], name: str, framework: str, kind: Kin
 
 def _said(
     settings: Mapping[str, Setting], name: str, framework: str, kind: Kind, reads: sizes.Reader, **fields: Any
-) -> list[Claim]:
-    """Return the claims of a variable that is one number; none where it is not set, or empty."""
+) -> list[Candidate]:
+    """Return the candidates of a variable that is one number; none where it is not set, or empty."""
     if not _is_set(settings, name):
         return []
-    return with_value(_claim(settings, name, framework, kind, **fields), settings[name].value, reads)
+    return with_value(_candidate(settings, name, framework, kind, **fields), settings[name].value, reads)
 
 
 def _is_set(settings: Mapping[str, Setting], name: str) -> bool:
@@ -334,7 +334,7 @@ _CAPPED = ("default", "bfc", "vmm")
 _UNCAPPED = ("platform", "cuda_async", "address")
 
 
-def _jax(settings: Mapping[str, Setting]) -> Iterable[Claim]:
+def _jax(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
     """Read JAX's: a fraction of the total under two names, unless the allocator takes no notice of it.
 
     Sources: jaxlib/xla_client.py, generate_pjrt_gpu_plugin_options; xla/pjrt/plugin/xla_gpu/xla_gpu_allocator_config.h
@@ -353,39 +353,39 @@ def _jax(settings: Mapping[str, Setting]) -> Iterable[Claim]:
         why = f"{_TF_ALLOCATOR}=cuda_malloc_async ignores it"
     unified = _value(settings, "TF_FORCE_UNIFIED_MEMORY").lower() in ("1", "true")
     for name in names:
-        for claim in _said(
+        for candidate in _said(
             settings, name, "jax", Kind.CAP, sizes.unified_fraction if unified else sizes.positive_fraction
         ):
-            yield void(claim, why) if why else claim
+            yield void(candidate, why) if why else candidate
     if _is_set(settings, _JAX_PREALLOCATE) and settings[_JAX_PREALLOCATE].value in ("false", "False", "0", None):
-        yield _claim(settings, _JAX_PREALLOCATE, "jax", Kind.GROWTH)
+        yield _candidate(settings, _JAX_PREALLOCATE, "jax", Kind.GROWTH)
     if allocator in _UNCAPPED:
-        yield _claim(settings, _JAX_ALLOCATOR, "jax", Kind.GROWTH)
+        yield _candidate(settings, _JAX_ALLOCATOR, "jax", Kind.GROWTH)
 
 
 _TF_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 
 
-def _tensorflow(settings: Mapping[str, Setting]) -> Iterable[Claim]:
+def _tensorflow(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
     """Read TensorFlow's: growth, forced by `true` in these very letters; `false` leaves its default.
 
     Sources: tensorflow/core/common_runtime/gpu/gpu_bfc_allocator.cc, GetAllowGrowthValue; docs.jax.dev, gpu-memory
     (TF_GPU_ALLOCATOR, which XLA heeds too).
     """
     if _TF_GROWTH in settings and settings[_TF_GROWTH].value != "false":
-        claim = _claim(settings, _TF_GROWTH, "tensorflow", Kind.GROWTH)
+        candidate = _candidate(settings, _TF_GROWTH, "tensorflow", Kind.GROWTH)
         heeded = settings[_TF_GROWTH].value in ("true", None)
-        yield claim if heeded else void(claim, "TensorFlow ignores any text but true and false")
+        yield candidate if heeded else void(candidate, "TensorFlow ignores any text but true and false")
     if _value(settings, _TF_ALLOCATOR) == "cuda_malloc_async":
-        yield _claim(settings, _TF_ALLOCATOR, "tensorflow", Kind.GROWTH)
-        yield _claim(settings, _TF_ALLOCATOR, "jax", Kind.GROWTH)
+        yield _candidate(settings, _TF_ALLOCATOR, "tensorflow", Kind.GROWTH)
+        yield _candidate(settings, _TF_ALLOCATOR, "jax", Kind.GROWTH)
 
 
 _TORCH = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _TORCH_KEY = "per_process_memory_fraction"
 
 
-def _torch(settings: Mapping[str, Setting]) -> Iterable[Claim]:
+def _torch(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
     """Read PyTorch's: one key of a list `key:value,…`, for all devices.
 
     Where PYTORCH_CUDA_ALLOC_CONF is set at all, even to nothing, the other is not read for this key; the documentation
@@ -395,9 +395,9 @@ def _torch(settings: Mapping[str, Setting]) -> Iterable[Claim]:
     for name in _TORCH:
         if not _is_set(settings, name):
             continue
-        claim = _claim(settings, name, "torch", Kind.CAP)
+        candidate = _candidate(settings, name, "torch", Kind.CAP)
         fraction = _torch_fraction(settings[name].value)
-        for one in with_value(claim, fraction, sizes.fraction) if fraction != "" else ():
+        for one in with_value(candidate, fraction, sizes.fraction) if fraction != "" else ():
             beaten = name == _TORCH[0] and _TORCH[1] in settings
             yield void(one, f"PyTorch reads {_TORCH[1]} in its place") if beaten else one
 
@@ -422,7 +422,7 @@ def theano_device(text: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def _theano(settings: Mapping[str, Setting]) -> Iterable[Claim]:
+def _theano(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
     """Read THEANO_FLAGS: a list `option=value,…`, split as a shell would, where the right-most of each option wins.
 
     Source: theano/configparser.py, parse_config_string.
@@ -430,10 +430,10 @@ def _theano(settings: Mapping[str, Setting]) -> Iterable[Claim]:
     name = "THEANO_FLAGS"
     if not _is_set(settings, name):
         return
-    claim = _claim(settings, name, "theano", Kind.START)
+    candidate = _candidate(settings, name, "theano", Kind.START)
     value = settings[name].value
     if value is None:
-        yield claim
+        yield candidate
         return
     splitter = shlex.shlex(value[:LIMIT], posix=True)
     splitter.whitespace = ","
@@ -441,23 +441,23 @@ def _theano(settings: Mapping[str, Setting]) -> Iterable[Claim]:
     try:
         pairs = [part.strip().partition("=") for part in splitter]
     except ValueError:
-        yield void(claim, "Theano cannot split it: a quotation is left open")
+        yield void(candidate, "Theano cannot split it: a quotation is left open")
         return
     options = {key: text for key, equals, text in pairs if equals}
-    claim = replace(claim, device=theano_device(options.get("device", "")))
+    candidate = replace(candidate, device=theano_device(options.get("device", "")))
     for option in THEANO_START:
         if option in options:
-            yield from with_value(replace(claim, channel=f"{name} {option}"), options[option], sizes.theano)
+            yield from with_value(replace(candidate, channel=f"{name} {option}"), options[option], sizes.theano)
 
 
-def _paddle(settings: Mapping[str, Setting]) -> Iterable[Claim]:
+def _paddle(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
     """Read Paddle's strategy: `auto_growth` takes memory as it is needed.
 
     Source: paddlepaddle.org.cn, docs, flags, FLAGS_allocator_strategy.
     """
     name = "FLAGS_allocator_strategy"
     if _is_set(settings, name) and settings[name].value in ("auto_growth", None):
-        yield _claim(settings, name, "paddle", Kind.GROWTH)
+        yield _candidate(settings, name, "paddle", Kind.GROWTH)
 
 
 # -- layers below the frameworks --------------------------------------------------------------------------------------
@@ -465,7 +465,7 @@ def _paddle(settings: Mapping[str, Setting]) -> Iterable[Claim]:
 _MPS = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 
 
-def _mps(settings: Mapping[str, Setting]) -> Iterable[Claim]:
+def _mps(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
     """Read the limits that an MPS client asks for, one for each device; likely, as only clients are held to them.
 
     The quotes in NVIDIA's own example are taken off. Source: docs.nvidia.com/deploy/mps, environment variables.
@@ -473,21 +473,21 @@ def _mps(settings: Mapping[str, Setting]) -> Iterable[Claim]:
     if not _is_set(settings, _MPS):
         return
     sure = weakest(settings[_MPS].confidence, *(() if _is_set(settings, "CUDA_MPS_PIPE_DIRECTORY") else (_LIKELY,)))
-    claim = _claim(settings, _MPS, "", Kind.HARD, margin=Margin.EXACT, confidence=sure)
+    candidate = _candidate(settings, _MPS, "", Kind.HARD, margin=Margin.EXACT, confidence=sure)
     value = settings[_MPS].value
     if value is None:
-        yield claim
+        yield candidate
         return
     for entry in value[:LIMIT].strip(" '\"").split(",")[:_MANY]:
         if entry.strip():
-            yield from with_value(claim, entry, sizes.mps)
+            yield from with_value(candidate, entry, sizes.mps)
 
 
 _LIKELY = Confidence.LIKELY
 _HAMI = re.compile(r"(CUDA_DEVICE_(?:MEMORY|SM)_LIMIT)(?:_([0-9]{1,2}))?")
 
 
-def _hami(settings: Mapping[str, Setting]) -> Iterable[Claim]:
+def _hami(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
     """Read HAMi's, which volcano uses too: for one device of the container, else for all; 0 is no limit.
 
     Likely, unless its library is seen in LD_PRELOAD: it may be in a file that we do not read. Source: HAMi-core
@@ -500,21 +500,21 @@ def _hami(settings: Mapping[str, Setting]) -> Iterable[Claim]:
         name, channel, device = match[0], match[1], match[2]
         if not _is_set(settings, name):
             continue
-        claim = _claim(settings, name, "", Kind.HARD, channel=channel, scope=CONTAINER, margin=Margin.EXACT)
-        claim = replace(
-            claim,
+        candidate = _candidate(settings, name, "", Kind.HARD, channel=channel, scope=CONTAINER, margin=Margin.EXACT)
+        candidate = replace(
+            candidate,
             device=int(device) if device else None,
             rank=0 if device else RANKS[channel],
-            confidence=claim.confidence if preloaded else weakest(claim.confidence, _LIKELY),
+            confidence=candidate.confidence if preloaded else weakest(candidate.confidence, _LIKELY),
         )
         if channel == "CUDA_DEVICE_SM_LIMIT":
-            claim = replace(claim, kind=Kind.COMPUTE, margin=Margin.FRAMEWORK)
+            candidate = replace(candidate, kind=Kind.COMPUTE, margin=Margin.FRAMEWORK)
         elif oversubscribed:
-            claim = replace(claim, text=shown(f"{claim.text}, of virtual memory (CUDA_OVERSUBSCRIBE=true)"))
-        yield from with_value(claim, settings[name].value, sizes.hami if claim.kind is Kind.HARD else sizes.hami_sms)
+            candidate = replace(candidate, text=shown(f"{candidate.text}, of virtual memory (CUDA_OVERSUBSCRIBE=true)"))
+        yield from with_value(candidate, settings[name].value, sizes.hami if candidate.kind is Kind.HARD else sizes.hami_sms)
 
 
-def _kai(settings: Mapping[str, Setting]) -> Iterable[Claim]:
+def _kai(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
     """Read KAI's and run:ai's: a fraction that nothing enforces, and what a process may count on beside its limit.
 
     Sources: KAI-Scheduler pkg/binder/common/gpu_access.go (both names get one text); kai-gpu-fractioning
@@ -528,10 +528,10 @@ def _kai(settings: Mapping[str, Setting]) -> Iterable[Claim]:
         settings, "NVIDIA_GPU_MEMORY_REQUEST", "", Kind.GRANT, sizes.mib, scope=CONTAINER, margin=Margin.EXACT
     )
     limited = _is_set(settings, "NVIDIA_GPU_MEMORY_LIMIT")
-    yield from (void(claim, "NVIDIA_GPU_MEMORY_LIMIT allows more") if limited else claim for claim in request)
+    yield from (void(candidate, "NVIDIA_GPU_MEMORY_LIMIT allows more") if limited else candidate for candidate in request)
 
 
-def _genv(settings: Mapping[str, Setting]) -> Iterable[Claim]:
+def _genv(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
     """Read genv's: bytes on each device for all processes of one environment together.
 
     Source: run-ai/genv genv/enforce/rules/env_memory.py.
@@ -541,7 +541,7 @@ def _genv(settings: Mapping[str, Setting]) -> Iterable[Claim]:
     yield from _said(settings, "GENV_GPU_MEMORY", "", Kind.GRANT, sizes.genv, scope=scope, margin=Margin.EXACT)
 
 
-def _slurm(settings: Mapping[str, Setting]) -> Iterable[Claim]:
+def _slurm(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
     """Read how many shards Slurm gave; how many a GPU has stands in gres.conf, so that their size is not known.
 
     Source: slurm.schedmd.com/gres.html, "Sharding".
@@ -550,14 +550,14 @@ def _slurm(settings: Mapping[str, Setting]) -> Iterable[Claim]:
     if _is_set(settings, name):
         job = _value(settings, "SLURM_JOB_ID")
         scope = f"Slurm job {shown(job)}" if job else ""
-        yield _claim(settings, name, "", Kind.GRANT, scope=scope, dynamic=True)
+        yield _candidate(settings, name, "", Kind.GRANT, scope=scope, dynamic=True)
 
 
 _COMMENT = re.compile(r"^[#;]|\s[#;]")
 _SIGN = re.compile(r"[=:]")
 
 
-def theanorc(text: str, path: str) -> list[Claim]:
+def theanorc(text: str, path: str) -> list[Candidate]:
     """Return the start sizes in the text of a Theano configuration, with the GPU that its `device` names. Never raises.
 
     `[lib] cnmem` belongs to the old back end, `[gpuarray] preallocate` to the new one. What is given twice counts
@@ -566,12 +566,12 @@ def theanorc(text: str, path: str) -> list[Claim]:
     """
     options = {f"{section}.{option}": (line, value) for line, section, option, value in _options(text)}
     _, device = options.get("global.device", (0, ""))
-    found: list[Claim] = []
+    found: list[Candidate] = []
     for option in THEANO_START:
         if option in options:
             line, value = options[option]
             section, _, name = option.partition(".")
-            claim = Claim(
+            candidate = Candidate(
                 channel=f"[{section}] {name}",
                 where=clean(path),
                 line=line,
@@ -581,7 +581,7 @@ def theanorc(text: str, path: str) -> list[Claim]:
                 confidence=Confidence.LIKELY,
                 device=theano_device(device),
             )
-            found += with_value(claim, value, sizes.theano)
+            found += with_value(candidate, value, sizes.theano)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Facts about a process and the GPUs of its machine, and the claims that are read from them.
+"""Facts about a process and the GPUs of its machine, and the candidates that are read from them.
 
 The types are msgspec Structs because the scan of a script crosses a pipe: another process reads the file.
 """
@@ -35,8 +35,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """A script sets it only if it is not set yet: a value in the environment comes first."""
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """Claim of a share in one place. The first fields are those of `model.Declaration`."""
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """Candidate of a share in one place. The first fields are those of `model.Declaration`."""
 
     channel: str
     where: str = ""
@@ -85,10 +85,10 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
 
 
-class Scan(msgspec.Struct, frozen=True, kw_only=True):
+class ScriptContents(msgspec.Struct, frozen=True, kw_only=True):
     """Declarations, variables, choices of GPUs and imports in one Python source."""
 
-    claims: tuple[Claim, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
     settings: tuple[tuple[str, Setting], ...] = ()
     """(name, setting) of the environment variables that it sets, in the order of its lines."""
     selections: tuple[Selection, ...] = ()
@@ -120,7 +120,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 SHOWN = 80
-"""Characters of what a claim shows of the text that it was read from."""
+"""Characters of what a candidate shows of the text that it was read from."""
 
 
 def shown(text: str) -> Clean:
@@ -132,26 +132,26 @@ def shown(text: str) -> Clean:
     return shorten(redact([text[:LIMIT]])[0], SHOWN)
 
 
-def with_value(claim: Claim, value: str | None, reads: Reader) -> list[Claim]:
-    """Return a claim with its value read: once for each GPU that the value names, none where it is `off`.
+def with_value(candidate: Candidate, value: str | None, reads: Reader) -> list[Candidate]:
+    """Return a candidate with its value read: once for each GPU that the value names, none where it is `off`.
 
-    A value of None is only known at run time; one that cannot be read makes the claim void.
+    A value of None is only known at run time; one that cannot be read makes the candidate void.
     """
     if value is None:
-        return [replace(claim, dynamic=True)]
+        return [replace(candidate, dynamic=True)]
     try:
         sizes = reads(value)
     except ValueError as error:
-        return [void(claim, str(error))]
+        return [void(candidate, str(error))]
     return [
-        replace(claim, value=size.value, basis=size.basis, device=claim.device if size.device is None else size.device)
+        replace(candidate, value=size.value, basis=size.basis, device=candidate.device if size.device is None else size.device)
         for size in sizes
     ]
 
 
-def void(claim: Claim, why: str) -> Claim:
-    """Return a claim that has no effect."""
-    return replace(claim, void=clean(why, 2 * SHOWN))
+def void(candidate: Candidate, why: str) -> Candidate:
+    """Return a candidate that has no effect."""
+    return replace(candidate, void=clean(why, 2 * SHOWN))
 
 
 Ranks: TypeAlias = tuple[tuple[str, str], ...] | None
@@ -191,7 +191,7 @@ class Unread(StrEnum):
     """It was left out: we read no more of one program."""
 
 
-class Slice(msgspec.Struct, frozen=True, kw_only=True):
+class MigFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One MIG instance of a GPU."""
 
     uuid: str
@@ -201,7 +201,7 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes."""
 
 
-class Card(msgspec.Struct, frozen=True, kw_only=True):
+class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU of the machine, as NVML numbers it."""
 
     index: int
@@ -216,7 +216,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     clock: int | None = None
     """The highest clock of its SMs, in MHz."""
     mig: bool = False
-    slices: tuple[Slice, ...] = ()
+    slices: tuple[MigFacts, ...] = ()
 
 
 class RelatedProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -240,7 +240,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     """As it is to be shown: `train.py`, or `-c` for code on the command line."""
-    scan: Scan | Unread
+    contents: ScriptContents | Unread
     edited: bool = False
     """The file was changed after the process started: it may not be what runs."""
     likely: bool = False
@@ -301,13 +301,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return (*self.modules, self.script) if self.script is not None else self.modules
 
 
-def card(gpu: Gpu, last: Card | None = None) -> Card:
+def gpu_facts(gpu: Gpu, last: GpuFacts | None = None) -> GpuFacts:
     """Return the facts of a GPU in a snapshot; what is missing now is taken from `last`."""
     if last is not None and gpu.health is not Health.OK:
         return replace(last, index=gpu.index)
     totals = {one.uuid: one.total for one in last.slices} if last else {}
     slices = (
-        Slice(
+        MigFacts(
             uuid=one.uuid,
             gpu_instance=one.gpu_instance,
             compute_instance=one.compute_instance,
@@ -315,7 +315,7 @@ def card(gpu: Gpu, last: Card | None = None) -> Card:
         )
         for one in gpu.instances
     )
-    return Card(
+    return GpuFacts(
         index=gpu.index,
         uuid=gpu.key,
         bus_id=gpu.bus_id,

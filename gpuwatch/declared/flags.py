@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from gpuwatch.declared import sizes
 from gpuwatch.declared.env import weakest
-from gpuwatch.declared.facts import SHOWN, Claim, Config, Unread, shown, void, with_value
+from gpuwatch.declared.facts import SHOWN, Candidate, Config, Unread, shown, void, with_value
 from gpuwatch.model import Confidence, Kind, Margin
 from gpuwatch.text import clean
 
@@ -184,7 +184,7 @@ class Flag(NamedTuple):
     kind: Kind
     reads: sizes.Reader
     framework: str | None = None
-    """Framework of the claim, where it is not that of the program."""
+    """Framework of the candidate, where it is not that of the program."""
     margin: Margin = Margin.FRAMEWORK
     either: bool = False
     """True where `_` stands for `-` as well. Source: vllm/utils, FlexibleArgumentParser."""
@@ -280,17 +280,17 @@ def config_file(argv: Sequence[str]) -> str | None:
     return found.arguments[place] if place < len(found.arguments) else None
 
 
-def claims(argv: Sequence[str], where: str = "command line", config: Config | None = None) -> list[Claim]:
-    """Return the claims of a command line, in its order; none where it starts no known program. Never raises.
+def candidates(argv: Sequence[str], where: str = "command line", config: Config | None = None) -> list[Candidate]:
+    """Return the candidates of a command line, in its order; none where it starts no known program. Never raises.
 
-    A value that its program would not take gives a claim that is `void`. `config` is the file that it names; what the
+    A value that its program would not take gives a candidate that is `void`. `config` is the file that it names; what the
     file says counts where the command line does not say it.
     """
     found = started(argv)
     if found is None:
         return []
     table = [flag for flag in FLAGS if flag.program == found.program.framework]
-    given: dict[tuple[str, int | str | None], tuple[Flag, list[Claim]]] = {}
+    given: dict[tuple[str, int | str | None], tuple[Flag, list[Candidate]]] = {}
     made = [(flag, _read(flag, value, text, where)) for flag, value, text in _given(found.arguments, table)]
     if config is not None:
         made = [*_configured(config, table, {flag.name for flag, _ in made}), *made]
@@ -304,14 +304,14 @@ def claims(argv: Sequence[str], where: str = "command line", config: Config | No
         given[key] = (flag, several)
     ignored = any(flag.name == _VLLM_CACHE and made and not made[0].void for flag, made in given.values())
     return [
-        void(claim, f"vLLM ignores it beside {_VLLM_CACHE}") if ignored and flag.margin is Margin.BUDGET else claim
+        void(candidate, f"vLLM ignores it beside {_VLLM_CACHE}") if ignored and flag.margin is Margin.BUDGET else candidate
         for flag, made in given.values()
-        for claim in made
+        for candidate in made
     ]
 
 
-def _configured(config: Config, table: Sequence[Flag], said: Collection[str]) -> Iterator[tuple[Flag, list[Claim]]]:
-    """Return the claims of a server's file; of one that was not read, an unknown one unless its flag is in `said`."""
+def _configured(config: Config, table: Sequence[Flag], said: Collection[str]) -> Iterator[tuple[Flag, list[Candidate]]]:
+    """Return the candidates of a server's file; of one that was not read, an unknown one unless its flag is in `said`."""
     sure = Confidence.STALE if config.edited else Confidence.LIKELY if config.likely else Confidence.CERTAIN
     by_name = {flag.name: flag for flag in table}
     try:
@@ -366,8 +366,8 @@ def _either(by_name: dict[str, Flag], name: str) -> Flag | None:
     return flag if flag is not None and flag.either else None
 
 
-def _read(flag: Flag, value: str | None, text: str, where: str) -> list[Claim]:
-    claim = Claim(
+def _read(flag: Flag, value: str | None, text: str, where: str) -> list[Candidate]:
+    candidate = Candidate(
         channel=flag.name,
         where=where,
         text=shown(text),
@@ -376,4 +376,4 @@ def _read(flag: Flag, value: str | None, text: str, where: str) -> list[Claim]:
         margin=flag.margin,
         confidence=flag.confidence,
     )
-    return [void(claim, "it was given no value")] if value is None else with_value(claim, value, flag.reads)
+    return [void(candidate, "it was given no value")] if value is None else with_value(candidate, value, flag.reads)

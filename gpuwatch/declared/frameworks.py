@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from gpuwatch.declared.facts import Claim, Facts, Unread
+from gpuwatch.declared.facts import Candidate, Facts, Unread
 from gpuwatch.declared.flags import base, started
 from gpuwatch.model import Basis, Confidence, Kind
 
@@ -37,7 +37,7 @@ NAMES: Mapping[str, str] = {
     "llama.cpp": "llama.cpp",
     "ollama": "Ollama",
 }
-"""Name of each framework, by the id that claims carry."""
+"""Name of each framework, by the id that candidates carry."""
 
 _CERTAIN, _LIKELY = Confidence.CERTAIN, Confidence.LIKELY
 
@@ -156,7 +156,7 @@ def _from_libraries(facts: Facts) -> dict[str, Confidence]:
 
 
 def _from_imports(facts: Facts) -> Iterable[str]:
-    scans = [script.scan for script in facts.scripts if not isinstance(script.scan, Unread)]
+    scans = [script.contents for script in facts.scripts if not isinstance(script.contents, Unread)]
     return [_IMPORTS[name] or name for scan in scans for name in scan.imports if name in _IMPORTS]
 
 
@@ -193,10 +193,10 @@ _DEFAULTS = {
 }
 
 
-def defaults(found: Iterable[str]) -> list[Claim]:
-    """Return the default of each of some frameworks, as claims of kind DEFAULT, which are never declarations."""
+def defaults(found: Iterable[str]) -> list[Candidate]:
+    """Return the default of each of some frameworks, as candidates of kind DEFAULT, which are never declarations."""
     return [
-        Claim(
+        Candidate(
             channel="default",
             text=f"default of {NAMES[name]}: {default.text}",
             framework=name,

@@ -1,12 +1,12 @@
 """Resolver of declared shares: from the facts of one process to its limit on each GPU.
 
-Within one framework the claim of the highest rank counts. Frameworks that share an allocator (vLLM and PyTorch) are
-limited to the least of their claims; those with allocators of their own to the sum: a fifth for CuPy and two fifths for
+Within one framework the candidate of the highest rank counts. Frameworks that share an allocator (vLLM and PyTorch) are
+limited to the least of their candidates; those with allocators of their own to the sum: a fifth for CuPy and two fifths for
 PyTorch make three fifths. Of that and the layers below the frameworks (MPS, HAMi, an agreement) the least is the limit.
 The limit of a scope that several processes share (a container, an agreement) stands beside the limit of the process
 alone, and the two are never compared.
 
-A claim for a framework that the process does not use is excluded first: a variable for JAX limits no PyTorch job. What
+A candidate for a framework that the process does not use is excluded first: a variable for JAX limits no PyTorch job. What
 is no limit (start sizes, caches, reserves, growth, defaults) is a label and never in `limits`.
 """
 
@@ -22,7 +22,7 @@ import msgspec
 from gpuwatch.declared import env, flags, frameworks, visible_devices
 from gpuwatch.declared import env as environment
 from gpuwatch.declared.env import Environment, weakest
-from gpuwatch.declared.facts import Card, Claim, Facts, Script, Selection, Share, Unread, shown
+from gpuwatch.declared.facts import GpuFacts, Candidate, Facts, Script, Selection, Share, Unread, shown
 from gpuwatch.declared.flags import started
 from gpuwatch.model import LIMITS, Basis, Confidence, Declaration, Declared, Hint, Kind, Knowledge, Limit, Margin, Order
 from gpuwatch.text import clean
@@ -82,8 +82,8 @@ _SEARCHED = 4096
 """Characters of a command line in which a pattern is searched."""
 
 
-def agreed_claims(facts: Facts, cards: Sequence[Card]) -> list[Claim]:
-    """Return the shares that match a process, one claim for each GPU of each; of one GPU the least comes last.
+def agreed_candidates(facts: Facts, cards: Sequence[GpuFacts]) -> list[Candidate]:
+    """Return the shares that match a process, one candidate for each GPU of each; of one GPU the least comes last.
 
     A share is one person's: all processes of that person under one table count together, and so the scope names the
     person, the table's pattern and the GPU. Where several tables of one scope match, the least counts, so that nobody
@@ -91,12 +91,12 @@ def agreed_claims(facts: Facts, cards: Sequence[Card]) -> list[Claim]:
     """
     line = " ".join(facts.argv)[:_SEARCHED]
     found = [
-        (_bytes(share, card), _claim(share, card, facts))
+        (_bytes(share, card), _candidate(share, card, facts))
         for share in facts.shares
         if _matches(share, facts, line)
         for card in _chosen(share, cards)
     ]
-    return [claim for _, claim in sorted(found, key=lambda one: -one[0])]
+    return [candidate for _, candidate in sorted(found, key=lambda one: -one[0])]
 
 
 def _matches(share: Share, facts: Facts, line: str) -> bool:
@@ -106,7 +106,7 @@ def _matches(share: Share, facts: Facts, line: str) -> bool:
     return not share.command or re.search(share.command, line) is not None
 
 
-def _chosen(share: Share, cards: Sequence[Card]) -> Iterable[Card]:
+def _chosen(share: Share, cards: Sequence[GpuFacts]) -> Iterable[GpuFacts]:
     """Return the GPUs of a share, in the machine's order; a start of a UUID that fits several means none."""
     if not share.gpus:
         return cards
@@ -117,15 +117,15 @@ def _chosen(share: Share, cards: Sequence[Card]) -> Iterable[Card]:
     return [card for card in cards if card.index in named]
 
 
-def _bytes(share: Share, card: Card) -> float:
+def _bytes(share: Share, card: GpuFacts) -> float:
     return share.memory if share.memory is not None else (share.share or 0.0) * (card.total or 0)
 
 
-def _claim(share: Share, card: Card, facts: Facts) -> Claim:
+def _candidate(share: Share, card: GpuFacts, facts: Facts) -> Candidate:
     who = facts.user or ("anybody" if facts.uid is None else str(facts.uid))
     what = f" for {shown(share.command)}" if share.command else ""
     said = f"share = {share.share:g}" if share.share is not None else f"memory = {size(share.memory or 0)}"
-    return Claim(
+    return Candidate(
         channel="gpuwatch.toml",
         where=clean(share.where),
         line=share.line,
@@ -142,10 +142,10 @@ _STRONGEST = (Kind.HARD, Kind.CAP, Kind.GRANT)
 """Kinds in the order in which one of several equal limits is named."""
 
 
-class Candidate(msgspec.Struct):
-    """Claim with the limits that it sets, or the reason why it sets none."""
+class Evaluation(msgspec.Struct):
+    """Candidate with the limits that it sets, or the reason why it sets none."""
 
-    claim: Claim
+    candidate: Candidate
     place: int
     why: str = ""
     """Why it is not in effect, or is no limit."""
@@ -164,22 +164,22 @@ class Candidate(msgspec.Struct):
 
 
 class _GpuLimit(NamedTuple):
-    """Limit of a process on one GPU: one claim, or the sum of several, the largest first."""
+    """Limit of a process on one GPU: one candidate, or the sum of several, the largest first."""
 
     bytes: int
-    members: tuple[Candidate, ...]
+    members: tuple[Evaluation, ...]
 
 
 _Rivals: TypeAlias = tuple[str, str, str]
-"""Scope, GPU, and the framework or channel, of which only one claim can be in effect."""
+"""Scope, GPU, and the framework or channel, of which only one candidate can be in effect."""
 
 
-def find_limits(candidates: Sequence[Candidate]) -> list[tuple[Limit, Candidate]]:
-    """Find the limit on each GPU, scope by scope, each with the claim that names it."""
-    rivals: defaultdict[_Rivals, list[Candidate]] = defaultdict(list)
-    for one in candidates:
+def find_limits(evaluations: Sequence[Evaluation]) -> list[tuple[Limit, Evaluation]]:
+    """Find the limit on each GPU, scope by scope, each with the candidate that names it."""
+    rivals: defaultdict[_Rivals, list[Evaluation]] = defaultdict(list)
+    for one in evaluations:
         for gpu in (*one.limits, *one.lifted):
-            rivals[one.claim.scope, gpu, _rival(one.claim)].append(one)
+            rivals[one.candidate.scope, gpu, _rival(one.candidate)].append(one)
     best = {key: _winner(several, key[1]) for key, several in rivals.items()}
     least = _least(best)
     for (_, gpu), limit in least.items():
@@ -187,7 +187,7 @@ def find_limits(candidates: Sequence[Candidate]) -> list[tuple[Limit, Candidate]
             one.on.add(gpu)
             if one is not limit.members[0]:
                 one.why = f"it adds to {called(limit.members[0], one)}: each has an allocator of its own"
-    for one in candidates:
+    for one in evaluations:
         others = [gpu for gpu in one.limits if gpu not in one.on]
         if others and not one.on:
             one.why = _explain_loss(one, others, best, least)
@@ -195,7 +195,7 @@ def find_limits(candidates: Sequence[Candidate]) -> list[tuple[Limit, Candidate]
             one.why = f"elsewhere {_explain_loss(one, others, best, least)}"
     return [
         (
-            Limit(gpu=gpu, bytes=limit.bytes, declaration=named.place, scope=scope, margin=named.claim.margin),
+            Limit(gpu=gpu, bytes=limit.bytes, declaration=named.place, scope=scope, margin=named.candidate.margin),
             named,
         )
         for (scope, gpu), limit in sorted(least.items(), key=lambda item: item[0][0])
@@ -203,13 +203,13 @@ def find_limits(candidates: Sequence[Candidate]) -> list[tuple[Limit, Candidate]
     ]
 
 
-def _least(best: Mapping[_Rivals, Candidate]) -> dict[tuple[str, str], _GpuLimit]:
+def _least(best: Mapping[_Rivals, Evaluation]) -> dict[tuple[str, str], _GpuLimit]:
     """Return the limit on each GPU in each scope; none where a framework may take any amount."""
-    allocators: defaultdict[tuple[str, str], defaultdict[str, list[Candidate]]] = defaultdict(lambda: defaultdict(list))
+    allocators: defaultdict[tuple[str, str], defaultdict[str, list[Evaluation]]] = defaultdict(lambda: defaultdict(list))
     layers: defaultdict[tuple[str, str], list[_GpuLimit]] = defaultdict(list)
     for (scope, gpu, _), one in best.items():
-        if one.claim.framework:
-            allocators[scope, gpu][frameworks.allocator(one.claim.framework)].append(one)
+        if one.candidate.framework:
+            allocators[scope, gpu][frameworks.allocator(one.candidate.framework)].append(one)
         elif gpu not in one.lifted:
             layers[scope, gpu].append(_GpuLimit(one.limits[gpu], (one,)))
     for (scope, gpu), families in allocators.items():
@@ -220,8 +220,8 @@ def _least(best: Mapping[_Rivals, Candidate]) -> dict[tuple[str, str], _GpuLimit
     return {key: min(several, key=_order) for key, several in layers.items()}
 
 
-def _of_family(family: Iterable[Candidate], gpu: str) -> Candidate | None:
-    """Return the least claim of frameworks that share an allocator; None where none has a number."""
+def _of_family(family: Iterable[Evaluation], gpu: str) -> Evaluation | None:
+    """Return the least candidate of frameworks that share an allocator; None where none has a number."""
     return min(
         (one for one in family if gpu not in one.lifted),
         key=lambda one: _order(_GpuLimit(one.limits[gpu], (one,))),
@@ -231,50 +231,50 @@ def _of_family(family: Iterable[Candidate], gpu: str) -> Candidate | None:
 
 def _order(limit: _GpuLimit) -> tuple[int, int, int]:
     first = limit.members[0]
-    return (limit.bytes, _STRONGEST.index(first.claim.kind), first.place)
+    return (limit.bytes, _STRONGEST.index(first.candidate.kind), first.place)
 
 
-def _winner(several: Sequence[Candidate], gpu: str) -> Candidate:
-    """Return the claim of the highest rank, of equals the last; of several that may not have run, the largest.
+def _winner(several: Sequence[Evaluation], gpu: str) -> Evaluation:
+    """Return the candidate of the highest rank, of equals the last; of several that may not have run, the largest.
 
     A process is never limited to less than what may be in effect: `if args.small:` may not have been taken.
     """
-    may_hold: list[Candidate] = []
-    for one in sorted(several, key=lambda one: (one.claim.rank, one.place), reverse=True):
+    may_hold: list[Evaluation] = []
+    for one in sorted(several, key=lambda one: (one.candidate.rank, one.place), reverse=True):
         may_hold.append(one)
         if not one.tentative:
             break
     return next((one for one in may_hold if gpu in one.lifted), None) or max(may_hold, key=lambda one: one.limits[gpu])
 
 
-def _rival(claim: Claim) -> str:
-    """Return the group of which one claim can be in effect: its framework, or its channel where it has none."""
-    return claim.framework or claim.channel
+def _rival(candidate: Candidate) -> str:
+    """Return the group of which one candidate can be in effect: its framework, or its channel where it has none."""
+    return candidate.framework or candidate.channel
 
 
 def _explain_loss(
-    one: Candidate, gpus: Sequence[str], best: Mapping[_Rivals, Candidate], least: Mapping[tuple[str, str], _GpuLimit]
+    one: Evaluation, gpus: Sequence[str], best: Mapping[_Rivals, Evaluation], least: Mapping[tuple[str, str], _GpuLimit]
 ) -> str:
-    """Return the reason why a claim is not the limit on these GPUs."""
-    claim = one.claim
+    """Return the reason why a candidate is not the limit on these GPUs."""
+    candidate = one.candidate
     for gpu in gpus:
-        winner = best[claim.scope, gpu, _rival(claim)]
+        winner = best[candidate.scope, gpu, _rival(candidate)]
         if winner is not one:
             name = called(winner, one)
-            later = (one.claim.rank, one.place) > (winner.claim.rank, winner.place)
+            later = (one.candidate.rank, one.place) > (winner.candidate.rank, winner.place)
             return f"it may not have run, and {name} allows more" if later else f"{name} comes before it"
-    limit = least.get((claim.scope, gpus[0]))
+    limit = least.get((candidate.scope, gpus[0]))
     if limit is None:
         return "another framework of the process may take any amount"
     return f"{called(limit.members[0], one)} is less"
 
 
-def called(winner: Candidate, loser: Candidate) -> str:
-    """Return a name that distinguishes a claim from another one."""
-    claim = winner.claim
-    if claim.channel != loser.claim.channel:
-        return claim.channel
-    return f"the one in {claim.where}:{claim.line}" if claim.line else f"the one in the {claim.where}"
+def called(winner: Evaluation, loser: Evaluation) -> str:
+    """Return a name that distinguishes a candidate from another one."""
+    candidate = winner.candidate
+    if candidate.channel != loser.candidate.channel:
+        return candidate.channel
+    return f"the one in {candidate.where}:{candidate.line}" if candidate.line else f"the one in the {candidate.where}"
 
 
 _LABELS = {
@@ -292,7 +292,7 @@ _ONE_GPU = "it is for one GPU, which is known only at run time"
 _MORE_THAN_IT_HAS = "it is more than the GPU has that it was guessed to mean"
 
 
-def resolve(facts: Facts, cards: Sequence[Card], driver: str = "") -> Declared:
+def resolve(facts: Facts, cards: Sequence[GpuFacts], driver: str = "") -> Declared:
     """Find what one process declared and its limits, on the GPUs of its machine with this version of the driver.
 
     Never raises for what a process wrote.
@@ -300,20 +300,20 @@ def resolve(facts: Facts, cards: Sequence[Card], driver: str = "") -> Declared:
     around = environment.environment_of(facts)
     found = frameworks.identify(facts)
     selected = visible_devices.device_set(around.settings, _selections(facts), found, facts, cards, driver)
-    claims = list(_sum(_claims(facts, cards, around)))
-    claims += frameworks.defaults(found or ())
+    candidates = list(_sum(_candidates(facts, cards, around)))
+    candidates += frameworks.defaults(found or ())
     margin = Margin.EAGER if frameworks.eager(facts) else Margin.FRAMEWORK
-    candidates = [
-        Candidate(_complete(claim, facts, margin), place, tentative=_is_tentative(claim))
-        for place, claim in enumerate(claims)
+    evaluations = [
+        Evaluation(_complete(candidate, facts, margin), place, tentative=_is_tentative(candidate))
+        for place, candidate in enumerate(candidates)
     ]
-    _exclude(candidates, found)
-    for one in candidates:
-        if one.applies and one.claim.kind in LIMITS:
+    _exclude(evaluations, found)
+    for one in evaluations:
+        if one.applies and one.candidate.kind in LIMITS:
             _locate(one, selected, cards)
-    limits = find_limits(candidates)
-    _explain_rest(candidates)
-    ordered = sorted(candidates, key=_prominence)
+    limits = find_limits(evaluations)
+    _explain_rest(evaluations)
+    ordered = sorted(evaluations, key=_prominence)
     place = {id(one): number for number, one in enumerate(ordered)}
     knowledge, words = _knowledge(facts, around)
     unread = _module_words(facts.modules)
@@ -326,180 +326,180 @@ def resolve(facts: Facts, cards: Sequence[Card], driver: str = "") -> Declared:
         declarations=tuple(_declaration(one) for one in ordered),
         limits=tuple(msgspec.structs.replace(limit, declaration=place[id(one)]) for limit, one in limits),
         collective=frameworks.collective(facts),
-        hints=(*selected.hints, *_hints(facts, around, candidates)),
+        hints=(*selected.hints, *_hints(facts, around, evaluations)),
     )
 
 
-def _prominence(one: Candidate) -> tuple[bool, ...]:
-    """Return the order of claims: what names a limit, what adds to one, what else applies, what does not, defaults."""
-    return (not one.on, bool(one.on and one.why), not one.applies, one.claim.kind is Kind.DEFAULT)
+def _prominence(one: Evaluation) -> tuple[bool, ...]:
+    """Return the order of candidates: what names a limit, what adds to one, what else applies, what does not, defaults."""
+    return (not one.on, bool(one.on and one.why), not one.applies, one.candidate.kind is Kind.DEFAULT)
 
 
-def _claims(facts: Facts, cards: Sequence[Card], around: Environment) -> Iterable[Claim]:
-    """Return all claims, those closer to the process later: of equal ones the last counts."""
+def _candidates(facts: Facts, cards: Sequence[GpuFacts], around: Environment) -> Iterable[Candidate]:
+    """Return all candidates, those closer to the process later: of equal ones the last counts."""
     for file in facts.rc:
         yield from env.theanorc(file.text, file.path)
     for kin in reversed(facts.ancestors):
-        yield from flags.claims(kin.argv, f"command line of parent {kin.pid}", facts.configs.get(kin.pid))
-    yield from env.claims(around.settings)
-    yield from flags.claims(facts.argv, config=facts.configs.get(facts.pid))
+        yield from flags.candidates(kin.argv, f"command line of parent {kin.pid}", facts.configs.get(kin.pid))
+    yield from env.candidates(around.settings)
+    yield from flags.candidates(facts.argv, config=facts.configs.get(facts.pid))
     for script in facts.scripts:
-        for claim in script.scan.claims if not isinstance(script.scan, Unread) else ():
-            sure = environment.script_confidence(claim.confidence, script)
-            yield msgspec.structs.replace(claim, where=script.path, confidence=sure)
-    yield from agreed_claims(facts, cards)
+        for candidate in script.contents.candidates if not isinstance(script.contents, Unread) else ():
+            sure = environment.script_confidence(candidate.confidence, script)
+            yield msgspec.structs.replace(candidate, where=script.path, confidence=sure)
+    yield from agreed_candidates(facts, cards)
 
 
 def _selections(facts: Facts) -> Sequence[Selection]:
-    scans = [(script.path, script.scan) for script in facts.scripts if not isinstance(script.scan, Unread)]
+    scans = [(script.path, script.contents) for script in facts.scripts if not isinstance(script.contents, Unread)]
     return [msgspec.structs.replace(one, where=path) for path, scan in scans for one in scan.selections]
 
 
-def _sum(claims: Iterable[Claim]) -> Iterable[Claim]:
+def _sum(candidates: Iterable[Candidate]) -> Iterable[Candidate]:
     """Add the parts of one sum: the memory limits of the logical devices of one GPU."""
-    parts: defaultdict[tuple[str, str], list[Claim]] = defaultdict(list)
-    for claim in claims:
-        if claim.adds:
-            parts[claim.where, claim.adds].append(claim)
+    parts: defaultdict[tuple[str, str], list[Candidate]] = defaultdict(list)
+    for candidate in candidates:
+        if candidate.adds:
+            parts[candidate.where, candidate.adds].append(candidate)
         else:
-            yield claim
+            yield candidate
     for several in parts.values():
-        values = [claim.value for claim in several if claim.value is not None]
+        values = [candidate.value for candidate in several if candidate.value is not None]
         known = len(values) == len(several)
-        texts = dict.fromkeys(claim.text for claim in several)
+        texts = dict.fromkeys(candidate.text for candidate in several)
         yield msgspec.structs.replace(
             several[0],
             value=sum(values) if known else None,
             dynamic=not known,
             text=several[0].text if len(texts) == 1 else " + ".join(texts),
-            confidence=weakest(*(claim.confidence for claim in several)),
+            confidence=weakest(*(candidate.confidence for candidate in several)),
         )
 
 
-def _complete(claim: Claim, facts: Facts, margin: Margin) -> Claim:
-    """Complete a claim by facts of the process: its container, and how its CUDA loads kernels."""
+def _complete(candidate: Candidate, facts: Facts, margin: Margin) -> Candidate:
+    """Complete a candidate by facts of the process: its container, and how its CUDA loads kernels."""
     changes: dict[str, str | Margin] = {}
-    if claim.scope == "container":
+    if candidate.scope == "container":
         changes["scope"] = f"container {visible_devices.container(facts.cgroup)[:12]}".strip()
-    if claim.margin is Margin.FRAMEWORK:
+    if candidate.margin is Margin.FRAMEWORK:
         changes["margin"] = margin
-    return msgspec.structs.replace(claim, **changes)
+    return msgspec.structs.replace(candidate, **changes)
 
 
-def _exclude(candidates: Iterable[Candidate], found: Mapping[str, Confidence] | None) -> None:
-    """Exclude claims that have no effect on this process."""
-    candidates = list(candidates)
-    for one in candidates:
-        framework = one.claim.framework
+def _exclude(evaluations: Iterable[Evaluation], found: Mapping[str, Confidence] | None) -> None:
+    """Exclude candidates that have no effect on this process."""
+    evaluations = list(evaluations)
+    for one in evaluations:
+        framework = one.candidate.framework
         if framework and found is not None and framework not in found:
             one.applies, one.why = False, f"it does not use {frameworks.NAMES[framework]}"
-        elif one.claim.void:
-            one.applies, one.why = False, one.claim.void
-        elif one.claim.uncalled:
+        elif one.candidate.void:
+            one.applies, one.why = False, one.candidate.void
+        elif one.candidate.uncalled:
             one.applies, one.why = False, "nothing is known to call the function that it stands in"
-            one.undecided = one.claim.kind in LIMITS
+            one.undecided = one.candidate.kind in LIMITS
         elif framework:
             sure = Confidence.LIKELY if found is None else found[framework]
-            one.claim = msgspec.structs.replace(one.claim, confidence=weakest(one.claim.confidence, sure))
-    reserved = {one.claim.framework for one in candidates if one.applies and one.claim.kind is Kind.RESERVE}
-    for one in candidates:
-        claim = one.claim
+            one.candidate = msgspec.structs.replace(one.candidate, confidence=weakest(one.candidate.confidence, sure))
+    reserved = {one.candidate.framework for one in evaluations if one.applies and one.candidate.kind is Kind.RESERVE}
+    for one in evaluations:
+        candidate = one.candidate
         # gpu_device.cc, SingleVirtualDeviceMemoryLimit: the reserve is applied in the place of the fraction.
-        replaced = claim.framework == "tensorflow" and claim.kind is Kind.CAP and claim.basis is Basis.TOTAL
+        replaced = candidate.framework == "tensorflow" and candidate.kind is Kind.CAP and candidate.basis is Basis.TOTAL
         if one.applies and replaced and "tensorflow" in reserved:
             one.applies, one.why = False, "TF_DEVICE_MIN_SYS_MEMORY_IN_MB takes its place"
 
 
-def _is_tentative(claim: Claim) -> bool:
+def _is_tentative(candidate: Candidate) -> bool:
     # A channel without a framework has no rivals, and an agreement's line is no line of code.
-    return bool(claim.framework and claim.line) and claim.confidence is not Confidence.CERTAIN
+    return bool(candidate.framework and candidate.line) and candidate.confidence is not Confidence.CERTAIN
 
 
-def _locate(one: Candidate, selected: visible_devices.DeviceSet, cards: Sequence[Card]) -> None:
-    """Find the GPUs that a claim of a limiting kind concerns, and its bytes on each."""
-    claim = one.claim
+def _locate(one: Evaluation, selected: visible_devices.DeviceSet, cards: Sequence[GpuFacts]) -> None:
+    """Find the GPUs that a candidate of a limiting kind concerns, and its bytes on each."""
+    candidate = one.candidate
     # TensorFlow's list of physical devices has what the script hides from it later.
-    physical = claim.framework == "tensorflow" and isinstance(claim.device, int)
+    physical = candidate.framework == "tensorflow" and isinstance(candidate.device, int)
     seen = selected.unselected if physical else selected.visible
-    targets = visible_devices.targets(claim.device, seen, cards)
-    one.limits = _limits(claim, targets)
-    one.undecided = claim.dynamic
-    if claim.dynamic or claim.lifts:
+    targets = visible_devices.targets(candidate.device, seen, cards)
+    one.limits = _limits(candidate, targets)
+    one.undecided = candidate.dynamic
+    if candidate.dynamic or candidate.lifts:
         one.lifted = frozenset(target.gpu for target in targets)
-    if claim.some_gpu and len({target.gpu for target in targets}) != 1:
+    if candidate.some_gpu and len({target.gpu for target in targets}) != 1:
         one.why = _ONE_GPU
         _leave_undecided(one, targets)
-    if isinstance(claim.device, int) and seen is not None and seen.order is Order.HEURISTIC and targets:
+    if isinstance(candidate.device, int) and seen is not None and seen.order is Order.HEURISTIC and targets:
         one.guessed = True
-        one.claim = msgspec.structs.replace(claim, confidence=weakest(claim.confidence, Confidence.GUESS))
+        one.candidate = msgspec.structs.replace(candidate, confidence=weakest(candidate.confidence, Confidence.GUESS))
         if any(target.total is not None and one.limits.get(target.gpu, 0) > target.total for target in targets):
             one.why = _MORE_THAN_IT_HAS
             _leave_undecided(one, visible_devices.targets(None, seen, cards))
 
 
-def _leave_undecided(one: Candidate, targets: Iterable[visible_devices.Target]) -> None:
-    """Make a claim limit no GPU, and replace others on each GPU that it may concern."""
+def _leave_undecided(one: Evaluation, targets: Iterable[visible_devices.Target]) -> None:
+    """Make a candidate limit no GPU, and replace others on each GPU that it may concern."""
     one.limits, one.undecided = {}, True
     one.lifted = frozenset(target.gpu for target in targets)
 
 
-def _limits(claim: Claim, targets: Iterable[visible_devices.Target]) -> dict[str, int]:
-    """Return the bytes of a claim on each GPU that it concerns; several MIG instances of one GPU add up."""
-    if claim.value is None or claim.lifts:
+def _limits(candidate: Candidate, targets: Iterable[visible_devices.Target]) -> dict[str, int]:
+    """Return the bytes of a candidate on each GPU that it concerns; several MIG instances of one GPU add up."""
+    if candidate.value is None or candidate.lifts:
         return {}
     limits: defaultdict[str, int] = defaultdict(int)
     for target in targets:
-        if claim.basis is Basis.BYTES:
-            limits[target.gpu] += round(claim.value)
-        elif claim.basis is Basis.TOTAL and target.total is not None:
-            limits[target.gpu] += round(claim.value * target.total)
+        if candidate.basis is Basis.BYTES:
+            limits[target.gpu] += round(candidate.value)
+        elif candidate.basis is Basis.TOTAL and target.total is not None:
+            limits[target.gpu] += round(candidate.value * target.total)
     return dict(limits)
 
 
-def _explain_rest(candidates: Sequence[Candidate]) -> None:
-    """Set the reason of claims that apply and limit nothing; a default has no effect beside any other claim."""
+def _explain_rest(evaluations: Sequence[Evaluation]) -> None:
+    """Set the reason of candidates that apply and limit nothing; a default has no effect beside any other candidate."""
     sizes = (*LIMITS, Kind.CACHE, Kind.START)
-    said = {one.claim.framework for one in candidates if one.applies and one.claim.kind in sizes}
-    started = {one.claim.framework: one for one in candidates if one.applies and one.claim.kind is Kind.START}
-    for one in candidates:
-        claim = one.claim
+    said = {one.candidate.framework for one in evaluations if one.applies and one.candidate.kind in sizes}
+    started = {one.candidate.framework: one for one in evaluations if one.applies and one.candidate.kind is Kind.START}
+    for one in evaluations:
+        candidate = one.candidate
         if not one.applies or one.limits or one.why:
             continue
-        if claim.kind is Kind.START and started[claim.framework] is not one:
-            one.applies, one.why = False, f"{called(started[claim.framework], one)} comes before it"
-        elif claim.kind is Kind.DEFAULT and claim.framework in said:
+        if candidate.kind is Kind.START and started[candidate.framework] is not one:
+            one.applies, one.why = False, f"{called(started[candidate.framework], one)} comes before it"
+        elif candidate.kind is Kind.DEFAULT and candidate.framework in said:
             one.applies, one.why = False, "something else was declared"
-        elif claim.unread:
-            one.why = claim.unread
-        elif claim.kind in _LABELS:
-            one.why = _LABELS[claim.kind]
-        elif claim.lifts:
+        elif candidate.unread:
+            one.why = candidate.unread
+        elif candidate.kind in _LABELS:
+            one.why = _LABELS[candidate.kind]
+        elif candidate.lifts:
             one.why = "it sets no limit"
-        elif claim.dynamic:
+        elif candidate.dynamic:
             one.why = "its value is only known at run time"
         else:
             one.applies, one.why = False, "it concerns no GPU that the process can see"
 
 
-def _declaration(one: Candidate) -> Declaration:
-    claim = one.claim
+def _declaration(one: Evaluation) -> Declaration:
+    candidate = one.candidate
     effective = one.applies and bool(one.on or not one.limits)
     return Declaration(
-        channel=claim.channel,
-        where=claim.where,
-        line=claim.line,
-        text=claim.text,
-        framework=frameworks.NAMES.get(claim.framework, ""),
-        kind=claim.kind,
-        basis=claim.basis,
-        value=claim.value,
+        channel=candidate.channel,
+        where=candidate.where,
+        line=candidate.line,
+        text=candidate.text,
+        framework=frameworks.NAMES.get(candidate.framework, ""),
+        kind=candidate.kind,
+        basis=candidate.basis,
+        value=candidate.value,
         limits={gpu: size for gpu, size in one.limits.items() if gpu in one.on or not one.on},
-        scope=claim.scope,
-        confidence=claim.confidence,
+        scope=candidate.scope,
+        confidence=candidate.confidence,
         effective=effective,
         why=one.why,
         guessed=one.guessed,
-        undecided=one.undecided and (effective or claim.uncalled),
+        undecided=one.undecided and (effective or candidate.uncalled),
     )
 
 
@@ -524,19 +524,19 @@ def _arguments_words(facts: Facts) -> str:
 def _script_words(script: Script | None) -> str:
     if script is None:
         return ""
-    if isinstance(script.scan, Unread):
+    if isinstance(script.contents, Unread):
         return (
             f"{script.path} could not be read"
-            if script.scan is not Unread.DENIED
+            if script.contents is not Unread.DENIED
             else f"{script.path} is not ours to read"
         )
-    return f"{script.path} could not be understood: {script.scan.error}" if script.scan.error else ""
+    return f"{script.path} could not be understood: {script.contents.error}" if script.contents.error else ""
 
 
 def _module_words(modules: Sequence[Script]) -> str:
     """Return which modules of a program were not read, in words."""
-    left = [one.path for one in modules if one.scan is Unread.LEFT]
-    words = [_script_words(one) for one in modules if one.scan is not Unread.LEFT]
+    left = [one.path for one in modules if one.contents is Unread.LEFT]
+    words = [_script_words(one) for one in modules if one.contents is not Unread.LEFT]
     if left:
         verb, them = ("was", left[0]) if len(left) == 1 else ("were", ", ".join(left[:_NAMED]))
         more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
@@ -544,13 +544,13 @@ def _module_words(modules: Sequence[Script]) -> str:
     return "; ".join(filter(None, words))
 
 
-def _hints(facts: Facts, around: Environment, candidates: Sequence[Candidate]) -> Iterable[Hint]:
+def _hints(facts: Facts, around: Environment, evaluations: Sequence[Evaluation]) -> Iterable[Hint]:
     """Return hints for misspelt names and values without effect."""
     yield from env.misspelt(around.settings)
     for script in facts.scripts:
-        if not isinstance(script.scan, Unread):
-            yield from script.scan.hints
-    for one in candidates:
-        claim = one.claim
-        if claim.void and one.why == claim.void:
-            yield Hint(rule="no effect", words=f"{claim.text or claim.channel}: {claim.void}")
+        if not isinstance(script.contents, Unread):
+            yield from script.contents.hints
+    for one in evaluations:
+        candidate = one.candidate
+        if candidate.void and one.why == candidate.void:
+            yield Hint(rule="no effect", words=f"{candidate.text or candidate.channel}: {candidate.void}")

@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpuwatch.declared import script_patterns as patterns
-from gpuwatch.declared.facts import LOCAL_RANKS, RANKS, Claim, Ranks, Scan, Selection, Setting
+from gpuwatch.declared.facts import LOCAL_RANKS, RANKS, Candidate, Ranks, ScriptContents, Selection, Setting
 from gpuwatch.declared.script_patterns import SOME, Device, Item, Site, Source, may_declare
 from gpuwatch.declared.script_values import UNKNOWN, Function, RankVariables, SymbolTable, children
 from gpuwatch.model import Confidence, Hint
@@ -102,29 +102,29 @@ _SETS_RANK = re.compile(rf"""\[\s*["']({"|".join(sorted(RANKS))})["']\s*\]\s*=(?
 _NOTEBOOK = re.compile(rb'\s*\{\s*"(?:cells|metadata|nbformat)"')
 
 
-def scan(source: str | bytes, name: str = "script", ranks: Ranks = None) -> Scan:
-    """Return what a Python source declares that is all of a program; see `scan_program`."""
-    return scan_program([(name, source)], ranks)[0]
+def read_script(source: str | bytes, name: str = "script", ranks: Ranks = None) -> ScriptContents:
+    """Return what a Python source declares that is all of a program; see `read_scripts`."""
+    return read_scripts([(name, source)], ranks)[0]
 
 
-def scan_program(sources: Sequence[tuple[str, str | bytes]], ranks: Ranks = None) -> tuple[Scan, ...]:
+def read_scripts(sources: Sequence[tuple[str, str | bytes]], ranks: Ranks = None) -> tuple[ScriptContents, ...]:
     """Return what the sources of a program declare: its script, then modules that it imports. Never raises.
 
     Each stands with the name that is shown; `ranks` are variables of the process that runs them. What cannot be parsed
-    gives a Scan with an `error`, and the imports that its lines seem to have. A module that has none of the words that
+    gives a ScriptContents with an `error`, and the imports that its lines seem to have. A module that has none of the words that
     declare something is not parsed: what it mentions is found by its words.
     """
     raw = [one.encode("utf-8", "surrogatepass") if isinstance(one, str) else one for _, one in sources]
     telling = [may_declare(one) for one in raw]
     program = _Program(ranks)
-    scans: list[Scan | _Walk] = []
+    scans: list[ScriptContents | _Walk] = []
     for place, (name, source) in enumerate(sources):
         if _NOTEBOOK.match(raw[place]) or name.endswith(".ipynb"):
-            found: Scan | _Walk = Scan(error="a notebook is no Python source")
+            found: ScriptContents | _Walk = ScriptContents(error="a notebook is no Python source")
         elif telling[place] or (place == 0 and any(telling)):
             found = _parsed(source, name, program, main=place == 0)
         else:
-            found = Scan(imports=_packages(raw[place]))
+            found = ScriptContents(imports=_packages(raw[place]))
             program.variables.stored.update(rank.decode("ascii") for rank in _SETS_RANK.findall(raw[place]))
         scans.append(found)
         if any(telling) and not isinstance(found, _Walk):
@@ -132,12 +132,12 @@ def scan_program(sources: Sequence[tuple[str, str | bytes]], ranks: Ranks = None
     try:
         program.follow([one for one in scans if isinstance(one, _Walk)])
     except (RecursionError, MemoryError):
-        return tuple(Scan(imports=_packages(one), error=_TOO_DEEP) for one in raw)
+        return tuple(ScriptContents(imports=_packages(one), error=_TOO_DEEP) for one in raw)
     return tuple(one.result() if isinstance(one, _Walk) else one for one in scans)
 
 
-def _parsed(source: str | bytes, name: str, program: _Program, *, main: bool) -> _Walk | Scan:
-    """Parse a source; return a Scan with the reason where that fails."""
+def _parsed(source: str | bytes, name: str, program: _Program, *, main: bool) -> _Walk | ScriptContents:
+    """Parse a source; return a ScriptContents with the reason where that fails."""
     raw = source.encode("utf-8", "surrogatepass") if isinstance(source, str) else source
     try:
         text = (
@@ -154,7 +154,7 @@ def _parsed(source: str | bytes, name: str, program: _Program, *, main: bool) ->
         words = _TOO_DEEP
     except (ValueError, LookupError) as error:
         words = str(error)  # a NUL, a lone surrogate, bytes that are not in the encoding that it names
-    return Scan(imports=_packages(raw), error=clean(words, _ERROR_WIDTH))
+    return ScriptContents(imports=_packages(raw), error=clean(words, _ERROR_WIDTH))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -271,18 +271,18 @@ class _Walk:
         paths = map(self.symbols.path, node.decorator_list)
         return any(path.removesuffix("()").rpartition(".")[2] not in _WRAP for path in paths)
 
-    def result(self) -> Scan:
+    def result(self) -> ScriptContents:
         """Return what was found."""
         items = [self._found[place][1] for place in sorted(self._found)]
         settings = [one for one in items if isinstance(one, tuple)]
-        claims = [one for one in items if isinstance(one, Claim)]
+        candidates = [one for one in items if isinstance(one, Candidate)]
         selections = [one for one in items if isinstance(one, Selection)]
         hints = [one for one in items if isinstance(one, Hint)]
-        if max(len(claims), len(settings), len(selections), len(hints)) > MOST:
+        if max(len(candidates), len(settings), len(selections), len(hints)) > MOST:
             words = f"{self._source.name} declares too much; the first {MOST} of each sort were read"
             hints = [Hint(rule="dynamic", words=words), *hints]
-        return Scan(
-            claims=tuple(claims[:MOST]),
+        return ScriptContents(
+            candidates=tuple(candidates[:MOST]),
             settings=tuple(settings[:MOST]),
             selections=tuple(selections[:MOST]),
             imports=tuple(self.symbols.imports)[:MOST],

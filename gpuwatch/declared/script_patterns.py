@@ -17,13 +17,13 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from gpuwatch.declared import sizes
-from gpuwatch.declared.facts import Claim, Selection, with_value
+from gpuwatch.declared.facts import Candidate, Selection, with_value
 from gpuwatch.declared.script_values import GETS, LOCAL, UNKNOWN, Loop, SymbolTable, Value, number
 from gpuwatch.model import Basis, Confidence, Hint, Kind, Margin
 from gpuwatch.text import ELLIPSIS, clean, ends, redact
 from gpuwatch.units import MIB
 
-Item: TypeAlias = Claim | Selection | Hint
+Item: TypeAlias = Candidate | Selection | Hint
 Items: TypeAlias = Iterator[Item]
 
 _CODE = 100
@@ -31,7 +31,7 @@ _CODE = 100
 _BELOW_LIMITS = _CODE - 10
 """Rank of TensorFlow's fraction, which it refuses beside memory limits of logical devices."""
 _WIDTH = 100
-"""Characters of source that a claim carries."""
+"""Characters of source that a candidate carries."""
 _LONGEST = 4096
 """Bytes of a piece of source that are looked at."""
 _MOST_OPTIONS = 256
@@ -232,7 +232,7 @@ class Site(NamedTuple):
         return tuple(map(Device, range(start, min(stop, _MOST_DEVICES)))) if stop >= 0 else (SOME,)
 
     def measured(self, node: ast.expr, *, unit: float = 1, most: float | None = None) -> dict[str, Any]:
-        """Return the fields of a claim for a number in a unit; what is none, or not in 0 to `most`, makes it void."""
+        """Return the fields of a candidate for a number in a unit; what is none, or not in 0 to `most`, makes it void."""
         value = self.value(node)
         if value is UNKNOWN:
             return {"dynamic": True}
@@ -255,12 +255,12 @@ class Site(NamedTuple):
                 whole = f'{{… "{name}": {given} …}}'
         return _shown(whole)
 
-    def claim(self, device: Device, channel: str, framework: str, kind: Kind, **fields: Any) -> Claim:
-        """Return a claim that stands here."""
+    def candidate(self, device: Device, channel: str, framework: str, kind: Kind, **fields: Any) -> Candidate:
+        """Return a candidate that stands here."""
         fields.setdefault("text", self.text())
         if not device.known and self.confidence is Confidence.CERTAIN:
             fields.setdefault("confidence", Confidence.LIKELY)
-        return Claim(
+        return Candidate(
             channel=channel,
             framework=framework,
             kind=kind,
@@ -457,7 +457,7 @@ def _gpu_option(site: Site, name: str, value: ast.expr) -> Items:
         if measured.get("value") == 0:
             measured["void"] = "0 leaves it to TensorFlow"
         fields = {"text": site.text(name, value), "basis": Basis.TOTAL, "rank": _BELOW_LIMITS, **measured}
-        yield site.claim(EACH, name, _TENSORFLOW, Kind.CAP, **fields)
+        yield site.candidate(EACH, name, _TENSORFLOW, Kind.CAP, **fields)
     elif name == "per_process_memory_fraction":
         words = (
             f"{site.source.name}:{site.node.lineno}: GPUOptions has no per_process_memory_fraction; "
@@ -475,7 +475,7 @@ def _gpu_option(site: Site, name: str, value: ast.expr) -> Items:
 def _growth(site: Site, value: ast.expr, channel: str, text: str, device: Device) -> Items:
     wanted = site.value(value)
     if wanted:
-        yield site.claim(device, channel, _TENSORFLOW, Kind.GROWTH, text=text, dynamic=wanted is UNKNOWN)
+        yield site.candidate(device, channel, _TENSORFLOW, Kind.GROWTH, text=text, dynamic=wanted is UNKNOWN)
 
 
 def _memory_growth(site: Site, call: ast.Call) -> Items:
@@ -489,7 +489,7 @@ def _memory_growth(site: Site, call: ast.Call) -> Items:
 def _logical_devices(site: Site, call: ast.Call) -> Items:
     """Read `set_logical_device_configuration(gpus[0], [LogicalDeviceConfiguration(memory_limit=1024), …])`.
 
-    The limits are MiB, and those of one GPU add up. One without a limit is refused for a GPU, and so is no claim.
+    The limits are MiB, and those of one GPU add up. One without a limit is refused for a GPU, and so is no candidate.
     """
     device = site.argument(call, 0, "device")
     parts = site.argument(call, 1, "logical_devices") or site.argument(call, 1, "virtual_devices")
@@ -498,12 +498,12 @@ def _logical_devices(site: Site, call: ast.Call) -> Items:
     limits = _memory_limits(site, parts)
     for one in site.devices(device):
         if limits is None:
-            yield site.claim(one, "memory_limit", _TENSORFLOW, Kind.CAP, basis=Basis.BYTES, dynamic=True)
+            yield site.candidate(one, "memory_limit", _TENSORFLOW, Kind.CAP, basis=Basis.BYTES, dynamic=True)
             continue
         for part, limit in limits:
             text = site.text() if len(limits) == 1 else site.source.shown(part)
             fields = {"basis": Basis.BYTES, "adds": f"line {call.lineno}, GPU {one.ordinal}", "text": text}
-            yield site.claim(one, "memory_limit", _TENSORFLOW, Kind.CAP, **fields, **site.measured(limit, unit=MIB))
+            yield site.candidate(one, "memory_limit", _TENSORFLOW, Kind.CAP, **fields, **site.measured(limit, unit=MIB))
 
 
 def _memory_limits(site: Site, node: ast.expr) -> list[tuple[ast.expr, ast.expr]] | None:
@@ -573,7 +573,7 @@ def _argument(site: Site, call: ast.Call) -> Items:
         if one.name == "gpu_memory_utilization" and "kv_cache_memory_bytes" in given:
             measured["void"] = "kv_cache_memory_bytes takes its place"
         fields = {"text": site.text(one.name, value), "basis": basis, "margin": one.margin, **measured}
-        yield site.claim(EACH, one.name, one.framework, one.kind, **fields)
+        yield site.candidate(EACH, one.name, one.framework, one.kind, **fields)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -593,7 +593,7 @@ def _torch_fraction(site: Site, call: ast.Call) -> Items:
         measured = {"void": "PyTorch raises TypeError: the fraction must be a float"}
     fields = {"text": site.text("fraction", fraction), "basis": Basis.TOTAL, **measured}
     for device in site.devices(site.argument(call, 1, "device")):
-        yield site.claim(device, "set_per_process_memory_fraction", "torch", Kind.CAP, **fields)
+        yield site.candidate(device, "set_per_process_memory_fraction", "torch", Kind.CAP, **fields)
 
 
 def _cupy_limit(site: Site, call: ast.Call) -> Items:
@@ -614,7 +614,7 @@ def _cupy_limit(site: Site, call: ast.Call) -> Items:
     fields |= {"lifts": fields.get("value") == 0} | ({"confidence": Confidence.GUESS} if guessed else {})
     for device in site.current:
         kind = Kind.START if "AsyncPool()" in path else Kind.CAP
-        yield site.claim(device, "set_limit", "cupy", kind, **fields)
+        yield site.candidate(device, "set_limit", "cupy", kind, **fields)
 
 
 def _rmm_pool(site: Site, call: ast.Call) -> Items:
@@ -640,18 +640,18 @@ def _rmm_sizes(site: Site, call: ast.Call, place: int, devices: Sequence[Device]
         if size is None:
             continue
         for device in devices:
-            claim = site.claim(device, channel, "rmm", kind, text=site.text(channel, size), void=void)
-            yield from _sized(site, claim, size, sizes.dask)
+            candidate = site.candidate(device, channel, "rmm", kind, text=site.text(channel, size), void=void)
+            yield from _sized(site, candidate, size, sizes.dask)
 
 
-def _sized(site: Site, claim: Claim, node: ast.expr, reads: sizes.Reader) -> list[Claim]:
-    """Return a claim with its bytes: a number, or a text as `reads` takes it."""
+def _sized(site: Site, candidate: Candidate, node: ast.expr, reads: sizes.Reader) -> list[Candidate]:
+    """Return a candidate with its bytes: a number, or a text as `reads` takes it."""
     value = site.value(node)
     if isinstance(value, str):
-        return with_value(claim, value, reads)
+        return with_value(candidate, value, reads)
     fields = site.measured(node)
-    void = claim.void or fields.get("void", "")
-    return [msgspec.structs.replace(claim, basis=Basis.BYTES, **{**fields, "void": void})]
+    void = candidate.void or fields.get("void", "")
+    return [msgspec.structs.replace(candidate, basis=Basis.BYTES, **{**fields, "void": void})]
 
 
 def provider_options(site: Site, entries: Mapping[str, ast.expr]) -> Items:
@@ -665,8 +665,8 @@ def provider_options(site: Site, entries: Mapping[str, ast.expr]) -> Items:
     ordinals = _ordinals(site.value(entries["device_id"])) if "device_id" in entries else (0,)
     device = Device(ordinals[0]) if ordinals else SOME
     fields = {"text": site.text("gpu_mem_limit", limit), "adds": f"arenas, GPU {device.ordinal}"}
-    claim = site.claim(device, "gpu_mem_limit", "onnxruntime", Kind.CAP, **fields)
-    yield from _sized(site, claim, limit, sizes.plain_bytes)
+    candidate = site.candidate(device, "gpu_mem_limit", "onnxruntime", Kind.CAP, **fields)
+    yield from _sized(site, candidate, limit, sizes.plain_bytes)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -702,7 +702,7 @@ def _ray(site: Site, call: ast.Call) -> Items:
     if value is UNKNOWN or (amount is not None and 0 < amount < 1):
         text = f"{site.text('num_gpus', wanted)} (Ray counts it and limits nothing)"
         fields = {"text": text, "value": amount, "dynamic": value is UNKNOWN}
-        yield site.claim(EACH, "ray num_gpus", "ray", Kind.COMPUTE, **fields)
+        yield site.candidate(EACH, "ray num_gpus", "ray", Kind.COMPUTE, **fields)
 
 
 def _theano_use(site: Site, call: ast.Call) -> Items:
@@ -713,9 +713,9 @@ def _theano_use(site: Site, call: ast.Call) -> Items:
     named = site.argument(call, 0, "device")
     match = re.fullmatch("(?:cuda|gpu)([0-9]{1,2})", str(site.value(named))) if named is not None else None
     device = Device(int(match[1])) if match else EACH
-    claim = site.claim(device, "gpuarray.preallocate", "theano", Kind.START, text=site.text("preallocate", value))
+    candidate = site.candidate(device, "gpuarray.preallocate", "theano", Kind.START, text=site.text("preallocate", value))
     wanted = site.value(value)
-    yield from with_value(claim, None if wanted is UNKNOWN else str(wanted), sizes.theano)
+    yield from with_value(candidate, None if wanted is UNKNOWN else str(wanted), sizes.theano)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

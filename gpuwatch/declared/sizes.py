@@ -21,7 +21,7 @@ class Size(NamedTuple):
     """Fraction or bytes, by the basis; a fraction of the SMs where there is no basis."""
     basis: Basis
     device: int | str | None = None
-    """As in `facts.Claim`."""
+    """As in `facts.Candidate`."""
 
 
 Sizes: TypeAlias = tuple[Size, ...]

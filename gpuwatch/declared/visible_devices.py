@@ -1,4 +1,4 @@
-"""CUDA_VISIBLE_DEVICES as the CUDA driver reads it, and the GPUs that a claim is about.
+"""CUDA_VISIBLE_DEVICES as the CUDA driver reads it, and the GPUs that a candidate is about.
 
 Sources: docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html (order, first invalid
 entry, starts of UUIDs, CUDA_DEVICE_ORDER); pytorch/pytorch torch/cuda/__init__.py `_parse_visible_devices` and
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpuwatch.declared.facts import Card, Facts, Selection, Setting, Slice, Unread
+from gpuwatch.declared.facts import GpuFacts, Facts, Selection, Setting, MigFacts, Unread
 from gpuwatch.model import Confidence, Hint, Order, Visible
 from gpuwatch.text import clean
 
@@ -44,13 +44,13 @@ class _Device(NamedTuple):
     """Device as CUDA counts it: a GPU or a MIG instance."""
 
     uuid: str
-    card: Card
-    instance: Slice | None = None
+    card: GpuFacts
+    instance: MigFacts | None = None
     note: str = ""
     """Note about an unusual name that was given."""
 
 
-def parse(value: str | None, cards: Sequence[Card], order: str | None = None, *, driver: str = "") -> Visible:
+def parse(value: str | None, cards: Sequence[GpuFacts], order: str | None = None, *, driver: str = "") -> Visible:
     """Return the GPUs that a process sees whose CUDA_VISIBLE_DEVICES is `value`, None for unset; never raises.
 
     `cards` are those that its container or job was given, in NVML's order; `order` is its CUDA_DEVICE_ORDER; `driver`
@@ -78,7 +78,7 @@ def parse(value: str | None, cards: Sequence[Card], order: str | None = None, *,
     return Visible(gpus=tuple(device.uuid for device in found), order=sure, note="; ".join(notes))
 
 
-def _sorted(cards: list[Card], order: str | None) -> list[Card]:
+def _sorted(cards: list[GpuFacts], order: str | None) -> list[GpuFacts]:
     """Put `cards` into CUDA's order.
 
     Without PCI_BUS_ID different models are sorted by their speed, which is a guess. NVIDIA's guide has "fastest to
@@ -94,7 +94,7 @@ def _sorted(cards: list[Card], order: str | None) -> list[Card]:
     return sorted(cards, key=lambda card: speeds[card.name], reverse=True)
 
 
-def _speeds(cards: Sequence[Card]) -> dict[str, tuple[float, int]]:
+def _speeds(cards: Sequence[GpuFacts]) -> dict[str, tuple[float, int]]:
     """Return the sort key of each model: its generation, then cores and clock, or memory where cores are unknown.
 
     One number for a model: cards of one model have clocks of their own, and are not sorted by them. Where there is one
@@ -110,7 +110,7 @@ def _speeds(cards: Sequence[Card]) -> dict[str, tuple[float, int]]:
     return speeds
 
 
-def order_certainty(cards: Sequence[Card], order: str | None) -> Order:
+def order_certainty(cards: Sequence[GpuFacts], order: str | None) -> Order:
     """Return the certainty of which GPU an ordinal means."""
     if any(card.mig for card in cards) and sum(len(card.slices) if card.mig else 1 for card in cards) > 1:
         return Order.HEURISTIC
@@ -124,7 +124,7 @@ def order_certainty(cards: Sequence[Card], order: str | None) -> Order:
 # What there is to choose from
 
 
-def _all(cards: Sequence[Card]) -> list[_Device]:
+def _all(cards: Sequence[GpuFacts]) -> list[_Device]:
     """Return what CUDA shows by default: whole GPUs, then one compute instance of each GPU instance."""
     whole = [_Device(card.uuid, card) for card in cards if not card.mig]
     parts = [_Device(part.uuid, card, part) for card in cards if card.mig for part in card.slices]
@@ -142,13 +142,13 @@ def _one_per_gpu_instance(devices: Sequence[_Device], notes: list[str]) -> list[
     return list(kept.values())
 
 
-def _counted(cards: Sequence[Card]) -> list[_Device]:
+def _counted(cards: Sequence[GpuFacts]) -> list[_Device]:
     """Return the devices that ordinals count: whole GPUs first, then those in MIG mode by their first instance."""
     whole = [_Device(card.uuid, card) for card in cards if not card.mig]
     return whole + [_first(card) for card in cards if card.mig and card.slices]
 
 
-def _first(card: Card) -> _Device:
+def _first(card: GpuFacts) -> _Device:
     note = f"GPU {card.index} is in MIG mode: CUDA takes its first instance" if len(card.slices) > 1 else ""
     return _Device(card.slices[0].uuid, card, card.slices[0], note)
 
@@ -157,7 +157,7 @@ def _first(card: Card) -> _Device:
 # The list
 
 
-def _listed(entries: Sequence[str], cards: Sequence[Card], notes: list[str]) -> list[_Device]:
+def _listed(entries: Sequence[str], cards: Sequence[GpuFacts], notes: list[str]) -> list[_Device]:
     """Return the devices of a list up to its first invalid entry, none where one is named twice; add notes."""
     found: list[_Device] = []
     counted = _counted(cards)
@@ -187,7 +187,7 @@ def _kind(entry: str) -> str:
     return entry[:4] if entry.startswith(("GPU-", "MIG-")) else ""
 
 
-def _device(entry: str, kind: str, cards: Sequence[Card], counted: Sequence[_Device]) -> _Device | str:
+def _device(entry: str, kind: str, cards: Sequence[GpuFacts], counted: Sequence[_Device]) -> _Device | str:
     """Return the device that an entry of a list of `kind` means, or in words why it means none."""
     if not kind:
         return _by_ordinal(entry, counted)
@@ -288,7 +288,7 @@ class DeviceSet(NamedTuple):
 
 
 class Target(NamedTuple):
-    """One GPU, or MIG instance of it, that a claim is about."""
+    """One GPU, or MIG instance of it, that a candidate is about."""
 
     gpu: str
     """UUID of the GPU; of a MIG instance that of its parent."""
@@ -299,7 +299,7 @@ class Target(NamedTuple):
 class _Base(NamedTuple):
     """The GPUs that a container or a job was given."""
 
-    cards: tuple[Card, ...]
+    cards: tuple[GpuFacts, ...]
     text: str = ""
     where: str = ""
     order: Order = Order.EXACT
@@ -320,7 +320,7 @@ def device_set(
     selections: Sequence[Selection],
     frameworks: Collection[str] | None,
     facts: Facts,
-    cards: Sequence[Card],
+    cards: Sequence[GpuFacts],
     driver: str = "",
 ) -> DeviceSet:
     """Return the GPUs that a process sees, in order, with this version of the driver; never raises.
@@ -416,7 +416,7 @@ def container(cgroup: str) -> str:
     return clean(lxc[1], _TEXT) if lxc else ""
 
 
-def _base(settings: Mapping[str, Setting], value: str | None, cgroup: str, cards: Sequence[Card]) -> _Base | None:
+def _base(settings: Mapping[str, Setting], value: str | None, cgroup: str, cards: Sequence[GpuFacts]) -> _Base | None:
     """Return the GPUs that CUDA_VISIBLE_DEVICES, which is `value`, counts; None where they are not known."""
     setting = settings.get(NVD)
     # What a script sets comes too late for the container's runtime.
@@ -432,7 +432,7 @@ def _base(settings: Mapping[str, Setting], value: str | None, cgroup: str, cards
     return _slurm(settings, value, cgroup, cards) or _Base(tuple(cards))
 
 
-def _needs_no_base(value: str | None, cards: Sequence[Card]) -> bool:
+def _needs_no_base(value: str | None, cards: Sequence[GpuFacts]) -> bool:
     """Return whether CUDA_VISIBLE_DEVICES means the same GPUs, whichever of `cards` the container was given."""
     if value is not None and (not value.strip() or _is_uuid(value) or value.startswith("-1")):
         return True
@@ -443,7 +443,7 @@ def _is_uuid(value: str) -> bool:
     return value.startswith(("GPU-", "MIG-"))
 
 
-def _given(value: str, cards: Sequence[Card]) -> tuple[Card, ...] | None:
+def _given(value: str, cards: Sequence[GpuFacts]) -> tuple[GpuFacts, ...] | None:
     """Read NVIDIA_VISIBLE_DEVICES; None where it has no meaning (`void`, empty) or names what is not there.
 
     `all`, `none`, or a list of indices as nvidia-smi has them, UUIDs, `0:0` for a GPU's MIG instance, and CDI names
@@ -470,7 +470,7 @@ def _given(value: str, cards: Sequence[Card]) -> tuple[Card, ...] | None:
     )
 
 
-def _named(name: str, cards: Sequence[Card]) -> tuple[Card, Sequence[Slice]] | None:
+def _named(name: str, cards: Sequence[GpuFacts]) -> tuple[GpuFacts, Sequence[MigFacts]] | None:
     """Return the GPU that a container's runtime calls `name`, with those of its MIG instances that are meant."""
     if name.startswith("MIG-"):
         seen = parse(name, cards).gpus
@@ -486,7 +486,7 @@ def _named(name: str, cards: Sequence[Card]) -> tuple[Card, Sequence[Slice]] | N
     return (card, parts) if parts else None
 
 
-def _slurm(settings: Mapping[str, Setting], value: str | None, cgroup: str, cards: Sequence[Card]) -> _Base | None:
+def _slurm(settings: Mapping[str, Setting], value: str | None, cgroup: str, cards: Sequence[GpuFacts]) -> _Base | None:
     """Return the GPUs of a Slurm job, which its CUDA_VISIBLE_DEVICES counts where Slurm constrains devices.
 
     Source: slurm doc/html/gres.shtml and doc/man/man1/sbatch.1: SLURM_JOB_GPUS and SLURM_STEP_GPUS are global ids.
@@ -533,13 +533,13 @@ def _selected(seen: Visible, selections: Sequence[Selection], frameworks: Collec
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# What a claim is about
+# What a candidate is about
 
 
-def targets(device: int | str | None, visible: Visible | None, cards: Sequence[Card]) -> tuple[Target, ...]:
-    """Return the GPUs that a claim about `device` (`facts.Claim.device`) concerns; never raises.
+def targets(device: int | str | None, visible: Visible | None, cards: Sequence[GpuFacts]) -> tuple[Target, ...]:
+    """Return the GPUs that a candidate about `device` (`facts.Candidate.device`) concerns; never raises.
 
-    None is every visible one; where that is not known, or only guessed, every GPU, since a claim about each applies
+    None is every visible one; where that is not known, or only guessed, every GPU, since a candidate about each applies
     to whichever it is. A number counts the visible ones; a text is a UUID or the unique start of one.
     """
     everything = [(card.uuid, Target(card.uuid, card.total)) for card in cards]

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from gpuwatch import procfs
 from gpuwatch.child import ChildProcess, describe_exit
-from gpuwatch.declared.facts import Card, Share
+from gpuwatch.declared.facts import GpuFacts, Share
 from gpuwatch.inspector import INSPECTOR
 from gpuwatch.inspector.protocol import Answer, Question
 from gpuwatch.model import Declared, Knowledge
@@ -142,7 +142,7 @@ class InspectorClient:
 
         With `tmux` the inspector asks our own tmux for the names of sessions and windows.
         """
-        self.cards: tuple[Card, ...] = ()
+        self.cards: tuple[GpuFacts, ...] = ()
         """The machine's GPUs; sent with the first question, and with the next one after a change."""
         self.driver = ""
         """The version of their driver, which is sent with them."""
@@ -157,7 +157,7 @@ class InspectorClient:
         self._polled_at = clock()
         self._is_ready = False
         """Whether the inspector has written anything."""
-        self._sent_cards: tuple[Card, ...] | None = None
+        self._sent_cards: tuple[GpuFacts, ...] | None = None
         self._child = first
         self._eof_at: float | None = None
         self._stuck: dict[ChildProcess, str] = {}

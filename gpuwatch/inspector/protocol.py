@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gpuwatch.declared.facts import Card, Share
+from gpuwatch.declared.facts import GpuFacts, Share
 from gpuwatch.model import Declared, Surroundings
 
 
@@ -19,7 +19,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Start time in clock ticks since boot, as in `model.Process`."""
     user: str = ""
     """Its owner's name."""
-    cards: tuple[Card, ...] | None = None
+    cards: tuple[GpuFacts, ...] | None = None
     """The machine's GPUs; None for those that were told before."""
     driver: str | None = None
     """The version of their driver; None as above."""

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from gpuwatch import procfs
 from gpuwatch.declared import flags, script
-from gpuwatch.declared.facts import RANKS, Config, Facts, File, Ranks, RelatedProcess, Scan, Script, Share, Unread
+from gpuwatch.declared.facts import RANKS, Config, Facts, File, Ranks, RelatedProcess, ScriptContents, Script, Share, Unread
 from gpuwatch.inspector import cgroups, files, program
 from gpuwatch.inspector.credentials import acting_as
 from gpuwatch.inspector.program import How
@@ -54,13 +54,13 @@ _MOST_TRIED = 200
 
 Sources = tuple[tuple[str, bytes], ...]
 """Sources of a program, each with the name that is shown: its script, then its modules."""
-Scanner = Callable[[Sources, Ranks], tuple[Scan, ...]]
+Scanner = Callable[[Sources, Ranks], tuple[ScriptContents, ...]]
 
 
 @functools.lru_cache(maxsize=32)  # the processes of one rank run one script
-def scan_sources(sources: Sources, ranks: Ranks = None) -> tuple[Scan, ...]:
+def scan_sources(sources: Sources, ranks: Ranks = None) -> tuple[ScriptContents, ...]:
     """Return what the sources of a program declare to a process with these ranks."""
-    return script.scan_program(sources, ranks)
+    return script.read_scripts(sources, ranks)
 
 
 class _Runs(NamedTuple):
@@ -374,9 +374,9 @@ def _script_file(target: _Target, place: int, found: program.Program, *, titled:
         except FileNotFoundError:
             if found.how is How.MODULE:
                 continue  # an installed module, then: no script of the user's
-            return Script(path=shown, scan=Unread.FAILED), ()
+            return Script(path=shown, contents=Unread.FAILED), ()
         except OSError as error:
-            return _NO_SCRIPT if found.how is How.MODULE else (Script(path=shown, scan=why(error)), ())
+            return _NO_SCRIPT if found.how is How.MODULE else (Script(path=shown, contents=why(error)), ())
         own = path[: path.rfind("/") + 1]
         folder = own if found.how is How.FILE else ""
         edited = file.modified > _started(target.line[place:]) + _LATER
@@ -385,7 +385,7 @@ def _script_file(target: _Target, place: int, found: program.Program, *, titled:
 
 
 def _scanned(target: _Target, place: int, main: _Main) -> _Program:
-    """Scan a script with the modules that it imports from its folder."""
+    """ScriptContents a script with the modules that it imports from its folder."""
     process, started = target.proc / str(target.line[place].pid), _started(target.line[place:])
     try:
         with acting_as(target.owner):
@@ -396,11 +396,11 @@ def _scanned(target: _Target, place: int, main: _Main) -> _Program:
     sources = ((main.path, main.data), *((path, one.data) for path, one in read.items()))
     scan, *scans = target.scan(sources, target.ranks)
     modules = [
-        Script(path=path, scan=scan, edited=one.modified > started + _LATER, likely=True)
+        Script(path=path, contents=scan, edited=one.modified > started + _LATER, likely=True)
         for (path, one), scan in zip(read.items(), scans, strict=True)
     ]
-    modules += [Script(path=clean(path, 200), scan=one) for path, one in found.items() if isinstance(one, Unread)]
-    return Script(path=main.path, scan=scan, edited=main.edited, likely=main.likely), tuple(modules)
+    modules += [Script(path=clean(path, 200), contents=one) for path, one in found.items() if isinstance(one, Unread)]
+    return Script(path=main.path, contents=scan, edited=main.edited, likely=main.likely), tuple(modules)
 
 
 def _modules(process: Path, main: _Main) -> dict[str, files.Found | Unread]:
@@ -507,8 +507,8 @@ def _may_be_theano(
         words += [*variables, variables.get("KERAS_BACKEND", "")]
     if not isinstance(libraries, Unread):
         words += libraries
-    if script is not None and not isinstance(script.scan, Unread):
-        words += script.scan.imports
+    if script is not None and not isinstance(script.contents, Unread):
+        words += script.contents.imports
     text = "\n".join(words).lower()
     return any(mark in text for mark in ("theano", "gpuarray", "cuda_ndarray"))
 

@@ -17,7 +17,7 @@ import msgspec
 
 from gpuwatch import procfs
 from gpuwatch.child import die_with_parent
-from gpuwatch.declared.facts import Card, Share
+from gpuwatch.declared.facts import GpuFacts, Share
 from gpuwatch.declared.resolver import bounded, resolve
 from gpuwatch.inspector import context, reader
 from gpuwatch.inspector.containers import Names
@@ -43,7 +43,7 @@ class Reader:
 
     def __init__(self) -> None:
         self._proc = procfs.PROC
-        self._cards: tuple[Card, ...] = ()
+        self._cards: tuple[GpuFacts, ...] = ()
         self._driver = ""
         self._shares: tuple[Share, ...] = ()
         self._names = Names()

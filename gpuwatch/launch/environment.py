@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpuwatch import files
-from gpuwatch.declared.env import claims
+from gpuwatch.declared.env import candidates
 from gpuwatch.declared.facts import Setting
 from gpuwatch.declared.sizes import mps
 from gpuwatch.text import clean
@@ -168,7 +168,7 @@ def changes(grant: Grant, environ: Mapping[str, str], *, torch: str) -> Iterator
     """
     told = list(_changes(grant, environ, torch))
     after = {**environ, **{one.name: one.value for one in told if one.value is not None}}
-    void = {claim.channel: claim.void for claim in claims({name: Setting(value=after[name]) for name in after})}
+    void = {candidate.channel: candidate.void for candidate in candidates({name: Setting(value=after[name]) for name in after})}
     for one in told:
         yield one._replace(words="; ".join(filter(None, (one.words, void.get(one.name)))))
 

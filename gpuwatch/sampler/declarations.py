@@ -14,7 +14,7 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from gpuwatch.declared.facts import Card, card
+from gpuwatch.declared.facts import GpuFacts, gpu_facts
 from gpuwatch.declared.resolver import ROOM, bounded
 from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.model import Declared, Gpu, Health, Knowledge, Order, Presence, Process, Surroundings
@@ -78,7 +78,7 @@ class Declarations:
         self._inspector = inspector
         self._clock = clock
         self._known: dict[tuple[int, int], _Known] = {}
-        self._cards: dict[str, Card] = {}
+        self._cards: dict[str, GpuFacts] = {}
         self._viewer = os.getuid() if viewer is None else viewer
         self._own = clock() + OWN
         """When the viewer's own are to be asked again."""
@@ -176,10 +176,10 @@ class Declarations:
 
     def _take_cards(self, gpus: Sequence[Gpu], count: int) -> None:
         """Set the inspector's GPUs, by what was last known of one that is in trouble."""
-        by_index = {gpu.index: card(gpu, self._cards.get(gpu.uuid)) for gpu in gpus}
+        by_index = {gpu.index: gpu_facts(gpu, self._cards.get(gpu.uuid)) for gpu in gpus}
         self._cards |= {one.uuid: one for one in by_index.values()}
         absent = [index for index in range(count) if index not in by_index]  # left alone, by the user or by us
-        cards = (*by_index.values(), *(Card(index=index, uuid=f"index-{index}") for index in absent))
+        cards = (*by_index.values(), *(GpuFacts(index=index, uuid=f"index-{index}") for index in absent))
         ordered = tuple(sorted(cards, key=lambda one: one.index))
         if ordered != self._inspector.cards:  # else the very same stays, which is quickly compared
             self._inspector.cards = ordered

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.commands.visible import visible_lines
-from gpuwatch.declared.facts import card
+from gpuwatch.declared.facts import gpu_facts
 from gpuwatch.declared.visible_devices import parse
 from gpuwatch.model import Instance
 from tests.driver import Driver, Gpu
@@ -98,7 +98,7 @@ def test_json_has_the_same(launch: Launcher, driver: Driver) -> None:
 def test_a_mig_instance_is_a_device_of_its_own() -> None:
     instance = Instance(uuid="MIG-1111", name="H100 MIG 1g.10gb", gpu_instance=7, compute_instance=0)
     shown = snapshot([gpu(0), gpu(1, mig=True, instances=(instance,))])
-    lines = visible_lines(parse("MIG-1111", tuple(map(card, shown.gpus)), None, driver=shown.driver), shown)
+    lines = visible_lines(parse("MIG-1111", tuple(map(gpu_facts, shown.gpus)), None, driver=shown.driver), shown)
     assert "cuda:0 → GPU 1  H100 MIG 1g.10gb  MIG-1111" in lines
     assert "hidden  GPU 0" in lines
 

@@ -6,26 +6,26 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.declared.facts import Card, Claim, Facts, Share
-from gpuwatch.declared.resolver import agreed_claims
+from gpuwatch.declared.facts import GpuFacts, Candidate, Facts, Share
+from gpuwatch.declared.resolver import agreed_candidates
 from gpuwatch.model import Basis, Kind, Margin
 
 GIB = 1024**3
 CARDS = tuple(
-    Card(index=index, uuid=uuid, total=40 * GIB)
+    GpuFacts(index=index, uuid=uuid, total=40 * GIB)
     for index, uuid in enumerate(("GPU-aaaa0001", "GPU-bbbb0002", "GPU-bbcc0003"))
 )
 
 
-def agreed(*shares: Share, **changes: Any) -> list[Claim]:
-    """Return the claims of a process of ada's under some shares."""
+def agreed(*shares: Share, **changes: Any) -> list[Candidate]:
+    """Return the candidates of a process of ada's under some shares."""
     known: dict[str, Any] = {"pid": 1, "uid": 1001, "user": "ada", "argv": ("python", "train.py", "--epochs", "9")}
-    return agreed_claims(Facts(shares=shares, **{**known, **changes}), CARDS)
+    return agreed_candidates(Facts(shares=shares, **{**known, **changes}), CARDS)
 
 
-def uuids(found: list[Claim]) -> list[int | str | None]:
-    """Return the GPUs of claims."""
-    return [claim.device for claim in found]
+def uuids(found: list[Candidate]) -> list[int | str | None]:
+    """Return the GPUs of candidates."""
+    return [candidate.device for candidate in found]
 
 
 @pytest.mark.parametrize(
@@ -67,21 +67,21 @@ def test_a_share_is_of_some_gpus(gpus: tuple[int | str, ...], expected: list[str
 
 
 def test_a_share_is_a_grant_with_its_place_in_the_file() -> None:
-    (claim,) = agreed(Share(user="ada", gpus=(2,), share=0.4, where="~/gpuwatch.toml", line=3))
-    assert (claim.kind, claim.basis, claim.value, claim.framework) == (Kind.GRANT, Basis.TOTAL, 0.4, "")
-    assert (claim.where, claim.line, claim.text) == ("~/gpuwatch.toml", 3, "share = 0.4")
-    assert claim.scope == "share of ada on GPU 2"
-    assert claim.margin is Margin.FRAMEWORK
+    (candidate,) = agreed(Share(user="ada", gpus=(2,), share=0.4, where="~/gpuwatch.toml", line=3))
+    assert (candidate.kind, candidate.basis, candidate.value, candidate.framework) == (Kind.GRANT, Basis.TOTAL, 0.4, "")
+    assert (candidate.where, candidate.line, candidate.text) == ("~/gpuwatch.toml", 3, "share = 0.4")
+    assert candidate.scope == "share of ada on GPU 2"
+    assert candidate.margin is Margin.FRAMEWORK
 
 
 def test_memory_is_in_bytes() -> None:
-    (claim,) = agreed(Share(user="ada", gpus=(0,), memory=20 * GIB))
-    assert (claim.basis, claim.value, claim.text) == (Basis.BYTES, 20 * GIB, "memory = 20.0 GiB")
+    (candidate,) = agreed(Share(user="ada", gpus=(0,), memory=20 * GIB))
+    assert (candidate.basis, candidate.value, candidate.text) == (Basis.BYTES, 20 * GIB, "memory = 20.0 GiB")
 
 
 def test_processes_count_together_by_person_and_table() -> None:
     general, training = Share(share=0.5, gpus=(0,)), Share(command="train", share=0.2, gpus=(0,))
-    assert {claim.scope for claim in agreed(general, training)} == {
+    assert {candidate.scope for candidate in agreed(general, training)} == {
         "share of ada on GPU 0",
         "share of ada for train on GPU 0",
     }
@@ -93,13 +93,13 @@ def test_of_one_scope_the_least_comes_last_and_so_counts() -> None:
     own = Share(user="ada", share=0.8, gpus=(0,))
     ceiling = Share(user="ada", memory=10 * GIB, gpus=(0,), ceiling=True)
     for shares in ((own, ceiling), (ceiling, own)):
-        assert [claim.text for claim in agreed(*shares)] == ["share = 0.8", "ceiling, memory = 10.0 GiB"]
+        assert [candidate.text for candidate in agreed(*shares)] == ["share = 0.8", "ceiling, memory = 10.0 GiB"]
 
 
 def test_foreign_text_is_cleaned() -> None:
-    (claim,) = agreed(Share(command="t.*\x1b?rain", share=0.4, gpus=(0,), where="\x1b[2J"), user="a\x07da")
-    assert claim.scope.isprintable()
-    assert claim.where.isprintable()
+    (candidate,) = agreed(Share(command="t.*\x1b?rain", share=0.4, gpus=(0,), where="\x1b[2J"), user="a\x07da")
+    assert candidate.scope.isprintable()
+    assert candidate.where.isprintable()
 
 
 def test_a_long_command_line_is_searched_at_its_start() -> None:

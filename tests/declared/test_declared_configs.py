@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.declared.facts import Config
-from gpuwatch.declared.flags import claims, scalars
+from gpuwatch.declared.flags import candidates, scalars
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.inspector import reader
 from gpuwatch.model import Basis, Confidence, Declared, Kind, Margin
@@ -224,7 +224,7 @@ def test_no_text_raises_anything_but_a_reason(text: str) -> None:
     st.text(), st.sampled_from(["gpu-memory-utilization: ", "kv_cache_memory_bytes: ", "'gpu-memory-utilization':\t"])
 )
 def test_no_file_of_a_server_raises(text: str, key: str) -> None:
-    assert isinstance(claims(["python", *VLLM], config=Config(path="serve.yaml", text=key + text)), list)
+    assert isinstance(candidates(["python", *VLLM], config=Config(path="serve.yaml", text=key + text)), list)
 
 
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz-_", min_size=1, max_size=20).filter(lambda name: name[0].isalpha())

@@ -1,4 +1,4 @@
-"""Which GPUs a process sees by its container, its job, its environment and its script; and what claims are about."""
+"""Which GPUs a process sees by its container, its job, its environment and its script; and what candidates are about."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declared.facts import Card, Facts, RelatedProcess, Selection, Setting, Unread
+from gpuwatch.declared.facts import GpuFacts, Facts, RelatedProcess, Selection, Setting, Unread
 from gpuwatch.declared.visible_devices import DeviceSet, Target, container, device_set, targets
 from gpuwatch.model import Order, Visible
 from tests.support.builders import GIB, MIB
@@ -28,7 +28,7 @@ def facts(cgroup: str = SESSION, environ: Mapping[str, str] | Unread | None = No
 def resolved(
     environment: Mapping[str, str] | None = None,
     *,
-    cards: Sequence[Card] = A,
+    cards: Sequence[GpuFacts] = A,
     cgroup: str = SESSION,
     script: Mapping[str, str | None] | None = None,
     selections: Sequence[Selection] = (),
@@ -41,7 +41,7 @@ def resolved(
     return device_set(settings, selections, frameworks, facts(cgroup), cards)
 
 
-def indices(visible: Visible | None, cards: Sequence[Card] = A) -> list[int | str] | None:
+def indices(visible: Visible | None, cards: Sequence[GpuFacts] = A) -> list[int | str] | None:
     """Give NVML indices of the GPUs, UUIDs of instances; None where nothing is known."""
     index = {one.uuid: one.index for one in cards}
     return None if visible is None else [index.get(uuid, uuid) for uuid in visible.gpus]
@@ -151,7 +151,7 @@ def test_what_a_process_sees(environment: dict[str, str], cgroup: str, expected:
     ],
 )
 def test_mig_instances_and_single_gpus_in_containers(
-    cards: list[Card], environment: dict[str, str], expected: list[int | str] | None
+    cards: list[GpuFacts], environment: dict[str, str], expected: list[int | str] | None
 ) -> None:
     assert indices(resolved(environment, cards=cards, cgroup=DOCKER).visible, cards) == expected
 
@@ -171,7 +171,7 @@ def test_mig_instances_and_single_gpus_in_containers(
         (B, {"CUDA_VISIBLE_DEVICES": "", "SLURM_JOB_GPUS": "1"}, SLURM, Order.EXACT),
     ],
 )
-def test_how_sure_it_is(cards: list[Card], environment: dict[str, str], cgroup: str, order: Order) -> None:
+def test_how_sure_it_is(cards: list[GpuFacts], environment: dict[str, str], cgroup: str, order: Order) -> None:
     visible = resolved(environment, cards=cards, cgroup=cgroup).visible
     assert visible is not None
     assert visible.order is order
@@ -345,10 +345,10 @@ def test_a_choice_at_run_time_leaves_the_set_and_is_said() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# What a claim is about
+# What a candidate is about
 
 
-def all_of(cards: Sequence[Card]) -> tuple[Target, ...]:
+def all_of(cards: Sequence[GpuFacts]) -> tuple[Target, ...]:
     return tuple(Target(one.uuid, one.total) for one in cards)
 
 
@@ -430,7 +430,7 @@ def test_nothing_raises_and_only_what_is_there_is_seen(
     frameworks: list[str] | None,
     cgroup: str,
     environ: Mapping[str, str] | Unread,
-    cards: list[Card],
+    cards: list[GpuFacts],
     device: int | str | None,
 ) -> None:
     result = device_set(settings, selections, frameworks, facts(cgroup, environ), cards)

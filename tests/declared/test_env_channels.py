@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declared.env import SIMPLE, claims
-from gpuwatch.declared.facts import Claim, Setting
+from gpuwatch.declared.env import SIMPLE, candidates
+from gpuwatch.declared.facts import Candidate, Setting
 from gpuwatch.declared.frameworks import NAMES
 from gpuwatch.model import Basis, Confidence, Kind, Margin
 
@@ -18,14 +18,14 @@ MIB = 1024**2
 GIB = 1024**3
 
 
-def read(environ: Mapping[str, str | None]) -> list[Claim]:
-    """Return the claims of an environment."""
-    return claims({name: Setting(value=value) for name, value in environ.items()})
+def read(environ: Mapping[str, str | None]) -> list[Candidate]:
+    """Return the candidates of an environment."""
+    return candidates({name: Setting(value=value) for name, value in environ.items()})
 
 
-def one(environ: Mapping[str, str | None], **same: Any) -> Claim:
-    """Return the only claim of an environment that has these fields."""
-    found = [claim for claim in read(environ) if all(getattr(claim, key) == value for key, value in same.items())]
+def one(environ: Mapping[str, str | None], **same: Any) -> Candidate:
+    """Return the only candidate of an environment that has these fields."""
+    found = [candidate for candidate in read(environ) if all(getattr(candidate, key) == value for key, value in same.items())]
     assert len(found) == 1, found
     return found[0]
 
@@ -97,12 +97,12 @@ SAID: list[tuple[dict[str, str], str, Kind, Basis, float | None, int | str | Non
 def test_a_variable_says_what_its_reader_takes_it_for(
     environ: dict[str, str], framework: str, kind: Kind, basis: Basis, value: float | None, device: int | str | None
 ) -> None:
-    claim = one(environ)
-    assert (claim.framework, claim.kind, claim.basis, claim.device) == (framework, kind, basis, device)
-    assert claim.value == (None if value is None else pytest.approx(value))
-    assert not claim.void
-    assert claim.channel.split()[0] in {name.removesuffix("_0").removesuffix("_3") for name in environ}
-    assert claim.where == "environment"
+    candidate = one(environ)
+    assert (candidate.framework, candidate.kind, candidate.basis, candidate.device) == (framework, kind, basis, device)
+    assert candidate.value == (None if value is None else pytest.approx(value))
+    assert not candidate.void
+    assert candidate.channel.split()[0] in {name.removesuffix("_0").removesuffix("_3") for name in environ}
+    assert candidate.where == "environment"
 
 
 @pytest.mark.parametrize(
@@ -195,49 +195,49 @@ VOID = [
 
 @pytest.mark.parametrize(("environ", "channel", "why"), VOID)
 def test_what_has_no_effect_says_why(environ: dict[str, str], channel: str, why: str) -> None:
-    claim = one(environ, channel=channel)
-    assert claim.void == why
-    assert claim.text.startswith(channel)
+    candidate = one(environ, channel=channel)
+    assert candidate.void == why
+    assert candidate.text.startswith(channel)
 
 
 def test_both_names_of_jaxs_fraction_void_each_other() -> None:
     found = read({"XLA_CLIENT_MEM_FRACTION": ".3", "XLA_PYTHON_CLIENT_MEM_FRACTION": ".3"})
-    assert [claim.void for claim in found] == ["JAX refuses to start with both set"] * 2
+    assert [candidate.void for candidate in found] == ["JAX refuses to start with both set"] * 2
 
 
 def test_without_preallocation_jax_grows_up_to_its_fraction() -> None:
     found = read({"XLA_CLIENT_MEM_FRACTION": ".3", "XLA_PYTHON_CLIENT_PREALLOCATE": "False"})
-    assert [(claim.kind, claim.value, claim.void) for claim in found] == [(Kind.CAP, 0.3, ""), (Kind.GROWTH, None, "")]
+    assert [(candidate.kind, candidate.value, candidate.void) for candidate in found] == [(Kind.CAP, 0.3, ""), (Kind.GROWTH, None, "")]
 
 
 def test_the_allocator_of_tensorflow_is_heeded_by_jax_too() -> None:
     found = read({"TF_GPU_ALLOCATOR": "cuda_malloc_async"})
-    assert [(claim.framework, claim.kind) for claim in found] == [("tensorflow", Kind.GROWTH), ("jax", Kind.GROWTH)]
+    assert [(candidate.framework, candidate.kind) for candidate in found] == [("tensorflow", Kind.GROWTH), ("jax", Kind.GROWTH)]
 
 
 def test_mps_limits_each_device_by_itself() -> None:
     found = read({"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "''0=1G,1=512MB''"})
-    assert [(claim.device, claim.value, claim.margin) for claim in found] == [
+    assert [(candidate.device, candidate.value, candidate.margin) for candidate in found] == [
         (0, GIB, Margin.EXACT),
         (1, 512 * MIB, Margin.EXACT),
     ]
-    assert {claim.confidence for claim in found} == {Confidence.LIKELY}
+    assert {candidate.confidence for candidate in found} == {Confidence.LIKELY}
     environ = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G", "CUDA_MPS_PIPE_DIRECTORY": "/mps"}
     assert one(environ).confidence is Confidence.CERTAIN
 
 
 def test_an_entry_of_mps_that_cannot_be_read_leaves_the_others() -> None:
     found = read({"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G,nonsense,"})
-    assert [bool(claim.void) for claim in found] == [False, True]
+    assert [bool(candidate.void) for candidate in found] == [False, True]
 
 
 def test_hami_has_a_limit_for_one_device_before_that_for_all() -> None:
     found = read({"CUDA_DEVICE_MEMORY_LIMIT_1": "1g", "CUDA_DEVICE_MEMORY_LIMIT": "2g"})
-    assert [(claim.device, claim.value, claim.rank) for claim in found] == [(None, 2 * GIB, -1), (1, GIB, 0)]
-    assert {(claim.channel, claim.scope, claim.margin) for claim in found} == {
+    assert [(candidate.device, candidate.value, candidate.rank) for candidate in found] == [(None, 2 * GIB, -1), (1, GIB, 0)]
+    assert {(candidate.channel, candidate.scope, candidate.margin) for candidate in found} == {
         ("CUDA_DEVICE_MEMORY_LIMIT", "container", Margin.EXACT)
     }
-    assert [claim.text for claim in found] == ["CUDA_DEVICE_MEMORY_LIMIT=2g", "CUDA_DEVICE_MEMORY_LIMIT_1=1g"]
+    assert [candidate.text for candidate in found] == ["CUDA_DEVICE_MEMORY_LIMIT=2g", "CUDA_DEVICE_MEMORY_LIMIT_1=1g"]
 
 
 def test_hami_is_certain_where_its_library_is_seen() -> None:
@@ -275,30 +275,30 @@ def test_margins_are_exact_where_something_enforces_or_counts_bytes() -> None:
     ],
 )
 def test_a_value_that_is_only_known_at_run_time_is_dynamic(name: str) -> None:
-    claim = one({name: None})
-    assert claim.dynamic
-    assert claim.value is None
-    assert not claim.void
+    candidate = one({name: None})
+    assert candidate.dynamic
+    assert candidate.value is None
+    assert not candidate.void
 
 
 def test_a_claim_says_where_its_setting_stands() -> None:
     line = 'os.environ["CUPY_GPU_MEMORY_LIMIT"] = "50%"'
     setting = Setting(value="50%", where="train.py", line=7, text=line, confidence=Confidence.GUESS)
-    (claim,) = claims({"CUPY_GPU_MEMORY_LIMIT": setting})
-    assert (claim.where, claim.line, claim.text, claim.confidence) == ("train.py", 7, line, Confidence.GUESS)
+    (candidate,) = candidates({"CUPY_GPU_MEMORY_LIMIT": setting})
+    assert (candidate.where, candidate.line, candidate.text, candidate.confidence) == ("train.py", 7, line, Confidence.GUESS)
 
 
 def test_a_guess_is_not_made_surer_by_what_is_likely() -> None:
     for name, value in (("CUDA_DEVICE_MEMORY_LIMIT", "1g"), ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1G")):
-        (claim,) = claims({name: Setting(value=value, confidence=Confidence.GUESS)})
-        assert claim.confidence is Confidence.GUESS
+        (candidate,) = candidates({name: Setting(value=value, confidence=Confidence.GUESS)})
+        assert candidate.confidence is Confidence.GUESS
 
 
 def test_foreign_text_is_cleaned_and_bounded() -> None:
-    claim = one({"CUPY_GPU_MEMORY_LIMIT": "\x1b[2J" + "9" * 500})
-    assert claim.text.isprintable()
-    assert len(claim.text) <= 80
-    assert claim.void.isprintable()
+    candidate = one({"CUPY_GPU_MEMORY_LIMIT": "\x1b[2J" + "9" * 500})
+    assert candidate.text.isprintable()
+    assert len(candidate.text) <= 80
+    assert candidate.void.isprintable()
     long = one({"CUPY_GPU_MEMORY_LIMIT": "4g" * 10_000 + " password=hunter2"}).text
     assert long == f"CUPY_GPU_MEMORY_LIMIT={'4g' * 28}4…"
     assert one({"GENV_GPU_MEMORY": "4g", "GENV_ENVIRONMENT_ID": "\x1b]0;x\x07"}).scope.isprintable()
@@ -321,12 +321,12 @@ VALUES = st.one_of(
 
 @given(st.dictionaries(st.sampled_from(CHANNELS), VALUES))
 def test_no_environment_is_too_odd(environ: dict[str, str | None]) -> None:
-    for claim in read(environ):
-        assert claim.framework in NAMES or not claim.framework
-        assert claim.value is None or claim.value >= 0
-        assert claim.text.isprintable()
-        assert claim.void.isprintable()
-        assert not (claim.dynamic and claim.value is not None)
+    for candidate in read(environ):
+        assert candidate.framework in NAMES or not candidate.framework
+        assert candidate.value is None or candidate.value >= 0
+        assert candidate.text.isprintable()
+        assert candidate.void.isprintable()
+        assert not (candidate.dynamic and candidate.value is not None)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declared.facts import Claim
-from gpuwatch.declared.flags import FLAGS, PROGRAMS, claims, started
+from gpuwatch.declared.facts import Candidate
+from gpuwatch.declared.flags import FLAGS, PROGRAMS, candidates, started
 from gpuwatch.declared.frameworks import NAMES
 from gpuwatch.model import Basis, Confidence, Kind, Margin
 
@@ -17,9 +17,9 @@ MIB = 1024**2
 GIB = 1024**3
 
 
-def read(line: str) -> list[Claim]:
-    """Return the claims of a command line as a shell splits it."""
-    return claims(shlex.split(line))
+def read(line: str) -> list[Candidate]:
+    """Return the candidates of a command line as a shell splits it."""
+    return candidates(shlex.split(line))
 
 
 # (command line, framework, kind, basis, value, device, text)
@@ -109,10 +109,10 @@ SAID: list[tuple[str, str, Kind, Basis, float, int | None, str]] = [
 def test_a_flag_says_what_its_program_takes_it_for(
     line: str, framework: str, kind: Kind, basis: Basis, value: float, device: int | None, text: str
 ) -> None:
-    (claim,) = read(line)
-    assert (claim.framework, claim.kind, claim.basis, claim.device) == (framework, kind, basis, device)
-    assert claim.value == pytest.approx(value)
-    assert (claim.text, claim.where, claim.void) == (text, "command line", "")
+    (candidate,) = read(line)
+    assert (candidate.framework, candidate.kind, candidate.basis, candidate.device) == (framework, kind, basis, device)
+    assert candidate.value == pytest.approx(value)
+    assert (candidate.text, candidate.where, candidate.void) == (text, "command line", "")
 
 
 @pytest.mark.parametrize(
@@ -158,9 +158,9 @@ def test_what_declares_nothing_claims_nothing(line: str) -> None:
     ],
 )
 def test_a_value_that_is_none_has_no_effect(line: str, why: str) -> None:
-    (claim,) = read(line)
-    assert claim.void == why
-    assert claim.value is None
+    (candidate,) = read(line)
+    assert candidate.void == why
+    assert candidate.value is None
 
 
 def test_the_budget_of_vllm_is_ignored_beside_the_size_of_its_cache() -> None:
@@ -178,26 +178,26 @@ def test_the_margin_of_vllm_is_that_of_a_budget() -> None:
 
 
 def test_tritons_fraction_binds_one_of_its_backends_and_is_a_guess() -> None:
-    (claim,) = read("tritonserver --backend-config tensorflow,gpu-memory-fraction=0.4")
-    assert claim.confidence is Confidence.GUESS
+    (candidate,) = read("tritonserver --backend-config tensorflow,gpu-memory-fraction=0.4")
+    assert candidate.confidence is Confidence.GUESS
 
 
 def test_a_flag_for_each_device_counts_once_for_each() -> None:
     pool = "--cuda-memory-pool-byte-size"
     found = read(f"tritonserver {pool}=0:1024 {pool}=1:2048 {pool}=0:4096")
-    assert [(claim.device, claim.value) for claim in found] == [(1, 2048), (0, 4096)]
+    assert [(candidate.device, candidate.value) for candidate in found] == [(1, 2048), (0, 4096)]
 
 
 def test_a_list_of_margins_is_one_for_each_device() -> None:
     found = read("llama-server --fit-target 1024,2048")
-    assert [(claim.device, claim.value) for claim in found] == [(0, GIB), (1, 2 * GIB)]
+    assert [(candidate.device, candidate.value) for candidate in found] == [(0, GIB), (1, 2 * GIB)]
 
 
 def test_flags_keep_the_order_of_the_command_line_and_where_it_is() -> None:
     argv = shlex.split("dask-cuda-worker --rmm-maximum-pool-size 8GB --rmm-pool-size 4GB")
-    found = claims(argv, "command line of parent 812")
-    assert [claim.channel for claim in found] == ["--rmm-maximum-pool-size", "--rmm-pool-size"]
-    assert {claim.where for claim in found} == {"command line of parent 812"}
+    found = candidates(argv, "command line of parent 812")
+    assert [candidate.channel for candidate in found] == ["--rmm-maximum-pool-size", "--rmm-pool-size"]
+    assert {candidate.where for candidate in found} == {"command line of parent 812"}
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ WORDS = st.one_of(
 
 def test_the_flags_of_one_command_line_are_bounded() -> None:
     limits = [f"--model-load-gpu-limit={device}:0.5" for device in range(5000)]
-    assert len(claims(["tritonserver", *limits])) == 64
+    assert len(candidates(["tritonserver", *limits])) == 64
 
 
 def test_a_foreign_title_is_no_vllm() -> None:
@@ -260,13 +260,13 @@ STARTS = st.sampled_from(["python", "vllm", "tritonserver", "dask-cuda-worker", 
 
 @given(STARTS, st.lists(WORDS, max_size=8))
 def test_no_command_line_is_too_odd(first: str, rest: list[str]) -> None:
-    for claim in claims([first, *rest]):
-        assert claim.text.isprintable()
-        assert len(claim.text) <= 80
-        assert (claim.value is None) == bool(claim.void)
+    for candidate in candidates([first, *rest]):
+        assert candidate.text.isprintable()
+        assert len(candidate.text) <= 80
+        assert (candidate.value is None) == bool(candidate.void)
 
 
 @given(st.floats(0.01, 1).map(lambda value: round(value, 4)), st.sampled_from(["{f} {v}", "{f}={v}"]))
 def test_a_fraction_written_out_is_read_as_it_was(value: float, form: str) -> None:
-    (claim,) = read("vllm serve m " + form.format(f="--gpu-memory-utilization", v=value))
-    assert claim.value == value
+    (candidate,) = read("vllm serve m " + form.format(f="--gpu-memory-utilization", v=value))
+    assert candidate.value == value

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declared.facts import Facts, RelatedProcess, Scan, Script, Unread
+from gpuwatch.declared.facts import Facts, RelatedProcess, ScriptContents, Script, Unread
 from gpuwatch.declared.frameworks import NAMES, collective, defaults, eager, identify
 from gpuwatch.model import Basis, Confidence, Kind
 
@@ -32,7 +32,7 @@ CUPY = (*CUDA, "memory.cpython-311-x86_64-linux-gnu.so", "_carray.cpython-311-x8
 
 def process(*libraries: str, argv: str = "python train.py", imports: tuple[str, ...] = (), **changes: Any) -> Facts:
     """Return a process with these libraries mapped and a script that imports these packages."""
-    script = Script(path="train.py", scan=Scan(imports=imports)) if imports else None
+    script = Script(path="train.py", contents=ScriptContents(imports=imports)) if imports else None
     known: dict[str, Any] = {
         "pid": 1,
         "argv": tuple(argv.split()),
@@ -95,7 +95,7 @@ def test_early_in_its_life_the_imports_tell(imports: tuple[str, ...], expected: 
         process(libraries=Unread.DENIED),
         process(libraries=Unread.DENIED, imports=("numpy", "mymodel")),
         process(libraries=Unread.DENIED, imports=("keras",)),
-        process(libraries=Unread.DENIED, script=Script(path="train.py", scan=Unread.DENIED)),
+        process(libraries=Unread.DENIED, script=Script(path="train.py", contents=Unread.DENIED)),
         process("libc.so.6"),
         process(*TORCH_CPU),
         process(argv=""),
@@ -138,8 +138,8 @@ def test_a_wrapper_that_belongs_to_no_framework_tells_nothing() -> None:
 
 
 def test_defaults_are_defaults() -> None:
-    found = {claim.framework: claim for claim in defaults(NAMES)}
-    assert {claim.kind for claim in found.values()} == {Kind.DEFAULT}
+    found = {candidate.framework: candidate for candidate in defaults(NAMES)}
+    assert {candidate.kind for candidate in found.values()} == {Kind.DEFAULT}
     assert (found["jax"].value, found["jax"].basis) == (0.75, Basis.TOTAL)
     assert found["jax"].text == "default of JAX: 0.75 of the GPU"
     assert found["vllm"].value == 0.92

@@ -23,10 +23,10 @@ cnmem = 0.3
 
 
 def test_the_founding_file_starts_with_three_tenths_of_the_first_gpu() -> None:
-    (claim,) = theanorc(FOUNDING, "~/.theanorc")
-    assert (claim.kind, claim.basis, claim.value, claim.device) == (Kind.START, Basis.TOTAL, 0.3, 0)
-    assert (claim.channel, claim.where, claim.line, claim.text) == ("[lib] cnmem", "~/.theanorc", 7, "cnmem = 0.3")
-    assert claim.framework == "theano"
+    (candidate,) = theanorc(FOUNDING, "~/.theanorc")
+    assert (candidate.kind, candidate.basis, candidate.value, candidate.device) == (Kind.START, Basis.TOTAL, 0.3, 0)
+    assert (candidate.channel, candidate.where, candidate.line, candidate.text) == ("[lib] cnmem", "~/.theanorc", 7, "cnmem = 0.3")
+    assert candidate.framework == "theano"
 
 
 @pytest.mark.parametrize(
@@ -50,26 +50,26 @@ def test_the_founding_file_starts_with_three_tenths_of_the_first_gpu() -> None:
     ],
 )
 def test_what_a_file_says(text: str, expected: list[tuple[str, float, int | None]]) -> None:
-    assert [(claim.channel, claim.value, claim.device) for claim in theanorc(text, "rc")] == expected
+    assert [(candidate.channel, candidate.value, candidate.device) for candidate in theanorc(text, "rc")] == expected
 
 
 def test_a_value_that_is_no_number_has_no_effect() -> None:
-    (claim,) = theanorc("[lib]\ncnmem = lots\n", "rc")
-    assert claim.void == "lots is no number"
-    assert claim.line == 2
+    (candidate,) = theanorc("[lib]\ncnmem = lots\n", "rc")
+    assert candidate.void == "lots is no number"
+    assert candidate.line == 2
 
 
 @given(
     st.one_of(st.text(), st.lists(st.sampled_from(["[lib]", "cnmem=", "cnmem=.5", "[", "=", "\x1b"])).map("\n".join))
 )
 def test_no_file_is_too_odd(text: str) -> None:
-    for claim in theanorc(text, text):
-        assert claim.text.isprintable()
-        assert claim.where.isprintable()
-        assert claim.line >= 1
+    for candidate in theanorc(text, text):
+        assert candidate.text.isprintable()
+        assert candidate.where.isprintable()
+        assert candidate.line >= 1
 
 
 @given(st.floats(0.01, 0.95).map(lambda value: round(value, 4)))
 def test_a_fraction_written_to_a_file_is_read_as_it_was(value: float) -> None:
-    (claim,) = theanorc(f"[lib]\ncnmem = {value}\n", "rc")
-    assert claim.value == value
+    (candidate,) = theanorc(f"[lib]\ncnmem = {value}\n", "rc")
+    assert candidate.value == value

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.declared.facts import Card, Facts, File, RelatedProcess, Unread
+from gpuwatch.declared.facts import GpuFacts, Facts, File, RelatedProcess, Unread
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.model import Basis, Kind, Knowledge, Margin, Order
 from tests.support.builders import MIB
@@ -52,7 +52,7 @@ VISIBLE = {
 
 
 @pytest.mark.parametrize(("machine", "environ", "expected"), VISIBLE.values(), ids=map(str, VISIBLE))
-def test_which_gpus_a_process_can_see(machine: Sequence[Card], environ: dict[str, str], expected: list[int]) -> None:
+def test_which_gpus_a_process_can_see(machine: Sequence[GpuFacts], environ: dict[str, str], expected: list[int]) -> None:
     cgroup = "/system.slice/slurmstepd.scope/job_77/step_0/user/task_0" if "SLURM_JOB_ID" in environ else ""
     assert visible(resolve(facts(environ, cgroup=cgroup), machine), machine) == expected
 
@@ -85,7 +85,7 @@ def test_48_what_a_script_sets_comes_before_what_the_process_was_started_with() 
 
 
 MPS = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "''0=1G,1=512MB''"}
-LIMITED: dict[Any, tuple[Sequence[Card], Facts, Kind, dict[int, float]]] = {
+LIMITED: dict[Any, tuple[Sequence[GpuFacts], Facts, Kind, dict[int, float]]] = {
     17: (
         A,
         facts({"XLA_PYTHON_CLIENT_MEM_FRACTION": ".3", "CUDA_VISIBLE_DEVICES": "1"}, libraries=JAX),
@@ -168,7 +168,7 @@ LIMITED: dict[Any, tuple[Sequence[Card], Facts, Kind, dict[int, float]]] = {
 
 @pytest.mark.parametrize(("machine", "given_facts", "kind", "expected"), LIMITED.values(), ids=map(str, LIMITED))
 def test_what_a_process_is_held_to(
-    machine: Sequence[Card], given_facts: Facts, kind: Kind, expected: dict[int, float]
+    machine: Sequence[GpuFacts], given_facts: Facts, kind: Kind, expected: dict[int, float]
 ) -> None:
     declared = resolve(given_facts, machine)
     assert limits(declared, machine) == pytest.approx(expected, abs=0.01)
@@ -179,7 +179,7 @@ def test_what_a_process_is_held_to(
         assert declaration.limits[limit.gpu] == limit.bytes
 
 
-UNLIMITED: dict[Any, tuple[Sequence[Card], Facts]] = {
+UNLIMITED: dict[Any, tuple[Sequence[GpuFacts], Facts]] = {
     19: (A, facts(libraries=JAX)),
     20: (A, facts({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, libraries=JAX)),
     22: (A, facts({"TF_FORCE_GPU_ALLOW_GROWTH": "true"}, libraries=TENSORFLOW)),
@@ -210,7 +210,7 @@ UNLIMITED: dict[Any, tuple[Sequence[Card], Facts]] = {
 
 
 @pytest.mark.parametrize(("machine", "given_facts"), UNLIMITED.values(), ids=map(str, UNLIMITED))
-def test_what_is_no_limit_limits_nothing(machine: Sequence[Card], given_facts: Facts) -> None:
+def test_what_is_no_limit_limits_nothing(machine: Sequence[GpuFacts], given_facts: Facts) -> None:
     assert resolve(given_facts, machine).limits == ()
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declared.facts import Card, Facts, RelatedProcess, Script, Share, Unread
+from gpuwatch.declared.facts import GpuFacts, Facts, RelatedProcess, Script, Share, Unread
 from gpuwatch.declared.resolver import resolve
-from gpuwatch.declared.script import scan
+from gpuwatch.declared.script import read_script
 from gpuwatch.model import Confidence, Kind, Knowledge, Margin, Order
 from tests.support.builders import MIB
 from tests.support.resolving import (
@@ -161,8 +161,8 @@ def test_a_script_that_sets_only_what_is_not_set_leaves_what_is() -> None:
 
 
 def test_an_edited_script_does_not_take_the_place_of_what_the_process_was_started_with() -> None:
-    found = scan('import os\nos.environ["CUDA_VISIBLE_DEVICES"] = "2"\n', "train.py")
-    script = Script(path="train.py", scan=found, edited=True)
+    found = read_script('import os\nos.environ["CUDA_VISIBLE_DEVICES"] = "2"\n', "train.py")
+    script = Script(path="train.py", contents=found, edited=True)
     started = Facts(pid=1, environ={"CUDA_VISIBLE_DEVICES": "1"}, libraries=TORCH, script=script)
     assert visible(resolve(started, A), A) == [1]
     alone = resolve(Facts(pid=1, environ={}, libraries=TORCH, script=script), A).visible
@@ -203,13 +203,13 @@ def test_a_value_that_is_only_known_at_run_time_is_said_to_be_dynamic() -> None:
 
 def test_an_edited_script_is_no_certain_evidence() -> None:
     source = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.5)\n"
-    script = Script(path="train.py", scan=scan(source, "train.py"), edited=True)
+    script = Script(path="train.py", contents=read_script(source, "train.py"), edited=True)
     declared = resolve(Facts(pid=1, environ={}, libraries=TORCH, script=script), C)
     assert declared.declarations[0].confidence is Confidence.STALE
 
 
 def test_unreadable_is_not_undeclared() -> None:
-    stranger = Facts(pid=1, argv=("python", "train.py"), script=Script(path="train.py", scan=Unread.DENIED))
+    stranger = Facts(pid=1, argv=("python", "train.py"), script=Script(path="train.py", contents=Unread.DENIED))
     declared = resolve(stranger, A)
     assert declared.knowledge is Knowledge.UNREADABLE
     assert declared.limits == ()
@@ -370,7 +370,7 @@ ODD_NAMES = (
     st.sampled_from([A, B, D, ()]),
 )
 def test_no_environment_and_no_command_line_is_too_odd(
-    environ: dict[str, str], argv: list[str], machine: Sequence[Card]
+    environ: dict[str, str], argv: list[str], machine: Sequence[GpuFacts]
 ) -> None:
     declared = resolve(Facts(pid=1, environ=environ, argv=tuple(argv), libraries=JAX | TORCH), machine)
     uuids = {card.uuid for card in machine}

@@ -172,8 +172,8 @@ LOGICAL = {"framework": "tensorflow", "kind": Kind.CAP, "basis": Basis.BYTES, "c
     ],
 )
 def test_each_pattern_makes_one_claim(source: str, expected: dict[str, Any]) -> None:
-    claim = only(source)
-    assert {name: getattr(claim, name) for name in expected} == expected
+    candidate = only(source)
+    assert {name: getattr(candidate, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_each_pattern_makes_one_claim(source: str, expected: dict[str, Any]) -> 
 )
 def test_what_looks_like_a_pattern_makes_no_claim(source: str) -> None:
     found = read(source)
-    assert (found.claims, found.selections, found.hints) == ((), (), ())
+    assert (found.candidates, found.selections, found.hints) == ((), (), ())
 
 
 def test_a_variable_of_two_loops_over_the_same_gpus_means_each_of_them() -> None:
@@ -228,14 +228,14 @@ def test_a_variable_of_two_loops_over_the_same_gpus_means_each_of_them() -> None
         """,
         TF,
     )
-    assert [(claim.device, claim.confidence) for claim in found.claims] == [(None, CERTAIN), (None, CERTAIN)]
+    assert [(candidate.device, candidate.confidence) for candidate in found.candidates] == [(None, CERTAIN), (None, CERTAIN)]
 
 
 def test_the_limits_of_one_call_add_up_and_those_of_two_do_not() -> None:
     def adds(*configurations: str) -> list[tuple[str, float | None, int | str | None]]:
         calls = (f"tf.config.set_logical_device_configuration({one})\n" for one in configurations)
         found = read("".join(calls), TF + "L = tf.config.LogicalDeviceConfiguration\n")
-        return [(claim.adds, claim.value, claim.device) for claim in found.claims]
+        return [(candidate.adds, candidate.value, candidate.device) for candidate in found.candidates]
 
     two = adds("gpus[0], [L(512), L(memory_limit=1024)]")
     assert [value for _, value, _ in two] == [512 * MIB, 1024 * MIB]
@@ -251,7 +251,7 @@ def test_the_limits_of_one_call_add_up_and_those_of_two_do_not() -> None:
 
 def test_pools_on_several_gpus_have_a_claim_each() -> None:
     found = read("import rmm\nrmm.reinitialize(True, initial_pool_size=1, maximum_pool_size=2, devices=[0, 2])")
-    assert [(claim.kind, claim.value, claim.device) for claim in found.claims] == [
+    assert [(candidate.kind, candidate.value, candidate.device) for candidate in found.candidates] == [
         (Kind.START, 1, 0),
         (Kind.START, 1, 2),
         (Kind.CAP, 2, 0),
@@ -262,14 +262,14 @@ def test_pools_on_several_gpus_have_a_claim_each() -> None:
 @pytest.mark.parametrize("size", ["'much'", "'-1'"])
 def test_a_size_that_its_reader_would_refuse_is_void(size: str) -> None:
     for source in (f"o = {{'gpu_mem_limit': {size}}}", f"import rmm\nrmm.reinitialize(True, maximum_pool_size={size})"):
-        claim = only(source)
-        assert claim.void
-        assert (claim.value, claim.dynamic) == (None, False)
+        candidate = only(source)
+        assert candidate.void
+        assert (candidate.value, candidate.dynamic) == (None, False)
 
 
 def test_a_cache_in_bytes_takes_the_place_of_vllms_budget() -> None:
     found = read("from vllm import LLM\nLLM('m', gpu_memory_utilization=0.4, kv_cache_memory_bytes=8 * 2**30)")
-    budget, cache = found.claims
+    budget, cache = found.candidates
     assert (budget.value, budget.void) == (0.4, "kv_cache_memory_bytes takes its place")
     assert (cache.kind, cache.basis, cache.value, cache.void) == (Kind.CACHE, Basis.BYTES, 8 * GIB, "")
 
@@ -282,7 +282,7 @@ def test_memory_limits_come_before_the_fraction() -> None:
         """,
         TF,
     )
-    fraction, limit = found.claims
+    fraction, limit = found.candidates
     assert limit.rank > fraction.rank > 0
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpuwatch.declared.facts import Claim, Scan, Selection
-from gpuwatch.declared.script import scan
+from gpuwatch.declared.facts import Candidate, ScriptContents, Selection
+from gpuwatch.declared.script import read_script
 from gpuwatch.model import Basis, Confidence, Kind
 from gpuwatch.units import MIB
 
@@ -181,30 +181,30 @@ sess = tf.Session(config=config)
 '''
 
 
-def said(claim: Claim) -> tuple[object, ...]:
-    return (claim.line, claim.channel, claim.framework, claim.kind, claim.basis, claim.value, claim.device)
+def said(candidate: Candidate) -> tuple[object, ...]:
+    return (candidate.line, candidate.channel, candidate.framework, candidate.kind, candidate.basis, candidate.value, candidate.device)
 
 
 def test_tensorflow_1_takes_a_fraction_and_grows_into_it() -> None:
-    found = scan(TF1_FRACTION, "mnist.py")
-    assert [said(claim) for claim in found.claims] == [
+    found = read_script(TF1_FRACTION, "mnist.py")
+    assert [said(candidate) for candidate in found.candidates] == [
         (23, "per_process_gpu_memory_fraction", "tensorflow", Kind.CAP, Basis.TOTAL, 0.4, None),
         (24, "allow_growth", "tensorflow", Kind.GROWTH, Basis.NONE, None, None),
     ]
-    assert found.claims[0].where == "mnist.py"
-    assert found.claims[0].text == "config.gpu_options.per_process_gpu_memory_fraction = 0.4"
-    assert {claim.confidence for claim in found.claims} == {Confidence.CERTAIN}
+    assert found.candidates[0].where == "mnist.py"
+    assert found.candidates[0].text == "config.gpu_options.per_process_gpu_memory_fraction = 0.4"
+    assert {candidate.confidence for candidate in found.candidates} == {Confidence.CERTAIN}
     assert [name for name, _ in found.settings] == ["TF_CPP_MIN_LOG_LEVEL"]
     assert "tensorflow" in found.imports
     assert not found.hints
 
 
 def test_keras_on_tensorflow_1_sets_a_session_with_a_fraction() -> None:
-    found = scan(KERAS_SESSION, "cats.py")
-    assert [said(claim) for claim in found.claims] == [
+    found = read_script(KERAS_SESSION, "cats.py")
+    assert [said(candidate) for candidate in found.candidates] == [
         (11, "per_process_gpu_memory_fraction", "tensorflow", Kind.CAP, Basis.TOTAL, 0.3, None)
     ]
-    assert found.claims[0].text == "tf.GPUOptions(per_process_gpu_memory_fraction=0.3)"
+    assert found.candidates[0].text == "tf.GPUOptions(per_process_gpu_memory_fraction=0.3)"
     ((name, setting),) = found.settings
     assert (name, setting.value, setting.line, setting.confidence) == (
         "CUDA_VISIBLE_DEVICES",
@@ -216,24 +216,24 @@ def test_keras_on_tensorflow_1_sets_a_session_with_a_fraction() -> None:
 
 
 def test_tensorflow_2_grows_on_every_gpu_in_a_loop() -> None:
-    found = scan(TF2_GROWTH)
-    assert [said(claim) for claim in found.claims] == [
+    found = read_script(TF2_GROWTH)
+    assert [said(candidate) for candidate in found.candidates] == [
         (8, "set_memory_growth", "tensorflow", Kind.GROWTH, Basis.NONE, None, None)
     ]
-    assert found.claims[0].confidence is Confidence.CERTAIN, "a process that holds a GPU has found one"
+    assert found.candidates[0].confidence is Confidence.CERTAIN, "a process that holds a GPU has found one"
 
 
 def test_tensorflow_2_limits_one_logical_device_in_mib() -> None:
-    (claim,) = scan(TF2_LIMIT).claims
-    assert said(claim) == (8, "memory_limit", "tensorflow", Kind.CAP, Basis.BYTES, 1024 * MIB, 0)
-    assert claim.confidence is Confidence.CERTAIN
+    (candidate,) = read_script(TF2_LIMIT).candidates
+    assert said(candidate) == (8, "memory_limit", "tensorflow", Kind.CAP, Basis.BYTES, 1024 * MIB, 0)
+    assert candidate.confidence is Confidence.CERTAIN
 
 
 def test_two_logical_devices_of_one_gpu_are_parts_of_one_sum() -> None:
-    found = scan(TF2_TWO_LOGICAL)
-    assert [said(claim)[3:] for claim in found.claims] == [(Kind.CAP, Basis.BYTES, 512 * MIB, 0)] * 2
-    assert len({claim.adds for claim in found.claims}) == 1
-    assert found.claims[0].adds
+    found = read_script(TF2_TWO_LOGICAL)
+    assert [said(candidate)[3:] for candidate in found.candidates] == [(Kind.CAP, Basis.BYTES, 512 * MIB, 0)] * 2
+    assert len({candidate.adds for candidate in found.candidates}) == 1
+    assert found.candidates[0].adds
     assert found.selections == (
         Selection(
             channel="set_visible_devices",
@@ -246,30 +246,30 @@ def test_two_logical_devices_of_one_gpu_are_parts_of_one_sum() -> None:
     )
 
 
-def settings(found: Scan) -> Mapping[str, str | None]:
+def settings(found: ScriptContents) -> Mapping[str, str | None]:
     return {name: setting.value for name, setting in found.settings}
 
 
 def test_pytorch_picks_two_gpus_before_the_import() -> None:
-    found = scan(TORCH_PARALLEL)
+    found = read_script(TORCH_PARALLEL)
     assert settings(found) == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "2,3"}
     assert {setting.confidence for _, setting in found.settings} == {Confidence.CERTAIN}
-    assert found.claims == ()
+    assert found.candidates == ()
     assert {"torch", "torchvision"} <= set(found.imports)
 
 
 def test_pytorch_on_four_gpus_takes_a_fraction_of_each() -> None:
-    found = scan(TORCH_FOUR)
+    found = read_script(TORCH_FOUR)
     assert settings(found) == {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
-    assert [said(claim) for claim in found.claims] == [
+    assert [said(candidate) for candidate in found.candidates] == [
         (9, "set_per_process_memory_fraction", "torch", Kind.CAP, Basis.TOTAL, 0.25, device) for device in range(4)
     ]
-    assert {claim.confidence for claim in found.claims} == {Confidence.CERTAIN}
+    assert {candidate.confidence for candidate in found.candidates} == {Confidence.CERTAIN}
 
 
 def test_a_misspelt_field_declares_nothing_and_is_said() -> None:
-    found = scan(TF1_MISSPELT, "train.py")
-    assert found.claims == ()
+    found = read_script(TF1_MISSPELT, "train.py")
+    assert found.candidates == ()
     (hint,) = found.hints
     assert hint.rule == "no effect"
     assert "train.py:5" in hint.words
@@ -278,7 +278,7 @@ def test_a_misspelt_field_declares_nothing_and_is_said() -> None:
 
 
 def test_comments_and_docstrings_declare_nothing() -> None:
-    assert scan(TF1_COMMENT) == Scan(imports=("tensorflow",))
+    assert read_script(TF1_COMMENT) == ScriptContents(imports=("tensorflow",))
 
 
 @pytest.mark.parametrize(
@@ -287,4 +287,4 @@ def test_comments_and_docstrings_declare_nothing() -> None:
 )
 def test_a_source_without_any_of_the_words_is_not_even_parsed(nothing: bool, source: str) -> None:
     broken = source + "\nif (:\n"
-    assert bool(scan(broken).error) is not nothing
+    assert bool(read_script(broken).error) is not nothing

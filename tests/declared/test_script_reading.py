@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.declared.facts import Scan, Selection
-from gpuwatch.declared.script import scan
+from gpuwatch.declared.facts import ScriptContents, Selection
+from gpuwatch.declared.script import read_script
 from gpuwatch.declared.script_patterns import may_declare
 from tests.support.scanning import LIMIT, TF, TORCH, only, read, setting
 
@@ -19,9 +19,9 @@ from tests.support.scanning import LIMIT, TF, TORCH, only, read, setting
 
 
 def test_the_source_is_shown_in_one_line() -> None:
-    claim = only("tf.config.set_memory_growth(\n        gpus[0],\n        True,\n)", TF)
-    assert (claim.where, claim.line) == ("train.py", 3)
-    assert claim.text == "tf.config.set_memory_growth( gpus[0], True, )"
+    candidate = only("tf.config.set_memory_growth(\n        gpus[0],\n        True,\n)", TF)
+    assert (candidate.where, candidate.line) == ("train.py", 3)
+    assert candidate.text == "tf.config.set_memory_growth( gpus[0], True, )"
 
 
 @pytest.mark.parametrize(
@@ -39,17 +39,17 @@ def test_of_a_long_call_the_part_that_declares_is_shown(source: str, shown: str)
 def test_of_a_call_over_many_lines_both_ends_are_shown(between: str) -> None:
     padding = between.join(f"options[{place}]," for place in range(20))
     source = f"gpus[0], [LogicalDeviceConfiguration({padding}{between}memory_limit=1024)]"
-    claim = only(f"tf.config.set_logical_device_configuration({source})", TF)
-    assert claim.text.startswith("tf.config.set_logical_device_configuration(")
-    assert claim.text.endswith(" memory_limit=1024)])")
-    assert "…" in claim.text
-    assert len(claim.text) == 100
+    candidate = only(f"tf.config.set_logical_device_configuration({source})", TF)
+    assert candidate.text.startswith("tf.config.set_logical_device_configuration(")
+    assert candidate.text.endswith(" memory_limit=1024)])")
+    assert "…" in candidate.text
+    assert len(candidate.text) == 100
 
 
 def test_of_a_call_that_is_too_long_to_be_looked_at_the_beginning_is_shown() -> None:
-    (claim,) = scan(f"import tensorflow as tf\ntf.config.set_memory_growth(one('{'m' * 5000}'), True)").claims
-    assert claim.text.startswith("tf.config.set_memory_growth(one('mmm")
-    assert claim.text.endswith("…")
+    (candidate,) = read_script(f"import tensorflow as tf\ntf.config.set_memory_growth(one('{'m' * 5000}'), True)").candidates
+    assert candidate.text.startswith("tf.config.set_memory_growth(one('mmm")
+    assert candidate.text.endswith("…")
 
 
 def test_what_is_shown_is_clean_bounded_and_without_secrets() -> None:
@@ -60,12 +60,12 @@ def test_what_is_shown_is_clean_bounded_and_without_secrets() -> None:
     # Its name is cut away, and it stands where the end of the statement is shown.
     one = setting(f"os.environ['TF_A'] = f('{'y' * 300}', password='{'hunter2 ' * 12}')")
     assert "hunter2" not in one.text
-    assert scan("import os\nos.environ['TF_A'] = '1'", "evil\x1b[31m.py").settings[0][1].where == "evil\ufffd[31m.py"
+    assert read_script("import os\nos.environ['TF_A'] = '1'", "evil\x1b[31m.py").settings[0][1].where == "evil\ufffd[31m.py"
 
 
 def test_a_piece_of_a_line_with_wide_characters_is_cut_at_the_right_place() -> None:
-    claim = only("s = 'größe 😀'; torch.cuda.set_per_process_memory_fraction(0.5, 1)  # für alle", TORCH)
-    assert claim.text == "torch.cuda.set_per_process_memory_fraction(0.5, 1)"
+    candidate = only("s = 'größe 😀'; torch.cuda.set_per_process_memory_fraction(0.5, 1)  # für alle", TORCH)
+    assert candidate.text == "torch.cuda.set_per_process_memory_fraction(0.5, 1)"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -89,21 +89,21 @@ def test_a_piece_of_a_line_with_wide_characters_is_cut_at_the_right_place() -> N
     ],
 )
 def test_what_cannot_be_parsed_gives_the_reason(source: str | bytes, error: str) -> None:
-    found = scan(source)
+    found = read_script(source)
     assert error in found.error
-    assert (found.claims, found.settings) == ((), ())
+    assert (found.candidates, found.settings) == ((), ())
 
 
 def test_a_source_that_cannot_be_parsed_still_shows_what_it_imports() -> None:
-    found = scan(f"import numpy as np, tensorflow as tf\nfrom keras.models import x\nprint 1\n{LIMIT}")
+    found = read_script(f"import numpy as np, tensorflow as tf\nfrom keras.models import x\nprint 1\n{LIMIT}")
     assert found.imports == ("numpy", "tensorflow", "keras")
 
 
 @pytest.mark.parametrize("name", ["a.ipynb", "script"])
 def test_a_notebook_is_no_source(name: str) -> None:
     notebook = json.dumps({"cells": [{"source": [LIMIT]}], "nbformat": 4})
-    assert scan(notebook, name).error == "a notebook is no Python source"
-    assert scan(notebook.encode(), name).claims == ()
+    assert read_script(notebook, name).error == "a notebook is no Python source"
+    assert read_script(notebook.encode(), name).candidates == ()
 
 
 @pytest.mark.parametrize(
@@ -119,10 +119,10 @@ def test_a_notebook_is_no_source(name: str) -> None:
     ],
 )
 def test_boms_cookies_line_ends_and_warnings_are_no_hindrance(source: str | bytes) -> None:
-    found = scan(source)
+    found = read_script(source)
     assert not found.error
-    assert [claim.value for claim in found.claims] == [0.4]
-    assert "per_process_gpu_memory_fraction" in found.claims[0].text
+    assert [candidate.value for candidate in found.candidates] == [0.4]
+    assert "per_process_gpu_memory_fraction" in found.candidates[0].text
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ def test_boms_cookies_line_ends_and_warnings_are_no_hindrance(source: str | byte
     ],
 )
 def test_imports_are_found_anywhere(source: str, imports: tuple[str, ...]) -> None:
-    assert scan(source).imports == imports
-    assert scan(f"{source}\n{LIMIT}").imports == imports
+    assert read_script(source).imports == imports
+    assert read_script(f"{source}\n{LIMIT}").imports == imports
 
 
 @pytest.mark.parametrize(
@@ -189,26 +189,26 @@ WORDS = [
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from(WORDS))))
 def test_no_jumble_of_python_raises(lines: list[tuple[int, str]]) -> None:
-    assert isinstance(scan("\n".join("  " * depth + word for depth, word in lines)), Scan)
+    assert isinstance(read_script("\n".join("  " * depth + word for depth, word in lines)), ScriptContents)
 
 
 @given(st.text())
 def test_no_text_raises(text: str) -> None:
-    assert isinstance(scan(text), Scan)
-    assert isinstance(scan(f"{text}\n{LIMIT}\n{text}"), Scan)
+    assert isinstance(read_script(text), ScriptContents)
+    assert isinstance(read_script(f"{text}\n{LIMIT}\n{text}"), ScriptContents)
 
 
 @given(st.binary())
 def test_no_bytes_raise(raw: bytes) -> None:
-    assert isinstance(scan(raw), Scan)
-    assert isinstance(scan(LIMIT.encode() + b"\n" + raw), Scan)
+    assert isinstance(read_script(raw), ScriptContents)
+    assert isinstance(read_script(LIMIT.encode() + b"\n" + raw), ScriptContents)
 
 
 @given(st.one_of(st.integers(0, 10**17), st.floats(0, 1e17, allow_nan=False)))
 def test_a_number_printed_into_a_source_is_read_as_the_same(number: float) -> None:
-    claim = only(f"pool = cupy.get_default_memory_pool()\npool.set_limit(size={number!r})", "import cupy\n")
-    assert claim.value == float(number)
-    assert (claim.void, claim.lifts) == ("", number == 0)
+    candidate = only(f"pool = cupy.get_default_memory_pool()\npool.set_limit(size={number!r})", "import cupy\n")
+    assert candidate.value == float(number)
+    assert (candidate.void, candidate.lifts) == ("", number == 0)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=200))
@@ -236,14 +236,14 @@ STATEMENTS = [
 def test_claims_and_settings_come_in_the_order_of_their_lines(statements: list[str]) -> None:
     source = "import cupy, os, torch\nfrom vllm import LLM\n" + "\n".join(statements)
     found = read(source)
-    for lines in ([claim.line for claim in found.claims], [one.line for _, one in found.settings]):
+    for lines in ([candidate.line for candidate in found.candidates], [one.line for _, one in found.settings]):
         assert lines == sorted(lines)
     declaring = {word.split("(")[0] for word in ("set_limit", "fraction", "allow_growth", "utilization", "mem_limit")}
     expected = sum(any(word in statement for word in declaring) for statement in statements)
-    assert len(found.claims) == expected
-    for claim in found.claims:
+    assert len(found.candidates) == expected
+    for candidate in found.candidates:
         node = ast.parse(source)
-        assert any(getattr(one, "lineno", 0) == claim.line for one in ast.walk(node))
+        assert any(getattr(one, "lineno", 0) == candidate.line for one in ast.walk(node))
 
 
 def test_selections_are_of_the_shape_that_the_resolver_takes() -> None:

@@ -12,8 +12,8 @@ from tests.support.scanning import CERTAIN, LIKELY, LIMIT, TF, TORCH, read
 
 
 def under(template: str) -> list[Confidence]:
-    """Scan a source with a claim in the place of HERE, indented as it stands."""
-    return [claim.confidence for claim in read(template.replace("HERE", LIMIT)).claims]
+    """ScriptContents a source with a candidate in the place of HERE, indented as it stands."""
+    return [candidate.confidence for candidate in read(template.replace("HERE", LIMIT)).candidates]
 
 
 @pytest.mark.parametrize(
@@ -124,12 +124,12 @@ def test_chains_of_functions_that_are_defined_backwards_are_followed_to_their_en
     calls = pairwise(names)
     chain = "".join(f"def {name}():\n  run({called})\n" for name, called in reversed([*calls]))
     found = read(f"def f599():\n  {LIMIT}\n{chain}run(f0)")
-    assert [(claim.confidence, claim.uncalled) for claim in found.claims] == [(LIKELY, False)]
+    assert [(candidate.confidence, candidate.uncalled) for candidate in found.candidates] == [(LIKELY, False)]
 
 
 def test_a_claim_in_a_function_that_nothing_calls_is_told_apart() -> None:
     found = read(f"def f():\n  {LIMIT}\ndef g():\n  {LIMIT}\ng()")
-    assert [(claim.confidence, claim.uncalled) for claim in found.claims] == [(LIKELY, True), (CERTAIN, False)]
+    assert [(candidate.confidence, candidate.uncalled) for candidate in found.candidates] == [(LIKELY, True), (CERTAIN, False)]
 
 
 def test_a_choice_of_gpus_in_a_function_that_nothing_calls_is_none() -> None:
@@ -148,12 +148,12 @@ def test_all_values_of_different_branches_are_given_in_the_order_of_the_source()
         """,
         TORCH,
     )
-    assert [(claim.value, claim.confidence) for claim in found.claims] == [(0.2, LIKELY), (0.4, LIKELY), (0.6, LIKELY)]
+    assert [(candidate.value, candidate.confidence) for candidate in found.candidates] == [(0.2, LIKELY), (0.4, LIKELY), (0.6, LIKELY)]
 
 
 def test_claims_that_begin_at_one_place_are_all_kept() -> None:
     found = read("import ray\nActor.options(num_gpus=0.5).options(num_gpus=0.25)")
-    assert [claim.value for claim in found.claims] == [0.5, 0.25]
+    assert [candidate.value for candidate in found.candidates] == [0.5, 0.25]
 
 
 def test_a_source_that_declares_thousands_of_things_is_cut_short_and_says_so() -> None:

@@ -65,8 +65,8 @@ def limit(PARAMETER):
     c.gpu_options.per_process_gpu_memory_fraction = {expression}
 limit(0.1)
 """
-    claim = only(source)
-    assert (claim.value, claim.dynamic) == (value, value is None)
+    candidate = only(source)
+    assert (candidate.value, candidate.dynamic) == (value, value is None)
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declared.facts import Card
+from gpuwatch.declared.facts import GpuFacts
 from gpuwatch.declared.visible_devices import parse
 from gpuwatch.model import Order
 from tests.support.cards import MIXED, A, B, D, card, part
 
 
-def seen(value: str | None, cards: Sequence[Card] = A, order: str | None = None) -> list[int | str]:
+def seen(value: str | None, cards: Sequence[GpuFacts] = A, order: str | None = None) -> list[int | str]:
     """Return the NVML indices of the whole GPUs that are visible, and the UUIDs of instances."""
     index = {one.uuid: one.index for one in cards}
     return [index.get(uuid, uuid) for uuid in parse(value, cards, order).gpus]
@@ -120,7 +120,7 @@ def test_what_is_odd_about_a_value_is_said(value: str | None, note: str) -> None
 @pytest.mark.parametrize(
     ("cards", "value", "note"), [(A[:1], "1", "1 is no GPU: there is one"), ([], "0", "0 is no GPU: there is none")]
 )
-def test_an_ordinal_beyond_the_last_says_how_many_there_are(cards: list[Card], value: str, note: str) -> None:
+def test_an_ordinal_beyond_the_last_says_how_many_there_are(cards: list[GpuFacts], value: str, note: str) -> None:
     assert parse(value, cards).note == note
 
 
@@ -146,7 +146,7 @@ def test_an_ordinal_beyond_the_last_says_how_many_there_are(cards: list[Card], v
         ([card(0, "GPU-1", mig=True, slices=(part("MIG-1", 7),))], "0", None, Order.EXACT),
     ],
 )
-def test_how_sure_an_ordinal_is(cards: list[Card], value: str | None, order: str | None, certainty: Order) -> None:
+def test_how_sure_an_ordinal_is(cards: list[GpuFacts], value: str | None, order: str | None, certainty: Order) -> None:
     assert parse(value, cards, order).order is certainty
 
 
@@ -193,7 +193,7 @@ def test_a_gpu_that_never_gave_its_uuid_cannot_be_shown() -> None:
         (MIXED, "GPU-a,GPU-d", ["MIG-1111", 3]),
     ],
 )
-def test_mig_instances_and_gpus_in_mig_mode(cards: list[Card], value: str | None, expected: list[int | str]) -> None:
+def test_mig_instances_and_gpus_in_mig_mode(cards: list[GpuFacts], value: str | None, expected: list[int | str]) -> None:
     assert seen(value, cards) == expected
 
 
@@ -214,7 +214,7 @@ BEFORE_R570 = "drivers before R570 show only the first MIG instance, and no othe
         (MIXED, None, BEFORE_R570),
     ],
 )
-def test_what_is_odd_about_mig_is_said(cards: list[Card], value: str | None, note: str) -> None:
+def test_what_is_odd_about_mig_is_said(cards: list[GpuFacts], value: str | None, note: str) -> None:
     assert parse(value, cards).note == note
 
 
@@ -233,7 +233,7 @@ def test_what_is_odd_about_mig_is_said(cards: list[Card], value: str | None, not
     ],
 )
 def test_how_many_mig_instances_are_seen_depends_on_the_driver(
-    cards: list[Card], value: str | None, old: list[int | str], new: list[int | str]
+    cards: list[GpuFacts], value: str | None, old: list[int | str], new: list[int | str]
 ) -> None:
     index = {one.uuid: one.index for one in cards}
     for driver, expected in (("550.54.15", old), ("565.57.01", old), ("570.86.10", new), ("580.95.05", new)):
@@ -260,7 +260,7 @@ MACHINES = st.sampled_from([A, B, D, MIXED, []])
 
 
 @given(value=st.lists(ENTRIES, max_size=6).map(",".join), cards=MACHINES, order=st.none() | st.text(max_size=12))
-def test_no_text_raises_and_what_is_seen_is_there_and_once(value: str, cards: list[Card], order: str | None) -> None:
+def test_no_text_raises_and_what_is_seen_is_there_and_once(value: str, cards: list[GpuFacts], order: str | None) -> None:
     result = parse(value, cards, order)
     there = {one.uuid for one in cards if not one.mig} | {one.uuid for whole in cards for one in whole.slices}
     assert there.issuperset(result.gpus)

@@ -13,7 +13,7 @@ import pytest
 
 from gpuwatch import procfs
 from gpuwatch.child import ChildProcess
-from gpuwatch.declared.facts import Card, Share
+from gpuwatch.declared.facts import GpuFacts, Share
 from gpuwatch.inspector.client import InspectorClient
 from tests.support.inspecting import STAND_IN, stand_in, words
 from tests.support.sampling import PATIENCE
@@ -199,11 +199,11 @@ def test_the_machine_is_told_once_to_each_reader(inspector: Callable[..., Inspec
     odd = f"open({str(log)!r}, 'a').write(line)\n    if pid == 3: os._exit(7)"
     share = Share(user="ada", share=0.5)
     one = inspector(odd, shares=(share,))
-    one.cards = (Card(index=0, uuid="GPU-a", total=7),)
+    one.cards = (GpuFacts(index=0, uuid="GPU-a", total=7),)
     for pid in range(1, 5):
         one.ask(pid, 7, "ada")
     words(one, times=4)
-    one.cards = (Card(index=0, uuid="GPU-a", total=8),)
+    one.cards = (GpuFacts(index=0, uuid="GPU-a", total=8),)
     one.ask(5, 7, "ada")
     words(one, times=1)
     told = [json.loads(line) for line in log.read_text().splitlines()]

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.declared.facts import Card, Share
+from gpuwatch.declared.facts import GpuFacts, Share
 from gpuwatch.inspector import INSPECTOR
 from gpuwatch.inspector.protocol import Answer, Question
 from gpuwatch.model import Declared, Knowledge
@@ -26,8 +26,8 @@ from tests.support.sharer import sharing
 
 GIB = 1 << 30
 CARDS = (
-    Card(index=0, uuid="GPU-aaaa", name="H100", bus_id="0:1:0.0", total=80 * GIB),
-    Card(index=1, uuid="GPU-bbbb", name="H100", bus_id="0:2:0.0", total=80 * GIB),
+    GpuFacts(index=0, uuid="GPU-aaaa", name="H100", bus_id="0:1:0.0", total=80 * GIB),
+    GpuFacts(index=1, uuid="GPU-bbbb", name="H100", bus_id="0:2:0.0", total=80 * GIB),
 )
 
 Reader = subprocess.Popen[bytes]

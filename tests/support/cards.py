@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from gpuwatch.declared.facts import Card, Slice
+from gpuwatch.declared.facts import GpuFacts, MigFacts
 from tests.support.builders import GIB, MIB
 
 
-def card(index: int, uuid: str, **changes: object) -> Card:
+def card(index: int, uuid: str, **changes: object) -> GpuFacts:
     """Return an 11 GB card, in a slot that follows its index."""
     fields = {"bus_id": f"00000000:{index + 1:02X}:00.0", "name": "GeForce RTX 2080 Ti", "total": 11019 * MIB}
-    return Card(index=index, uuid=uuid, **{**fields, **changes})  # type: ignore[arg-type]
+    return GpuFacts(index=index, uuid=uuid, **{**fields, **changes})  # type: ignore[arg-type]
 
 
-def part(uuid: str, gpu_instance: int, compute_instance: int = 0) -> Slice:
-    return Slice(uuid=uuid, gpu_instance=gpu_instance, compute_instance=compute_instance, total=10 * GIB)
+def part(uuid: str, gpu_instance: int, compute_instance: int = 0) -> MigFacts:
+    return MigFacts(uuid=uuid, gpu_instance=gpu_instance, compute_instance=compute_instance, total=10 * GIB)
 
 
 A = [card(i, uuid) for i, uuid in enumerate(("GPU-aaaa0001", "GPU-bbbb0002", "GPU-bbcc0003", "GPU-dddd0004"))]

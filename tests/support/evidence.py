@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from gpuwatch.declared.facts import Facts, Ranks, Scan
+from gpuwatch.declared.facts import Facts, Ranks, ScriptContents
 from gpuwatch.inspector.reader import Sources
 
 SOURCE = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.5)\n"
 
 
-def seen(sources: Sources, ranks: Ranks = None) -> tuple[Scan, ...]:
+def seen(sources: Sources, ranks: Ranks = None) -> tuple[ScriptContents, ...]:
     """A scan that shows what it was given."""
     return tuple(
-        Scan(error=f"{name}: {source.decode()}", imports=("theano",) if b"import theano" in source else ())
+        ScriptContents(error=f"{name}: {source.decode()}", imports=("theano",) if b"import theano" in source else ())
         for name, source in sources
     )
 
@@ -19,7 +19,7 @@ def seen(sources: Sources, ranks: Ranks = None) -> tuple[Scan, ...]:
 def script_of(facts: Facts) -> tuple[str, str]:
     """The name and the text of a script that was scanned by `seen`."""
     assert facts.script is not None
-    assert isinstance(facts.script.scan, Scan)
-    name, _, text = facts.script.scan.error.partition(": ")
+    assert isinstance(facts.script.contents, ScriptContents)
+    name, _, text = facts.script.contents.error.partition(": ")
     assert name == facts.script.path
     return name, text

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpuwatch.declared.facts import Card, Facts, Script, Slice, Unread
-from gpuwatch.declared.script import scan
+from gpuwatch.declared.facts import GpuFacts, Facts, Script, MigFacts, Unread
+from gpuwatch.declared.script import read_script
 from gpuwatch.model import Declaration, Declared, Kind
 from tests.support.builders import MIB
 
@@ -15,10 +15,10 @@ TORCH = frozenset({"libc.so.6", "libtorch_cuda.so", "libc10_cuda.so", "libcudart
 TENSORFLOW = frozenset({"libc.so.6", "libtensorflow_framework.so.2", "_pywrap_tensorflow_internal.so"})
 
 
-def cards(*totals: int, uuids: Sequence[str] = (), names: Sequence[str] = ()) -> tuple[Card, ...]:
+def cards(*totals: int, uuids: Sequence[str] = (), names: Sequence[str] = ()) -> tuple[GpuFacts, ...]:
     """Return a machine of GPUs with so many MiB each."""
     return tuple(
-        Card(
+        GpuFacts(
             index=index,
             uuid=uuids[index] if uuids else f"GPU-{index:08x}",
             bus_id=f"00000000:{index + 1:02X}:00.0",
@@ -33,14 +33,14 @@ A = cards(11019, 11019, 11019, 11019, uuids=("GPU-aaaa0001", "GPU-bbbb0002", "GP
 B = cards(2048, 24576, names=("NVIDIA Quadro P400", "NVIDIA GeForce RTX 3090"))
 C = cards(2002)
 D = (
-    Card(
+    GpuFacts(
         index=0,
         uuid="GPU-mig",
         total=40960 * MIB,
         mig=True,
         slices=(
-            Slice(uuid="MIG-1111", gpu_instance=1, compute_instance=0, total=9856 * MIB),
-            Slice(uuid="MIG-2222", gpu_instance=2, compute_instance=0, total=9856 * MIB),
+            MigFacts(uuid="MIG-1111", gpu_instance=1, compute_instance=0, total=9856 * MIB),
+            MigFacts(uuid="MIG-2222", gpu_instance=2, compute_instance=0, total=9856 * MIB),
         ),
     ),
 )
@@ -58,7 +58,7 @@ def facts(
     **more: Any,
 ) -> Facts:
     """Return a process that could be read; without libraries given, none of a framework's is mapped."""
-    source = Script(path="train.py", scan=scan(script, "train.py")) if script else None
+    source = Script(path="train.py", contents=read_script(script, "train.py")) if script else None
     known: dict[str, Any] = {"pid": 4711, "uid": 1001, "user": "ada", "script": source, **more}
     return Facts(
         environ={} if environ is None else environ,
@@ -68,13 +68,13 @@ def facts(
     )
 
 
-def limits(declared: Declared, machine: Sequence[Card]) -> dict[int, float]:
+def limits(declared: Declared, machine: Sequence[GpuFacts]) -> dict[int, float]:
     """Return the limits by index, in MiB."""
     indices = {card.uuid: card.index for card in machine}
     return {indices[limit.gpu]: limit.bytes / MIB for limit in declared.limits}
 
 
-def visible(declared: Declared, machine: Sequence[Card]) -> list[int] | None:
+def visible(declared: Declared, machine: Sequence[GpuFacts]) -> list[int] | None:
     """Return the indices of what a process can see."""
     if declared.visible is None:
         return None

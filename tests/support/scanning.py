@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
-from gpuwatch.declared.facts import Claim, Scan, Setting
-from gpuwatch.declared.script import scan
+from gpuwatch.declared.facts import Candidate, ScriptContents, Setting
+from gpuwatch.declared.script import read_script
 from gpuwatch.model import Confidence
 
 CERTAIN, LIKELY, GUESS = Confidence.CERTAIN, Confidence.LIKELY, Confidence.GUESS
@@ -15,19 +15,19 @@ CUPY = "import cupy as cp\n"
 LIMIT = "c.gpu_options.per_process_gpu_memory_fraction = 0.4"
 
 
-def read(source: str, before: str = "") -> Scan:
-    """Scan a source, which must be one that Python can read."""
-    found = scan(before + textwrap.dedent(source), "train.py")
+def read(source: str, before: str = "") -> ScriptContents:
+    """ScriptContents a source, which must be one that Python can read."""
+    found = read_script(before + textwrap.dedent(source), "train.py")
     assert not found.error
     return found
 
 
-def only(source: str, before: str = "") -> Claim:
-    (claim,) = read(source, before).claims
-    return claim
+def only(source: str, before: str = "") -> Candidate:
+    (candidate,) = read(source, before).candidates
+    return candidate
 
 
-def values(found: Scan) -> list[tuple[str, str | None]]:
+def values(found: ScriptContents) -> list[tuple[str, str | None]]:
     return [(name, setting.value) for name, setting in found.settings]
 
 
