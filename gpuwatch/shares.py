@@ -11,12 +11,12 @@ import msgspec
 from gpuwatch.model import Basis, Declaration, Declared, Gpu, Knowledge, Limit, Process, Reason, Snapshot, known
 from gpuwatch.units import GIB, MIB, gib
 
-LAPSE: Final = 15 * 60.0
+RESERVATION_GRACE: Final = 15 * 60.0
 """Seconds for which a reservation counts though none of its processes holds the GPU: half of what the rule `idle but
 held` lets pass, and long enough to import a framework from a slow disk and to read a data set first."""
 
 
-class Standing(NamedTuple):
+class LimitUsage(NamedTuple):
     """How one limit stands on one GPU: a process alone, or all that share the limit's scope."""
 
     gpu: str
@@ -33,7 +33,7 @@ class Standing(NamedTuple):
     """The largest holder first; one for a process alone."""
 
 
-class Promised(NamedTuple):
+class DeclaredMemory(NamedTuple):
     """What is declared on one GPU, in bytes."""
 
     declared: int
@@ -71,7 +71,7 @@ def was_read(declared: Declared | None) -> bool:
     return declared is not None and declared.knowledge is Knowledge.READ
 
 
-def conclusive(declared: Declared | None) -> bool:
+def is_conclusive(declared: Declared | None) -> bool:
     """Return whether the lack of a limit means that none was declared.
 
     And not one that only the program itself knows, nor one whose GPU is a guess: it may be meant for this one.
@@ -89,13 +89,13 @@ def usable(gpu: Gpu) -> int | None:
     return int(memory.total - (memory.reserved if known(memory.reserved) else 0))
 
 
-def standings(snapshot: Snapshot) -> list[Standing]:
+def limit_usages(snapshot: Snapshot) -> list[LimitUsage]:
     """Set every limit against what is held under it, GPU by GPU."""
-    people = {process.pid: process for process in snapshot.processes}
-    return [standing for gpu in snapshot.gpus for standing in _standings(gpu, people)]
+    processes = {process.pid: process for process in snapshot.processes}
+    return [usage for gpu in snapshot.gpus for usage in _limit_usages(gpu, processes)]
 
 
-def _standings(gpu: Gpu, people: Mapping[int, Process]) -> Iterable[Standing]:
+def _limit_usages(gpu: Gpu, processes: Mapping[int, Process]) -> Iterable[LimitUsage]:
     sizes: dict[int, int] = {}
     partial: set[int] = set()
     for one in gpu.holdings:
@@ -104,14 +104,14 @@ def _standings(gpu: Gpu, people: Mapping[int, Process]) -> Iterable[Standing]:
             partial.add(one.pid)
     groups: defaultdict[tuple[str, int], list[tuple[Limit, Declared, int]]] = defaultdict(list)
     for pid in sizes:
-        declared = people[pid].declared if pid in people else None
+        declared = processes[pid].declared if pid in processes else None
         for limit in declared.limits if declared else ():
             if declared and limit.gpu == gpu.uuid:
                 groups[limit.scope, 0 if limit.scope else pid].append((limit, declared, pid))
     for (scope, _), members in groups.items():
         limit, declared, _ = min(members, key=lambda member: member[0].bytes)
         pids = sorted((pid for _, _, pid in members), key=lambda pid: (-sizes[pid], pid))
-        yield Standing(
+        yield LimitUsage(
             gpu=gpu.uuid,
             scope=scope,
             limit=limit,
@@ -122,20 +122,20 @@ def _standings(gpu: Gpu, people: Mapping[int, Process]) -> Iterable[Standing]:
         )
 
 
-def counted(found: Iterable[Standing]) -> list[Standing]:
+def additive_limits(found: Iterable[LimitUsage]) -> list[LimitUsage]:
     """Return the limits of a GPU that add up: of a process that is also under a shared one, the shared one alone."""
     found = list(found)
     shared = {pid for one in found if one.scope for pid in one.pids}
     return [one for one in found if one.scope or one.pids[0] not in shared]
 
 
-def promised(gpu: Gpu, people: Mapping[int, Process]) -> Promised:
-    """Add up what is declared on a GPU; `people` are the snapshot's processes by PID."""
-    found = counted(_standings(gpu, people))
+def declared_memory(gpu: Gpu, processes: Mapping[int, Process]) -> DeclaredMemory:
+    """Add up what is declared on a GPU; `processes` are the snapshot's processes by PID."""
+    found = additive_limits(_limit_usages(gpu, processes))
     under = {pid for one in found for pid in one.pids}
-    others = [people.get(pid) for pid in {one.pid for one in gpu.holdings} - under]
-    read = [other for other in others if other is not None and conclusive(other.declared)]
-    return Promised(
+    others = [processes.get(pid) for pid in {one.pid for one in gpu.holdings} - under]
+    read = [other for other in others if other is not None and is_conclusive(other.declared)]
+    return DeclaredMemory(
         declared=sum(one.limit.bytes for one in found),
         held=sum(int(one.memory) for one in gpu.holdings if known(one.memory)),
         total=int(gpu.memory.total) if known(gpu.memory.total) else None,
@@ -145,16 +145,16 @@ def promised(gpu: Gpu, people: Mapping[int, Process]) -> Promised:
     )
 
 
-def promised_words(gpu: Gpu, people: Mapping[int, Process], *, least: str = "≥", missing: str = "—") -> str:
-    """Print `Gpu.promised` in GiB: with `least` before it where limits could not be read, `?` where all of it is so."""
+def format_promised(gpu: Gpu, declared: DeclaredMemory, *, least: str = "≥", missing: str = "—") -> str:
+    """Format `Gpu.promised` in GiB: with `least` before it where limits could not be read, `?` where none could."""
     if not known(gpu.promised):
         return missing
-    if not promised(gpu, people).unread:
+    if not declared.unread:
         return gib(gpu.promised)
-    return f"{least}{gib(gpu.promised)}" if is_promised(gpu) else "?"
+    return f"{least}{gib(gpu.promised)}" if has_promised(gpu) else "?"
 
 
-def is_promised(gpu: Gpu) -> bool:
+def has_promised(gpu: Gpu) -> bool:
     """Return whether enough is promised to print as more than `<0.1`."""
     return known(gpu.promised) and gpu.promised >= 0.05 * GIB
 
@@ -162,7 +162,7 @@ def is_promised(gpu: Gpu) -> bool:
 # -- what may still be taken -----------------------------------------------------------------------------------------
 
 
-class Reserved(NamedTuple):
+class Reservation(NamedTuple):
     """What a program that `gpuwatch run` started asked for: until it holds that much, the rest is kept for it."""
 
     pids: frozenset[int]
@@ -176,7 +176,7 @@ class Reserved(NamedTuple):
     """Name, where somebody looked it up."""
 
 
-class Promise(NamedTuple):
+class PromisedMemory(NamedTuple):
     """What a user may still take of a GPU beyond what is held."""
 
     user: str
@@ -185,42 +185,44 @@ class Promise(NamedTuple):
     """By `gpuwatch run`; else it is the rest of a declared limit."""
 
 
-def with_promises(snapshot: Snapshot, reserved: Sequence[Reserved]) -> Snapshot:
+def add_promised(snapshot: Snapshot, reserved: Sequence[Reservation]) -> Snapshot:
     """Add to every GPU what is promised of it, where it is known what is free."""
-    people = {process.pid: process for process in snapshot.processes}
+    processes = {process.pid: process for process in snapshot.processes}
     gpus = []
     for gpu in snapshot.gpus:
         there = known(gpu.memory.free) and known(gpu.memory.total)
-        promised = sum(one.bytes for one in promises(gpu, people, reserved, snapshot.taken))
+        promised = sum(one.bytes for one in find_promised(gpu, processes, reserved, snapshot.taken))
         gpus.append(msgspec.structs.replace(gpu, promised=promised if there else Reason.NO_SAMPLE))
     return msgspec.structs.replace(snapshot, gpus=tuple(gpus))
 
 
-def promises(gpu: Gpu, people: Mapping[int, Process], reserved: Sequence[Reserved], now: float) -> list[Promise]:
+def find_promised(
+    gpu: Gpu, processes: Mapping[int, Process], reserved: Sequence[Reservation], now: float
+) -> list[PromisedMemory]:
     """Return what may still be taken of a GPU by those who declared or reserved it; none where its size is not known.
 
-    `people` are the snapshot's processes by PID, `now` is wall-clock time. Where the same processes are under several
+    `processes` are those of the snapshot by PID, `now` is wall-clock time. Where the same processes are under several
     limits, the least counts; where one holds for some of those that share another, the shared one does. Nothing counts
     for more than the GPU can give, nor do all reservations of one user together.
     """
     whole = usable(gpu)
     if whole is None:
         return []
-    least: dict[frozenset[int], tuple[int, Standing]] = {}
+    least: dict[frozenset[int], tuple[int, LimitUsage]] = {}
     for size, limit in sorted(
-        ((_size(one, gpu, whole), one) for one in _standings(gpu, people)), key=lambda one: one[0]
+        ((_size(one, gpu, whole), one) for one in _limit_usages(gpu, processes)), key=lambda one: one[0]
     ):
         least.setdefault(frozenset(limit.pids), (size, limit))
     shared = [pids for pids in least if len(pids) > 1]
     counted = {pids: limit for pids, limit in least.items() if not any(pids < others for others in shared)}
     found = [
-        Promise(holder_name(limit.pids[0], people), size - limit.held, reserved=False)
+        PromisedMemory(holder_name(limit.pids[0], processes), size - limit.held, reserved=False)
         for size, limit in counted.values()
         if size > limit.held
     ]
     rests: defaultdict[int, int] = defaultdict(int)
     names: dict[int, str] = {}
-    for one in in_force(gpu, reserved, now):
+    for one in active_reservations(gpu, reserved, now):
         covered = 0
         if one.pids:
             under = {pid for pids in counted if pids & one.pids for pid in pids}
@@ -230,40 +232,43 @@ def promises(gpu: Gpu, people: Mapping[int, Process], reserved: Sequence[Reserve
             rests[one.uid] += rest
             names[one.uid] = one.user
     found += [
-        Promise(names[uid] or user_name(uid, people), min(rest, whole), reserved=True) for uid, rest in rests.items()
+        PromisedMemory(names[uid] or user_name(uid, processes), min(rest, whole), reserved=True)
+        for uid, rest in rests.items()
     ]
     return found
 
 
-def in_force(gpu: Gpu, reserved: Iterable[Reserved], now: float) -> list[Reserved]:
+def active_reservations(gpu: Gpu, reserved: Iterable[Reservation], now: float) -> list[Reservation]:
     """Return the reservations of a GPU that count: new ones, and those of which something came.
 
     A list of holders that cannot be trusted shows of none that nothing came of it.
     """
     on = [one for one in reserved if one.gpus.get(gpu.uuid, 0) > 0]
     holders = {holding.pid for holding in gpu.holdings} if on else set()
-    return [one for one in on if now - one.made < LAPSE or gpu.holdings_note or not one.pids.isdisjoint(holders)]
+    return [
+        one for one in on if now - one.made < RESERVATION_GRACE or gpu.holdings_note or not one.pids.isdisjoint(holders)
+    ]
 
 
-def user_name(uid: int, people: Mapping[int, Process]) -> str:
+def user_name(uid: int, processes: Mapping[int, Process]) -> str:
     """Name a user by what the snapshot knows: to ask the user database could take for ever."""
-    return next((one.user for one in people.values() if one.uid == uid and one.user), f"uid {uid}")
+    return next((one.user for one in processes.values() if one.uid == uid and one.user), f"uid {uid}")
 
 
-def holder_name(pid: int, people: Mapping[int, Process]) -> str:
+def holder_name(pid: int, processes: Mapping[int, Process]) -> str:
     """Name the owner of a process."""
-    process = people.get(pid)
+    process = processes.get(pid)
     return (process.user if process else "") or f"PID {pid}"
 
 
-def _size(standing: Standing, gpu: Gpu, whole: int) -> int:
+def _size(usage: LimitUsage, gpu: Gpu, whole: int) -> int:
     """Return a limit in bytes, at most what the GPU can give (`whole`).
 
     A fraction is one of what CUDA has, which is less than NVML's total by what is reserved: by NVML's total two halves
     of a GPU would be more than it can give.
     """
-    size, total = standing.limit.bytes, gpu.memory.total
-    if standing.declaration.basis is Basis.TOTAL and known(total) and total:
+    size, total = usage.limit.bytes, gpu.memory.total
+    if usage.declaration.basis is Basis.TOTAL and known(total) and total:
         size = int(size * whole / total)
     return min(size, whole)
 

@@ -28,7 +28,7 @@ from gpuwatch.model import (
     known,
     number,
 )
-from gpuwatch.shares import Standing, conclusive, standings
+from gpuwatch.shares import LimitUsage, is_conclusive, limit_usages
 from gpuwatch.units import ranges, size
 
 _ORDERS = {
@@ -180,7 +180,7 @@ def _gpus(uuids: Collection[str], names: Mapping[str, str]) -> str:
 def _holdings(process: Process, snapshot: Snapshot, allowances: Allowances | None) -> Iterator[Point]:
     others = tuple(one for one in snapshot.processes if one.pid != process.pid)
     everybody = replace(snapshot, processes=(*others, process))
-    found = [one for one in standings(everybody) if process.pid in one.pids]
+    found = [one for one in limit_usages(everybody) if process.pid in one.pids]
     people = {one.pid: one for one in everybody.processes}
     for gpu in snapshot.gpus:
         held = [one.memory for one in gpu.holdings if one.pid == process.pid]
@@ -190,11 +190,11 @@ def _holdings(process: Process, snapshot: Snapshot, allowances: Allowances | Non
         amount = size(sum(memory for memory in held if known(memory)))
         value = f"an amount that is not known ({reasons[0].value})" if reasons else amount
         verdicts = [_verdict(one, gpu, people, allowances) for one in found if one.gpu == gpu.uuid]
-        without = "under no limit" if conclusive(process.declared) else "not known to be under a limit"
+        without = "under no limit" if is_conclusive(process.declared) else "not known to be under a limit"
         yield Point("holds", f"{value} on GPU {gpu.index}", "; ".join(verdicts) or without)
 
 
-def _verdict(standing: Standing, gpu: Gpu, people: Mapping[int, Process], allowances: Allowances | None) -> str:
+def _verdict(standing: LimitUsage, gpu: Gpu, people: Mapping[int, Process], allowances: Allowances | None) -> str:
     """Return how a limit stands: under it, within the allowance, or overshot."""
     limit = standing.limit
     collective = any((declared := people[pid].declared) is not None and declared.collective for pid in standing.pids)

@@ -171,7 +171,7 @@ def _person(
     counted = [int(one.memory) for gpu, some in cards if shares.usable(gpu) for one in some if known(one.memory)]
     busy = [float(one.sm) for one in every if known(one.sm)]
     idles = [(gpu, one, view.idle(gpu.key, one.pid, one.start)) for gpu, some in cards for one in some] if view else []
-    promises = [shares.promised(replace(gpu, holdings=tuple(holdings)), processes) for gpu, holdings in cards]
+    promises = [shares.declared_memory(replace(gpu, holdings=tuple(holdings)), processes) for gpu, holdings in cards]
     started = [one.started for one in theirs.values() if one.started is not None]
     name = NOT_VISIBLE
     if uid is not None:

@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from gpuwatch.history import HistoryView, Idle
 from gpuwatch.model import Gpu, Holding, Limit, Presence, Process, Reading, Reason, Snapshot, known
-from gpuwatch.shares import conclusive, limit_on
+from gpuwatch.shares import is_conclusive, limit_on
 from gpuwatch.units import UNKNOWN, percent
 
 RowKey = tuple[str, int, int]
@@ -92,7 +92,7 @@ def share_words(row: Row) -> tuple[str, str]:
     share, limit = row.share, row.limit
     held = UNKNOWN if share is None else percent(share, 100)
     if limit is None:
-        return held, UNKNOWN if conclusive(row.process.declared) else "?"
+        return held, UNKNOWN if is_conclusive(row.process.declared) else "?"
     declared = row.declared
     return held, "?" if declared is None else percent(declared, 100) + "Σ" * bool(limit.scope)
 

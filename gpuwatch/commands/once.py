@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from gpuwatch.alerts.unattributed import causes
@@ -13,7 +13,7 @@ from gpuwatch.commands.console import Column, Console, cut, format_table
 from gpuwatch.commands.flags import parse_indices
 from gpuwatch.commands.startup import check_snapshot, configured, first_snapshot, interval_of, open_source
 from gpuwatch.model import Gpu, Health, Reading, Snapshot, encode, known
-from gpuwatch.shares import promised, promised_words
+from gpuwatch.shares import DeclaredMemory, declared_memory, format_promised
 from gpuwatch.sources.source import Source
 from gpuwatch.text import clean, fit
 from gpuwatch.units import UNKNOWN, duration, gib
@@ -72,9 +72,10 @@ def table(snapshot: Snapshot, *, clock: str, width: int | None = None, keep: Fil
         clock,
     ]
     lines = [" · ".join(word for word in head if word), ""]
-    owners = {process.pid: process for process in snapshot.processes}
-    room: Column[Gpu] = Column("promised", lambda gpu: promised_words(gpu, owners))
-    lines += format_table((*GPU_COLUMNS[:4], room, *GPU_COLUMNS[4:]), snapshot.gpus)
+    processes = {process.pid: process for process in snapshot.processes}
+    declared = {gpu.index: declared_memory(gpu, processes) for gpu in snapshot.gpus}
+    promised: Column[Gpu] = Column("promised", lambda gpu: format_promised(gpu, declared[gpu.index]))
+    lines += format_table((*GPU_COLUMNS[:4], promised, *GPU_COLUMNS[4:]), snapshot.gpus)
     holdings = sort([row for row in rows(snapshot) if keep(row)], "memory")
     holdings.sort(key=lambda row: row.gpu.index)
     if holdings:
@@ -83,18 +84,16 @@ def table(snapshot: Snapshot, *, clock: str, width: int | None = None, keep: Fil
     else:
         lines += ["", f"no process matches {keep.text}" if keep.terms else "no process holds a GPU"]
     notes = [f"GPU {gpu.index}: {gpu.holdings_note}" for gpu in snapshot.gpus if gpu.holdings_note]
-    notes += [*_overcommitted(snapshot), *_gaps(snapshot)]
+    notes += [*_overcommitted(declared), *_gaps(snapshot)]
     lines += ["", *notes] if notes else []
     return [cut(line, width) for line in lines]
 
 
-def _overcommitted(snapshot: Snapshot) -> list[str]:
-    """Return a line for each GPU on which processes declared more memory than it has."""
-    people = {process.pid: process for process in snapshot.processes}
-    sums = [(gpu.index, promised(gpu, people)) for gpu in snapshot.gpus]
+def _overcommitted(declared: Mapping[int, DeclaredMemory]) -> list[str]:
+    """Return a line for each GPU, by its index, on which processes declared more memory than it has."""
     return [
         f"GPU {index}: overbooked, {gib(one.declared)} GiB declared of {gib(one.total)}"
-        for index, one in sums
+        for index, one in declared.items()
         if one.overcommitted and one.total is not None
     ]
 

@@ -18,7 +18,7 @@ from gpuwatch.launch.placement import Room, Wish, choose, rooms
 from gpuwatch.model import Order, Snapshot
 from gpuwatch.sampler.owners import UserNames
 from gpuwatch.sampler.reservations import SHARED, Found, peek, places
-from gpuwatch.shares import Reserved
+from gpuwatch.shares import Reservation
 from gpuwatch.sources.child import Child
 from gpuwatch.text import clean
 from gpuwatch.units import gib, parse_percent, parse_share, parse_size
@@ -130,7 +130,7 @@ def holders(snapshot: Snapshot) -> frozenset[int]:
     return frozenset(holding.pid for gpu in snapshot.gpus for holding in gpu.holdings)
 
 
-def named(reserved: Sequence[Reserved], snapshot: Snapshot) -> list[Reserved]:
+def named(reserved: Sequence[Reservation], snapshot: Snapshot) -> list[Reservation]:
     """Add to reservations the names of their users; the snapshot knows those of holders, others are looked up."""
     names = {process.uid: process.user for process in snapshot.processes}
     unknown = {one.uid for one in reserved if not names.get(one.uid)}

@@ -23,7 +23,7 @@ from gpuwatch.launch.reservations import locked, release, reserve
 from gpuwatch.model import Basis, Snapshot, number
 from gpuwatch.sampler.owners import UserNames
 from gpuwatch.sampler.reservations import SHARED, Place, places, read
-from gpuwatch.shares import Reserved, standings, usable
+from gpuwatch.shares import Reservation, limit_usages, usable
 from gpuwatch.sources.child import Child
 from gpuwatch.text import clean
 from gpuwatch.units import gib
@@ -71,7 +71,7 @@ def main(args: argparse.Namespace, sampler: Child | None) -> int:
     unwanted = {} if named else pick.hidden(snapshot, os.environ)
     words: list[str] = []
 
-    def offer(reserved: Sequence[Reserved]) -> list[Room]:
+    def offer(reserved: Sequence[Reservation]) -> list[Room]:
         return rooms(snapshot, wanted, reserved, hidden=unwanted, ignore=args.ignore_reservations)
 
     with locked(folders, words.append) as opened:
@@ -141,9 +141,10 @@ def _beyond(
     users.name(uid)
     users.settle(pick.PATIENCE)  # without the name only tables that give the uid are about them
     facts = Facts(pid=os.getpid(), uid=uid, user=users.name(uid), argv=tuple(command), shares=shares)
-    held = {(one.gpu, one.scope): one.held for one in standings(snapshot)}
+    held = {(one.gpu, one.scope): one.held for one in limit_usages(snapshot)}
     least = {
-        (candidate.device, candidate.scope): candidate for candidate in agreed_candidates(facts, tuple(map(gpu_facts, snapshot.gpus)))
+        (candidate.device, candidate.scope): candidate
+        for candidate in agreed_candidates(facts, tuple(map(gpu_facts, snapshot.gpus)))
     }  # the least comes last
     for room in chosen:
         for (uuid, scope), candidate in least.items():

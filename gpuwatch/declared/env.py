@@ -3,8 +3,8 @@
 /proc/PID/environ is what the last execve(2) was given; what the program set later is not in it, but is in the
 environment of the children that it has exec'ed, and often in its source. Source: proc_pid_environ(5).
 
-Ranks. Within one framework the resolver takes the candidate of the highest rank, of equals the last. `RANKS` has all that
-are not 0: what is set in code comes after the environment, and needs none.
+Ranks. Within one framework the resolver takes the candidate of the highest rank, of equals the last. `RANKS` has all
+that are not 0: what is set in code comes after the environment, and needs none.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ SIMPLE = (
 def candidates(settings: Mapping[str, Setting]) -> list[Candidate]:
     """Return what an environment declares of memory and SMs, without the visible devices. Never raises.
 
-    A value that its reader would refuse gives a candidate that is `void`, a setting without a value one that is `dynamic`.
+    A value that its reader would refuse gives a candidate that is `void`, a setting without a value a `dynamic` one.
     """
     found: list[Candidate] = []
     for row in SIMPLE:
@@ -511,7 +511,9 @@ def _hami(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
             candidate = replace(candidate, kind=Kind.COMPUTE, margin=Margin.FRAMEWORK)
         elif oversubscribed:
             candidate = replace(candidate, text=shown(f"{candidate.text}, of virtual memory (CUDA_OVERSUBSCRIBE=true)"))
-        yield from with_value(candidate, settings[name].value, sizes.hami if candidate.kind is Kind.HARD else sizes.hami_sms)
+        yield from with_value(
+            candidate, settings[name].value, sizes.hami if candidate.kind is Kind.HARD else sizes.hami_sms
+        )
 
 
 def _kai(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
@@ -528,7 +530,9 @@ def _kai(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
         settings, "NVIDIA_GPU_MEMORY_REQUEST", "", Kind.GRANT, sizes.mib, scope=CONTAINER, margin=Margin.EXACT
     )
     limited = _is_set(settings, "NVIDIA_GPU_MEMORY_LIMIT")
-    yield from (void(candidate, "NVIDIA_GPU_MEMORY_LIMIT allows more") if limited else candidate for candidate in request)
+    yield from (
+        void(candidate, "NVIDIA_GPU_MEMORY_LIMIT allows more") if limited else candidate for candidate in request
+    )
 
 
 def _genv(settings: Mapping[str, Setting]) -> Iterable[Candidate]:

@@ -144,7 +144,12 @@ def with_value(candidate: Candidate, value: str | None, reads: Reader) -> list[C
     except ValueError as error:
         return [void(candidate, str(error))]
     return [
-        replace(candidate, value=size.value, basis=size.basis, device=candidate.device if size.device is None else size.device)
+        replace(
+            candidate,
+            value=size.value,
+            basis=size.basis,
+            device=candidate.device if size.device is None else size.device,
+        )
         for size in sizes
     ]
 

@@ -283,8 +283,8 @@ def config_file(argv: Sequence[str]) -> str | None:
 def candidates(argv: Sequence[str], where: str = "command line", config: Config | None = None) -> list[Candidate]:
     """Return the candidates of a command line, in its order; none where it starts no known program. Never raises.
 
-    A value that its program would not take gives a candidate that is `void`. `config` is the file that it names; what the
-    file says counts where the command line does not say it.
+    A value that its program would not take gives a candidate that is `void`. `config` is the file that it names; what
+    the file says counts where the command line does not say it.
     """
     found = started(argv)
     if found is None:
@@ -304,14 +304,16 @@ def candidates(argv: Sequence[str], where: str = "command line", config: Config 
         given[key] = (flag, several)
     ignored = any(flag.name == _VLLM_CACHE and made and not made[0].void for flag, made in given.values())
     return [
-        void(candidate, f"vLLM ignores it beside {_VLLM_CACHE}") if ignored and flag.margin is Margin.BUDGET else candidate
+        void(candidate, f"vLLM ignores it beside {_VLLM_CACHE}")
+        if ignored and flag.margin is Margin.BUDGET
+        else candidate
         for flag, made in given.values()
         for candidate in made
     ]
 
 
 def _configured(config: Config, table: Sequence[Flag], said: Collection[str]) -> Iterator[tuple[Flag, list[Candidate]]]:
-    """Return the candidates of a server's file; of one that was not read, an unknown one unless its flag is in `said`."""
+    """Return the candidates of a server's file; of an unread one, an unknown one unless its flag is in `said`."""
     sure = Confidence.STALE if config.edited else Confidence.LIKELY if config.likely else Confidence.CERTAIN
     by_name = {flag.name: flag for flag in table}
     try:

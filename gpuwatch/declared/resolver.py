@@ -1,13 +1,13 @@
 """Resolver of declared shares: from the facts of one process to its limit on each GPU.
 
 Within one framework the candidate of the highest rank counts. Frameworks that share an allocator (vLLM and PyTorch) are
-limited to the least of their candidates; those with allocators of their own to the sum: a fifth for CuPy and two fifths for
-PyTorch make three fifths. Of that and the layers below the frameworks (MPS, HAMi, an agreement) the least is the limit.
-The limit of a scope that several processes share (a container, an agreement) stands beside the limit of the process
-alone, and the two are never compared.
+limited to the least of their candidates; those with allocators of their own to the sum: a fifth for CuPy and two
+fifths for PyTorch make three fifths. Of that and the layers below the frameworks (MPS, HAMi, an agreement) the least is
+the limit. The limit of a scope that several processes share (a container, an agreement) stands beside the limit of the
+process alone, and the two are never compared.
 
-A candidate for a framework that the process does not use is excluded first: a variable for JAX limits no PyTorch job. What
-is no limit (start sizes, caches, reserves, growth, defaults) is a label and never in `limits`.
+A candidate for a framework that the process does not use is excluded first: a variable for JAX limits no PyTorch job.
+What is no limit (start sizes, caches, reserves, growth, defaults) is a label and never in `limits`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 from gpuwatch.declared import env, flags, frameworks, visible_devices
 from gpuwatch.declared import env as environment
 from gpuwatch.declared.env import Environment, weakest
-from gpuwatch.declared.facts import GpuFacts, Candidate, Facts, Script, Selection, Share, Unread, shown
+from gpuwatch.declared.facts import Candidate, Facts, GpuFacts, Script, Selection, Share, Unread, shown
 from gpuwatch.declared.flags import started
 from gpuwatch.model import LIMITS, Basis, Confidence, Declaration, Declared, Hint, Kind, Knowledge, Limit, Margin, Order
 from gpuwatch.text import clean
@@ -41,7 +41,7 @@ def bounded(declared: Declared, room: int = ROOM) -> Declared:
     """Cut what was declared to `room` bytes, keep what is in effect first, and count what is left out.
 
     All limits stay, and the statements that they name; so does the first of those in effect that give no number.
-    `shares.conclusive` gives the same answer before and after.
+    `shares.is_conclusive` gives the same answer before and after.
     """
     if len(declared.declarations) <= MOST and len(declared.hints) <= MOST and len(_encode(declared)) <= room:
         return declared
@@ -205,7 +205,9 @@ def find_limits(evaluations: Sequence[Evaluation]) -> list[tuple[Limit, Evaluati
 
 def _least(best: Mapping[_Rivals, Evaluation]) -> dict[tuple[str, str], _GpuLimit]:
     """Return the limit on each GPU in each scope; none where a framework may take any amount."""
-    allocators: defaultdict[tuple[str, str], defaultdict[str, list[Evaluation]]] = defaultdict(lambda: defaultdict(list))
+    allocators: defaultdict[tuple[str, str], defaultdict[str, list[Evaluation]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     layers: defaultdict[tuple[str, str], list[_GpuLimit]] = defaultdict(list)
     for (scope, gpu, _), one in best.items():
         if one.candidate.framework:
@@ -331,7 +333,7 @@ def resolve(facts: Facts, cards: Sequence[GpuFacts], driver: str = "") -> Declar
 
 
 def _prominence(one: Evaluation) -> tuple[bool, ...]:
-    """Return the order of candidates: what names a limit, what adds to one, what else applies, what does not, defaults."""
+    """Return the order: what names a limit, what adds to one, what else applies, what does not, defaults."""
     return (not one.on, bool(one.on and one.why), not one.applies, one.candidate.kind is Kind.DEFAULT)
 
 

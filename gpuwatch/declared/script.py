@@ -111,8 +111,8 @@ def read_scripts(sources: Sequence[tuple[str, str | bytes]], ranks: Ranks = None
     """Return what the sources of a program declare: its script, then modules that it imports. Never raises.
 
     Each stands with the name that is shown; `ranks` are variables of the process that runs them. What cannot be parsed
-    gives a ScriptContents with an `error`, and the imports that its lines seem to have. A module that has none of the words that
-    declare something is not parsed: what it mentions is found by its words.
+    gives contents with an `error`, and the imports that its lines seem to have. A module that has none of the words
+    that declare something is not parsed: what it mentions is found by its words.
     """
     raw = [one.encode("utf-8", "surrogatepass") if isinstance(one, str) else one for _, one in sources]
     telling = [may_declare(one) for one in raw]

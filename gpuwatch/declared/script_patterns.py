@@ -232,7 +232,7 @@ class Site(NamedTuple):
         return tuple(map(Device, range(start, min(stop, _MOST_DEVICES)))) if stop >= 0 else (SOME,)
 
     def measured(self, node: ast.expr, *, unit: float = 1, most: float | None = None) -> dict[str, Any]:
-        """Return the fields of a candidate for a number in a unit; what is none, or not in 0 to `most`, makes it void."""
+        """Return the fields for a number in a unit; no number, or one not in 0 to `most`, makes it void."""
         value = self.value(node)
         if value is UNKNOWN:
             return {"dynamic": True}
@@ -713,7 +713,9 @@ def _theano_use(site: Site, call: ast.Call) -> Items:
     named = site.argument(call, 0, "device")
     match = re.fullmatch("(?:cuda|gpu)([0-9]{1,2})", str(site.value(named))) if named is not None else None
     device = Device(int(match[1])) if match else EACH
-    candidate = site.candidate(device, "gpuarray.preallocate", "theano", Kind.START, text=site.text("preallocate", value))
+    candidate = site.candidate(
+        device, "gpuarray.preallocate", "theano", Kind.START, text=site.text("preallocate", value)
+    )
     wanted = site.value(value)
     yield from with_value(candidate, None if wanted is UNKNOWN else str(wanted), sizes.theano)
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpuwatch.declared.facts import GpuFacts, Facts, Selection, Setting, MigFacts, Unread
+from gpuwatch.declared.facts import Facts, GpuFacts, MigFacts, Selection, Setting, Unread
 from gpuwatch.model import Confidence, Hint, Order, Visible
 from gpuwatch.text import clean
 

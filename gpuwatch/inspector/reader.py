@@ -16,7 +16,18 @@ from typing import NamedTuple, TypeAlias
 
 from gpuwatch import procfs
 from gpuwatch.declared import flags, script
-from gpuwatch.declared.facts import RANKS, Config, Facts, File, Ranks, RelatedProcess, ScriptContents, Script, Share, Unread
+from gpuwatch.declared.facts import (
+    RANKS,
+    Config,
+    Facts,
+    File,
+    Ranks,
+    RelatedProcess,
+    Script,
+    ScriptContents,
+    Share,
+    Unread,
+)
 from gpuwatch.inspector import cgroups, files, program
 from gpuwatch.inspector.credentials import acting_as
 from gpuwatch.inspector.program import How

@@ -168,7 +168,10 @@ def changes(grant: Grant, environ: Mapping[str, str], *, torch: str) -> Iterator
     """
     told = list(_changes(grant, environ, torch))
     after = {**environ, **{one.name: one.value for one in told if one.value is not None}}
-    void = {candidate.channel: candidate.void for candidate in candidates({name: Setting(value=after[name]) for name in after})}
+    void = {
+        candidate.channel: candidate.void
+        for candidate in candidates({name: Setting(value=after[name]) for name in after})
+    }
     for one in told:
         yield one._replace(words="; ".join(filter(None, (one.words, void.get(one.name)))))
 

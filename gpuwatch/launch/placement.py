@@ -9,7 +9,15 @@ from typing import NamedTuple
 
 from gpuwatch.errors import UsageError
 from gpuwatch.model import Gpu, Health, Process, Snapshot, known
-from gpuwatch.shares import Promise, Reserved, holder_name, in_force, promises, usable, user_name
+from gpuwatch.shares import (
+    PromisedMemory,
+    Reservation,
+    active_reservations,
+    find_promised,
+    holder_name,
+    usable,
+    user_name,
+)
 from gpuwatch.units import GIB, MIB, gib
 
 _MOST_NAMED = 3
@@ -47,7 +55,7 @@ class Room(NamedTuple):
     """Bytes that others may still take beyond what they hold."""
     why: str
     """Why it cannot be had, in words; empty where it can."""
-    ignored: Sequence[Promise] = ()
+    ignored: Sequence[PromisedMemory] = ()
     """Reservations that were not counted."""
 
     @property
@@ -64,7 +72,7 @@ class Room(NamedTuple):
 def rooms(
     snapshot: Snapshot,
     wish: Wish,
-    reserved: Sequence[Reserved] = (),
+    reserved: Sequence[Reservation] = (),
     *,
     hidden: Mapping[str, str] | None = None,
     ignore: bool = False,
@@ -77,8 +85,8 @@ def rooms(
     people = {process.pid: process for process in snapshot.processes}
     found = []
     for gpu in snapshot.gpus:
-        counted = promises(gpu, people, reserved, snapshot.taken)
-        others = in_force(gpu, reserved, snapshot.taken)
+        counted = find_promised(gpu, people, reserved, snapshot.taken)
+        others = active_reservations(gpu, reserved, snapshot.taken)
         ignored = [promise for promise in counted if promise.reserved] if ignore else []
         if ignore:
             counted, others = [promise for promise in counted if not promise.reserved], []
@@ -123,7 +131,7 @@ def _unfit(gpu: Gpu) -> str:
     return "its compute mode is prohibited" if gpu.compute_mode == "prohibited" else ""
 
 
-def _exclusive(gpu: Gpu, reserved: Sequence[Reserved], people: Mapping[int, Process]) -> str:
+def _exclusive(gpu: Gpu, reserved: Sequence[Reservation], people: Mapping[int, Process]) -> str:
     """Give who has a GPU that takes one process alone; empty where it takes many, or its one process is the MPS server.
 
     Source: docs.nvidia.com/deploy/mps, "When to Use MPS": the mode restricts the MPS server, and not its clients.
@@ -150,7 +158,7 @@ def _busy(gpu: Gpu, wish: Wish) -> str:
     return f"{gpu.utilization:.0f} % busy, {wish.busy:g} % allowed" if gpu.utilization > wish.busy else ""
 
 
-def _taken(gpu: Gpu, people: Mapping[int, Process], promises: Sequence[Promise]) -> str:
+def _taken(gpu: Gpu, people: Mapping[int, Process], promises: Sequence[PromisedMemory]) -> str:
     """Return who holds a GPU and who was promised more of it."""
     held: defaultdict[str, int] = defaultdict(int)
     for one in gpu.holdings:

@@ -184,7 +184,7 @@ def _rows(snapshot: Snapshot, near: dict[str, str]) -> Iterator[NewestGpu]:
 
 def _over(snapshot: Snapshot, alerts: Iterable[Alert]) -> tuple[Over, ...]:
     """Give who is over their limits, by how much: of one process's limits on one GPU the one that is exceeded most."""
-    from gpuwatch.shares import standings
+    from gpuwatch.shares import limit_usages
     from gpuwatch.units import GIB
 
     raised = {(one.gpu, one.pids) for one in alerts}
@@ -192,7 +192,7 @@ def _over(snapshot: Snapshot, alerts: Iterable[Alert]) -> tuple[Over, ...]:
         return ()
     people = {one.pid: one.user or f"pid {one.pid}" for one in snapshot.processes}
     beyond: dict[tuple[str, tuple[int, ...]], int] = {}
-    for standing in standings(snapshot):
+    for standing in limit_usages(snapshot):
         key = (standing.gpu, standing.pids)
         if key in raised:
             beyond[key] = max(beyond.get(key, 0), standing.held - standing.limit.bytes)

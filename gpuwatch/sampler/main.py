@@ -39,7 +39,7 @@ from gpuwatch.sampler.owners import Owners
 from gpuwatch.sampler.reservations import SHARED, Reservations, places
 from gpuwatch.sampler.shared_page import Board
 from gpuwatch.sampler.unlisted import ONCE, PATIENT, STEP, Judge, Survey, candidates, is_held
-from gpuwatch.shares import with_promises
+from gpuwatch.shares import add_promised
 from gpuwatch.text import clean
 
 
@@ -296,7 +296,7 @@ class Sampler:
         )
         if self._reservations is not None and self._last.gpus:
             holders = {holding.pid for gpu in self._last.gpus for holding in gpu.holdings}
-            self._last = with_promises(self._last, self._reservations.read(holders))
+            self._last = add_promised(self._last, self._reservations.read(holders))
         self._output.write(encode(self._last) + b"\n")
         self._sequence += 1
         self._written = time.monotonic()

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from gpuwatch import procfs
-from gpuwatch.shares import Reserved
+from gpuwatch.shares import Reservation
 
 SHARED = Path("/run/lock/gpuwatch")
 """The folder of all users of the machine."""
@@ -87,7 +87,7 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Found(NamedTuple):
     """What was read."""
 
-    reserved: list[Reserved]
+    reserved: list[Reservation]
     """Each once: a run within another one takes from what that one reserved."""
     words: list[str]
     """What does not count though it may be there, and why; one line each."""
@@ -298,7 +298,7 @@ class _Reading:
             process = self._living(caller)
             caller = process.ppid if process else None
 
-    def reserved(self, holders: Collection[int]) -> list[Reserved]:
+    def reserved(self, holders: Collection[int]) -> list[Reservation]:
         """Return each reservation that is within no other one, with all that were made within it."""
         nearest: dict[int, int] = {0: 0}
         within = {pid: self._nearest(self._parent(pid), nearest) for pid in self._files}
@@ -325,7 +325,7 @@ class _Reading:
             known[one] = known[pid]
         return known[pid]
 
-    def _whole(self, pid: int, inside: Mapping[int, list[int]], holding: Mapping[int, list[int]]) -> Reserved:
+    def _whole(self, pid: int, inside: Mapping[int, list[int]], holding: Mapping[int, list[int]]) -> Reservation:
         """Join a reservation with those within it: all of them together take from what it reserved."""
         order = [pid]
         for one in order:  # it grows: the outer ones come before those within them
@@ -338,7 +338,7 @@ class _Reading:
             for gpu, amount in sums.items():
                 if gpu in needs[one] or len(needs[one]) < _MOST_GPUS:
                     needs[one][gpu] = max(needs[one].get(gpu, 0), amount)
-        return Reserved(
+        return Reservation(
             pids=frozenset(holder for one in order for holder in holding.get(one, ())),
             uid=self._files[pid].uid,
             gpus=needs[pid],
@@ -381,11 +381,11 @@ class Reservations:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folders, self._proc, self._clock = tuple(folders), proc, clock
-        self._last: list[Reserved] = []
+        self._last: list[Reservation] = []
         self._state: object = None
         self._due = self._rest = float("-inf")
 
-    def read(self, holders: Collection[int]) -> list[Reserved]:
+    def read(self, holders: Collection[int]) -> list[Reservation]:
         """Return what is reserved, as of some seconds ago at most; `holders` as for `read`."""
         now = self._clock()
         state = (frozenset(holders), *(_stamp(place) for place in self._folders))

@@ -37,7 +37,7 @@ from gpuwatch import text
 from gpuwatch.declared.facts import Share
 from gpuwatch.model import Gpu, Holding, Memory, Presence, Process, Reason, Snapshot, Xid
 from gpuwatch.sampler import nvml
-from gpuwatch.shares import with_promises
+from gpuwatch.shares import add_promised
 from gpuwatch.sources import demo_machine as cast
 from gpuwatch.sources.demo_machine import declared, surroundings, unlisted
 from gpuwatch.units import GIB, MIB
@@ -168,7 +168,7 @@ class DemoSource:
             unlisted=unlisted(starts, booted, frozenset(gpu.key for gpu in gpus), ended),
             searched=self._wall_zero + floor(t / _SEARCH) * _SEARCH,
         )
-        return with_promises(seen, ())
+        return add_promised(seen, ())
 
 
 class _Scene:

@@ -43,24 +43,24 @@ def test_of_several_shared_limits_the_smallest_is_shown() -> None:
 
 
 def test_unreadable_pending_and_unseen_are_not_undeclared() -> None:
-    assert shares.conclusive(Declared())
-    assert not shares.conclusive(Declared(knowledge=Knowledge.UNREADABLE))
-    assert not shares.conclusive(Declared(knowledge=Knowledge.PENDING))
-    assert not shares.conclusive(None)
+    assert shares.is_conclusive(Declared())
+    assert not shares.is_conclusive(Declared(knowledge=Knowledge.UNREADABLE))
+    assert not shares.is_conclusive(Declared(knowledge=Knowledge.PENDING))
+    assert not shares.is_conclusive(None)
 
 
 def test_a_limit_that_only_the_program_knows_is_not_none() -> None:
     said = Declaration(channel="set_per_process_memory_fraction", kind=Kind.CAP, effective=True, undecided=True)
-    assert not shares.conclusive(Declared(declarations=(said,)))
-    assert shares.conclusive(Declared(declarations=(Declaration(channel="c", kind=Kind.GROWTH, effective=True),)))
+    assert not shares.is_conclusive(Declared(declarations=(said,)))
+    assert shares.is_conclusive(Declared(declarations=(Declaration(channel="c", kind=Kind.GROWTH, effective=True),)))
     lifted = Declaration(channel="c", kind=Kind.CAP, effective=True, value=0.0)
-    assert shares.conclusive(Declared(declarations=(lifted,)))
+    assert shares.is_conclusive(Declared(declarations=(lifted,)))
 
 
 def test_each_process_stands_against_its_own_limit() -> None:
     card = gpu(0, holdings=[holding(1, 10), holding(2, 20), holding(3, 5)])
     seen = snapshot([card], [process(1, declared=declared((8, ""))), process(2, declared=declared((30, "")))])
-    found = shares.standings(seen)
+    found = shares.limit_usages(seen)
     assert [(one.pids, one.held // GIB, one.limit.bytes // GIB) for one in found] == [((1,), 10, 8), ((2,), 20, 30)]
     assert found[0].declaration.channel == "c0"
 
@@ -70,34 +70,34 @@ def test_a_scopes_processes_count_together_and_the_smallest_of_their_limits_hold
     seen = snapshot(
         [card], [process(1, declared=declared((25, "genv 7"))), process(2, declared=declared((24, "genv 7")))]
     )
-    (one,) = shares.standings(seen)
+    (one,) = shares.limit_usages(seen)
     assert (one.pids, one.held, one.limit.bytes, one.complete) == ((2, 1), 30 * GIB, 24 * GIB, True)
 
 
 def test_two_entries_of_one_process_on_one_gpu_add_up() -> None:
     card = gpu(0, holdings=[holding(1, 10, kind="C"), holding(1, 2, kind="G")])
-    (one,) = shares.standings(snapshot([card], [process(1, declared=declared((8, "")))]))
+    (one,) = shares.limit_usages(snapshot([card], [process(1, declared=declared((8, "")))]))
     assert one.held == 12 * GIB
 
 
 def test_a_holding_without_a_figure_leaves_the_sum_incomplete() -> None:
     card = gpu(0, used_gib=10, holdings=[holding(1, 10), holding(2, memory=Reason.UNSUPPORTED)])
     limit = declared((8, "genv 7"))
-    (one,) = shares.standings(snapshot([card], [process(1, declared=limit), process(2, declared=limit)]))
+    (one,) = shares.limit_usages(snapshot([card], [process(1, declared=limit), process(2, declared=limit)]))
     assert (one.held, one.complete) == (10 * GIB, False)
 
 
 def test_three_times_four_tenths_is_more_than_one() -> None:
     each = declared((0.4 * 79, ""))
     card = gpu(0, holdings=[holding(1, 3), holding(2, 3), holding(3, 3)])
-    found = shares.promised(card, people(*(process(pid, declared=each) for pid in (1, 2, 3))))
+    found = shares.declared_memory(card, people(*(process(pid, declared=each) for pid in (1, 2, 3))))
     assert found.overcommitted
     assert (found.limits, found.held, found.unread, found.undeclared) == (3, 9 * GIB, 0, 0)
 
 
 def test_who_declared_nothing_is_told_from_who_could_not_be_read() -> None:
     card = gpu(0, holdings=[holding(1), holding(2), holding(3), holding(4)])
-    found = shares.promised(
+    found = shares.declared_memory(
         card,
         people(
             process(1, declared=declared((8, ""))),
@@ -112,13 +112,13 @@ def test_who_declared_nothing_is_told_from_who_could_not_be_read() -> None:
 def test_what_is_under_a_shared_limit_is_promised_once() -> None:
     both = declared((8, ""), (10, "genv 7"))
     card = gpu(0, holdings=[holding(1), holding(2)])
-    found = shares.promised(card, people(process(1, declared=both), process(2, declared=both)))
+    found = shares.declared_memory(card, people(process(1, declared=both), process(2, declared=both)))
     assert (found.declared, found.limits) == (10 * GIB, 1)
 
 
 def test_without_a_total_nothing_is_over_committed() -> None:
     card = gpu(0, used_gib=0, memory=Memory(total=Reason.ERROR, used=1), holdings=[holding(1)])
-    found = shares.promised(card, people(process(1, declared=declared((900, "")))))
+    found = shares.declared_memory(card, people(process(1, declared=declared((900, "")))))
     assert found.total is None
     assert not found.overcommitted
 

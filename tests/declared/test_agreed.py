@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.declared.facts import GpuFacts, Candidate, Facts, Share
+from gpuwatch.declared.facts import Candidate, Facts, GpuFacts, Share
 from gpuwatch.declared.resolver import agreed_candidates
 from gpuwatch.model import Basis, Kind, Margin
 

@@ -1,4 +1,4 @@
-"""Which GPUs a process sees by its container, its job, its environment and its script; and what candidates are about."""
+"""Which GPUs a process sees by its container, its job, its environment and its script; and targets of candidates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declared.facts import GpuFacts, Facts, RelatedProcess, Selection, Setting, Unread
+from gpuwatch.declared.facts import Facts, GpuFacts, RelatedProcess, Selection, Setting, Unread
 from gpuwatch.declared.visible_devices import DeviceSet, Target, container, device_set, targets
 from gpuwatch.model import Order, Visible
 from tests.support.builders import GIB, MIB

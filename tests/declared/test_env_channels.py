@@ -25,7 +25,9 @@ def read(environ: Mapping[str, str | None]) -> list[Candidate]:
 
 def one(environ: Mapping[str, str | None], **same: Any) -> Candidate:
     """Return the only candidate of an environment that has these fields."""
-    found = [candidate for candidate in read(environ) if all(getattr(candidate, key) == value for key, value in same.items())]
+    found = [
+        candidate for candidate in read(environ) if all(getattr(candidate, key) == value for key, value in same.items())
+    ]
     assert len(found) == 1, found
     return found[0]
 
@@ -207,12 +209,18 @@ def test_both_names_of_jaxs_fraction_void_each_other() -> None:
 
 def test_without_preallocation_jax_grows_up_to_its_fraction() -> None:
     found = read({"XLA_CLIENT_MEM_FRACTION": ".3", "XLA_PYTHON_CLIENT_PREALLOCATE": "False"})
-    assert [(candidate.kind, candidate.value, candidate.void) for candidate in found] == [(Kind.CAP, 0.3, ""), (Kind.GROWTH, None, "")]
+    assert [(candidate.kind, candidate.value, candidate.void) for candidate in found] == [
+        (Kind.CAP, 0.3, ""),
+        (Kind.GROWTH, None, ""),
+    ]
 
 
 def test_the_allocator_of_tensorflow_is_heeded_by_jax_too() -> None:
     found = read({"TF_GPU_ALLOCATOR": "cuda_malloc_async"})
-    assert [(candidate.framework, candidate.kind) for candidate in found] == [("tensorflow", Kind.GROWTH), ("jax", Kind.GROWTH)]
+    assert [(candidate.framework, candidate.kind) for candidate in found] == [
+        ("tensorflow", Kind.GROWTH),
+        ("jax", Kind.GROWTH),
+    ]
 
 
 def test_mps_limits_each_device_by_itself() -> None:
@@ -233,7 +241,10 @@ def test_an_entry_of_mps_that_cannot_be_read_leaves_the_others() -> None:
 
 def test_hami_has_a_limit_for_one_device_before_that_for_all() -> None:
     found = read({"CUDA_DEVICE_MEMORY_LIMIT_1": "1g", "CUDA_DEVICE_MEMORY_LIMIT": "2g"})
-    assert [(candidate.device, candidate.value, candidate.rank) for candidate in found] == [(None, 2 * GIB, -1), (1, GIB, 0)]
+    assert [(candidate.device, candidate.value, candidate.rank) for candidate in found] == [
+        (None, 2 * GIB, -1),
+        (1, GIB, 0),
+    ]
     assert {(candidate.channel, candidate.scope, candidate.margin) for candidate in found} == {
         ("CUDA_DEVICE_MEMORY_LIMIT", "container", Margin.EXACT)
     }
@@ -285,7 +296,12 @@ def test_a_claim_says_where_its_setting_stands() -> None:
     line = 'os.environ["CUPY_GPU_MEMORY_LIMIT"] = "50%"'
     setting = Setting(value="50%", where="train.py", line=7, text=line, confidence=Confidence.GUESS)
     (candidate,) = candidates({"CUPY_GPU_MEMORY_LIMIT": setting})
-    assert (candidate.where, candidate.line, candidate.text, candidate.confidence) == ("train.py", 7, line, Confidence.GUESS)
+    assert (candidate.where, candidate.line, candidate.text, candidate.confidence) == (
+        "train.py",
+        7,
+        line,
+        Confidence.GUESS,
+    )
 
 
 def test_a_guess_is_not_made_surer_by_what_is_likely() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declared.facts import Facts, RelatedProcess, ScriptContents, Script, Unread
+from gpuwatch.declared.facts import Facts, RelatedProcess, Script, ScriptContents, Unread
 from gpuwatch.declared.frameworks import NAMES, collective, defaults, eager, identify
 from gpuwatch.model import Basis, Confidence, Kind
 

@@ -11,7 +11,7 @@ import pytest
 from gpuwatch.analysis.explanation import points
 from gpuwatch.declared.resolver import MOST, ROOM, bounded
 from gpuwatch.model import Basis, Declaration, Declared, Hint, Kind, Knowledge, Limit, Snapshot, encode
-from gpuwatch.shares import conclusive
+from gpuwatch.shares import is_conclusive
 from gpuwatch.sources.child import LONGEST_LINE, SAMPLER
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.sampler.test_owners import tree
@@ -71,7 +71,7 @@ def test_175_scripts_of_300_statements_are_one_snapshot(driver: Driver, start: S
         assert declared.declarations[0].effective
         assert len(declared.limits) == GPUS
         assert len(msgspec.json.encode(declared)) <= ROOM
-        assert conclusive(declared)
+        assert is_conclusive(declared)
     labels = [point.value for point in points(snapshot.processes[0], snapshot)]
     assert any(value.startswith("… and ") and value.endswith(" more statements") for value in labels)
 
@@ -108,7 +108,7 @@ def test_what_holds_is_kept_first_and_all_is_counted(room: int) -> None:
     assert part.limits == whole.limits
     assert [part.declarations[limit.declaration] for limit in part.limits] == many[:3]
     assert many[201] in part.declarations
-    assert conclusive(part) is conclusive(whole) is False
+    assert is_conclusive(part) is is_conclusive(whole) is False
     assert len(part.declarations) + part.left_out == len(many)
     assert len(part.hints) + part.hints_left_out == len(hints)
     assert len(part.declarations) <= 3 + MOST

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.declared.facts import GpuFacts, Facts, File, RelatedProcess, Unread
+from gpuwatch.declared.facts import Facts, File, GpuFacts, RelatedProcess, Unread
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.model import Basis, Kind, Knowledge, Margin, Order
 from tests.support.builders import MIB
@@ -52,7 +52,9 @@ VISIBLE = {
 
 
 @pytest.mark.parametrize(("machine", "environ", "expected"), VISIBLE.values(), ids=map(str, VISIBLE))
-def test_which_gpus_a_process_can_see(machine: Sequence[GpuFacts], environ: dict[str, str], expected: list[int]) -> None:
+def test_which_gpus_a_process_can_see(
+    machine: Sequence[GpuFacts], environ: dict[str, str], expected: list[int]
+) -> None:
     cgroup = "/system.slice/slurmstepd.scope/job_77/step_0/user/task_0" if "SLURM_JOB_ID" in environ else ""
     assert visible(resolve(facts(environ, cgroup=cgroup), machine), machine) == expected
 

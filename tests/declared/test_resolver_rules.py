@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declared.facts import GpuFacts, Facts, RelatedProcess, Script, Share, Unread
+from gpuwatch.declared.facts import Facts, GpuFacts, RelatedProcess, Script, Share, Unread
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.declared.script import read_script
 from gpuwatch.model import Confidence, Kind, Knowledge, Margin, Order

@@ -228,7 +228,10 @@ def test_a_variable_of_two_loops_over_the_same_gpus_means_each_of_them() -> None
         """,
         TF,
     )
-    assert [(candidate.device, candidate.confidence) for candidate in found.candidates] == [(None, CERTAIN), (None, CERTAIN)]
+    assert [(candidate.device, candidate.confidence) for candidate in found.candidates] == [
+        (None, CERTAIN),
+        (None, CERTAIN),
+    ]
 
 
 def test_the_limits_of_one_call_add_up_and_those_of_two_do_not() -> None:

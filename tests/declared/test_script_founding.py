@@ -182,7 +182,15 @@ sess = tf.Session(config=config)
 
 
 def said(candidate: Candidate) -> tuple[object, ...]:
-    return (candidate.line, candidate.channel, candidate.framework, candidate.kind, candidate.basis, candidate.value, candidate.device)
+    return (
+        candidate.line,
+        candidate.channel,
+        candidate.framework,
+        candidate.kind,
+        candidate.basis,
+        candidate.value,
+        candidate.device,
+    )
 
 
 def test_tensorflow_1_takes_a_fraction_and_grows_into_it() -> None:

@@ -47,7 +47,9 @@ def test_of_a_call_over_many_lines_both_ends_are_shown(between: str) -> None:
 
 
 def test_of_a_call_that_is_too_long_to_be_looked_at_the_beginning_is_shown() -> None:
-    (candidate,) = read_script(f"import tensorflow as tf\ntf.config.set_memory_growth(one('{'m' * 5000}'), True)").candidates
+    (candidate,) = read_script(
+        f"import tensorflow as tf\ntf.config.set_memory_growth(one('{'m' * 5000}'), True)"
+    ).candidates
     assert candidate.text.startswith("tf.config.set_memory_growth(one('mmm")
     assert candidate.text.endswith("…")
 
@@ -60,7 +62,10 @@ def test_what_is_shown_is_clean_bounded_and_without_secrets() -> None:
     # Its name is cut away, and it stands where the end of the statement is shown.
     one = setting(f"os.environ['TF_A'] = f('{'y' * 300}', password='{'hunter2 ' * 12}')")
     assert "hunter2" not in one.text
-    assert read_script("import os\nos.environ['TF_A'] = '1'", "evil\x1b[31m.py").settings[0][1].where == "evil\ufffd[31m.py"
+    assert (
+        read_script("import os\nos.environ['TF_A'] = '1'", "evil\x1b[31m.py").settings[0][1].where
+        == "evil\ufffd[31m.py"
+    )
 
 
 def test_a_piece_of_a_line_with_wide_characters_is_cut_at_the_right_place() -> None:

@@ -129,7 +129,10 @@ def test_chains_of_functions_that_are_defined_backwards_are_followed_to_their_en
 
 def test_a_claim_in_a_function_that_nothing_calls_is_told_apart() -> None:
     found = read(f"def f():\n  {LIMIT}\ndef g():\n  {LIMIT}\ng()")
-    assert [(candidate.confidence, candidate.uncalled) for candidate in found.candidates] == [(LIKELY, True), (CERTAIN, False)]
+    assert [(candidate.confidence, candidate.uncalled) for candidate in found.candidates] == [
+        (LIKELY, True),
+        (CERTAIN, False),
+    ]
 
 
 def test_a_choice_of_gpus_in_a_function_that_nothing_calls_is_none() -> None:
@@ -148,7 +151,11 @@ def test_all_values_of_different_branches_are_given_in_the_order_of_the_source()
         """,
         TORCH,
     )
-    assert [(candidate.value, candidate.confidence) for candidate in found.candidates] == [(0.2, LIKELY), (0.4, LIKELY), (0.6, LIKELY)]
+    assert [(candidate.value, candidate.confidence) for candidate in found.candidates] == [
+        (0.2, LIKELY),
+        (0.4, LIKELY),
+        (0.6, LIKELY),
+    ]
 
 
 def test_claims_that_begin_at_one_place_are_all_kept() -> None:

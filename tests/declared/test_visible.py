@@ -193,7 +193,9 @@ def test_a_gpu_that_never_gave_its_uuid_cannot_be_shown() -> None:
         (MIXED, "GPU-a,GPU-d", ["MIG-1111", 3]),
     ],
 )
-def test_mig_instances_and_gpus_in_mig_mode(cards: list[GpuFacts], value: str | None, expected: list[int | str]) -> None:
+def test_mig_instances_and_gpus_in_mig_mode(
+    cards: list[GpuFacts], value: str | None, expected: list[int | str]
+) -> None:
     assert seen(value, cards) == expected
 
 
@@ -260,7 +262,9 @@ MACHINES = st.sampled_from([A, B, D, MIXED, []])
 
 
 @given(value=st.lists(ENTRIES, max_size=6).map(",".join), cards=MACHINES, order=st.none() | st.text(max_size=12))
-def test_no_text_raises_and_what_is_seen_is_there_and_once(value: str, cards: list[GpuFacts], order: str | None) -> None:
+def test_no_text_raises_and_what_is_seen_is_there_and_once(
+    value: str, cards: list[GpuFacts], order: str | None
+) -> None:
     result = parse(value, cards, order)
     there = {one.uuid for one in cards if not one.mig} | {one.uuid for whole in cards for one in whole.slices}
     assert there.issuperset(result.gpus)

@@ -24,7 +24,7 @@ def test_the_facts_of_a_process(tmp_path: Path) -> None:
     given = {"CUDA_VISIBLE_DEVICES": "1"}
     share = Share(user="ada", share=0.5)
     with sharing("-u", "train.py", "--lr", "0.1", environ=given, cwd=tmp_path) as process:
-        facts = reader.read(process.pid, user="ada", shares=[share], contents=seen)
+        facts = reader.read(process.pid, user="ada", shares=[share], scan=seen)
     assert facts.argv[1:] == ("-u", "train.py", "--lr", "0.1")
     assert (facts.pid, facts.uid, facts.user) == (process.pid, os.getuid(), "ada")
     assert not isinstance(facts.environ, Unread)
@@ -168,7 +168,7 @@ def test_no_more_children_than_eight() -> None:
 def test_one_whose_first_thread_has_ended_is_not_said_to_have_ended() -> None:
     """Though the kernel may answer for its memory as for a process that has gone."""
     with many_threads(2) as pid:
-        facts = reader.read(pid, contents=seen)
+        facts = reader.read(pid, scan=seen)
     assert facts.environ is Unread.FAILED
     assert facts.libraries is not Unread.GONE
 

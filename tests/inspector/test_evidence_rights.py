@@ -78,7 +78,7 @@ def test_root_reads_everybodys(public: Path) -> None:
     """Environments and scripts alike."""
     (public / "train.py").write_text(SOURCE)
     with sharing("train.py", cwd=public, environ={"A": "1"}, first=f"drop({ME})") as process:
-        facts = reader.read(process.pid, contents=seen)
+        facts = reader.read(process.pid, scan=seen)
     assert not isinstance(facts.environ, Unread)
     assert facts.environ["A"] == "1"
     assert script_of(facts) == ("train.py", SOURCE)
@@ -93,10 +93,10 @@ def test_root_is_no_oracle_for_files(public: Path) -> None:
     os.chown(secret, 0, SOMEBODY_ELSE)
     secret.chmod(0o640)
     with sharing(str(secret), first=f"drop({ME})") as stranger:
-        facts = reader.read(stranger.pid, contents=seen)
+        facts = reader.read(stranger.pid, scan=seen)
     assert facts.script == Script(path=str(secret), contents=Unread.DENIED)
     with sharing(str(secret), first=f"drop({ME}, [{SOMEBODY_ELSE}])") as member:
-        assert script_of(reader.read(member.pid, contents=seen))[1] == SOURCE
+        assert script_of(reader.read(member.pid, scan=seen))[1] == SOURCE
 
 
 @needs_root
@@ -147,7 +147,7 @@ def test_a_link_in_a_container_does_not_lead_out_of_it(tmp_path: Path) -> None:
     (inside / "app/other.py").symlink_to("../../../data/train.py")
     for name in ("/app/train.py", "/app/other.py"):
         with sharing(name, first=f"os.chroot({str(inside)!r}); os.chdir('/app')") as process:
-            assert script_of(reader.read(process.pid, contents=seen)) == (name, SOURCE)
+            assert script_of(reader.read(process.pid, scan=seen)) == (name, SOURCE)
 
 
 @needs_root
@@ -160,7 +160,7 @@ def test_a_closed_file_in_a_container_opens_none_of_ours(public: Path, tmp_path:
     (inside / outside.relative_to("/")).chmod(0)
     name = str(outside / "train.py")
     with sharing(name, first=f"os.chroot({str(inside)!r}); os.chdir('/'); drop({ME})") as process:
-        facts = reader.read(process.pid, contents=seen)
+        facts = reader.read(process.pid, scan=seen)
     assert facts.script == Script(path=name, contents=Unread.DENIED)
 
 
@@ -175,6 +175,6 @@ def test_root_lends_nobody_its_way_into_closed_folders(public: Path) -> None:
     with sharing("-c", "pass", cwd=home / "project", first=f"drop({SOMEBODY_ELSE})") as victim:
         name = f"/proc/{victim.pid}/cwd/train.py"
         with sharing(name, first=f"drop({ME})") as process:
-            facts = reader.read(process.pid, contents=seen)
+            facts = reader.read(process.pid, scan=seen)
     assert facts.script is not None
     assert isinstance(facts.script.contents, Unread)

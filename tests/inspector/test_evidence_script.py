@@ -19,7 +19,7 @@ from tests.support.sharer import LAUNCHER, sharing, sleeping
 def test_code_on_the_command_line() -> None:
     """It is all there is of the script."""
     with sharing("-c", "import torch") as process:
-        assert script_of(reader.read(process.pid, contents=seen)) == ("-c", "import torch")
+        assert script_of(reader.read(process.pid, scan=seen)) == ("-c", "import torch")
 
 
 @pytest.mark.parametrize("place", ["pkg/train.py", "pkg/train/__main__.py"])
@@ -28,7 +28,7 @@ def test_a_module_under_the_working_directory(tmp_path: Path, place: str) -> Non
     (tmp_path / place).parent.mkdir(parents=True)
     (tmp_path / place).write_text(SOURCE)
     with sharing("-m", "pkg.train", cwd=tmp_path) as process:
-        assert script_of(reader.read(process.pid, contents=seen)) == (place, SOURCE)
+        assert script_of(reader.read(process.pid, scan=seen)) == (place, SOURCE)
 
 
 @pytest.mark.parametrize("name", ["vllm.entrypoints", "../pkg", "pkg..train", ""])
@@ -37,7 +37,7 @@ def test_a_module_elsewhere_is_none_of_the_users(tmp_path: Path, name: str) -> N
     (tmp_path / "pkg.py").write_text(SOURCE)
     (tmp_path / "here").mkdir()
     with sharing("-m", name, cwd=tmp_path / "here") as process:
-        assert reader.read(process.pid, contents=seen).script is None
+        assert reader.read(process.pid, scan=seen).script is None
 
 
 def test_an_absolute_path(tmp_path: Path) -> None:
@@ -45,14 +45,14 @@ def test_an_absolute_path(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(SOURCE)
     with sharing(str(path), cwd=Path("/")) as process:
-        assert script_of(reader.read(process.pid, contents=seen)) == (str(path), SOURCE)
+        assert script_of(reader.read(process.pid, scan=seen)) == (str(path), SOURCE)
 
 
 def test_a_name_that_plays_tricks_is_cleaned(tmp_path: Path) -> None:
     """An escape in a file's name reaches no screen."""
     (tmp_path / "a\x1b[31m.py").write_text(SOURCE)
     with sharing("a\x1b[31m.py", cwd=tmp_path) as process:
-        name, text = script_of(reader.read(process.pid, contents=seen))
+        name, text = script_of(reader.read(process.pid, scan=seen))
     assert name == "a\N{REPLACEMENT CHARACTER}[31m.py"
     assert text == SOURCE
 
@@ -62,11 +62,11 @@ def test_a_script_that_was_edited_after_the_start(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(SOURCE)
     with sharing("train.py", cwd=tmp_path, first="fork = os.fork()\nif fork: print(fork, flush=True)") as process:
-        scripts = [reader.read(pid, contents=seen).script for pid in (process.pid, int(process.said[0]))]
+        scripts = [reader.read(pid, scan=seen).script for pid in (process.pid, int(process.said[0]))]
         assert [script.edited for script in scripts if script] == [False, False]
         later = time.time() + 3600
         os.utime(path, (later, later))
-        scripts = [reader.read(pid, contents=seen).script for pid in (process.pid, int(process.said[0]))]
+        scripts = [reader.read(pid, scan=seen).script for pid in (process.pid, int(process.said[0]))]
         assert [script.edited for script in scripts if script] == [True, True]
 
 
@@ -107,7 +107,7 @@ def test_what_is_no_ordinary_file_is_not_read(tmp_path: Path, kind: str) -> None
     elif kind == "loop":
         path.symlink_to("train.py")
     with sharing("train.py", cwd=tmp_path) as process:
-        assert reader.read(process.pid, contents=seen).script == Script(path="train.py", contents=Unread.FAILED)
+        assert reader.read(process.pid, scan=seen).script == Script(path="train.py", contents=Unread.FAILED)
 
 
 def test_a_worker_runs_the_source_of_the_process_above_it(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_worker_runs_the_source_of_the_process_above_it(tmp_path: Path) -> Non
     code = "from multiprocessing.spawn import spawn_main; import os; os.write(1, b'x'); os.read(0, 1)"
     first = LAUNCHER.replace("import os; os.write(1, b'x'); os.read(0, 1)", code)
     with sharing("train.py", cwd=tmp_path, first=first) as process:
-        facts = reader.read(int(process.said[0]), contents=seen)
+        facts = reader.read(int(process.said[0]), scan=seen)
     assert script_of(facts) == ("train.py", SOURCE)
     assert facts.script is not None
     assert not facts.script.likely
@@ -130,7 +130,7 @@ def test_a_process_with_a_title_runs_what_those_above_it_run(tmp_path: Path) -> 
         "os.read(0, 1)"
     )
     with sharing("serve.py", cwd=tmp_path, first=first) as process:
-        facts = reader.read(int(process.said[0]), contents=seen)
+        facts = reader.read(int(process.said[0]), scan=seen)
     assert facts.argv == ("VLLM::EngineCore",)
     assert facts.environ is Unread.OVERWRITTEN
     assert script_of(facts) == ("serve.py", SOURCE)
@@ -141,7 +141,7 @@ def test_a_process_with_a_title_runs_what_those_above_it_run(tmp_path: Path) -> 
 def test_a_title_without_a_script_above_it_has_none() -> None:
     """Those above it are no Python of the same user, or a test runner with no title."""
     with sharing("-c", "pass", first="set_title(b'worker')") as process:
-        facts = reader.read(process.pid, contents=seen)
+        facts = reader.read(process.pid, scan=seen)
     assert facts.argv == ("worker",)
     assert facts.script is None or facts.script.likely
 
@@ -149,7 +149,7 @@ def test_a_title_without_a_script_above_it_has_none() -> None:
 def test_a_program_that_is_no_python_has_no_script() -> None:
     """Whatever started it."""
     with sleeping(b"A=1") as pid:
-        assert reader.read(pid, contents=seen).script is None
+        assert reader.read(pid, scan=seen).script is None
 
 
 # -- Theano's files ------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def homed(tmp_path: Path, *, source: str = "import theano\n", **given: str) -> F
     (tmp_path / "train.py").write_text(source)
     environ = {"HOME": str(tmp_path / "home"), **given}
     with sharing("train.py", cwd=tmp_path, environ=environ) as process:
-        return reader.read(process.pid, contents=seen)
+        return reader.read(process.pid, scan=seen)
 
 
 def test_the_rc_file_of_a_home(tmp_path: Path) -> None:
@@ -199,4 +199,4 @@ def test_a_kernel_without_the_newer_call_opens_by_the_root(tmp_path: Path, monke
     (tmp_path / "train.py").write_text(SOURCE)
     monkeypatch.setattr(files, "_SYS_OPENAT2", 100_000)
     with sharing("train.py", cwd=tmp_path) as process:
-        assert script_of(reader.read(process.pid, contents=seen)) == ("train.py", SOURCE)
+        assert script_of(reader.read(process.pid, scan=seen)) == ("train.py", SOURCE)

@@ -26,7 +26,7 @@ from gpuwatch.model import (
     Reason,
     Snapshot,
 )
-from gpuwatch.shares import LAPSE, Reserved
+from gpuwatch.shares import RESERVATION_GRACE, Reservation
 from gpuwatch.units import parse_share
 from tests.support.builders import EPOCH, GIB, RESERVED, TOTAL, gpu, holding, process, snapshot, uid
 
@@ -34,7 +34,7 @@ USABLE = TOTAL - RESERVED
 FEW = 20 * GIB
 
 
-def room(shown: Snapshot, index: int = 0, *, memory: int = FEW, reserved: tuple[Reserved, ...] = ()) -> Room:
+def room(shown: Snapshot, index: int = 0, *, memory: int = FEW, reserved: tuple[Reservation, ...] = ()) -> Room:
     """Return the room on one GPU for somebody who wants so many bytes."""
     return rooms(shown, Wish(memory=memory), reserved)[index]
 
@@ -44,9 +44,9 @@ def free_gib(shown: Snapshot, **changes: object) -> float:
     return room(shown, **changes).left / GIB  # type: ignore[arg-type]
 
 
-def reservation(pids: frozenset[int], owner: int, gpus: dict[str, int], *, age: float = 60.0) -> Reserved:
+def reservation(pids: frozenset[int], owner: int, gpus: dict[str, int], *, age: float = 60.0) -> Reservation:
     """Return what was reserved so many seconds before the snapshot was taken."""
-    return Reserved(pids, owner, gpus, made=EPOCH - age)
+    return Reservation(pids, owner, gpus, made=EPOCH - age)
 
 
 def limited(
@@ -123,21 +123,23 @@ def test_a_reservation_and_the_limit_of_the_same_program_are_not_added() -> None
 
 
 def test_a_reservation_of_which_nothing_comes_lapses() -> None:
-    young = reservation(frozenset(), 4242, {gpu(0).uuid: 30 * GIB}, age=LAPSE - 1)
-    old = young._replace(made=EPOCH - LAPSE)
+    young = reservation(frozenset(), 4242, {gpu(0).uuid: 30 * GIB}, age=RESERVATION_GRACE - 1)
+    old = young._replace(made=EPOCH - RESERVATION_GRACE)
     assert free_gib(snapshot([gpu(0)]), reserved=(young,)) == pytest.approx(USABLE / GIB - 30)
     assert room(snapshot([gpu(0)]), reserved=(old,)).left == USABLE
 
 
 def test_a_reservation_of_which_something_came_stays() -> None:
-    old = reservation(frozenset({7}), uid("ben"), {gpu(0).uuid: 30 * GIB, gpu(1).uuid: 30 * GIB}, age=9 * LAPSE)
+    old = reservation(
+        frozenset({7}), uid("ben"), {gpu(0).uuid: 30 * GIB, gpu(1).uuid: 30 * GIB}, age=9 * RESERVATION_GRACE
+    )
     shown = snapshot([gpu(0, holdings=[holding(7, 1)]), gpu(1)])
     assert free_gib(shown, reserved=(old,)) == pytest.approx(USABLE / GIB - 30)
     assert room(shown, 1, reserved=(old,)).left == USABLE, "and lapses on a GPU of which nothing came"
 
 
 def test_a_list_that_cannot_be_trusted_lets_no_reservation_lapse() -> None:
-    old = reservation(frozenset(), 4242, {gpu(0).uuid: 30 * GIB}, age=9 * LAPSE)
+    old = reservation(frozenset(), 4242, {gpu(0).uuid: 30 * GIB}, age=9 * RESERVATION_GRACE)
     assert free_gib(snapshot([gpu(0, holdings_note="no list")]), reserved=(old,)) == pytest.approx(USABLE / GIB - 30)
 
 

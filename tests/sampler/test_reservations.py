@@ -13,7 +13,7 @@ import pytest
 from gpuwatch import procfs
 from gpuwatch.launch.reservations import locked
 from gpuwatch.sampler.reservations import Found, Place, Reservations, peek, read
-from gpuwatch.shares import Reserved
+from gpuwatch.shares import Reservation
 from tests.support.gpuholder import SOMEBODY_ELSE
 from tests.support.launching import starting
 from tests.support.reserving import GPU, family, junk, needs_root, write
@@ -39,12 +39,12 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.communicate()
 
 
-def found(both: tuple[Place, Place], *holders: int) -> list[Reserved]:
+def found(both: tuple[Place, Place], *holders: int) -> list[Reservation]:
     """Read as `gpuwatch pick` does."""
     return list(peek(both, holders, caller=os.getpid()).reserved)
 
 
-def totals(reserved: list[Reserved]) -> list[int]:
+def totals(reserved: list[Reservation]) -> list[int]:
     """Return the bytes of each reservation on the one GPU, the least first."""
     return sorted(one.gpus[GPU] for one in reserved)
 

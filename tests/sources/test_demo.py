@@ -29,7 +29,7 @@ from gpuwatch.model import (
     known,
     number,
 )
-from gpuwatch.shares import promised, standings
+from gpuwatch.shares import declared_memory, limit_usages
 from gpuwatch.sources.demo import (
     CAPPED_GPU,
     CYCLE,
@@ -298,7 +298,7 @@ def test_an_xid_a_leak_and_a_hot_gpu_come_after_the_pictures() -> None:
 
 def overshoots(shown: Snapshot) -> dict[int, int]:
     """Give by pid the bytes over its limit, of every process beyond the most generous allowance for a framework."""
-    found = standings(shown)
+    found = limit_usages(shown)
     return {one.pids[0]: one.held - one.limit.bytes for one in found if one.held - one.limit.bytes > 1.2 * GIB}
 
 
@@ -314,7 +314,7 @@ def test_one_process_overshoots_and_everybody_else_keeps_to_their_share(t: float
 def test_one_gpu_is_promised_three_times_two_fifths(t: float) -> None:
     shown = source().at(t)
     people = {one.pid: one for one in shown.processes}
-    sums = {gpu.index: promised(gpu, people) for gpu in shown.gpus}
+    sums = {gpu.index: declared_memory(gpu, people) for gpu in shown.gpus}
     assert [index for index, one in sums.items() if one.overcommitted] == [4]
     assert sums[4].limits == 3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpuwatch.declared.facts import GpuFacts, Facts, Script, MigFacts, Unread
+from gpuwatch.declared.facts import Facts, GpuFacts, MigFacts, Script, Unread
 from gpuwatch.declared.script import read_script
 from gpuwatch.model import Declaration, Declared, Kind
 from tests.support.builders import MIB

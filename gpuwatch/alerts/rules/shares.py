@@ -30,7 +30,7 @@ from gpuwatch.model import (
     known,
     number,
 )
-from gpuwatch.shares import Standing, counted, standings
+from gpuwatch.shares import LimitUsage, additive_limits, limit_usages
 
 OVERSHOOT: Final = "uses more than declared"
 OVERCOMMITTED: Final = "overbooked"
@@ -60,7 +60,7 @@ def declared_shares(snapshot: Snapshot, history: HistoryView, limits: Limits) ->
     people = {one.pid: one for one in snapshot.processes}
     gpus = {gpu.uuid: gpu for gpu in snapshot.gpus if gpu.uuid and gpu.health is Health.OK and not gpu.unreliable}
     scene = _Scene(gpus, people, history, limits)
-    found = [one for one in standings(snapshot) if one.gpu in gpus]
+    found = [one for one in limit_usages(snapshot) if one.gpu in gpus]
     yield from overshoot(scene, found)
     yield from overcommitted(scene, found)
     yield from outgrown(scene)
@@ -87,7 +87,7 @@ def allowance(
     return room + (by.collective if collective else 0)
 
 
-def overshoot(scene: _Scene, found: Iterable[Standing]) -> Iterator[Observation]:
+def overshoot(scene: _Scene, found: Iterable[LimitUsage]) -> Iterator[Observation]:
     """Judge every limit: a warning over limit and allowance, critical a second step beyond.
 
     A sum of which a part is not known is the least that is held: it may raise, and never clears.
@@ -127,7 +127,7 @@ def overshoot(scene: _Scene, found: Iterable[Standing]) -> Iterator[Observation]
 
 
 def _overshoot_levels(
-    standing: Standing, gpu: Gpu, members: Sequence[Process], by: Allowances
+    standing: LimitUsage, gpu: Gpu, members: Sequence[Process], by: Allowances
 ) -> tuple[Severity | None, Severity | None]:
     """Return what a holding is worth by the limits that raise, and by those that clear."""
     limit, total = standing.limit, number(gpu.memory.total)
@@ -151,7 +151,7 @@ def _level(held: int, first: int, second: int, most: Severity) -> Severity | Non
     return min(most, Severity.CRITICAL if held > second else Severity.WARNING)
 
 
-def _overshoot_title(standing: Standing, gpu: Gpu, members: Sequence[Process]) -> str:
+def _overshoot_title(standing: LimitUsage, gpu: Gpu, members: Sequence[Process]) -> str:
     """Return who holds how much: in percent of the GPU where that is how it was declared, else in GiB."""
     names = list(dict.fromkeys(holder_name(one.pid, one) for one in members))
     who = ", ".join(names[:NAMED]) + (" and others" if len(names) > NAMED else "")
@@ -166,7 +166,7 @@ def _overshoot_title(standing: Standing, gpu: Gpu, members: Sequence[Process]) -
     return f"{who} {verb} {least}{held} GiB of GPU {gpu.index}, declared {declared}"
 
 
-def _overshoot_detail(standing: Standing, gpu: Gpu, members: Sequence[Process], history: HistoryView) -> str:
+def _overshoot_detail(standing: LimitUsage, gpu: Gpu, members: Sequence[Process], history: HistoryView) -> str:
     parts: list[str] = []
     grown = sum(history.growth(gpu.key, *one.key) or 0 for one in members)
     if grown >= GROWN:
@@ -191,12 +191,12 @@ def source(declaration: Declaration) -> str:
 # Over-committed GPUs
 
 
-def overcommitted(scene: _Scene, found: Iterable[Standing]) -> Iterator[Observation]:
+def overcommitted(scene: _Scene, found: Iterable[LimitUsage]) -> Iterator[Observation]:
     """Judge whether more is declared on a GPU than it has, reserved memory included: two halves are not too much.
 
     A note, for it need not come to that; a warning once so little is free that memory is near its limit, too.
     """
-    on: defaultdict[str, list[Standing]] = defaultdict(list)
+    on: defaultdict[str, list[LimitUsage]] = defaultdict(list)
     for standing in found:
         on[standing.gpu].append(standing)
     for gpu in scene.gpus.values():
@@ -206,7 +206,7 @@ def overcommitted(scene: _Scene, found: Iterable[Standing]) -> Iterator[Observat
         free, usable = room
         level = keeps = None
         title, evidence = f"GPU {gpu.index} no longer overbooked", ""
-        promises = counted(on[gpu.uuid])
+        promises = additive_limits(on[gpu.uuid])
         declared = sum(one.limit.bytes for one in promises)
         pids: tuple[int, ...] = ()
         if declared > total + units.MIB:
@@ -235,7 +235,7 @@ def overcommitted(scene: _Scene, found: Iterable[Standing]) -> Iterator[Observat
         )
 
 
-def _promises(promises: Sequence[Standing], people: Mapping[int, Process]) -> str:
+def _promises(promises: Sequence[LimitUsage], people: Mapping[int, Process]) -> str:
     """Name who declared how much, the most first."""
     sizes = _promised_by(promises, people)
     (first, largest), *others = sizes.most_common(NAMED)
@@ -244,20 +244,20 @@ def _promises(promises: Sequence[Standing], people: Mapping[int, Process]) -> st
     return " · ".join(named) + (f" and {more} more" if more > 0 else "")
 
 
-def _promisers(promises: Sequence[Standing], people: Mapping[int, Process]) -> tuple[str, ...]:
+def _promisers(promises: Sequence[LimitUsage], people: Mapping[int, Process]) -> tuple[str, ...]:
     """Return the users who declared, the most first."""
     users = owners_of((one.pids[0] for one in promises), people)
     return tuple(name for name, _ in _promised_by(promises, people).most_common() if name in users)
 
 
-def _promised_by(promises: Sequence[Standing], people: Mapping[int, Process]) -> Counter[str]:
+def _promised_by(promises: Sequence[LimitUsage], people: Mapping[int, Process]) -> Counter[str]:
     sizes: Counter[str] = Counter()
     for one in promises:
         sizes[holder_name(one.pids[0], people.get(one.pids[0]))] += one.limit.bytes
     return sizes
 
 
-def _fraction(standing: Standing, memory: Memory) -> float | None:
+def _fraction(standing: LimitUsage, memory: Memory) -> float | None:
     """Return the declared fraction of the whole GPU, or None where it was no fraction, or one of a MIG instance."""
     declaration, total = standing.declaration, number(memory.total)
     if declaration.basis is not Basis.TOTAL or declaration.value is None or total is None:

@@ -241,7 +241,7 @@ def _gap(gpu: Gpu, snapshot: Snapshot) -> list[Fact]:
 
 def _promises(gpu: Gpu, snapshot: Snapshot) -> list[Fact]:
     """Describe what is declared on a GPU beside what is held, and of how many processes nothing is known."""
-    sums = shares.promised(gpu, {process.pid: process for process in snapshot.processes})
+    sums = shares.declared_memory(gpu, {process.pid: process for process in snapshot.processes})
     facts = []
     if sums.limits:
         by = f"by {sums.limits} {'limits' if sums.limits > 1 else 'limit'}"

@@ -336,7 +336,7 @@ def _promised_cells(form: Form, gpus: Sequence[Gpu], glyphs: Glyphs) -> int:
     if form is Form.FULL:
         return 10
     compact = len(",") + _promised_width(glyphs) + len(" promised")
-    return 0 if not any(map(shares.is_promised, gpus)) else 10 if form is Form.MEDIUM else compact
+    return 0 if not any(map(shares.has_promised, gpus)) else 10 if form is Form.MEDIUM else compact
 
 
 def _promised_width(glyphs: Glyphs) -> int:
@@ -378,6 +378,7 @@ class _Row:
     ) -> None:
         self.view, self.gpu, self.alerts, self.owners, self.width = view, gpu, alerts, owners, width
         self.bars = bars
+        self.sums = shares.declared_memory(gpu, owners)
         self.glyphs = view.kit.glyphs
         self.old = view.dimmed(gpu)
         self.mark, self.role = severity_mark(gpu, alerts, self.glyphs, stale=view.stale(gpu))
@@ -399,7 +400,7 @@ class _Row:
         pen.write(self._gib(gpu.memory.used), self._ink(), 7, right=True)
         pen.write(self._gib(gpu.memory.free), self._ink("strong"), 7, right=True)
         pen.write(
-            self._promised(), self._ink("text" if shares.is_promised(gpu) else "muted"), widths.promised, right=True
+            self._promised(), self._ink("text" if shares.has_promised(gpu) else "muted"), widths.promised, right=True
         )
         if widths.declared:
             pen.write(self._declared(), self._promise_ink(), widths.declared, right=True)
@@ -421,7 +422,7 @@ class _Row:
             return self._unwell(pen)
         self._bar(pen, gpu, gpu.holdings, self._compact_bar(pen.cells + promised))
         pen.write(self._gib(gpu.memory.free), self._ink("strong"), 6, right=True).write(" free", self._ink("muted"))
-        if promised and shares.is_promised(gpu):
+        if promised and shares.has_promised(gpu):
             pen.write(",", self._ink("muted")).write(
                 self._promised(), self._ink("strong"), _promised_width(self.glyphs), right=True
             )
@@ -482,7 +483,7 @@ class _Row:
             busy = known(gpu.utilization) and gpu.utilization >= _BUSY
             if busy or gpu.memory.used >= 0.05 * gpu.memory.total:
                 return "no process listed"
-            return "promised" if shares.is_promised(gpu) else "free"
+            return "promised" if shares.has_promised(gpu) else "free"
         return _fitted(words, f" {self.glyphs.dot} ", room)
 
     def _compact_bar(self, others: int) -> int:
@@ -535,13 +536,13 @@ class _Row:
 
     def _declared(self) -> str:
         """Print the sum of what is declared, with a sign where more may be: where something could not be read."""
-        sums = shares.promised(self.gpu, self.owners)
+        sums = self.sums
         if not sums.limits:
             return "?" if sums.unread else self.glyphs.missing
         return f"{self.glyphs.least * bool(sums.unread)}{gib(sums.declared)}"
 
     def _promised(self) -> str:
-        return shares.promised_words(self.gpu, self.owners, least=self.glyphs.least, missing=self.glyphs.missing)
+        return shares.format_promised(self.gpu, self.sums, least=self.glyphs.least, missing=self.glyphs.missing)
 
     def _promise_ink(self) -> Role:
         alert = next((one for one in self.alerts if one.rule == OVERCOMMITTED), None)
