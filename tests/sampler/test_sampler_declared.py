@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.declared.facts import Share, MigFacts
+from gpuwatch.declared.facts import MigFacts, Share
 from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.inspector.protocol import Answer
 from gpuwatch.model import Declared, Gpu, Health, Instance, Knowledge, Memory, Presence, Process, Reason, Snapshot
