@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from gpuwatch import shares
-from gpuwatch.analysis.rows import SortValue, Steady
+from gpuwatch.analysis.rows import SortValue, StableOrder
 from gpuwatch.history import NO_USE, HistoryView, Idle, Use
 from gpuwatch.model import Gpu, Holding, Process, Snapshot, known
 from gpuwatch.units import GIB, MIB, gib, long_duration, percent, ranges
@@ -83,7 +83,7 @@ class Person:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class Totals:
     """The machine as a whole."""
 
     people: int
@@ -124,10 +124,10 @@ def names(snapshot: Snapshot) -> dict[int, str]:
     return found
 
 
-def whole(found: Sequence[Person], snapshot: Snapshot) -> Whole:
+def add_up(found: Sequence[Person], snapshot: Snapshot) -> Totals:
     """Add up what all people have."""
     pids = {holding.pid for gpu in snapshot.gpus for holding in gpu.holdings}
-    return Whole(
+    return Totals(
         people=sum(one.uid is not None for one in found),
         unseen=any(one.uid is None for one in found),
         processes=len(pids),
@@ -238,16 +238,16 @@ SORTS: Final[dict[str, tuple[str, Callable[[Person], SortValue]]]] = {
 """Columns to sort by: id → (words, key). Numbers sort the greatest first, names from A, what is missing last."""
 
 
-def steady() -> Steady[Person]:
+def stable_order() -> StableOrder[Person]:
     """Return an order that figures which only jitter do not disturb; ties stand by uid."""
-    return Steady(SORTS, lambda one: one.uid, lambda one: (one.uid is None, one.uid or 0))
+    return StableOrder(SORTS, lambda one: one.uid, lambda one: (one.uid is None, one.uid or 0))
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # Words
 
 
-def totals(box: Whole) -> tuple[str, ...]:
+def totals(box: Totals) -> tuple[str, ...]:
     """Give what all have, the longest way first: `9 people · 44 processes · 402 of 632 GiB held, 96 of these idle`."""
     persons = [_count(box.people, "person", "people")] * bool(box.people or not box.unseen)
     persons += ["some not visible"] * box.unseen

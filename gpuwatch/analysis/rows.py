@@ -174,7 +174,7 @@ def ordered(
     return [one for _, one in present] + [one for (missing, _), one in keyed if missing]
 
 
-class Steady(Generic[T]):
+class StableOrder(Generic[T]):
     """Sorts the same things again and again so that a figure that only jitters moves nothing.
 
     Each stays where the value it was last sorted by puts it, until its figure has moved by more than a twentieth; a
@@ -211,7 +211,7 @@ class Steady(Generic[T]):
         return ordered(unsorted, key, self._tie, reverse=reverse)
 
 
-class SteadyOrder(Steady[Row]):
+class ProcessOrder(StableOrder[Row]):
     """The steady order of the process list."""
 
     def __init__(self) -> None:

@@ -31,9 +31,9 @@ from gpuwatch.threads import Worker
 from gpuwatch.ui.bindings import KEYS
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.layout import room_for_toasts
-from gpuwatch.ui.options import Helpers, Options, Reloading, Watching
-from gpuwatch.ui.terminal import AsciiOnly, ForgivingDriver, Lifeline, NoColors, speaks_unicode
-from gpuwatch.ui.theme import Kit, kit, themes
+from gpuwatch.ui.options import Helpers, MonitorControl, Options, Reloading
+from gpuwatch.ui.terminal import AsciiOnly, ExitWatchdog, NoColors, TolerantDriver, speaks_unicode
+from gpuwatch.ui.theme import Skin, make_skin, themes
 from gpuwatch.ui.view import View, judged, subject_of
 from gpuwatch.ui.widgets.alerts import Alerts
 from gpuwatch.ui.widgets.footer import Footer
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from gpuwatch.ui.endings import Endings
 
 
-class Framed(Message):
+class NewFrame(Message):
     """A new frame from the watch thread; a slow painter skips to the newest, but never past one that ended an alert."""
 
     def __init__(self, frame: Frame) -> None:
@@ -61,7 +61,7 @@ class Framed(Message):
         History and alerts that hold are in the newer one too. What a frame ended is in that frame alone, and without a
         log (the demo) nobody else remembers it.
         """
-        return isinstance(message, Framed) and not self.frame.cleared
+        return isinstance(message, NewFrame) and not self.frame.cleared
 
 
 def reload(app: GpuwatchApp) -> None:
@@ -77,7 +77,7 @@ def reload(app: GpuwatchApp) -> None:
 
 def _take(app: GpuwatchApp, came: Reloading) -> None:
     if came.options is not None:
-        app.take_options(came.options)
+        app.set_options(came.options)
     app.notify(came.words, severity="error" if came.failed else "information", markup=False, timeout=8)
 
 
@@ -123,7 +123,7 @@ def announce(app: GpuwatchApp, before: Frame, frame: Frame) -> None:
 
 def _toast(app: GpuwatchApp, raised: Sequence[Alert]) -> None:
     for alert in raised[:MOST_TOASTS]:
-        mark, _ = mark_of(alert.severity, app.kit.glyphs)
+        mark, _ = mark_of(alert.severity, app.skin.glyphs)
         app.notify(f"{mark} {alert.title}", severity=_KINDS[alert.severity], markup=False)
     more = len(raised) - MOST_TOASTS
     if more > 0:
@@ -139,7 +139,7 @@ def _notify_desktop(app: GpuwatchApp, raised: Sequence[Alert], frame: Frame) -> 
     more = f" (+{len(raised) - 1} more)" if len(raised) > 1 else ""
     host = frame.snapshot.host or "gpuwatch"
     kind = cast(Osc, app.options.desktop)
-    plain = app.kit.glyphs.ascii
+    plain = app.skin.glyphs.ascii
     words = notification(kind, host, raised[0].title + more, tmux="TMUX" in os.environ, ascii_only=plain)
     app.write_to_terminal(words)
 
@@ -171,7 +171,7 @@ def _enable_collector() -> None:
 
 
 class GpuwatchApp(App[int]):
-    """The dashboard. Frames come as `Framed` messages, from the watch thread or from a test."""
+    """The dashboard. Frames come as `NewFrame` messages, from the watch thread or from a test."""
 
     TITLE = "gpuwatch"
     CSS_PATH = "gpuwatch.tcss"
@@ -182,13 +182,13 @@ class GpuwatchApp(App[int]):
     def __init__(
         self,
         *,
-        watch: Watching | None = None,
+        watch: MonitorControl | None = None,
         options: Options | None = None,
         helpers: Helpers | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Without a watch it draws only the frames that it is handed."""
-        super().__init__(driver_class=ForgivingDriver)
+        super().__init__(driver_class=TolerantDriver)
         self.watching = watch
         self.helpers = helpers or Helpers()
         self._backgrounds: dict[str, Worker] = {}
@@ -201,7 +201,7 @@ class GpuwatchApp(App[int]):
         """What this run saw end: the demo keeps no log, and one may be out of order."""
         self.interval = self.options.interval
         self.dashboard = Dashboard()
-        self._lifeline: Lifeline | None = None
+        self._watchdog: ExitWatchdog | None = None
         self.clock = clock
         self._began = clock()
         self._paused_at: float | None = None
@@ -214,17 +214,19 @@ class GpuwatchApp(App[int]):
         for theme in themes():
             self.register_theme(theme)
         self.theme = f"gpuwatch-{self.options.theme}"
-        self.kit: Kit = self._make_kit()
+        self.skin: Skin = self._make_skin()
 
-    def _make_kit(self) -> Kit:
-        ascii_only = self.options.ascii or (self._lifeline is not None and not speaks_unicode())
-        return kit(self.theme, ascii_only=ascii_only, colors=self._colors(), slots=self._hues, initials=self._initials)
+    def _make_skin(self) -> Skin:
+        ascii_only = self.options.ascii or (self._watchdog is not None and not speaks_unicode())
+        return make_skin(
+            self.theme, ascii_only=ascii_only, colors=self._colors(), slots=self._hues, initials=self._initials
+        )
 
     def _colors(self) -> int:
         if self.no_color:
             return 0
         # A test or a screenshot has no terminal to ask.
-        system = self.console.color_system if self._lifeline is not None else None
+        system = self.console.color_system if self._watchdog is not None else None
         return {"standard": 16, "256": 256}.get(system or "", 1 << 24)
 
     def get_default_screen(self) -> Dashboard:
@@ -233,10 +235,10 @@ class GpuwatchApp(App[int]):
 
     def run_to_exit_code(self) -> int:
         """Run until the user leaves; gives the exit code. Raises NoThreadError where the terminal cannot be had."""
-        self._lifeline = Lifeline(
+        self._watchdog = ExitWatchdog(
             lambda code: self.exit(return_code=code), sys.stdin.fileno(), hang_up=self.action_reload
         )
-        self._lifeline.begin()
+        self._watchdog.begin()
         try:
             self.run()
         except SystemExit as end:
@@ -244,13 +246,13 @@ class GpuwatchApp(App[int]):
                 raise end.__cause__ from None
             raise
         finally:
-            self._lifeline.close()
+            self._watchdog.close()
         return self.return_code or 0
 
     def exit(self, result: int | None = None, return_code: int = 0, message: Any = None) -> None:
         """Leave; in good order if that takes no longer than a moment."""
-        if self._lifeline is not None:
-            self._lifeline.arm(return_code)
+        if self._watchdog is not None:
+            self._watchdog.arm(return_code)
         self._close_endings()
         super().exit(result, return_code, message)
 
@@ -262,7 +264,7 @@ class GpuwatchApp(App[int]):
 
     def publish(self, frame: Frame) -> None:
         """Hand over a frame; from any thread. Raises RuntimeError once the dashboard has closed."""
-        self.post_message(Framed(frame))
+        self.post_message(NewFrame(frame))
 
     # -----------------------------------------------------------------------------------------------------------
     # Life
@@ -277,17 +279,17 @@ class GpuwatchApp(App[int]):
         except FilterError as error:
             self.notify(str(error), severity="warning", markup=False)
         self.theme_changed_signal.subscribe(self, lambda _theme: self._on_theme())
-        if self._lifeline is not None:
-            self.kit = self._make_kit()
-            self._lifeline.start()
+        if self._watchdog is not None:
+            self.skin = self._make_skin()
+            self._watchdog.start()
             self.app_resume_signal.subscribe(self, lambda _app: self.action_retry(quiet=True))
             self.set_timer(SETTLED, _enable_collector, name="settled")
-        if self.kit.glyphs.ascii:
+        if self.skin.glyphs.ascii:
             self._filters.append(AsciiOnly())
         self.set_interval(1.0, self._beat, name="beat")
         first = self.watching.newest if self.watching else None
         if first is not None and self.newest is None:
-            self.on_framed(Framed(first))
+            self.on_new_frame(NewFrame(first))
         else:
             self.paint()
 
@@ -309,24 +311,24 @@ class GpuwatchApp(App[int]):
             self.paint()
 
     def _on_theme(self) -> None:
-        self.kit = self._make_kit()
+        self.skin = self._make_skin()
         for screen in self.screen_stack:
-            if hasattr(screen, "take_kit"):
-                screen.take_kit(self.kit)
+            if hasattr(screen, "set_skin"):
+                screen.set_skin(self.skin)
         self.paint()
 
-    def take_options(self, options: Options) -> None:
+    def set_options(self, options: Options) -> None:
         """Go on as the configuration now wants it; a theme that was chosen by hand stays unless that names another."""
         before, self.options = self.options, options
         self._judged = None
         for screen in self.screen_stack:
-            if hasattr(screen, "take_options"):
-                screen.take_options(options)
+            if hasattr(screen, "set_options"):
+                screen.set_options(options)
         if options.theme != before.theme:
             self.theme = f"gpuwatch-{options.theme}"
         self.paint()
 
-    def on_framed(self, message: Framed) -> None:
+    def on_new_frame(self, message: NewFrame) -> None:
         """Take in a frame: the only place where data enters."""
         before, self.newest = self.newest, message.frame
         self.ended.extend(message.frame.cleared)
@@ -356,14 +358,14 @@ class GpuwatchApp(App[int]):
         now = self.clock()
         with self.batch_update():
             if self.frame is None:
-                self.dashboard.draw_starting(now - self._began, self.kit)
+                self.dashboard.draw_starting(now - self._began, self.skin)
             else:
                 self.dashboard.draw(self._view(self.frame, now))
 
     def _view(self, frame: Frame, now: float) -> View:
         paused = None if self._paused_at is None else now - self._paused_at
         strays = {one.key: one for one in self.judged(frame).strays}
-        return View(frame, now, self.kit, self.interval, paused, self.options.read_only, strays)
+        return View(frame, now, self.skin, self.interval, paused, self.options.read_only, strays)
 
     def judged(self, frame: Frame) -> Judged:
         """Judge which of the viewer's processes in a frame are strays: once a frame, and not with every key."""
@@ -451,7 +453,7 @@ class GpuwatchApp(App[int]):
 
     def action_filter(self) -> None:
         """Ask for a filter."""
-        self.dashboard.prompt.open(self.dashboard.processes.filter.text, self.kit)
+        self.dashboard.prompt.open(self.dashboard.processes.filter.text, self.skin)
         self.paint()
 
     def action_clear(self) -> None:
@@ -497,7 +499,7 @@ class GpuwatchApp(App[int]):
         # Other screens show the newest frame, also while the dashboard is frozen.
         frame = self.frame if self.screen is self.dashboard else self.newest
         if frame is not None:
-            self.open_once(DetailScreen(key, frame, self.kit.glyphs, self.options))
+            self.open_once(DetailScreen(key, frame, self.skin.glyphs, self.options))
 
     def action_end_process(self) -> None:
         """Ask whether to end the process under the cursor."""
@@ -531,7 +533,7 @@ class GpuwatchApp(App[int]):
                 self,
                 self.helpers.killer(),
                 judge=lambda frame: judged(frame, self.options),
-                glyphs=self.kit.glyphs,
+                glyphs=self.skin.glyphs,
                 clock=self.clock,
             )
         return self.endings
@@ -541,33 +543,33 @@ class GpuwatchApp(App[int]):
         from gpuwatch.ui.screens.people import PeopleScreen
 
         if self.newest is not None:
-            self.open_once(PeopleScreen(self.newest, self.kit, clock=self.clock))
+            self.open_once(PeopleScreen(self.newest, self.skin, clock=self.clock))
 
     def action_tree(self) -> None:
         """Show runs, their ranks and their workers."""
         from gpuwatch.ui.screens.tree import TreeScreen
 
         if self.newest is not None:
-            self.open_once(TreeScreen(self.newest, self.kit, clock=self.clock))
+            self.open_once(TreeScreen(self.newest, self.skin, clock=self.clock))
 
     def action_strays(self) -> None:
         """Show the user's own processes that nobody attends to."""
         from gpuwatch.ui.screens.strays import StraysScreen
 
         if self.newest is not None:
-            self.open_once(StraysScreen(self.newest, self.kit, clock=self.clock))
+            self.open_once(StraysScreen(self.newest, self.skin, clock=self.clock))
 
     def action_events(self) -> None:
         """Show what was raised and how it ended."""
         from gpuwatch.ui.screens.events import EventsScreen
 
-        self.open_once(EventsScreen(self.helpers.events, self.newest, self.kit, ended=self.ended))
+        self.open_once(EventsScreen(self.helpers.events, self.newest, self.skin, ended=self.ended))
 
     def action_help(self) -> None:
         """Explain keys, marks and words."""
         from gpuwatch.ui.screens.help import HelpScreen
 
-        self.open_once(HelpScreen(KEYS, self.newest, self.kit.glyphs))
+        self.open_once(HelpScreen(KEYS, self.newest, self.skin.glyphs))
 
     def action_polite(self) -> None:
         """Copy a message to the owner of the process under the cursor."""
@@ -589,7 +591,7 @@ class GpuwatchApp(App[int]):
             return
         words, tmux = message(held, frame.snapshot), "TMUX" in os.environ
         self.write_to_terminal(clipboard(words, tmux=tmux))
-        self.open_once(PoliteScreen(held[0].owner, words, self.kit.glyphs, tmux=tmux))
+        self.open_once(PoliteScreen(held[0].owner, words, self.skin.glyphs, tmux=tmux))
 
     def action_attend(self, alert: Alert | None = None) -> None:
         """Ask what to do about one alert, or about all that hold, those first that nobody has seen."""
@@ -602,7 +604,7 @@ class GpuwatchApp(App[int]):
                 why = "this is a problem of gpuwatch itself: it ends once that is solved"
             self.notify(why, markup=False, timeout=3)
         elif self.watching is not None:
-            screen = AttendScreen(alerts, self.watching, self.kit.glyphs, mutes=mutes)
+            screen = AttendScreen(alerts, self.watching, self.skin.glyphs, mutes=mutes)
             if self.newest is not None:
                 screen.refresh_frame(self.newest)
             self.open_once(screen)

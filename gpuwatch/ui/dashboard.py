@@ -13,14 +13,14 @@ from gpuwatch.analysis.people import names
 from gpuwatch.model import SourceState
 from gpuwatch.ui.bindings import KEYS
 from gpuwatch.ui.layout import Form, Layout, fit_layout
-from gpuwatch.ui.partial_updates import TightCompositor
-from gpuwatch.ui.theme import Kit, Role
+from gpuwatch.ui.partial_updates import PartialUpdateCompositor
+from gpuwatch.ui.theme import Role, Skin
 from gpuwatch.ui.view import View
 from gpuwatch.ui.widgets.alerts import Alerts, alerts_of
 from gpuwatch.ui.widgets.footer import Footer, hints
 from gpuwatch.ui.widgets.gpus import Gpus
 from gpuwatch.ui.widgets.header import Header
-from gpuwatch.ui.widgets.lines import LinePanel, Pen
+from gpuwatch.ui.widgets.lines import LineBuilder, LinePanel
 from gpuwatch.ui.widgets.notice import Notice, notice_lines, starting_words, state_words, tiny_lines, tiny_words
 from gpuwatch.ui.widgets.processes import Processes
 from gpuwatch.ui.widgets.prompt import Prompt
@@ -45,7 +45,7 @@ class Dashboard(Screen[None]):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._compositor = TightCompositor()
+        self._compositor = PartialUpdateCompositor()
         self.layout_now: Layout | None = None
         """What was given room to at the last drawing."""
         self.header = Header(id="header")
@@ -71,20 +71,20 @@ class Dashboard(Screen[None]):
     def draw(self, view: View) -> None:
         """Draw a frame."""
         width, height = self.app.size
-        frame, kit = view.frame, view.kit
+        frame, skin = view.frame, view.skin
         seen = frame.snapshot
-        kit.inks.introduce(names(seen))
+        skin.styles.introduce(names(seen))
         self.processes.read_rows(view)
         layout = self._fit(view, width, height)
         if layout.form is Form.TINY:
-            self._only_notice(tiny_words(frame, width, height), kit)
+            self._only_notice(tiny_words(frame, width, height), skin)
             return
         if not seen.gpus:
             room = height - 2
             starting = seen.state is SourceState.STARTING
             words = starting_words(seen.taken - seen.since, seen.words) if starting else state_words(seen)
             self._arrange({self.header: 1, self.notice: room, self._bottom: 1})
-            self.notice.draw(notice_lines(words, kit, width, room))
+            self.notice.draw(notice_lines(words, skin, width, room))
         else:
             self._arrange(
                 {
@@ -101,18 +101,18 @@ class Dashboard(Screen[None]):
             self.processes.draw_rows(layout, width)
         self.header.draw(view, width)
         shown = [hint for hint in _HINTS if hint[2] != "end_process" or not view.read_only]
-        self.footer.draw(shown if seen.gpus else _BARE_HINTS, kit, width)
+        self.footer.draw(shown if seen.gpus else _BARE_HINTS, skin, width)
 
-    def draw_starting(self, seconds: float, kit: Kit) -> None:
+    def draw_starting(self, seconds: float, skin: Skin) -> None:
         """Draw what there is before the first frame."""
         width, height = self.app.size
         if width < 40 or height < 6:
-            self._only_notice(tiny_words(None, width, height), kit)
+            self._only_notice(tiny_words(None, width, height), skin)
             return
         self._arrange({self.header: 1, self.notice: height - 2, self._bottom: 1})
-        self.header.show([Pen(kit, "band").gap().write("gpuwatch", "strong").line(width)])
-        self.notice.draw(notice_lines(starting_words(seconds), kit, width, height - 2))
-        self.footer.draw(_BARE_HINTS, kit, width)
+        self.header.show([LineBuilder(skin, "band").gap().write("gpuwatch", "strong").build(width)])
+        self.notice.draw(notice_lines(starting_words(seconds), skin, width, height - 2))
+        self.footer.draw(_BARE_HINTS, skin, width)
 
     @property
     def _bottom(self) -> Widget:
@@ -136,12 +136,12 @@ class Dashboard(Screen[None]):
         shown = alerts_of(frame)[: self.layout_now.alerts if self.layout_now else 0]
         return [alert for alert in alerts if alert not in shown]
 
-    def _only_notice(self, words: list[tuple[str, Role]], kit: Kit) -> None:
+    def _only_notice(self, words: list[tuple[str, Role]], skin: Skin) -> None:
         """Draw nothing but words, and the prompt where it is open: it takes the keys, and has to be seen."""
         width, height = self.app.size
         room = max(0, height - self.prompt.display)
         self._arrange({self.notice: room})
-        self.notice.draw(tiny_lines(words, kit, width, room))
+        self.notice.draw(tiny_lines(words, skin, width, room))
 
     def _arrange(self, heights: dict[Any, int], gap: int = 0) -> None:
         """Return each panel its lines; what is not named is hidden. Only a change costs a new layout."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpuwatch.recorder.events_log import Events
 
 
-class Attending(Protocol):
+class AlertControl(Protocol):
     """What the dialog about an alert asks of the watch thread."""
 
     def acknowledge(self, alert: Alert) -> None:
@@ -32,7 +32,7 @@ class Attending(Protocol):
         """Let a rule, or one alert of it, speak again."""
 
 
-class Watching(Attending, Protocol):
+class MonitorControl(AlertControl, Protocol):
     """What the dashboard asks of the watch thread."""
 
     @property

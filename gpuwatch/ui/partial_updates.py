@@ -28,7 +28,7 @@ _ATTRIBUTES = (
 """Name in Rich, and the SGR codes that turn it on and off."""
 
 
-class TightUpdate(ChopsUpdate):
+class PartialUpdate(ChopsUpdate):
     """A partial update of the screen in as few bytes as it takes."""
 
     def render_segments(self, console: Console) -> str:
@@ -43,13 +43,13 @@ class TightUpdate(ChopsUpdate):
         return writer.finish()
 
 
-class TightCompositor(Compositor):
+class PartialUpdateCompositor(Compositor):
     """A compositor whose partial updates are tight."""
 
     def render_partial_update(self) -> ChopsUpdate | None:
         """Return what changed since the last update."""
         update = super().render_partial_update()
-        return None if update is None else TightUpdate(update.chops, update.spans, update.chop_ends)
+        return None if update is None else PartialUpdate(update.chops, update.spans, update.chop_ends)
 
 
 class _Writer:

@@ -70,7 +70,7 @@ def _ascii(text: str) -> str:
     return "".join(char if char.isascii() else _STAND_INS.get(char, "?" * cell_len(char)) for char in text)
 
 
-class ForgivingDriver(LinuxDriver):
+class TolerantDriver(LinuxDriver):
     """Lets bytes that are no UTF-8 pass: Textual 8.2 ends the program on the first (Alt with a key, a torn paste).
 
     Where one of its two threads cannot be started, at the start or after Ctrl-Z, it gives the terminal back and raises
@@ -146,7 +146,7 @@ RESTORE: Final = (
 """What gives back a terminal that Textual had no time to give back."""
 
 
-class Lifeline:
+class ExitWatchdog:
     """Ends the dashboard when a signal says so or its terminal has gone, and within a second, whatever hangs.
 
     Textual 8.2 does not notice the end of its input and spins on it (123 % of a core, measured); and its writes block
@@ -179,7 +179,7 @@ class Lifeline:
 
     def begin(self) -> None:
         """Start the thread, before there is anything to be seen; raises NoThreadError."""
-        start_thread(threading.Thread(target=self._watch, name="gpuwatch-lifeline", daemon=True))
+        start_thread(threading.Thread(target=self._watch, name="gpuwatch-exit-watchdog", daemon=True))
 
     def start(self) -> None:
         """Take the signals over; from the event loop of the main thread."""

@@ -1,4 +1,4 @@
-"""Themes: colours for each terminal, inks of the widgets, and glyphs with their plain and ASCII forms.
+"""Themes: colours for each terminal, styles of the widgets, and glyphs with their plain and ASCII forms.
 
 A colour is never the only carrier of a meaning: marks, words and attributes say the same.
 """
@@ -229,7 +229,7 @@ def letters(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Inks:
+class StyleSet:
     """Every style that a panel may write with, made once: a role on a ground, or an owner's colours."""
 
     palette: Palette
@@ -404,30 +404,30 @@ class Inks:
 
 
 @dataclass(frozen=True)
-class Kit:
+class Skin:
     """What a panel draws with."""
 
-    inks: Inks
+    styles: StyleSet
     glyphs: Glyphs
 
 
-def kit(
+def make_skin(
     theme: str,
     *,
     ascii_only: bool = False,
     colors: int = 1 << 24,
     slots: dict[int, int] | None = None,
     initials: dict[int, str] | None = None,
-) -> Kit:
-    """Return the inks and glyphs of a theme by its Textual name; any other theme is drawn as the dark one.
+) -> Skin:
+    """Return the styles and glyphs of a theme by its Textual name; any other theme is drawn as the dark one.
 
-    `colors` is how many the terminal has; 0 for none. `slots` and `initials` are what people have already, of the kit
+    `colors` is how many the terminal has; 0 for none. `slots` and `initials` are what people have already, of the skin
     before.
     """
     palettes = PALETTES_256 if colors == 256 else PALETTES_16 if 0 < colors <= 16 else PALETTES
     glyphs = ASCII if ascii_only else PLAIN if colors <= 16 else UNICODE
-    return Kit(
-        Inks(
+    return Skin(
+        StyleSet(
             palettes.get(theme, palettes["gpuwatch-dark"]),
             colors > 0,
             colors <= 16,

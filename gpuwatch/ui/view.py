@@ -16,7 +16,7 @@ from gpuwatch.analysis.strays import Judged, Stray, judge
 from gpuwatch.model import Gpu, Health
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.options import Options
-from gpuwatch.ui.theme import Kit
+from gpuwatch.ui.theme import Skin
 
 OLD: float = 2
 """Intervals after which a value is dimmed."""
@@ -31,7 +31,7 @@ class View:
     frame: Frame
     now: float
     """Reader's monotonic clock."""
-    kit: Kit
+    skin: Skin
     interval: float
     """Seconds between two samples, as asked for."""
     paused: float | None = None

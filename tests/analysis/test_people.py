@@ -7,7 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from gpuwatch.analysis.people import SORTS, Longest, Person, filter_for, names, people, steady, story, totals, whole
+from gpuwatch.analysis.people import (
+    SORTS,
+    Longest,
+    Person,
+    add_up,
+    filter_for,
+    names,
+    people,
+    stable_order,
+    story,
+    totals,
+)
 from gpuwatch.analysis.rows import Filter, FilterError, rows
 from gpuwatch.history import NO_USE, History, HistoryView, Idle, Use
 from gpuwatch.model import Declared, Knowledge, Memory, Presence, Process, Reason, Snapshot
@@ -190,7 +201,7 @@ def test_the_idle_part(use: Use, waste: float | None, least: bool) -> None:
 
 def test_the_whole_is_the_sum_of_all() -> None:
     seen = machine()
-    box = whole(people(seen), seen)
+    box = add_up(people(seen), seen)
     assert (box.people, box.unseen, box.processes, box.held) == (3, True, 4, 65 * GIB)
     assert box.total == round(2 * USABLE_GIB * GIB)
     assert totals(box)[0] == "3 people · some not visible · 4 processes · 65 of 158 GiB held"
@@ -200,10 +211,10 @@ def test_the_whole_is_the_sum_of_all() -> None:
 def test_the_whole_of_one_and_of_nobody() -> None:
     card = gpu(0, holdings=[holding(11, memory=Reason.UNSUPPORTED), holding(12, 30, sm=0)])
     seen = snapshot([card])
-    box = whole(people(seen, watched(seen, 70)), seen)
+    box = add_up(people(seen, watched(seen, 70)), seen)
     assert totals(box)[0] == "1 person · 2 processes · at least 30 of 79 GiB held, 30 of these idle"
     nothing = snapshot([])
-    assert totals(whole(people(nothing), nothing))[0] == "0 people · 0 processes · 0.0 GiB held"
+    assert totals(add_up(people(nothing), nothing))[0] == "0 people · 0 processes · 0.0 GiB held"
 
 
 HELD = st.builds(
@@ -226,7 +237,7 @@ def test_nothing_is_lost_or_counted_twice(held: list[list], owners: list[int | N
     assert all(one.share is None or one.share >= 0 for one in found)
     for by in SORTS:
         for reverse in (False, True):
-            ordered = steady().sort(found, by, reverse=reverse)
+            ordered = stable_order().sort(found, by, reverse=reverse)
             assert {one.uid for one in ordered} == {one.uid for one in found}
             missing = [SORTS[by][1](one)[0] for one in ordered]
             assert missing == sorted(missing)
@@ -239,7 +250,7 @@ def test_a_figure_that_jitters_moves_nobody() -> None:
     def two(first: float, second: float) -> list[Person]:
         return [a_person(uid=n, memory=round(size * GIB)) for n, size in ((1, first), (2, second))]
 
-    order = steady()
+    order = stable_order()
     assert [one.uid for one in order.sort(two(10, 9.9), "memory")] == [1, 2]
     assert [one.uid for one in order.sort(two(9.9, 10.2), "memory")] == [1, 2]
     assert [one.uid for one in order.sort(two(9.9, 11), "memory")] == [2, 1]
@@ -247,8 +258,8 @@ def test_a_figure_that_jitters_moves_nobody() -> None:
 
 def test_names_go_from_a_and_whoever_is_not_visible_comes_last() -> None:
     found = [a_person(uid=None, name="?"), a_person(uid=3, name="Zoe"), a_person(uid=2, name="amy")]
-    assert [one.name for one in steady().sort(found, "user")] == ["amy", "Zoe", "?"]
-    assert [one.name for one in steady().sort(found, "user", reverse=True)] == ["Zoe", "amy", "?"]
+    assert [one.name for one in stable_order().sort(found, "user")] == ["amy", "Zoe", "?"]
+    assert [one.name for one in stable_order().sort(found, "user", reverse=True)] == ["Zoe", "amy", "?"]
 
 
 # One person alone

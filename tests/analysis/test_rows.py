@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from gpuwatch.analysis.rows import SORTS, Filter, FilterError, Row, SteadyOrder, rows, share_words, sort
+from gpuwatch.analysis.rows import SORTS, Filter, FilterError, ProcessOrder, Row, rows, share_words, sort
 from gpuwatch.model import Declared, Knowledge, Memory, Presence, Process, Reason, Snapshot
 from tests.support.builders import GIB, MIB, TOTAL, gpu, holding, process, snapshot
 from tests.support.declaring import declares
@@ -117,7 +117,7 @@ def two(first: float, second: float) -> list[Row]:
 
 
 def test_a_figure_that_jitters_moves_no_row() -> None:
-    order = SteadyOrder()
+    order = ProcessOrder()
     assert places(order.sort(two(10.0, 9.9), "memory")) == [(0, 1), (0, 2)]
     assert places(order.sort(two(9.9, 10.3), "memory")) == [(0, 1), (0, 2)]
     assert places(order.sort(two(9.9, 11.5), "memory")) == [(0, 2), (0, 1)]
@@ -125,7 +125,7 @@ def test_a_figure_that_jitters_moves_no_row() -> None:
 
 
 def test_another_column_is_sorted_anew() -> None:
-    order = SteadyOrder()
+    order = ProcessOrder()
     order.sort(two(10.0, 9.9), "memory")
     order.sort(two(10.0, 9.9), "pid")
     assert places(order.sort(two(9.9, 10.3), "memory")) == [(0, 2), (0, 1)]

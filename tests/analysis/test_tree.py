@@ -405,7 +405,7 @@ def test_the_order(by: str, pids: list[int]) -> None:
     assert shape(Order().sort(crowd(), by)) == [*pids, [ORPHAN_HOLDERS, 99]]
 
 
-def test_the_order_is_steady() -> None:
+def test_the_order_is_order() -> None:
     def two(first: float, second: float) -> list[Node]:
         return grow(snapshot([gpu(0, holdings=[holding(10, first), holding(20, second)])]))
 

@@ -15,14 +15,14 @@ from gpuwatch.monitor import Frame
 from gpuwatch.text import spell_signs
 from gpuwatch.ui.desktop import notification
 from gpuwatch.ui.screens import sheet
-from gpuwatch.ui.theme import kit
-from gpuwatch.ui.widgets.lines import Pen, plain
+from gpuwatch.ui.theme import make_skin
+from gpuwatch.ui.widgets.lines import LineBuilder, plain
 from tests.support.builders import GIB, gpu, holding, process, snapshot
 from tests.support.dashboards import SIZES, frame, machine, running, screen, table, text
 from tests.support.declaring import declares
 from tests.support.straying import Told
 
-ASCII = kit("gpuwatch-dark", ascii_only=True)
+ASCII = make_skin("gpuwatch-dark", ascii_only=True)
 SAID = {
     "≥59.7": ">=59.7",
     "84 °C": "84 C",
@@ -41,7 +41,7 @@ SAID = {
 @pytest.mark.parametrize(("sign", "spelled"), SAID.items())
 def test_a_sign_says_in_ascii_what_it_said_wherever_it_stands(sign: str, spelled: str) -> None:
     assert in_ascii(sign) == spelled
-    assert plain(Pen(ASCII).write(sign).line(len(spelled))) == spelled
+    assert plain(LineBuilder(ASCII).write(sign).build(len(spelled))) == spelled
     assert sheet.plain(sign) == spelled
     assert notification("osc9", "box", sign, ascii_only=True) == f"\x1b]9;box: {spelled}\a"
 

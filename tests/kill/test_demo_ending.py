@@ -25,7 +25,7 @@ from gpuwatch.model import Process, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.sources.demo import DemoSource
 from gpuwatch.sources.demo_machine import ORPHAN_PID, RUN_PID, RUN_WORKER_PIDS, STRAY_PID, VIEWER_UID
-from gpuwatch.ui.app import Framed, GpuwatchApp
+from gpuwatch.ui.app import GpuwatchApp, NewFrame
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.dialog import ChoiceButton
 from tests.program.test_pty import GPUWATCH
@@ -61,7 +61,7 @@ class Demo:
         snapshot = self._source.next(0.0)
         assert snapshot is not None
         now = self._clock()
-        self.app.post_message(Framed(Frame(snapshot, now, self._history.add(snapshot, now))))
+        self.app.post_message(NewFrame(Frame(snapshot, now, self._history.add(snapshot, now))))
         await self.pilot.pause(0.02)
 
     @property
@@ -223,7 +223,7 @@ async def test_the_machines_own_and_the_demos_never_meet(demo: bool, tmp_path: P
     seen = builders.snapshot([held], [builders.process(os.getppid(), "you")], demo=demo)
     app = GpuwatchApp(watch=Clockwork(), helpers=Helpers(killer=lambda: ender))
     async with app.run_test(size=(120, 36)) as pilot:
-        app.post_message(Framed(Frame(seen, time.monotonic(), History().add(seen, time.monotonic()))))
+        app.post_message(NewFrame(Frame(seen, time.monotonic(), History().add(seen, time.monotonic()))))
         await pilot.pause()
         await pilot.press("K")
         end = time.monotonic() + 30

@@ -14,7 +14,7 @@ from gpuwatch.alerts.alert import Alert, Mute, Severity
 from gpuwatch.history import History
 from gpuwatch.model import Gpu, Holding, Process, Snapshot
 from gpuwatch.monitor import Frame
-from gpuwatch.ui.app import Framed, GpuwatchApp
+from gpuwatch.ui.app import GpuwatchApp, NewFrame
 from gpuwatch.ui.options import Helpers, Options
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
 
@@ -128,7 +128,7 @@ def top(app: GpuwatchApp) -> Screen[Any]:
 
 
 async def hand(app: GpuwatchApp, pilot: Pilot[int], new: Frame) -> None:
-    app.post_message(Framed(new))
+    app.post_message(NewFrame(new))
     await pilot.pause()
 
 

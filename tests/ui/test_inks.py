@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.color import Color, ColorSystem
 from rich.style import Style
 
-from gpuwatch.ui.theme import SLOTS, Ground, Inks, kit, letters
+from gpuwatch.ui.theme import SLOTS, Ground, StyleSet, letters, make_skin
 from gpuwatch.ui.widgets.gpus import memory_bar, parts
 from tests.support.builders import gpu, holding, process
 
@@ -72,9 +72,9 @@ def difference(one: Rgb, other: Rgb) -> float:
     return math.dist(lab(one), lab(other))
 
 
-def everybody(theme: str, colors: int) -> tuple[Inks, list[int | None]]:
-    """Give inks, and a uid for each slot with the one that is not visible."""
-    return kit(theme, colors=colors).inks, [None, *range(1000, 1000 + SLOTS)]
+def everybody(theme: str, colors: int) -> tuple[StyleSet, list[int | None]]:
+    """Give styles, and a uid for each slot with the one that is not visible."""
+    return make_skin(theme, colors=colors).styles, [None, *range(1000, 1000 + SLOTS)]
 
 
 # Colours
@@ -83,27 +83,27 @@ def everybody(theme: str, colors: int) -> tuple[Inks, list[int | None]]:
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("colors", SYSTEMS)
 def test_no_two_people_have_colours_that_look_alike(theme: str, colors: int) -> None:
-    inks, uids = everybody(theme, colors)
-    fills = [seen(inks.owner(uid).bgcolor, SYSTEMS[colors]) for uid in uids]
+    styles, uids = everybody(theme, colors)
+    fills = [seen(styles.owner(uid).bgcolor, SYSTEMS[colors]) for uid in uids]
     assert min(difference(one, other) for one, other in combinations(fills, 2)) >= 19
     if colors > 16:  # with 16 there are no swatches: the initial stands on the colour
-        swatches = [seen(inks.swatch(uid, "base").color, SYSTEMS[colors]) for uid in uids]
+        swatches = [seen(styles.swatch(uid, "base").color, SYSTEMS[colors]) for uid in uids]
         assert min(difference(one, other) for one, other in combinations(swatches, 2)) >= 19
 
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize(("colors", "least"), [(1 << 24, 4.5), (256, 4.5), (16, 3.9)])
 def test_what_is_written_on_a_colour_can_be_read(theme: str, colors: int, least: float) -> None:
-    inks, uids = everybody(theme, colors)
+    styles, uids = everybody(theme, colors)
     system = SYSTEMS[colors]
     for uid in uids:
-        for style in (inks.owner(uid), inks.badge(uid, "cursor")):
+        for style in (styles.owner(uid), styles.badge(uid, "cursor")):
             assert contrast(seen(style.color, system), seen(style.bgcolor, system)) >= least
 
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_it_can_be_read_in_the_16_colours_of_an_xterm_too(theme: str) -> None:
-    inks, uids = everybody(theme, 16)
+    styles, uids = everybody(theme, 16)
 
     def number(color: Color | None) -> int:
         assert color is not None
@@ -112,11 +112,11 @@ def test_it_can_be_read_in_the_16_colours_of_an_xterm_too(theme: str) -> None:
         return found
 
     for uid in uids:
-        style: Style = inks.owner(uid)
+        style: Style = styles.owner(uid)
         assert contrast(XTERM[number(style.color)], XTERM[number(style.bgcolor)]) >= 3.9
-    used = [number(inks.owner(uid).bgcolor) for uid in uids]
+    used = [number(styles.owner(uid).bgcolor) for uid in uids]
     assert len(set(used)) == SLOTS + 1
-    grounds = {number(inks("text", ground).bgcolor) for ground in ("base", "track")}
+    grounds = {number(styles("text", ground).bgcolor) for ground in ("base", "track")}
     assert not grounds & set(used)
     assert not {1, 9} & set(used)  # red is for what is wrong
 
@@ -124,28 +124,34 @@ def test_it_can_be_read_in_the_16_colours_of_an_xterm_too(theme: str) -> None:
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize(("colors", "on_track", "on_any"), [(1 << 24, 1.25, 3.0), (256, 1.15, 2.9)])
 def test_a_colour_stands_out_from_both_grounds(theme: str, colors: int, on_track: float, on_any: float) -> None:
-    inks, uids = everybody(theme, colors)
+    styles, uids = everybody(theme, colors)
     system = SYSTEMS[colors]
     for uid in uids:
-        fill = seen(inks.owner(uid).bgcolor, system)
+        fill = seen(styles.owner(uid).bgcolor, system)
         for name in ("base", "track"):
-            assert contrast(fill, seen(inks("text", name).bgcolor, system)) >= on_track
+            assert contrast(fill, seen(styles("text", name).bgcolor, system)) >= on_track
         for ground in GROUNDS:
-            swatch = inks.swatch(uid, ground)
+            swatch = styles.swatch(uid, ground)
             assert contrast(seen(swatch.color, system), seen(swatch.bgcolor, system)) >= on_any
 
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_without_colours_there_are_none(theme: str) -> None:
-    inks, uids = everybody(theme, 0)
+    styles, uids = everybody(theme, 0)
     for uid in uids:
-        for style in (inks.owner(uid), inks.seam(uid), inks.mark(uid), inks.badge(uid, "base"), inks.edge(uid)):
+        for style in (
+            styles.owner(uid),
+            styles.seam(uid),
+            styles.mark(uid),
+            styles.badge(uid, "base"),
+            styles.edge(uid),
+        ):
             assert style.color is None
             assert style.bgcolor is None
 
 
 def test_the_colour_is_the_uids_and_not_the_order_of_arrival() -> None:
-    first, second = kit(THEMES[0]).inks, kit(THEMES[0]).inks
+    first, second = make_skin(THEMES[0]).styles, make_skin(THEMES[0]).styles
     first.meet([1001, 1002, 1003])
     second.meet([1003])
     second.meet([1002])
@@ -154,20 +160,20 @@ def test_the_colour_is_the_uids_and_not_the_order_of_arrival() -> None:
 
 
 def test_nobody_shares_a_colour_while_one_is_free() -> None:
-    inks = kit(THEMES[0]).inks
-    inks.meet([1001, 1011, 1021])
-    inks.meet([1002, 1031])
-    assert inks.slots[1001] == 1
-    assert len(set(inks.slots.values())) == 5
+    styles = make_skin(THEMES[0]).styles
+    styles.meet([1001, 1011, 1021])
+    styles.meet([1002, 1031])
+    assert styles.slots[1001] == 1
+    assert len(set(styles.slots.values())) == 5
 
 
 def test_those_who_are_here_share_last() -> None:
-    inks = kit(THEMES[0]).inks
-    inks.meet(range(1000, 1010))  # every colour is somebody's
-    inks.meet([1000, 1001, 2000])  # most have left
-    assert inks.slots[2000] not in (inks.slots[1000], inks.slots[1001])
-    inks.meet([1000, 1001, 2000, 2001])
-    assert len({inks.slots[uid] for uid in (1000, 1001, 2000, 2001)}) == 4
+    styles = make_skin(THEMES[0]).styles
+    styles.meet(range(1000, 1010))  # every colour is somebody's
+    styles.meet([1000, 1001, 2000])  # most have left
+    assert styles.slots[2000] not in (styles.slots[1000], styles.slots[1001])
+    styles.meet([1000, 1001, 2000, 2001])
+    assert len({styles.slots[uid] for uid in (1000, 1001, 2000, 2001)}) == 4
 
 
 # Initials
@@ -187,41 +193,41 @@ def test_those_who_are_here_share_last() -> None:
     ],
 )
 def test_an_initial_is_the_first_letter_that_is_free(people: dict[int, str], initials: str) -> None:
-    inks = kit(THEMES[0]).inks
-    inks.introduce(people)
-    assert "".join(inks.initial(uid) for uid in people) == initials
+    styles = make_skin(THEMES[0]).styles
+    styles.introduce(people)
+    assert "".join(styles.initial(uid) for uid in people) == initials
 
 
 def test_an_initial_stays_whoever_comes_and_goes() -> None:
-    inks = kit(THEMES[0]).inks
-    inks.introduce({5: "amy"})
-    inks.introduce({1: "ada", 5: "amy"})
-    assert (inks.initial(5), inks.initial(1)) == ("a", "d")
-    inks.introduce({1: "ada", 2: "abe"})
-    assert (inks.initial(1), inks.initial(2)) == ("d", "b")
-    inks.introduce({5: "amy"})
-    assert inks.initial(5) == "a"
+    styles = make_skin(THEMES[0]).styles
+    styles.introduce({5: "amy"})
+    styles.introduce({1: "ada", 5: "amy"})
+    assert (styles.initial(5), styles.initial(1)) == ("a", "d")
+    styles.introduce({1: "ada", 2: "abe"})
+    assert (styles.initial(1), styles.initial(2)) == ("d", "b")
+    styles.introduce({5: "amy"})
+    assert styles.initial(5) == "a"
 
 
 def test_an_initial_waits_for_the_name() -> None:
-    inks = kit(THEMES[0]).inks
-    inks.introduce({1001: "1001"})
-    assert inks.initial(1001) == "1"
-    inks.introduce({1001: "ada"})
-    assert inks.initial(1001) == "a"
-    inks.introduce({1001: "other"})
-    assert inks.initial(1001) == "a"
+    styles = make_skin(THEMES[0]).styles
+    styles.introduce({1001: "1001"})
+    assert styles.initial(1001) == "1"
+    styles.introduce({1001: "ada"})
+    assert styles.initial(1001) == "a"
+    styles.introduce({1001: "other"})
+    assert styles.initial(1001) == "a"
 
 
 def test_who_is_not_visible_is_a_question_mark() -> None:
-    inks = kit(THEMES[0]).inks
-    assert inks.initial(None) == inks.initial(4711) == "?"
+    styles = make_skin(THEMES[0]).styles
+    assert styles.initial(None) == styles.initial(4711) == "?"
 
 
 def test_colours_and_initials_outlive_the_theme() -> None:
-    dark = kit(THEMES[0]).inks
+    dark = make_skin(THEMES[0]).styles
     dark.introduce({1: "ada", 2: "amy"})
-    light = kit(THEMES[1], slots=dark.slots, initials=dark.initials).inks
+    light = make_skin(THEMES[1], slots=dark.slots, initials=dark.initials).styles
     light.introduce({2: "amy"})
     assert (light.initial(2), light.slots[2]) == (dark.initial(2), dark.slots[2])
 
@@ -231,12 +237,12 @@ NAMES: Final = st.text(min_size=0, max_size=12)
 
 @given(st.dictionaries(st.integers(0, 1 << 32), NAMES, min_size=1, max_size=60))
 def test_no_two_people_have_both_the_same_initial_and_colour(people: dict[int, str]) -> None:
-    inks = kit(THEMES[0]).inks
-    inks.introduce(people)
-    assert all(cell_len(inks.initial(uid)) == 1 and inks.initial(uid).isascii() for uid in people)
-    assert len({(inks.slots[uid], inks.initial(uid)) for uid in people}) == len(people)
+    styles = make_skin(THEMES[0]).styles
+    styles.introduce(people)
+    assert all(cell_len(styles.initial(uid)) == 1 and styles.initial(uid).isascii() for uid in people)
+    assert len({(styles.slots[uid], styles.initial(uid)) for uid in people}) == len(people)
     if len(people) <= 36:
-        assert len({inks.initial(uid) for uid in people}) == len(people)
+        assert len({styles.initial(uid) for uid in people}) == len(people)
 
 
 @given(NAMES)
@@ -250,13 +256,17 @@ def test_letters_are_what_every_terminal_can_show(name: str) -> None:
 
 
 def test_a_bar_has_the_initial_where_the_name_does_not_fit() -> None:
-    inks = kit(THEMES[0]).inks
-    inks.introduce({1: "ada", 2: "amy"})
+    styles = make_skin(THEMES[0]).styles
+    styles.introduce({1: "ada", 2: "amy"})
     held = [holding(11, 8), holding(12, 4)]
     owners = {11: process(11, "ada", uid=1), 12: process(12, "amy", uid=2)}
-    for glyphs in (kit(THEMES[0]).glyphs, kit(THEMES[0], ascii_only=True).glyphs, kit(THEMES[0], colors=0).glyphs):
+    for glyphs in (
+        make_skin(THEMES[0]).glyphs,
+        make_skin(THEMES[0], ascii_only=True).glyphs,
+        make_skin(THEMES[0], colors=0).glyphs,
+    ):
         card = gpu(0, holdings=held)
-        bar = memory_bar(card, parts(held, owners, card.uuid, inks.initial), 26, glyphs)
+        bar = memory_bar(card, parts(held, owners, card.uuid, styles.initial), 26, glyphs)
         drawn = {piece.uid: piece.text for piece in bar if piece.kind == "fill"}
         assert drawn[2].startswith("m")
         assert parts(held, owners)[0].initial == ""

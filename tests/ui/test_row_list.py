@@ -6,11 +6,11 @@ from collections.abc import Hashable, Sequence
 
 import pytest
 
-from gpuwatch.ui.theme import Ground, Kit, kit
+from gpuwatch.ui.theme import Ground, Skin, make_skin
 from gpuwatch.ui.widgets.lines import Line
 from gpuwatch.ui.widgets.row_list import Cell, Column, RowList
 
-KIT = kit("gpuwatch-dark")
+SKIN = make_skin("gpuwatch-dark")
 Fruit = tuple[str, int]
 
 
@@ -24,11 +24,11 @@ class Fruits(RowList[Fruit]):
     def identity(self, row: Fruit) -> Hashable:
         return row[0]
 
-    def columns(self, kit: Kit, width: int) -> list[Column]:
+    def columns(self, skin: Skin, width: int) -> list[Column]:
         found = [Column("mark", "", 1, gap=1), Column("name", "name", 8, right=False), Column("number", "number", 8)]
         return found if width >= 30 else found[:2]
 
-    def cells(self, place: int, kit: Kit, ground: Ground) -> tuple[Cell, ...]:
+    def cells(self, place: int, skin: Skin, ground: Ground) -> tuple[Cell, ...]:
         name, number = self.found[place]
         drawn: list[Cell] = [(("*", "note"),), ((name, "text"),), ((str(number), "muted"),)]
         return tuple(drawn[: 2 if self.spanning else len(self._columns)])
@@ -38,7 +38,7 @@ class Fruits(RowList[Fruit]):
 
 
 def drawn(fruits: Fruits, width: int = 30, lines: int = 5) -> list[Line]:
-    fruits.draw(KIT, width, lines)
+    fruits.draw(SKIN, width, lines)
     return list(fruits._lines)
 
 
@@ -72,13 +72,13 @@ def test_a_row_that_stays_the_same_is_not_drawn_again() -> None:
     assert [span.text for span in after[2] if id(span) not in kept] == ["  ", "      23", " " * 10]
 
 
-@pytest.mark.parametrize("change", ["width", "kit", "cursor"])
+@pytest.mark.parametrize("change", ["width", "skin", "cursor"])
 def test_what_else_a_row_is_made_of_draws_it_again(change: str) -> None:
     fruits = some()
     before = drawn(fruits)
     if change == "cursor":
         fruits.point(1)
-    fruits.draw(kit("gpuwatch-light") if change == "kit" else KIT, 31 if change == "width" else 30, 5)
+    fruits.draw(make_skin("gpuwatch-light") if change == "skin" else SKIN, 31 if change == "width" else 30, 5)
     assert fruits._lines[1] is not before[1]
     assert fruits._lines[1] != before[1]
 

@@ -13,9 +13,9 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from gpuwatch.ui.partial_updates import TightUpdate
-from gpuwatch.ui.theme import kit
-from gpuwatch.ui.widgets.lines import Line, Pen, Span, changed, plain, strip
+from gpuwatch.ui.partial_updates import PartialUpdate
+from gpuwatch.ui.theme import make_skin
+from gpuwatch.ui.widgets.lines import Line, LineBuilder, Span, changed, plain, strip
 
 STYLES = [Style(), Style(bold=True), Style(color="#ff0000"), Style(color="#ff0000", bgcolor="#000010", reverse=True)]
 WORDS = st.text(st.sampled_from("ab 日é▁"), min_size=1, max_size=8)
@@ -24,10 +24,10 @@ WIDTH = 30
 
 
 def line(spans: list[tuple[str, Style]]) -> Line:
-    pen = Pen(kit("gpuwatch-dark"))
+    builder = LineBuilder(make_skin("gpuwatch-dark"))
     for text, style in spans:
-        pen.write(text, style)
-    return pen.line(WIDTH)
+        builder.write(text, style)
+    return builder.build(WIDTH)
 
 
 def cells(one: Line) -> list[tuple[str, Style]]:
@@ -76,7 +76,7 @@ def test_a_terminal_shows_the_changed_runs_and_nothing_else(
     drawn = strip(line(ascii_spans))
     wanted = drawn.text
     spread = [(y, start, min(WIDTH, start + length)) for y, (start, length) in enumerate(runs)]
-    update = TightUpdate([{0: drawn}] * len(runs), spread, [[WIDTH]] * len(runs))
+    update = PartialUpdate([{0: drawn}] * len(runs), spread, [[WIDTH]] * len(runs))
     screen = pyte.Screen(WIDTH, len(runs))
     stream = pyte.Stream(screen)
     stream.feed(update.render_segments(Console(file=io.StringIO(), color_system="truecolor")))
@@ -90,6 +90,6 @@ def test_a_terminal_shows_the_changed_runs_and_nothing_else(
 def test_a_style_is_sent_once_for_all_that_has_it() -> None:
     style = Style(color="#010203", bgcolor="#040506")
     row = Strip([Segment("12345678", style)], 8)
-    update = TightUpdate([{0: row}, {0: row}], [(0, 2, 4), (1, 2, 4)], [[8], [8]])
+    update = PartialUpdate([{0: row}, {0: row}], [(0, 2, 4), (1, 2, 4)], [[8], [8]])
     sent = update.render_segments(Console(file=io.StringIO(), color_system="truecolor"))
     assert sent == "\x1b[1;3H\x1b[38;2;1;2;3;48;2;4;5;6m34\x1b[2;3H34\x1b[0m"

@@ -17,7 +17,7 @@ from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.attend import AttendScreen
 from gpuwatch.ui.screens.events import EventList, EventsScreen, detail_lines, event_terms, when
-from gpuwatch.ui.theme import kit
+from gpuwatch.ui.theme import make_skin
 from gpuwatch.ui.widgets.lines import plain
 from gpuwatch.units import GIB
 from tests.support.builders import gpu, holding, process, snapshot
@@ -25,7 +25,7 @@ from tests.support.dashboards import alert, frame, hand, machine, running
 from tests.support.screens import HOSTILE, fits, text_of, until
 
 NOW = time.time()
-KIT = kit("gpuwatch-dark")
+SKIN = make_skin("gpuwatch-dark")
 
 
 def past(number: int, **changes: Any) -> Alert:
@@ -264,7 +264,7 @@ def test_the_detail_tells_all_that_is_known() -> None:
         pids=tuple(range(1, 10)),
         evidence="ada holds 70.0 GiB",
     )
-    lines = "\n".join(plain(line) for line in detail_lines(one, KIT, 160, 6, NOW))
+    lines = "\n".join(plain(line) for line in detail_lines(one, SKIN, 160, 6, NOW))
     for words in (
         "memory near limit · ada · pid 1, 2, 3, 4, 5, 6 and 3 more",
         "at worst 1.5 GiB free, mean 2.0, last 3.0",
@@ -273,12 +273,12 @@ def test_the_detail_tells_all_that_is_known() -> None:
         "30s",
     ):
         assert words in lines
-    assert detail_lines(one, KIT, 80, 0, NOW) == []
+    assert detail_lines(one, SKIN, 80, 0, NOW) == []
 
 
 def test_long_evidence_takes_the_lines_to_spare_and_is_cut_in_the_last() -> None:
     one = past(3, evidence=" ".join(f"word{number}" for number in range(60)))
-    lines = [plain(line).rstrip() for line in detail_lines(one, KIT, 80, 8, NOW)]
+    lines = [plain(line).rstrip() for line in detail_lines(one, SKIN, 80, 8, NOW)]
     evidence = [line for line in lines if "word" in line]
     assert len(evidence) == 4
     assert evidence[-1].endswith("…")
@@ -293,12 +293,12 @@ def test_room_for_the_day_is_kept_only_where_an_event_has_one(days: int, room: i
     drawn = EventList()
     drawn.now = noon
     drawn.update_rows([past(2, raised=noon), past(3, raised=noon - 60 - 86400 * days)])
-    drawn.draw(KIT, 60, 5)
+    drawn.draw(SKIN, 60, 5)
     assert drawn.text[0].startswith("› " + " " * room + "12:00")
 
 
 def test_nothing_is_drawn_of_no_event() -> None:
-    assert len(detail_lines(None, KIT, 80, 6, NOW)) == 6
+    assert len(detail_lines(None, SKIN, 80, 6, NOW)) == 6
 
 
 def test_the_date_stands_where_it_is_not_today() -> None:
@@ -312,7 +312,7 @@ def test_an_acknowledged_event_says_so() -> None:
     drawn = EventList()
     drawn.now = NOW
     drawn.update_rows([alert(0, acknowledged=True, muted=True)])
-    drawn.draw(KIT, 160, 1)
+    drawn.draw(SKIN, 160, 1)
     assert "ongoing · acknowledged · muted" in drawn.text[0]
 
 
@@ -390,6 +390,6 @@ async def test_a_process_that_is_on_several_gpus_is_found_by_each_of_them() -> N
 
 
 def test_the_screen_without_an_app_is_nothing_yet() -> None:
-    screen = EventsScreen(None, None, KIT)
+    screen = EventsScreen(None, None, SKIN)
     screen.paint()
     assert screen.found() == []

@@ -359,4 +359,4 @@ async def test_the_cursor_stays_on_screen_when_the_terminal_shrinks() -> None:
         await pilot.resize_terminal(160, 30)
         await until(pilot, lambda: len(panel.text) < before)
         assert panel.selected.key == chosen
-        assert any(line.startswith(app.kit.glyphs.cursor) for line in panel.text)
+        assert any(line.startswith(app.skin.glyphs.cursor) for line in panel.text)

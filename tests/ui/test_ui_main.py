@@ -220,12 +220,12 @@ async def test_ascii_is_ascii() -> None:
 
 async def test_both_themes_draw_and_owners_keep_their_hue() -> None:
     async with running(frame(machine(4)), theme="light") as (app, pilot):
-        hues = dict(app.kit.inks.slots)
+        hues = dict(app.skin.styles.slots)
         assert len(set(hues.values())) == 5
         app.action_theme("dark")
         await pilot.pause()
-        assert app.kit.inks.slots == hues
-        assert app.kit.inks.palette.dark
+        assert app.skin.styles.slots == hues
+        assert app.skin.styles.palette.dark
 
 
 async def test_an_unchanged_frame_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,12 @@ import pytest
 from rich.cells import cell_len
 from textual.pilot import Pilot
 
-from gpuwatch.analysis.people import SORTS, people, steady
+from gpuwatch.analysis.people import SORTS, people, stable_order
 from gpuwatch.history import History
 from gpuwatch.model import Process, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.screens.people import PeopleList, PeopleScreen, apart, bar, cell, columns
-from gpuwatch.ui.theme import Kit, kit
+from gpuwatch.ui.theme import Skin, make_skin
 from tests.analysis.test_people import a_person
 from tests.support.builders import GIB, at, gpu, holding, process, snapshot, uid
 from tests.support.dashboards import frame, frame_clock
@@ -21,7 +21,7 @@ from tests.support.screens import HOSTILE, Host, fits, text_of, until
 
 SIZES = [(160, 50), (120, 36), (80, 24), (60, 10), (45, 8)]
 NAMES = ["ada", "ben", "cyn", "dov", "eve", "fay", "gus", "hal", "you"]
-KIT = kit("gpuwatch-dark")
+SKIN = make_skin("gpuwatch-dark")
 
 
 class Desk(Host):
@@ -59,7 +59,7 @@ def long_watched(seen: Snapshot, seconds: int = 400) -> Frame:
     return Frame(at(seen, seconds - 1), 0.0, view)
 
 
-async def opened(pilot: Pilot[Any], shown: Frame, drawn_with: Kit = KIT) -> Desk:
+async def opened(pilot: Pilot[Any], shown: Frame, drawn_with: Skin = SKIN) -> Desk:
     app = pilot.app
     assert isinstance(app, Desk)
     await app.push_screen(PeopleScreen(shown, drawn_with, clock=frame_clock))
@@ -68,8 +68,10 @@ async def opened(pilot: Pilot[Any], shown: Frame, drawn_with: Kit = KIT) -> Desk
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("drawn_with", [KIT, kit("gpuwatch-light", colors=16), kit("gpuwatch-dark", ascii_only=True)])
-async def test_it_is_whole_at_every_size(size: tuple[int, int], drawn_with: Kit) -> None:
+@pytest.mark.parametrize(
+    "drawn_with", [SKIN, make_skin("gpuwatch-light", colors=16), make_skin("gpuwatch-dark", ascii_only=True)]
+)
+async def test_it_is_whole_at_every_size(size: tuple[int, int], drawn_with: Skin) -> None:
     width, height = size
     async with Desk().run_test(size=size) as pilot:
         app = await opened(pilot, frame(crowd(NAMES, unseen=True)), drawn_with)
@@ -121,7 +123,7 @@ async def test_nobody_one_and_sixty(size: tuple[int, int]) -> None:
 @pytest.mark.parametrize("size", [(160, 50), (45, 8), (20, 3), (8, 2)])
 @pytest.mark.parametrize("ascii_only", [False, True])
 async def test_it_takes_any_text_at_any_size(size: tuple[int, int], ascii_only: bool) -> None:
-    drawn_with = kit("gpuwatch-dark", ascii_only=ascii_only)
+    drawn_with = make_skin("gpuwatch-dark", ascii_only=ascii_only)
     async with Desk().run_test(size=size) as pilot:
         app = await opened(pilot, frame(crowd(HOSTILE)), drawn_with)
         for key in ("j", "greater_than_sign", "r", "G", "y"):
@@ -141,7 +143,7 @@ async def test_every_column_can_be_sorted_by_and_turned_round() -> None:
             await pilot.press("greater_than_sign")
             await pilot.pause()
             tried.add(app.list.by)
-            wanted = [one.uid for one in steady().sort(app.list.found, app.list.by)]
+            wanted = [one.uid for one in stable_order().sort(app.list.found, app.list.by)]
             assert [one.uid for one in app.list.found] == wanted
         assert tried == set(SORTS)
         await pilot.press("r")
@@ -302,13 +304,13 @@ def test_a_wider_terminal_never_lacks_a_column_of_a_narrower_one() -> None:
 )
 def test_no_two_names_look_alike(names: list[str], cells: int, shown: list[str]) -> None:
     found = [a_person(uid=2000 + place, name=name) for place, name in enumerate(names)]
-    assert apart(found, cells, KIT.glyphs) == shown
+    assert apart(found, cells, SKIN.glyphs) == shown
     assert all(cell_len(one) == cells for one in shown)
 
 
 def test_names_that_ascii_makes_alike_are_told_apart() -> None:
     found = [a_person(uid=2000, name="日本"), a_person(uid=2001, name="中国")]
-    shown = apart(found, 8, kit("gpuwatch-dark", ascii_only=True).glyphs)
+    shown = apart(found, 8, make_skin("gpuwatch-dark", ascii_only=True).glyphs)
     assert len(set(shown)) == 2
     assert all(one.isascii() for one in shown)
 
@@ -335,13 +337,13 @@ def test_names_that_ascii_makes_alike_are_told_apart() -> None:
     ],
 )
 def test_a_cell(column: str, changes: dict[str, object], words: str) -> None:
-    assert cell(column, a_person(**changes), KIT.glyphs) == words
+    assert cell(column, a_person(**changes), SKIN.glyphs) == words
 
 
 @pytest.mark.parametrize("share", [None, 0.0, 0.01, 1.0, 50.0, 99.9, 100.0, 130.0])
 @pytest.mark.parametrize("colors", [0, 16, 256, 1 << 24])
 def test_a_bar_is_exactly_as_wide_as_it_is_told(share: float | None, colors: int) -> None:
-    drawn_with = kit("gpuwatch-dark", colors=colors)
+    drawn_with = make_skin("gpuwatch-dark", colors=colors)
     text = "".join(run for run, _ in bar(share, 2000, 20, drawn_with))
     assert cell_len(text) == 20
     blank = text == " " * 20
@@ -353,9 +355,9 @@ def test_the_same_person_has_the_same_initial_and_colour_as_in_the_bars() -> Non
     seen = crowd(["ada", "amy", "max"])
     people_list = PeopleList()
     people_list.update_rows(people(seen))
-    KIT.inks.introduce({one.uid: one.name for one in people_list.found if one.uid is not None})
-    people_list.draw(KIT, 80, 5)
+    SKIN.styles.introduce({one.uid: one.name for one in people_list.found if one.uid is not None})
+    people_list.draw(SKIN, 80, 5)
     for place, one in enumerate(people_list.found, 1):
         badge = people_list._lines[place][1]
-        assert badge.text == KIT.inks.initial(one.uid)
-        assert badge.style == KIT.inks.owner(one.uid)
+        assert badge.text == SKIN.styles.initial(one.uid)
+        assert badge.style == SKIN.styles.owner(one.uid)

@@ -15,7 +15,7 @@ from gpuwatch.model import Declared, Gpu, Instance, Knowledge, Memory, Process, 
 from gpuwatch.ui.screens.detail import DetailScreen
 from gpuwatch.ui.screens.facts import gpu_section, holding_section
 from gpuwatch.ui.screens.help import legend
-from gpuwatch.ui.theme import ASCII, UNICODE, kit
+from gpuwatch.ui.theme import ASCII, UNICODE, make_skin
 from gpuwatch.ui.widgets.gpus import short_title
 from gpuwatch.ui.widgets.processes import overshoots
 from tests.support import builders
@@ -88,9 +88,9 @@ async def test_the_mark_has_the_colour_of_its_alert_too() -> None:
         await pilot.press("j")
         await pilot.pause()
         (span,) = [span for span in app.dashboard.processes._lines[1] if "62/40" in span.text]
-        assert span.style == app.kit.inks("critical")
+        assert span.style == app.skin.styles("critical")
         (span,) = [span for span in app.dashboard.processes._lines[2] if "6/?" in span.text]
-        assert span.style == app.kit.inks("text", "cursor")
+        assert span.style == app.skin.styles("text", "cursor")
 
 
 async def test_an_overshoot_on_one_gpu_marks_no_row_on_another() -> None:
@@ -181,17 +181,17 @@ async def test_the_mark_is_in_the_bar_of_every_width(size: tuple[int, int]) -> N
 @pytest.mark.parametrize("theme", ["gpuwatch-dark", "gpuwatch-light"])
 @pytest.mark.parametrize("colors", [16, 256, 1 << 24])
 def test_a_mark_keeps_the_ground_it_stands_on(theme: str, colors: int) -> None:
-    inks = kit(theme, colors=colors).inks
+    styles = make_skin(theme, colors=colors).styles
     for uid in (None, *range(1000, 1012)):
-        assert inks.mark(uid).bgcolor == inks.owner(uid).bgcolor
-        assert inks.mark(uid).bold
-    assert kit(theme, colors=0).inks.mark(1000).color is None
+        assert styles.mark(uid).bgcolor == styles.owner(uid).bgcolor
+        assert styles.mark(uid).bold
+    assert make_skin(theme, colors=0).styles.mark(1000).color is None
 
 
 async def test_a_bar_that_is_old_has_grey_marks() -> None:
     async with running(frame(machine(ADA), age=4), (160, 50)) as (app, _):
         (span,) = [span for span in app.dashboard.gpus._lines[1] if span.text == "┃"]
-        assert span.style == app.kit.inks.mark(None)
+        assert span.style == app.skin.styles.mark(None)
 
 
 async def test_the_share_of_a_mig_instance_is_marked_on_its_own_bar() -> None:

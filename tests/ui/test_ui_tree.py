@@ -25,9 +25,9 @@ SIZES = [(160, 50), (120, 36), (80, 24), (60, 10), (45, 8)]
 class Around(Host):
     """An app around the screen."""
 
-    def __init__(self, first: Frame, kit: theme.Kit) -> None:
+    def __init__(self, first: Frame, skin: theme.Skin) -> None:
         super().__init__()
-        self.runs = TreeScreen(first, kit, clock=frame_clock)
+        self.runs = TreeScreen(first, skin, clock=frame_clock)
 
     def on_mount(self) -> None:
         self.push_screen(self.runs)
@@ -35,9 +35,9 @@ class Around(Host):
 
 @asynccontextmanager
 async def shown(
-    seen: Snapshot, size: tuple[int, int] = (120, 36), name: str = "gpuwatch-dark", age: float = 0.0, **kit: Any
+    seen: Snapshot, size: tuple[int, int] = (120, 36), name: str = "gpuwatch-dark", age: float = 0.0, **skin: Any
 ) -> AsyncIterator[tuple[Around, Pilot[None]]]:
-    app = Around(frame(seen, age=age), theme.kit(name, **kit))
+    app = Around(frame(seen, age=age), theme.make_skin(name, **skin))
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         yield app, pilot
@@ -311,9 +311,9 @@ def many(processes: int, words: list[str]) -> Snapshot:
 @pytest.mark.parametrize("looks", ["unicode", "ascii", "bare", "few"])
 async def test_it_fits_any_size_and_takes_any_text(size: tuple[int, int], looks: str) -> None:
     kits: dict[str, dict[str, Any]] = {"ascii": {"ascii_only": True}, "bare": {"colors": 0}, "few": {"colors": 16}}
-    kit = kits.get(looks, {})
+    skin = kits.get(looks, {})
     name = "gpuwatch-light" if looks == "few" else "gpuwatch-dark"
-    async with shown(many(500, HOSTILE), size, name, **kit) as (app, pilot):
+    async with shown(many(500, HOSTILE), size, name, **skin) as (app, pilot):
         assert fits(app)
         await press(app, pilot, "asterisk", "end", "pageup", "g", "G", "b", "pagedown")
         assert fits(app)
@@ -399,10 +399,10 @@ async def test_figures_that_are_old_say_so() -> None:
 
 
 async def test_it_takes_frames_before_it_is_shown() -> None:
-    screen = TreeScreen(frame(snapshot()), theme.kit("gpuwatch-dark"))
+    screen = TreeScreen(frame(snapshot()), theme.make_skin("gpuwatch-dark"))
     screen.refresh_frame(frame(ranks(2)))
     screen.paint()
-    app = Around(frame(snapshot()), theme.kit("gpuwatch-dark"))
+    app = Around(frame(snapshot()), theme.make_skin("gpuwatch-dark"))
     app.runs = screen
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()

@@ -20,7 +20,7 @@ from gpuwatch.analysis.rows import Row
 from gpuwatch.model import Gpu
 from gpuwatch.monitor import Frame
 from gpuwatch.text import fit
-from gpuwatch.ui.options import Attending
+from gpuwatch.ui.options import AlertControl
 from gpuwatch.ui.screens.dialog import Dialog
 from gpuwatch.ui.screens.sheet import plain
 from gpuwatch.ui.theme import UNICODE, Glyphs
@@ -125,7 +125,7 @@ class AttendScreen(Dialog[None]):
     def __init__(
         self,
         alerts: Sequence[Alert],
-        watch: Attending,
+        watch: AlertControl,
         glyphs: Glyphs = UNICODE,
         wall: Callable[[], float] = time.time,
         *,

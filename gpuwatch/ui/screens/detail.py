@@ -68,7 +68,7 @@ class DetailScreen(Sheet):
         super().on_mount()
         self.refresh_frame(self._frame)
 
-    def take_options(self, options: Options) -> None:
+    def set_options(self, options: Options) -> None:
         """Judge by other options."""
         self._options = options
         self.refresh_frame(self._frame)

@@ -18,11 +18,11 @@ from gpuwatch.analysis.events import lasted_words, state_words, value_words
 from gpuwatch.analysis.rows import FilterError, parse_numbers, parse_terms
 from gpuwatch.text import clean
 from gpuwatch.ui.screens.list_screen import ListScreen, fact_lines, moving_keys
-from gpuwatch.ui.theme import Ground, Kit, Role
+from gpuwatch.ui.theme import Ground, Role, Skin
 from gpuwatch.ui.view import subject_of, subject_words
 from gpuwatch.ui.widgets.footer import Hint, hints
 from gpuwatch.ui.widgets.gpus import mark_of
-from gpuwatch.ui.widgets.lines import Line, Pen
+from gpuwatch.ui.widgets.lines import Line, LineBuilder
 from gpuwatch.ui.widgets.row_list import Cell, Column, RowList
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ def when(moment: float, now: float, width: int) -> str:
     return time.strftime("%d %b %H:%M:%S" if width >= 80 else "%d %b %H:%M", local)
 
 
-def detail_lines(alert: Alert | None, kit: Kit, width: int, lines: int, now: float) -> list[Line]:
+def detail_lines(alert: Alert | None, skin: Skin, width: int, lines: int, now: float) -> list[Line]:
     """Draw all that is known of one event, in as many lines as there are; long evidence takes those to spare."""
-    return fact_lines(_facts(alert, now) if alert is not None else [], kit, width, lines, wrapped="evidence")
+    return fact_lines(_facts(alert, now) if alert is not None else [], skin, width, lines, wrapped="evidence")
 
 
 def _facts(alert: Alert, now: float) -> list[tuple[str, str]]:
@@ -104,7 +104,7 @@ class EventList(RowList[Alert]):
         super().point(place)
         self._follows_newest = not self.cursor
 
-    def columns(self, kit: Kit, width: int) -> list[Column]:
+    def columns(self, skin: Skin, width: int) -> list[Column]:
         """Return when, for how long, mark and title, and how it ended where there is room."""
         on_screen = self.found[self.top : self.top + self.page_rows]
         self._dated = any(time.localtime(one.raised)[:3] != time.localtime(self.now)[:3] for one in on_screen)
@@ -121,16 +121,16 @@ class EventList(RowList[Alert]):
         title = Column("title", "", room - room * 2 // 5, right=False)
         return [*found, title, Column("state", "", 0, right=False, role="muted", gap=2)]
 
-    def cells(self, place: int, kit: Kit, ground: Ground) -> tuple[Cell, ...]:
+    def cells(self, place: int, skin: Skin, ground: Ground) -> tuple[Cell, ...]:
         """Return the cells of an event."""
         alert = self.found[place]
         over = alert.ended is not None
-        mark, ink = mark_of(alert.most if over else alert.severity, kit.glyphs)
+        mark, role = mark_of(alert.most if over else alert.severity, skin.glyphs)
         title: Role = "muted" if alert.quiet else "text" if over or alert.severity is Severity.NOTE else "strong"
         cells: dict[str, tuple[str, Role]] = {
             "when": (self._when(alert.raised), "muted"),
             "lasted": (lasted_words(alert, self.now), "muted" if over else "text"),
-            "mark": (mark, "muted" if alert.quiet and not over else ink),
+            "mark": (mark, "muted" if alert.quiet and not over else role),
             "title": (alert.title, title),
             "state": (_state(alert), "muted"),
         }
@@ -237,13 +237,13 @@ class EventsScreen(ListScreen[EventList]):
         self,
         read: Callable[[], Events] | None,
         frame: Frame | None,
-        kit: Kit,
+        skin: Skin,
         wall: Callable[[], float] = time.time,
         *,
         ended: Iterable[Alert] = (),
     ) -> None:
         """`read` reads the events log, on a thread; without it only what holds, and what this run saw end, is shown."""
-        super().__init__(EventList(), frame, kit)
+        super().__init__(EventList(), frame, skin)
         self._read = read
         self._wall = wall
         self._reading: Future[Events] | None = None
@@ -346,7 +346,7 @@ class EventsScreen(ListScreen[EventList]):
 
     def detail(self, width: int, lines: int) -> list[Line]:
         """Draw all that is known of the chosen event."""
-        return detail_lines(self.rows.selected, self._kit, width, lines, self.rows.now)
+        return detail_lines(self.rows.selected, self._skin, width, lines, self.rows.now)
 
     def hints(self, width: int) -> list[Hint]:
         """Return the keys, with what Enter shows of this event."""
@@ -355,7 +355,7 @@ class EventsScreen(ListScreen[EventList]):
         found = [(key, words if action == "choose" else said, action) for key, said, action in hints(self.KEYS)]
         return [hint for hint in found if hint[1]]
 
-    def write_title(self, pen: Pen, width: int) -> None:
+    def write_title(self, builder: LineBuilder, width: int) -> None:
         """Write how many events there are, which of them are shown, and what is wrong with the filter or the log."""
         found = self.rows.found
         ongoing = sum(alert.ended is None for alert in found)
@@ -363,17 +363,17 @@ class EventsScreen(ListScreen[EventList]):
         chosen = [f"{len(found)} in all" if len(found) == total else f"{len(found)} of {total}", f"{ongoing} ongoing"]
         chosen += [f"filter: {self._words}"] * bool(self._words) + ["ongoing only"] * self._ongoing_only
         chosen += ["of this run only"] * (self._read is None)
-        words = f" {self._kit.glyphs.dot} ".join(chosen)
+        words = f" {self._skin.glyphs.dot} ".join(chosen)
         # What is wrong with a filter comes first, where there is room for it at any width.
         parts: list[tuple[str, Role]] = [(self._wrong, "warning"), (words, "muted")]
         parts += [(self._note, "warning")] * (not self._wrong)
         for part, role in parts:
             if part:
-                pen.write(part, role, min(cell_len(part), max(0, width - pen.cells - 1))).gap(2)
+                builder.write(part, role, min(cell_len(part), max(0, width - builder.cells - 1))).gap(2)
 
     def empty(self, width: int, lines: int) -> list[Line]:
         """Draw why there are no events."""
-        return [Pen(self._kit).gap(2).write(self._why_empty(), "muted").line(width)]
+        return [LineBuilder(self._skin).gap(2).write(self._why_empty(), "muted").build(width)]
 
     def _why_empty(self) -> str:
         if self._words:

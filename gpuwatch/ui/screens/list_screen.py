@@ -17,10 +17,10 @@ from textual.binding import Binding
 from textual.screen import ModalScreen
 from textual.widget import Widget
 
-from gpuwatch.ui.theme import Kit
+from gpuwatch.ui.theme import Skin
 from gpuwatch.ui.view import View
 from gpuwatch.ui.widgets.footer import Footer, Hint, hints
-from gpuwatch.ui.widgets.lines import Line, LinePanel, Pen, blank
+from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel, blank
 from gpuwatch.ui.widgets.row_list import RowList
 from gpuwatch.units import long_duration
 
@@ -47,21 +47,21 @@ def moving_keys(screen: str, *, page_down: str = "pagedown", first: str, last: s
 
 
 def fact_lines(
-    facts: Iterable[tuple[str, str]], kit: Kit, width: int, lines: int, *, wrapped: str | None = None
+    facts: Iterable[tuple[str, str]], skin: Skin, width: int, lines: int, *, wrapped: str | None = None
 ) -> list[Line]:
     """Draw labelled facts below a coloured line, in so many lines; the `wrapped` one takes the lines to spare."""
     if lines <= 0:
         return []
-    drawn = [Pen(kit, "band").line(width)]
+    drawn = [LineBuilder(skin, "band").build(width)]
     shown = [(label, words) for label, words in facts if words]
     spare = max(0, lines - 1 - len(shown))
     for label, words in shown:
         parts = wrap(words, max(1, width - 2 - _LABEL)) if label == wrapped else [words]
         kept = [*parts[:spare], " ".join(parts[spare:])] if len(parts) > 1 + spare else parts
         for place, part in enumerate(kept):
-            pen = Pen(kit).gap(2).write("" if place else label, "muted", _LABEL)
-            drawn.append(pen.write(part, "text", max(0, width - pen.cells)).line(width))
-    return (drawn + [blank(kit, width)] * lines)[:lines]
+            builder = LineBuilder(skin).gap(2).write("" if place else label, "muted", _LABEL)
+            drawn.append(builder.write(part, "text", max(0, width - builder.cells)).build(width))
+    return (drawn + [blank(skin, width)] * lines)[:lines]
 
 
 class ListScreen(ModalScreen[None], Generic[L]):
@@ -85,13 +85,15 @@ class ListScreen(ModalScreen[None], Generic[L]):
     DETAIL_LINES: ClassVar[Sequence[tuple[int, int]]] = ((24, 8), (16, 6))
     """Lines about the row under the cursor, by the height from which on there are so many."""
 
-    def __init__(self, rows: L, frame: Frame | None, kit: Kit, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, rows: L, frame: Frame | None, skin: Skin, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Show `rows`; `clock` is the monotonic clock that frames are stamped with."""
         super().__init__()
         self.rows = rows
         rows.id = f"{self.NAME}-list"
         self._frame = frame
-        self._kit = kit
+        self._skin = skin
         self._clock = clock
         self._title_panel = LinePanel(id=f"{self.NAME}-title")
         self._detail = LinePanel(id=f"{self.NAME}-detail")
@@ -106,7 +108,7 @@ class ListScreen(ModalScreen[None], Generic[L]):
         """Update the rows from the newest frame."""
 
     @abstractmethod
-    def write_title(self, pen: Pen, width: int) -> None:
+    def write_title(self, builder: LineBuilder, width: int) -> None:
         """Write what stands behind the name of the screen."""
 
     @abstractmethod
@@ -154,7 +156,7 @@ class ListScreen(ModalScreen[None], Generic[L]):
         """Print how old the figures are, `14 s old`; empty while they are new."""
         if self._frame is None:
             return ""
-        view = View(self._frame, self._clock(), self._kit, self._frame.snapshot.interval)
+        view = View(self._frame, self._clock(), self._skin, self._frame.snapshot.interval)
         return f"{long_duration(int(view.newest_age))} old" if view.behind else ""
 
     def refresh_frame(self, frame: Frame | None) -> None:
@@ -164,9 +166,9 @@ class ListScreen(ModalScreen[None], Generic[L]):
             self.read_rows()
             self.paint()
 
-    def take_kit(self, kit: Kit) -> None:
+    def set_skin(self, skin: Skin) -> None:
         """Draw by another theme."""
-        self._kit = kit
+        self._skin = skin
         self.paint()
 
     def paint(self) -> None:
@@ -174,33 +176,33 @@ class ListScreen(ModalScreen[None], Generic[L]):
         if not self._ready or not self.children:  # it is being made, or taken away
             return
         width, height = self.app.size
-        kit, rows = self._kit, self.rows
+        skin, rows = self._skin, self.rows
         detail = next((lines for least, lines in self.DETAIL_LINES if height >= least), 0)
         footer = 1 if height >= 4 else 0
         room = max(1, height - 1 - footer - detail)
         with self.app.batch_update():
             rows.set_height(room)
             empty = [] if rows.found else self.empty(width, room - (rows.titled and room > 1))
-            rows.draw(kit, width, room, empty, below=self.below(width))
-            pen = Pen(kit, "band").gap().write(self.TITLE, "strong").gap(2)
-            self.write_title(pen, width)
-            self._title_panel.show([pen.line(width)])
+            rows.draw(skin, width, room, empty, below=self.below(width))
+            builder = LineBuilder(skin, "band").gap().write(self.TITLE, "strong").gap(2)
+            self.write_title(builder, width)
+            self._title_panel.show([builder.build(width)])
             self._detail.display = detail > 0
             self._detail.set_height(max(detail, 1))
             self._detail.show(self.detail(width, detail) if detail else [])
             self._footer.display = footer > 0 and not any(entry.display for entry in self.entries())
-            self._footer.draw(self.hints(width), kit, width)
+            self._footer.draw(self.hints(width), skin, width)
 
-    def write_old(self, pen: Pen) -> None:
+    def write_old(self, builder: LineBuilder) -> None:
         """Write how old the figures are, where they are."""
         old = self.old()
         if old:
-            pen.write(old, "warning").gap(2)
+            builder.write(old, "warning").gap(2)
 
-    def write_right(self, pen: Pen, words: str, width: int) -> None:
+    def write_right(self, builder: LineBuilder, words: str, width: int) -> None:
         """Write words at the right edge of the title, two blanks behind the others at least."""
         if words:
-            pen.gap(max(2, width - pen.cells - cell_len(words) - 1)).write(words, "muted")
+            builder.gap(max(2, width - builder.cells - cell_len(words) - 1)).write(words, "muted")
 
     def on_resize(self) -> None:
         """Lay everything out again."""

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from rich.cells import cell_len, set_cell_size
 from textual.binding import Binding, BindingType
 
-from gpuwatch.analysis.people import QUIET, SORTS, Person, gib_hours, names, people, steady, story, totals, whole
+from gpuwatch.analysis.people import QUIET, SORTS, Person, add_up, gib_hours, names, people, stable_order, story, totals
 from gpuwatch.text import fit
 from gpuwatch.ui.screens.list_screen import ListScreen, moving_keys
-from gpuwatch.ui.theme import Glyphs, Ground, Kit, Role
+from gpuwatch.ui.theme import Glyphs, Ground, Role, Skin
 from gpuwatch.ui.widgets.footer import Hint, hints
-from gpuwatch.ui.widgets.lines import Line, Pen, blank, centred_lines
+from gpuwatch.ui.widgets.lines import Line, LineBuilder, blank, centred_lines
 from gpuwatch.ui.widgets.notice import nothing_words
 from gpuwatch.ui.widgets.row_list import Cell, Column, RowList
 from gpuwatch.units import duration, gib, percent, ranges
@@ -184,20 +184,20 @@ _CELLS: Final[dict[str, Callable[[Person, Glyphs], str]]] = {
 }
 
 
-def bar(share: float | None, uid: int | None, cells: int, kit: Kit) -> Cell:
+def bar(share: float | None, uid: int | None, cells: int, skin: Skin) -> Cell:
     """Draw somebody's share of the box (percent) as exactly so many cells, in their colour."""
     filled = min(100.0, share or 0.0) / 100 * cells
-    whole = int(filled) if kit.glyphs.eighths else round(filled)
-    if share and filled < 1 and not kit.glyphs.eighths:
+    whole = int(filled) if skin.glyphs.eighths else round(filled)
+    if share and filled < 1 and not skin.glyphs.eighths:
         whole = 1  # something is not nothing
-    runs = [(kit.glyphs.fill * whole, kit.inks.owner(uid))]
-    eighth = round((filled - whole) * 8) if kit.glyphs.eighths else 0
+    runs = [(skin.glyphs.fill * whole, skin.styles.owner(uid))]
+    eighth = round((filled - whole) * 8) if skin.glyphs.eighths else 0
     if share and not whole:
         eighth = max(eighth, 1)
     if eighth > 0 and whole < cells:
-        runs.append((kit.glyphs.eighths[min(eighth, 7) - 1], kit.inks.edge(uid)))
+        runs.append((skin.glyphs.eighths[min(eighth, 7) - 1], skin.styles.edge(uid)))
         whole += 1
-    return (*runs, (" " * (cells - whole), kit.inks("faint", "track")))
+    return (*runs, (" " * (cells - whole), skin.styles("faint", "track")))
 
 
 class PeopleList(RowList[Person]):
@@ -209,7 +209,7 @@ class PeopleList(RowList[Person]):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.by = "memory"
-        self._steady = steady()
+        self._order = stable_order()
         self._names: list[str] = []
 
     @property
@@ -224,25 +224,25 @@ class PeopleList(RowList[Person]):
 
     def ordered(self, rows: Sequence[Person]) -> list[Person]:
         """Sort people by the chosen order."""
-        return self._steady.sort(rows, self.by, reverse=self.reverse)
+        return self._order.sort(rows, self.by, reverse=self.reverse)
 
-    def columns(self, kit: Kit, width: int) -> list[Column]:
+    def columns(self, skin: Skin, width: int) -> list[Column]:
         """Return the columns, and find names for them that differ."""
         found = columns(width, self.found)
-        self._names = apart(self.found, found[1].cells, kit.glyphs)
+        self._names = apart(self.found, found[1].cells, skin.glyphs)
         return found
 
-    def cells(self, place: int, kit: Kit, ground: Ground) -> tuple[Cell, ...]:
+    def cells(self, place: int, skin: Skin, ground: Ground) -> tuple[Cell, ...]:
         """Return the badge, the name, the bar and the figures of a person."""
         one = self.found[place]
         role: Role = "strong" if one.viewer else "muted" if one.uid is None else "text"
         drawn: dict[str, Callable[[Column], Cell]] = {
-            "badge": lambda _: ((kit.inks.initial(one.uid), kit.inks.badge(one.uid, ground)),),
+            "badge": lambda _: ((skin.styles.initial(one.uid), skin.styles.badge(one.uid, ground)),),
             "user": lambda _: ((self._names[place], role),),
-            "bar": lambda column: bar(one.share, one.uid, column.cells, kit),
+            "bar": lambda column: bar(one.share, one.uid, column.cells, skin),
         }
         return tuple(
-            drawn[column.id](column) if column.id in drawn else ((cell(column.id, one, kit.glyphs), column.role),)
+            drawn[column.id](column) if column.id in drawn else ((cell(column.id, one, skin.glyphs), column.role),)
             for column in self._columns
         )
 
@@ -268,37 +268,39 @@ class PeopleScreen(ListScreen[PeopleList]):
     BINDINGS: ClassVar[list[BindingType]] = [*_KEYS]
     DETAIL_LINES = ((24, 5), (16, 4), (10, 2))
 
-    def __init__(self, frame: Frame | None, kit: Kit, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """`kit` is the dashboard's: everybody has the same colour and initial here."""
-        super().__init__(PeopleList(), frame, kit, clock=clock)
+    def __init__(self, frame: Frame | None, skin: Skin, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`skin` is the dashboard's: everybody has the same colour and initial here."""
+        super().__init__(PeopleList(), frame, skin, clock=clock)
 
     def read_rows(self) -> None:
         """Find out who holds what."""
         if self._frame is not None:
-            self._kit.inks.introduce(names(self._frame.snapshot))
+            self._skin.styles.introduce(names(self._frame.snapshot))
             self.rows.update_rows(people(self._frame.snapshot, self._frame.history))
 
-    def write_title(self, pen: Pen, width: int) -> None:
+    def write_title(self, builder: LineBuilder, width: int) -> None:
         """Write the totals, and which rows are shown in what order."""
-        self.write_old(pen)
+        self.write_old(builder)
         if self._frame is None or not self._frame.snapshot.gpus:
             return
-        dot = f" {self._kit.glyphs.dot} "
-        part = dot.join(filter(None, (self.rows.part(self._kit.glyphs.dash), self.rows.unseen_order)))
-        room = max(0, width - pen.cells - 1 - (cell_len(part) + 2 if part else 0))
-        forms = totals(whole(self.rows.found, self._frame.snapshot))
+        dot = f" {self._skin.glyphs.dot} "
+        part = dot.join(filter(None, (self.rows.part(self._skin.glyphs.dash), self.rows.unseen_order)))
+        room = max(0, width - builder.cells - 1 - (cell_len(part) + 2 if part else 0))
+        forms = totals(add_up(self.rows.found, self._frame.snapshot))
         words = next((form for form in forms if cell_len(form) <= room), forms[-1])
-        pen.write(words, "text", min(room, cell_len(words)))
-        self.write_right(pen, part, width)
+        builder.write(words, "text", min(room, cell_len(words)))
+        self.write_right(builder, part, width)
 
     def detail(self, width: int, lines: int) -> list[Line]:
         """Draw what makes the point about the person; below a coloured line where there is room for one."""
-        drawn = [Pen(self._kit, "band").line(width)] if lines >= 4 else []
+        drawn = [LineBuilder(self._skin, "band").build(width)] if lines >= 4 else []
         chosen = self.rows.selected
         if chosen is not None and self._frame is not None:
             told = self._story(chosen, self._frame, width - 3, lines - len(drawn))
-            drawn += [Pen(self._kit).gap(2).write(text, "text", max(0, width - 3)).line(width) for text in told]
-        return (drawn + [blank(self._kit, width)] * lines)[:lines]
+            drawn += [
+                LineBuilder(self._skin).gap(2).write(text, "text", max(0, width - 3)).build(width) for text in told
+            ]
+        return (drawn + [blank(self._skin, width)] * lines)[:lines]
 
     @staticmethod
     def _story(chosen: Person, frame: Frame, width: int, lines: int) -> list[str]:
@@ -314,7 +316,7 @@ class PeopleScreen(ListScreen[PeopleList]):
         """Draw why nobody is listed."""
         seen = self._frame.snapshot if self._frame is not None else None
         words = "nothing was seen yet" if seen is None else nothing_words(seen) or "nobody holds a GPU"
-        return centred_lines(words, self._kit, width, lines)
+        return centred_lines(words, self._skin, width, lines)
 
     def hints(self, width: int) -> list[Hint]:
         """Return the keys that fit, from the left: the last ones are needed least."""

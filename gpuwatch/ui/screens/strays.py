@@ -17,8 +17,8 @@ from gpuwatch.model import SourceState
 from gpuwatch.ui.endings import LEFT_ALONE, Key, Stage, Staged
 from gpuwatch.ui.screens.dialog import ConfirmScreen
 from gpuwatch.ui.screens.list_screen import ListScreen, fact_lines, moving_keys
-from gpuwatch.ui.theme import Glyphs, Ground, Kit, Role
-from gpuwatch.ui.widgets.lines import Line, Pen
+from gpuwatch.ui.theme import Glyphs, Ground, Role, Skin
+from gpuwatch.ui.widgets.lines import Line, LineBuilder
 from gpuwatch.ui.widgets.notice import nothing_words, notice_lines
 from gpuwatch.ui.widgets.row_list import Cell, Column, RowList
 from gpuwatch.units import duration, gib, size
@@ -39,7 +39,7 @@ _ROLES: Final[dict[Stage, Role]] = {
 }
 
 
-def columns(kit: Kit, width: int) -> list[Column]:
+def columns(skin: Skin, width: int) -> list[Column]:
     """Return the columns that a width has room for."""
     found = [
         Column("box", "", 3, right=False),
@@ -48,7 +48,7 @@ def columns(kit: Kit, width: int) -> list[Column]:
         Column("memory", "GiB", 7, role="strong"),
     ]
     if width >= NARROW:
-        found.append(Column("idle", "idle", 8 + kit.glyphs.ascii))
+        found.append(Column("idle", "idle", 8 + skin.glyphs.ascii))
     if width < WIDE:
         return [*found, Column("why", "why", 0, right=False, gap=2)]
     found.append(Column("age", "age", 8, role="muted"))
@@ -111,13 +111,13 @@ class StrayList(RowList[Stray]):
         """Return PID and start time."""
         return row.key
 
-    def columns(self, kit: Kit, width: int) -> list[Column]:
+    def columns(self, skin: Skin, width: int) -> list[Column]:
         """Return the columns that a width has room for."""
-        return columns(kit, width)
+        return columns(skin, width)
 
-    def cells(self, place: int, kit: Kit, ground: Ground) -> tuple[Cell, ...]:
+    def cells(self, place: int, skin: Skin, ground: Ground) -> tuple[Cell, ...]:
         """Return the cells of a stray; once it was staged, its state stands in the place of the reasons."""
-        stray, glyphs = self.found[place], kit.glyphs
+        stray, glyphs = self.found[place], skin.glyphs
         staged, ticked = self.staged.get(stray.key), stray.key in self.ticked
         possible = stray.sure is Sureness.POSSIBLE
         box = "[x]" if ticked else "[ ]" if stray.ends and staged is None and not possible else "   "
@@ -168,8 +168,8 @@ class StraysScreen(ListScreen[StrayList]):
     KEYS = _KEYS
     BINDINGS: ClassVar[list[BindingType]] = [*_KEYS]
 
-    def __init__(self, frame: Frame, kit: Kit, *, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(StrayList(), frame, kit, clock=clock)
+    def __init__(self, frame: Frame, skin: Skin, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(StrayList(), frame, skin, clock=clock)
         self._frame: Frame = frame
 
     def start(self) -> None:
@@ -209,27 +209,27 @@ class StraysScreen(ListScreen[StrayList]):
             self.read_rows()
         super().paint()
 
-    def write_title(self, pen: Pen, width: int) -> None:
+    def write_title(self, builder: LineBuilder, width: int) -> None:
         """Write how many strays there are and what they hold."""
         strays, possible, _ = self._judged
-        self.write_old(pen)
+        self.write_old(builder)
         if not self._frame.snapshot.gpus:
             return
         if self._frame.snapshot.demo:
-            pen.write(DEMO_NOTICE.partition(",")[0], "note").gap(2)
-        pen.write(total(strays, possible), "muted")
+            builder.write(DEMO_NOTICE.partition(",")[0], "note").gap(2)
+        builder.write(total(strays, possible), "muted")
         ticked = sum(one.key in self.rows.ticked for one in strays)
         if ticked:
-            pen.gap(2).write(f"{ticked} ticked", "note")
-        part = self.rows.part(self._kit.glyphs.dash)
-        if pen.cells + 2 + cell_len(part) < width:
-            self.write_right(pen, part, width)
+            builder.gap(2).write(f"{ticked} ticked", "note")
+        part = self.rows.part(self._skin.glyphs.dash)
+        if builder.cells + 2 + cell_len(part) < width:
+            self.write_right(builder, part, width)
 
     def detail(self, width: int, lines: int) -> list[Line]:
         """Draw all that is known of the stray under the cursor."""
         chosen = self.rows.selected
         facts = _facts(chosen, self._staged.get(chosen.key)) if chosen is not None else []
-        return fact_lines(facts, self._kit, width, lines)
+        return fact_lines(facts, self._skin, width, lines)
 
     def _words(self) -> list[str]:
         """Return what the rows do not show, as `gpuwatch strays` prints it."""
@@ -242,11 +242,11 @@ class StraysScreen(ListScreen[StrayList]):
     def below(self, width: int) -> list[Line]:
         """Draw what the rows do not tell."""
         wrapped = [line for words in self._words() for line in wrap(words, max(1, min(120, width - 4)))]
-        return [Pen(self._kit).gap(2).write(words, "muted").line(width) for words in wrapped]
+        return [LineBuilder(self._skin).gap(2).write(words, "muted").build(width) for words in wrapped]
 
     def empty(self, width: int, lines: int) -> list[Line]:
         """Draw why there are no strays."""
-        return notice_lines([(words, "muted") for words in self._words()], self._kit, width, lines)
+        return notice_lines([(words, "muted") for words in self._words()], self._skin, width, lines)
 
     # -- what the user does ----------------------------------------------------------------------------------------
 
@@ -290,7 +290,7 @@ class StraysScreen(ListScreen[StrayList]):
         elif self.app.may_end():
             title, lines = _question(ticked)
             lines = [DEMO_NOTICE] * self._frame.snapshot.demo + lines
-            question = ConfirmScreen(title, lines, len(ticked), self._kit.glyphs)
+            question = ConfirmScreen(title, lines, len(ticked), self._skin.glyphs)
             self.app.push_screen(question, lambda choice: self._confirmed(ticked, choice))
 
     def action_decide(self) -> None:

@@ -31,10 +31,10 @@ from gpuwatch.analysis.runs import (
 from gpuwatch.monitor import Frame
 from gpuwatch.text import fit
 from gpuwatch.ui.screens.list_screen import ListScreen, moving_keys
-from gpuwatch.ui.theme import Glyphs, Ground, Kit, Role
+from gpuwatch.ui.theme import Glyphs, Ground, Role, Skin
 from gpuwatch.ui.view import View
 from gpuwatch.ui.widgets.footer import Hint, hints
-from gpuwatch.ui.widgets.lines import Line, Pen, blank, centred
+from gpuwatch.ui.widgets.lines import Line, LineBuilder, blank, centred
 from gpuwatch.ui.widgets.notice import nothing_words
 from gpuwatch.ui.widgets.processes import QUIET_S
 from gpuwatch.ui.widgets.row_list import Cell, Column, RowList
@@ -148,7 +148,7 @@ def name_runs(branch: Branch, glyphs: Glyphs, room: int, *, is_open: bool) -> Ce
 
 def cell(column: str, node: Node, view: View) -> str:
     """Return what a node shows in a column."""
-    glyphs, totals = view.kit.glyphs, node.totals
+    glyphs, totals = view.skin.glyphs, node.totals
     if column == "gpu":
         return _gpus(node)
     if column == "memory":
@@ -327,21 +327,21 @@ class TreeList(RowList[Branch]):
 
     # -- drawing ---------------------------------------------------------------------------------------------------
 
-    def columns(self, kit: Kit, width: int) -> list[Column]:
+    def columns(self, skin: Skin, width: int) -> list[Column]:
         """Return the columns for the names that there are."""
         longest = max((cell_len(node.user) for node in every(self.nodes)), default=0)
-        return columns(width, longest, ascii_only=kit.glyphs.ascii)
+        return columns(width, longest, ascii_only=skin.glyphs.ascii)
 
-    def cells(self, place: int, kit: Kit, ground: Ground) -> tuple[Cell, ...]:
+    def cells(self, place: int, skin: Skin, ground: Ground) -> tuple[Cell, ...]:
         """Return the name, the user and the figures of a node."""
         branch = self.found[place]
         node = branch.node
         old = any(self.view.dimmed(row.gpu) for row in _rows(node))
-        cells = [name_runs(branch, kit.glyphs, self._columns[0].cells, is_open=self.is_open(node))]
+        cells = [name_runs(branch, skin.glyphs, self._columns[0].cells, is_open=self.is_open(node))]
         for column in self._columns[1:]:
             if column.id == "user":
                 one_person = node.process is not None or node.uid is not None
-                swatch = kit.glyphs.swatch if one_person else " ", kit.inks.swatch(node.uid, ground)
+                swatch = skin.glyphs.swatch if one_person else " ", skin.styles.swatch(node.uid, ground)
                 cells.append((swatch, (node.user, "strong" if node.mine else "text")))
                 continue
             role: Role = "faint" if old and column.id in ("memory", "sm", "idle") else column.role
@@ -378,26 +378,26 @@ class TreeScreen(ListScreen[TreeList]):
     BINDINGS: ClassVar[list[BindingType]] = [*_KEYS]
     DETAIL_LINES = ((24, 3), (16, 2), (6, 1))
 
-    def __init__(self, frame: Frame, kit: Kit, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, frame: Frame, skin: Skin, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Show the runs of `frame`, and from then on of those that `refresh_frame` is called with."""
-        super().__init__(TreeList(), frame, kit, clock=clock)
+        super().__init__(TreeList(), frame, skin, clock=clock)
         self._frame: Frame = frame
         self._mine = False
 
     def read_rows(self) -> None:
         """Build the tree."""
         seen = self._frame.snapshot
-        self._kit.inks.meet(process.uid for process in seen.processes if process.uid is not None)
+        self._skin.styles.meet(process.uid for process in seen.processes if process.uid is not None)
         self.rows.update_nodes(grow(seen, self._frame.history, mine=self._mine))
 
     def paint(self) -> None:
         """Draw everything, by the age that the figures have now."""
-        self.rows.view = View(self._frame, self._clock(), self._kit, self._frame.snapshot.interval)
+        self.rows.view = View(self._frame, self._clock(), self._skin, self._frame.snapshot.interval)
         super().paint()
 
-    def write_title(self, pen: Pen, width: int) -> None:
+    def write_title(self, builder: LineBuilder, width: int) -> None:
         """Write how many runs and processes there are, the order, and what is wrong."""
-        tree, dot = self.rows, f" {self._kit.glyphs.dot} "
+        tree, dot = self.rows, f" {self._skin.glyphs.dot} "
         runs = sum(len(node.children) if node.kind is Kind.GROUP else 1 for node in tree.nodes)
         unlisted = sum(node.totals.holders for node in tree.nodes)
         processes = sum(node.totals.processes for node in tree.nodes) - unlisted  # as the dashboard counts them
@@ -405,12 +405,12 @@ class TreeScreen(ListScreen[TreeList]):
         words = [f"{runs} run{'s' * (runs != 1)}", f"{processes} process{'es' * (processes != 1)}{more}"]
         words = words if self._frame.snapshot.gpus else []
         words += ["mine"] * self._mine + [f"by {SORTS[tree.by]}"]
-        words += [f"lines {tree.part(self._kit.glyphs.dash)}"] * bool(tree.part())
+        words += [f"lines {tree.part(self._skin.glyphs.dash)}"] * bool(tree.part())
         text = dot.join(words)
-        pen.write(text, "muted", min(cell_len(text), max(0, width - pen.cells - 1)))
+        builder.write(text, "muted", min(cell_len(text), max(0, width - builder.cells - 1)))
         for warning in (self.old(), troubles(tree.nodes)):
             if warning:
-                pen.gap(2).write(warning, "warning", min(cell_len(warning), max(0, width - pen.cells - 3)))
+                builder.gap(2).write(warning, "warning", min(cell_len(warning), max(0, width - builder.cells - 3)))
 
     def detail(self, width: int, lines: int) -> list[Line]:
         """Draw the words about the chosen node, over as many lines as there are; one blank above if it needs fewer."""
@@ -421,10 +421,10 @@ class TreeScreen(ListScreen[TreeList]):
         found = [line.replace("\xa0", " ") for line in wrap(" · ".join(whole), room, break_on_hyphens=False)]
         kept = found[:lines]
         if len(found) > lines:
-            kept[-1] = fit(" ".join(found[lines - 1 :]), room, ellipsis=self._kit.glyphs.ellipsis)
-        drawn = [Pen(self._kit).gap(2).write(part, "text").line(width) for part in kept]
-        above = [blank(self._kit, width)] * (len(drawn) < lines)
-        return (above + drawn + [blank(self._kit, width)] * lines)[:lines]
+            kept[-1] = fit(" ".join(found[lines - 1 :]), room, ellipsis=self._skin.glyphs.ellipsis)
+        drawn = [LineBuilder(self._skin).gap(2).write(part, "text").build(width) for part in kept]
+        above = [blank(self._skin, width)] * (len(drawn) < lines)
+        return (above + drawn + [blank(self._skin, width)] * lines)[:lines]
 
     def hints(self, width: int) -> list[Hint]:
         """Return the keys, with what Enter does on this node; those that are needed least go first."""
@@ -440,7 +440,7 @@ class TreeScreen(ListScreen[TreeList]):
         elif node is not None and not node.rows:
             del keys["choose"]
         found = hints(list(keys.values()))
-        if self._kit.glyphs.ascii:
+        if self._skin.glyphs.ascii:
             found = [(key.replace("→", "+").replace("←", "-"), said, action) for key, said, action in found]
         for action in _FIRST_TO_GO:
             if sum(len(key) + len(said) + 3 for key, said, _ in found) <= width:
@@ -455,7 +455,7 @@ class TreeScreen(ListScreen[TreeList]):
             words = "none of these processes is yours: m shows everybody's"
         else:
             words = nothing_words(seen) or "no process holds a GPU"
-        return [centred(self._kit, words, width)]
+        return [centred(self._skin, words, width)]
 
     # -- what the user does ----------------------------------------------------------------------------------------
 

@@ -13,10 +13,10 @@ from gpuwatch.alerts.rules.memory import STALE
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.layout import Layout
-from gpuwatch.ui.theme import Kit, Role
+from gpuwatch.ui.theme import Role, Skin
 from gpuwatch.ui.view import View, clock
 from gpuwatch.ui.widgets.gpus import mark_of
-from gpuwatch.ui.widgets.lines import Line, LinePanel, Pen
+from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel
 
 
 def alerts_of(frame: Frame) -> tuple[Alert, ...]:
@@ -49,35 +49,35 @@ def silent_mutes(frame: Frame) -> list[Mute]:
     ]
 
 
-def alert_lines(alerts: Sequence[Alert], kit: Kit, width: int, lines: int) -> list[Line]:
+def alert_lines(alerts: Sequence[Alert], skin: Skin, width: int, lines: int) -> list[Line]:
     """Draw as many alerts as there are lines for, and how many more there are."""
     if lines <= 0:
         return []
     wide = width >= 100
-    drawn = [_line(alert, kit, width, wide) for alert in alerts[:lines]]
+    drawn = [_line(alert, skin, width, wide) for alert in alerts[:lines]]
     if len(alerts) > lines:
         more = f"+{len(alerts) - lines} more"
-        pen = Pen(kit)
-        shown = _line(alerts[lines - 1], kit, width - cell_len(more) - 2, wide)
+        builder = LineBuilder(skin)
+        shown = _line(alerts[lines - 1], skin, width - cell_len(more) - 2, wide)
         for span in shown:
-            pen.write(span.text, span.style, span.cells)
-        drawn[-1] = pen.gap(2).write(more, "muted").line(width)
+            builder.write(span.text, span.style, span.cells)
+        drawn[-1] = builder.gap(2).write(more, "muted").build(width)
     return drawn
 
 
-def _line(alert: Alert, kit: Kit, width: int, wide: bool) -> Line:
-    mark, role = mark_of(alert.severity, kit.glyphs)
+def _line(alert: Alert, skin: Skin, width: int, wide: bool) -> Line:
+    mark, role = mark_of(alert.severity, skin.glyphs)
     seen = alert.acknowledged
-    pen = Pen(kit).write(mark, "muted" if seen else role, 2)
+    builder = LineBuilder(skin).write(mark, "muted" if seen else role, 2)
     if width >= 70:
-        pen.write(clock(alert.raised) if wide else clock(alert.raised)[:5], "muted").gap(2)
-    room = max(0, width - pen.cells)
+        builder.write(clock(alert.raised) if wide else clock(alert.raised)[:5], "muted").gap(2)
+    room = max(0, width - builder.cells)
     weight: Role = "muted" if seen else "text" if alert.severity is Severity.NOTE else "strong"
-    pen.write(alert.title, weight, min(cell_len(alert.title), room))
-    room = width - pen.cells
+    builder.write(alert.title, weight, min(cell_len(alert.title), room))
+    room = width - builder.cells
     if alert.evidence and room > 12:
-        pen.gap(2).write(alert.evidence, "muted", room - 2)
-    return pen.line(width)
+        builder.gap(2).write(alert.evidence, "muted", room - 2)
+    return builder.build(width)
 
 
 class Alerts(LinePanel):
@@ -98,7 +98,7 @@ class Alerts(LinePanel):
         """Draw a frame."""
         alerts = alerts_of(view.frame)
         self._drawn = alerts[: layout.alerts]
-        self.show(alert_lines(alerts, view.kit, width, layout.alerts))
+        self.show(alert_lines(alerts, view.skin, width, layout.alerts))
 
     def on_click(self, event: events.Click) -> None:
         """Choose the alert that was clicked."""

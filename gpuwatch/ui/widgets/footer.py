@@ -8,8 +8,8 @@ from textual import events
 from textual.binding import Binding
 from textual.message import Message
 
-from gpuwatch.ui.theme import Kit
-from gpuwatch.ui.widgets.lines import Line, LinePanel, Pen
+from gpuwatch.ui.theme import Skin
+from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel
 
 Hint = tuple[str, str, str]
 """Keys as shown, word, action."""
@@ -32,21 +32,21 @@ def hints(bindings: Sequence[Binding]) -> list[Hint]:
     return list(found.values())
 
 
-def footer_line(found: Sequence[Hint], kit: Kit, width: int) -> tuple[Line, list[tuple[int, int, str]]]:
+def footer_line(found: Sequence[Hint], skin: Skin, width: int) -> tuple[Line, list[tuple[int, int, str]]]:
     """Draw the hints that fit, the least needed left out first; and say which cells are a button for which action."""
     kept = list(found)
     for action in _FIRST_TO_GO:
         if sum(len(key) + len(word) + 3 for key, word, _ in kept) <= width:
             break
         kept = [hint for hint in kept if hint[2] != action]
-    pen = Pen(kit, "band").gap()
+    builder = LineBuilder(skin, "band").gap()
     buttons = []
     for key, word, action in kept:
-        start = pen.cells
-        pen.write(key, "strong").gap().write(word, "muted")
-        buttons.append((start, pen.cells, action))
-        pen.gap(2)
-    return pen.line(width), buttons
+        start = builder.cells
+        builder.write(key, "strong").gap().write(word, "muted")
+        buttons.append((start, builder.cells, action))
+        builder.gap(2)
+    return builder.build(width), buttons
 
 
 class Footer(LinePanel):
@@ -61,9 +61,9 @@ class Footer(LinePanel):
 
     _buttons: list[tuple[int, int, str]]
 
-    def draw(self, found: Sequence[Hint], kit: Kit, width: int) -> None:
+    def draw(self, found: Sequence[Hint], skin: Skin, width: int) -> None:
         """Draw the keys."""
-        line, self._buttons = footer_line(found, kit, width)
+        line, self._buttons = footer_line(found, skin, width)
         self.show([line])
 
     def on_click(self, event: events.Click) -> None:

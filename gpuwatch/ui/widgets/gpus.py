@@ -18,9 +18,9 @@ from gpuwatch.alerts.rules.shares import OVERCOMMITTED, OVERSHOOT
 from gpuwatch.model import Gpu, Health, Holding, Instance, Memory, Process, Reading, Reason, known
 from gpuwatch.text import fit
 from gpuwatch.ui.layout import Form, Layout, strip_cell
-from gpuwatch.ui.theme import Glyphs, Kit, Role
+from gpuwatch.ui.theme import Glyphs, Role, Skin
 from gpuwatch.ui.view import View, clock
-from gpuwatch.ui.widgets.lines import Line, LinePanel, Pen
+from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel
 from gpuwatch.units import duration, gib, long_duration, percent
 
 Bars: TypeAlias = dict[Hashable, Line]
@@ -315,7 +315,7 @@ def gpu_lines(view: View, layout: Layout, width: int, bars: Bars) -> list[Line]:
     if layout.gpu_form is Form.STRIP:
         return strip(view, alerts, width, layout.gpus)
     owners = {process.pid: process for process in seen.processes}
-    promised = _promised_cells(layout.gpu_form, seen.gpus, view.kit.glyphs)
+    promised = _promised_cells(layout.gpu_form, seen.gpus, view.skin.glyphs)
     widths = replace(_FORMS[layout.gpu_form], promised=promised) if layout.gpu_form in _FORMS else None
     lines = []
     if layout.gpu_title and widths is not None:
@@ -344,20 +344,20 @@ def _promised_width(glyphs: Glyphs) -> int:
 
 
 def _title(view: View, widths: _Widths, width: int) -> Line:
-    pen = Pen(view.kit, "band").gap().write("GPU", "muted", 4)
-    pen.gap(widths.name + 2 if widths.name else 0)
+    builder = LineBuilder(view.skin, "band").gap().write("GPU", "muted", 4)
+    builder.gap(widths.name + 2 if widths.name else 0)
     bar = widths.bar(width)
-    legend = f"memory by owner {view.kit.glyphs.dot} {view.kit.glyphs.declared} declared"
-    pen.write(legend if cell_len(legend) < bar else "memory by owner", "muted", bar)
+    legend = f"memory by owner {view.skin.glyphs.dot} {view.skin.glyphs.declared} declared"
+    builder.write(legend if cell_len(legend) < bar else "memory by owner", "muted", bar)
     figures = (("GiB", 7), ("free", 7), ("promised", widths.promised), ("declared", widths.declared), ("util %", 8))
     for text, cells in figures:
-        pen.write(text, "muted", cells, right=True)
-    pen.gap(2).write("last minute"[: widths.spark], "muted", widths.spark).write(
-        "C" if view.kit.glyphs.ascii else "°C", "muted", 6, right=True
+        builder.write(text, "muted", cells, right=True)
+    builder.gap(2).write("last minute"[: widths.spark], "muted", widths.spark).write(
+        "C" if view.skin.glyphs.ascii else "°C", "muted", 6, right=True
     )
     if widths.power:
-        pen.write("W/limit", "muted", widths.power + 2, right=True)
-    return pen.gap(3).write("state", "muted").line(width)
+        builder.write("W/limit", "muted", widths.power + 2, right=True)
+    return builder.gap(3).write("state", "muted").build(width)
 
 
 def _compact_state(width: int) -> int:
@@ -379,83 +379,83 @@ class _Row:
         self.view, self.gpu, self.alerts, self.owners, self.width = view, gpu, alerts, owners, width
         self.bars = bars
         self.sums = shares.declared_memory(gpu, owners)
-        self.glyphs = view.kit.glyphs
+        self.glyphs = view.skin.glyphs
         self.old = view.dimmed(gpu)
         self.mark, self.role = severity_mark(gpu, alerts, self.glyphs, stale=view.stale(gpu))
 
     def full(self, widths: _Widths) -> Line:
         """Draw all columns that a wide terminal has room for."""
         gpu, view = self.gpu, self.view
-        pen = self._start()
+        builder = self._start()
         if widths.name:
-            pen.write(short_name(gpu.name), "muted", widths.name).gap(2)
+            builder.write(short_name(gpu.name), "muted", widths.name).gap(2)
         bar = widths.bar(self.width)
         if gpu.health is not Health.OK and not widths.name:
-            return self._unwell(pen)
+            return self._unwell(builder)
         if gpu.health is not Health.OK:
-            room = self.width - pen.cells - 3 - widths.state
-            pen.write(self._trouble() or gpu.health.value, "text", room).gap(3)
-            return pen.write(self.state(), self.role).line(self.width)
-        self._bar(pen, gpu, gpu.holdings, bar)
-        pen.write(self._gib(gpu.memory.used), self._ink(), 7, right=True)
-        pen.write(self._gib(gpu.memory.free), self._ink("strong"), 7, right=True)
-        pen.write(
+            room = self.width - builder.cells - 3 - widths.state
+            builder.write(self._trouble() or gpu.health.value, "text", room).gap(3)
+            return builder.write(self.state(), self.role).build(self.width)
+        self._bar(builder, gpu, gpu.holdings, bar)
+        builder.write(self._gib(gpu.memory.used), self._ink(), 7, right=True)
+        builder.write(self._gib(gpu.memory.free), self._ink("strong"), 7, right=True)
+        builder.write(
             self._promised(), self._ink("text" if shares.has_promised(gpu) else "muted"), widths.promised, right=True
         )
         if widths.declared:
-            pen.write(self._declared(), self._promise_ink(), widths.declared, right=True)
-        pen.write(self._busy(), self._ink(), 8, right=True).gap(2)
+            builder.write(self._declared(), self._promise_ink(), widths.declared, right=True)
+        builder.write(self._busy(), self._ink(), 8, right=True).gap(2)
         points = view.frame.history.utilization(gpu.key)
-        pen.write(sparkline(points, widths.spark, floor(view.frame.history.now), self.glyphs), self._ink("muted"))
-        pen.write(self._whole(gpu.temperature), self._heat("text"), 6, right=True)
+        builder.write(sparkline(points, widths.spark, floor(view.frame.history.now), self.glyphs), self._ink("muted"))
+        builder.write(self._whole(gpu.temperature), self._heat("text"), 6, right=True)
         if widths.power:
             watts = f"{self._whole(gpu.power)}/{self._whole(gpu.power_limit)}"
-            pen.write(watts, self._ink("muted"), widths.power + 2, right=True)
-        pen.gap(3)
-        return self._state(pen).line(self.width)
+            builder.write(watts, self._ink("muted"), widths.power + 2, right=True)
+        builder.gap(3)
+        return self._state(builder).build(self.width)
 
     def compact(self, promised: int) -> Line:
         """Draw what 70 to 99 columns have room for; `promised` are the cells for what is promised."""
         gpu = self.gpu
-        pen = self._start()
+        builder = self._start()
         if gpu.health is not Health.OK:
-            return self._unwell(pen)
-        self._bar(pen, gpu, gpu.holdings, self._compact_bar(pen.cells + promised))
-        pen.write(self._gib(gpu.memory.free), self._ink("strong"), 6, right=True).write(" free", self._ink("muted"))
+            return self._unwell(builder)
+        self._bar(builder, gpu, gpu.holdings, self._compact_bar(builder.cells + promised))
+        builder.write(self._gib(gpu.memory.free), self._ink("strong"), 6, right=True).write(" free", self._ink("muted"))
         if promised and shares.has_promised(gpu):
-            pen.write(",", self._ink("muted")).write(
+            builder.write(",", self._ink("muted")).write(
                 self._promised(), self._ink("strong"), _promised_width(self.glyphs), right=True
             )
-            pen.write(" promised", self._ink("muted"))
+            builder.write(" promised", self._ink("muted"))
         else:
-            pen.gap(promised)
-        pen.write(self._busy("%"), self._ink(), 5, right=True)
-        pen.write(self._whole(gpu.temperature, self.glyphs.degree), self._heat("muted"), 5, right=True).gap(2)
-        return self._state(pen).line(self.width)
+            builder.gap(promised)
+        builder.write(self._busy("%"), self._ink(), 5, right=True)
+        builder.write(self._whole(gpu.temperature, self.glyphs.degree), self._heat("muted"), 5, right=True).gap(2)
+        return self._state(builder).build(self.width)
 
     def child(self, instance: Instance, widths: _Widths | None, promised: int) -> Line:
         """Draw a MIG instance: its own memory, and that its utilization cannot be had."""
-        pen = Pen(self.view.kit).gap(4).write(f"{self.glyphs.branch} ", "faint")
+        builder = LineBuilder(self.view.skin).gap(4).write(f"{self.glyphs.branch} ", "faint")
         if widths and widths.name:
-            pen.write(instance.profile, "muted", widths.name + 1)
+            builder.write(instance.profile, "muted", widths.name + 1)
             bar = widths.bar(self.width)
         else:
-            bar = self._compact_bar(pen.cells + promised) if widths is None else widths.bar(self.width) - 1
+            bar = self._compact_bar(builder.cells + promised) if widths is None else widths.bar(self.width) - 1
         held = [one for one in self.gpu.holdings if one.gpu_instance == instance.gpu_instance]
         # A bar is drawn for a GPU; an instance is one with its own memory, and what it holds is all that is listed.
         own = Gpu(index=self.gpu.index, memory=instance.memory)
-        self._bar(pen, own, held, bar)
+        self._bar(builder, own, held, bar)
         if widths is None:
-            pen.write(self._gib(instance.memory.free), self._ink("strong"), 6, right=True).write(" free", "muted")
-            pen.gap(promised)
+            builder.write(self._gib(instance.memory.free), self._ink("strong"), 6, right=True).write(" free", "muted")
+            builder.gap(promised)
         else:
-            pen.write(self._gib(instance.memory.used), self._ink(), 7, right=True)
-            pen.write(self._gib(instance.memory.free), self._ink("strong"), 7, right=True)
-            pen.gap(widths.promised + widths.declared)
+            builder.write(self._gib(instance.memory.used), self._ink(), 7, right=True)
+            builder.write(self._gib(instance.memory.free), self._ink("strong"), 7, right=True)
+            builder.gap(widths.promised + widths.declared)
         # Where there was no room for its name on the left, it stands here.
         named = widths is not None and widths.name
         name = "under MIG" if named else f"{self.glyphs.dot} {instance.profile}"
-        return pen.gap(2).write(f"utilization n/a {name}", "muted").line(self.width)
+        return builder.gap(2).write(f"utilization n/a {name}", "muted").build(self.width)
 
     def state(self, room: int = 999) -> str:
         """Return a few words on what is worth knowing; empty for a GPU that is well and held."""
@@ -489,21 +489,21 @@ class _Row:
     def _compact_bar(self, others: int) -> int:
         return self.width - others - 23 - _compact_state(self.width)
 
-    def _unwell(self, pen: Pen) -> Line:
-        pen.write(self.state(), self.role).gap(2)
-        return pen.write(self._trouble(), "text", max(0, self.width - pen.cells)).line(self.width)
+    def _unwell(self, builder: LineBuilder) -> Line:
+        builder.write(self.state(), self.role).gap(2)
+        return builder.write(self._trouble(), "text", max(0, self.width - builder.cells)).build(self.width)
 
     def _trouble(self) -> str:
         """Return what is wrong in full: with who was on it, once there is an alert about it."""
         return next((alert.evidence for alert in self.alerts if alert.rule == HEALTH), "") or self.gpu.words
 
-    def _start(self) -> Pen:
-        pen = Pen(self.view.kit).write(self.mark, self.role, 2)
-        return pen.write(str(self.gpu.index), self._ink(), 2, right=True).gap()
+    def _start(self) -> LineBuilder:
+        builder = LineBuilder(self.view.skin).write(self.mark, self.role, 2)
+        return builder.write(str(self.gpu.index), self._ink(), 2, right=True).gap()
 
-    def _state(self, pen: Pen) -> Pen:
-        room = max(0, self.width - pen.cells)
-        return pen.write(self.state(room), self.role, room)
+    def _state(self, builder: LineBuilder) -> LineBuilder:
+        room = max(0, self.width - builder.cells)
+        return builder.write(self.state(room), self.role, room)
 
     def _ink(self, role: Role = "text") -> Role:
         return "faint" if self.old else role
@@ -511,28 +511,30 @@ class _Row:
     def _heat(self, role: Role) -> Role:
         return "warning" if any(reason in _HOT for reason in _held_back(self.gpu)) else self._ink(role)
 
-    def _bar(self, pen: Pen, gpu: Gpu, holdings: Sequence[Holding], cells: int) -> None:
+    def _bar(self, builder: LineBuilder, gpu: Gpu, holdings: Sequence[Holding], cells: int) -> None:
         unknown = next((one for one in (gpu.memory.total, gpu.memory.used) if isinstance(one, Reason)), None)
         if unknown is not None and not any(known(one.memory) for one in holdings):
-            pen.write(f"memory: {unknown.value}", self._ink("muted"), cells)  # an empty bar would say that it is free
+            builder.write(
+                f"memory: {unknown.value}", self._ink("muted"), cells
+            )  # an empty bar would say that it is free
             return
-        held = tuple(parts(holdings, self.owners, self.gpu.uuid, self.view.kit.inks.initial))
+        held = tuple(parts(holdings, self.owners, self.gpu.uuid, self.view.skin.styles.initial))
         key = (held, gpu.memory, gpu.unattributed, cells, self.old)
         if key not in self.bars:
             self.bars[key] = self._draw_bar(gpu, held, cells)
-        pen.write_spans(self.bars[key])
+        builder.write_spans(self.bars[key])
 
     def _draw_bar(self, gpu: Gpu, held: Sequence[Part], cells: int) -> Line:
-        inks = self.view.kit.inks
-        pen = Pen(self.view.kit)
+        styles = self.view.skin.styles
+        builder = LineBuilder(self.view.skin)
         for text, kind, uid in memory_bar(gpu, held, cells, self.glyphs):
             if kind in _ON_TRACK:
-                pen.write(text, inks(_ON_TRACK[kind], "track"))
+                builder.write(text, styles(_ON_TRACK[kind], "track"))
             else:
                 # An old bar is grey: it still shows how much, and no longer catches the eye.
-                make = {"seam": inks.seam, "fill": inks.owner, "edge": inks.edge, "mark": inks.mark}[kind]
-                pen.write(text, make(None if self.old else uid))
-        return pen.line(pen.cells)
+                make = {"seam": styles.seam, "fill": styles.owner, "edge": styles.edge, "mark": styles.mark}[kind]
+                builder.write(text, make(None if self.old else uid))
+        return builder.build(builder.cells)
 
     def _declared(self) -> str:
         """Print the sum of what is declared, with a sign where more may be: where something could not be read."""
@@ -642,21 +644,21 @@ def strip(view: View, alerts: dict[str, list[Alert]], width: int, lines: int) ->
     per_line = max(1, width // cell)
     drawn: list[Line] = []
     for first in range(0, len(gpus), per_line):
-        pen = Pen(view.kit)
+        builder = LineBuilder(view.skin)
         for gpu in gpus[first : first + per_line]:
-            mark, role = severity_mark(gpu, alerts.get(gpu.key, []), view.kit.glyphs, stale=view.stale(gpu))
+            mark, role = severity_mark(gpu, alerts.get(gpu.key, []), view.skin.glyphs, stale=view.stale(gpu))
             old = view.dimmed(gpu)
-            pen.write(str(gpu.index), "muted", cell - 5, right=True).write(mark, role)
-            pen.write(_used(gpu), "faint" if old else "text" if mark == " " else role, 3).gap()
+            builder.write(str(gpu.index), "muted", cell - 5, right=True).write(mark, role)
+            builder.write(_used(gpu), "faint" if old else "text" if mark == " " else role, 3).gap()
         if first + per_line >= len(gpus):
-            room = width - pen.cells - 1
+            room = width - builder.cells - 1
             label = next((words for words in _STRIP_LABELS if len(words) <= room), "")
-            pen.gap(room - len(label)).write(label, "muted")
-        drawn.append(pen.line(width))
+            builder.gap(room - len(label)).write(label, "muted")
+        drawn.append(builder.build(width))
     if len(drawn) > lines > 0:
         hidden = len(gpus) - per_line * lines
-        pen = Pen(view.kit).write(f"+{hidden} more GPUs: a larger window shows them", "warning")
-        drawn[lines - 1 :] = [pen.line(width)]
+        builder = LineBuilder(view.skin).write(f"+{hidden} more GPUs: a larger window shows them", "warning")
+        drawn[lines - 1 :] = [builder.build(width)]
     return drawn[:lines]
 
 
@@ -673,10 +675,10 @@ class Gpus(LinePanel):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._bars: Bars = {}
-        self._kit: Kit | None = None
+        self._skin: Skin | None = None
 
     def draw(self, view: View, layout: Layout, width: int) -> None:
         """Draw a frame."""
-        if view.kit is not self._kit or len(self._bars) > MOST_BARS:
-            self._kit, self._bars = view.kit, {}
+        if view.skin is not self._skin or len(self._bars) > MOST_BARS:
+            self._skin, self._bars = view.skin, {}
         self.show(gpu_lines(view, layout, width, self._bars) if layout.gpus else [])

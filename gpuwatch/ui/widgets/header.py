@@ -10,7 +10,7 @@ from gpuwatch.model import SourceState
 from gpuwatch.ui.theme import Role
 from gpuwatch.ui.view import View, clock
 from gpuwatch.ui.widgets.alerts import silent_mutes
-from gpuwatch.ui.widgets.lines import Line, LinePanel, Pen
+from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel
 from gpuwatch.units import long_duration
 
 
@@ -18,19 +18,19 @@ def header_line(view: View, width: int) -> Line:
     """Draw the header; what does not fit goes in steps, the state and the host last."""
     right = _right(view, width)
     taken = sum(cell_len(text) + 2 for text, _ in right)
-    dot = f" {view.kit.glyphs.dot} "
-    pen = Pen(view.kit, "band").gap()
+    dot = f" {view.skin.glyphs.dot} "
+    builder = LineBuilder(view.skin, "band").gap()
     if width >= 60:
-        pen.write("gpuwatch", "strong").gap(2)
-    left = _facts(view, lambda text: pen.cells + cell_len(text) + taken < width, dot)
+        builder.write("gpuwatch", "strong").gap(2)
+    left = _facts(view, lambda text: builder.cells + cell_len(text) + taken < width, dot)
     host, _, rest = left.partition(dot)
-    pen.write(host, "strong" if width < 60 else "text")
+    builder.write(host, "strong" if width < 60 else "text")
     if rest:
-        pen.write(dot + rest, "muted")
-    pen.gap(max(1, width - pen.cells - taken))
+        builder.write(dot + rest, "muted")
+    builder.gap(max(1, width - builder.cells - taken))
     for text, role in right:
-        pen.write(text, role).gap(2)
-    return pen.line(width)
+        builder.write(text, role).gap(2)
+    return builder.build(width)
 
 
 def _facts(view: View, fits: Callable[[str], bool], dot: str) -> str:

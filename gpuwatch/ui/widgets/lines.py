@@ -17,7 +17,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from gpuwatch.text import fit, spell_signs
-from gpuwatch.ui.theme import Ground, Kit, Role
+from gpuwatch.ui.theme import Ground, Role, Skin
 
 NEAR = 6
 """Changed runs that are no further apart than this many cells are sent as one: a cursor move costs about as much."""
@@ -34,20 +34,22 @@ class Span(NamedTuple):
 Line: TypeAlias = tuple[Span, ...]
 
 
-class Pen:
+class LineBuilder:
     """Writes one line, field by field, on one ground."""
 
-    def __init__(self, kit: Kit, ground: Ground = "base") -> None:
-        self._inks, self._glyphs = kit.inks, kit.glyphs
+    def __init__(self, skin: Skin, ground: Ground = "base") -> None:
+        self._styles, self._glyphs = skin.styles, skin.glyphs
         self.spans: list[Span] = []
         """What was written so far."""
         self.ground = ground
         self.cells = 0
         """Cells written so far."""
 
-    def write(self, text: str, ink: Role | Style = "text", cells: int | None = None, *, right: bool = False) -> Pen:
-        """Write text in a role or a style of the inks, cut or padded to `cells` where they are given."""
-        style = self._inks(ink, self.ground) if isinstance(ink, str) else ink
+    def write(
+        self, text: str, style: Role | Style = "text", cells: int | None = None, *, right: bool = False
+    ) -> LineBuilder:
+        """Write text in a role or a style of the styles, cut or padded to `cells` where they are given."""
+        style = self._styles(style, self.ground) if isinstance(style, str) else style
         if self._glyphs.ascii and not text.isascii():
             text = spell_signs(text).encode("ascii", "replace").decode("ascii")
         width = len(text) if text.isascii() else cell_len(text)
@@ -63,21 +65,21 @@ class Pen:
             self.cells += width
         return self
 
-    def gap(self, cells: int = 1) -> Pen:
+    def gap(self, cells: int = 1) -> LineBuilder:
         """Write blanks."""
         if cells > 0:
-            self.spans.append(Span(" " * cells, self._inks("text", self.ground), cells))
+            self.spans.append(Span(" " * cells, self._styles("text", self.ground), cells))
             self.cells += cells
         return self
 
-    def write_spans(self, spans: Iterable[Span]) -> Pen:
-        """Write what another pen has written already."""
+    def write_spans(self, spans: Iterable[Span]) -> LineBuilder:
+        """Write what another builder has written already."""
         for span in spans:
             self.spans.append(span)
             self.cells += span.cells
         return self
 
-    def line(self, width: int) -> Line:
+    def build(self, width: int) -> Line:
         """Return the line, cut or padded to exactly `width` cells."""
         if self.cells < width:
             self.gap(width - self.cells)
@@ -95,20 +97,20 @@ class Pen:
         return tuple(kept)
 
 
-def blank(kit: Kit, width: int) -> Line:
+def blank(skin: Skin, width: int) -> Line:
     """Return an empty line."""
-    return Pen(kit).line(width)
+    return LineBuilder(skin).build(width)
 
 
-def centred(kit: Kit, text: str, width: int, role: Role = "muted") -> Line:
+def centred(skin: Skin, text: str, width: int, role: Role = "muted") -> Line:
     """Return a line with text in its middle."""
-    shown = fit(text, width, ellipsis=kit.glyphs.ellipsis) if cell_len(text) > width else text
-    return Pen(kit).gap(max(0, (width - cell_len(shown)) // 2)).write(shown, role).line(width)
+    shown = fit(text, width, ellipsis=skin.glyphs.ellipsis) if cell_len(text) > width else text
+    return LineBuilder(skin).gap(max(0, (width - cell_len(shown)) // 2)).write(shown, role).build(width)
 
 
-def centred_lines(words: str, kit: Kit, width: int, lines: int) -> list[Line]:
+def centred_lines(words: str, skin: Skin, width: int, lines: int) -> list[Line]:
     """Draw words in the middle of so many lines."""
-    return [*[blank(kit, width)] * max(0, min(lines // 2, lines - 1)), centred(kit, words, width)]
+    return [*[blank(skin, width)] * max(0, min(lines // 2, lines - 1)), centred(skin, words, width)]
 
 
 def plain(line: Line) -> str:

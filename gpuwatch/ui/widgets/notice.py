@@ -7,9 +7,9 @@ from textwrap import wrap
 from gpuwatch.model import Snapshot, SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.layout import MIN_HEIGHT, MIN_WIDTH
-from gpuwatch.ui.theme import Kit, Role
+from gpuwatch.ui.theme import Role, Skin
 from gpuwatch.ui.view import clock
-from gpuwatch.ui.widgets.lines import Line, LinePanel, Pen, blank, centred
+from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel, blank, centred
 
 _TITLES = {
     SourceState.STARTING: "starting",
@@ -68,24 +68,24 @@ def tiny_words(frame: Frame | None, width: int, height: int) -> list[tuple[str, 
     return words
 
 
-def notice_lines(words: list[tuple[str, Role]], kit: Kit, width: int, height: int) -> list[Line]:
+def notice_lines(words: list[tuple[str, Role]], skin: Skin, width: int, height: int) -> list[Line]:
     """Draw words in the middle of an area, wrapped at 76 cells."""
     lines: list[Line] = []
     for text, role in words:
         wrapped = wrap(text, max(1, min(76, width - 2))) if text else [""]
-        lines += [centred(kit, one, width, role) for one in wrapped]
+        lines += [centred(skin, one, width, role) for one in wrapped]
     above = max(0, (height - len(lines)) // 2 - height // 8)
-    lines = [*[blank(kit, width)] * above, *lines][:height]
-    return lines + [blank(kit, width)] * (height - len(lines))
+    lines = [*[blank(skin, width)] * above, *lines][:height]
+    return lines + [blank(skin, width)] * (height - len(lines))
 
 
-def tiny_lines(words: list[tuple[str, Role]], kit: Kit, width: int, height: int) -> list[Line]:
+def tiny_lines(words: list[tuple[str, Role]], skin: Skin, width: int, height: int) -> list[Line]:
     """Draw words from the top left corner, where there is hardly any room."""
     text = [(one, role) for whole, role in words for one in wrap(whole, max(1, width))]
     if len(text) > height and len(words) > 1:  # The alert matters more than the size.
         text = [(one, role) for one, role in text if role == "critical"] or text
-    lines = [Pen(kit).write(one, role).line(width) for one, role in text[:height]]
-    return lines + [blank(kit, width)] * (height - len(lines))
+    lines = [LineBuilder(skin).write(one, role).build(width) for one, role in text[:height]]
+    return lines + [blank(skin, width)] * (height - len(lines))
 
 
 class Notice(LinePanel):

@@ -10,15 +10,15 @@ from rich.style import Style
 
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.shares import OVERSHOOT
-from gpuwatch.analysis.rows import SORTS, Filter, Row, RowKey, SteadyOrder, rows, share_words
+from gpuwatch.analysis.rows import SORTS, Filter, ProcessOrder, Row, RowKey, rows, share_words
 from gpuwatch.analysis.strays import Stray
 from gpuwatch.model import Presence, Reading, known
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.layout import Form, Layout
-from gpuwatch.ui.theme import Glyphs, Ground, Kit, Role
+from gpuwatch.ui.theme import Glyphs, Ground, Role, Skin
 from gpuwatch.ui.view import View
 from gpuwatch.ui.widgets.gpus import mark_of
-from gpuwatch.ui.widgets.lines import Line, Pen, centred_lines
+from gpuwatch.ui.widgets.lines import Line, LineBuilder, centred_lines
 from gpuwatch.ui.widgets.row_list import Cell, Column, RowList
 from gpuwatch.units import duration, gib
 
@@ -145,7 +145,7 @@ class Processes(RowList[Row]):
         self.mine = False
         self.every: list[Row] = []
         """All rows, in the order of the GPUs."""
-        self._steady = SteadyOrder()
+        self._steady = ProcessOrder()
         self._view: View
         self._form = Form.FULL
         self._over: dict[tuple[str, int], Severity] = {}
@@ -165,10 +165,10 @@ class Processes(RowList[Row]):
     def draw_rows(self, layout: Layout, width: int) -> None:
         """Draw the rows that were read last."""
         self._form = layout.form
-        kit, room = self._view.kit, layout.rows
+        skin, room = self._view.skin, layout.rows
         words = self._why_empty(self._view) if room and not self.found else ""
-        empty = centred_lines(words, kit, width, room) if words else []
-        self.draw(kit, width, room + layout.table_title, empty)
+        empty = centred_lines(words, skin, width, room) if words else []
+        self.draw(skin, width, room + layout.table_title, empty)
 
     def identity(self, row: Row) -> RowKey:
         """Return GPU, PID and start time."""
@@ -178,72 +178,72 @@ class Processes(RowList[Row]):
         """Sort rows by the chosen order."""
         return self._steady.sort(rows, self.by, reverse=self.reverse)
 
-    def columns(self, kit: Kit, width: int) -> list[Column]:
+    def columns(self, skin: Skin, width: int) -> list[Column]:
         """Return the columns of the layout."""
-        return columns(self._form, self.every, kit.glyphs)
+        return columns(self._form, self.every, skin.glyphs)
 
-    def cells(self, place: int, kit: Kit, ground: Ground) -> tuple[Cell, ...]:
+    def cells(self, place: int, skin: Skin, ground: Ground) -> tuple[Cell, ...]:
         """Return the cells of a row."""
         row, view = self.found[place], self._view
         old = view.dimmed(row.gpu)
         return tuple(self._cell(column, row, view, ground, old=old) for column in self._columns)
 
     def _cell(self, column: Column, row: Row, view: View, ground: Ground, *, old: bool) -> Cell:
-        kit = view.kit
+        skin = view.skin
         if column.id == "command":
             return command_cell(row, view.strays.get(row.process.key))
         if column.id == "swatch":
-            return (_swatch(kit, row.process.uid, ground),)
+            return (_swatch(skin, row.process.uid, ground),)
         if column.id == "user":
             return ((row.owner, "strong" if row.mine else "text"),)
         role: Role = "faint" if old else column.role
         if column.id == "share":
             over = self._over.get((row.gpu.key, row.holding.pid))
-            mark, role = mark_of(over, kit.glyphs) if over else ("", role)
+            mark, role = mark_of(over, skin.glyphs) if over else ("", role)
             return ((share_cell(row, mark, wide=self._form is Form.FULL), role),)
-        return ((cell(column.id, row, view.frame.snapshot.taken, kit.glyphs), role),)
+        return ((cell(column.id, row, view.frame.snapshot.taken, skin.glyphs), role),)
 
     # -----------------------------------------------------------------------------------------------------------
     # Drawing
 
-    def title_line(self, kit: Kit, width: int) -> Line:
+    def title_line(self, skin: Skin, width: int) -> Line:
         """Draw the titles, and which rows are shown in what order."""
-        arrow = self._arrow(kit)
-        pen = Pen(kit, "band").gap(2)
+        arrow = self._arrow(skin)
+        builder = LineBuilder(skin, "band").gap(2)
         *columns, last = self._columns
         for column in columns:
-            self._write_title(pen.gap(column.gap), column, kit)
-        pen.gap(last.gap)
+            self._write_title(builder.gap(column.gap), column, skin)
+        builder.gap(last.gap)
         sorted_by = last.id == self.by
         text = f"{last.title}{arrow * sorted_by}"
         # The last title gives way to what says that rows are hidden, or the column that they are sorted by.
         unseen = all(column.id != self.by for column in self._columns)
-        room = max(0, width - pen.cells - 1)
+        room = max(0, width - builder.cells - 1)
         hiding = self.mine or bool(self.filter.text) or unseen
-        summary = self._summary(kit, room if hiding and not sorted_by else room - cell_len(text) - 2, arrow * unseen)
+        summary = self._summary(skin, room if hiding and not sorted_by else room - cell_len(text) - 2, arrow * unseen)
         if cell_len(text) + 2 + cell_len(summary) <= room:
-            pen.write(text, "text" if sorted_by else "muted")
+            builder.write(text, "text" if sorted_by else "muted")
         else:
             unseen = unseen or sorted_by
         if unseen and not summary:  # over the titles: their figures are told apart without them, their order is not
-            summary, shown = f"{arrow}{self.by}", pen.line(width - len(self.by) - 3)
-            pen = Pen(kit, "band")
-            pen.write_spans(shown)
-        pen.gap(max(0, width - pen.cells - cell_len(summary) - 1))
-        return pen.write(summary, "muted").line(width)
+            summary, shown = f"{arrow}{self.by}", builder.build(width - len(self.by) - 3)
+            builder = LineBuilder(skin, "band")
+            builder.write_spans(shown)
+        builder.gap(max(0, width - builder.cells - cell_len(summary) - 1))
+        return builder.write(summary, "muted").build(width)
 
-    def _summary(self, kit: Kit, room: int, arrow: str) -> str:
+    def _summary(self, skin: Skin, room: int, arrow: str) -> str:
         """Return which rows are shown and in what order, in `room` cells; empty where nothing fits.
 
         `arrow` is given where no column on screen shows the order: it is then named before all else.
         """
-        dot = f" {kit.glyphs.dot} "
+        dot = f" {skin.glyphs.dot} "
         noun = f" row{'s' * (len(self.every) != 1)}"  # a process has one for each of its GPUs
         count = f"{len(self.found)} of {len(self.every)}"
         part = matching = (count if len(self.found) < len(self.every) else str(len(self.every))) + noun
         if len(self.found) > self.page_rows:
             last = min(self.top + self.page_rows, len(self.found))
-            part = f"{self.top + 1}{kit.glyphs.dash}{last} of {len(self.found)}{noun}"
+            part = f"{self.top + 1}{skin.glyphs.dash}{last} of {len(self.found)}{noun}"
         order = [f"by {SORTS[self.by][0]}{f' {arrow}' * bool(arrow)}"]
         hidden, short = order * bool(arrow), [f"{arrow}{self.by}"] * bool(arrow)
         mine = ["mine"] * self.mine
@@ -290,8 +290,8 @@ def command_cell(row: Row, stray: Stray | None) -> Cell:
     return (*(((word, "warning"), (" ", "text")) if word else ()), (row.brief, role))
 
 
-def _swatch(kit: Kit, uid: int | None, ground: Ground) -> tuple[str, Style]:
+def _swatch(skin: Skin, uid: int | None, ground: Ground) -> tuple[str, Style]:
     """Return the mark before an owner's name, in the colour of their bars; their initial where hues are few."""
-    if kit.glyphs.swatch.strip():
-        return kit.glyphs.swatch, kit.inks.swatch(uid, ground)
-    return kit.inks.initial(uid), kit.inks.badge(uid, ground)
+    if skin.glyphs.swatch.strip():
+        return skin.glyphs.swatch, skin.styles.swatch(uid, ground)
+    return skin.styles.initial(uid), skin.styles.badge(uid, ground)

@@ -8,8 +8,8 @@ from textual.message import Message
 from textual.widgets import Input
 
 from gpuwatch.analysis.rows import Filter, FilterError
-from gpuwatch.ui.theme import Kit
-from gpuwatch.ui.widgets.lines import LinePanel, Pen
+from gpuwatch.ui.theme import Skin
+from gpuwatch.ui.widgets.lines import LineBuilder, LinePanel
 
 HINTS = (
     "user:ada  gpu:0,2  pid:123  mine  any text  -not   Enter keeps it, Esc clears it",
@@ -40,7 +40,7 @@ class Prompt(Horizontal):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._kit: Kit | None = None
+        self._skin: Skin | None = None
 
     def compose(self) -> ComposeResult:
         """Make the input and the note."""
@@ -52,11 +52,11 @@ class Prompt(Horizontal):
         """Keep the cursor still: a blink is a write a second."""
         self.query_one(Input).cursor_blink = False
 
-    def open(self, text: str, kit: Kit) -> None:
+    def open(self, text: str, skin: Skin) -> None:
         """Show the prompt with what is filtered by now."""
         self.display = True
-        self._kit = kit
-        self.query_one("#slash", LinePanel).show([Pen(kit, "band").write(" / ", "strong").line(3)])
+        self._skin = skin
+        self.query_one("#slash", LinePanel).show([LineBuilder(skin, "band").write(" / ", "strong").build(3)])
         entry = self.query_one(Input)
         entry.value = text
         entry.cursor_position = len(text)
@@ -66,7 +66,7 @@ class Prompt(Horizontal):
     def on_input_changed(self, event: Input.Changed) -> None:
         """Read the filter; one that cannot be understood leaves the last good one in place."""
         event.stop()
-        if self._kit is None:  # the input is being made
+        if self._skin is None:  # the input is being made
             return
         try:
             self.post_message(self.Changed(Filter.parse(event.value)))
@@ -87,13 +87,13 @@ class Prompt(Horizontal):
         self.post_message(self.Left())
 
     def _say(self, wrong: str) -> None:
-        if self._kit is None:
+        if self._skin is None:
             return
         note = self.query_one(self._Note)
         width = max(2, int(self.app.size.width * NOTE))
         text = wrong or next((hint for hint in HINTS if len(hint) < width), HINTS[-1])
-        pen = Pen(self._kit, "band").gap()
-        note.show([pen.write(text, "warning" if wrong else "muted", width - 1).line(width)])
+        builder = LineBuilder(self._skin, "band").gap()
+        note.show([builder.write(text, "warning" if wrong else "muted", width - 1).build(width)])
 
     @property
     def note(self) -> str:

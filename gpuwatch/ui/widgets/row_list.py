@@ -16,8 +16,8 @@ from rich.style import Style
 from textual import events
 from textual.message import Message
 
-from gpuwatch.ui.theme import Ground, Kit, Role
-from gpuwatch.ui.widgets.lines import Line, LinePanel, Pen, Span, blank
+from gpuwatch.ui.theme import Ground, Role, Skin
+from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel, Span, blank
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ class RowList(LinePanel, Generic[T]):
         self._title_lines = 0
         self._keys: Sequence[Hashable] = ()
         self._key: Hashable = None
-        self._drawn_with: tuple[Kit, int, list[Column]] | None = None
+        self._drawn_with: tuple[Skin, int, list[Column]] | None = None
         """Colours, width and columns of the last drawing."""
         self._drawn: dict[Hashable, _Drawn] = {}
         """Rows of the last drawing."""
@@ -102,11 +102,11 @@ class RowList(LinePanel, Generic[T]):
         """Return what identifies a row, so that the cursor finds it again."""
 
     @abstractmethod
-    def columns(self, kit: Kit, width: int) -> list[Column]:
+    def columns(self, skin: Skin, width: int) -> list[Column]:
         """Return the columns that a width has room for."""
 
     @abstractmethod
-    def cells(self, place: int, kit: Kit, ground: Ground) -> tuple[Cell, ...]:
+    def cells(self, place: int, skin: Skin, ground: Ground) -> tuple[Cell, ...]:
         """Return the cells of a row, one for each column; the last of fewer takes what is left of the line."""
 
     def ordered(self, rows: Sequence[T]) -> list[T]:
@@ -252,73 +252,75 @@ class RowList(LinePanel, Generic[T]):
 
     # -- drawing ---------------------------------------------------------------------------------------------------
 
-    def draw(self, kit: Kit, width: int, lines: int, empty: Sequence[Line] = (), *, below: Sequence[Line] = ()) -> None:
+    def draw(
+        self, skin: Skin, width: int, lines: int, empty: Sequence[Line] = (), *, below: Sequence[Line] = ()
+    ) -> None:
         """Draw titles and rows in so many lines: `empty` where there are no rows, `below` after a blank behind them."""
         self._title_lines = int(self.titled and lines > 1)
         shown = self._shown(lines - self._title_lines)
-        self._columns = self.columns(kit, width)
-        drawn = [self.title_line(kit, width)] if self._title_lines else []
-        drawn += self._row_lines(shown, kit, width)
+        self._columns = self.columns(skin, width)
+        drawn = [self.title_line(skin, width)] if self._title_lines else []
+        drawn += self._row_lines(shown, skin, width)
         if not self.found:
             drawn += empty
         elif below:
-            drawn += [blank(kit, width), *below]
-        self.show((drawn + [blank(kit, width)] * (lines - len(drawn)))[:lines])
+            drawn += [blank(skin, width), *below]
+        self.show((drawn + [blank(skin, width)] * (lines - len(drawn)))[:lines])
 
-    def title_line(self, kit: Kit, width: int) -> Line:
+    def title_line(self, skin: Skin, width: int) -> Line:
         """Draw the titles."""
-        pen = Pen(kit, "band").gap(2)
+        builder = LineBuilder(skin, "band").gap(2)
         for column in self._columns:
-            self._write_title(pen.gap(column.gap), column, kit)
-        return pen.line(width)
+            self._write_title(builder.gap(column.gap), column, skin)
+        return builder.build(width)
 
-    def _write_title(self, pen: Pen, column: Column, kit: Kit) -> None:
-        arrow = self._arrow(kit) if column.id == self.by else ""
+    def _write_title(self, builder: LineBuilder, column: Column, skin: Skin) -> None:
+        arrow = self._arrow(skin) if column.id == self.by else ""
         title = f"{arrow}{column.title}" if column.right else f"{column.title}{arrow}"
         if column.cells and cell_len(title) > column.cells:
             title = column.title.partition(" ")[0]
-        pen.write(title, "text" if column.id == self.by else "muted", column.cells or None, right=column.right)
+        builder.write(title, "text" if column.id == self.by else "muted", column.cells or None, right=column.right)
 
-    def _arrow(self, kit: Kit) -> str:
-        return kit.glyphs.up if (self.by in self.ascending) != self.reverse else kit.glyphs.down
+    def _arrow(self, skin: Skin) -> str:
+        return skin.glyphs.up if (self.by in self.ascending) != self.reverse else skin.glyphs.down
 
-    def _row_lines(self, shown: range, kit: Kit, width: int) -> list[Line]:
+    def _row_lines(self, shown: range, skin: Skin, width: int) -> list[Line]:
         """Draw rows: only the cells that have changed since the last drawing are written anew."""
-        form = (kit, width, self._columns)
-        same = self._drawn_with is not None and self._drawn_with[0] is kit and self._drawn_with[1:] == form[1:]
+        form = (skin, width, self._columns)
+        same = self._drawn_with is not None and self._drawn_with[0] is skin and self._drawn_with[1:] == form[1:]
         before = self._drawn if same else {}
         self._drawn_with, self._drawn = form, {}
         lines = []
         for place in shown:
             ground: Ground = "cursor" if place == self.cursor else "base"
             key = (self._keys[place], ground)
-            row = self._row(self.cells(place, kit, ground), before.get(key), kit, width, ground)
+            row = self._row(self.cells(place, skin, ground), before.get(key), skin, width, ground)
             self._drawn[key] = row
             lines.append(row.line)
         return lines
 
-    def _row(self, cells: tuple[Cell, ...], before: _Drawn | None, kit: Kit, width: int, ground: Ground) -> _Drawn:
+    def _row(self, cells: tuple[Cell, ...], before: _Drawn | None, skin: Skin, width: int, ground: Ground) -> _Drawn:
         if before is not None and before.cells == cells:
             return before
         if before is not None and len(before.cells) != len(cells):
             before = None
-        pen = Pen(kit, ground).write(kit.glyphs.cursor if ground == "cursor" else "", "strong", 2)
+        builder = LineBuilder(skin, ground).write(skin.glyphs.cursor if ground == "cursor" else "", "strong", 2)
         parts = []
         for place, (column, cell) in enumerate(zip(self._columns, cells, strict=False)):
             if before is not None and before.cells[place] == cell:
                 parts.append(before.parts[place])
-                pen.write_spans(parts[-1])
+                builder.write_spans(parts[-1])
                 continue
-            start = len(pen.spans)
-            pen.gap(column.gap)
+            start = len(builder.spans)
+            builder.gap(column.gap)
             to_the_end = not column.cells or place + 1 == len(cells) < len(self._columns)
-            self._write_cell(pen, cell, column, width - pen.cells if to_the_end else column.cells)
-            parts.append(pen.spans[start:])
-        return _Drawn(cells, parts, pen.line(width))
+            self._write_cell(builder, cell, column, width - builder.cells if to_the_end else column.cells)
+            parts.append(builder.spans[start:])
+        return _Drawn(cells, parts, builder.build(width))
 
     @staticmethod
-    def _write_cell(pen: Pen, cell: Cell, column: Column, room: int) -> None:
-        end = pen.cells + room
-        for text, ink in cell[:-1]:
-            pen.write(text, ink)
-        pen.write(*cell[-1], max(0, end - pen.cells), right=column.right)
+    def _write_cell(builder: LineBuilder, cell: Cell, column: Column, room: int) -> None:
+        end = builder.cells + room
+        for text, style in cell[:-1]:
+            builder.write(text, style)
+        builder.write(*cell[-1], max(0, end - builder.cells), right=column.right)
