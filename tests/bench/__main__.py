@@ -78,7 +78,7 @@ def dashboard(program: Program, machine: Machine, seconds: float) -> None:
         program.note("CPU, %", 100 * (cpu_seconds(tree) - busy) / took)
         program.note("bytes to the terminal, kB/s", sent / took / 1000)
         program.note("NVML calls a GPU a second", (machine.driver.calls().total() - calls) / took / GPUS)
-        program.note("resident memory, MiB", sum(process.memory_info().rss for process in tree) / 2**20)
+        program.note("memory (PSS), MiB", sum(process.memory_full_info().pss for process in tree) / 2**20)
         machine.in_order = True  # or the chosen row would move by itself
         keys(program, terminal)
         machine.in_order = False
