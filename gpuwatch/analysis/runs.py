@@ -22,7 +22,7 @@ from gpuwatch.units import gib, ranges
 NodeKey: TypeAlias = tuple[str, int, str]
 """What identifies a node for good: (`run`, uid, key of the run), (`process`, pid, start) or (`group`, 0, title)."""
 
-ORPHAN_HOLDERS: Final = "orphan holders"
+LEFTOVER_WORKERS: Final = "orphan holders"
 ASKERS: Final = "only ask the driver"
 
 
@@ -41,17 +41,17 @@ class Kind(StrEnum):
 class Flag(StrEnum):
     """What is wrong with a process; the value is the word on screen. The worst stands first."""
 
-    GONE = "gone"
+    ENDED = "gone"
     """NVML lists it and there is no such process."""
     ZOMBIE = "zombie"
-    ORPHAN = "orphan holder"
+    LEFTOVER_WORKER = "orphan holder"
     """It has device files open, NVML does not list it, and who it worked for has ended."""
-    ORPHANED = "orphaned"
+    LEFTOVER = "orphaned"
     """It belongs to something that has ended."""
     STOPPED = "stopped"
 
 
-class Sum(NamedTuple):
+class PartialSum(NamedTuple):
     """A sum of figures of which some may be missing: those count as nothing, and it says so."""
 
     value: float | None = None
@@ -70,16 +70,16 @@ class OnGpu(NamedTuple):
     gpu: int
     """NVML's index."""
     key: str
-    memory: Sum
+    memory: PartialSum
     """Bytes."""
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
     """What a process, or several, take together."""
 
-    memory: Sum = Sum()
+    memory: PartialSum = PartialSum()
     """Bytes on all GPUs. What NVML does not list adds nothing and leaves no doubt: no memory is attributed to it."""
-    sm: Sum = Sum()
+    sm: PartialSum = PartialSum()
     """Percent, added up over GPUs: two that are fully busy are 200."""
     gpus: tuple[OnGpu, ...] = ()
     """Those with memory held, by index."""
@@ -180,13 +180,13 @@ def common(words: Iterable[str]) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def sum_of(readings: Sequence[Reading]) -> Sum:
+def sum_of(readings: Sequence[Reading]) -> PartialSum:
     """Add up readings."""
     numbers = [one for one in readings if known(one)]
-    return Sum(sum(numbers) if numbers else None, len(numbers) < len(readings))
+    return PartialSum(sum(numbers) if numbers else None, len(numbers) < len(readings))
 
 
-def add(sums: Iterable[Sum]) -> Sum:
+def add(sums: Iterable[PartialSum]) -> PartialSum:
     """Add up sums."""
     value: float | None = None
     missing = False
@@ -194,7 +194,7 @@ def add(sums: Iterable[Sum]) -> Sum:
         if one.value is not None:
             value = one.value if value is None else value + one.value
         missing = missing or one.missing
-    return Sum(value, missing)
+    return PartialSum(value, missing)
 
 
 def shortest(idles: Sequence[Idle | None]) -> Idle | None:
@@ -302,10 +302,10 @@ def _own(member: Member, history: HistoryView | None, indices: dict[str, int]) -
     if len(held) == 1:  # nearly all: this is most of what a tree costs
         row = held[0]
         size, sm = row.holding.memory, row.holding.sm
-        memory = Sum(size) if known(size) else Sum(None, True)
+        memory = PartialSum(size) if known(size) else PartialSum(None, True)
         return Totals(
             memory=memory,
-            sm=Sum(sm) if known(sm) else Sum(None, True),
+            sm=PartialSum(sm) if known(sm) else PartialSum(None, True),
             gpus=(OnGpu(row.gpu.index, row.gpu.key, memory),),
             ranks=ranks,
             idle=history.idle(*row.key) if history else None,
@@ -396,11 +396,11 @@ def _level(member: Member) -> int:
 def flags_of(member: Member) -> list[Flag]:
     """Return what is wrong with a process, the worst first."""
     state = member.process.state
-    found = [Flag.GONE] * (member.process.presence is Presence.GONE) + [Flag.ZOMBIE] * (state in ("zombie", "dead"))
+    found = [Flag.ENDED] * (member.process.presence is Presence.GONE) + [Flag.ZOMBIE] * (state in ("zombie", "dead"))
     if member.orphan:
-        found.append(Flag.ORPHAN)
+        found.append(Flag.LEFTOVER_WORKER)
     elif member.job is not None and member.job.orphaned:
-        found.append(Flag.ORPHANED)
+        found.append(Flag.LEFTOVER)
     return found + [Flag.STOPPED] * (state == "stopped")
 
 
@@ -411,7 +411,7 @@ def _lowest_gpu(node: Node) -> float:
 
 def _group_order(node: Node) -> int:
     """Put groups after runs, in their own order."""
-    return 0 if node.kind is not Kind.GROUP else 1 + (node.title != ORPHAN_HOLDERS)
+    return 0 if node.kind is not Kind.GROUP else 1 + (node.title != LEFTOVER_WORKERS)
 
 
 SORTS: Final[dict[str, str]] = {"name": "name", "user": "user", "gpu": "GPU", "memory": "memory", "sm": "SM %"}
@@ -454,11 +454,11 @@ class Order:
         return [node for *_, node in keyed]
 
 
-_MANY = {Flag.ZOMBIE: "zombies", Flag.ORPHAN: "orphan holders"}
+_MANY = {Flag.ZOMBIE: "zombies", Flag.LEFTOVER_WORKER: "orphan holders"}
 """Words that are others where there are several; `2 stopped` needs no other."""
 
 _GROUPS = {
-    ORPHAN_HOLDERS: (
+    LEFTOVER_WORKERS: (
         "what they worked for has ended, and they still have GPU device files open",
         "the driver does not list them: what they hold is not known",
     ),
@@ -466,7 +466,7 @@ _GROUPS = {
 }
 
 
-def label(node: Node, *, top: bool) -> str:
+def role_label(node: Node, *, top: bool) -> str:
     """Return what stands before a process's command: `rank 3`, `worker`; empty for what needs no word.
 
     `top` is a node that stands below none.
@@ -481,22 +481,24 @@ def label(node: Node, *, top: bool) -> str:
         words = "worker"
     elif not words and node.job and node.job.launcher and node.job.head == node.process.pid and not top:
         words = "launcher"
-    if Flag.ORPHAN in node.flags:
+    if Flag.LEFTOVER_WORKER in node.flags:
         return ""  # that is said already
     if node.unlisted is None or not node.unlisted.context:
         return words
     return f"{words}, holds device files" if words else "holds device files"
 
 
-def wrong(node: Node) -> str:
+def flag_words(node: Node) -> str:
     """Say in a word or two what is wrong with a node or what is below it, the worst first; empty when all is well."""
-    found = [flag.value for flag in node.flags if flag is not Flag.GONE]  # who is gone has no command: it says so there
+    found = [
+        flag.value for flag in node.flags if flag is not Flag.ENDED
+    ]  # who is gone has no command: it says so there
     for flag, count in node.totals.flags:
         below = count - (flag in node.flags)
-        if not below or (node.kind is Kind.GROUP and flag is Flag.ORPHAN):
+        if not below or (node.kind is Kind.GROUP and flag is Flag.LEFTOVER_WORKER):
             continue  # its title says so
         many = "all" if count == node.totals.processes else str(below)
-        of_workers = node.process is not None and flag is not Flag.ORPHAN
+        of_workers = node.process is not None and flag is not Flag.LEFTOVER_WORKER
         found.append(
             f"{many} worker{'s' * (below > 1)} {flag.value}" if of_workers else f"{many} {_counted(flag, below)}"
         )
@@ -505,7 +507,7 @@ def wrong(node: Node) -> str:
     return ", ".join(found)
 
 
-def troubles(nodes: Iterable[Node]) -> str:
+def count_flags(nodes: Iterable[Node]) -> str:
     """Count what is wrong in all of a tree, the worst first: `1 gone, 2 orphan holders`; empty when all is well."""
     counts: Counter[Flag] = Counter()
     for node in nodes:
@@ -517,7 +519,7 @@ def _counted(flag: Flag, count: int) -> str:
     return flag.value if count == 1 else _MANY.get(flag, flag.value)
 
 
-def parts(node: Node) -> str:
+def size_words(node: Node) -> str:
     """Return the ranks that are here, `7/8 ranks`, or how many processes there are; empty for one process alone."""
     totals, world = node.totals, node.job.world if node.job else None
     if node.kind is Kind.RUN and totals.ranks:
@@ -574,7 +576,7 @@ def _process_words(node: Node) -> list[str]:
         found.append("no such process, and its memory is still held")
     if job and job.orphaned:
         found.append("what it belongs to has ended")
-    elif process.adopted and Flag.ORPHAN in node.flags:
+    elif process.adopted and Flag.LEFTOVER_WORKER in node.flags:
         found.append("the process that started it has ended")
     found += [f"it is {flag.value}" for flag in node.flags if flag in (Flag.STOPPED, Flag.ZOMBIE)]
     own, every = (node.own or node.totals).memory, node.totals.memory
@@ -587,10 +589,10 @@ def _process_words(node: Node) -> list[str]:
 
 def _helpers(node: Node) -> list[str]:
     """Count those below it that only hold device files."""
-    orphans = dict(node.totals.flags).get(Flag.ORPHAN, 0)
+    orphans = dict(node.totals.flags).get(Flag.LEFTOVER_WORKER, 0)
     own = node.unlisted is not None
-    workers = node.totals.holders - orphans - (own and Flag.ORPHAN not in node.flags)
-    orphans -= own and Flag.ORPHAN in node.flags
+    workers = node.totals.holders - orphans - (own and Flag.LEFTOVER_WORKER not in node.flags)
+    orphans -= own and Flag.LEFTOVER_WORKER in node.flags
     found = [f"{workers} worker{'s hold' if workers > 1 else ' holds'} device files"] if workers > 0 else []
     return found + [f"{orphans} orphan holder{'s' * (orphans > 1)}"] * (orphans > 0)
 
@@ -624,7 +626,7 @@ MOST_RANKS: Final = 4096
 """Local rank beyond which what a process says of itself is not believed."""
 
 
-def grow(snapshot: Snapshot, history: HistoryView | None = None, *, mine: bool = False) -> list[Node]:
+def build_tree(snapshot: Snapshot, history: HistoryView | None = None, *, mine: bool = False) -> list[Node]:
     """Return the runs, each with its ranks and workers, in the order of their keys, and the groups after them.
 
     Every process is in it once. `mine` leaves out what is not the viewer's.
@@ -635,13 +637,13 @@ def grow(snapshot: Snapshot, history: HistoryView | None = None, *, mine: bool =
         runs.setdefault(key, []).append(member)
     whole = _complete(snapshot.gpus)
     nodes: list[Node] = []
-    groups: dict[str, list[Node]] = {ORPHAN_HOLDERS: [], ASKERS: []}
+    groups: dict[str, list[Node]] = {LEFTOVER_WORKERS: [], ASKERS: []}
     for key, together in sorted(runs.items()):
         hang(together)
         node = _run(key, together, whole=whole)
         lonely = not node.totals.gpus
         if lonely and all(member.orphan for member in together if member.parent is None):
-            groups[ORPHAN_HOLDERS].append(node)
+            groups[LEFTOVER_WORKERS].append(node)
         elif lonely and not any(member.unlisted and member.unlisted.context for member in together):
             groups[ASKERS].append(node)
         else:

@@ -38,7 +38,7 @@ from gpuwatch.units import GIB, MIB, long_duration
 class Cause(StrEnum):
     """Why a process is called a stray; the value is the word on screen."""
 
-    ORPHANED = "orphaned"
+    LEFTOVER = "orphaned"
     """Its parent, its login or its terminal is gone, it is no service, and it does nothing."""
     STOPPED = "stopped"
     """By Ctrl-Z: it holds its memory and cannot run."""
@@ -52,7 +52,7 @@ class Cause(StrEnum):
     """A notebook kernel whose server is gone."""
 
 
-class Sureness(StrEnum):
+class Certainty(StrEnum):
     """How sure it is that nobody wants it."""
 
     CERTAIN = "certain"
@@ -62,7 +62,7 @@ class Sureness(StrEnum):
     """It would be a stray if it was known to be idle, which is not known yet, or not for long enough."""
 
 
-class Tending(msgspec.Struct, frozen=True, kw_only=True):
+class StrayLimits(msgspec.Struct, frozen=True, kw_only=True):
     """When a process counts as one that nobody tends. Times in seconds, sizes in bytes."""
 
     idle_after: float = 1800.0
@@ -81,7 +81,7 @@ class Tending(msgspec.Struct, frozen=True, kw_only=True):
     """Percent of one core. A process that uses more prepares data, compiles or writes what it has learned."""
 
 
-USUAL: Final = Tending()
+DEFAULT_LIMITS: Final = StrayLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Stray:
     """Bytes on all of them; None where that is not known (NVML does not list it, or gives no figure)."""
     cause: Cause
     """The strongest of the reasons."""
-    sure: Sureness
+    sure: Certainty
     why: tuple[str, ...]
     """Each reason in words, the strongest first: `its login has ended`, `no SM use for 3 h 2 min`."""
     idle: float | None = None
@@ -192,9 +192,9 @@ class Case:
         idles = (part.idle for part in self.parts)
         return self.computes or any(one is not None and not one.at_least and one.seconds < within for one in idles)
 
-    def works(self, tending: Tending) -> bool:
+    def works(self, limits: StrayLimits) -> bool:
         """Return whether it is at work on the CPU."""
-        return is_at_work(self.process, tending)
+        return is_at_work(self.process, limits)
 
     @property
     def draws(self) -> bool:
@@ -205,18 +205,18 @@ class Case:
         )
 
 
-def is_at_work(process: Process, tending: Tending) -> bool:
+def is_at_work(process: Process, limits: StrayLimits) -> bool:
     """Return whether a process or what it has started uses the CPU, or it waits for a disk; not known, it does not."""
     used = sum(figure for figure in (number(process.cpu), number(process.below)) if figure is not None)
-    return used > tending.at_work or process.state == "disk sleep"
+    return used > limits.at_work or process.state == "disk sleep"
 
 
 class Scene:
     """All of the viewer's processes that hold a GPU, and how they belong together."""
 
-    def __init__(self, snapshot: Snapshot, history: HistoryView | None, tending: Tending, kept: IdleTimes) -> None:
+    def __init__(self, snapshot: Snapshot, history: HistoryView | None, limits: StrayLimits, kept: IdleTimes) -> None:
         self.snapshot = snapshot
-        self.tending = tending
+        self.limits = limits
         self._history = history
         self._kept = kept
         well = snapshot.state is SourceState.OK
@@ -289,7 +289,7 @@ class Scene:
             return Idle(0.0, at_least=False)
         seen, kept = self._seen_idle(key, process), self._kept.get((key, process.pid, process.start))
         if _SERVED in kinds:  # that none of its own was seen says little, and that some was says that it computed
-            lately = seen is not None and not seen.at_least and seen.seconds < self.tending.quiet_after
+            lately = seen is not None and not seen.at_least and seen.seconds < self.limits.quiet_after
             return seen if lately else None
         if seen is None or (seen.at_least and kept is not None and kept.seconds > seen.seconds):
             return kept
@@ -330,7 +330,7 @@ def has_unsure(gpu: Gpu, snapshot: Snapshot) -> bool:
     return any(one.pid in unsure for one in gpu.holdings)
 
 
-CERTAIN, LIKELY, POSSIBLE = Sureness
+CERTAIN, LIKELY, POSSIBLE = Certainty
 
 _TRACED: Final = "tracing stop"
 _MPS: Final = "nvidia-cuda-mps"
@@ -345,7 +345,7 @@ class Finding(NamedTuple):
     """What one rule says."""
 
     cause: Cause
-    sure: Sureness
+    sure: Certainty
     why: tuple[str, ...]
     ends: bool = True
 
@@ -360,7 +360,7 @@ def zombie(case: Case, scene: Scene) -> Finding | None:
     just have computed is not one that was forgotten.
     """
     process = case.process
-    if not _is_zombie(case) or not _has_rested(case, scene.tending.settled_after):
+    if not _is_zombie(case) or not _has_rested(case, scene.limits.settled_after):
         return None
     parent = f", {process.ppid} {process.parent}".rstrip() + "," if process.ppid else ""
     why = (f"it has ended, and its parent{parent} has not taken note", "no signal reaches it: end its parent")
@@ -383,11 +383,11 @@ def stopped(case: Case, scene: Scene) -> Finding | None:
     process, around = case.process, case.process.surroundings
     if around is None or not _is_stopped(case):
         return None
-    if not case.silent and not _has_rested(case, scene.tending.settled_after):
+    if not case.silent and not _has_rested(case, scene.limits.settled_after):
         return None
     why = (_STOPPED,)
     if process.led is False:
-        sure = _has_rested(case, scene.tending.sure_after)
+        sure = _has_rested(case, scene.limits.sure_after)
         return Finding(Cause.STOPPED, CERTAIN if sure else LIKELY, (*why, _login_words(around)))
     return Finding(Cause.STOPPED, LIKELY, why)
 
@@ -407,7 +407,7 @@ def worker(case: Case, scene: Scene) -> Finding | None:
     process, around = case.process, case.process.surroundings
     if around is None or process.state in (_TRACED, "zombie"):
         return None
-    job, limits = around.job, scene.tending
+    job, limits = around.job, scene.limits
     orphan = job is not None and job.orphaned
     theirs = job.worker_of if job is not None and process.adopted else None
     left = orphan or (theirs is not None and theirs not in (*scene.listed, process.ppid))
@@ -440,16 +440,16 @@ def _is_leftover(case: Case, scene: Scene, *, left: bool) -> bool:
     process, around = case.process, case.process.surroundings
     if not case.open or not process.adopted or around is None or process.ppid in scene.listed:
         return False
-    if case.works(scene.tending):
+    if case.works(scene.limits):
         return False
-    if any(one.listed or not one.process.adopted or one.works(scene.tending) for one in scene.family(case)):
+    if any(one.listed or not one.process.adopted or one.works(scene.limits) for one in scene.family(case)):
         return False
     return left or (scene.has_gap(case.open) and not _is_tended(case, around))
 
 
 def kernel(case: Case, scene: Scene) -> Finding | None:
     """Judge the kernel of a notebook whose server is gone: nobody can send it anything any more."""
-    if not _is_left_kernel(case, scene) or not _has_rested(case, scene.tending.quiet_after):
+    if not _is_left_kernel(case, scene) or not _has_rested(case, scene.limits.quiet_after):
         return None
     sure = CERTAIN if case.process.adopted else LIKELY
     return Finding(Cause.KERNEL, sure, (_SERVER_GONE,))
@@ -459,7 +459,7 @@ def _is_left_kernel(case: Case, scene: Scene) -> bool:
     around = case.process.surroundings
     if around is None or around.notebook is None or not around.notebook.left or around.container or around.pod:
         return False
-    return case.process.state not in (_TRACED, "zombie") and not _is_in_use(case, scene, scene.tending.quiet_after)
+    return case.process.state not in (_TRACED, "zombie") and not _is_in_use(case, scene, scene.limits.quiet_after)
 
 
 def orphaned(case: Case, scene: Scene) -> Finding | None:
@@ -469,7 +469,7 @@ def orphaned(case: Case, scene: Scene) -> Finding | None:
     or for a free GPU. Who is connected to somebody, or is one rank of several, may wait for work, or for the others,
     for days.
     """
-    around, limits = case.process.surroundings, scene.tending
+    around, limits = case.process.surroundings, scene.limits
     if around is None or not _is_left(case, scene) or not _has_rested(case, limits.quiet_after):
         return None
     # What could not be read may be what tends it.
@@ -479,7 +479,7 @@ def orphaned(case: Case, scene: Scene) -> Finding | None:
         why.append(f"it is connected to {around.peer}, and may wait for it")
     away = _ranks_away(case, scene)
     sure = sure and not around.peer and not away
-    return Finding(Cause.ORPHANED, CERTAIN if sure else LIKELY, (*why, *away))
+    return Finding(Cause.LEFTOVER, CERTAIN if sure else LIKELY, (*why, *away))
 
 
 def _ranks_away(case: Case, scene: Scene) -> list[str]:
@@ -499,7 +499,7 @@ def _is_left(case: Case, scene: Scene) -> bool:
         return False
     if process.state in (_TRACED, "zombie"):
         return False
-    return case.listed and not case.draws and not _is_in_use(case, scene, scene.tending.quiet_after)
+    return case.listed and not case.draws and not _is_in_use(case, scene, scene.limits.quiet_after)
 
 
 def find_possible(case: Case, scene: Scene) -> Finding | None:
@@ -507,7 +507,7 @@ def find_possible(case: Case, scene: Scene) -> Finding | None:
     if case.silent and _is_stopped(case):  # it is one already
         return None
     idle, around = case.idle, case.process.surroundings
-    unknown = not case.blind and (idle is None or (idle.at_least and idle.seconds < scene.tending.quiet_after))
+    unknown = not case.blind and (idle is None or (idle.at_least and idle.seconds < scene.limits.quiet_after))
     if not unknown or case.computes:
         return None
     if case.listed and _is_zombie(case):
@@ -517,14 +517,14 @@ def find_possible(case: Case, scene: Scene) -> Finding | None:
     if _is_left_kernel(case, scene):
         return Finding(Cause.KERNEL, POSSIBLE, (_UNKNOWN, _SERVER_GONE))
     if around is not None and _is_left(case, scene):
-        return Finding(Cause.ORPHANED, POSSIBLE, (_UNKNOWN, _login_words(around), _PARENT_ENDED))
+        return Finding(Cause.LEFTOVER, POSSIBLE, (_UNKNOWN, _login_words(around), _PARENT_ENDED))
     return None
 
 
 def idle(case: Case, scene: Scene) -> Finding | None:
     """Judge one that has run nothing on any of its GPUs for long. A server waits, and a rank waits for the others."""
     process, around, rest = case.process, case.process.surroundings, case.idle
-    limits = scene.tending
+    limits = scene.limits
     if around is None or rest is None or rest.seconds < limits.idle_after or case.memory < limits.idle_memory:
         return None
     if process.declared is not None and process.declared.knowledge is Knowledge.PENDING:
@@ -574,7 +574,7 @@ def _serves(case: Case, scene: Scene) -> bool:
 
 def _is_in_use(case: Case, scene: Scene, within: float) -> bool:
     """Return whether a process or one that belongs to it computed lately, or is at work on the CPU."""
-    return any(one.computed(within) or one.works(scene.tending) for one in (case, *scene.family(case)))
+    return any(one.computed(within) or one.works(scene.limits) for one in (case, *scene.family(case)))
 
 
 def _has_rested(case: Case, seconds: float) -> bool:
@@ -599,11 +599,11 @@ RULES: Final[tuple[Rule, ...]] = (zombie, stopped, worker, kernel, orphaned, idl
 
 
 _NOTHING: Final[IdleTimes] = MappingProxyType({})
-_WITH_IDLE_TIME: Final = frozenset({Cause.WORKER, Cause.KERNEL, Cause.ORPHANED, Cause.IDLE})
+_WITH_IDLE_TIME: Final = frozenset({Cause.WORKER, Cause.KERNEL, Cause.LEFTOVER, Cause.IDLE})
 """Causes among whose reasons is for how long it has run nothing."""
 
 
-class Judged(NamedTuple):
+class StrayReport(NamedTuple):
     """What came of judging all of the viewer's processes."""
 
     strays: list[Stray]
@@ -615,14 +615,18 @@ class Judged(NamedTuple):
 
 
 def judge(
-    snapshot: Snapshot, history: HistoryView | None, tending: Tending = USUAL, *, known: IdleTimes | None = None
-) -> Judged:
+    snapshot: Snapshot,
+    history: HistoryView | None,
+    limits: StrayLimits = DEFAULT_LIMITS,
+    *,
+    known: IdleTimes | None = None,
+) -> StrayReport:
     """Judge the viewer's own processes, each once.
 
     `known` are idle times that another gpuwatch has kept, for where the history is too short. Neither a young process
     is judged, nor what is held on a GPU in trouble, with old samples, or with a list of processes that has gaps.
     """
-    scene = Scene(snapshot, history, tending, _NOTHING if known is None else known)
+    scene = Scene(snapshot, history, limits, _NOTHING if known is None else known)
     strays, possible = [], []
     for case in _worth(scene):
         findings = [one for rule in RULES if (one := rule(case, scene)) is not None]
@@ -631,20 +635,20 @@ def judge(
         elif (finding := find_possible(case, scene)) is not None:
             possible.append(_stray(case, [finding]))
     for found in strays, possible:
-        found.sort(key=lambda one: (one.sure is not Sureness.CERTAIN, -(one.held or 0), one.process.pid))
-    return Judged(strays, possible, unjudged(snapshot))
+        found.sort(key=lambda one: (one.sure is not Certainty.CERTAIN, -(one.held or 0), one.process.pid))
+    return StrayReport(strays, possible, unjudged(snapshot))
 
 
 def _worth(scene: Scene) -> Iterable[Case]:
     """Return those that are neither too young nor too small to be judged; a size that is not known may be any."""
-    limits = scene.tending
+    limits = scene.limits
     for case in (*scene.cases, *scene.unlisted):
         if case.age >= limits.settled_after and (case.held is None or case.held >= limits.least):
             yield case
 
 
 def _stray(case: Case, findings: list[Finding]) -> Stray:
-    findings.sort(key=lambda one: one.sure is not Sureness.CERTAIN)  # it keeps the order of the rules otherwise
+    findings.sort(key=lambda one: one.sure is not Certainty.CERTAIN)  # it keeps the order of the rules otherwise
     strongest, idle = findings[0], case.idle
     why = [words for one in findings for words in one.why]
     if idle is not None and idle.seconds >= 1 and any(one.cause in _WITH_IDLE_TIME for one in findings):
@@ -669,7 +673,9 @@ NONE = "none of your processes is a stray"
 _BY = "by `gpuwatch watch` or in the dashboard"
 
 
-def notes(judged: Judged, snapshot: Snapshot, watched: float | None, tending: Tending = USUAL) -> list[str]:
+def notes(
+    judged: StrayReport, snapshot: Snapshot, watched: float | None, limits: StrayLimits = DEFAULT_LIMITS
+) -> list[str]:
     """Say it in a sentence each, the same wherever the list is shown.
 
     `watched` is for how many seconds idle times have been counted, None where a `gpuwatch watch` counts them.
@@ -682,10 +688,10 @@ def notes(judged: Judged, snapshot: Snapshot, watched: float | None, tending: Te
         one = len(possible) == 1
         who = "1 of your processes may be a stray" if one else f"{len(possible)} of your processes may be strays"
         idle = "whether it is idle" if one else "whether they are idle"
-        takes = long_duration(tending.quiet_after)
+        takes = long_duration(limits.quiet_after)
         said.append(f"{who} ({pids}): {idle} is not known yet; that takes {takes} of watching, {_BY}")
-    elif not strays and watched is not None and watched < tending.idle_after:
-        takes = long_duration(tending.idle_after)
+    elif not strays and watched is not None and watched < limits.idle_after:
+        takes = long_duration(limits.idle_after)
         said.append(f"who has been idle for {takes} is not known yet: that takes as long of watching, {_BY}")
     if not snapshot.searched:
         said.append("not all processes were looked into: one that NVML does not list may be missing here")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.commands.startup import Reloader, Ways, applied, said
-from gpuwatch.commands.strays import caller, idle_times, tending_of
+from gpuwatch.commands.strays import caller, idle_times, stray_limits
 from gpuwatch.config import Config
 from gpuwatch.errors import NoThreadError, UnavailableError, UsageError
 from gpuwatch.kill.session import ProcessEnder
@@ -116,7 +116,7 @@ def _options(config: Config, seconds: float) -> Options:
         desktop=desktop,
         interval=seconds,
         allowances=config.limits().allowances,
-        tending=tending_of(config),
+        stray_limits=stray_limits(config),
         caller=caller(),
     )
 

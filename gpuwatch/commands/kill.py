@@ -22,7 +22,7 @@ from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import check_snapshot, configured, first_snapshot, open_source
 from gpuwatch.errors import EXIT_CODES, UsageError
 from gpuwatch.kill.outcome import Refusal, Refused
-from gpuwatch.kill.session import IGNORES_INTERRUPT, Choice, Listed, Phase, Session, submit_now
+from gpuwatch.kill.session import IGNORES_INTERRUPT, Choice, ListedProcess, Phase, Session, call_now
 from gpuwatch.kill.target import Killer, make_killer, target_of_pid
 from gpuwatch.model import Snapshot, known
 from gpuwatch.sources.child import Child
@@ -30,7 +30,7 @@ from gpuwatch.sources.source import Source
 from gpuwatch.units import UNKNOWN, gib
 
 
-class Told(BaseException):
+class Interrupted(BaseException):
     """A signal said that the program is to end."""
 
     def __init__(self, number: int) -> None:
@@ -38,7 +38,7 @@ class Told(BaseException):
         self.number = number
 
 
-class Ear:
+class SignalGuard:
     """Remembers Ctrl-C, SIGTERM and SIGHUP until `check` is called, between two steps of the command.
 
     No handler raises: an exception between a signal to a process and the line that tells of it would lose the line.
@@ -63,12 +63,12 @@ class Ear:
         self._number = number
 
     def check(self) -> None:
-        """Raise `Told` where a signal has come."""
+        """Raise `Interrupted` where a signal has come."""
         if self._number:
-            raise Told(self._number)
+            raise Interrupted(self._number)
 
 
-class Desk(Console):
+class DialogConsole(Console):
     """Console that also asks on the terminal, without waiting for the answer, and outlives the reader of a pipe."""
 
     def __init__(self, *, ascii_only: bool = False) -> None:
@@ -106,7 +106,7 @@ class Desk(Console):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ProcessRow:
     """One process that would be ended."""
 
     pid: int
@@ -122,7 +122,7 @@ class Line:
     """Of one that the driver does not list, the GPUs whose device files it has open."""
 
 
-def line_of(one: Listed, snapshot: Snapshot, uid: int) -> Line:
+def process_row(one: ListedProcess, snapshot: Snapshot, uid: int) -> ProcessRow:
     """Return what a snapshot tells of one that would be ended; `uid` is whose it is."""
     unlisted = {row.process.pid: row for row in snapshot.unlisted}
     people = [*snapshot.processes, *(row.process for row in unlisted.values())]
@@ -130,7 +130,7 @@ def line_of(one: Listed, snapshot: Snapshot, uid: int) -> Line:
     figures = [float(holding.sm) for _, holding in held if known(holding.sm)]
     sizes = [int(holding.memory) for _, holding in held if known(holding.memory)]
     files = unlisted[one.pid].gpus if not held and one.pid in unlisted else ()
-    return Line(
+    return ProcessRow(
         pid=one.pid,
         user=next((process.user for process in people if process.uid == uid and process.user), "?"),
         gpus=tuple(sorted({index for index, _ in held})),
@@ -141,20 +141,20 @@ def line_of(one: Listed, snapshot: Snapshot, uid: int) -> Line:
     )
 
 
-def table(lines: Sequence[Line], width: int | None = None) -> list[str]:
+def table(lines: Sequence[ProcessRow], width: int | None = None) -> list[str]:
     """Return the table, each line cut to `width` cells where there is one."""
     return format_table(_COLUMNS, lines, width=width)
 
 
-def _gpus(line: Line) -> str:
+def _gpus(line: ProcessRow) -> str:
     return ",".join((*map(str, line.gpus), *(f"({index})" for index in line.open))) or UNKNOWN
 
 
-def _busy(line: Line) -> str:
+def _busy(line: ProcessRow) -> str:
     return UNKNOWN if line.sm is None else f"{line.sm:.0f}%" if line.sm else "idle"
 
 
-_COLUMNS: Final[tuple[Column[Line], ...]] = (
+_COLUMNS: Final[tuple[Column[ProcessRow], ...]] = (
     Column("PID", lambda line: str(line.pid)),
     Column("USER", lambda line: line.user, right=False),
     Column("GPU", _gpus),
@@ -205,11 +205,11 @@ def main(args: argparse.Namespace, sampler: Child | None) -> int:
         raise UsageError("kill asks before it ends anything, and stdin is no terminal; --yes goes ahead without asking")
     source = open_source(args, config, sampler, interval=INTERVAL)
     killer = make_killer(read_only=config.read_only, allow_root=args.allow_root_kill)
-    desk, ear = Desk(ascii_only=config.ascii), Ear()
+    console, guard = DialogConsole(ascii_only=config.ascii), SignalGuard()
     try:
-        with ear.open():
-            return KillCommand(source, killer, desk, ear, sig, whole_run=args.job, ask=not args.yes).run(pids)
-    except Told as told:
+        with guard.open():
+            return KillCommand(source, killer, console, guard, sig, whole_run=args.job, ask=not args.yes).run(pids)
+    except Interrupted as told:
         return 128 + told.number
     finally:
         source.close()
@@ -241,8 +241,8 @@ class KillCommand:
         self,
         source: Source,
         killer: Killer,
-        desk: Desk,
-        ear: Ear,
+        console: DialogConsole,
+        guard: SignalGuard,
         sig: signal.Signals,
         *,
         whole_run: bool = False,
@@ -251,8 +251,8 @@ class KillCommand:
     ) -> None:
         self._source = source
         self._killer = killer
-        self._desk = desk
-        self._ear = ear
+        self._console = console
+        self._guard = guard
         self._signal = sig
         self._whole_run = whole_run
         self._ask = ask
@@ -273,8 +273,8 @@ class KillCommand:
                     self._follow(session)
             elif ready:
                 self._failed = True
-                self._desk.warn("nothing was sent")
-        except Told:
+                self._console.warn("nothing was sent")
+        except Interrupted:
             self._break_off()
             raise
         finally:
@@ -287,7 +287,7 @@ class KillCommand:
 
     def _find(self, pids: Sequence[int]) -> None:
         """Wait until the sampler has seen them, or has looked for them everywhere."""
-        self._snapshot = first_snapshot(self._source, look=_LOOK, check=self._ear.check)
+        self._snapshot = first_snapshot(self._source, look=_LOOK, check=self._guard.check)
         check_snapshot(self._snapshot)
         began = self._clock()
         while (missing := max(map(self._missing, pids), default=0.0)) and self._clock() < began + missing:
@@ -316,16 +316,16 @@ class KillCommand:
 
     def _pin(self, pid: int) -> Session | None:
         """Pin a process; None, with the reason printed, where it is not to be ended."""
-        self._ear.check()
+        self._guard.check()
         head = next((one.target.pid for one in self._sessions if pid in [each.pid for each in one.members]), None)
         if head is not None:
-            self._desk.warn(f"PID {pid} is of the run of PID {head}")
+            self._console.warn(f"PID {pid} is of the run of PID {head}")
             return None
         session = Session(
             self._killer,
             target_of_pid(pid, self._snapshot, self._killer),
             self._snapshot,
-            submit=submit_now,
+            submit=call_now,
             whole_run=self._whole_run,
             clock=self._clock,
         )
@@ -348,22 +348,22 @@ class KillCommand:
         if refused is not None:
             self._killer.refuse(session.target, refused)
         self._failed = True
-        self._desk.warn(f"PID {pid} is not ended: {why}")
+        self._console.warn(f"PID {pid} is not ended: {why}")
         return None
 
     # -- the question ----------------------------------------------------------------------------------------------
 
     def _confirmed(self, ready: Sequence[Session]) -> bool:
         listed = [one for session in ready for one in session.members]
-        lines = [line_of(one, self._snapshot, self._killer.policy.may_end) for one in listed]
-        self._desk.print(*table(lines, self._desk.width))
+        lines = [process_row(one, self._snapshot, self._killer.policy.may_end) for one in listed]
+        self._console.print(*table(lines, self._console.width))
         for words in dict.fromkeys(words for session in ready for words in session.warnings):
-            self._desk.warn(words)
+            self._console.warn(words)
         for session in ready:
             for words in session.notes:
                 if words != IGNORES_INTERRUPT:  # it gets another signal: what ignores SIGINT was refused
-                    self._desk.warn(f"PID {session.target.pid}: {words}")
-        if self._desk.unread:
+                    self._console.warn(f"PID {session.target.pid}: {words}")
+        if self._console.unread:
             return False  # it was to be shown, and nobody saw it
         if not self._ask:
             return True
@@ -372,10 +372,10 @@ class KillCommand:
 
     def _answered(self, question: str, *, about: Session | None = None) -> bool | None:
         """Ask, while samples come in; None where the session that it is `about` has moved on by itself."""
-        self._desk.question(question)
+        self._console.question(question)
         phase = about.phase if about is not None else None
         while True:
-            answer = self._desk.answer(_LOOK)
+            answer = self._console.answer(_LOOK)
             if answer is not None:
                 return answer.lower() in ("y", "yes")
             self._pump(0.0)
@@ -386,7 +386,7 @@ class KillCommand:
 
     def _follow(self, session: Session) -> None:
         """Signal a process, or its run, and print what became of it."""
-        self._ear.check()
+        self._guard.check()
         warned = set(session.warnings)
         session.send(self._signal)
         sig, left = self._signal, ""
@@ -394,7 +394,7 @@ class KillCommand:
             self._pump()
             for words in session.warnings:
                 if words not in warned:
-                    self._desk.warn(words)
+                    self._console.warn(words)
                     warned.add(words)
             if session.phase is Phase.ASKING:  # it cannot be recorded any more: that was not what was confirmed
                 if self._ask and self._answered("Go on without a record?"):
@@ -417,7 +417,7 @@ class KillCommand:
         self._report(session, left or session.said)
 
     def _report(self, session: Session, words: str) -> None:
-        self._desk.print(f"{self._name(session)}: {words}")
+        self._console.print(f"{self._name(session)}: {words}")
         self._reported.append(session)
 
     def _next(self, session: Session, harder: signal.Signals) -> str:
@@ -444,8 +444,8 @@ class KillCommand:
             elif session.ended and session.outcome is not None:
                 self._report(session, f"{session.outcome.sentence}; what became of its memory was not waited for")
             else:
-                self._desk.warn(f"{self._name(session)} was signalled, and is left as it is")
-        self._desk.warn("broken off: nothing more is sent")
+                self._console.warn(f"{self._name(session)} was signalled, and is left as it is")
+        self._console.warn("broken off: nothing more is sent")
 
     def _name(self, session: Session) -> str:
         if session.run is not None:
@@ -454,7 +454,7 @@ class KillCommand:
 
     def _pump(self, seconds: float = _LOOK) -> None:
         """Wait for a snapshot, and let all sessions move on."""
-        self._ear.check()
+        self._guard.check()
         snapshot = self._source.next(seconds)
         if snapshot is not None:
             self._snapshot = snapshot

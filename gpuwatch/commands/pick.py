@@ -14,7 +14,7 @@ from gpuwatch.commands.startup import check_snapshot, configured, read_snapshot
 from gpuwatch.declared.facts import gpu_facts
 from gpuwatch.declared.visible_devices import CVD, ORDER, PCI_BUS_ID, order_certainty, parse
 from gpuwatch.errors import UsageError
-from gpuwatch.launch.placement import Room, Wish, choose, rooms
+from gpuwatch.launch.placement import Offer, Request, choose, find_offers
 from gpuwatch.model import Order, Snapshot
 from gpuwatch.sampler.owners import UserNames
 from gpuwatch.sampler.reservations import SHARED, Found, peek, places
@@ -55,7 +55,7 @@ def main(args: argparse.Namespace, sampler: Child | None) -> int:
     What others reserved is only read: nothing is locked and nothing reserved.
     """
     config = configured(args)
-    wanted, only, number = wish(args.share, args.memory, args.max_util), parse_indices(args.only), count(args.count)
+    wanted, only, number = request(args.share, args.memory, args.max_util), parse_indices(args.only), count(args.count)
     snapshot = read_snapshot(args, config, sampler)
     check_snapshot(snapshot)
     check_there("--only", only, snapshot)
@@ -65,10 +65,10 @@ def main(args: argparse.Namespace, sampler: Child | None) -> int:
     if not snapshot.demo:
         found = peek(places(args.reservations or SHARED), holders(snapshot), caller=os.getpid())
     reserved = named(found.reserved, snapshot)
-    offers = rooms(snapshot, wanted, reserved, hidden=unwanted, ignore=args.ignore_reservations)
+    offers = find_offers(snapshot, wanted, reserved, hidden=unwanted, ignore=args.ignore_reservations)
     chosen = choose(offers, number)
     enough = len(chosen) == number
-    value = ",".join(str(room.gpu.index) if args.index else room.gpu.uuid for room in chosen) if enough else None
+    value = ",".join(str(offer.gpu.index) if args.index else offer.gpu.uuid for offer in chosen) if enough else None
     console = Console(ascii_only=config.ascii)
     if args.json:
         console.print_json(msgspec.json.encode(_json(value, offers, chosen)).decode())
@@ -81,7 +81,7 @@ def main(args: argparse.Namespace, sampler: Child | None) -> int:
     return 0 if enough else 1
 
 
-def wish(share: str | None, memory: str | None, busy: str | None = None) -> Wish:
+def request(share: str | None, memory: str | None, busy: str | None = None) -> Request:
     """Parse how much is wanted; raises UsageError, which names the flag."""
     if (share is None) == (memory is None):
         found = "both are given" if share is not None else "neither is given"
@@ -95,7 +95,7 @@ def wish(share: str | None, memory: str | None, busy: str | None = None) -> Wish
         percent = None if busy is None else parse_percent(busy)
     except ValueError as error:
         raise UsageError(f"{flag}: {error}") from None
-    return Wish(share=fraction, memory=size, busy=percent)
+    return Request(share=fraction, memory=size, busy=percent)
 
 
 def count(text: str | None) -> int:
@@ -143,36 +143,36 @@ def named(reserved: Sequence[Reservation], snapshot: Snapshot) -> list[Reservati
     return [one._replace(user=names.get(one.uid, "")) for one in reserved]
 
 
-def ignored_lines(offers: Iterable[Room], unwanted: Mapping[str, str]) -> list[str]:
+def ignored_lines(offers: Iterable[Offer], unwanted: Mapping[str, str]) -> list[str]:
     """Return a line for each reservation that was not counted on a GPU that may be taken."""
     return [
-        f"ignored: {promise.user} has reserved {gib(promise.bytes)} GiB of GPU {room.gpu.index} and not taken them yet"
-        for room in offers
-        for promise in room.ignored
-        if room.gpu.key not in unwanted
+        f"ignored: {promise.user} has reserved {gib(promise.bytes)} GiB of GPU {offer.gpu.index} and not taken them yet"
+        for offer in offers
+        for promise in offer.ignored
+        if offer.gpu.key not in unwanted
     ]
 
 
-def reasons(offers: Iterable[Room], wanted: int) -> list[str]:
+def reasons(offers: Iterable[Offer], wanted: int) -> list[str]:
     """Return a line for each GPU: why it cannot be had, or that it could."""
     offers = list(offers)
-    fit = sum(not room.why for room in offers)
+    fit = sum(not offer.why for offer in offers)
     lines = [f"{wanted} {'GPU' if wanted == 1 else 'GPUs'} wanted, {fit or 'none'} with room"]
-    return lines + [f"GPU {room.gpu.index}: {room.why or room.words}" for room in offers]
+    return lines + [f"GPU {offer.gpu.index}: {offer.why or offer.words}" for offer in offers]
 
 
-def _json(value: str | None, offers: Sequence[Room], chosen: Sequence[Room]) -> dict[str, object]:
+def _json(value: str | None, offers: Sequence[Offer], chosen: Sequence[Offer]) -> dict[str, object]:
     gpus = [
         {
-            "index": room.gpu.index,
-            "uuid": room.gpu.uuid,
-            "free": room.free,
-            "promised": room.promised,
-            "left": room.left,
-            "wanted": room.wanted,
-            "chosen": value is not None and room in chosen,
-            "why": room.why,
+            "index": offer.gpu.index,
+            "uuid": offer.gpu.uuid,
+            "free": offer.free,
+            "promised": offer.promised,
+            "left": offer.left,
+            "wanted": offer.wanted,
+            "chosen": value is not None and offer in chosen,
+            "why": offer.why,
         }
-        for room in offers
+        for offer in offers
     ]
     return {"cuda_visible_devices": value, "gpus": gpus}

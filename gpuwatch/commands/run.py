@@ -17,8 +17,8 @@ from gpuwatch.commands.startup import check_snapshot, configured, read_snapshot
 from gpuwatch.declared.facts import Facts, Share, gpu_facts
 from gpuwatch.declared.resolver import agreed_candidates
 from gpuwatch.errors import GpuwatchError, UsageError
-from gpuwatch.launch.environment import Change, Grant, changes, why_not
-from gpuwatch.launch.placement import Room, choose, rooms
+from gpuwatch.launch.environment import Allocation, Change, changes, torch_obstacle
+from gpuwatch.launch.placement import Offer, choose, find_offers
 from gpuwatch.launch.reservations import locked, release, reserve
 from gpuwatch.model import Basis, Snapshot, number
 from gpuwatch.sampler.owners import UserNames
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace, sampler: Child | None) -> int:
     """Reserve GPUs and become the command; returns 1 where there is no room, raises NotStartedError where it fails."""
     config = configured(args)
-    wanted, named = pick.wish(args.share, args.memory, args.max_util), gpus(args.gpu)
+    wanted, named = pick.request(args.share, args.memory, args.max_util), gpus(args.gpu)
     if named and args.count is not None:
         raise UsageError("--gpu and -n exclude each other: the list says how many")
     number = pick.count(args.count)
@@ -71,33 +71,33 @@ def main(args: argparse.Namespace, sampler: Child | None) -> int:
     unwanted = {} if named else pick.hidden(snapshot, os.environ)
     words: list[str] = []
 
-    def offer(reserved: Sequence[Reservation]) -> list[Room]:
-        return rooms(snapshot, wanted, reserved, hidden=unwanted, ignore=args.ignore_reservations)
+    def find(reserved: Sequence[Reservation]) -> list[Offer]:
+        return find_offers(snapshot, wanted, reserved, hidden=unwanted, ignore=args.ignore_reservations)
 
     with locked(folders, words.append) as opened:
         found = read(opened, pick.holders(snapshot), caller=os.getpid())
-        offers = offer(found.reserved)
+        offers = find(found.reserved)
         chosen = _named(offers, named) if named else choose(offers, number)
         if len(chosen) == number:
-            reserve(opened, {room.gpu.uuid: room.wanted for room in chosen}, words.append)
+            reserve(opened, {offer.gpu.uuid: offer.wanted for offer in chosen}, words.append)
     words += found.words
     if args.ignore_reservations or len(chosen) < number:  # now with names, which are not waited for under the lock
-        offers = offer(pick.named(found.reserved, snapshot))
-    asked = [room for room in offers if not named or room.gpu.index in named]
+        offers = find(pick.named(found.reserved, snapshot))
+    asked = [offer for offer in offers if not named or offer.gpu.index in named]
     console.warn(*words, *pick.ignored_lines(asked, unwanted))
     if len(chosen) < number:
         console.warn(*pick.reasons(asked, number))
         return 1
-    grant = Grant(
-        gpus=[room.gpu.uuid for room in chosen],
-        amounts=[room.wanted for room in chosen],
-        wholes=[usable(room.gpu) or room.wanted for room in chosen],
+    allocation = Allocation(
+        gpus=[offer.gpu.uuid for offer in chosen],
+        amounts=[offer.wanted for offer in chosen],
+        wholes=[usable(offer.gpu) or offer.wanted for offer in chosen],
         share=wanted.share,
     )
-    told = list(changes(grant, os.environ, torch=why_not(command, os.environ)))
+    told = list(changes(allocation, os.environ, torch=torch_obstacle(command, os.environ)))
     console.warn(*_beyond(command, config.shares, chosen, snapshot))
     if not args.quiet:
-        console.warn(*_words(told, chosen, grant))
+        console.warn(*_words(told, chosen, allocation))
     new = {**os.environ, **{one.name: one.value for one in told if one.value is not None}}
     return _start(command, new, folders)
 
@@ -126,13 +126,13 @@ def _not_started(program: str, error: OSError) -> NotStartedError:
     return NotStartedError(f"{clean(program, 200)}: {why}", _NOT_FOUND if missing else _NOT_EXECUTABLE)
 
 
-def _named(offers: Sequence[Room], wanted: Sequence[int]) -> list[Room]:
-    fit = {room.gpu.index: room for room in offers if not room.why}
+def _named(offers: Sequence[Offer], wanted: Sequence[int]) -> list[Offer]:
+    fit = {offer.gpu.index: offer for offer in offers if not offer.why}
     return [fit[index] for index in wanted if index in fit]
 
 
 def _beyond(
-    command: Sequence[str], shares: tuple[Share, ...], chosen: Sequence[Room], snapshot: Snapshot
+    command: Sequence[str], shares: tuple[Share, ...], chosen: Sequence[Offer], snapshot: Snapshot
 ) -> Iterator[str]:
     """Return where the command, with what its person holds already, would take more than was agreed on."""
     if not shares:
@@ -146,31 +146,31 @@ def _beyond(
         (candidate.device, candidate.scope): candidate
         for candidate in agreed_candidates(facts, tuple(map(gpu_facts, snapshot.gpus)))
     }  # the least comes last
-    for room in chosen:
+    for offer in chosen:
         for (uuid, scope), candidate in least.items():
-            whole, value = number(room.gpu.memory.total), candidate.value or 0.0
+            whole, value = number(offer.gpu.memory.total), candidate.value or 0.0
             allowed = value if candidate.basis is Basis.BYTES else value * (whole or 0)
-            before = held.get((room.gpu.uuid, scope), 0)
-            if uuid == room.gpu.key and before + room.wanted > allowed:
+            before = held.get((offer.gpu.uuid, scope), 0)
+            if uuid == offer.gpu.key and before + offer.wanted > allowed:
                 also = f", {gib(before)} held" if before else ""
                 yield (
-                    f"more than was agreed on: GPU {room.gpu.index}: {gib(room.wanted)} GiB wanted{also}; "
+                    f"more than was agreed on: GPU {offer.gpu.index}: {gib(offer.wanted)} GiB wanted{also}; "
                     f"{gib(allowed)} GiB allowed: {candidate.text}, {candidate.where}:{candidate.line}"
                 )
 
 
-def _words(told: Sequence[Change], chosen: Sequence[Room], grant: Grant) -> list[str]:
+def _words(told: Sequence[Change], chosen: Sequence[Offer], allocation: Allocation) -> list[str]:
     """Return what was set, one line each, and what was not."""
-    where = ", ".join(f"cuda:{place} is GPU {room.gpu.index}" for place, room in enumerate(chosen))
+    where = ", ".join(f"cuda:{place} is GPU {offer.gpu.index}" for place, offer in enumerate(chosen))
     lines = []
     for one in told:
         note = where if one.name == "CUDA_VISIBLE_DEVICES" else ""
         note = "; ".join(filter(None, (note, one.words)))
         head = f"{one.name} stays as it is" if one.value is None else f"{one.name}={clean(one.value)}"
         lines.append(f"{head}   ({note})" if note else head)
-    if grant.share is None and len(set(grant.wholes)) > 1:
+    if allocation.share is None and len(set(allocation.wholes)) > 1:
         lines.append(
-            f"these GPUs differ in size: {grant.fraction:g} is no more than what was asked for on the largest, "
+            f"these GPUs differ in size: {allocation.fraction:g} is no more than what was asked for on the largest, "
             "and less on the others"
         )
     return lines

@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gpuwatch import procfs
-from gpuwatch.analysis.strays import Stray, Tending, judge, notes
+from gpuwatch.analysis.strays import Stray, StrayLimits, judge, notes
 from gpuwatch.commands.console import Column, Console, format_table
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import check_snapshot, configured, read_snapshot
@@ -138,10 +138,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json", "demo")
 
 
-def main(args: argparse.Namespace, sampler: Child | None, tending: Tending | None = None) -> int:
-    """Run the command and return its exit code; raises UsageError and UnavailableError. `tending` are other limits."""
+def main(args: argparse.Namespace, sampler: Child | None, limits: StrayLimits | None = None) -> int:
+    """Run the command and return its exit code; raises UsageError and UnavailableError. `limits` are other limits."""
     config = configured(args)
-    limits = tending or tending_of(config)
+    limits = limits or stray_limits(config)
     damaged: list[str] = []
     snapshot = demo() if args.demo else _sampled(args, config, sampler)
     kept = idle_times(snapshot, warn=damaged.append)
@@ -224,9 +224,9 @@ def caller(environ: Mapping[str, str] = os.environ) -> int:
     return Policy.of_this_process(read_only=False, environ=environ).may_end
 
 
-def tending_of(config: Config) -> Tending:
+def stray_limits(config: Config) -> StrayLimits:
     """Return when a process of one's own counts as a stray."""
-    return Tending(idle_after=config.alerts.idle_after, idle_memory=config.alerts.idle_memory)
+    return StrayLimits(idle_after=config.alerts.idle_after, idle_memory=config.alerts.idle_memory)
 
 
 def idle_times(

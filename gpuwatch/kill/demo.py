@@ -13,7 +13,7 @@ from typing import Final
 
 from gpuwatch.kill.outcome import End, Outcome, Refusal, Refused
 from gpuwatch.kill.run import Member, Run, holdings_by_key, job_of, processes_by_key
-from gpuwatch.kill.session import DEMO_NOTICE, HeldProcess
+from gpuwatch.kill.session import DEMO_NOTICE, PinnedProcess
 from gpuwatch.kill.target import Policy, Target, target_of_unlisted
 from gpuwatch.model import Snapshot
 from gpuwatch.sources import demo_machine as cast
@@ -120,7 +120,7 @@ class DemoEnder:
         held = DemoProcess(self._source, target)
         return Refused(Refusal.GONE, target.pid) if held.exited() else held
 
-    def pin_run(self, held: HeldProcess, snapshot: Snapshot, *, asked: bool = True) -> Run:
+    def pin_run(self, held: PinnedProcess, snapshot: Snapshot, *, asked: bool = True) -> Run:
         """Return all of the viewer's processes that `snapshot` names by the same run, its head first."""
         processes, holdings = processes_by_key(snapshot), holdings_by_key(snapshot)
         job = job_of(processes.get(held.target.key))

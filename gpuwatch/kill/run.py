@@ -19,7 +19,7 @@ from gpuwatch.model import Job, Process, Snapshot, known
 from gpuwatch.text import clean
 
 if TYPE_CHECKING:
-    from gpuwatch.kill.session import HeldProcess
+    from gpuwatch.kill.session import PinnedProcess
     from gpuwatch.kill.target import Killer, Pinned
 
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Member:
     """One process of a run, as found in /proc."""
 
-    pinned: HeldProcess
+    pinned: PinnedProcess
     above: int = 0
     """PID of the member that it descends from most nearly; 0 for none."""
     waits: bool = False
@@ -79,7 +79,7 @@ class Run:
                 found.add(pid)
         return tuple(pid for pid in sorted(found - ours - out) if uids_of(pid, proc) == {uid})
 
-    def close(self, *, but: HeldProcess | None = None) -> None:
+    def close(self, *, but: PinnedProcess | None = None) -> None:
         """Close all handles, `but` one; the processes are left as they are."""
         for member in self.members:
             if member.pinned is not but:

@@ -124,7 +124,7 @@ DISMISS: Final = frozenset({Choice.CANCEL, Choice.HIDE, Choice.LEAVE, Choice.CLO
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedProcess:
     """One process of those that are to be ended, as it is shown."""
 
     pid: int
@@ -139,7 +139,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class DialogView:
     """Text and buttons that a dialog shows of a session."""
 
     phase: Phase
@@ -153,11 +153,11 @@ class View:
     """Further facts to be known before one chooses."""
     scope: str = ""
     """Process or run, and how to choose the other; empty where there is no choice."""
-    members: tuple[Listed, ...] = ()
+    members: tuple[ListedProcess, ...] = ()
     """All that would be signalled, where that is a whole run."""
 
 
-HeldProcess: TypeAlias = "Pinned | DemoProcess"
+PinnedProcess: TypeAlias = "Pinned | DemoProcess"
 """Process that is proven to be the target, on this machine or in a demo."""
 
 ProcessEnder: TypeAlias = "Killer | DemoEnder"
@@ -167,7 +167,7 @@ Submit = Callable[[Callable[[], Any]], "Future[Any]"]
 """Starts a call that may block, such as `threads.Worker`; calls are made one after another, in the order given."""
 
 
-def submit_now(call: Callable[[], Any]) -> Future[Any]:
+def call_now(call: Callable[[], Any]) -> Future[Any]:
     """Make a call at once, to its end; its exception is in the future, as a worker would have it."""
     future: Future[Any] = Future()
     try:
@@ -206,7 +206,7 @@ class _State:
     """Its line of intent has no line of outcome yet."""
 
     @property
-    def pinned(self) -> HeldProcess:
+    def pinned(self) -> PinnedProcess:
         return self.member.pinned
 
     @property
@@ -291,7 +291,7 @@ class Session:
         self._clock = clock
         self._latest = snapshot
         self._freeing = Freeing()
-        self._pinned: HeldProcess | None = None
+        self._pinned: PinnedProcess | None = None
         self._job: tuple[Future[Any], Callable[[Any], None]] | None = None
         self._progress = _Progress()
         self._looked = self._wait_until = 0.0
@@ -337,10 +337,10 @@ class Session:
         return self.pinned_run if self.whole_run else None
 
     @property
-    def members(self) -> tuple[Listed, ...]:
+    def members(self) -> tuple[ListedProcess, ...]:
         """Processes that would be signalled, in that order; empty until they are checked."""
         checked = self.phase not in (Phase.CHECKING, Phase.REFUSED)
-        return tuple(Listed(one.pid, one.command, one.held) for one in self._targets()) if checked else ()
+        return tuple(ListedProcess(one.pid, one.command, one.held) for one in self._targets()) if checked else ()
 
     def follows(self, process: tuple[int, int]) -> bool:
         """Return whether it is about that process (PID, start time), and more may become of it."""
@@ -359,13 +359,15 @@ class Session:
         return tuple(choice for choice in CHOICES[self.phase] if is_offered(choice))
 
     @property
-    def view(self) -> View:
+    def view(self) -> DialogView:
         """Text and buttons of the moment."""
         choices = self.choices
         count = len(self.members) - self._progress.exited if self.run else 1
         labels = tuple(choice.label(max(count, 1)) for choice in choices)
         shown = self.members if self.run and self.phase is Phase.ASKING else ()
-        return View(self.phase, self._sentence(), self.warnings, choices, labels, self.notes, self._scope(), shown)
+        return DialogView(
+            self.phase, self._sentence(), self.warnings, choices, labels, self.notes, self._scope(), shown
+        )
 
     # -- what drives it --------------------------------------------------------------------------------------------
 
@@ -465,7 +467,7 @@ class Session:
     def _start(self, call: Callable[[], Any], then: Callable[[Any], None]) -> None:
         self._job = (self._submit(call), then)
 
-    def _checked(self, found: tuple[HeldProcess | Refused, Run | Refused | None, str | None]) -> None:
+    def _checked(self, found: tuple[PinnedProcess | Refused, Run | Refused | None, str | None]) -> None:
         pinned, run, problem = found
         if isinstance(pinned, Refused):
             self._refuse(self._not_yours() or pinned.sentence)
@@ -570,7 +572,7 @@ class Session:
 
     # -- calls of the worker ---------------------------------------------------------------------------------------
 
-    def _check(self) -> tuple[HeldProcess | Refused, Run | Refused | None, str | None]:
+    def _check(self) -> tuple[PinnedProcess | Refused, Run | Refused | None, str | None]:
         pinned = self._ender.pin(self.target)
         if isinstance(pinned, Refused):
             return pinned, None, None
@@ -583,7 +585,7 @@ class Session:
             (run if isinstance(run, Run) else pinned).close()
             raise
 
-    def _pin_run(self, pinned: HeldProcess) -> Run | Refused:
+    def _pin_run(self, pinned: PinnedProcess) -> Run | Refused:
         """Pin its run, unless some other part of it is being ended: a signal to all would be the second to that."""
         run = self._ender.pin_run(pinned, self._latest, asked=self.whole_run)
         if isinstance(run, Refused):

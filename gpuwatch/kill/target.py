@@ -35,7 +35,7 @@ from gpuwatch.sampler.owners import read_command
 from gpuwatch.text import clean
 
 if TYPE_CHECKING:
-    from gpuwatch.kill.session import HeldProcess
+    from gpuwatch.kill.session import PinnedProcess
 
 WEAKER = "weaker check: this kernel gives no handle on a process, so its start time is compared before each signal"
 
@@ -248,7 +248,7 @@ class Killer:
             self.refuse(target, result)
         return result
 
-    def pin_run(self, held: HeldProcess, snapshot: Snapshot, *, asked: bool = True) -> run.Run | Refused:
+    def pin_run(self, held: PinnedProcess, snapshot: Snapshot, *, asked: bool = True) -> run.Run | Refused:
         """Pin the whole run of a process that `pin` returned: see `run.pin_run`."""
         if not isinstance(held, Pinned):
             raise TypeError(f"PID {held.target.pid} was not pinned on this machine")

@@ -39,7 +39,7 @@ _LONGEST_SHEBANG = 256
 _LONGEST_SETTINGS = 1 << 16
 
 
-def why_not(command: Sequence[str], environ: Mapping[str, str]) -> str:
+def torch_obstacle(command: Sequence[str], environ: Mapping[str, str]) -> str:
     """Return why a command's PyTorch is not to be given the key; empty where every one it could import knows it.
 
     The command must be a Python interpreter, or a script that names one in its first line (torchrun); what a shell
@@ -125,7 +125,7 @@ _PRECISION = 10_000
 """A fraction has four digits, rounded down: 8 MiB of an 80 GiB GPU."""
 
 
-class Grant(NamedTuple):
+class Allocation(NamedTuple):
     """What a program may take of each of its GPUs."""
 
     gpus: Sequence[str]
@@ -161,12 +161,12 @@ class Change(NamedTuple):
     """For whom it is, and what became of the user's own value."""
 
 
-def changes(grant: Grant, environ: Mapping[str, str], *, torch: str) -> Iterator[Change]:
+def changes(allocation: Allocation, environ: Mapping[str, str], *, torch: str) -> Iterator[Change]:
     """Return what is to be changed in an environment, and what is not and why; and what will have no effect.
 
-    `torch` says why PyTorch is not to be told (see `launch_torch.why_not`); empty where it is.
+    `torch` says why PyTorch is not to be told (see `launch_torch.torch_obstacle`); empty where it is.
     """
-    told = list(_changes(grant, environ, torch))
+    told = list(_changes(allocation, environ, torch))
     after = {**environ, **{one.name: one.value for one in told if one.value is not None}}
     void = {
         candidate.channel: candidate.void
@@ -176,22 +176,22 @@ def changes(grant: Grant, environ: Mapping[str, str], *, torch: str) -> Iterator
         yield one._replace(words="; ".join(filter(None, (one.words, void.get(one.name)))))
 
 
-def _changes(grant: Grant, environ: Mapping[str, str], torch: str) -> Iterator[Change]:
-    yield from _always("CUDA_VISIBLE_DEVICES", ",".join(grant.gpus), "", environ)
+def _changes(allocation: Allocation, environ: Mapping[str, str], torch: str) -> Iterator[Change]:
+    yield from _always("CUDA_VISIBLE_DEVICES", ",".join(allocation.gpus), "", environ)
     yield from _always("CUDA_DEVICE_ORDER", "PCI_BUS_ID", "", environ)
-    yield from _always("GPUWATCH_SHARE", _own(grant), "", environ)
-    fraction = _decimal(grant.fraction)
+    yield from _always("GPUWATCH_SHARE", _own(allocation), "", environ)
+    fraction = _decimal(allocation.fraction)
     # jax knows both names and refuses to start where both are set; old versions know only the second one.
     # Source: jaxlib/xla_client.py, generate_pjrt_gpu_plugin_options.
     name = "XLA_CLIENT_MEM_FRACTION" if environ.get("XLA_CLIENT_MEM_FRACTION") else "XLA_PYTHON_CLIENT_MEM_FRACTION"
-    yield _limited(name, fraction, "JAX", environ, lambda text: float(text) <= grant.fraction)
-    yield _torch(grant, environ, torch)
+    yield _limited(name, fraction, "JAX", environ, lambda text: float(text) <= allocation.fraction)
+    yield _torch(allocation, environ, torch)
     # cupy/cuda/memory.pyx: a percentage of the GPU's memory, or bytes.
-    percent = f"{100 * grant.fraction:.10g}%"
-    cupy = percent if grant.share is not None else str(grant.bytes)
-    yield _limited("CUPY_GPU_MEMORY_LIMIT", cupy, "CuPy", environ, lambda text: _cupy(text, grant))
+    percent = f"{100 * allocation.fraction:.10g}%"
+    cupy = percent if allocation.share is not None else str(allocation.bytes)
+    yield _limited("CUPY_GPU_MEMORY_LIMIT", cupy, "CuPy", environ, lambda text: _cupy(text, allocation))
     # paddle/phi/core/platform/device/gpu/gpu_info.cc, RecordedGpuMallocHelper: MiB, 0 for none.
-    megabytes = max(1, grant.bytes // MIB)
+    megabytes = max(1, allocation.bytes // MIB)
     name = "FLAGS_gpu_memory_limit_mb"
     yield _limited(name, str(megabytes), "Paddle", environ, lambda text: 0 < int(text) <= megabytes)
     # gpu_bfc_allocator.cc: TensorFlow takes no fraction from the environment, and without this one nearly all there is.
@@ -201,15 +201,15 @@ def _changes(grant: Grant, environ: Mapping[str, str], torch: str) -> Iterator[C
         yield Change("TF_FORCE_GPU_ALLOW_GROWTH", "true", "TensorFlow, which takes no limit from here")
     if _mps_runs(environ):
         yield from _always(
-            _MPS, _mps_limits(grant, environ.get(_MPS, "")), "the MPS server, which enforces it", environ
+            _MPS, _mps_limits(allocation, environ.get(_MPS, "")), "the MPS server, which enforces it", environ
         )
 
 
-def _own(grant: Grant) -> str:
+def _own(allocation: Allocation) -> str:
     """Return the share as gpuwatch itself reads it."""
-    if grant.share is not None:
-        return _decimal(grant.share)
-    return f"{grant.bytes // MIB}MiB" if grant.bytes % MIB == 0 else f"{grant.bytes}B"
+    if allocation.share is not None:
+        return _decimal(allocation.share)
+    return f"{allocation.bytes // MIB}MiB" if allocation.bytes % MIB == 0 else f"{allocation.bytes}B"
 
 
 def _decimal(fraction: float) -> str:
@@ -238,13 +238,13 @@ def _limited(name: str, value: str, whose: str, environ: Mapping[str, str], with
     return Change(name, value, f"{whose}; was {_shown(before)}, which is more than the share")
 
 
-def _cupy(text: str, grant: Grant) -> bool:
+def _cupy(text: str, allocation: Allocation) -> bool:
     if text.endswith("%"):
-        return 0 < float(text[:-1]) / 100 <= grant.fraction
-    return 0 < int(text) <= grant.bytes
+        return 0 < float(text[:-1]) / 100 <= allocation.fraction
+    return 0 < int(text) <= allocation.bytes
 
 
-def _torch(grant: Grant, environ: Mapping[str, str], why_not: str) -> Change:
+def _torch(allocation: Allocation, environ: Mapping[str, str], torch_obstacle: str) -> Change:
     """Add the share to PyTorch's settings and keep what else stands there.
 
     CUDA's settings come from PYTORCH_CUDA_ALLOC_CONF, and only without it from PYTORCH_ALLOC_CONF.
@@ -256,24 +256,26 @@ def _torch(grant: Grant, environ: Mapping[str, str], why_not: str) -> Change:
     entries = [entry.strip() for entry in environ.get(name, "").split(",") if entry.strip()]
     given = [entry for entry in entries if entry.partition(":")[0].strip() == KEY]
     before = given[-1].partition(":")[2] if given else ""
-    told = _limited(KEY, _decimal(grant.fraction), "PyTorch", {KEY: before}, lambda text: float(text) <= grant.fraction)
+    told = _limited(
+        KEY, _decimal(allocation.fraction), "PyTorch", {KEY: before}, lambda text: float(text) <= allocation.fraction
+    )
     if told.value is None:
         return Change(name, None, told.words)
-    if why_not:
-        return Change(name, None, f"PyTorch is not told: {clean(why_not)}")
+    if torch_obstacle:
+        return Change(name, None, f"PyTorch is not told: {clean(torch_obstacle)}")
     # An entry like round:[1:2,3:4] is cut at its commas above and put together again here.
     kept = [entry for entry in entries if entry not in given]
     return Change(name, ",".join([*kept, f"{KEY}:{told.value}"]), told.words)
 
 
-def _mps_limits(grant: Grant, before: str) -> str:
-    """Return the limit on each GPU, by ordinal: the grant's, or the user's own where that is less."""
+def _mps_limits(allocation: Allocation, before: str) -> str:
+    """Return the limit on each GPU, by ordinal: the allocation's, or the user's own where that is less."""
     least: dict[int | str, float] = {}
     for entry in before.strip(" '\"").split(","):
         with contextlib.suppress(ValueError):  # one that the server would not understand either
             least |= {size.device: size.value for size in mps(entry) if size.value and size.device is not None}
     limits = []
-    for place, (uuid, amount) in enumerate(zip(grant.gpus, grant.amounts, strict=True)):
+    for place, (uuid, amount) in enumerate(zip(allocation.gpus, allocation.amounts, strict=True)):
         bytes_ = min(amount, least.get(place, amount), least.get(uuid, amount))
         limits.append(f"{place}={max(1, int(bytes_) // MIB)}M")
     return ",".join(limits)

@@ -25,7 +25,7 @@ _MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class Request:
     """What is looked for; exactly one of `share` and `memory` is given."""
 
     share: float | None = None
@@ -43,7 +43,7 @@ class Wish:
         return None if whole is None or self.share is None else int(self.share * whole)
 
 
-class Room(NamedTuple):
+class Offer(NamedTuple):
     """What one GPU has to offer."""
 
     gpu: Gpu
@@ -69,14 +69,14 @@ class Room(NamedTuple):
         return f"{gib(self.free)} GiB free" + (f", {gib(self.promised)} promised" if self.promised else "")
 
 
-def rooms(
+def find_offers(
     snapshot: Snapshot,
-    wish: Wish,
+    request: Request,
     reserved: Sequence[Reservation] = (),
     *,
     hidden: Mapping[str, str] | None = None,
     ignore: bool = False,
-) -> list[Room]:
+) -> list[Offer]:
     """Judge every GPU, in the order of their indices; `hidden` are keys of GPUs not to be used, and why.
 
     With `ignore` nothing counts that others reserved; what they declared counts all the same. Raises UsageError for a
@@ -90,34 +90,36 @@ def rooms(
         ignored = [promise for promise in counted if promise.reserved] if ignore else []
         if ignore:
             counted, others = [promise for promise in counted if not promise.reserved], []
-        wanted = wish.bytes_on(gpu) or 0
+        wanted = request.bytes_on(gpu) or 0
         free = int(gpu.memory.free) if known(gpu.memory.free) else 0
-        why = (hidden or {}).get(gpu.key, "") or _unfit(gpu) or _exclusive(gpu, others, people) or _busy(gpu, wish)
+        why = (hidden or {}).get(gpu.key, "") or _unfit(gpu) or _exclusive(gpu, others, people) or _busy(gpu, request)
         if not why and wanted < MIB:
-            raise UsageError(f"--share: {wish.share} of GPU {gpu.index} is less than 1MiB; 0.4 or 40% is a usual share")
-        room = Room(gpu, wanted, free, sum(promise.bytes for promise in counted), why, ignored)
-        if not why and room.left < wanted:
-            room = room._replace(why=f"{_short(room)}{_taken(gpu, people, counted)}")
-        found.append(room)
+            raise UsageError(
+                f"--share: {request.share} of GPU {gpu.index} is less than 1MiB; 0.4 or 40% is a usual share"
+            )
+        offer = Offer(gpu, wanted, free, sum(promise.bytes for promise in counted), why, ignored)
+        if not why and offer.left < wanted:
+            offer = offer._replace(why=f"{_short(offer)}{_taken(gpu, people, counted)}")
+        found.append(offer)
     return found
 
 
-def _short(room: Room) -> str:
+def _short(offer: Offer) -> str:
     """Return how much is left of a GPU, and why that is less than what is free."""
-    if not room.promised:
-        return f"{_least(room.left)} GiB free of {gib(room.wanted)} wanted"
-    return f"{_least(room.left)} GiB left of {gib(room.wanted)} wanted: {room.words}"
+    if not offer.promised:
+        return f"{_least(offer.left)} GiB free of {gib(offer.wanted)} wanted"
+    return f"{_least(offer.left)} GiB left of {gib(offer.wanted)} wanted: {offer.words}"
 
 
-def choose(offers: Iterable[Room], count: int) -> list[Room]:
+def choose(offers: Iterable[Offer], count: int) -> list[Offer]:
     """Take the `count` GPUs with the most room, of equals the less busy one and then the lower index; fewer if so."""
-    fit = [room for room in offers if not room.why]
+    fit = [offer for offer in offers if not offer.why]
     return sorted(fit, key=_rank)[:count]
 
 
-def _rank(room: Room) -> tuple[int, float, int]:
-    busy = room.gpu.utilization
-    return (-room.left, float(busy) if known(busy) else 100.0, room.gpu.index)
+def _rank(offer: Offer) -> tuple[int, float, int]:
+    busy = offer.gpu.utilization
+    return (-offer.left, float(busy) if known(busy) else 100.0, offer.gpu.index)
 
 
 def _unfit(gpu: Gpu) -> str:
@@ -150,12 +152,12 @@ def _is_mps_server(process: Process | None) -> bool:
     return process is not None and process.name.startswith("nvidia-cuda-mps")  # the kernel keeps 15 characters
 
 
-def _busy(gpu: Gpu, wish: Wish) -> str:
-    if wish.busy is None:
+def _busy(gpu: Gpu, request: Request) -> str:
+    if request.busy is None:
         return ""
     if not known(gpu.utilization):
         return "its utilization is not known"
-    return f"{gpu.utilization:.0f} % busy, {wish.busy:g} % allowed" if gpu.utilization > wish.busy else ""
+    return f"{gpu.utilization:.0f} % busy, {request.busy:g} % allowed" if gpu.utilization > request.busy else ""
 
 
 def _taken(gpu: Gpu, people: Mapping[int, Process], promises: Sequence[PromisedMemory]) -> str:

@@ -44,7 +44,7 @@ from gpuwatch.ui.widgets.prompt import Prompt
 if TYPE_CHECKING:
     from textual.command import Provider
 
-    from gpuwatch.analysis.strays import Judged
+    from gpuwatch.analysis.strays import StrayReport
     from gpuwatch.ui.endings import Endings
 
 
@@ -209,7 +209,7 @@ class GpuwatchApp(App[int]):
             self._filters = [NoColors() if isinstance(one, Monochrome) else one for one in self._filters]
         self._hues: dict[int, int] = {}
         self._initials: dict[int, str] = {}
-        self._judged: tuple[Frame, Judged] | None = None
+        self._judged: tuple[Frame, StrayReport] | None = None
         """The frame that was judged last, and what came of it."""
         for theme in themes():
             self.register_theme(theme)
@@ -367,7 +367,7 @@ class GpuwatchApp(App[int]):
         strays = {one.key: one for one in self.judged(frame).strays}
         return View(frame, now, self.skin, self.interval, paused, self.options.read_only, strays)
 
-    def judged(self, frame: Frame) -> Judged:
+    def judged(self, frame: Frame) -> StrayReport:
         """Judge which of the viewer's processes in a frame are strays: once a frame, and not with every key."""
         if self._judged is None or self._judged[0] is not frame:
             self._judged = frame, judged(frame, self.options)

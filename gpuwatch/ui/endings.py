@@ -16,7 +16,7 @@ import msgspec
 from textual.app import App
 
 from gpuwatch.analysis.rows import RowKey, rows
-from gpuwatch.analysis.strays import Judged, Stray
+from gpuwatch.analysis.strays import Stray, StrayReport
 from gpuwatch.kill.session import LOOK_EVERY, Choice, Phase, ProcessEnder, Session
 from gpuwatch.kill.target import Target, target_of, target_of_unlisted
 from gpuwatch.monitor import Frame
@@ -116,7 +116,7 @@ class Endings:
         app: App[Any],
         ender: ProcessEnder,
         *,
-        judge: Callable[[Frame], Judged] | None = None,
+        judge: Callable[[Frame], StrayReport] | None = None,
         glyphs: Glyphs = UNICODE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gpuwatch.alerts.alert import Alert, Mute
 from gpuwatch.alerts.rules.memory import Allowances
-from gpuwatch.analysis.strays import USUAL, Tending
+from gpuwatch.analysis.strays import DEFAULT_LIMITS, StrayLimits
 from gpuwatch.monitor import Frame
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Options:
     """How the terminal is told to notify the desktop: `osc9`, `osc777`, or `off`."""
     interval: float = 1.0
     allowances: Allowances | None = None
-    tending: Tending = USUAL
+    stray_limits: StrayLimits = DEFAULT_LIMITS
     """When a process of one's own counts as a stray."""
     caller: int | None = None
     """Whose processes are looked through for strays; None for whoever runs this."""

@@ -12,7 +12,7 @@ import msgspec
 
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.analysis.rows import Row, rows
-from gpuwatch.analysis.strays import Judged, Stray, judge
+from gpuwatch.analysis.strays import Stray, StrayReport, judge
 from gpuwatch.model import Gpu, Health
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.options import Options
@@ -74,12 +74,12 @@ class View:
         return max(self.interval, self.frame.snapshot.interval, 0.5)
 
 
-def judged(frame: Frame, options: Options) -> Judged:
+def judged(frame: Frame, options: Options) -> StrayReport:
     """Judge which of the viewer's processes in a frame are strays."""
     seen = frame.snapshot
     if options.caller is not None and not seen.demo:
         seen = msgspec.structs.replace(seen, viewer=options.caller)
-    return judge(seen, frame.history, options.tending, known=frame.kept)
+    return judge(seen, frame.history, options.stray_limits, known=frame.kept)
 
 
 _PROCESS: Final = re.compile(r"(\d+):(\d+)( |$)")

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch.analysis.strays import Cause, Sureness
+from gpuwatch.analysis.strays import Cause, Certainty
 from gpuwatch.model import (
     Container,
     Declared,
@@ -25,7 +25,7 @@ from gpuwatch.model import (
 from tests.support.builders import GIB, MIB, gpu, snapshot
 from tests.support.straying import HOUR, LEFT, PID, find, held, left, machine, mine, one, started, told
 
-CERTAIN, LIKELY, _ = Sureness
+CERTAIN, LIKELY, _ = Certainty
 DOCKER = Container(runtime="docker", id="3f9a1c0b77d2")
 RUN = Job(key="90:90", name="train.py", head=90, head_start=90)
 REST = Job(key="90:90", name="train.py", orphaned=True)
@@ -110,7 +110,7 @@ def test_not_stopped(process: Process, sm: Any, idle: float | None) -> None:
         (Surroundings(job=msgspec.structs.replace(RUN, worker_of=90)), True, 600.0, LIKELY),
     ],
 )
-def test_a_worker_of_a_dead_run(around: Surroundings, adopted: bool, idle: float | None, sure: Sureness) -> None:
+def test_a_worker_of_a_dead_run(around: Surroundings, adopted: bool, idle: float | None, sure: Certainty) -> None:
     found = one(mine(around=around, adopted=adopted), idle)
     assert found is not None
     assert (found.cause, found.sure) == (Cause.WORKER, sure)
@@ -238,11 +238,11 @@ def test_no_kernel_that_was_left(around: Surroundings, idle: float | None, chang
     ],
 )
 def test_an_orphan_that_does_nothing(
-    around: Surroundings, idle: float, at_least: bool, sure: Sureness, words: str
+    around: Surroundings, idle: float, at_least: bool, sure: Certainty, words: str
 ) -> None:
     found = one(left(around), idle, at_least, gib=0.5)
     assert found is not None
-    assert (found.cause, found.sure) == (Cause.ORPHANED, sure)
+    assert (found.cause, found.sure) == (Cause.LEFTOVER, sure)
     assert found.why[:2] == (words, "its parent has ended")
     assert found.why[-1].startswith("no SM use for ")
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.analysis.strays import Tending, judge
+from gpuwatch.analysis.strays import StrayLimits, judge
 from gpuwatch.cli import parse
 from gpuwatch.commands import strays as command
 from gpuwatch.history import History, Idle
@@ -32,7 +32,7 @@ from tests.support.waiting import wait_for
 
 __all__ = ["start"]
 
-AT_ONCE = Tending(settled_after=0.0)
+AT_ONCE = StrayLimits(settled_after=0.0)
 """The processes of a test are young."""
 
 Row = tuple[int, str, str, str]
@@ -122,7 +122,7 @@ async def test_a_real_orphan_is_the_same_in_both(
         login.wait()
         wait_for(lambda: procfs.read_stat(pid).ppid != login.pid)
         watch = Watch(start(), lambda new: app.publish(new) if app.is_running else None, kept=command.idle_times)
-        app = GpuwatchApp(watch=watch, options=Options(tending=AT_ONCE))
+        app = GpuwatchApp(watch=watch, options=Options(stray_limits=AT_ONCE))
         child = Child()
         try:
             assert command.main(parse(["strays"]), child, AT_ONCE) == 0

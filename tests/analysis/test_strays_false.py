@@ -7,7 +7,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from gpuwatch.analysis.strays import Cause, Sureness, Tending
+from gpuwatch.analysis.strays import Cause, Certainty, StrayLimits
 from gpuwatch.history import History
 from gpuwatch.model import Snapshot, Surroundings
 from gpuwatch.sources.demo import LONG_CYCLE, DemoSource
@@ -39,7 +39,7 @@ def test_the_demo_has_a_forgotten_run_and_a_leftover_worker_and_nobody_elses_is_
             others = [row for viewer in UIDS.values() for row in find(seen_by(base, viewer), view)]
             assert not others, others
     assert set(called) == {STRAY_PID, ORPHAN_PID}
-    assert 0 <= called[STRAY_PID] - Tending().quiet_after <= 2
+    assert 0 <= called[STRAY_PID] - StrayLimits().quiet_after <= 2
 
 
 def test_after_an_hour_the_demo_has_what_is_idle_as_well() -> None:
@@ -50,7 +50,7 @@ def test_after_an_hour_the_demo_has_what_is_idle_as_well() -> None:
     found = {viewer: find(seen_by(base, viewer), view) for viewer in (*UIDS.values(), VIEWER_UID)}
     theirs = {row.process.pid: row for rows in found.values() for row in rows}
     assert {row.process.pid for row in found[VIEWER_UID]} == {STRAY_PID, ORPHAN_PID}
-    assert (theirs[STRAY_PID].cause, theirs[STRAY_PID].sure) == (Cause.ORPHANED, Sureness.LIKELY)
+    assert (theirs[STRAY_PID].cause, theirs[STRAY_PID].sure) == (Cause.LEFTOVER, Certainty.LIKELY)
     assert (theirs[ORPHAN_PID].cause, theirs[ORPHAN_PID].listed) == (Cause.WORKER, False)
     assert all(row.cause is Cause.IDLE for pid, row in theirs.items() if pid not in (STRAY_PID, ORPHAN_PID))
 

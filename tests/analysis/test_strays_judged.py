@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.analysis.strays import Cause, Sureness, Tending
+from gpuwatch.analysis.strays import Cause, Certainty, StrayLimits
 from gpuwatch.history import Idle
 from gpuwatch.model import Container, Health, Job, Notebook, Pane, Process, Reason, Snapshot, SourceState, Surroundings
 from tests.support import builders
 from tests.support.builders import GIB, gpu
 from tests.support.straying import HOUR, LEFT, PID, find, held, left, machine, mine, one, started, suspects, told
 
-CERTAIN, LIKELY, _ = Sureness
+CERTAIN, LIKELY, _ = Certainty
 DOCKER = Container(runtime="docker", id="3f9a1c0b77d2")
 REST = Job(key="90:90", name="train.py", orphaned=True)
 """Of a worker whose run has ended."""
@@ -136,7 +136,7 @@ def test_who_is_stopped_is_one_where_nobody_can_ever_tell_for_how_long_it_was_id
 
 
 def test_limits_are_the_callers() -> None:
-    patient = Tending(idle_after=7200, idle_memory=8 * GIB, quiet_after=3600)
+    patient = StrayLimits(idle_after=7200, idle_memory=8 * GIB, quiet_after=3600)
     assert not find(machine([left()], [held()]), told((0, PID, 3000.0)), patient)
     assert find(machine([left()], [held()]), told((0, PID, 3700.0)), patient)
 
@@ -208,7 +208,7 @@ def test_who_is_at_work_is_never_a_stray(crowd: list[Process], cards: list[Any],
         rests = [history.idle(gpu(index).key, process.pid, process.start) for index, _ in mine]
         lately = any(rest is not None and not rest.at_least and rest.seconds < 300 for rest in rests)
         assert not lately or row.cause in (Cause.STOPPED, Cause.ZOMBIE)
-        if row.cause in (Cause.ORPHANED, Cause.IDLE, Cause.KERNEL):
+        if row.cause in (Cause.LEFTOVER, Cause.IDLE, Cause.KERNEL):
             assert row.idle is not None
             assert row.idle >= 300
             assert process.cpu is Reason.NO_SAMPLE or float(process.cpu) <= 50

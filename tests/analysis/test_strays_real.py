@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from gpuwatch import procfs
-from gpuwatch.analysis.strays import Cause, Stray, Sureness, Tending
+from gpuwatch.analysis.strays import Cause, Certainty, Stray, StrayLimits
 from gpuwatch.history import History, Idle, IdleTimes
 from gpuwatch.model import Process, Snapshot
 from tests.driver import GIB, Driver, Proc
@@ -27,7 +27,7 @@ from tests.support.waiting import wait_for
 
 __all__ = ["start"]
 
-AT_ONCE = Tending(settled_after=0.0)
+AT_ONCE = StrayLimits(settled_after=0.0)
 """The processes of a test are young."""
 
 LEADER = """
@@ -146,7 +146,7 @@ def test_a_process_that_nobody_reaps(driver: Driver) -> None:
         seen = sampled(driver, sleeper.pid, other.pid)
         assert not judged(seen), "it may be reaped in a moment"
         (found,) = judged(seen, idle=60.0)
-    assert (found.process.pid, found.cause, found.sure) == (sleeper.pid, Cause.ZOMBIE, Sureness.CERTAIN)
+    assert (found.process.pid, found.cause, found.sure) == (sleeper.pid, Cause.ZOMBIE, Certainty.CERTAIN)
     assert str(os.getpid()) in found.why[0]
     assert not found.ends
 
@@ -165,10 +165,10 @@ def test_a_process_whose_login_has_ended(driver: Driver) -> None:
         shown = process(after, pid)
         assert (shown.led, shown.adopted, shown.session) == (False, True, login.pid)
         (found,) = judged(after, idle=600.0)
-        assert (found.cause, found.sure) == (Cause.ORPHANED, Sureness.LIKELY)
+        assert (found.cause, found.sure) == (Cause.LEFTOVER, Certainty.LIKELY)
         assert found.why == ("its login has ended", "its parent has ended", "no SM use for 10 min")
         (found,) = judged(after, idle=90000.0)
-        assert (found.cause, found.sure) == (Cause.ORPHANED, Sureness.CERTAIN)
+        assert (found.cause, found.sure) == (Cause.LEFTOVER, Certainty.CERTAIN)
         assert not judged(after)
         assert [one.pid for one in suspects(seen_by(after, ME), None, AT_ONCE)] == [pid]
         assert not judged(after, viewer=SOMEBODY_ELSE, idle=600.0)
@@ -196,7 +196,7 @@ def test_who_is_left_and_waits_for_another_machine_is_not_certain(driver: Driver
         login.wait()
         wait_for(lambda: procfs.read_stat(pid).ppid != login.pid)
         (found,) = judged(sampled(driver, pid), os.getuid(), idle=9000.0)
-    assert (found.cause, found.sure) == (Cause.ORPHANED, Sureness.LIKELY)
+    assert (found.cause, found.sure) == (Cause.LEFTOVER, Certainty.LIKELY)
     assert found.why[2] == f"it is connected to 127.0.0.1:{port}, and may wait for it"
 
 
@@ -210,9 +210,9 @@ def test_a_worker_whose_run_was_killed(driver: Driver, tmp_path: Path) -> None:
         wait_for(lambda: procfs.read_stat(pid).ppid != run.pid)
         after = sampled(driver, pid)
         (found,) = judged(after, me, idle=600.0)
-        assert (found.process.pid, found.cause, found.sure) == (pid, Cause.WORKER, Sureness.CERTAIN)
+        assert (found.process.pid, found.cause, found.sure) == (pid, Cause.WORKER, Certainty.CERTAIN)
         (found,) = judged(after, me)
-        assert (found.cause, found.sure) == (Cause.WORKER, Sureness.LIKELY)
+        assert (found.cause, found.sure) == (Cause.WORKER, Certainty.LIKELY)
 
 
 def test_a_leftover_that_keeps_the_device_files_open_without_being_listed(driver: Driver) -> None:
@@ -261,5 +261,5 @@ def test_idle_time_goes_on_when_the_sampler_is_killed(driver: Driver, start: Sta
         idle_again = idle_for(lost + 0.2)
         restarted = until(source, lambda it: idle_again(it) and is_read(it))
         assert sampler not in source.pids
-        (found,) = find(restarted, history.view, Tending(settled_after=0.0, idle_after=lost, idle_memory=GIB))
+        (found,) = find(restarted, history.view, StrayLimits(settled_after=0.0, idle_after=lost, idle_memory=GIB))
         assert (found.cause, found.process.pid) == (Cause.IDLE, sleeper.pid)

@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 from gpuwatch.analysis.runs import (
     ASKERS,
     DEEPEST,
-    ORPHAN_HOLDERS,
+    LEFTOVER_WORKERS,
     SORTS,
     Flag,
     Kind,
     Node,
     Order,
-    Sum,
+    PartialSum,
     add,
+    build_tree,
+    count_flags,
     describe,
-    grow,
-    label,
-    parts,
+    flag_words,
+    role_label,
     shortest,
-    troubles,
-    wrong,
+    size_words,
 )
 from gpuwatch.history import History, Idle
 from gpuwatch.model import Health, Job, Pane, Presence, Process, Reason, Snapshot, Surroundings, Unlisted
@@ -85,17 +85,17 @@ def test_the_ranks_of_a_run_are_one_node_by_their_numbers() -> None:
         [gpu(0, holdings=[holding(30, 1.0), holding(10, 2.0)]), gpu(1, holdings=[holding(20, 3.0)])],
         [around(30, rank=0, world=3), around(10, rank=2, world=3), around(20, rank=1, world=3)],
     )
-    (run,) = grow(seen)
+    (run,) = build_tree(seen)
     assert (run.kind, run.title, run.job is not None and run.job.world) == (Kind.RUN, "train.py", 3)
     assert shape([run]) == [["train.py", 30, 20, 10]]
     assert run.totals.ranks == (0, 1, 2)
-    assert run.totals.memory == Sum(6 * GIB)
+    assert run.totals.memory == PartialSum(6 * GIB)
     assert [(held.gpu, held.memory.value) for held in run.totals.gpus] == [(0, 3 * GIB), (1, 3 * GIB)]
 
 
 def test_a_run_of_one_process_is_one_line() -> None:
     seen = snapshot([gpu(0, holdings=[holding(10)])], [around(10, rank=0, world=1)])
-    (node,) = grow(seen)
+    (node,) = build_tree(seen)
     assert node.kind is Kind.RANK
     assert node.name == "python train.py"
     assert not node.children
@@ -104,13 +104,13 @@ def test_a_run_of_one_process_is_one_line() -> None:
 @pytest.mark.parametrize("missing", [None, Surroundings()])
 def test_what_nothing_is_known_of_is_a_run_of_its_own(missing: Surroundings | None) -> None:
     people = [process(pid, surroundings=missing) for pid in (10, 20)]
-    assert shape(grow(snapshot([gpu(0, holdings=[holding(10), holding(20)])], people))) == [10, 20]
+    assert shape(build_tree(snapshot([gpu(0, holdings=[holding(10), holding(20)])], people))) == [10, 20]
 
 
 @pytest.mark.parametrize("presence", [one for one in Presence if one not in (Presence.SEEN, Presence.UNSURE)])
 def test_who_cannot_be_seen_is_there_all_the_same(presence: Presence) -> None:
     unseen = Process(pid=10, presence=presence)
-    (node,) = grow(snapshot([gpu(0, holdings=[holding(10, 2.0)])], [unseen]))
+    (node,) = build_tree(snapshot([gpu(0, holdings=[holding(10, 2.0)])], [unseen]))
     assert node.user == "?"
     assert node.totals.memory.value == 2 * GIB
     assert node.name.startswith("(")
@@ -118,25 +118,25 @@ def test_who_cannot_be_seen_is_there_all_the_same(presence: Presence) -> None:
 
 def test_two_people_who_name_their_run_alike_have_two_runs() -> None:
     people = [around(10, "ada", key="ray:1"), around(20, "ben", key="ray:1")]
-    assert len(grow(snapshot([gpu(0, holdings=[holding(10), holding(20)])], people))) == 2
+    assert len(build_tree(snapshot([gpu(0, holdings=[holding(10), holding(20)])], people))) == 2
 
 
 def test_a_process_on_two_gpus_is_there_once() -> None:
     seen = snapshot([gpu(0, holdings=[holding(10, 1.0)]), gpu(1, holdings=[holding(10, 2.0, sm=30)])])
-    (node,) = grow(seen)
+    (node,) = build_tree(seen)
     assert [held.gpu for held in node.totals.gpus] == [0, 1]
-    assert (node.totals.memory, node.totals.sm, node.totals.processes) == (Sum(3 * GIB), Sum(80), 1)
+    assert (node.totals.memory, node.totals.sm, node.totals.processes) == (PartialSum(3 * GIB), PartialSum(80), 1)
 
 
 def test_workers_stand_below_their_rank_at_any_depth() -> None:
     people = [around(10, rank=0), around(20, rank=1), around(11, worker_of=10), around(12, worker_of=11)]
     held = [holding(pid) for pid in (10, 20, 11, 12)]
-    assert shape(grow(snapshot([gpu(0, holdings=held)], people))) == [["train.py", [10, [11, 12]], 20]]
+    assert shape(build_tree(snapshot([gpu(0, holdings=held)], people))) == [["train.py", [10, [11, 12]], 20]]
 
 
 def test_a_worker_of_somebody_unknown_stands_below_the_run() -> None:
     people = [around(10, rank=0), around(11, worker_of=999)]
-    run = grow(snapshot([gpu(0, holdings=[holding(10), holding(11)])], people))
+    run = build_tree(snapshot([gpu(0, holdings=[holding(10), holding(11)])], people))
     assert shape(run) == [["train.py", 10, 11]]
     assert run[0].children[1].kind is Kind.WORKER
 
@@ -145,12 +145,12 @@ def test_a_younger_process_with_the_pid_of_a_parent_is_not_the_parent() -> None:
     old = process(11, start=5, surroundings=Surroundings(job=job(worker_of=10)))
     young = process(10, start=900, surroundings=Surroundings(job=job(rank=0)))
     seen = snapshot([gpu(0, holdings=[holding(10, start=900), holding(11, start=5)])], [old, young])
-    assert shape(grow(seen)) == [["train.py", 10, 11]]
+    assert shape(build_tree(seen)) == [["train.py", 10, 11]]
 
 
 def test_one_rank_with_its_workers_needs_no_line_for_the_run() -> None:
     people = [around(10), around(11, worker_of=10)]
-    (node,) = grow(snapshot([gpu(0, holdings=[holding(10, 5.0), holding(11, 1.0)])], people))
+    (node,) = build_tree(snapshot([gpu(0, holdings=[holding(10, 5.0), holding(11, 1.0)])], people))
     assert shape([node]) == [[10, 11]]
     assert node.key[0] == "run"
     assert node.own is not None
@@ -163,23 +163,23 @@ def test_one_rank_with_its_workers_needs_no_line_for_the_run() -> None:
 def test_a_forked_worker_stands_below_its_rank_and_holds_device_files() -> None:
     known = helper(2000, surroundings=Surroundings(job=job(worker_of=1000)))
     guessed = helper(2001, surroundings=None)
-    (run,) = grow(ranks(2, unlisted=(known, guessed)))
+    (run,) = build_tree(ranks(2, unlisted=(known, guessed)))
     assert shape([run]) == [["train.py", [1000, 2000, 2001], 1001]]
     worker = run.children[0].children[0]
-    assert label(worker, top=False) == "worker, holds device files"
-    assert run.totals.memory == Sum(21 * GIB)
-    assert worker.totals.memory == Sum()
+    assert role_label(worker, top=False) == "worker, holds device files"
+    assert run.totals.memory == PartialSum(21 * GIB)
+    assert worker.totals.memory == PartialSum()
     assert (run.totals.holders, run.totals.opened) == (2, (0,))
     assert "2 workers hold device files" in describe(run)
-    assert not wrong(run)
+    assert not flag_words(run)
 
 
 def test_an_orphan_holder_stands_below_its_run_where_that_is_known() -> None:
     left = helper(2000, ppid=1, adopted=True, surroundings=Surroundings(job=job(worker_of=1007)))
-    (run,) = grow(ranks(2, unlisted=(left,)))
+    (run,) = build_tree(ranks(2, unlisted=(left,)))
     assert shape([run]) == [["train.py", 1000, 1001, 2000]]
-    assert run.children[2].flags == (Flag.ORPHAN,)
-    assert wrong(run) == "1 orphan holder"
+    assert run.children[2].flags == (Flag.LEFTOVER_WORKER,)
+    assert flag_words(run) == "1 orphan holder"
     assert "1 orphan holder" in describe(run)
 
 
@@ -187,48 +187,48 @@ def test_orphan_holders_of_runs_that_have_ended_are_a_group_at_the_end() -> None
     gone = Surroundings(job=job("700:700", worker_of=700, orphaned=True))
     left = [helper(pid, ppid=1, adopted=True, surroundings=gone) for pid in (2000, 2001)]
     alone = helper(2002, ppid=1, adopted=True, surroundings=None)
-    nodes = grow(ranks(2, unlisted=(*left, alone)))
-    assert shape(nodes[1:]) == [[ORPHAN_HOLDERS, 2002, ["train.py", 2000, 2001]]]
-    assert nodes[-1].totals.memory == Sum()
-    assert wrong(nodes[-1]) == ""
-    assert wrong(nodes[-1].children[1]) == "all orphan holders"
-    assert troubles(nodes) == "3 orphan holders"
+    nodes = build_tree(ranks(2, unlisted=(*left, alone)))
+    assert shape(nodes[1:]) == [[LEFTOVER_WORKERS, 2002, ["train.py", 2000, 2001]]]
+    assert nodes[-1].totals.memory == PartialSum()
+    assert flag_words(nodes[-1]) == ""
+    assert flag_words(nodes[-1].children[1]) == "all orphan holders"
+    assert count_flags(nodes) == "3 orphan holders"
     assert "what they worked for has ended" in describe(nodes[-1])
 
 
 @pytest.mark.parametrize(
     ("changes", "place"),
     [
-        ({"adopted": True}, ORPHAN_HOLDERS),
+        ({"adopted": True}, LEFTOVER_WORKERS),
         ({"adopted": True, "context": False}, ASKERS),
         ({"context": False}, ASKERS),
         ({}, 2000),
         ({"adopted": True, "surroundings": Surroundings(unit="dcgm.service")}, 2000),
         ({"adopted": True, "surroundings": Surroundings(server="listens on port 8000")}, 2000),
-        ({"surroundings": Surroundings(job=job("7:7", orphaned=True))}, ORPHAN_HOLDERS),
+        ({"surroundings": Surroundings(job=job("7:7", orphaned=True))}, LEFTOVER_WORKERS),
     ],
 )
 def test_who_only_asks_the_driver_has_a_living_parent_or_serves_is_no_orphan(changes: Any, place: str | int) -> None:
-    (node,) = grow(snapshot([gpu(0)], unlisted=(helper(2000, 1, **changes),)))
+    (node,) = build_tree(snapshot([gpu(0)], unlisted=(helper(2000, 1, **changes),)))
     assert (node.process.pid if node.process else node.title) == place
 
 
 def test_a_double_fork_under_a_living_rank_is_a_worker() -> None:
     daemon = helper(2000, ppid=1, adopted=True, surroundings=Surroundings(job=job(worker_of=1000)))
-    (run,) = grow(ranks(2, unlisted=(daemon,)))
+    (run,) = build_tree(ranks(2, unlisted=(daemon,)))
     assert shape([run]) == [["train.py", [1000, 2000], 1001]]
     assert not run.totals.flags
 
 
 def test_the_launcher_that_holds_device_files_is_called_that() -> None:
     head = helper(812, ppid=900, surroundings=Surroundings(job=job(launcher="torchrun", head=812)))
-    (run,) = grow(ranks(2, unlisted=(head,)))
-    assert label(run.children[-1], top=False) == "launcher, holds device files"
+    (run,) = build_tree(ranks(2, unlisted=(head,)))
+    assert role_label(run.children[-1], top=False) == "launcher, holds device files"
 
 
 def test_one_that_nvml_has_come_to_list_is_there_once() -> None:
     seen = ranks(2, unlisted=(helper(1000, 900),))
-    assert [node.process.pid for node in every(grow(seen)) if node.process] == [1000, 1001]
+    assert [node.process.pid for node in every(build_tree(seen)) if node.process] == [1000, 1001]
 
 
 # Sums
@@ -237,18 +237,18 @@ def test_one_that_nvml_has_come_to_list_is_there_once() -> None:
 @pytest.mark.parametrize(
     ("sizes", "total"),
     [
-        ((1.0, 2.0), Sum(3 * GIB)),
-        ((1.0, None), Sum(GIB, missing=True)),
-        ((None, None), Sum(None, missing=True)),
-        ((0.0, 0.0), Sum(0.0)),
+        ((1.0, 2.0), PartialSum(3 * GIB)),
+        ((1.0, None), PartialSum(GIB, missing=True)),
+        ((None, None), PartialSum(None, missing=True)),
+        ((0.0, 0.0), PartialSum(0.0)),
     ],
 )
-def test_a_figure_that_is_missing_is_no_nought(sizes: tuple[float | None, ...], total: Sum) -> None:
+def test_a_figure_that_is_missing_is_no_nought(sizes: tuple[float | None, ...], total: PartialSum) -> None:
     held = [
         holding(10 + n, memory=Reason.UNSUPPORTED if size is None else round(size * GIB))
         for n, size in enumerate(sizes)
     ]
-    (run,) = grow(snapshot([gpu(0, holdings=held, used_gib=1)], [around(10), around(11)]))
+    (run,) = build_tree(snapshot([gpu(0, holdings=held, used_gib=1)], [around(10), around(11)]))
     assert run.totals.memory == total
     assert run.totals.memory.at_least is (total.missing and total.value is not None)
 
@@ -274,7 +274,7 @@ def test_idleness_and_age_come_from_all_parts() -> None:
     seen, history = snapshot([gpu(0, holdings=held)], people), History()
     for second in range(100):
         view = history.add(at(seen, second), 500.0 + second)
-    (run,) = grow(seen, view)
+    (run,) = build_tree(seen, view)
     assert run.totals.idle == Idle(99.0, at_least=True)
     assert run.totals.started == EPOCH - 9000
 
@@ -293,9 +293,9 @@ def test_idleness_and_age_come_from_all_parts() -> None:
     ],
 )
 def test_a_rank_between_others_that_is_not_here_is_missed(seen: Snapshot, absent: tuple[int, ...]) -> None:
-    (run,) = grow(seen)
+    (run,) = build_tree(seen)
     assert run.absent == absent
-    assert ("no rank" in wrong(run)) is bool(absent)
+    assert ("no rank" in flag_words(run)) is bool(absent)
 
 
 @pytest.mark.parametrize(
@@ -304,9 +304,9 @@ def test_a_rank_between_others_that_is_not_here_is_missed(seen: Snapshot, absent
 def test_no_rank_is_missed_where_a_gpu_may_have_it(changes: dict[str, Any]) -> None:
     whole = ranks(8, 5)
     cards = [gpu(**{"index": 5, **changes}) if card.index == 5 else card for card in whole.gpus]
-    (run,) = grow(snapshot(cards, whole.processes))
+    (run,) = build_tree(snapshot(cards, whole.processes))
     assert run.absent == ()
-    assert parts(run) == "7/8 ranks"
+    assert size_words(run) == "7/8 ranks"
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_no_rank_is_missed_where_a_gpu_may_have_it(changes: dict[str, Any]) -> N
 )
 def test_no_rank_is_missed_where_the_local_ranks_do_not_tell(of_jobs: list[dict[str, int]]) -> None:
     people = [around(10 + n, **one) for n, one in enumerate(of_jobs)]
-    (run,) = grow(snapshot([gpu(0, holdings=[holding(10), holding(11)])], people))
+    (run,) = build_tree(snapshot([gpu(0, holdings=[holding(10), holding(11)])], people))
     assert run.absent == ()
 
 
@@ -329,25 +329,25 @@ def test_no_rank_is_missed_where_the_local_ranks_do_not_tell(of_jobs: list[dict[
     [
         ({"state": "zombie"}, (Flag.ZOMBIE,), "zombie"),
         ({"state": "stopped"}, (Flag.STOPPED,), "stopped"),
-        ({"surroundings": Surroundings(job=job(orphaned=True))}, (Flag.ORPHANED,), "orphaned"),
-        ({"presence": Presence.GONE}, (Flag.GONE,), ""),  # the command says so
+        ({"surroundings": Surroundings(job=job(orphaned=True))}, (Flag.LEFTOVER,), "orphaned"),
+        ({"presence": Presence.GONE}, (Flag.ENDED,), ""),  # the command says so
         ({"state": "disk sleep"}, (), ""),
     ],
 )
 def test_what_is_wrong_with_a_process(changes: dict[str, Any], flags: tuple[Flag, ...], words: str) -> None:
-    (node,) = grow(snapshot([gpu(0, holdings=[holding(10)])], [process(10, **changes)]))
+    (node,) = build_tree(snapshot([gpu(0, holdings=[holding(10)])], [process(10, **changes)]))
     assert node.flags == flags
-    assert wrong(node) == words
+    assert flag_words(node) == words
 
 
 def test_what_is_wrong_below_a_run_is_counted_on_it() -> None:
     whole = ranks(4)
     ill = {1000: "stopped", 1001: "zombie", 1002: "zombie"}
     people = [process(p.pid, state=ill.get(p.pid, "running"), surroundings=p.surroundings) for p in whole.processes]
-    (run,) = grow(snapshot(whole.gpus, people))
-    assert wrong(run) == "2 zombies, 1 stopped"
+    (run,) = build_tree(snapshot(whole.gpus, people))
+    assert flag_words(run) == "2 zombies, 1 stopped"
     every_one = [process(p.pid, state="stopped", surroundings=p.surroundings) for p in whole.processes]
-    assert wrong(grow(snapshot(whole.gpus, every_one))[0]) == "all stopped"
+    assert flag_words(build_tree(snapshot(whole.gpus, every_one))[0]) == "all stopped"
 
 
 # Words
@@ -355,7 +355,7 @@ def test_what_is_wrong_below_a_run_is_counted_on_it() -> None:
 
 def test_a_run_in_words() -> None:
     found = helper(2000, surroundings=Surroundings(job=job(worker_of=1000)))
-    (run,) = grow(ranks(8, 5, unlisted=(found,)))
+    (run,) = build_tree(ranks(8, 5, unlisted=(found,)))
     assert describe(run).startswith(
         "torchrun · ranks 0-4,6-7 of 8 on GPUs 0-4,6-7 · rank 5 is on none of these GPUs"
         " · 1 worker holds device files · in tmux train · GiB: 10.0 on 0, 11.0 on 1"
@@ -371,9 +371,9 @@ def test_a_run_in_words() -> None:
 def test_only_the_viewers_own() -> None:
     people = [process(10, "you"), process(20, "ada"), Process(pid=30, presence=Presence.HIDDEN)]
     seen = snapshot([gpu(0, holdings=[holding(pid) for pid in (10, 20, 30)])], people)
-    assert shape(grow(seen, mine=True)) == [10]
-    assert grow(seen, mine=True)[0].mine
-    assert grow(snapshot()) == []
+    assert shape(build_tree(seen, mine=True)) == [10]
+    assert build_tree(seen, mine=True)[0].mine
+    assert build_tree(snapshot()) == []
 
 
 def crowd() -> list[Node]:
@@ -387,7 +387,7 @@ def crowd() -> list[Node]:
     ]
     people = [process(10, "ben", command="b"), process(20, "ada", command="C"), process(30, "cyn", command="a")]
     left = helper(99, ppid=1, adopted=True, user="aaa")
-    return grow(snapshot(cards, people, unlisted=(left,)))
+    return build_tree(snapshot(cards, people, unlisted=(left,)))
 
 
 @pytest.mark.parametrize(
@@ -402,12 +402,12 @@ def crowd() -> list[Node]:
 )
 def test_the_order(by: str, pids: list[int]) -> None:
     assert by in SORTS
-    assert shape(Order().sort(crowd(), by)) == [*pids, [ORPHAN_HOLDERS, 99]]
+    assert shape(Order().sort(crowd(), by)) == [*pids, [LEFTOVER_WORKERS, 99]]
 
 
 def test_the_order_is_order() -> None:
     def two(first: float, second: float) -> list[Node]:
-        return grow(snapshot([gpu(0, holdings=[holding(10, first), holding(20, second)])]))
+        return build_tree(snapshot([gpu(0, holdings=[holding(10, first), holding(20, second)])]))
 
     order = Order()
     assert shape(order.sort(two(10.0, 9.9), "memory")) == [10, 20]
@@ -468,7 +468,7 @@ def machines(draw: st.DrawFn) -> Snapshot:
 def test_every_process_is_there_once_and_the_sums_add_up(seen: Snapshot, mine: bool) -> None:
     listed = {(one.pid, one.start) for card in seen.gpus for one in card.holdings}
     others = {one.process.pid for one in seen.unlisted} - {pid for pid, _ in listed}
-    nodes = grow(seen, mine=mine)
+    nodes = build_tree(seen, mine=mine)
     shown = [node for node in every(nodes) if node.process]
     keys = [(node.process.pid, node.rows[0].holding.start) for node in shown if node.process and node.rows]
     assert len(set(keys)) == len(keys)
@@ -489,7 +489,7 @@ def test_every_process_is_there_once_and_the_sums_add_up(seen: Snapshot, mine: b
         assert node.totals.holders == sum(one.holders for one in below)
         assert not node.children or node.process or len(node.children) > 1 or node.kind is Kind.GROUP
         assert describe(node)
-        assert "\n" not in describe(node) + wrong(node) + parts(node) + label(node, top=True)
+        assert "\n" not in describe(node) + flag_words(node) + size_words(node) + role_label(node, top=True)
         assert node.kind is Kind.GROUP or node.target is not None
     for by in SORTS:
         assert len(Order().sort(nodes, by)) == len(nodes)
@@ -500,7 +500,7 @@ def test_workers_of_one_another_hang_nobody(ring: int) -> None:
     people = [around(10 + n, worker_of=10 + (n + 1) % ring) for n in range(ring)]
     people = [process(one.pid, start=1, surroundings=one.surroundings) for one in people]
     seen = snapshot([gpu(0, holdings=[holding(one.pid, 0.1, start=1) for one in people])], people)
-    assert sorted(node.process.pid for node in every(grow(seen)) if node.process) == [one.pid for one in people]
+    assert sorted(node.process.pid for node in every(build_tree(seen)) if node.process) == [one.pid for one in people]
 
 
 def test_the_depth_is_bounded() -> None:
@@ -510,6 +510,6 @@ def test_the_depth_is_bounded() -> None:
     def depth(node: Node) -> int:
         return 1 + max(map(depth, node.children), default=0)
 
-    (node,) = grow(seen)
+    (node,) = build_tree(seen)
     assert depth(node) == DEEPEST
     assert node.totals.processes == 400

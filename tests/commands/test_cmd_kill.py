@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.commands.kill import Line, pids_of, signal_of, table
+from gpuwatch.commands.kill import ProcessRow, pids_of, signal_of, table
 from gpuwatch.errors import UsageError
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.gpuholder import ROOT, SOMEBODY_ELSE, GpuHolder
@@ -90,8 +90,11 @@ def test_no_other_signal_is_sent(text: str) -> None:
 
 
 def test_the_table() -> None:
-    lines = [Line(7, "ada", (0, 3), 12 * GIB, 0.0, "python train.py"), Line(8, "ada", open=(3,), command="python")]
-    drawn = table([*lines, Line(71234, "ada", command="x" * 200)], 60)
+    lines = [
+        ProcessRow(7, "ada", (0, 3), 12 * GIB, 0.0, "python train.py"),
+        ProcessRow(8, "ada", open=(3,), command="python"),
+    ]
+    drawn = table([*lines, ProcessRow(71234, "ada", command="x" * 200)], 60)
     assert drawn[:3] == [
         "  PID  USER  GPU   GiB    SM  COMMAND",
         "    7  ada   0,3  12.0  idle  python train.py",

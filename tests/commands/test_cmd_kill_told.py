@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import pytest
 
-from gpuwatch.commands.kill import Desk, Ear, KillCommand, Line, Told, line_of
+from gpuwatch.commands.kill import DialogConsole, Interrupted, KillCommand, ProcessRow, SignalGuard, process_row
 from gpuwatch.declared.facts import Share
-from gpuwatch.kill.session import Listed
+from gpuwatch.kill.session import ListedProcess
 from gpuwatch.kill.target import Killer
 from gpuwatch.model import Snapshot, Surroundings, Unlisted
 from tests.support.builders import GIB, gpu, holding, process, snapshot, uid
@@ -57,7 +57,7 @@ class Shown:
             time.sleep(0.01)
             self._now += 0.005
         if 0 < self._breaks_off <= self._steps:
-            raise Told(signal.SIGTERM)
+            raise Interrupted(signal.SIGTERM)
         return self._snapshots.pop(0) if len(self._snapshots) > 1 else self._snapshots[0]
 
     def set_interval(self, seconds: float) -> None:
@@ -83,10 +83,12 @@ class Done(NamedTuple):
 
 def end(killer: Killer, shown: Shown, said: Said, *pids: int, whole_run: bool = True) -> Done:
     """Run the command, unasked and with SIGTERM."""
-    ends = KillCommand(shown, killer, Desk(), Ear(), signal.SIGTERM, whole_run=whole_run, ask=False, clock=shown.clock)
+    ends = KillCommand(
+        shown, killer, DialogConsole(), SignalGuard(), signal.SIGTERM, whole_run=whole_run, ask=False, clock=shown.clock
+    )
     try:
         code = ends.run(pids)
-    except Told as told:
+    except Interrupted as told:
         code = 128 + told.number
     return Done(code, *said.readouterr())
 
@@ -177,10 +179,10 @@ def test_what_has_ended_is_told_though_its_memory_was_not_waited_for(tmp_path: P
 
 
 def test_words_after_an_open_question_begin_on_a_line_of_their_own(capsys: Said) -> None:
-    desk = Desk()
-    desk.question("End this process?")
-    desk.warn("broken off")
-    desk.warn("nothing more is sent")
+    console = DialogConsole()
+    console.question("End this process?")
+    console.warn("broken off")
+    console.warn("nothing more is sent")
     said = "End this process? [y/N] \ngpuwatch: broken off\ngpuwatch: nothing more is sent\n"
     assert capsys.readouterr().err == said
 
@@ -194,10 +196,10 @@ def test_an_answer_ends_the_line_of_its_question_and_ctrl_d_does_not(
     os.close(writes)
     with os.fdopen(reads) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        desk = Desk()
-        desk.question("End this process?")
-        assert desk.answer(1.0) == typed.decode().strip()
-        desk.warn("nothing was sent")
+        console = DialogConsole()
+        console.question("End this process?")
+        assert console.answer(1.0) == typed.decode().strip()
+        console.warn("nothing was sent")
     assert capsys.readouterr().err == f"End this process? [y/N] {end_of_line}gpuwatch: nothing was sent\n"
 
 
@@ -220,6 +222,6 @@ def test_what_is_known_of_one_that_nvml_does_not_list_stands_in_its_row() -> Non
     hidden = Unlisted(process=process(8, "ada"), gpus=(gpu(1).key, gpu(3).key))
     listed = gpu(0, holdings=[holding(7, 2.0, sm=40)])
     shown = snapshot([listed, gpu(1), gpu(2), gpu(3)], [process(7, "ada")], unlisted=(hidden,))
-    assert line_of(Listed(7, "a", 0), shown, uid("ada")) == Line(7, "ada", (0,), 2 * GIB, 40.0, "a")
-    assert line_of(Listed(8, "b", 0), shown, uid("ada")) == Line(8, "ada", command="b", open=(1, 3))
-    assert line_of(Listed(9, "c", 0), shown, uid("ada")) == Line(9, "ada", command="c")
+    assert process_row(ListedProcess(7, "a", 0), shown, uid("ada")) == ProcessRow(7, "ada", (0,), 2 * GIB, 40.0, "a")
+    assert process_row(ListedProcess(8, "b", 0), shown, uid("ada")) == ProcessRow(8, "ada", command="b", open=(1, 3))
+    assert process_row(ListedProcess(9, "c", 0), shown, uid("ada")) == ProcessRow(9, "ada", command="c")

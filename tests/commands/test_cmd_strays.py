@@ -20,7 +20,7 @@ from msgspec import structs
 from rich.cells import cell_len
 
 from gpuwatch import procfs
-from gpuwatch.analysis.strays import Judged, Stray, Tending, judge, notes
+from gpuwatch.analysis.strays import Stray, StrayLimits, StrayReport, judge, notes
 from gpuwatch.cli import parse
 from gpuwatch.commands import strays as command
 from gpuwatch.commands.strays import document, table
@@ -149,7 +149,7 @@ def possible(*pids: int) -> list[Stray]:
 
 def said(strays: list[Stray], maybe: list[Stray], watched: float | None = None, **changes: Any) -> list[str]:
     """Return what the rows do not say."""
-    return notes(Judged(strays, maybe, []), machine([], [], **{"searched": EPOCH, **changes}), watched)
+    return notes(StrayReport(strays, maybe, []), machine([], [], **{"searched": EPOCH, **changes}), watched)
 
 
 def test_notes_say_what_one_look_cannot_tell() -> None:
@@ -407,7 +407,7 @@ def test_a_process_that_is_stopped_is_found_on_a_real_machine(
         monkeypatch.setattr(command, "idle_times", lambda snapshot, warn: kept)
         child = Child()
         try:
-            code = command.main(parse(["strays", "--json"]), child, Tending(settled_after=0.0))
+            code = command.main(parse(["strays", "--json"]), child, StrayLimits(settled_after=0.0))
         finally:
             child.kill()
         (row,) = json.loads(capsys.readouterr().out)

@@ -28,7 +28,7 @@ END = """
 import json, os, signal, sys, time
 from pathlib import Path
 from gpuwatch.kill.audit import Audit
-from gpuwatch.kill.session import Phase, Session, submit_now
+from gpuwatch.kill.session import Phase, Session, call_now
 from gpuwatch.kill.target import Killer, Policy, Target
 from gpuwatch.model import Snapshot
 
@@ -38,7 +38,7 @@ if os.geteuid() == 0:
     os.setresgid(me, me, me)
     os.setresuid(me, me, me)
 killer = Killer(Policy.of_this_process(read_only=False), Audit(Path(folder)), proc=Path(proc))
-session = Session(killer, Target(pid, start_ticks, uid, "python train.py"), Snapshot(), submit=submit_now)
+session = Session(killer, Target(pid, start_ticks, uid, "python train.py"), Snapshot(), submit=call_now)
 session.tick()
 if session.phase is Phase.ASKING:
     weaker = next(iter(session.warnings), "")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.commands.kill import Desk, Ear, KillCommand, Told
+from gpuwatch.commands.kill import DialogConsole, Interrupted, KillCommand, SignalGuard
 from tests.commands.test_cmd_kill_told import Shown
 from tests.support.gpuholder import GpuHolder
 from tests.support.killing import a_killer, on_record
@@ -58,9 +58,9 @@ def test_the_record_of_a_signal_survives_ctrl_c_at_any_moment_after_it(
 ) -> None:
     with GpuHolder(deaf=True) as training:
         for moment in MOMENTS:
-            killer, ear, shown = a_killer(tmp_path / str(moment)), Ear(), Shown(held_by(training))
-            ends = KillCommand(shown, killer, Desk(), ear, signal.SIGTERM, ask=False, clock=shown.clock)
-            with ear.open(), interrupted(moment) as interrupt, pytest.raises(Told) as told:
+            killer, guard, shown = a_killer(tmp_path / str(moment)), SignalGuard(), Shown(held_by(training))
+            ends = KillCommand(shown, killer, DialogConsole(), guard, signal.SIGTERM, ask=False, clock=shown.clock)
+            with guard.open(), interrupted(moment) as interrupt, pytest.raises(Interrupted) as told:
                 ends.run([training.pid])
             assert interrupt.sent
             assert told.value.number == signal.SIGINT
@@ -84,9 +84,11 @@ class Slow(Shown):
 
 def test_ctrl_c_is_heard_before_the_first_snapshot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with GpuHolder() as training:
-        shown, ear = Slow(held_by(training)), Ear()
-        ends = KillCommand(shown, a_killer(tmp_path), Desk(), ear, signal.SIGTERM, ask=False, clock=time.monotonic)
-        with ear.open(), pytest.raises(Told):
+        shown, guard = Slow(held_by(training)), SignalGuard()
+        ends = KillCommand(
+            shown, a_killer(tmp_path), DialogConsole(), guard, signal.SIGTERM, ask=False, clock=time.monotonic
+        )
+        with guard.open(), pytest.raises(Interrupted):
             ends.run([training.pid])
         assert shown.asked < 1.0, "a driver that does not answer would hold Ctrl-C up for so long"
         assert training.alive()

@@ -20,10 +20,10 @@ from gpuwatch.kill.session import (
     LOOK_EVERY,
     REAP_SECONDS,
     Choice,
-    HeldProcess,
     Phase,
+    PinnedProcess,
     Session,
-    submit_now,
+    call_now,
 )
 from gpuwatch.kill.target import Killer, Pinned, Policy, Target, target_of
 from gpuwatch.model import Snapshot
@@ -120,7 +120,7 @@ class Stage:
             cast(Killer, self),
             target,
             self.snapshot,
-            submit=changes.pop("submit", submit_now),
+            submit=changes.pop("submit", call_now),
             clock=self.clock,
             **changes,
         )
@@ -128,10 +128,10 @@ class Stage:
     def problem(self) -> str | None:
         return self.unwritable
 
-    def pin(self, target: Target) -> HeldProcess | Refused:
+    def pin(self, target: Target) -> PinnedProcess | Refused:
         return self.refusal or cast(Pinned, self.process)
 
-    def pin_run(self, held: HeldProcess, snapshot: Snapshot, *, asked: bool = True) -> Run | Refused:
+    def pin_run(self, held: PinnedProcess, snapshot: Snapshot, *, asked: bool = True) -> Run | Refused:
         raise AssertionError("nobody asked for its run")
 
     def refuse(self, target: Target, refused: Refused, **more: object) -> None:

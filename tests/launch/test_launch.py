@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.launch.environment import Change, Grant, changes
-from gpuwatch.launch.placement import Room, Wish, choose, rooms
+from gpuwatch.launch.environment import Allocation, Change, changes
+from gpuwatch.launch.placement import Offer, Request, choose, find_offers
 from gpuwatch.model import (
     Basis,
     Declaration,
@@ -34,9 +34,9 @@ USABLE = TOTAL - RESERVED
 FEW = 20 * GIB
 
 
-def room(shown: Snapshot, index: int = 0, *, memory: int = FEW, reserved: tuple[Reservation, ...] = ()) -> Room:
+def room(shown: Snapshot, index: int = 0, *, memory: int = FEW, reserved: tuple[Reservation, ...] = ()) -> Offer:
     """Return the room on one GPU for somebody who wants so many bytes."""
-    return rooms(shown, Wish(memory=memory), reserved)[index]
+    return find_offers(shown, Request(memory=memory), reserved)[index]
 
 
 def free_gib(shown: Snapshot, **changes: object) -> float:
@@ -101,7 +101,7 @@ def test_a_limit_of_ones_own_inside_a_shared_one_is_not_added_to_it() -> None:
 def test_two_halves_are_a_whole() -> None:
     card = gpu(0, holdings=[holding(1, 1)])
     half = limited(1, card, TOTAL // 2, basis=Basis.TOTAL)
-    (offer,) = rooms(snapshot([card], [half]), Wish(share=0.5))
+    (offer,) = find_offers(snapshot([card], [half]), Request(share=0.5))
     assert offer.why == ""
 
 
@@ -156,11 +156,11 @@ def test_reservations_can_be_ignored_and_limits_cannot() -> None:
     free = gpu(1, compute_mode="exclusive process")
     mine = reservation(frozenset(), 4242, {card.uuid: 5 * GIB, free.uuid: 5 * GIB})
     shown = snapshot([card, free], [limited(1, card, 30 * GIB)])
-    first, second = rooms(shown, Wish(memory=FEW), [mine], ignore=True)
+    first, second = find_offers(shown, Request(memory=FEW), [mine], ignore=True)
     assert first.promised == 20 * GIB
     assert [(one.user, one.bytes) for one in first.ignored] == [("uid 4242", 5 * GIB)]
     assert (second.why, second.left) == ("", USABLE), "that nobody holds an exclusive GPU is enough then"
-    assert "uid 4242 has it" in rooms(shown, Wish(memory=FEW), [mine])[1].why
+    assert "uid 4242 has it" in find_offers(shown, Request(memory=FEW), [mine])[1].why
 
 
 def test_a_reservation_elsewhere_takes_nothing_here() -> None:
@@ -231,13 +231,13 @@ def test_an_exclusive_gpu_of_the_mps_server_takes_many(held: Holding) -> None:
 
 def test_a_busy_gpu_is_passed_over_where_that_is_asked_for() -> None:
     cards = [gpu(0, utilization=80), gpu(1, utilization=20), gpu(2, utilization=Reason.NO_SAMPLE)]
-    offers = rooms(snapshot(cards), Wish(share=0.4, busy=20))
+    offers = find_offers(snapshot(cards), Request(share=0.4, busy=20))
     assert [offer.why for offer in offers] == ["80 % busy, 20 % allowed", "", "its utilization is not known"]
 
 
 def test_what_is_hidden_is_said_before_anything_else() -> None:
     card = gpu(0, mig=True)
-    (offer,) = rooms(snapshot([card]), Wish(memory=1), hidden={card.key: "hidden from you"})
+    (offer,) = find_offers(snapshot([card]), Request(memory=1), hidden={card.key: "hidden from you"})
     assert offer.why == "hidden from you"
 
 
@@ -250,7 +250,7 @@ def test_the_most_room_comes_first_then_the_less_busy_then_the_lower_index() -> 
         gpu(4, used_gib=5, utilization=Reason.NO_SAMPLE),
         gpu(5, used_gib=70),
     ]
-    chosen = choose(rooms(snapshot(cards), Wish(memory=FEW)), 9)
+    chosen = choose(find_offers(snapshot(cards), Request(memory=FEW)), 9)
     assert [one.gpu.index for one in chosen] == [2, 3, 1, 4, 0]
     assert len(choose(chosen, 2)) == 2
 
@@ -260,20 +260,20 @@ def test_the_most_room_comes_first_then_the_less_busy_then_the_lower_index() -> 
 UUID = "GPU-aaaa0001"
 
 
-def grant(share: float | None = 0.4, memory: int = FEW, wholes: tuple[int, ...] = (USABLE,)) -> Grant:
+def allocation(share: float | None = 0.4, memory: int = FEW, wholes: tuple[int, ...] = (USABLE,)) -> Allocation:
     amounts = [memory if share is None else int(share * whole) for whole in wholes]
-    return Grant([f"{UUID}{place}" for place in range(len(wholes))], amounts, wholes, share)
+    return Allocation([f"{UUID}{place}" for place in range(len(wholes))], amounts, wholes, share)
 
 
-def told(environ: dict[str, str] | None = None, one: Grant | None = None, *, torch: str = "") -> dict[str, Change]:
+def told(environ: dict[str, str] | None = None, one: Allocation | None = None, *, torch: str = "") -> dict[str, Change]:
     no_daemon = {"CUDA_MPS_PIPE_DIRECTORY": "/nowhere"}
-    found = list(changes(one or grant(), no_daemon | (environ or {}), torch=torch))
+    found = list(changes(one or allocation(), no_daemon | (environ or {}), torch=torch))
     assert len({change.name for change in found}) == len(found)
     return {change.name: change for change in found}
 
 
 def values(
-    environ: dict[str, str] | None = None, one: Grant | None = None, *, torch: str = ""
+    environ: dict[str, str] | None = None, one: Allocation | None = None, *, torch: str = ""
 ) -> dict[str, str | None]:
     return {name: change.value for name, change in told(environ, one, torch=torch).items()}
 
@@ -292,7 +292,7 @@ def test_a_share_is_told_to_every_framework() -> None:
 
 
 def test_bytes_are_told_as_bytes_where_that_can_be_and_else_as_no_more_than_them() -> None:
-    found = values(one=grant(None))
+    found = values(one=allocation(None))
     assert found["GPUWATCH_SHARE"] == "20480MiB"
     assert found["CUPY_GPU_MEMORY_LIMIT"] == str(FEW)
     assert found["FLAGS_gpu_memory_limit_mb"] == "20480"
@@ -302,7 +302,7 @@ def test_bytes_are_told_as_bytes_where_that_can_be_and_else_as_no_more_than_them
 
 @given(st.integers(1, 1 << 40), st.lists(st.integers(1 << 28, 1 << 38), min_size=1, max_size=4))
 def test_no_gpu_is_given_more_than_was_asked_for_whatever_their_sizes(memory: int, wholes: list[int]) -> None:
-    one = grant(None, min(memory, *wholes), tuple(wholes))
+    one = allocation(None, min(memory, *wholes), tuple(wholes))
     assert one.fraction == pytest.approx(1e-4) or all(
         one.fraction * whole <= one.bytes * (1 + 1e-9) for whole in wholes
     )
@@ -310,7 +310,7 @@ def test_no_gpu_is_given_more_than_was_asked_for_whatever_their_sizes(memory: in
 
 
 def test_bytes_that_are_no_whole_mib_are_told_exactly() -> None:
-    assert values(one=grant(None, FEW + 1))["GPUWATCH_SHARE"] == f"{FEW + 1}B"
+    assert values(one=allocation(None, FEW + 1))["GPUWATCH_SHARE"] == f"{FEW + 1}B"
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ def test_a_share_that_another_variable_makes_void_is_not_told_as_if_it_held(name
     ("share", "said"), [(1e-5, "0.00001"), (1e-9, "0.000000001"), (1 / 3, "0.333333333"), (1, "1")]
 )
 def test_a_share_is_written_as_it_can_be_read_again(share: float, said: str) -> None:
-    found = values(one=grant(share))
+    found = values(one=allocation(share))
     assert found["GPUWATCH_SHARE"] == found["XLA_PYTHON_CLIENT_MEM_FRACTION"] == said
     assert parse_share(said) == pytest.approx(share)
 
@@ -399,7 +399,7 @@ def test_a_pytorch_that_would_not_understand_is_left_alone() -> None:
 def test_mps_is_told_only_where_a_daemon_listens(tmp_path: Path) -> None:
     name = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
     where = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}
-    two = grant(wholes=(USABLE, USABLE // 2))
+    two = allocation(wholes=(USABLE, USABLE // 2))
     assert name not in values(where, two)
     (tmp_path / "control").write_text("no daemon makes a plain file")
     assert name not in values(where, two)

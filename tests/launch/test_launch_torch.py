@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.launch.environment import why_not
+from gpuwatch.launch.environment import torch_obstacle
 
 
 class Python:
@@ -32,8 +32,8 @@ class Python:
             (headers / "CUDAAllocatorConfig.h").write_text(header)
         return package
 
-    def why_not(self, *command: str, **environ: str) -> str:
-        return why_not(command, {"PATH": str(self.folder / "bin"), "HOME": str(self.folder / "home")} | environ)
+    def torch_obstacle(self, *command: str, **environ: str) -> str:
+        return torch_obstacle(command, {"PATH": str(self.folder / "bin"), "HOME": str(self.folder / "home")} | environ)
 
 
 NEW, OLD = '"per_process_memory_fraction",', '"max_split_size_mb",'
@@ -46,22 +46,22 @@ def python(tmp_path: Path) -> Python:
 
 def test_a_new_pytorch_is_told(python: Python) -> None:
     python.torch(NEW)
-    assert python.why_not("python3", "train.py") == ""
+    assert python.torch_obstacle("python3", "train.py") == ""
 
 
 def test_an_old_pytorch_is_not_told_for_it_would_end_with_an_error(python: Python) -> None:
     python.torch(OLD)
-    assert "older than 2.10" in python.why_not("python3", "train.py")
+    assert "older than 2.10" in python.torch_obstacle("python3", "train.py")
 
 
 def test_one_old_pytorch_among_those_that_could_be_imported_is_enough(python: Python, tmp_path: Path) -> None:
     python.torch(NEW)
     Python(python.folder / "home" / ".local").torch(OLD)
-    assert "older than 2.10" in python.why_not("python3")
+    assert "older than 2.10" in python.torch_obstacle("python3")
     Python(python.folder / "home" / ".local").torch(NEW)
-    assert python.why_not("python3") == ""
+    assert python.torch_obstacle("python3") == ""
     Python(tmp_path / "other").torch(OLD)
-    assert "older" in python.why_not("python3", PYTHONPATH=f":{tmp_path}/other/lib/python3.11/site-packages")
+    assert "older" in python.torch_obstacle("python3", PYTHONPATH=f":{tmp_path}/other/lib/python3.11/site-packages")
 
 
 def test_a_venv_that_sees_the_systems_packages_has_theirs(python: Python, tmp_path: Path) -> None:
@@ -69,16 +69,16 @@ def test_a_venv_that_sees_the_systems_packages_has_theirs(python: Python, tmp_pa
     system.torch(NEW, "lib/python3/dist-packages")
     settings = python.folder / "pyvenv.cfg"
     settings.write_text(f"home = {system.folder}/bin\ninclude-system-site-packages = false\n")
-    assert "has no PyTorch" in python.why_not("python3")
+    assert "has no PyTorch" in python.torch_obstacle("python3")
     settings.write_text(f"home = {system.folder}/bin\ninclude-system-site-packages = true\n")
-    assert python.why_not("python3") == ""
+    assert python.torch_obstacle("python3") == ""
     settings.write_text("include-system-site-packages = true\n")
-    assert "has no PyTorch" in python.why_not("python3")
+    assert "has no PyTorch" in python.torch_obstacle("python3")
 
 
 def test_a_pytorch_without_its_headers_is_not_told(python: Python) -> None:
     python.torch(None)
-    assert "does not show" in python.why_not("python3")
+    assert "does not show" in python.torch_obstacle("python3")
 
 
 @pytest.mark.parametrize(
@@ -98,10 +98,10 @@ def test_a_script_is_judged_by_its_first_line(python: Python, first: str, said: 
     python.torch(NEW)
     python.program("loop", f"#!{python.folder}/bin/loop\n")
     python.program("torchrun", first.format(bin=python.folder / "bin") + "\nimport torch\n")
-    found = python.why_not("torchrun", "train.py")
+    found = python.torch_obstacle("torchrun", "train.py")
     assert said in found
     assert bool(found) is bool(said)
 
 
 def test_what_is_not_there_is_not_judged(python: Python) -> None:
-    assert "does not say" in python.why_not("missing")
+    assert "does not say" in python.torch_obstacle("missing")

@@ -33,7 +33,7 @@ import ctypes, json, os, random, signal, sys, time
 from pathlib import Path
 from gpuwatch import procfs
 from gpuwatch.kill.audit import Audit
-from gpuwatch.kill.session import Phase, Session, submit_now
+from gpuwatch.kill.session import Phase, Session, call_now
 from gpuwatch.kill.target import Killer, Policy, Target
 from gpuwatch.model import Snapshot
 
@@ -144,7 +144,7 @@ while len(chosen) < spec["end"] and time.monotonic() < began + 240:
     time.sleep(dice.choice([0, 0.02, 0.1, 0.3]))
     for target in dice.sample(shown, min(12, len(shown))):
         tries += 1
-        session = Session(killer, target, Snapshot(), submit=submit_now, whole_run=dice.random() < 0.5)
+        session = Session(killer, target, Snapshot(), submit=call_now, whole_run=dice.random() < 0.5)
         session.tick()
         if session.over:
             last = json.loads(killer.audit.path.read_text().splitlines()[-1])["result"]

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.outcome import Outcome, Refusal, Refused
-from gpuwatch.kill.session import HeldProcess, Phase, Session, submit_now
+from gpuwatch.kill.session import Phase, PinnedProcess, Session, call_now
 from gpuwatch.kill.target import Killer, Pinned, Policy, Target
 from gpuwatch.model import Snapshot
 from tests.support.gpuholder import ME, GpuHolder
@@ -57,7 +57,7 @@ def reason(killer: Killer, target: Target) -> Refusal:
     return refused(killer, target).reason
 
 
-def sent(process: HeldProcess, sig: signal.Signals) -> Outcome | None:
+def sent(process: PinnedProcess, sig: signal.Signals) -> Outcome | None:
     """Signal a process, with its line of intent; None when it was sent."""
     process.record("intent", signal=sig.name)
     return process.send(sig)
@@ -72,7 +72,7 @@ def asking(
     clock: Callable[[], float] = time.monotonic,
 ) -> Session:
     """A session that makes its calls at once and has come to the question."""
-    session = Session(killer, target, snapshot or Snapshot(), submit=submit_now, whole_run=whole_run, clock=clock)
+    session = Session(killer, target, snapshot or Snapshot(), submit=call_now, whole_run=whole_run, clock=clock)
     session.tick()
     assert session.phase is Phase.ASKING, session.said
     return session

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gpuwatch.analysis.strays import USUAL, Stray, Tending, judge
+from gpuwatch.analysis.strays import DEFAULT_LIMITS, Stray, StrayLimits, judge
 from gpuwatch.history import HistoryView, Idle, IdleTimes
 from gpuwatch.model import Holding, Process, Snapshot, Surroundings
 from tests.support import builders
@@ -62,15 +62,19 @@ def told(*idles: tuple[int, int, float] | tuple[int, int, float, bool]) -> Told:
 
 
 def find(
-    snapshot: Snapshot, history: HistoryView | None, tending: Tending = USUAL, *, known: IdleTimes | None = None
+    snapshot: Snapshot,
+    history: HistoryView | None,
+    limits: StrayLimits = DEFAULT_LIMITS,
+    *,
+    known: IdleTimes | None = None,
 ) -> list[Stray]:
     """Return those that are strays."""
-    return judge(snapshot, history, tending, known=known).strays
+    return judge(snapshot, history, limits, known=known).strays
 
 
-def suspects(snapshot: Snapshot, history: HistoryView | None, tending: Tending = USUAL) -> list[Process]:
+def suspects(snapshot: Snapshot, history: HistoryView | None, limits: StrayLimits = DEFAULT_LIMITS) -> list[Process]:
     """Return those that may be strays."""
-    return [each.process for each in judge(snapshot, history, tending).possible]
+    return [each.process for each in judge(snapshot, history, limits).possible]
 
 
 def one(process: Process, idle: float | None = None, at_least: bool = False, **changes: Any) -> Stray | None:

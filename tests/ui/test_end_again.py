@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.kill.audit import Audit
-from gpuwatch.kill.session import Choice, Phase, submit_now
+from gpuwatch.kill.session import Choice, Phase, call_now
 from gpuwatch.kill.target import Killer
 from gpuwatch.ui.screens.end import EndScreen
 from tests.support.gpuholder import GpuHolder
@@ -36,9 +36,9 @@ async def test_the_second_enter_of_two_sends_nothing_unrecorded(
     with GpuHolder() as training:
         async with app.run_test(size=size) as pilot:
             screen = await opened(pilot, held_by(training), training.pid)
-            monkeypatch.setattr(app.endings, "_worker", submit_now)
+            monkeypatch.setattr(app.endings, "_worker", call_now)
             monkeypatch.setattr(
-                screen.session, "_submit", submit_now
+                screen.session, "_submit", call_now
             )  # so that one look sees it asked, sent and asked anew
             await pilot.press("right", "right", "down", "down", "enter")
             await until(pilot, lambda: "▲ cannot record actions" in text_of(app))

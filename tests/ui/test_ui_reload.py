@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.pilot import Pilot
 
-from gpuwatch.analysis.strays import Tending
+from gpuwatch.analysis.strays import StrayLimits
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers, Options, Reloading
@@ -16,7 +16,7 @@ from tests.support.screens import until
 from tests.support.straying import mine
 from tests.ui.test_ui_strays import framed
 
-NEVER = Tending(idle_after=1e9, idle_memory=1 << 60)
+NEVER = StrayLimits(idle_after=1e9, idle_memory=1 << 60)
 
 
 async def reloaded(app: GpuwatchApp, pilot: Pilot[int], configured: Options) -> None:
@@ -48,7 +48,7 @@ async def test_what_counts_as_a_stray_reaches_an_open_detail() -> None:
         await pilot.press("enter")
         assert isinstance(top(app), DetailScreen)
         assert "A stray of yours" in text(app)
-        await reloaded(app, pilot, Options(tending=NEVER))
+        await reloaded(app, pilot, Options(stray_limits=NEVER))
         await until(pilot, lambda: "A stray of yours" not in text(app))
 
 
@@ -56,6 +56,6 @@ async def test_what_counts_as_a_stray_reaches_a_frozen_dashboard() -> None:
     async with running(with_a_stray()) as (app, pilot):
         assert "stray (idle)" in text(app)
         await pilot.press("p")
-        await reloaded(app, pilot, Options(tending=NEVER))
+        await reloaded(app, pilot, Options(stray_limits=NEVER))
         await until(pilot, lambda: "stray (idle)" not in text(app))
         assert "PAUSED" in text(app)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from gpuwatch.analysis.runs import ORPHAN_HOLDERS
+from gpuwatch.analysis.runs import LEFTOVER_WORKERS
 from gpuwatch.model import Reason, Snapshot, SourceState, Surroundings
 from gpuwatch.monitor import Frame
 from gpuwatch.ui import theme
@@ -238,7 +238,7 @@ async def test_k_asks_to_end_a_process_or_on_the_line_of_a_run_all_of_it(keys: t
 async def test_a_group_is_nothing_that_could_be_ended() -> None:
     async with shown(box()) as (app, pilot):
         await press(app, pilot, "end", "left", "K")
-        assert chosen(app) == ORPHAN_HOLDERS
+        assert chosen(app) == LEFTOVER_WORKERS
         assert app.asked == []
 
 

@@ -11,7 +11,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from gpuwatch.kill.session import Choice, Phase, Session, View
+from gpuwatch.kill.session import Choice, DialogView, Phase, Session
 from gpuwatch.ui.screens.dialog import ChoiceButton, ChoiceRow, Dialog
 from gpuwatch.ui.screens.sheet import plain
 from gpuwatch.ui.theme import UNICODE, Glyphs
@@ -19,7 +19,7 @@ from gpuwatch.ui.theme import UNICODE, Glyphs
 Meant = tuple[tuple[Choice, ...], tuple[str, ...], str, tuple[str, ...]]
 
 
-def _meant(view: View) -> Meant:
+def _meant(view: DialogView) -> Meant:
     """Return what pressing a button would mean: the choices, their labels, the scope and the warnings."""
     return view.choices, view.labels, view.scope, view.warnings
 
@@ -94,7 +94,7 @@ class EndScreen(Dialog[None]):
         self._ready = False
         self.told = told
         """The command of the process, and under it what else is to be known of it."""
-        self._view: View | None = None
+        self._view: DialogView | None = None
         self._buttons: tuple[ChoiceButton, ...] = ()
         self._offered: Meant | None = None
         """What the buttons on screen are for."""
@@ -169,7 +169,7 @@ class EndScreen(Dialog[None]):
         demo = " (demo)" * bool(self.session.notice)
         return f"End {'the run of ' if self.session.run else 'process '}{self.session.target.pid}?{demo}"
 
-    async def _offer(self, view: View) -> None:
+    async def _offer(self, view: DialogView) -> None:
         row = self.query_one(ChoiceRow)
         kept = [button.choice for button in self._buttons if button.has_focus and button.choice.signal is None]
         pairs = zip(view.choices, view.labels, strict=True)

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from gpuwatch.analysis.strays import Judged, Stray, Sureness, notes
+from gpuwatch.analysis.strays import Certainty, Stray, StrayReport, notes
 from gpuwatch.kill.session import DEMO_NOTICE, Choice
 from gpuwatch.model import SourceState
 from gpuwatch.ui.endings import LEFT_ALONE, Key, Stage, Staged
@@ -57,7 +57,7 @@ def columns(skin: Skin, width: int) -> list[Column]:
 
 
 def _words(stray: Stray, glyphs: Glyphs) -> str:
-    sure = "" if stray.sure is Sureness.CERTAIN else f" ({stray.sure.value})"
+    sure = "" if stray.sure is Certainty.CERTAIN else f" ({stray.sure.value})"
     first = stray.why[0] if stray.why else stray.cause.value
     return f"{stray.cause.value}{sure} {glyphs.dot} {first}"
 
@@ -119,7 +119,7 @@ class StrayList(RowList[Stray]):
         """Return the cells of a stray; once it was staged, its state stands in the place of the reasons."""
         stray, glyphs = self.found[place], skin.glyphs
         staged, ticked = self.staged.get(stray.key), stray.key in self.ticked
-        possible = stray.sure is Sureness.POSSIBLE
+        possible = stray.sure is Certainty.POSSIBLE
         box = "[x]" if ticked else "[ ]" if stray.ends and staged is None and not possible else "   "
         began = stray.process.started
         texts = {
@@ -182,7 +182,7 @@ class StraysScreen(ListScreen[StrayList]):
         return self.app.endings.strays if self.app.endings is not None else {}
 
     @property
-    def _judged(self) -> Judged:
+    def _judged(self) -> StrayReport:
         return self.app.judged(self._frame)
 
     def _strays(self) -> Mapping[Key, Stray]:
@@ -237,7 +237,7 @@ class StraysScreen(ListScreen[StrayList]):
         if not seen.gpus or seen.state is not SourceState.OK:
             return [nothing_words(seen)]
         watched = None if self._frame.kept is not None else self._frame.history.watched
-        return notes(self._judged, seen, watched, options.tending)
+        return notes(self._judged, seen, watched, options.stray_limits)
 
     def below(self, width: int) -> list[Line]:
         """Draw what the rows do not tell."""
@@ -262,7 +262,7 @@ class StraysScreen(ListScreen[StrayList]):
         if not chosen.ends:
             self.notify("it has ended already, and no signal reaches it: its parent has to take note", markup=False)
             return
-        if chosen.sure is Sureness.POSSIBLE:
+        if chosen.sure is Certainty.POSSIBLE:
             self.notify("whether it is idle is not known yet: K on the dashboard ends it anyway", markup=False)
             return
         if chosen.key not in self._strays():

@@ -13,20 +13,20 @@ from textual.binding import Binding, BindingType
 
 from gpuwatch.analysis.rows import Row
 from gpuwatch.analysis.runs import (
-    ORPHAN_HOLDERS,
+    LEFTOVER_WORKERS,
     SORTS,
     Flag,
     Kind,
     Node,
     NodeKey,
     Order,
-    Sum,
+    PartialSum,
+    build_tree,
+    count_flags,
     describe,
-    grow,
-    label,
-    parts,
-    troubles,
-    wrong,
+    flag_words,
+    role_label,
+    size_words,
 )
 from gpuwatch.monitor import Frame
 from gpuwatch.text import fit
@@ -110,7 +110,7 @@ def levels(room: int) -> int:
 
 
 def name_runs(branch: Branch, glyphs: Glyphs, room: int, *, is_open: bool) -> Cell:
-    """Return guides, mark, what is wrong, label and name; the last of the cells stays blank."""
+    """Return guides, mark, what is flag_words, label and name; the last of the cells stays blank."""
     node, end, used = branch.node, room - 1, 0
     runs: list[tuple[str, Role]] = []
 
@@ -130,19 +130,19 @@ def name_runs(branch: Branch, glyphs: Glyphs, room: int, *, is_open: bool) -> Ce
         put((corner if last else tee) if here else (gap if last else bar), "faint")
     opened, closed = ("-", "+") if glyphs.ascii else ("▾", "▸")
     put(f"{(opened if is_open else closed) if node.children else ' '} ", "muted")
-    trouble = wrong(node)
+    trouble = flag_words(node)
     if node.process is None:
         # Its name comes first, and leaves what is wrong with it half of the room.
         spare = min(cell_len(trouble) + 2, (end - used) // 2) if trouble else 0
-        loud = node.kind is Kind.RUN or node.title == ORPHAN_HOLDERS
+        loud = node.kind is Kind.RUN or node.title == LEFTOVER_WORKERS
         put(node.name, ("strong" if node.kind is Kind.RUN else "text") if loud else "muted", 2, spare)
         put(trouble, "warning", 2)
         put(node.job.launcher if node.job and node.kind is Kind.RUN else "", "muted")
     else:
         put(trouble, "warning", 1, (end - used) // 2 if node.children else 0)
-        before = label(node, top=branch.top)
+        before = role_label(node, top=branch.top)
         put(before, "text" if node.kind is Kind.RANK and node.unlisted is None else "muted", 2)
-        put(node.name, "warning" if Flag.GONE in node.flags else "muted" if before else "text")
+        put(node.name, "warning" if Flag.ENDED in node.flags else "muted" if before else "text")
     return (*runs, ("", "text"))
 
 
@@ -163,13 +163,13 @@ def cell(column: str, node: Node, view: View) -> str:
     if column == "age":
         return glyphs.missing if totals.started is None else duration(view.frame.snapshot.taken - totals.started)
     if column == "parts":
-        return parts(node)
+        return size_words(node)
     if column == "in":
         return node.where
     return str(node.process.pid) if node.process is not None else ""
 
 
-def _figure(figure: Sum, glyphs: Glyphs, show: Callable[[float], str]) -> str:
+def _figure(figure: PartialSum, glyphs: Glyphs, show: Callable[[float], str]) -> str:
     if figure.value is None:
         return glyphs.missing
     return (glyphs.least if figure.missing else "") + show(figure.value)
@@ -267,7 +267,7 @@ class TreeList(RowList[Branch]):
         if chosen is not None:
             return chosen
         if node.kind is Kind.GROUP:
-            return node.title == ORPHAN_HOLDERS
+            return node.title == LEFTOVER_WORKERS
         return node.kind is Kind.RUN and node.mine and node.totals.processes <= FEW
 
     # -- moving about ----------------------------------------------------------------------------------------------
@@ -388,7 +388,7 @@ class TreeScreen(ListScreen[TreeList]):
         """Build the tree."""
         seen = self._frame.snapshot
         self._skin.styles.meet(process.uid for process in seen.processes if process.uid is not None)
-        self.rows.update_nodes(grow(seen, self._frame.history, mine=self._mine))
+        self.rows.update_nodes(build_tree(seen, self._frame.history, mine=self._mine))
 
     def paint(self) -> None:
         """Draw everything, by the age that the figures have now."""
@@ -408,7 +408,7 @@ class TreeScreen(ListScreen[TreeList]):
         words += [f"lines {tree.part(self._skin.glyphs.dash)}"] * bool(tree.part())
         text = dot.join(words)
         builder.write(text, "muted", min(cell_len(text), max(0, width - builder.cells - 1)))
-        for warning in (self.old(), troubles(tree.nodes)):
+        for warning in (self.old(), count_flags(tree.nodes)):
             if warning:
                 builder.gap(2).write(warning, "warning", min(cell_len(warning), max(0, width - builder.cells - 3)))
 
