@@ -1,17 +1,18 @@
 """Strays: the viewer's own processes that nobody attends to and that still hold memory. Pure functions.
 
-Pure functions over a snapshot and a history. Where a fact is missing, or could not be read, the rule that needs it does
-not hold. Nobody's process but the viewer's own is ever judged: root's, where the viewer is root.
+Each cause is a rule over the facts of one process. Where a fact is missing or could not be read, a rule that needs it
+does not match. Only the viewer's own processes are judged: root's, where the viewer is root.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from types import MappingProxyType
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -21,6 +22,7 @@ from gpuwatch.model import (
     Gpu,
     Health,
     Holding,
+    Job,
     Knowledge,
     Presence,
     Process,
@@ -36,49 +38,51 @@ from gpuwatch.units import GIB, MIB, long_duration
 
 
 class Cause(StrEnum):
-    """Why a process is called a stray; the value is the word on screen."""
+    """Kind of a stray; the value is the word on screen."""
 
-    LEFTOVER = "orphaned"
-    """Its parent, its login or its terminal is gone, it is no service, and it does nothing."""
-    STOPPED = "stopped"
-    """By Ctrl-Z: it holds its memory and cannot run."""
     ZOMBIE = "zombie"
-    """It has ended, still holds memory, and its parent has not taken note."""
+    """It has ended, still holds memory, and its parent has not collected its exit status."""
+    STOPPED = "stopped"
+    """Stopped by Ctrl-Z: it holds its memory and cannot run."""
+    WORKER = "worker"
+    """Worker of a run that has ended."""
+    KERNEL = "kernel"
+    """Notebook kernel of a server that has ended."""
+    LEFTOVER = "leftover"
+    """Its parent and its login or terminal have ended, it is no service, and it does nothing."""
     IDLE = "idle"
     """It has run nothing on any GPU for longer than the limit."""
-    WORKER = "worker"
-    """A worker whose run has ended."""
-    KERNEL = "kernel"
-    """A notebook kernel whose server is gone."""
 
 
 class Certainty(StrEnum):
-    """How sure it is that nobody wants it."""
+    """Certainty that nobody wants a process any more."""
 
     CERTAIN = "certain"
-    """What the kernel says leaves no other reading."""
     LIKELY = "likely"
     POSSIBLE = "possible"
-    """It would be a stray if it was known to be idle, which is not known yet, or not for long enough."""
+    """It is a stray if it is idle, and that is not known yet, or not for long enough."""
+
+
+CERTAIN, LIKELY, POSSIBLE = Certainty
 
 
 class StrayLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """When a process counts as one that nobody tends. Times in seconds, sizes in bytes."""
+    """Limits from which on a process is a stray. Times in seconds, sizes in bytes."""
 
     idle_after: float = 1800.0
-    """Without SM use on any GPU, for being idle alone; the same as of the alert about memory that is held idle."""
+    """Idle time of a process that is a stray for being idle alone; the alert about idle memory has the same."""
     idle_memory: int = GIB
-    """That it must hold to be called a stray for being idle alone."""
+    """Memory of a process that is a stray for being idle alone."""
     least: int = 64 * MIB
-    """That it must hold for any cause: less than a CUDA context takes on the smallest of GPUs."""
+    """Memory of a stray of any cause: less than a CUDA context takes on the smallest GPU."""
     quiet_after: float = 300.0
-    """Without SM use, for one that was left behind: between two epochs a training may write its state for minutes."""
+    """Idle time of a leftover: between two epochs a training may write its state for minutes."""
     sure_after: float = 86400.0
-    """Without SM use, for one whose login is gone to be a stray for certain."""
+    """Idle time from which on a process without its login is certainly a stray: people use nohup on purpose."""
     settled_after: float = 60.0
-    """Since its start, and since it was last seen to compute: whatever is going on with it may be over by then."""
+    """Age of a process, and idle time of a zombie or a stopped one, before it is judged."""
     at_work: float = 50.0
-    """Percent of one core. A process that uses more prepares data, compiles or writes what it has learned."""
+    """Percent of one core. A process that uses more prepares data, compiles or writes results."""
 
 
 DEFAULT_LIMITS: Final = StrayLimits()
@@ -86,532 +90,497 @@ DEFAULT_LIMITS: Final = StrayLimits()
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """One process that is called a stray, with the reasons."""
+    """Process that is a stray, with the reasons."""
 
     process: Process
     gpus: tuple[str, ...]
-    """Keys of the GPUs that it holds memory on, the most first; of one that NVML does not list, those it has open."""
+    """Keys of the GPUs that it holds memory on, the most first; where NVML does not list it, of those it has open."""
     indices: tuple[int, ...]
-    """NVML's indices of these."""
+    """NVML's indices of these GPUs."""
     held: int | None
-    """Bytes on all of them; None where that is not known (NVML does not list it, or gives no figure)."""
+    """Bytes on all GPUs; None where that is not known."""
     cause: Cause
-    """The strongest of the reasons."""
+    """The strongest of its causes."""
     sure: Certainty
     why: tuple[str, ...]
-    """Each reason in words, the strongest first: `its login has ended`, `no SM use for 3 h 2 min`."""
+    """Reasons in words, the strongest first: `its login has ended`, `no SM use for 3 h 2 min`."""
     idle: float | None = None
-    """Seconds without SM use on any GPU, as far as it is known."""
+    """Seconds without SM use on any GPU, as far as that is known."""
     idle_at_least: bool = False
     listed: bool = True
     """Whether NVML lists it; else it only has device files open."""
     ends: bool = True
-    """Whether a signal can end it: a zombie has ended already."""
+    """Whether a signal can end it; not a zombie."""
 
     @property
     def key(self) -> tuple[int, int]:
-        """Identity of the process: pid and start time."""
+        """PID and start time."""
         return self.process.key
 
 
-_LATE_INTERVALS: Final = 5.0
+class StrayReport(NamedTuple):
+    """Result of judging all processes of the viewer."""
+
+    strays: list[Stray]
+    """Certain ones first, then by memory."""
+    possible: list[Stray]
+    """Processes that are strays if they are idle, which is not known yet."""
+    unjudged: list[Gpu]
+    """GPUs of which nothing can be said now."""
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Facts
+
 _LATE: Final = 5.0
-"""Seconds that a sample may be old at any interval: 3 go by where a call hangs and another sampler is started."""
-_SERVED: Final = "M"
-"""A client of the MPS server: what it runs may be counted for the server."""
+"""Intervals, and at least seconds, that a sample may be old: 3 s pass where another sampler is started after a hang."""
+_MPS_CLIENT: Final = "M"
+"""Kind of a client of the MPS server: its work may be counted for the server."""
 _GRAPHICS: Final = "G"
+_NOT_RUNNING: Final = ("tracing stop", "zombie")
 
 
-class Part(NamedTuple):
-    """What one process has on one GPU."""
+class _OnGpu(NamedTuple):
+    """Use of one GPU by one process."""
 
     gpu: Gpu
     memory: int | None
     """Bytes; None where that is not known."""
     sm: float | None
     silent: bool
-    """NVML never has a figure for it there, as on MIG and on a vGPU: nobody can tell for how long it has been idle."""
+    """NVML has no SM figure for it there, as on MIG and on a vGPU: its idle time can never be known."""
     kinds: frozenset[str]
     idle: Idle | None
-    """None where nothing says so."""
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One process of the viewer's, over all GPUs that can be judged."""
+@dataclass(frozen=True)
+class _Candidate:
+    """One process of the viewer with its facts over all GPUs that can be judged."""
 
     process: Process
-    age: float
-    parts: tuple[Part, ...] = ()
-    """The GPU with most of its memory first; none for one that NVML does not list."""
+    machine: _Machine = field(repr=False)
+    on: tuple[_OnGpu, ...] = ()
+    """GPUs that it is listed on, the one with most of its memory first."""
     open: tuple[Gpu, ...] = ()
-    """GPUs whose device files it has open; only of one that NVML does not list."""
+    """GPUs whose device files it has open, where NVML does not list it."""
     blind: bool = False
-    """It was seen on a GPU, too, that cannot be judged now."""
+    """It was also seen on a GPU that cannot be judged now."""
 
     @property
-    def listed(self) -> bool:
-        """Whether NVML lists it."""
-        return bool(self.parts)
+    def context(self) -> Surroundings:
+        """What it runs in; nothing where that was not read."""
+        return self.process.surroundings or _NO_CONTEXT
+
+    @property
+    def job(self) -> Job | None:
+        return self.context.job
+
+    @property
+    def limits(self) -> StrayLimits:
+        return self.machine.limits
 
     @property
     def memory(self) -> int:
-        """Bytes that it is known to hold."""
-        return sum(part.memory for part in self.parts if part.memory is not None)
+        return sum(one.memory for one in self.on if one.memory is not None)
 
     @property
     def held(self) -> int | None:
-        """The same; None where not all of it is known."""
-        return self.memory if self.parts and all(part.memory is not None for part in self.parts) else None
+        """Bytes that it holds; None where not all of it is known."""
+        return self.memory if self.on and all(one.memory is not None for one in self.on) else None
 
     @property
     def computes(self) -> bool:
-        """Whether a kernel of it ran on some GPU just now."""
-        return any(part.sm is not None and part.sm > 0 for part in self.parts)
-
-    @property
-    def rests(self) -> bool:
-        """Whether it is known that none did on any."""
-        return bool(self.parts) and not self.blind and all(part.sm == 0 for part in self.parts)
+        return any(one.sm is not None and one.sm > 0 for one in self.on)
 
     @property
     def silent(self) -> bool:
-        """Whether it can never be told of any of its GPUs for how long it has run nothing there."""
-        return bool(self.parts) and not self.blind and all(part.silent for part in self.parts)
+        """Whether its idle time can never be known on any of its GPUs."""
+        return bool(self.on) and not self.blind and all(one.silent for one in self.on)
+
+    @cached_property
+    def idle(self) -> Idle | None:
+        """How long it has run nothing on any of its GPUs; None where that is not known of one of them."""
+        times = [one.idle for one in self.on if one.idle is not None]
+        if self.blind or not times or len(times) < len(self.on):
+            return None
+        return min(times)  # of two equal ones, the one that is known exactly
+
+    def is_idle_for(self, seconds: float) -> bool:
+        return self.idle is not None and self.idle.seconds >= seconds
 
     @property
-    def idle(self) -> Idle | None:
-        """For how long it has run nothing on any of its GPUs; None where that is not known of one of them."""
-        idles = [part.idle for part in self.parts if part.idle is not None]
-        if self.blind or not idles or len(idles) < len(self.parts):
-            return None
-        return min(idles)  # of two that are as long, the one that is known exactly
+    def idle_unknown(self) -> bool:
+        """Whether it may be idle, and that cannot be told yet."""
+        idle = self.idle
+        unknown = idle is None or (idle.at_least and idle.seconds < self.limits.quiet_after)
+        return unknown and not self.blind and not self.computes
 
-    def computed(self, within: float) -> bool:
-        """Return whether it was seen to compute in the last so many seconds."""
-        idles = (part.idle for part in self.parts)
-        return self.computes or any(one is not None and not one.at_least and one.seconds < within for one in idles)
+    @cached_property
+    def family(self) -> tuple[_Candidate, ...]:
+        return self.machine.find_family(self)
 
-    def works(self, limits: StrayLimits) -> bool:
-        """Return whether it is at work on the CPU."""
-        return is_at_work(self.process, limits)
+    @property
+    def works(self) -> bool:
+        """Whether it, or a process that it has started, uses the CPU or waits for a disk."""
+        process = self.process
+        used = sum(figure for figure in (number(process.cpu), number(process.below)) if figure is not None)
+        return used > self.limits.at_work or process.state == "disk sleep"
+
+    def is_in_use(self, within: float) -> bool:
+        """Return whether it or one of its family works, or has computed in the last `within` seconds."""
+        return any(one.works or one.has_computed(within) for one in (self, *self.family))
+
+    def has_computed(self, within: float) -> bool:
+        times = (one.idle for one in self.on)
+        return self.computes or any(one is not None and not one.at_least and one.seconds < within for one in times)
+
+    @property
+    def serves(self) -> bool:
+        """Whether it or one of its family is a server: of a served model one rank listens and the others wait."""
+        return any(one.context.server for one in (self, *self.family))
+
+    @property
+    def is_mps(self) -> bool:
+        return self.process.name.startswith("nvidia-cuda-mps")  # the server and its control hold memory for others
+
+    @property
+    def is_attended(self) -> bool:
+        """Whether a runtime, a scheduler, a service manager or an open window attends to it.
+
+        A window counts as open where that cannot be told.
+        """
+        context = self.context
+        window = context.pane is not None and context.pane.alive is not False
+        managed = context.container or context.pod or context.batch_job or context.service or context.server
+        return bool(managed) or window or self.is_mps
 
     @property
     def draws(self) -> bool:
         """Whether it draws on a screen, as far as that can be told: a desktop waits for people."""
         return any(
-            part.kinds == {_GRAPHICS} or (_GRAPHICS in part.kinds and part.gpu.display_active is True)
-            for part in self.parts
+            one.kinds == {_GRAPHICS} or (_GRAPHICS in one.kinds and one.gpu.display_active is True) for one in self.on
         )
 
+    @property
+    def absent_ranks(self) -> list[str]:
+        """Words about ranks of its run that are on other machines or have ended: it may wait for them."""
+        jobs = [one.job for one in (self, *self.family)]
+        ranks = {job.rank for job in jobs if job is not None and job.rank is not None}
+        world = next((job.world for job in jobs if job is not None and job.world), 0)
+        absent = world - len(ranks) if ranks else 0
+        return [f"{absent} of its run's {world} ranks are not seen here"] if absent > 0 else []
 
-def is_at_work(process: Process, limits: StrayLimits) -> bool:
-    """Return whether a process or what it has started uses the CPU, or it waits for a disk; not known, it does not."""
-    used = sum(figure for figure in (number(process.cpu), number(process.below)) if figure is not None)
-    return used > limits.at_work or process.state == "disk sleep"
+
+_NO_CONTEXT: Final = Surroundings()
 
 
-class Scene:
-    """All of the viewer's processes that hold a GPU, and how they belong together."""
+class _Machine:
+    """The viewer's processes that have a GPU, and their relations."""
 
-    def __init__(self, snapshot: Snapshot, history: HistoryView | None, limits: StrayLimits, kept: IdleTimes) -> None:
-        self.snapshot = snapshot
+    def __init__(
+        self, snapshot: Snapshot, history: HistoryView | None, limits: StrayLimits, idle_times: IdleTimes
+    ) -> None:
         self.limits = limits
         self._history = history
-        self._kept = kept
-        well = snapshot.state is SourceState.OK
-        self._gpus = {gpu.key: gpu for gpu in snapshot.gpus if well and _may_be_judged(gpu, snapshot)}
-        self._unjudged = [gpu.key for gpu in snapshot.gpus if gpu.key not in self._gpus]
-        mine = {one.pid: one for one in snapshot.processes if _is_seen(one) and one.uid == snapshot.viewer}
-        self.cases = tuple(self._listed(mine))
+        self._idle_times = idle_times
+        self.unjudged = [gpu for gpu in snapshot.gpus if not _can_be_judged(gpu, snapshot)]
+        blind = {gpu.key for gpu in self.unjudged}
+        up = snapshot.state is SourceState.OK
+        self._gpus = {gpu.key: gpu for gpu in snapshot.gpus if up and gpu.key not in blind}
         self.listed = frozenset(one.pid for one in snapshot.processes)
-        hidden = (one for one in snapshot.unlisted if _is_seen(one.process) and one.process.uid == snapshot.viewer)
-        self.unlisted = tuple(self._unlisted(one) for one in hidden if one.process.pid not in self.listed)
-        self._runs: defaultdict[str, list[Case]] = defaultdict(list)
-        self._children: defaultdict[int, list[Case]] = defaultdict(list)
-        for case in (*self.cases, *self.unlisted):
-            around = case.process.surroundings
-            if around is not None and around.job is not None and around.job.key:
-                self._runs[around.job.key].append(case)
-            if case.process.ppid is not None:
-                self._children[case.process.ppid].append(case)
-        self._by_pid = {case.process.pid: case for case in (*self.cases, *self.unlisted)}
 
-    def family(self, case: Case) -> list[Case]:
-        """Return the others of its run, its parent and its children, as far as they have a GPU open.
+        def is_mine(process: Process) -> bool:
+            return process.presence is Presence.SEEN and process.start > 0 and process.uid == snapshot.viewer
 
-        Of Ray's workers nobody can tell which are of one run: those of one daemon may wait for each other.
+        mine = {one.pid: one for one in snapshot.processes if is_mine(one)}
+        unlisted = (one for one in snapshot.unlisted if is_mine(one.process) and one.process.pid not in self.listed)
+        self.candidates = (*self._listed_candidates(mine), *map(self._unlisted_candidate, unlisted))
+        self._by_pid = {one.process.pid: one for one in self.candidates}
+        self._runs: defaultdict[str, list[_Candidate]] = defaultdict(list)
+        self._children: defaultdict[int, list[_Candidate]] = defaultdict(list)
+        for one in self.candidates:
+            if one.job is not None and one.job.key:
+                self._runs[one.job.key].append(one)
+            if one.process.ppid is not None:
+                self._children[one.process.ppid].append(one)
+
+    def find_family(self, one: _Candidate) -> tuple[_Candidate, ...]:
+        """Find the others of a process's run, its parent and its children.
+
+        Which of Ray's workers belong to one run cannot be told: all of one daemon may wait for each other.
         """
-        process = case.process
-        found: dict[int, Case] = {one.process.pid: one for one in self._children.get(process.pid, ())}
-        parent = self._by_pid.get(process.ppid) if process.ppid is not None else None
-        if parent is not None:
-            found[parent.process.pid] = parent
-        around = process.surroundings
-        if around is not None and around.job is not None:
-            found |= {one.process.pid: one for one in self._runs.get(around.job.key, ())}
-            if around.job.launcher == "ray" and process.ppid is not None:
-                found |= {one.process.pid: one for one in self._children.get(process.ppid, ())}
-        found.pop(process.pid, None)
-        return list(found.values())
+        pid, ppid, job = one.process.pid, one.process.ppid, one.job
+        related = [*self._children.get(pid, ())]
+        if ppid in self._by_pid:
+            related.append(self._by_pid[ppid])
+        if job is not None:
+            related += self._runs.get(job.key, ())
+            if job.launcher == "ray" and ppid is not None:
+                related += self._children.get(ppid, ())
+        return tuple({other.process.pid: other for other in related if other.process.pid != pid}.values())
 
-    def _listed(self, mine: Mapping[int, Process]) -> Iterable[Case]:
-        on: defaultdict[int, dict[str, list[Holding]]] = defaultdict(dict)
+    def has_gap(self, gpus: Iterable[Gpu]) -> bool:
+        """Return whether on one of these GPUs more memory is unattributed than a driver takes for itself."""
+        judged = (gpu for gpu in gpus if gpu.key in self._gpus and not gpu.memory.unified)
+        return any(known(gpu.unattributed) and gpu.unattributed > unattributed.of_driver(gpu) for gpu in judged)
+
+    def _listed_candidates(self, mine: Mapping[int, Process]) -> Iterator[_Candidate]:
+        holdings: defaultdict[int, defaultdict[str, list[Holding]]] = defaultdict(lambda: defaultdict(list))
         for gpu in self._gpus.values():
             for one in gpu.holdings:
                 process = mine.get(one.pid)
                 if process is not None and one.start in (0, process.start):
-                    on[one.pid].setdefault(gpu.key, []).append(one)
-        for pid, by_gpu in on.items():
+                    holdings[one.pid][gpu.key].append(one)
+        for pid, by_gpu in holdings.items():
             process = mine[pid]
-            parts = [self._part(self._gpus[key], process, held) for key, held in by_gpu.items()]
-            parts.sort(key=lambda part: (-(part.memory or 0), part.gpu.index))
-            blind = any(self._seen_idle(key, process) is not None for key in self._unjudged)
-            yield Case(process, self._age(process), parts=tuple(parts), blind=blind)
+            on = [self._on_gpu(self._gpus[key], process, held) for key, held in by_gpu.items()]
+            on.sort(key=lambda one: (-(one.memory or 0), one.gpu.index))
+            blind = any(self._watched_idle(gpu.key, process) is not None for gpu in self.unjudged)
+            yield _Candidate(process, self, on=tuple(on), blind=blind)
 
-    def _unlisted(self, one: Unlisted) -> Case:
+    def _unlisted_candidate(self, one: Unlisted) -> _Candidate:
         gpus = tuple(gpu for key, gpu in self._gpus.items() if key in one.gpus) if one.context else ()
-        return Case(one.process, self._age(one.process), open=gpus)
+        return _Candidate(one.process, self, open=gpus)
 
-    def _part(self, gpu: Gpu, process: Process, held: Sequence[Holding]) -> Part:
-        """Join what a process holds on one GPU: with MIG it is listed once for each instance."""
+    def _on_gpu(self, gpu: Gpu, process: Process, held: Sequence[Holding]) -> _OnGpu:
+        """Join the holdings of a process on one GPU: with MIG it has one for each instance."""
         sizes = [int(one.memory) for one in held if known(one.memory)]
-        sms = [one.sm for one in held if known(one.sm)]
-        sm = max(sms) if sms and (len(sms) == len(held) or max(sms) > 0) else None
+        figures = [one.sm for one in held if known(one.sm)]
+        sm = max(figures) if figures and (len(figures) == len(held) or max(figures) > 0) else None
         kinds = frozenset(kind for one in held for kind in one.kind.split("+"))
         memory = sum(sizes) if len(sizes) == len(held) else None
         silent = all(one.sm is Reason.UNSUPPORTED for one in held)
-        return Part(gpu, memory, sm, silent, kinds, self._idle(gpu.key, process, sm, kinds))
+        return _OnGpu(gpu, memory, sm, silent, kinds, self._idle(gpu.key, process, sm, kinds))
 
     def _idle(self, key: str, process: Process, sm: float | None, kinds: frozenset[str]) -> Idle | None:
-        """Return how long a process has run nothing on a GPU: the longest that any witness speaks for."""
+        """Return how long a process has run nothing on a GPU: the longest time that is known."""
         if sm is not None and sm > 0:
             return Idle(0.0, at_least=False)
-        seen, kept = self._seen_idle(key, process), self._kept.get((key, process.pid, process.start))
-        if _SERVED in kinds:  # that none of its own was seen says little, and that some was says that it computed
-            lately = seen is not None and not seen.at_least and seen.seconds < self.limits.quiet_after
-            return seen if lately else None
-        if seen is None or (seen.at_least and kept is not None and kept.seconds > seen.seconds):
+        watched, kept = self._watched_idle(key, process), self._idle_times.get((key, process.pid, process.start))
+        if _MPS_CLIENT in kinds:  # no use seen says little here, and use seen says that it computed
+            lately = watched is not None and not watched.at_least and watched.seconds < self.limits.quiet_after
+            return watched if lately else None
+        if watched is None or (watched.at_least and kept is not None and kept.seconds > watched.seconds):
             return kept
-        return seen
+        return watched
 
-    def _seen_idle(self, key: str, process: Process) -> Idle | None:
+    def _watched_idle(self, key: str, process: Process) -> Idle | None:
         return self._history.idle(key, process.pid, process.start) if self._history is not None else None
 
-    def _age(self, process: Process) -> float:
-        """Return the seconds since a process started; 0 where that is not known."""
-        return self.snapshot.taken - process.started if process.started is not None else 0.0
 
-    def has_gap(self, gpus: Iterable[Gpu]) -> bool:
-        """Return whether on one of these GPUs more memory is nobody's than a driver takes for itself."""
-        judged = (gpu for gpu in gpus if gpu.key in self._gpus and not gpu.memory.unified)
-        return any(known(gpu.unattributed) and gpu.unattributed > unattributed.of_driver(gpu) for gpu in judged)
-
-
-def _is_seen(process: Process) -> bool:
-    return process.presence is Presence.SEEN and process.start > 0
-
-
-def unjudged(snapshot: Snapshot) -> list[Gpu]:
-    """Return the GPUs of which nothing can be said now: in trouble, with old figures, or with no list to trust."""
-    return [gpu for gpu in snapshot.gpus if not _may_be_judged(gpu, snapshot)]
-
-
-def _may_be_judged(gpu: Gpu, snapshot: Snapshot) -> bool:
-    oldest = max(_LATE_INTERVALS * snapshot.interval, _LATE)
+def _can_be_judged(gpu: Gpu, snapshot: Snapshot) -> bool:
+    """Return whether a GPU is well, its sample is new, and its list of processes can be trusted."""
+    oldest = _LATE * max(snapshot.interval, 1.0)
     fresh = gpu.sampled > 0 and snapshot.monotonic - gpu.sampled <= oldest
-    trusted = not (gpu.holdings_note or gpu.unreliable or has_unsure(gpu, snapshot))
+    trusted = not (gpu.holdings_note or gpu.unreliable or _has_unsure(gpu, snapshot))
     return fresh and gpu.health is Health.OK and trusted
 
 
-def has_unsure(gpu: Gpu, snapshot: Snapshot) -> bool:
-    """Return whether a process that the driver lists on a GPU may be another than the one of its PID here."""
+def _has_unsure(gpu: Gpu, snapshot: Snapshot) -> bool:
+    """Return whether the driver may mean another process than the one that has a PID of its list here."""
     unsure = {one.pid for one in snapshot.processes if one.presence is Presence.UNSURE}
     return any(one.pid in unsure for one in gpu.holdings)
 
 
-CERTAIN, LIKELY, POSSIBLE = Certainty
+# ---------------------------------------------------------------------------------------------------------------
+# Rules
 
-_TRACED: Final = "tracing stop"
-_MPS: Final = "nvidia-cuda-mps"
-"""How the names of the MPS server and of its control begin: they hold memory for others."""
 _UNKNOWN: Final = "whether it is idle is not known yet"
 _STOPPED: Final = "stopped, as by Ctrl-Z: it cannot run"
-_SERVER_GONE: Final = "the server of its notebook has gone"
 _PARENT_ENDED: Final = "its parent has ended"
 
 
-class Finding(NamedTuple):
-    """What one rule says."""
+def _is_zombie(one: _Candidate) -> bool:
+    """Return whether a process has ended and still holds memory.
 
-    cause: Cause
-    sure: Certainty
-    why: tuple[str, ...]
-    ends: bool = True
-
-
-Rule: TypeAlias = Callable[[Case, Scene], Finding | None]
-
-
-def zombie(case: Case, scene: Scene) -> Finding | None:
-    """Judge one that has ended. Of a program whose first thread has ended the kernel says zombie, too (proc(5)).
-
-    So it must be known to run nothing, on the GPU and on the CPU. Every process is a zombie for a moment: one that may
-    just have computed is not one that was forgotten.
+    The kernel also calls a program a zombie whose first thread has ended (proc(5)): so it must be seen to run nothing,
+    on the GPU and on the CPU.
     """
-    process = case.process
-    if not _is_zombie(case) or not _has_rested(case, scene.limits.settled_after):
-        return None
-    parent = f", {process.ppid} {process.parent}".rstrip() + "," if process.ppid else ""
-    why = (f"it has ended, and its parent{parent} has not taken note", "no signal reaches it: end its parent")
-    return Finding(Cause.ZOMBIE, CERTAIN, why, ends=False)
+    works = (number(one.process.cpu) or 0) > 0
+    rests = bool(one.on) and not one.blind and all(each.sm == 0 for each in one.on)
+    return one.process.state == "zombie" and rests and not works
 
 
-def _is_zombie(case: Case) -> bool:
-    process = case.process
-    works = isinstance(process.cpu, (int, float)) and process.cpu > 0
-    return process.state == "zombie" and case.rests and not works
+def _zombie_words(one: _Candidate) -> list[str]:
+    parent = f", {one.process.ppid} {one.process.parent}".rstrip() + "," if one.process.ppid else ""
+    return [
+        f"it has ended, and its parent{parent} has not collected its exit status",
+        "no signal ends it: end its parent",
+    ]
 
 
-def stopped(case: Case, scene: Scene) -> Finding | None:
-    """Judge one that was stopped, and not by a debugger. A scheduler goes on by itself with what it has stopped.
+def _is_stopped(one: _Candidate) -> bool:
+    """Return whether a process was stopped, not by a debugger nor a scheduler, which continues it by itself.
 
-    Where nobody can ever tell for how long it has run nothing, it is enough that it cannot run. Who is gone may have
-    stopped it on purpose, to lend its GPU: it is certain only after a day. Sources: Slurm suspends and resumes jobs by
-    turns (slurm.schedmd.com/gang_scheduling.html); PBS suspends by SIGSTOP (qsig(1B)).
+    Sources: Slurm suspends and resumes jobs by turns (slurm.schedmd.com/gang_scheduling.html); PBS suspends by SIGSTOP
+    (qsig(1B)).
     """
-    process, around = case.process, case.process.surroundings
-    if around is None or not _is_stopped(case):
-        return None
-    if not case.silent and not _has_rested(case, scene.limits.settled_after):
-        return None
-    why = (_STOPPED,)
-    if process.led is False:
-        sure = _has_rested(case, scene.limits.sure_after)
-        return Finding(Cause.STOPPED, CERTAIN if sure else LIKELY, (*why, _login_words(around)))
-    return Finding(Cause.STOPPED, LIKELY, why)
+    return bool(one.on) and one.process.state == "stopped" and not one.context.batch_job
 
 
-def _is_stopped(case: Case) -> bool:
-    around = case.process.surroundings
-    return case.process.state == "stopped" and around is not None and not around.batch_job
+def _is_left_worker(one: _Candidate) -> bool:
+    """Return whether the run of a worker has ended, and none of it is at work: it may have been left on purpose.
 
-
-def worker(case: Case, scene: Scene) -> Finding | None:
-    """Judge one whose run has ended. One that is at work, or whose run is, was perhaps let go on purpose.
-
-    From outside a container it cannot always be told which process started which, so there the kernel must say that
-    its parent has ended; and who has the GPU open without being listed must be known to be a worker, or there must be
-    memory that nobody is listed for.
+    From outside of a container the parent of a process cannot always be told, so there the kernel must say that it has
+    ended.
     """
-    process, around = case.process, case.process.surroundings
-    if around is None or process.state in (_TRACED, "zombie"):
-        return None
-    job, limits = around.job, scene.limits
-    orphan = job is not None and job.orphaned
-    theirs = job.worker_of if job is not None and process.adopted else None
-    left = orphan or (theirs is not None and theirs not in (*scene.listed, process.ppid))
-    if case.listed:
-        if not left or _is_in_use(case, scene, limits.quiet_after):
-            return None
-    elif not _is_leftover(case, scene, left=left):
-        return None
-    within = around.container is not None or bool(around.pod)
-    if within and not process.adopted:
-        return None
-    rests = not case.listed or _has_rested(case, limits.quiet_after)
+    if one.process.state in _NOT_RUNNING or (_in_container(one) and not one.process.adopted):
+        return False
+    if one.on:
+        return _has_lost_run(one) and not one.is_in_use(one.limits.quiet_after)
+    return _is_left_without_listing(one)
+
+
+def _is_left_without_listing(one: _Candidate) -> bool:
+    """Return whether a process that NVML does not list and that has CUDA's files open is a leftover.
+
+    A program that only asked how many GPUs there are has them open, too, and so has one that lets others compute. So
+    its run must have ended, or there must be memory that no listed process holds.
+    """
+    if not one.open or not one.process.adopted or one.process.ppid in one.machine.listed or one.works:
+        return False
+    if any(other.on or not other.process.adopted or other.works for other in one.family):
+        return False
+    return _has_lost_run(one) or (one.machine.has_gap(one.open) and not one.is_attended)
+
+
+def _has_lost_run(one: _Candidate) -> bool:
+    return one.job is not None and (one.job.orphaned or _ended_employer(one) is not None)
+
+
+def _ended_employer(one: _Candidate) -> int | None:
+    """Return the PID of the process that a worker worked for, where that one has ended."""
+    employer = one.job.worker_of if one.job is not None and one.process.adopted else None
+    return None if employer in (*one.machine.listed, one.process.ppid) else employer
+
+
+def _in_container(one: _Candidate) -> bool:
+    return one.context.container is not None or bool(one.context.pod)
+
+
+def _is_certain_worker(one: _Candidate) -> bool:
+    rests = not one.on or one.is_idle_for(one.limits.quiet_after)
     # A rank may have started a server that is to outlive it, and that has its variables.
-    answers = around.server.startswith("listens on")
-    sure = orphan and process.adopted and rests and not (within or around.service or answers)
-    why = ["the run that it belongs to has ended"]
-    if not orphan:
-        why = [f"process {theirs}, which it worked for, is gone" if left else _PARENT_ENDED]
-    if not case.listed:
-        why.append("it has the GPU open, and NVML does not list it")
-    return Finding(Cause.WORKER, CERTAIN if sure else LIKELY, tuple(why))
+    may_serve = one.context.service or one.context.server.startswith("listens on")
+    lost = one.job is not None and one.job.orphaned and one.process.adopted
+    return lost and rests and not (_in_container(one) or may_serve)
 
 
-def _is_leftover(case: Case, scene: Scene, *, left: bool) -> bool:
-    """Return whether one that NVML does not list, but that has CUDA's files open, is what remains of something.
+def _worker_words(one: _Candidate) -> list[str]:
+    words = [_PARENT_ENDED]
+    if one.job is not None and one.job.orphaned:
+        words = ["the run that it belongs to has ended"]
+    elif (employer := _ended_employer(one)) is not None:
+        words = [f"process {employer}, which it worked for, has ended"]
+    return words if one.on else [*words, "it has the GPU open, and NVML does not list it"]
 
-    A program that only asked how many GPUs there are has them open, too, and so has one that lets others compute: it
-    is neither as long as one of those is there.
-    """
-    process, around = case.process, case.process.surroundings
-    if not case.open or not process.adopted or around is None or process.ppid in scene.listed:
+
+def _is_left_kernel(one: _Candidate) -> bool:
+    """Return whether the server of a notebook kernel has ended: nobody can send it anything any more."""
+    notebook = one.context.notebook
+    if notebook is None or not notebook.left or _in_container(one) or one.process.state in _NOT_RUNNING:
         return False
-    if case.works(scene.limits):
+    return not one.is_in_use(one.limits.quiet_after)
+
+
+def _is_leftover(one: _Candidate) -> bool:
+    """Return whether the parent and the login of a process have ended, and nothing else attends to it."""
+    process = one.process
+    if not one.on or not process.adopted or process.led is not False or process.state in _NOT_RUNNING:
         return False
-    if any(one.listed or not one.process.adopted or one.works(scene.limits) for one in scene.family(case)):
+    if one.is_attended or one.serves or one.context.notebook is not None or one.draws:
         return False
-    return left or (scene.has_gap(case.open) and not _is_tended(case, around))
+    return not one.is_in_use(one.limits.quiet_after)
 
 
-def kernel(case: Case, scene: Scene) -> Finding | None:
-    """Judge the kernel of a notebook whose server is gone: nobody can send it anything any more."""
-    if not _is_left_kernel(case, scene) or not _has_rested(case, scene.limits.quiet_after):
-        return None
-    sure = CERTAIN if case.process.adopted else LIKELY
-    return Finding(Cause.KERNEL, sure, (_SERVER_GONE,))
+def _is_certain_leftover(one: _Candidate) -> bool:
+    """Return whether nothing that a leftover may wait for is left, and nothing of its context is unread."""
+    waits = one.context.words or one.context.peer or one.absent_ranks
+    return one.is_idle_for(one.limits.sure_after) and not waits
 
 
-def _is_left_kernel(case: Case, scene: Scene) -> bool:
-    around = case.process.surroundings
-    if around is None or around.notebook is None or not around.notebook.left or around.container or around.pod:
+def _leftover_words(one: _Candidate) -> list[str]:
+    peer = one.context.peer
+    waits = [f"it is connected to {peer}, and may wait for it"] if peer else []
+    return [_login_words(one), _PARENT_ENDED, *waits, *one.absent_ranks]
+
+
+def _login_words(one: _Candidate) -> str:
+    pane = one.context.pane
+    if pane is not None and pane.alive is False:
+        return f"its {pane.program} session has ended"
+    return f"its SSH login from {one.context.ssh} has ended" if one.context.ssh else "its login has ended"
+
+
+def _is_idle(one: _Candidate) -> bool:
+    """Return whether a process and its run hold memory and do nothing. A server waits, and a rank waits for others."""
+    process, limits = one.process, one.limits
+    if one.memory < limits.idle_memory or process.state in _NOT_RUNNING:
         return False
-    return case.process.state not in (_TRACED, "zombie") and not _is_in_use(case, scene, scene.limits.quiet_after)
-
-
-def orphaned(case: Case, scene: Scene) -> Finding | None:
-    """Judge one that whoever started it has left: parent and login are gone, and nothing else tends it.
-
-    It is certain only after a day: who uses nohup leaves on purpose, and a program may wait for a file, for the night
-    or for a free GPU. Who is connected to somebody, or is one rank of several, may wait for work, or for the others,
-    for days.
-    """
-    around, limits = case.process.surroundings, scene.limits
-    if around is None or not _is_left(case, scene) or not _has_rested(case, limits.quiet_after):
-        return None
-    # What could not be read may be what tends it.
-    sure = _has_rested(case, limits.sure_after) and not around.words
-    why = [_login_words(around), _PARENT_ENDED]
-    if around.peer:
-        why.append(f"it is connected to {around.peer}, and may wait for it")
-    away = _ranks_away(case, scene)
-    sure = sure and not around.peer and not away
-    return Finding(Cause.LEFTOVER, CERTAIN if sure else LIKELY, (*why, *away))
-
-
-def _ranks_away(case: Case, scene: Scene) -> list[str]:
-    """Tell of the ranks of its run that are on other machines, or that have ended: it may wait for them."""
-    jobs = [one.process.surroundings.job for one in (case, *scene.family(case)) if one.process.surroundings]
-    ranks = {job.rank for job in jobs if job is not None and job.rank is not None}
-    world = next((job.world for job in jobs if job is not None and job.world), 0)
-    away = world - len(ranks) if ranks else 0
-    return [f"{away} of its run's {world} ranks are not to be seen here"] if away > 0 else []
-
-
-def _is_left(case: Case, scene: Scene) -> bool:
-    process, around = case.process, case.process.surroundings
-    if around is None or not process.adopted or process.led is not False:
-        return False
-    if _is_tended(case, around) or _serves(case, scene) or around.notebook is not None:
-        return False
-    if process.state in (_TRACED, "zombie"):
-        return False
-    return case.listed and not case.draws and not _is_in_use(case, scene, scene.limits.quiet_after)
-
-
-def find_possible(case: Case, scene: Scene) -> Finding | None:
-    """Judge one that would be a stray if it was known to be idle, which is not known, or not for long enough."""
-    if case.silent and _is_stopped(case):  # it is one already
-        return None
-    idle, around = case.idle, case.process.surroundings
-    unknown = not case.blind and (idle is None or (idle.at_least and idle.seconds < scene.limits.quiet_after))
-    if not unknown or case.computes:
-        return None
-    if case.listed and _is_zombie(case):
-        return Finding(Cause.ZOMBIE, POSSIBLE, (_UNKNOWN, "it has ended"), ends=False)
-    if case.listed and _is_stopped(case):
-        return Finding(Cause.STOPPED, POSSIBLE, (_UNKNOWN, _STOPPED))
-    if _is_left_kernel(case, scene):
-        return Finding(Cause.KERNEL, POSSIBLE, (_UNKNOWN, _SERVER_GONE))
-    if around is not None and _is_left(case, scene):
-        return Finding(Cause.LEFTOVER, POSSIBLE, (_UNKNOWN, _login_words(around), _PARENT_ENDED))
-    return None
-
-
-def idle(case: Case, scene: Scene) -> Finding | None:
-    """Judge one that has run nothing on any of its GPUs for long. A server waits, and a rank waits for the others."""
-    process, around, rest = case.process, case.process.surroundings, case.idle
-    limits = scene.limits
-    if around is None or rest is None or rest.seconds < limits.idle_after or case.memory < limits.idle_memory:
-        return None
     if process.declared is not None and process.declared.knowledge is Knowledge.PENDING:
-        return None
-    if _serves(case, scene) or around.pod or around.service or process.name.startswith(_MPS):
-        return None
-    if case.draws or process.state in (_TRACED, "zombie") or _is_in_use(case, scene, limits.idle_after):
-        return None
-    family = [one for one in scene.family(case) if one.listed]
-    if any(one.idle is None or one.idle.seconds < limits.idle_after for one in family):
-        return None
-    return Finding(Cause.IDLE, LIKELY, (*_attended(case, around), *_ranks_away(case, scene)))
-
-
-def _attended(case: Case, around: Surroundings) -> list[str]:
-    """Return who may still want one that is idle."""
-    words = []
-    if around.notebook is not None and not around.notebook.left:
-        words.append("its notebook may still be open")
-    elif case.process.led and case.process.terminal:
-        words.append("its terminal is still open")
-    if around.slurm:
-        words.append(f"Slurm ends it with job {around.slurm.partition('.')[0]}")
-    elif around.batch:
-        words.append(f"its scheduler ends it with {around.batch}")
-    elif around.container is not None:
-        words.append("its container still runs")
-    return words
-
-
-def _is_tended(case: Case, around: Surroundings) -> bool:
-    """Return whether something tends to its processes: a runtime, a scheduler, a manager of units, an open window.
-
-    Where it cannot be told whether the window is still open, it may be.
-    """
-    pane = around.pane is not None and around.pane.alive is not False
-    return bool(around.container or around.pod or around.batch_job or around.service or around.server or pane) or (
-        case.process.name.startswith(_MPS)
+        return False
+    if one.serves or one.context.pod or one.context.service or one.is_mps or one.draws:
+        return False
+    return not one.is_in_use(limits.idle_after) and all(
+        other.is_idle_for(limits.idle_after) for other in one.family if other.on
     )
 
 
-def _serves(case: Case, scene: Scene) -> bool:
-    """Return whether a process, or one of its run, is a server: of a served model one rank listens, the others wait."""
-    around = [one.process.surroundings for one in (case, *scene.family(case))]
-    return any(one is not None and one.server for one in around)
+def _idle_words(one: _Candidate) -> list[str]:
+    """Return who may still want an idle process."""
+    context, words = one.context, []
+    if context.notebook is not None and not context.notebook.left:
+        words.append("its notebook may still be open")
+    elif one.process.led and one.process.terminal:
+        words.append("its terminal is still open")
+    if context.slurm:
+        words.append(f"Slurm ends it with job {context.slurm.partition('.')[0]}")
+    elif context.batch:
+        words.append(f"its scheduler ends it with {context.batch}")
+    elif context.container is not None:
+        words.append("its container still runs")
+    return [*words, *one.absent_ranks]
 
 
-def _is_in_use(case: Case, scene: Scene, within: float) -> bool:
-    """Return whether a process or one that belongs to it computed lately, or is at work on the CPU."""
-    return any(one.computed(within) or one.works(scene.limits) for one in (case, *scene.family(case)))
+class _Rule(NamedTuple):
+    """Cause of strays: when a process matches, how long it must be idle, and the reasons in words."""
+
+    cause: Cause
+    matches: Callable[[_Candidate], bool]
+    """Whether it matches, but for the idle time."""
+    idle_for: Callable[[_Candidate], float | None]
+    """Returns the seconds of idle time that it takes; None for none."""
+    is_certain: Callable[[_Candidate], bool]
+    words: Callable[[_Candidate], list[str]]
+    may_be_possible: bool = True
+    """Whether a process that matches is listed as possible while its idle time is not known."""
 
 
-def _has_rested(case: Case, seconds: float) -> bool:
-    """Return whether a process is known to have run nothing on its GPUs for so long."""
-    return case.idle is not None and case.idle.seconds >= seconds
+RULES: Final = (
+    _Rule(Cause.ZOMBIE, _is_zombie, lambda one: one.limits.settled_after, lambda one: True, _zombie_words),
+    _Rule(
+        Cause.STOPPED,
+        _is_stopped,
+        # Where the idle time can never be known, it is enough that it cannot run.
+        lambda one: None if one.silent else one.limits.settled_after,
+        # Its owner may have stopped it on purpose, to lend the GPU to somebody.
+        lambda one: one.process.led is False and one.is_idle_for(one.limits.sure_after),
+        lambda one: [_STOPPED, *([_login_words(one)] if one.process.led is False else [])],
+    ),
+    _Rule(Cause.WORKER, _is_left_worker, lambda one: None, _is_certain_worker, _worker_words, False),
+    _Rule(
+        Cause.KERNEL,
+        _is_left_kernel,
+        lambda one: one.limits.quiet_after,
+        lambda one: one.process.adopted,
+        lambda one: ["the server of its notebook has ended"],
+    ),
+    _Rule(Cause.LEFTOVER, _is_leftover, lambda one: one.limits.quiet_after, _is_certain_leftover, _leftover_words),
+    _Rule(Cause.IDLE, _is_idle, lambda one: one.limits.idle_after, lambda one: False, _idle_words, False),
+)
+"""All causes; of two that are as certain, the first is the stronger one."""
 
-
-def _login_words(around: Surroundings) -> str:
-    if around.pane is not None and around.pane.alive is False:
-        return f"its {around.pane.program} session has ended"
-    return f"its SSH login from {around.ssh} has ended" if around.ssh else "its login has ended"
-
-
-def idle_words(idle: Idle) -> str:
-    """Say for how long nothing was run; whole minutes from one on, so that a line does not change each second."""
-    seconds = idle.seconds - idle.seconds % 60 if idle.seconds >= 60 else idle.seconds
-    return f"no SM use for {'at least ' if idle.at_least else ''}{long_duration(seconds)}"
-
-
-RULES: Final[tuple[Rule, ...]] = (zombie, stopped, worker, kernel, orphaned, idle)
-"""The strongest first, among those that are as sure."""
-
-
-_NOTHING: Final[IdleTimes] = MappingProxyType({})
-_WITH_IDLE_TIME: Final = frozenset({Cause.WORKER, Cause.KERNEL, Cause.LEFTOVER, Cause.IDLE})
-"""Causes among whose reasons is for how long it has run nothing."""
-
-
-class StrayReport(NamedTuple):
-    """What came of judging all of the viewer's processes."""
-
-    strays: list[Stray]
-    """Those that are certain first, then by the memory they hold."""
-    possible: list[Stray]
-    """Those of which it is not known yet whether they are idle; else they would be strays."""
-    unjudged: list[Gpu]
-    """GPUs of which nothing can be said now."""
+_NO_IDLE_TIMES: Final[IdleTimes] = MappingProxyType({})
 
 
 def judge(
@@ -621,89 +590,113 @@ def judge(
     *,
     known: IdleTimes | None = None,
 ) -> StrayReport:
-    """Judge the viewer's own processes, each once.
+    """Judge each of the viewer's own processes once.
 
-    `known` are idle times that another gpuwatch has kept, for where the history is too short. Neither a young process
-    is judged, nor what is held on a GPU in trouble, with old samples, or with a list of processes that has gaps.
+    `known` are idle times that another gpuwatch has kept, for where the history is too short. A young process is not
+    judged, nor memory on a GPU in trouble, with old samples, or with an incomplete list of processes.
     """
-    scene = Scene(snapshot, history, limits, _NOTHING if known is None else known)
+    machine = _Machine(snapshot, history, limits, _NO_IDLE_TIMES if known is None else known)
     strays, possible = [], []
-    for case in _worth(scene):
-        findings = [one for rule in RULES if (one := rule(case, scene)) is not None]
-        if findings:
-            strays.append(_stray(case, findings))
-        elif (finding := find_possible(case, scene)) is not None:
-            possible.append(_stray(case, [finding]))
-    for found in strays, possible:
-        found.sort(key=lambda one: (one.sure is not Certainty.CERTAIN, -(one.held or 0), one.process.pid))
-    return StrayReport(strays, possible, unjudged(snapshot))
+    for one in machine.candidates:
+        started = one.process.started
+        young = started is None or snapshot.taken - started < limits.settled_after
+        if young or (one.held is not None and one.held < limits.least):
+            continue
+        rules = RULES if one.process.surroundings is not None else RULES[:1]  # a zombie has no context any more
+        matching = [rule for rule in rules if _is_near(one, rule) and rule.matches(one)]
+        found = [rule for rule in matching if _is_idle_enough(one, rule)]
+        if found:
+            found.sort(key=lambda rule: not rule.is_certain(one))
+            strays.append(_stray(one, found))
+        elif matching and one.idle_unknown:
+            possible.append(_stray(one, matching[:1], POSSIBLE))
+    for several in strays, possible:
+        several.sort(key=lambda one: (one.sure is not CERTAIN, -(one.held or 0), one.process.pid))
+    return StrayReport(strays, possible, machine.unjudged)
 
 
-def _worth(scene: Scene) -> Iterable[Case]:
-    """Return those that are neither too young nor too small to be judged; a size that is not known may be any."""
-    limits = scene.limits
-    for case in (*scene.cases, *scene.unlisted):
-        if case.age >= limits.settled_after and (case.held is None or case.held >= limits.least):
-            yield case
+def _is_near(one: _Candidate, rule: _Rule) -> bool:
+    """Return whether a rule can lead to anything, by the idle time; it is cheaper to ask than the rule."""
+    return _is_idle_enough(one, rule) or (rule.may_be_possible and one.idle_unknown)
 
 
-def _stray(case: Case, findings: list[Finding]) -> Stray:
-    findings.sort(key=lambda one: one.sure is not Certainty.CERTAIN)  # it keeps the order of the rules otherwise
-    strongest, idle = findings[0], case.idle
-    why = [words for one in findings for words in one.why]
-    if idle is not None and idle.seconds >= 1 and any(one.cause in _WITH_IDLE_TIME for one in findings):
-        why.insert(0 if strongest.cause is Cause.IDLE else len(why), idle_words(idle))
-    gpus = [part.gpu for part in case.parts] or list(case.open)
+def _is_idle_enough(one: _Candidate, rule: _Rule) -> bool:
+    seconds = rule.idle_for(one)
+    return seconds is None or one.is_idle_for(seconds)
+
+
+def _stray(one: _Candidate, rules: Sequence[_Rule], certainty: Certainty | None = None) -> Stray:
+    """Return a process as a stray by these rules, the strongest first."""
+    strongest, idle = rules[0], one.idle
+    why = [words for rule in rules for words in rule.words(one)]
+    if certainty is POSSIBLE:
+        why.insert(0, _UNKNOWN)
+    elif (
+        idle is not None
+        and idle.seconds >= 1
+        and any(rule.cause not in (Cause.ZOMBIE, Cause.STOPPED) for rule in rules)
+    ):
+        why.insert(0 if strongest.cause is Cause.IDLE else len(why), format_idle(idle))
+    gpus = [each.gpu for each in one.on] or list(one.open)
     return Stray(
-        process=case.process,
+        process=one.process,
         gpus=tuple(gpu.key for gpu in gpus),
         indices=tuple(gpu.index for gpu in gpus),
-        held=case.held,
+        held=one.held,
         cause=strongest.cause,
-        sure=strongest.sure,
+        sure=certainty or (CERTAIN if strongest.is_certain(one) else LIKELY),
         why=tuple(dict.fromkeys(why)),
         idle=idle.seconds if idle is not None else None,
         idle_at_least=idle.at_least if idle is not None else False,
-        listed=case.listed,
-        ends=all(one.ends for one in findings),
+        listed=bool(one.on),
+        ends=all(rule.cause is not Cause.ZOMBIE for rule in rules),
     )
 
 
+def format_idle(idle: Idle) -> str:
+    """Return an idle time in words, in whole minutes from one on, so that a line does not change each second."""
+    seconds = idle.seconds - idle.seconds % 60 if idle.seconds >= 60 else idle.seconds
+    return f"no SM use for {'at least ' if idle.at_least else ''}{long_duration(seconds)}"
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Notes
+
 NONE = "none of your processes is a stray"
-_BY = "by `gpuwatch watch` or in the dashboard"
+_WATCHING = "by `gpuwatch watch` or in the dashboard"
 
 
 def notes(
-    judged: StrayReport, snapshot: Snapshot, watched: float | None, limits: StrayLimits = DEFAULT_LIMITS
+    report: StrayReport, snapshot: Snapshot, watched: float | None, limits: StrayLimits = DEFAULT_LIMITS
 ) -> list[str]:
-    """Say it in a sentence each, the same wherever the list is shown.
+    """Return sentences about a report, the same wherever the list is shown.
 
     `watched` is for how many seconds idle times have been counted, None where a `gpuwatch watch` counts them.
     """
-    strays, possible, blind = judged
-    said = [] if strays else ["none found" if possible or blind else NONE]
-    said += [f"GPU {gpu.index} could not be judged: {_why(gpu, snapshot)}" for gpu in blind]
+    strays, possible, blind = report
+    lines = [] if strays else ["none found" if possible or blind else NONE]
+    lines += [f"GPU {gpu.index} could not be judged: {_obstacle(gpu, snapshot)}" for gpu in blind]
     if possible:
         pids = ", ".join(str(one.process.pid) for one in possible)
         one = len(possible) == 1
         who = "1 of your processes may be a stray" if one else f"{len(possible)} of your processes may be strays"
         idle = "whether it is idle" if one else "whether they are idle"
         takes = long_duration(limits.quiet_after)
-        said.append(f"{who} ({pids}): {idle} is not known yet; that takes {takes} of watching, {_BY}")
+        lines.append(f"{who} ({pids}): {idle} is not known yet; that takes {takes} of watching, {_WATCHING}")
     elif not strays and watched is not None and watched < limits.idle_after:
         takes = long_duration(limits.idle_after)
-        said.append(f"who has been idle for {takes} is not known yet: that takes as long of watching, {_BY}")
+        lines.append(f"who has been idle for {takes} is not known yet: that takes as long of watching, {_WATCHING}")
     if not snapshot.searched:
-        said.append("not all processes were looked into: one that NVML does not list may be missing here")
-    return said
+        lines.append("not all processes were looked into: one that NVML does not list may be missing here")
+    return lines
 
 
-def _why(gpu: Gpu, snapshot: Snapshot) -> str:
-    """Return why nothing can be said of who is idle on a GPU."""
+def _obstacle(gpu: Gpu, snapshot: Snapshot) -> str:
+    """Return why nothing can be said about the processes of a GPU."""
     if gpu.health is not Health.OK:
         return ", ".join(filter(None, (gpu.health.value, gpu.words)))
     if gpu.unreliable:
         return "its list of processes makes no sense"
-    if has_unsure(gpu, snapshot):
+    if _has_unsure(gpu, snapshot):
         return "the driver may mean processes outside of this container"
     return gpu.holdings_note or "its figures are old"

@@ -43,8 +43,8 @@ def test_a_zombie_that_holds_memory_is_one_and_no_signal_ends_it() -> None:
     assert found is not None
     assert (found.cause, found.sure, found.ends) == (Cause.ZOMBIE, CERTAIN, False)
     assert found.why == (
-        "it has ended, and its parent, 90 python, has not taken note",
-        "no signal reaches it: end its parent",
+        "it has ended, and its parent, 90 python, has not collected its exit status",
+        "no signal ends it: end its parent",
     )
 
 
@@ -114,7 +114,7 @@ def test_a_worker_of_a_dead_run(around: Surroundings, adopted: bool, idle: float
     found = one(mine(around=around, adopted=adopted), idle)
     assert found is not None
     assert (found.cause, found.sure) == (Cause.WORKER, sure)
-    assert found.why[0] in ("the run that it belongs to has ended", "process 90, which it worked for, is gone")
+    assert found.why[0] in ("the run that it belongs to has ended", "process 90, which it worked for, has ended")
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_a_kernel_whose_server_is_gone_is_one_once_it_is_quiet() -> None:
     found = one(mine(around=Surroundings(notebook=KERNEL)), 400.0, at_least=True)
     assert found is not None
     assert (found.cause, found.sure) == (Cause.KERNEL, LIKELY)
-    assert found.why == ("the server of its notebook has gone", "no SM use for at least 6 min")
+    assert found.why == ("the server of its notebook has ended", "no SM use for at least 6 min")
     found = one(left(Surroundings(notebook=KERNEL)), 400.0)
     assert found is not None
     assert found.sure is CERTAIN
@@ -252,7 +252,7 @@ def test_who_may_wait_for_somebody_is_said_to() -> None:
     assert found is not None
     assert found.why[2:4] == (
         "it is connected to 10.0.0.3:6379, and may wait for it",
-        "15 of its run's 16 ranks are not to be seen here",
+        "15 of its run's 16 ranks are not seen here",
     )
 
 
@@ -347,7 +347,7 @@ def test_little_memory_is_nobodys_loss_and_unknown_memory_may_be_much() -> None:
         (
             Surroundings(job=Job(key="100:1", rank=3, world=16)),
             {"terminal": ""},
-            ("no SM use for 50 min", "15 of its run's 16 ranks are not to be seen here"),
+            ("no SM use for 50 min", "15 of its run's 16 ranks are not seen here"),
         ),
     ],
 )

@@ -102,7 +102,7 @@ async def test_one_orphan_is_the_same_in_both(
     assert rows == listed(printed.out)
     (row,) = rows
     sure = "possible" if kept is None or kept < 300 else "likely" if kept < 86400 else "certain"
-    assert row == (100, "0", "4.0", f"orphaned, {sure}")
+    assert row == (100, "0", "4.0", f"leftover, {sure}")
     said = [line.removeprefix("gpuwatch: ") for line in printed.err.splitlines()]
     assert bool(said) is (sure == "possible")
     for line in said:
@@ -136,7 +136,7 @@ async def test_a_real_orphan_is_the_same_in_both(
         finally:
             watch.stop()
             child.kill()
-    assert rows == listed(printed.out) == [(pid, "0", "2.0", "orphaned, possible")]
+    assert rows == listed(printed.out) == [(pid, "0", "2.0", "leftover, possible")]
     (none, why) = printed.err.splitlines()
     assert none == "gpuwatch: none found"
     assert why.startswith(f"gpuwatch: 1 of your processes may be a stray ({pid}): whether it is idle is not known yet")

@@ -82,10 +82,10 @@ def found() -> list[Stray]:
 def test_a_stray_is_a_row_and_a_line_of_reasons() -> None:
     assert table(found(), EPOCH) == [
         "PID  GPU   GiB    idle    age  stray              in       command",
-        "100  1,0  12.0  ≥1d01h  1h00m  orphaned, certain  tmux $1  python train.py",
+        "100  1,0  12.0  ≥1d01h  1h00m  leftover, certain  tmux $1  python train.py",
         "    its tmux session has ended · its parent has ended · no SM use for at least 1 d 1 h",
         "101    1   1.0      2m  1h00m  zombie, certain    —        python train.py",
-        "    it has ended, and its parent, 90 python, has not taken note · no signal reaches it: end its parent",
+        "    it has ended, and its parent, 90 python, has not collected its exit status · no signal ends it: end its parent",
         "102    1     —       —  1h00m  worker, certain    —        python train.py",
         "    the run that it belongs to has ended · it has the GPU open, and NVML does not list it",
         "",
@@ -96,7 +96,7 @@ def test_a_stray_is_a_row_and_a_line_of_reasons() -> None:
 
 def test_rows_are_cut_and_reasons_are_not() -> None:
     lines = table(found(), EPOCH, width=50)
-    assert lines[1] == "100  1,0  12.0  ≥1d01h  1h00m  orphaned, certain …"
+    assert lines[1] == "100  1,0  12.0  ≥1d01h  1h00m  leftover, certain …"
     assert lines[2].endswith("no SM use for at least 1 d 1 h")
 
 
@@ -131,7 +131,7 @@ def test_json_has_base_units_and_null_for_what_is_not_known() -> None:
         "idle_s": 90000.0,
         "idle_at_least": True,
         "age_s": 3600.0,
-        "cause": "orphaned",
+        "cause": "leftover",
         "sure": "certain",
         "why": ["its tmux session has ended", "its parent has ended", "no SM use for at least 1 d 1 h"],
         "in": "tmux $1",
@@ -179,7 +179,7 @@ def test_who_may_be_a_stray_is_a_row_behind_the_strays_and_is_not_to_be_ended() 
     (orphan, *_) = found()
     lines = table([orphan], EPOCH, possible=possible(7))
     assert lines[3:] == [
-        "  7    0   4.0       —  1h00m  orphaned, possible  —        python train.py",
+        "  7    0   4.0       —  1h00m  leftover, possible  —        python train.py",
         "    whether it is idle is not known yet · its login has ended · its parent has ended",
         "",
         "1 process holds 12.0 GiB",
@@ -328,13 +328,13 @@ def test_nobody_is_waited_for_where_there_is_nobody() -> None:
 def test_the_demo_has_its_strays(run: Run) -> None:
     done = run("strays", "--demo")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "orphaned, likely" in done.stdout
+    assert "leftover, likely" in done.stdout
     assert "gpuwatch kill" not in done.stdout
     plain = run("strays", "--demo", "--ascii").stdout
     assert plain.isascii()
     assert ">" in plain
     rows = json.loads(run("strays", "--demo", "--json").stdout)
-    assert [row["cause"] for row in rows] == ["worker", "orphaned"]
+    assert [row["cause"] for row in rows] == ["worker", "leftover"]
     assert [row["held"] for row in rows] == [None, 12 * GIB]
 
 

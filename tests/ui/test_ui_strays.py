@@ -224,7 +224,7 @@ async def test_hostile_commands_are_text(size: tuple[int, int]) -> None:
     async with running(framed(seen), size) as (app, pilot):
         await opened(app, pilot)
         for _ in HOSTILE:
-            assert "orphaned" in text(app)
+            assert "leftover" in text(app)
             await pilot.press("space", "down")
         await pilot.press("enter", "i")
         await pilot.pause()
@@ -247,7 +247,7 @@ async def test_the_process_list_and_the_gpu_say_it_too() -> None:
     process = builders.process(10, "you", **fields)
     seen = builders.snapshot([builders.gpu(0, holdings=[builders.holding(10, 4.0, sm=0)])], [process], viewer=ME)
     async with running(framed(seen), (160, 50)) as (app, pilot):
-        assert "stray (orphaned)" in text(app)
+        assert "stray (leftover)" in text(app)
         assert "1 stray of yours" in text(app)
         await pilot.press("enter")
         await pilot.pause()
