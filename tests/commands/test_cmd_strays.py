@@ -85,7 +85,8 @@ def test_a_stray_is_a_row_and_a_line_of_reasons() -> None:
         "100  1,0  12.0  ≥1d01h  1h00m  leftover, certain  tmux $1  python train.py",
         "    its tmux session has ended · its parent has ended · no SM use for at least 1 d 1 h",
         "101    1   1.0      2m  1h00m  zombie, certain    —        python train.py",
-        "    it has ended, and its parent, 90 python, has not collected its exit status · no signal ends it: end its parent",
+        "    it has ended, and its parent, 90 python, has not collected its exit status"
+        " · no signal ends it: end its parent",
         "102    1     —       —  1h00m  worker, certain    —        python train.py",
         "    the run that it belongs to has ended · it has the GPU open, and NVML does not list it",
         "",
