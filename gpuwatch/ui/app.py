@@ -21,6 +21,7 @@ from textual.message import Message
 from textual.screen import Screen
 
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
+from gpuwatch.analysis.owner_message import message
 from gpuwatch.analysis.people import filter_for
 from gpuwatch.analysis.rows import Filter, FilterError, Row, RowKey, rows
 from gpuwatch.errors import NoThreadError
@@ -30,6 +31,7 @@ from gpuwatch.text import clean
 from gpuwatch.threads import Worker
 from gpuwatch.ui.bindings import KEYS
 from gpuwatch.ui.dashboard import Dashboard
+from gpuwatch.ui.desktop import Osc, clipboard, notification
 from gpuwatch.ui.layout import room_for_toasts
 from gpuwatch.ui.options import Helpers, MonitorControl, Options, Reloading
 from gpuwatch.ui.terminal import AsciiOnly, ExitWatchdog, NoColors, TolerantDriver, speaks_unicode
@@ -134,8 +136,6 @@ def _notify_desktop(app: GpuwatchApp, raised: Sequence[Alert], frame: Frame) -> 
     """Ask the terminal for one notification, of the worst alert and how many more there are."""
     if app.options.desktop == "off":
         return
-    from gpuwatch.ui.desktop import Osc, notification
-
     more = f" (+{len(raised) - 1} more)" if len(raised) > 1 else ""
     host = frame.snapshot.host or "gpuwatch"
     kind = cast(Osc, app.options.desktop)
@@ -571,7 +571,7 @@ class GpuwatchApp(App[int]):
 
         self.open_once(HelpScreen(KEYS, self.newest, self.skin.glyphs))
 
-    def action_polite(self) -> None:
+    def action_message(self) -> None:
         """Copy a message to the owner of the process under the cursor."""
         row = self.dashboard.processes.selected
         if row is not None:
@@ -579,8 +579,7 @@ class GpuwatchApp(App[int]):
 
     def write_to_owner(self, frame: Frame | None, is_meant: Callable[[Row], bool]) -> None:
         """Copy a message to the owner of these rows of a frame to the clipboard, and show it; none to oneself."""
-        from gpuwatch.analysis.owner_message import message
-        from gpuwatch.ui.screens.owner_message import PoliteScreen, clipboard
+        from gpuwatch.ui.screens.dialog import OwnerMessageDialog
 
         held = [row for row in rows(frame.snapshot, frame.history) if is_meant(row)] if frame is not None else []
         if frame is None or not held:
@@ -591,20 +590,20 @@ class GpuwatchApp(App[int]):
             return
         words, tmux = message(held, frame.snapshot), "TMUX" in os.environ
         self.write_to_terminal(clipboard(words, tmux=tmux))
-        self.open_once(PoliteScreen(held[0].owner, words, self.skin.glyphs, tmux=tmux))
+        self.open_once(OwnerMessageDialog(held[0].owner, words, self.skin.glyphs, tmux=tmux))
 
-    def action_attend(self, alert: Alert | None = None) -> None:
+    def action_acknowledge(self, alert: Alert | None = None) -> None:
         """Ask what to do about one alert, or about all that hold, those first that nobody has seen."""
-        from gpuwatch.ui.screens.attend import AttendScreen, subjects
+        from gpuwatch.ui.screens.acknowledge import AcknowledgeDialog, alerts_and_mutes
 
-        alerts, mutes = subjects(self.newest, alert)
+        alerts, mutes = alerts_and_mutes(self.newest, alert)
         if not alerts and not mutes:
             why = "nothing to acknowledge"
             if alert is not None:
                 why = "this is a problem of gpuwatch itself: it ends once that is solved"
             self.notify(why, markup=False, timeout=3)
         elif self.watching is not None:
-            screen = AttendScreen(alerts, self.watching, self.skin.glyphs, mutes=mutes)
+            screen = AcknowledgeDialog(alerts, self.watching, self.skin.glyphs, mutes=mutes)
             if self.newest is not None:
                 screen.refresh_frame(self.newest)
             self.open_once(screen)

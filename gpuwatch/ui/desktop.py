@@ -1,4 +1,4 @@
-"""What makes a terminal show a notification of the desktop, or ring: sequences for whoever owns the terminal. Pure.
+"""Control sequences for the terminal: a desktop notification, the bell, the clipboard.
 
 | terminal | OSC 9 | OSC 777 | source |
 |---|---|---|---|
@@ -18,6 +18,7 @@ A terminal that does not know a sequence swallows it.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
@@ -103,6 +104,16 @@ def notification(kind: Osc, title: str, body: str = "", *, tmux: bool = False, a
 def passed_through(sequence: str) -> str:
     """Wrap a sequence so that tmux gives it to the terminal outside, if `allow-passthrough` is on."""
     return f"{_ESC}Ptmux;{sequence.replace(_ESC, _ESC * 2)}{_ESC}\\"
+
+
+def clipboard(words: str, *, tmux: bool = False) -> str:
+    """Return the control sequence that puts words on the terminal's clipboard: OSC 52, in base64.
+
+    tmux accepts it with `set-clipboard on`, and passes it to the terminal outside with `allow-passthrough on`: both are
+    asked for. Source: xterm's ctlseqs, Operating System Commands; tmux(1), set-clipboard.
+    """
+    sequence = f"{_ESC}]52;c;{b64encode(words.encode()).decode()}{_BEL}"
+    return sequence + passed_through(sequence) if tmux else sequence
 
 
 def bell() -> str:

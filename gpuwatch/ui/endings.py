@@ -21,7 +21,7 @@ from gpuwatch.kill.session import LOOK_EVERY, Choice, Phase, ProcessEnder, Sessi
 from gpuwatch.kill.target import Target, target_of, target_of_unlisted
 from gpuwatch.monitor import Frame
 from gpuwatch.threads import Worker
-from gpuwatch.ui.screens.end import EndScreen
+from gpuwatch.ui.screens.dialog import EndDialog
 from gpuwatch.ui.screens.facts import brief
 from gpuwatch.ui.theme import UNICODE, Glyphs
 
@@ -101,7 +101,7 @@ class Staged:
 @dataclass(slots=True)
 class _Dialog:
     session: Session
-    screen: EndScreen
+    screen: EndDialog
 
 
 class Endings:
@@ -149,7 +149,7 @@ class Endings:
             return False
         hidden = self._dialog_of(key[1:])
         if hidden is not None:  # a second signal may break off what the first set going
-            hidden.screen = EndScreen(hidden.session, hidden.screen.told, self._glyphs)
+            hidden.screen = EndDialog(hidden.session, hidden.screen.facts, self._glyphs)
             self._app.push_screen(hidden.screen)
             return True
         held = [row for row in rows(snapshot, frame.history) if row.key[1:] == key[1:]]
@@ -173,7 +173,7 @@ class Endings:
             is_under_way=lambda process: self.has_dialog(process) or self.has_stray(process),
             clock=self._clock,
         )
-        dialog = _Dialog(session, EndScreen(session, told, self._glyphs))
+        dialog = _Dialog(session, EndDialog(session, told, self._glyphs))
         self._dialogs.append(dialog)
         self._app.push_screen(dialog.screen)
         self._timer.resume()

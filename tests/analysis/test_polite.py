@@ -14,7 +14,8 @@ from gpuwatch.analysis.owner_message import message
 from gpuwatch.analysis.rows import Row, rows
 from gpuwatch.history import Idle
 from gpuwatch.model import Reason, Snapshot
-from gpuwatch.ui.screens.owner_message import PoliteScreen, clipboard
+from gpuwatch.ui.desktop import clipboard
+from gpuwatch.ui.screens.dialog import OwnerMessageDialog
 from tests.support.builders import gpu, holding, process, snapshot
 from tests.support.dashboards import frame, hand, running, top
 from tests.support.screens import HOSTILE
@@ -94,7 +95,7 @@ async def test_y_shows_the_message_about_the_process_under_the_cursor() -> None:
     seen = snapshot([gpu(0, holdings=[holding(10, 20.0), holding(11, 2.0)])], [process(10, "eve"), process(11, "eve")])
     async with running(frame(seen)) as (app, pilot):
         await pilot.press("y")
-        assert isinstance(top(app), PoliteScreen)
+        assert isinstance(top(app), OwnerMessageDialog)
         shown = "\n".join(str(one.render()) for one in app.screen.query("Static"))
         assert "Hi eve," in shown
         assert "PID 10" in shown
@@ -126,7 +127,7 @@ async def test_figures_and_date_are_of_one_moment_while_the_dashboard_is_frozen(
         await pilot.press("p")
         await hand(app, pilot, frame(seen(11, 2027)))
         await pilot.press(*keys)
-        assert isinstance(top(app), PoliteScreen)
+        assert isinstance(top(app), OwnerMessageDialog)
         shown = "\n".join(str(one.render()) for one in app.screen.query("Static"))
         assert pid in shown
         assert f"({date}-06-01 12:00)" in shown

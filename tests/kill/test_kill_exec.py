@@ -17,7 +17,7 @@ from gpuwatch.kill.target import Killer, Target, shown_command
 from gpuwatch.model import Process, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.sampler.owners import Owners
-from gpuwatch.ui.screens.dialog import ConfirmScreen
+from gpuwatch.ui.screens.dialog import ConfirmDialog
 from tests.commands.test_cmd_kill import code, held, mine, terminal
 from tests.commands.test_cmd_kill import on_record as recorded
 from tests.driver import GIB, Driver, Gpu, Proc
@@ -183,7 +183,7 @@ async def test_a_stray_that_became_another_program_while_it_was_asked_about_is_l
 
         async with dashboard(now(), (160, 50), helpers=helpers(a_real_killer(tmp_path))) as (app, pilot):
             await pilot.press("S", "space", "enter")
-            await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+            await until(pilot, lambda: isinstance(app.screen, ConfirmDialog))
             stray.exec()
             await pilot.press("right", "right", "enter")
             await fed(app, pilot, now, lambda: "it runs another program now: python important_new_run" in text(app))

@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 from textual.widgets import Static
 
+from gpuwatch.alerts.alert import Alert
 from gpuwatch.analysis.rows import Row, RowKey, rows
 from gpuwatch.history import History
 from gpuwatch.kill.target import Killer
@@ -61,6 +62,9 @@ class Host(App[None]):
 
     def ask_to_end(self, key: RowKey, *, whole_run: bool = False) -> None:
         self.asked.append(("end", key, whole_run))
+
+    def show_subject(self, alert: Alert) -> None:
+        self.asked.append(("subject", alert.id))
 
     def show_only_user(self, uid: int | None) -> None:
         self.asked.append(("user", uid))

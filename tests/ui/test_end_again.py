@@ -13,7 +13,7 @@ import pytest
 from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.session import Choice, Phase, call_now
 from gpuwatch.kill.target import Killer
-from gpuwatch.ui.screens.end import EndScreen
+from gpuwatch.ui.screens.dialog import EndDialog
 from tests.support.gpuholder import GpuHolder
 from tests.support.killing import POLICY, a_killer, on_record
 from tests.support.running import RealRun
@@ -162,7 +162,7 @@ async def test_what_was_left_while_it_was_looked_at_is_not_told_of(
             looked.set()
             await until(pilot, lambda: not (app.endings and app.endings._dialogs))
             assert list(app._notifications) == []
-        assert isinstance(screen, EndScreen)
+        assert isinstance(screen, EndDialog)
         assert training.alive()
 
 

@@ -9,7 +9,7 @@ import pytest
 from textual.pilot import Pilot
 
 from gpuwatch.kill.session import Choice
-from gpuwatch.ui.screens.dialog import ConfirmScreen
+from gpuwatch.ui.screens.dialog import ConfirmDialog
 from tests.support.killing import a_killer
 from tests.support.running import RealRun
 from tests.support.screens import Host, fits, text_of, until
@@ -48,7 +48,7 @@ async def test_the_buttons_of_a_question_are_on_screen_at_every_size(size: tuple
     app = Host()
     async with app.run_test(size=size) as pilot:
         lines = [f"{pid}  python train.py" for pid in range(30)]
-        app.push_screen(ConfirmScreen("End 2 processes of yours?", lines, 2))
+        app.push_screen(ConfirmDialog("End 2 processes of yours?", lines, 2))
         await marked(pilot, "Cancel")
         assert "Terminate 2" in text_of(app)
         assert ("(SIGTERM)" in text_of(app)) is (size[0] >= 60)
@@ -61,7 +61,7 @@ async def test_the_buttons_of_a_question_are_on_screen_at_every_size(size: tuple
 async def test_the_button_that_enter_presses_is_on_screen_where_not_all_of_them_have_room() -> None:
     app = Host()
     async with app.run_test(size=(80, 24)) as pilot:
-        app.push_screen(ConfirmScreen("End 137 processes of yours?", ["…"], 137))
+        app.push_screen(ConfirmDialog("End 137 processes of yours?", ["…"], 137))
         await marked(pilot, "Cancel")
         await pilot.press("right", "right")
         await pilot.resize_terminal(40, 6)
@@ -73,6 +73,6 @@ async def test_the_button_that_enter_presses_is_on_screen_where_not_all_of_them_
 async def test_a_short_question_is_a_small_box() -> None:
     app = Host()
     async with app.run_test(size=(80, 24)) as pilot:
-        app.push_screen(ConfirmScreen("End 1 process of yours?", ["4711  python train.py"], 1))
+        app.push_screen(ConfirmDialog("End 1 process of yours?", ["4711  python train.py"], 1))
         await marked(pilot, "Cancel")
         assert app.screen.query_one("#dialog").size.height == 3

@@ -18,8 +18,7 @@ from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.session import Choice, Phase
 from gpuwatch.kill.target import Killer, Policy
 from gpuwatch.model import Snapshot
-from gpuwatch.ui.screens.dialog import ChoiceButton
-from gpuwatch.ui.screens.end import EndScreen
+from gpuwatch.ui.screens.dialog import ChoiceButton, ChoiceRow, EndDialog
 from tests.support import builders
 from tests.support.gpuholder import ME, SOMEBODY_ELSE, GpuHolder
 from tests.support.killing import NO_PROCESS, POLICY, a_killer, on_record
@@ -47,20 +46,20 @@ def held_by(holder: GpuHolder, gib: float = 12.0, **changes: Any) -> Snapshot:
     return builders.snapshot([builders.gpu(4, holdings=held)], [process], viewer=ME, **changes)
 
 
-async def opened(pilot: Pilot[Any], snapshot: Snapshot, pid: int, phase: Phase = Phase.ASKING) -> EndScreen:
+async def opened(pilot: Pilot[Any], snapshot: Snapshot, pid: int, phase: Phase = Phase.ASKING) -> EndDialog:
     """Open the dialog on a process and wait until it is as far as that."""
     app = pilot.app
     assert isinstance(app, Host)
     assert app.endings is not None
     assert app.endings.open(key_of(snapshot, pid), frame_of(snapshot))
-    await until(pilot, lambda: isinstance(app.screen, EndScreen) and bool(app.screen.query(ChoiceButton)))
+    await until(pilot, lambda: isinstance(app.screen, EndDialog) and bool(app.screen.query(ChoiceButton)))
     screen = app.screen
-    assert isinstance(screen, EndScreen)
+    assert isinstance(screen, EndDialog)
     await reached(pilot, screen, phase)
     return screen
 
 
-async def reached(pilot: Pilot[Any], screen: EndScreen, phase: Phase) -> None:
+async def reached(pilot: Pilot[Any], screen: EndDialog, phase: Phase) -> None:
     """Wait until the dialog offers what belongs to a phase, and its default has the focus."""
 
     def settled() -> bool:
@@ -71,7 +70,7 @@ async def reached(pilot: Pilot[Any], screen: EndScreen, phase: Phase) -> None:
     await until(pilot, settled)
 
 
-def focused(screen: EndScreen) -> Choice:
+def focused(screen: EndDialog) -> Choice:
     """The button that Enter presses."""
     assert isinstance(screen.focused, ChoiceButton)
     return screen.focused.choice
@@ -116,7 +115,7 @@ async def test_the_dialog_shows_hostile_text_as_it_is(size: tuple[int, int], tmp
             screen = await opened(pilot, snapshot, PID, Phase.REFUSED)  # there is no such process
             assert command[:8] in text_of(app) or size[1] == 10
             assert fits(app)
-            row = screen.query_one("#choices").region
+            row = screen.query_one(ChoiceRow).region
             assert row.bottom <= size[1]  # the buttons are always to be seen
             await pilot.click("#dialog", offset=(3, 3))
             await pilot.press("escape")

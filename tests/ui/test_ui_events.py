@@ -15,7 +15,7 @@ from gpuwatch.analysis.rows import Filter, FilterError
 from gpuwatch.recorder.events_log import Events
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
-from gpuwatch.ui.screens.attend import AttendScreen
+from gpuwatch.ui.screens.acknowledge import AcknowledgeDialog
 from gpuwatch.ui.screens.events import EventList, EventsScreen, detail_lines, event_terms, when
 from gpuwatch.ui.theme import make_skin
 from gpuwatch.ui.widgets.lines import plain
@@ -203,8 +203,8 @@ async def test_an_event_is_acknowledged_from_the_list() -> None:
     async with running(frame(machine(4), *holds), (120, 36)) as (app, pilot):
         await pilot.press("e", "j", "a")
         await pilot.pause()
-        assert isinstance(app.screen, AttendScreen)
-        asked = app.screen.asked
+        assert isinstance(app.screen, AcknowledgeDialog)
+        asked = app.screen.page
         assert isinstance(asked, Alert)
         assert asked.title == "the second"
 

@@ -14,7 +14,7 @@ from gpuwatch.kill.target import Killer, Policy
 from gpuwatch.model import SourceState
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
-from gpuwatch.ui.screens.end import EndScreen
+from gpuwatch.ui.screens.dialog import EndDialog
 from gpuwatch.ui.widgets.processes import ASCENDING
 from tests.support.builders import GIB, gpu, holding, snapshot
 from tests.support.dashboards import alert, frame, hand, machine, running, screen, table, text
@@ -330,7 +330,7 @@ async def test_a_process_of_ones_own_is_asked_about(tmp_path: Path) -> None:
         await hand(app, pilot, frame(machine(1)))
         await pilot.press("K")
         await pilot.pause()
-        assert [type(one) for one in app.screen_stack[1:]] == [EndScreen]
+        assert [type(one) for one in app.screen_stack[1:]] == [EndDialog]
         await hand(app, pilot, frame(machine(1)))
         await pilot.press("escape")
         await pilot.pause()

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from gpuwatch.model import Health, SourceState, Surroundings
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.screens.detail import DetailScreen
-from gpuwatch.ui.screens.dialog import ConfirmScreen
+from gpuwatch.ui.screens.dialog import ConfirmDialog
 from tests.support import builders
 from tests.support.dashboards import frame, hand, machine, running, text
 from tests.support.gpuholder import ME
@@ -133,7 +133,7 @@ async def test_two_quick_clicks_ask_once_whether_to_end_what_is_ticked(tmp_path:
         at = text(app).splitlines()[-1].index("end ticked")
         await pilot.click("#strays-keys", offset=(at, 0), times=2)
         await pilot.pause()
-        assert isinstance(app.screen, ConfirmScreen)
+        assert isinstance(app.screen, ConfirmDialog)
         assert len(app.screen_stack) == 3
 
 

@@ -13,8 +13,7 @@ from gpuwatch.model import Gpu, Health, Presence, Process, Reading, Reason
 from gpuwatch.ui import theme
 from gpuwatch.ui.bindings import KEYS, GpuwatchCommands, commands
 from gpuwatch.ui.screens.detail import DetailScreen
-from gpuwatch.ui.screens.dialog import ChoiceButton
-from gpuwatch.ui.screens.end import EndScreen
+from gpuwatch.ui.screens.dialog import ChoiceButton, EndDialog
 from gpuwatch.ui.screens.facts import REASONS, brief, fact, gpu_section, process_section
 from gpuwatch.ui.screens.help import HelpScreen, cost, key_names
 from tests.support import builders
@@ -82,7 +81,7 @@ async def test_help_in_ascii() -> None:
 
 
 def test_every_binding_has_an_id_a_description_and_a_tooltip() -> None:
-    for owner in (HelpScreen, DetailScreen, EndScreen, ChoiceButton):
+    for owner in (HelpScreen, DetailScreen, EndDialog, ChoiceButton):
         for binding in owner._merged_bindings.key_to_bindings.values() if owner._merged_bindings else ():
             for one in binding:
                 if one.action.startswith(("app.", "screen.")):

@@ -23,7 +23,7 @@ from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.detail import DetailScreen
-from gpuwatch.ui.screens.dialog import ConfirmScreen
+from gpuwatch.ui.screens.dialog import ConfirmDialog
 from gpuwatch.ui.screens.strays import StraysScreen
 from tests.support import builders
 from tests.support.dashboards import SIZES, hand, running, text, top
@@ -98,7 +98,7 @@ async def test_two_of_three_are_ticked_and_ended_and_the_third_lives(tmp_path: P
             assert "2 ticked" in text(app)
             await pilot.press("enter")
             await pilot.pause()
-            assert isinstance(app.screen, ConfirmScreen)
+            assert isinstance(app.screen, ConfirmDialog)
             assert "End 2 processes of yours?" in text(app)
             await pilot.press("right", "right", "enter")
             doomed = [holder for holder in holders if holder.pid in order[:2]]
@@ -129,7 +129,7 @@ async def test_without_a_tick_nothing_is_asked_and_cancel_is_the_default(tmp_pat
             assert top(app) is screen
             await pilot.press("space", "enter")
             await pilot.pause()
-            assert isinstance(top(app), ConfirmScreen)
+            assert isinstance(top(app), ConfirmDialog)
             await pilot.press("enter")
             await pilot.pause()
             assert app.screen is screen
@@ -262,7 +262,7 @@ async def told_to_end(pilot: Pilot[int]) -> None:
     """Tick the one under the cursor, and confirm SIGTERM."""
     await pilot.press("space", "enter")
     await pilot.pause()
-    assert isinstance(pilot.app.screen, ConfirmScreen)
+    assert isinstance(pilot.app.screen, ConfirmDialog)
     await pilot.press("right", "right", "enter")
     await pilot.pause()
 

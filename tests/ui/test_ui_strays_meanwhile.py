@@ -16,8 +16,7 @@ from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.target import Killer
 from gpuwatch.model import Job, Surroundings
 from gpuwatch.monitor import Frame
-from gpuwatch.ui.screens.dialog import ConfirmScreen
-from gpuwatch.ui.screens.end import EndScreen
+from gpuwatch.ui.screens.dialog import ConfirmDialog, EndDialog
 from tests.support.dashboards import hand, running, text, top
 from tests.support.gpuholder import GpuHolder
 from tests.support.killing import POLICY, a_killer, on_record
@@ -98,7 +97,7 @@ async def test_it_is_said_that_fewer_are_ended_than_were_asked_about(remains: bo
             await opened(app, pilot)
             await pilot.press(*["space", "down"] * len(holders), "enter")
             await pilot.pause()
-            assert isinstance(top(app), ConfirmScreen)
+            assert isinstance(top(app), ConfirmDialog)
             await hand(app, pilot, computing(*holders, busy=two.pid))
             await pilot.press("right", "right", "enter")
             await pilot.pause()
@@ -118,13 +117,13 @@ async def test_k_on_one_that_was_left_asks_what_to_do_with_it(tmp_path: Path) ->
             await until(pilot, lambda: "not ended: cannot record" in text(app))
             await pilot.press("down", "space", "K")
             await pilot.pause()
-            assert isinstance(top(app), ConfirmScreen), "this one was not left"
+            assert isinstance(top(app), ConfirmDialog), "this one was not left"
             await pilot.press("escape", "up", "enter")
             await pilot.pause()
-            assert isinstance(top(app), ConfirmScreen), "Enter is for those that are ticked"
+            assert isinstance(top(app), ConfirmDialog), "Enter is for those that are ticked"
             await pilot.press("escape", "K")
             await pilot.pause()
-            assert isinstance(top(app), EndScreen)
+            assert isinstance(top(app), EndDialog)
             await until(pilot, lambda: "▲ cannot record actions" in text(app))
             assert f"End process {left}?" in text(app)
             await pilot.press("escape")
@@ -146,7 +145,7 @@ async def test_one_that_is_ended_as_a_stray_is_not_asked_about_a_second_time(tmp
             await pilot.press("escape", "K")
             await pilot.pause()
             assert "it is being ended as a stray: S shows it" in toasts(app)
-            assert not isinstance(top(app), EndScreen)
+            assert not isinstance(top(app), EndDialog)
 
 
 async def test_one_whose_dialog_was_hidden_is_not_ended_as_a_stray_as_well(tmp_path: Path) -> None:

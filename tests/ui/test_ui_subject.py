@@ -56,7 +56,7 @@ async def by_click(app: GpuwatchApp, pilot: Pilot[int], about: Alert) -> None:
 
 
 async def by_dialog(app: GpuwatchApp, pilot: Pilot[int], about: Alert) -> None:
-    app.action_attend(about)
+    app.action_acknowledge(about)
     await pilot.pause()
     options = app.screen.query_one(OptionList)
     options.highlighted = next(place for place, one in enumerate(options.options) if one.id == "show")

@@ -1,4 +1,4 @@
-"""Parts of dialogs: a box in the middle, a text that scrolls, and buttons on one line; the question built of them."""
+"""Dialogs: a question before processes are ended, one process's end, and the message to an owner."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Static
 
-from gpuwatch.kill.session import Choice
+from gpuwatch.kill.session import Choice, Phase, Session
 from gpuwatch.ui.screens.sheet import plain
 from gpuwatch.ui.theme import UNICODE, Glyphs
 
@@ -49,7 +49,7 @@ class ChoiceButton(Widget, can_focus=True):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "press", "choose", id="end.choose", tooltip="Press the marked button"),
+        Binding("enter", "press", "choose", id="dialog.choose", tooltip="Press the marked button"),
     ]
 
     class Chosen(Message):
@@ -65,20 +65,20 @@ class ChoiceButton(Widget, can_focus=True):
         super().__init__(classes="-signal" if choice.signal is not None else None)
         self.choice = choice
         self.label = label
-        self._spelled = f" {label} "
+        self._text = f" {label} "
         self._marks = "[]" if glyphs.ascii else "▌▐"
 
     def render(self) -> Content:
         """Draw the label, between marks while it has the focus."""
         marks = self._marks if self.has_focus else "  "
-        return Content(f"{marks[0]}{self._spelled}{marks[1]}")
+        return Content(f"{marks[0]}{self._text}{marks[1]}")
 
-    def spell(self, *, short: bool, tight: bool) -> int:
+    def shorten(self, *, short: bool, tight: bool) -> int:
         """Leave out the name of the signal, or the blanks around the words; return the columns that it needs."""
         words = self.label.partition(" (")[0] if short else self.label
-        self._spelled = words if tight else f" {words} "
+        self._text = words if tight else f" {words} "
         self.refresh(layout=True)
-        return len(self._spelled) + 2
+        return len(self._text) + 2
 
     def action_press(self) -> None:
         """Press it."""
@@ -109,10 +109,10 @@ class ChoiceRow(Horizontal):
         self.fit()
 
     def fit(self) -> None:
-        """Where not all of it fits, first the blanks go, then the names of the signals."""
+        """Leave out first the blanks, then the names of the signals, where not all of it fits."""
         buttons = list(self.query(ChoiceButton))
         for short, tight in ((False, False), (False, True), (True, False), (True, True)):
-            if sum(button.spell(short=short, tight=tight) for button in buttons) <= self.size.width:
+            if sum(button.shorten(short=short, tight=tight) for button in buttons) <= self.size.width:
                 break
         for button in buttons:
             if button.has_focus:
@@ -120,10 +120,7 @@ class ChoiceRow(Horizontal):
 
 
 class Dialog(ModalScreen[Answer]):
-    """Box `#dialog` over the dashboard, with `#told` in it where there is a text to scroll.
-
-    The class `-ascii` draws its border in ASCII.
-    """
+    """Box over the dashboard: a title, a text that scrolls, and choices below it."""
 
     DEFAULT_CSS = """
     Dialog {
@@ -142,6 +139,17 @@ class Dialog(ModalScreen[Answer]):
         border-subtitle-color: $text-muted;
         background: $surface;
     }
+    Dialog #text {
+        height: auto;
+        max-height: 100%;
+        scrollbar-size-vertical: 1;
+    }
+    Dialog #text > Static {
+        height: auto;
+    }
+    Dialog .-empty {
+        display: none;
+    }
     Dialog.-ascii #dialog {
         border: ascii $primary;
     }
@@ -154,63 +162,277 @@ class Dialog(ModalScreen[Answer]):
     """
 
     VERTICAL_BREAKPOINTS = [(0, "-low"), (16, "-high")]  # noqa: RUF012 - Textual declares it so
-    AUTO_FOCUS = ""
+    AUTO_FOCUS = "ChoiceButton"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "close", "back", id="dialog.close", tooltip="Close the dialog; no signal is sent"),
+        Binding("left,h", "move(-1)", "left", show=False, id="dialog.left", tooltip="Mark the choice to the left"),
+        Binding("right,l", "move(1)", "right", show=False, id="dialog.right", tooltip="Mark the choice to the right"),
+        Binding("up,k", "scroll(-1)", "up", show=False, id="dialog.up", tooltip="Scroll up"),
+        Binding("down,j", "scroll(1)", "down", show=False, id="dialog.down", tooltip="Scroll down"),
+    ]
+
+    def __init__(self, title: str = "", texts: Sequence[str] = (), glyphs: Glyphs = UNICODE) -> None:
+        """`texts` are paragraphs, in widgets `#text-0`, `#text-1`."""
+        super().__init__(classes="-ascii" if glyphs.ascii else None)
+        self.glyphs = glyphs
+        self._title = title
+        self._texts = texts
+
+    def compose(self) -> ComposeResult:
+        """Build the text and the row of buttons."""
+        with self.box(self._title):
+            with VerticalScroll(id="text", can_focus=False):
+                for place, text in enumerate(self._texts):
+                    yield Static(Content(self.spell(text)), id=f"text-{place}")
+            buttons = self.buttons()
+            if buttons:
+                with ChoiceRow():
+                    yield from buttons
+
+    def box(self, title: str) -> Vertical:
+        """Return the box around everything."""
+        box = Vertical(id="dialog")
+        box.border_title = Content(self.spell(title))
+        return box
+
+    def buttons(self) -> Sequence[ChoiceButton]:
+        """Return the buttons; none where the dialog asks nothing."""
+        return ()
+
+    def spell(self, text: str) -> str:
+        """Return text as the terminal can show it."""
+        return plain(text) if self.glyphs.ascii else text
+
+    def action_close(self) -> None:
+        """Close it, without an answer."""
+        self.dismiss(None)
 
     def action_move(self, by: int) -> None:
-        """Mark the next button, without going round."""
+        """Mark the next button, up to the last one."""
         buttons = list(self.query(ChoiceButton))
-        at = next((index for index, button in enumerate(buttons) if button.has_focus), 0)
-        self.set_focus(buttons[min(max(at + by, 0), len(buttons) - 1)])
+        if buttons:
+            at = next((index for index, button in enumerate(buttons) if button.has_focus), 0)
+            self.set_focus(buttons[min(max(at + by, 0), len(buttons) - 1)])
 
     def action_scroll(self, lines: int) -> None:
         """Scroll the text."""
-        self.query_one("#told").scroll_relative(y=lines, animate=False)
+        self.query_one("#text").scroll_relative(y=lines, animate=False)
 
 
-class ConfirmScreen(Dialog[Choice]):
+class ConfirmDialog(Dialog[Choice]):
     """Question before several processes are ended; its answer is a choice, None where it was closed."""
-
-    DEFAULT_CSS = """
-    ConfirmScreen #told {
-        height: auto;
-        max-height: 100%;
-        scrollbar-size-vertical: 1;
-    }
-    ConfirmScreen Static {
-        height: auto;
-    }
-    """
-
-    AUTO_FOCUS = "ChoiceButton"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "close", "back", id="confirm.close", tooltip="Close it; no signal is sent"),
-        Binding("left,h", "move(-1)", "left", show=False, id="confirm.left", tooltip="Mark the button to the left"),
-        Binding("right,l", "move(1)", "right", show=False, id="confirm.right", tooltip="Mark the button to the right"),
-        Binding("down,j", "scroll(1)", "down", show=False, id="confirm.down", tooltip="Scroll down"),
-        Binding("up,k", "scroll(-1)", "up", show=False, id="confirm.up", tooltip="Scroll up"),
-    ]
 
     def __init__(self, title: str, lines: Sequence[str], count: int, glyphs: Glyphs = UNICODE) -> None:
         """`count` is how many processes would be signalled."""
-        super().__init__(classes="-ascii" if glyphs.ascii else None)
-        self._title, self._lines, self._count, self._glyphs = title, lines, count, glyphs
+        super().__init__(title, ("\n".join(lines),), glyphs)
+        self._count = count
 
-    def compose(self) -> ComposeResult:
-        """Build the lines and the row of buttons."""
-        spell = plain if self._glyphs.ascii else str
-        dialog = Vertical(id="dialog")
-        dialog.border_title = Content(spell(self._title))
-        with dialog:
-            with VerticalScroll(id="told", can_focus=False):
-                yield Static(Content(spell("\n".join(self._lines))))
-            with ChoiceRow(id="choices"):
-                yield from (ChoiceButton(choice, choice.label(self._count), self._glyphs) for choice in CONFIRM)
+    def buttons(self) -> Sequence[ChoiceButton]:
+        """Return Cancel and the two signals."""
+        return [ChoiceButton(choice, choice.label(self._count), self.glyphs) for choice in CONFIRM]
 
     def on_choice_button_chosen(self, message: ChoiceButton.Chosen) -> None:
         """Answer."""
         message.stop()
         self.dismiss(message.choice)
 
+
+_COPIED: Final = (
+    "Copied to the clipboard, if your terminal allows that (OSC 52). Nothing was sent: paste it where you like."
+)
+_TMUX: Final = " In tmux this needs `set -g set-clipboard on`."
+
+
+class OwnerMessageDialog(Dialog[None]):
+    """Message to the owner of processes, which was copied to the clipboard and is never sent."""
+
+    DEFAULT_CSS = """
+    OwnerMessageDialog #dialog {
+        width: 88;
+    }
+    OwnerMessageDialog #text {
+        max-height: 70vh;
+    }
+    OwnerMessageDialog #text-1 {
+        margin-top: 1;
+        color: $text-muted;
+    }
+    OwnerMessageDialog.-low #text-1 {
+        margin-top: 0;
+    }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y,enter", "close", "back", show=False, id="message.close", tooltip="Close it"),
+    ]
+
+    def __init__(self, owner: str, words: str, glyphs: Glyphs = UNICODE, *, tmux: bool = False) -> None:
+        """`words` is the message; `tmux` is whether gpuwatch runs in tmux."""
+        super().__init__(f"Message to {owner}", (words, _COPIED + _TMUX * tmux), glyphs)
+
+    def on_mount(self) -> None:
+        """Name the key that closes it."""
+        self.query_one("#dialog").border_subtitle = Content("Esc: close")
+
+
+Offer = tuple[tuple[Choice, ...], tuple[str, ...], str, tuple[str, ...]]
+"""Meaning of the buttons: the choices, their labels, the scope and the warnings."""
+
+
+def _offer(view: DialogView) -> Offer:
+    return view.choices, view.labels, view.scope, view.warnings
+
+
+class EndDialog(Dialog[None]):
+    """Dialog on one session that ends a process, or its run; the session may outlive it."""
+
+    DEFAULT_CSS = """
+    EndDialog #notice {
+        height: 1;
+        color: $text-warning;
+        text-wrap: nowrap;
+        text-overflow: ellipsis;
+    }
+    EndDialog #command {
+        max-height: 4;
+        text-style: bold;
+    }
+    EndDialog #facts, EndDialog #notes, EndDialog #members {
+        color: $text-muted;
+    }
+    EndDialog #scope {
+        text-style: bold;
+    }
+    EndDialog #members {
+        text-wrap: nowrap;
+        text-overflow: ellipsis;
+    }
+    EndDialog #warnings {
+        color: $text-warning;
+    }
+    EndDialog #said {
+        margin-top: 1;
+    }
+    EndDialog.-low #said {
+        margin-top: 0;
+    }
+    EndDialog.-low #command {
+        max-height: 2;
+    }
+    """
+
+    AUTO_FOCUS = ""
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("s", "scope", "its run", id="end.scope", tooltip="End its whole run, or this process alone"),
+    ]
+
+    def __init__(self, session: Session, facts: Sequence[str], glyphs: Glyphs = UNICODE) -> None:
+        """`facts` are the command of the process, and then lines with what else is known of it."""
+        super().__init__(glyphs=glyphs)
+        self.session = session
+        self.facts = facts
+        self.closed = False
+        """Whether it was on screen and is no more."""
+        self.shows_end = False
+        """Whether it has shown how the session ended."""
+        self._ready = False
+        self._view: DialogDialogView | None = None
+        self._buttons: tuple[ChoiceButton, ...] = ()
+        self._offered: Offer | None = None
+        """Meaning of the buttons on screen."""
+
+    def compose(self) -> ComposeResult:
+        """Build the lines and the row of buttons."""
+        with self.box(self._title_of()):
+            yield Static(id="notice", markup=False)  # outside of the text that scrolls: in sight at each step
+            with VerticalScroll(id="text", can_focus=False):
+                # First what must not be overlooked: a low terminal shows only the beginning.
+                for name in ("warnings", "command", "facts", "notes", "scope", "members", "said"):
+                    yield Static(id=name, markup=False)
+            yield ChoiceRow()
+
+    async def on_mount(self) -> None:
+        """Show where the session stands."""
+        self._write("notice", self.session.notice)
+        self._write("command", self.facts[0])
+        self._write("facts", "\n".join(self.facts[1:]))
+        self._ready = True
+        await self.refresh_view()
+
+    def on_unmount(self) -> None:
+        """Note that the dialog is gone, whoever closed it."""
+        self.closed = True
+
+    async def refresh_view(self) -> None:
+        """Show where the session stands, if that has changed.
+
+        To be called in the screen's own message loop, by `call_later`: another that waits for new buttons here would
+        wait for ever where the dialog is closed meanwhile.
+        """
+        if not self._ready or self.closed:
+            return
+        self.shows_end = self.session.over
+        view = self.session.view
+        if view == self._view:
+            return
+        before, self._view = self._view, view
+        other = "s: this process alone" if self.session.whole_run else "s: its whole run"
+        self._write("warnings", "\n".join(f"▲ {words}" for words in view.warnings))
+        self._write("notes", "\n".join(view.notes))
+        self._write("scope", f"{view.scope} ({other})" if view.scope else "")
+        self._write("members", "\n".join(one.line for one in view.members))
+        self._write("said", f"Not ended: {view.said}." if view.phase is Phase.REFUSED else view.said)
+        self.query_one("#dialog").border_title = Content(self._title_of())
+        if self._offered != _offer(view):
+            await self._show_buttons(view)
+        warned = before is not None and before.warnings != view.warnings
+        if before is None or before.phase is not view.phase or warned:
+            # What is new stands last, but what must not be overlooked comes first.
+            text, asks = self.query_one("#text"), view.phase in (Phase.CHECKING, Phase.ASKING)
+            (text.scroll_home if asks or warned else text.scroll_end)(animate=False)
+
+    def _write(self, name: str, text: str) -> None:
+        line = self.query_one(f"#{name}", Static)
+        line.update(Content(self.spell(text)))
+        line.set_class(not text, "-empty")
+
+    def _title_of(self) -> str:
+        demo = " (demo)" * bool(self.session.notice)
+        return f"End {'the run of ' if self.session.run else 'process '}{self.session.target.pid}?{demo}"
+
+    async def _show_buttons(self, view: DialogView) -> None:
+        row = self.query_one(ChoiceRow)
+        kept = [button.choice for button in self._buttons if button.has_focus and button.choice.signal is None]
+        pairs = zip(view.choices, view.labels, strict=True)
+        self._buttons = tuple(ChoiceButton(choice, label, self.glyphs) for choice, label in pairs)
+        self._offered = _offer(view)
+        async with self.batch():
+            await row.remove_children()
+            await row.mount_all(self._buttons)
+            row.fit()
+        # The first choice sends no signal, and a choice that sends none keeps the focus: no signal gets it by itself.
+        again = [button for button in self._buttons if button.choice in kept]
+        self.set_focus((again or self._buttons)[0])
+
+    def on_choice_button_chosen(self, message: ChoiceButton.Chosen) -> None:
+        """Hand the choice to the session."""
+        message.stop()
+        # A key may be quicker than the screen: what a button did not say yet is not what was chosen with it. Where two
+        # steps offer the same (Hide, while it is recorded and while it stops), a button holds for both.
+        if message.button in self._buttons and self._offered == _offer(self.session.view):
+            self._choose(message.choice)
+
+    def _choose(self, choice: Choice) -> None:
+        if self.session.choose(choice) and not self.closed:
+            self.closed = True
+            self.dismiss(None)
+
     def action_close(self) -> None:
-        """Close it, without an answer."""
-        self.dismiss(None)
+        """Cancel it, leave the process alone, or let the session go on behind the dashboard."""
+        choices = self.session.view.choices
+        self._choose(Choice.LEAVE if Choice.LEAVE in choices else choices[0])
+
+    def action_scope(self) -> None:
+        """Choose its whole run, or this process alone again; the harmless button is marked then."""
+        self.session.toggle()
+        self.call_later(self.refresh_view)

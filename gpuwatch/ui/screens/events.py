@@ -165,7 +165,7 @@ _KEYS: Final[list[Binding]] = [
         key_display="Enter",
         tooltip="Its process, or the processes of its GPU",
     ),
-    Binding("a", "attend", "ack", id="events.attend", tooltip="Acknowledge this event, or mute it or its rule"),
+    Binding("a", "acknowledge", "ack", id="events.acknowledge", tooltip="Acknowledge or mute this event"),
     Binding("o", "ongoing", "ongoing", id="events.ongoing", tooltip="Only what holds now, or everything"),
     *moving_keys("events", page_down="pagedown,space", first="The newest", last="The oldest"),
 ]
@@ -441,8 +441,8 @@ class EventsScreen(ListScreen[EventList]):
         if chosen is not None:
             self.app.show_subject(chosen)
 
-    def action_attend(self) -> None:
+    def action_acknowledge(self) -> None:
         """Ask what is to become of the chosen event."""
         chosen = self.rows.selected
         if chosen is not None:
-            self.app.action_attend(chosen)
+            self.app.action_acknowledge(chosen)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
 
 _GROUPS = {
-    "Processes": ("detail", "filter", "clear", "mine", "sort.left", "sort.right", "reverse", "end", "polite"),
+    "Processes": ("detail", "filter", "clear", "mine", "sort.left", "sort.right", "reverse", "end", "message"),
     "Who and what": ("people", "tree", "strays"),
-    "Alerts": ("events", "attend"),
+    "Alerts": ("events", "acknowledge"),
     "Moving": ("up", "down", "pageup", "pagedown", "first", "last"),
 }
 _REST = "Everything else"

@@ -15,7 +15,7 @@ from gpuwatch.analysis.strays import Certainty, Stray, StrayReport, notes
 from gpuwatch.kill.session import DEMO_NOTICE, Choice
 from gpuwatch.model import SourceState
 from gpuwatch.ui.endings import LEFT_ALONE, Key, Stage, Staged
-from gpuwatch.ui.screens.dialog import ConfirmScreen
+from gpuwatch.ui.screens.dialog import ConfirmDialog
 from gpuwatch.ui.screens.list_screen import ListScreen, fact_lines, moving_keys
 from gpuwatch.ui.theme import Glyphs, Ground, Role, Skin
 from gpuwatch.ui.widgets.lines import Line, LineBuilder
@@ -290,7 +290,7 @@ class StraysScreen(ListScreen[StrayList]):
         elif self.app.may_end():
             title, lines = _question(ticked)
             lines = [DEMO_NOTICE] * self._frame.snapshot.demo + lines
-            question = ConfirmScreen(title, lines, len(ticked), self._skin.glyphs)
+            question = ConfirmDialog(title, lines, len(ticked), self._skin.glyphs)
             self.app.push_screen(question, lambda choice: self._confirmed(ticked, choice))
 
     def action_decide(self) -> None:

@@ -16,7 +16,7 @@ Hint = tuple[str, str, str]
 
 _FIRST_TO_GO = (
     *("pause", "mine", "sort(1)", "tree", "strays", "filter", "people", "events", "detail"),
-    *("end_process", "attend", "help", "quit"),
+    *("end_process", "acknowledge", "help", "quit"),
 )
 """What somebody can do without knowing its key goes before the keys that deal with trouble, and the way out."""
 

@@ -15,7 +15,7 @@ from gpuwatch.alerts.alert import HOUR, TROUBLE, Alert, Attention, Mute, Severit
 from gpuwatch.monitor import Frame
 from gpuwatch.ui import theme
 from gpuwatch.ui.app import GpuwatchApp, news
-from gpuwatch.ui.screens.attend import AttendScreen, subjects
+from gpuwatch.ui.screens.acknowledge import AcknowledgeDialog, alerts_and_mutes
 from tests.support.builders import EPOCH
 from tests.support.dashboards import SIZES, Clockwork, alert, frame, hand, machine, running, text
 from tests.support.screens import HOSTILE, Host, fits, text_of, until
@@ -68,28 +68,28 @@ async def choose(app: App[Any], pilot: Pilot[Any], choice: str) -> None:
     await pilot.pause()
 
 
-def about(screen: AttendScreen) -> Alert:
-    assert isinstance(screen.asked, Alert)
-    return screen.asked
+def about(screen: AcknowledgeDialog) -> Alert:
+    assert isinstance(screen.page, Alert)
+    return screen.page
 
 
 @pytest.mark.parametrize(("choice", "key"), [("hour", alert(0).key), ("rule", "")])
 async def test_an_alert_or_its_rule_is_muted(choice: str, key: str) -> None:
-    screen = AttendScreen([alert(0)], watch := Clockwork(), wall=lambda: 5000.0)
+    screen = AcknowledgeDialog([alert(0)], watch := Clockwork(), wall=lambda: 5000.0)
     app = Host()
     async with app.run_test() as pilot:
         await app.push_screen(screen)
         await pilot.pause()
         await choose(app, pilot, choice)
         assert watch.asked == [Mute(rule=HELD, key=key, until=5000.0 + HOUR if key else None)]
-        assert not isinstance(app.screen, AttendScreen)
+        assert not isinstance(app.screen, AcknowledgeDialog)
 
 
 async def test_what_is_muted_can_speak_again() -> None:
     watch = Clockwork()
     app = Host()
     async with app.run_test() as pilot:
-        await app.push_screen(AttendScreen([alert(0, acknowledged=True, muted=True)], watch))
+        await app.push_screen(AcknowledgeDialog([alert(0, acknowledged=True, muted=True)], watch))
         await pilot.pause()
         await pilot.press("enter")
         await pilot.pause()
@@ -100,7 +100,9 @@ async def test_what_is_muted_can_speak_again() -> None:
 async def test_of_what_is_muted_unmute_comes_first(acknowledged: bool) -> None:
     app = Host()
     async with app.run_test() as pilot:
-        await app.push_screen(AttendScreen([alert(0, acknowledged=acknowledged, muted=True)], watch := Clockwork()))
+        await app.push_screen(
+            AcknowledgeDialog([alert(0, acknowledged=acknowledged, muted=True)], watch := Clockwork())
+        )
         await pilot.pause()
         assert (marked(app), offered(app)[0]) == ("unmute", "unmute")
         assert "muted" in text_of(app).split("GPU 0 near limit")[0]  # and it is said why
@@ -121,7 +123,7 @@ async def test_every_choice_has_one_place_whatever_can_be_done() -> None:
     async with running(silenced(Mute(rule="XID"), alerts=tuple(pages[:-1]))) as (app, pilot):
         found = []
         for page in pages:
-            app.action_attend(page)
+            app.action_acknowledge(page)
             await pilot.pause()
             found.append(listed(app))
             await pilot.press("escape")
@@ -150,7 +152,7 @@ async def test_an_acknowledgement_can_be_taken_back() -> None:
         await pilot.press("a")
         await pilot.pause()
         assert "acknowledge" not in offered(app)
-        await choose(app, pilot, "take back")
+        await choose(app, pilot, "undo")
         assert asked(app) == [("unacknowledge", alert(1).key)]
         assert app.screen is app.dashboard
 
@@ -160,7 +162,7 @@ async def test_all_that_nobody_has_seen_are_acknowledged_at_once() -> None:
     app = Host()
     async with app.run_test() as pilot:
         seen, muted = alert(3, acknowledged=True), alert(4, muted=True)
-        await app.push_screen(AttendScreen([alert(0), alert(1), seen, muted], watch))
+        await app.push_screen(AcknowledgeDialog([alert(0), alert(1), seen, muted], watch))
         await pilot.pause()
         assert "Acknowledge all 2" in text_of(app)
         await choose(app, pilot, "all")
@@ -172,11 +174,11 @@ async def test_nothing_changes_where_the_dialog_is_left(key: str) -> None:
     watch = Clockwork()
     app = Host()
     async with app.run_test() as pilot:
-        await app.push_screen(AttendScreen([alert(0)], watch))
+        await app.push_screen(AcknowledgeDialog([alert(0)], watch))
         await pilot.pause()
         await pilot.press(key)
         await pilot.pause()
-        assert not isinstance(app.screen, AttendScreen)
+        assert not isinstance(app.screen, AcknowledgeDialog)
         assert watch.asked == []
 
 
@@ -184,7 +186,7 @@ async def test_cancel_is_a_choice_and_does_nothing() -> None:
     watch = Clockwork()
     app = Host()
     async with app.run_test() as pilot:
-        await app.push_screen(AttendScreen([alert(0)], watch))
+        await app.push_screen(AcknowledgeDialog([alert(0)], watch))
         await pilot.pause()
         await pilot.press("k", "enter")  # up from the first is the last
         await pilot.pause()
@@ -194,7 +196,7 @@ async def test_cancel_is_a_choice_and_does_nothing() -> None:
 async def test_left_and_right_go_from_alert_to_alert() -> None:
     app = Host()
     async with app.run_test() as pilot:
-        screen = AttendScreen([alert(0), alert(1), alert(2, rule="uses more than declared")], Clockwork())
+        screen = AcknowledgeDialog([alert(0), alert(1), alert(2, rule="uses more than declared")], Clockwork())
         await app.push_screen(screen)
         await pilot.pause()
         await pilot.press("right")
@@ -202,7 +204,7 @@ async def test_left_and_right_go_from_alert_to_alert() -> None:
         await pilot.press("left", "left")
         await pilot.pause()
         assert about(screen).index == 2
-        assert "Mute this rule until unmuted: “overshoot”" in text_of(app)
+        assert "Mute the rule “uses more than declared” until I unmute it" in text_of(app)
 
 
 @pytest.mark.parametrize(("keys", "choice"), [(["down"], "hour"), (["end"], "cancel")])
@@ -253,7 +255,7 @@ async def test_the_dialog_follows_the_frames_and_the_mark_stays_on_its_choice() 
         assert "Acknowledge all 2" in text_of(app)
         assert marked(app) == "all"
         await hand(app, pilot, frame(machine(4), alert(0, acknowledged=True), alert(1)))
-        assert offered(app) == ["take back", "hour", "rule", "show", "cancel"]
+        assert offered(app) == ["undo", "hour", "rule", "show", "cancel"]
         await pilot.press("enter")  # what was marked is no more: the mark is on Cancel
         await pilot.pause()
         assert asked(app) == []
@@ -261,7 +263,7 @@ async def test_the_dialog_follows_the_frames_and_the_mark_stays_on_its_choice() 
 
 async def test_what_only_another_gpuwatch_has_raised_is_not_said_to_have_ended() -> None:
     async with running(frame(machine(2))) as (app, pilot):
-        app.action_attend(alert(1, id="theirs"))
+        app.action_acknowledge(alert(1, id="theirs"))
         await hand(app, pilot, frame(machine(2)))
         assert "ended" not in text_of(app)
         assert offered(app) == ["acknowledge", "hour", "rule", "show", "cancel"]
@@ -277,7 +279,7 @@ async def test_what_is_muted_can_speak_again_when_nothing_of_it_holds() -> None:
         assert "2 muted" in text(app)
         await pilot.press("a")
         await pilot.pause()
-        assert "the rule “XID” is muted until you say otherwise" in text_of(app)
+        assert "the rule “XID” is muted until you unmute it" in text_of(app)
         await pilot.press("right")
         await pilot.pause()
         assert "an alert of “memory near limit” is muted until " in text_of(app)
@@ -298,13 +300,13 @@ async def test_a_mute_is_counted_once_with_what_is_under_it() -> None:
 
 def test_an_event_of_the_log_is_asked_about_with_the_marks_of_now() -> None:
     logged = alert(0, ended=EPOCH + 30, muted=True)
-    assert subjects(silenced(), logged, EPOCH)[0] == [alert(0, ended=EPOCH + 30)]
-    assert subjects(silenced(Mute(rule=HELD)), alert(0, ended=EPOCH + 30), EPOCH)[0] == [logged]
+    assert alerts_and_mutes(silenced(), logged, EPOCH)[0] == [alert(0, ended=EPOCH + 30)]
+    assert alerts_and_mutes(silenced(Mute(rule=HELD)), alert(0, ended=EPOCH + 30), EPOCH)[0] == [logged]
 
 
 def test_gpuwatchs_own_trouble_cannot_be_silenced() -> None:
-    assert subjects(silenced(), alert(rule=TROUBLE), EPOCH) == ([], [])
-    assert subjects(silenced(alerts=(alert(rule=TROUBLE), alert(0))), None)[0] == [alert(0)]
+    assert alerts_and_mutes(silenced(), alert(rule=TROUBLE), EPOCH) == ([], [])
+    assert alerts_and_mutes(silenced(alerts=(alert(rule=TROUBLE), alert(0))), None)[0] == [alert(0)]
 
 
 @pytest.mark.parametrize("size", [(160, 50), (80, 24), (60, 10), (60, 9), (40, 6)])
@@ -314,7 +316,7 @@ async def test_the_dialog_fits_any_size_and_takes_any_text(size: tuple[int, int]
         for hostile in HOSTILE:
             named = alert(0, title=hostile, evidence=hostile, rule=hostile)
             mute = Mute(rule=hostile, key=hostile)
-            await app.push_screen(AttendScreen([named, named], Clockwork(), theme.ASCII, mutes=[mute]))
+            await app.push_screen(AcknowledgeDialog([named, named], Clockwork(), theme.ASCII, mutes=[mute]))
             await pilot.pause()
             assert fits(app)
             await pilot.press("left")

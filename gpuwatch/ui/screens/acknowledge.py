@@ -1,0 +1,305 @@
+"""Dialog about alerts: acknowledge one or undo that, mute it or its rule, unmute it, show what it is about."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+
+import msgspec
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from gpuwatch.alerts.alert import HOUR, TROUBLE, Alert, Mute
+from gpuwatch.monitor import Frame
+from gpuwatch.text import fit
+from gpuwatch.ui.options import AlertControl
+from gpuwatch.ui.screens.dialog import Dialog
+from gpuwatch.ui.theme import UNICODE, Glyphs
+from gpuwatch.ui.view import subject_of, subject_words
+from gpuwatch.ui.widgets.alerts import silent_mutes
+from gpuwatch.ui.widgets.gpus import mark_of
+
+if TYPE_CHECKING:
+    from gpuwatch.ui.app import GpuwatchApp
+
+T = TypeVar("T")
+
+
+def alerts_and_mutes(
+    frame: Frame | None, chosen: Alert | None, wall: float | None = None
+) -> tuple[list[Alert], list[Mute]]:
+    """Return the chosen alert, or all that hold, and the mutes that none of them is under.
+
+    gpuwatch's own problems are left out: a user who mutes them would not learn that the log cannot be written.
+    """
+    if chosen is not None:
+        # It may come from the log, and what is muted may be another thing now than it was then.
+        now = time.time() if wall is None else wall
+        alerts, mutes = [frame.attention.mark(chosen, now) if frame else chosen], []
+    else:
+        alerts = sorted(frame.alerts if frame else (), key=lambda alert: alert.quiet)
+        mutes = silent_mutes(frame) if frame else []
+    return [alert for alert in alerts if alert.rule != TROUBLE], mutes
+
+
+class Choice(NamedTuple):
+    """One line of the dialog."""
+
+    words: str
+    action: Callable[[], object] | None
+    """None where it cannot be done now: the choice is dimmed and keeps its place."""
+    toast: str = ""
+
+
+def _choice(words: str, about: T | None, call: Callable[[T], object], toast: str = "") -> Choice:
+    """Return the choice that calls `call` with `about`; None for a choice that cannot be made now."""
+    return Choice(words, None if about is None else partial(call, about), toast)
+
+
+class AcknowledgeDialog(Dialog[None]):
+    """Dialog on one alert, or one mute, of several; left and right go to the next."""
+
+    app: GpuwatchApp
+
+    DEFAULT_CSS = """
+    AcknowledgeDialog #title {
+        height: auto;
+        max-height: 3;
+        text-style: bold;
+    }
+    AcknowledgeDialog #evidence {
+        height: auto;
+        max-height: 4;
+        color: $text-muted;
+    }
+    AcknowledgeDialog OptionList, AcknowledgeDialog OptionList:focus {
+        height: auto;
+        margin-top: 1;
+        padding: 0;
+        border: none;
+        background: $surface;
+    }
+    AcknowledgeDialog OptionList > .option-list--option-highlighted {
+        background: $primary;
+        color: $background;
+        text-style: bold;
+    }
+    AcknowledgeDialog.-low #evidence, AcknowledgeDialog.-tiny #evidence {
+        display: none;
+    }
+    AcknowledgeDialog.-low #title, AcknowledgeDialog.-tiny #title {
+        max-height: 1;
+    }
+    AcknowledgeDialog.-low OptionList, AcknowledgeDialog.-tiny OptionList {
+        margin-top: 0;
+    }
+    AcknowledgeDialog.-tiny #dialog {
+        padding: 0 1;
+        border: none;
+        height: 100%;
+    }
+    AcknowledgeDialog.-tiny OptionList {
+        height: 1fr;
+    }
+    """
+
+    AUTO_FOCUS = "OptionList"
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (11, "-low"), (16, "-high")]  # noqa: RUF012 - Textual declares it so
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "close", "back", id="acknowledge.close", tooltip="Close the dialog; nothing changes"),
+        Binding("right,l,tab,a", "turn(1)", "next", show=False, id="acknowledge.next", tooltip="Next alert"),
+        Binding(
+            "left,h,shift+tab", "turn(-1)", "before", show=False, id="acknowledge.before", tooltip="Previous alert"
+        ),
+    ]
+
+    def __init__(
+        self,
+        alerts: Sequence[Alert],
+        watch: AlertControl,
+        glyphs: Glyphs = UNICODE,
+        wall: Callable[[], float] = time.time,
+        *,
+        mutes: Sequence[Mute] = (),
+    ) -> None:
+        """Show the first of `alerts`, and then of `mutes`; there is at least one."""
+        super().__init__(glyphs=glyphs)
+        self._pages: list[Alert | Mute] = [*alerts, *mutes]
+        self._watch = watch
+        self._wall = wall
+        self._place = 0
+        self._frame: Frame | None = None
+        self._held: set[str] = set()
+        """Ids of the alerts that a frame has had."""
+        self._over: set[str] = set()
+        """Ids of those that have ended since."""
+
+    def compose(self) -> ComposeResult:
+        """Build the alert's words and the choices."""
+        with self.box(""):
+            yield Static(id="title", markup=False)
+            yield Static(id="evidence", markup=False)
+            yield OptionList(markup=False)
+
+    def on_mount(self) -> None:
+        """Show the first alert."""
+        self._open_page()
+
+    def on_resize(self, _event: events.Resize) -> None:
+        """Cut the choices to the new width; the mark stays where it is."""
+        self._draw()
+
+    def refresh_frame(self, frame: Frame) -> None:
+        """Update the alerts by a new frame; one that has ended stays, and can only be read."""
+        self._frame = frame
+        now = {alert.id: alert for alert in (*frame.alerts, *frame.cleared) if alert.id}
+        for place, page in enumerate(self._pages):
+            if isinstance(page, Mute) or page.ended is not None:
+                continue
+            if page.id in now:
+                page = now[page.id]
+            elif page.id in self._held:  # it ended in a frame that was passed over
+                page = msgspec.structs.replace(page, ended=frame.snapshot.taken)
+            else:  # another gpuwatch raised it
+                continue
+            self._pages[place] = page
+            (self._held if page.ended is None else self._over).add(page.id)
+        if self.query(OptionList):
+            self._draw()
+
+    @property
+    def page(self) -> Alert | Mute:
+        """The alert, or the mute, that is shown."""
+        return self._pages[self._place]
+
+    def _open_page(self) -> None:
+        """Show another page, with the mark on the first choice that can be made."""
+        options, choices = self.query_one(OptionList), self._choices()
+        options.clear_options()
+        options.add_options([Option("", id=name) for name in choices])
+        options.highlighted = next(place for place, one in enumerate(choices.values()) if one.action is not None)
+        self._draw()
+
+    def _draw(self) -> None:
+        """Draw the page. No choice moves: one that cannot be made is dimmed, and its mark goes to Cancel."""
+        page = self.page
+        box = self.query_one("#dialog")
+        box.border_title = Content(page.rule)
+        several = f"{self._place + 1} of {len(self._pages)}, left and right for the others"
+        box.border_subtitle = Content(several if len(self._pages) > 1 else "")
+        title, evidence = _mute_words(page) if isinstance(page, Mute) else self._alert_words(page)
+        self.query_one("#title", Static).update(Content(self.spell(title)))
+        line = self.query_one("#evidence", Static)
+        line.update(Content(self.spell(evidence)))
+        line.set_class(not evidence, "-empty")
+        options = self.query_one(OptionList)
+        room = min(76, self.app.size.width) - 8  # an option that wraps takes two lines of few
+        marked = options.highlighted  # Textual moves it on from where an option is turned on or off
+        for place, choice in enumerate(self._choices().values()):
+            disabled = choice.action is None
+            if options.options[place].disabled is not disabled:
+                (options.disable_option_at_index if disabled else options.enable_option_at_index)(place)
+            words = f"({choice.words})" if disabled else f" {choice.words}"  # dimming needs colours
+            words = fit(self.spell(words), room, ellipsis=self.glyphs.ellipsis).rstrip()
+            options.replace_option_prompt_at_index(place, Content(words))
+        lost = marked is not None and options.options[marked].disabled
+        options.highlighted = len(options.options) - 1 if lost else marked
+
+    def _alert_words(self, alert: Alert) -> tuple[str, str]:
+        mark, _ = mark_of(alert.severity, self.glyphs)
+        states = [("ended", alert.ended is not None), ("muted", alert.muted), ("acknowledged", alert.acknowledged)]
+        state = ", ".join(word for word, holds in states if holds)
+        return f"{mark} {state}{': ' * bool(state)}{alert.title}", alert.evidence
+
+    def _choices(self) -> dict[str, Choice]:
+        """Return every choice by its name, in one order whatever the page is."""
+        page, watch = self.page, self._watch
+        alert = page if isinstance(page, Alert) and page.id not in self._over else None
+        muted = page if isinstance(page, Mute) or (alert is not None and alert.muted) else None
+        may_mute = alert is not None and muted is None
+        holding = alert if alert is not None and alert.ended is None else None
+        acknowledged = holding is not None and holding.acknowledged
+        subject = subject_of(alert, self._frame) if alert is not None else None
+        unseen = [one for one in self._pages if isinstance(one, Alert) and one.ended is None and not one.quiet]
+        hour, rule = Mute(rule=page.rule, key=page.key, until=self._wall() + HOUR), Mute(rule=page.rule)
+        return {
+            "unmute": Choice("Unmute", partial(self._unmute, muted) if muted is not None else None, "unmuted"),
+            "acknowledge": _choice(
+                "Acknowledge: quiet until worse",
+                None if acknowledged else holding,
+                watch.acknowledge,
+                "acknowledged",
+            ),
+            "undo": _choice(
+                "Undo the acknowledgement",
+                holding if acknowledged else None,
+                watch.unacknowledge,
+                "no longer acknowledged",
+            ),
+            "hour": _choice("Mute for an hour", hour if may_mute else None, watch.mute, "muted for an hour"),
+            "rule": _choice(
+                f"Mute the rule “{page.rule}” until I unmute it",
+                rule if may_mute else None,
+                watch.mute,
+                f"the rule “{page.rule}” is muted",
+            ),
+            "all": _choice(
+                f"Acknowledge all {len(unseen)}" if len(unseen) > 1 else "Acknowledge all",
+                unseen if alert is not None and len(unseen) > 1 else None,
+                self._acknowledge,
+                f"{len(unseen)} acknowledged",
+            ),
+            "show": _choice(
+                f"Show {subject_words(subject) or 'its process or GPU'}",
+                alert if subject is not None else None,
+                self.app.show_subject,
+            ),
+            "cancel": Choice("Cancel", lambda: None),
+        }
+
+    def _acknowledge(self, alerts: Sequence[Alert]) -> None:
+        for alert in alerts:
+            self._watch.acknowledge(alert)
+
+    def _unmute(self, page: Alert | Mute) -> None:
+        self._watch.unmute(page.rule, page.key)
+        if isinstance(page, Alert):
+            self._watch.unmute(page.rule)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Do what was chosen."""
+        event.stop()
+        choice = self._choices().get(event.option_id or "")
+        if choice is None or choice.action is None or not self.is_active:
+            return  # a frame came in between; or it is the second of two quick presses
+        self.dismiss(None)
+        choice.action()
+        if choice.toast:
+            self.app.notify(self.spell(choice.toast), markup=False, timeout=3)
+
+    def action_turn(self, by: int) -> None:
+        """Show another alert."""
+        self._place = (self._place + by) % len(self._pages)
+        self._open_page()
+
+    def action_scroll(self, lines: int) -> None:
+        """Mark another choice."""
+        options: Any = self.query_one(OptionList)
+        options.action_cursor_down() if lines > 0 else options.action_cursor_up()
+
+
+def _mute_words(mute: Mute) -> tuple[str, str]:
+    """Return what is muted although no alert of it holds now, and until when."""
+    until = "until you unmute it"
+    if mute.until is not None:
+        until = time.strftime("until %H:%M:%S", time.localtime(mute.until))
+    if not mute.key:
+        return f"the rule “{mute.rule}” is muted {until}", "no alert of it holds now"
+    return f"an alert of “{mute.rule}” is muted {until}", f"it does not hold now: {mute.key.rpartition('|')[2]}"
