@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Static
 
-from gpuwatch.kill.session import Choice, Phase, Session
+from gpuwatch.kill.session import Choice, DialogView, Phase, Session
 from gpuwatch.ui.screens.sheet import plain
 from gpuwatch.ui.theme import UNICODE, Glyphs
 
@@ -336,7 +336,7 @@ class EndDialog(Dialog[None]):
         self.shows_end = False
         """Whether it has shown how the session ended."""
         self._ready = False
-        self._view: DialogDialogView | None = None
+        self._view: DialogView | None = None
         self._buttons: tuple[ChoiceButton, ...] = ()
         self._offered: Offer | None = None
         """Meaning of the buttons on screen."""
