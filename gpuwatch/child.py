@@ -255,6 +255,7 @@ def _fork(main: Callable[[], None], stdin: int, stdout: int) -> int:
     if pid:
         return pid
     try:
+        die_with_parent()
         os.setsid()
         os.dup2(stdin, 0)
         os.dup2(stdout, 1)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-
-TYPE_CHECKING = False  # typing itself takes 7 ms to import, and this may stand before the sampler's start
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
 
 FILE = "newest.json"
 

@@ -1,4 +1,4 @@
-"""Entry point of the sampler: starts the inspector, which takes as long to get ready as all that the sampler imports.
+"""Entry point of the sampler: forks the inspector while nothing of the driver is loaded, then runs the sampler.
 
 See `gpuwatch.sampler.main` for the command line.
 """
@@ -10,25 +10,33 @@ import os
 import sys
 
 from gpuwatch.child import ChildProcess
-from gpuwatch.inspector import INSPECTOR
+from gpuwatch.declared import resolver  # noqa: F401 - both processes need it: imported once, before the fork
 
 
 def main() -> None:
     """Run the sampler and end with its exit code."""
     gc.disable()  # what is imported stays, and looking through it takes 10 ms
-    arguments = sys.argv[1:]
+    gc.freeze()
     inspector = None
-    if "--no-declared" not in arguments:
+    if "--no-declared" not in sys.argv:
         try:
-            inspector = ChildProcess(INSPECTOR)
+            inspector = ChildProcess(_inspect)
         except OSError:  # no memory, no room for a process: it is tried again when there is something to ask
             inspector = None
-    from gpuwatch.sampler import main as loop  # while the inspector starts
+    from gpuwatch.sampler import main as loop  # while the inspector gets ready
 
     gc.freeze()
     gc.enable()
     # Not sys.exit: the end of the interpreter would wait for a thread that looks up a user, and unload the driver.
-    os._exit(loop.main(arguments, inspector))
+    os._exit(loop.main(sys.argv[1:], inspector))
+
+
+def _inspect() -> None:
+    from gpuwatch.inspector import worker
+
+    gc.freeze()
+    gc.enable()
+    worker.main()
 
 
 if __name__ == "__main__":
