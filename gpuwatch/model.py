@@ -15,6 +15,8 @@ from typing import TypeAlias, TypeGuard
 
 import msgspec
 
+from gpuwatch import programs
+
 
 class Kind(StrEnum):
     """Kind of a declaration. A cap, a hard limit and a grant are limits; the others are labels."""
@@ -192,30 +194,13 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Number of further hints."""
 
 
-_PEOPLES = (
-    "jupyter",
-    "notebook",
-    "code-server",
-    "code-tunnel",
-    "rstudio",
-    "rserver",
-    "vscode",
-    "openvscode",
-    "tmux",
-    "screen",
-    "emacs",
-)
-"""How units are called below which people start what they like: notebooks, editors, terminals. TheLittlestJupyterHub
-and systemdspawner call theirs `jupyter-NAME.service`."""
-
-
 def is_service(unit: str) -> bool:
     """Give whether what runs in a systemd unit is its service, which waits and is tended to; an empty name is no unit.
 
     A kernel of a notebook below `jupyterhub.service`, or a window of `tmux@ada.service`, is not: people start and leave
     those by hand, and the unit knows nothing of them.
     """
-    return bool(unit) and not unit.startswith(_PEOPLES)
+    return bool(unit) and not unit.startswith(programs.INTERACTIVE_UNITS)
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -63,9 +63,6 @@ _OWNER = re.compile(rb"^Uid:\s+(\d+).*\nGid:\s+(\d+).*(?:\n(?:(?!Groups:).*\n){0
 
 _NUMBERS = re.compile(rb"^NSpid:([\d \t]+)", re.MULTILINE)
 
-_IDLERS = frozenset({b"pause", b"sleep", b"tail", b"cat"})
-"""What a container is given as its first process to do nothing: they start no other."""
-
 _AT_ONCE = 10 * os.sysconf("SC_CLK_TCK")
 """Ticks within which the init of a container has started the one that it is for; others came to it later."""
 
@@ -197,7 +194,7 @@ def adopted(pid: int, stat: Stat, proc: Path = PROC) -> bool:
     except (OSError, ValueError):  # hidden from us, or just gone
         return stat.ppid == 1
     name = parent.comm.decode("ascii", "replace")
-    if programs.is_init(name) or parent.comm in _IDLERS:
+    if programs.is_init(name) or name in programs.IDLE_INITS:
         return True
     stranger = stat.session not in (pid, parent.session)
     if name in programs.CONTAINER_INITS:

@@ -1,105 +1,565 @@
-"""Well-known programs by name: shells, inits, logins, terminals, service managers. The one table of what they are.
+"""Known programs, and the program that a command line runs.
 
-A name is that of a program, or of a Python script or module. The kernel's own name of a process (`comm`) is cut after
-15 characters: `from_comm` gives the name that is meant.
+The tables are the only lists of program names in gpuwatch: shells, terminals, service managers, notebooks, launchers,
+schedulers, servers and monitors. A name is that of an executable, of a Python script (with its `.py`), or of a module.
+The kernel's own name of a process (`comm`) is cut after 15 characters; `name_from_comm` completes it.
 """
 
 from __future__ import annotations
 
-SHELLS = frozenset(
-    {
-        *("sh", "bash", "dash", "zsh", "fish", "ksh", "mksh", "ksh93", "tcsh", "csh", "ash", "rbash", "nu", "elvish"),
-        *("busybox", "pwsh", "xonsh"),
-    }
-)
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from pathlib import PurePosixPath
+from typing import NamedTuple
 
-INITS = frozenset({"systemd", "init", "runit", "openrc-init", "s6-svscan"})
-"""What PID 1 is called, and a user's own service manager: what they have not started was left to them.
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# -- shells, terminals and managers --------------------------------------------------------------------------------
+
+SHELLS = _names("sh bash dash zsh fish ksh mksh ksh93 tcsh csh ash rbash nu elvish busybox pwsh xonsh")
+
+INITS = _names("systemd init runit openrc-init s6-svscan")
+"""PID 1 of a machine, and a user's service manager. They adopt the children of ended processes.
 
 WSL's is called `init(Ubuntu)`: see `is_init`."""
 
-CONTAINER_INITS = frozenset({"tini", "tini-static", "dumb-init", "docker-init", "catatonit", "podman-init"})
+CONTAINER_INITS = _names("tini tini-static dumb-init docker-init catatonit podman-init")
 """First processes of containers that start exactly one other, at once."""
 
-MANAGERS = frozenset(
-    {
-        *("(sd-pam)", "s6-supervise", "runsv", "runsvdir", "supervisord", "supervisor.supervisord", "circusd", "PM2"),
-        *("cron", "crond", "anacron", "atd", "fcron", "slurmstepd", "slurmd", "pbs_mom", "sge_execd", "sge_shepherd"),
-        *("sbatchd", "res", "conmon", "runc", "crun", "dockerd", "containerd", "podman", "docker", "kubelet"),
-        *("gnome-shell", "plasmashell", "gnome-session-binary", "Xorg", "dbus-daemon", "nomad", "gitlab-runner"),
-        *("Runner.Worker", "buildkite-agent", "pause", "gpuwatch", "airflow", "celery"),
-    }
-)
-"""What starts services, batch jobs, containers and desktops that have nothing to do with each other."""
+IDLE_INITS = _names("pause sleep tail cat")
+"""First processes of containers that only keep the container alive: they start no other."""
 
-_MANAGER_STARTS = ("containerd-shim", "condor_")
+MANAGERS = _names("""
+    (sd-pam) s6-supervise runsv runsvdir supervisord supervisor.supervisord circusd PM2
+    cron crond anacron atd fcron slurmstepd slurmd pbs_mom sge_execd sge_shepherd
+    sbatchd res conmon runc crun dockerd containerd podman docker kubelet
+    gnome-shell plasmashell gnome-session-binary Xorg dbus-daemon nomad gitlab-runner
+    Runner.Worker buildkite-agent pause gpuwatch airflow celery
+""")
+"""Programs that start services, batch jobs, containers and desktops that have nothing to do with each other."""
 
-MULTIPLEXERS = frozenset({"tmux", "screen", "SCREEN", "zellij", "dtach", "abduco"})
+_MANAGER_PREFIXES = ("containerd-shim", "condor_")
 
-LOGINS = frozenset({"sshd", "sshd-session", "dropbear", "mosh-server", "login", "agetty", "getty"})
+MULTIPLEXERS = _names("tmux screen SCREEN zellij dtach abduco")
 
-USER_SWITCHES = frozenset({"su", "sudo", "doas", "runuser"})
-"""What starts a command, or a shell, as another user."""
+LOGINS = _names("sshd sshd-session dropbear mosh-server login agetty getty")
 
-TERMINALS = frozenset(
-    {
-        *("xterm", "uxterm", "konsole", "alacritty", "kitty", "ghostty", "foot", "tilix", "ttyd", "gotty", "kgx"),
-        *("terminator", "xfce4-terminal", "lxterminal", "mate-terminal", "ptyxis", "guake", "yakuake", "terminology"),
-        *("urxvt", "urxvtd", "rxvt", "st", "code", "code-server", "code-tunnel", "code-insiders", "cursor", "windsurf"),
-        *("node", "java", "pycharm", "rserver", "rsession", "emacs", "vim", "nvim", "gvim", "zed", "spyder"),
-        *("dataspell", "idea"),
-    }
-)
+USER_SWITCHES = _names("su sudo doas runuser")
+"""Programs that start a command, or a shell, as another user."""
+
+TERMINALS = _names("""
+    xterm uxterm konsole alacritty kitty ghostty foot tilix ttyd gotty kgx terminator xfce4-terminal lxterminal
+    mate-terminal ptyxis guake yakuake terminology urxvt urxvtd rxvt st code code-server code-tunnel code-insiders
+    cursor windsurf node java pycharm rserver rsession emacs vim nvim gvim zed spyder dataspell idea
+""")
 """Terminal programs, and editors and IDEs that have a terminal (`node` is VS Code's server, `java` is PyCharm)."""
 
-_TERMINAL_STARTS = ("gnome-terminal", "wezterm", "jetbrains", "emacs-", "zed-remote-server", "Relay(")
+_TERMINAL_PREFIXES = ("gnome-terminal", "wezterm", "jetbrains", "emacs-", "zed-remote-server", "Relay(")
 
-EDITORS = frozenset({"vi", "view", "nano", "hx", "kak", "micro", "mc", "ranger"})
-"""What people start programs from in a terminal, and that holds none itself."""
+EDITORS = _names("vi view nano hx kak micro mc ranger")
+"""Editors and file managers without a terminal of their own, from which people start programs."""
 
-NOTEBOOK_SERVERS = frozenset(
+WRAPPERS = _names("""
+    timeout time nohup nice ionice numactl env stdbuf taskset chrt setsid script unbuffer expect strace ltrace gdb
+    cuda-gdb watch xargs parallel flock catchsegv choom prlimit systemd-run systemd-inhibit unshare nsenter setpriv
+    chpst firejail bwrap apptainer Apptainer singularity Singularity starter starter-suid enroot entr watchexec direnv
+    rlwrap proxychains4 uv uvx poetry pipenv hatch pixi rye pdm conda mamba micromamba make gmake ninja just task nsys
+    ncu nvprof compute-sanitizer py-spy memray wandb dvc snakemake guild tsp ts pueued aim ipdb perf
+""")
+"""Programs that run another command. `Apptainer runtime parent` is the title of Apptainer's own process."""
+
+_PYTHON_WRAPPERS = _names("""
+    ipython IPython pdb ipdb debugpy cProfile profile coverage kernprof viztracer line_profiler streamlit
+""")
+"""Python programs that run another script, which stands behind their own options."""
+
+_AGENTS = frozenset(
     {
-        *("jupyter-lab", "jupyter-labhub", "jupyter-notebook", "jupyter-nbclassic", "jupyter-server"),
-        *("jupyter-singleuser", "jupyter-kernelgateway", "jupyter-enterprisegateway", "jupyterhub-singleuser"),
-        *("jupyterhub", "jupyterlab", "jupyterlab.labhubapp", "notebook", "jupyter_server", "jupyterhub.singleuser"),
-        *("jupyter-voila", "voila", "kernel_gateway", "enterprise_gateway", "batchspawner-singleuser", "marimo"),
+        *(("ray", "start"), ("clearml-agent", "daemon"), ("clearml_agent", "daemon"), ("hq", "worker")),
+        *(("prefect", "worker"), ("prefect", "agent")),
     }
 )
+"""Programs with a command by which they run one job after the other."""
 
-_COMM = 15
-"""Characters that the kernel keeps of a name: TASK_COMM_LEN less the zero behind it (include/linux/sched.h)."""
+MONITORS = _names("nvidia-smi nvitop nvtop gpustat nv-hostengine nvidia-persistenced Xorg all-smi")
+"""Programs that ask the driver, or keep it loaded, and compute nothing."""
 
-_BY_COMM = {
-    name[:_COMM]: name
-    for name in (
-        *(*SHELLS, *INITS, *CONTAINER_INITS, *MANAGERS, *MULTIPLEXERS, *LOGINS, *USER_SWITCHES, *TERMINALS, *EDITORS),
-        *NOTEBOOK_SERVERS,
-    )
+# -- notebooks -----------------------------------------------------------------------------------------------------
+
+NOTEBOOK_SERVERS = _names("""
+    jupyter-lab jupyter-labhub jupyter-notebook jupyter-nbclassic jupyter-server jupyter-singleuser
+    jupyter-kernelgateway jupyter-enterprisegateway jupyterhub-singleuser jupyterhub jupyterlab jupyterlab.labhubapp
+    notebook jupyter_server jupyterhub.singleuser jupyter-voila voila kernel_gateway enterprise_gateway
+    batchspawner-singleuser marimo
+""")
+
+NOTEBOOK_KERNELS = _names("""
+    ipykernel_launcher ipykernel_launcher.py ipykernel launch_ipykernel.py
+    colab_kernel_launcher colab_kernel_launcher.py
+""")
+
+INTERACTIVE_UNITS = (
+    *("jupyter", "notebook", "code-server", "code-tunnel", "rstudio", "rserver", "vscode", "openvscode"),
+    *("tmux", "screen", "emacs"),
+)
+"""Prefixes of systemd units below which people start programs by hand: notebooks, editors, terminals.
+TheLittlestJupyterHub and systemdspawner call theirs `jupyter-NAME.service`."""
+
+# -- launchers and schedulers --------------------------------------------------------------------------------------
+
+
+class Launcher(NamedTuple):
+    """Program that starts the ranks of a run."""
+
+    label: str
+    names: frozenset[str]
+    forwards_signals: bool = True
+    """It passes SIGINT and SIGTERM on to its ranks, or ends by them at once.
+
+    torchrun: torch/distributed/elastic/multiprocessing (SignalException; SubprocessHandler.close does killpg on each
+    rank, which is a session of its own). mpirun: "Forward all signals from mpirun to the child processes"
+    (open-mpi/ompi#1431)."""
+
+
+_LAUNCHERS = (
+    Launcher("torchrun", _names("torchrun torch.distributed.run torch.distributed.launch")),
+    Launcher(
+        "accelerate",
+        _names("accelerate accelerate-launch accelerate.commands.launch accelerate.commands.accelerate_cli"),
+    ),
+    Launcher("deepspeed", _names("deepspeed deepspeed.pt deepspeed.launcher.launch deepspeed.launcher.runner")),
+    Launcher("horovodrun", _names("horovodrun horovod.runner.launch")),
+    Launcher("composer", _names("composer composer.cli.launcher")),
+    Launcher("colossalai", _names("colossalai colossalai.cli")),
+    Launcher("lightning", _names("fabric lightning")),
+    Launcher(
+        "mpirun",
+        _names("""
+            mpirun mpiexec orterun prterun prun orted prted prte mpirun_rsh mpispawn hydra_pmi_proxy hydra_bstrap_proxy
+            mpiexec.hydra mpirun.openmpi mpiexec.openmpi mpirun.mpich mpiexec.mpich
+        """),
+    ),
+    Launcher("srun", _names("srun")),
+    Launcher("ray", _names("raylet"), forwards_signals=False),
+)
+LAUNCHERS: Mapping[str, Launcher] = {name: launcher for launcher in _LAUNCHERS for name in launcher.names}
+
+SIGNAL_FORWARDERS = frozenset(launcher.label for launcher in _LAUNCHERS if launcher.forwards_signals)
+"""Labels of the launchers that pass signals on."""
+
+
+class Scheduler(NamedTuple):
+    """Batch scheduler, with the variables of its jobs."""
+
+    label: str
+    job: str
+    """Variable with the number of the job."""
+    mark: str
+    """Variable that only a job has, or that is there only where the scheduler is installed."""
+
+
+SLURM = Scheduler("slurm", "SLURM_JOB_ID", "SLURM_JOB_ID")
+SCHEDULERS = (
+    SLURM,
+    Scheduler("pbs", "PBS_JOBID", "PBS_ENVIRONMENT"),
+    Scheduler("lsf", "LSB_JOBID", "LSB_JOBID"),
+    Scheduler("sge", "JOB_ID", "SGE_ROOT"),
+    Scheduler("condor", "_CONDOR_SLOT", "_CONDOR_JOB_AD"),
+)
+"""Sources: srun(1), qsub(1B) of OpenPBS, bsub(1) of LSF, submit(1) of Grid Engine, HTCondor's manual ("Services for
+Running Jobs")."""
+
+# -- servers -------------------------------------------------------------------------------------------------------
+
+
+def _commands(*rows: tuple[str, str, str]) -> Mapping[str, tuple[str, frozenset[str]]]:
+    """Return label and subcommands by name; a row has the label, the names, and the subcommands, empty for any."""
+    return {name: (label, _names(verbs)) for label, names, verbs in rows for name in names.split()}
+
+
+_MODEL_SERVERS = _commands(
+    ("vLLM", "vllm vllm.entrypoints.cli.main", "serve"),
+    ("vLLM", "vllm.entrypoints.openai.api_server vllm.entrypoints.api_server", ""),
+    ("SGLang", "sglang", "serve"),
+    ("SGLang", "sglang.launch_server", ""),
+    ("Triton", "tritonserver triton_python_backend_stub", ""),
+    ("Ollama", "ollama", "serve runner"),
+    ("Ollama", "ollama_llama_server", ""),
+    ("TGI", "text-generation-launcher text-generation-router", ""),
+    ("TGI", "text-generation-server", "serve start run"),
+    ("TEI", "text-embeddings-router", ""),
+    ("llama.cpp", "llama-server llama_cpp.server", ""),
+    ("KoboldCpp", "koboldcpp koboldcpp.py", ""),
+    ("LMDeploy", "lmdeploy", "serve"),
+    ("LightLLM", "lightllm.server.api_server", ""),
+    ("Aphrodite", "aphrodite", "serve start run"),
+    ("MLC LLM", "mlc_llm", "serve start run"),
+    ("TensorRT-LLM", "trtllm-serve tensorrt_llm.commands.serve", ""),
+    ("TensorFlow Serving", "tensorflow_model_server", ""),
+    ("TorchServe", "torchserve model_service_worker.py", ""),
+    ("BentoML", "bentoml", "serve start serve-http serve-grpc"),
+    ("OpenLLM", "openllm", "serve start run"),
+    ("MLServer", "mlserver", "serve start run"),
+    ("KServe", "huggingfaceserver", ""),
+    ("Infinity", "infinity_emb", ""),
+    ("LocalAI", "local-ai localai", ""),
+    ("whisper.cpp", "whisper-server", ""),
+    ("Whisper", "wyoming-faster-whisper wyoming_faster_whisper faster-whisper-server speaches", ""),
+    ("Xinference", "xinference xinference-local xinference-worker xinference-supervisor", ""),
+    ("Tabby", "tabby", "serve"),
+    ("Ray Serve", "serve", "run"),
+    ("Dynamo", "dynamo.vllm dynamo.sglang dynamo.trtllm", ""),
+)
+"""Servers of models. All processes below such a server belong to it, also those behind a shell."""
+
+_MODEL_SERVER_MODULES = {
+    "fastchat.serve.": "FastChat",
+    "lmdeploy.serve.": "LMDeploy",
+    "_bentoml_impl.": "BentoML",
+    "bentoml_cli.worker": "BentoML",
+    "text_generation_server.": "TGI",
 }
+"""Servers of models by the prefix of their module."""
+
+_MODEL_SERVER_FOLDERS = {
+    "comfyui": "ComfyUI",
+    "stable-diffusion-webui": "Stable Diffusion web UI",
+    "text-generation-webui": "text-generation-webui",
+    "tabbyapi": "TabbyAPI",
+}
+"""Servers that are known by the folder of their script alone: `ComfyUI/main.py`."""
+
+_SERVER_TITLES = (
+    (re.compile(r".*::(?:APIServer|ApiServer)"), "vLLM"),  # vllm/utils, set_process_title; the prefix may be chosen
+    (re.compile(r"ray::(?:ServeReplica|ProxyActor|HTTPProxyActor)"), "Ray Serve"),
+    # Of vLLM and of LMDeploy, whose front end is elsewhere.
+    (re.compile(r"ray::RayWorkerWrapper"), "model server on Ray"),
+    (re.compile(r"gunicorn: "), "gunicorn"),
+    (re.compile(r"\[celeryd:"), "celery"),  # celery/platforms.py, set_mp_process_title
+)
+"""Titles of servers. `VLLM::EngineCore` is not one: a script that has called vLLM has such a process as well."""
+
+_WEB_SERVERS = _commands(
+    ("", "uvicorn gunicorn hypercorn waitress-serve waitress daphne granian uwsgi gradio http.server voila", ""),
+    ("", "streamlit chainlit flask", "run"),
+    ("", "fastapi", "run dev"),
+    ("", "panel bokeh", "serve"),
+    ("", "celery dramatiq arq huey_consumer huey_consumer.py taskiq rqworker rq faktory_worker", ""),
+)
+"""Servers of anything, and workers of a queue. The processes that they fork belong to them; a process behind a shell
+may be a training that a web page started."""
+
+_INTERNAL_LISTENERS = (
+    NOTEBOOK_KERNELS
+    | {*LAUNCHERS}
+    | _names("""
+    jupyter notebook jupyterhub-singleuser tensorboard tensorboard.main wandb wandb-core wandb-service
+    debugpy.adapter visdom dask dask-worker dask-cuda-worker dask-scheduler dask_cuda distributed.cli.dask_worker
+    gcs_server ray default_worker.py
+""")
+)
+"""Programs whose ports are for themselves: kernels of notebooks, dashboards of curves, launchers of runs."""
+
+# -- names ---------------------------------------------------------------------------------------------------------
+
+_COMM_MAX = 15
+"""Characters that the kernel keeps of a name: TASK_COMM_LEN less the NUL (include/linux/sched.h)."""
+
+_SESSION_KEEPERS = MULTIPLEXERS | LOGINS | CONTAINER_INITS | MANAGERS | NOTEBOOK_SERVERS
+
+_BY_COMM = {name[:_COMM_MAX]: name for name in SHELLS | INITS | _SESSION_KEEPERS | USER_SWITCHES | TERMINALS | EDITORS}
 
 
-def from_comm(comm: str) -> str:
-    """Name the program of a process by its `comm`: `jupyter-noteboo`, `tmux: server`, `-bash`."""
+def name_from_comm(comm: str) -> str:
+    """Return the name of a process's program by its `comm`: `jupyter-noteboo`, `tmux: server`, `-bash`."""
     name = comm.lstrip("-").partition(":")[0]
     return _BY_COMM.get(name, name)
 
 
 def is_init(name: str) -> bool:
-    """Whether it takes in what others have left: PID 1 of a machine, or a user's service manager."""
+    """Return whether a program adopts processes: PID 1 of a machine, or a user's service manager."""
     return name in INITS or name.startswith("init(")
 
 
-def holds_terminal(name: str) -> bool:
-    """Whether it holds the terminal of those below it: a multiplexer, a login, a terminal, an IDE."""
-    return name in MULTIPLEXERS or name in LOGINS or name in TERMINALS or name.startswith(_TERMINAL_STARTS)
+def is_terminal(name: str) -> bool:
+    """Return whether a program owns the terminal of its children: a multiplexer, a login, a terminal, an IDE."""
+    return name in MULTIPLEXERS or name in LOGINS or name in TERMINALS or name.startswith(_TERMINAL_PREFIXES)
 
 
-def keeps_sessions(name: str) -> bool:
-    """Whether what runs below it goes on for itself, wherever it was started: a login's, a service's, a notebook's."""
-    kinds = (MULTIPLEXERS, LOGINS, CONTAINER_INITS, MANAGERS, NOTEBOOK_SERVERS)
-    return any(name in kind for kind in kinds) or is_init(name) or name.startswith(_MANAGER_STARTS)
+def is_session_keeper(name: str) -> bool:
+    """Return whether the children of a program outlive the run that it was started by: a login, a service manager."""
+    return name in _SESSION_KEEPERS or is_init(name) or name.startswith(_MANAGER_PREFIXES)
 
 
-def starts_unrelated(name: str) -> bool:
-    """Whether the programs below it need have nothing to do with each other: no run begins with it."""
-    return keeps_sessions(name) or holds_terminal(name) or name in EDITORS
+def is_boundary(name: str) -> bool:
+    """Return whether the children of a program may be unrelated, so that no run begins with the program."""
+    return is_session_keeper(name) or is_terminal(name) or name in EDITORS
+
+
+def is_monitor(name: str) -> bool:
+    """Return whether a program only asks the driver: a monitor, an exporter, a display server."""
+    return name in MONITORS or name.startswith("dcgm") or name.endswith("exporter")
+
+
+# -- command lines -------------------------------------------------------------------------------------------------
+
+
+class SourceKind(Enum):
+    """Kind of a Python program's source."""
+
+    FILE = "file"
+    MODULE = "-m"
+    CODE = "-c"
+    WORKER = "worker"
+    """The source of the parent process, whose worker the process is."""
+
+
+class Source(NamedTuple):
+    """Source of a Python program: the path of its file, the name of its module, or its code."""
+
+    kind: SourceKind
+    text: str = ""
+
+
+class Command(NamedTuple):
+    """Program that a command line runs, and its arguments."""
+
+    name: str
+    """Name of the executable, of the script without its folder, or of the module; empty for code and an empty line."""
+    arguments: tuple[str, ...] = ()
+    source: Source | None = None
+    """Source of a Python program; None for another program, and for an interactive Python."""
+
+
+_PYTHON = re.compile(r"(?:python|pypy)[\d.]*[a-z]?")
+
+_SCRIPT_INTERPRETERS = _names("perl ruby tclsh")
+"""Interpreters beside Python of programs in the tables: GNU parallel is written in Perl."""
+
+_TITLE_END = re.compile(r"(?<!:):(?!:)| ")
+
+_WORKER_CODE = ("from multiprocessing.", "import sys; from multiprocessing.")
+"""Code of a worker of `spawn` and `forkserver`. Source: multiprocessing/spawn.py, get_command_line."""
+
+_WORKER_MODULE = "joblib.externals.loky."
+
+_KERNEL_CONNECTION = re.compile(r"(?:^|[/=])kernel-(?:v\d+-?)?([0-9A-Za-z][0-9A-Za-z-]{3,63})\.json$")
+"""The file of a kernel's ports: `kernel-<uuid>.json`, VS Code's `kernel-v2-2107….json`."""
+
+
+def is_python(path: str) -> bool:
+    """Return whether a path is that of a Python interpreter: `/usr/bin/python3.11`."""
+    return bool(_PYTHON.fullmatch(path.rpartition("/")[2]))
+
+
+@functools.lru_cache(maxsize=256)
+def parse_command(argv: tuple[str, ...]) -> Command:
+    """Return the program that a command line runs: the script or module of an interpreter, else the executable.
+
+    A launcher or wrapper is not skipped, see `find_source`.
+    """
+    if not argv:
+        return Command("")
+    if is_python(argv[0]):
+        source, arguments = _parse_python(argv[1:])
+        if source is None or source.kind is SourceKind.CODE:
+            return Command("", arguments, source)
+        if source.kind is SourceKind.FILE:
+            return Command(PurePosixPath(source.text).name, arguments, source)
+        return Command(source.text.removesuffix(".__main__"), arguments, source)
+    name, arguments = _executable_name(argv[0]), argv[1:]
+    if name in _SCRIPT_INTERPRETERS:
+        place = next((place for place, word in enumerate(arguments) if not word.startswith("-")), len(arguments))
+        return Command(_executable_name("".join(arguments[place : place + 1])), arguments[place + 1 :])
+    return Command(name, arguments)
+
+
+def _executable_name(word: str) -> str:
+    title = word.lstrip("-").partition(": ")[0]  # `sshd: ada@pts/0`
+    return _TITLE_END.split(title.rstrip("/").rpartition("/")[2], maxsplit=1)[0]
+
+
+def _parse_python(arguments: tuple[str, ...]) -> tuple[Source | None, tuple[str, ...]]:
+    """Return the source that an interpreter runs, and the arguments of that. Source: python(1)."""
+    place = 0
+    while place < len(arguments):
+        word, rest = arguments[place], arguments[place + 1 :]
+        if word == "-":
+            return None, rest
+        if not word.startswith("-"):
+            return Source(SourceKind.FILE, word), rest
+        place += 1
+        if word.startswith("--"):
+            place += word == "--check-hash-based-pycs"
+            continue
+        for at, letter in enumerate(word):
+            if letter in "cm":
+                text = word[at + 1 :] or (rest[0] if rest else "")
+                kind = SourceKind.CODE if letter == "c" else SourceKind.MODULE
+                return Source(kind, text), rest if word[at + 1 :] else rest[1:]
+            if letter in "WX":  # the rest of the word is its value, or the next word
+                place += at == len(word) - 1
+                break
+    return None, ()
+
+
+@functools.lru_cache(maxsize=128)
+def find_source(argv: tuple[str, ...]) -> Source | None:
+    """Return the Python source that a command line runs: behind torchrun and its like, the user's own script.
+
+    None for an interactive Python, a notebook kernel, and another program.
+    """
+    name, arguments, source = parse_command(argv)
+    if source is None or name in NOTEBOOK_KERNELS:
+        return None
+    if source.kind is SourceKind.CODE:
+        return Source(SourceKind.WORKER) if source.text.startswith(_WORKER_CODE) else source
+    if source.kind is SourceKind.MODULE and name.startswith(_WORKER_MODULE):
+        return Source(SourceKind.WORKER)
+    wraps = name in LAUNCHERS or name in _PYTHON_WRAPPERS or name.removesuffix(".py") in _PYTHON_WRAPPERS
+    return _find_wrapped(arguments) if wraps else source
+
+
+def _find_wrapped(arguments: Sequence[str]) -> Source | None:
+    """Return the script behind the options of a wrapper: the first `*.py`, or the module behind `-m`."""
+    for place, word in enumerate(arguments):
+        if word in ("-m", "--module"):
+            return Source(SourceKind.MODULE, "".join(arguments[place + 1 : place + 2]))
+        if word.endswith(".py") and not word.startswith("-"):
+            return Source(SourceKind.FILE, word)
+    return None
+
+
+def is_worker(argv: tuple[str, ...]) -> bool:
+    """Return whether a command line is that of a worker of multiprocessing or joblib."""
+    source = find_source(argv)
+    return source is not None and source.kind is SourceKind.WORKER
+
+
+# -- notebooks and servers by their command line -------------------------------------------------------------------
+
+
+def is_notebook_server(argv: tuple[str, ...]) -> bool:
+    """Return whether a command line is that of a server that starts notebook kernels."""
+    name = parse_command(argv).name
+    if name == "jupyter":
+        return any(f"jupyter-{word}" in NOTEBOOK_SERVERS for word in argv[1:4])
+    return name in NOTEBOOK_SERVERS
+
+
+def is_kernel(argv: tuple[str, ...]) -> bool:
+    """Return whether a command line is that of a notebook kernel; of another language, by the file of its ports."""
+    return parse_command(argv).name in NOTEBOOK_KERNELS or ("--existing" not in argv and bool(kernel_id(argv)))
+
+
+@functools.lru_cache(maxsize=128)
+def kernel_id(argv: tuple[str, ...]) -> str:
+    """Return the id of a notebook kernel by the file of its ports; empty where there is none."""
+    return next((found[1] for word in argv[1:] if (found := _KERNEL_CONNECTION.search(word))), "")
+
+
+@functools.lru_cache(maxsize=128)
+def find_model_server(argv: tuple[str, ...]) -> str:
+    """Return the label of the model server that a command line is; empty for none."""
+    title = argv[0] if argv else ""
+    for pattern, label in _SERVER_TITLES:
+        if pattern.match(title):
+            return label
+    name, arguments, source = parse_command(argv)
+    label, verbs = _MODEL_SERVERS.get(name, ("", frozenset()))
+    if label:
+        return label if _has_verb(verbs, arguments) else ""
+    for prefix, label in _MODEL_SERVER_MODULES.items():
+        if name.startswith(prefix):
+            return label
+    if name == "java" and "org.pytorch.serve.ModelServer" in argv:
+        return "TorchServe"
+    path = title if source is None and not is_python(title) else ""
+    if source is not None and source.kind is SourceKind.FILE:
+        path = source.text
+    folders = path.lower().split("/")[:-1]
+    return next((label for folder, label in _MODEL_SERVER_FOLDERS.items() if folder in folders), "")
+
+
+def find_web_server(argv: tuple[str, ...]) -> str:
+    """Return the name of the web server, or the worker of a queue, that a command line is; empty for none."""
+    name, arguments, _ = parse_command(argv)
+    return name if name in _WEB_SERVERS and _has_verb(_WEB_SERVERS[name][1], arguments) else ""
+
+
+def _has_verb(verbs: frozenset[str], arguments: Sequence[str]) -> bool:
+    return not verbs or bool(arguments and arguments[0] in verbs)
+
+
+def is_internal_listener(argv: tuple[str, ...]) -> bool:
+    """Return whether the ports of a command line's program are for itself, and not for requests."""
+    return parse_command(argv).name in _INTERNAL_LISTENERS
+
+
+# -- roles in a run ------------------------------------------------------------------------------------------------
+
+
+class Role(Enum):
+    """Role of an ancestor in the run of a process."""
+
+    MEMBER = "member"
+    """It does work of its own, or starts the processes that do: it belongs to the run."""
+    LAUNCHER = "launcher"
+    """It starts the ranks of one run."""
+    WRAPPER = "wrapper"
+    """A shell with a script, or a wrapper (timeout, xargs, make): its children are runs of their own."""
+    BOUNDARY = "boundary"
+    """An interactive shell, a login, a terminal, a service manager: the run begins below it."""
+
+
+_SHELL_VALUES = _names("-o +o -O +O --rcfile --init-file")
+"""Options of shells whose value is the next word. Source: bash(1), zshoptions(1)."""
+
+
+def executable(argv: tuple[str, ...], comm: str = "") -> str:
+    """Return the name of a process's program by its command line, or by its `comm` where that is empty."""
+    return parse_command(argv).name or ("" if argv else comm.partition(":")[0])
+
+
+def launcher_label(argv: tuple[str, ...], comm: str = "") -> str:
+    """Return the label of the launcher that a process is: `torchrun`; empty for none."""
+    launcher = LAUNCHERS.get(executable(argv, comm))
+    return "" if launcher is None else launcher.label
+
+
+def find_role(argv: tuple[str, ...], comm: str = "") -> Role:
+    """Return the role that an ancestor of this command line and `comm` has in a run."""
+    name = executable(argv, comm)
+    if name in LAUNCHERS:
+        return Role.LAUNCHER
+    if name in SHELLS:
+        return Role.WRAPPER if _has_script(argv) else Role.BOUNDARY
+    if name in WRAPPERS or name in USER_SWITCHES or _is_debugger(argv):
+        return Role.WRAPPER
+    agent = any((name, word) in _AGENTS for word in argv[1:4])
+    return Role.BOUNDARY if agent or is_boundary(name) or is_notebook_server(argv) else Role.MEMBER
+
+
+def _has_script(argv: tuple[str, ...]) -> bool:
+    """Return whether a shell was given something to run; else it waits for somebody to type."""
+    words = parse_command(argv).arguments
+    place = int(bool(argv) and PurePosixPath(argv[0]).name == "busybox")
+    while place < len(words):
+        word = words[place]
+        if not word.startswith(("-", "+")) or word == "--":
+            return True
+        if word.startswith("-") and not word.startswith("--") and "c" in word:
+            return True
+        place += 2 if word in _SHELL_VALUES else 1
+    return False
+
+
+def _is_debugger(argv: tuple[str, ...]) -> bool:
+    """Return whether it is VS Code's debugger, which starts a program: `python …/debugpy/launcher 4711 --`."""
+    source = parse_command(argv).source
+    return source is not None and source.kind is SourceKind.FILE and "/debugpy/" in f"{source.text}/"

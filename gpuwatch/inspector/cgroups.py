@@ -1,7 +1,7 @@
-r"""What the path of a cgroup says of a process: container, pod, batch job, unit. It reads nothing, and never raises.
+r"""Container, pod, batch job and systemd unit that a cgroup's path names. Pure functions that never raise.
 
-The path is as /proc/PID/cgroup has it, seen from our own cgroup namespace: `/../..` may stand before it. Names come out
-raw; who shows them cleans them. Where these paths come from:
+The path is as /proc/PID/cgroup has it, seen from our own cgroup namespace: `/../..` may stand before it. Names in the
+results are raw: not clean. Sources of the paths:
 
 - Docker: `/docker/ID` (cgroupfs) and `/system.slice/docker-ID.scope` (systemd), docs.docker.com, runtime metrics
 - Podman: `libpod-ID.scope/container`, and `libpod-payload-ID` under a unit (`--cgroups=split`), podman-run(1)
@@ -28,6 +28,7 @@ _STEP = re.compile(r"step_([a-z0-9+]{1,20})")
 _PBS = re.compile(r"/(?:pbs_jobs|pbspro|pbs)(?:\.service|\.slice)?/jobid/(\d{1,10}(?:\[\d{1,10}\])?)")
 _USER = re.compile(r"user-(\d{1,10})\.slice")
 _MANAGER = re.compile(r"user@\d{1,10}\.service")
+_NSPAWN = re.compile(r"machine-(.+)\.scope|systemd-nspawn@(.+)\.service")
 _ESCAPE = re.compile(r"\\x([0-9a-f]{2})")
 
 _RUNTIMES = {
@@ -39,12 +40,12 @@ _RUNTIMES = {
     "containerd": "containerd",
     "nerdctl": "containerd",
 }
-"""By what stands before the id."""
+"""Runtime by the prefix of an id."""
 
 _PARENTS = {"docker": "docker", "moby": "docker", "ecs": "docker", "libpod_parent": "podman", "default": "containerd"}
-"""By the folder that the bare id stands in: `default` is containerd's namespace."""
+"""Runtime by the folder of a bare id: `default` is containerd's namespace."""
 
-_CARRIERS = re.compile(
+_SHARED_SERVICES = re.compile(
     r"""(?x)(?:
     ssh | sshd | dropbear | tailscaled | teleport | amazon-ssm-agent | google-guest-agent | walinuxagent | waagent
     | systemd-(?:logind|machined|run) | (?:serial-|console-)?getty | autovt | cockpit(?:-.+)?
@@ -57,15 +58,17 @@ _CARRIERS = re.compile(
     | dbus(?:-broker|-.+)? | gnome-.+ | org\.gnome\..+ | plasma-.+ | xfce4-.+ | foot-server
     )(?:@.*)?\.service"""
 )
-"""Services that only carry what people start through them: logins, desktops, schedulers, the runtimes of containers.
+"""Services under which people start programs: logins, desktops, schedulers, the runtimes of containers.
 
-The terminals of a desktop are among them: gnome-terminal-server. So is what a desktop starts as `app-NAME@….service`
-in a user's own manager (systemd.io/DESKTOP_ENVIRONMENTS).
+The terminals of a desktop are among them: gnome-terminal-server. So are the applications that a desktop starts as
+`app-NAME@….service` in a user's own manager (systemd.io/DESKTOP_ENVIRONMENTS).
 """
 
+_RUNTIME_SERVICES = {"docker.service", "podman.service", "containerd.service", "snap.docker.dockerd.service"}
 
-class Held(NamedTuple):
-    """A container, as its cgroup calls it."""
+
+class ContainerId(NamedTuple):
+    """Container, as its cgroup names it."""
 
     runtime: str
     """Empty where the path does not tell."""
@@ -74,7 +77,7 @@ class Held(NamedTuple):
     name: str = ""
 
 
-class Step(NamedTuple):
+class SlurmStep(NamedTuple):
     """Slurm's job and step; `step` is empty outside of one."""
 
     job: str
@@ -82,82 +85,74 @@ class Step(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """A systemd service, as systemctl takes its name, and whether it is one of a user's own manager."""
+    """Systemd service, as systemctl takes its name, and whether it is one of a user's own manager."""
 
     name: str
     user: bool
 
 
-def container(path: str) -> Held | None:
+def parse_container(path: str) -> ContainerId | None:
     """Return the innermost container on a path; None for none."""
     parts = path.split("/")
     for place in range(len(parts) - 1, -1, -1):
-        found = _container(parts[place], parts[place - 1] if place else "", parts[:place])
+        found = _parse_part(parts[place], parts[:place])
         if found is not None:
             return found
     return None
 
 
-def _container(part: str, parent: str, above: list[str]) -> Held | None:
+def _parse_part(part: str, above: list[str]) -> ContainerId | None:
     if _BARE.fullmatch(part):
-        within = next((_PARENTS[one] for one in reversed(above[-2:]) if one in _PARENTS), "")
-        return Held(within, part)
+        return ContainerId(next((_PARENTS[one] for one in reversed(above[-2:]) if one in _PARENTS), ""), part)
     scoped = _SCOPED.fullmatch(part)
     if scoped:
         prefix = (scoped[1] or "").rpartition(":")[2]  # `…podUID.slice:cri-containerd:ID`, containerd's own mistake
-        return None if prefix.endswith("conmon") else Held(_RUNTIMES.get(prefix, ""), scoped[2])
+        return None if prefix.endswith("conmon") else ContainerId(_RUNTIMES.get(prefix, ""), scoped[2])
     name = part.removeprefix("lxc.payload.")
-    if name != part and name:
-        return Held("lxc", "", name)
-    if parent in ("lxc", "lxc.payload") and part:
-        return Held("lxc", "", part)
-    for before, after in (("machine-", ".scope"), ("systemd-nspawn@", ".service")):
-        if part.startswith(before) and part.endswith(after) and len(part) > len(before) + len(after):
-            name = _unescaped(part[len(before) : -len(after)])
-            return None if name.startswith(("qemu-", "libpod_pod_")) else Held("systemd-nspawn", "", name)
+    if part and (name != part or above[-1:] in (["lxc"], ["lxc.payload"])):
+        return ContainerId("lxc", "", name) if name else None
+    found = _NSPAWN.fullmatch(part)
+    if found:
+        name = _unescape(found[1] or found[2])
+        return None if name.startswith(("qemu-", "libpod_pod_")) else ContainerId("systemd-nspawn", "", name)
     return None
 
 
-def pod(path: str) -> str:
+def parse_pod(path: str) -> str:
     """Return the uid of the innermost Kubernetes pod on a path: 8-4-4-4-12 digits, or 32 for a static pod."""
-    for part in reversed(path.split("/")):
-        for word in reversed(part.split(":")):
-            found = _POD.search(word)
-            if found:
-                return found[1].replace("_", "-")
-    return ""
+    found = (_POD.search(word) for part in reversed(path.split("/")) for word in reversed(part.split(":")))
+    return next((one[1].replace("_", "-") for one in found if one), "")
 
 
-def slurm(path: str) -> Step | None:
-    """Give Slurm's job and step on a path; None for none."""
+def parse_slurm(path: str) -> SlurmStep | None:
+    """Return Slurm's job and step on a path; None for none."""
     parts = path.split("/")
     for place, part in enumerate(parts):
-        if not (part == "slurm" or part.startswith("slurm_") or part.endswith("slurmstepd.scope")):
-            continue
-        below = parts[place + 1 :]
-        job = next((found[1] for one in below if (found := _JOB.fullmatch(one))), "")
-        step = next((found[1] for one in below if (found := _STEP.fullmatch(one))), "")
-        if job:
-            return Step(job, step)
+        if part == "slurm" or part.startswith("slurm_") or part.endswith("slurmstepd.scope"):
+            below = parts[place + 1 :]
+            job = next((found[1] for one in below if (found := _JOB.fullmatch(one))), "")
+            step = next((found[1] for one in below if (found := _STEP.fullmatch(one))), "")
+            if job:
+                return SlurmStep(job, step)
     return None
 
 
-def pbs(path: str) -> str:
+def parse_pbs(path: str) -> str:
     """Return the number of PBS's job on a path, `4711` or `4711[3]`; empty for none."""
     found = _PBS.search(path)
     return found[1] if found else ""
 
 
-def tells(path: str) -> bool:
+def has_owner(path: str) -> bool:
     """Return whether a path names a container, a pod or a batch job."""
-    return bool(container(path) or pod(path) or slurm(path) or pbs(path))
+    return bool(parse_container(path) or parse_pod(path) or parse_slurm(path) or parse_pbs(path))
 
 
-def unit(path: str) -> Unit | None:
-    """Return the innermost service on a path; None where that is a login, a desktop's application, or only a carrier.
+def parse_unit(path: str) -> Unit | None:
+    """Return the innermost service on a path; None for a login, a desktop's application, or a shared service.
 
-    A scope below a service is no part of it: systemd makes one for what somebody else has started, such as a tab of a
-    terminal or a session of tmux. Only Podman's and Slurm's own folders lie below a service and belong to it.
+    A scope below a service is no part of it: systemd makes one for programs that somebody else has started, such as a
+    tab of a terminal or a session of tmux. Only Podman's and Slurm's own folders lie below a service and belong to it.
     """
     parts = path.split("/")
     for place in range(len(parts) - 1, -1, -1):
@@ -168,23 +163,22 @@ def unit(path: str) -> Unit | None:
             continue
         name = part[1:] if part.startswith("_") else part  # cg_escape() in systemd's cgroup-util.c
         of_user = any(_MANAGER.fullmatch(one) for one in parts[:place])
-        carries = _MANAGER.fullmatch(name) or _CARRIERS.fullmatch(name) or (of_user and name.startswith("app-"))
-        return None if carries else Unit(name, of_user)
+        shared = _MANAGER.fullmatch(name) or _SHARED_SERVICES.fullmatch(name) or (of_user and name.startswith("app-"))
+        return None if shared else Unit(name, of_user)
     return None
 
 
-def carrier(path: str) -> bool:
+def is_below_runtime(path: str) -> bool:
     """Return whether a path lies below a container runtime: a rootless one may make no cgroups of its own."""
-    names = {"docker.service", "podman.service", "containerd.service", "snap.docker.dockerd.service"}
-    return not names.isdisjoint(path.split("/"))
+    return not _RUNTIME_SERVICES.isdisjoint(path.split("/"))
 
 
-def user(path: str) -> int | None:
+def parse_user(path: str) -> int | None:
     """Return the uid whose login a path belongs to, by its `user-UID.slice`: the owner of a rootless container."""
     found = next((found for one in path.split("/") if (found := _USER.fullmatch(one))), None)
     return int(found[1]) if found else None
 
 
-def _unescaped(name: str) -> str:
-    r"""Undo systemd-escape(1): `\x2d` is `-`; what is no ASCII stays as it is."""
+def _unescape(name: str) -> str:
+    r"""Undo systemd-escape(1): `\x2d` is `-`; escapes of other characters than printable ASCII stay."""
     return _ESCAPE.sub(lambda found: chr(code) if 0x20 <= (code := int(found[1], 16)) < 0x7F else found[0], name)

@@ -1,7 +1,7 @@
-"""What a container is called by those who made it: its name, and the pod that it belongs to.
+"""Names of containers, and of the pods that they belong to.
 
-Only what is ours to read is asked: the command line of Podman's monitor, the files in which Docker and Podman keep
-their state, and the sockets of both, over which nothing but one `GET /containers/ID/json` is sent. Formats:
+Three sources are read, with no more than the rights of the container's owner: the command line of Podman's monitor, the
+state files of Docker and Podman, and the sockets of both, over which only `GET /containers/ID/json` is sent. Formats:
 
 - `conmon … -c ID … -n NAME`, one for each container and its ancestor: containers/podman, libpod/oci_conmon_common.go
 - `/var/lib/docker/containers/ID/config.v2.json`, with `Name` and `Config.Labels`: moby/moby, container/container.go
@@ -26,7 +26,7 @@ import msgspec
 
 from gpuwatch import procfs
 from gpuwatch.inspector import files
-from gpuwatch.inspector.cgroups import Held
+from gpuwatch.inspector.cgroups import ContainerId
 from gpuwatch.inspector.credentials import acting_as
 from gpuwatch.text import clean
 
@@ -52,30 +52,41 @@ _ROOT = procfs.Owner(0, 0, ())
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Known(NamedTuple):
-    """What is known of a container; all of it clean, and empty where it is not known."""
+class ContainerName(NamedTuple):
+    """Name of a container and its pod: clean, and empty where unknown."""
 
     name: str = ""
     pod: str = ""
     """`namespace/name`."""
 
 
-def _home(uid: int) -> Path | None:
+def _find_home(uid: int) -> Path | None:
     try:
         return Path(pwd.getpwuid(uid).pw_dir)
-    except KeyError:  # nobody of that number: a container's own user
+    except KeyError:  # a container's own user
         return None
 
 
 class Roots(msgspec.Struct, frozen=True, kw_only=True):
-    """Where runtimes keep what they know. In a home and below `run_user` are those of people without root."""
+    """Folders and sockets of the runtimes: root's; those of users are in their homes and below `run_user`."""
 
     docker: Path = Path("/var/lib/docker/containers")
     docker_socket: Path = Path("/run/docker.sock")
     storage: Path = Path("/var/lib/containers/storage")
     podman_socket: Path = Path("/run/podman/podman.sock")
     run_user: Path = Path("/run/user")
-    home: Callable[[int], Path | None] = _home
+    home: Callable[[int], Path | None] = _find_home
+
+    def of_user(self, uid: int) -> Roots:
+        """Return the folders and sockets of a user's rootless runtimes."""
+        run, home = self.run_user / str(uid), self.home(uid) or Path("/nonexistent")
+        return msgspec.structs.replace(
+            self,
+            docker=Path("/nonexistent"),  # rootless Docker's state is asked for over its socket alone
+            docker_socket=run / "docker.sock",
+            storage=home / ".local/share/containers/storage",
+            podman_socket=run / "podman/podman.sock",
+        )
 
 
 class _Config(msgspec.Struct):
@@ -83,90 +94,84 @@ class _Config(msgspec.Struct):
 
 
 class _Inspected(msgspec.Struct):
-    """What Docker says of a container, on disk and over its socket."""
+    """Container in Docker's state file and in the answer of its socket."""
 
     name: str = msgspec.field(name="Name", default="")
     config: _Config | None = msgspec.field(name="Config", default=None)
 
 
 class _Stored(msgspec.Struct):
-    """One container in a list of containers/storage."""
+    """Container in a list of containers/storage."""
 
     id: str = ""
     names: list[str] | None = None
 
 
-class Names:
-    """Finds out what containers are called, and remembers it: each is asked for once a minute at most."""
+class ContainerNames:
+    """Cache of the names of containers: each is looked up once a minute at most."""
 
     def __init__(self, roots: Roots | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._roots = roots or Roots()
         self._clock = clock
-        self._found: dict[Held, tuple[float, Known]] = {}
+        self._found: dict[ContainerId, tuple[float, ContainerName]] = {}
         self._silent: dict[Path, float] = {}
-        """Until when a socket is not asked again."""
+        """Time until which a socket is left alone."""
 
-    def of(self, held: Held, pid: int, uid: int | None, *, proc: Path) -> Known:
-        """Return what a container is called that a process is in; never raises.
+    def find(self, container: ContainerId, pid: int, uid: int | None, *, proc: Path) -> ContainerName:
+        """Return the name of the container of a process; never raises.
 
-        `uid` is whose it is where it is not root's: of a rootless runtime.
+        `uid` is the owner of a rootless runtime.
         """
-        if not held.id:
-            return Known(clean(held.name, LONGEST))
+        if not container.id:
+            return ContainerName(clean(container.name, LONGEST))
         now = self._clock()
-        when, known = self._found.get(held, (float("-inf"), Known()))
+        when, name = self._found.get(container, (float("-inf"), ContainerName()))
         if now - when < FRESH:
-            return known
-        known = next((known for known in self._answers(held, pid, uid, proc) if known is not None), Known())
-        self._found.pop(held, None)
-        self._found[held] = now, known
+            return name
+        name = next(filter(None, self._answers(container, pid, uid, proc)), ContainerName())
+        self._found.pop(container, None)
+        self._found[container] = now, name
         while len(self._found) > MOST:
             del self._found[next(iter(self._found))]
-        return known
+        return name
 
-    def _answers(self, held: Held, pid: int, uid: int | None, proc: Path) -> Iterator[Known | None]:
-        """Ask one after the other, what is cheapest and disturbs nobody first.
+    def _answers(self, container: ContainerId, pid: int, uid: int | None, proc: Path) -> Iterator[ContainerName | None]:
+        """Ask one source after the other, the cheapest first.
 
-        To connect to a socket may start the daemon behind it (socket activation), which is running where a container of
-        Docker's is; Podman needs none, so that its socket comes last.
+        A connection to a socket may start the daemon behind it (socket activation). Docker's runs where it has
+        containers; Podman needs none, so its socket comes last.
         """
-        owners = [owner for owner in (_owner(uid), _ROOT) if owner is not None and os.geteuid() in (0, owner.uid)]
-        roots, ident = self._roots, held.id
-        if held.runtime == "podman":
-            yield _of_monitor(pid, ident, proc)
-        if held.runtime in ("podman", "cri-o"):
-            for owner in owners:
-                yield _of_storage(self._home(owner, "containers/storage", roots.storage), ident, owner)
-        if held.runtime == "docker":
-            # Everybody may try root's socket: who is in the group `docker` may use it.
-            for owner in [*(one for one in owners if one.uid), _ROOT]:
-                if not owner.uid:
-                    yield _of_docker(roots.docker, ident)
-                yield self._of_socket(self._socket(owner, "docker.sock", roots.docker_socket), ident, owner)
-        if held.runtime == "podman":
-            for owner in owners:
-                yield self._of_socket(self._socket(owner, "podman/podman.sock", roots.podman_socket), ident, owner)
+        owners = [(owner, self._roots.of_user(owner.uid)) for owner in [_find_owner(uid)] if owner is not None]
+        owners.append((_ROOT, self._roots))
+        allowed = [(owner, roots) for owner, roots in owners if os.geteuid() in (0, owner.uid)]
+        if container.runtime == "podman":
+            yield _read_monitor(pid, container.id, proc)
+        if container.runtime in ("podman", "cri-o"):
+            for owner, roots in allowed:
+                yield _read_storage(roots.storage, container.id, owner)
+        if container.runtime == "docker":
+            for owner, roots in owners:
+                # Anybody may try root's socket: the members of the group `docker` may use it.
+                if owner is _ROOT or (owner, roots) in allowed:
+                    yield _parse_inspected(_read(roots.docker / container.id / "config.v2.json", owner))
+                    yield self._ask_socket(roots.docker_socket, container.id, owner)
+        if container.runtime == "podman":
+            for owner, roots in allowed:
+                yield self._ask_socket(roots.podman_socket, container.id, owner)
 
-    def _home(self, owner: procfs.Owner, path: str, roots: Path) -> Path | None:
-        home = self._roots.home(owner.uid) if owner.uid else None
-        return (home / ".local/share" / path if home else None) if owner.uid else roots
-
-    def _socket(self, owner: procfs.Owner, path: str, roots: Path) -> Path:
-        return self._roots.run_user / str(owner.uid) / path if owner.uid else roots
-
-    def _of_socket(self, path: Path, ident: str, owner: procfs.Owner) -> Known | None:
+    def _ask_socket(self, path: Path, ident: str, owner: procfs.Owner) -> ContainerName | None:
         if self._clock() < self._silent.get(path, float("-inf")):
             return None
         try:
             answer = _ask(path, ident, owner)
-        except OSError:  # nobody there, not ours to ask, or too slow: not worth trying for each of its containers
+        except OSError:  # nobody listens, not ours to ask, or too slow: left alone for the other containers, too
             self._silent[path] = self._clock() + FRESH
             return None
-        return _inspected(answer)
+        return _parse_inspected(answer)
 
 
-def _owner(uid: int | None) -> procfs.Owner | None:
-    """Return the rights of somebody by the number alone; None for root, and for nobody."""
+def _find_owner(uid: int | None) -> procfs.Owner | None:
+    """Return a user with the primary group; None for root, and where the uid is not known."""
     if not uid:
         return None
     try:
@@ -175,80 +180,78 @@ def _owner(uid: int | None) -> procfs.Owner | None:
         return procfs.Owner(uid, uid, ())
 
 
-# -- who knows -----------------------------------------------------------------------------------------------------
+# -- sources -------------------------------------------------------------------------------------------------------
 
 
-def _of_monitor(pid: int, ident: str, proc: Path) -> Known | None:
-    """Read the name off the command line of Podman's monitor, which everybody may read."""
+def _read_monitor(pid: int, ident: str, proc: Path) -> ContainerName | None:
+    """Return the name on the command line of Podman's monitor, which everybody may read."""
     for above in procfs.ancestors(pid, proc):
         try:
             if procfs.read_stat(above, proc).comm != b"conmon":
                 continue
             words = files.decode_environ(procfs.read_file(above, "cmdline", proc, _LARGEST_LINE)).split("\0")
-        except (OSError, ValueError):  # it has gone
+        except (OSError, ValueError):  # it has ended
             continue
         if ident in words:
             for place, word in enumerate(words):
                 if word in ("-n", "--name"):
-                    return _named("".join(words[place + 1 : place + 2]))
+                    return parse_name("".join(words[place + 1 : place + 2]))
                 if word.startswith("--name="):
-                    return _named(word.removeprefix("--name="))
+                    return parse_name(word.removeprefix("--name="))
     return None
 
 
-def _of_docker(folder: Path, ident: str) -> Known | None:
-    return _inspected(_read(folder / ident / "config.v2.json", _ROOT))
-
-
-def _of_storage(folder: Path | None, ident: str, owner: procfs.Owner) -> Known | None:
-    for name in ("containers.json", "volatile-containers.json") if folder else ():
-        raw = _read(Path(str(folder)) / "overlay-containers" / name, owner)
+def _read_storage(folder: Path, ident: str, owner: procfs.Owner) -> ContainerName | None:
+    for name in ("containers.json", "volatile-containers.json"):
+        raw = _read(folder / "overlay-containers" / name, owner)
         try:
             stored = msgspec.json.decode(raw, type=list[_Stored]) if raw else []
-        except (msgspec.MsgspecError, ValueError, RecursionError):  # another format: then it tells us nothing
+        except (msgspec.MsgspecError, ValueError, RecursionError):  # another format
             continue
         for one in stored:
             if one.id == ident and one.names:
-                return _named(one.names[0])
+                return parse_name(one.names[0])
     return None
 
 
-def _inspected(raw: bytes) -> Known | None:
+def _parse_inspected(raw: bytes) -> ContainerName | None:
     try:
         found = msgspec.json.decode(raw, type=_Inspected) if raw else _Inspected()
-    except (msgspec.MsgspecError, ValueError, RecursionError):  # another format: then it tells us nothing
+    except (msgspec.MsgspecError, ValueError, RecursionError):  # another format
         return None
-    known = _named(found.name.removeprefix("/"))
+    name = parse_name(found.name.removeprefix("/"))
     labels = (found.config and found.config.labels) or {}
     pod, space = labels.get("io.kubernetes.pod.name", ""), labels.get("io.kubernetes.pod.namespace", "")
-    if known is not None and pod:
+    if name is not None and pod:
         pod = f"{space}/{pod}" if space else pod
-        return Known(clean(labels.get("io.kubernetes.container.name", known.name), LONGEST), clean(pod, 2 * LONGEST))
-    return known
+        return ContainerName(
+            clean(labels.get("io.kubernetes.container.name", name.name), LONGEST), clean(pod, 2 * LONGEST)
+        )
+    return name
 
 
-def _named(name: str) -> Known | None:
-    """Take a name, and the kubelet's apart."""
+def parse_name(name: str) -> ContainerName | None:
+    """Return a container's name, and the pod where the kubelet gave the name; None for an empty one."""
     parts = name.split("_")
     if parts[0] == "k8s" and len(parts) == 6:
-        return Known(clean(parts[1], LONGEST), clean(f"{parts[3]}/{parts[2]}", 2 * LONGEST))
-    return Known(clean(name, LONGEST)) if name else None
+        return ContainerName(clean(parts[1], LONGEST), clean(f"{parts[3]}/{parts[2]}", 2 * LONGEST))
+    return ContainerName(clean(name, LONGEST)) if name else None
 
 
-# -- how it is asked -----------------------------------------------------------------------------------------------
+# -- files and sockets ---------------------------------------------------------------------------------------------
 
 
 def _read(path: Path, owner: procfs.Owner) -> bytes:
-    """Read a file of somebody's with no more than their rights; empty where that cannot be."""
+    """Return the content of a file, read with its owner's rights; empty where that is not possible."""
     try:
         with acting_as(owner):
-            return files.ordinary(os.open(path, _LOOK), _LARGEST_STATE, likely=False).data
+            return files.read_ordinary(os.open(path, _LOOK), _LARGEST_STATE, likely=False).data
     except OSError:  # not there, not ours to see, a link, too large
         return b""
 
 
 def _ask(path: Path, ident: str, owner: procfs.Owner) -> bytes:
-    """Ask the daemon behind a socket for one container; empty where it knows none. Raises OSError."""
+    """Return the answer of the daemon behind a socket about one container; empty for none. Raises OSError."""
     end = time.monotonic() + PATIENCE
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         with acting_as(owner):

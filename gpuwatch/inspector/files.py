@@ -94,14 +94,14 @@ def read_file(process: Path, path: str, limit: int) -> Found:
     except PermissionError:
         if not path.startswith("/"):
             raise
-        return ordinary(_open_outside(path), limit, likely=True)
+        return read_ordinary(_open_outside(path), limit, likely=True)
     try:
-        return ordinary(_open_inside(process, root, path), limit, likely=False)
+        return read_ordinary(_open_inside(process, root, path), limit, likely=False)
     finally:
         os.close(root)
 
 
-def ordinary(place: int, limit: int, *, likely: bool) -> Found:
+def read_ordinary(place: int, limit: int, *, likely: bool) -> Found:
     """Open and read what was looked at (a descriptor of O_PATH), and let go of it; raises as `read` does."""
     try:
         seen = os.fstat(place)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from gpuwatch import procfs
+from gpuwatch import procfs, programs
 from gpuwatch.declared import flags, script
 from gpuwatch.declared.facts import (
     RANKS,
@@ -28,9 +28,9 @@ from gpuwatch.declared.facts import (
     Share,
     Unread,
 )
-from gpuwatch.inspector import cgroups, files, program
+from gpuwatch.inspector import cgroups, files
 from gpuwatch.inspector.credentials import acting_as
-from gpuwatch.inspector.program import How
+from gpuwatch.programs import Source, SourceKind
 from gpuwatch.text import clean
 
 LARGEST_SCRIPT = 1 << 20
@@ -74,51 +74,37 @@ def scan_sources(sources: Sources, ranks: Ranks = None) -> tuple[ScriptContents,
     return script.read_scripts(sources, ranks)
 
 
-class _Runs(NamedTuple):
-    """A process on the way to the one whose source it runs."""
-
-    pid: int
-    argv: tuple[str, ...]
-    cut: bool
-    start: int
-
-
 class Ancestor(NamedTuple):
-    """A process above others, as it was read for the first of them."""
+    """Process above others, as it was read for the first of them."""
 
-    runs: _Runs
+    process: RelatedProcess
     uid: int
-    parent: int
-    environ: dict[str, str] | Unread
-    comm: str
-
-    @property
-    def kin(self) -> RelatedProcess:
-        """It, as a fact of those below it."""
-        return RelatedProcess(
-            pid=self.runs.pid,
-            argv=self.runs.argv,
-            argv_cut=self.runs.cut,
-            environ=self.environ,
-            start=self.runs.start,
-            parent=self.parent,
-            comm=self.comm,
-        )
 
 
 class _Target(NamedTuple):
-    """The process that is read, and what finds its files."""
+    """Process that is read, and the means to find its files."""
 
     proc: Path
-    line: tuple[_Runs, ...]
-    """It itself, its parent, …"""
+    line: tuple[RelatedProcess, ...]
+    """The process itself, its parent, …"""
     owner: procfs.Owner
     scan: Scanner
     ranks: Ranks
 
-    @property
-    def folder(self) -> Path:
-        return self.proc / str(self.line[0].pid)
+    def read_file(self, place: int, path: str, limit: int) -> files.Found:
+        """Read a file by the path that a process of `line` has for it, with the owner's rights; raises OSError."""
+        with acting_as(self.owner):
+            return files.read_file(self.proc / str(self.line[place].pid), path, limit)
+
+    def was_edited(self, place: int, file: files.Found) -> bool:
+        """Return whether a file was changed after a program of `line` started; a fork runs its parent's source."""
+        first = self.line[place]
+        for process in self.line[place + 1 :]:
+            if process.argv != first.argv:
+                break
+            first = process
+        started = time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - first.start / _TICKS)
+        return file.modified > started + _LATER
 
 
 def read(
@@ -130,22 +116,22 @@ def read(
     scan: Scanner = scan_sources,
     ancestors: dict[int, Ancestor] | None = None,
 ) -> Facts:
-    """Read what is known of a process; what cannot be read is said to be `Unread`.
+    """Return the facts of a process; the unreadable ones are `Unread`.
 
-    `user` is its owner's name, asked of the user database where it is empty. `ancestors` is what was read of those of
-    other processes just now; what is read of this one's is added. Raises OSError (`procfs.GONE` for a
-    process that has ended) or ValueError where not even its owner can be read.
+    `user` is the name of its owner (default: from the user database). `ancestors` remembers the ancestors of other
+    processes; this one's are added. Raises OSError (`procfs.GONE` for a process that has ended) or ValueError where
+    not even the owner can be read.
     """
     stat = procfs.read_stat(pid, proc)
     owner = procfs.read_owner(pid, proc)
-    argv, cut = _argv(pid, proc)
-    block = _environ(pid, proc, stat)
-    libraries = frozenset[str]() if stat.kernel_thread else _libraries(pid, proc)
-    above = _above(stat.ppid, owner.uid, proc, {} if ancestors is None else ancestors)
+    argv, cut = _read_argv(pid, proc)
+    block = _read_environ(pid, proc, stat)
+    libraries = frozenset[str]() if stat.kernel_thread else _read_libraries(pid, proc)
+    above = _read_ancestors(stat.ppid, owner.uid, proc, {} if ancestors is None else ancestors)
     variables = _variables(block)
-    line = (_Runs(pid, argv, cut, stat.start_ticks), *(one.runs for one in above))
-    target = _Target(proc, line, owner, scan, _ranks(variables))
-    script, modules = _script(target)
+    itself = RelatedProcess(pid=pid, argv=argv, argv_cut=cut, environ=variables, start=stat.start_ticks)
+    target = _Target(proc, (itself, *above), owner, scan, _ranks(variables))
+    script, modules = _find_script(target)
     return Facts(
         pid=pid,
         uid=owner.uid,
@@ -154,25 +140,25 @@ def read(
         argv_cut=cut,
         environ=variables,
         libraries=libraries,
-        cgroup=_cgroup(pid, proc),
-        ancestors=tuple(one.kin for one in above),
-        children=tuple(_exec_children(pid, owner.uid, block, proc)),
+        cgroup=_read_cgroup(pid, proc),
+        ancestors=above,
+        children=tuple(_read_children(pid, owner.uid, block, proc)),
         script=script,
         modules=modules,
-        configs=_configs(target),
-        rc=tuple(_rc(target, variables)) if _may_be_theano(argv, variables, libraries, script) else (),
+        configs=_read_configs(target),
+        rc=tuple(_read_rc(target, variables)) if _may_be_theano(argv, variables, libraries, script) else (),
         shares=tuple(shares),
     )
 
 
-def why(error: OSError) -> Unread:
+def reason(error: OSError) -> Unread:
     """Return the reason for a file of /proc, or one that a process reads, that could not be read."""
     if isinstance(error, PermissionError):
         return Unread.DENIED
     return Unread.GONE if isinstance(error, ProcessLookupError) else Unread.FAILED
 
 
-def _why_of(pid: int, proc: Path, error: OSError) -> Unread:
+def _reason_of(pid: int, proc: Path, error: OSError) -> Unread:
     """Return the reason for a file of a process's own memory.
 
     Where only its first thread has ended, a kernel since 6.16 answers with ESRCH, as for a process that has gone.
@@ -184,7 +170,7 @@ def _why_of(pid: int, proc: Path, error: OSError) -> Unread:
             return Unread.FAILED
     except (OSError, ValueError):  # it has gone meanwhile
         return Unread.GONE
-    return why(error)
+    return reason(error)
 
 
 def _user_name(uid: int) -> str:
@@ -197,7 +183,7 @@ def _user_name(uid: int) -> str:
 # -- what /proc has of a process -----------------------------------------------------------------------------------
 
 
-def _argv(pid: int, proc: Path) -> tuple[tuple[str, ...], bool]:
+def _read_argv(pid: int, proc: Path) -> tuple[tuple[str, ...], bool]:
     """Read the arguments that are whole, and say whether there are more."""
     try:
         words, cut = procfs.read_arguments(pid, proc)
@@ -206,7 +192,7 @@ def _argv(pid: int, proc: Path) -> tuple[tuple[str, ...], bool]:
     return (words[:-1] if cut else words), cut
 
 
-def _environ(pid: int, proc: Path, known: procfs.Stat | None = None) -> bytes | Unread:
+def _read_environ(pid: int, proc: Path, known: procfs.Stat | None = None) -> bytes | Unread:
     """Read its environment; what has ended or is in the middle of execve(2) shows an empty one, which is none.
 
     A thread of the kernel, which `known` may say that it is, has none, and never had: that is known of it.
@@ -223,7 +209,7 @@ def _environ(pid: int, proc: Path, known: procfs.Stat | None = None) -> bytes | 
                 return Unread.FAILED
             raw = procfs.read_file(pid, "environ", proc, _LONGEST_ENVIRON + 1)  # that execve has ended meanwhile
     except OSError as error:
-        return _why_of(pid, proc, error)
+        return _reason_of(pid, proc, error)
     except ValueError:  # a line of stat that was cut short
         return Unread.GONE
     return raw if len(raw) <= _LONGEST_ENVIRON else Unread.LONG
@@ -240,7 +226,7 @@ def _ranks(variables: dict[str, str] | Unread) -> Ranks:
     return tuple((name, variables[name]) for name in sorted(RANKS & variables.keys()))
 
 
-def _libraries(pid: int, proc: Path) -> frozenset[str] | Unread:
+def _read_libraries(pid: int, proc: Path) -> frozenset[str] | Unread:
     """Return the names of the shared libraries that are mapped: the last column of /proc/PID/maps."""
     names: set[str] = set()
     rest, size = b"", 0
@@ -252,7 +238,7 @@ def _libraries(pid: int, proc: Path) -> frozenset[str] | Unread:
             if len(names) > _MOST_LIBRARIES:
                 return Unread.LONG
     except OSError as error:
-        return _why_of(pid, proc, error)
+        return _reason_of(pid, proc, error)
     return Unread.LONG if size == _LONGEST_MAPS else frozenset(names)
 
 
@@ -263,7 +249,7 @@ def _library_names(lines: Iterable[bytes]) -> Iterator[str]:
             yield name
 
 
-def _cgroup(pid: int, proc: Path) -> str:
+def _read_cgroup(pid: int, proc: Path) -> str:
     """Return its cgroup: the first that names a container or a batch job, else that of version 2, else the longest.
 
     Where both versions are mounted, that of version 2 may have the daemon alone: what it started is apart in version 1.
@@ -278,35 +264,44 @@ def _cgroup(pid: int, proc: Path) -> str:
         controllers, _, path = named.partition(":")
         found |= dict.fromkeys(controllers.split(","), path)
     paths = [found.get(name, "") for name in ("", "memory", "devices", "name=systemd")]
-    telling = (path for path in paths if cgroups.tells(path))
+    telling = (path for path in paths if cgroups.has_owner(path))
     return next(telling, "") or (paths[0] if len(paths[0]) > 1 else max(paths[:3], key=len))
 
 
-def _above(pid: int, uid: int, proc: Path, known: dict[int, Ancestor]) -> list[Ancestor]:
+def _read_ancestors(pid: int, uid: int, proc: Path, known: dict[int, Ancestor]) -> tuple[RelatedProcess, ...]:
     """Return a process and its ancestors for as long as they have this real uid, the parent first.
 
-    With the first process of all: in a container that may be the server.
+    PID 1 is included: in a container it may be the server.
     """
-    found: list[Ancestor] = []
+    found: list[RelatedProcess] = []
     while pid > 0 and len(found) < _MOST_ANCESTORS:
         try:
-            one = known[pid] = known.get(pid) or _ancestor(pid, proc)
-        except (OSError, ValueError):  # it has gone: who is above it now has not started us
+            one = known[pid] = known.get(pid) or _read_ancestor(pid, proc)
+        except (OSError, ValueError):  # it has ended: the present parent has not started the process below
             break
         if one.uid != uid:
             break
-        found.append(one)
-        pid = one.parent
-    return found
+        found.append(one.process)
+        pid = one.process.parent
+    return tuple(found)
 
 
-def _ancestor(pid: int, proc: Path) -> Ancestor:
+def _read_ancestor(pid: int, proc: Path) -> Ancestor:
     stat, owner = procfs.read_stat(pid, proc), procfs.read_owner(pid, proc)
-    runs = _Runs(pid, *_argv(pid, proc), stat.start_ticks)
-    return Ancestor(runs, owner.uid, stat.ppid, _variables(_environ(pid, proc, stat)), files.decode_environ(stat.comm))
+    argv, cut = _read_argv(pid, proc)
+    process = RelatedProcess(
+        pid=pid,
+        argv=argv,
+        argv_cut=cut,
+        environ=_variables(_read_environ(pid, proc, stat)),
+        start=stat.start_ticks,
+        parent=stat.ppid,
+        comm=files.decode_environ(stat.comm),
+    )
+    return Ancestor(process, owner.uid)
 
 
-def _exec_children(pid: int, uid: int, block: bytes | Unread, proc: Path) -> list[RelatedProcess]:
+def _read_children(pid: int, uid: int, block: bytes | Unread, proc: Path) -> list[RelatedProcess]:
     """Return the children that have exec'ed since the process set its environment: they were given it as it is now.
 
     One that has only forked shows the very bytes of its parent.
@@ -315,7 +310,7 @@ def _exec_children(pid: int, uid: int, block: bytes | Unread, proc: Path) -> lis
     for child in procfs.children(pid, proc)[:_MOST_LOOKED_AT]:
         if len(found) == _MOST_CHILDREN:
             break
-        theirs = _environ(child, proc)
+        theirs = _read_environ(child, proc)
         if theirs == block or isinstance(variables := _variables(theirs), Unread):
             continue
         try:
@@ -323,7 +318,7 @@ def _exec_children(pid: int, uid: int, block: bytes | Unread, proc: Path) -> lis
         except (OSError, ValueError):  # it has ended
             continue
         if same:
-            argv, cut = _argv(child, proc)
+            argv, cut = _read_argv(child, proc)
             found.append(RelatedProcess(pid=child, argv=argv, argv_cut=cut, environ=variables))
     return found
 
@@ -350,64 +345,61 @@ class _Main(NamedTuple):
     """Folder of the source itself."""
 
 
-def _script(target: _Target) -> _Program:
-    """Find and scan the Python source of a process and its modules; None where it runs none that is known."""
+def _find_script(target: _Target) -> _Program:
+    """Return the scanned Python source of a process and its modules; None where it runs none, or an unknown one."""
     titled = False
     for place, process in enumerate(target.line):
-        found = program.find_program(process.argv)
-        if found is None:
-            # A process that shows a title has lost its arguments; those of its ancestors still name what it runs.
-            if program.is_python(process.argv[0] if process.argv else "") or not _is_python(target.proc, process.pid):
+        source = programs.find_source(process.argv)
+        if source is None:
+            # A process that shows a title has lost its arguments; those of its ancestors still name its source.
+            known = programs.is_python(process.argv[0] if process.argv else "")
+            if known or not _runs_python(target.proc, process.pid):
                 return _NO_SCRIPT
             titled = True
-        elif found.how is How.CODE:
-            return _scanned(target, place, _Main("-c", files.encode_environ(found.text), likely=titled))
-        elif found.how is not How.WORKER:
-            return _script_file(target, place, found, titled=titled)
+        elif source.kind is SourceKind.CODE:
+            return _scan(target, place, _Main("-c", files.encode_environ(source.text), likely=titled))
+        elif source.kind is not SourceKind.WORKER:
+            return _read_script(target, place, source, titled=titled)
     return _NO_SCRIPT
 
 
-def _is_python(proc: Path, pid: int) -> bool:
+def _runs_python(proc: Path, pid: int) -> bool:
     try:
-        return program.is_python(str((proc / str(pid) / "exe").readlink()))
-    except OSError:  # not ours to see, or gone
+        return programs.is_python(str((proc / str(pid) / "exe").readlink()))
+    except OSError:  # not ours to see, or it has ended
         return False
 
 
-def _script_file(target: _Target, place: int, found: program.Program, *, titled: bool) -> _Program:
-    paths = [found.text] if found.how is How.FILE else _module_files(found.text)
-    process = target.proc / str(target.line[place].pid)
-    for path in paths:
+def _read_script(target: _Target, place: int, source: Source, *, titled: bool) -> _Program:
+    module = source.kind is SourceKind.MODULE
+    for path in _module_files(source.text) if module else [source.text]:
         shown = clean(path, 200)
         try:
-            with acting_as(target.owner):
-                file = files.read_file(process, path, LARGEST_SCRIPT)
+            file = target.read_file(place, path, LARGEST_SCRIPT)
         except FileNotFoundError:
-            if found.how is How.MODULE:
+            if module:
                 continue  # an installed module, then: no script of the user's
             return Script(path=shown, contents=Unread.FAILED), ()
         except OSError as error:
-            return _NO_SCRIPT if found.how is How.MODULE else (Script(path=shown, contents=why(error)), ())
+            return _NO_SCRIPT if module else (Script(path=shown, contents=reason(error)), ())
         own = path[: path.rfind("/") + 1]
-        folder = own if found.how is How.FILE else ""
-        edited = file.modified > _started(target.line[place:]) + _LATER
-        return _scanned(target, place, _Main(shown, file.data, edited, file.likely or titled, folder, own))
+        edited, likely = target.was_edited(place, file), file.likely or titled
+        return _scan(target, place, _Main(shown, file.data, edited, likely, "" if module else own, own))
     return _NO_SCRIPT
 
 
-def _scanned(target: _Target, place: int, main: _Main) -> _Program:
-    """ScriptContents a script with the modules that it imports from its folder."""
-    process, started = target.proc / str(target.line[place].pid), _started(target.line[place:])
+def _scan(target: _Target, place: int, main: _Main) -> _Program:
+    """Scan a script with the modules that it imports from its folder."""
     try:
         with acting_as(target.owner):
-            found = _modules(process, main)
+            found = _modules(target.proc / str(target.line[place].pid), main)
     except PermissionError:  # root may not act as its owner here
         found = {}
     read = {clean(path, 200): one for path, one in found.items() if not isinstance(one, Unread)}
     sources = ((main.path, main.data), *((path, one.data) for path, one in read.items()))
     scan, *scans = target.scan(sources, target.ranks)
     modules = [
-        Script(path=path, contents=scan, edited=one.modified > started + _LATER, likely=True)
+        Script(path=path, contents=scan, edited=target.was_edited(place, one), likely=True)
         for (path, one), scan in zip(read.items(), scans, strict=True)
     ]
     modules += [Script(path=clean(path, 200), contents=one) for path, one in found.items() if isinstance(one, Unread)]
@@ -470,21 +462,11 @@ def _module_files(name: str) -> list[str]:
     return ["/".join(parts) + ".py", "/".join(parts) + "/__main__.py"]
 
 
-def _started(line: Sequence[_Runs]) -> float:
-    """Return when a program was started, in seconds since the epoch; a fork has the source of its parent."""
-    first = line[0]
-    for process in line[1:]:
-        if process.argv != first.argv:
-            break
-        first = process
-    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - first.start / _TICKS)
-
-
 # -- servers -------------------------------------------------------------------------------------------------------
 
 
-def _configs(target: _Target) -> dict[int, Config]:
-    """Read the files in which a server among the process and those above it is given its options, by its PID."""
+def _read_configs(target: _Target) -> dict[int, Config]:
+    """Return the configuration files of the servers among a process and its ancestors, by PID."""
     found = {}
     for place, process in enumerate(target.line):
         path = flags.config_file(process.argv)
@@ -492,13 +474,11 @@ def _configs(target: _Target) -> dict[int, Config]:
             continue
         shown = clean(path, 200)
         try:
-            with acting_as(target.owner):
-                file = files.read_file(target.proc / str(process.pid), path, LARGEST_CONFIG)
+            file = target.read_file(place, path, LARGEST_CONFIG)
         except OSError as error:
-            found[process.pid] = Config(path=shown, text=why(error))
+            found[process.pid] = Config(path=shown, text=reason(error))
             continue
-        edited = file.modified > _started(target.line[place:]) + _LATER
-        text = file.data.decode("utf-8", "replace")
+        text, edited = file.data.decode("utf-8", "replace"), target.was_edited(place, file)
         found[process.pid] = Config(path=shown, text=text, edited=edited, likely=file.likely)
     return found
 
@@ -524,7 +504,7 @@ def _may_be_theano(
     return any(mark in text for mark in ("theano", "gpuarray", "cuda_ndarray"))
 
 
-def _rc(target: _Target, variables: dict[str, str] | Unread) -> list[File]:
+def _read_rc(target: _Target, variables: dict[str, str] | Unread) -> list[File]:
     """Read Theano's configuration files, of which the last counts most. Source: theano/configparser.py."""
     known = {} if isinstance(variables, Unread) else variables
     home = known.get("HOME") or _home(target.owner.uid)
@@ -532,8 +512,7 @@ def _rc(target: _Target, variables: dict[str, str] | Unread) -> list[File]:
     for path in known.get("THEANORC", "~/.theanorc").split(":"):
         full = home + path[1:] if path == "~" or path.startswith("~/") else path
         try:
-            with acting_as(target.owner):
-                file = files.read_file(target.folder, full, LARGEST_RC)
+            file = target.read_file(0, full, LARGEST_RC)
         except OSError:  # most have none; ConfigParser.read passes over one that cannot be opened, too
             continue
         shown = f"~{full.removeprefix(home)}" if home and full.startswith(f"{home}/") else full

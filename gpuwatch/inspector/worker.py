@@ -24,8 +24,9 @@ from gpuwatch.child import die_with_parent
 from gpuwatch.declared.facts import GpuFacts, Share
 from gpuwatch.declared.resolver import bounded, resolve
 from gpuwatch.inspector import context, reader
-from gpuwatch.inspector.containers import Names
+from gpuwatch.inspector.containers import ContainerNames
 from gpuwatch.inspector.protocol import Answer, Question
+from gpuwatch.inspector.servers import Sockets
 from gpuwatch.inspector.terminals import PaneNames
 from gpuwatch.model import Declared, Knowledge, Surroundings
 from gpuwatch.text import clean
@@ -50,15 +51,15 @@ class Reader:
         self._cards: tuple[GpuFacts, ...] = ()
         self._driver = ""
         self._shares: tuple[Share, ...] = ()
-        self._names = Names()
+        self._names = ContainerNames()
         self._panes: PaneNames | None = None
         self._ancestors: dict[int, reader.Ancestor] = {}
-        self._sockets: dict[int, frozenset[int]] = {}
+        self._sockets = Sockets()
 
     def begin(self) -> None:
         """Begin with questions that came together: what is read for one serves the others, which have its ancestors."""
         self._ancestors.clear()
-        self._sockets.clear()
+        self._sockets = Sockets(self._proc)
 
     def answer(self, question: Question) -> Answer:
         """Return what one process declared; never raises."""

@@ -113,15 +113,6 @@ MOST: Final = 600
 _ABOVE_MOST: Final = 64
 """Generations that are walked upwards to the head."""
 
-LAUNCHERS_PASS_ON: Final = frozenset(
-    {"torchrun", "accelerate", "deepspeed", "mpirun", "srun", "horovodrun", "composer", "colossalai", "lightning"}
-)
-"""Launchers that pass SIGINT and SIGTERM on to their ranks, or end by them at once.
-
-torchrun: torch/distributed/elastic/multiprocessing (SignalException; SubprocessHandler.close does killpg on each rank,
-which is a session of its own). mpirun: "Forward all signals from mpirun to the child processes" (open-mpi/ompi#1431).
-"""
-
 
 @dataclass(slots=True)
 class _Node:
@@ -288,7 +279,7 @@ class _Search:
         if stat is None:
             return True  # it has just gone: the run begins below it
         name = _name(stat)
-        keeper = programs.starts_unrelated(name) or name in programs.USER_SWITCHES
+        keeper = programs.is_boundary(name) or name in programs.USER_SWITCHES
         return keeper or _is_login_shell(pinned.target.pid, stat)
 
     def _check(self, pinned: Pinned) -> None:
@@ -327,7 +318,7 @@ class _Search:
         self._check(child)
         name = _name(stat)
         # An editor or an IDE that was started by a run ends with it; the shells of its terminals do not.
-        if _is_login_shell(pid, stat) or programs.keeps_sessions(name) or name in programs.USER_SWITCHES:
+        if _is_login_shell(pid, stat) or programs.is_session_keeper(name) or name in programs.USER_SWITCHES:
             self._left_out[pid] = f"{clean(stat.comm)}: it keeps a session of its own"
             return None
         uids = uids_of(pid, self._proc)
@@ -419,7 +410,7 @@ class _Search:
         above = self._nodes.get(node.above)
         helps = job is not None and job.worker_of is not None
         helps = helps or (not target.gpus and above is not None and bool(above.pinned.target.gpus))
-        launched = self._job is not None and self._job.launcher in LAUNCHERS_PASS_ON
+        launched = self._job is not None and self._job.launcher in programs.SIGNAL_FORWARDERS
         node.pinned.note_device()
         return Member(node.pinned, node.above, helps or launched, node.stat.session)
 
@@ -449,7 +440,7 @@ def holdings_by_key(snapshot: Snapshot) -> dict[tuple[int, int], tuple[tuple[str
 
 
 def _name(stat: procfs.Stat) -> str:
-    return programs.from_comm(clean(stat.comm))
+    return programs.name_from_comm(clean(stat.comm))
 
 
 def _is_login_shell(pid: int, stat: procfs.Stat) -> bool:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from gpuwatch import programs
 from gpuwatch.alerts.alert import TROUBLE, Alert
 from gpuwatch.history import Meter, Use, charged
-from gpuwatch.inspector import program
 from gpuwatch.model import Holding, Process, Snapshot, number
 from gpuwatch.threads import start_thread
 
@@ -246,10 +246,10 @@ def job_name(one: Process) -> str:
     if job is not None and job.name:
         return job.name
     argv = tuple(one.command.split())
-    found = program.find_program(argv)
-    if found is not None and found.how is program.How.FILE:
+    found = programs.find_source(argv)
+    if found is not None and found.kind is programs.SourceKind.FILE:
         return PurePosixPath(found.text).name
-    if found is not None and found.how is program.How.MODULE:
+    if found is not None and found.kind is programs.SourceKind.MODULE:
         return found.text
     return PurePosixPath(argv[0]).name if argv else one.name or UNSEEN
 

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuwatch import procfs
+from gpuwatch import procfs, programs
 from gpuwatch.model import Gpu, Health, Presence, Process, Unlisted, known
 from gpuwatch.sampler import machine
 
@@ -70,11 +70,6 @@ _KERNEL = 2
 _MPS_COMM = b"nvidia-cuda-mps"
 """What the kernel keeps of the names of the MPS server and its control daemon: 15 characters."""
 _MPS_SERVER = b"nvidia-cuda-mps-server"
-
-ASKERS = frozenset(
-    {"nvidia-smi", "nvitop", "nvtop", "gpustat", "nv-hostengine", "nvidia-persistenced", "Xorg", "all-smi"}
-)
-"""Programs that ask the driver, or keep it loaded, and compute nothing."""
 
 _OURS = ("gpuwatch.sampler", "gpuwatch/sampler/__main__.py", "gpuwatch.inspector", "gpuwatch/inspector/__main__.py")
 """How gpuwatch's own processes are started: by module, or by the path of its file."""
@@ -417,7 +412,7 @@ def asks_only(process: Process) -> bool:
     """Return whether a process without a context is known to only ask the driver: a monitor, an exporter, a display."""
     words = process.command.split()[:2]
     names = {process.name, *(word.rpartition("/")[2] for word in words)}
-    return any(name in ASKERS or name.startswith("dcgm") or name.endswith("exporter") for name in names)
+    return any(map(programs.is_monitor, names))
 
 
 def _is_gpuwatch(process: Process) -> bool:

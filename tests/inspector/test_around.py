@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
-from gpuwatch.inspector import context, jobs, reader, servers, terminals
-from gpuwatch.inspector.cgroups import Held
-from gpuwatch.inspector.containers import Known, Names
+from gpuwatch.inspector import context, jobs, reader, terminals
+from gpuwatch.inspector.cgroups import ContainerId
+from gpuwatch.inspector.containers import ContainerName, ContainerNames
 from gpuwatch.inspector.protocol import Question
 from gpuwatch.inspector.worker import Reader
-from gpuwatch.model import Notebook, Pane
+from gpuwatch.model import Pane
 from gpuwatch.text import clean
 from tests.support.families import Member, family
 from tests.support.tmux import Tmux, tmux
@@ -27,15 +27,6 @@ from tests.test_procfs import fixture_process, stat_line
 __all__ = ["tmux"]  # a fixture
 
 PYTHON = "/opt/conda/bin/python"
-KERNEL = (
-    PYTHON,
-    "-m",
-    "ipykernel_launcher",
-    "-f",
-    "/run/user/1/jupyter/kernel-3f9a1c22-7777-4444-8888-abcdefabcdef.json",
-)
-LAB = (PYTHON, "/opt/conda/bin/jupyter-lab", "--no-browser")
-
 # -- terminals -----------------------------------------------------------------------------------------------------
 
 
@@ -57,7 +48,10 @@ def test_a_pane_of_a_real_tmux_and_what_outlives_it(tmux: Tmux) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-TMUX = {"TMUX": "/tmp/tmux-1000/default,{},4", "TMUX_PANE": "%12"}
+def pane(line: list[RelatedProcess], *, proc: Path) -> Pane | None:
+    """Return the pane of a process."""
+    found = terminals.find_pane(line, proc=proc)
+    return None if found is None else found.pane
 
 
 @pytest.mark.parametrize("argv", [("sshd: ada@pts/0",), ("/usr/share/code/code", "--x"), ("alacritty",)])
@@ -114,7 +108,7 @@ def test_panes_by_the_environment(tmp_path: Path, environ: dict[str, str], expec
     """Where the server is no ancestor (any more): whether it runs is told by its number and name."""
     for pid, comm, state in ((5, "python", "S"), (7, "tmux: server", "S"), (8, "screen", "S"), (9, "bash", "S")):
         fixture_process(tmp_path, pid, stat_line(comm=comm.encode(), state=state))
-    assert terminals.pane([RelatedProcess(pid=5, environ=environ)], proc=tmp_path) == expected
+    assert pane([RelatedProcess(pid=5, environ=environ)], proc=tmp_path) == expected
 
 
 def test_numbers_of_another_pid_namespace_are_not_ours(tmp_path: Path) -> None:
@@ -122,7 +116,7 @@ def test_numbers_of_another_pid_namespace_are_not_ours(tmp_path: Path) -> None:
     folder = fixture_process(tmp_path, 5, stat_line())
     (folder / "status").write_text("Name:\tx\nUid:\t1\t1\t1\t1\nNSpid:\t5\t1\n")
     fixture_process(tmp_path, 7, stat_line(comm=b"tmux: server"))
-    found = terminals.pane([RelatedProcess(pid=5, environ={"TMUX": "/t,7,0"})], proc=tmp_path)
+    found = pane([RelatedProcess(pid=5, environ={"TMUX": "/t,7,0"})], proc=tmp_path)
     assert found == Pane(program="tmux", session="$0", alive=None)
     assert procfs.own_number(5, tmp_path) == (1, False)
 
@@ -130,93 +124,14 @@ def test_numbers_of_another_pid_namespace_are_not_ours(tmp_path: Path) -> None:
 def test_ssh_logins() -> None:
     """By the variable, the process's own or an inherited one; what is no address is none."""
     above = RelatedProcess(pid=2, environ={"SSH_CONNECTION": "10.0.0.7 51234 10.0.0.1 22"})
-    assert terminals.ssh([RelatedProcess(pid=1, environ={}), above]) == "10.0.0.7"
-    assert terminals.ssh([RelatedProcess(pid=1, environ={"SSH_CLIENT": "fe80::1%eth0 5 22"}), above]) == "fe80::1%eth0"
-    assert terminals.ssh([RelatedProcess(pid=1, environ=Unread.DENIED)]) == ""
-    assert terminals.ssh([RelatedProcess(pid=1, environ={"SSH_CONNECTION": "\x1b[31m 1 2 3"})]) == ""
-    assert terminals.ssh([RelatedProcess(pid=1, environ={"SSH_CONNECTION": "UNKNOWN 65535 UNKNOWN 65535"})]) == ""
-
-
-# -- notebooks -----------------------------------------------------------------------------------------------------
-
-
-def kernel(*children: Member, server: object = 0, **environ: str) -> Member:
-    """A kernel as Jupyter starts it."""
-    given = {"JPY_SESSION_NAME": "/home/ada/lab/Untitled 1.ipynb", "JPY_PARENT_PID": str(server), **environ}
-    return Member("kernel", KERNEL, given, children, leads=True)
-
-
-def test_a_notebook_and_what_it_started() -> None:
-    """Each of them is in the notebook, which is one run; the server is none of it."""
-    shell = Member("train", (PYTHON, "train.py"))
-    loader = Member("loader", forks=True)
-    with family(Member("lab", LAB, children=(kernel(shell, loader),))) as tree:
-        places = [tree.around(name) for name in ("kernel", "train", "loader")]
-        key = tree.identity("kernel")
-        server = tree.pids["lab"]
-    path = "/home/ada/lab/Untitled 1.ipynb"
-    assert {place.notebook for place in places} == {Notebook(kernel="3f9a1c22", path=path, server=server)}
-    assert {(place.job.key, place.job.name) for place in places if place.job} == {(key, "Untitled 1.ipynb")}
-    assert [place.job.worker_of for place in places if place.job] == [None, None, tree.pids["kernel"]]
-    assert places[0].where == "notebook Untitled 1.ipynb"
-
-
-def test_a_kernel_whose_server_was_killed_is_left() -> None:
-    """And a fork that has lost its kernel is an orphan, which says nothing of the server."""
-    with family() as dead:
-        gone = dead.pids["root"]
-    with family(Member("lab", LAB, children=(kernel(Member("loader", forks=True), server=gone),), leads=True)) as tree:
-        assert tree.around("kernel").notebook == tree.around("loader").notebook
-        tree.end("lab")
-        left = [tree.around(name).notebook for name in ("kernel", "loader")]
-        tree.end("kernel")
-        alone = tree.around("loader")
-    assert [(one.left, one.server) for one in left if one] == [(True, None)] * 2
-    assert alone.notebook is not None
-    assert not alone.notebook.left
-    assert alone.job is not None
-    assert alone.job.orphaned
-
-
-@pytest.mark.parametrize("server", ["0", "1", "", "abc"])
-def test_a_kernel_that_was_meant_to_outlive_its_starter_is_not_left(server: str) -> None:
-    """Some start kernels without a parent on purpose."""
-    with family(Member("starter", (PYTHON, "-m", "x"), children=(kernel(server=server),))) as tree:
-        tree.end("starter")
-        found = tree.around("kernel").notebook
-    assert found is not None
-    assert (found.left, found.server) == (False, None)
-
-
-def test_a_kernel_under_papermill_is_not_left(tmp_path: Path) -> None:
-    """Its parent is there, and no server; nor is one that a wrapper stands between."""
-    fixture_process(tmp_path, 5, stat_line(ppid=4).replace(b" 1 1 ", b" 5 5 "))
-    line = [
-        RelatedProcess(pid=5, argv=KERNEL, environ={"JPY_PARENT_PID": "3"}),
-        RelatedProcess(pid=4, argv=("sh", "-c")),
-        RelatedProcess(pid=3),
-    ]
-    for pid in (4, 3):
-        fixture_process(tmp_path, pid, stat_line())
-    found = servers.read_notebook(line, proc=tmp_path)
-    assert found is not None
-    assert (found.left, found.server) == (False, None)
-
-
-@pytest.mark.parametrize(
-    ("argv", "expected"),
-    [
-        (KERNEL, True),
-        ((PYTHON, "-m", "ipykernel", "--f=/x/kernel-v2-2107abc.json"), True),
-        (("/usr/bin/R", "--slave", "-e", "IRkernel::main()", "--args", "/x/kernel-3f9a1c22-aa.json"), True),
-        ((PYTHON, "/opt/jupyter-console", "--existing", "kernel-3f9a1c22-aa.json"), False),
-        ((PYTHON, "train.py"), False),
-        ((), False),
-    ],
-)
-def test_kernels_by_their_command_line(argv: tuple[str, ...], *, expected: bool) -> None:
-    """Of Python by its module, of others by the file of its ports."""
-    assert servers.is_kernel(argv) is expected
+    assert terminals.find_ssh([RelatedProcess(pid=1, environ={}), above]) == "10.0.0.7"
+    assert (
+        terminals.find_ssh([RelatedProcess(pid=1, environ={"SSH_CLIENT": "fe80::1%eth0 5 22"}), above])
+        == "fe80::1%eth0"
+    )
+    assert terminals.find_ssh([RelatedProcess(pid=1, environ=Unread.DENIED)]) == ""
+    assert terminals.find_ssh([RelatedProcess(pid=1, environ={"SSH_CONNECTION": "\x1b[31m 1 2 3"})]) == ""
+    assert terminals.find_ssh([RelatedProcess(pid=1, environ={"SSH_CONNECTION": "UNKNOWN 65535 UNKNOWN 65535"})]) == ""
 
 
 # -- the whole -----------------------------------------------------------------------------------------------------
@@ -240,8 +155,8 @@ def test_a_process_that_has_gone_is_said_to_have(tmp_path: Path) -> None:
 def test_a_fault_in_one_part_costs_no_other() -> None:
     """A name book that fails: the container is missing, and it is said why."""
 
-    class Broken(Names):
-        def of(self, held: Held, pid: int, uid: int | None, *, proc: Path) -> Known:
+    class Broken(ContainerNames):
+        def find(self, container: ContainerId, pid: int, uid: int | None, *, proc: Path) -> ContainerName:
             raise TypeError("odd\x1b[31m")
 
     cgroup = "/system.slice/docker-" + "3f" * 32 + ".scope"

@@ -83,7 +83,7 @@ def test_an_empty_environment_is_one_only_where_there_is_one(
     line[50] = b"%d" % end
     fixture_process(tmp_path, 7, b" ".join(line), threads=threads)
     (tmp_path / "7/environ").write_bytes(b"")
-    assert reader._variables(reader._environ(7, tmp_path)) == expected
+    assert reader._variables(reader._read_environ(7, tmp_path)) == expected
 
 
 def test_a_program_may_be_given_no_environment_at_all() -> None:
@@ -230,5 +230,5 @@ def test_the_cgroup_that_says_most(tmp_path: Path, text: str, expected: str) -> 
     """Version 2's, unless only version 1 knows anything, or a container or a batch job."""
     (tmp_path / "7").mkdir()
     (tmp_path / "7/cgroup").write_text(text)
-    assert reader._cgroup(7, tmp_path) == expected
-    assert reader._cgroup(8, tmp_path) == ""
+    assert reader._read_cgroup(7, tmp_path) == expected
+    assert reader._read_cgroup(8, tmp_path) == ""

@@ -121,14 +121,14 @@ def test_a_pane_that_is_gone_keeps_its_numbers(tmux: Tmux) -> None:
     session(tmux)
     place = Place(PANE, server(tmux), tmux.run("display-message", "-p", "#{socket_path}").strip())
     pane = Pane(program="tmux", session="$0", window="%9", alive=True)
-    assert patient().named(place).session == "train"
-    assert patient().named(place._replace(pane=pane)) == pane
+    assert patient().find(place).session == "train"
+    assert patient().find(place._replace(pane=pane)) == pane
     tmux.run("kill-server")
     wait_for(lambda: not (procfs.PROC / str(place.server)).exists())
     with pytest.raises(OSError, match=r"exit code 1: .*no server running"):
-        patient().named(place)
+        patient().find(place)
     session(tmux, "later")
-    assert patient().named(place) == PANE
+    assert patient().find(place) == PANE
 
 
 def test_the_server_of_a_killed_tmux_is_not_asked(tmux: Tmux) -> None:
@@ -173,7 +173,7 @@ def test_panes_of_others_are_not_asked_about(tmux: Tmux) -> None:
     assert "name" not in found(pid, other).words
     place = Place(PANE, server(tmux), tmux.run("display-message", "-p", "#{socket_path}").strip())
     with pytest.raises(OSError, match=f"uid {os.geteuid()} owns"):
-        other.named(place)
+        other.find(place)
 
 
 # -- what stands in its place --------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def test_how_it_is_called(tmp_path: Path, listening: Place) -> None:
     mark = tmp_path / "mark"
     script = f"printf '%s\\n' $# \"$@\" > {mark}; cat >> {mark}; env >> {mark}\n"
     script += "printf '7 %%0 $0 2:tr\\033ain:e\\377val\\n'"
-    pane = patient(path=f"relative::{tmp_path}/none:{fake(tmp_path, script)}").named(listening)
+    pane = patient(path=f"relative::{tmp_path}/none:{fake(tmp_path, script)}").find(listening)
     assert (pane.session, pane.window) == (clean("tr\x1bain"), "2:e\N{REPLACEMENT CHARACTER}val")
     lines = mark.read_text().splitlines()
     assert lines[:6] == ["6", "-S", listening.socket, "list-panes", "-a", "-F"]
@@ -196,8 +196,8 @@ def test_how_it_is_called(tmp_path: Path, listening: Place) -> None:
     ("script", "words"),
     [
         ("sleep 600 & echo $! > {mark}; sleep 600", "tmux does not answer within 0.3 s"),
-        ("exec >&- 2>&-; echo $$ > {mark}; exec sleep 600", "tmux does not end within 0.3 s"),
-        ("echo $$ > {mark}; exec yes '7 %0 $0 0:a:b'", "tmux says more than makes sense"),
+        ("exec >&- 2>&-; echo $$ > {mark}; exec sleep 600", "tmux does not answer within 0.3 s"),
+        ("echo $$ > {mark}; exec yes '7 %0 $0 0:a:b'", "tmux printed more than 256 KiB"),
         ("printf 'odd\\n\\033[31mno\\377' >&2; exit 3", "tmux: exit code 3: .*no.$"),
         ("kill -9 $$", "tmux: exit code -9"),
     ],
@@ -211,7 +211,7 @@ def test_a_tmux_that_fails_is_ended_with_all_that_it_started(
     names = PaneNames(0.3 if "0.3" in words else PATIENCE, path=fake(tmp_path, script), clock=clock)
     for _ in range(2):
         with pytest.raises(OSError, match=words) as raised:
-            names.named(listening)
+            names.find(listening)
         assert str(raised.value) == clean(str(raised.value))
         clock.now += terminals.SILENT / 2
     if mark.exists():
@@ -223,7 +223,7 @@ def test_one_that_leaves_a_child_with_its_output_is_not_waited_for(tmp_path: Pat
     """What it printed until its own end counts."""
     folder = fake(tmp_path, f"echo '7 %0 $0 0:a:b'; sleep 600 & echo $! > {tmp_path}/mark")
     try:
-        assert patient(path=folder).named(listening).session == "a"
+        assert patient(path=folder).find(listening).session == "a"
     finally:
         os.kill(int((tmp_path / "mark").read_text()), signal.SIGKILL)
 
@@ -231,7 +231,7 @@ def test_one_that_leaves_a_child_with_its_output_is_not_waited_for(tmp_path: Pat
 def test_lines_that_make_no_sense_are_none(tmp_path: Path, listening: Place) -> None:
     """And those of another server, or of another pane."""
     script = "printf 'x\\n7 %%0\\n8 %%0 $0 0:a:b\\n7 %%1 $0 0:a:b\\n99999999999 %%0 $0 0:a:b\\n\\n'"
-    assert patient(path=fake(tmp_path, script)).named(listening) == PANE
+    assert patient(path=fake(tmp_path, script)).find(listening) == PANE
 
 
 def test_many_servers_are_not_all_remembered(tmp_path: Path, listening: Place) -> None:
@@ -239,7 +239,7 @@ def test_many_servers_are_not_all_remembered(tmp_path: Path, listening: Place) -
     names = patient(path="")
     for number in range(terminals.MOST + 5):
         with pytest.raises(OSError, match="No such file"):
-            names.named(listening._replace(socket=str(tmp_path / f"none{number}")))
+            names.find(listening._replace(socket=str(tmp_path / f"none{number}")))
     assert len(names._answers) == terminals.MOST
 
 
@@ -274,8 +274,8 @@ def test_a_program_that_others_could_have_put_there_is_not_run(
         place = Place(PANE, 7, str(path))
         spoil(Path(folder) / "tmux")
         with pytest.raises(OSError, match=words):
-            patient(path=folder).named(place)
-        assert patient(path=f"{folder}:{good}").named(place).session == "a"
+            patient(path=folder).find(place)
+        assert patient(path=f"{folder}:{good}").find(place).session == "a"
     assert not (tmp_path / "mark").exists()
 
 
@@ -300,7 +300,7 @@ def test_a_socket_that_others_could_have_put_there_is_not_used(
         one.bind(str(path))
         spoil(path)
         with pytest.raises(OSError, match=words):
-            patient(path=folder).named(Place(PANE, 7, str(path)))
+            patient(path=folder).find(Place(PANE, 7, str(path)))
         with pytest.raises(OSError, match="TMUX names no socket"):
-            patient(path=folder).named(Place(PANE, 7, "default"))
+            patient(path=folder).find(Place(PANE, 7, "default"))
     assert not (tmp_path / "mark").exists()

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
 from gpuwatch.inspector import cgroups, context, reader
-from gpuwatch.inspector.cgroups import Held, Step, Unit
-from gpuwatch.inspector.containers import Names, Roots
+from gpuwatch.inspector.cgroups import ContainerId, SlurmStep, Unit
+from gpuwatch.inspector.containers import ContainerNames, Roots
 from gpuwatch.model import Container, Surroundings, is_service
 from gpuwatch.text import clean
 
@@ -28,7 +28,9 @@ ID = "4f797c539e6c745de61a93ca3ff892358ecbcaccd8414d5db545c38428142970"
 OTHER = "9ec39b91f3d70e1beff50a308f77067065ea6be0d91a3378375056cd4422cf3d"
 POD = "1fb25a5c-2a6e-4b9c-8f0e-0d1a2b3c4d5e"
 BELOW = POD.replace("-", "_")
-NOBODY = Names(Roots(docker=Path("/nonexistent"), docker_socket=Path("/nonexistent"), storage=Path("/nonexistent")))
+NOBODY = ContainerNames(
+    Roots(docker=Path("/nonexistent"), docker_socket=Path("/nonexistent"), storage=Path("/nonexistent"))
+)
 
 
 def facts(cgroup: str = "/", **environ: str) -> Facts:
@@ -69,7 +71,7 @@ CONTAINERS = [
 @pytest.mark.parametrize(("path", "runtime", "ident", "name"), CONTAINERS)
 def test_the_container_on_a_path(path: str, runtime: str, ident: str, name: str) -> None:
     """Version 1 and 2, the systemd driver and the other, of every runtime; the innermost counts."""
-    assert cgroups.container(path) == Held(runtime, ident, name)
+    assert cgroups.parse_container(path) == ContainerId(runtime, ident, name)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +90,7 @@ def test_the_container_on_a_path(path: str, runtime: str, ident: str, name: str)
 )
 def test_what_is_no_container(path: str) -> None:
     """A container's monitor, a virtual machine, a login, a service."""
-    assert cgroups.container(path) is None
+    assert cgroups.parse_container(path) is None
 
 
 @pytest.mark.parametrize(
@@ -103,25 +105,25 @@ def test_what_is_no_container(path: str) -> None:
 )
 def test_the_pod_on_a_path(path: str, expected: str) -> None:
     """Its uid with dashes by either driver; of a static pod 32 digits. A pod of Podman's is none of these."""
-    assert cgroups.pod(path) == expected
+    assert cgroups.parse_pod(path) == expected
 
 
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("/slurm/uid_1000/job_4711/step_0/task_0", Step("4711", "0")),
-        ("/slurm_gpu01/uid_1000/job_4711/step_batch/task_special", Step("4711", "batch")),
-        ("/system.slice/slurmstepd.scope/job_1392969/step_0/user/task_0", Step("1392969", "0")),
-        ("/system.slice/gpu01_slurmstepd.scope/job_42/step_extern/user", Step("42", "extern")),
-        ("/slurm/uid_1000/job_4711", Step("4711", "")),
+        ("/slurm/uid_1000/job_4711/step_0/task_0", SlurmStep("4711", "0")),
+        ("/slurm_gpu01/uid_1000/job_4711/step_batch/task_special", SlurmStep("4711", "batch")),
+        ("/system.slice/slurmstepd.scope/job_1392969/step_0/user/task_0", SlurmStep("1392969", "0")),
+        ("/system.slice/gpu01_slurmstepd.scope/job_42/step_extern/user", SlurmStep("42", "extern")),
+        ("/slurm/uid_1000/job_4711", SlurmStep("4711", "")),
         ("/system.slice/slurmstepd.scope/system", None),
         ("/user.slice/user-1000.slice/job_4711/step_0", None),
         ("/system.slice/slurmd.service", None),
     ],
 )
-def test_the_batch_job_on_a_path(path: str, expected: Step | None) -> None:
+def test_the_batch_job_on_a_path(path: str, expected: SlurmStep | None) -> None:
     """Only below Slurm's own folder: anybody may call a cgroup `job_1`."""
-    assert cgroups.slurm(path) == expected
+    assert cgroups.parse_slurm(path) == expected
 
 
 USER = "/user.slice/user-1000.slice/user@1000.service"
@@ -163,7 +165,7 @@ USER = "/user.slice/user-1000.slice/user@1000.service"
 )
 def test_the_unit_on_a_path(path: str, expected: Unit | None) -> None:
     """A service with its name as systemctl takes it; not what only carries logins, desktops, jobs and containers."""
-    assert cgroups.unit(path) == expected
+    assert cgroups.parse_unit(path) == expected
 
 
 def test_a_notebook_below_a_unit_is_not_its_service() -> None:
@@ -177,8 +179,8 @@ def test_a_notebook_below_a_unit_is_not_its_service() -> None:
 
 def test_whose_login_a_path_lies_in() -> None:
     """The owner of a rootless container, whose processes have uids of nobody."""
-    assert cgroups.user(f"{USER}/user.slice/libpod-{ID}.scope") == 1000
-    assert cgroups.user(f"/machine.slice/libpod-{ID}.scope") is None
+    assert cgroups.parse_user(f"{USER}/user.slice/libpod-{ID}.scope") == 1000
+    assert cgroups.parse_user(f"/machine.slice/libpod-{ID}.scope") is None
 
 
 # -- with the environment ------------------------------------------------------------------------------------------
@@ -231,14 +233,14 @@ def test_an_environment_that_was_written_over_is_replaced_by_an_ancestors() -> N
 )
 def test_the_pod(tmp_path: Path, environ: dict[str, str], expected: str) -> None:
     """Its name where the environment has it, else its uid."""
-    assert context.find_pod(facts(f"/kubepods/pod{POD}/{ID}", **environ), proc=tmp_path) == expected
+    assert context.find_pod(facts(f"/kubepods/pod{POD}/{ID}", **environ), proc=tmp_path, names=NOBODY) == expected
 
 
 def test_no_pod_without_a_cluster(tmp_path: Path) -> None:
     """POD_NAME is anybody's to set."""
-    assert context.find_pod(facts("/user.slice", POD_NAME="x", HOSTNAME="y"), proc=tmp_path) == ""
+    assert context.find_pod(facts("/user.slice", POD_NAME="x", HOSTNAME="y"), proc=tmp_path, names=NOBODY) == ""
     inside = facts("/", HOSTNAME="train-0", KUBERNETES_SERVICE_HOST="10.0.0.1")
-    assert context.find_pod(inside, proc=tmp_path) == "train-0"
+    assert context.find_pod(inside, proc=tmp_path, names=NOBODY) == "train-0"
 
 
 def test_the_unit() -> None:
@@ -283,7 +285,7 @@ def test_a_container_that_hides_its_cgroup_is_seen_by_its_mounts(
 def test_a_pod_that_hides_its_cgroup_is_seen_by_its_mounts(tmp_path: Path) -> None:
     """The kubelet mounts each container's hosts from the pod's folder."""
     mounted(tmp_path, f"/var/lib/kubelet/pods/{POD}/etc-hosts /etc/hosts")
-    assert context.find_pod(facts("/"), proc=tmp_path) == POD
+    assert context.find_pod(facts("/"), proc=tmp_path, names=NOBODY) == POD
 
 
 def test_the_runtime_says_what_it_is_where_nothing_else_does(tmp_path: Path) -> None:
@@ -311,28 +313,16 @@ def test_apptainer_is_its_variable_and_its_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
-        ("1000", ("user 1000", 1000)),
-        ("0", ("", None)),
-        ("4294967295", ("", None)),
-        ("-1", ("", None)),
-        ("", ("", None)),
-        ("x", ("", None)),
-        (None, ("", None)),
+        ("3999999999", ("3999999999", 3_999_999_999)),
+        *((written, ("", None)) for written in ("0", "4294967295", "-1", "", "x", None)),
     ],
 )
 def test_who_is_behind_root(tmp_path: Path, written: str | None, expected: tuple[str, int | None]) -> None:
-    """The kernel keeps who logged in through sudo; as proc_pid_loginuid(5) shows it."""
+    """The kernel keeps who logged in through sudo, as proc_pid_loginuid(5) shows it; an unknown uid is its digits."""
     if written is not None:
         (tmp_path / "7").mkdir()
         (tmp_path / "7/loginuid").write_text(written)
-    assert context.find_login(7, 0, proc=tmp_path, name=lambda uid: f"user {uid}") == expected
-
-
-def test_a_login_is_named_by_the_user_database(tmp_path: Path) -> None:
-    """A uid that is nobody's is its digits."""
-    (tmp_path / "7").mkdir()
-    (tmp_path / "7/loginuid").write_text("3999999999")
-    assert context.find_login(7, 0, proc=tmp_path) == ("3999999999", 3_999_999_999)
+    assert context.find_login(7, 0, proc=tmp_path) == expected
 
 
 # -- any text, and the real thing ----------------------------------------------------------------------------------
@@ -356,7 +346,7 @@ def test_no_cgroup_and_no_environment_breaks_anything(path: str, environ: dict[s
     proc = Path("/nonexistent")
     held = context.find_container(given_facts, proc=proc, names=NOBODY)
     shown = [
-        context.find_pod(given_facts, proc=proc),
+        context.find_pod(given_facts, proc=proc, names=NOBODY),
         context.find_slurm_job(given_facts),
         context.find_unit(given_facts)[0],
     ]
@@ -387,7 +377,7 @@ def test_a_real_cgroup(made: Path) -> None:
         inner.mkdir()
         (inner / "cgroup.procs").write_text(str(process.pid))
         found = reader.read(process.pid)
-        if cgroups.container(found.cgroup) is None:
+        if cgroups.parse_container(found.cgroup) is None:
             pytest.skip(f"another hierarchy tells more here: {found.cgroup}")
         assert found.cgroup.endswith(f"/{made.name}/docker-{ID}.scope")
         held = context.find_container(found, proc=Path("/proc"), names=NOBODY)

@@ -29,7 +29,7 @@ def test_the_job_of_another_scheduler(cgroup: str, environ: dict[str, str], expe
     """By the cgroup, else by what only a job has. The unit that PBS makes for all jobs is nobody's service."""
     assert context.find_batch_job(Facts(pid=7, uid=1000, cgroup=cgroup, environ=environ)) == expected
     assert Surroundings(batch=expected, unit="x.service").where == (expected or "x")
-    assert cgroups.unit(cgroup) is None
+    assert cgroups.parse_unit(cgroup) is None
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ import pytest
 
 from gpuwatch.declared.facts import Facts
 from gpuwatch.inspector import containers, context
-from gpuwatch.inspector.cgroups import Held
-from gpuwatch.inspector.containers import Known, Names, Roots
+from gpuwatch.inspector.cgroups import ContainerId
+from gpuwatch.inspector.containers import ContainerName, ContainerNames, Roots
 from gpuwatch.model import Container
 from tests import CHECKOUT
 from tests.inspector.test_places import ID, OTHER
@@ -35,7 +35,7 @@ from tests.test_procfs import fixture_process, stat_line
 
 needs_root = pytest.mark.skipif(not ROOT, reason="files of two users need root")
 
-DOCKER, PODMAN = Held("docker", ID), Held("podman", ID)
+DOCKER, PODMAN = ContainerId("docker", ID), ContainerId("podman", ID)
 
 
 @pytest.fixture
@@ -84,9 +84,11 @@ def stored(folder: Path, *names: str, ident: str = ID, file: str = "containers.j
     )
 
 
-def ask(names: Names, held: Held = DOCKER, *, uid: int | None = None, proc: Path = Path("/nonexistent")) -> Known:
+def ask(
+    names: ContainerNames, held: ContainerId = DOCKER, *, uid: int | None = None, proc: Path = Path("/nonexistent")
+) -> ContainerName:
     """What a container is called that process 7 is in."""
-    return names.of(held, 7, uid, proc=proc)
+    return names.find(held, 7, uid, proc=proc)
 
 
 class Daemon(socketserver.ThreadingUnixStreamServer):
@@ -167,18 +169,18 @@ def monitored(proc: Path, *argv: str) -> None:
 def test_podmans_monitor_has_the_name_on_its_command_line(tmp_path: Path, public: Path, flag: list[str]) -> None:
     """Everybody may read that, whoever's the container is."""
     monitored(tmp_path, "/usr/bin/conmon", "--api-version", "1", "-c", ID, "-u", ID, "-r", "/usr/bin/crun", *flag)
-    assert ask(Names(roots(public)), PODMAN, proc=tmp_path) == Known("tender_turing")
+    assert ask(ContainerNames(roots(public)), PODMAN, proc=tmp_path) == ContainerName("tender_turing")
     facts = Facts(pid=7, uid=1000, cgroup=f"/machine.slice/libpod-{ID}.scope/container", environ={})
-    found = context.find_container(facts, proc=tmp_path, names=Names(roots(public)))
+    found = context.find_container(facts, proc=tmp_path, names=ContainerNames(roots(public)))
     assert found == Container(runtime="podman", id=ID[:12], name="tender_turing")
 
 
 def test_the_monitor_of_another_container_says_nothing(tmp_path: Path, public: Path) -> None:
     """A container in a container has two above it."""
     monitored(tmp_path, "/usr/bin/conmon", "-c", OTHER, "-n", "outer")
-    assert ask(Names(roots(public)), PODMAN, proc=tmp_path) == Known()
+    assert ask(ContainerNames(roots(public)), PODMAN, proc=tmp_path) == ContainerName()
     (tmp_path / "5/cmdline").unlink()
-    assert ask(Names(roots(public)), PODMAN, proc=tmp_path) == Known()
+    assert ask(ContainerNames(roots(public)), PODMAN, proc=tmp_path) == ContainerName()
 
 
 @pytest.mark.parametrize("file", ["containers.json", "volatile-containers.json"])
@@ -186,8 +188,8 @@ def test_the_monitor_of_another_container_says_nothing(tmp_path: Path, public: P
 def test_the_list_of_containers_has_their_names(public: Path, file: str) -> None:
     """Root's; and with `--rm` in a file of its own."""
     stored(public / "storage", "web\x1b[2J", "alias", file=file)
-    assert ask(Names(roots(public)), PODMAN) == Known("web\ufffd[2J")
-    assert ask(Names(roots(public)), Held("podman", "f" * 64)) == Known()
+    assert ask(ContainerNames(roots(public)), PODMAN) == ContainerName("web\ufffd[2J")
+    assert ask(ContainerNames(roots(public)), ContainerId("podman", "f" * 64)) == ContainerName()
 
 
 @needs_root
@@ -195,17 +197,17 @@ def test_the_list_in_a_home_is_read_with_its_owners_rights(public: Path) -> None
     """Root follows no link of somebody's to what that one may not read."""
     home = public / f"home-{ME}/.local/share/containers/storage"
     file = stored(home, "mine")
-    assert ask(Names(roots(public)), PODMAN, uid=ME) == Known("mine")
+    assert ask(ContainerNames(roots(public)), PODMAN, uid=ME) == ContainerName("mine")
     secret = file.rename(public / "secret.json")
     file.symlink_to(secret)
-    assert ask(Names(roots(public)), PODMAN, uid=ME) == Known()  # a link
+    assert ask(ContainerNames(roots(public)), PODMAN, uid=ME) == ContainerName()  # a link
     file.unlink()
     file.parent.rmdir()
     hidden = public / "hidden"
     stored(hidden, "hidden")
     hidden.chmod(0o700)
     file.parent.symlink_to(hidden / "overlay-containers")
-    assert ask(Names(roots(public)), PODMAN, uid=ME) == Known()  # a folder that is root's alone
+    assert ask(ContainerNames(roots(public)), PODMAN, uid=ME) == ContainerName()  # a folder that is root's alone
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "[" * 100_000, '[{"id": 3}]', "\xff"])
@@ -214,15 +216,15 @@ def test_a_list_of_another_format_says_nothing(public: Path, text: str) -> None:
     """Neither does one that is no JSON."""
     path = stored(public / "storage")
     path.write_text(text)
-    assert ask(Names(roots(public)), PODMAN) == Known()
+    assert ask(ContainerNames(roots(public)), PODMAN) == ContainerName()
 
 
 @needs_root
 def test_cri_o_keeps_the_kubelets_names() -> None:
     """With the pod in them; a name of another kind is a name."""
-    assert containers._named("k8s_trainer_train-0_vision_1fb2_0") == Known("trainer", "vision/train-0")
-    assert containers._named("k8s_mine") == Known("k8s_mine")
-    assert containers._named("") is None
+    assert containers.parse_name("k8s_trainer_train-0_vision_1fb2_0") == ContainerName("trainer", "vision/train-0")
+    assert containers.parse_name("k8s_mine") == ContainerName("k8s_mine")
+    assert containers.parse_name("") is None
 
 
 # -- Docker --------------------------------------------------------------------------------------------------------
@@ -233,78 +235,78 @@ def test_docker_keeps_a_file_for_each_container(public: Path) -> None:
     """Which root may read without asking anybody."""
     write(public / f"docker/{ID}/config.v2.json", INSPECTED)
     with daemon(public / "docker.sock", {"Name": "/other"}) as server:
-        assert ask(Names(roots(public))) == Known("trainer")
+        assert ask(ContainerNames(roots(public))) == ContainerName("trainer")
     assert server.asked == []
 
 
 def test_docker_is_asked_over_its_socket(public: Path) -> None:
     """For the name, and once a minute at most."""
     clock = Clock()
-    names = Names(roots(public), clock=clock)
+    names = ContainerNames(roots(public), clock=clock)
     with daemon(public / "docker.sock", INSPECTED) as server:
-        assert ask(names) == Known("trainer")
+        assert ask(names) == ContainerName("trainer")
         clock.now += containers.FRESH - 1
-        assert ask(names) == Known("trainer")
+        assert ask(names) == ContainerName("trainer")
         assert server.asked == [f"/containers/{ID}/json"]
         clock.now += 2
         server.answer = json.dumps({"Name": "/renamed"}).encode()
-        assert ask(names) == Known("renamed")
+        assert ask(names) == ContainerName("renamed")
 
 
 @pytest.mark.parametrize(
     ("answer", "status", "expected"),
     [
-        (INSPECTED | {"Config": {"Labels": LABELS}}, 200, Known("c", "vision/train-0")),
-        (INSPECTED | {"Config": {"Labels": None}}, 200, Known("trainer")),
-        (INSPECTED | {"Config": None, "Name": "/a\u202eb"}, 200, Known("a\ufffdb")),
-        ({"message": f"No such container: {ID}"}, 404, Known()),
-        ({"Name": 3}, 200, Known()),
-        (b"", 200, Known()),
-        (b"<html>", 200, Known()),
-        (b"x" * (3 << 20), 200, Known()),
+        (INSPECTED | {"Config": {"Labels": LABELS}}, 200, ContainerName("c", "vision/train-0")),
+        (INSPECTED | {"Config": {"Labels": None}}, 200, ContainerName("trainer")),
+        (INSPECTED | {"Config": None, "Name": "/a\u202eb"}, 200, ContainerName("a\ufffdb")),
+        ({"message": f"No such container: {ID}"}, 404, ContainerName()),
+        ({"Name": 3}, 200, ContainerName()),
+        (b"", 200, ContainerName()),
+        (b"<html>", 200, ContainerName()),
+        (b"x" * (3 << 20), 200, ContainerName()),
     ],
     ids=["pod", "no labels", "no config", "unknown", "a number", "nothing", "no JSON", "large"],
 )
-def test_what_docker_may_answer(public: Path, answer: object, status: int, expected: Known) -> None:
+def test_what_docker_may_answer(public: Path, answer: object, status: int, expected: ContainerName) -> None:
     """A pod's container has the pod on its labels; anything else is no answer."""
     with daemon(public / "docker.sock", answer, status=status):
-        assert ask(Names(roots(public))) == expected
+        assert ask(ContainerNames(roots(public))) == expected
 
 
 def test_the_pod_is_named_by_its_containers_labels(public: Path) -> None:
     """Where the environment does not have it."""
     facts = Facts(pid=7, uid=1000, cgroup=f"/kubepods/pod1fb25a5c-2a6e-4b9c-8f0e-0d1a2b3c4d5e/docker-{ID}.scope")
     with daemon(public / "docker.sock", INSPECTED | {"Config": {"Labels": LABELS}}):
-        assert context.find_pod(facts, proc=public, names=Names(roots(public))) == "vision/train-0"
+        assert context.find_pod(facts, proc=public, names=ContainerNames(roots(public))) == "vision/train-0"
 
 
 def test_a_daemon_that_hangs_is_left_alone_for_a_while(public: Path) -> None:
     """Half a second once, not for each of its containers."""
     clock = Clock()
-    names = Names(roots(public), clock=clock)
+    names = ContainerNames(roots(public), clock=clock)
     with daemon(public / "docker.sock", INSPECTED, quiet=True) as server:
-        assert ask(names) == Known()
-        assert ask(names, Held("docker", OTHER)) == Known()
+        assert ask(names) == ContainerName()
+        assert ask(names, ContainerId("docker", OTHER)) == ContainerName()
         assert len(server.asked) == 1
         server.released.set()
         clock.now += containers.FRESH + 1
-        assert ask(names) == Known("trainer")
+        assert ask(names) == ContainerName("trainer")
 
 
 def test_what_is_no_socket_is_not_asked(public: Path) -> None:
     """A file, a link to a socket, and a socket on which nobody listens."""
     path = public / "docker.sock"
     path.write_text("")
-    assert ask(Names(roots(public))) == Known()
+    assert ask(ContainerNames(roots(public))) == ContainerName()
     path.unlink()
     with daemon(public / "real.sock", INSPECTED) as server:
         path.symlink_to("real.sock")
-        assert ask(Names(roots(public))) == Known()
+        assert ask(ContainerNames(roots(public))) == ContainerName()
         assert server.asked == []
     path.unlink()
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
-    assert ask(Names(roots(public))) == Known()
+    assert ask(ContainerNames(roots(public))) == ContainerName()
 
 
 @needs_root
@@ -313,10 +315,10 @@ def test_a_rootless_daemon_is_asked_with_its_owners_rights(public: Path) -> None
     path = public / f"run/{ME}/docker.sock"
     with daemon(path, INSPECTED) as server:
         os.chown(path, ME, ME)
-        assert ask(Names(roots(public)), uid=ME) == Known("trainer")
+        assert ask(ContainerNames(roots(public)), uid=ME) == ContainerName("trainer")
         os.chown(path, SOMEBODY_ELSE, SOMEBODY_ELSE)
         path.chmod(0o666)
-        assert ask(Names(roots(public)), uid=ME) == Known()
+        assert ask(ContainerNames(roots(public)), uid=ME) == ContainerName()
         assert len(server.asked) == 1
 
 
@@ -326,35 +328,35 @@ def test_podmans_socket_is_asked_last(public: Path, tmp_path: Path) -> None:
     path = public / (f"run/{uid}/podman/podman.sock" if uid else "podman.sock")
     with daemon(path, INSPECTED) as server:
         monitored(tmp_path, "/usr/bin/conmon", "-c", ID, "-n", "by-its-monitor")
-        assert ask(Names(roots(public)), PODMAN, uid=uid, proc=tmp_path) == Known("by-its-monitor")
+        assert ask(ContainerNames(roots(public)), PODMAN, uid=uid, proc=tmp_path) == ContainerName("by-its-monitor")
         assert server.asked == []
-        assert ask(Names(roots(public)), PODMAN, uid=uid) == Known("trainer")
+        assert ask(ContainerNames(roots(public)), PODMAN, uid=uid) == ContainerName("trainer")
 
 
 def test_what_goes_by_names_is_not_asked_for(public: Path) -> None:
     """LXC, systemd-nspawn and Enroot have the name in the cgroup or the mounts."""
-    assert ask(Names(roots(public)), Held("lxc", "", "gpu\x1b1")) == Known("gpu\ufffd1")
+    assert ask(ContainerNames(roots(public)), ContainerId("lxc", "", "gpu\x1b1")) == ContainerName("gpu\ufffd1")
 
 
 def test_no_more_is_remembered_than_a_bound(public: Path) -> None:
     """A machine may start a container a second."""
-    names = Names(roots(public))
+    names = ContainerNames(roots(public))
     for number in range(containers.MOST + 10):
-        ask(names, Held("containerd", f"{number:064x}"))
+        ask(names, ContainerId("containerd", f"{number:064x}"))
     assert len(names._found) == containers.MOST
 
 
 AS_USER = """
 import json, os, sys
 from pathlib import Path
-from gpuwatch.inspector.cgroups import Held
-from gpuwatch.inspector.containers import Names, Roots
+from gpuwatch.inspector.cgroups import ContainerId
+from gpuwatch.inspector.containers import ContainerNames, Roots
 uid, folder = int(sys.argv[1]), Path(sys.argv[2])
 os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
-names = Names(Roots(docker=folder / "docker", docker_socket=folder / "docker.sock", storage=folder / "storage",
+names = ContainerNames(Roots(docker=folder / "docker", docker_socket=folder / "docker.sock", storage=folder / "storage",
                     run_user=folder / "run", home=lambda uid: folder / f"home-{uid}"))
 for runtime, ident, of in json.loads(sys.argv[3]):
-    print(names.of(Held(runtime, ident), 7, of, proc=folder).name)
+    print(names.find(ContainerId(runtime, ident), 7, of, proc=folder).name)
 """
 
 
