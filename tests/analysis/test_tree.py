@@ -17,8 +17,8 @@ from gpuwatch.analysis.runs import (
     Flag,
     Kind,
     Node,
-    Order,
     PartialSum,
+    RunOrder,
     add,
     build_tree,
     count_flags,
@@ -179,8 +179,8 @@ def test_an_orphan_holder_stands_below_its_run_where_that_is_known() -> None:
     (run,) = build_tree(ranks(2, unlisted=(left,)))
     assert shape([run]) == [["train.py", 1000, 1001, 2000]]
     assert run.children[2].flags == (Flag.LEFTOVER_WORKER,)
-    assert flag_words(run) == "1 orphan holder"
-    assert "1 orphan holder" in describe(run)
+    assert flag_words(run) == "1 leftover worker"
+    assert "1 leftover worker" in describe(run)
 
 
 def test_orphan_holders_of_runs_that_have_ended_are_a_group_at_the_end() -> None:
@@ -191,9 +191,9 @@ def test_orphan_holders_of_runs_that_have_ended_are_a_group_at_the_end() -> None
     assert shape(nodes[1:]) == [[LEFTOVER_WORKERS, 2002, ["train.py", 2000, 2001]]]
     assert nodes[-1].totals.memory == PartialSum()
     assert flag_words(nodes[-1]) == ""
-    assert flag_words(nodes[-1].children[1]) == "all orphan holders"
-    assert count_flags(nodes) == "3 orphan holders"
-    assert "what they worked for has ended" in describe(nodes[-1])
+    assert flag_words(nodes[-1].children[1]) == "all leftover workers"
+    assert count_flags(nodes) == "3 leftover workers"
+    assert "their run has ended" in describe(nodes[-1])
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_no_rank_is_missed_where_the_local_ranks_do_not_tell(of_jobs: list[dict[
     [
         ({"state": "zombie"}, (Flag.ZOMBIE,), "zombie"),
         ({"state": "stopped"}, (Flag.STOPPED,), "stopped"),
-        ({"surroundings": Surroundings(job=job(orphaned=True))}, (Flag.LEFTOVER,), "orphaned"),
+        ({"surroundings": Surroundings(job=job(orphaned=True))}, (Flag.LEFTOVER,), "leftover"),
         ({"presence": Presence.GONE}, (Flag.ENDED,), ""),  # the command says so
         ({"state": "disk sleep"}, (), ""),
     ],
@@ -402,18 +402,18 @@ def crowd() -> list[Node]:
 )
 def test_the_order(by: str, pids: list[int]) -> None:
     assert by in SORTS
-    assert shape(Order().sort(crowd(), by)) == [*pids, [LEFTOVER_WORKERS, 99]]
+    assert shape(RunOrder().sort(crowd(), by)) == [*pids, [LEFTOVER_WORKERS, 99]]
 
 
 def test_the_order_is_order() -> None:
     def two(first: float, second: float) -> list[Node]:
         return build_tree(snapshot([gpu(0, holdings=[holding(10, first), holding(20, second)])]))
 
-    order = Order()
+    order = RunOrder()
     assert shape(order.sort(two(10.0, 9.9), "memory")) == [10, 20]
     assert shape(order.sort(two(9.9, 10.0), "memory")) == [10, 20]
     assert shape(order.sort(two(9.0, 12.0), "memory")) == [20, 10]
-    assert shape(Order().sort(two(9.9, 10.0), "memory")) == [20, 10]
+    assert shape(RunOrder().sort(two(9.9, 10.0), "memory")) == [20, 10]
 
 
 # Whatever may come
@@ -492,7 +492,7 @@ def test_every_process_is_there_once_and_the_sums_add_up(seen: Snapshot, mine: b
         assert "\n" not in describe(node) + flag_words(node) + size_words(node) + role_label(node, top=True)
         assert node.kind is Kind.GROUP or node.target is not None
     for by in SORTS:
-        assert len(Order().sort(nodes, by)) == len(nodes)
+        assert len(RunOrder().sort(nodes, by)) == len(nodes)
 
 
 @pytest.mark.parametrize("ring", [1, 2, 3, 300])

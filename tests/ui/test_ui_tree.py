@@ -97,14 +97,14 @@ async def test_runs_start_closed_but_few_of_ones_own_and_what_is_left_behind() -
             "▾ pair.py",
             "├─ rank",
             "└─ rank",
-            "▾ orphan",
+            "▾ leftover",
             "└─ orphan",
         ]
         assert "train.py  torchrun" in found[0]
         assert all(words in found[0] for words in ("ada", "0-3", "46.0", "200", "4 ranks"))
         assert "6 runs" not in text_of(app)
         assert "5 runs · 8 processes, 3 more unlisted · by memory" in text_of(app)
-        assert "1 orphan holder" in text_of(app).splitlines()[0]
+        assert "1 leftover worker" in text_of(app).splitlines()[0]
 
 
 async def test_right_and_left_open_close_and_step() -> None:

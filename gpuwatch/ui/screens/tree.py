@@ -19,8 +19,8 @@ from gpuwatch.analysis.runs import (
     Kind,
     Node,
     NodeKey,
-    Order,
     PartialSum,
+    RunOrder,
     build_tree,
     count_flags,
     describe,
@@ -214,7 +214,7 @@ class TreeList(RowList[Branch]):
         self.nodes: list[Node] = []
         self.view: View
         """Frame that the tree is drawn from, with the age of its figures."""
-        self._order = Order()
+        self._order = RunOrder()
         self._path: tuple[NodeKey, ...] = ()
         """The node under the cursor, with those above it."""
         self._opened: dict[NodeKey, bool] = {}
@@ -404,7 +404,7 @@ class TreeScreen(ListScreen[TreeList]):
         more = f", {unlisted} more unlisted" * (unlisted > 0)
         words = [f"{runs} run{'s' * (runs != 1)}", f"{processes} process{'es' * (processes != 1)}{more}"]
         words = words if self._frame.snapshot.gpus else []
-        words += ["mine"] * self._mine + [f"by {SORTS[tree.by]}"]
+        words += ["mine"] * self._mine + [f"by {SORTS[tree.by][0]}"]
         words += [f"lines {tree.part(self._skin.glyphs.dash)}"] * bool(tree.part())
         text = dot.join(words)
         builder.write(text, "muted", min(cell_len(text), max(0, width - builder.cells - 1)))
