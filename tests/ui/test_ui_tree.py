@@ -98,7 +98,7 @@ async def test_runs_start_closed_but_few_of_ones_own_and_what_is_left_behind() -
             "├─ rank",
             "└─ rank",
             "▾ leftover",
-            "└─ orphan",
+            "└─ leftover",
         ]
         assert "train.py  torchrun" in found[0]
         assert all(words in found[0] for words in ("ada", "0-3", "46.0", "200", "4 ranks"))
