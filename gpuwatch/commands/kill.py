@@ -22,8 +22,8 @@ from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import check_snapshot, configured, first_snapshot, open_source
 from gpuwatch.errors import EXIT_CODES, UsageError
 from gpuwatch.kill.outcome import Refusal, Refused
-from gpuwatch.kill.session import IGNORES_INTERRUPT, Choice, ListedProcess, Phase, Session, call_now
-from gpuwatch.kill.target import Killer, make_killer, target_of_pid
+from gpuwatch.kill.session import IGNORES_INTERRUPT, Choice, Phase, Session, call_now
+from gpuwatch.kill.target import Killer, Target, make_killer, target_of_pid
 from gpuwatch.model import Snapshot, known
 from gpuwatch.sources.child import Child
 from gpuwatch.sources.source import Source
@@ -122,7 +122,7 @@ class ProcessRow:
     """Of one that the driver does not list, the GPUs whose device files it has open."""
 
 
-def process_row(one: ListedProcess, snapshot: Snapshot, uid: int) -> ProcessRow:
+def process_row(one: Target, snapshot: Snapshot, uid: int) -> ProcessRow:
     """Return what a snapshot tells of one that would be ended; `uid` is whose it is."""
     unlisted = {row.process.pid: row for row in snapshot.unlisted}
     people = [*snapshot.processes, *(row.process for row in unlisted.values())]
@@ -333,7 +333,7 @@ class KillCommand:
         session.tick()
         why, refused = "", None
         if session.over:
-            why = session.said
+            why = session.message
         elif session.unrecorded and not self._ask:
             why = f"{session.unrecorded}; without --yes you are asked whether to go on"
         elif self._signal is signal.SIGINT and session.ignores_interrupt:
@@ -403,7 +403,7 @@ class KillCommand:
                     session.choose(Choice.CANCEL)
                     left = "nothing was sent"
             elif session.phase is Phase.STILL_THERE:
-                harder, words = _HARDER[sig], session.view.said
+                harder, words = _HARDER[sig], session.view.message
                 question = f"{self._name(session)}: {words}. Send {harder.name}?"
                 answer = self._answered(question, about=session) if self._ask else False
                 if answer:
@@ -414,7 +414,7 @@ class KillCommand:
                     session.choose(Choice.LEAVE)
         started_meanwhile = session.outcome.left if session.outcome is not None else ()
         self._failed = self._failed or not session.ended or bool(started_meanwhile)
-        self._report(session, left or session.said)
+        self._report(session, left or session.message)
 
     def _report(self, session: Session, words: str) -> None:
         self._console.print(f"{self._name(session)}: {words}")
@@ -440,7 +440,7 @@ class KillCommand:
             if not session.signalled or session in self._reported:
                 continue
             if session.ended and session.over:
-                self._report(session, session.said)
+                self._report(session, session.message)
             elif session.ended and session.outcome is not None:
                 self._report(session, f"{session.outcome.sentence}; what became of its memory was not waited for")
             else:

@@ -1,12 +1,13 @@
-"""Session that ends one process, or its run: from the check of its identity to what became of it and of its memory.
+"""Session that ends one process or its run, from the check of its identity to its outcome and that of its memory.
 
 CHECKING ─► REFUSED
     └────► ASKING ─► SENDING ─► STOPPING ⇄ STILL_THERE ─► SENDING ─► STOPPING (after SIGINT), KILLING
                                    └────────────┴──────────────────────┴──► FREEING ─► OVER
 
 The dialog, the screen of strays and `gpuwatch kill` drive a `Session` from outside, and it never blocks: `tick` moves
-it on in time, `observe` hands it each new snapshot, `choose` is a button. What may block (the record may lie on a file
-system that does not answer, /proc may be long) is one call at a time for a worker; the next tick picks its result up.
+it on in time, `observe` hands it each new snapshot, `choose` is a button. A call that may block (the audit file may lie
+on a file system that does not answer, /proc may be long) goes to a worker, one at a time; the next tick reads its
+result.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from gpuwatch.kill.outcome import End, Freeing, Outcome, Refusal, Refused, memory_after, of_several
 from gpuwatch.kill.run import Member, Run
 from gpuwatch.model import Snapshot
-from gpuwatch.units import long_duration, size
+from gpuwatch.units import long_duration
 
 if TYPE_CHECKING:
     from gpuwatch.kill.demo import DemoEnder, DemoProcess
@@ -48,8 +49,8 @@ PASS_ON_SECONDS: Final = 3.0
 AGAIN_SECONDS: Final = 0.3
 """Delay after the first signal to a run of the second look for what its processes have started."""
 
-HARDNESS: Final = {signal.SIGINT: 1, signal.SIGTERM: 2, signal.SIGKILL: 3}
-"""The signals that are ever sent; after one of them only a harder one follows."""
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+"""Signals that are ever sent; after one of them only a harder one, which stands behind it here, follows."""
 
 DEMO_NOTICE: Final = "demo: nothing is signalled, these processes are made up"
 """Shown at each step where the processes are those of the demo."""
@@ -124,27 +125,12 @@ DISMISS: Final = frozenset({Choice.CANCEL, Choice.HIDE, Choice.LEAVE, Choice.CLO
 
 
 @dataclass(frozen=True, slots=True)
-class ListedProcess:
-    """One process of those that are to be ended, as it is shown."""
-
-    pid: int
-    command: str
-    held: int
-    """Bytes on all GPUs; 0 also where it is not known to hold any."""
-
-    @property
-    def line(self) -> str:
-        """PID, memory and command on one line."""
-        return f"{self.pid:>8} {size(self.held) if self.held else '':>9}  {self.command}"
-
-
-@dataclass(frozen=True, slots=True)
 class DialogView:
     """Text and buttons that a dialog shows of a session."""
 
     phase: Phase
-    said: str
-    """The sentence of the moment; empty while it asks."""
+    message: str
+    """Sentence about the moment; empty while it asks."""
     warnings: tuple[str, ...]
     choices: tuple[Choice, ...]
     labels: tuple[str, ...] = ()
@@ -153,8 +139,8 @@ class DialogView:
     """Further facts to be known before one chooses."""
     scope: str = ""
     """Process or run, and how to choose the other; empty where there is no choice."""
-    members: tuple[ListedProcess, ...] = ()
-    """All that would be signalled, where that is a whole run."""
+    members: tuple[Target, ...] = ()
+    """Processes that would be signalled, where that is a whole run."""
 
 
 PinnedProcess: TypeAlias = "Pinned | DemoProcess"
@@ -177,7 +163,7 @@ def call_now(call: Callable[[], Any]) -> Future[Any]:
     return future
 
 
-def wrong_machine(snapshot: Snapshot, ender: ProcessEnder) -> str:
+def _wrong_machine(snapshot: Snapshot, ender: ProcessEnder) -> str:
     """Return why nothing of a snapshot may be ended through `ender`; empty where it may.
 
     The PIDs of a demo may be those of real processes here, so its snapshots go with its own ender alone.
@@ -185,10 +171,6 @@ def wrong_machine(snapshot: Snapshot, ender: ProcessEnder) -> str:
     if snapshot.demo and not ender.notice:
         return "demo: its processes are not real"
     return "a demo can end no real process" if ender.notice and not snapshot.demo else ""
-
-
-class _NotRecordedError(Exception):
-    """A line of intent could not be written, which nobody had been warned of; so no signal was sent."""
 
 
 @dataclass(slots=True)
@@ -242,13 +224,13 @@ class _Progress:
 
 
 class Session:
-    """State machine of one person's wish to end a process, or its run: refused, called off, or followed to the end.
+    """State machine that ends a process or its run: refused, cancelled, or followed to the end.
 
     Each signal has a line of intent on record before it, and a line of outcome after it. Of a run the head is signalled
-    first: launchers pass a signal on, and a second one may break off the saving that the first began. A process below
-    another is signalled once that one has ended; a rank without a launcher that is known to pass signals on, also
-    PASS_ON_SECONDS later. A helper (a data loader's worker) is signalled only then: a trainer that loses its workers
-    fails before it has saved. SIGKILL goes to all at once, the head first.
+    first: launchers pass a signal on, and a second signal may interrupt the saving that the first one began. A process
+    below another is signalled once that one has ended; a rank without a launcher that is known to pass signals on, also
+    PASS_ON_SECONDS later. A helper (a data loader's worker) is signalled only once the process above has ended: a
+    trainer that loses its workers fails before it has saved. SIGKILL goes to all at once, the head first.
     """
 
     def __init__(
@@ -271,7 +253,7 @@ class Session:
         self.target = target
         self.notice = ender.notice
         self.phase = Phase.CHECKING
-        self.said = ""
+        self.message = ""
         self.warnings: tuple[str, ...] = ()
         self.notes: tuple[str, ...] = ()
         self.whole_run = whole_run
@@ -303,7 +285,7 @@ class Session:
         self._unanswered: Outcome | None = None
         """What they were when the countdown ran out."""
         self._look_again = False
-        if refused := wrong_machine(snapshot, ender):
+        if refused := _wrong_machine(snapshot, ender):
             self._refuse(refused)
         else:
             self._start(self._check, self._checked)
@@ -337,10 +319,9 @@ class Session:
         return self.pinned_run if self.whole_run else None
 
     @property
-    def members(self) -> tuple[ListedProcess, ...]:
+    def members(self) -> tuple[Target, ...]:
         """Processes that would be signalled, in that order; empty until they are checked."""
-        checked = self.phase not in (Phase.CHECKING, Phase.REFUSED)
-        return tuple(ListedProcess(one.pid, one.command, one.held) for one in self._targets()) if checked else ()
+        return () if self.phase in (Phase.CHECKING, Phase.REFUSED) else self._targets()
 
     def follows(self, process: tuple[int, int]) -> bool:
         """Return whether it is about that process (PID, start time), and more may become of it."""
@@ -398,7 +379,7 @@ class Session:
         if self.phase not in (Phase.ASKING, Phase.STILL_THERE):
             return
         last, back, shown = self._progress.last, self.phase, self.warnings
-        if last is not None and HARDNESS[sig] <= HARDNESS[last]:
+        if last is not None and SIGNALS.index(sig) <= SIGNALS.index(last):
             raise ValueError(f"{sig.name} is no harder than {last.name}")
         if not self.signalled:
             self._prepare()
@@ -406,12 +387,7 @@ class Session:
         def call() -> _Progress | str:
             # What cannot be recorded is only done if the person had been warned of that when they confirmed.
             problem = self._ender.problem()
-            if problem and problem not in shown:
-                return problem
-            try:
-                return self._signal(sig, shown)
-            except _NotRecordedError as error:
-                return str(error)
+            return problem if problem and problem not in shown else self._signal(sig, shown)
 
         def then(answer: _Progress | str) -> None:
             if isinstance(answer, str):
@@ -493,7 +469,7 @@ class Session:
         return f"it belongs to {target.user}, and gpuwatch signals only your own processes"
 
     def _refuse(self, sentence: str) -> None:
-        self.said = sentence
+        self.message = sentence
         self.phase = Phase.REFUSED
 
     def _find_notes(self) -> None:
@@ -511,8 +487,8 @@ class Session:
             raise RuntimeError(f"PID {self.target.pid} is not pinned in phase {self.phase}")
         return (Member(self._pinned),)
 
-    def _targets(self) -> list[Target]:
-        return [member.pinned.target for member in self.run.members] if self.run else [self.target]
+    def _targets(self) -> tuple[Target, ...]:
+        return tuple(member.pinned.target for member in self.run.members) if self.run else (self.target,)
 
     def _prepare(self) -> None:
         """Fix whom the first signal goes to, and keep what they hold before it has an effect."""
@@ -551,7 +527,7 @@ class Session:
             )
 
     def _finish(self, sentence: str) -> None:
-        self.said = sentence
+        self.message = sentence
         self.phase = Phase.OVER
         self._close()
 
@@ -600,15 +576,17 @@ class Session:
             self._ender.refuse(pinned.target, refused, run=run.key)
         return refused
 
-    def _signal(self, sig: signal.Signals, warned: Collection[str]) -> _Progress:
-        """Send a signal to those that still run; raises `_NotRecordedError` for a problem that is not in `warned`."""
+    def _signal(self, sig: signal.Signals, warned: Collection[str]) -> _Progress | str:
+        """Send a signal to those that still run; return why it cannot be recorded, where that is not in `warned`."""
         if self._last_signal is None:
             self._first = self._clock()
             self._first_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
         elif (progress := self._poll()).phase is Phase.FREEING:
             return progress
         now = self._clock() if self._last_signal is not None else self._first
-        self._record_intent(sig, warned)
+        problem = self._record_intent(sig, warned)
+        if problem is not None:
+            return problem
         self._last_signal, self._latest_signal, self._unanswered = sig, now, None
         for state in self._open():
             state.signalled = None
@@ -634,8 +612,8 @@ class Session:
             self._after_countdown()
         return self._measure()
 
-    def _record_intent(self, sig: signal.Signals, warned: Collection[str]) -> None:
-        """Put on record what is about to be sent to whom, for all before the first signal."""
+    def _record_intent(self, sig: signal.Signals, warned: Collection[str]) -> str | None:
+        """Record the signal for all processes before it is sent to one; return why that failed, if not in `warned`."""
         done: list[_State] = []
         for state in self._open():
             if state.ended is not None:
@@ -644,10 +622,11 @@ class Session:
             if words is not None and words not in warned:
                 for other in done:  # their lines promise what does not come
                     other.pinned.record("outcome", result="not sent", detail=words)
-                raise _NotRecordedError(words)
+                return words
             done.append(state)
         for state in done:
             state.open_intent = True
+        return None
 
     def _pass_on(self, now: float) -> None:
         """Signal those whose turn has come, in their order."""
@@ -747,7 +726,7 @@ class Session:
             case Phase.CHECKING:
                 return "making sure that it is still this process …"
             case Phase.SENDING:
-                return "putting it on record …"
+                return "writing the record …"
             case Phase.STOPPING:
                 waiting = self._wait_until - self._clock()
                 left = waiting if self._progress.phase is Phase.STILL_THERE else self._progress.left
@@ -762,7 +741,7 @@ class Session:
                 return f"{self._progress.sentence} …"
             case Phase.FREEING:
                 return f"{self._progress.sentence}; looking at its memory …"
-        return self.said
+        return self.message
 
     def _scope(self) -> str:
         if self.pinned_run is None or self.phase is not Phase.ASKING:

@@ -88,13 +88,13 @@ class Staged:
             if problem:
                 self.leave(problem)
                 return
-        self.said = session.view.said or self.said
+        self.said = session.view.message or self.said
         if session.phase is Phase.STILL_THERE:
-            self.leave(f"{session.view.said}; K asks what to do")
+            self.leave(f"{session.view.message}; K asks what to do")
             session.choose(Choice.LEAVE)
         elif session.over:
             refused = session.phase is Phase.REFUSED
-            self.said = f"not ended: {session.said}" if refused else session.said or LEFT_ALONE
+            self.said = f"not ended: {session.message}" if refused else session.message or LEFT_ALONE
             self.stage = Stage.ENDED if session.ended and not refused else Stage.LEFT
 
 
@@ -190,12 +190,12 @@ class Endings:
         """Bring a session to its end whose dialog was closed: what it would ask now is told instead."""
         session = dialog.session
         if session.phase is Phase.STILL_THERE and not session.abandoned:
-            words = f"{session.view.said}; press K on it to decide what to do"
+            words = f"{session.view.message}; press K on it to decide what to do"
             session.choose(Choice.LEAVE)
             self._notify(session.target.pid, words, "warning")
         elif session.over:
-            if session.signalled and session.said != "left running" and not dialog.screen.shows_end:
-                self._notify(session.target.pid, session.said)
+            if session.signalled and session.message != "left running" and not dialog.screen.shows_end:
+                self._notify(session.target.pid, session.message)
             self._dialogs.remove(dialog)
 
     # -- strays ----------------------------------------------------------------------------------------------------

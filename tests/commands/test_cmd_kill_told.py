@@ -15,8 +15,7 @@ import pytest
 
 from gpuwatch.commands.kill import DialogConsole, Interrupted, KillCommand, ProcessRow, SignalGuard, process_row
 from gpuwatch.declared.facts import Share
-from gpuwatch.kill.session import ListedProcess
-from gpuwatch.kill.target import Killer
+from gpuwatch.kill.target import Killer, Target
 from gpuwatch.model import Snapshot, Surroundings, Unlisted
 from tests.support.builders import GIB, gpu, holding, process, snapshot, uid
 from tests.support.killing import a_killer, on_record
@@ -222,6 +221,6 @@ def test_what_is_known_of_one_that_nvml_does_not_list_stands_in_its_row() -> Non
     hidden = Unlisted(process=process(8, "ada"), gpus=(gpu(1).key, gpu(3).key))
     listed = gpu(0, holdings=[holding(7, 2.0, sm=40)])
     shown = snapshot([listed, gpu(1), gpu(2), gpu(3)], [process(7, "ada")], unlisted=(hidden,))
-    assert process_row(ListedProcess(7, "a", 0), shown, uid("ada")) == ProcessRow(7, "ada", (0,), 2 * GIB, 40.0, "a")
-    assert process_row(ListedProcess(8, "b", 0), shown, uid("ada")) == ProcessRow(8, "ada", command="b", open=(1, 3))
-    assert process_row(ListedProcess(9, "c", 0), shown, uid("ada")) == ProcessRow(9, "ada", command="c")
+    assert process_row(Target(7, 1, None, "a"), shown, uid("ada")) == ProcessRow(7, "ada", (0,), 2 * GIB, 40.0, "a")
+    assert process_row(Target(8, 1, None, "b"), shown, uid("ada")) == ProcessRow(8, "ada", command="b", open=(1, 3))
+    assert process_row(Target(9, 1, None, "c"), shown, uid("ada")) == ProcessRow(9, "ada", command="c")

@@ -19,7 +19,7 @@ from gpuwatch.analysis.rows import RowKey, rows
 from gpuwatch.history import History
 from gpuwatch.kill.demo import DemoEnder, DemoProcess
 from gpuwatch.kill.outcome import Refusal, Refused
-from gpuwatch.kill.session import HARDNESS, Choice, ProcessEnder
+from gpuwatch.kill.session import SIGNALS, Choice, ProcessEnder
 from gpuwatch.kill.target import Target
 from gpuwatch.model import Process, Snapshot
 from gpuwatch.monitor import Frame
@@ -186,7 +186,7 @@ async def test_strays_are_ended_one_by_one() -> None:
 # Nothing real can be meant
 
 
-@pytest.mark.parametrize("sig", sorted(HARDNESS))
+@pytest.mark.parametrize("sig", SIGNALS)
 def test_a_real_process_of_that_pid_gets_no_signal(sig: signal.Signals) -> None:
     clock = Clock()
     with GpuHolder() as real:

@@ -50,7 +50,7 @@ if session.phase is Phase.ASKING:
     answer = {"end": session.outcome.end, "weaker": weaker}
 else:
     reason = json.loads((Path(folder) / "actions.jsonl").read_text().splitlines()[-1])["result"]
-    answer = {"refused": reason, "sentence": session.said}
+    answer = {"refused": reason, "sentence": session.message}
 print(json.dumps({**answer, "uids": os.getresuid()}))
 """
 

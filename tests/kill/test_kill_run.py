@@ -124,12 +124,12 @@ def test_what_ignores_sigterm_is_counted_and_killed_only_when_asked(tmp_path: Pa
     with RealRun(ranks=2, workers=1, launcher="dies", deaf="rank") as run:
         killer = a_killer(tmp_path, dev=run.dev)
         session = ending(killer, run, signal.SIGTERM, clock=lambda: time.monotonic() + ahead[0])
-        wait_for(lambda: bool(look(session)) and "1 of 5 exited" in session.view.said)
+        wait_for(lambda: bool(look(session)) and "1 of 5 exited" in session.view.message)
         wait_for(lambda: bool(look(session)) and run.heard().keys() >= {run.launcher, *run.of("rank")})
         ahead[0] += 11
         assert look(session) is Phase.STILL_THERE
-        assert "1 of 5 exited" in session.view.said
-        assert "4 still running: PIDs " in session.view.said
+        assert "1 of 5 exited" in session.view.message
+        assert "4 still running: PIDs " in session.view.message
         assert len(run.alive()) == 4
         session.send(signal.SIGKILL)
         done = at_its_end(session)

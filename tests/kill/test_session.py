@@ -177,7 +177,7 @@ def test_pinning_comes_first_and_the_question_after_it() -> None:
     assert stage.session.phase is Phase.CHECKING
     stage.asked()
     assert stage.session.view.choices == (Choice.CANCEL, Choice.INTERRUPT, Choice.TERMINATE)
-    assert stage.session.view.said == ""
+    assert stage.session.view.message == ""
     assert not stage.process.sent
 
 
@@ -214,20 +214,20 @@ def test_cancel_while_it_is_checked_closes_what_comes_of_it() -> None:
 def test_a_refusal_says_why_and_offers_only_to_close() -> None:
     stage = Stage(refusal=Refused(Refusal.NO_DEVICE, PID))
     assert stage.tick() is Phase.REFUSED
-    assert "no GPU device" in stage.session.view.said
+    assert "no GPU device" in stage.session.view.message
     assert stage.session.view.choices == (Choice.CLOSE,)
 
 
 def test_a_refusal_of_somebody_elses_process_names_them() -> None:
     stage = Stage(refusal=Refused(Refusal.NOT_YOURS, PID), policy=Policy(uid=1, euid=1, pid=1))
     stage.tick()
-    assert stage.session.view.said == "it belongs to you, and gpuwatch signals only your own processes"
+    assert stage.session.view.message == "it belongs to you, and gpuwatch signals only your own processes"
 
 
 def test_what_is_not_real_is_refused_without_a_look() -> None:
     stage = Stage(notice=DEMO_NOTICE)
     assert stage.session.phase is Phase.REFUSED
-    assert stage.session.said == "a demo can end no real process"
+    assert stage.session.message == "a demo can end no real process"
     assert stage.session.choose(Choice.CLOSE)
     assert stage.tick() is Phase.REFUSED
 
@@ -235,16 +235,16 @@ def test_what_is_not_real_is_refused_without_a_look() -> None:
 def test_sigterm_exit_and_memory_freed() -> None:
     stage = Stage().terminated()
     assert stage.process.sent == [signal.SIGTERM]
-    assert stage.session.view.said == "asked to stop, 10 s …"
+    assert stage.session.view.message == "asked to stop, 10 s …"
     stage.tick(1.4)
-    assert stage.session.view.said == "asked to stop, 9 s …"
+    assert stage.session.view.message == "asked to stop, 9 s …"
     stage.process.gone = True
     assert stage.tick(LOOK_EVERY) is Phase.FREEING
     stage.show((1, {}))
     assert stage.tick() is Phase.FREEING  # the first sample may have begun before the exit
     stage.show((2, {}))
     assert stage.tick() is Phase.OVER
-    assert stage.session.view.said == "exited after 1.5 s, 12.0 GiB freed on GPU 4"
+    assert stage.session.view.message == "exited after 1.5 s, 12.0 GiB freed on GPU 4"
     assert stage.process.closed == 1
 
 
@@ -264,7 +264,7 @@ def test_memory_that_is_freed_late_is_waited_for() -> None:
     assert stage.tick(1) is Phase.FREEING
     stage.show((3, {}))
     stage.tick(1)
-    assert stage.session.said.endswith("12.0 GiB freed on GPU 4")
+    assert stage.session.message.endswith("12.0 GiB freed on GPU 4")
 
 
 def test_memory_that_is_not_freed_is_said_to_be_so() -> None:
@@ -273,7 +273,7 @@ def test_memory_that_is_not_freed_is_said_to_be_so() -> None:
     stage.tick(1)
     stage.show((1, {PID: 12.0}), (2, {PID: 12.0}))
     assert stage.tick(MEMORY_PATIENCE) is Phase.OVER
-    assert stage.session.said.endswith("memory not yet freed")
+    assert stage.session.message.endswith("memory not yet freed")
 
 
 def test_who_still_holds_the_memory_is_named() -> None:
@@ -282,7 +282,7 @@ def test_who_still_holds_the_memory_is_named() -> None:
     stage.tick(1)
     stage.show((1, {PID: 12.0}), (2, {PID: 12.0}))
     stage.tick(MEMORY_PATIENCE)
-    assert stage.session.said.endswith("still held by PIDs 15261, 15262")
+    assert stage.session.message.endswith("still held by PIDs 15261, 15262")
 
 
 def test_without_fresh_samples_nothing_is_said_of_memory() -> None:
@@ -290,7 +290,7 @@ def test_without_fresh_samples_nothing_is_said_of_memory() -> None:
     stage.process.gone = True
     stage.tick(1)
     assert stage.tick(MEMORY_PATIENCE) is Phase.OVER
-    assert stage.session.said == "exited after 1 s"
+    assert stage.session.message == "exited after 1 s"
 
 
 def test_a_machine_with_one_memory_promises_nothing() -> None:
@@ -299,7 +299,7 @@ def test_a_machine_with_one_memory_promises_nothing() -> None:
     stage.tick(1)
     stage.show((1, {PID: 12.0}), (2, {PID: 12.0}))
     assert stage.tick() is Phase.OVER
-    assert stage.session.said == "exited after 1 s"
+    assert stage.session.message == "exited after 1 s"
 
 
 def test_a_zombie_is_called_one() -> None:
@@ -309,23 +309,23 @@ def test_a_zombie_is_called_one() -> None:
     assert stage.tick(REAP_SECONDS) is Phase.FREEING
     stage.show((3, {}), (4, {}))
     stage.tick()
-    assert "zombie: parent 4711 (bash) has not reaped it, 12.0 GiB freed" in stage.session.said
+    assert "zombie: parent 4711 (bash) has not reaped it, 12.0 GiB freed" in stage.session.message
 
 
 def test_ignored_then_waited_for_then_killed() -> None:
     stage = Stage().terminated()
     assert stage.tick(GRACE_SECONDS) is Phase.STILL_THERE
-    assert stage.session.view.said == "ignored SIGTERM for 10 s"
+    assert stage.session.view.message == "ignored SIGTERM for 10 s"
     assert stage.session.view.choices == (Choice.WAIT, Choice.KILL, Choice.LEAVE)
     assert not stage.session.choose(Choice.WAIT)
     assert stage.tick(1) is Phase.STOPPING
-    assert stage.session.view.said == "asked to stop, 9 s …"
+    assert stage.session.view.message == "asked to stop, 9 s …"
     assert stage.tick(GRACE_SECONDS) is Phase.STILL_THERE
-    assert stage.session.view.said == "ignored SIGTERM for 21 s"
+    assert stage.session.view.message == "ignored SIGTERM for 21 s"
     assert stage.process.sent == [signal.SIGTERM]
     assert not stage.session.choose(Choice.KILL)
     assert stage.tick() is Phase.KILLING
-    assert stage.session.view.said == "SIGKILL sent, 10 s …"
+    assert stage.session.view.message == "SIGKILL sent, 10 s …"
     assert stage.process.sent == [signal.SIGTERM, signal.SIGKILL]
     stage.process.gone = True
     assert stage.tick(1) is Phase.FREEING
@@ -351,11 +351,11 @@ def test_stuck_in_the_kernel() -> None:
     stage = Stage().terminated()
     stage.process.alive_as = End.STUCK
     stage.tick(GRACE_SECONDS)
-    assert "state D" in stage.session.view.said
+    assert "state D" in stage.session.view.message
     stage.session.choose(Choice.KILL)
     stage.tick()
     assert stage.tick(KILL_SECONDS) is Phase.OVER
-    assert "only a driver reset or a reboot" in stage.session.said
+    assert "only a driver reset or a reboot" in stage.session.message
 
 
 @pytest.mark.parametrize(("end", "words"), [(End.GONE, "nothing was sent"), (End.DENIED, "not permitted: no")])
@@ -364,7 +364,7 @@ def test_what_could_not_be_signalled(end: End, words: str) -> None:
     stage.process.fails = Outcome(end, detail="no")
     stage.session.choose(Choice.TERMINATE)
     assert stage.tick() is Phase.OVER
-    assert words in stage.session.said
+    assert words in stage.session.message
 
 
 def test_warnings_are_there_before_the_question() -> None:
@@ -416,7 +416,7 @@ def test_a_fault_of_our_own_is_told_and_nothing_is_left_open() -> None:
     stage = Stage().terminated()
     stage.process.exited = lambda: 1 / 0  # type: ignore[assignment,return-value]
     assert stage.tick(1) is Phase.OVER
-    assert "gpuwatch failed at it: division by zero" in stage.session.said
+    assert "gpuwatch failed at it: division by zero" in stage.session.message
     assert stage.process.closed == 1
 
 
@@ -425,13 +425,13 @@ def test_an_unanswered_sigint_is_followed_by_sigterm_and_only_then_by_sigkill() 
     stage.session.choose(Choice.INTERRUPT)
     assert stage.tick() is Phase.STOPPING
     assert stage.tick(GRACE_SECONDS) is Phase.STILL_THERE
-    assert stage.session.view.said == "ignored SIGINT for 10 s"
+    assert stage.session.view.message == "ignored SIGINT for 10 s"
     assert stage.session.view.choices == (Choice.WAIT, Choice.TERMINATE, Choice.LEAVE)
     assert not stage.session.choose(Choice.KILL)
     stage.session.choose(Choice.TERMINATE)
     assert stage.tick() is Phase.STOPPING
     assert stage.tick(GRACE_SECONDS) is Phase.STILL_THERE
-    assert stage.session.view.said == "ignored SIGTERM for 20 s"
+    assert stage.session.view.message == "ignored SIGTERM for 20 s"
     assert stage.session.view.choices == (Choice.WAIT, Choice.KILL, Choice.LEAVE)
     assert stage.process.sent == [signal.SIGINT, signal.SIGTERM]
 
@@ -458,5 +458,5 @@ def test_each_machine_with_one_memory_still_names_who_holds_it(name: str) -> Non
     stage.tick(1)
     stage.show((1, {PID: 12.0}), (2, {PID: 12.0}))
     assert stage.tick() is Phase.OVER
-    assert stage.session.said == "exited after 1 s; still held by PID 15261"
+    assert stage.session.message == "exited after 1 s; still held by PID 15261"
     assert stage.session.ended

@@ -76,15 +76,15 @@ def test_a_training_that_stops_when_asked(killer: Killer, clock: Clock) -> None:
         assert not session.signalled
         session.send(signal.SIGTERM)
         assert look(session) is Phase.STOPPING
-        assert session.view.said == "asked to stop, 10 s …"
+        assert session.view.message == "asked to stop, 10 s …"
         clock.now += 1.45
         training.wait_until_exited()
         training.reap()
         assert look(session) is Phase.FREEING
-        assert session.view.said == "exited after 1.4 s; looking at its memory …"
+        assert session.view.message == "exited after 1.4 s; looking at its memory …"
         clock.now += 5
         look(session)
-        assert (look(session), session.said) == (Phase.OVER, "exited after 1.4 s")
+        assert (look(session), session.message) == (Phase.OVER, "exited after 1.4 s")
     assert events(killer) == [("intent", "SIGTERM"), ("outcome", "exited")]
     assert on_record(killer)[1]["seconds"] == 1.45
 
@@ -95,7 +95,7 @@ def test_the_countdown_counts_whole_seconds(killer: Killer, deaf: GpuHolder, clo
     look(session)
     clock.now += 2.5
     look(session)
-    assert session.view.said == "asked to stop, 8 s …"
+    assert session.view.message == "asked to stop, 8 s …"
     session.abandon()
 
 
@@ -108,7 +108,7 @@ def test_a_deaf_training_is_killed_only_when_asked(killer: Killer, deaf: GpuHold
 
     session.send(signal.SIGKILL)
     session.tick()
-    assert (session.phase, session.view.said) == (Phase.KILLING, f"SIGKILL sent, {KILL_SECONDS:.0f} s …")
+    assert (session.phase, session.view.message) == (Phase.KILLING, f"SIGKILL sent, {KILL_SECONDS:.0f} s …")
     deaf.wait_until_exited()
     deaf.reap()
     clock.now += LOOK_EVERY
@@ -217,7 +217,7 @@ def test_workers_that_outlive_their_parent_and_hold_the_gpu(killer: Killer, cloc
         clock.now += MEMORY_PATIENCE
         assert look(session) is Phase.OVER
         first, second = training.children
-        assert session.said == f"exited after 0 s; still held by PIDs {first}, {second}"
+        assert session.message == f"exited after 0 s; still held by PIDs {first}, {second}"
 
 
 def test_workers_that_end_are_not_left_behind(killer: Killer, clock: Clock) -> None:
@@ -233,7 +233,7 @@ def test_workers_that_end_are_not_left_behind(killer: Killer, clock: Clock) -> N
         os.close(worker)
         clock.now += MEMORY_PATIENCE
         assert look(session) is Phase.OVER
-        assert session.said == "exited after 0 s"
+        assert session.message == "exited after 0 s"
 
 
 def test_what_is_left_half_way_is_on_record(killer: Killer, deaf: GpuHolder) -> None:
@@ -241,7 +241,7 @@ def test_what_is_left_half_way_is_on_record(killer: Killer, deaf: GpuHolder) -> 
     session.send(signal.SIGTERM)
     session.tick()
     session.abandon()
-    assert session.said == "left running"
+    assert session.message == "left running"
     assert events(killer) == [("intent", "SIGTERM"), ("outcome", "running")]
     assert deaf.alive()
 

@@ -74,7 +74,7 @@ def asking(
     """A session that makes its calls at once and has come to the question."""
     session = Session(killer, target, snapshot or Snapshot(), submit=call_now, whole_run=whole_run, clock=clock)
     session.tick()
-    assert session.phase is Phase.ASKING, session.said
+    assert session.phase is Phase.ASKING, session.message
     return session
 
 

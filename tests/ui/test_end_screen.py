@@ -214,8 +214,8 @@ async def test_a_dialog_that_is_closed_goes_on_and_ends_in_a_toast(tmp_path: Pat
             for seconds in (1, 2):
                 app.endings.observe(frame_of(builders.at(held_by(training, gib=0), seconds)))
             await until(pilot, lambda: bool(app._notifications))
-            assert [one.message for one in app._notifications] == [screen.session.said]
-            assert "12.0 GiB freed on GPU 4" in screen.session.said
+            assert [one.message for one in app._notifications] == [screen.session.message]
+            assert "12.0 GiB freed on GPU 4" in screen.session.message
 
 
 def resume(holder: GpuHolder) -> None:
@@ -282,7 +282,7 @@ async def test_quitting_meanwhile_leaves_the_process_as_it_is(tmp_path: Path) ->
             await reached(pilot, screen, Phase.STOPPING)
             app.endings.abandon()
             app.endings.close(time.monotonic() + PATIENCE)
-            assert screen.session.said == "left running"
+            assert screen.session.message == "left running"
         assert training.alive()
     assert [line["event"] for line in on_record(app_killer(app))] == ["intent", "outcome"]
 

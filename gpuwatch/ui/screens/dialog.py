@@ -16,8 +16,10 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from gpuwatch.kill.session import Choice, DialogView, Phase, Session
+from gpuwatch.kill.target import Target
 from gpuwatch.ui.screens.sheet import plain
 from gpuwatch.ui.theme import UNICODE, Glyphs
+from gpuwatch.units import size
 
 Answer = TypeVar("Answer")
 
@@ -380,8 +382,8 @@ class EndDialog(Dialog[None]):
         self._write("warnings", "\n".join(f"▲ {words}" for words in view.warnings))
         self._write("notes", "\n".join(view.notes))
         self._write("scope", f"{view.scope} ({other})" if view.scope else "")
-        self._write("members", "\n".join(one.line for one in view.members))
-        self._write("said", f"Not ended: {view.said}." if view.phase is Phase.REFUSED else view.said)
+        self._write("members", "\n".join(map(_member_line, view.members)))
+        self._write("said", f"Not ended: {view.message}." if view.phase is Phase.REFUSED else view.message)
         self.query_one("#dialog").border_title = Content(self._title_of())
         if self._offered != _offer(view):
             await self._show_buttons(view)
@@ -436,3 +438,8 @@ class EndDialog(Dialog[None]):
         """Choose its whole run, or this process alone again; the harmless button is marked then."""
         self.session.toggle()
         self.call_later(self.refresh_view)
+
+
+def _member_line(target: Target) -> str:
+    """Return PID, memory and command of a process that would be signalled."""
+    return f"{target.pid:>8} {size(target.held) if target.held else '':>9}  {target.command}"
