@@ -21,8 +21,8 @@ from gpuwatch.kill.session import LOOK_EVERY, Choice, Phase, ProcessEnder, Sessi
 from gpuwatch.kill.target import Target, target_of, target_of_unlisted
 from gpuwatch.monitor import Frame
 from gpuwatch.threads import Worker
+from gpuwatch.ui.screens.detail import brief
 from gpuwatch.ui.screens.dialog import EndDialog
-from gpuwatch.ui.screens.facts import brief
 from gpuwatch.ui.theme import UNICODE, Glyphs
 
 Key = tuple[int, int]

@@ -7,7 +7,7 @@ import pytest
 from gpuwatch.analysis.rows import SORTS, rows, sort
 from gpuwatch.analysis.strays import Cause, Certainty, Stray
 from gpuwatch.model import Container, Job, Notebook, Pane, Presence, Process, Surroundings
-from gpuwatch.ui.screens.detail import around_section, stray_section
+from gpuwatch.ui.screens.detail import place_section, stray_section
 from tests.support.builders import gpu, holding, process, snapshot
 from tests.support.dashboards import frame, running, table, text
 
@@ -19,7 +19,7 @@ def around(**places: object) -> Process:
 
 
 def told(one: Process) -> dict[str, str]:
-    return {fact.label: fact.value for fact in around_section(one).facts}
+    return {fact.label: fact.value for fact in place_section(one).facts}
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_each_place_has_a_word_in_the_list_and_a_line_in_the_detail(
 def test_nothing_known_is_said_so() -> None:
     assert told(process(10)) == {"not known": "not read yet"}
     assert told(process(10, presence=Presence.HIDDEN)) == {"not known": "not visible"}
-    assert told(around()) == {"place": "nothing that could be told"}
+    assert told(around()) == {"place": "no container, job, terminal or login found"}
 
 
 def test_what_is_gone_of_its_session_is_said() -> None:
@@ -96,7 +96,7 @@ def test_a_stray_says_why_and_how_sure_it_is() -> None:
     first, second, third = stray_section(stray).facts
     assert (first.value, first.aside) == ("its login has ended", "likely")
     assert second.value == "idle"
-    assert third.value == "S lists all of yours"
+    assert third.value == "S lists your strays"
 
 
 def test_processes_sort_by_where_they_run_those_that_are_nowhere_last() -> None:

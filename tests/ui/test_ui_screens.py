@@ -12,9 +12,8 @@ from gpuwatch.kill.target import target_of
 from gpuwatch.model import Gpu, Health, Presence, Process, Reading, Reason
 from gpuwatch.ui import theme
 from gpuwatch.ui.bindings import KEYS, GpuwatchCommands, commands
-from gpuwatch.ui.screens.detail import DetailScreen
+from gpuwatch.ui.screens.detail import REASONS, DetailScreen, brief, fact, gpu_section, process_section
 from gpuwatch.ui.screens.dialog import ChoiceButton, EndDialog
-from gpuwatch.ui.screens.facts import REASONS, brief, fact, gpu_section, process_section
 from gpuwatch.ui.screens.help import HelpScreen, cost, key_names
 from tests.support import builders
 from tests.support.screens import HOSTILE, PID, SIZES, Host, a_snapshot, fits, frame_of, key_of, text_of, until
@@ -57,7 +56,7 @@ async def test_help_tells_every_key_and_mark() -> None:
             "—",
             "≥",
             "holding",
-            "unattributed",
+            "unknown",
             "stale",
             "4321",
             "user:ada",
@@ -190,7 +189,7 @@ async def test_detail_lives_and_tells_when_the_process_is_gone() -> None:
         empty = builders.at(builders.snapshot([builders.gpu(4)]), 15)
         screen.refresh_frame(frame_of(empty))
         await pilot.pause()
-        assert "Ended, or let go of its GPU memory, 14 s ago" in text_of(app)
+        assert "Ended, or released its GPU memory, 14 s ago" in text_of(app)
         assert screen.has_class("-over")
         await pilot.press("K")
         assert app.asked == []
@@ -209,7 +208,7 @@ async def test_detail_does_not_call_a_process_ended_when_its_gpu_is_silent() -> 
         silent = builders.snapshot([builders.gpu(4, health=Health.SILENT)])
         screen.refresh_frame(frame_of(builders.at(silent, 20)))
         await pilot.pause()
-        assert "does not say now which processes it has" in text_of(app)
+        assert "does not report its processes now" in text_of(app)
 
 
 async def test_detail_of_a_process_that_no_frame_has() -> None:
@@ -225,7 +224,7 @@ async def test_detail_of_a_process_that_no_frame_has() -> None:
 @pytest.mark.parametrize(
     ("cpu", "below", "words"),
     [
-        (81.2, 12.0, "81 % of a core, what it started 12 %"),
+        (81.2, 12.0, "81 % of a core, its children 12 %"),
         (81.2, 0.1, "81 % of a core"),
         (81.2, Reason.NO_SAMPLE, "81 % of a core"),
     ],
@@ -255,7 +254,7 @@ def test_a_gpu_in_trouble_says_so() -> None:
         0, health=Health.LOST, words="GPU_IS_LOST (nvmlX)", since=builders.EPOCH, compute_mode="denied", sampled=0.0
     )
     facts = {one.label: one.value for one in gpu_section(gpu, builders.snapshot([gpu])).facts}
-    assert facts["trouble"] == "GPU_IS_LOST (nvmlX)"
+    assert facts["problem"] == "GPU_IS_LOST (nvmlX)"
     assert facts["health"].startswith("lost, since ")
     assert facts["compute mode"] == "no permission"
     assert facts["read"] == "never yet"

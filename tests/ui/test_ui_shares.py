@@ -12,8 +12,7 @@ from gpuwatch.alerts.rules.memory import Allowances
 from gpuwatch.analysis.rows import rows
 from gpuwatch.commands.once import table as printed
 from gpuwatch.model import Declared, Gpu, Instance, Knowledge, Memory, Process, Reason, Snapshot
-from gpuwatch.ui.screens.detail import DetailScreen
-from gpuwatch.ui.screens.facts import gpu_section, holding_section
+from gpuwatch.ui.screens.detail import DetailScreen, gpu_section, holding_section
 from gpuwatch.ui.screens.help import legend
 from gpuwatch.ui.theme import ASCII, UNICODE, make_skin
 from gpuwatch.ui.widgets.gpus import short_title
@@ -404,9 +403,9 @@ def test_the_help_explains_every_sign_of_a_share(glyphs: Any) -> None:
         f"62/{glyphs.missing}",
         "62/?",
         "12/40Σ",
-        "held/declared",
+        "used/limit %",
         "declared",
-        "over share",
+        "overbooked",
     } <= labels
 
 

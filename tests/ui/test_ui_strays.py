@@ -251,7 +251,7 @@ async def test_the_process_list_and_the_gpu_say_it_too() -> None:
         assert "1 stray of yours" in text(app)
         await pilot.press("enter")
         await pilot.pause()
-        assert "A stray of yours" in text(app)
+        assert "Stray: nobody attends to it" in text(app)
 
 
 def toasts(app: GpuwatchApp) -> str:

@@ -1,45 +1,322 @@
-"""Process detail screen: everything that is known of one process, kept up to date."""
+"""Process detail screen: everything that is known of one process and its GPU, kept up to date."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 
-from gpuwatch.analysis.explanation import whereabouts
+from gpuwatch import shares
+from gpuwatch.alerts.rules.memory import Allowances
+from gpuwatch.alerts.unattributed import causes
+from gpuwatch.analysis.explanation import Point, points, whereabouts
 from gpuwatch.analysis.rows import Row, RowKey, rows
 from gpuwatch.analysis.strays import Stray
-from gpuwatch.model import Gpu, Health, Presence, Process, Snapshot
+from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Reading, Reason, Snapshot, known
 from gpuwatch.ui.options import Options
-from gpuwatch.ui.screens import facts
-from gpuwatch.ui.screens.facts import Fact, Section
-from gpuwatch.ui.screens.sheet import Sheet
+from gpuwatch.ui.screens.sheet import Fact, Section, Sheet
 from gpuwatch.ui.theme import UNICODE, Glyphs
 from gpuwatch.ui.view import judged
-from gpuwatch.units import long_duration
+from gpuwatch.units import long_duration, percent, size
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
     from gpuwatch.ui.app import GpuwatchApp
 
+REASONS: Final = {
+    Reason.UNSUPPORTED: "not supported by this GPU or driver",
+    Reason.DENIED: "no permission",
+    Reason.NO_SAMPLE: "no sample yet",
+    Reason.ERROR: "the call failed",
+}
+"""Words in the place of a number that is missing."""
 
-def around_section(process: Process) -> Section:
-    """Describe what a process runs in; what does not apply has no line."""
-    if process.surroundings is None:
-        unseen = process.presence is not Presence.SEEN
-        return Section("Runs in", (Fact("not known", "not visible" if unseen else "not read yet", missing=True),))
-    found = [
-        Fact(one.label, one.value, missing=one.label == "not read", aside=one.aside) for one in whereabouts(process)
-    ]
-    return Section("Runs in", tuple(found) or (Fact("place", "nothing that could be told", missing=True),))
+PRESENCE: Final = {
+    Presence.SEEN: "",
+    Presence.GONE: "Dead process that still holds memory: it has ended, and the driver still lists it.",
+    Presence.HIDDEN: "Hidden from you: /proc shows only your own processes (hidepid).",
+    Presence.ELSEWHERE: "In another PID namespace: this container cannot see who it is.",
+    Presence.UNREADABLE: "Cannot be read now (too many open files, no memory). The values are older.",
+    Presence.UNSURE: "The PID matches, but the driver may mean another process, outside of this container.",
+}
+"""Why a process shows no more than its PID, or may not be the process that holds the memory."""
+
+_KINDS: Final = {"C": "compute", "G": "graphics", "M": "client of the MPS server"}
+
+_percent = "{:.0f} %".format
+
+
+def fact(label: str, reading: Reading, show: Callable[[float], str]) -> Fact:
+    """Return a fact of a reading: the number as `show` formats it, or the reason in words."""
+    if isinstance(reading, Reason):
+        return Fact(label, REASONS[reading], missing=True)
+    return Fact(label, show(reading))
+
+
+def _text(label: str, text: str, otherwise: str) -> Fact:
+    return Fact(label, text) if text else Fact(label, otherwise, missing=True)
+
+
+def _facts(found: Iterable[Point]) -> tuple[Fact, ...]:
+    return tuple(Fact(one.label, one.value, missing=one.label == "not read", aside=one.aside) for one in found)
+
+
+# -- the process ---------------------------------------------------------------------------------------------------
 
 
 def stray_section(stray: Stray) -> Section:
     """Describe why a process is called a stray, and how sure that is."""
     first, *rest = stray.why or (stray.cause.value,)
     facts = [Fact("why", first, aside=stray.sure.value), *(Fact("", words) for words in rest)]
-    facts.append(Fact("to end it", "S lists all of yours" if stray.ends else "no signal can: it has ended already"))
-    return Section("A stray of yours", tuple(facts))
+    facts.append(Fact("to end it", "S lists your strays" if stray.ends else "not possible: it has ended already"))
+    return Section("Stray: nobody attends to it", tuple(facts))
+
+
+def process_section(process: Process, now: float) -> Section:
+    """Describe what /proc shows of a process; `now` is the wall-clock time of the snapshot."""
+    unseen = process.presence is not Presence.SEEN
+    unreadable = "not visible" if unseen else "cannot be read"
+    user = process.user if process.uid is None else f"{process.user or '?'} (uid {process.uid})"
+    children = ""
+    if known(process.below) and process.below >= 0.5:
+        children = f", its children {process.below:.0f} %"
+    started = ""
+    if process.started is not None:
+        started = f"{moment(process.started, now)}, {long_duration(now - process.started)} ago"
+    return Section(
+        "Process",
+        (
+            Fact("PID", str(process.pid)),
+            *[Fact("presence", PRESENCE[process.presence])] * unseen,
+            _text("command", process.command or (f"[{process.name}]" if process.name else ""), unreadable),
+            _text("user", user, unreadable),
+            _text("state", process.state, unreadable),
+            _text("parent", parent_words(process), unreadable),
+            _text("terminal", process.terminal or ("" if unseen else "none"), unreadable),
+            _text("started", started, unreadable),
+            fact("CPU", process.cpu, lambda value: f"{value:.0f} % of a core{children}"),
+            fact("host memory", process.rss, size),
+        ),
+    )
+
+
+def parent_words(process: Process) -> str:
+    """Name the parent; the parent is PID 1 where the one that started the process has ended."""
+    if process.ppid is None:
+        return ""
+    if process.ppid == 1:
+        return f"its parent ended; now a child of {process.parent or 'PID 1'}"
+    return f"{process.parent} {process.ppid}" if process.parent else str(process.ppid)
+
+
+def moment(when: float, now: float) -> str:
+    """Format a wall-clock time as `14:03:12`, with the date where it is not of the same day as `now`."""
+    then, today = time.localtime(when), time.localtime(now)
+    return time.strftime("%H:%M:%S" if then[:3] == today[:3] else "%Y-%m-%d %H:%M:%S", then)
+
+
+def place_section(process: Process) -> Section:
+    """Describe what a process runs in; what does not apply has no line."""
+    if process.surroundings is None:
+        unseen = process.presence is not Presence.SEEN
+        return Section("Runs in", (Fact("not known", "not visible" if unseen else "not read yet", missing=True),))
+    found = _facts(whereabouts(process))
+    return Section("Runs in", found or (Fact("place", "no container, job, terminal or login found", missing=True),))
+
+
+def declared_section(process: Process, snapshot: Snapshot, allowances: Allowances | None) -> Section:
+    """Describe what a process declared, which part is in effect and why, and what could not be read."""
+    return Section("Declared", _facts(points(process, snapshot, allowances)))
+
+
+def holding_section(row: Row) -> Section:
+    """Describe what a process holds and does on one GPU."""
+    holding, gpu = row.holding, row.gpu
+    facts = [
+        fact("memory", holding.memory, size),
+        _share(row),
+        _growth(row),
+        fact("SM busy", holding.sm, _percent),
+        fact("memory busy", holding.memory_utilization, _percent),
+        fact("encoder", holding.encoder, _percent),
+        fact("decoder", holding.decoder, _percent),
+        _text("idle", idle_words(row), "not known"),
+        Fact("kind", kind_words(holding)),
+    ]
+    if holding.gpu_instance is not None:
+        compute = "" if holding.compute_instance is None else f", compute instance {holding.compute_instance}"
+        facts.append(Fact("MIG", f"GPU instance {holding.gpu_instance}{compute}"))
+    if gpu.holdings_note:
+        facts.append(Fact("note", gpu.holdings_note))
+    return Section(f"On GPU {gpu.index}", tuple(facts))
+
+
+def _share(row: Row) -> Fact:
+    if row.share is None:
+        return Fact("share", "not known, as its memory is not", missing=True)
+    declared = ""
+    if row.limit is not None and row.declared is not None:
+        together = f", counted together as {row.limit.scope}" if row.limit.scope else ""
+        declared = f", declared {percent(row.declared, 100)} %{together}"
+    return Fact("share", f"{percent(row.share, 100)} % of the GPU's memory{declared}")
+
+
+def _growth(row: Row) -> Fact:
+    if row.growth is None:
+        return Fact("last minute", REASONS[Reason.NO_SAMPLE], missing=True)
+    change = f"{'+' if row.growth > 0 else '−'}{size(abs(row.growth))}"
+    return Fact("last minute", change if row.growth else "unchanged")
+
+
+def kind_words(holding: Holding) -> str:
+    """Spell out the kind: `C+G` is compute and graphics."""
+    return " and ".join(_KINDS.get(kind, kind) for kind in holding.kind.split("+"))
+
+
+def idle_words(row: Row) -> str:
+    """Format how long a process has been idle, `≥` where it was idle before gpuwatch started; empty if not known."""
+    if row.idle is None:
+        return ""
+    if row.idle.seconds <= 0:
+        return "not idle"
+    return f"{'≥ ' if row.idle.at_least else ''}{long_duration(row.idle.seconds)}"
+
+
+# -- the GPU -------------------------------------------------------------------------------------------------------
+
+
+def gpu_section(gpu: Gpu, snapshot: Snapshot) -> Section:
+    """Describe all that is known of a GPU itself."""
+    facts = [
+        _text("name", gpu.name, "not known"),
+        _text("UUID", gpu.uuid, "not known: the driver has given no handle"),
+        _text("bus id", gpu.bus_id, "not known"),
+    ]
+    if gpu.health is not Health.OK:
+        since = f", since {moment(gpu.since, snapshot.taken)}" if gpu.since else ""
+        facts.append(Fact("health", f"{gpu.health.value}{since}"))
+    if gpu.words:
+        facts.append(Fact("problem", gpu.words))
+    throttle = gpu.throttle if isinstance(gpu.throttle, Reason) else ", ".join(gpu.throttle) or "nothing"
+    mode = next((reason for reason in REASONS if reason.value == gpu.compute_mode), gpu.compute_mode)
+    facts += [
+        *_memory_facts(gpu, snapshot),
+        *_declared_facts(gpu, snapshot),
+        fact("utilization", gpu.utilization, _percent),
+        fact("memory busy", gpu.memory_utilization, _percent),
+        fact("encoder", gpu.encoder, _percent),
+        fact("decoder", gpu.decoder, _percent),
+        _with_limit("temperature", gpu.temperature, gpu.slowdown_temperature, "°C", "slows down at"),
+        _with_limit("power", gpu.power, gpu.power_limit, "W", "limit"),
+        fact("fan", gpu.fan, "{:.0f} % of top speed".format),
+        fact("SM clock", gpu.sm_clock, "{:.0f} MHz".format),
+        fact("memory clock", gpu.memory_clock, "{:.0f} MHz".format),
+        fact("P-state", gpu.pstate, "P{:.0f}".format),
+        _value("slowed down by", throttle),
+        fact("ECC", gpu.ecc_uncorrected, "{:.0f} uncorrected errors since the driver was loaded".format),
+        _value("persistence", gpu.persistence),
+        _value("compute mode", mode),
+        _value("display", gpu.display_active),
+        _value("MIG", gpu.mig),
+        Fact("read", _age(gpu, snapshot.monotonic)),
+    ]
+    return Section(f"GPU {gpu.index}", tuple(facts))
+
+
+def _value(label: str, value: str | bool | Reason) -> Fact:
+    if isinstance(value, Reason):
+        return Fact(label, REASONS[value], missing=True)
+    return Fact(label, value if isinstance(value, str) else "on" if value else "off")
+
+
+def _with_limit(label: str, reading: Reading, limit: Reading, unit: str, words: str) -> Fact:
+    end = REASONS[limit] if isinstance(limit, Reason) else f"{limit:.0f} {unit}"
+    between = ": " if isinstance(limit, Reason) else " "
+    return fact(label, reading, lambda value: f"{value:.0f} {unit}, {words}{between}{end}")
+
+
+def _age(gpu: Gpu, now: float) -> str:
+    if not gpu.sampled:
+        return "never yet"
+    slow = f"; fan, clocks and the like {long_duration(now - gpu.slow_sampled)} ago" if gpu.slow_sampled else ""
+    return f"{long_duration(now - gpu.sampled)} ago{slow}"
+
+
+def _memory_facts(gpu: Gpu, snapshot: Snapshot) -> list[Fact]:
+    """Describe the memory, and the likely causes where no listed process holds a part of it."""
+    memory = gpu.memory
+    unified = [Fact("unified", "the GPU shares the machine's memory; these are the machine's figures")]
+    likely = [
+        Fact("" if place else "likely cause", one.words, aside=one.settle)
+        for place, one in enumerate(causes(gpu, snapshot))
+    ]
+    return [
+        fact("memory", memory.total, lambda value: f"{size(value)} in all"),
+        fact("used", memory.used, size),
+        fact("free", memory.free, size),
+        fact("promised", gpu.promised, lambda value: f"{size(value)} declared or reserved, but not used yet"),
+        fact("reserved", memory.reserved, lambda value: f"{size(value)} by driver and firmware"),
+        fact("unknown", gpu.unattributed, lambda value: f"{size(value)} held by unknown processes"),
+        *unified * memory.unified,
+        *likely,
+    ]
+
+
+def _declared_facts(gpu: Gpu, snapshot: Snapshot) -> list[Fact]:
+    """Describe what is declared on a GPU beside what is held, and of how many processes nothing is known."""
+    sums = shares.declared_memory(gpu, {process.pid: process for process in snapshot.processes})
+    facts = []
+    if sums.limits:
+        by = f"by {sums.limits} {'limits' if sums.limits > 1 else 'limit'}"
+        over = f", overbooked: it has {size(sums.total)}" if sums.overcommitted and sums.total else ""
+        facts.append(Fact("declared", f"{size(sums.declared)} {by}{over}"))
+    elif gpu.holdings and not sums.unread:
+        facts.append(Fact("declared", "nothing"))
+    if gpu.holdings:
+        least = "" if all(known(one.memory) for one in gpu.holdings) else "at least "
+        facts.append(Fact("held", f"{least}{size(sums.held)} by all processes"))
+    if sums.undeclared:
+        facts.append(Fact("not declared", f"by {_processes(sums.undeclared)}"))
+    if sums.unread:
+        facts.append(Fact("not read", f"what {_processes(sums.unread)} declared", missing=True))
+    return facts
+
+
+def _processes(number: int) -> str:
+    return f"{number} {'process' if number == 1 else 'processes'}"
+
+
+# -- both ----------------------------------------------------------------------------------------------------------
+
+
+def held_by(process: tuple[int, int], frame: Frame, gpu: str) -> list[Row]:
+    """Return the rows of a process (PID, start time), that on `gpu` first."""
+    held = [row for row in rows(frame.snapshot, frame.history) if row.key[1:] == process]
+    return sorted(held, key=lambda row: (row.key[0] != gpu, row.gpu.index))
+
+
+def brief(held: Sequence[Row], snapshot: Snapshot) -> list[str]:
+    """Describe a process before it is ended: its command, owner and memory, its parent."""
+    first = held[0]
+    process = first.process
+    sizes = [row.holding.memory for row in held if known(row.holding.memory)]
+    parts = ["yours" if first.mine else f"of {first.owner}"]
+    if process.started is not None:
+        parts.append(f"{long_duration(snapshot.taken - process.started)} old")
+    parts.append(f"GPU {first.gpu.index}" if len(held) == 1 else f"{len(held)} GPUs")
+    if sizes:
+        parts.append(size(sum(sizes)))
+    if all(row.idle and row.idle.seconds > 0 for row in held):
+        parts.append(f"idle {idle_words(min(held, key=lambda row: row.idle.seconds if row.idle else 0.0))}")
+    lines = [first.command, " · ".join(parts)]
+    if process.ppid is not None:
+        lines.append("its parent ended" if process.ppid == 1 else f"child of {parent_words(process)}")
+    if len(held) > 1:
+        by_gpu = sorted(held, key=lambda row: row.gpu.index)
+        lines.append(" · ".join(f"GPU {row.gpu.index} {fact('', row.holding.memory, size).value}" for row in by_gpu))
+    return lines
 
 
 class DetailScreen(Sheet):
@@ -53,7 +330,7 @@ class DetailScreen(Sheet):
     ]
 
     def __init__(self, row_key: RowKey, frame: Frame, glyphs: Glyphs = UNICODE, options: Options | None = None) -> None:
-        """Show the process of `row_key` as `frame` has it, and from then on as `refresh_frame` is told."""
+        """Show the process of `row_key` as `frame` has it, and from then on as `refresh_frame` is called."""
         super().__init__(glyphs)
         self._options = options or Options()
         self._key = row_key
@@ -78,25 +355,28 @@ class DetailScreen(Sheet):
         self._frame = frame
         if not self.ready:
             return
-        held = [row for row in rows(frame.snapshot, frame.history) if row.key[1:] == self._key[1:]]
+        held = held_by(self._key[1:], frame, self._key[0])
         if held:
-            held.sort(key=lambda row: (row.key[0] != self._key[0], row.gpu.index))
             self._held, self._seen = held, frame.snapshot
-            left, right = facts.sections(held, frame.snapshot, self._options.allowances)
-            left.insert(1, around_section(held[0].process))
-            strays = judged(frame, self._options).strays
-            stray = next((one for one in strays if one.key == held[0].process.key), None)
-            left = [stray_section(stray), *left] if stray is not None else left
-            self.show(title(held), left, right)
-        missing = _missing(self._held, self._seen, frame.snapshot) if not held else ""
-        if not self._held:
+            self.show(_title(held), self._sections(held, frame), [gpu_section(held[0].gpu, frame.snapshot)])
+        elif not self._held:
             self.show(f"process {self._key[1]}", [], [])
-        self.notice(missing, over=not held)
+        self.notice("" if held else _missing(self._held, self._seen, frame.snapshot), over=not held)
         offered = self.check_action("end_process", ())
         if offered != self._offered:
             self._offered = offered
             # Not with every frame: it makes the footer's keys anew, and Textual 8.2 keeps the old ones in memory.
             self.refresh_bindings()
+
+    def _sections(self, held: Sequence[Row], frame: Frame) -> list[Section]:
+        process = held[0].process
+        return [
+            *(stray_section(one) for one in judged(frame, self._options).strays if one.key == process.key),
+            process_section(process, frame.snapshot.taken),
+            place_section(process),
+            declared_section(process, frame.snapshot, self._options.allowances),
+            *(holding_section(row) for row in held),
+        ]
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer to end only a process that is still there."""
@@ -108,24 +388,23 @@ class DetailScreen(Sheet):
             self.app.ask_to_end(self._held[0].key)
 
 
-def title(held: list[Row]) -> str:
+def _title(held: Sequence[Row]) -> str:
     """Name a process in a line: `15260 python · ada · GPU 0, 1`."""
     first = held[0]
-    gpus = ", ".join(str(row.gpu.index) for row in sorted(held, key=lambda row: row.gpu.index))
-    name = first.process.name or "?"
-    return f"{first.holding.pid} {name} · {first.owner} · GPU {gpus}"
+    gpus = ", ".join(str(index) for index in sorted(row.gpu.index for row in held))
+    return f"{first.holding.pid} {first.process.name or '?'} · {first.owner} · GPU {gpus}"
 
 
-def _missing(held: list[Row], seen: Snapshot | None, now: Snapshot) -> str:
-    """Return why a process is not in a snapshot; no more is known, for the driver lists only those with memory."""
+def _missing(held: Sequence[Row], seen: Snapshot | None, now: Snapshot) -> str:
+    """Return why a process is not in a snapshot; the driver lists only processes that hold memory."""
     if seen is None or not held:
         return "This process is on no GPU any more."
     ago = long_duration(now.monotonic - seen.monotonic)
     current = {gpu.key: gpu for gpu in now.gpus}
-    if all(_silent(current.get(row.gpu.key)) for row in held):
-        return f"Last seen {ago} ago: its GPU does not say now which processes it has."
-    return f"Ended, or let go of its GPU memory, {ago} ago. Last known values:"
+    if all(_is_silent(current.get(row.gpu.key)) for row in held):
+        return f"Last seen {ago} ago: its GPU does not report its processes now."
+    return f"Ended, or released its GPU memory, {ago} ago. Last known values:"
 
 
-def _silent(gpu: Gpu | None) -> bool:
+def _is_silent(gpu: Gpu | None) -> bool:
     return gpu is None or (gpu.health is not Health.OK and not gpu.holdings)

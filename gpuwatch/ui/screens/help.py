@@ -1,4 +1,4 @@
-"""Keys, marks and words explained, and what gpuwatch itself costs."""
+"""Help screen: keys, marks and words, and what gpuwatch itself costs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import Binding, BindingType
 
 from gpuwatch import __version__
-from gpuwatch.ui.screens.facts import Fact, Section
-from gpuwatch.ui.screens.sheet import Sheet
+from gpuwatch.ui.screens.sheet import Fact, Section, Sheet
 from gpuwatch.ui.theme import UNICODE, Glyphs
 from gpuwatch.units import size
 
@@ -49,14 +48,14 @@ _KEY_NAMES = {
 
 
 class HelpScreen(Sheet):
-    """The help: made from the bindings, so that it never lags behind them."""
+    """Help, made from the key bindings."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark,h,f1", "close", "back", show=False, id="help.close", tooltip="Go back to the dashboard"),
     ]
 
     def __init__(self, keys: Sequence[Binding], frame: Frame | None = None, glyphs: Glyphs = UNICODE) -> None:
-        """Explain `keys`; `frame` is the newest one, for the count of NVML calls."""
+        """Explain `keys`; `frame` has the number of NVML calls."""
         super().__init__(glyphs)
         self._keys = keys
         self._frame = frame
@@ -67,7 +66,7 @@ class HelpScreen(Sheet):
         self.refresh_frame(self._frame)
 
     def refresh_frame(self, frame: Frame | None) -> None:
-        """Bring up to date what gpuwatch costs; the rest of the help stays."""
+        """Update what gpuwatch itself costs; the rest of the help stays."""
         self._frame = frame
         if self.ready:
             calls = frame.snapshot.nvml_calls if frame else 0
@@ -87,7 +86,7 @@ def key_sections(keys: Sequence[Binding]) -> list[Section]:
 
 
 def key_names(binding: Binding) -> str:
-    """Print all keys of a binding as people call them: `K F9`."""
+    """Format all keys of a binding as people call them: `K F9`."""
     return " ".join(_key_name(key.strip()) for key in binding.key.split(","))
 
 
@@ -99,51 +98,51 @@ def _key_name(key: str) -> str:
 
 def legend(glyphs: Glyphs) -> list[Section]:
     """Explain the marks and the words of the dashboard."""
+    missing, least = glyphs.missing, glyphs.least
     marks = (
         Fact(glyphs.critical, "critical: act now"),
         Fact(glyphs.warning, "warning: look at it"),
-        Fact(glyphs.note, "note"),
+        Fact(glyphs.note, "note: good to know"),
         Fact("memory bar", "all of the GPU's memory; a colour and a name or initial for each owner"),
-        Fact(glyphs.declared, "where an owner's part ends if each process holds what it declared"),
-        Fact(glyphs.hatch, "unattributed: in use, and not held by any listed process"),
-        Fact("blank", "free"),
-        Fact("+3", "so many more that there is no room for: in a bar owners, behind words alerts"),
-        Fact(
-            f"3{glyphs.warning}89",
-            "a GPU in a small window: index, mark, percent of memory in use",
-        ),
-        Fact(glyphs.missing, "not known, never zero; Enter gives the reason"),
-        Fact("62/40", "holds 62 % of the GPU, declared 40 %; with a mark: too much more"),
-        Fact(f"62/{glyphs.missing}", "declared no limit"),
-        Fact("62/?", "what it declared is not known: not readable, or not fixed"),
-        Fact("12/40Σ", "40 % is declared for the sum of several processes"),
-        Fact(f"{glyphs.least} 5m", "idle for at least so long: not once busy since we look"),
+        Fact(glyphs.declared, "where an owner's part would end if each process held what it declared"),
+        Fact(glyphs.hatch, "memory of unknown processes: in use, and held by no listed process"),
+        Fact("blank", "free memory"),
+        Fact("+3", "3 more (owners in a bar, alerts behind words) for which there is no room"),
+        Fact(f"3{glyphs.warning}89", "a GPU in a small window: index, mark, percent of memory in use"),
+        Fact(missing, "not known, never zero; Enter gives the reason"),
+        Fact("62/40", "uses 62 % of the GPU's memory, limit 40 %; with a mark: uses much more than declared"),
+        Fact(f"62/{missing}", "declared no limit"),
+        Fact("62/?", "its limit is not known: not readable, or known only at run time"),
+        Fact("12/40Σ", "40 % is the limit of several processes together"),
+        Fact(f"{least} 5m", "idle for at least 5 min: it was idle already when gpuwatch started"),
     )
     words = (
         Fact("holding", "the memory of one process on one GPU"),
         Fact("processes", "those that the driver lists, each counted once"),
         Fact("rows", "holdings: a process has one for each of its GPUs"),
-        Fact("unlisted", "has a GPU's device files open, and the driver does not list it"),
-        Fact("free", "what a process can still get, without the driver's own reserve"),
-        Fact("promised", "declared or reserved by `gpuwatch run`, and not taken yet; others count on it"),
-        Fact("held/declared", "both in percent of the GPU's memory, as most frameworks count it"),
-        Fact("declared", f"the sum on a GPU, in GiB; {glyphs.least} where something could not be read"),
-        Fact("over share", "more than was declared, and than contexts and libraries take"),
-        Fact("in", "container, pod, batch job, notebook, unit or terminal that it runs in"),
-        Fact("run", "all that one start set going: launcher, ranks and workers"),
-        Fact("stray", "yours, nobody tends it, and it still holds memory; Enter says why"),
+        Fact("free", "memory that a process can still get, without the driver's own reserve"),
+        Fact("promised", "declared or reserved by `gpuwatch run`, but not used yet; others count on it"),
+        Fact("used/limit %", "memory held and limit declared, both in percent of the GPU's memory"),
+        Fact("declared", f"sum of the limits on a GPU, in GiB; {least} where one could not be read"),
+        Fact("overbooked", "more is declared on a GPU than it has"),
+        Fact("runs in", "container, pod, batch job, notebook, systemd unit or terminal of a process"),
+        Fact("run", "all processes that one launch started: launcher, ranks and workers"),
+        Fact("stray", "your own process that nobody attends to and that still holds memory; Enter says why"),
+        Fact("leftover", "its launcher, parent or run has ended, and it still has a GPU open"),
+        Fact("dead process", "a process that has ended; the driver still lists its memory"),
+        Fact("unlisted", "has a GPU open, and the driver does not list it"),
         Fact("SM %", "share of the time in which a kernel ran, not how full the GPU was"),
         Fact("memory busy", "share of the time in which memory was read or written"),
         Fact("near limit", "under 10 % free a warning, under 5 % critical, unless set otherwise"),
         Fact("near slowdown", "nearly as hot as where the GPU slows itself down"),
         Fact("XID 79", "an error that the driver reported; the alert says what the code means"),
-        Fact("acknowledged", "dim, last in the list, silent until it ends or gets worse; a takes that back"),
-        Fact("2 muted", "alerts that have no line, and mutes that wait for one; a unmutes them"),
+        Fact("acknowledged", "dim, last in the list, quiet until it ends or gets worse; a undoes it"),
+        Fact("2 muted", "alerts and rules that are not shown; a unmutes them"),
         Fact("power cap", "at its power limit, as a busy GPU mostly is"),
         Fact("hw/sw thermal", "too hot, and slowed down for it"),
         Fact("power brake", "slowed down from outside: short of power or cooling"),
         Fact("dimmed", "older than two intervals"),
-        Fact("stale 14 s", "older than five: the driver has not answered for so long"),
+        Fact("stale 14 s", "the driver has not answered for 14 s (shown after five intervals)"),
     )
     return [Section("Marks", marks), Section("Words", words)]
 
@@ -157,8 +156,8 @@ _FILTER = Section(
         Fact("pid:123", "this process"),
         Fact("mine", "your own"),
         Fact("train", "the command, user, PID or GPU name has this in it"),
-        Fact("-mine", "- turns any term round: not your own"),
-        Fact("rule:over", "only in the list of events: the rule's name has this in it"),
+        Fact("-mine", "- before any term excludes what matches"),
+        Fact("rule:uses", "only in the list of events: the rule's name has this in it"),
     ),
 )
 _MORE = Section(
@@ -166,14 +165,14 @@ _MORE = Section(
     (
         Fact(":", "every command by name"),
         Fact("a click", "on an alert: its process, or the processes of its GPU; so does Enter in e"),
-        Fact("gpuwatch --help", "every option, and what can be printed"),
+        Fact("gpuwatch --help", "all options and commands"),
         Fact("gpuwatch docs", "the guide: what each figure means and where it comes from"),
     ),
 )
 
 
 def cost(nvml_calls: int, proc: Path = Path("/proc/self")) -> tuple[Fact, ...]:
-    """Return what this process uses of the machine; what cannot be read is left out."""
+    """Return what the dashboard's process uses of the machine."""
     found = []
     try:
         status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines() if ":" in line)

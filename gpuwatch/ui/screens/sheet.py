@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.console import Group
@@ -16,7 +17,6 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Static
 
 from gpuwatch.text import spell_signs
-from gpuwatch.ui.screens.facts import Section
 from gpuwatch.ui.theme import UNICODE, Glyphs
 
 TWO_COLUMNS = 110
@@ -27,6 +27,25 @@ _SHORT = 30
 
 _LABEL = 15
 """Cells for the labels, which all values of a half stand behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One line: a label, and what is known or why it is not."""
+
+    label: str
+    value: str
+    missing: bool = False
+    aside: str = ""
+    """Less important words: where it stands, how sure it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Facts under a heading."""
+
+    title: str
+    facts: tuple[Fact, ...]
 
 
 class Sheet(ModalScreen[None]):
