@@ -1,20 +1,24 @@
-"""Sends a terminal only what changed.
+"""Partial updates of the screen, in as few bytes and as little time as they take.
 
-Textual 8.2 crops a changed run of cells on its right side only: it resends its line from the widget's left edge, and
-sets the whole style anew for every segment. This writes each run alone, and a colour only where it differs from the
-one before: 3.4 kB/s against 32 where all figures of 8 GPUs and 35 processes change each second (160×50, 256 colours).
+Textual 8.2 renders every widget anew for a partial update, resends a changed run of cells from its widget's left edge,
+and sets the whole style for every segment. Here each changed run is sent alone, and a colour only where it differs
+from the one before: 3.4 kB/s against 32 where all figures of 8 GPUs and 35 processes change each second (160×50, 256
+colours). While nothing but panels is on screen, the runs are taken from their lines, without Textual's rendering.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
 
 from rich.color import ColorSystem
 from rich.console import Console
-from rich.segment import Segment
 from rich.style import Style
-from textual._compositor import ChopsUpdate, Compositor
-from textual.strip import Strip
+from textual._compositor import ChopsUpdate, Compositor, CompositorUpdate
+from textual.screen import Screen
+
+from gpuwatch.ui.widgets.lines import Line, LinePanel, Span, crop
 
 _ATTRIBUTES = (
     ("bold", "1", "22"),
@@ -28,94 +32,105 @@ _ATTRIBUTES = (
 """Name in Rich, and the SGR codes that turn it on and off."""
 
 
-class PartialUpdate(ChopsUpdate):
-    """A partial update of the screen in as few bytes as it takes."""
+class Run(NamedTuple):
+    """Changed cells of one row of the screen."""
+
+    x: int
+    y: int
+    spans: Line
+
+
+class PartialUpdate(CompositorUpdate):
+    """Partial update of the screen: runs of cells in reading order."""
+
+    def __init__(self, runs: Iterable[Run]) -> None:
+        self.runs = runs
 
     def render_segments(self, console: Console) -> str:
         """Return the update as terminal sequences; the terminal is left without a style."""
-        writer = _Writer(console._color_system or ColorSystem.TRUECOLOR)
-        for y, x1, x2 in self.spans:
-            for end, (x, strip) in zip(self.chop_ends[y], self.chops[y].items(), strict=False):
-                if strip is None or x >= x2 or end <= x1:
-                    continue
-                start, until = max(x, x1), min(end, x2)
-                writer.write(start, y, strip.crop(start - x, until - x))
-        return writer.finish()
+        system = console._color_system or ColorSystem.TRUECOLOR
+        out: list[str] = []
+        position = (-1, -1)
+        style: Style | None = None
+        for x, y, spans in self.runs:
+            if position != (x, y):
+                out.append(f"\x1b[{y + 1};{x + 1}H")
+            for text, new, cells in spans:
+                if new is not style:
+                    out.append(_transition(style, new, system))
+                    style = new
+                out.append(text)
+                x += cells
+            position = (x, y)
+        if _codes(style, system) != ("", "", ""):
+            out.append("\x1b[0m")
+        return "".join(out)
 
 
 class PartialUpdateCompositor(Compositor):
-    """A compositor whose partial updates are tight."""
+    """Compositor of the dashboard, with partial updates of its own."""
 
-    def render_partial_update(self) -> ChopsUpdate | None:
-        """Return what changed since the last update."""
+    def render_partial_update(self) -> CompositorUpdate | None:  # type: ignore[override]
+        """Return an update of the cells that changed since the last one; None where none did."""
+        width, height = self.size
+        spans = [span for span in self._regions_to_spans(self._dirty_regions) if span[0] < height]
+        rows = self._panel_rows()
+        if rows is not None and all(y in rows for y, _, _ in spans):
+            self._dirty_regions.clear()
+            return PartialUpdate([Run(x1, y, crop(rows[y], x1, min(x2, width))) for y, x1, x2 in spans])
         update = super().render_partial_update()
-        return None if update is None else PartialUpdate(update.chops, update.spans, update.chop_ends)
+        return None if update is None else PartialUpdate(_runs_of_chops(update))
+
+    def _panel_rows(self) -> dict[int, Line] | None:
+        """Return the line of each row of the screen; None while a widget that is no panel is in sight."""
+        rows: dict[int, Line] = {}
+        for widget, (region, _clip) in self.visible_widgets.items():
+            if isinstance(widget, LinePanel):
+                rows.update(enumerate(widget.lines[: region.height], region.y))
+            elif not isinstance(widget, Screen):
+                return None
+        return rows
 
 
-class _Writer:
-    def __init__(self, color_system: ColorSystem) -> None:
-        self._system = color_system
-        self._out: list[str] = []
-        self._at: tuple[int, int] | None = None
-        self._style: tuple[str, str, str] = ("", "", "")
-
-    def write(self, x: int, y: int, strip: Strip) -> None:
-        """Write a strip at a place on the screen."""
-        if self._at != (x, y):
-            self._out.append(f"\x1b[{y + 1};{x + 1}H")
-        segments: Iterable[Segment] = strip
-        for text, style, control in segments:
-            if control:
+def _runs_of_chops(update: ChopsUpdate) -> Iterable[Run]:
+    for y, x1, x2 in update.spans:
+        for end, (x, strip) in zip(update.chop_ends[y], update.chops[y].items(), strict=False):
+            if strip is None or x >= x2 or end <= x1:
                 continue
-            self._turn(style)
-            self._out.append(text)
-        self._at = (x + strip.cell_length, y)
+            start = max(x, x1)
+            cropped = strip.crop(start - x, min(end, x2) - x)
+            yield Run(
+                start, y, tuple(Span(one.text, one.style or Style.null(), one.cell_length) for one in cropped._segments)
+            )
 
-    def finish(self) -> str:
-        """Reset the style, and give all that was written."""
-        if self._style != ("", "", ""):
-            self._out.append("\x1b[0m")
-        return "".join(self._out)
 
-    def _turn(self, style: Style | None) -> None:
-        new = _codes(style, self._system)
-        old = self._style
-        if new == old:
-            return
-        if (old[1] and not new[1]) or (old[2] and not new[2]):  # the terminal's own colour is left to it by a reset
-            codes = ["0", *new]
-        else:
-            codes = [
-                *_switches(old[0], new[0]),
-                *(code for code, was in zip(new[1:], old[1:], strict=True) if code != was),
-            ]
-        self._out.append(f"\x1b[{';'.join(code for code in codes if code)}m")
-        self._style = new
+@lru_cache(4096)
+def _transition(old: Style | None, new: Style, system: ColorSystem) -> str:
+    """Return the SGR sequence that leads from one style to another."""
+    before, after = _codes(old, system), _codes(new, system)
+    if before == after:
+        return ""
+    if (before[1] and not after[1]) or (before[2] and not after[2]):  # only a reset leads back to the terminal's colour
+        codes = ["0", *after]
+    else:
+        codes = [*_switches(before[0], after[0]), *(a for a, b in zip(after[1:], before[1:], strict=True) if a != b)]
+    return f"\x1b[{';'.join(code for code in codes if code)}m"
 
 
 def _switches(old: str, new: str) -> list[str]:
     """Return the SGR codes that lead from one set of attributes to another."""
     before, after = set(old.split(";")), set(new.split(";"))
-    if before == after:
-        return []
     off = {code for _, on, code in _ATTRIBUTES if on in before - after}
     # 22 ends bold and dim alike: the one that stays is turned on again.
     return sorted(off) + [on for _, on, code in _ATTRIBUTES if on in after and (on not in before or code in off)]
 
 
-_known: dict[tuple[Style, ColorSystem], tuple[str, str, str]] = {}
-
-
+@lru_cache(1024)
 def _codes(style: Style | None, system: ColorSystem) -> tuple[str, str, str]:
-    """Return a style as its attributes, foreground and background, in SGR codes."""
+    """Return the attributes, the foreground and the background of a style, in SGR codes."""
     if style is None:
         return ("", "", "")
-    found = _known.get((style, system))
-    if found is None:
-        if len(_known) > 4096:
-            _known.clear()
-        attributes = ";".join(on for name, on, _ in _ATTRIBUTES if getattr(style, name))
-        fore = ";".join(style.color.downgrade(system).get_ansi_codes()) if style.color else ""
-        back = ";".join(style.bgcolor.downgrade(system).get_ansi_codes(foreground=False)) if style.bgcolor else ""
-        found = _known[style, system] = (attributes, fore, back)
-    return found
+    attributes = ";".join(on for name, on, _ in _ATTRIBUTES if getattr(style, name))
+    foreground = ";".join(style.color.downgrade(system).get_ansi_codes()) if style.color else ""
+    background = ";".join(style.bgcolor.downgrade(system).get_ansi_codes(foreground=False)) if style.bgcolor else ""
+    return (attributes, foreground, background)

@@ -39,7 +39,7 @@ class Fruits(RowList[Fruit]):
 
 def drawn(fruits: Fruits, width: int = 30, lines: int = 5) -> list[Line]:
     fruits.draw(SKIN, width, lines)
-    return list(fruits._lines)
+    return list(fruits.lines)
 
 
 def some(*rows: Fruit) -> Fruits:
@@ -79,8 +79,8 @@ def test_what_else_a_row_is_made_of_draws_it_again(change: str) -> None:
     if change == "cursor":
         fruits.point(1)
     fruits.draw(make_skin("gpuwatch-light") if change == "skin" else SKIN, 31 if change == "width" else 30, 5)
-    assert fruits._lines[1] is not before[1]
-    assert fruits._lines[1] != before[1]
+    assert fruits.lines[1] is not before[1]
+    assert fruits.lines[1] != before[1]
 
 
 def test_the_last_of_fewer_cells_takes_what_is_left() -> None:

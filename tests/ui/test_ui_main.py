@@ -128,9 +128,9 @@ async def test_hostile_names_are_drawn_as_they_are(hostile: str) -> None:
 
 async def test_old_figures_are_dimmed_and_then_said_to_be_stale() -> None:
     async with running(frame(machine(1))) as (app, pilot):
-        line = app.dashboard.gpus._lines[1]
+        line = app.dashboard.gpus.lines[1]
         await hand(app, pilot, frame(machine(1), age=3))
-        assert app.dashboard.gpus._lines[1] != line
+        assert app.dashboard.gpus.lines[1] != line
         assert "stale" not in app.dashboard.gpus.text[1]
         assert "stale 3 s" in app.dashboard.header.text[0]
         await hand(app, pilot, frame(machine(1), age=14))

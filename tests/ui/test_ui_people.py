@@ -358,6 +358,6 @@ def test_the_same_person_has_the_same_initial_and_colour_as_in_the_bars() -> Non
     SKIN.styles.introduce({one.uid: one.name for one in people_list.found if one.uid is not None})
     people_list.draw(SKIN, 80, 5)
     for place, one in enumerate(people_list.found, 1):
-        badge = people_list._lines[place][1]
+        badge = people_list.lines[place][1]
         assert badge.text == SKIN.styles.initial(one.uid)
         assert badge.style == SKIN.styles.owner(one.uid)

@@ -86,9 +86,9 @@ async def test_the_mark_has_the_colour_of_its_alert_too() -> None:
     async with running(frame(machine(ADA, EVERY_KIND[2]), overshoot(11)), (160, 50)) as (app, pilot):
         await pilot.press("j")
         await pilot.pause()
-        (span,) = [span for span in app.dashboard.processes._lines[1] if "62/40" in span.text]
+        (span,) = [span for span in app.dashboard.processes.lines[1] if "62/40" in span.text]
         assert span.style == app.skin.styles("critical")
-        (span,) = [span for span in app.dashboard.processes._lines[2] if "6/?" in span.text]
+        (span,) = [span for span in app.dashboard.processes.lines[2] if "6/?" in span.text]
         assert span.style == app.skin.styles("text", "cursor")
 
 
@@ -189,7 +189,7 @@ def test_a_mark_keeps_the_ground_it_stands_on(theme: str, colors: int) -> None:
 
 async def test_a_bar_that_is_old_has_grey_marks() -> None:
     async with running(frame(machine(ADA), age=4), (160, 50)) as (app, _):
-        (span,) = [span for span in app.dashboard.gpus._lines[1] if span.text == "┃"]
+        (span,) = [span for span in app.dashboard.gpus.lines[1] if span.text == "┃"]
         assert span.style == app.skin.styles.mark(None)
 
 

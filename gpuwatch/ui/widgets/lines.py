@@ -118,36 +118,36 @@ def plain(line: Line) -> str:
     return "".join(span.text for span in line)
 
 
-def strip(line: Line) -> Strip:
-    """Return a line as Textual draws it, with neighbours of one style joined."""
-    segments: list[Segment] = []
-    text, style = "", None
-    cells = 0
+def crop(line: Line, start: int, end: int) -> Line:
+    """Return the cells of a line from `start` to `end`; a blank stands for half of a wide character."""
+    cropped = []
+    x = 0
     for span in line:
-        cells += span.cells
-        if span.style is style:
-            text += span.text
-            continue
-        if text:
-            segments.append(Segment(text, style))
-        text, style = span.text, span.style
-    if text:
-        segments.append(Segment(text, style))
-    return Strip(segments, cells)
+        after = x + span.cells
+        if after > start and x < end:
+            if start <= x and after <= end:
+                cropped.append(span)
+            else:
+                first, last = max(start - x, 0), min(end, after) - x
+                text = span.text[first:last] if len(span.text) == span.cells else _crop_cells(span.text, first, last)
+                cropped.append(Span(text, span.style, last - first))
+        x = after
+    return tuple(cropped)
 
 
-def _width(line: Line) -> int:
-    return sum(span.cells for span in line)
+def _crop_cells(text: str, start: int, end: int) -> str:
+    return Segment(Segment(text).split_cells(start)[1].text).split_cells(end - start)[0].text
 
 
 def changed(old: Line, new: Line) -> list[tuple[int, int]]:
     """Return the runs of cells (from, until) in which two lines of one width differ, in order."""
+    if len(old) != len(new) or any(one.cells != two.cells for one, two in zip(old, new, strict=True)):
+        return _middle(old, new)
     runs: list[tuple[int, int]] = []
-    olds, news = _aligned(old, new)
     x = 0
-    for before, after in zip(olds, news, strict=True):
+    for before, after in zip(old, new, strict=True):
         if before is not after and before != after:
-            start, end = _tight(before, after)
+            start, end = _narrowed(before, after)
             if runs and x + start - runs[-1][1] <= NEAR:
                 runs[-1] = (runs[-1][0], x + end)
             else:
@@ -156,28 +156,16 @@ def changed(old: Line, new: Line) -> list[tuple[int, int]]:
     return runs
 
 
-def _aligned(old: Line, new: Line) -> tuple[Line, Line]:
-    """Return both lines in spans of the same widths: as they are, or all that lies between their like ends as one."""
-    if len(old) == len(new) and all(one.cells == two.cells for one, two in zip(old, new, strict=True)):
-        return old, new
-    head = 0
-    while head < min(len(old), len(new)) and old[head] == new[head]:
-        head += 1
-    tail = 0
-    while tail < min(len(old), len(new)) - head and old[-1 - tail] == new[-1 - tail]:
-        tail += 1
-    return tuple(_joined(line, head, tail) for line in (old, new))  # type: ignore[return-value]
+def _middle(old: Line, new: Line) -> list[tuple[int, int]]:
+    """Return the cells between the spans that both lines begin and end with."""
+    same = min(len(old), len(new))
+    head = next((at for at in range(same) if old[at] != new[at]), same)
+    tail = next((at for at in range(same - head) if old[-1 - at] != new[-1 - at]), same - head)
+    return [(_width(new[:head]), _width(new[: len(new) - tail]))]
 
 
-def _joined(line: Line, head: int, tail: int) -> Line:
-    middle = line[head : len(line) - tail]
-    whole = Span("\n".join(span.text for span in middle), Style(), sum(span.cells for span in middle))
-    # The text only has to differ from the other line's, and is never drawn.
-    return (*line[:head], whole._replace(text=f"{whole.text}{id(line)}"), *line[len(line) - tail :])
-
-
-def _tight(old: Span, new: Span) -> tuple[int, int]:
-    """Narrow a changed span to the cells that differ, where every character is one cell wide."""
+def _narrowed(old: Span, new: Span) -> tuple[int, int]:
+    """Return the cells of a span that differ, where every character is one cell wide; else all of them."""
     if old.style != new.style or not len(old.text) == len(new.text) == new.cells:
         return 0, new.cells
     start, end = 0, new.cells
@@ -188,60 +176,50 @@ def _tight(old: Span, new: Span) -> tuple[int, int]:
     return start, end
 
 
+def _width(line: Line) -> int:
+    return sum(span.cells for span in line)
+
+
 class LinePanel(Widget):
-    """A widget that shows lines and sends only what changed of them."""
+    """Widget that shows lines; only the cells that changed are drawn again."""
 
     DEFAULT_CSS = "LinePanel { width: 1fr; height: 1; }"
     ALLOW_SELECT = False
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._lines: list[Line] = []
-        self._strips: list[Strip | None] = []
+        self.lines: Sequence[Line] = ()
+        """Lines on screen."""
         self._room = (-1, 0)
 
     def show(self, lines: Sequence[Line]) -> None:
-        """Show lines, all of the panel's width; draws those parts that are not on screen already."""
-        old = self._lines
-        as_wide = bool(old and lines) and _width(old[0]) == _width(lines[0])
-        dirty: list[Region] = []
-        for y, (before, after) in enumerate(zip(old, lines, strict=False)):
-            if before is after or before == after:
-                continue
-            self._strips[y] = None
-            runs = changed(before, after) if as_wide else [(0, max(self.size.width, 1))]
-            dirty += [Region(start, y, end - start, 1) for start, end in runs]
-        beyond = range(min(len(old), len(lines)), max(len(old), len(lines)))
-        dirty += [Region(0, y, self.size.width, 1) for y in beyond]
-        self._strips[len(old) :] = [None] * (len(lines) - len(old))
-        del self._strips[len(lines) :]
-        self._lines = list(lines)
+        """Show lines, all of the panel's width."""
+        old, self.lines = self.lines, lines
+        same_width = bool(old and lines) and _width(old[0]) == _width(lines[0])
+        if not same_width or len(old) != len(lines):
+            self.refresh()
+            return
+        dirty = [
+            Region(start, y, end - start, 1)
+            for y, (before, after) in enumerate(zip(old, lines, strict=True))
+            if before is not after and before != after
+            for start, end in changed(before, after)
+        ]
         if dirty:
             self.refresh(*dirty)
-
-    def render_line(self, y: int) -> Strip:
-        """Return one line to Textual."""
-        width = self.size.width
-        if y >= len(self._lines):
-            return Strip.blank(width, self.rich_style)
-        made = self._strips[y]
-        if made is None or made.cell_length != width:
-            made = strip(self._lines[y])
-            if made.cell_length != width:  # to find its style costs more than to draw the line
-                made = made.adjust_cell_length(width, self.rich_style)
-            self._strips[y] = made
-        return made
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Return the lines of a region as they are: a panel has no border, padding or tint that Textual would add."""
         background = self.background_colors[1]
+        filters = self.get_line_filters()
         strips = []
-        for y in crop.line_range:
-            made = self.render_line(y)
-            for line_filter in self.get_line_filters():
-                made = made.apply_filter(line_filter, background)
-            strips.append(made.crop(crop.x, crop.right))
-        return strips
+        for line in [*self.lines[crop.y : crop.bottom], *[()] * (crop.bottom - len(self.lines))]:
+            strip = Strip([Segment(text, style) for text, style, _ in line], _width(line))
+            strip = strip.adjust_cell_length(self.size.width, self.rich_style)
+            for line_filter in filters:
+                strip = strip.apply_filter(line_filter, background)
+            strips.append(strip.crop(crop.x, crop.right))
+        return strips[: crop.height]
 
     def set_height(self, height: int, above: int = 0) -> None:
         """Set the lines that the panel has, and the blank ones above it; only a change costs a new layout."""
@@ -253,4 +231,4 @@ class LinePanel(Widget):
     @property
     def text(self) -> list[str]:
         """The lines as plain text."""
-        return [plain(line) for line in self._lines]
+        return [plain(line) for line in self.lines]

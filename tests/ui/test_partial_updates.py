@@ -9,13 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
-from rich.segment import Segment
 from rich.style import Style
-from textual.strip import Strip
 
-from gpuwatch.ui.partial_updates import PartialUpdate
+from gpuwatch.ui.partial_updates import PartialUpdate, Run
 from gpuwatch.ui.theme import make_skin
-from gpuwatch.ui.widgets.lines import Line, LineBuilder, Span, changed, plain, strip
+from gpuwatch.ui.widgets.lines import Line, LineBuilder, Span, changed, crop, plain
 
 STYLES = [Style(), Style(bold=True), Style(color="#ff0000"), Style(color="#ff0000", bgcolor="#000010", reverse=True)]
 WORDS = st.text(st.sampled_from("ab 日é▁"), min_size=1, max_size=8)
@@ -61,22 +59,14 @@ def test_only_the_digit_that_changed_is_a_run() -> None:
     assert changed(old, old) == []
 
 
-@given(SPANS)
-def test_a_strip_is_as_wide_as_its_line(spans: list[tuple[str, Style]]) -> None:
-    one = line(spans)
-    assert strip(one).cell_length == WIDTH == cell_len(plain(one))
-    assert strip(one).text == plain(one)
-
-
 @given(SPANS, st.lists(st.tuples(st.integers(0, 29), st.integers(1, 30)), min_size=1, max_size=4))
 def test_a_terminal_shows_the_changed_runs_and_nothing_else(
     spans: list[tuple[str, Style]], runs: list[tuple[int, int]]
 ) -> None:
-    ascii_spans = [(text.encode("ascii", "replace").decode(), style) for text, style in spans]
-    drawn = strip(line(ascii_spans))
-    wanted = drawn.text
+    drawn = line([(text.encode("ascii", "replace").decode(), style) for text, style in spans])
+    wanted = plain(drawn)
     spread = [(y, start, min(WIDTH, start + length)) for y, (start, length) in enumerate(runs)]
-    update = PartialUpdate([{0: drawn}] * len(runs), spread, [[WIDTH]] * len(runs))
+    update = PartialUpdate([Run(start, y, crop(drawn, start, end)) for y, start, end in spread])
     screen = pyte.Screen(WIDTH, len(runs))
     stream = pyte.Stream(screen)
     stream.feed(update.render_segments(Console(file=io.StringIO(), color_system="truecolor")))
@@ -87,9 +77,18 @@ def test_a_terminal_shows_the_changed_runs_and_nothing_else(
     assert screen.cursor.attrs == screen.default_char
 
 
+@given(SPANS, st.integers(0, 29), st.integers(1, 30))
+def test_a_cropped_line_has_the_width_that_was_asked_for(
+    spans: list[tuple[str, Style]], start: int, cells: int
+) -> None:
+    one = line(spans)
+    cropped = crop(one, start, min(start + cells, WIDTH))
+    assert cell_len(plain(cropped)) == sum(span.cells for span in cropped) == min(start + cells, WIDTH) - start
+
+
 def test_a_style_is_sent_once_for_all_that_has_it() -> None:
     style = Style(color="#010203", bgcolor="#040506")
-    row = Strip([Segment("12345678", style)], 8)
-    update = PartialUpdate([{0: row}, {0: row}], [(0, 2, 4), (1, 2, 4)], [[8], [8]])
+    row = (Span("12345678", style, 8),)
+    update = PartialUpdate([Run(2, y, crop(row, 2, 4)) for y in (0, 1)])
     sent = update.render_segments(Console(file=io.StringIO(), color_system="truecolor"))
     assert sent == "\x1b[1;3H\x1b[38;2;1;2;3;48;2;4;5;6m34\x1b[2;3H34\x1b[0m"
