@@ -240,7 +240,7 @@ class Simple(NamedTuple):
     name: str
     framework: str
     kind: Kind
-    reads: sizes.Reader
+    reads: sizes.Parser
     scope: str = ""
     margin: Margin = Margin.FRAMEWORK
 
@@ -304,7 +304,7 @@ def _candidate(settings: Mapping[str, Setting], name: str, framework: str, kind:
 
 
 def _said(
-    settings: Mapping[str, Setting], name: str, framework: str, kind: Kind, reads: sizes.Reader, **fields: Any
+    settings: Mapping[str, Setting], name: str, framework: str, kind: Kind, reads: sizes.Parser, **fields: Any
 ) -> list[Candidate]:
     """Return the candidates of a variable that is one number; none where it is not set, or empty."""
     if not _is_set(settings, name):

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from gpuwatch.declared.sizes import Reader
+from gpuwatch.declared.sizes import Parser
 from gpuwatch.fields import Bytes, Fraction, Gpus, Pattern, Text
 from gpuwatch.model import Basis, Confidence, Gpu, Health, Hint, Kind, Margin, Memory, Reading, known, number
 from gpuwatch.text import LIMIT, Clean, clean, ends, redact
@@ -132,7 +132,7 @@ def shown(text: str) -> Clean:
     return shorten(redact([text[:LIMIT]])[0], SHOWN)
 
 
-def with_value(candidate: Candidate, value: str | None, reads: Reader) -> list[Candidate]:
+def with_value(candidate: Candidate, value: str | None, reads: Parser) -> list[Candidate]:
     """Return a candidate with its value read: once for each GPU that the value names, none where it is `off`.
 
     A value of None is only known at run time; one that cannot be read makes the candidate void.

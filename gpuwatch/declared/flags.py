@@ -182,7 +182,7 @@ class Flag(NamedTuple):
     """The framework id of its `programs.Program`; empty for genv-docker."""
     name: str
     kind: Kind
-    reads: sizes.Reader
+    reads: sizes.Parser
     framework: str | None = None
     """Framework of the candidate, where it is not that of the program."""
     margin: Margin = Margin.FRAMEWORK

@@ -6,24 +6,25 @@ declares counts from where it is called, and what only may run is LIKELY.
 
 A function may be called where something that runs mentions its name: it may be handed to who calls it
 (`mp.spawn(worker)`). So may one that is handed to a decorator, and the methods of a class that has a base, which may be
-a framework's, or that is handed to something itself (`fire.Fire(Jobs)`).
+a framework's, or that is handed over itself (`fire.Fire(Jobs)`).
 """
 
 from __future__ import annotations
 
 import ast
 import io
-import itertools
 import re
 import sys
 import tokenize
 import warnings
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
 from gpuwatch.declared import script_patterns as patterns
 from gpuwatch.declared.facts import LOCAL_RANKS, RANKS, Candidate, Ranks, ScriptContents, Selection, Setting
 from gpuwatch.declared.script_patterns import SOME, Device, Item, Site, Source, may_declare
-from gpuwatch.declared.script_values import UNKNOWN, Function, RankVariables, SymbolTable, children
+from gpuwatch.declared.script_values import UNKNOWN, RankVariables, SymbolTable, children
 from gpuwatch.model import Confidence, Hint
 from gpuwatch.text import clean
 
@@ -32,6 +33,8 @@ MOST = 100
 _KEPT = 10 * MOST
 """Statements found before the search stops: only then are those in order, of which the first are taken."""
 _CALLS_DEEP = 16
+_MEANT = 8
+"""Functions of one name that a call may mean, the last of them."""
 _MODULES_DEEP = 8
 """Names in a row that are followed in an import: `a.b.c`."""
 _ERROR_WIDTH = 120
@@ -128,7 +131,7 @@ def read_scripts(sources: Sequence[tuple[str, str | bytes]], ranks: Ranks = None
             program.variables.stored.update(rank.decode("ascii") for rank in _SETS_RANK.findall(raw[place]))
         scans.append(found)
         if any(telling) and not isinstance(found, _Walk):
-            program.mentioned.update(word.decode("ascii") for word in _WORD.findall(raw[place]))
+            program.mention(*(word.decode("ascii") for word in _WORD.findall(raw[place])))
     try:
         program.follow([one for one in scans if isinstance(one, _Walk)])
     except (RecursionError, MemoryError):
@@ -160,7 +163,9 @@ def _parsed(source: str | bytes, name: str, program: _Program, *, main: bool) ->
 # ---------------------------------------------------------------------------------------------------------------------
 # What runs
 
-_STRENGTH = (Confidence.GUESS, Confidence.LIKELY, Confidence.CERTAIN)
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+_STRENGTH = (Confidence.LIKELY, Confidence.CERTAIN)
 _SETS_DEVICE = frozenset({"set_device", "setDevice", "select_device"})
 _WITH_DEVICE = ("torch.cuda.device", "cuda.Device")
 _WRAP = frozenset(
@@ -171,43 +176,91 @@ _WRAP = frozenset(
     }
 )
 """Decorators that call nothing by themselves; any other may do so (`@click.command()`, `@hydra.main(…)`)."""
-_ROUNDS = 32
-"""Rounds in which functions are looked for that those of the round before may call; then all that are named may be."""
-_MEANT = 8
-"""Functions of one name that a call may mean, the last of them."""
 _EXITS = frozenset({"exit", "quit", "sys.exit", "os._exit", "os.abort"})
 
 
+class _Definition(NamedTuple):
+    """Function of a source, with the class of which it is a method."""
+
+    walk: _Walk
+    function: Function
+    owner: ast.ClassDef | None
+
+
 class _Program:
-    """Names that the sources of a program mention in what runs, and its ranks."""
+    """Functions of the sources of a program, the names that are mentioned in what runs, and its ranks."""
 
     def __init__(self, ranks: Ranks) -> None:
         self.variables = RankVariables(ranks)
         # The framework sets a process of another rank to another GPU: Accelerate, Lightning.
         self.is_first = all(value == "0" for name, value in ranks or () if name in LOCAL_RANKS)
-        self.mentioned: set[str] = set()
+        self._mentioned: set[str] = set()
         """Names and attributes."""
-        self.handed: set[str] = set()
-        """Names that are handed over: `f` and `A` in `run(f, A())`."""
-        self.aliases: list[tuple[str, str]] = []
-        """Names that imports give to others: (`b`, `a`) of `from x import a as b`."""
+        self._handed: set[str] = set()
+        self._definitions: list[_Definition] = []
+        self._by_name: defaultdict[str, list[_Definition]] = defaultdict(list)
+        """Functions by their own name and that of their class."""
+        self._aliases: dict[str, str] = {}
+        """Names that imports give to others: `b` → `a` of `from x import a as b`."""
+        self._waiting: list[_Definition] = []
+        """Functions of which something that may have them called was found."""
+
+    def mention(self, *names: str) -> None:
+        """Note names that something mentions which runs."""
+        for name in names:
+            if name not in self._mentioned:
+                self._mentioned.add(name)
+                self._waiting += self._by_name[name]
+                if name in self._aliases:
+                    self.mention(self._aliases[name])
+
+    def hand_over(self, name: str) -> None:
+        """Note a name that is handed over: to `fire.Fire(Jobs)`, which may call any method."""
+        self._handed.add(name)
+        self._waiting += self._by_name[name]
+
+    def alias(self, bound: str, name: str) -> None:
+        """Note that an import binds a name to another one."""
+        self._aliases[bound] = name
+        if bound in self._mentioned:
+            self.mention(name)
+
+    def define(self, definition: _Definition) -> None:
+        """Note a function that is defined where the walk is."""
+        self._definitions.append(definition)
+        self._waiting.append(definition)
+        self._by_name[definition.function.name].append(definition)
+        if definition.owner is not None:
+            self._by_name[definition.owner.name].append(definition)
+
+    def find_functions(self, name: str, walk: _Walk) -> list[Function]:
+        """Return the functions of a name that a source has defined so far, methods apart."""
+        return [one.function for one in self._by_name.get(name, ()) if one.walk is walk and one.owner is None]
 
     def follow(self, walks: Sequence[_Walk]) -> None:
         """Follow all that may run, the script last, and then what nothing is known to call."""
-        everywhere = self.mentioned.union(*(walk.symbols.mentioned for walk in walks))
-        if len(walks) > 1 or self.mentioned:  # there are modules, any of which may set the GPU first
+        everywhere = self._mentioned.union(*(walk.symbols.mentioned for walk in walks))
+        if len(walks) > 1 or self._mentioned:  # there are modules, any of which may set the GPU first
             self.is_first = self.is_first and _SETS_DEVICE.isdisjoint(everywhere)
         for walk in reversed(walks):
             walk.begin()
-        for rounds in itertools.count():
-            self.mentioned.update([name for bound, name in self.aliases if bound in self.mentioned])
-            if rounds == _ROUNDS:
-                self.mentioned |= everywhere
-            followed = [walk.follow() for walk in walks]
-            if not any(followed):
-                break
-        for walk in walks:
-            walk.finish()
+        while self._waiting:
+            one = self._waiting.pop()
+            if self._may_be_called(one):
+                one.walk.enter(one.function, Confidence.LIKELY)
+        for one in self._definitions:  # it grows by the functions that are defined in them
+            one.walk.enter(one.function, Confidence.LIKELY, called=False)
+
+    def _may_be_called(self, one: _Definition) -> bool:
+        owner, name = one.owner, one.function.name
+        if owner is not None:
+            decorated = one.walk.has_caller(owner.decorator_list)
+            if owner.name not in self._mentioned and not decorated:
+                return False
+            based = any(not (isinstance(base, ast.Name) and base.id == "object") for base in owner.bases)
+            if based or owner.keywords or decorated or owner.name in self._handed or name.startswith("__"):
+                return True
+        return name in self._mentioned or one.walk.has_caller(one.function.decorator_list)
 
 
 class _Walk:
@@ -221,54 +274,33 @@ class _Walk:
         self._found: dict[tuple[int, ...], tuple[int, Item | tuple[str, Setting]]] = {}
         """Items by where they stand, each with how sure it is; of one that is found twice the surer is kept."""
         self._current: tuple[Device, ...] = (SOME,)
-        self._cuda_used = False
-        """CUDA has certainly been used already."""
-        self._imported: set[str] = set()
-        self._unset = ""
-        """Variable that is certainly not set here, by the test above."""
-        self._defined: list[Function] = []
         self._classes: dict[ast.stmt, ast.ClassDef] = {}
         """Class of each method."""
         self._walked: dict[Function, Confidence] = {}
         self._stack: list[Function] = []
-        self._uncalled = False
-        """The walk is in a function that nothing is known to call: its variables are never set."""
+        self._called = True
+        """False in a function that nothing is known to call: its variables are never set."""
 
     def begin(self) -> None:
         """Follow what runs as the source is imported."""
         self._current = (Device(0) if self._program.is_first else SOME,)
         self._block(self._tree.body, Confidence.CERTAIN)
-        self._cuda_used = False
 
-    def follow(self) -> bool:
-        """Follow the functions that what was followed so far may call; return whether there was any."""
-        found = [one for one in self._defined if one not in self._walked and self._may_be_called(one)]
-        for function in found:
-            self._enter(function, Confidence.LIKELY)
-        return bool(found)
+    def enter(self, function: Function, confidence: Confidence, *, called: bool = True) -> None:
+        """Follow the body of a function that is called here, once for each confidence."""
+        walked = self._walked.get(function)
+        known = walked is not None and _STRENGTH.index(walked) >= _STRENGTH.index(confidence)
+        if known or function in self._stack or len(self._stack) >= _CALLS_DEEP:
+            return
+        self._walked[function] = confidence
+        self._stack.append(function)
+        self._called = called
+        self._block(function.body, confidence)
+        self._stack.pop()
 
-    def finish(self) -> None:
-        """Look at the functions that nothing is known to call."""
-        self._uncalled = True
-        for function in self._defined:  # it grows by the functions that are defined in them
-            self._enter(function, Confidence.LIKELY)
-
-    def _may_be_called(self, function: Function) -> bool:
-        mentioned = self._program.mentioned
-        owner = self._classes.get(function)
-        if owner is not None:
-            decorated = self._is_called_by_decorator(owner)
-            if owner.name not in mentioned and not decorated:
-                return False
-            based = any(not (isinstance(base, ast.Name) and base.id == "object") for base in owner.bases)
-            if based or owner.keywords or decorated or owner.name in self._program.handed:
-                return True
-            if function.name.startswith("__"):
-                return True
-        return function.name in mentioned or self._is_called_by_decorator(function)
-
-    def _is_called_by_decorator(self, node: Function | ast.ClassDef) -> bool:
-        paths = map(self.symbols.path, node.decorator_list)
+    def has_caller(self, decorators: Sequence[ast.expr]) -> bool:
+        """Return whether one of some decorators may call what it is given."""
+        paths = map(self.symbols.path, decorators)
         return any(path.removesuffix("()").rpartition(".")[2] not in _WRAP for path in paths)
 
     def result(self) -> ScriptContents:
@@ -323,14 +355,16 @@ class _Walk:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 for one in (*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)):
                     self._expression(one, confidence)
-                self._defined.append(node)
+                self._program.define(_Definition(self, node, self._classes.get(node)))
             case ast.ClassDef():
                 for one in (*node.decorator_list, *node.bases):
                     self._expression(one, confidence)
                 self._classes |= dict.fromkeys(node.body, node)
                 self._block(node.body, confidence)
             case ast.Import() | ast.ImportFrom():
-                self._import(node)
+                for alias in node.names:
+                    if alias.asname:
+                        self._program.alias(alias.asname, alias.name)
             case _:
                 return self._simple(node, confidence)
         return False
@@ -341,12 +375,12 @@ class _Walk:
             if isinstance(child, ast.expr):
                 self._expression(child, confidence)
         site = self._site(node, confidence)
-        self._set(site, node)
+        self._keep_settings(site)
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value is not None:
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(target, ast.Attribute) and target.attr in patterns.ATTRIBUTES:
                     value = target if isinstance(node, ast.AugAssign) else node.value  # `+=` leaves it unknown
-                    self._declare(target, patterns.ATTRIBUTES[target.attr](site, target, value), confidence)
+                    self._keep(target, patterns.ATTRIBUTES[target.attr](site, target, value), confidence)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             return site.path(node.value.func) in _EXITS
         return isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue)
@@ -358,11 +392,8 @@ class _Walk:
             self._expression(node.test, confidence)
             truth = self._truth(node.test)
             if truth is not False:
-                site = self._site(node.test, confidence)
-                before, self._unset = self._unset, patterns.variable_unset_in(site, node.test)
-                runs = truth or self._unset or patterns.asks_for_gpu(site, node.test)
+                runs = truth or patterns.asks_for_gpu(self._site(node.test, confidence), node.test)
                 leaves = self._block(node.body, confidence if runs else Confidence.LIKELY) and leaves
-                self._unset = before
             if truth:
                 return leaves
             confidence = confidence if truth is False else Confidence.LIKELY
@@ -386,12 +417,6 @@ class _Walk:
         if isinstance(node, ast.Call) and site.path(node.func).endswith(_WITH_DEVICE):
             self._current = site.devices(node.args[0]) if node.args else (SOME,)
 
-    def _import(self, node: ast.Import | ast.ImportFrom) -> None:
-        for name in [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]:
-            self._cuda_used = self._cuda_used or name == "pycuda.autoinit"
-            self._imported.add(name.partition(".")[0])
-        self._program.aliases += ((one.asname, one.name) for one in node.names if one.asname)
-
     # -----------------------------------------------------------------------------------------------------------------
     # Expressions
 
@@ -400,10 +425,8 @@ class _Walk:
         waiting: list[ast.AST] = [node]
         while waiting:
             one = waiting.pop()
-            if isinstance(one, ast.Name):
-                self._program.mentioned.add(one.id)
-            elif isinstance(one, ast.Attribute):
-                self._program.mentioned.add(one.attr)
+            if isinstance(one, ast.Name | ast.Attribute) and self._called:
+                self._program.mention(one.id if isinstance(one, ast.Name) else one.attr)
             elif isinstance(one, ast.Call):
                 self._call(one, confidence)
             elif isinstance(one, ast.Dict):
@@ -412,77 +435,48 @@ class _Walk:
 
     def _options(self, node: ast.expr, confidence: Confidence) -> None:
         site = self._site(node, confidence)
-        self._declare(node, patterns.provider_options(site, site.entries(node)), confidence)
+        self._keep(node, patterns.provider_options(site, site.entries(node)), confidence)
 
     def _call(self, node: ast.Call, confidence: Confidence) -> None:
         site = self._site(node, confidence)
-        for argument in (*node.args, *(one.value for one in node.keywords)):
-            handed = argument.func if isinstance(argument, ast.Call) else argument
-            if isinstance(handed, ast.Name):
-                self._program.handed.add(handed.id)
+        for argument in node.args if self._called else ():
+            if isinstance(argument, ast.Name):
+                self._program.hand_over(argument.id)
         path = site.path(node.func)
         name = path.rpartition(".")[2]
         if name in patterns.CALLS:
-            self._declare(node, patterns.CALLS[name](site, node), confidence)
+            self._keep(node, patterns.CALLS[name](site, node), confidence)
         elif path == "dict":
             self._options(node, confidence)
-        self._set(site, node)
-        self._cuda_used |= confidence is Confidence.CERTAIN and patterns.uses_cuda(site, node, path)
+        self._keep_settings(site)
         if name in _SETS_DEVICE and node.args:
             self._current = site.devices(node.args[0])
         elif isinstance(node.func, ast.Attribute) and path.endswith("cuda.Device().use"):
             self._current = site.devices(node.func.value)
         if isinstance(node.func, ast.Name):
-            meant = self.symbols.functions.get(node.func.id, [])
+            meant = self._program.find_functions(node.func.id, self)
             for function in meant[-_MEANT:]:
-                self._enter(function, confidence if len(meant) == 1 else Confidence.LIKELY)
-
-    def _enter(self, function: Function, confidence: Confidence) -> None:
-        """Follow the body of a function that is called here, once for each confidence."""
-        walked = self._walked.get(function)
-        known = walked is not None and _STRENGTH.index(walked) >= _STRENGTH.index(confidence)
-        if known or function in self._stack or len(self._stack) >= _CALLS_DEEP:
-            return
-        self._walked[function] = confidence
-        self._stack.append(function)
-        self._block(function.body, confidence)
-        self._stack.pop()
+                self.enter(function, confidence if len(meant) == 1 else Confidence.LIKELY, called=self._called)
 
     def _site(self, node: ast.expr | ast.stmt, confidence: Confidence) -> Site:
-        return Site(node, self.symbols, self._source, self._current, confidence, called=not self._uncalled)
+        return Site(node, self.symbols, self._source, self._current, confidence, called=self._called)
 
     # -----------------------------------------------------------------------------------------------------------------
     # What is found
 
-    def _declare(self, node: ast.expr, items: Iterable[Item], confidence: Confidence) -> None:
-        """Keep what stands here; a choice of GPUs in a function that nothing calls is none."""
-        self._keep(node, (one for one in items if not (self._uncalled and isinstance(one, Selection))), confidence)
-
-    def _set(self, site: Site, node: ast.expr | ast.stmt) -> None:
-        """Keep the variables that are set here."""
-        if self._uncalled:
-            return
-        settings = []
-        for name, value, default in patterns.variables_set(site, node):
-            late = self._cuda_used or patterns.READ_AT_IMPORT.get(name, "") in self._imported
-            setting = Setting(
-                value=value,
-                where=self._source.name,
-                line=site.node.lineno,
-                text=site.text(),
-                confidence=Confidence.GUESS if late else site.confidence,
-                default=default or name == self._unset,
-            )
-            settings.append((name, setting))
-        self._keep(node, settings, site.confidence)
+    def _keep_settings(self, site: Site) -> None:
+        if self._called:
+            self._keep(site.node, patterns.find_settings(site, site.node), site.confidence)
 
     def _keep(
         self, node: ast.expr | ast.stmt, items: Iterable[Item | tuple[str, Setting]], confidence: Confidence
     ) -> None:
+        """Keep what stands here; a choice of GPUs in a function that nothing calls is none."""
         strength = _STRENGTH.index(confidence)
         for count, item in enumerate(items if len(self._found) < _KEPT else ()):
             # `a().b()` and its `a()` begin at one place.
             begin, end = (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
             place = (*begin, *end, isinstance(item, tuple), count)
-            if place not in self._found or self._found[place][0] <= strength:
+            unused = not self._called and isinstance(item, Selection)
+            if not unused and (place not in self._found or self._found[place][0] <= strength):
                 self._found[place] = (strength, item)

@@ -3,8 +3,7 @@
 Sources: tensorflow/core/protobuf/config.proto, tensorflow/core/common_runtime/gpu/gpu_device.cc,
 tensorflow/python/framework/config.py; torch/cuda/memory.py; cupy/cuda/memory.pyx; rmm/rmm.py, rmm/pylibrmm/helper.pyx;
 onnxruntime.ai/docs/api/c/struct_ort_c_u_d_a_provider_options.html; vllm/config/cache.py; sglang server_args.py;
-nvidia.github.io/TensorRT-LLM/llm-api/reference (KvCacheConfig); lmdeploy/messages.py; jax/_src/distributed.py;
-docs.ray.io/en/latest/ray-core/scheduling/resources.html; theano/configdefaults.py, theano/gpuarray/__init__.py.
+nvidia.github.io/TensorRT-LLM/llm-api/reference (KvCacheConfig); lmdeploy/messages.py; jax/_src/distributed.py.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-import msgspec
+from msgspec.structs import replace
 
 from gpuwatch.declared import sizes
-from gpuwatch.declared.facts import Candidate, Selection, with_value
-from gpuwatch.declared.script_values import GETS, LOCAL, UNKNOWN, Loop, SymbolTable, Value, number
+from gpuwatch.declared.facts import Candidate, Selection, Setting, with_value
+from gpuwatch.declared.script_values import GETS, LOCAL, UNKNOWN, Loop, SymbolTable, Value, is_number
 from gpuwatch.model import Basis, Confidence, Hint, Kind, Margin
 from gpuwatch.text import ELLIPSIS, clean, ends, redact
 from gpuwatch.units import MIB
@@ -26,9 +25,9 @@ from gpuwatch.units import MIB
 Item: TypeAlias = Candidate | Selection | Hint
 Items: TypeAlias = Iterator[Item]
 
-_CODE = 100
+_CODE_RANK = 100
 """Rank of what a program itself calls: above its environment and its files."""
-_BELOW_LIMITS = _CODE - 10
+_BELOW_LIMITS = _CODE_RANK - 10
 """Rank of TensorFlow's fraction, which it refuses beside memory limits of logical devices."""
 _WIDTH = 100
 """Characters of source that a candidate carries."""
@@ -50,25 +49,18 @@ class Source:
 
     def excerpt(self, node: ast.expr | ast.stmt) -> str:
         """Return the source of a node in one line; the beginning of a very long one, with "…"."""
-        first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
-        pieces: list[bytes] = []
-        room = _LONGEST
-        for place in range(first, last + 1):
-            begin = node.col_offset if place == first else 0
-            piece = self._lines[place][begin : node.end_col_offset if place == last else None]
-            pieces.append(piece[: max(room, 0)].strip())
-            room -= len(piece) + 1
-            if room < -1:
-                pieces[-1] += ELLIPSIS.encode()
-                break
-        return b" ".join(filter(None, pieces)).decode("utf-8", "replace")
+        lines = self._lines[node.lineno - 1 : node.end_lineno]
+        lines[-1] = lines[-1][: node.end_col_offset]
+        lines[0] = lines[0][node.col_offset :]
+        whole = b" ".join(filter(None, (line.strip() for line in lines)))
+        return whole[:_LONGEST].decode("utf-8", "replace") + ELLIPSIS * (len(whole) > _LONGEST)
 
-    def shown(self, node: ast.expr | ast.stmt) -> str:
+    def format(self, node: ast.expr | ast.stmt) -> str:
         """Return the source of a node as it may be shown."""
-        return _shown(self.excerpt(node))
+        return _format(self.excerpt(node))
 
 
-def _shown(text: str) -> str:
+def _format(text: str) -> str:
     """Clean a piece of source and mask its secrets; of a long one keep both ends.
 
     Of one that was not read to its end, which may have cut a secret in two, keep the beginning.
@@ -109,10 +101,6 @@ class Site(NamedTuple):
     def path(self, node: ast.expr) -> str:
         """Return `SymbolTable.path` here."""
         return self.symbols.path(node)
-
-    def last(self, node: ast.expr) -> str:
-        """Return the last part of a path: the name of what is called."""
-        return self.path(node).rpartition(".")[2]
 
     def value(self, node: ast.expr) -> Value:
         """Return `SymbolTable.value` here."""
@@ -160,14 +148,14 @@ class Site(NamedTuple):
         value = self.value(node)
         if value is not UNKNOWN:
             several = value if isinstance(value, tuple) else (value,)
-            return tuple(device for one in several[:_MOST_DEVICES] for device in self._named(one))
+            return tuple(device for one in several[:_MOST_DEVICES] for device in self._devices_of_value(one))
+        if not depth:
+            return (SOME,)
         match node:
-            case _ if not depth:
-                pass
             case ast.Name(id=name):
-                found = self.symbols.single(name)
-                if isinstance(found, Loop):
-                    return self._turns(found.iterable, depth - 1)
+                bound = self.symbols.single(name)
+                if isinstance(bound, Loop):
+                    return self._devices_of_loop(bound.iterable, depth - 1)
                 constant = self.symbols.constant(name)
                 if constant is not None:
                     return self.devices(constant, depth - 1, in_list=in_list)
@@ -175,30 +163,43 @@ class Site(NamedTuple):
                 index = self.argument(node, 1, "index") or self.argument(node, 0, "device")
                 if index is not None:
                     return self.devices(index, depth - 1)
-            case ast.Call(func=function) if self.last(function) in _LISTS:
+            case ast.Call(func=function) if self.path(function).endswith(_LISTS):
                 kind = self.argument(node, 0, "device_type")
                 wanted = UNKNOWN if kind is None else self.value(kind)
                 if wanted is not UNKNOWN:  # without a type the list begins with the CPU
                     return (EACH,) if wanted == "GPU" else ()
-            case ast.Subscript(value=base, slice=ast.Slice() as part):
-                return self._sliced(self.devices(base, depth - 1), part)
+            case ast.Subscript(value=base, slice=ast.Slice(lower=lower, upper=upper, step=None)):
+                whole = self.devices(base, depth - 1)
+                first = None if lower is None else self.value(lower)
+                last = None if upper is None else self.value(upper)
+                if not isinstance(first, int | None) or not isinstance(last, int | None) or SOME in whole:
+                    return (SOME,)
+                if whole != (EACH,):
+                    return whole[first:last]
+                if last is None and not first:
+                    return whole
+                if last is not None and last >= 0 and (first or 0) >= 0:
+                    return tuple(map(Device, range(min(last, _MOST_DEVICES))))[first:]
             case ast.Subscript(value=base, slice=index):
-                return self._indexed(self.devices(base, depth - 1), index, depth - 1)
+                whole, value = self.devices(base, depth - 1), self.value(index)
+                if whole == (EACH,):
+                    return self.devices(index, depth - 1)  # `gpus[-1]` is SOME: the last of how many?
+                if isinstance(value, int) and SOME not in whole and abs(value) <= _MOST_DEVICES:
+                    return whole[value : value + 1 or None]
             case ast.List(elts=parts) | ast.Tuple(elts=parts) if len(parts) <= _MOST_DEVICES and not in_list:
-                all_parts = tuple(one for part in parts for one in self.devices(part, depth - 1, in_list=True))
-                return all_parts if len(all_parts) <= _MOST_DEVICES else (SOME,)
+                found = [one for part in parts for one in self.devices(part, depth - 1, in_list=True)]
+                return tuple(found) if len(found) <= _MOST_DEVICES else (SOME,)
         return (SOME,)
 
-    def _named(self, value: Value) -> tuple[Device, ...]:
+    def _devices_of_value(self, value: Value) -> tuple[Device, ...]:
         """Return the GPU of an ordinal, `"cuda"` or `"cuda:1"`."""
-        if isinstance(value, str):
-            match = re.fullmatch(r"cuda(?::([0-9]{1,4}))?", value)
-            if match and not match[1]:
-                return self.current
-            value = int(match[1]) if match else UNKNOWN
-        return (Device(int(value)) if isinstance(value, int) and 0 <= value < _MOST_DEVICES else SOME,)
+        if value == "cuda":
+            return self.current
+        match = re.fullmatch(r"cuda:([0-9]{1,4})", value) if isinstance(value, str) else None
+        ordinal = int(match[1]) if match else value
+        return (Device(int(ordinal)) if isinstance(ordinal, int) and 0 <= ordinal < _MOST_DEVICES else SOME,)
 
-    def _turns(self, iterable: ast.expr, depth: int) -> tuple[Device, ...]:
+    def _devices_of_loop(self, iterable: ast.expr, depth: int) -> tuple[Device, ...]:
         """Return the GPUs over which a loop runs: `gpus`, `[0, 2]`, `range(4)`, `range(torch.cuda.device_count())`."""
         match iterable:
             case ast.Call(func=ast.Name(id="range"), args=[ast.Call(func=ast.Name(id="len"), args=[listed])]):
@@ -213,53 +214,32 @@ class Site(NamedTuple):
                 return (SOME,)
         return self.devices(iterable, depth)
 
-    def _indexed(self, whole: tuple[Device, ...], index: ast.expr, depth: int) -> tuple[Device, ...]:
-        if whole == (EACH,):
-            return self.devices(index, depth)  # `gpus[-1]` is SOME: the last of how many?
-        value = self.value(index)
-        if isinstance(value, int) and SOME not in whole and abs(value) <= _MOST_DEVICES:
-            return whole[value : value + 1 or None]
-        return (SOME,)
-
-    def _sliced(self, whole: tuple[Device, ...], part: ast.Slice) -> tuple[Device, ...]:
-        start, stop = (0 if part.lower is None else self.value(part.lower)), part.upper and self.value(part.upper)
-        if SOME in whole or part.step is not None or not isinstance(start, int) or not isinstance(stop, int | None):
-            return (SOME,)
-        if whole != (EACH,):
-            return whole[start:stop]
-        if stop is None or start < 0:
-            return whole if start == 0 else (SOME,)
-        return tuple(map(Device, range(start, min(stop, _MOST_DEVICES)))) if stop >= 0 else (SOME,)
-
-    def measured(self, node: ast.expr, *, unit: float = 1, most: float | None = None) -> dict[str, Any]:
+    def measure(self, node: ast.expr, *, unit: float = 1, most: float | None = None) -> dict[str, Any]:
         """Return the fields for a number in a unit; no number, or one not in 0 to `most`, makes it void."""
         value = self.value(node)
         if value is UNKNOWN:
             return {"dynamic": True}
-        amount = number(value)
-        if amount is None:
-            return {"void": f"{self.source.shown(node)} is no number"}
-        if amount < 0 or (most is not None and amount > most):
-            allowed = f"outside 0 to {most:g}" if most is not None else "less than 0"
-            return {"void": f"{amount:g} is {allowed}"}
-        return {"value": amount * unit}
+        if not is_number(value):
+            return {"void": f"{self.source.format(node)} is no number"}
+        if value < 0 or (most is not None and value > most):
+            return {"void": f"{value:g} is " + ("less than 0" if most is None else f"outside 0 to {most:g}")}
+        return {"value": float(value) * unit}
 
     def text(self, name: str = "", value: ast.expr | None = None) -> str:
         """Return the source to show: all of it, or of a long call or dict only the argument `name`."""
         whole = self.source.excerpt(self.node)
         if len(whole) > _WIDTH and value is not None:
-            given = self.source.shown(value)
+            given = self.source.format(value)
             if isinstance(self.node, ast.Call):
                 whole = f"{self.source.excerpt(self.node.func)[-_WIDTH // 2 :]}(… {name}={given} …)"
             elif isinstance(self.node, ast.Dict):
                 whole = f'{{… "{name}": {given} …}}'
-        return _shown(whole)
+        return _format(whole)
 
     def candidate(self, device: Device, channel: str, framework: str, kind: Kind, **fields: Any) -> Candidate:
         """Return a candidate that stands here."""
-        fields.setdefault("text", self.text())
-        if not device.known and self.confidence is Confidence.CERTAIN:
-            fields.setdefault("confidence", Confidence.LIKELY)
+        unsure = not device.known and self.confidence is Confidence.CERTAIN
+        common = {"rank": _CODE_RANK, "confidence": Confidence.LIKELY if unsure else self.confidence}
         return Candidate(
             channel=channel,
             framework=framework,
@@ -269,7 +249,7 @@ class Site(NamedTuple):
             where=self.source.name,
             line=self.node.lineno,
             uncalled=not self.called,
-            **{"rank": _CODE, "confidence": self.confidence, **fields},
+            **{"text": fields.pop("text", None) or self.text(), **common, **fields},
         )
 
     def selection(self, channel: str, framework: str, ordinals: Sequence[int] | None, text: str = "") -> Selection:
@@ -299,124 +279,75 @@ def _ordinals(value: Value) -> tuple[int, ...] | None:
 # os.environ
 
 _ENVIRON = "os.environ"
-_OF_INTEREST = "CUDA|XLA|TF_|PYTORCH|THEANO|NVIDIA|CUPY|GENV|FLAGS_|GPU|JAX|MXNET|OLLAMA|NVSHARE|SLURM|LD_PRELOAD"
+_OF_INTEREST = re.compile("CUDA|XLA|TF_|PYTORCH|THEANO|NVIDIA|CUPY|GENV|FLAGS_|GPU|JAX|OLLAMA|SLURM|LD_PRELOAD")
 """Names with one of these are recorded: the known ones, and misspelt ones."""
 _SECRET = re.compile("KEY|TOKEN|SECRET|PASS")
 _NAME_LIMIT = 128
 
 
-class Variable(NamedTuple):
-    """Environment variable that a source sets; its value is None where it is deleted or only known at run time."""
+def find_settings(site: Site, node: ast.expr | ast.stmt) -> Iterator[tuple[str, Setting]]:
+    """Return what a statement or a call sets: `os.environ["X"] = "v"`, `os.environ.update(…)`, `del os.environ["X"]`.
 
-    name: str
-    value: str | None
-    default: bool = False
-    """It is set only where it is missing."""
-
-
-def variables_set(site: Site, node: ast.expr | ast.stmt) -> Iterator[Variable]:
-    """Read a statement or a call that sets variables: `os.environ["X"] = "v"`, `os.environ.update(…)`, `del …`."""
+    A variable that is deleted, or changed from what it was, has no value.
+    """
     match node:
         case ast.Assign(targets=targets, value=value):
             for target in targets:
-                yield from _assigned(site, target, value)
+                several = target.elts if isinstance(target, ast.Tuple | ast.List) else None
+                for one in several or [target]:
+                    yield from _assigned(site, one, None if several else value)
         case ast.AugAssign(target=target, op=ast.BitOr(), value=value) if site.path(target) == _ENVIRON:
-            yield from _variables(site, site.entries(value))
-        case ast.AugAssign(target=target):
-            yield from _assigned(site, target, None)
+            yield from _entries(site, site.entries(value))
         case ast.AnnAssign(target=target, value=ast.expr() as value):
             yield from _assigned(site, target, value)
-        case ast.Delete(targets=targets):
-            for target in targets:
-                yield from _assigned(site, target, None)
-        case ast.Call(func=function):
-            yield from _called(site, node, site.path(function))
+        case ast.AugAssign(target=target) | ast.Delete(targets=[target]):
+            yield from _assigned(site, target, None)
+        case ast.Call(func=function, args=arguments):
+            match site.path(function), arguments:
+                case "os.environ.update", _:
+                    yield from _entries(site, site.entries(arguments[0]) if arguments else {})
+                    yield from _entries(site, site.keywords(node))
+                case (("os.putenv" | "os.environ.__setitem__"), [key, value]):
+                    yield from _setting(site, site.value(key), value)
+                case "os.environ.setdefault", [key, value]:
+                    yield from _setting(site, site.value(key), value, default=True)
+                case (("os.environ.pop" | "os.unsetenv"), [key, *_]):
+                    yield from _setting(site, site.value(key), None)
+                case path, [flags] if path.startswith("paddle.") and path.endswith(".set_flags"):
+                    yield from _entries(site, site.entries(flags))
 
 
-def _assigned(site: Site, target: ast.expr, value: ast.expr | None) -> Iterator[Variable]:
-    """Read the target of an assignment; without a value the variable is deleted, or changed from what it was."""
+def _assigned(site: Site, target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, Setting]]:
     if isinstance(target, ast.Subscript) and site.path(target.value) == _ENVIRON:
-        yield from _variable(site, target.slice, value)
-    elif isinstance(target, ast.Tuple | ast.List):
-        for one in target.elts:
-            yield from _assigned(site, one, None)
+        yield from _setting(site, site.value(target.slice), value)
 
 
-def _called(site: Site, call: ast.Call, path: str) -> Iterator[Variable]:
-    """Read `os.environ.update(…)`, `.setdefault(…)`, `.pop(…)`, `os.putenv(…)` and Paddle's `set_flags(…)`."""
-    match path, call.args:
-        case "os.environ.update", arguments:
-            for argument in arguments[:1]:
-                yield from _variables(site, site.entries(argument))
-            yield from _variables(site, site.keywords(call))
-        case (("os.putenv" | "os.environ.__setitem__"), [key, value]):
-            yield from _variable(site, key, value)
-        case "os.environ.setdefault", [key, value]:
-            yield from _variable(site, key, value, default=True)
-        case (("os.environ.pop" | "os.unsetenv"), [key, *_]):
-            yield from _variable(site, key, None)
-        case _, [flags] if path.startswith("paddle.") and path.endswith(".set_flags"):
-            yield from _variables(site, site.entries(flags), numbers=True)
-
-
-def variable_unset_in(site: Site, test: ast.expr) -> str:
-    """Return the variable of a test that it is not set; empty for any other test."""
-    match test:
-        case ast.Compare(left=key, ops=[ast.NotIn()], comparators=[where]) if site.path(where) == _ENVIRON:
-            pass
-        case ast.UnaryOp(op=ast.Not(), operand=ast.Call(func=get, args=[key])) if site.path(get) in GETS:
-            pass
-        case _:
-            return ""
-    name = site.value(key)
-    return name if isinstance(name, str) else ""
-
-
-def _variables(site: Site, entries: Mapping[str, ast.expr], *, numbers: bool = False) -> Iterator[Variable]:
+def _entries(site: Site, entries: Mapping[str, ast.expr]) -> Iterator[tuple[str, Setting]]:
     for name, value in entries.items():
-        if _is_of_interest(name):
-            yield Variable(name, _environment_text(site.value(value), numbers=numbers))
+        yield from _setting(site, name, value)
 
 
-def _variable(site: Site, key: ast.expr, value: ast.expr | None, *, default: bool = False) -> Iterator[Variable]:
-    name = site.value(key)
-    if not isinstance(name, str) or not _is_of_interest(name):
+def _setting(site: Site, name: Value, node: ast.expr | None, *, default: bool = False) -> Iterator[tuple[str, Setting]]:
+    """Return the variable `name` as it is set here; nothing for one of no interest, or a secret."""
+    if not isinstance(name, str) or len(name) > _NAME_LIMIT or not _OF_INTEREST.search(name) or _SECRET.search(name):
         return
-    match value:
+    match node:  # os.environ["X"] = os.environ.get("X", "0")
         case ast.Call(func=function, args=[same, other]) if site.path(function) in GETS and site.value(same) == name:
-            value, default = other, True  # os.environ["X"] = os.environ.get("X", "0")
-    yield Variable(name, None if value is None else _environment_text(site.value(value)), default)
-
-
-def _is_of_interest(name: str) -> bool:
-    return len(name) <= _NAME_LIMIT and bool(re.search(_OF_INTEREST, name)) and not _SECRET.search(name)
-
-
-def _environment_text(value: Value, *, numbers: bool = False) -> str | None:
-    """Return a value as the environment holds it; a flag of Paddle's may be a number."""
-    if isinstance(value, str):
-        return value if "\0" not in value else None
-    return str(value) if numbers and isinstance(value, int | float) else None
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The first use of CUDA, after which its variables are read no more. Most of torch.cuda and of cupy is one.
-
-_FIRST_USE = re.compile(
-    r"jax\.(devices|local_devices|device_count|local_device_count|default_backend|device_put|random\.(PRNGKey|key))"
-    r"|tensorflow\.((compat\.v1\.)?Session|InteractiveSession|test\.(is_gpu_available|gpu_device_name))"
-    r"|(.*\.)?list_(physical|logical|local)_devices|cupy\.(?!show_config$).*"
-    r"|torch\.cuda\.(?!(device_count|manual_seed|manual_seed_all|is_initialized)$).*"
-)
-READ_AT_IMPORT = {"THEANO_FLAGS": "theano", "THEANORC": "theano"}
-"""Variables that are read once, when the package is imported."""
-
-
-def uses_cuda(site: Site, call: ast.Call, path: str) -> bool:
-    """Return whether a call makes CUDA or a framework read the variables: `model.cuda()`, `x.to("cuda")`."""
-    if path.endswith(".to") and call.args:
-        return str(site.value(call.args[0])).startswith("cuda")
-    return bool(_FIRST_USE.fullmatch(path)) or (path.endswith(".cuda") and not call.keywords)
+            node, default = other, True
+    value = site.value(node) if node is not None else UNKNOWN
+    if name.startswith("FLAGS_") and is_number(value):
+        value = str(value)  # Paddle's `set_flags` takes numbers
+    yield (
+        name,
+        Setting(
+            value=value if isinstance(value, str) and "\0" not in value else None,
+            where=site.source.name,
+            line=site.node.lineno,
+            text=site.text(),
+            confidence=site.confidence,
+            default=default,
+        ),
+    )
 
 
 def asks_for_gpu(site: Site, test: ast.expr) -> bool:
@@ -427,9 +358,7 @@ def asks_for_gpu(site: Site, test: ast.expr) -> bool:
     match test:
         case ast.Call(func=ast.Name(id="len"), args=[listed]):
             test = listed
-    if site.path(test).endswith(("cuda.is_available()", "is_gpu_available()")):
-        return True
-    return site.devices(test) == (EACH,)
+    return site.path(test).endswith(("cuda.is_available()", "is_gpu_available()")) or site.devices(test) == (EACH,)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -452,11 +381,12 @@ def _gpu_options_assigned(site: Site, target: ast.Attribute, value: ast.expr) ->
 
 
 def _gpu_option(site: Site, name: str, value: ast.expr) -> Items:
+    text = site.text(name, value)
     if name == "per_process_gpu_memory_fraction":
-        measured = site.measured(value)  # above 1 it means unified memory: more than the GPU has
+        measured = site.measure(value)  # above 1 it means unified memory: more than the GPU has
         if measured.get("value") == 0:
             measured["void"] = "0 leaves it to TensorFlow"
-        fields = {"text": site.text(name, value), "basis": Basis.TOTAL, "rank": _BELOW_LIMITS, **measured}
+        fields = {"text": text, "basis": Basis.TOTAL, "rank": _BELOW_LIMITS, **measured}
         yield site.candidate(EACH, name, _TENSORFLOW, Kind.CAP, **fields)
     elif name == "per_process_memory_fraction":
         words = (
@@ -465,14 +395,12 @@ def _gpu_option(site: Site, name: str, value: ast.expr) -> Items:
         )
         yield Hint(rule="no effect", words=words)
     elif name == "allow_growth":
-        yield from _growth(site, value, name, site.text(name, value), EACH)
-    elif name == "visible_device_list":
-        chosen = site.value(value)
-        if chosen != "":  # the default: all that are visible
-            yield site.selection(name, _TENSORFLOW, _ordinals(chosen), site.text(name, value))
+        yield from _growth(site, EACH, value, name, text)
+    elif name == "visible_device_list" and site.value(value) != "":  # empty is the default: all that are visible
+        yield site.selection(name, _TENSORFLOW, _ordinals(site.value(value)), text)
 
 
-def _growth(site: Site, value: ast.expr, channel: str, text: str, device: Device) -> Items:
+def _growth(site: Site, device: Device, value: ast.expr, channel: str, text: str) -> Items:
     wanted = site.value(value)
     if wanted:
         yield site.candidate(device, channel, _TENSORFLOW, Kind.GROWTH, text=text, dynamic=wanted is UNKNOWN)
@@ -483,7 +411,7 @@ def _memory_growth(site: Site, call: ast.Call) -> Items:
     device, enable = site.argument(call, 0, "device"), site.argument(call, 1, "enable")
     if device is not None and enable is not None:
         for one in site.devices(device):
-            yield from _growth(site, enable, "set_memory_growth", site.text(), one)
+            yield from _growth(site, one, enable, "set_memory_growth", site.text())
 
 
 def _logical_devices(site: Site, call: ast.Call) -> Items:
@@ -501,9 +429,9 @@ def _logical_devices(site: Site, call: ast.Call) -> Items:
             yield site.candidate(one, "memory_limit", _TENSORFLOW, Kind.CAP, basis=Basis.BYTES, dynamic=True)
             continue
         for part, limit in limits:
-            text = site.text() if len(limits) == 1 else site.source.shown(part)
+            text = site.text() if len(limits) == 1 else site.source.format(part)
             fields = {"basis": Basis.BYTES, "adds": f"line {call.lineno}, GPU {one.ordinal}", "text": text}
-            yield site.candidate(one, "memory_limit", _TENSORFLOW, Kind.CAP, **fields, **site.measured(limit, unit=MIB))
+            yield site.candidate(one, "memory_limit", _TENSORFLOW, Kind.CAP, **fields, **site.measure(limit, unit=MIB))
 
 
 def _memory_limits(site: Site, node: ast.expr) -> list[tuple[ast.expr, ast.expr]] | None:
@@ -512,13 +440,12 @@ def _memory_limits(site: Site, node: ast.expr) -> list[tuple[ast.expr, ast.expr]
     if not isinstance(parts, ast.List | ast.Tuple) or len(parts.elts) > _MOST_DEVICES:
         return None
     found: list[tuple[ast.expr, ast.expr]] = []
-    for part in parts.elts:
-        configuration = site.follow(part)
-        if not isinstance(configuration, ast.Call) or site.last(configuration.func) not in _CONFIGURATIONS:
+    for part in map(site.follow, parts.elts):
+        if not isinstance(part, ast.Call) or not site.path(part.func).endswith(_CONFIGURATIONS):
             return None
-        limit = site.argument(configuration, 0, "memory_limit")
+        limit = site.argument(part, 0, "memory_limit")
         if limit is not None:
-            found.append((configuration, limit))
+            found.append((part, limit))
     return found
 
 
@@ -561,23 +488,23 @@ _ARGUMENTS = (
 
 def _argument(site: Site, call: ast.Call) -> Items:
     given = {name: value for name, value in site.keywords(call).items() if site.value(value) is not None}
+    called = site.path(call.func).rpartition(".")[2]
     for one in _ARGUMENTS:
         value = given.get(one.name)
-        if value is None or site.last(call.func) not in one.callables:
+        if value is None or called not in one.callables:
             continue
-        measured = site.measured(value, most=None if one.basis is Basis.BYTES else 1)
-        basis = one.basis
+        fields = {"basis": one.basis, **site.measure(value, most=None if one.basis is Basis.BYTES else 1)}
         count = site.value(value)
         if one.framework == "lmdeploy" and isinstance(count, int) and count > 0:
-            measured, basis = {}, Basis.NONE  # a whole number is one of blocks
+            fields = {"basis": Basis.NONE}  # a whole number is one of blocks
         if one.name == "gpu_memory_utilization" and "kv_cache_memory_bytes" in given:
-            measured["void"] = "kv_cache_memory_bytes takes its place"
-        fields = {"text": site.text(one.name, value), "basis": basis, "margin": one.margin, **measured}
-        yield site.candidate(EACH, one.name, one.framework, one.kind, **fields)
+            fields["void"] = "kv_cache_memory_bytes takes its place"
+        text = site.text(one.name, value)
+        yield site.candidate(EACH, one.name, one.framework, one.kind, text=text, margin=one.margin, **fields)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# PyTorch, CuPy, RMM and ONNX Runtime
+# PyTorch, CuPy, RMM, ONNX Runtime and JAX
 
 
 def _torch_fraction(site: Site, call: ast.Call) -> Items:
@@ -588,10 +515,10 @@ def _torch_fraction(site: Site, call: ast.Call) -> Items:
     fraction = site.argument(call, 0, "fraction")
     if fraction is None or re.search(r"\b(mps|xpu|npu)\.", site.path(call.func)):
         return
-    measured = site.measured(fraction, most=1)
+    fields = site.measure(fraction, most=1)
     if isinstance(site.value(fraction), int):
-        measured = {"void": "PyTorch raises TypeError: the fraction must be a float"}
-    fields = {"text": site.text("fraction", fraction), "basis": Basis.TOTAL, **measured}
+        fields = {"void": "PyTorch raises TypeError: the fraction must be a float"}
+    fields |= {"text": site.text("fraction", fraction), "basis": Basis.TOTAL}
     for device in site.devices(site.argument(call, 1, "device")):
         yield site.candidate(device, "set_per_process_memory_fraction", "torch", Kind.CAP, **fields)
 
@@ -609,12 +536,11 @@ def _cupy_limit(site: Site, call: ast.Call) -> Items:
     name, value = ("size", size) if size is not None else ("fraction", fraction)
     if value is None or not (guessed or path.endswith(pools)):
         return
-    fields = site.measured(value, most=None if name == "size" else 1)
+    fields = site.measure(value, most=None if name == "size" else 1)
     fields |= {"text": site.text(name, value), "basis": Basis.BYTES if name == "size" else Basis.TOTAL}
     fields |= {"lifts": fields.get("value") == 0} | ({"confidence": Confidence.GUESS} if guessed else {})
     for device in site.current:
-        kind = Kind.START if "AsyncPool()" in path else Kind.CAP
-        yield site.candidate(device, "set_limit", "cupy", kind, **fields)
+        yield site.candidate(device, "set_limit", "cupy", Kind.START if "AsyncPool()" in path else Kind.CAP, **fields)
 
 
 def _rmm_pool(site: Site, call: ast.Call) -> Items:
@@ -622,36 +548,24 @@ def _rmm_pool(site: Site, call: ast.Call) -> Items:
     if not site.path(call.func).startswith("rmm."):
         return
     pool, chosen = site.argument(call, 0, "pool_allocator"), site.argument(call, 4, "devices")
-    wanted = pool is not None and site.value(pool)
+    void = "" if pool is not None and site.value(pool) else "ignored without pool_allocator=True"
     ordinals = (0,) if chosen is None else _ordinals(site.value(chosen))
-    devices = [SOME] if ordinals is None else [*map(Device, ordinals)]
-    yield from _rmm_sizes(site, call, 2, devices, "" if wanted else "ignored without pool_allocator=True")
+    for place, channel, kind in ((2, "initial_pool_size", Kind.START), (3, "maximum_pool_size", Kind.CAP)):
+        size = site.argument(call, place, channel)
+        for device in [SOME] if ordinals is None else map(Device, ordinals):
+            if size is not None:
+                candidate = site.candidate(device, channel, "rmm", kind, text=site.text(channel, size), void=void)
+                yield from _with_size(site, candidate, size, sizes.dask)
 
 
-def _rmm_resource(site: Site, call: ast.Call) -> Items:
-    """Read `rmm.mr.PoolMemoryResource(upstream, initial_pool_size=…, maximum_pool_size=…)`."""
-    if "rmm" in site.path(call.func):
-        yield from _rmm_sizes(site, call, 1, site.current, "")
-
-
-def _rmm_sizes(site: Site, call: ast.Call, place: int, devices: Sequence[Device], void: str) -> Items:
-    for offset, (channel, kind) in enumerate((("initial_pool_size", Kind.START), ("maximum_pool_size", Kind.CAP))):
-        size = site.argument(call, place + offset, channel)
-        if size is None:
-            continue
-        for device in devices:
-            candidate = site.candidate(device, channel, "rmm", kind, text=site.text(channel, size), void=void)
-            yield from _sized(site, candidate, size, sizes.dask)
-
-
-def _sized(site: Site, candidate: Candidate, node: ast.expr, reads: sizes.Reader) -> list[Candidate]:
-    """Return a candidate with its bytes: a number, or a text as `reads` takes it."""
+def _with_size(site: Site, candidate: Candidate, node: ast.expr, parse: sizes.Parser) -> list[Candidate]:
+    """Return a candidate with its bytes: a number, or a text that `parse` reads."""
     value = site.value(node)
     if isinstance(value, str):
-        return with_value(candidate, value, reads)
-    fields = site.measured(node)
-    void = candidate.void or fields.get("void", "")
-    return [msgspec.structs.replace(candidate, basis=Basis.BYTES, **{**fields, "void": void})]
+        return with_value(candidate, value, parse)
+    fields = site.measure(node)
+    fields["void"] = candidate.void or fields.get("void", "")
+    return [replace(candidate, basis=Basis.BYTES, **fields)]
 
 
 def provider_options(site: Site, entries: Mapping[str, ast.expr]) -> Items:
@@ -666,11 +580,7 @@ def provider_options(site: Site, entries: Mapping[str, ast.expr]) -> Items:
     device = Device(ordinals[0]) if ordinals else SOME
     fields = {"text": site.text("gpu_mem_limit", limit), "adds": f"arenas, GPU {device.ordinal}"}
     candidate = site.candidate(device, "gpu_mem_limit", "onnxruntime", Kind.CAP, **fields)
-    yield from _sized(site, candidate, limit, sizes.plain_bytes)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# JAX, Ray and Theano
+    yield from _with_size(site, candidate, limit, sizes.plain_bytes)
 
 
 def _jax_update(site: Site, call: ast.Call) -> Items:
@@ -692,34 +602,6 @@ def _jax_initialize(site: Site, call: ast.Call) -> Items:
         yield site.selection("local_device_ids", "jax", _ordinals(site.value(chosen)))
 
 
-def _ray(site: Site, call: ast.Call) -> Items:
-    """Read `@ray.remote(num_gpus=0.25)`: what Ray's scheduler counts with, and no limit on anything."""
-    wanted = site.keywords(call).get("num_gpus")
-    if wanted is None or "ray" not in site.symbols.imports:
-        return
-    value = site.value(wanted)
-    amount = number(value)
-    if value is UNKNOWN or (amount is not None and 0 < amount < 1):
-        text = f"{site.text('num_gpus', wanted)} (Ray counts it and limits nothing)"
-        fields = {"text": text, "value": amount, "dynamic": value is UNKNOWN}
-        yield site.candidate(EACH, "ray num_gpus", "ray", Kind.COMPUTE, **fields)
-
-
-def _theano_use(site: Site, call: ast.Call) -> Items:
-    """Read `theano.gpuarray.use("cuda0", preallocate=0.3)`."""
-    value = site.keywords(call).get("preallocate")
-    if value is None or not site.path(call.func).startswith("theano."):
-        return
-    named = site.argument(call, 0, "device")
-    match = re.fullmatch("(?:cuda|gpu)([0-9]{1,2})", str(site.value(named))) if named is not None else None
-    device = Device(int(match[1])) if match else EACH
-    candidate = site.candidate(
-        device, "gpuarray.preallocate", "theano", Kind.START, text=site.text("preallocate", value)
-    )
-    wanted = site.value(value)
-    yield from with_value(candidate, None if wanted is UNKNOWN else str(wanted), sizes.theano)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # What is looked at, by the last part of its name
 
@@ -732,13 +614,8 @@ CALLS: Mapping[str, Callable[[Site, ast.Call], Items]] = {
     "set_per_process_memory_fraction": _torch_fraction,
     "set_limit": _cupy_limit,
     "reinitialize": _rmm_pool,
-    "PoolMemoryResource": _rmm_resource,
     "update": _jax_update,
     "initialize": _jax_initialize,
-    "remote": _ray,
-    "options": _ray,
-    "use": _theano_use,
-    "init_dev": _theano_use,
     **{name: _argument for one in _ARGUMENTS for name in one.callables},
 }
 
@@ -753,11 +630,10 @@ ATTRIBUTES: Mapping[str, Callable[[Site, ast.Attribute, ast.expr], Items]] = {
 _CALL_WORDS = re.compile(
     rb"gpu_options|GPUOptions|memory_growth|device_configuration|visible_device|memory_fraction|set_limit|pool_size"
     rb"|reinitialize|distributed\.initialize|gpu_mem|kv_cache_memory|mem_fraction|cache_max_entry|local_device_ids"
-    rb"|num_gpus|preallocate"
 )
 """One of these is in every source that declares anything by a call or an attribute."""
 _ENVIRON_WORDS = re.compile(rb"environ|putenv|unsetenv|set_flags")
-_VARIABLE_WORDS = re.compile(_OF_INTEREST.encode())
+_VARIABLE_WORDS = re.compile(_OF_INTEREST.pattern.encode())
 
 
 def may_declare(source: bytes) -> bool:

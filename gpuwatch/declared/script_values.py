@@ -13,13 +13,10 @@ import operator
 from collections import defaultdict
 from collections.abc import Callable
 from enum import Enum
-from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from gpuwatch.declared.facts import RANKS, Ranks
-
-Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 LOCAL = "?"
 """Root of a path that is neither imported nor unbound: a parameter, a local class, a name with several bindings."""
@@ -67,7 +64,7 @@ Known: TypeAlias = Scalar | tuple[Scalar, ...]
 Value: TypeAlias = Known | Unknown
 
 
-class _AtRunTimeError(Exception):
+class _UnknownError(Exception):
     """Raised for an expression whose value is only known at run time."""
 
 
@@ -94,11 +91,11 @@ class RankVariables:
     def read(self, name: Known, *default: Known) -> Known:
         """Return a rank that the process was started with and that no source sets, else the default."""
         if self._started_with is None or name not in RANKS or name in self.stored:
-            raise _AtRunTimeError
+            raise _UnknownError
         if name in self._started_with:
             return self._started_with[str(name)]
         if not default or name in self.defaulted:
-            raise _AtRunTimeError
+            raise _UnknownError
         return default[0]
 
 
@@ -110,8 +107,6 @@ class SymbolTable:
         """Top-level packages that are imported anywhere, in order of their first import."""
         self.mentioned: set[str] = set()
         """Names and attributes that are read anywhere."""
-        self.functions: defaultdict[str, list[Function]] = defaultdict(list)
-        """Functions of each name, methods apart."""
         self._ranks = ranks
         self._main = main
         self._bindings: defaultdict[str, list[Binding]] = defaultdict(list)
@@ -122,7 +117,11 @@ class SymbolTable:
         self._stars: list[str] = []
         self._singles: dict[str, Binding] = {}
         self._values: dict[str, Value] = {}
-        self._collect(tree)
+        waiting: list[ast.AST] = [tree]
+        while waiting:
+            node = waiting.pop()
+            self._collect(node)
+            waiting += reversed(children(node))
 
     def single(self, name: str) -> Binding:
         """Return the only binding of a name; None where there is none, or several."""
@@ -172,13 +171,16 @@ class SymbolTable:
         """Return the value of an expression, or UNKNOWN."""
         try:
             return self._evaluate(node, _VALUES_DEEP)
-        except (_AtRunTimeError, ArithmeticError, TypeError, ValueError):  # what raises there too has no value
+        except (_UnknownError, ArithmeticError, TypeError, ValueError):  # what raises there too has no value
             return UNKNOWN
 
     def _evaluate(self, node: ast.expr, depth: int) -> Known:
         if depth <= 0:
-            raise _AtRunTimeError
-        evaluate = partial(self._evaluate, depth=depth - 1)
+            raise _UnknownError
+
+        def evaluate(part: ast.expr) -> Known:
+            return self._evaluate(part, depth - 1)
+
         match node:
             case ast.Constant(value=constant):
                 return _bounded(constant)
@@ -190,20 +192,16 @@ class SymbolTable:
                 return tuple(_bounded(evaluate(part)) for part in parts)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return not evaluate(operand)
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return _computed(0, ast.Sub(), evaluate(operand))
-            case ast.UnaryOp(op=ast.UAdd(), operand=operand):
-                return _computed(0, ast.Add(), evaluate(operand))
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
+                return _compute(0, ast.Sub() if isinstance(sign, ast.USub) else ast.Add(), evaluate(operand))
             case ast.BinOp(left=left, op=operation, right=right):
-                return _computed(evaluate(left), operation, evaluate(right))
-            case ast.Compare(left=left, ops=[ast.Eq() | ast.Is()], comparators=[right]):
+                return _compute(evaluate(left), operation, evaluate(right))
+            case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
                 return evaluate(left) == evaluate(right)
-            case ast.Compare(left=left, ops=[ast.NotEq() | ast.IsNot()], comparators=[right]):
+            case ast.Compare(left=left, ops=[ast.NotEq()], comparators=[right]):
                 return evaluate(left) != evaluate(right)
-            case ast.IfExp(test=test, body=body, orelse=orelse):
-                return evaluate(body if evaluate(test) else orelse)
             case ast.JoinedStr(values=parts) if len(parts) <= _MOST:
-                return _joined("", tuple(_bounded(evaluate(part)) for part in parts))
+                return _join("", [evaluate(part) for part in parts])
             case ast.FormattedValue(value=inner, conversion=-1, format_spec=None):
                 return _text(evaluate(inner))
             case ast.Subscript(value=base, slice=key) if self.path(base) == "os.environ":
@@ -211,15 +209,20 @@ class SymbolTable:
             case ast.Call(func=ast.Name(id="str"), args=[argument], keywords=[]):
                 return _text(evaluate(argument))
             case ast.Call(func=ast.Name(id="int" | "float" as kind), args=[argument], keywords=[]):
-                return _converted(evaluate(argument), int if kind == "int" else float)
-            case ast.Call(func=ast.Name(id="map"), args=[ast.Name(id="str"), items], keywords=[]):
-                several = evaluate(items)
-                return tuple(map(_text, several if isinstance(several, tuple) else (None,)))
+                value = evaluate(argument)
+                if isinstance(value, str | int | float):
+                    return _bounded(int(value) if kind == "int" else float(value))
             case ast.Call(func=ast.Attribute(value=separator, attr="join"), args=[parts], keywords=[]):
-                return _joined(evaluate(separator), evaluate(parts))
+                match parts:  # ",".join(map(str, [2, 3]))
+                    case ast.Call(func=ast.Name(id="map"), args=[ast.Name(id="str"), items], keywords=[]):
+                        several = evaluate(items)
+                        texts: Known = tuple(map(_text, several)) if isinstance(several, tuple) else None
+                    case _:
+                        texts = evaluate(parts)
+                return _join(evaluate(separator), texts)
             case ast.Call(func=function, args=[key, *others], keywords=[]) if self.path(function) in GETS:
                 return self._ranks.read(evaluate(key), evaluate(others[0]) if others else None)
-        raise _AtRunTimeError
+        raise _UnknownError
 
     def _evaluate_name(self, name: str, depth: int) -> Known:
         if name not in self._values:
@@ -229,25 +232,13 @@ class SymbolTable:
                 self._values[name] = self._evaluate(constant, depth)
         found = self._values[name]
         if isinstance(found, Unknown):
-            raise _AtRunTimeError
+            raise _UnknownError
         return found
 
     # -----------------------------------------------------------------------------------------------------------------
     # Collecting
 
-    def _collect(self, tree: ast.Module) -> None:
-        methods: set[ast.stmt] = set()
-        waiting: list[ast.AST] = [tree]
-        while waiting:
-            node = waiting.pop()
-            if isinstance(node, ast.ClassDef):
-                methods.update(node.body)
-            elif isinstance(node, Function) and node not in methods:
-                self.functions[node.name].append(node)
-            self._collect_node(node)
-            waiting += reversed(children(node))
-
-    def _collect_node(self, node: ast.AST) -> None:
+    def _collect(self, node: ast.AST) -> None:
         match node:
             case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name, ctx=ast.Load()):
                 self.mentioned.add(name)
@@ -256,22 +247,26 @@ class SymbolTable:
             case ast.Name(id=name):
                 self._bindings[name].append(self._assigned.get(node))
             case (
-                ast.arg(arg=name)
-                | ast.FunctionDef(name=name)
-                | ast.AsyncFunctionDef(name=name)
-                | ast.ClassDef(name=name)
+                ast.arg(arg=str(name))
+                | ast.FunctionDef(name=str(name))
+                | ast.AsyncFunctionDef(name=str(name))
+                | ast.ClassDef(name=str(name))
+                | ast.ExceptHandler(name=str(name))
+                | ast.MatchAs(name=str(name))
+                | ast.MatchStar(name=str(name))
+                | ast.MatchMapping(rest=str(name))
             ):
-                self._bindings[name].append(None)
-            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
-                self._bindings[name].append(None)
-            case ast.MatchMapping(rest=str(name)):
                 self._bindings[name].append(None)
             case ast.Assign(targets=targets, value=value):
                 self._assigned |= dict.fromkeys(targets, value)
             case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.NamedExpr(target=target, value=value):
                 self._assigned[target] = value
-            case ast.For() | ast.AsyncFor() | ast.comprehension():
-                self._collect_loop(node.target, node.iter)
+            case ast.For(target=target, iter=iterable) | ast.comprehension(target=target, iter=iterable):
+                match target, iterable:
+                    case ast.Tuple(elts=[_, ast.Name() as item]), ast.Call(func=ast.Name(id="enumerate"), args=[one]):
+                        self._assigned[item] = Loop(one)
+                    case _:
+                        self._assigned[target] = Loop(iterable)
             case ast.Import() | ast.ImportFrom():
                 self._collect_imports(node)
             case ast.Subscript(value=base, slice=key, ctx=ast.Store() | ast.Del()):
@@ -288,13 +283,6 @@ class SymbolTable:
                     self._ranks.stored.update(_literal_texts(*arguments[:1]))
                 elif name == "setdefault":
                     self._ranks.defaulted.update(_literal_texts(*arguments[:1]))
-
-    def _collect_loop(self, target: ast.expr, iterable: ast.expr) -> None:
-        match target, iterable:
-            case ast.Name(), _:
-                self._assigned[target] = Loop(iterable)
-            case ast.Tuple(elts=[_, ast.Name() as item]), ast.Call(func=ast.Name(id="enumerate"), args=[listed]):
-                self._assigned[item] = Loop(listed)
 
     def _collect_imports(self, node: ast.Import | ast.ImportFrom) -> None:
         prefix = "." * node.level + (node.module or "") + "." if isinstance(node, ast.ImportFrom) else ""
@@ -318,9 +306,9 @@ def children(node: ast.AST) -> list[ast.AST]:
     return [child for child in ast.iter_child_nodes(node) if child._fields]
 
 
-def number(value: Value) -> float | None:
-    """Return a value that is a number, which a bool is not."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+def is_number(value: Value) -> TypeGuard[int | float]:
+    """Return whether a value is a number, which a bool is not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _names(node: ast.expr) -> list[str]:
@@ -344,35 +332,29 @@ def _bounded(value: object) -> Scalar:
         return value
     if isinstance(value, int | float) and abs(value) <= _LARGEST:  # neither an infinity nor a NaN is
         return value
-    raise _AtRunTimeError
+    raise _UnknownError
 
 
-def _computed(left: Known, operation: ast.operator, right: Known) -> Scalar:
+def _compute(left: Known, operation: ast.operator, right: Known) -> Scalar:
     texts = isinstance(left, str) and isinstance(right, str) and isinstance(operation, ast.Add)
     numbers = isinstance(left, int | float) and isinstance(right, int | float)
     if type(operation) not in _ARITHMETIC or not (texts or numbers):
-        raise _AtRunTimeError
+        raise _UnknownError
     if isinstance(operation, ast.Pow | ast.LShift) and isinstance(right, int | float) and abs(right) > _POWER:
-        raise _AtRunTimeError
+        raise _UnknownError
     return _bounded(_ARITHMETIC[type(operation)](left, right))
-
-
-def _converted(value: Known, kind: type[int] | type[float]) -> Scalar:
-    if not isinstance(value, str | int | float):
-        raise _AtRunTimeError
-    return _bounded(kind(value))
 
 
 def _text(value: Known) -> str:
     if not isinstance(value, str | int | float):
-        raise _AtRunTimeError
+        raise _UnknownError
     return str(value)
 
 
-def _joined(separator: Known, parts: Known) -> Scalar:
-    texts = [part for part in parts if isinstance(part, str)] if isinstance(parts, tuple) else []
-    if not isinstance(separator, str) or not isinstance(parts, tuple) or len(texts) < len(parts):
-        raise _AtRunTimeError
+def _join(separator: Known, parts: object) -> Scalar:
+    texts = [part for part in parts if isinstance(part, str)] if isinstance(parts, tuple | list) else []
+    if not isinstance(separator, str) or not isinstance(parts, tuple | list) or len(texts) < len(parts):
+        raise _UnknownError
     if sum(map(len, texts)) > _LONGEST:
-        raise _AtRunTimeError
+        raise _UnknownError
     return _bounded(separator.join(texts))

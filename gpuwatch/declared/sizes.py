@@ -25,7 +25,7 @@ class Size(NamedTuple):
 
 
 Sizes: TypeAlias = tuple[Size, ...]
-Reader: TypeAlias = Callable[[str], Sizes]
+Parser: TypeAlias = Callable[[str], Sizes]
 
 MOST = 2**63 - 1
 """Largest number of bytes: nothing has more, and not every JSON reader accepts more."""

@@ -306,7 +306,6 @@ class _Base(NamedTuple):
     """Confidence that these are the devices."""
 
 
-_TOO_LATE = "it is set after the first use of CUDA, which is too late"
 _EDITED = "the file was edited after the process started"
 _MAY_NOT_HOLD = "it may not be in effect"
 _INHERITED = "its own environment may say otherwise"
@@ -353,7 +352,7 @@ def device_set(
             text=_text(CVD, setting),
             where=_where(setting),
             note="; ".join(filter(None, (note, unsure))),
-            doubtful=unsure not in ("", _TOO_LATE),
+            doubtful=bool(unsure),
         )
     else:
         seen = msgspec.structs.replace(seen, text=base.text, where=base.where)
@@ -366,9 +365,7 @@ def _doubt(setting: Setting) -> str:
         return ""
     if setting.confidence is Confidence.STALE:
         return _EDITED
-    if setting.line:
-        return _TOO_LATE if setting.confidence is Confidence.GUESS else _MAY_NOT_HOLD
-    return _INHERITED if setting.confidence is Confidence.LIKELY else _MAY_NOT_HOLD
+    return _INHERITED if setting.confidence is Confidence.LIKELY and not setting.line else _MAY_NOT_HOLD
 
 
 def _was_read(facts: Facts) -> bool:

@@ -130,10 +130,6 @@ LOGICAL = {"framework": "tensorflow", "kind": Kind.CAP, "basis": Basis.BYTES, "c
             "import rmm\nrmm.reinitialize(maximum_pool_size=5)",
             {"void": "ignored without pool_allocator=True", "kind": Kind.CAP},
         ),
-        (
-            "import rmm\nup = rmm.mr.CudaMemoryResource()\nrmm.mr.PoolMemoryResource(up, maximum_pool_size=2**30)",
-            {"kind": Kind.CAP, "value": GIB, "device": 0, "channel": "maximum_pool_size"},
-        ),
         # Servers
         (
             "from vllm import LLM\nLLM(model='m', gpu_memory_utilization=0.4)",
@@ -157,18 +153,6 @@ LOGICAL = {"framework": "tensorflow", "kind": Kind.CAP, "basis": Basis.BYTES, "c
             "from lmdeploy import TurbomindEngineConfig\nTurbomindEngineConfig(cache_max_entry_count=400)",
             {"kind": Kind.CACHE, "basis": Basis.NONE, "value": None, "void": ""},
         ),
-        # Ray
-        (
-            "import ray\n@ray.remote(num_gpus=0.25)\nclass A: pass",
-            {"framework": "ray", "kind": Kind.COMPUTE, "basis": Basis.NONE, "value": 0.25},
-        ),
-        ("import ray\nA.options(num_gpus=n).remote()", {"kind": Kind.COMPUTE, "dynamic": True}),
-        # Theano
-        (
-            "import theano.gpuarray\ntheano.gpuarray.use('cuda1', preallocate=1)",
-            {"kind": Kind.START, "basis": Basis.TOTAL, "value": 0.95, "device": 1, "void": ""},
-        ),
-        ("import theano\ntheano.gpuarray.use(d, preallocate=p)", {"dynamic": True, "device": None}),
     ],
 )
 def test_each_pattern_makes_one_claim(source: str, expected: dict[str, Any]) -> None:
@@ -196,19 +180,13 @@ def test_each_pattern_makes_one_claim(source: str, expected: dict[str, Any]) -> 
         "import resource\nresource.set_limit(5)",
         "import rmm\nrmm.reinitialize(pool_allocator=True, maximum_pool_size=None)",
         "db.reinitialize(maximum_pool_size=5)",
-        "db.PoolMemoryResource(x, maximum_pool_size=5)",
         "class LLM: pass\nLLM(gpu_memory_utilization=0.4)",
         "from vllm import LLM\nLLM('m', gpu_memory_utilization=None)",
         "from vllm import LLM\nLLM('m', **gpu_memory_utilization)",
-        "import ray\n@ray.remote(num_gpus=1)\ndef f(): pass",
-        "import ray\nray.remote(num_cpus=1)(num_gpus)",
-        "@pool.remote(num_gpus=0.25)\ndef f(): pass",
         "settings.lib.cnmem = 0.3",
-        "browser.use('x', preallocate=1)",
         "jax.config.update('jax_enable_x64', True)  # local_device_ids",
         "app.initialize(local_device_ids)",
         "import cupy\ncupy" + ".get_default_memory_pool()" * 20 + ".set_limit(5)",
-        "p = q\nq = r\nr = p\np.set_limit(5)",
         TORCH + "torch.cuda.set_per_process_memory_fraction(*args)",
         "o = {" + "".join(f"'k{n}': 1, " for n in range(300)) + "'gpu_mem_limit': 5}",
     ],

@@ -158,11 +158,6 @@ def test_all_values_of_different_branches_are_given_in_the_order_of_the_source()
     ]
 
 
-def test_claims_that_begin_at_one_place_are_all_kept() -> None:
-    found = read("import ray\nActor.options(num_gpus=0.5).options(num_gpus=0.25)")
-    assert [candidate.value for candidate in found.candidates] == [0.5, 0.25]
-
-
 def test_a_source_that_declares_thousands_of_things_is_cut_short_and_says_so() -> None:
     found = read("".join(f"os.environ['TF_{n}'] = '1'\n" for n in range(20 * script.MOST)), "import os\n")
     assert len(found.settings) == script.MOST

@@ -23,8 +23,6 @@ from tests.support.scanning import only, read, setting, values
         ("int('3')", 3),
         ("int(3.7)", 3),
         ("float('0.5')", 0.5),
-        ("0.5 if __name__ == '__main__' else 0.7", 0.5),
-        ("0.5 if 1 is None else 0.7", 0.7),
         ("args.fraction", None),
         ("float(args.fraction)", None),
         ("float('half')", None),

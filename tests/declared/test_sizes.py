@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.declared import sizes
-from gpuwatch.declared.sizes import Reader, Size
+from gpuwatch.declared.sizes import Parser, Size
 from gpuwatch.model import Basis
 
 MIB = 1024**2
 GIB = 1024**3
 TOTAL, BYTES, NONE = Basis.TOTAL, Basis.BYTES, Basis.NONE
 
-READERS: tuple[Reader, ...] = (
+READERS: tuple[Parser, ...] = (
     sizes.fraction,
     sizes.positive_fraction,
     sizes.fraction_or_off,
@@ -130,7 +130,7 @@ READERS: tuple[Reader, ...] = (
     ],
 )
 def test_a_number_means_what_its_owner_makes_of_it(
-    read: Reader, text: str, expected: list[tuple[float, Basis] | tuple[float, Basis, int | str]]
+    read: Parser, text: str, expected: list[tuple[float, Basis] | tuple[float, Basis, int | str]]
 ) -> None:
     assert read(text) == tuple(Size(*one) for one in expected)
 
@@ -168,7 +168,7 @@ def test_a_number_means_what_its_owner_makes_of_it(
         (sizes.device_left_free, "0:80", "80 is outside 0 to 1"),
     ],
 )
-def test_what_an_owner_would_refuse_is_refused_in_one_line(read: Reader, text: str, words: str) -> None:
+def test_what_an_owner_would_refuse_is_refused_in_one_line(read: Parser, text: str, words: str) -> None:
     with pytest.raises(ValueError) as error:  # noqa: PT011 - the words are compared whole
         read(text)
     assert str(error.value) == words
@@ -181,7 +181,7 @@ NEARLY = st.from_regex(r"[-+]?[0-9]{0,24}[.:=,]?[0-9a-fxG]{0,6}[ eE-]?[kKmMgGtTi
 @given(
     text=st.one_of(st.text(), NEARLY, st.sampled_from(["0=", "0:", "GPU-"]).flatmap(lambda a: NEARLY.map(a.__add__)))
 )
-def test_any_text_is_read_or_refused(read: Reader, text: str) -> None:
+def test_any_text_is_read_or_refused(read: Parser, text: str) -> None:
     with contextlib.suppress(ValueError):
         for size in read(text):
             assert 0 <= size.value <= sizes.MOST
@@ -193,7 +193,7 @@ GIBS = st.integers(1, 1000)
 DEVICES = st.integers(0, 63)
 FRACTIONS = st.floats(0.001, 1).map(lambda value: round(value, 6))
 
-PRINTED: dict[str, tuple[Reader, Callable[[Size], str], st.SearchStrategy[Size]]] = {
+PRINTED: dict[str, tuple[Parser, Callable[[Size], str], st.SearchStrategy[Size]]] = {
     "fraction": (sizes.fraction, lambda size: f"{size.value}", FRACTIONS.map(lambda value: Size(value, TOTAL))),
     "MiB": (sizes.mib, lambda size: f"{int(size.value) // MIB}", GIBS.map(lambda n: Size(n * GIB, BYTES))),
     "CuPy": (sizes.cupy, lambda size: f"{int(size.value)}", GIBS.map(lambda n: Size(n * GIB, BYTES))),
