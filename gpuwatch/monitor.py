@@ -14,9 +14,9 @@ import msgspec
 
 from gpuwatch import text
 from gpuwatch.alerts.alert import NO_ATTENTION, TROUBLE, Alert, Attention, Mute, Severity
-from gpuwatch.alerts.condition import Moment, new_alert
+from gpuwatch.alerts.condition import Tick, new_alert
 from gpuwatch.alerts.engine import Engine
-from gpuwatch.alerts.rules.memory import Limits
+from gpuwatch.alerts.limits import Limits
 from gpuwatch.errors import GpuwatchError
 from gpuwatch.history import History, HistoryView, IdleTimes
 from gpuwatch.model import Snapshot, SourceState
@@ -287,7 +287,7 @@ class Watch(threading.Thread):
                 continue
             alert = before.get(sink.name)
             if alert is None:
-                at = Moment(now, wall, snapshot.host, quiet=False)
+                at = Tick(now, wall, snapshot.host, quiet=False)
                 alert = new_alert(TROUBLE, at, severity=Severity.WARNING, subject=sink.name)
             lasted = max(0.0, now - alert.raised_monotonic)
             self._troubles[sink.name] = msgspec.structs.replace(alert, title=words, seen=wall, lasted=lasted)

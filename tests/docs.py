@@ -20,8 +20,8 @@ import msgspec
 
 import gpuwatch
 from gpuwatch import model
+from gpuwatch.alerts.rules import RULES
 from gpuwatch.alerts.rules.custom import METRICS
-from gpuwatch.alerts.table import RULES
 from gpuwatch.commands.docs import FOLDER, PAGES, summary
 from gpuwatch.config.document import shown_defaults
 from gpuwatch.ui.bindings import KEYS
@@ -37,7 +37,7 @@ def rules() -> Iterator[str]:
     for rule in RULES:
         yield f"### {rule.name}"
         yield ""
-        yield f"{rule.says[0].upper()}{rule.says[1:]}."
+        yield f"{rule.summary[0].upper()}{rule.summary[1:]}."
         yield ""
         yield f"- Severity: {rule.severity}"
         yield f"- Raised: {rule.raised}"

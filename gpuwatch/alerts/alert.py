@@ -45,7 +45,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str = ""
     """Ten hexadecimal digits, made when it was raised; the same for as long as it lasts, whoever watches."""
     rule: str
-    """Its name in `alerts.table`, or that of a `[[rule]]` of the user's own."""
+    """Name of its rule in `alerts.rules`, or of a `[[rule]]` that the user wrote."""
     host: str = ""
     gpu: str = ""
     """Key of the GPU it is about; empty for the whole machine."""
@@ -110,7 +110,7 @@ KEPT: Final = 30 * 24 * HOUR
 """Seconds for which an acknowledgement is kept where nobody sees its alert end."""
 
 
-class Ack(msgspec.Struct, frozen=True, kw_only=True):
+class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True):
     """An alert that somebody has seen, and what it was worth then: once it is worth more, it speaks again."""
 
     key: str
@@ -137,13 +137,13 @@ class Mute(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Attention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All of these."""
 
-    acks: tuple[Ack, ...] = ()
+    acks: tuple[Acknowledgement, ...] = ()
     mutes: tuple[Mute, ...] = ()
 
     def acknowledged(self, alert: Alert, now: float) -> Attention:
         """Return what it is once an alert has been seen."""
         others = tuple(one for one in self.acks if one.key != alert.key)
-        ack = Ack(key=alert.key, at=max(now, alert.raised), severity=alert.severity)
+        ack = Acknowledgement(key=alert.key, at=max(now, alert.raised), severity=alert.severity)
         return msgspec.structs.replace(self, acks=(*others, ack))
 
     def unacknowledged(self, alert: Alert) -> Attention:

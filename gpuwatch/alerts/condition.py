@@ -1,9 +1,10 @@
-"""How one rule stands for one GPU, process or scope over time: counted, raised, stepped down, ended."""
+"""Condition: one rule on one GPU, process or scope over time, from its first bad sample to the end of its alert."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from hashlib import blake2s
 from math import inf
 from typing import Final, NamedTuple
 
@@ -11,24 +12,25 @@ import msgspec
 
 from gpuwatch import units
 from gpuwatch.alerts.alert import Alert, Severity
-from gpuwatch.alerts.rules.memory import Observation, worse
+from gpuwatch.alerts.rule import Observation
 
 LASTED: Final = "{lasted}"
-"""What stands in `Observation.how` for how long the alert held."""
+"""Placeholder in `Observation.how` for how long the alert held."""
 CALM: Final = 20.0
-"""Seconds within which what got better gets worse again if it swings: from then on it must be better for as long.
+"""Seconds within which a condition that got better and gets worse again swings: from then on it must be better for as
+long before it eases or ends.
 
 An allocator that frees 14 GiB every 12 s and takes them again, on a nearly full GPU, was 39 events in 8 min; so it is
 two. It is the same with a GPU that is lost and found, and with a sampler that ends as soon as it is started.
 """
 UNSEEN: Final = 60.0
-"""Seconds without a sample after which those that raise are counted anew: nobody knows what was in between."""
-SLOW: Final = 2.5
+"""Seconds without a sample after which samples that raise are counted anew: nobody knows what was in between."""
+UNSEEN_INTERVALS: Final = 2.5
 """The same in intervals, where that is more."""
 
 
-class Moment(NamedTuple):
-    """When an update happens, and on which host."""
+class Tick(NamedTuple):
+    """Time, host and state of one update of the engine."""
 
     now: float
     """Reader's monotonic clock."""
@@ -37,11 +39,11 @@ class Moment(NamedTuple):
     quiet: bool
     """Nothing is raised yet, and nothing ends."""
     gap: float = UNSEEN
-    """Seconds without a sample after which those that raise are counted anew."""
+    """Seconds without a sample after which samples that raise are counted anew."""
 
 
-class Turn(Enum):
-    """What an observation did to an alert."""
+class Transition(Enum):
+    """Change that an observation made to an alert."""
 
     RAISED = auto()
     """It is new, or got worse."""
@@ -50,8 +52,8 @@ class Turn(Enum):
     ENDED = auto()
 
 
-class _Rise(NamedTuple):
-    """The samples in a row that were at least so bad."""
+class _Streak(NamedTuple):
+    """Samples in a row of at least one severity."""
 
     samples: int
     since: float
@@ -62,39 +64,39 @@ class _Rise(NamedTuple):
 
 @dataclass(slots=True)
 class Condition:
-    """One condition; its alert where it is raised."""
+    """State of one rule for one GPU, process or scope, with its alert where it is raised."""
 
+    rule: str
     alert: Alert | None = None
     gpu: str = ""
     subject: str = ""
     rests_on: tuple[tuple[int, int], ...] = ()
     seen: float = 0.0
-    """When a rule last spoke of it; where it is about a GPU, when a snapshot last listed that."""
-    maker: str = ""
-    """The function that speaks of it; empty where none has yet."""
+    """When its rule last observed it; where it is about a GPU, when a snapshot last listed that."""
     unjudged: bool = False
     """Its alert was restored, and no sample has judged it since."""
     _stamp: float | None = None
     _judged: float = -inf
     """When the last sample was taken."""
-    _rising: dict[Severity, _Rise] = field(default_factory=dict)
+    _rising: dict[Severity, _Streak] = field(default_factory=dict)
     _falling: int = 0
     """Samples in a row that keep less than the alert's severity."""
     _fell: float = 0.0
     """When the first of those was taken."""
     _kept: Severity | None = None
-    """The most that one of those kept."""
+    """Highest severity that one of those kept."""
     _eased: float = -inf
     """When its alert last stepped down or ended."""
     _swings: bool = False
-    """What raised its alert, or made it worse, began soon after that."""
+    """It was raised, or got worse, soon after that."""
     _sum: float = 0.0
-    """Of the values since it was raised, and how many they are."""
+    """Of the values since it was raised."""
     _count: int = 0
-    _said: tuple[str, str] = ("", "")
-    """Title and evidence of the last sample that was not fine: what the alert says until it has ended."""
-    _at_worst: tuple[str, str] = ("", "")
-    """Those of the worst sample: what it says from then on."""
+    """Number of these values."""
+    _words: tuple[str, str] = ("", "")
+    """Title and evidence of the last sample that was not fine: the alert has them until it has ended."""
+    _worst_words: tuple[str, str] = ("", "")
+    """Those of the worst sample: the alert has them once it has ended."""
     _least: bool = False
     """Whether the smallest value is the worst."""
 
@@ -103,13 +105,13 @@ class Condition:
         return self.alert is None and not self._rising and now - self._eased >= CALM
 
     def rename(self, gpu: str, host: str) -> None:
-        """Let it be about the same GPU under another key, on a host whose name was not known before."""
+        """Move it to another key of the same GPU, and to a host whose name was not known before."""
         self.gpu = gpu
         if self.alert is not None:
             self.alert = msgspec.structs.replace(self.alert, gpu=self.gpu, host=host)
 
     def restore(self, alert: Alert, now: float, raised: float) -> None:
-        """Go on with an alert that another gpuwatch raised at `raised`, by our monotonic clock.
+        """Continue an alert that another gpuwatch raised at `raised`, by our monotonic clock.
 
         Where one is raised here already, they are the same event: it began when the older of them did.
         """
@@ -119,7 +121,7 @@ class Condition:
             self.alert = msgspec.structs.replace(
                 alert, raised_monotonic=raised, most=max(alert.most, alert.severity), acknowledged=False, muted=False
             )
-            self._said = self._at_worst = (alert.title, alert.evidence)
+            self._words = self._worst_words = (alert.title, alert.evidence)
             self._sum, self._count = (alert.mean, 1) if alert.mean is not None else (0.0, 0)
         elif alert.id != self.alert.id and alert.raised < self.alert.raised:
             self.alert = msgspec.structs.replace(
@@ -127,128 +129,125 @@ class Condition:
                 id=alert.id,
                 raised=alert.raised,
                 raised_monotonic=raised,
-                peak=worse(alert.peak, self.alert.peak, least=self._least),
+                peak=_worse(alert.peak, self.alert.peak, least=self._least),
                 most=max(alert.most, alert.severity, self.alert.most),
             )
 
-    def take(self, seen: Observation, at: Moment) -> tuple[Turn, Alert] | None:
-        """Take in an observation; give what it did to the alert, if it did more than go on, and the alert after it."""
-        self.seen = at.now
-        self.gpu, self.subject, self.rests_on = seen.gpu, seen.subject, seen.rests_on
+    def update(self, seen: Observation, tick: Tick) -> tuple[Transition, Alert] | None:
+        """Add an observation; return the transition it made, if any, and the alert after it."""
+        self.seen = tick.now
+        self.gpu, self.subject, self.rests_on = seen.gpu.key if seen.gpu else "", seen.subject, seen.rests_on
         if seen.stamp is not None and seen.stamp == self._stamp:
             return None
         self._stamp, self._least = seen.stamp, seen.least_is_worst
-        turn = self._rise(seen, at)
+        taken = tick.now if seen.stamp is None else seen.stamp
+        transition = self._rise(seen, tick, taken)
         if not seen.partial:
             self.unjudged = False
-            turn = turn or self._fall(seen, at)
+            transition = transition or self._fall(seen, tick, taken)
         if self.alert is None or (seen.partial and seen.level is None):
             return None
-        if turn is Turn.ENDED:
-            return turn, self._ended_by(seen, at)
-        self._go_on(self.alert, seen, at)
-        return (turn, self.alert) if turn is not None else None
+        if transition is Transition.ENDED:
+            ended = self.end(seen.how or seen.title, tick)
+            assert ended is not None
+            last = ended.last if seen.value is None else seen.value
+            return transition, msgspec.structs.replace(ended, seen=tick.wall, last=last)
+        self._go_on(self.alert, seen, tick)
+        return (transition, self.alert) if transition is not None else None
 
-    def end(self, how: str, at: Moment) -> Alert | None:
-        """End the alert, if there is one, and give it as it last was."""
+    def end(self, how: str, tick: Tick) -> Alert | None:
+        """End the alert, and return it as it last was; None where there is none."""
         alert, self.alert = self.alert, None
         if alert is None:
             return None
-        title, evidence = self._at_worst if self._at_worst[0] else self._said
-        lasted = max(0.0, at.now - alert.raised_monotonic)
+        title, evidence = self._worst_words if self._worst_words[0] else self._words
+        lasted = max(0.0, tick.now - alert.raised_monotonic)
         how = how.replace(LASTED, units.long_duration(lasted))
-        return msgspec.structs.replace(alert, title=title, evidence=evidence, ended=at.wall, lasted=lasted, how=how)
+        return msgspec.structs.replace(alert, title=title, evidence=evidence, ended=tick.wall, lasted=lasted, how=how)
 
-    def _ended_by(self, seen: Observation, at: Moment) -> Alert:
-        alert = self.end(seen.how or seen.title, at)
-        assert alert is not None
-        return msgspec.structs.replace(alert, seen=at.wall, last=alert.last if seen.value is None else seen.value)
-
-    def _rise(self, seen: Observation, at: Moment) -> Turn | None:
-        moment = at.now if seen.stamp is None else seen.stamp
-        if moment - self._judged > at.gap:
+    def _rise(self, seen: Observation, tick: Tick, taken: float) -> Transition | None:
+        if taken - self._judged > tick.gap:
             self._rising.clear()
-        self._judged = moment
-        self._count_rise(seen, moment)
-        if at.quiet or seen.level is None:
+        self._judged = taken
+        self._count_rise(seen, taken)
+        if tick.quiet or seen.level is None:
             return None
         severity = max(
             (
                 each
-                for each, rise in self._rising.items()
-                if seen.level >= each and rise.samples >= seen.raise_after and moment - rise.since >= seen.raise_for
+                for each, streak in self._rising.items()
+                if seen.level >= each and streak.samples >= seen.raise_after and taken - streak.since >= seen.raise_for
             ),
             default=None,
         )
         if severity is None or (self.alert is not None and severity <= self.alert.severity):
             return None
         self._falling, self._kept = 0, None
-        began = at.now - (moment - self._rising[severity].since)
+        began = tick.now - (taken - self._rising[severity].since)
         self._swings = began - self._eased < CALM or (self._swings and self.alert is not None)
         if self.alert is not None:
             most = max(severity, self.alert.most)
             self.alert = msgspec.structs.replace(self.alert, severity=severity, most=most)
         else:
             self._sum, self._count = 0.0, 0
-            self.alert = new_alert(seen.rule, at, gpu=seen.gpu, subject=seen.subject, severity=severity)
-        return Turn.RAISED
+            self.alert = new_alert(self.rule, tick, gpu=self.gpu, subject=seen.subject, severity=severity)
+        return Transition.RAISED
 
-    def _count_rise(self, seen: Observation, moment: float) -> None:
+    def _count_rise(self, seen: Observation, taken: float) -> None:
         rising = self._rising
         for each in Severity if seen.level is not None else tuple(rising):
-            rise = rising.get(each)
+            streak = rising.get(each)
             if seen.level is not None and seen.level >= each:
-                # A sampler whose clock starts anew: what was before is of unknown length.
-                rising[each] = _Rise(rise.samples + 1, min(rise.since, moment)) if rise else _Rise(1, moment)
-            elif rise is None or seen.partial:
+                # A sampler whose clock starts anew: the time before is of unknown length.
+                rising[each] = _Streak(streak.samples + 1, min(streak.since, taken)) if streak else _Streak(1, taken)
+            elif streak is None or seen.partial:
                 continue
-            elif rise.missed < seen.forgives:
-                rising[each] = rise._replace(missed=rise.missed + 1)
+            elif streak.missed < seen.forgives:
+                rising[each] = streak._replace(missed=streak.missed + 1)
             else:
                 del rising[each]
 
-    def _fall(self, seen: Observation, at: Moment) -> Turn | None:
+    def _fall(self, seen: Observation, tick: Tick, taken: float) -> Transition | None:
         if self.alert is None:
             return None
         if seen.keeps is not None and seen.keeps >= self.alert.severity:
             self._falling, self._kept = 0, None
             return None
-        moment = at.now if seen.stamp is None else seen.stamp
-        self._fell = min(self._fell, moment) if self._falling else moment
+        self._fell = min(self._fell, taken) if self._falling else taken
         self._falling += 1
         self._kept = max(filter(None, (self._kept, seen.keeps)), default=None)
         patience = max(seen.clear_for, CALM) if self._swings else seen.clear_for
-        if at.quiet or self._falling < seen.clear_after or moment - self._fell < patience:
+        if tick.quiet or self._falling < seen.clear_after or taken - self._fell < patience:
             return None
-        kept, self._falling, self._kept, self._eased = self._kept, 0, None, at.now
+        kept, self._falling, self._kept, self._eased = self._kept, 0, None, tick.now
         if kept is None:
-            return Turn.ENDED
+            return Transition.ENDED
         self.alert = msgspec.structs.replace(self.alert, severity=kept)
-        return Turn.EASED
+        return Transition.EASED
 
-    def _go_on(self, alert: Alert, seen: Observation, at: Moment) -> None:
-        """Let the alert say what a sample found; each sample comes here once."""
+    def _go_on(self, alert: Alert, seen: Observation, tick: Tick) -> None:
+        """Put the findings of a sample into the alert; each sample comes here once."""
         fine = seen.keeps is None and seen.level is None
-        if seen.value is not None and not fine:  # those that are fine only show for how long it has been so
+        if seen.value is not None and not fine:  # fine samples only show for how long it has been so
             self._sum += seen.value
             self._count += 1
-        peak = worse(alert.peak, seen.value, least=seen.least_is_worst)
-        lasted = max(0.0, at.now - alert.raised_monotonic)
-        if not fine or not self._said[0]:
-            self._said = (seen.title, _evidence(seen, peak) or alert.evidence)
-            evidence = self._said[1]
+        peak = _worse(alert.peak, seen.value, least=seen.least_is_worst)
+        lasted = max(0.0, tick.now - alert.raised_monotonic)
+        if not fine or not self._words[0]:
+            self._words = (seen.title, _evidence(seen, peak) or alert.evidence)
+            evidence = self._words[1]
             if seen.value is None or seen.value == peak:
-                self._at_worst = self._said
-        else:  # it holds until it has been fine for long enough: its title is still what it was raised for
+                self._worst_words = self._words
+        else:  # it holds until it has been fine for long enough: its title is still the one it was raised with
             now = (seen.how or seen.title).replace(LASTED, units.long_duration(lasted))
             evidence = f"now: {now}"
         self.alert = msgspec.structs.replace(
             alert,
-            gpu=seen.gpu,
-            index=seen.index,
-            title=self._said[0],
+            gpu=self.gpu,
+            index=seen.gpu.index if seen.gpu else None,
+            title=self._words[0],
             evidence=evidence,
-            seen=at.wall,
+            seen=tick.wall,
             lasted=lasted,
             unit=seen.unit,
             peak=peak,
@@ -259,25 +258,29 @@ class Condition:
         )
 
 
-def new_alert(rule: str, at: Moment, *, severity: Severity, gpu: str = "", subject: str = "", title: str = "") -> Alert:
-    """Return an alert that is raised at this moment, with its id: of the condition's key and the time."""
-    # Most runs raise nothing.
-    from hashlib import blake2s
-
+def new_alert(rule: str, tick: Tick, *, severity: Severity, gpu: str = "", subject: str = "") -> Alert:
+    """Return an alert that is raised now, with an id made of the condition's key and the time."""
     alert = Alert(
         rule=rule,
-        host=at.host,
+        host=tick.host,
         gpu=gpu,
         subject=subject,
         severity=severity,
         most=severity,
-        title=title,
-        raised=at.wall,
-        raised_monotonic=at.now,
-        seen=at.wall,
+        title="",
+        raised=tick.wall,
+        raised_monotonic=tick.now,
+        seen=tick.wall,
     )
-    name = blake2s(f"{alert.key}|{at.wall!r}".encode("utf-8", "replace"), digest_size=5).hexdigest()
+    name = blake2s(f"{alert.key}|{tick.wall!r}".encode("utf-8", "replace"), digest_size=5).hexdigest()
     return msgspec.structs.replace(alert, id=name)
+
+
+def _worse(one: float | None, other: float | None, *, least: bool) -> float | None:
+    """Return the worse of two values, the smaller one where `least`; None is no value."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other) if least else max(one, other)
 
 
 def _evidence(seen: Observation, peak: float | None) -> str:

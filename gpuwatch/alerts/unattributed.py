@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from gpuwatch import units
-from gpuwatch.alerts.rules.memory import NAMED
+from gpuwatch.alerts.rule import NAMED
 from gpuwatch.model import Gpu, Health, Presence, Process, Snapshot, Unlisted, known
 from gpuwatch.text import fit
 
@@ -25,7 +25,7 @@ _LINE: Final = 110
 """Cells of a line."""
 
 
-class Cause(StrEnum):
+class CauseKind(StrEnum):
     """What may hold the memory; the value is the word on screen."""
 
     UNIFIED = "unified memory"
@@ -50,10 +50,10 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Suspicion:
+class Cause:
     """One likely cause."""
 
-    cause: Cause
+    kind: CauseKind
     words: str
     """Why it may be that, in one line."""
     settle: str
@@ -66,7 +66,7 @@ class Suspicion:
     """Whether nothing needs to be done about it."""
 
 
-_Look = Callable[[Gpu, Snapshot, int], Suspicion | None]
+_Look = Callable[[Gpu, Snapshot, int], Cause | None]
 
 
 def missing(gpu: Gpu) -> int | None:
@@ -87,7 +87,7 @@ def of_driver(gpu: Gpu) -> int:
     return OWN + OWN_EACH * len(gpu.holdings)
 
 
-def suspicions(gpu: Gpu, snapshot: Snapshot) -> list[Suspicion]:
+def find_causes(gpu: Gpu, snapshot: Snapshot) -> list[Cause]:
     """Return the causes in order, each at most once; none where the gap is not known."""
     gap = missing(gpu)
     if gap is None:
@@ -96,66 +96,66 @@ def suspicions(gpu: Gpu, snapshot: Snapshot) -> list[Suspicion]:
     return [replace(one, words=_fit(one.words), settle=_fit(one.settle)) for one in found if one is not None]
 
 
-def likeliest(gpu: Gpu, snapshot: Snapshot) -> Suspicion | None:
+def likeliest(gpu: Gpu, snapshot: Snapshot) -> Cause | None:
     """Return the likeliest cause of a gap that has been there for a minute: by then what was ending has ended."""
-    return next((one for one in suspicions(gpu, snapshot) if one.cause is not Cause.ENDING), None)
+    return next((one for one in find_causes(gpu, snapshot) if one.kind is not CauseKind.ENDING), None)
 
 
 # -- each cause ----------------------------------------------------------------------------------------------------
 
 
-def _list(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
+def _list(gpu: Gpu, snapshot: Snapshot, gap: int) -> Cause | None:
     if not gpu.holdings_note and not gpu.unreliable:
         return None
     note = gpu.holdings_note or "it has entries that cannot be true"
-    return Suspicion(
-        Cause.LIST, f"the driver's list of processes is not all: {note}", f"{_fuser(gpu)} shows who has it open"
+    return Cause(
+        CauseKind.LIST, f"the driver's list of processes is not all: {note}", f"{_fuser(gpu)} shows who has it open"
     )
 
 
-def _counted(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
+def _counted(gpu: Gpu, snapshot: Snapshot, gap: int) -> Cause | None:
     if known(gpu.memory.reserved) or gpu.memory.unified:
         return None
-    return Suspicion(
-        Cause.COUNTED,
+    return Cause(
+        CauseKind.COUNTED,
         "this driver counts what it keeps for itself as used, and does not tell how much that is",
         "a driver from R510 on tells it apart: `nvidia-smi -q -d MEMORY` has a line Reserved then",
     )
 
 
-def _container(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
+def _container(gpu: Gpu, snapshot: Snapshot, gap: int) -> Cause | None:
     if not snapshot.confined and not any(one.presence is Presence.ELSEWHERE for one in snapshot.processes):
         return None
-    return Suspicion(
-        Cause.CONTAINER,
+    return Cause(
+        CauseKind.CONTAINER,
         "gpuwatch runs in a container, where the driver does not tell of processes outside",
         "start gpuwatch on the host, or in a container with `--pid=host`",
         harmless=gap <= of_driver(gpu),
     )
 
 
-def _left_over(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
-    left = [one.process for one in left_over(gpu, snapshot)]
+def _left_over(gpu: Gpu, snapshot: Snapshot, gap: int) -> Cause | None:
+    left = [one.process for one in find_leftovers(gpu, snapshot)]
     if not left:
         return None
     mine = [one for one in left if one.uid == snapshot.viewer]
     has, them = ("has it open and is", "it") if len(left) == 1 else ("have it open and are", "them")
-    return Suspicion(
-        Cause.LEFT_OVER,
+    return Cause(
+        CauseKind.LEFT_OVER,
         f"{_named(left)} {has} not listed: what started {them} has ended",
         _ended_by(mine, left),
         tuple(one.pid for one in left),
     )
 
 
-def _mps(gpu: Gpu, snapshot: Snapshot, gap: int, *, elsewhere: bool = False) -> Suspicion | None:
+def _mps(gpu: Gpu, snapshot: Snapshot, gap: int, *, elsewhere: bool = False) -> Cause | None:
     people = (*snapshot.processes, *(one.process for one in snapshot.unlisted if _may_hold(one, gpu)))
     servers = {one.pid for one in people if one.name == "nvidia-cuda-mps-server"} | {*snapshot.mps}
     servers -= {one.pid for one in gpu.holdings if known(one.memory)}  # what it holds there is known
     if not servers or _are_elsewhere(servers, gpu, snapshot) is not elsewhere:
         return None
-    return Suspicion(
-        Cause.MPS,
+    return Cause(
+        CauseKind.MPS,
         f"an MPS server runs ({_pids(sorted(servers))}): it may hold memory for programs that share the GPU",
         "when these have ended: `echo quit | nvidia-cuda-mps-control`, as who started it",
         tuple(sorted(servers)),
@@ -169,24 +169,24 @@ def _are_elsewhere(servers: set[int], gpu: Gpu, snapshot: Snapshot) -> bool:
     return servers <= others - here
 
 
-def _mps_elsewhere(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
+def _mps_elsewhere(gpu: Gpu, snapshot: Snapshot, gap: int) -> Cause | None:
     return _mps(gpu, snapshot, gap, elsewhere=True)
 
 
-def _driver(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
+def _driver(gpu: Gpu, snapshot: Snapshot, gap: int) -> Cause | None:
     if gap > of_driver(gpu):
         return None
     display = " and the display" if gpu.display_active is True else ""
-    return Suspicion(
-        Cause.DRIVER,
+    return Cause(
+        CauseKind.DRIVER,
         f"{units.size(gap)} is no more than a driver takes for itself, for contexts{display}",
         "nothing needs to be done; `nvidia-smi -q -d MEMORY` shows the driver's own figures",
         harmless=True,
     )
 
 
-def _unlisted(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
-    left = {one.process.key for one in left_over(gpu, snapshot)}
+def _unlisted(gpu: Gpu, snapshot: Snapshot, gap: int) -> Cause | None:
+    left = {one.process.key for one in find_leftovers(gpu, snapshot)}
     listed = {one.pid for one in snapshot.processes}
     parents = {one.ppid for one in snapshot.processes}
     above = {one.process.pid: one.process.ppid for one in snapshot.unlisted}
@@ -202,28 +202,28 @@ def _unlisted(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
     has, them = ("has", "it") if len(others) == 1 else ("have", "them")
     whose = sorted({one.user for one in others if one.user and one.uid != snapshot.viewer})
     ask = f"ask {', '.join(whose[:NAMED])}" if whose else f"end {them}, where you no longer need {them}, and look again"
-    return Suspicion(
-        Cause.UNLISTED,
+    return Cause(
+        CauseKind.UNLISTED,
         f"{_named(others)} {has} it open with CUDA, and the driver does not list {them}",
         ask,
         tuple(one.pid for one in others),
     )
 
 
-def _ending_proven(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
+def _ending_proven(gpu: Gpu, snapshot: Snapshot, gap: int) -> Cause | None:
     held = {one.pid for one in gpu.holdings}
     going = [one for one in snapshot.processes if one.pid in held and _is_going(one)]
     if not going:
         return None
-    return Suspicion(
-        Cause.ENDING,
+    return Cause(
+        CauseKind.ENDING,
         f"PID {going[0].pid} has ended and is still being cleaned up: the driver gives its memory back bit by bit",
         "wait some seconds; where it stays, see who else has the GPU open",
         tuple(one.pid for one in going),
     )
 
 
-def _hidden(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
+def _hidden(gpu: Gpu, snapshot: Snapshot, gap: int) -> Cause | None:
     hidden = snapshot.hides or any(one.presence is Presence.HIDDEN for one in snapshot.processes)
     if hidden:
         words = "/proc hides other people's processes (hidepid): one may have it open without being listed"
@@ -235,31 +235,31 @@ def _hidden(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
     else:
         return None
     as_root = "" if snapshot.viewer == 0 else "`sudo gpuwatch --once` looks into all, and "
-    return Suspicion(Cause.HIDDEN, words, f"{as_root}{_fuser(gpu)} names them")
+    return Cause(CauseKind.HIDDEN, words, f"{as_root}{_fuser(gpu)} names them")
 
 
-def _ending(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
+def _ending(gpu: Gpu, snapshot: Snapshot, gap: int) -> Cause | None:
     if _ending_proven(gpu, snapshot, gap) or _driver(gpu, snapshot, gap) or gpu.memory.unified:
         return None
     words = "a process that ended moments ago: its memory can take some seconds to be free"
-    return Suspicion(Cause.ENDING, words, "wait some seconds", proven=False)
+    return Cause(CauseKind.ENDING, words, "wait some seconds", proven=False)
 
 
-def _leak(gpu: Gpu, snapshot: Snapshot, gap: int) -> Suspicion | None:
+def _leak(gpu: Gpu, snapshot: Snapshot, gap: int) -> Cause | None:
     if _driver(gpu, snapshot, gap) or gpu.memory.unified:
         return None
     reset = f"`nvidia-smi --gpu-reset -i {gpu.index}` as root, or a reboot"
     if gpu.opened_by:
         has, they = ("has", "it holds") if len(gpu.opened_by) == 1 else ("have", "they hold")
         words = f"{_pids(gpu.opened_by)} {has} it open too: if {they} none of this, only a reset frees it"
-        return Suspicion(Cause.LEAK, words, f"where it is still in use when they have ended: {reset}", proven=False)
+        return Cause(CauseKind.LEAK, words, f"where it is still in use when they have ended: {reset}", proven=False)
     # Without its minor number nobody can tell whose open files are this GPU's.
     looked = snapshot.searched > 0 and known(gpu.minor)
     looked = looked and not snapshot.blind and not snapshot.hides and not snapshot.confined
     who = "no other process has it open" if looked else "if nobody has it open"
     lost = "the driver has lost track of memory, and only a reset of the GPU frees it"
     settle = f"{_fuser(gpu)} names nobody: {reset}"
-    return Suspicion(Cause.LEAK, f"{who}: {lost}" if looked else f"{who}, {lost}", settle, proven=False)
+    return Cause(CauseKind.LEAK, f"{who}: {lost}" if looked else f"{who}, {lost}", settle, proven=False)
 
 
 _LOOKS: Final[Sequence[_Look]] = (
@@ -282,7 +282,7 @@ _LOOKS: Final[Sequence[_Look]] = (
 # -- what they have in common --------------------------------------------------------------------------------------
 
 
-def left_over(gpu: Gpu, snapshot: Snapshot) -> list[Unlisted]:
+def find_leftovers(gpu: Gpu, snapshot: Snapshot) -> list[Unlisted]:
     """Return the processes that have this GPU open with CUDA, are not listed, and whose parent has ended.
 
     Not those that somebody tends: services, servers, containers' own, and launchers of processes that are listed.
@@ -369,7 +369,7 @@ def matters(gap: int, total: float | None) -> bool:
     return gap >= SMALL and not (total is not None and gap < _SMALL_SHARE * total and gap < _SMALL_OF_LARGE)
 
 
-def causes(gpu: Gpu, snapshot: Snapshot) -> list[Suspicion]:
+def causes(gpu: Gpu, snapshot: Snapshot) -> list[Cause]:
     """Return the likely causes of what is in use on a GPU and held by no listed process, the likeliest first.
 
     Empty where the gap is small or not known, and for a GPU in trouble. Words and `settle` have 110 cells at most.
@@ -378,8 +378,8 @@ def causes(gpu: Gpu, snapshot: Snapshot) -> list[Suspicion]:
         return []
     if gpu.memory.unified:
         words = "this GPU shares the machine's memory: what programs use without it is theirs, and no gap can be told"
-        return [Suspicion(Cause.UNIFIED, words, "nothing needs to be done", harmless=True)]
+        return [Cause(CauseKind.UNIFIED, words, "nothing needs to be done", harmless=True)]
     gap = missing(gpu)
     if gap is None or not matters(gap, float(gpu.memory.total) if known(gpu.memory.total) else None):
         return []
-    return suspicions(gpu, snapshot)
+    return find_causes(gpu, snapshot)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gpuwatch.alerts.rules.memory import Allowances
+from gpuwatch.alerts.limits import Allowances
 from gpuwatch.alerts.rules.shares import allowance
 from gpuwatch.model import (
     Basis,

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuwatch.alerts.alert import MARKS, Alert, Severity
-from gpuwatch.alerts.table import names as rule_names
+from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
 from gpuwatch.analysis.events import lasted_words, moment, value_words
 from gpuwatch.commands.console import DIM, RED, YELLOW, Column, Console, format_table
 from gpuwatch.commands.flags import add_flags, add_refused_demo, parse_indices, parse_since
@@ -103,10 +103,12 @@ def _rules(text: str | None, found: Events) -> frozenset[str] | None:
     """Return the rules that a name or its beginning means: those that gpuwatch has, and those that the log knows."""
     if text is None:
         return None
-    known = rule_names() | {alert.rule for alert in found.alerts}
+    known = RULE_NAMES | {alert.rule for alert in found.alerts}
     wanted = text.strip().lower()
     exact = {name for name in known if name.lower() == wanted}
     meant = exact or {name for name in known if wanted and name.lower().startswith(wanted)}
+    if not meant and wanted in FORMER_NAMES:
+        raise UsageError(f"--rule: the rule {wanted!r} is called {FORMER_NAMES[wanted]!r} now")
     if not meant:
         raise UsageError(f"--rule: no rule begins with {text[:40]!a}; there are: {', '.join(sorted(known))}")
     return frozenset(meant)

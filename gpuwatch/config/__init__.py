@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from gpuwatch import files, text
 from gpuwatch.alerts.alert import Severity
-from gpuwatch.alerts.rules.memory import Allowances, Limits, OwnRule
+from gpuwatch.alerts.limits import Allowances, CustomRule, Limits
 from gpuwatch.declared.facts import Share
 from gpuwatch.errors import GpuwatchError
 from gpuwatch.fields import DAY, HOUR, MOST, Bytes, Seconds, Text
@@ -97,14 +97,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     report: Annotated[Report, Meta(description="what is kept of who held how much, for `gpuwatch report`")] = Report()
     shares: tuple[Share, ...] = ()
     """The `[[share]]` tables of both files, the administrator's first."""
-    rules: tuple[OwnRule, ...] = ()
+    rules: tuple[CustomRule, ...] = ()
     """The `[[rule]]` tables of both files; of two with one name the user's own."""
 
     def limits(self) -> Limits:
         """Return the limits of the rules, with the allowances and the user's own rules."""
         # A code that is made critical may still stand among the warnings.
         warning = self.alerts.xid_warning - self.alerts.xid_critical
-        return msgspec.structs.replace(self.alerts, xid_warning=warning, allowances=self.allowance, own=self.rules)
+        return msgspec.structs.replace(self.alerts, xid_warning=warning, allowances=self.allowance, custom=self.rules)
 
 
 def path() -> Path:

@@ -11,8 +11,8 @@ import msgspec
 
 from gpuwatch import text
 from gpuwatch.alerts.alert import Unit
+from gpuwatch.alerts.limits import CustomRule
 from gpuwatch.alerts.rules.custom import METRICS
-from gpuwatch.alerts.rules.memory import OwnRule
 from gpuwatch.config import Config
 from gpuwatch.config.keys import Key, amount_keys, keys_of, sections, value_of
 from gpuwatch.config.reading import Origin
@@ -52,7 +52,7 @@ def default_text() -> str:
     """Return the file that `--init` writes: every key commented out, with its default and what it is for."""
     tables = [textwrap.indent(table, "# ", lambda line: not line.startswith("[")) for table in _default_tables()]
     metrics = "".join(_metrics(scope) + "\n" for scope in ("gpu", "process", "user"))
-    return "\n".join([HEAD, *tables, RULES + metrics + _example("rule", OwnRule), SHARES + _example("share", Share)])
+    return "\n".join([HEAD, *tables, RULES + metrics + _example("rule", CustomRule), SHARES + _example("share", Share)])
 
 
 def shown_defaults() -> str:
@@ -68,7 +68,7 @@ def effective_text(config: Config, origins: Mapping[str, Origin]) -> str:
     blocks = [*_tables(config, lambda name, _: str(origins.get(name, Origin())))]
     for rule in config.rules:
         origin = origins.get(f"rule {rule.name}", Origin())
-        blocks.append(_table(f"[[rule]]  # {origin}", rule, keys_of(OwnRule) | amount_keys(rule.metric)))
+        blocks.append(_table(f"[[rule]]  # {origin}", rule, keys_of(CustomRule) | amount_keys(rule.metric)))
     for share in config.shares:
         ceiling = ", a ceiling" if share.ceiling else ""
         header = f"[[share]]  # {Origin(Path(share.where), share.line)}{ceiling}"

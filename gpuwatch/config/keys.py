@@ -19,10 +19,10 @@ from msgspec import Meta
 from msgspec.structs import fields
 
 from gpuwatch import text
-from gpuwatch.alerts import table
 from gpuwatch.alerts.alert import Severity, Unit
+from gpuwatch.alerts.limits import MOST_FREE, Limits
+from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
 from gpuwatch.alerts.rules.custom import METRICS
-from gpuwatch.alerts.rules.memory import MOST_FREE, Limits
 from gpuwatch.config import Config
 from gpuwatch.errors import UsageError
 from gpuwatch.fields import ANY, HIGHEST_XID, Bytes, Number, Seconds
@@ -116,9 +116,11 @@ class Key(NamedTuple):
                 return f"{shown(value[0])} as the first"
             case "pattern" if error := _pattern_error(value):
                 return f"{shown(value)}, which is none ({error})"
-            case "rules" if unknown := sorted(value - table.names()):
-                found, known = shown(unknown[0]) + maybe(unknown[0], table.names()), sorted(table.names())
-                raise NotAllowedError(", ".join(map(toml_string, known)), found)
+            case "rules" if unknown := sorted(value - RULE_NAMES):
+                if unknown[0] in FORMER_NAMES:
+                    return f"{shown(unknown[0])}, which is called {toml_string(FORMER_NAMES[unknown[0]])} now"
+                found = shown(unknown[0]) + maybe(unknown[0], RULE_NAMES)
+                raise NotAllowedError(", ".join(map(toml_string, sorted(RULE_NAMES))), found)
         return ""
 
     def _found(self, raw: object, error: str) -> str:

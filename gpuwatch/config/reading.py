@@ -16,9 +16,9 @@ from typing import Any, Final
 import msgspec
 
 from gpuwatch import files, text
-from gpuwatch.alerts import table as rule_table
+from gpuwatch.alerts.limits import CustomRule
+from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
 from gpuwatch.alerts.rules.custom import METRICS
-from gpuwatch.alerts.rules.memory import OwnRule
 from gpuwatch.config import ADMINISTRATORS, Config, path
 from gpuwatch.config.keys import (
     AMOUNTS,
@@ -56,7 +56,7 @@ class ConfigFile:
         self.path = path
         self.values: dict[str, Any] = {}
         self.shares: list[Share] = []
-        self.rules: dict[str, OwnRule] = {}
+        self.rules: dict[str, CustomRule] = {}
         """By their names."""
         self._stat: os.stat_result | None = None
         """Of the file that was read, which need not be the one that has its name by now."""
@@ -185,6 +185,9 @@ class ConfigFile:
     def _unknown(self, known: Collection[str], *place: str | int) -> None:
         """Note an unknown key, with the one that was probably meant: here, or of the same name in another table."""
         last = str(place[-1])
+        if last in FORMER_NAMES and place[0] == "alerts":
+            self._add(self._lines.find(*place), f"unknown key {_name(place)}; it is called {FORMER_NAMES[last]} now")
+            return
         others = () if place[0] in ("share", "rule") else all_keys()
         near = nearest(last, known) or next((one for one in others if one.rpartition(".")[2] == last), "")
         hint = f"did you mean {near}?" if near else f"allowed are {', '.join(known)}"
@@ -233,7 +236,7 @@ class ConfigFile:
         for number, table in self._tables("rule"):
             before, place = len(self._problems), ("rule", number)
             plain = {name: raw for name, raw in table.items() if name not in AMOUNTS}
-            values = self._read_table(plain, keys_of(OwnRule), *place)
+            values = self._read_table(plain, keys_of(CustomRule), *place)
             for name in ("name", "metric"):
                 if name not in table:
                     self.wrong(f"found no {name}; a rule needs one", *place)
@@ -247,12 +250,12 @@ class ConfigFile:
             values |= self._read_table({name: raw for name, raw in table.items() if name in AMOUNTS}, keys, *place)
             self._check_one_of("above", "below", table, *place)
             if len(self._problems) == before:
-                rule = OwnRule(**values)
+                rule = CustomRule(**values)
                 self._check_clear(rule, keys["clear"], *place)
                 self.rules[rule.name] = rule
 
     def _check_name(self, name: str, *place: str | int) -> None:
-        own = name in {"gpuwatch", *rule_table.names()}
+        own = name in {"gpuwatch", *RULE_NAMES}
         if own or name in self.rules:
             taken = "a rule of gpuwatch itself" if own else "another [[rule]]"
             self.wrong(f"found {shown(name)}, which is {taken}; allowed is a name of its own", *place, "name")
@@ -269,7 +272,7 @@ class ConfigFile:
                 line, f"key {_name((*place, 'scope'))}: found {found} with the metric {metric}; allowed is {allowed}"
             )
 
-    def _check_clear(self, rule: OwnRule, key: Key, *place: str | int) -> None:
+    def _check_clear(self, rule: CustomRule, key: Key, *place: str | int) -> None:
         """Note a value to clear at that lies beyond the one that raises."""
         clear = rule.clear
         if clear is not None and rule.above is not None and clear > rule.above:

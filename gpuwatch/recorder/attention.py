@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from gpuwatch import files, text
-from gpuwatch.alerts.alert import NO_ATTENTION, Ack, Attention, Mute
+from gpuwatch.alerts.alert import NO_ATTENTION, Acknowledgement, Attention, Mute
 from gpuwatch.recorder.events_log import for_host
 from gpuwatch.threads import start_thread
 
@@ -48,7 +48,7 @@ _Signature = tuple[int, int, int]
 class Change(NamedTuple):
     """What somebody changed: by key what is there now, None for what was taken away."""
 
-    acks: dict[str, Ack | None]
+    acks: dict[str, Acknowledgement | None]
     mutes: dict[tuple[str, str], Mute | None]
 
     @classmethod

@@ -127,7 +127,8 @@ def newest(snapshot: Snapshot, alerts: Iterable[Alert], received: float, history
     Without a history it says nothing of idle times.
     """
     from gpuwatch.alerts.alert import Severity
-    from gpuwatch.alerts.rules.memory import HEALTH, MEMORY, STALE
+    from gpuwatch.alerts.rules.health import HEALTH, STALE
+    from gpuwatch.alerts.rules.memory import MEMORY
     from gpuwatch.alerts.rules.shares import OVERSHOOT
 
     holding = tuple(alerts)

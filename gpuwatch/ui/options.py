@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from gpuwatch.alerts.alert import Alert, Mute
-from gpuwatch.alerts.rules.memory import Allowances
+from gpuwatch.alerts.limits import Allowances
 from gpuwatch.analysis.strays import DEFAULT_LIMITS, StrayLimits
 from gpuwatch.monitor import Frame
 

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.engine import FORGOTTEN, Changes
-from gpuwatch.alerts.rules.memory import HEALTH, MEMORY, STALE, Limits
+from gpuwatch.alerts.limits import Limits
+from gpuwatch.alerts.rules.health import HEALTH, STALE
+from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.model import Health, Memory, SourceState
 from gpuwatch.sampler.nvml import Code, Failed, health
 from tests.support.alerting import Bench, words
@@ -143,8 +145,8 @@ def test_a_gpu_that_changed_its_index_keeps_its_alert() -> None:
 
 
 def test_limits_are_the_users() -> None:
-    bench = Bench(Limits(memory_warning=50, memory_critical=20, clear_margin=0, samples=1, memory_for=0, quiet=0))
-    assert bench.feed_free(60, 40, 10, 60) == [(), ("+warning",), ("+critical",), ("cleared",)]
+    bench = Bench(Limits(memory_warning=50, memory_critical=20, memory_for=0, quiet=0))
+    assert bench.feed_free(60, *[40] * 3, *[10] * 3)[1:] == [(), (), ("+warning",), (), (), ("+critical",)]
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(0, 100)), max_size=60))

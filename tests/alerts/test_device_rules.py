@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts.alert import Severity
-from gpuwatch.alerts.rules.devices import DISAGREE, MISSPELT, STRAY
+from gpuwatch.alerts.rules.devices import DISAGREE, MISSPELT, UNUSED
 from gpuwatch.model import Declared, Health, Hint, Holding, Instance, Knowledge, Order, Reason, Visible
 from tests.support.alerting import Bench, only, uuid
 from tests.support.builders import GIB, gpu, holding, process
@@ -164,33 +164,33 @@ def test_who_is_on_many_gpus_and_computes_on_one(
     sizes: Sequence[float], busy: Sequence[int], level: Severity | None, title: str
 ) -> None:
     bench = spread(*sizes, busy=busy)
-    told = [(alert.severity, alert.title.removeprefix("pid 100 (ada) ")) for alert in bench.of(STRAY)]
+    told = [(alert.severity, alert.title.removeprefix("pid 100 (ada) ")) for alert in bench.of(UNUSED)]
     assert told == ([(level, title)] if level else [])
-    assert [alert.index for alert in bench.of(STRAY)] == ([busy[0]] if level else [])
+    assert [alert.index for alert in bench.of(UNUSED)] == ([busy[0]] if level else [])
 
 
 def test_it_takes_a_minute_of_watching_and_three_samples() -> None:
     bench = spread(10, 10, seconds=62)
-    assert bench.of(STRAY) == []
+    assert bench.of(UNUSED) == []
     spread(10, 10, seconds=1, bench=bench)
-    assert len(bench.of(STRAY)) == 1
+    assert len(bench.of(UNUSED)) == 1
 
 
 def test_once_it_computes_elsewhere_it_is_over() -> None:
     bench = spread(10, 10)
     spread(10, 10, busy=(0, 1), seconds=1, bench=bench)
-    assert bench.of(STRAY) == []
+    assert bench.of(UNUSED) == []
     spread(10, 10, busy=(0,), seconds=100, bench=bench)
-    assert bench.of(STRAY) == []
+    assert bench.of(UNUSED) == []
 
 
 @pytest.mark.parametrize("missing", [{"sm": Reason.UNSUPPORTED}, {"memory": Reason.NO_SAMPLE}])
 def test_without_its_figures_nothing_is_judged_and_nothing_ends(missing: dict[str, Any]) -> None:
-    assert spread(10, 10, **missing).of(STRAY) == []
+    assert spread(10, 10, **missing).of(UNUSED) == []
     bench = spread(10, 10)
-    before = only(bench, STRAY)
+    before = only(bench, UNUSED)
     spread(10, 10, bench=bench, seconds=5, **missing)
-    assert only(bench, STRAY) == before
+    assert only(bench, UNUSED) == before
 
 
 # Misspelt variables

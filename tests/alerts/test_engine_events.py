@@ -9,7 +9,9 @@ import pytest
 
 from gpuwatch.alerts.alert import Alert, Severity, Unit
 from gpuwatch.alerts.engine import FORGOTTEN
-from gpuwatch.alerts.rules.memory import HEALTH, MEMORY, STALE, Limits
+from gpuwatch.alerts.limits import Limits
+from gpuwatch.alerts.rules.health import HEALTH, STALE
+from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.model import Declared, Health, Memory, SourceState
 from tests.support.alerting import Bench, cap, card, feed, only, overshooting, uuid, words
@@ -259,7 +261,7 @@ def test_a_wall_clock_that_is_set_shows_in_the_stamps_alone(step: float) -> None
 
 
 def test_memory_must_be_near_its_limit_for_a_while() -> None:
-    bench = Bench(Limits(quiet=0, samples=1, memory_for=5))
+    bench = Bench(Limits(quiet=0, memory_for=5))
     assert bench.feed_free(*[4] * 6) == [()] * 5 + [("+critical",)]
     assert bench.feed_free(*[60] * 5) == [()] * 5
     assert bench.feed_free(11, *[60] * 5, 60) == [()] * 6 + [("cleared",)]
@@ -269,7 +271,7 @@ def test_memory_must_be_near_its_limit_for_a_while() -> None:
 
 
 def test_stepping_down_takes_its_time_too() -> None:
-    bench = Bench(Limits(quiet=0, samples=1, memory_for=5))
+    bench = Bench(Limits(quiet=0, memory_for=5))
     bench.feed_free(*[4] * 6)
     for _ in range(5):
         bench.feed_free(8.5)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.alerts.alert import Alert, Severity, Unit
-from gpuwatch.alerts.rules.memory import Limits, Observation
-from gpuwatch.history import HistoryView
-from gpuwatch.model import Reason, Snapshot
+from gpuwatch.alerts.limits import Limits
+from gpuwatch.alerts.rule import Observation, Rule, RuleContext
+from gpuwatch.model import Reason
 from tests.support.alerting import Bench
 from tests.support.builders import gpu
 
@@ -27,16 +27,14 @@ class Step(NamedTuple):
     fresh: bool
 
 
-def graded(snapshot: Snapshot, _history: HistoryView, _limits: Limits) -> Iterator[Observation]:
+def graded(context: RuleContext) -> Iterator[Observation]:
     """A warning over 20, critical over 30, each kept 5 lower; the value is the GPU's temperature."""
-    for one in snapshot.gpus:
+    for one in context.snapshot.gpus:
         value = one.temperature
         if isinstance(value, Reason):
             continue
         yield Observation(
-            rule="graded",
-            gpu=one.key,
-            index=one.index,
+            gpu=one,
             level=level(value),
             keeps=level(value + 5),
             partial=bool(one.holdings_note),
@@ -80,7 +78,7 @@ class Play:
     """A bench that is fed steps, and keeps for each GPU the samples that were judged."""
 
     def __init__(self) -> None:
-        self.bench = Bench(rules=[graded])
+        self.bench = Bench(rules=[Rule("graded", graded)])
         self.stamp = 1000.0
         self.samples: dict[str, list[Shown]] = {gpu(index).key: [] for index in (0, 1)}
 
@@ -186,7 +184,7 @@ def test_restoring_is_idempotent_and_raises_nothing(steps: Sequence[Step], after
 @given(_steps)
 def test_nothing_begins_in_the_first_seconds(steps: Sequence[Step]) -> None:
     bench, began = Play(), None
-    bench.bench = Bench(Limits(quiet=20), rules=[graded])
+    bench.bench = Bench(Limits(quiet=20), rules=[Rule("graded", graded)])
     for step in steps:
         bench.feed(step)
         began = bench.bench.moment if began is None else began

@@ -9,7 +9,9 @@ import pytest
 
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.alerts.engine import FORGOTTEN
-from gpuwatch.alerts.rules.memory import MEMORY, STALE, Limits
+from gpuwatch.alerts.limits import Limits
+from gpuwatch.alerts.rules.health import STALE
+from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.model import Declared, Health, Knowledge, Memory, SourceState
 from tests.support.alerting import Bench, cap, card, feed, only, overshooting, part, words

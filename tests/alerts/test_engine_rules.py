@@ -9,9 +9,12 @@ import pytest
 
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.alerts.engine import FORGOTTEN
-from gpuwatch.alerts.rules.memory import HEALTH, MEMORY, Limits, Observation, OwnRule, memory_near_limit
-from gpuwatch.history import HistoryView
-from gpuwatch.model import Gpu, Health, Reason, Snapshot, SourceState
+from gpuwatch.alerts.limits import CustomRule, Limits
+from gpuwatch.alerts.rule import Observation, Rule, RuleContext
+from gpuwatch.alerts.rules import memory
+from gpuwatch.alerts.rules.health import HEALTH
+from gpuwatch.alerts.rules.memory import MEMORY
+from gpuwatch.model import Gpu, Health, Reason, SourceState
 from tests.support.alerting import Bench, only, words
 from tests.support.builders import filled, gpu, holding
 
@@ -21,19 +24,18 @@ WARNING = Severity.WARNING
 
 
 class Shaky:
-    """A rule that says one thing of each GPU, and fails when it is told to, halfway through."""
-
-    __name__ = "shaky"
+    """A rule that finds one thing on each GPU, and fails when it is asked to, halfway through."""
 
     def __init__(self, subject: str = "") -> None:
         self.error: Exception | None = None
         self.subject = subject
+        self.rule = Rule("shaky", self._find)
 
-    def __call__(self, snapshot: Snapshot, _history: HistoryView, _limits: Limits) -> Iterator[Observation]:
-        for one in snapshot.gpus:
+    def _find(self, context: RuleContext) -> Iterator[Observation]:
+        for one in context.snapshot.gpus:
             subject = f"{self.subject} {one.key}" if self.subject else ""
             yield Observation(
-                rule="shaky", gpu=one.key, subject=subject, level=WARNING, keeps=WARNING, title="it shakes"
+                gpu=one, subject=subject, level=WARNING, keeps=WARNING, raise_after=1, clear_after=1, title="it shakes"
             )
             if self.error is not None:
                 raise self.error
@@ -72,7 +74,7 @@ def test_what_is_restored_of_a_rule_that_is_off_ends_at_once() -> None:
 
 
 def test_what_is_restored_of_a_rule_that_is_none_any_more_ends_at_once() -> None:
-    first = Bench(rules=[Shaky()])
+    first = Bench(rules=[Shaky().rule])
     first.feed(gpu(0))
     bench = Bench()
     bench.restore(only(first, "shaky"))
@@ -80,14 +82,14 @@ def test_what_is_restored_of_a_rule_that_is_none_any_more_ends_at_once() -> None
 
 
 def test_an_own_rule_that_is_gone_ends_what_it_raised() -> None:
-    own = OwnRule(name="shaky", metric="temperature", above=80.0)
-    bench = Bench(msgspec.structs.replace(QUIET, own=(own,)), rules=[Shaky()])
-    assert words(bench.feed(gpu(0))) == ("+warning",)
-    bench.engine.limits = msgspec.structs.replace(QUIET, memory_warning=20.0, own=(own,))
-    assert words(bench.feed(gpu(0))) == ()
+    own = CustomRule(name="hot", metric="temperature", above=80.0, after=0.0)
+    bench = Bench(msgspec.structs.replace(QUIET, custom=(own,)), rules=[])
+    hot = gpu(0, temperature=83)
+    assert words(bench.feed(hot)) == ("+warning",)
+    bench.engine.limits = msgspec.structs.replace(QUIET, memory_warning=20.0, custom=(own,))
+    assert words(bench.feed(hot)) == ()
     bench.engine.limits = QUIET
-    # This test's rule goes on to speak, where a rule of the user's own would not.
-    assert [alert.how for alert in bench.feed(gpu(0)).cleared] == ["the rule was turned off"]
+    assert [alert.how for alert in bench.feed(hot).cleared] == ["the rule was turned off"]
 
 
 # Failing
@@ -95,7 +97,7 @@ def test_an_own_rule_that_is_gone_ends_what_it_raised() -> None:
 
 def test_a_rule_that_fails_is_told_once_and_the_others_go_on() -> None:
     shaky = Shaky()
-    bench = Bench(rules=[shaky, memory_near_limit])
+    bench = Bench(rules=[shaky.rule, *memory.RULES])
     shaky.error = TypeError("no \x1b[31mway")
     told = [words(bench.feed(filled(4))) for _ in range(4)]
     assert told == [("+warning",), (), ("+critical",), ()]
@@ -113,7 +115,7 @@ def test_a_rule_that_fails_is_told_once_and_the_others_go_on() -> None:
 @pytest.mark.parametrize("subject", ["", "7:7"])
 def test_what_a_failing_rule_raised_is_held(subject: str) -> None:
     shaky = Shaky(subject)
-    bench = Bench(rules=[shaky])
+    bench = Bench(rules=[shaky.rule])
     assert words(bench.feed(gpu(0), gpu(1))) == ("+warning", "+warning")
     shaky.error = ValueError("no")
     for _ in range(3):
@@ -127,7 +129,7 @@ def test_what_a_failing_rule_raised_is_held(subject: str) -> None:
 def test_a_failure_of_every_sample_is_one_alert() -> None:
     shaky = Shaky()
     shaky.error = ValueError("no")
-    bench = Bench(rules=[shaky])
+    bench = Bench(rules=[shaky.rule])
     told = [words(bench.feed(gpu(0))) for _ in range(20)]
     assert told == [("+warning",)] + [()] * 19
     assert len(bench.engine._conditions) == 1
@@ -136,10 +138,10 @@ def test_a_failure_of_every_sample_is_one_alert() -> None:
 # About users, on no GPU
 
 
-def of_user(snapshot: Snapshot, _history: HistoryView, _limits: Limits) -> Iterator[Observation]:
-    pids = tuple(one.pid for gpu in snapshot.gpus for one in gpu.holdings)
+def of_user(context: RuleContext) -> Iterator[Observation]:
+    pids = tuple(one.pid for gpu in context.snapshot.gpus for one in gpu.holdings)
     if pids:
-        yield Observation(rule="hog", subject="uid:1000", level=WARNING, keeps=WARNING, title="hog", pids=pids)
+        yield Observation(subject="uid:1000", level=WARNING, keeps=WARNING, raise_after=1, title="hog", pids=pids)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +154,7 @@ def of_user(snapshot: Snapshot, _history: HistoryView, _limits: Limits) -> Itera
     ],
 )
 def test_what_is_about_a_user_ends_once_no_gpu_has_them(cards: tuple[Gpu, ...], over: bool) -> None:
-    bench = Bench(rules=[of_user])
+    bench = Bench(rules=[Rule("hog", of_user)])
     assert words(bench.feed(gpu(0, holdings=[holding(7)]), gpu(1, holdings=[holding(8)]))) == ("+warning",)
     assert words(bench.feed(gpu(0), gpu(1), state=SourceState.SILENT)) == ()
     bench.feed(*cards)
@@ -162,13 +164,13 @@ def test_what_is_about_a_user_ends_once_no_gpu_has_them(cards: tuple[Gpu, ...], 
 # What flickers
 
 
-def throttled(snapshot: Snapshot, _history: HistoryView, _limits: Limits) -> Iterator[Observation]:
-    for one in snapshot.gpus:
+def throttled(context: RuleContext) -> Iterator[Observation]:
+    for one in context.snapshot.gpus:
         level = WARNING if one.throttle else None
         if isinstance(one.throttle, Reason):
             continue
         yield Observation(
-            rule="flicker", gpu=one.key, level=level, keeps=level, title="x", stamp=one.sampled, raise_for=5, forgives=2
+            gpu=one, level=level, keeps=level, title="x", stamp=one.sampled, raise_after=1, raise_for=5, forgives=2
         )
 
 
@@ -183,7 +185,7 @@ def throttled(snapshot: Snapshot, _history: HistoryView, _limits: Limits) -> Ite
     ],
 )
 def test_fine_samples_that_are_forgiven_do_not_break_a_rise(samples: str, raised: bool) -> None:
-    bench = Bench(rules=[throttled])
+    bench = Bench(rules=[Rule("flicker", throttled)])
     readings = {"x": ("power brake",), ".": (), "?": Reason.NO_SAMPLE}
     for each in samples:
         bench.feed(gpu(0, throttle=readings[each]))
@@ -191,7 +193,7 @@ def test_fine_samples_that_are_forgiven_do_not_break_a_rise(samples: str, raised
 
 
 def test_alerts_of_one_rule_stay_apart_by_gpu() -> None:
-    bench = Bench(rules=[Shaky("7:7")])
+    bench = Bench(rules=[Shaky("7:7").rule])
     bench.feed(gpu(0), gpu(1))
     keys = {alert.key for alert in bench.last.active}
     assert keys == {f"shaky|box3|7:7 {gpu(index).key}" for index in (0, 1)}

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts.alert import Severity
-from gpuwatch.alerts.rules.memory import Limits
+from gpuwatch.alerts.limits import Limits
 from gpuwatch.model import Declared, Health, Hint, Visible, Xid
 from tests.support.alerting import cap, uuid
 from tests.support.builders import EPOCH

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from gpuwatch.alerts.alert import Alert, Severity, Unit
-from gpuwatch.alerts.rules.memory import FULL, Limits, _about, memory_near_limit, time_to_full
+from gpuwatch.alerts.limits import Limits
+from gpuwatch.alerts.rule import Rule
+from gpuwatch.alerts.rules.memory import FULL, RULES, find_time_to_full, format_prediction
 from gpuwatch.model import Health, Reason
 from tests.support.alerting import Bench, only, words
 from tests.support.builders import USABLE_GIB, gpu, holding, process
@@ -18,7 +20,7 @@ MINUTE = 60.0
 
 
 def bench(**limits: Any) -> Bench:
-    return Bench(Limits(quiet=0, **limits), rules=(time_to_full,))
+    return Bench(Limits(quiet=0, **limits), rules=[Rule(FULL, find_time_to_full)])
 
 
 def run(
@@ -191,7 +193,7 @@ def test_a_leak_that_takes_hours_is_nothing_after_a_step() -> None:
 
 
 def test_where_memory_is_near_its_limit_nothing_new_is_said() -> None:
-    tested = Bench(Limits(quiet=0), rules=(memory_near_limit, time_to_full))
+    tested = Bench(Limits(quiet=0), rules=RULES)
     run(tested, leak(0.6, of=0.96 * USABLE_GIB), 120)
     assert [alert.rule for alert in tested.last.active] == ["memory near limit"]
 
@@ -209,7 +211,7 @@ def test_what_is_raised_is_kept_while_it_grows_on_near_the_limit() -> None:
 
 @pytest.mark.parametrize("seconds", [30, 59])
 def test_less_than_a_minute_says_nothing(seconds: int) -> None:
-    tested = bench(full_for=0, samples=1)
+    tested = bench(full_for=0)
     assert run(tested, leak(10.0, of=40), seconds) == []
 
 
@@ -233,7 +235,7 @@ def test_what_cannot_be_judged_says_nothing(changes: dict[str, Any]) -> None:
     ("seconds", "told"), [(3, "10 s"), (41, "50 s"), (57, "1 min"), (100, "2 min"), (590, "10 min")]
 )
 def test_a_prediction_is_not_told_to_the_second(seconds: float, told: str) -> None:
-    assert _about(seconds) == told
+    assert format_prediction(seconds) == told
 
 
 def test_severities_follow_the_limits() -> None:

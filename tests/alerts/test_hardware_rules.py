@@ -8,22 +8,21 @@ from typing import Any
 import pytest
 
 from gpuwatch.alerts.alert import Alert, Severity, Unit
+from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rules.hardware import (
     ECC,
-    FLICKER,
     MEANINGS,
     POWER,
     RECENT,
     REMAP,
+    RULES,
     TEMPERATURE,
     THROTTLED,
     XID,
-    hardware_rules,
 )
-from gpuwatch.alerts.rules.memory import Limits
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Reason, Xid
-from tests.support.alerting import Bench, only, uuid, words
+from tests.support.alerting import Bench, observed, only, uuid, words
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
 
 NOTE, WARNING, CRITICAL = Severity.NOTE, Severity.WARNING, Severity.CRITICAL
@@ -31,7 +30,7 @@ NOTE, WARNING, CRITICAL = Severity.NOTE, Severity.WARNING, Severity.CRITICAL
 
 def bench(**limits: Any) -> Bench:
     """Return an engine that knows nothing but the rules about hardware."""
-    return Bench(Limits(quiet=0, **limits), rules=(hardware_rules,))
+    return Bench(Limits(quiet=0, **limits), rules=RULES)
 
 
 def card(index: int = 0, **changes: Any) -> Gpu:
@@ -187,7 +186,7 @@ def test_throttling_may_flicker() -> None:
     one = bench()
     for _ in range(20):
         run(one, 1, throttle=("hw thermal",))
-        run(one, FLICKER, throttle=())
+        run(one, 3, throttle=())
     assert only(one, THROTTLED).severity is WARNING
 
 
@@ -195,7 +194,7 @@ def test_throttling_now_and_then_is_none() -> None:
     one = bench()
     for _ in range(50):
         assert run(one, 1, throttle=("hw thermal",)) == []
-        assert run(one, FLICKER + 1, throttle=()) == []
+        assert run(one, 4, throttle=()) == []
 
 
 # Power
@@ -215,12 +214,12 @@ def test_power_may_dip_for_three_samples() -> None:
     one = bench(power_for=300.0)
     for _ in range(80):
         run(one, 1, throttle=("power cap",))
-        run(one, FLICKER, throttle=())
+        run(one, 3, throttle=())
     assert len(one.of(POWER)) == 1
     two = bench(power_for=300.0)
     for _ in range(80):
         run(two, 3, throttle=("power cap",))
-        run(two, FLICKER + 1, throttle=())
+        run(two, 4, throttle=())
     assert two.of(POWER) == []
 
 
@@ -240,7 +239,7 @@ def test_uncorrected_errors_are_a_warning_until_the_count_is_none_again() -> Non
     assert run(one, 1, ecc_uncorrected=3) == [("+warning",)]
     alert = only(one, ECC)
     assert alert.title == "GPU 0: 3 uncorrected memory errors since the driver was loaded"
-    assert alert.evidence == "none since we watch"
+    assert alert.evidence == "none since gpuwatch started"
     assert (alert.unit, alert.peak) == (Unit.COUNT, 3)
     assert run(one, 100, ecc_uncorrected=3) == []
     assert run(one, 100, ecc_uncorrected=Reason.NO_SAMPLE) == []
@@ -384,8 +383,7 @@ def test_where_the_driver_reports_no_xids_nothing_is_said() -> None:
     one = bench()
     assert run(one, 20, xids=Reason.UNSUPPORTED) == []
     view = HistoryView({}, 5000.0, 20.0)
-    found = hardware_rules(snapshot([card(xids=Reason.DENIED)]), view, Limits())
-    assert [each for each in found if each.rule == XID] == []
+    assert observed(XID, snapshot([card(xids=Reason.DENIED)]), view) == []
 
 
 def test_what_was_seen_goes_on_while_the_driver_reports_nothing() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gpuwatch.alerts.alert import Alert, Unit
-from gpuwatch.alerts.rules.idle import IDLE, ORPHANED, UNATTRIBUTED, holder_rules
-from gpuwatch.alerts.rules.memory import Limits
+from gpuwatch.alerts.limits import Limits
+from gpuwatch.alerts.rules.idle import DEAD, IDLE, RULES, UNATTRIBUTED
 from gpuwatch.model import Gpu, Health, Holding, Memory, Presence, Process, Reason
 from tests.support.alerting import Bench, only, uuid, words
 from tests.support.builders import EPOCH, GIB, MIB, gpu, holding, process, uid
@@ -17,7 +17,7 @@ HOUR = 3600.0
 
 
 def bench(**limits: Any) -> Bench:
-    return Bench(Limits(quiet=0, **limits), rules=(holder_rules,))
+    return Bench(Limits(quiet=0, **limits), rules=RULES)
 
 
 def run(tested: Bench, card: Gpu, seconds: float, *people: Process, step: float = 1.0, **changes: Any) -> list[str]:
@@ -258,7 +258,7 @@ def orphan(gib: float | Reason = 12.0, start: int = 0, **changes: Any) -> Gpu:
 def raised(card: Gpu, person: Process, seconds: float = 25) -> Alert:
     tested = bench()
     assert run(tested, card, seconds, person) == ["+warning"]
-    return only(tested, ORPHANED)
+    return only(tested, DEAD)
 
 
 def test_a_process_that_has_ended_and_still_holds_is_told() -> None:
@@ -278,7 +278,7 @@ def test_a_zombie_that_still_holds_is_told_with_its_parent() -> None:
 def test_an_idle_zombie_is_not_told_twice() -> None:
     tested = bench()
     run(tested, orphan(start=1234), 2 * HOUR, ZOMBIE, step=10)
-    assert [alert.rule for alert in tested.last.active] == [ORPHANED]
+    assert [alert.rule for alert in tested.last.active] == [DEAD]
 
 
 def test_a_list_that_is_some_seconds_behind_is_nothing() -> None:
@@ -309,7 +309,7 @@ def test_a_zombie_that_computes_is_a_program_whose_first_thread_has_ended() -> N
 def test_one_that_may_be_there_is_no_orphan(presence: Presence) -> None:
     tested = bench()
     run(tested, orphan(), 100, Process(pid=1234, presence=presence))
-    assert tested.of(ORPHANED) == []
+    assert tested.of(DEAD) == []
 
 
 def test_memory_that_is_not_known_is_not_judged() -> None:
@@ -317,4 +317,4 @@ def test_memory_that_is_not_known_is_not_judged() -> None:
     tested = bench()
     run(tested, orphan(), 25, GONE)
     assert run(tested, orphan(Reason.NO_SAMPLE), 25, GONE) == []
-    assert len(tested.of(ORPHANED)) == 1
+    assert len(tested.of(DEAD)) == 1

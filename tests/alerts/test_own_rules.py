@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.alerts.alert import Alert, Severity, Unit
-from gpuwatch.alerts.rules.custom import METRICS, Value, own_rules, verdict
-from gpuwatch.alerts.rules.memory import Limits, OwnRule
+from gpuwatch.alerts.limits import CustomRule, Limits
+from gpuwatch.alerts.rule import RuleContext
+from gpuwatch.alerts.rules.custom import METRICS, Value, compare, find_custom
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Memory, Reason
 from tests.support.alerting import Bench, uuid, words
@@ -19,14 +20,14 @@ from tests.support.builders import GIB, MIB, USABLE_GIB, gpu, holding, memory, p
 NOTE, WARNING, CRITICAL = Severity.NOTE, Severity.WARNING, Severity.CRITICAL
 
 
-def own(metric: str, **fields: Any) -> OwnRule:
+def own(metric: str, **fields: Any) -> CustomRule:
     """Return a rule of the user's, called `mine`."""
-    return OwnRule(**{"name": "mine", "metric": metric, **fields})
+    return CustomRule(**{"name": "mine", "metric": metric, **fields})
 
 
-def bench(*rules: OwnRule) -> Bench:
+def bench(*rules: CustomRule) -> Bench:
     """Return an engine that knows nothing but these rules."""
-    return Bench(Limits(quiet=0, own=rules), rules=(own_rules,))
+    return Bench(Limits(quiet=0, custom=rules), rules=())
 
 
 def only(one: Bench) -> Alert:
@@ -41,9 +42,9 @@ def run(one: Bench, seconds: int, *gpus: Gpu, **changes: Any) -> list[tuple[str,
     return [change for change in found if change]
 
 
-def judged(rule: OwnRule, *gpus: Gpu, people: Any = (), view: HistoryView | None = None, **changes: Any) -> Any:
+def judged(rule: CustomRule, *gpus: Gpu, people: Any = (), view: HistoryView | None = None, **changes: Any) -> Any:
     """Return what a rule says of one snapshot."""
-    return list(own_rules(snapshot(gpus, people, **changes), view or HistoryView(), Limits(own=(rule,))))
+    return list(find_custom(rule, RuleContext(snapshot(gpus, people, **changes), view or HistoryView(), Limits())))
 
 
 # Metrics
@@ -88,7 +89,7 @@ BUSY = gpu(
 )
 def test_a_metric_of_a_gpu_is_what_the_snapshot_says(metric: str, value: float, unit: Unit) -> None:
     (found,) = judged(own(metric, above=-1.0), BUSY)
-    assert (found.value, found.unit, found.gpu, found.subject) == (pytest.approx(value), unit, uuid(), "")
+    assert (found.value, found.unit, found.gpu, found.subject) == (pytest.approx(value), unit, BUSY, "")
 
 
 def test_every_metric_of_a_gpu_was_tried() -> None:
@@ -129,7 +130,7 @@ def test_a_metric_of_a_user_is_over_all_gpus(metric: str, value: float, shown: s
     ada = found[f"uid:{uid('ada')}"]
     assert ada.value == pytest.approx(value)
     assert ada.title.startswith(f"mine: ada {shown}, above ")
-    assert (ada.gpu, ada.index, ada.pids, ada.owners) == ("", None, (1, 3), ("ada",))
+    assert (ada.gpu, ada.pids, ada.owners) == (None, (1, 3), ("ada",))
     assert ada.evidence == "GPU 0 30.0 · GPU 1 5.0 GiB"
 
 
@@ -139,10 +140,6 @@ def test_scopes_are_those_that_can_be_read() -> None:
     assert METRICS["idle"].scopes == ("process",)
     assert METRICS["share"].scopes == ("user",)
     assert all(metric.scopes and metric.words for metric in METRICS.values())
-
-
-def test_no_rule_of_ones_own_costs_nothing_and_says_nothing() -> None:
-    assert list(own_rules(snapshot([BUSY]), HistoryView(), Limits())) == []
 
 
 # Raising and clearing
@@ -220,9 +217,9 @@ def hot() -> Bench:
         own("temperature", below=10.0),
     ],
 )
-def test_a_rule_that_now_asks_something_else_ends_what_it_raised(changed: OwnRule) -> None:
+def test_a_rule_that_now_asks_something_else_ends_what_it_raised(changed: CustomRule) -> None:
     one = hot()
-    one.engine.limits = Limits(quiet=0, own=(changed,))
+    one.engine.limits = Limits(quiet=0, custom=(changed,))
     assert run(one, 1, gpu(0, temperature=85), gpu(1)) == [("cleared",)]
     assert one.last.cleared[0].how == "the rule was changed"
     assert run(one, 20, gpu(0, temperature=85), gpu(1)) == []
@@ -230,7 +227,7 @@ def test_a_rule_that_now_asks_something_else_ends_what_it_raised(changed: OwnRul
 
 def test_a_rule_that_is_about_other_gpus_now_ends_what_it_raised() -> None:
     one = hot()
-    one.engine.limits = Limits(quiet=0, own=(own("temperature", above=80.0, gpus=(1,)),))
+    one.engine.limits = Limits(quiet=0, custom=(own("temperature", above=80.0, gpus=(1,)),))
     assert run(one, 3, gpu(0, temperature=85), gpu(1)) == [("cleared",)]
     assert one.last.cleared[0].how == "the rule is not about GPU 0"
 
@@ -238,14 +235,14 @@ def test_a_rule_that_is_about_other_gpus_now_ends_what_it_raised() -> None:
 def test_a_rule_with_other_limits_goes_on_with_what_it_raised() -> None:
     one = hot()
     before = only(one).id
-    one.engine.limits = Limits(quiet=0, own=(own("temperature", above=70.0, severity=CRITICAL, gpus=(0,)),))
+    one.engine.limits = Limits(quiet=0, custom=(own("temperature", above=70.0, severity=CRITICAL, gpus=(0,)),))
     assert run(one, 9, gpu(0, temperature=85), gpu(1)) == []
     assert run(one, 9, gpu(0, temperature=85), gpu(1)) == [("+critical",)]
     assert only(one).id == before
 
 
 @pytest.mark.parametrize("changed", [own("rss", scope="process", above=80.0 * GIB), own("power", above=600.0)])
-def test_what_is_restored_of_a_rule_that_asks_something_else_ends(changed: OwnRule) -> None:
+def test_what_is_restored_of_a_rule_that_asks_something_else_ends(changed: CustomRule) -> None:
     first, one = hot(), bench(changed)
     one.restore(*first.last.active)
     assert run(one, 1, gpu(0, temperature=85)) == [("cleared",)]
@@ -272,15 +269,15 @@ def test_what_raises_also_keeps_and_what_may_be_more_never_clears_wrongly(
     amount: float, limit: float, gap: float, above: bool, at_least: bool
 ) -> None:
     rule = own("power", above=limit, clear=limit - gap) if above else own("power", below=limit, clear=limit + gap)
-    level, keeps, partial = verdict(rule, Value(amount, at_least))
+    level, keeps, partial = compare(rule, Value(amount, at_least))
     assert level is None or keeps is not None
     if at_least and not partial:
         assert level is keeps is None
     for more in (amount, amount + 1, amount + 1000):
         if at_least and level is not None:
-            assert verdict(rule, Value(more)).level is not None
+            assert compare(rule, Value(more)).level is not None
         if at_least and not partial:
-            assert verdict(rule, Value(more)).keeps is None
+            assert compare(rule, Value(more)).keeps is None
 
 
 # Filters
@@ -289,7 +286,7 @@ def test_what_raises_also_keeps_and_what_may_be_more_never_clears_wrongly(
 def test_a_rule_for_some_gpus_is_not_about_others() -> None:
     cards = [gpu(index, temperature=90) for index in range(4)]
     rule = own("temperature", above=80.0, gpus=(1, "gpu-00000003"))
-    assert [found.index for found in judged(rule, *cards) if found.level] == [1, 3]
+    assert [found.gpu.index for found in judged(rule, *cards) if found.level] == [1, 3]
 
 
 @pytest.mark.parametrize("user", ["ben", str(uid("ben"))])
@@ -339,7 +336,7 @@ def test_a_process_on_two_gpus_is_judged_on_each_and_as_a_whole_only_once() -> N
     cards = [gpu(0, holdings=[holding(7)]), gpu(1, holdings=[holding(7)])]
     assert len(judged(own("memory", scope="process", above=0.0), *cards)) == 2
     (found,) = judged(own("cpu", scope="process", above=0.0), *cards)
-    assert (found.subject, found.index) == ("7:7", 0)
+    assert (found.subject, found.gpu.index) == ("7:7", 0)
 
 
 def test_mig_instances_of_one_process_add_up() -> None:

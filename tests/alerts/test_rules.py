@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 import pytest
 
 from gpuwatch.alerts.alert import Severity, Unit
-from gpuwatch.alerts.rules.memory import Limits, Observation, data_stale, gpu_health, memory_near_limit
+from gpuwatch.alerts.rule import Observation
+from gpuwatch.alerts.rules.health import HEALTH, STALE
+from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.history import History, HistoryView
 from gpuwatch.model import Gpu, Health, Memory, Presence, Reason, Snapshot, SourceState
+from tests.support.alerting import observed
 from tests.support.builders import EPOCH, GIB, USABLE_GIB, at, filled, gpu, holding, memory, process, snapshot
 
-LIMITS = Limits()
 
-
-def observed(rule: Any, shown: Snapshot, history: HistoryView | None = None) -> list[Observation]:
-    return list(rule(shown, history or HistoryView(), LIMITS))
-
-
-def levels(rule: Any, gpus: Iterable[Gpu]) -> list[Severity | None]:
+def levels(rule: str, gpus: Iterable[Gpu]) -> list[Severity | None]:
     return [one.level for one in observed(rule, snapshot(gpus))]
 
 
@@ -43,52 +39,52 @@ def levels(rule: Any, gpus: Iterable[Gpu]) -> list[Severity | None]:
 def test_memory_is_judged_by_what_is_free_after_reserved(
     free: float, level: Severity | None, keeps: Severity | None
 ) -> None:
-    (seen,) = observed(memory_near_limit, snapshot([filled(free)]))
-    assert (seen.level, seen.keeps, seen.clear) == (level, keeps, keeps is None)
+    (seen,) = observed(MEMORY, snapshot([filled(free)]))
+    assert (seen.level, seen.keeps) == (level, keeps)
 
 
 def test_reserved_memory_is_not_counted_as_room() -> None:
     total, reserved = 100 * GIB, 60 * GIB
     # 5 of the 40 GiB that programs can have: 12.5 %, though only 5 % of the whole.
-    assert levels(memory_near_limit, [filled(0, memory=memory(35, total=total, reserved=reserved))]) == [None]
+    assert levels(MEMORY, [filled(0, memory=memory(35, total=total, reserved=reserved))]) == [None]
 
 
 def test_where_reserved_is_unknown_free_is_judged_by_the_total() -> None:
     old = Memory(total=100 * GIB, used=96 * GIB, free=4 * GIB, reserved=Reason.UNSUPPORTED)
-    assert levels(memory_near_limit, [filled(0, memory=old)]) == [Severity.CRITICAL]
+    assert levels(MEMORY, [filled(0, memory=old)]) == [Severity.CRITICAL]
 
 
 @pytest.mark.parametrize("reason", list(Reason))
 @pytest.mark.parametrize("field", ["free", "total"])
 def test_a_missing_reading_is_no_observation(field: str, reason: Reason) -> None:
     shown = msgspec.structs.replace(memory(79), **{field: reason})
-    assert observed(memory_near_limit, snapshot([filled(0, memory=shown)])) == []
+    assert observed(MEMORY, snapshot([filled(0, memory=shown)])) == []
 
 
 def test_a_total_of_nothing_is_no_observation() -> None:
-    assert observed(memory_near_limit, snapshot([filled(0, memory=memory(0, total=0, reserved=0))])) == []
+    assert observed(MEMORY, snapshot([filled(0, memory=memory(0, total=0, reserved=0))])) == []
 
 
 @pytest.mark.parametrize("health", [health for health in Health if health is not Health.OK])
 def test_memory_of_a_gpu_in_trouble_is_not_judged(health: Health) -> None:
-    assert observed(memory_near_limit, snapshot([filled(0, health=health)])) == []
+    assert observed(MEMORY, snapshot([filled(0, health=health)])) == []
 
 
 def test_an_empty_gpu_never_alerts() -> None:
     nobodys = Memory(total=2 * GIB, used=0, free=0, reserved=0)
     busy_machine = Memory(total=128 * GIB, used=126 * GIB, free=2 * GIB, reserved=0, unified=True)
-    assert levels(memory_near_limit, [gpu(0, memory=nobodys), gpu(1, memory=busy_machine)]) == [None, None]
+    assert levels(MEMORY, [gpu(0, memory=nobodys), gpu(1, memory=busy_machine)]) == [None, None]
 
 
 def test_a_full_gpu_with_nobody_listed_alerts_and_says_what_is_missing() -> None:
-    (seen,) = observed(memory_near_limit, snapshot([gpu(0, used_gib=78)]))
+    (seen,) = observed(MEMORY, snapshot([gpu(0, used_gib=78)]))
     assert seen.level is Severity.CRITICAL
     assert seen.evidence == "unknown processes hold 78.0 GiB"
 
 
 def test_unified_memory_says_so() -> None:
     shared = Memory(total=128 * GIB, used=126 * GIB, free=2 * GIB, reserved=0, unified=True)
-    (seen,) = observed(memory_near_limit, snapshot([gpu(0, memory=shared, holdings=[holding(5, 100)])]))
+    (seen,) = observed(MEMORY, snapshot([gpu(0, memory=shared, holdings=[holding(5, 100)])]))
     assert seen.evidence.endswith("memory is shared with the whole machine")
 
 
@@ -99,7 +95,7 @@ def test_the_evidence_names_the_largest_holders_by_user_and_who_grew() -> None:
     history.add(at(snapshot([gpu(0, holdings=[holding(*each) for each in sizes.items()])], people), 0), 5000)
     sizes[2] = 5.1
     shown = at(snapshot([gpu(0, holdings=[holding(*each) for each in sizes.items()])], people), 30)
-    (seen,) = observed(memory_near_limit, shown, history.add(shown, 5030))
+    (seen,) = observed(MEMORY, shown, history.add(shown, 5030))
     assert seen.title == "GPU 0 near limit: 3.3 GiB of 79.1 free"
     assert seen.evidence == "cyn holds 70.0 GiB · ben 5.1 · dov 0.5 · ben grew 4.1 GiB in the last minute"
     assert seen.pids == (1, 3, 2, 4, 5)
@@ -111,7 +107,7 @@ def test_nobody_is_said_to_have_grown_by_next_to_nothing() -> None:
     history = History()
     history.add(at(snapshot([filled(4)]), 0), 5000)
     shown = at(snapshot([filled(3.99)]), 30)
-    (seen,) = observed(memory_near_limit, shown, history.add(shown, 5030))
+    (seen,) = observed(MEMORY, shown, history.add(shown, 5030))
     assert "grew" not in seen.evidence
 
 
@@ -123,19 +119,19 @@ def test_holders_without_a_name_are_told_by_pid() -> None:
     ]
     full = gpu(0, holdings=[holding(1, 40), holding(2, 20), holding(3, 18), holding(9, memory=Reason.DENIED)])
     shown = msgspec.structs.replace(snapshot([full]), processes=tuple(people))
-    (seen,) = observed(memory_near_limit, shown)
+    (seen,) = observed(MEMORY, shown)
     assert seen.evidence == "pid 1 (gone) holds 40.0 GiB · pid 2 (hidden) 20.0 · pid 3 18.0"
     assert seen.owners == ()
 
 
 def test_a_holder_that_no_process_is_known_for_is_told_by_pid() -> None:
     shown = msgspec.structs.replace(snapshot([filled(1)]), processes=())
-    (seen,) = observed(memory_near_limit, shown)
+    (seen,) = observed(MEMORY, shown)
     assert seen.evidence.startswith("pid 100 holds 78.3 GiB")
 
 
 def test_less_than_a_hundredth_free_is_called_full() -> None:
-    (seen,) = observed(memory_near_limit, snapshot([filled(0.1)]))
+    (seen,) = observed(MEMORY, snapshot([filled(0.1)]))
     assert seen.title == "GPU 0 full: 0.1 GiB of 79.1 free"
 
 
@@ -157,7 +153,7 @@ def test_less_than_a_hundredth_free_is_called_full() -> None:
     ],
 )
 def test_each_health_has_its_severity(health: Health, level: Severity | None) -> None:
-    (seen,) = observed(gpu_health, snapshot([gpu(3, health=health, words="why")]))
+    (seen,) = observed(HEALTH, snapshot([gpu(3, health=health, words="why")]))
     assert seen.level is level
     assert seen.title.startswith(f"GPU 3 {health.value}" if level else "GPU 3 answers again")
     assert seen.evidence == "why"
@@ -167,7 +163,7 @@ def test_each_health_has_its_severity(health: Health, level: Severity | None) ->
 
 
 def stale(shown: Snapshot, watching: float = 0.0) -> Observation:
-    (seen,) = observed(data_stale, shown, HistoryView(watched=watching))
+    (seen,) = observed(STALE, shown, HistoryView(watched=watching))
     return seen
 
 
@@ -225,5 +221,5 @@ def test_a_sum_with_an_unknown_part_is_said_to_be_one() -> None:
     held = [holding(1, 60.0), holding(2, memory=Reason.UNSUPPORTED), holding(3, 12.0)]
     owners = [process(1), process(2), process(3, "ben")]
     card = gpu(0, memory=memory(USABLE_GIB - 2.0), holdings=held, unattributed=Reason.NO_SAMPLE)
-    (seen,) = observed(memory_near_limit, snapshot([card], owners))
+    (seen,) = observed(MEMORY, snapshot([card], owners))
     assert seen.evidence.startswith("ada holds at least 60.0 GiB · ben 12.0")

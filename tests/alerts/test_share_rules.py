@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.engine import FORGOTTEN
-from gpuwatch.alerts.rules.memory import Allowances, Limits
-from gpuwatch.alerts.rules.shares import OVERSHOOT, allowance, declared_shares
+from gpuwatch.alerts.limits import Allowances, Limits
+from gpuwatch.alerts.rules.shares import OVERSHOOT, RULES, allowance
 from gpuwatch.model import (
     LIMITS,
     Basis,
@@ -77,9 +77,9 @@ def test_a_budget_has_at_least_a_gib() -> None:
 
 
 def test_allowances_are_the_users() -> None:
-    allowances = Allowances(framework=0, second_step=0, second_step_percent=0, after=0)
-    bench = Bench(Limits(samples=2, allowances=allowances, quiet=0))
-    assert feed(bench, cap(10), 10, 10.1, 10.1) == [(), (), ("+critical",)]
+    allowances = Allowances(framework=0, second_step=0, after=0.1)
+    bench = Bench(Limits(allowances=allowances, quiet=0))
+    assert feed(bench, cap(10), 10, 11.1, 11.1, 11.1) == [(), (), (), ("+critical",)]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_it_takes_three_samples_that_span_ten_seconds() -> None:
     assert feed(Bench(), cap(10), *[11] * 12) == [()] * 10 + [("+warning",), ()]
     slow = Bench()
     assert [feed(slow, cap(10), 11, seconds=5.0, interval=5.0) for _ in range(4)] == [[()], [()], [("+warning",)], [()]]
-    slower = Bench(rules=[declared_shares])
+    slower = Bench(rules=RULES)
     assert [feed(slower, cap(10), 11, seconds=60.0) for _ in range(3)] == [[()], [()], [("+warning",)]]
 
 
@@ -383,7 +383,7 @@ def test_declarations_that_cannot_be_read_for_a_moment_end_nothing(declared: Dec
 
 @pytest.mark.no_cover
 def test_thousands_of_short_lived_processes_leave_nothing_behind() -> None:
-    bench = Bench(rules=[declared_shares])
+    bench = Bench(rules=RULES)
     for generation in range(20):
         pids = range(1000 + 500 * generation, 1500 + 500 * generation)
         people = [process(pid, declared=cap(0.01, margin=Margin.EXACT)) for pid in pids]
@@ -399,7 +399,7 @@ def test_thousands_of_short_lived_processes_leave_nothing_behind() -> None:
 
 @given(st.lists(st.one_of(st.none(), st.just(Reason.ERROR), st.floats(0, 30)), max_size=60))
 def test_what_is_raised_and_cleared_adds_up(sizes: Sequence[float | Reason | None]) -> None:
-    bench, up, person = Bench(rules=[declared_shares]), False, process(100, declared=cap(10))
+    bench, up, person = Bench(rules=RULES), False, process(100, declared=cap(10))
     for size in sizes:
         shown = gpu(0, used_gib=40) if size is None else card((100, size))
         changes = bench.feed(shown, people=[person], seconds=4.0)

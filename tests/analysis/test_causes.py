@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpuwatch.alerts.rules.idle import unattributed_memory
-from gpuwatch.alerts.rules.memory import Limits
-from gpuwatch.alerts.unattributed import OWN, OWN_EACH, Cause, Suspicion, causes, likeliest, matters, missing
+from gpuwatch.alerts.rules.idle import UNATTRIBUTED
+from gpuwatch.alerts.unattributed import OWN, OWN_EACH, Cause, CauseKind, causes, likeliest, matters, missing
 from gpuwatch.model import Gpu, Health, Memory, Presence, Process, Reason, Snapshot, Surroundings, Unlisted, Xid
 from tests.support import builders
+from tests.support.alerting import observed
 from tests.support.builders import GIB, MIB, TOTAL, holding
 
-PLAIN = [Cause.ENDING, Cause.LEAK]
+PLAIN = [CauseKind.ENDING, CauseKind.LEAK]
 """What remains of a large gap where nothing points to anything."""
 
 
@@ -32,13 +32,13 @@ def left(pid: int, user: str = "you", **changes: Any) -> Unlisted:
     return Unlisted(process=builders.process(pid, user, **fields), gpus=(loose().uuid,), context=True)
 
 
-def found(card: Gpu, *people: Process, **changes: Any) -> list[Suspicion]:
+def found(card: Gpu, *people: Process, **changes: Any) -> list[Cause]:
     """Return the causes for a card of a machine that was searched."""
     return causes(card, builders.snapshot([card], people, **{"searched": builders.EPOCH, **changes}))
 
 
-def kinds(card: Gpu, *people: Process, **changes: Any) -> list[Cause]:
-    return [one.cause for one in found(card, *people, **changes)]
+def kinds(card: Gpu, *people: Process, **changes: Any) -> list[CauseKind]:
+    return [one.kind for one in found(card, *people, **changes)]
 
 
 # -- gaps ----------------------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ def test_a_gpu_in_trouble_and_one_that_is_accounted_for_need_no_cause() -> None:
 
 def test_unified_memory_has_no_gap() -> None:
     memory = Memory(total=64 * GIB, used=40 * GIB, free=24 * GIB, reserved=Reason.UNSUPPORTED, unified=True)
-    assert kinds(loose(memory=memory, unattributed=Reason.UNSUPPORTED)) == [Cause.UNIFIED]
+    assert kinds(loose(memory=memory, unattributed=Reason.UNSUPPORTED)) == [CauseKind.UNIFIED]
 
 
 # -- each cause ----------------------------------------------------------------------------------------------------
@@ -104,9 +104,9 @@ def test_nobody_is_known_to_have_open_what_has_no_number() -> None:
 def test_a_list_that_is_not_whole() -> None:
     note = "you may not see this GPU's processes"
     first = found(loose(unattributed=Reason.NO_SAMPLE, holdings_note=note))[0]
-    assert first.cause is Cause.LIST
+    assert first.kind is CauseKind.LIST
     assert note in first.words
-    assert kinds(loose(unreliable=True))[0] is Cause.LIST
+    assert kinds(loose(unreliable=True))[0] is CauseKind.LIST
 
 
 def test_a_driver_that_counts_its_own_as_used() -> None:
@@ -115,18 +115,18 @@ def test_a_driver_that_counts_its_own_as_used() -> None:
         memory=Memory(total=TOTAL, used=18 * GIB, free=1, reserved=Reason.UNSUPPORTED), unattributed=Reason.UNSUPPORTED
     )
     assert kinds(card) == PLAIN
-    assert kinds(old) == [Cause.COUNTED, *PLAIN]
+    assert kinds(old) == [CauseKind.COUNTED, *PLAIN]
 
 
 def test_in_a_container() -> None:
     assert found(loose(), confined=True)[0].settle == "start gpuwatch on the host, or in a container with `--pid=host`"
-    assert kinds(loose(), Process(pid=70, presence=Presence.ELSEWHERE))[0] is Cause.CONTAINER
+    assert kinds(loose(), Process(pid=70, presence=Presence.ELSEWHERE))[0] is CauseKind.CONTAINER
 
 
 def test_workers_whose_parent_has_ended() -> None:
     (one, *_) = found(loose(), unlisted=(left(4711),))
-    assert one == Suspicion(
-        Cause.LEFT_OVER,
+    assert one == Cause(
+        CauseKind.LEFT_OVER,
         "PID 4711 python (you) has it open and is not listed: what started it has ended",
         "`gpuwatch kill 4711` ends it, if you no longer want what was run",
         (4711,),
@@ -157,7 +157,7 @@ def test_others_end_their_own_and_very_many_are_listed_elsewhere() -> None:
     ids=str,
 )
 def test_who_is_tended_or_not_known_is_not_left_over(changes: dict[str, Any]) -> None:
-    assert kinds(loose(), unlisted=(left(4711, **changes),)) == [Cause.UNLISTED, *PLAIN]
+    assert kinds(loose(), unlisted=(left(4711, **changes),)) == [CauseKind.UNLISTED, *PLAIN]
 
 
 def test_who_cannot_hold_it_is_no_cause() -> None:
@@ -186,13 +186,13 @@ def test_a_program_that_is_not_listed() -> None:
 
 def test_an_mps_server() -> None:
     (one, *_) = found(loose(), mps=(812,))
-    assert (one.cause, one.pids) == (Cause.MPS, (812,))
+    assert (one.kind, one.pids) == (CauseKind.MPS, (812,))
     assert "echo quit | nvidia-cuda-mps-control" in one.settle
     server = builders.process(812, "root", name="nvidia-cuda-mps-server")
     elsewhere = builders.gpu(0, holdings=[holding(812, 0.1)])
     card = loose()
     snapshot = builders.snapshot([elsewhere, card], [server], searched=1.0)
-    assert causes(card, snapshot)[0].cause is Cause.MPS
+    assert causes(card, snapshot)[0].kind is CauseKind.MPS
     assert kinds(loose(holdings=[holding(70, 9.5), holding(812, 0.5)]), server) == PLAIN  # what it holds is known
 
 
@@ -201,16 +201,16 @@ def test_an_mps_server_that_is_listed_on_another_gpu_alone_comes_behind_who_has_
     elsewhere, card = builders.gpu(0, holdings=[holding(812, 0.1)]), loose()
     hog = left(4711, "ben", adopted=False, ppid=900)
     both = builders.snapshot([elsewhere, card], [server], searched=1.0, unlisted=(hog,))
-    assert [one.cause for one in causes(card, both)][:2] == [Cause.UNLISTED, Cause.MPS]
+    assert [one.kind for one in causes(card, both)][:2] == [CauseKind.UNLISTED, CauseKind.MPS]
     second = builders.snapshot([elsewhere, card], [server], searched=1.0, unlisted=(hog,), mps=(813,))
-    assert [one.cause for one in causes(card, second)][:2] == [Cause.MPS, Cause.UNLISTED]
+    assert [one.kind for one in causes(card, second)][:2] == [CauseKind.MPS, CauseKind.UNLISTED]
 
 
 def test_what_a_driver_takes_for_itself() -> None:
     card = loose((OWN + OWN_EACH) / GIB, display_active=True)
     (one,) = found(card)
-    assert (one.cause, one.words) == (
-        Cause.DRIVER,
+    assert (one.kind, one.words) == (
+        CauseKind.DRIVER,
         "544 MiB is no more than a driver takes for itself, for contexts and the display",
     )
     assert kinds(loose((OWN + OWN_EACH + MIB) / GIB)) == PLAIN
@@ -221,7 +221,7 @@ def test_what_a_driver_takes_for_itself() -> None:
 )
 def test_a_process_that_is_still_being_cleaned_up(gone: Process) -> None:
     one, last = found(loose(), gone)
-    assert (one.cause, one.pids, one.proven, last.cause) == (Cause.ENDING, (70,), True, Cause.LEAK)
+    assert (one.kind, one.pids, one.proven, last.kind) == (CauseKind.ENDING, (70,), True, CauseKind.LEAK)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_a_process_that_is_still_being_cleaned_up(gone: Process) -> None:
 )
 def test_what_we_may_not_see(changes: dict[str, Any], words: str) -> None:
     hidden, _, leak = found(loose(), **changes)
-    assert hidden.cause is Cause.HIDDEN
+    assert hidden.kind is CauseKind.HIDDEN
     assert words in hidden.words
     assert "sudo" in hidden.settle
     assert leak.words.startswith("if nobody has it open")
@@ -242,7 +242,7 @@ def test_what_we_may_not_see(changes: dict[str, Any], words: str) -> None:
 
 def test_root_that_was_blind_is_not_told_to_use_sudo() -> None:
     hidden = found(loose(), blind=3, viewer=0)[0]
-    assert hidden.cause is Cause.HIDDEN
+    assert hidden.kind is CauseKind.HIDDEN
     assert "sudo gpuwatch" not in hidden.settle
 
 
@@ -268,23 +268,23 @@ OLD = Memory(total=TOTAL, used=18 * GIB, free=1, reserved=Reason.UNSUPPORTED)
 def test_the_order() -> None:
     card = loose(holdings_note="list incomplete", memory=OLD, unattributed=Reason.UNSUPPORTED)
     assert kinds(card, GONE, **EVERYTHING) == [
-        Cause.LIST,
-        Cause.COUNTED,
-        Cause.CONTAINER,
-        Cause.LEFT_OVER,
-        Cause.MPS,
-        Cause.UNLISTED,
-        Cause.ENDING,
-        Cause.HIDDEN,
-        Cause.LEAK,
+        CauseKind.LIST,
+        CauseKind.COUNTED,
+        CauseKind.CONTAINER,
+        CauseKind.LEFT_OVER,
+        CauseKind.MPS,
+        CauseKind.UNLISTED,
+        CauseKind.ENDING,
+        CauseKind.HIDDEN,
+        CauseKind.LEAK,
     ]
     assert kinds(loose(0.5), **EVERYTHING) == [
-        Cause.CONTAINER,
-        Cause.LEFT_OVER,
-        Cause.MPS,
-        Cause.DRIVER,
-        Cause.UNLISTED,
-        Cause.HIDDEN,
+        CauseKind.CONTAINER,
+        CauseKind.LEFT_OVER,
+        CauseKind.MPS,
+        CauseKind.DRIVER,
+        CauseKind.UNLISTED,
+        CauseKind.HIDDEN,
     ]
 
 
@@ -292,18 +292,18 @@ def test_after_a_minute_nothing_is_ending_any_more() -> None:
     card = loose()
     first = likeliest(card, builders.snapshot([card], [GONE]))
     assert first is not None
-    assert first.cause is Cause.LEAK
+    assert first.kind is CauseKind.LEAK
     assert likeliest(loose(memory=Memory(), unattributed=Reason.NO_SAMPLE), Snapshot()) is None
 
 
 def test_the_alert_names_the_likeliest() -> None:
     card = loose()
     snapshot = builders.snapshot([card], unlisted=(left(4711),))
-    (seen,) = unattributed_memory(card, snapshot, Limits())
+    (seen,) = observed(UNATTRIBUTED, snapshot)
     first = causes(card, snapshot)[0]
     assert seen.evidence == f"{first.words} · {first.settle}"
     assert "PID 4711 python (you)" in seen.evidence
-    (fine,) = unattributed_memory(loose(0.1), snapshot, Limits())
+    (fine,) = observed(UNATTRIBUTED, builders.snapshot([loose(0.1)]))
     assert fine.evidence == ""
 
 
@@ -359,10 +359,10 @@ snapshots = st.builds(
 def test_whatever_there_is_each_cause_comes_once_and_fits_its_line(card: Gpu, snapshot: Snapshot) -> None:
     given = causes(card, snapshot)
     assert given == causes(card, snapshot)
-    assert len({one.cause for one in given}) == len(given)
+    assert len({one.kind for one in given}) == len(given)
     for one in given:
         assert one.words
         assert one.settle
         assert max(cell_len(one.words), cell_len(one.settle)) <= 110
     first = likeliest(card, snapshot)
-    assert first is None or first.cause is not Cause.ENDING
+    assert first is None or first.kind is not CauseKind.ENDING

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from gpuwatch.alerts.rules.memory import Allowances
+from gpuwatch.alerts.limits import Allowances
 from gpuwatch.analysis.explanation import Point, points
 from gpuwatch.model import (
     Basis,

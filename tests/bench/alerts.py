@@ -19,8 +19,8 @@ import msgspec
 
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.engine import Engine
+from gpuwatch.alerts.limits import CustomRule, Limits
 from gpuwatch.alerts.rules.custom import METRICS
-from gpuwatch.alerts.rules.memory import Limits, OwnRule
 from gpuwatch.history import History
 from gpuwatch.model import Gpu, Process, Snapshot
 from tests.support.alerting import cap
@@ -87,12 +87,12 @@ class Crowd:
         )
 
 
-def own(count: int) -> tuple[OwnRule, ...]:
+def own(count: int) -> tuple[CustomRule, ...]:
     """Give so many rules of each kind in turn, none of which is broken."""
     kinds = [(name, scope) for name, metric in METRICS.items() for scope in metric.scopes]
     never = 1e15
     return tuple(
-        OwnRule(name=f"own {place}", metric=name, scope=scope, above=never, severity=Severity.WARNING)
+        CustomRule(name=f"own {place}", metric=name, scope=scope, above=never, severity=Severity.WARNING)
         for place, (name, scope) in enumerate((kinds[place % len(kinds)] for place in range(count)), 1)
     )
 
@@ -131,7 +131,7 @@ def main() -> None:
         profile = cProfile.Profile() if options.profile and not count else None
         gc.collect()
         spent, raised = measure(
-            Crowd(options.gpus, options.processes), Limits(own=own(count)), options.samples, profile
+            Crowd(options.gpus, options.processes), Limits(custom=own(count)), options.samples, profile
         )
         spent.sort()
         p99 = spent[min(len(spent) - 1, int(0.99 * len(spent)))]

@@ -227,6 +227,7 @@ def test_a_rule_of_the_users_own_is_known_from_the_log(own: Path, capsys: pytest
         (["--since", "9999d"], "--since: .* at most 365d"),
         (["--gpu", "a"], "--gpu: 'a' is not a list of GPU indices; write 3 or 0,2"),
         (["--rule", "zz"], "--rule: no rule begins with 'zz'; there are: XID, "),
+        (["--rule", "Overshoot"], "--rule: the rule 'overshoot' is called 'uses more than declared' now"),
         (["--rule", ""], "--rule: no rule begins with ''"),
         (["--file", "/nowhere"], "--file: there is no /nowhere"),
         (["--file", "/"], "/: it is not a regular file"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.alerts.rules.memory import Allowances
+from gpuwatch.alerts.limits import Allowances
 from gpuwatch.config import Config, load
 from gpuwatch.config.reading import problems
 from gpuwatch.declared.facts import Share
@@ -224,6 +224,14 @@ def test_a_bad_share_is_named_with_its_line_and_key(tmp_path: Path, content: str
         (f"[alerts]\nxid_critical = {[1] * 65}", ":2: key alerts.xid_critical: found 65 of them; allowed is a list"),
         ("[alerts]\noff = ['xid']", ':2: key alerts.off: found "xid"'),
         ("[alerts]\noff = ['trottled']", '(did you mean "throttled"?); allowed is "XID", "data stale"'),
+        (
+            "[alerts]\noff = ['overshoot']",
+            ':2: key alerts.off: found "overshoot", which is called "uses more than declared" now;',
+        ),
+        (
+            "[alerts]\norphan_memory = '1GiB'",
+            ":2: unknown key alerts.orphan_memory; it is called dead_process_memory now",
+        ),
         ("[alerts]\noff = 'XID'", ':2: key alerts.off: found "XID"; allowed is a list of names of rules'),
         (
             "[notify]\nleast = 'worst'",

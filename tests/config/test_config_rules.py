@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts.alert import Severity
-from gpuwatch.alerts.rules.memory import Limits, OwnRule
+from gpuwatch.alerts.limits import CustomRule, Limits
 from gpuwatch.config import Config, load, reload
 from gpuwatch.config.keys import all_keys, value_of
 from gpuwatch.config.reading import Origin, load_traced
@@ -43,9 +43,8 @@ def test_without_a_file_the_limits_are_the_defaults() -> None:
 
 
 def test_every_limit_that_a_user_should_set_has_a_key() -> None:
-    fixed = {"samples", "clear_margin", "stale_intervals", "starting_grace", "allowances", "own"}
     keys = {name.partition(".")[2] for name in all_keys() if name.startswith("alerts.")}
-    assert keys == set(Limits.__struct_fields__) - fixed
+    assert keys == set(Limits.__struct_fields__) - {"allowances", "custom"}
 
 
 def test_every_default_is_allowed_by_its_own_key() -> None:
@@ -109,8 +108,8 @@ metric = "utilization"
 below = 5
 clear = 5.5
 """
-    assert loaded(tmp_path, content).limits().own == (
-        OwnRule(
+    assert loaded(tmp_path, content).limits().custom == (
+        CustomRule(
             name="ada's memory",
             metric="memory",
             scope="process",
@@ -121,8 +120,8 @@ clear = 5.5
             gpus=(0, "GPU-8932"),
             user="ada",
         ),
-        OwnRule(name="asleep", metric="idle", scope="process", above=7200),
-        OwnRule(name="cold", metric="utilization", below=5, clear=5.5),
+        CustomRule(name="asleep", metric="idle", scope="process", above=7200),
+        CustomRule(name="cold", metric="utilization", below=5, clear=5.5),
     )
 
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from gpuwatch import cli, procfs
-from gpuwatch.alerts.alert import Ack, Attention, Mute
+from gpuwatch.alerts.alert import Acknowledgement, Attention, Mute
 from gpuwatch.recorder import status_path
 from gpuwatch.recorder.attention import SCHEMA, AttentionFile
 from gpuwatch.recorder.events_log import Event, Record, encode, for_host, log_name, own_log, read_events
@@ -196,7 +196,7 @@ def test_what_was_acknowledged(damage: Callable[[bytes], Iterator[bytes]], tmp_p
     folder.mkdir(mode=0o700)
     path = folder / f"{for_host('attention')}.json"
     marks = Attention(
-        acks=tuple(Ack(key=f"memory GPU-{n}", at=EPOCH) for n in range(5)),
+        acks=tuple(Acknowledgement(key=f"memory GPU-{n}", at=EPOCH) for n in range(5)),
         mutes=tuple(Mute(rule=f"rule {n}", key="", until=EPOCH + 1e6) for n in range(5)),
     )
     good = msgspec.json.encode({"schema": SCHEMA, "attention": marks})

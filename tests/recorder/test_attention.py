@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.alerts.alert import HOUR, KEPT, NO_ATTENTION, Ack, Alert, Attention, Mute, Severity
+from gpuwatch.alerts.alert import HOUR, KEPT, NO_ATTENTION, Acknowledgement, Alert, Attention, Mute, Severity
 
 NOTE, WARNING, CRITICAL = Severity.NOTE, Severity.WARNING, Severity.CRITICAL
 RAISED = 1000.0
@@ -107,7 +107,7 @@ def test_what_an_older_gpuwatch_wrote_is_read(raw: str) -> None:
     assert all(one.severity is CRITICAL for one in attention.acks)
 
 
-_acks = st.builds(Ack, key=st.sampled_from("ab"), at=st.floats(0, 9), severity=st.sampled_from(Severity))
+_acks = st.builds(Acknowledgement, key=st.sampled_from("ab"), at=st.floats(0, 9), severity=st.sampled_from(Severity))
 _mutes = st.builds(
     Mute, rule=st.sampled_from("ab"), key=st.sampled_from(["", "a"]), until=st.one_of(st.none(), st.floats(0, 9))
 )

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.alerts.alert import NO_ATTENTION, Ack, Attention, Mute
+from gpuwatch.alerts.alert import NO_ATTENTION, Acknowledgement, Attention, Mute
 from gpuwatch.recorder.attention import AttentionFile, Change
 from gpuwatch.recorder.events_log import for_host
 from tests.support.builders import EPOCH
@@ -348,7 +348,7 @@ def test_it_costs_nothing_to_close_what_was_never_started(folder: Path) -> None:
 
 states = st.builds(
     lambda acks, mutes: Attention(
-        acks=tuple(Ack(key=key, at=NOW - at) for key, at in acks.items()),
+        acks=tuple(Acknowledgement(key=key, at=NOW - at) for key, at in acks.items()),
         mutes=tuple(Mute(rule=rule, until=None if until is None else NOW + until) for rule, until in mutes.items()),
     ),
     st.dictionaries(st.sampled_from("abc"), st.integers(0, 3)),

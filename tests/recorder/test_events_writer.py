@@ -15,7 +15,7 @@ import pytest
 
 from gpuwatch.alerts.alert import TROUBLE, Severity
 from gpuwatch.alerts.engine import Engine
-from gpuwatch.alerts.rules.memory import Limits
+from gpuwatch.alerts.limits import Limits
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Watch
 from gpuwatch.recorder.event_writer import RECENT, EventsLog

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from gpuwatch.alerts.alert import TROUBLE, Alert, Attention, Mute, Severity
 from gpuwatch.alerts.engine import Engine
-from gpuwatch.alerts.rules.memory import MEMORY, Limits
+from gpuwatch.alerts.limits import Limits
+from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.declared.facts import Share
 from gpuwatch.monitor import Frame, Watch
 from tests.support.builders import EPOCH

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.alerts.rules.idle import ORPHANED, holder_rules
-from gpuwatch.alerts.rules.memory import Limits
+from gpuwatch.alerts.limits import Limits
+from gpuwatch.alerts.rules.idle import DEAD, RULES
 from gpuwatch.model import Presence
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.alerting import Bench
@@ -68,7 +68,7 @@ def test_no_device_that_a_process_has_open_proves_whose_pids_the_driver_lists(dr
     assert snapshot.unlisted == ()
 
 
-@pytest.mark.parametrize(("version", "alerts"), [("", []), (f"{OPEN}  580.95.05", [ORPHANED])])
+@pytest.mark.parametrize(("version", "alerts"), [("", []), (f"{OPEN}  580.95.05", [DEAD])])
 def test_a_zombie_that_has_the_number_by_chance_is_not_said_to_hold_memory(
     driver: Driver, tmp_path: Path, version: str, alerts: list[str]
 ) -> None:
@@ -76,7 +76,7 @@ def test_a_zombie_that_has_the_number_by_chance_is_not_said_to_hold_memory(
     driver.gpus = [Gpu(0, memory_used=13 * GIB)]
     driver.procs = [Proc(0, ME, memory=12 * GIB, sm=0)]
     snapshot, _ = once(driver.write().env(), "--proc", str(tmp_path / "proc"))
-    tested = Bench(Limits(quiet=0), rules=(holder_rules,))
+    tested = Bench(Limits(quiet=0), rules=RULES)
     for _ in range(60):
         tested.feed(*snapshot.gpus, people=snapshot.processes, confined=snapshot.confined)
     assert [alert.rule for alert in tested.last.active] == alerts

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from gpuwatch.alerts.unattributed import Cause, causes
+from gpuwatch.alerts.unattributed import CauseKind, causes
 from gpuwatch.model import Snapshot, Unlisted
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.gpuholder import ME, GpuHolder, need_the_machines_own_pids
@@ -70,7 +70,7 @@ def test_memory_is_not_lost_for_sure_while_a_listed_process_or_its_worker_has_th
         with running(driver.write().env()) as sampler:
             snapshot = sampler.until(lambda snapshot: snapshot.searched > 0)
         leak = causes(snapshot.gpus[0], snapshot)[-1]
-        assert (leak.cause, snapshot.gpus[0].unattributed) == (Cause.LEAK, 8 * GIB)
+        assert (leak.kind, snapshot.gpus[0].unattributed) == (CauseKind.LEAK, 8 * GIB)
         assert "no other process has it open" not in leak.words
         assert opener in snapshot.gpus[0].opened_by  # the words name the first three: other tests have theirs open too
 
@@ -118,7 +118,7 @@ def test_a_single_snapshot_finds_who_is_left_where_nobody_is_listed(driver: Driv
     assert one.process.adopted
     assert one.process.surroundings is not None
     likeliest = causes(snapshot.gpus[1], snapshot)[0]
-    assert likeliest.cause is Cause.LEFT_OVER
+    assert likeliest.kind is CauseKind.LEFT_OVER
     assert held.pid in likeliest.pids
 
 

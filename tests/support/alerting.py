@@ -6,11 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gpuwatch.alerts.alert import Alert, Severity
-from gpuwatch.alerts.engine import RULES, Changes, Engine, Rule
-from gpuwatch.alerts.rules.memory import Limits
+from gpuwatch.alerts.engine import Changes, Engine
+from gpuwatch.alerts.limits import Limits
+from gpuwatch.alerts.rule import Observation, Rule, RuleContext
+from gpuwatch.alerts.rules import RULES
 from gpuwatch.alerts.rules.shares import OVERSHOOT
-from gpuwatch.history import History
-from gpuwatch.model import Basis, Declaration, Declared, Gpu, Health, Kind, Limit, Margin, Process, Reason
+from gpuwatch.history import History, HistoryView
+from gpuwatch.model import Basis, Declaration, Declared, Gpu, Health, Kind, Limit, Margin, Process, Reason, Snapshot
 from tests.support.builders import EPOCH, GIB, TOTAL, at, filled, gpu, holding, process, snapshot
 
 
@@ -73,6 +75,14 @@ def words(changes: Changes) -> tuple[str, ...]:
     """Return what was raised and cleared."""
     raised = tuple(f"+{alert.severity.name.lower()}" for alert in changes.raised)
     return raised + tuple("cleared" for _ in changes.cleared)
+
+
+def observed(
+    name: str, shown: Snapshot, history: HistoryView | None = None, limits: Limits | None = None
+) -> list[Observation]:
+    """Return what the rule of a name finds in one snapshot."""
+    (rule,) = [one for one in RULES if one.name == name]
+    return list(rule.find(RuleContext(shown, history or HistoryView(), limits or Limits())))
 
 
 def uuid(index: int = 0) -> str:

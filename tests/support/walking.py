@@ -16,7 +16,7 @@ import msgspec
 
 from gpuwatch.alerts.alert import TROUBLE, Alert
 from gpuwatch.alerts.engine import Changes, Engine
-from gpuwatch.alerts.rules.memory import Limits, OwnRule
+from gpuwatch.alerts.limits import CustomRule, Limits
 from gpuwatch.history import History
 from gpuwatch.model import Declared, Gpu, Health, Memory, Presence, Process, Reason, Snapshot, SourceState, Xid
 from tests.support import builders
@@ -41,14 +41,14 @@ _SWITCHED: Final = ("uses more than declared", "throttled", "XID")
 """Rules that are turned off at times."""
 
 OWN: Final = (
-    OwnRule(name="hot", metric="temperature", above=80.0, after=20.0),
-    OwnRule(name="hot", metric="temperature", above=80.0, after=20.0, gpus=(0,)),
-    OwnRule(name="hot", metric="power", above=500.0, after=20.0),
-    OwnRule(name="hot", metric="rss", scope="process", above=1.0 * GIB, after=0.0),
-    OwnRule(name="hog", metric="memory", scope="user", above=30.0 * GIB, after=20.0),
-    OwnRule(name="hog", metric="memory", scope="process", above=30.0 * GIB, after=20.0),
-    OwnRule(name="wasted", metric="utilization", below=10.0, after=20.0, user="ben"),
-    OwnRule(name="lazy", metric="idle", scope="process", above=600.0),
+    CustomRule(name="hot", metric="temperature", above=80.0, after=20.0),
+    CustomRule(name="hot", metric="temperature", above=80.0, after=20.0, gpus=(0,)),
+    CustomRule(name="hot", metric="power", above=500.0, after=20.0),
+    CustomRule(name="hot", metric="rss", scope="process", above=1.0 * GIB, after=0.0),
+    CustomRule(name="hog", metric="memory", scope="user", above=30.0 * GIB, after=20.0),
+    CustomRule(name="hog", metric="memory", scope="process", above=30.0 * GIB, after=20.0),
+    CustomRule(name="wasted", metric="utilization", below=10.0, after=20.0, user="ben"),
+    CustomRule(name="lazy", metric="idle", scope="process", above=600.0),
 )
 """Rules of the user's own, some under one name: for whoever changes what a rule asks."""
 
@@ -313,7 +313,7 @@ class Walk:
         self._ahead = 5000.0
         """How far the reader's clock is before the sampler's."""
         self._history = History()
-        self._engine = Engine(Limits(own=self._own()))
+        self._engine = Engine(Limits(custom=self._own()))
         self._active: tuple[Alert, ...] = ()
 
     def steps(self, trouble: Iterable[float]) -> Iterator[Step]:
@@ -330,7 +330,7 @@ class Walk:
         world.go_on()
         if not world.well and world.once_in(2000):
             off = frozenset(name for name in _SWITCHED if self._drawn.random() < 0.1)
-            self._engine.limits = Limits(own=self._own(), off=off)
+            self._engine.limits = Limits(custom=self._own(), off=off)
         restarted = not world.well and world.once_in(1500)
         lost = self._restart() if restarted else frozenset()
         now, snapshot = world.clock + self._ahead, world.snapshot()
@@ -342,13 +342,13 @@ class Walk:
     def _restart(self) -> frozenset[str]:
         """End this gpuwatch and start another, at times after the machine was; give the keys of what ends by that."""
         self._ahead += self._drawn.choice((0.0, 1e5))
-        own = self._own() if self._drawn.random() < 0.5 else self._engine.limits.own
-        self._history, self._engine = History(), Engine(Limits(own=own))
+        own = self._own() if self._drawn.random() < 0.5 else self._engine.limits.custom
+        self._history, self._engine = History(), Engine(Limits(custom=own))
         # What a monotonic clock said means nothing to another process, and is in no file.
         held = [msgspec.structs.replace(one, raised_monotonic=0.0) for one in self._active]
         self._engine.restore(held, self._world.clock + self._ahead, self._world.wall)
         return frozenset(one.key for one in self._active if one.rule == TROUBLE)
 
-    def _own(self) -> tuple[OwnRule, ...]:
+    def _own(self) -> tuple[CustomRule, ...]:
         """Give some rules of the user's own, no two of one name."""
         return tuple({rule.name: rule for rule in self._drawn.sample(OWN, 4)}.values())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from queue import Empty, SimpleQueue
 
 from gpuwatch.alerts.engine import Engine
-from gpuwatch.alerts.rules.memory import Limits
+from gpuwatch.alerts.limits import Limits
 from gpuwatch.declared.facts import Share
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame, Sink, Watch

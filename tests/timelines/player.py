@@ -10,7 +10,7 @@ import msgspec
 
 from gpuwatch.alerts.alert import Alert, Unit
 from gpuwatch.alerts.engine import Engine
-from gpuwatch.alerts.rules.memory import Limits
+from gpuwatch.alerts.limits import Limits
 from gpuwatch.declared.facts import Share
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame, Watch

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from gpuwatch.alerts.alert import Alert, Severity
-from gpuwatch.alerts.rules.memory import Allowances
+from gpuwatch.alerts.limits import Allowances
 from gpuwatch.analysis.rows import rows
 from gpuwatch.commands.once import table as printed
 from gpuwatch.model import Declared, Gpu, Instance, Knowledge, Memory, Process, Reason, Snapshot

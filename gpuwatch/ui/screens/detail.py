@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from textual.binding import Binding, BindingType
 
 from gpuwatch import shares
-from gpuwatch.alerts.rules.memory import Allowances
+from gpuwatch.alerts.limits import Allowances
 from gpuwatch.alerts.unattributed import causes
 from gpuwatch.analysis.explanation import Point, points, whereabouts
 from gpuwatch.analysis.rows import Row, RowKey, rows

@@ -9,7 +9,7 @@ from textual import events
 from textual.message import Message
 
 from gpuwatch.alerts.alert import Alert, Mute, Severity
-from gpuwatch.alerts.rules.memory import STALE
+from gpuwatch.alerts.rules.health import STALE
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.layout import Layout

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 
 from gpuwatch import shares
 from gpuwatch.alerts.alert import Alert, Severity
-from gpuwatch.alerts.rules.memory import HEALTH
+from gpuwatch.alerts.rules.health import HEALTH
 from gpuwatch.alerts.rules.shares import OVERCOMMITTED, OVERSHOOT
 from gpuwatch.model import Gpu, Health, Holding, Instance, Memory, Process, Reading, Reason, known
 from gpuwatch.text import fit

@@ -1,0 +1,143 @@
+"""Limits of the alert rules: types, defaults, bounds and words of the tables `[alerts]`, `[allowance]` and `[[rule]]`.
+
+A field with a description is a key of gpuwatch.toml.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from gpuwatch.alerts.alert import Severity
+from gpuwatch.fields import DAY, HOUR, Bytes, Gpus, Number, RuleNames, Seconds, Text, XidCodes
+from gpuwatch.units import GIB, MIB
+
+MOST_FREE: Final = 95
+"""Percent. An alert clears 2 points above its limit, so one near 100 would never end."""
+
+
+class Allowances(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes and seconds by which a process may exceed its limit before an alert: `[allowance]`.
+
+    What comes on top of an allocator's limit is nearly constant, and no share of it: TensorFlow Serving held 234 MiB
+    over at half a T4 and at a quarter (tensorflow/serving#1668), PyTorch 1.8 with CUDA 10.1 held 1014 MiB over at 5.4
+    GiB (pytorch/pytorch#58466).
+    """
+
+    after: Annotated[Seconds, Meta(ge=0.1, le=HOUR, description="so long, and in 3 samples at least")] = 10.0
+    framework: Annotated[
+        Bytes, Meta(ge=0, description="CUDA context and library handles on top of what an allocator counts")
+    ] = 600 * MIB
+    eager: Annotated[
+        Bytes, Meta(ge=0, description="the same where all kernels are loaded at once (CUDA before 11.7)")
+    ] = 1100 * MIB
+    budget: Annotated[Bytes, Meta(ge=0, description="vLLM; at least 2 % of the GPU")] = GIB
+    exact: Annotated[Bytes, Meta(ge=0, description="what is enforced (MPS, HAMi, NVML)")] = 64 * MIB
+    collective: Annotated[Bytes, Meta(ge=0, description="more for ranks of a job on several GPUs (NCCL)")] = 512 * MIB
+    """Not added to `exact`."""
+    second_step: Annotated[Bytes, Meta(ge=0, description="beyond which it is critical; at least 10 % of the limit")] = (
+        GIB
+    )
+
+
+Scope: TypeAlias = Literal["gpu", "process", "user"]
+
+
+class CustomRule(msgspec.Struct, frozen=True, kw_only=True):
+    """Rule that the user wrote, one `[[rule]]`: alert while a metric is above (or below) a value.
+
+    The file is also checked for what no single field can say: the metric exists and has this scope, exactly one of
+    `above` and `below` is set, and `clear` is on the right side of it.
+    """
+
+    name: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=40,
+            description="1 to 40 characters, none of gpuwatch's own names",
+            examples=['"hot memory"'],
+            extra={"form": "text"},
+        ),
+    ]
+    metric: Annotated[Text, Meta(min_length=1, description="one of those above", examples=['"temperature"'])]
+    """Key of `alerts.rules.custom.METRICS`."""
+    scope: Annotated[Scope, Meta(description='or "process", "user"; left out: "gpu"', examples=['"gpu"'])] = "gpu"
+    above: (
+        Annotated[Number, Meta(description='or below = 20; sizes as "20GiB", durations as "10min"', examples=["80"])]
+        | None
+    ) = None
+    below: Annotated[Number, Meta(description="instead of above")] | None = None
+    clear: Annotated[Number, Meta(description="the value that ends it; left out: the same", examples=["75"])] | None = (
+        None
+    )
+    after: Annotated[
+        Seconds,
+        Meta(ge=0, le=7 * DAY, description="so long, to raise it and to end it; left out: 10s", examples=['"30s"']),
+    ] = msgspec.field(default=10.0, name="for")
+    severity: Annotated[
+        Severity, Meta(description='or "note", "critical"; left out: "warning"', examples=['"warning"'])
+    ] = Severity.WARNING
+    gpus: Annotated[Gpus, Meta(description='or one, or "GPU-8932"; left out: each', examples=["[0, 1]"])] = (
+        msgspec.field(default=(), name="gpu")
+    )
+    user: Annotated[Text, Meta(min_length=1, description="a name or a uid; left out: anybody", examples=['"ada"'])] = ""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of all rules: `[alerts]`. Percentages are of the memory that programs can have: total less reserved.
+
+    `at_most` names the field that a value must not be above: critical would be reached before the warning.
+    """
+
+    off: Annotated[RuleNames, Meta(description='rules that are not applied: ["power at limit"]')] = frozenset()
+    quiet: Annotated[Seconds, Meta(ge=0, le=HOUR / 6, description="nothing is raised so soon after the start")] = 5.0
+    """Nor ended: drivers wake up with odd figures."""
+    memory_warning: Annotated[float, Meta(ge=0, le=MOST_FREE, description="percent of a GPU's memory still free")] = (
+        10.0
+    )
+    memory_critical: Annotated[
+        float,
+        Meta(ge=0, le=MOST_FREE, description="the same, for a critical alert", extra={"at_most": "memory_warning"}),
+    ] = 5.0
+    memory_for: Annotated[Seconds, Meta(ge=0, le=HOUR, description="so long, and in 3 samples at least")] = 2.0
+    """To raise, and to clear."""
+    full_warning: Annotated[
+        Seconds, Meta(ge=10, le=DAY, description="full so soon, at the speed of the last minutes")
+    ] = 600.0
+    full_critical: Annotated[
+        Seconds, Meta(ge=0, le=DAY, description="the same, for a critical alert", extra={"at_most": "full_warning"})
+    ] = 120.0
+    full_for: Annotated[Seconds, Meta(ge=0, le=HOUR, description="foreseen for so long")] = 20.0
+    idle_after: Annotated[Seconds, Meta(ge=10, le=7 * DAY, description="memory held so long without computing")] = (
+        1800.0
+    )
+    idle_memory: Annotated[Bytes, Meta(ge=MIB, description="so much at least, by one user on one GPU")] = GIB
+    unattributed_memory: Annotated[Bytes, Meta(ge=MIB, description="memory that no listed process accounts for")] = GIB
+    unattributed_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="for so long")] = 60.0
+    dead_process_memory: Annotated[Bytes, Meta(ge=MIB, description="memory still held by a process that has ended")] = (
+        256 * MIB
+    )
+    dead_process_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="for so long")] = 20.0
+    temperature_margin: Annotated[
+        float,
+        Meta(ge=0, le=50, description="degrees below where the GPU slows itself down; critical at that"),
+    ] = 5.0
+    temperature_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="for so long")] = 10.0
+    throttled_for: Annotated[
+        Seconds, Meta(ge=0, le=DAY, description="slowed down so long by heat or by the power brake")
+    ] = 60.0
+    power_for: Annotated[Seconds, Meta(ge=0, le=7 * DAY, description="so long at the power limit; a note")] = 1800.0
+    xid_for: Annotated[Seconds, Meta(ge=10, le=7 * DAY, description="its alert ends so long after the newest XID")] = (
+        600.0
+    )
+    xid_critical: Annotated[XidCodes, Meta(description="the driver's error codes that are critical")] = frozenset(
+        {48, 62, 64, 74, 79, 95, 119, 120}
+    )
+    xid_warning: Annotated[
+        XidCodes, Meta(description="a warning; the others are a program's own fault, and no alert")
+    ] = frozenset({94})
+    allowances: Allowances = Allowances()
+    custom: tuple[CustomRule, ...] = ()

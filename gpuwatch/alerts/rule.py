@@ -1,0 +1,226 @@
+"""Alert rule: name, words, limits and finder in one object, and the observations that a finder returns.
+
+A finder returns nothing where a reading that it needs is missing: the alert then stays as it is. Everything that it
+can judge it returns, fine or not, for an alert ends only by an observation that says so.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import msgspec
+
+from gpuwatch.alerts.alert import Severity, Unit
+from gpuwatch.alerts.limits import Limits
+from gpuwatch.history import HistoryView
+from gpuwatch.model import Gpu, Health, Presence, Process, Snapshot, number
+from gpuwatch.shares import LimitUsage, limit_usages
+
+SAMPLES: Final = 3
+"""Samples in a row that raise, step down or clear an alert, where a rule does not say otherwise."""
+NAMED: Final = 3
+"""Holders, or processes, named in the evidence."""
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a rule for one GPU, some of its processes, or the whole stream, at one moment."""
+
+    gpu: Gpu | None = None
+    """None for the whole stream, and for a user on any GPU."""
+    subject: str = ""
+    """Process or scope that it is about, where the GPU does not tell it from the rule's other observations.
+
+    The alert of a subject ends once its GPU answers and the rule no longer observes it.
+    """
+    rests_on: tuple[tuple[int, int], ...] = ()
+    """(pid, start) of the processes whose declarations it rests on: while they cannot be read, it is not over."""
+    level: Severity | None = None
+    """Severity by the limits that raise; None is fine."""
+    keeps: Severity | None = None
+    """Highest severity that an alert already raised keeps, by the limits that clear."""
+    partial: bool = False
+    """The level is a minimum, for something could not be read: it may raise, and never clears."""
+    raise_after: int = SAMPLES
+    """Samples in a row that raise it."""
+    raise_for: float = 0.0
+    """Seconds that these samples must span, too."""
+    forgives: int = 0
+    """Fine samples in a row that do not break those which raise it: a value at its limit flickers."""
+    clear_after: int = SAMPLES
+    """Samples in a row that step it down or clear it."""
+    clear_for: float = 0.0
+    """Seconds that these samples must span, too."""
+    stamp: float | None = None
+    """Time of the sample, which tells a new sample from one given again; None where each observation counts."""
+    title: str
+    evidence: str = ""
+    detail: str = ""
+    """Words that follow the evidence and the worst `value`, which then must be bytes."""
+    value: float | None = None
+    unit: Unit = Unit.NONE
+    least_is_worst: bool = False
+    """Whether the smallest `value` is the worst."""
+    pids: tuple[int, ...] = ()
+    owners: tuple[str, ...] = ()
+    """Users who cause it, the largest holder first."""
+    how: str = ""
+    """How it ended, where it is fine, with `{lasted}` for how long it held; empty for the title."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule: its name, its words for documents and help, its configuration keys, and its finder."""
+
+    name: str
+    find: Callable[[RuleContext], Iterable[Observation]]
+    summary: str = ""
+    severity: str = ""
+    """`warning`; `warning, critical` where it steps up; with what it depends on."""
+    raised: str = ""
+    """When it is raised, with the default limits."""
+    cleared: str = ""
+    keys: tuple[str, ...] = ()
+    """Fields of `Limits` that are its keys in `[alerts]`."""
+
+
+@dataclass(slots=True)
+class GpuProcess:
+    """One process on one GPU; several MIG instances of the GPU are added up."""
+
+    process: Process
+    gpu: Gpu
+    start: int
+    """As in the holdings, for the history."""
+    memory: int = 0
+    """Bytes that are known."""
+    complete: bool = True
+    """Whether all of its memory is known."""
+    sm: float | None = 0.0
+    """Percent; None where it is not known."""
+    graphics: bool = True
+    """It only draws a screen."""
+
+
+class RuleContext:
+    """Snapshot, history and limits for the finders, with what several of them look up, worked out once."""
+
+    def __init__(self, snapshot: Snapshot, history: HistoryView, limits: Limits) -> None:
+        self.snapshot = snapshot
+        self.history = history
+        self.limits = limits
+
+    @cached_property
+    def processes(self) -> Mapping[int, Process]:
+        """Processes of the snapshot by PID."""
+        return {one.pid: one for one in self.snapshot.processes}
+
+    @cached_property
+    def gpus(self) -> Sequence[Gpu]:
+        """GPUs whose figures can be judged, by index."""
+        return sorted([gpu for gpu in self.snapshot.gpus if gpu.health is Health.OK], key=lambda gpu: gpu.index)
+
+    @cached_property
+    def listed(self) -> Sequence[Gpu]:
+        """Those of `gpus` whose list of processes is complete and makes sense."""
+        return [gpu for gpu in self.gpus if is_listed(gpu)]
+
+    @cached_property
+    def on(self) -> Mapping[str, Sequence[GpuProcess]]:
+        """Known processes on each of `gpus`, by the GPU's key; none where its list makes no sense."""
+        return {gpu.key: self._on(gpu) for gpu in self.gpus if not gpu.unreliable}
+
+    def _on(self, gpu: Gpu) -> list[GpuProcess]:
+        found: dict[tuple[int, int], GpuProcess] = {}
+        for one in gpu.holdings:
+            process = self.processes.get(one.pid)
+            if process is None:
+                continue
+            held = found.get((one.pid, one.start))
+            if held is None:
+                held = found[one.pid, one.start] = GpuProcess(process, gpu, one.start)
+            size, sm = number(one.memory), number(one.sm)
+            held.memory += int(size or 0)
+            held.complete = held.complete and size is not None
+            held.sm = max(sm, held.sm) if sm is not None and held.sm is not None else None
+            held.graphics = held.graphics and one.kind == "G"
+        return list(found.values())
+
+    @cached_property
+    def placements(self) -> Sequence[Sequence[GpuProcess]]:
+        """Each process with all GPUs on which it computes or could, by index."""
+        found: defaultdict[tuple[int, int], list[GpuProcess]] = defaultdict(list)
+        for on in self.on.values():
+            for one in on:
+                if not one.graphics and (one.memory or not one.complete) and one.gpu.uuid:
+                    found[one.process.pid, one.start].append(one)
+        return list(found.values())
+
+    @cached_property
+    def limit_usages(self) -> Mapping[str, Sequence[LimitUsage]]:
+        """Declared limits and what is held under them, by the UUID of the GPU, as far as they can be judged."""
+        found: dict[str, list[LimitUsage]] = {gpu.uuid: [] for gpu in self.gpus if gpu.uuid and not gpu.unreliable}
+        for one in limit_usages(self.snapshot):
+            if one.gpu in found:
+                found[one.gpu].append(one)
+        return found
+
+
+def is_listed(gpu: Gpu) -> bool:
+    """Return whether a GPU's list of processes is complete and makes sense."""
+    return gpu.health is Health.OK and not gpu.holdings_note and not gpu.unreliable
+
+
+# -- words --------------------------------------------------------------------------------------------------------
+
+
+def joined(*parts: str) -> str:
+    """Join the parts that are not empty: `a · b`."""
+    return " · ".join(filter(None, parts))
+
+
+def and_more(names: Sequence[str], total: int) -> str:
+    """List names, and count those of `total` that are left out: `ada, ben and 2 more`."""
+    return ", ".join(names) + (f" and {total - len(names)} more" if total > len(names) else "")
+
+
+def named_pids(processes: Sequence[Process]) -> str:
+    """Name processes: `pid 1234 python, 1240 jupyter and 2 more`."""
+    named = [f"{one.pid} {one.name}".rstrip() for one in processes[:NAMED]]
+    return f"pid {and_more(named, len(processes))}"
+
+
+def pid_and_user(process: Process) -> str:
+    """Name a process: `pid 123 (ada)`."""
+    return f"pid {process.pid} ({process.user})" if process.user else f"pid {process.pid}"
+
+
+def holder_name(pid: int, process: Process | None) -> str:
+    """Name a holder: the user, or the process where its owner is not visible."""
+    if process is None:
+        return f"pid {pid}"
+    if process.user:
+        return process.user
+    return f"pid {pid}" if process.presence is Presence.SEEN else f"pid {pid} ({process.presence.value})"
+
+
+def owners_of(pids: Iterable[int], processes: Mapping[int, Process]) -> tuple[str, ...]:
+    """Return the users of processes, in their order; who is not visible is left out."""
+    names = (processes[pid].user for pid in pids if pid in processes)
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def largest_first(sizes: Mapping[int, float]) -> tuple[int, ...]:
+    """Return PIDs by their sizes, the largest first."""
+    return tuple(sorted(sizes, key=lambda pid: (-sizes[pid], pid)))
+
+
+def sizes_by_pid(gpu: Gpu) -> dict[int, float]:
+    """Return the known bytes of each process that a GPU lists."""
+    sizes: defaultdict[int, float] = defaultdict(float)
+    for one in gpu.holdings:
+        sizes[one.pid] += number(one.memory) or 0.0
+    return sizes

@@ -1,0 +1,117 @@
+"""Rules about GPUs that cannot be read, and about gpuwatch itself getting no data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from gpuwatch import units
+from gpuwatch.alerts.alert import Severity, Unit
+from gpuwatch.alerts.rule import NAMED, SAMPLES, Observation, Rule, RuleContext, joined
+from gpuwatch.alerts.rules.memory import holders
+from gpuwatch.history import HistoryView
+from gpuwatch.model import Gpu, Health, SourceState
+
+HEALTH: Final = "gpu health"
+STALE: Final = "data stale"
+
+STALE_INTERVALS: Final = 5.0
+"""Age of the newest data, in intervals, from which on it is stale."""
+_LATE: Final = 5.0
+"""Seconds that data may be old at any interval: 3 go by where a call hangs and another sampler is started."""
+_STARTING: Final = 10.0
+"""Seconds that a source may take to start."""
+_WORDS: Final = {Health.LOST: f"{Health.LOST.value}: it needs a reset or a reboot"}
+"""Words for a health whose name alone does not say what to do."""
+_CRITICAL: Final = frozenset({Health.LOST, Health.SILENT, Health.QUARANTINED, Health.RESET, Health.MISSING})
+
+
+def find_unhealthy(context: RuleContext) -> Iterator[Observation]:
+    """Judge each GPU's health. Trouble counts at its first sample; well again needs several."""
+    for gpu in context.snapshot.gpus:
+        fine = gpu.health is Health.OK
+        level = None if fine else Severity.CRITICAL if gpu.health in _CRITICAL else Severity.WARNING
+        yield Observation(
+            gpu=gpu,
+            level=level,
+            keeps=level,
+            raise_after=1,
+            # A GPU in trouble has no new samples to tell apart: there, each look counts.
+            stamp=gpu.sampled if fine else None,
+            title=f"GPU {gpu.index} {'answers again' if fine else _WORDS.get(gpu.health, gpu.health.value)}",
+            evidence=gpu.words if fine else joined(_last_on(gpu, context.history), gpu.words),
+            how="answers again after {lasted}",
+        )
+
+
+def _last_on(gpu: Gpu, history: HistoryView) -> str:
+    """Name who was on a GPU when its processes were last listed; empty where they never were."""
+    last = history.last_listed(gpu.key)
+    if last is None:
+        return ""
+    then, snapshot = last
+    found = holders(then, {one.pid: one for one in snapshot.processes}, history)
+    if not found:
+        return "nobody was on it"
+    named = [f"{one.name} {units.gib(one.memory)}" for one in found[:NAMED]]
+    named[0] += " GiB"
+    more = len(found) - NAMED
+    others = f"{more} other{'s' * (more > 1)}" if more > 0 else ""
+    return f"last on it: {joined(*named, others)}"
+
+
+def find_stale(context: RuleContext) -> Iterator[Observation]:
+    """Judge whether the stream is alive: its state, and the age of its newest data, in seconds.
+
+    A GPU in trouble is left out of the age, for it has an alert of its own. A source may take some time to start; until
+    it has, what was raised holds.
+    """
+    snapshot, watched = context.snapshot, context.history.watched
+    raise_for, how = 0.0, "data again after {lasted}"
+    if snapshot.state is SourceState.OK:
+        stamps = [gpu.sampled for gpu in context.gpus if gpu.sampled]
+        age = max(0.0, snapshot.monotonic - max(stamps)) if stamps else 0.0
+        stale = age > max(_LATE, STALE_INTERVALS * snapshot.interval)
+        if snapshot.gpus and not stamps:
+            how = "no GPU gives data now; each has an alert of its own"
+        title = f"no new data for {units.long_duration(age)}" if stale else "data again"
+    else:
+        # By the wall clock, which may have been set meanwhile: never longer than we watch.
+        age = min(max(0.0, snapshot.taken - snapshot.since), watched) if snapshot.since else watched
+        stale = True
+        # A sampler that crashed is replaced within 3 s, and the screen says meanwhile what the matter is.
+        raise_for = _STARTING if snapshot.state is SourceState.STARTING else _LATE
+        title = snapshot.state.value + (f" for {units.long_duration(age)}" if age >= 1 else "")
+    level = Severity.CRITICAL if stale else None
+    yield Observation(
+        level=level,
+        keeps=level,
+        raise_after=1,
+        raise_for=raise_for,
+        clear_after=1,
+        title=title,
+        evidence=snapshot.words,
+        value=age,
+        unit=Unit.SECONDS,
+        how=how,
+    )
+
+
+RULES: Final = (
+    Rule(
+        HEALTH,
+        find_unhealthy,
+        summary="a GPU is lost, denied, not responding, or in need of a reset",
+        severity="critical; warning where it may pass",
+        raised="at once",
+        cleared=f"when it has answered in {SAMPLES} samples",
+    ),
+    Rule(
+        STALE,
+        find_stale,
+        summary="gpuwatch itself gets no new data",
+        severity="critical",
+        raised=f"nothing new for {STALE_INTERVALS:g} intervals, and for {_LATE:g} s",
+        cleared="with the next sample",
+    ),
+)
