@@ -105,7 +105,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """One statement about the memory that a process takes."""
 
     channel: str
-    """Name of it: `XLA_PYTHON_CLIENT_MEM_FRACTION`, `--gpu-memory-utilization`, `set_limit`, `gpuwatch.toml`."""
+    """Its name: `XLA_PYTHON_CLIENT_MEM_FRACTION`, `--gpu-memory-utilization`, `set_limit`, `gpuwatch.toml`."""
     where: str = ""
     """Place where it was found: `environment`, `command line`, `environment of parent 812`, `train.py`."""
     line: int = 0
@@ -121,7 +121,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     limits: dict[str, int] = {}
     """Bytes by GPU UUID, for the GPUs that it concerns; empty if it is no limit."""
     scope: str = ""
-    """Empty for the process alone; else those who share it: `genv 12`, `container 3f9a1c`, `share of ada on GPU 2`."""
+    """Empty for the process alone; else its group: `genv 12`, `container 3f9a1c`, `share of ada on GPU 2`."""
     confidence: Confidence = Confidence.CERTAIN
     effective: bool = False
     """Whether it is in effect."""
@@ -130,7 +130,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     guessed: bool = False
     """Which GPU it concerns is a guess, as is CUDA's order of different models."""
     undecided: bool = False
-    """It may limit the process; only the program itself knows whether it does, to which number, or on which GPU."""
+    """It may limit the process; whether it does, to which number, or on which GPU is known only at run time."""
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -163,7 +163,7 @@ class Visible(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Hint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Statement that has probably not the effect that its author meant."""
+    """Statement that probably does not have the effect that its author meant."""
 
     rule: str
     """`misspelt`, `invalid`, `no effect`, `dynamic`."""
@@ -175,7 +175,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     knowledge: Knowledge = Knowledge.READ
     words: str = ""
-    """What could not be read, and why."""
+    """Parts that could not be read, and why."""
     incomplete: bool = False
     """Some modules of its script were not read; they may declare more."""
     frameworks: tuple[str, ...] = ()
@@ -195,10 +195,10 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def is_service(unit: str) -> bool:
-    """Give whether what runs in a systemd unit is its service, which waits and is tended to; an empty name is no unit.
+    """Return whether a process in a systemd unit is the unit's service; an empty name is no unit.
 
-    A kernel of a notebook below `jupyterhub.service`, or a window of `tmux@ada.service`, is not: people start and leave
-    those by hand, and the unit knows nothing of them.
+    A notebook kernel below `jupyterhub.service`, or a window of `tmux@ada.service`, is not: people start and leave them
+    by hand.
     """
     return bool(unit) and not unit.startswith(programs.INTERACTIVE_UNITS)
 
@@ -263,7 +263,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Surroundings of a process: what it runs in and belongs to."""
+    """Context of a process: container, batch job, unit, terminal, notebook, login and run."""
 
     container: Container | None = None
     pod: str = ""
@@ -290,21 +290,21 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Other end of a TCP connection that it may wait for: `10.0.0.3:6379`; only of the viewer's own processes whose
     parent has ended."""
     words: str = ""
-    """What could not be read, and why; empty if everything was."""
+    """Parts that could not be read, and why; empty if everything was."""
 
     @property
     def service(self) -> bool:
-        """Whether it is its unit's service, see `is_service`: it is no stray for being idle or without a parent."""
+        """Whether it is its unit's service, see `is_service`: then it is no stray for being idle or adopted."""
         return is_service(self.unit)
 
     @property
     def batch_job(self) -> str:
-        """The job of whatever scheduler, with its name: `slurm 4711.0`, `pbs 4711`; empty for none."""
+        """Scheduler and job: `slurm 4711.0`, `pbs 4711`; empty for none."""
         return f"slurm {self.slurm}" if self.slurm else self.batch
 
     @property
     def where(self) -> str:
-        """What stands in the column `in`: the one place that tells most."""
+        """Text of the column `runs in`: the most telling part of the context."""
         if self.pod:
             return f"pod {self.pod.rpartition('/')[2]}"
         if self.batch_job:
@@ -373,7 +373,7 @@ class Presence(StrEnum):
 
     SEEN = "seen"
     GONE = "gone"
-    """NVML lists it, and the kernel has no such process."""
+    """It has ended: NVML lists it, and the kernel has no such process."""
     HIDDEN = "hidden"
     """/proc is mounted with hidepid: it may exist, and gpuwatch may not see it."""
     ELSEWHERE = "other namespace"
@@ -445,7 +445,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def profile(self) -> str:
-        """What its name ends in and tells it from others: `1g.10gb` of `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
+        """Profile at the end of its name: `1g.10gb` of `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
 
         Source: docs.nvidia.com/datacenter/tesla/mig-user-guide, "MIG Device Names".
         """
@@ -479,7 +479,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     sm_clock_max: Reading = Reason.NO_SAMPLE
     health: Health = Health.OK
     words: str = ""
-    """What is wrong, with the NVML code and call; empty when all is well."""
+    """Its fault, with the NVML code and call; empty if it has none."""
     since: float = 0.0
     """Wall-clock time of the last change of health; 0 if it never changed."""
     sampled: float = 0.0
@@ -537,24 +537,24 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """What identifies this GPU: its UUID, or its index for as long as the UUID is unknown."""
+        """Identity of this GPU: its UUID, or its index for as long as the UUID is unknown."""
         return self.uuid or f"index-{self.index}"
 
 
 INDEX_UNKNOWN = -1
-"""In place of how many GPUs there are, for an index that is no longer right."""
+"""Value of `Place.listed` for an index that is no longer right."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a GPU was found; a fresh sampler is told of all, and finds each again without a call to another."""
+    """Place where a GPU was found, by which a new sampler finds it without a call to another GPU."""
 
     index: int
     """NVML's index."""
     listed: int
-    """How many GPUs the driver listed then: the index says nothing where it lists another number, nor where this is
+    """Number of GPUs that the driver listed then; the index is wrong if it lists another number, and if this is
     INDEX_UNKNOWN. 0: it did not list this one."""
     uuid: str = ""
-    """Empty where it was never given: then there is nothing but the index."""
+    """Empty if it was never known: then only the index identifies the GPU."""
     name: str = ""
     bus_id: str = ""
 
@@ -587,7 +587,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     led: bool | None = None
     """Whether that leader still runs; None if that is not known."""
     adopted: bool = False
-    """The process that started it has ended: its parent is init, or another process that adopts orphans."""
+    """The process that started it has ended: its parent is init, or another process that has adopted it."""
     cpu: Reading = Reason.NO_SAMPLE
     """Percent of one core since the last sample."""
     below: Reading = Reason.NO_SAMPLE
@@ -597,13 +597,13 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     started: float | None = None
     """Wall-clock start time."""
     declared: Declared | None = None
-    """Its declarations; None if nobody has looked."""
+    """Its declarations; None if they were not looked for."""
     surroundings: Surroundings | None = None
-    """What it runs in and belongs to; None if nobody has looked yet."""
+    """Its context; None if it was not read yet."""
 
     @property
     def key(self) -> tuple[int, int]:
-        """What identifies this process on its host: pid and start time."""
+        """Identity of this process on its host: PID and start time."""
         return (self.pid, self.start)
 
 
@@ -638,7 +638,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Highest CUDA version the driver supports, `13.0`."""
     state: SourceState = SourceState.OK
     words: str = ""
-    """What is wrong, and what to do next; empty when all is well."""
+    """The fault, and what to do next; empty if there is none."""
     since: float = 0.0
     """Wall-clock time of the last change of `state`."""
     demo: bool = False

@@ -1,8 +1,8 @@
-"""The gate for foreign text: what other people wrote is cleaned here once, where it enters, before anything else.
+"""Cleaning of foreign text, masking of secrets, and text of a fixed width.
 
-Command lines, user names, host names, GPU names, container names and error texts all pass `clean` or
-`command_line`. What comes out holds nothing that a terminal acts on, nothing that is invisible, and no secret
-that is recognised by its name or its shape. It may still look like markup: widgets render it as plain text.
+Command lines, user names, host names, GPU names, container names and error texts pass `clean` or `command_line` once,
+where they enter. The result has nothing that a terminal acts on, no invisible characters, and no secret that is known
+by its name or shape. It may still look like markup: widgets render it as plain text.
 """
 
 from __future__ import annotations
@@ -36,14 +36,13 @@ _UNEVEN = (("\u2630", "\u2637"), ("\u268a", "\u268f"), ("\u3248", "\u324f"), ("\
 
 
 def clean(raw: str | bytes, limit: int = LIMIT) -> Clean:
-    """Make *raw* safe to show and to record.
+    """Return *raw* safe to show and to record, in at most *limit* (at least 1) characters; a cut ends with "…".
 
     Controls, escapes, line breaks, surrogates, direction overrides, zero-width, private and unassigned characters
-    become U+FFFD, so that what was hidden is seen; odd spaces become spaces. More than two combining marks on a
-    base are dropped. What terminals draw in different widths would push a row out of line: the skin tone and the
-    joiner of an emoji are dropped, a flag becomes its two letters, and spacing marks (Mc) become U+FFFD. Bytes are
-    read as UTF-8. The result has at most *limit* (at least 1) characters and ends with "…" where it was cut. Never
-    raises, and `clean(clean(x)) == clean(x)`.
+    become U+FFFD, so that they are visible; odd spaces become spaces. More than two combining marks on a base are
+    dropped. Terminals draw some characters in different widths, which would push a row out of line: the skin tone and
+    the joiner of an emoji are dropped, a flag becomes its two letters, and spacing marks (Mc) become U+FFFD. Bytes are
+    read as UTF-8. Never raises, and `clean(clean(x)) == clean(x)`.
     """
     if isinstance(raw, bytes):
         # A character has at most four bytes, so this is enough to know whether the text must be cut.
@@ -56,9 +55,9 @@ def clean(raw: str | bytes, limit: int = LIMIT) -> Clean:
 
 
 def ends(text: str, limit: int) -> Clean:
-    """As `clean`; of a long text both ends are kept, with "…" between them: what it is about may stand at its end.
+    """Return a clean text; of a long one both ends, with "…" between them.
 
-    Secrets are to be masked before: one that is cut in two may no longer be told.
+    Secrets are to be masked before: one that is cut in two may no longer be recognised.
     """
     room = max(limit, 1) - 1
     if len(text) > limit:
@@ -67,7 +66,7 @@ def ends(text: str, limit: int) -> Clean:
 
 
 def _visible(text: str) -> Iterable[str]:
-    """Yield what may be shown of each character of *text*, in order."""
+    """Yield the visible form of each character of *text*."""
     base = ""
     marks = 0
     for char in text:
@@ -99,7 +98,7 @@ def _visible(text: str) -> Iterable[str]:
 
 
 def _is_joiner(char: str) -> bool:
-    """Whether *char* is a variation selector, the zero-width joiner or a skin tone."""
+    """Return whether *char* is a variation selector, the zero-width joiner or a skin tone."""
     return (
         "\ufe00" <= char <= "\ufe0f"
         or char == "\u200d"
@@ -110,16 +109,16 @@ def _is_joiner(char: str) -> bool:
 
 
 def _is_uneven(char: str) -> bool:
-    """Whether terminals disagree on the cells that *char* takes.
+    """Return whether terminals disagree on the width of *char*.
 
-    A spacing mark takes one in tmux (glibc's wcwidth) and Ghostty, and none in kitty and Rich. A regional indicator,
-    which `_visible` spells as a letter, takes one in tmux and two in kitty and Ghostty.
+    A spacing mark takes one cell in tmux (glibc's wcwidth) and Ghostty, and none in kitty and Rich. A regional
+    indicator, which `_visible` spells as a letter, takes one in tmux and two in kitty and Ghostty.
     """
     return unicodedata.category(char) == "Mc" or any(first <= char <= last for first, last in _UNEVEN)
 
 
 def _is_combining(char: str) -> bool:
-    """Whether terminals draw *char* onto the cell before it: marks without a width, Hangul vowels and finals."""
+    """Return whether terminals draw *char* onto the cell before it: marks without a width, Hangul vowels and finals."""
     if char in _INVISIBLE or _is_joiner(char):
         return False
     return (
@@ -130,10 +129,10 @@ def _is_combining(char: str) -> bool:
 
 
 def fit(text: str, cells: int, *, ellipsis: str = ELLIPSIS) -> str:
-    """Cut or pad *text* to exactly *cells* terminal cells, where a CJK character takes two.
+    """Return a clean text, cut or padded to exactly *cells* terminal cells; a CJK character takes two.
 
-    What was cut ends in *ellipsis*, if that leaves room for text. Widths are those of `rich.cells`, which the
-    dashboard is laid out with. *text* should be clean.
+    A cut ends in *ellipsis* if that leaves room for text. Widths are those of `rich.cells`, which lays out the
+    dashboard.
     """
     if cells <= 0:
         return ""
@@ -153,7 +152,7 @@ def fit(text: str, cells: int, *, ellipsis: str = ELLIPSIS) -> str:
 
 
 def cell_width(text: str) -> int:
-    """Count the terminal cells that *text* takes; each of gpuwatch's own signs takes one."""
+    """Return the number of terminal cells of *text*; each of gpuwatch's own signs takes one."""
     if text.isascii() or text.translate(_SIGNS).isascii():
         return len(text)
     from rich.cells import cell_len
@@ -164,16 +163,16 @@ def cell_width(text: str) -> int:
 # ---------------------------------------------------------------------------------------------------------------
 # Command lines
 
-# How much of a command line is searched for secrets beyond what is shown; a secret that reaches over the end of
-# what is searched may go unrecognised, so that much is never shown.
+# Characters that are searched for secrets beyond those that are shown: a secret that is cut at the end of the searched
+# text may not be recognised, so that the last ones are never shown.
 _MARGIN = 1024
 
 
 def command_line(argv: Sequence[str], limit: int = LIMIT) -> Clean:
-    """Join *argv* into one readable line with its secrets masked, cleaned, and at most *limit* characters long.
+    """Return *argv* as one clean line of at most *limit* characters, with its secrets masked.
 
-    Arguments with spaces or quotes are quoted. Empty arguments at the end, which a process that sets its own
-    title leaves behind, are dropped. A line of any length costs no more than one of *limit*.
+    Arguments with spaces or quotes are quoted. Empty arguments at the end, which a title leaves behind, are dropped. A
+    line of any length costs no more than one of *limit*.
     """
     shown, was_cut = _bounded(argv, limit + _MARGIN)
     line = " ".join(_quote(arg) for arg in redact(shown))
@@ -183,7 +182,7 @@ def command_line(argv: Sequence[str], limit: int = LIMIT) -> Clean:
 
 
 def _bounded(argv: Sequence[str], budget: int) -> tuple[list[str], bool]:
-    """Take arguments from the start of *argv* up to *budget* characters; say whether anything was left out."""
+    """Return the first arguments of *argv* up to *budget* characters, and whether any were left out."""
     taken: list[str] = []
     for arg in argv:
         if len(arg) + 1 > budget:
@@ -207,12 +206,12 @@ def _quote(arg: str) -> str:
 # ---------------------------------------------------------------------------------------------------------------
 # Secrets
 
-# What says in a header how its secret is to be read.
+# Words before the secret in a header.
 _SCHEMES = ("bearer", "basic", "digest", "token")
-# A flag or variable has no longer name; of a longer word its end is judged.
+# Longest name of a flag or variable; of a longer word the end counts.
 _NAME_LIMIT = 128
 
-# One of these is in every argument that can hold a secret. Searching for them is what most arguments cost.
+# One of these is in every argument with a secret. Most arguments cost no more than the search for them.
 _HINTS = (
     *("pass", "pwd", "token", "secret", "key", "cred", "auth", "bearer", "://", "hook", "ntfy.sh", "curl", "login"),
     *("hf_", "api_org_", "sk-", "sk_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "gldt-"),
@@ -305,18 +304,18 @@ _PEM = r"(?s)(-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----).*?(?:(?=-----END)|\Z)"
 
 
 def redact(argv: Sequence[str]) -> list[str]:
-    """Copy *argv* with the secrets in it replaced by "***".
+    """Return a copy of *argv* with its secrets replaced by "***".
 
     Known by name: `--token X`, `--token=X`, `API_KEY=X`, `X-Api-Key: X`, `"password": "X"`, `environ["API_KEY"] =
     "X"`, also inside an argument that is a script. Known by shape: the userinfo and the signature of a URL, the
     webhooks of chat services, `Bearer X`, `curl -u user:X`, and the tokens of the usual services. A name counts by
-    its whole words, so `--tokenizer` and `--max-tokens` keep their values. This is a net with holes: a secret with
-    neither a telling name nor a known shape stays. Never raises.
+    its whole words, so `--tokenizer` and `--max-tokens` keep their values. A secret with neither a known name nor a
+    known shape stays. Never raises.
 
     Source of the shapes: config/gitleaks.toml of gitleaks/gitleaks, detect_secrets/plugins of Yelp/detect-secrets; for
     Replicate, RunPod, xAI, LangSmith, Tavily, Pinecone and Weights & Biases smaller scanners, which agree on them.
     """
-    # A cheap look at the whole line first: most command lines hold nothing that could be a secret.
+    # Most command lines have no secret.
     if not _may_hold_secret("\n".join(argv)):
         return list(argv)
     result: list[str] = []
@@ -352,26 +351,26 @@ def _may_hold_secret(text: str) -> bool:
 
 
 def _announces_value(arg: str) -> bool:
-    """Whether the argument after *arg* is a secret: `--token`, `Bearer`, `Authorization:`."""
+    """Return whether the argument after *arg* is a secret: `--token`, `Bearer`, `Authorization:`."""
     if not arg.startswith("-"):
         return arg.lower() in ("bearer", "authorization:")
     return "=" not in arg and " " not in arg and _is_secret_name(arg[-_NAME_LIMIT:]) and not _is_switch(arg)
 
 
 def _is_scheme(before: str, word: str) -> bool:
-    """Whether *word* stands between a header's name and its secret; `--auth basic` is a value, though."""
+    """Return whether *word* stands between a header's name and its secret; `--auth basic` is a value, though."""
     lowered = word.lower()
     return lowered == "bearer" or (lowered in _SCHEMES and not before.startswith("-"))
 
 
 def _takes_script(flag: str) -> bool:
-    """Whether what follows *flag* is code: `sh -c`, `bash -lc`, `python -c`."""
+    """Return whether what follows *flag* is code: `sh -c`, `bash -lc`, `python -c`."""
     return flag.startswith("-") and flag.endswith("c") and not flag.startswith("--")
 
 
 @functools.lru_cache(maxsize=256)
 def _is_secret_name(name: str) -> bool:
-    """Whether what goes by *name* (a flag, a variable, a header, a key) is a secret, by the words in it."""
+    """Return whether a flag, variable, header or key of this name has a secret as its value, by the words in it."""
     words = _split_name(name)
     if not words or words[-1] in _ABOUT_WORDS:
         return False
@@ -384,14 +383,14 @@ def _is_secret_name(name: str) -> bool:
 
 
 def _split_name(name: str) -> list[str]:
-    """Split *name* into lower-case words at punctuation, digits and camelCase humps."""
+    """Split *name* into lower-case words at punctuation, digits and the capitals of camelCase."""
     if name.startswith(("-D", "-P")):  # `-DpassWord=X` gives a property to Java, `-PapiKey=X` to Gradle
         name = name[2:]
     return [word.lower() for word in _compiled(_WORD).findall(name)]
 
 
 def _is_in_login(match: re.Match[str]) -> bool:
-    """Whether a name stands in the brackets of a call such as `wandb.login(key="X")`."""
+    """Return whether a name stands in the brackets of a call such as `wandb.login(key="X")`."""
     return "login(" in match.string[max(0, match.start() - 80) : match.start()]
 
 
@@ -401,12 +400,12 @@ def _is_switch(name: str) -> bool:
 
 
 def _is_trivial(value: str) -> bool:
-    """Whether *value* says only on, off or how many."""
+    """Return whether *value* says only on, off or how many."""
     return bool(_compiled(_TRIVIAL).fullmatch(value))
 
 
 def _is_directory(name: str, value: str) -> bool:
-    """Whether *value* is the working directory that `--pwd` and PWD name."""
+    """Return whether *value* is the working directory that `--pwd` and PWD name."""
     return name.strip("-").lower() == "pwd" and value.startswith(("/", "~"))
 
 
@@ -436,7 +435,7 @@ def _redact_named(text: str, *, is_script: bool) -> str:
     match = named.search(text)
     while match:
         resume = match.end("name")
-        if _gives_secret(match):
+        if _has_secret(match):
             # Only now, so that a line full of harmless names is not read to its end for each of them.
             value = _compiled(_VALUE).match(text, match.end())
             if value and not _is_trivial(value[0]):
@@ -447,8 +446,8 @@ def _redact_named(text: str, *, is_script: bool) -> str:
     return "".join(parts) + text[done:]
 
 
-def _gives_secret(match: re.Match[str]) -> bool:
-    """Whether the name in *match* is a secret's, and what follows is given to it rather than only standing there."""
+def _has_secret(match: re.Match[str]) -> bool:
+    """Return whether the name in *match* is that of a secret, and its value follows."""
     name, sep, text = match["name"], match["sep"].strip(), match.string
     if not _is_secret_name(name[-_NAME_LIMIT:]) and not (name == "key" and _is_in_login(match)):
         return False
@@ -466,7 +465,7 @@ def _gives_secret(match: re.Match[str]) -> bool:
 
 
 def _end_of_value(match: re.Match[str], end: int, *, is_script: bool) -> int:
-    """Where the value after *match* ends, *end* if it is one word: what it stands in may allow spaces in it."""
+    """Return the end of the value after *match*, *end* if it is one word; within quotes it may have spaces."""
     text, start = match.string, match.start()
     opener = text[start - 1 : start]
     if opener in ("'", '"') and not match["quote"]:  # -H 'X-Api-Key: a b'
@@ -505,23 +504,19 @@ _SIGNS = str.maketrans(
         "▴": "^",
     }
 )
-"""One spelling for each sign, everywhere. None says another thing: `>` is not at least, `30+` not a sum of several."""
 
 _SEPARATOR = re.compile(r"(?<=\S) · (?=\S)")
 _PRODUCT = re.compile(r"(?<=\w)·(?=\w)")
 
 
 def spell_signs(text: str) -> str:
-    """Spell gpuwatch's own signs in ASCII; what other people wrote stays as it is.
-
-    A separator becomes `|`, for `held 40.0 - ben 11.0` would be a subtraction, and a product `*`: `GiB*h`.
-    """
+    """Return a text with gpuwatch's own signs in ASCII: a separator is `|`, a product is `*` (`GiB*h`)."""
     if text.isascii():
         return text
     return _PRODUCT.sub("*", _SEPARATOR.sub(" | ", text)).translate(_SIGNS)
 
 
 def mask_url(url: str) -> str:
-    """Return what may be shown of a URL that holds a secret: `slack://…`."""
+    """Return a URL without its secret: `slack://…`."""
     found = re.match(r"([A-Za-z][A-Za-z0-9.+-]{0,30})://", url)
     return f"{found[1]}://…" if found else "…"
