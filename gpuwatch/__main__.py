@@ -1,8 +1,8 @@
 """Entry point, installed or as `python -m gpuwatch`: starts the sampler, then imports and runs the command line.
 
 The sampler takes as long to get ready as all imports of the dashboard together, so it is started first and waits for
-its orders; no GPU is touched before it has them. A look at the words says whether one is wanted: where that is wrong, a
-sampler is started for nothing, or later by the command itself, and the result is the same.
+its options; no GPU is touched before it has them. Whether one is wanted is guessed from the
+command line: where that is wrong, a sampler is started for nothing, or later by the command itself.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def _run() -> int:
     try:
         _open_closed()
         if _wants_sampler(ours):
-            from gpuwatch.sources.child import ONE_SAMPLE, UNDECLARED, Child  # 10 ms, for subprocess
+            from gpuwatch.sources.sampler_process import ONE_SAMPLE, WITHOUT_INSPECTOR, SamplerProcess
 
-            # The orders of `status` are known before its arguments: a third of the time that it may take is saved.
-            sampler = Child(ONE_SAMPLE, command=UNDECLARED) if "status" in ours else Child()
+            # The options of `status` are known before its arguments: a third of the time that it may take is saved.
+            sampler = SamplerProcess(ONE_SAMPLE, command=WITHOUT_INSPECTOR) if "status" in ours else SamplerProcess()
     except OSError as error:  # no memory, no room for a process, no more descriptors
         sys.stderr.write(f"gpuwatch: the sampler cannot be started: {start_error(error)}\n")
         return 3

@@ -14,7 +14,7 @@ from gpuwatch.errors import EXIT_CODES, GpuwatchError, UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuwatch.sources.child import Child
+    from gpuwatch.sources.sampler_process import SamplerProcess
 
 COMMANDS: Final = {
     "explain": "show what a process declared, which GPUs it sees, and the evidence",
@@ -38,7 +38,7 @@ _CODES: Final = (
 )
 
 
-def main(argv: Sequence[str], sampler: Child | None, *, reservations: Path | None = None) -> int:
+def main(argv: Sequence[str], sampler: SamplerProcess | None, *, reservations: Path | None = None) -> int:
     """Run gpuwatch and return its exit code.
 
     `sampler` is a sampler process that was started early and waits for its arguments, if there is one.

@@ -9,10 +9,10 @@ import sys
 from gpuwatch.commands.flags import parse_indices
 from gpuwatch.commands.startup import configured, interval_of, open_source
 from gpuwatch.errors import UsageError
-from gpuwatch.sources.child import Child
+from gpuwatch.sources.sampler_process import SamplerProcess
 
 
-def main(args: argparse.Namespace, sampler: Child | None) -> int:
+def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Show the dashboard until the user leaves it, and return the exit code."""
     only = parse_indices(args.only)
     check_terminal()

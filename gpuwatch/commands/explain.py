@@ -19,7 +19,7 @@ from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.model import Knowledge, Presence, Process, Snapshot
 from gpuwatch.sampler.declarations import Declarations
 from gpuwatch.sampler.owners import Owners
-from gpuwatch.sources.child import Child
+from gpuwatch.sources.sampler_process import SamplerProcess
 
 Look: TypeAlias = Callable[[Process, Snapshot, Config], Process]
 """From a process to the same with what it declared."""
@@ -44,7 +44,7 @@ def look(process: Process, snapshot: Snapshot, config: Config) -> Process:
     try:
         gpus, count = snapshot.gpus, len(snapshot.gpus)
         asking.annotate([process], gpus, count, snapshot.driver)
-        asking.settle(PATIENCE)
+        asking.wait(PATIENCE)
         return asking.annotate([process], gpus, count, snapshot.driver)[0]
     finally:
         inspector.close()
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pid", metavar="PID")
 
 
-def main(args: argparse.Namespace, sampler: Child | None) -> int:
+def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Run the command and return its exit code; without GPUs it explains what it can, and the code says so."""
     config = configured(args)
     pid = parse_pid(args.pid)

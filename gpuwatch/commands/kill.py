@@ -25,7 +25,7 @@ from gpuwatch.kill.outcome import Refusal, Refused
 from gpuwatch.kill.session import IGNORES_INTERRUPT, Choice, Phase, Session, call_now
 from gpuwatch.kill.target import Killer, Target, make_killer, target_of_pid
 from gpuwatch.model import Snapshot, known
-from gpuwatch.sources.child import Child
+from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.sources.source import Source
 from gpuwatch.units import UNKNOWN, gib
 
@@ -197,7 +197,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--read-only", action="store_true", default=argparse.SUPPRESS, help="end nothing: refuse all")
 
 
-def main(args: argparse.Namespace, sampler: Child | None) -> int:
+def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Run the command and return its exit code: 0 all exited, 1 one was refused or still runs, 130 after Ctrl-C."""
     sig, pids = signal_of(args.signal), pids_of(args.pids)
     config = configured(args)

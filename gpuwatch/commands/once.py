@@ -19,7 +19,7 @@ from gpuwatch.text import clean, fit
 from gpuwatch.units import UNKNOWN, duration, gib
 
 if TYPE_CHECKING:  # the demo needs no child
-    from gpuwatch.sources.child import Child
+    from gpuwatch.sources.sampler_process import SamplerProcess
 
 _WIDEST_USER = 24
 _WIDEST_PLACE = 24
@@ -27,12 +27,12 @@ _WIDEST_PLACE = 24
 EVERYTHING = Filter()
 
 
-def main(args: argparse.Namespace, sampler: Child | None) -> int:
+def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Print one snapshot and return the exit code."""
     only = parse_indices(args.only)
     config = configured(args)
     interval = interval_of(args, config)
-    source = open_source(args, config, sampler, interval=interval, only=only, tmux=config.tmux, orders=["--once"])
+    source = open_source(args, config, sampler, interval=interval, only=only, tmux=config.tmux, once=True)
     words = [f"user:{clean(args.user or '')}"] * bool(args.user) + ["mine"] * bool(args.mine)
     try:
         return once(source, Console(ascii_only=config.ascii), as_json=args.json, only=" ".join(words))

@@ -19,7 +19,7 @@ from gpuwatch.model import Order, Snapshot
 from gpuwatch.sampler.owners import UserNames
 from gpuwatch.sampler.reservations import SHARED, Found, peek, places
 from gpuwatch.shares import Reservation
-from gpuwatch.sources.child import Child
+from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.text import clean
 from gpuwatch.units import gib, parse_percent, parse_share, parse_size
 
@@ -49,7 +49,7 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def main(args: argparse.Namespace, sampler: Child | None) -> int:
+def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Print GPUs with room and return the exit code: 1 where there are not enough.
 
     What others reserved is only read: nothing is locked and nothing reserved.

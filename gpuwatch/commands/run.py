@@ -24,7 +24,7 @@ from gpuwatch.model import Basis, Snapshot, number
 from gpuwatch.sampler.owners import UserNames
 from gpuwatch.sampler.reservations import SHARED, Place, places, read
 from gpuwatch.shares import Reservation, limit_usages, usable
-from gpuwatch.sources.child import Child
+from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.text import clean
 from gpuwatch.units import gib
 
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="do not say what was set")
 
 
-def main(args: argparse.Namespace, sampler: Child | None) -> int:
+def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Reserve GPUs and become the command; returns 1 where there is no room, raises NotStartedError where it fails."""
     config = configured(args)
     wanted, named = pick.request(args.share, args.memory, args.max_util), gpus(args.gpu)

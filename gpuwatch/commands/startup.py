@@ -16,6 +16,8 @@ from gpuwatch.commands.flags import parse_value
 from gpuwatch.config import Config, Reloaded, load, reload
 from gpuwatch.errors import GpuwatchError, UnavailableError, UsageError
 from gpuwatch.model import Snapshot, SourceState
+from gpuwatch.sampler.protocol import Options
+from gpuwatch.sources.sampler_process import SAMPLER, SamplerProcess
 from gpuwatch.sources.source import Source
 from gpuwatch.units import parse_interval, parse_percent
 
@@ -24,7 +26,6 @@ if TYPE_CHECKING:  # what only some of the commands load: the history and the ru
     from gpuwatch.recorder.leader_lock import Turn
     from gpuwatch.recorder.notify import Manner, Messenger
     from gpuwatch.recorder.usage import UsageKeeper, Wish
-    from gpuwatch.sources.child import Child
 
 _PERCENTS: Final = ("memory_warning", "memory_critical")
 """Flags that stand for keys of `[alerts]`."""
@@ -67,32 +68,33 @@ def interval_of(args: argparse.Namespace, config: Config) -> float:
 # Sources
 
 
-def ordered(child: Child | None, arguments: Sequence[str], *, command: Sequence[str] | None = None) -> Child:
-    """Send a sampler its orders: one that waits for them, or else a new one; raises UnavailableError."""
-    from gpuwatch.sources.child import SAMPLER, Child
-
-    if child is None or child.has_orders:
+def configured_sampler(
+    child: SamplerProcess | None, options: Mapping[str, object], *, command: Sequence[str] = SAMPLER
+) -> SamplerProcess:
+    """Send a sampler its options: one that waits for them, or else a new one; raises UnavailableError."""
+    if child is None or child.is_configured:
         try:
-            child = Child(command=command or SAMPLER)
+            child = SamplerProcess(command=command)
         except OSError as error:  # no memory, no room for a process
             raise UnavailableError(f"the sampler cannot be started: {start_error(error)}") from None
-    child.order(arguments)
+    child.configure(options)
     return child
 
 
 def open_source(
     args: argparse.Namespace,
     config: Config,
-    sampler: Child | None,
+    sampler: SamplerProcess | None,
     *,
     interval: float = 1.0,
     only: Sequence[int] = (),
     tmux: bool = False,
-    orders: Sequence[str] = (),
+    once: bool = False,
+    patient: bool = False,
 ) -> Source:
     """Open the snapshots of this machine, or of the demo; raises UsageError and UnavailableError.
 
-    `orders` are flags of the sampler besides those that follow from the others.
+    With `once` there is a single one; a `patient` one waits for the search of processes that are not listed.
     """
     if args.demo:
         from gpuwatch.sources.demo import GPUS, DemoSource
@@ -100,21 +102,32 @@ def open_source(
         if any(index >= GPUS for index in only):
             raise UsageError(f"--only: there is no GPU {max(only)}; the demo has 0 to {GPUS - 1}")
         return DemoSource(interval=interval, only=only)
-    from gpuwatch.sampler.protocol import sampler_arguments
-
-    shares, folder = config.shares, args.reservations
-    words = sampler_arguments(interval, only, shares=shares, tmux=tmux, reservations=folder)
-    child = ordered(sampler, [*orders, *words])  # before the next import, which the sampler need not wait for
+    options = Options(
+        interval=interval,
+        only=tuple(only),
+        shares=config.shares,
+        tmux=tmux,
+        reservations=str(args.reservations or ""),
+        once=once,
+        patient=patient,
+    )
+    # Before the next import, which the sampler need not wait for.
+    child = configured_sampler(sampler, msgspec.to_builtins(options))
     from gpuwatch.sources.local import LocalSource
 
-    return LocalSource(interval=interval, only=only, shares=shares, tmux=tmux, reservations=folder, first=child)
+    return LocalSource(msgspec.structs.replace(options, once=False, patient=False), first=child)
 
 
 def read_snapshot(
-    args: argparse.Namespace, config: Config, sampler: Child | None, *, tmux: bool = False, orders: Sequence[str] = ()
+    args: argparse.Namespace,
+    config: Config,
+    sampler: SamplerProcess | None,
+    *,
+    tmux: bool = False,
+    patient: bool = False,
 ) -> Snapshot:
     """Take one snapshot; raises UnavailableError where the driver does not answer."""
-    source = open_source(args, config, sampler, tmux=tmux, orders=["--once", *orders])
+    source = open_source(args, config, sampler, tmux=tmux, once=True, patient=patient)
     try:
         return first_snapshot(source)
     finally:

@@ -14,12 +14,13 @@ import msgspec
 
 from gpuwatch.commands.console import Console, escape_json
 from gpuwatch.commands.flags import add_flags
-from gpuwatch.commands.startup import configured, open_source, ordered
+from gpuwatch.commands.startup import configured, configured_sampler, open_source
 from gpuwatch.config import Config
 from gpuwatch.errors import EXIT_CODES, UsageError
 from gpuwatch.model import Health, SourceState, known
 from gpuwatch.recorder.status_file import Newest, newest, read_newest
-from gpuwatch.sources.child import ONE_SAMPLE, UNDECLARED, Child
+from gpuwatch.sampler.protocol import Options
+from gpuwatch.sources.sampler_process import ONE_SAMPLE, WITHOUT_INSPECTOR, SamplerProcess
 from gpuwatch.text import clean, fit
 from gpuwatch.units import long_duration
 
@@ -128,14 +129,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def main(args: argparse.Namespace, sampler: Child | None) -> int:
+def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Print the line and return its exit code; `sampler` may take a sample already, or wait for its orders."""
     if args.tmux and args.json:
         raise UsageError("--tmux and --json exclude each other")
     damaged: list[str] = []
     found = None if args.demo else read_newest(warn=damaged.append)
-    if found is None and not args.demo and (sampler is None or not sampler.has_orders):
-        sampler = ordered(sampler, ONE_SAMPLE, command=UNDECLARED)
+    if found is None and not args.demo and (sampler is None or not sampler.is_configured):
+        sampler = configured_sampler(sampler, ONE_SAMPLE, command=WITHOUT_INSPECTOR)
     config = configured(args)
     if found is None:
         found = _sampled(args, config, sampler)
@@ -149,14 +150,14 @@ def main(args: argparse.Namespace, sampler: Child | None) -> int:
     return exit_code(found)
 
 
-def _sampled(args: argparse.Namespace, config: Config, sampler: Child | None) -> Newest:
+def _sampled(args: argparse.Namespace, config: Config, sampler: SamplerProcess | None) -> Newest:
     """Take one sample and judge it as if it had held for long; what processes declared is not read for it."""
     # These take longer to import than all else here, and mostly there are newest figures to read.
     from gpuwatch.alerts.engine import Engine
     from gpuwatch.history import History
     from gpuwatch.sources.local import LocalSource
 
-    source = open_source(args, config, None) if args.demo else LocalSource(shares=config.shares, first=sampler)
+    source = open_source(args, config, None) if args.demo else LocalSource(Options(shares=config.shares), first=sampler)
     try:
         end = time.monotonic() + _PATIENCE
         while True:

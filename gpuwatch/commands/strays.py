@@ -28,7 +28,7 @@ from gpuwatch.history import Idle, IdleTimes
 from gpuwatch.kill.target import Policy
 from gpuwatch.model import Process, Snapshot
 from gpuwatch.recorder.status_file import read_idle
-from gpuwatch.sources.child import Child
+from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.text import fit
 from gpuwatch.units import UNKNOWN, duration, gib, size
 
@@ -138,7 +138,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json", "demo")
 
 
-def main(args: argparse.Namespace, sampler: Child | None, limits: StrayLimits | None = None) -> int:
+def main(args: argparse.Namespace, sampler: SamplerProcess | None, limits: StrayLimits | None = None) -> int:
     """Run the command and return its exit code; raises UsageError and UnavailableError. `limits` are other limits."""
     config = configured(args)
     limits = limits or stray_limits(config)
@@ -206,8 +206,8 @@ def _used(process: Process, proc: Path) -> tuple[int, int] | None:
     return stat.used, procfs.used_below(process.pid, stat, proc)
 
 
-def _sampled(args: argparse.Namespace, config: Config, sampler: Child | None) -> Snapshot:
-    snapshot = read_snapshot(args, config, sampler, tmux=config.tmux, orders=["--patient"])
+def _sampled(args: argparse.Namespace, config: Config, sampler: SamplerProcess | None) -> Snapshot:
+    snapshot = read_snapshot(args, config, sampler, tmux=config.tmux, patient=True)
     check_snapshot(snapshot)
     return of_caller(snapshot)
 

@@ -9,10 +9,10 @@ from gpuwatch.commands.flags import parse_indices
 from gpuwatch.commands.startup import configured, interval_of, open_source
 from gpuwatch.errors import UnavailableError, UsageError
 from gpuwatch.model import SourceState, encode
-from gpuwatch.sources.child import Child
+from gpuwatch.sources.sampler_process import SamplerProcess
 
 
-def main(args: argparse.Namespace, sampler: Child | None) -> int:
+def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Print snapshots until the reader closes; raises UnavailableError where there is no driver from the start."""
     only = parse_indices(args.only)
     config = configured(args)

@@ -14,7 +14,7 @@ from gpuwatch.commands.startup import check_snapshot, configured, read_snapshot
 from gpuwatch.declared.facts import gpu_facts
 from gpuwatch.declared.visible_devices import CVD, ORDER, parse
 from gpuwatch.model import Gpu, Snapshot, Visible
-from gpuwatch.sources.child import Child
+from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.text import clean
 
 _SHOWN = 200
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--order", choices=orders, help="CUDA_DEVICE_ORDER (default: that of your environment)")
 
 
-def main(args: argparse.Namespace, sampler: Child | None) -> int:
+def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Run the command and return its exit code: 1 where no GPU is visible."""
     config = configured(args)
     snapshot = read_snapshot(args, config, sampler)

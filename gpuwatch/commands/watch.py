@@ -35,7 +35,7 @@ from gpuwatch.errors import GpuwatchError, NoThreadError, UsageError
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame, Watch
 from gpuwatch.recorder.events_log import Event, Record, encode
-from gpuwatch.sources.child import Child
+from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.threads import start_thread
 from gpuwatch.units import long_duration
 
@@ -260,7 +260,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", metavar="0,2", default=argparse.SUPPRESS, help="these GPUs alone")
 
 
-def main(args: argparse.Namespace, sampler: Child | None) -> int:
+def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Watch until a signal says otherwise, and return the exit code."""
     if args.quiet and args.json:
         raise UsageError("--quiet and --json exclude each other")

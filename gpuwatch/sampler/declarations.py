@@ -27,8 +27,8 @@ OWN = 60.0
 """Seconds after which the viewer's own processes are looked at again, all at once: what one runs in hardly changes,
 but whether it was left behind, or listens by now, does. A look costs some ms, and the reader's start 0.1 s."""
 
-LOOK = 0.2
-"""Seconds between two looks, at most, while answers are to come: one that hangs is noticed so much late."""
+POLL = 0.2
+"""Seconds between two polls, at most, while answers are to come: one that hangs is noticed so much late."""
 
 _ROOM = 8 << 20
 """Bytes of what all processes together declared: of thousands less is sent each."""
@@ -126,14 +126,14 @@ class Declarations:
         descriptor = self._inspector.descriptor
         return [] if descriptor is None else [descriptor]
 
-    def settle(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> None:
         """Wait up to so many seconds for all answers."""
         end = self._clock() + seconds
         while self.busy and (left := end - self._clock()) > 0:
             poller = select.poll()  # select(2) knows no descriptor above 1,023
             for descriptor in self.descriptors:
                 poller.register(descriptor, select.POLLIN)
-            poller.poll(min(left, LOOK) * 1000)
+            poller.poll(min(left, POLL) * 1000)
             self.collect()
 
     def _annotated(self, process: Process, room: int, held: AbstractSet[str]) -> Process:

@@ -19,15 +19,15 @@ from gpuwatch.sampler.metrics import (
     RARE,
     SLOW,
     STATIC,
+    FallbackCalls,
     Figure,
-    Ladder,
     missing_memory,
     read_memory,
     unified_memory,
 )
 from gpuwatch.sampler.nvml import Calls, Code, Failed, Handle
-from gpuwatch.sampler.processes import COMPUTE, GRAPHICS, MPS, Instances, Lists, Tenants
-from gpuwatch.sampler.xid import Ear, Events, Post
+from gpuwatch.sampler.processes import COMPUTE, GRAPHICS, MPS, GpuProcesses, Instances, Lists
+from gpuwatch.sampler.xid import Events, Registration, XidCounter
 from gpuwatch.text import clean
 
 Task = TypeVar("Task")
@@ -104,7 +104,7 @@ class Shared:
         self.proc = proc
         self.clock = clock
         self.wall = wall
-        self.ladder = Ladder(calls)
+        self.fallback = FallbackCalls(calls)
         self.lists = Lists(calls)
         self.events = Events(calls, on=listens, clock=clock, wall=wall)
         self.pid_max = machine.pid_max(proc)
@@ -114,8 +114,8 @@ class Device:
     """One GPU from the first look-up to the last. No failure of its calls leaves it but as `failure`."""
 
     def __init__(self, place: Place, shared: Shared) -> None:
-        self.ear = Ear(shared.events.deaf)
-        self.row = Gpu(index=place.index, uuid=place.uuid, name=place.name, bus_id=place.bus_id, xids=self.ear.xids)
+        self.counter = XidCounter(shared.events.deaf)
+        self.row = Gpu(index=place.index, uuid=place.uuid, name=place.name, bus_id=place.bus_id, xids=self.counter.xids)
         self.listed = place.listed
         """How many GPUs the driver listed when its index was right; INDEX_UNKNOWN where it may have moved since."""
         self.left_alone = False
@@ -146,13 +146,13 @@ class Device:
         self._unsupported: set[tuple[str, ...]] = set()
         self._memory = Memory()
         self._mig: bool | None = None
-        self._instances = Instances(shared.ladder, shared.lists)
-        self._tenants = self._new_tenants()
+        self._instances = Instances(shared.fallback, shared.lists)
+        self._processes = self._new_processes()
         self._timetable: Timetable[Figure | str] = Timetable(_TASKS)
         self._asked.clear()
 
-    def _new_tenants(self) -> Tenants:
-        return Tenants(self._shared.lists, self._instances, self._excuse, self._shared.pid_max)
+    def _new_processes(self) -> GpuProcesses:
+        return GpuProcesses(self._shared.lists, self._instances, self._excuse, self._shared.pid_max)
 
     # -- one sample ------------------------------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class Device:
             bus_id=self._bus_id(handle) or self.row.bus_id,
         )
         self._handle = handle
-        self.ear.reopen()
+        self.counter.reopen()
         for figure in STATIC:
             self._figure(figure)
 
@@ -268,10 +268,10 @@ class Device:
             if isinstance(task, Figure) and task is not MIG:
                 self._figure(task)
         lists = [COMPUTE, *(task for task in due if isinstance(task, str))]
-        hurry = self._tenants.read(self._handle, lists, self._memory.total, mig=bool(self._mig))
+        hurry = self._processes.read(self._handle, lists, self._memory.total, mig=bool(self._mig))
         if hurry:
             self._timetable.hasten(GRAPHICS)
-        self._tenants.read_use(self._handle, round(self._shared.wall() * 1e6), mig=bool(self._mig))
+        self._processes.read_use(self._handle, round(self._shared.wall() * 1e6), mig=bool(self._mig))
         self._asked |= dict.fromkeys(due, now)
         if self._errors and not self._answers:
             raise self._errors[0]
@@ -297,7 +297,7 @@ class Device:
             values = (Reason.UNSUPPORTED,) * len(figure.fields)
         else:
             try:
-                values = self._shared.ladder.read(figure, self._handle)
+                values = self._shared.fallback.read(figure, self._handle)
                 self._answers += 1
             except Failed as failed:
                 values = (self._excuse(failed),) * len(figure.fields)
@@ -312,7 +312,7 @@ class Device:
         self._mig = self._figures["mig"] is True
         if before is not None and self._mig is not before:  # what is supported depends on it
             self._unsupported.clear()
-            self._tenants = self._new_tenants()
+            self._processes = self._new_processes()
             self._timetable.restart()
         if self._mig:
             self._look_up_instances()
@@ -329,7 +329,7 @@ class Device:
     def _read_memory(self) -> None:
         if ("memory",) not in self._unsupported:
             try:
-                memory = read_memory(self._shared.ladder, self._handle)
+                memory = read_memory(self._shared.fallback, self._handle)
                 self._answers += 1
             except Failed as failed:
                 memory = missing_memory(self._excuse(failed))
@@ -342,7 +342,7 @@ class Device:
         shared, row = self._shared, self.row
         memory = self._memory
         if memory.unified:
-            memory = unified_memory(self._tenants.held, shared.proc)
+            memory = unified_memory(self._processes.held, shared.proc)
         stamps = [self._asked[task] for task in _TASKS[SLOW_PERIOD] if task in self._asked]
         self.row = Gpu(
             index=row.index,
@@ -354,19 +354,19 @@ class Device:
             slow_sampled=min(stamps, default=0.0),
             memory=memory,
             instances=self._instances.rows(),
-            holdings=self._tenants.holdings,
-            holdings_note=self._tenants.note(shared.driver),
-            unreliable=self._tenants.unreliable,
+            holdings=self._processes.holdings,
+            holdings_note=self._processes.note(shared.driver),
+            unreliable=self._processes.unreliable,
             unattributed=self._unattributed(memory),
-            xids=self.ear.xids,
+            xids=self.counter.xids,
             **self._figures,
         )
 
     def _unattributed(self, memory: Memory) -> Reading:
         if memory.unified or memory.reserved is Reason.UNSUPPORTED:
             return Reason.UNSUPPORTED  # nothing tells what of the used memory is the driver's own
-        held = self._tenants.held
-        if not known(memory.used) or not known(held) or not self._tenants.complete:
+        held = self._processes.held
+        if not known(memory.used) or not known(held) or not self._processes.complete:
             return Reason.NO_SAMPLE
         return max(0, memory.used - held)
 
@@ -399,19 +399,19 @@ class Device:
             since=row.since if row.health is health else self._shared.wall(),
             sampled=row.sampled,
             slow_sampled=row.slow_sampled,
-            xids=self.ear.xids,
+            xids=self.counter.xids,
         )
 
     @property
-    def post(self) -> Post | None:
+    def post(self) -> Registration | None:
         """What it takes to register it for the driver's events; None while it cannot be asked."""
         if self._handle is None or self.waits:
             return None
-        return Post(self.row.index, self._handle, self.ear)
+        return Registration(self.row.index, self._handle, self.counter)
 
     def note_xids(self) -> None:
         """Bring the row's XIDs up to date, between two samples or while there is none."""
-        xids = self.ear.xids
+        xids = self.counter.xids
         if xids != self.row.xids:
             self.row = msgspec.structs.replace(self.row, xids=xids)
 

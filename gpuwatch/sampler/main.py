@@ -1,15 +1,10 @@
 """Sampler process: samples every GPU and writes one snapshot a line; the only process that touches NVML.
 
-python -P -m gpuwatch.sampler [--interval S] [--only 0,2] [--skip 5] [--known JSON] [--board FD] [--once]
-                                 [--patient] [--again] [--proc DIR] [--reservations DIR] [--shares JSON] [--tmux]
-                                 [--no-declared] [--no-events] [--orders]
+python -P -m gpuwatch.sampler [--no-declared] [OPTIONS]
 
-A GPU is named by its UUID, or by its index as long as it has given none.
-It writes one `model.Snapshot` as JSON on a line of stdout each `interval` seconds and reads commands, one JSON object
-a line, from stdin: {"interval": 2.0}, {"skip": ["GPU-1b", 5]} (all that is to be left alone, in place of what was),
-{"events": true} (in spite of `--no-events`), and {"poke": true} (sample at once). With `--orders` the first line is a
-list, the rest of the command line: the parent starts us before it has understood its own. It ends when stdin does. Exit
-codes: see `Exit`; each is preceded by a snapshot that says why.
+`protocol.Options` come as JSON, in the argument or on the first line of stdin: the parent starts the sampler before it
+has read its own command line. Each `interval` the sampler writes a `model.Snapshot` as JSON on a line of stdout.
+Further lines of stdin are each a `protocol.Command`. The sampler ends when stdin does; see `protocol.Exit`.
 """
 
 from __future__ import annotations
@@ -19,260 +14,154 @@ import os
 import select
 import sys
 import time
-from collections.abc import Collection, Sequence
-from enum import IntEnum
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from gpuwatch import procfs
 from gpuwatch.child import ChildProcess, die_with_parent
-from gpuwatch.declared.facts import Share
 from gpuwatch.inspector.client import DEADLINE, InspectorClient
-from gpuwatch.model import Gpu, Health, Place, Presence, Process, Snapshot, SourceState, Unlisted, encode
+from gpuwatch.model import Gpu, Health, Presence, Process, Snapshot, SourceState, Unlisted, encode
 from gpuwatch.sampler import machine, nvml
-from gpuwatch.sampler.declarations import LOOK, Declarations
+from gpuwatch.sampler.declarations import POLL, Declarations
 from gpuwatch.sampler.gpu import Shared
 from gpuwatch.sampler.gpus import Gpus, NoSuchGpu
 from gpuwatch.sampler.nvml import Calls, Unusable
 from gpuwatch.sampler.owners import Owners
+from gpuwatch.sampler.protocol import SHORTEST, Command, Exit, Options
 from gpuwatch.sampler.reservations import SHARED, Reservations, places
-from gpuwatch.sampler.shared_page import Board
-from gpuwatch.sampler.unlisted import ONCE, PATIENT, STEP, Judge, Survey, candidates, is_held
+from gpuwatch.sampler.shared_page import SharedPage
+from gpuwatch.sampler.unlisted import ONCE, PATIENT, STEP, OpenFileSearch, UnlistedFilter, candidates, is_held
 from gpuwatch.shares import add_promised
 from gpuwatch.text import clean
-
-
-class Command(msgspec.Struct, forbid_unknown_fields=True):
-    """A line on stdin."""
-
-    interval: float | None = None
-    skip: tuple[int | str, ...] | None = None
-    events: bool = False
-    poke: bool = False
-
-
-class Closed(Exception):
-    """Nobody listens any more."""
-
-
-class Output:
-    """Where the lines go: what was stdout. From now on anything the driver's library prints goes to stderr."""
-
-    def __init__(self) -> None:
-        sys.stdout.flush()
-        self._fd = os.dup(1)
-        os.dup2(2, 1)
-
-    def write(self, line: bytes) -> None:
-        """Write a whole line; raises Closed."""
-        try:
-            rest = memoryview(line)
-            while rest:
-                rest = rest[os.write(self._fd, rest) :]
-        except BrokenPipeError:
-            raise Closed from None
-
-
-class Input:
-    """Commands as they come; a half line waits for its other half."""
-
-    def __init__(self) -> None:
-        self._buffer = b""
-        self._decoder = msgspec.json.Decoder(Command)
-
-    def wait(self, seconds: float, also: Sequence[int] = ()) -> list[Command]:
-        """Wait up to so many seconds for commands, or until one of `also` is readable.
-
-        Raises Closed, or msgspec.MsgspecError for what is no command.
-        """
-        poller = select.poll()  # select(2) knows no descriptor above 1,023
-        for descriptor in (0, *also):
-            poller.register(descriptor, select.POLLIN)
-        if 0 not in (descriptor for descriptor, _ in poller.poll(max(0.0, seconds) * 1000)):
-            return []
-        chunk = os.read(0, 1 << 16)
-        if not chunk:
-            raise Closed
-        *lines, self._buffer = (self._buffer + chunk).split(b"\n")
-        return [self._decoder.decode(line) for line in lines if line.strip()]
-
-
-SHORTEST = 0.05
-"""Seconds between two samples, at least; below 0.5 the driver itself has nothing new to tell."""
 
 _PROGRESS = 0.5
 """Seconds after which a round that is not finished shows what it has: each GPU may take 3 s to wake."""
 
-
 _ROOM = 10 * STEP
-"""Seconds that must be left until the next sample for a step of the survey: one takes a little longer than it should,
+"""Seconds that must be left until the next sample for a step of the search: one takes a little longer than it should,
 and where samples come at once there is no time for it."""
 
 _MEMORY = 4 << 30
 """Bytes of address space beyond what is mapped once the driver's library is ready, which knows best what it needs. The
-sampler's own figures take some 20 MiB; a thread that looks up a user's name reserves up to 136 (a stack, and an arena
+sampler's own values take some 20 MiB; a thread that looks up a user's name reserves up to 136 (a stack, and an arena
 of glibc), and a directory service's modules some hundred. More is a fault, and must not cost the machine its memory."""
 
 _ONCE = 2.0
 """Seconds that a single snapshot waits for what the processes declared."""
 
 
-class Exit(IntEnum):
-    """What the process ends with."""
-
-    DONE = 0
-    """stdin or stdout was closed, or `--once` is done."""
-    USAGE = 2
-    NO_DRIVER = 3
-    """The driver could not be asked at the start; a fresh process may find it later."""
-    AGAIN = 4
-    """The driver below changed while we ran: only a fresh process can see the new one."""
-    BUG = 70
+class Closed(Exception):
+    """The parent has closed its end of a pipe."""
 
 
-class Options(msgspec.Struct, kw_only=True):
-    """The command line."""
+class Connection:
+    """Pipes to the parent: options and commands come in on stdin, snapshots go out on stdout."""
 
-    interval: float = 1.0
-    only: tuple[int | str, ...] = ()
-    skip: tuple[int | str, ...] = ()
-    known: tuple[Place, ...] = ()
-    """The GPUs that an earlier sampler found."""
-    board: int = -1
-    once: bool = False
-    patient: bool = False
-    """Whether a single snapshot waits longer for who has the GPUs open without being listed."""
-    again: bool = False
-    """An earlier sampler found all of `only`: what is not there now has gone."""
-    orders: bool = False
-    """More of the command line comes on stdin."""
-    proc: str = str(procfs.PROC)
-    """Another root of /proc, for tests."""
-    reservations: str = str(SHARED)
-    """Another folder in which all users' reservations are, for tests."""
-    shares: tuple[Share, ...] = ()
-    """What people agreed on."""
-    tmux: bool = False
-    """Whether our own tmux is asked for the names of sessions and windows."""
-    declared: bool = True
-    """Whether to read what processes declared."""
-    events: bool = True
-    """Whether to take what the driver reports by itself (XIDs); a single snapshot never does."""
+    def __init__(self) -> None:
+        """From now on anything that the driver's library prints goes to stderr."""
+        sys.stdout.flush()
+        self._output = os.dup(1)
+        os.dup2(2, 1)
+        self._received = b""
+        self._decode = msgspec.json.Decoder(Command).decode
 
+    def write(self, snapshot: Snapshot) -> None:
+        """Write a snapshot; raises Closed."""
+        rest = memoryview(encode(snapshot) + b"\n")
+        try:
+            while rest:
+                rest = rest[os.write(self._output, rest) :]
+        except BrokenPipeError:
+            raise Closed from None
 
-def parse(arguments: Sequence[str]) -> Options:
-    """Read the command line, which only our own parent writes; raises ValueError. argparse would cost 6 ms."""
-    options = Options()
-    rest = iter(arguments)
-    for flag in rest:
-        name = flag.removeprefix("--")
-        if name in ("once", "patient", "again", "orders", "tmux"):
-            setattr(options, name, True)
-        elif name == "interval":
-            options.interval = max(SHORTEST, float(next(rest, "")))
-        elif name == "board":
-            options.board = int(next(rest, ""))
-        elif name == "only":
-            options.only = _gpus(next(rest, ""))
-        elif name == "skip":
-            options.skip = _gpus(next(rest, ""))
-        elif name == "known":
-            options.known = msgspec.json.decode(next(rest, ""), type=tuple[Place, ...])
-        elif name == "no-declared":
-            options.declared = False
-        elif name == "no-events":
-            options.events = False
-        elif name == "shares":
-            options.shares = msgspec.json.decode(next(rest, ""), type=tuple[Share, ...])
-        elif name == "proc":
-            options.proc = next(rest, "")
-        elif name == "reservations":
-            options.reservations = next(rest, "")
-        else:
-            raise ValueError(f"unknown argument {flag}")
-    named = {one for one in (*options.only, *options.skip) if isinstance(one, str)}
-    if unknown := named - {place.uuid for place in options.known}:
-        raise ValueError(f"unknown GPU {min(unknown)}")
-    return options
-
-
-def _gpus(text: str) -> tuple[int | str, ...]:
-    return tuple(int(word) if word.isdecimal() else word for word in text.split(",") if word)
-
-
-def ordered(arguments: Sequence[str]) -> list[str]:
-    """Get ready, then wait for the rest of the command line on stdin; raises Closed, or ValueError for what is none."""
-    with contextlib.suppress(Unusable):  # it is said when the driver is first asked
-        nvml.load()
-    line = b""
-    while not line.endswith(b"\n"):  # byte by byte: what follows the line are commands
-        byte = os.read(0, 1)
-        if not byte:
+    def _read(self) -> None:
+        chunk = os.read(0, 1 << 16)
+        if not chunk:
             raise Closed
-        line += byte
-    return [*arguments, *msgspec.json.decode(line, type=list[str])]
+        self._received += chunk
+
+    def read_options(self) -> Options:
+        """Wait for the first line; raises Closed, or msgspec.MsgspecError."""
+        while b"\n" not in self._received:
+            self._read()
+        line, _, self._received = self._received.partition(b"\n")
+        return msgspec.json.decode(line, type=Options)
+
+    def read_commands(self, seconds: float, also: Sequence[int] = ()) -> list[Command]:
+        """Wait up to so many seconds for commands, or until one of the descriptors `also` is readable.
+
+        Raises Closed, or msgspec.MsgspecError.
+        """
+        poller = select.poll()  # select(2) knows no descriptor above 1,023
+        for descriptor in (0, *also):
+            poller.register(descriptor, select.POLLIN)
+        pause = 0.0 if b"\n" in self._received else max(0.0, seconds)
+        if 0 in (descriptor for descriptor, _ in poller.poll(pause * 1000)):
+            self._read()
+        *lines, self._received = self._received.split(b"\n")
+        return [self._decode(line) for line in lines if line.strip()]
 
 
 def _doubted(process: Process) -> Process:
-    """Return a process that NVML may not mean, though it has the number that NVML lists.
+    """Return a process that has the PID that NVML lists, but may be another one than NVML means.
 
-    It may be a zombie or an orphan that holds nothing: so nothing is to be judged by that.
+    Whether it is a zombie or a leftover worker must not be judged, since it may hold nothing.
     """
     if process.presence is not Presence.SEEN:
         return process
     user = f"{process.user}?" if process.user else ""
-    return msgspec.structs.replace(
-        process, presence=Presence.UNSURE, uid=None, user=user, state="", led=None, adopted=False
-    )
+    return replace(process, presence=Presence.UNSURE, uid=None, user=user, state="", led=None, adopted=False)
 
 
 class Sampler:
-    """The loop, and all that it reads."""
+    """Loop that samples the GPUs and their processes."""
 
-    def __init__(self, options: Options, board: Board, output: Output, declarations: Declarations | None) -> None:
+    def __init__(
+        self, options: Options, page: SharedPage, connection: Connection, declarations: Declarations | None
+    ) -> None:
         self._options = options
-        self._board = board
-        self._output = output
+        self._interval = max(SHORTEST, options.interval)
+        self._page = page
+        self._connection = connection
         self._proc = Path(options.proc)
         self._owners = Owners(proc=self._proc)
         self._declarations = declarations
-        self._survey = Survey(proc=self._proc) if declarations else None
-        self._reservations = Reservations(places(Path(options.reservations)), proc=self._proc) if declarations else None
-        self._judge = Judge(pid=os.getpid(), parent=os.getppid(), proc=self._proc)
+        self._search = self._reservations = None
+        if declarations is not None:
+            self._search = OpenFileSearch(proc=self._proc)
+            folders = places(Path(options.reservations or SHARED))
+            self._reservations = Reservations(folders, proc=self._proc)
+        self._filter = UnlistedFilter(pid=os.getpid(), parent=os.getppid(), proc=self._proc)
         self._gpus: Gpus | None = None
-        self._shared: Shared | None = None
         self._openers: dict[str, tuple[int, ...]] = {}
-        """By the key of a GPU: who has it open without being on its list."""
-        self._last = Snapshot()
+        """By the key of a GPU: the processes that have it open without being on its list."""
+        self._last = Snapshot(host=machine.host_name(), state=SourceState.STARTING, since=time.time())
         self._sequence = 0
-        self._host = machine.host_name()
-        self._state = SourceState.STARTING
-        self._since = time.time()
-        self._written = self._began = time.monotonic()
+        self._written_at = self._began_at = time.monotonic()
 
-    # -- what goes out ---------------------------------------------------------------------------------------------
+    # -- snapshots -------------------------------------------------------------------------------------------------
 
-    def say(self, state: SourceState, words: str = "") -> None:
-        """Write a snapshot of what is known now; raises Closed."""
-        if state is not self._state:
-            self._state, self._since = state, time.time()
+    def _publish(self, state: SourceState, words: str = "") -> None:
+        """Write a snapshot of all that is known now; raises Closed."""
         rows = self._gpus.rows() if self._gpus else []
-        processes, unlisted = self._people(_listed(rows))
+        processes, unlisted = self._read_processes([row for row in rows if row.health is not Health.MISSING])
         starts = {process.pid: process.start for process in processes}
-        survey, replace = self._survey, msgspec.structs.replace
+        gpus, search = self._gpus, self._search
         self._last = Snapshot(
-            host=self._host,
-            interval=self._options.interval,
+            host=self._last.host,
+            interval=self._interval,
             viewer=os.getuid(),
-            driver=self._gpus.driver if self._gpus else "",
-            cuda=self._gpus.cuda if self._gpus else "",
+            driver=gpus.driver if gpus else "",
+            cuda=gpus.cuda if gpus else "",
             state=state,
             words=words,
-            since=self._since,
+            since=self._last.since if state is self._last.state else time.time(),
             confined=procfs.in_pid_namespace(self._proc),
-            nvml_calls=self._board.calls,
-            listed=self._gpus.listed if self._gpus else 0,
+            nvml_calls=self._page.calls,
+            listed=gpus.listed if gpus else 0,
             gpus=tuple(
                 replace(
                     row,
@@ -283,232 +172,202 @@ class Sampler:
             ),
             processes=processes,
             unlisted=unlisted,
-            searched=survey.ended if survey else 0.0,
-            blind=survey.blind if survey else 0,
-            hides=survey is not None and survey.hides,
-            mps=survey.mps if survey else (),
+            searched=search.ended_at if search else 0.0,
+            blind=search.blind if search else 0,
+            hides=search is not None and search.hides,
+            mps=search.mps if search else (),
         )
         self._write()
 
     def _write(self) -> None:
-        self._last = msgspec.structs.replace(
-            self._last, sequence=self._sequence, taken=time.time(), monotonic=time.monotonic()
-        )
+        self._last = replace(self._last, sequence=self._sequence, taken=time.time(), monotonic=time.monotonic())
         if self._reservations is not None and self._last.gpus:
             holders = {holding.pid for gpu in self._last.gpus for holding in gpu.holdings}
             self._last = add_promised(self._last, self._reservations.read(holders))
-        self._output.write(encode(self._last) + b"\n")
+        self._connection.write(self._last)
         self._sequence += 1
-        self._written = time.monotonic()
+        self._written_at = time.monotonic()
 
-    def _people(self, rows: Sequence[Gpu]) -> tuple[tuple[Process, ...], tuple[Unlisted, ...]]:
-        """Read the processes that NVML lists, and those that it does not and that have GPUs' files open."""
-        listed = {of.pid for row in rows for of in row.holdings}
-        sure = not procfs.in_pid_namespace(self._proc) or machine.lists_own_pids(self._proc)
-        if self._survey is None or self._gpus is None or not rows:
-            return self._annotated(rows, self._named(listed, sure=sure)), ()
-        if self._options.once:
-            read = self._named(listed, sure=sure)
-            self._asked(rows, read)
-            # Meanwhile the reader, another process, is at work; where it has nothing to do, the search is waited for.
+    def _write_again(self) -> None:
+        """Write the last snapshot again, with what has been read of its processes since."""
+        last = self._last
+        rows = [row for row in last.gpus if row.health is not Health.MISSING]
+        processes, unlisted = self._annotate_both(rows, last.processes, last.unlisted)
+        self._last = replace(last, processes=processes, unlisted=unlisted)
+        self._write()
+
+    def _show_progress(self) -> None:
+        """Show the first GPUs when the others take long to wake; later, those that do not hang on a slow one."""
+        since = max(self._began_at, self._written_at)  # not only the last: the interval between two rounds is no delay
+        if not self._options.once and time.monotonic() - since >= _PROGRESS:
+            starting = self._last.state is SourceState.STARTING
+            self._publish(self._last.state, "waiting for the driver to wake the other GPUs" if starting else "")
+
+    # -- processes -------------------------------------------------------------------------------------------------
+
+    def _read_processes(self, rows: Sequence[Gpu]) -> tuple[tuple[Process, ...], tuple[Unlisted, ...]]:
+        """Read the processes that NVML lists, and those that have GPUs open without being listed."""
+        listed = {holding.pid for row in rows for holding in row.holdings}
+        is_sure = not procfs.in_pid_namespace(self._proc) or machine.lists_own_pids(self._proc)
+        # A process that is not listed by its number here may be listed by its number outside of our namespace.
+        search = self._search if is_sure and rows and self._gpus else None
+        if self._options.once and self._search and rows:
+            read = self._read_owners(listed, is_sure=is_sure)
+            self._annotate(rows, read)  # the inspector, another process, begins
             held = any(map(is_held, rows))
-            self._survey.once(PATIENT if self._options.patient else ONCE if held else STEP)
-            others = {one.pid for one in candidates(self._survey.found, listed)}
-            read = (*read, *self._owners.read(others)) if sure else read
+            self._search.run_once(PATIENT if self._options.patient else ONCE if held else STEP)
+            if search:
+                read = (*read, *self._owners.read({one.pid for one in candidates(search.found, listed)}))
         else:
-            others = {one.pid for one in candidates(self._survey.found, listed)}
-            read = self._named(listed | others if sure else listed, sure=sure)
-        if not sure:  # one that is not listed by its number here may be listed by that outside
-            return self._annotated(rows, read), ()
-        people = {one.pid: one for one in read}
-        found, count = self._survey.found, self._gpus.listed
-        unlisted = self._judge.unlisted(found, people, rows, count)
-        self._openers = {row.key: self._judge.openers(found, people, row, count) for row in rows}
-        return self._with_unlisted(rows, [one for one in read if one.pid in listed], unlisted)
+            others = {one.pid for one in candidates(search.found, listed)} if search else set()
+            read = self._read_owners(listed | others, is_sure=is_sure)
+        if search is None or self._gpus is None:
+            return self._annotate(rows, read, wait=True), ()
+        by_pid = {process.pid: process for process in read}
+        found, count = search.found, self._gpus.listed
+        unlisted = self._filter.unlisted(found, by_pid, rows, count)
+        self._openers = {row.key: self._filter.openers(found, by_pid, row, count) for row in rows}
+        return self._annotate_both(rows, [process for process in read if process.pid in listed], unlisted)
 
-    def _named(self, pids: Collection[int], *, sure: bool) -> tuple[Process, ...]:
-        """Read processes by their PIDs; where NVML is not `sure` to list by those, each may be another."""
+    def _read_owners(self, pids: Collection[int], *, is_sure: bool) -> tuple[Process, ...]:
         read = self._owners.read(pids)
-        return read if sure else tuple(map(_doubted, read))
+        return read if is_sure else tuple(map(_doubted, read))
 
-    def _with_unlisted(
+    def _annotate_both(
         self, rows: Sequence[Gpu], listed: Sequence[Process], unlisted: Sequence[Unlisted]
     ) -> tuple[tuple[Process, ...], tuple[Unlisted, ...]]:
-        """Annotate both; of those that are not listed a single snapshot waits only for what may be left over."""
+        """Add what was read of both; of the unlisted a single snapshot waits only for possible leftovers."""
         asked = [one.process for one in unlisted if one.process.adopted or not self._options.once]
-        done = self._annotated(rows, (*listed, *asked))
-        around = {one.pid: one.surroundings for one in done[len(listed) :]}
-        replace = msgspec.structs.replace
+        done = self._annotate(rows, (*listed, *asked), wait=True)
+        contexts = {process.pid: process.surroundings for process in done[len(listed) :]}
         return done[: len(listed)], tuple(
-            # What its environment promises is its parent's: it holds nothing that NVML would count.
-            replace(one, process=replace(one.process, declared=None, surroundings=around.get(one.process.pid)))
+            # The promises in its environment are its parent's: it holds nothing that NVML would count.
+            replace(one, process=replace(one.process, declared=None, surroundings=contexts.get(one.process.pid)))
             for one in unlisted
         )
 
-    def _asked(self, rows: Sequence[Gpu], processes: Sequence[Process]) -> None:
-        """Ask about the processes, and wait for nothing."""
-        if self._declarations is not None and self._gpus is not None:
-            self._declarations.annotate(processes, rows, self._gpus.listed, self._gpus.driver)
-
-    def _annotated(self, rows: Sequence[Gpu], processes: Sequence[Process]) -> tuple[Process, ...]:
-        """Add to the processes what they declared, as far as it is known; for a single snapshot, wait for it."""
-        if self._declarations is None or self._gpus is None:
+    def _annotate(
+        self, rows: Sequence[Gpu], processes: Sequence[Process], *, wait: bool = False
+    ) -> tuple[Process, ...]:
+        """Add to the processes what they declared, as far as it is known; a single snapshot may `wait` for it."""
+        declarations, gpus = self._declarations, self._gpus
+        if declarations is None or gpus is None:
             return tuple(processes)
-        if self._options.once:
-            self._declarations.annotate(processes, rows, self._gpus.listed, self._gpus.driver)
-            self._declarations.settle(_ONCE)
-        return self._declarations.annotate(processes, rows, self._gpus.listed, self._gpus.driver)
+        if wait and self._options.once:
+            declarations.annotate(processes, rows, gpus.listed, gpus.driver)
+            declarations.wait(_ONCE)
+        return declarations.annotate(processes, rows, gpus.listed, gpus.driver)
 
-    def _amend(self) -> None:
-        """Write the last snapshot again, with the declarations that have come since, where the next is far."""
-        last = self._last
-        processes, unlisted = self._with_unlisted(_listed(last.gpus), last.processes, last.unlisted)
-        self._last = msgspec.structs.replace(last, processes=processes, unlisted=unlisted)
-        self._write()
-
-    def _progress(self) -> None:
-        """Show the first GPUs when the others take long to wake; later, show those that do not hang on a slow one."""
-        since = max(self._began, self._written)  # not only the last: the interval between two rounds is no delay
-        if self._options.once or time.monotonic() - since < _PROGRESS:
-            return
-        starting = self._state is SourceState.STARTING
-        self.say(self._state, "waiting for the driver to wake the other GPUs" if starting else "")
-
-    # -- what goes on ----------------------------------------------------------------------------------------------
+    # -- the loop --------------------------------------------------------------------------------------------------
 
     def run(self) -> Exit:
-        """Sample until nobody listens any more, or the driver is gone."""
+        """Sample until the parent has closed a pipe (Closed), or the driver is gone."""
+        options = self._options
         try:
-            self._start()
+            pynvml = nvml.load()
+            nvml.initialise(pynvml, self._page, self._proc)
+            machine.limit_memory(_MEMORY)
+            calls = Calls(pynvml, self._page)
+            shared = Shared(calls, interval=self._interval, proc=self._proc, listens=options.events)
+            gpus = self._gpus = Gpus(shared, options.only, options.skip, options.known, again=options.again)
         except Unusable as unusable:
-            self.say(unusable.state, unusable.words)
+            self._publish(unusable.state, unusable.words)
             return Exit.NO_DRIVER
         except NoSuchGpu as missing:
-            self.say(SourceState.ENDED, str(missing))
+            self._publish(SourceState.ENDED, str(missing))
             return Exit.USAGE
-        return self._loop()
-
-    def _start(self) -> None:
-        """Find the driver and its GPUs; raises Unusable or NoSuchGpu."""
-        pynvml = nvml.load()
-        nvml.initialise(pynvml, self._board, self._proc)
-        machine.limit_memory(_MEMORY)
-        options = self._options
-        calls = Calls(pynvml, self._board)
-        self._shared = Shared(calls, interval=options.interval, proc=self._proc, listens=options.events)
-        self._gpus = Gpus(self._shared, options.only, options.skip, options.known, again=options.again)
-
-    def _loop(self) -> Exit:
-        assert self._gpus is not None
-        commands = Input()
         due = time.monotonic()
         while True:
             try:
-                self._gpus.sample(self._progress)
+                gpus.sample(self._show_progress)
             except Unusable as unusable:
-                self.say(unusable.state, unusable.words)
+                self._publish(unusable.state, unusable.words)
                 return Exit.AGAIN
-            self.say(SourceState.OK)
-            if self._options.once:
+            self._publish(SourceState.OK)
+            if options.once:
                 return Exit.DONE
-            self._gpus.listen()
-            due = max(due + self._options.interval, time.monotonic())  # no burst after a stall
-            if self._wait(commands, due):
+            gpus.listen()
+            due = max(due + self._interval, time.monotonic())  # no burst after a stall
+            if self._wait(due, lambda command: self._obey(command, gpus, shared)):
                 due = time.monotonic()
-            self._began = time.monotonic()
+            self._began_at = time.monotonic()
 
-    def _wait(self, commands: Input, due: float) -> bool:
-        """Wait until a sample is due; say whether one is wanted before. Commands are heard even when it is overdue."""
-        asking, survey = self._declarations, self._survey
+    def _wait(self, due: float, obey: Callable[[Command], bool]) -> bool:
+        """Wait until a sample is due; return whether a command wants one before. Commands are read even when late."""
+        declarations, search = self._declarations, self._search
         while True:
+            has_room = search is not None and due - time.monotonic() > _ROOM
             pauses = [due - time.monotonic()]
-            if asking and asking.busy:
-                pauses.append(LOOK)
-            if survey and self._has_room(due):
-                pauses.append(survey.wait())
-            if self._obey(commands.wait(min(pauses), asking.descriptors if asking else [])):
+            if declarations and declarations.busy:
+                pauses.append(POLL)
+            if search and has_room:
+                pauses.append(search.pause())
+            descriptors = declarations.descriptors if declarations else []
+            wanted = [obey(command) for command in self._connection.read_commands(min(pauses), descriptors)]
+            if any(wanted):
                 return True
             if time.monotonic() >= due:
                 return False
-            if survey and self._has_room(due):
-                survey.step()
-            if asking is not None:
-                asking.collect()
-                if asking.news and not asking.busy and due - time.monotonic() > _PROGRESS:
-                    self._amend()
+            if search and due - time.monotonic() > _ROOM:
+                search.step()
+            if declarations is not None:
+                declarations.collect()
+                if declarations.news and not declarations.busy and due - time.monotonic() > _PROGRESS:
+                    self._write_again()
 
-    @staticmethod
-    def _has_room(due: float) -> bool:
-        """Return whether a step of the survey ends well before the next sample."""
-        return due - time.monotonic() > _ROOM
-
-    def _obey(self, commands: Sequence[Command]) -> bool:
-        """Do as told; say whether a sample is wanted now."""
-        assert self._gpus is not None
-        assert self._shared is not None
-        for command in commands:
-            if command.interval is not None:
-                self._options.interval = self._shared.interval = max(SHORTEST, command.interval)
-            if command.skip is not None:
-                self._gpus.skip(command.skip)
-            if command.events:
-                self._gpus.resume()
-        return any(command.poke or command.interval is not None for command in commands)
+    def _obey(self, command: Command, gpus: Gpus, shared: Shared) -> bool:
+        """Carry out a command; return whether it wants a sample at once."""
+        if command.interval is not None:
+            self._interval = shared.interval = max(SHORTEST, command.interval)
+        if command.skip is not None:
+            gpus.skip(command.skip)
+        if command.events:
+            gpus.resume()
+        return command.poke or command.interval is not None
 
 
-def _listed(rows: Sequence[Gpu]) -> list[Gpu]:
-    """Leave out the GPUs that the driver no longer lists: the index of each may be another's now."""
-    return [row for row in rows if row.health is not Health.MISSING]
-
-
-def main(arguments: Sequence[str], reader: ChildProcess | None) -> int:
-    """Run the sampler and give its exit code; `reader` is the child that reads what processes declared."""
+def main(arguments: Sequence[str], inspector: ChildProcess | None) -> int:
+    """Run the sampler and return its exit code."""
     die_with_parent()
-    output = Output()
+    connection = Connection()
+    declared = "--no-declared" not in arguments
+    given = [word for word in arguments if word != "--no-declared"]
     try:
-        options = parse(arguments)
-        if options.orders:
-            options = parse(ordered(arguments))
-        board = Board.attach(options.board) if options.board >= 0 else Board.private()
+        if given:
+            options = msgspec.json.decode(" ".join(given), type=Options)
+        else:
+            with contextlib.suppress(Unusable):  # it is said when the driver is first asked
+                nvml.load()
+            options = connection.read_options()
+        named = {one for one in (*options.only, *options.skip) if isinstance(one, str)}
+        if unknown := named - {place.uuid for place in options.known}:
+            raise ValueError(f"unknown GPU {min(unknown)}")
+        page = SharedPage(options.page)
     except Closed:
         return Exit.DONE
     except (ValueError, OSError) as wrong:
-        words = f"the sampler's arguments: {clean(str(wrong), 200)}"
-        return _last_words(output, Exit.USAGE, SourceState.ENDED, words)
+        words = f"the sampler's options: {clean(str(wrong), 200)}"
+        return _write_last(connection, Exit.USAGE, SourceState.ENDED, words)
+    # A single snapshot waits: one process that hangs must not keep the others from being read.
+    deadline = _ONCE / 2 if options.once else DEADLINE
+    proc = Path(options.proc)
+    client = InspectorClient(proc=proc, shares=options.shares, tmux=options.tmux, first=inspector, deadline=deadline)
     try:
-        return Sampler(options, board, output, _declarations(options, reader)).run()
+        return Sampler(options, page, connection, Declarations(client) if declared else None).run()
     except Closed:
         return Exit.DONE
     except MemoryError:
         words = f"the sampler ended: it was about to take more than {_MEMORY >> 30} GiB of memory"
-        return _last_words(output, Exit.BUG, SourceState.DRIVER_DOWN, words)
     except Exception as bug:  # noqa: BLE001 - whatever it is, it must reach the user and not a closed stderr
-        words = f"a fault in gpuwatch's sampler: {type(bug).__name__}: {_said(bug)}"
-        return _last_words(output, Exit.BUG, SourceState.DRIVER_DOWN, words)
+        # The text of NVML's own errors is asked of the driver's library, which may hang.
+        said = f"code {getattr(bug, 'value', '')}" if type(bug).__module__ == "pynvml" else clean(str(bug), 500)
+        words = f"a fault in gpuwatch's sampler: {type(bug).__name__}: {said}"
+    return _write_last(connection, Exit.BUG, SourceState.DRIVER_DOWN, words)
 
 
-def _declarations(options: Options, reader: ChildProcess | None) -> Declarations | None:
-    if not options.declared:
-        return None
-    # A single snapshot waits: one process that hangs must not keep the others from being read.
-    deadline = _ONCE / 2 if options.once else DEADLINE
-    return Declarations(
-        InspectorClient(
-            proc=Path(options.proc), shares=options.shares, tmux=options.tmux, first=reader, deadline=deadline
-        )
-    )
-
-
-def _said(bug: Exception) -> str:
-    """Return an exception's text; NVML's own is asked of the driver's library, which may hang."""
-    if type(bug).__module__ == "pynvml":
-        return f"code {getattr(bug, 'value', '')}"
-    return clean(str(bug), 500)
-
-
-def _last_words(output: Output, code: Exit, state: SourceState, words: str) -> Exit:
+def _write_last(connection: Connection, code: Exit, state: SourceState, words: str) -> Exit:
     try:
-        output.write(encode(Snapshot(state=state, words=words, host=machine.host_name())) + b"\n")
+        connection.write(Snapshot(state=state, words=words, host=machine.host_name()))
     except Closed:
         return Exit.DONE
     return code

@@ -28,7 +28,7 @@ class Figure(NamedTuple):
     """False for what a GPU that is cut into instances does not have [nvml.h, "not supported when MIG is enabled"]."""
 
 
-class Ladder:
+class FallbackCalls:
     """Asks for figures by the newest call that this driver has; what it lacks is asked for only once."""
 
     def __init__(self, calls: Calls) -> None:
@@ -204,17 +204,17 @@ def _memory_v1(calls: Calls, handle: Handle) -> tuple[Memory]:
 MEMORY = Figure(("memory",), (_memory_v2, _memory_v1))
 
 
-def read_memory(ladder: Ladder, handle: Handle) -> Memory | None:
+def read_memory(fallback: FallbackCalls, handle: Handle) -> Memory | None:
     """Read a GPU's or an instance's memory; None where it has none of its own (unified). Raises Failed.
 
     Unified machines (GB10) answer "not supported", to both generations of the call, or with a total of zero.
     """
     try:
-        memory: Memory = ladder.read(MEMORY, handle)[0]
+        memory: Memory = fallback.read(MEMORY, handle)[0]
     except Failed as failed:
         if failed.code != Code.NOT_SUPPORTED:
             raise
-        return _second_opinion(ladder.calls, handle)
+        return _second_opinion(fallback.calls, handle)
     return memory if memory.total else None
 
 

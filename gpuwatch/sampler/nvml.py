@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from gpuwatch import procfs
 from gpuwatch.model import Health, Reason, SourceState
 from gpuwatch.sampler import machine
-from gpuwatch.sampler.shared_page import INIT, Board
+from gpuwatch.sampler.shared_page import INIT, SharedPage
 from gpuwatch.text import clean
 
 
@@ -194,15 +194,15 @@ def load() -> Any:
     return pynvml
 
 
-def initialise(pynvml: Any, board: Board, proc: Path = procfs.PROC) -> None:
+def initialise(pynvml: Any, page: SharedPage, proc: Path = procfs.PROC) -> None:
     """Load the library and initialise it; raises Unusable. May block for seconds, or for ever."""
-    board.enter(-1, INIT)
+    page.enter(-1, INIT)
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as failure:
         raise Unusable(*explain_start(failure.value, proc)) from None
     finally:
-        board.leave()
+        page.leave()
 
 
 def explain_start(code: int, proc: Path = procfs.PROC) -> tuple[SourceState, str]:
@@ -266,20 +266,20 @@ _TEXT_SIZE = 96
 class Calls:
     """The binding with a guard around each call."""
 
-    def __init__(self, pynvml: Any, board: Board) -> None:
+    def __init__(self, pynvml: Any, page: SharedPage) -> None:
         self.pynvml = pynvml
         self._gpu = -1
         self._known: tuple[int, bytes, bytes] = (0, b"", b"")
-        self._board = board
+        self._page = page
 
     @property
     def count(self) -> int:
         """Calls made so far."""
-        return self._board.calls
+        return self._page.calls
 
     @contextmanager
     def about(self, gpu: int, listed: int = 0, uuid: str = "", bus_id: str = "") -> Iterator[None]:
-        """Say on the board that the calls within concern one GPU, and what is known of it; see `board.InFlight`."""
+        """Say on the page that the calls within concern one GPU, and what is known of it; see `page.InFlight`."""
         self._gpu, self._known = gpu, (listed, uuid.encode(), bus_id.encode())
         try:
             yield
@@ -291,13 +291,13 @@ class Calls:
         call = getattr(self.pynvml, function, None)
         if call is None:
             raise Failed(function, Code.FUNCTION_NOT_FOUND)
-        self._board.enter(self._gpu, function, *self._known)
+        self._page.enter(self._gpu, function, *self._known)
         try:
             return call(*arguments, **options)
         except self.pynvml.NVMLError as failure:
             raise Failed(function, failure.value) from None
         finally:
-            self._board.leave()
+            self._page.leave()
 
     def has(self, symbol: str) -> bool:
         """Return whether the library has a function."""
@@ -313,11 +313,11 @@ class Calls:
             call = self.pynvml._nvmlGetFunctionPointer(symbol)
         except self.pynvml.NVMLError as failure:
             raise Failed(symbol, failure.value) from None
-        self._board.enter(self._gpu, symbol, *self._known)
+        self._page.enter(self._gpu, symbol, *self._known)
         try:
             return int(call(*arguments))
         finally:
-            self._board.leave()
+            self._page.leave()
 
     def text(self, symbol: str, *arguments: Any) -> bytes:
         """Ask for a text by (…, buffer, size); raises Failed.

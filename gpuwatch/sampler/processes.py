@@ -20,7 +20,7 @@ import msgspec
 
 from gpuwatch.model import Holding, Instance, Memory, Reading, Reason, known
 from gpuwatch.sampler import nvml
-from gpuwatch.sampler.metrics import Ladder, missing_memory, read_memory
+from gpuwatch.sampler.metrics import FallbackCalls, missing_memory, read_memory
 from gpuwatch.sampler.nvml import WHOLE_GPU, Calls, Code, Failed, Handle, reason
 from gpuwatch.text import clean
 
@@ -287,8 +287,8 @@ class _Cut(msgspec.Struct):
 class Instances:
     """The instances of one GPU; they are looked up again every 60 s, and as soon as a handle means another one."""
 
-    def __init__(self, ladder: Ladder, lists: Lists) -> None:
-        self._ladder = ladder
+    def __init__(self, fallback: FallbackCalls, lists: Lists) -> None:
+        self._fallback = fallback
         self._lists = lists
         self._cuts: list[_Cut] = []
         self._turn = itertools.count()
@@ -299,7 +299,7 @@ class Instances:
 
     def look_up(self, gpu: Handle) -> None:
         """Find the instances that there are now and read the memory of each; raises Failed."""
-        calls = self._ladder.calls
+        calls = self._fallback.calls
         before = {cut.uuid: cut.memory for cut in self._cuts}
         self._cuts = []
         for index in range(calls.ask("nvmlDeviceGetMaxMigDeviceCount", gpu)):
@@ -337,7 +337,7 @@ class Instances:
 
     def _is_same(self, cut: _Cut) -> bool:
         try:
-            return clean(self._ladder.calls.text("nvmlDeviceGetUUID", cut.handle)) == cut.uuid
+            return clean(self._fallback.calls.text("nvmlDeviceGetUUID", cut.handle)) == cut.uuid
         except Failed as failed:
             if failed.code in WHOLE_GPU:
                 raise
@@ -345,7 +345,7 @@ class Instances:
 
     def _read(self, cut: _Cut) -> None:
         try:
-            memory = read_memory(self._ladder, cut.handle)
+            memory = read_memory(self._fallback, cut.handle)
         except Failed as failed:
             if failed.code in WHOLE_GPU:
                 raise
@@ -392,7 +392,7 @@ _NOTES = {
 _INCOMPLETE = "list incomplete: it grew faster than it could be read"
 
 
-class Tenants:
+class GpuProcesses:
     """The processes on one GPU."""
 
     def __init__(self, lists: Lists, instances: Instances, excuse: Callable[[Failed], Reason], pid_max: int) -> None:

@@ -1,7 +1,7 @@
-"""A page of memory on which the sampler says which NVML call it is inside of, for its parent to see.
+"""Page of shared memory on which the sampler notes the NVML call that it is inside of, for its parent to read.
 
-A call that never returns cannot be told from within. The page is a memfd that the parent makes and the child inherits;
-both map it. CLOCK_MONOTONIC is one clock for all processes of a machine, so a time on the page means the same to both.
+A call that never returns cannot be noticed from within. The page is a memfd that the parent makes and the child
+inherits. CLOCK_MONOTONIC is one clock for all processes of a machine, so both understand the time on the page.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import struct
 import time
 
 INIT = "nvmlInit_v2"
-"""What the page says while the library is loaded and initialised, whichever init the binding calls."""
+"""Name of the call while the library is loaded and initialised, whichever init the binding calls."""
 
 EVENT_CALLS = frozenset(
     {
@@ -25,7 +25,6 @@ EVENT_CALLS = frozenset(
 )
 """Calls that listen for events. A hang or a crash inside one costs the events and no GPU."""
 
-_SIZE = mmap.PAGESIZE
 _STARTED = struct.Struct("d")  # native, so that it is one aligned 8-byte store: never half a number
 _CALL = struct.Struct("ii48s288s96s")
 _STARTED_AT, _CALL_AT = 0, 8
@@ -34,15 +33,14 @@ _NAME_MOST = 47
 character of three."""
 
 _TRIES = 3
-"""Reads before a call that changed under the reader each time is left for the next look."""
+"""Reads before a call that changed under the reader each time is left for the next time."""
 
 
-class InFlight:
-    """The call that the sampler is inside of.
+class CallInFlight:
+    """The call that the sampler is inside of. (A NamedTuple takes 7 ms to import, before the sampler's start.)
 
     `gpu` is NVML's index of `listed` GPUs, or -1 for a call that concerns no one GPU; `uuid` and `bus_id` are empty
     while the GPU has never given them; `started` is on the monotonic clock, in seconds.
-    No NamedTuple and no dataclass: they take 7 ms to import, and this stands before the sampler's start.
     """
 
     __slots__ = ("bus_id", "call", "gpu", "listed", "started", "uuid")
@@ -56,40 +54,30 @@ class InFlight:
         self.bus_id = bus_id
 
 
-class Board:
+class SharedPage:
     """The page, from either side: the sampler calls `enter` and `leave`, its parent `read`."""
 
-    def __init__(self, page: mmap.mmap, fd: int = -1) -> None:
+    def __init__(self, fd: int = -1) -> None:
+        """Map the page behind a descriptor, or one that nobody else sees; raises OSError or ValueError."""
         self.fd = fd
-        """Descriptor to hand to the child; -1 for a page that nobody else sees."""
         self.calls = 0
         """Calls entered so far, as the sampler counts them."""
-        self._page = page
+        self._page = mmap.mmap(fd, mmap.PAGESIZE)
         self._names: dict[str, bytes] = {}
 
     @classmethod
-    def create(cls) -> Board:
+    def create(cls) -> SharedPage:
         """Make a page that a child can inherit by its `fd`; raises OSError."""
-        fd = os.memfd_create("gpuwatch-board", os.MFD_CLOEXEC)
+        fd = os.memfd_create("gpuwatch-page", os.MFD_CLOEXEC)
         try:
-            os.ftruncate(fd, _SIZE)
-            return cls(mmap.mmap(fd, _SIZE), fd)
+            os.ftruncate(fd, mmap.PAGESIZE)
+            return cls(fd)
         except OSError:
             os.close(fd)
             raise
 
-    @classmethod
-    def attach(cls, fd: int) -> Board:
-        """Map the page behind an inherited descriptor; raises OSError or ValueError where it is none."""
-        return cls(mmap.mmap(fd, _SIZE))
-
-    @classmethod
-    def private(cls) -> Board:
-        """Make a page that nobody reads, for a sampler without a parent."""
-        return cls(mmap.mmap(-1, _SIZE))
-
     def enter(self, gpu: int, call: str, listed: int = 0, uuid: bytes = b"", bus_id: bytes = b"") -> None:
-        """Say that a call begins; see `InFlight`. Costs about 1 µs."""
+        """Note that a call begins; see `CallInFlight`. Costs about 1 µs."""
         name = self._names.get(call)
         if name is None:
             name = self._names[call] = call.encode("ascii", "replace")[:_NAME_MOST]
@@ -98,11 +86,11 @@ class Board:
         _STARTED.pack_into(self._page, _STARTED_AT, time.monotonic())  # last: it makes the rest valid
 
     def leave(self) -> None:
-        """Say that the call has returned."""
+        """Note that the call has returned."""
         _STARTED.pack_into(self._page, _STARTED_AT, 0.0)
 
-    def read(self) -> InFlight | None:
-        """Return which call the sampler is inside of; None between calls and once the page is closed."""
+    def read(self) -> CallInFlight | None:
+        """Return the call that the sampler is inside of; None between calls and once the page is closed."""
         try:
             for _ in range(_TRIES):
                 (started,) = _STARTED.unpack_from(self._page, _STARTED_AT)
@@ -111,13 +99,13 @@ class Board:
                 gpu, listed, *words = _CALL.unpack_from(self._page, _CALL_AT)
                 if _STARTED.unpack_from(self._page, _STARTED_AT) == (started,):
                     call, uuid, bus_id = (word.rstrip(b"\0").decode("utf-8", "replace") for word in words)
-                    return InFlight(call, started, gpu, listed, uuid, bus_id)
+                    return CallInFlight(call, started, gpu, listed, uuid, bus_id)
         except ValueError:  # closed by another thread while we read
             return None
         return None
 
     def close(self) -> None:
-        """Let go of the page and of its descriptor; may be called twice."""
+        """Unmap the page and close its descriptor; may be called twice."""
         self._page.close()
         fd, self.fd = self.fd, -1
         if fd >= 0:

@@ -4,7 +4,7 @@ A worker that was forked has its parent's device files open and no memory of its
 dies, what it held stays for as long as such a worker lives, and NVML names the dead or nobody (NVIDIA/Megatron-LM#3684,
 pytorch/pytorch#5736). Reading such a link touches neither the device nor the file that it names.
 
-A walk over all processes goes in steps of some ms between two samples; see `Survey`.
+A walk over all processes goes in steps of some ms between two samples; see `OpenFileSearch`.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def opened(names: Iterable[str]) -> tuple[frozenset[int], bool, bool] | None:
     return frozenset(minors), context, shared
 
 
-class Survey:
+class OpenFileSearch:
     """Walks over all processes that we may look into, again and again. Nothing here ever raises or waits.
 
     A process that is new to it counts once it was seen twice, a step apart: between fork(2) and execve(2) any child
@@ -130,7 +130,7 @@ class Survey:
         """Take the root of /proc, and who we are (our effective uid, root is 0)."""
         self.found: tuple[Open, ...] = ()
         """By the last walk that has ended; of a single snapshot that had no time to end, what it came to."""
-        self.ended = 0.0
+        self.ended_at = 0.0
         """Wall-clock time at which that walk ended; 0 for not yet."""
         self.blind = 0
         """Processes whose open files were not ours to see, or could not be read just now; with hidepid there may be
@@ -151,7 +151,7 @@ class Survey:
         self._unseen = 0
         self._servers: list[int] = []
 
-    def wait(self) -> float:
+    def pause(self) -> float:
         """Return the seconds until the next step is due."""
         return max(0.0, self._due - self._clock())
 
@@ -171,7 +171,7 @@ class Survey:
         self._spent += now - began
         self._due = now + (PAUSE if self._walk is not None else max(EVERY, SHARE * self._spent))
 
-    def once(self, seconds: float = ONCE) -> None:
+    def run_once(self, seconds: float = ONCE) -> None:
         """Make one walk within so many seconds; one that takes longer is cut short, and has then not ended."""
         self.step(seconds)
         if self._walk is not None:
@@ -206,7 +206,7 @@ class Survey:
         yield from self._confirm()
         self.hides = self._uid != 0 and machine.hides_pids(Path(self._proc))
         self._publish()
-        self.ended = self._wall()
+        self.ended_at = self._wall()
 
     def _confirm(self) -> Generator[None, None, None]:
         """Look once more at those that the last walk did not know."""
@@ -329,7 +329,7 @@ def is_held(gpu: Gpu) -> bool:
     return bool(gpu.holdings) or not known(gpu.unattributed) or gpu.unattributed >= _NOTHING
 
 
-class Judge:
+class UnlistedFilter:
     """Says which of the processes with device files NVML does not list, for sure."""
 
     def __init__(self, *, pid: int, parent: int, proc: Path = procfs.PROC) -> None:

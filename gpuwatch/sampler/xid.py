@@ -36,7 +36,7 @@ _WAIT = "nvmlEventSetWait_v2"
 _XID = 8  # nvmlEventTypeXidCriticalError
 
 
-class Ear:
+class XidCounter:
     """The XIDs of one GPU since this sampler began. They outlive its handle: XID 79 says why it fell off the bus."""
 
     def __init__(self, deaf: Reason = Reason.NO_SAMPLE) -> None:
@@ -67,12 +67,12 @@ class Ear:
         return () if self.deaf is None else self.deaf
 
 
-class Post(msgspec.Struct, frozen=True):
+class Registration(msgspec.Struct, frozen=True):
     """A GPU that can be registered."""
 
     index: int
     handle: Handle
-    ear: Ear
+    counter: XidCounter
 
 
 class Events:
@@ -96,35 +96,35 @@ class Events:
         self._set: Any = None
         self._made = 0
         self._due = 0.0
-        self._ears: dict[int, Ear] = {}  # by the address of the handle that was registered
+        self._counters: dict[int, XidCounter] = {}  # by the address of the handle that was registered
         self._data: Any = None
 
     def resume(self) -> None:
         """Listen again, after a sampler that hung or crashed over it."""
         self._on = True
 
-    def listen(self, posts: Sequence[Post]) -> None:
+    def listen(self, posts: Sequence[Registration]) -> None:
         """Register the GPUs that are not registered yet, or have a fresh handle."""
         now = self._clock()
         fresh = self._fresh(posts, now) if self._on else []
         if not fresh:
             return
-        if any(_address(post.handle) in self._ears for post in fresh):  # twice in one set, it might be told twice
+        if any(_address(post.handle) in self._counters for post in fresh):  # twice in one set, it might be told twice
             if now < self._due:
                 return
             self._let_go()
             fresh = self._fresh(posts, now)
         if self._set is None and not self._begin(now):
             for post in fresh:
-                post.ear.deaf = self.deaf
+                post.counter.deaf = self.deaf
             return
         for post in fresh:
             if self._set is not None:
                 self._register(post, now)
 
-    def _fresh(self, posts: Sequence[Post], now: float) -> list[Post]:
+    def _fresh(self, posts: Sequence[Registration], now: float) -> list[Registration]:
         current = None if self._set is None else self._made
-        return [post for post in posts if (current is None or post.ear.set != current) and post.ear.due <= now]
+        return [post for post in posts if (current is None or post.counter.set != current) and post.counter.due <= now]
 
     def _begin(self, now: float) -> bool:
         """Make an event set, unless the last one was made just now or there can be none; say whether there is one."""
@@ -143,26 +143,26 @@ class Events:
         self._made += 1
         return True
 
-    def _register(self, post: Post, now: float) -> None:
-        ear = post.ear
-        ear.set = self._made
+    def _register(self, post: Registration, now: float) -> None:
+        counter = post.counter
+        counter.set = self._made
         try:
             with self._calls.about(post.index):
                 if not self._calls.ask("nvmlDeviceGetSupportedEventTypes", post.handle) & _XID:
                     raise Failed("nvmlDeviceGetSupportedEventTypes", Code.NOT_SUPPORTED)
                 self._calls.ask("nvmlDeviceRegisterEvents", post.handle, _XID, self._set)
         except Failed as failed:
-            ear.set, ear.deaf = None, reason(failed.code)
-            ear.due = _next_try(ear.deaf, now)
+            counter.set, counter.deaf = None, reason(failed.code)
+            counter.due = _next_try(counter.deaf, now)
             if failed.code == Code.UNKNOWN:
                 self._let_go()
             return
-        ear.deaf = None
-        self._ears[_address(post.handle)] = ear
+        counter.deaf = None
+        self._counters[_address(post.handle)] = counter
 
     def drain(self) -> None:
         """Take what the driver has reported since the last look; it never waits for more."""
-        if not self._ears:
+        if not self._counters:
             return
         for _ in range(_EVENTS_A_TICK):
             code = self._calls.raw(_WAIT, self._set, ctypes.byref(self._data), ctypes.c_uint(0))
@@ -171,15 +171,15 @@ class Events:
             if code != Code.SUCCESS:
                 self._let_go()
                 return
-            ear = self._ears.get(_address(self._data.device))
-            if ear is not None and self._data.eventType & _XID:
-                ear.hear(int(self._data.eventData), self._wall())
+            counter = self._counters.get(_address(self._data.device))
+            if counter is not None and self._data.eventType & _XID:
+                counter.hear(int(self._data.eventData), self._wall())
 
     def _let_go(self) -> None:
         """Free the event set; the GPUs are registered with the next one."""
-        for ear in self._ears.values():
-            ear.set, ear.deaf = None, Reason.ERROR
-        self._ears.clear()
+        for counter in self._counters.values():
+            counter.set, counter.deaf = None, Reason.ERROR
+        self._counters.clear()
         old, self._set = self._set, None
         try:
             self._calls.ask("nvmlEventSetFree", old)

@@ -14,8 +14,8 @@ from gpuwatch.cli import parse
 from gpuwatch.commands import strays as command
 from gpuwatch.history import History, Idle
 from gpuwatch.monitor import Frame, Watch
-from gpuwatch.sources.child import Child
 from gpuwatch.sources.demo import DemoSource
+from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.screens.strays import StraysScreen
@@ -123,7 +123,7 @@ async def test_a_real_orphan_is_the_same_in_both(
         wait_for(lambda: procfs.read_stat(pid).ppid != login.pid)
         watch = Watch(start(), lambda new: app.publish(new) if app.is_running else None, kept=command.idle_times)
         app = GpuwatchApp(watch=watch, options=Options(stray_limits=AT_ONCE))
-        child = Child()
+        child = SamplerProcess()
         try:
             assert command.main(parse(["strays"]), child, AT_ONCE) == 0
             printed = capsys.readouterr()

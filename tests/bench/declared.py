@@ -98,10 +98,10 @@ def main() -> None:
 def measure(driver: Driver, folder: Path, options: argparse.Namespace) -> None:
     """Run both samplers and print what was measured."""
     count = options.processes
-    pace = ("--interval", "3600")  # they sample when they are told to
+    interval = 3600.0  # they sample when they are told to
     samplers = {
-        "with": Running(pace, driver.env()),
-        "without": Running((*pace, "--no-declared"), driver.env()),
+        "with": Running(driver.env(), interval=interval),
+        "without": Running(driver.env(), interval=interval, declared=False),
     }
     began = time.monotonic()
     while not known(samplers["with"].next(), count):

@@ -28,7 +28,7 @@ from gpuwatch.history import Idle, IdleTimes
 from gpuwatch.model import Health, Job, Pane, Surroundings, Unlisted
 from gpuwatch.recorder import status_path
 from gpuwatch.recorder.status_file import Newest, Resting, boot
-from gpuwatch.sources.child import Child
+from gpuwatch.sources.sampler_process import SamplerProcess
 from tests.driver import Driver, Gpu, Proc
 from tests.support.builders import EPOCH, GIB, gpu
 from tests.support.screens import HOSTILE
@@ -406,7 +406,7 @@ def test_a_process_that_is_stopped_is_found_on_a_real_machine(
         start = procfs.read_stat(process.pid).start_ticks
         kept: IdleTimes = {(str(driver.gpus[0].uuid), process.pid, start): Idle(90.0, at_least=True)}
         monkeypatch.setattr(command, "idle_times", lambda snapshot, warn: kept)
-        child = Child()
+        child = SamplerProcess()
         try:
             code = command.main(parse(["strays", "--json"]), child, StrayLimits(settled_after=0.0))
         finally:

@@ -12,7 +12,7 @@ from gpuwatch.analysis.explanation import points
 from gpuwatch.declared.resolver import MOST, ROOM, bounded
 from gpuwatch.model import Basis, Declaration, Declared, Hint, Kind, Knowledge, Limit, Snapshot, encode
 from gpuwatch.shares import is_conclusive
-from gpuwatch.sources.child import LONGEST_LINE, SAMPLER
+from gpuwatch.sources.sampler_process import LONGEST_LINE, SAMPLER
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.sampler.test_owners import tree
 from tests.sources.test_local import Start, start, stub, until

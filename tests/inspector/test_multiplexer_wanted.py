@@ -16,8 +16,7 @@ from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.inspector.protocol import Question
 from gpuwatch.inspector.worker import Reader
 from gpuwatch.model import Pane, Snapshot, Surroundings, decode
-from gpuwatch.sampler.main import parse
-from gpuwatch.sampler.protocol import sampler_arguments
+from gpuwatch.sampler.protocol import Options
 from gpuwatch.sources.local import LocalSource
 from tests.commands.test_cmd_watch import GPUWATCH, watching
 from tests.driver import Driver, Gpu, Proc
@@ -83,12 +82,6 @@ def test_the_reader_goes_by_what_it_was_told_last(tmux: Tmux) -> None:
     assert windows == ["%0", "0:main", "0:main", "%0"]
 
 
-def test_the_samplers_flag() -> None:
-    """Only where it is wanted."""
-    assert parse(sampler_arguments(1.0, (), tmux=True)).tmux
-    assert not parse(sampler_arguments(1.0, ())).tmux
-
-
 # -- the whole way -------------------------------------------------------------------------------------------------
 
 
@@ -132,7 +125,7 @@ def test_a_sampler_that_is_started_again_asks_too(driver: Driver, tmux: Tmux, mo
     """As the first one did."""
     for name, value in on_a_gpu(driver, session(tmux)).env().items():
         monkeypatch.setenv(name, value)
-    source = LocalSource(interval=0.1, tmux=True)
+    source = LocalSource(Options(interval=0.1, tmux=True))
     found: set[int] = set()
 
     def named() -> bool:

@@ -15,7 +15,7 @@ from tests.support.builders import EPOCH
 from tests.support.watches import LONG, Reader, Script, ended, full, watching
 
 
-class Ear:
+class XidCounter:
     """A sink that keeps what it is told, and fails as it is asked to."""
 
     def __init__(self, name: str = "ear") -> None:
@@ -44,7 +44,7 @@ def titles(frame: Frame, rule: str = TROUBLE) -> list[str]:
     return [alert.title for alert in frame.alerts if alert.rule == rule]
 
 
-def stepping(*sinks: Ear, engine: Engine | None = None) -> tuple[Watch, Callable[[float], Frame], Reader]:
+def stepping(*sinks: XidCounter, engine: Engine | None = None) -> tuple[Watch, Callable[[float], Frame], Reader]:
     """Return a watch, and what gives it the snapshot of a second and waits for the frame."""
     source, reader = Script(), Reader()
     watch = watching(source, reader, *sinks, engine=engine)
@@ -66,7 +66,7 @@ def stopped(watch: Watch) -> bool:
 
 
 def test_each_sink_is_told_of_each_frame_and_is_not_closed() -> None:
-    ears = [Ear("one"), Ear("two")]
+    ears = [XidCounter("one"), XidCounter("two")]
     watch, step, _ = stepping(*ears)
     frames = [step(second) for second in range(3)]
     assert stopped(watch)
@@ -76,7 +76,7 @@ def test_each_sink_is_told_of_each_frame_and_is_not_closed() -> None:
 
 
 def test_what_troubles_a_sink_is_an_alert_until_it_goes() -> None:
-    ear = Ear("events log")
+    ear = XidCounter("events log")
     watch, step, _ = stepping(ear)
     assert step(0).alerts == ()
     ear.words = "events log: no space left on device"
@@ -97,7 +97,7 @@ def test_what_troubles_a_sink_is_an_alert_until_it_goes() -> None:
 
 
 def test_a_sink_that_raises_does_not_end_the_watch() -> None:
-    broken, fine = Ear("messages"), Ear()
+    broken, fine = XidCounter("messages"), XidCounter()
     watch, step, _ = stepping(broken, fine)
     broken.error = KeyError("no \x1b[31mway")
     step(0)
@@ -112,7 +112,7 @@ def test_a_sink_that_raises_does_not_end_the_watch() -> None:
 
 
 def test_a_sink_whose_trouble_cannot_be_asked_is_in_trouble() -> None:
-    class Mute(Ear):
+    class Mute(XidCounter):
         @property
         def trouble(self) -> str:
             raise ValueError("do not ask")
@@ -123,7 +123,7 @@ def test_a_sink_whose_trouble_cannot_be_asked_is_in_trouble() -> None:
 
 
 def test_a_sink_that_comes_later_is_told_from_then_on() -> None:
-    ear = Ear()
+    ear = XidCounter()
     watch, step, reader = stepping()
     first = step(0)
     watch.add(ear)
@@ -136,7 +136,7 @@ def test_a_sink_that_comes_later_is_told_from_then_on() -> None:
 
 
 def test_the_last_frame_of_a_watch_that_failed_keeps_what_was_muted() -> None:
-    source, reader, ear = Script([full(0)]), Reader(), Ear()
+    source, reader, ear = Script([full(0)]), Reader(), XidCounter()
     watch = watching(source, reader, ear)
     reader.take(1)
     watch.mute(Mute(rule="XID"))
@@ -159,7 +159,7 @@ def raised(step: Callable[[float], Frame]) -> Alert:
 
 
 def test_what_is_acknowledged_shows_at_once_in_a_frame_of_its_own() -> None:
-    ear = Ear()
+    ear = XidCounter()
     watch, step, reader = stepping(ear)
     alert = raised(step)
     before = watch.newest

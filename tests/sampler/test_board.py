@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from gpuwatch.sampler.shared_page import Board
+from gpuwatch.sampler.shared_page import SharedPage
 
 
 def test_the_parent_sees_the_call_that_the_child_is_in() -> None:
     """Two maps of one page: what one side writes the other reads."""
-    parent = Board.create()
-    child = Board.attach(parent.fd)
+    parent = SharedPage.create()
+    child = SharedPage(os.dup(parent.fd))
     assert parent.read() is None
     before = time.monotonic()
     child.enter(3, "nvmlDeviceGetTemperature")
@@ -30,7 +30,7 @@ def test_the_parent_sees_the_call_that_the_child_is_in() -> None:
 
 def test_the_parent_sees_which_gpu_it_is_about() -> None:
     """By what identifies it, since its index may be another's by now."""
-    board = Board.private()
+    board = SharedPage()
     uuid, bus_id = "GPU-\ufffd" + "x" * 91, "00000000:1B:00.0"
     board.enter(2, "nvmlDeviceGetName", 7, uuid.encode(), bus_id.encode())
     seen = board.read()
@@ -45,7 +45,7 @@ def test_the_parent_sees_which_gpu_it_is_about() -> None:
 
 def test_a_long_name_is_cut_and_no_gpu_is_minus_one() -> None:
     """The page has room for 47 bytes of a name."""
-    board = Board.private()
+    board = SharedPage()
     board.enter(-1, "x" * 100)
     seen = board.read()
     assert seen is not None
@@ -55,7 +55,7 @@ def test_a_long_name_is_cut_and_no_gpu_is_minus_one() -> None:
 
 def test_a_closed_board_is_quiet() -> None:
     """The parent may close it while another of its threads looks at it."""
-    board = Board.create()
+    board = SharedPage.create()
     board.enter(0, "nvmlInit_v2")
     board.close()
     board.close()
@@ -66,6 +66,6 @@ def test_what_is_no_page_is_refused() -> None:
     """A wrong descriptor on the command line ends in words, not in a crash."""
     readable, writable = os.pipe()
     with pytest.raises((OSError, ValueError)):
-        Board.attach(readable)
+        SharedPage(readable)
     os.close(readable)
     os.close(writable)

@@ -77,7 +77,7 @@ def test_a_process_is_ended(driver: Driver) -> None:
 
 
 def test_the_sampler_goes_on(driver: Driver) -> None:
-    words = [sys.executable, "-P", "-m", "gpuwatch.sampler", "--interval", "0.1"]
+    words = [sys.executable, "-P", "-m", "gpuwatch.sampler", '{"interval": 0.1}']
     sampler = Running.script(f"import sys; sys.argv = {['', *words]!r}\n{CROWDED}", eight(driver).env())
     try:
         # What is declared is read by a child of its own, whose pipe the sampler waits for beside its commands.

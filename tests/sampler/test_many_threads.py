@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gpuwatch import procfs
-from gpuwatch.sampler.unlisted import Survey
+from gpuwatch.sampler.unlisted import OpenFileSearch
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.gpuholder import GpuHolder
 from tests.support.sampling import running
@@ -71,7 +71,7 @@ def test_what_else_asks_whether_it_has_ended_reads_few_of_them() -> None:
         assert not procfs.ended(pid)
         assert list(procfs.open_files(pid))
         assert procfs.thread_states(pid)
-        Survey().once(60.0)
+        OpenFileSearch().run_once(60.0)
         assert reads(os.getpid()) - before < THREADS
     assert procfs.ended(pid)
 

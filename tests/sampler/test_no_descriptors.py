@@ -54,15 +54,15 @@ def test_a_process_that_cannot_be_read_is_not_said_to_have_ended(driver: Driver)
 
 SEARCHES = """
 import json, resource, sys
-from gpuwatch.sampler.unlisted import Survey
+from gpuwatch.sampler.unlisted import OpenFileSearch
 now = [0.0]
-survey = Survey(clock=lambda: now[0], wall=lambda: now[0] + 1.0)
+survey = OpenFileSearch(clock=lambda: now[0], wall=lambda: now[0] + 1.0)
 most = resource.getrlimit(resource.RLIMIT_NOFILE)
 for allowed in json.loads(sys.argv[1]):
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed or most[0], most[1]))
     now[0] += 1000.0
     survey.step(3600.0)
-    print(json.dumps([[one.pid for one in survey.found], survey.blind, survey.ended]), flush=True)
+    print(json.dumps([[one.pid for one in survey.found], survey.blind, survey.ended_at]), flush=True)
 """
 
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.model import Health, Place, Presence, Reason, SourceState, decode
-from gpuwatch.sampler.main import Exit, parse
-from gpuwatch.sampler.protocol import sampler_arguments
-from gpuwatch.sampler.shared_page import Board
+from gpuwatch.model import Health, Presence, Reason, SourceState, decode
+from gpuwatch.sampler.protocol import Exit
+from gpuwatch.sampler.shared_page import SharedPage
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.sampling import ALL_BUT_3, ME, PATIENCE, Running, eight, once, running, well
 
@@ -71,7 +70,7 @@ def test_every_field_comes_from_its_own_call(driver: Driver) -> None:
 def test_snapshots_keep_coming_and_commands_are_obeyed(driver: Driver) -> None:
     """Numbers count up, the interval changes, `skip` lets go of a GPU, `poke` does not wait."""
     eight(driver)
-    with running(driver.env(), "--interval", "0.1") as sampler:
+    with running(driver.env(), interval=0.1) as sampler:
         first, second = sampler.next(), sampler.next()
         assert second.sequence == first.sequence + 1
         assert second.monotonic > first.monotonic
@@ -90,19 +89,19 @@ def test_snapshots_keep_coming_and_commands_are_obeyed(driver: Driver) -> None:
         assert sampler.ends() == Exit.DONE
 
 
-@pytest.mark.parametrize(("option", "touched"), [(("--only", "0,2"), [0, 2]), (("--skip", "5,6"), [0, 1, 2, 3, 4, 7])])
+@pytest.mark.parametrize(("option", "touched"), [({"only": [0, 2]}, [0, 2]), ({"skip": [5, 6]}, [0, 1, 2, 3, 4, 7])])
 def test_gpus_that_are_left_alone_are_not_called_at_all(
-    driver: Driver, option: tuple[str, str], touched: list[int]
+    driver: Driver, option: dict[str, list[int]], touched: list[int]
 ) -> None:
     """A GPU that hangs must not be touched, not even for its name."""
-    snapshot, _ = once(eight(driver).env(), *option)
+    snapshot, _ = once(eight(driver).env(), **option)
     assert [row.index for row in snapshot.gpus] == touched
     assert [index for index in range(8) if driver.calls(index)] == touched
 
 
 def test_an_index_that_does_not_exist_is_a_usage_error(driver: Driver) -> None:
     """It says which there are, and starting again would not help."""
-    snapshot, code = once(eight(driver).env(), "--only", "9")
+    snapshot, code = once(eight(driver).env(), only=[9])
     assert (snapshot.state, code) == (SourceState.ENDED, Exit.USAGE)
     assert snapshot.words == "--only: there is no GPU 9; this machine has 0 to 7"
 
@@ -110,7 +109,7 @@ def test_an_index_that_does_not_exist_is_a_usage_error(driver: Driver) -> None:
 def test_steady_calls_are_within_the_budget(driver: Driver) -> None:
     """Once warm, a look takes one call a figure: seven that cannot wait, and at most one of the others."""
     eight(driver)
-    with running(driver.env(), "--interval", "0.1") as sampler:
+    with running(driver.env(), interval=0.1) as sampler:
         sampler.next()
         before, counted = driver.calls(0), sampler.next()
         last = sampler.until(lambda snapshot: snapshot.sequence >= counted.sequence + 20)
@@ -124,7 +123,7 @@ def test_steady_calls_are_within_the_budget(driver: Driver) -> None:
 
 def test_the_output_ends_when_nobody_reads(driver: Driver) -> None:
     """No traceback and no error for a reader who went away."""
-    with running(eight(driver).env(), "--interval", "0.05") as sampler:
+    with running(eight(driver).env(), interval=0.05) as sampler:
         sampler.next()
         assert sampler.process.stdout is not None
         sampler.process.stdout.close()
@@ -134,10 +133,10 @@ def test_the_output_ends_when_nobody_reads(driver: Driver) -> None:
 
 def test_the_board_shows_a_call_that_hangs(driver: Driver) -> None:
     """The parent knows which GPU and which call, and since when."""
-    board = Board.create()
+    board = SharedPage.create()
     eight(driver, "nvmlDeviceGetPowerUsage@5 hang")
     before = time.monotonic()
-    with running(driver.env(), board=board):
+    with running(driver.env(), page=board.fd):
         end = before + PATIENCE
         while (seen := board.read()) is None or seen.call != "nvmlDeviceGetPowerUsage" or seen.gpu != 5:
             assert time.monotonic() < end, f"the board says {seen}"
@@ -152,7 +151,7 @@ def test_sixteen_gpus_and_five_hundred_processes(driver: Driver, tmp_path: Path)
     limit.parent.mkdir(parents=True)
     limit.write_text("4194304\n")
     driver.lab(16, 500, pids).write()
-    snapshot, _ = once(driver.env(), "--proc", str(tmp_path / "proc"))
+    snapshot, _ = once(driver.env(), proc=str(tmp_path / "proc"))
     assert len(snapshot.gpus) == 16
     assert sorted(held.pid for row in snapshot.gpus for held in row.holdings) == pids
     assert [process.pid for process in snapshot.processes] == pids
@@ -167,7 +166,7 @@ def test_a_library_that_prints_spoils_no_line(driver: Driver, tmp_path: Path) ->
     (shadow / "sitecustomize.py").write_text(
         "import atexit, ctypes\nctypes.CDLL(None).puts(b'hello')\nctypes.CDLL(None).fflush(None)\n"
     )
-    with running({**driver.env(), "PYTHONPATH": str(shadow)}, "--once") as sampler:
+    with running({**driver.env(), "PYTHONPATH": str(shadow)}, once=True) as sampler:
         assert sampler.line() == b"hello"  # before our own first line, as a shell's profile might
         assert decode(sampler.line() or b"").state is SourceState.OK
 
@@ -177,7 +176,7 @@ def test_it_dies_with_its_parent(driver: Driver) -> None:
     eight(driver, "nvmlDeviceGetPowerUsage@0 hang")
     script = (
         "import subprocess, sys, time\n"
-        "child = subprocess.Popen([sys.executable, '-P', '-m', 'gpuwatch.sampler'], stdin=subprocess.PIPE)\n"
+        "child = subprocess.Popen([sys.executable, '-P', '-m', 'gpuwatch.sampler', '{}'], stdin=subprocess.PIPE)\n"
         "print(child.pid, flush=True)\n"
         "time.sleep(600)\n"
     )
@@ -191,17 +190,3 @@ def test_it_dies_with_its_parent(driver: Driver) -> None:
     while Path(f"/proc/{pid}/stat").exists() and b") Z " not in Path(f"/proc/{pid}/stat").read_bytes():
         assert time.monotonic() < end
     parent.close()
-
-
-def test_the_command_line_is_read_as_it_is_written() -> None:
-    """By hand, since argparse costs as much as a sample."""
-    options = parse(["--interval", "0.5", "--only", "0,2", "--skip", "5", "--board", "7", "--once"])
-    assert options.events
-    assert not parse(sampler_arguments(1.0, (), events=False)).events
-    assert (options.interval, options.only, options.skip, options.board, options.once) == (0.5, (0, 2), (5,), 7, True)
-    place = Place(3, 8, 'GPU-"\ufffd', "NVIDIA H100", "00000000:1B:00.0")
-    again = parse(sampler_arguments(1.0, [place.uuid, 2], [place.uuid, 7], [place], again=True))
-    assert (again.only, again.skip, again.known) == ((place.uuid, 2), (place.uuid, 7), (place,))
-    assert again.again
-    assert parse([]).interval == 1.0
-    assert parse(["--interval", "0"]).interval == 0.05

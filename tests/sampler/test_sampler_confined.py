@@ -22,7 +22,7 @@ def test_a_pid_namespace_of_its_own_is_told(driver: Driver, tmp_path: Path, inod
     own = tmp_path / "proc/self/ns"
     own.mkdir(parents=True)
     (own / "pid").symlink_to(f"pid:[{inode}]")
-    snapshot, _ = once(eight(driver).env(), "--proc", str(tmp_path / "proc"))
+    snapshot, _ = once(eight(driver).env(), proc=str(tmp_path / "proc"))
     assert snapshot.confined is confined
 
 
@@ -54,7 +54,7 @@ def test_whose_pids_the_driver_lists_is_told_by_its_kernel_module_alone(
     driver: Driver, tmp_path: Path, version: str, presence: Presence
 ) -> None:
     confine(tmp_path / "proc", version)
-    snapshot, _ = once(eight(driver).env(), "--proc", str(tmp_path / "proc"))
+    snapshot, _ = once(eight(driver).env(), proc=str(tmp_path / "proc"))
     assert [one.presence for one in snapshot.processes] == [presence]
 
 
@@ -63,7 +63,7 @@ def test_no_device_that_a_process_has_open_proves_whose_pids_the_driver_lists(dr
     confine(tmp_path / "proc")
     for number, name in enumerate(("nvidiactl", "nvidia-uvm", "nvidia0"), 3):
         (tmp_path / f"proc/{ME}/fd/{number}").symlink_to(f"/dev/{name}")
-    snapshot, _ = once(eight(driver).env(), "--patient", "--proc", str(tmp_path / "proc"))
+    snapshot, _ = once(eight(driver).env(), patient=True, proc=str(tmp_path / "proc"))
     assert [(one.presence, one.uid) for one in snapshot.processes] == [(Presence.UNSURE, None)]
     assert snapshot.unlisted == ()
 
@@ -75,7 +75,7 @@ def test_a_zombie_that_has_the_number_by_chance_is_not_said_to_hold_memory(
     confine(tmp_path / "proc", version, state="Z")
     driver.gpus = [Gpu(0, memory_used=13 * GIB)]
     driver.procs = [Proc(0, ME, memory=12 * GIB, sm=0)]
-    snapshot, _ = once(driver.write().env(), "--proc", str(tmp_path / "proc"))
+    snapshot, _ = once(driver.write().env(), proc=str(tmp_path / "proc"))
     tested = Bench(Limits(quiet=0), rules=RULES)
     for _ in range(60):
         tested.feed(*snapshot.gpus, people=snapshot.processes, confined=snapshot.confined)

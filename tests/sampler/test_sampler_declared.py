@@ -20,8 +20,7 @@ from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.inspector.protocol import Answer
 from gpuwatch.model import Declared, Gpu, Health, Instance, Knowledge, Memory, Presence, Process, Reason, Snapshot
 from gpuwatch.sampler.declarations import AGAIN, Declarations
-from gpuwatch.sampler.main import parse
-from gpuwatch.sampler.protocol import sampler_arguments
+from gpuwatch.sampler.protocol import Options
 from gpuwatch.sources.local import LocalSource
 from tests import CHECKOUT
 from tests.driver import GIB, Driver, Proc
@@ -282,12 +281,12 @@ def test_settling_waits_for_the_answers_and_no_longer(inspector: Callable[..., I
     """For a single snapshot."""
     declarations = Declarations(inspector("time.sleep(0.05)"))
     declarations.annotate([ADA, BEN], [GPU], 1)
-    declarations.settle(PATIENCE)
+    declarations.wait(PATIENCE)
     assert declarations.news
     assert [process.declared for process in declarations.annotate([ADA, BEN], [GPU], 1)] == [READ, READ]
     slow = Declarations(inspector("time.sleep(600)"))
     slow.annotate([ADA], [GPU], 1)
-    slow.settle(0.05)
+    slow.wait(0.05)
     assert [process.declared for process in slow.annotate([ADA], [GPU], 1)] == [PENDING]
 
 
@@ -336,7 +335,7 @@ def test_a_stream_has_it_as_soon_as_it_is_known(driver: Driver) -> None:
     """The first snapshot is not held up; where the next is far, it is written again with the answer."""
     with (
         sharing("-c", "import jax", environ=JAX) as process,
-        running(held(driver, process.pid).env(), "--interval", "3600") as sampler,
+        running(held(driver, process.pid).env(), interval=3600) as sampler,
     ):
         first = sampler.next()
         assert declared(first, process.pid).knowledge in (Knowledge.PENDING, Knowledge.READ)
@@ -351,7 +350,7 @@ def test_an_agreement_reaches_the_resolver(driver: Driver, monkeypatch: pytest.M
         for name, value in held(driver, pid).env().items():
             monkeypatch.setenv(name, value)
         shares = (Share(memory=5 * GIB, gpus=(1,), where="gpuwatch.toml", line=3),)
-        source = LocalSource(interval=0.1, shares=shares)
+        source = LocalSource(Options(interval=0.1, shares=shares))
         end = time.monotonic() + PATIENCE
         try:
             while (
@@ -364,13 +363,6 @@ def test_an_agreement_reaches_the_resolver(driver: Driver, monkeypatch: pytest.M
     assert (limit.gpu, limit.bytes) == (snapshot.gpus[1].uuid, 5 * GIB)
 
 
-def test_the_arguments_for_shares_are_read_back() -> None:
-    """As the sampler reads them; without any there is no argument."""
-    shares = (Share(user="ada", share=0.5, gpus=(0, "GPU-ab")), Share(command="train", memory=7 * GIB, ceiling=True))
-    assert parse(sampler_arguments(1.0, (), shares=shares)).shares == shares
-    assert "--shares" not in sampler_arguments(1.0, ())
-
-
 def test_more_shares_than_a_pipe_has_room_for(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """A site of a thousand people: the sampler is told all of it, and nothing waits."""
     with sleeping(b"A=1") as pid:
@@ -379,7 +371,7 @@ def test_more_shares_than_a_pipe_has_room_for(driver: Driver, monkeypatch: pytes
         shares = [
             Share(user=f"user{number}", memory=GIB, where="/etc/gpuwatch/gpuwatch.toml") for number in range(2000)
         ]
-        source = LocalSource(interval=0.1, shares=(*shares, Share(memory=5 * GIB, where="gpuwatch.toml")))
+        source = LocalSource(Options(interval=0.1, shares=(*shares, Share(memory=5 * GIB, where="gpuwatch.toml"))))
         end = time.monotonic() + PATIENCE
         try:
             while (
@@ -393,7 +385,7 @@ def test_more_shares_than_a_pipe_has_room_for(driver: Driver, monkeypatch: pytes
 
 def test_it_can_be_left_out(driver: Driver) -> None:
     """A probe of one GPU needs none of it: no reader, and nobody has looked."""
-    with sleeping(b"A=1") as pid, running(held(driver, pid).env(), "--no-declared") as sampler:
+    with sleeping(b"A=1") as pid, running(held(driver, pid).env(), declared=False) as sampler:
         (process,) = sampler.next().processes
         assert procfs.children(sampler.process.pid) == []
     assert process.declared is None

@@ -6,12 +6,13 @@ import contextlib
 import os
 import resource
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpuwatch import procfs
 from gpuwatch.model import SourceState
-from gpuwatch.sampler.main import Exit
+from gpuwatch.sampler.protocol import Exit
 from tests.driver import GIB, MIB, Driver
 from tests.support.sampling import eight, once, running, well
 
@@ -59,7 +60,7 @@ def test_both_versions_are_named_when_they_differ(driver: Driver, tmp_path: Path
     (proc / "self").mkdir()
     (proc / "self/maps").write_text("7f00-7f01 r-xp 00000000 08:01 77 /usr/lib/libnvidia-ml.so.580.95.05 (deleted)\n")
     driver.faults = ["nvmlInitWithFlags ret=18"]
-    snapshot, _ = once(driver.write().env(), "--proc", str(proc))
+    snapshot, _ = once(driver.write().env(), proc=str(proc))
     assert "570.148.08" in snapshot.words
     assert "580.95.05" in snapshot.words
 
@@ -96,13 +97,13 @@ def test_another_package_in_place_of_the_binding(
     assert "\x1b" not in snapshot.words
 
 
-@pytest.mark.parametrize("arguments", [("--what",), ("--only", "x"), ("--board", "777"), ("--interval", "")])
-def test_a_wrong_command_line_ends_in_words(driver: Driver, arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("options", [{"what": 1}, {"only": ["x"]}, {"page": 1}, {"interval": ""}])
+def test_a_wrong_command_line_ends_in_words(driver: Driver, options: dict[str, Any]) -> None:
     """Only our own parent writes it; where it is wrong all the same, that is said on the stream."""
-    with running(driver.env(), "--interval", "0.1", *arguments) as sampler:
+    with running(driver.env(), **options) as sampler:
         snapshot = sampler.next()
         assert snapshot.state is SourceState.ENDED
-        assert "arguments" in snapshot.words
+        assert "options" in snapshot.words
         assert sampler.ends() == Exit.USAGE
 
 
@@ -124,7 +125,7 @@ def mapped(pid: int) -> int:
 
 def test_the_memory_of_the_sampler_has_an_end(driver: Driver) -> None:
     """Whatever makes it grow: it says so in one line, and does not take the machine's."""
-    with running(driver.env(), "--interval", "60") as sampler:  # it writes nothing that nobody reads meanwhile
+    with running(driver.env(), interval=60) as sampler:  # it writes nothing that nobody reads meanwhile
         sampler.next()
         pid = sampler.process.pid
         most, _ = resource.prlimit(pid, resource.RLIMIT_AS)
@@ -158,7 +159,7 @@ def test_a_container_that_lost_its_gpus_is_told_why(driver: Driver, tmp_path: Pa
     proc = tmp_path / "proc"
     (proc / "self").mkdir(parents=True)
     (proc / "self/cgroup").write_text("11:devices:/docker/0123456789abcdef\n")
-    with running(eight(driver).env(), "--proc", str(proc)) as sampler:
+    with running(eight(driver).env(), proc=str(proc)) as sampler:
         sampler.next()
         eight(driver, "* ret=999")
         down = sampler.until(lambda snapshot: snapshot.state is SourceState.DRIVER_DOWN)

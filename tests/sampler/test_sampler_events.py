@@ -8,7 +8,7 @@ import pytest
 
 from gpuwatch.model import Health, Reason, SourceState, Xid
 from gpuwatch.sampler.shared_page import EVENT_CALLS
-from gpuwatch.sampler.xid import Ear
+from gpuwatch.sampler.xid import XidCounter
 from tests.driver import Driver, build
 from tests.driver import Gpu as Card
 from tests.sampler.test_sampler_time import Later, later
@@ -34,8 +34,8 @@ def heard(xids: tuple[Xid, ...] | Reason) -> dict[int, int] | Reason:
 
 
 def test_an_ear_counts_by_code_and_keeps_the_newest() -> None:
-    assert Ear().xids is Reason.NO_SAMPLE
-    ear = Ear()
+    assert XidCounter().xids is Reason.NO_SAMPLE
+    ear = XidCounter()
     ear.deaf = None
     assert heard(ear.xids) == {}
     for wall, code in enumerate([79, 31, 79], 100):
@@ -246,7 +246,7 @@ def test_no_event_set_is_asked_for_again_after_a_minute(driver: Driver, later: L
 def test_listening_can_be_left_out_and_taken_up(driver: Driver) -> None:
     """As after a sampler that hung over it."""
     eight(driver)
-    with running(driver.env(), "--no-events") as sampler:
+    with running(driver.env(), events=False) as sampler:
         without = sampler.until(lambda snapshot: snapshot.sequence == 3)
         assert without.state is SourceState.OK
         assert {row.xids for row in without.gpus} == {Reason.ERROR}

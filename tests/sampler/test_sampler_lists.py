@@ -66,7 +66,7 @@ def test_a_unified_machine_shows_the_machines_memory(driver: Driver, tmp_path: P
     (proc / "meminfo").write_text("MemTotal:       125829120 kB\nMemFree: 1 kB\nMemAvailable:   83886080 kB\n")
     driver.gpus = [Gpu(0, memory_total=None, memory_used=None), Gpu(1, memory_total=0)]
     driver.procs = [Proc(0, ME, memory=5 * GIB), Proc(0, ME - 1, memory=2 * GIB)]
-    snapshot, _ = once(driver.write().env(), "--proc", str(proc))
+    snapshot, _ = once(driver.write().env(), proc=str(proc))
     memory = snapshot.gpus[0].memory
     assert memory.unified
     assert (memory.total, memory.free, memory.used) == (120 * GIB, 80 * GIB, 7 * GIB)

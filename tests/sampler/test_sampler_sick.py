@@ -114,7 +114,7 @@ def test_a_slow_gpu_is_asked_less_often(driver: Driver) -> None:
 def test_a_round_a_little_slower_than_the_last_is_shown_once(driver: Driver) -> None:
     """Not also in its middle, with the figures of one round on some rows and of the round before on the others."""
     eight(driver, "nvmlDeviceGetPowerUsage@3 sleep=60 after=2")
-    with running(driver.env(), "--interval", "0.6") as sampler:
+    with running(driver.env(), interval=0.6) as sampler:
         for _ in range(5):
             stamps = [row.sampled for row in sampler.next().gpus]
             assert max(stamps) - min(stamps) < 0.5

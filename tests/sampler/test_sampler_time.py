@@ -16,12 +16,12 @@ SCRIPT = """
 import sys
 import msgspec
 from gpuwatch.sampler import nvml
-from gpuwatch.sampler.shared_page import Board
+from gpuwatch.sampler.shared_page import SharedPage
 from gpuwatch.sampler.nvml import Calls
 from gpuwatch.sampler.gpu import Shared
 from gpuwatch.sampler.gpus import Gpus
 
-board, now = Board.private(), 1000.0
+board, now = SharedPage(), 1000.0
 pynvml = nvml.load()
 nvml.initialise(pynvml, board)
 gpus = Gpus(Shared(Calls(pynvml, board), clock=lambda: now))

@@ -25,9 +25,9 @@ from gpuwatch.sampler.unlisted import (
     PAUSE,
     SHARE,
     STEP,
-    Judge,
     Open,
-    Survey,
+    OpenFileSearch,
+    UnlistedFilter,
     asks_only,
     candidates,
     opened,
@@ -43,15 +43,15 @@ CUDA = ("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia3")
 needs_root = pytest.mark.skipif(not ROOT, reason="processes of two users need root")
 
 
-def whole(**seams: Any) -> Survey:
+def whole(**seams: Any) -> OpenFileSearch:
     """Return a survey that has made one walk, however long that took."""
-    looked = Survey(**seams)
+    looked = OpenFileSearch(**seams)
     looked.step(60.0)
-    assert looked.ended > 0
+    assert looked.ended_at > 0
     return looked
 
 
-def of(looked: Survey, pid: int) -> Open | None:
+def of(looked: OpenFileSearch, pid: int) -> Open | None:
     """Return what was found of one process."""
     return next((one for one in looked.found if one.pid == pid), None)
 
@@ -114,13 +114,13 @@ def test_root_looks_into_everybody() -> None:
 
 AS_USER = """
 import json, os, sys
-from gpuwatch.sampler.unlisted import Survey
+from gpuwatch.sampler.unlisted import OpenFileSearch
 me = int(sys.argv[1])
 if os.geteuid() == 0:
     os.setgroups([]); os.setresgid(me, me, me); os.setresuid(me, me, me)
-looked = Survey()
+looked = OpenFileSearch()
 looked.step(60.0)
-print(json.dumps([[one.pid for one in looked.found], looked.blind, looked.ended > 0]))
+print(json.dumps([[one.pid for one in looked.found], looked.blind, looked.ended_at > 0]))
 """
 
 
@@ -214,21 +214,21 @@ def test_a_walk_goes_in_small_steps_and_rests_when_it_has_ended(tree: Tree) -> N
     for pid in range(100, 150):
         tree.add(pid, "/dev/nvidia0", "/dev/nvidia-uvm")
     clock = Ticking(STEP / 4)
-    looked = Survey(proc=tree.root, uid=os.getuid(), clock=clock, wall=lambda: 7.0)
+    looked = OpenFileSearch(proc=tree.root, uid=os.getuid(), clock=clock, wall=lambda: 7.0)
     steps = 0
-    while not looked.ended:
+    while not looked.ended_at:
         looked.step()
         steps += 1
-        if not looked.ended:
-            assert PAUSE - STEP <= looked.wait() <= PAUSE
+        if not looked.ended_at:
+            assert PAUSE - STEP <= looked.pause() <= PAUSE
             assert looked.found == ()
             clock.now += PAUSE
     assert 20 < steps < 120
     assert [one.pid for one in looked.found] == [*range(100, 150)]
-    assert looked.wait() == pytest.approx(max(EVERY, SHARE * steps * STEP), rel=0.3)
+    assert looked.pause() == pytest.approx(max(EVERY, SHARE * steps * STEP), rel=0.3)
     looked.step()
-    assert looked.ended == 7.0
-    assert looked.wait() > EVERY / 2
+    assert looked.ended_at == 7.0
+    assert looked.pause() > EVERY / 2
 
 
 def test_what_is_new_is_looked_at_twice(tree: Tree) -> None:
@@ -236,13 +236,13 @@ def test_what_is_new_is_looked_at_twice(tree: Tree) -> None:
     child = tree.add(100, "/dev/nvidia0", "/dev/nvidia-uvm")
     tree.add(101, "/dev/nvidia0", "/dev/nvidia-uvm")
     clock = Ticking(2 * STEP)  # a step is one process
-    looked = Survey(proc=tree.root, uid=os.getuid(), clock=clock)
+    looked = OpenFileSearch(proc=tree.root, uid=os.getuid(), clock=clock)
     for _ in "the threads of the kernel", "the one", "the other":
         looked.step()
         clock.now += PAUSE
     for link in child.iterdir():
         link.unlink()
-    while not looked.ended:
+    while not looked.ended_at:
         looked.step()
         clock.now += PAUSE
     assert [one.pid for one in looked.found] == [101]
@@ -251,7 +251,7 @@ def test_what_is_new_is_looked_at_twice(tree: Tree) -> None:
 def test_what_is_open_later_is_found_and_what_was_closed_is_dropped(tree: Tree) -> None:
     first, second = tree.add(100, "/dev/nvidia0"), tree.add(101, "/dev/null")
     clock = Ticking(0.0)
-    looked = Survey(proc=tree.root, uid=os.getuid(), clock=clock)
+    looked = OpenFileSearch(proc=tree.root, uid=os.getuid(), clock=clock)
     looked.step(1.0)
     assert [one.pid for one in looked.found] == [100]
     (first / "0").unlink()
@@ -267,13 +267,13 @@ def test_what_is_open_later_is_found_and_what_was_closed_is_dropped(tree: Tree) 
 def test_a_single_walk_is_cut_short(tree: Tree) -> None:
     for pid in range(100, 150):
         tree.add(pid, "/dev/nvidia0")
-    looked = Survey(proc=tree.root, uid=os.getuid(), clock=Ticking(0.002))
-    looked.once(0.05)
+    looked = OpenFileSearch(proc=tree.root, uid=os.getuid(), clock=Ticking(0.002))
+    looked.run_once(0.05)
     assert 10 < len(looked.found) < 40
-    assert looked.ended == 0.0
-    looked = Survey(proc=tree.root, uid=os.getuid(), clock=Ticking(0.0))
-    looked.once()
-    assert (len(looked.found), looked.ended > 0) == (50, True)
+    assert looked.ended_at == 0.0
+    looked = OpenFileSearch(proc=tree.root, uid=os.getuid(), clock=Ticking(0.0))
+    looked.run_once()
+    assert (len(looked.found), looked.ended_at > 0) == (50, True)
 
 
 def test_who_has_very_many_files(tree: Tree) -> None:
@@ -364,7 +364,7 @@ def two(**changes: Any) -> list[Gpu]:
 def told(
     found: Iterable[Open], people: Iterable[Process], gpus: list[Gpu] | None = None, *, count: int = 2, **who: Any
 ) -> tuple[Unlisted, ...]:
-    judge = Judge(**{"pid": 4000, "parent": 3999, **who})
+    judge = UnlistedFilter(**{"pid": 4000, "parent": 3999, **who})
     given = two() if gpus is None else gpus
     return judge.unlisted([*found], {one.pid: one for one in people}, given, count)
 

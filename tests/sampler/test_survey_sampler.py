@@ -104,7 +104,7 @@ def test_a_worker_whose_parent_has_ended_stays(driver: Driver) -> None:
 
 def test_a_single_snapshot_has_them(driver: Driver) -> None:
     with GpuHolder(devices=CUDA, children=1) as held:
-        snapshot, _ = once(training(driver, held.pid).env(), "--patient")
+        snapshot, _ = once(training(driver, held.pid).env(), patient=True)
         assert {*of(snapshot, held.pid, *held.children)} == {*held.children}
         assert snapshot.searched > 0
 
@@ -112,7 +112,7 @@ def test_a_single_snapshot_has_them(driver: Driver) -> None:
 def test_a_single_snapshot_finds_who_is_left_where_nobody_is_listed(driver: Driver) -> None:
     need_the_machines_own_pids()
     with GpuHolder(devices=CUDA, orphan=True) as held:
-        snapshot, _ = once(training(driver).env(), "--patient")
+        snapshot, _ = once(training(driver).env(), patient=True)
         one = of(snapshot, held.pid)[held.pid]
     assert (snapshot.processes, snapshot.gpus[1].unattributed) == ((), 8 * GIB)
     assert one.process.adopted
@@ -124,14 +124,14 @@ def test_a_single_snapshot_finds_who_is_left_where_nobody_is_listed(driver: Driv
 
 def test_where_nothing_is_asked_of_processes_nobody_is_searched_for(driver: Driver) -> None:
     with GpuHolder(devices=CUDA, children=1) as held:
-        snapshot, _ = once(training(driver, held.pid).env(), "--no-declared")
+        snapshot, _ = once(training(driver, held.pid).env(), declared=False)
     assert (snapshot.unlisted, snapshot.searched) == ((), 0.0)
 
 
 def test_one_gpu_alone_says_nothing_of_those_that_may_be_on_others(driver: Driver) -> None:
     with GpuHolder(devices=(*CUDA, "nvidia1"), children=1) as held:
         training(driver, held.pid)
-        snapshot, _ = once(driver.env(), "--patient", "--only", "1")
+        snapshot, _ = once(driver.env(), patient=True, only=[1])
         assert of(snapshot, *held.children) == {}
-        snapshot, _ = once(driver.env(), "--patient")
+        snapshot, _ = once(driver.env(), patient=True)
         assert len(of(snapshot, *held.children)) == 1

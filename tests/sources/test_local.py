@@ -8,16 +8,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpuwatch.model import Gpu, Health, Snapshot, SourceState
-from gpuwatch.sources.local import LocalSource, Patience
+from gpuwatch.sampler.protocol import Options
+from gpuwatch.sources.local import LocalSource, Timeouts
 from tests.driver import Driver
 from tests.driver import Gpu as Card
 from tests.support.sampling import close
 
-QUICK = Patience(call=0.6, start=1.2, probe=0.3, probe_most=1.0, restart=0.2, restart_most=0.4, crash_window=60.0)
+QUICK = Timeouts(call=0.6, start=1.2, probe=0.3, probe_most=1.0, restart=0.2, restart_most=0.4, crash_window=60.0)
 """The same rules in less time."""
 
 Start = Callable[..., LocalSource]
@@ -28,10 +30,12 @@ def start(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Return a function that starts a source on the fake driver; whatever it started is closed."""
     sources = []
 
-    def begin(**options: object) -> LocalSource:
+    def begin(**options: Any) -> LocalSource:
         for name, value in driver.env().items():
             monkeypatch.setenv(name, value)
-        sources.append(LocalSource(**{"interval": 0.1, "patience": QUICK, **options}))  # type: ignore[arg-type]
+        settings = {name: options.pop(name) for name in Options.__struct_fields__ if name in options}
+        source = LocalSource(Options(**{"interval": 0.1, **settings}), **{"timeouts": QUICK, **options})
+        sources.append(source)
         return sources[-1]
 
     yield begin
@@ -188,7 +192,7 @@ def test_no_library_at_all(tmp_path: Path, start: Start, monkeypatch: pytest.Mon
 
 
 def test_only_names_a_gpu_that_is_not_there(start: Start) -> None:
-    source = start(only=[9])
+    source = start(only=(9,))
     snapshot = until(source, lambda it: it.state is SourceState.ENDED)
     assert "no GPU 9" in snapshot.words
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpuwatch.model import Health, Reason, SourceState
-from gpuwatch.sources.local import Listening, Patience
+from gpuwatch.sources.local import EventSwitch, Timeouts
 from tests.driver import Driver
 from tests.sources.test_local import QUICK, Start, eight, live, row, start, until
 
@@ -28,7 +28,7 @@ def test_a_hang_or_a_crash_costs_the_events_and_no_gpu(driver: Driver, start: St
     eight(driver)
     driver.faults = [f"{call} {fault}"]
     driver.write()
-    source = start(patience=PATIENT)
+    source = start(timeouts=PATIENT)
     snapshot = until(source, lambda it: len(live(it)) == 8 and row(it, 0).xids is Reason.ERROR)
     assert {gpu.xids for gpu in snapshot.gpus} == {Reason.ERROR}
     first = snapshot.sequence
@@ -57,7 +57,7 @@ def test_it_listens_again_after_a_while(driver: Driver, start: Start) -> None:
 def test_asking_again_listens_again(driver: Driver, start: Start) -> None:
     driver.faults = ["nvmlEventSetWait_v2 segv"]
     driver.write()
-    source = start(patience=PATIENT)
+    source = start(timeouts=PATIENT)
     until(source, lambda it: live(it) == [0] and row(it, 0).xids is Reason.ERROR)
     driver.faults = []
     driver.write()
@@ -69,7 +69,7 @@ def test_a_sampler_started_while_events_are_off_does_without(driver: Driver, sta
     eight(driver)
     driver.faults = ["nvmlEventSetWait_v2 hang"]
     driver.write()
-    source = start(patience=PATIENT)
+    source = start(timeouts=PATIENT)
     until(source, lambda it: len(live(it)) == 8 and row(it, 0).xids is Reason.ERROR)
     driver.faults += ["nvmlDeviceGetPowerUsage@2 hang"]
     driver.write()
@@ -81,19 +81,19 @@ def test_a_sampler_started_while_events_are_off_does_without(driver: Driver, sta
 
 
 def test_failures_are_forgiven_after_long_and_by_the_user() -> None:
-    listening = Listening(Patience(probe=30, probe_most=300, crashes=3))
-    assert not listening.due(1e9)
+    switch = EventSwitch(Timeouts(probe=30, probe_most=300, crashes=3))
+    assert not switch.poll(1e9)
     for now, delay in ((100.0, 30.0), (200.0, 60.0)):
-        listening.failed(now)
-        assert (listening.due(now + delay - 1), listening.wanted) == (False, False)
-        assert (listening.due(now + delay), listening.wanted) == (True, True)
-        assert not listening.due(now + delay)
-    listening.failed(300.0)
-    assert not listening.due(1e9)
-    listening.ask_again(400.0)
-    assert listening.due(400.0)
-    listening.failed(500.0)
-    assert listening.due(530.0)
-    listening.failed(600.0)
-    listening.failed(600.0 + 3001.0)
-    assert listening.due(600.0 + 3001.0 + 30.0)
+        switch.fail(now)
+        assert (switch.poll(now + delay - 1), switch.is_on) == (False, False)
+        assert (switch.poll(now + delay), switch.is_on) == (True, True)
+        assert not switch.poll(now + delay)
+    switch.fail(300.0)
+    assert not switch.poll(1e9)
+    switch.retry(400.0)
+    assert switch.poll(400.0)
+    switch.fail(500.0)
+    assert switch.poll(530.0)
+    switch.fail(600.0)
+    switch.fail(600.0 + 3001.0)
+    assert switch.poll(600.0 + 3001.0 + 30.0)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.model import Gpu, Health, SourceState
-from gpuwatch.sources.child import SAMPLER, Child
-from gpuwatch.sources.local import LocalSource, Lot, Patience
+from gpuwatch.sources.local import LocalSource, Quarantine, Timeouts
+from gpuwatch.sources.sampler_process import SAMPLER, SamplerProcess
 from tests.driver import Driver
 from tests.driver import Gpu as Card
 from tests.sources.test_local import QUICK, Start, eight, live, row, start, stub, until
@@ -84,9 +84,9 @@ if os.path.exists({str(mark)!r}):
     print(encode(Snapshot(host="second", gpus=(Gpu(index=0),))).decode(), flush=True)
     time.sleep(60)
 open({str(mark)!r}, "w").close()
-from gpuwatch.sampler.main import Exit, Output, _last_words
+from gpuwatch.sampler.main import Connection, Exit, _write_last
 words = "a fault in gpuwatch's sampler: ValueError: of the test"
-os._exit(_last_words(Output(), Exit.BUG, SourceState.DRIVER_DOWN, words))
+os._exit(_write_last(Connection(), Exit.BUG, SourceState.DRIVER_DOWN, words))
 """
     source = start(command=stub(body))
     snapshot = until(source, lambda it: "of the test" in it.words)
@@ -103,7 +103,7 @@ with open({str(begun)!r}, "a") as file:
 print(encode(Snapshot(gpus=(Gpu(index=0),))).decode(), flush=True)
 os._exit(70)
 """
-    source = start(command=stub(body), patience=replace(QUICK, restart=0.05, restart_most=60.0))
+    source = start(command=stub(body), timeouts=replace(QUICK, restart=0.05, restart_most=60.0))
     until(source, lambda _: begun.exists() and len(begun.read_text().splitlines()) >= 6)
     times = [float(line) for line in begun.read_text().splitlines()]
     gaps = [after - before for before, after in pairwise(times)]
@@ -115,7 +115,7 @@ def test_a_gpu_of_only_that_is_gone_after_a_restart_is_missing_and_the_others_go
 ) -> None:
     driver.gpus = [Card(0), Card(1), Card(2)]
     driver.write()
-    source = start(only=[0, 2])
+    source = start(only=(0, 2))
     until(source, lambda it: live(it) == [0, 2])
     last = driver.gpus.pop()
     (sampler,) = source.pids
@@ -146,7 +146,7 @@ def test_a_sampler_killed_from_outside_is_no_crash_of_the_gpu_it_asks(driver: Dr
 def test_a_driver_slow_to_start_is_said_at_any_interval(driver: Driver, start: Start) -> None:
     driver.faults = ["nvmlInit_v2 hang", "nvmlInitWithFlags hang"]
     driver.write()
-    source = start(interval=3600.0, patience=Patience())
+    source = start(interval=3600.0, timeouts=Timeouts())
     snapshot = source.next(10.0)  # as long as the start may take
     assert snapshot is not None
     assert snapshot.state is SourceState.STARTING
@@ -167,7 +167,7 @@ def test_a_hang_is_said_at_any_interval(driver: Driver, start: Start) -> None:
 
 
 def test_a_sampler_that_hangs_outside_the_driver_is_replaced(driver: Driver, start: Start) -> None:
-    source = start(patience=replace(QUICK, silence=2.0))
+    source = start(timeouts=replace(QUICK, silence=2.0))
     until(source, lambda it: live(it) == [0])
     sampler = stop(source, inside=False)  # there no call says that it hangs
     snapshot = until(source, lambda it: it.state is SourceState.SILENT)
@@ -195,11 +195,11 @@ def test_a_call_is_not_said_to_hang_for_the_time_in_which_we_were_stopped_too(dr
 
 def test_a_probe_that_may_not_be_started_yet_stays_due() -> None:
     started: list[int] = []
-    lot = Lot(Patience(), lambda parked: started.append(parked.row.index), lambda _: None)
-    lot.park(Gpu(index=2), Health.QUARANTINED, "it crashed", listed=8, now=100.0, wall=0.0)
-    lot.ask_again(100.0)
-    lot.step(100.0, 0.0)
-    lot.step(100.2, 0.0)
+    quarantine = Quarantine(Timeouts(), lambda gpu: started.append(gpu.row.index), lambda _: None)
+    quarantine.add(Gpu(index=2), Health.QUARANTINED, "it crashed", listed=8, now=100.0, wall=0.0)
+    quarantine.retry_all(100.0)
+    quarantine.poll(100.0, 0.0)
+    quarantine.poll(100.2, 0.0)
     assert started == [2, 2]
 
 
@@ -207,17 +207,17 @@ def test_asking_again_starts_no_more_probes_than_may_get_stuck(driver: Driver, s
     driver.lab(4, 0)
     driver.faults = [f"*@{index} hang" for index in range(4)]
     driver.write()
-    source = start(patience=replace(QUICK, probe=60.0, probe_most=60.0))
+    source = start(timeouts=replace(QUICK, probe=60.0, probe_most=60.0))
     until(source, lambda it: len(it.gpus) == 4 and not live(it))
     source.poke()
     most = 0
     end = until(source, lambda _: True).monotonic + 2 * QUICK.start
     while until(source, lambda _: True).monotonic < end:
-        most = max(most, len(source._lot.probes))
+        most = max(most, len(source._quarantine.probes))
     assert most == QUICK.stuck
     driver.faults = []
     driver.write()
-    while source._lot.parked:
+    while source._quarantine.gpus:
         source.poke()
         until(source, lambda _: True)
     until(source, lambda it: len(live(it)) == 4)
@@ -226,7 +226,7 @@ def test_asking_again_starts_no_more_probes_than_may_get_stuck(driver: Driver, s
 def test_samplers_killed_a_moment_ago_are_not_said_to_hang_in_the_kernel(start: Start) -> None:
     source = start(command=stub("time.sleep(60)"))
     for _ in range(QUICK.stuck):
-        child = Child(command=stub("time.sleep(60)"))
+        child = SamplerProcess(command=stub("time.sleep(60)"))
         child.kill()
         source._abandoned.append(child)
         child.exit_code = lambda timeout=0.0: None  # type: ignore[method-assign]

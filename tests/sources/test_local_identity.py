@@ -74,7 +74,7 @@ def test_a_gpu_that_was_given_up_is_told_from_the_one_that_takes_its_index(
     driver: Driver, start: Start, fault: str, restarted: bool
 ) -> None:
     zero, dropped, sick, three = cards(driver, 4)
-    source = start(patience=LATER)
+    source = start(timeouts=LATER)
     until(source, lambda it: len(places(it)) == 4)
     driver.faults = [f"*@2 {fault}"]
     driver.write()
@@ -102,7 +102,7 @@ def test_a_gpu_that_was_given_up_is_told_from_the_one_that_takes_its_index(
 
 def test_a_gpu_that_was_given_up_and_is_dropped_itself_is_missing(driver: Driver, start: Start) -> None:
     zero, sick, two = cards(driver, 3)
-    source = start(patience=LATER)
+    source = start(timeouts=LATER)
     until(source, lambda it: len(places(it)) == 3)
     driver.faults = ["*@1 hang"]
     driver.write()
@@ -135,7 +135,7 @@ def test_no_other_card_takes_the_row_of_one_that_was_asked_for_and_never_said_wh
     driver: Driver, start: Start
 ) -> None:
     uuids = cards(driver, 6, "*@4 hang")
-    source = start(only=[2, 4], patience=LATER)
+    source = start(only=[2, 4], timeouts=LATER)
     until(source, lambda it: places(it) == {uuids[2]: 2} and by_uuid(it)["index-4"].health is Health.SILENT)
     del driver.gpus[0]
     driver.faults = ["*@3 hang"]
@@ -158,7 +158,7 @@ def test_a_gpu_that_never_said_which_it_is_is_looked_for_again_when_the_list_cha
     driver: Driver, start: Start, restarted: bool
 ) -> None:
     zero, dropped, sick, three = cards(driver, 4, "*@2 hang")
-    source = start(patience=LATER)
+    source = start(timeouts=LATER)
     snapshot = until(source, lambda it: places(it) == {zero: 0, dropped: 1, three: 3})
     assert by_uuid(snapshot)["index-2"].health is Health.SILENT
     del driver.gpus[1]
@@ -183,7 +183,7 @@ def test_a_hang_is_of_the_gpu_that_is_asked_and_not_of_the_missing_one_with_its_
     driver: Driver, start: Start, restarted: bool
 ) -> None:
     zero, dropped, sick, three = cards(driver, 4)
-    source = start(patience=LATER)
+    source = start(timeouts=LATER)
     until(source, lambda it: len(places(it)) == 4)
     del driver.gpus[1]
     change(source, driver, restarted=restarted)
@@ -197,7 +197,7 @@ def test_a_hang_is_of_the_gpu_that_is_asked_and_not_of_the_missing_one_with_its_
 
 def test_crashes_are_counted_by_gpu_and_not_by_index(driver: Driver, start: Start) -> None:
     zero, dropped, two, three = cards(driver, 4)
-    source = start(patience=LATER)
+    source = start(timeouts=LATER)
     until(source, lambda it: len(places(it)) == 4)
     crash = "nvmlDeviceGetMemoryInfo_v2@2 segv after=4"  # not at once: it is taken away meanwhile
     for _ in range(QUICK.crashes - 1):
@@ -218,12 +218,12 @@ def test_crashes_are_counted_by_gpu_and_not_by_index(driver: Driver, start: Star
     driver.faults = []
     driver.write()
     watched(source, lambda it: len(places(it)) == 3 and min(row.sampled for row in it.gpus if row.key != dropped) > 0)
-    assert not source._lot.parked
+    assert not source._quarantine.gpus
 
 
 def test_since_when_a_gpu_is_missing_outlives_the_sampler(driver: Driver, start: Start) -> None:
     zero, dropped = cards(driver, 2)
-    source = start(patience=LATER)
+    source = start(timeouts=LATER)
     until(source, lambda it: len(places(it)) == 2)
     driver.gpus.pop()
     change(source, driver, restarted=True)
@@ -240,7 +240,7 @@ def test_since_when_a_gpu_is_missing_outlives_the_sampler(driver: Driver, start:
 def test_a_driver_without_addresses_is_asked_by_index(driver: Driver, start: Start, tmp_path: Path) -> None:
     driver.library = build(tmp_path / "old", absent=["nvmlDeviceGetHandleByPciBusId_v2"])
     zero, dropped, two = cards(driver, 3)
-    source = start(patience=LATER)
+    source = start(timeouts=LATER)
     until(source, lambda it: len(places(it)) == 3)
     first = source.pids
     change(source, driver, restarted=True)

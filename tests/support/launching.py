@@ -15,8 +15,8 @@ PROGRAM = """
 import os, sys
 from pathlib import Path
 from gpuwatch import cli
-from gpuwatch.sources.child import Child
-sampler = None if "--demo" in sys.argv else Child()
+from gpuwatch.sources.sampler_process import SamplerProcess
+sampler = None if "--demo" in sys.argv else SamplerProcess()
 try:
     code = cli.main(sys.argv[2:], sampler, reservations=Path(sys.argv[1]))
 finally:

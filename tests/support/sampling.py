@@ -10,9 +10,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from gpuwatch.model import Gpu, Health, Snapshot, decode
-from gpuwatch.sampler.shared_page import Board
 from gpuwatch.sources.local import LocalSource
 from tests import CHECKOUT
 from tests import driver as cards
@@ -40,11 +40,11 @@ def close(source: LocalSource) -> None:
 class Running:
     """A sampler that runs; its snapshots are read one by one."""
 
-    def __init__(self, arguments: tuple[str, ...], env: Mapping[str, str], *, board: Board | None = None) -> None:
-        handed = () if board is None else (board.fd,)
-        also = () if board is None else ("--board", str(board.fd))
-        command = ["-P", "-m", "gpuwatch.sampler", *arguments, *also]
-        self._start(command, env, handed)
+    def __init__(self, env: Mapping[str, str], *, page: int = -1, declared: bool = True, **options: object) -> None:
+        """Start it with `Options`, without the inspector unless what is `declared` is read."""
+        words = [] if declared else ["--no-declared"]
+        command = ["-P", "-m", "gpuwatch.sampler", *words, json.dumps({"page": page, **options})]
+        self._start(command, env, () if page < 0 else (page,))
 
     @classmethod
     def script(cls, script: str, env: Mapping[str, str]) -> Running:
@@ -127,19 +127,18 @@ class Running:
 
 
 @contextmanager
-def running(env: Mapping[str, str], *arguments: str, board: Board | None = None) -> Iterator[Running]:
-    """Run a sampler for as long as a test needs it; ten samples a second, unless the arguments say otherwise."""
-    pace = () if "--interval" in arguments else ("--interval", "0.1")
-    sampler = Running((*pace, *arguments), env, board=board)
+def running(env: Mapping[str, str], **options: Any) -> Iterator[Running]:
+    """Run a sampler for as long as a test needs it; ten samples a second, unless the options say otherwise."""
+    sampler = Running(env, **{"interval": 0.1, **options})
     try:
         yield sampler
     finally:
         sampler.close()
 
 
-def once(env: Mapping[str, str], *arguments: str) -> tuple[Snapshot, int]:
+def once(env: Mapping[str, str], **options: Any) -> tuple[Snapshot, int]:
     """Run a sampler for one snapshot; give it and the exit code."""
-    with running(env, "--once", *arguments) as sampler:
+    with running(env, once=True, **options) as sampler:
         snapshot = sampler.next()
         assert sampler.line() is None
         code = sampler.ends()

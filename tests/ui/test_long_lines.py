@@ -78,7 +78,7 @@ def test_a_file_of_proc_without_an_end_is_read_up_to_a_bound(driver: Driver, tmp
         with (folder / name).open("wb") as file:
             file.write(b"python\0" if name == "cmdline" else b"1:/x\n")
             file.truncate(512 << 20)
-    with running(listing(driver, 7).env(), "--proc", str(tmp_path)) as sampler:
+    with running(listing(driver, 7).env(), proc=str(tmp_path)) as sampler:
         (process,) = until_known(sampler, 7).processes
         assert_little_was_read(sampler)
     assert (process.presence, process.command) == (Presence.SEEN, "python")

@@ -14,6 +14,7 @@ from gpuwatch.config import Config
 from gpuwatch.declared.facts import Share
 from gpuwatch.monitor import Watch
 from gpuwatch.recorder.events_log import own_log
+from gpuwatch.sampler.protocol import Options
 from gpuwatch.sources.local import LocalSource
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.sampling import close
@@ -87,7 +88,7 @@ def test_new_shares_take_a_new_sampler(driver: Driver, monkeypatch: pytest.Monke
     driver.gpus = [Gpu(0, memory_used=GIB)]
     driver.procs = [Proc(0, os.getpid(), memory=GIB)]
     driver.write()
-    source = LocalSource(interval=0.1)
+    source = LocalSource(Options(interval=0.1))
 
     def limit(wanted: int | None) -> None:
         end = time.monotonic() + 30.0

@@ -1,0 +1,55 @@
+"""Sampler process as its parent sees it. Imports little: it is started before all else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import gpuwatch.sampler
+from gpuwatch.child import ChildProcess, python_command
+from gpuwatch.sampler.shared_page import CallInFlight, SharedPage
+
+SAMPLER = python_command(gpuwatch.sampler.__path__[0] + "/__main__.py")
+
+WITHOUT_INSPECTOR = (*SAMPLER, "--no-declared")
+"""A sampler that does not read what processes declared."""
+
+ONE_SAMPLE: Mapping[str, object] = {"once": True}
+"""Options for a single snapshot of all GPUs."""
+
+LONGEST_LINE = 64 * 2**20
+"""Bytes. A snapshot of 5,000 processes, each with 4 KiB of command line and of context, takes less."""
+
+
+class SamplerProcess(ChildProcess):
+    """Running sampler. It dies with us: by the end of its stdin, and by PDEATHSIG."""
+
+    def __init__(self, options: Mapping[str, object] | None = None, *, command: Sequence[str] = SAMPLER) -> None:
+        """Start it; without options it only gets ready, until `configure` is called. Raises OSError."""
+        self.page = SharedPage.create()
+        self.is_configured = False
+        try:
+            super().__init__(command, inherit=[self.page.fd], longest_line=LONGEST_LINE)
+        except OSError:
+            self.page.close()
+            raise
+        if options is not None:
+            self.configure(options)
+
+    def configure(self, options: Mapping[str, object]) -> None:
+        """Send the options (`sampler.protocol.Options` as a mapping); to be called once, before any `send`."""
+        self.is_configured = True
+        self.send(**options, page=self.page.fd)
+
+    def send(self, **command: object) -> None:
+        """Send a command (`sampler.protocol.Command`)."""
+        self.write(json.dumps(command).encode() + b"\n")
+
+    def in_flight(self) -> CallInFlight | None:
+        """Return the NVML call that the sampler is inside of; None between two calls."""
+        return self.page.read()
+
+    def close(self) -> None:
+        """Close the pipes and the shared page."""
+        super().close()
+        self.page.close()
