@@ -80,7 +80,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
 def parse_pid(text: str) -> int:
     """Parse a PID; raises UsageError."""
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and int(text)):
-        raise UsageError(f"explain: {text[:40]!a} is no PID; write a number, such as 4711")
+        raise UsageError(f"explain: {text[:40]!a} is not a PID; write a number such as 4711")
     return int(text)
 
 

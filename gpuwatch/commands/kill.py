@@ -202,7 +202,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     sig, pids = signal_of(args.signal), pids_of(args.pids)
     config = configured(args)
     if not args.yes and not (sys.stdin is not None and sys.stdin.isatty()):
-        raise UsageError("kill asks before it ends anything, and stdin is no terminal; --yes goes ahead without asking")
+        raise UsageError("kill asks before it ends anything, and stdin is not a terminal; --yes skips the question")
     source = open_source(args, config, sampler, interval=INTERVAL)
     killer = make_killer(read_only=config.read_only, allow_root=args.allow_root_kill)
     console, guard = DialogConsole(ascii_only=config.ascii), SignalGuard()
@@ -219,7 +219,7 @@ def signal_of(text: str | None) -> signal.Signals:
     """Understand --signal; raises UsageError."""
     name = "TERM" if text is None else text.upper().removeprefix("SIG")
     if name not in SIGNALS:
-        raise UsageError(f"--signal: there is no {text!a} here; INT, TERM and KILL are allowed")
+        raise UsageError(f"--signal: {text!a} is not allowed; INT, TERM and KILL are")
     return SIGNALS[name]
 
 
@@ -229,7 +229,7 @@ def pids_of(words: Sequence[str]) -> tuple[int, ...]:
     for word in words:
         number = int(word) if word.isascii() and word.isdecimal() and len(word) < 12 else 0
         if not 0 < number <= _LARGEST_PID:
-            raise UsageError(f"PID: {word[:40]!a} is none; a PID is a whole number from 1 to {_LARGEST_PID}")
+            raise UsageError(f"PID: {word[:40]!a} is not a PID; a PID is a whole number from 1 to {_LARGEST_PID}")
         found[number] = None
     return tuple(found)
 

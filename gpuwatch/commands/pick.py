@@ -84,8 +84,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
 def request(share: str | None, memory: str | None, busy: str | None = None) -> Request:
     """Parse how much is wanted; raises UsageError, which names the flag."""
     if (share is None) == (memory is None):
-        found = "both are given" if share is not None else "neither is given"
-        raise UsageError(f"--share or --memory, one of them, says how much is wanted; {found}")
+        raise UsageError(f"give --share or --memory{', not both' * (share is not None)}")
     try:
         flag = "--share"
         fraction = None if share is None else parse_share(share)
@@ -103,7 +102,7 @@ def count(text: str | None) -> int:
     if text is None:
         return 1
     if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= _MOST):
-        raise UsageError(f"-n: {text[:40]!a} is no number of GPUs; write 1 or more")
+        raise UsageError(f"-n: {text[:40]!a} is not a number of GPUs; write 1 or more")
     return int(text)
 
 

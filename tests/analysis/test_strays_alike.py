@@ -21,13 +21,11 @@ from gpuwatch.ui.options import Options
 from gpuwatch.ui.screens.strays import StraysScreen
 from tests.analysis.test_strays_real import LEADER, two
 from tests.driver import GIB, Driver, Proc
-from tests.program.test_pty import GPUWATCH
 from tests.sources.test_local import Start, start
 from tests.support import builders
 from tests.support.dashboards import frame, hand, running, text
 from tests.support.screens import until
 from tests.support.straying import LEFT, Told, held, machine, mine
-from tests.support.terminal import Terminal
 from tests.support.waiting import wait_for
 
 __all__ = ["start"]
@@ -72,15 +70,6 @@ async def test_the_demo_has_the_same_strays_in_both(capsys: pytest.CaptureFixtur
         later = demo.at(20.0)
         await hand(app, pilot, Frame(later, 20.0, history.add(later, 20.0), kept=command.idle_times(later)))
         assert drawn(text(app)) == listed(printed.out), "they stay"
-
-
-def test_the_demo_has_them_from_the_start_in_a_terminal_too(driver: Driver) -> None:
-    with Terminal([GPUWATCH, "--demo"], columns=160, rows=50, env=driver.env()) as terminal:
-        terminal.wait_for("q quit")
-        terminal.send("S")
-        terminal.wait_for(lambda one: "strays of yours" in one.lines[0] and "2 strays" in one.lines[0])
-        terminal.send("qq")
-        assert terminal.wait_exit() == 0
 
 
 @pytest.mark.parametrize("kept", [None, 20.0, 400.0, 90000.0])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -142,6 +143,45 @@ def test_only_some_gpus_are_called(driver: Driver, run: Run) -> None:
         ("frobnicate", "unknown command frobnicate; `gpuwatch --help` lists what there is"),
         ("\x1b[2J", "unknown command \\x1b[2J; `gpuwatch --help` lists what there is"),
         ("explain", "the following arguments are required: PID"),
+        ("explain -5", "-5"),
+        ("explain 0", "'0' is not a PID"),
+        ("explain \u0663", "is not a PID"),
+        ("explain 99999999999", "is not a PID"),
+        ("visible 1 2", "unknown argument 2"),
+        ("pick --share 0.4 --memory 1G", "give --share or --memory, not both"),
+        ("pick --share 1.4", "--share: share '1.4' is not allowed; write more than 0 and up to 1, such as 0.4 or 40%"),
+        ("pick --share 30GiB", "--share: share '30GiB' is not allowed; write more than 0 and up to 1"),
+        (
+            "pick --memory 20x",
+            "--memory: size '20x' is not understood; write a number with K, M, G or T, such as 20GiB",
+        ),
+        ("pick --memory 20480", "--memory: size '20480' has no unit; write 20480MiB"),
+        ("pick --memory 1023k", "--memory: size '1023k' is too small; 1MiB or more is allowed"),
+        ("pick --share 0.4 -n 0", "-n: '0' is not a number of GPUs; write 1 or more"),
+        ("pick --share 0.4 -n 1025", "-n: '1025' is not a number of GPUs"),
+        ("pick --share 0.4 --max-util 101", "--max-util: percentage '101' is not allowed"),
+        ("pick --share 0.4 --only x", "--only: 'x' is not a list of GPU indices"),
+        ("pick --share", "argument --share: expected one argument"),
+        ("pick --share 0.4 extra", "unknown argument extra"),
+        ("pick --demo --share 0.4 --only 1,9", "--only: there is no GPU 9; this machine has 0, 1, 2"),
+        ("run --share 0.4", "COMMAND is missing; write it after --"),
+        ("run --share 0.4 -- ''", "COMMAND is missing; write it after --"),
+        ("run python train.py", "-- is missing before python; write: gpuwatch run --share 0.4 -- python train.py"),
+        ("run --memory 2GiB 'my script' --json", "write: gpuwatch run --memory 2GiB -- 'my script' --json"),
+        ("run --share 0.4 python -- train.py", "unknown argument python"),
+        ("run --shar 0.4 python train.py", "unknown flag --shar; did you mean --share?"),
+        ("run -- true", "give --share or --memory"),
+        ("run --share 0.4 --gpu x -- true", "--gpu: 'x' is not a list of GPU indices; write auto, 3 or 0,2"),
+        ("run --share 0.4 --gpu 0,0 -- true", "--gpu: '0,0' names a GPU twice"),
+        ("run --share 0.4 --gpu 0 -n 1 -- true", "--gpu and -n exclude each other"),
+        ("run --share 0.4 --demo -- true", "--demo does not go with `gpuwatch run`"),
+        ("kill --yes --signal HUP 7", "--signal: 'HUP' is not allowed; INT, TERM and KILL are"),
+        ("kill --yes --signal 9 7", "INT, TERM and KILL are"),
+        ("kill --yes -- -7", "'-7' is not a PID"),
+        ("kill --yes 4194305", "'4194305' is not a PID; a PID is a whole number from 1 to 4194304"),
+        ("kill --yes \u00b2", "is not a PID"),
+        ("kill --demo 7", "--demo"),
+        ("kill 7", "kill asks before it ends anything, and stdin is not a terminal; --yes"),
         ("explain 5 --once", "--once does not go with `gpuwatch explain`"),
         ("explain 5 --config /nowhere/at.toml", "--config: there is no file /nowhere/at.toml"),
         ("--config /nowhere/at.toml explain 5", "--config: there is no file /nowhere/at.toml"),
@@ -171,7 +211,7 @@ def test_only_some_gpus_are_called(driver: Driver, run: Run) -> None:
     ],
 )
 def test_bad_usage_is_one_line_and_exit_code_2(call: Call, arguments: str, said: str) -> None:
-    code, out, err = call(*arguments.split(), has_driver=False)
+    code, out, err = call(*shlex.split(arguments), has_driver=False)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("gpuwatch: ")
     assert said in err

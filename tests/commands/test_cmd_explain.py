@@ -11,9 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuwatch.commands.explain import Look, explanation_lines, find_process, parse_pid
+from gpuwatch.commands.explain import Look, explanation_lines, find_process
 from gpuwatch.config import Config
-from gpuwatch.errors import UsageError
 from gpuwatch.model import Declared, Knowledge, Presence, Process, Snapshot
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.builders import gpu, holding, process, snapshot
@@ -125,13 +124,6 @@ def test_no_such_process_is_exit_code_1(launch: Launcher, start: Start) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"gpuwatch: there is no process {process.pid}\n")
 
 
-@pytest.mark.parametrize("pid", ["abc", "-5", "0", "\u0663", "9" * 40, "1.5"])
-def test_what_is_no_pid_is_bad_usage(launch: Launcher, pid: str) -> None:
-    done = launch("explain", pid)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1
-
-
 def test_the_demos_processes_are_explained(launch: Launcher) -> None:
     done = launch("explain", "15226", "--demo")
     assert done.returncode == 0
@@ -176,8 +168,3 @@ def test_a_ghost_that_still_holds_memory_is_explained() -> None:
     lines = explained(shown, never)
     assert lines[0] == "PID 7 · there is no process 7"
     assert any("1.0 GiB on GPU 0" in line for line in lines)
-
-
-def test_no_pid_is_looked_for_that_is_none() -> None:
-    with pytest.raises(UsageError, match="'abc' is no PID; write a number"):
-        parse_pid("abc")

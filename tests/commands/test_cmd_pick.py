@@ -89,11 +89,6 @@ def test_indices_of_different_models_come_with_what_makes_them_right(launch: Lau
     assert launch("pick", "--share", "0.4").stderr == ""
 
 
-def test_the_demo_can_be_picked_from_whatever_the_environment_says(launch: Launcher) -> None:
-    done = launch("pick", "--memory", "20GiB", "--demo", "--index", CUDA_VISIBLE_DEVICES="-1")
-    assert (done.returncode, done.stdout) == (0, "7\n")
-
-
 def test_the_gpu_of_a_visible_mig_instance_is_not_called_hidden() -> None:
     instance = Instance(uuid="MIG-1", name="1g.10gb", gpu_instance=7, compute_instance=0)
     shown = snapshot([gpu(0), gpu(1, mig=True, instances=(instance,))])
@@ -188,11 +183,6 @@ def test_nested_runs_cost_each_process_a_few_looks(launch: Launcher, tmp_path: P
     assert 0 < len(looks) <= 30 * len(pids)
 
 
-def test_a_gpu_that_there_is_not_cannot_be_picked_from(launch: Launcher) -> None:
-    done = launch("pick", "--share", "0.4", "--only", "1,9")
-    assert (done.returncode, done.stderr) == (2, "gpuwatch: --only: there is no GPU 9; this machine has 0, 1, 2, 3\n")
-
-
 @pytest.mark.parametrize("command", ["pick --share 0.00001", "run --share 0.00001 -- echo started"])
 def test_a_share_that_comes_to_less_than_a_mebibyte_is_refused(launch: Launcher, command: str) -> None:
     done = launch(*command.split())
@@ -200,38 +190,3 @@ def test_a_share_that_comes_to_less_than_a_mebibyte_is_refused(launch: Launcher,
     assert done.stderr.startswith("gpuwatch: --share: 1e-05 of GPU 0 is less than 1MiB")
     assert not list(launch.shared.glob("*.json"))
     assert launch("pick", "--share", "0.001").returncode == 0
-
-
-def test_no_driver_is_exit_code_3(launch: Launcher) -> None:
-    assert launch("pick", "--share", "0.4", LD_LIBRARY_PATH="/nowhere").returncode == 3
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ("", "--share or --memory, one of them, says how much is wanted; neither is given"),
-        ("--share 0.4 --memory 1G", "both are given"),
-        ("--share 1.4", "--share: share '1.4' is not allowed; write more than 0 and up to 1, such as 0.4 or 40%"),
-        ("--memory 20x", "--memory: size '20x' is not understood; write a number with K, M, G or T, such as 20GiB"),
-        ("--memory 30", "--memory: size '30' has no unit; write 30GiB"),
-        ("--memory 20480", "--memory: size '20480' has no unit; write 20480MiB"),
-        ("--memory 30B", "--memory: size '30B' is too small; 1MiB or more is allowed"),
-        ("--memory 1023k", "--memory: size '1023k' is too small; 1MiB or more is allowed"),
-        ("--memory 0", "--memory: size '0' is too small; 1MiB or more is allowed"),
-        ("--share 30GiB", "--share: share '30GiB' is not allowed; write more than 0 and up to 1"),
-        ("--share 30", "--share: share '30' is not allowed; write more than 0 and up to 1, such as 0.4 or 40%"),
-        ("--share 0.4 -n 0", "-n: '0' is no number of GPUs; write 1 or more"),
-        ("--share 0.4 -n x", "-n: 'x' is no number of GPUs"),
-        ("--share 0.4 -n 1025", "-n: '1025' is no number of GPUs"),
-        ("--share 0.4 --max-util 101", "--max-util: percentage '101' is not allowed"),
-        ("--share 0.4 --only x", "--only: 'x' is not a list of GPU indices"),
-        ("--share", "argument --share: expected one argument"),
-        ("--sahre 0.4", "unknown flag --sahre; did you mean --share?"),
-        ("--share 0.4 extra", "unknown argument extra"),
-    ],
-)
-def test_bad_usage_is_one_line_and_exit_code_2(launch: Launcher, arguments: str, said: str) -> None:
-    done = launch("pick", *arguments.split(), LD_LIBRARY_PATH="/nowhere")  # found before the driver is asked
-    assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1

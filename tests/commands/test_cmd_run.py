@@ -254,12 +254,6 @@ def test_a_program_that_the_kernel_refuses_is_126_and_gives_its_place_back(launc
     assert list(launch.shared.iterdir()) == []
 
 
-def test_no_driver_is_exit_code_3(launch: Launcher) -> None:
-    done = launch("run", "--share", "0.4", "--", "true", LD_LIBRARY_PATH="/nowhere")
-    assert done.returncode == 3
-    assert "libnvidia-ml.so.1" in done.stderr
-
-
 # -- folders ---------------------------------------------------------------------------------------------------------
 
 
@@ -285,43 +279,6 @@ def test_a_link_in_place_of_the_shared_folder_is_said_and_the_own_one_serves(lau
 
 
 # -- bad usage -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ("--share 0.4", "COMMAND is missing; write it after --"),
-        ("--share 0.4 -- ''", "COMMAND is missing; write it after --"),
-        (
-            "--share 0.4 python train.py --epochs 3",
-            "-- is missing before python; write: gpuwatch run --share 0.4 -- python train.py --epochs 3",
-        ),
-        ("python train.py", "-- is missing before python; write: gpuwatch run --share 0.4 -- python train.py"),
-        ("--memory 2GiB 'my script' --json", "write: gpuwatch run --memory 2GiB -- 'my script' --json"),
-        ("--share 0.4 python -- train.py", "unknown argument python"),
-        ("--shar 0.4 python train.py", "unknown flag --shar; did you mean --share?"),
-        ("--share 1.4 -- true", "--share: share '1.4' is not allowed; write more than 0 and up to 1"),
-        ("--memory 20x -- true", "--memory: size '20x' is not understood"),
-        ("--memory 30 -- true", "--memory: size '30' has no unit; write 30GiB"),
-        ("--memory 512K -- true", "--memory: size '512K' is too small; 1MiB or more is allowed"),
-        ("--memory 0 -- true", "--memory: size '0' is too small; 1MiB or more is allowed"),
-        ("-- true", "--share or --memory, one of them, says how much is wanted; neither is given"),
-        ("--share 0.4 --memory 1G -- true", "both are given"),
-        ("--share 0.4 -n 0 -- true", "-n: '0' is no number of GPUs"),
-        ("--share 0.4 --gpu x -- true", "--gpu: 'x' is not a list of GPU indices; write auto, 3 or 0,2"),
-        ("--share 0.4 --gpu 0,0 -- true", "--gpu: '0,0' names a GPU twice"),
-        ("--share 0.4 --gpu 0 -n 1 -- true", "--gpu and -n exclude each other"),
-        ("--share 0.4 --max-util 101 -- true", "--max-util: percentage '101' is not allowed"),
-        ("--share 0.4 --demo -- true", "--demo does not go with `gpuwatch run`"),
-        ("--share 0.4 --once -- true", "--once does not go with `gpuwatch run`"),
-    ],
-)
-def test_bad_usage_is_one_line_and_exit_code_2(launch: Launcher, arguments: str, said: str) -> None:
-    done = launch("run", *shlex.split(arguments))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert not launch.shared.exists()
 
 
 def test_auto_leaves_the_choice_to_us() -> None:

@@ -326,19 +326,6 @@ def test_nobody_is_waited_for_where_there_is_nobody() -> None:
 # From end to end
 
 
-def test_the_demo_has_its_strays(run: Run) -> None:
-    done = run("strays", "--demo")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "leftover, likely" in done.stdout
-    assert "gpuwatch kill" not in done.stdout
-    plain = run("strays", "--demo", "--ascii").stdout
-    assert plain.isascii()
-    assert ">" in plain
-    rows = json.loads(run("strays", "--demo", "--json").stdout)
-    assert [row["cause"] for row in rows] == ["worker", "leftover"]
-    assert [row["held"] for row in rows] == [None, 12 * GIB]
-
-
 def test_without_any_there_is_nothing_on_stdout_but_in_json_an_empty_list(run: Run) -> None:
     done = run("strays")
     assert (done.returncode, done.stdout) == (0, "")
@@ -362,35 +349,6 @@ def test_a_gpu_that_cannot_be_judged_is_named_on_stderr(driver: Driver, run: Run
     first, second, *_ = done.stderr.splitlines()
     assert first == "gpuwatch: none found"
     assert second.startswith(f"gpuwatch: GPU 1 could not be judged: {why}")
-
-
-def test_json_says_the_same_where_there_is_nothing_but_ascii(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    orphan = mine(around=Surroundings(pane=Pane(program="tmux", session="größe", alive=False)), **LEFT)
-    base = machine([orphan], [held(100, 2)])
-    monkeypatch.setattr(command, "demo", lambda: structs.replace(base, demo=True))
-    idle = {(gpu(0).key, 100, 100): Idle(90100.0, at_least=True)}
-    monkeypatch.setattr(command, "idle_times", lambda snapshot, warn=None: idle)
-    for flags in ([], ["--ascii"]):
-        command.main(parse(["strays", "--demo", "--json", *flags]), None)
-        printed = capsys.readouterr().out
-        assert printed.isascii() is bool(flags)
-        assert json.loads(printed)[0]["in"] == "tmux größe"
-
-
-def test_a_snapshot_says_the_same_where_there_is_nothing_but_ascii(run: Run) -> None:
-    plain = run("--demo", "--once", "--json", PYTHONIOENCODING="ascii")
-    assert (plain.returncode, plain.stderr, plain.stdout.isascii()) == (0, "", True)
-    assert json.loads(plain.stdout)["gpus"]
-    assert not run("--demo", "--once", "--json").stdout.isascii(), "else this shows nothing"
-    assert run("--demo", "--once", "--json", "--ascii").stdout.isascii()
-
-
-def test_without_a_driver_it_is_exit_code_3(run: Run, tmp_path: Path) -> None:
-    done = run("strays", LD_LIBRARY_PATH=str(tmp_path / "nowhere"))
-    assert (done.returncode, done.stdout) == (3, "")
-    assert "driver" in done.stderr
 
 
 def test_a_process_that_is_stopped_is_found_on_a_real_machine(

@@ -108,18 +108,3 @@ def test_a_hostile_value_is_cleaned(launch: Launcher) -> None:
     assert done.returncode == 1
     assert "\x1b" not in done.stdout
     assert "\u202e" not in done.stdout
-
-
-def test_no_driver_is_exit_code_3(launch: Launcher) -> None:
-    assert launch("visible", "0", LD_LIBRARY_PATH="/nowhere").returncode == 3
-
-
-def test_the_demo_has_eight(launch: Launcher) -> None:
-    done = launch("visible", "7", "--demo")
-    assert "cuda:0 → GPU 7" in done.stdout
-
-
-@pytest.mark.parametrize("arguments", [["1", "2"], ["1", "--order", "FOO"], ["1", "--only", "0"]])
-def test_bad_usage_is_one_line(launch: Launcher, arguments: list[str]) -> None:
-    done = launch("visible", *arguments)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)

@@ -1,0 +1,91 @@
+"""Output of the commands: what holds for all of them, in text, JSON and ASCII, on the demo and on a real machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+import pytest
+from rich.cells import cell_len
+
+from gpuwatch.commands.console import Console
+from tests.commands.test_cli import Call, call
+from tests.driver import GIB, Driver, Gpu, Proc
+
+__all__ = ["call"]
+
+LISTS = {
+    "--once": "GPU  name",
+    "explain 15226": "per_process_gpu_memory_fraction",
+    "visible 7": "cuda:0 → GPU 7",
+    "pick --memory 20GiB --index": "7",
+    "strays": "leftover, likely",
+}
+"""Commands that print data of the demo, with something that each prints."""
+
+CONTROLS = re.compile("[\0-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+@pytest.mark.parametrize("arguments", LISTS)
+def test_the_demo_is_the_same_in_text_and_in_ascii(call: Call, arguments: str) -> None:
+    code, out, err = call("--demo", *arguments.split())
+    assert (code, err) == (0, "")
+    assert LISTS[arguments] in out
+    plain = call("--demo", *arguments.split(), "--ascii")[1]
+    assert plain.isascii()
+    assert plain.count("\n") == out.count("\n")
+    assert not CONTROLS.search(out)
+    assert all(line == line.rstrip() for line in out.splitlines())
+
+
+@pytest.mark.parametrize("arguments", LISTS)
+def test_json_is_one_document_and_says_the_same_in_ascii(call: Call, arguments: str) -> None:
+    code, out, err = call("--demo", *arguments.split(), "--json")
+    assert (code, err, out.count("\n")) == (0, "", 1)
+    code, plain, err = call("--demo", *arguments.split(), "--json", "--ascii")
+    assert (code, err) == (0, "")
+    assert plain.isascii()
+    assert type(json.loads(plain)) is type(json.loads(out))
+    if arguments not in ("--once", "explain 15226"):  # they have the time of day
+        assert json.loads(plain) == json.loads(out)
+
+
+@pytest.mark.parametrize("arguments", ["--once", "strays"])
+@pytest.mark.parametrize("width", [20, 60, 200])
+def test_rows_are_cut_to_the_terminal(call: Call, monkeypatch: pytest.MonkeyPatch, arguments: str, width: int) -> None:
+    monkeypatch.setattr(Console, "width", width)
+    out = call("--demo", *arguments.split())[1]
+    rows = [line for line in out.splitlines() if re.match(r" *\d+  ", line)]
+    assert rows
+    assert all(cell_len(line) <= width for line in rows)
+    assert any(line.endswith("…") for line in rows) or width == 200
+
+
+@pytest.mark.parametrize("arguments", ["--once", "explain PID", "strays", "visible"])
+def test_no_escape_of_a_gpu_or_a_variable_reaches_the_output(
+    call: Call, driver: Driver, monkeypatch: pytest.MonkeyPatch, arguments: str
+) -> None:
+    hostile = "\x1b[2J\u202eevil\x9b0m"
+    driver.gpus = [Gpu(0, name=hostile, memory_used=2 * GIB)]
+    driver.procs = [Proc(0, os.getpid(), memory=2 * GIB)]
+    driver.write()
+    for flags in ([], ["--json"]):
+        monkeypatch.setenv("CUDA_DEVICE_ORDER", hostile)
+        _, out, err = call(*arguments.replace("PID", str(os.getpid())).split(), *flags)
+        assert not CONTROLS.search(out + err)
+
+
+def test_a_demo_hides_no_gpu_by_the_environment(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    assert call("pick", "--memory", "20GiB", "--demo", "--index")[1] == "7\n"
+
+
+def test_strays_of_the_demo_cannot_be_ended(call: Call) -> None:
+    assert "gpuwatch kill" not in call("strays", "--demo")[1]
+    rows = json.loads(call("strays", "--demo", "--json")[1])
+    assert [(row["cause"], row["held"]) for row in rows] == [("worker", None), ("leftover", 12 * GIB)]
+
+
+def test_the_demo_has_no_process_that_it_does_not_show(call: Call) -> None:
+    assert call("--demo", "explain", "1") == (1, "", "gpuwatch: the demo has no process 1\n")
