@@ -1,7 +1,7 @@
-"""Files as a process sees them, read without trusting what they are, and the bytes of its environment.
+"""Files by the paths that a process has for them, read only where they are ordinary, and environment blocks.
 
-A path in a command line may lead to a FIFO, a device, a folder, something huge, or out of a container. Some of these
-do something when they are opened: a watchdog restarts the machine, a tape is wound. So it is first looked at.
+A path in a command line may lead to a FIFO, a device, a folder, a huge file, or out of a container. To open some of
+these has an effect: a watchdog restarts the machine, a tape is wound. So the type is checked before the file is opened.
 """
 
 from __future__ import annotations
@@ -17,22 +17,21 @@ from gpuwatch.declared.facts import Unread
 
 
 def decode_environ(raw: bytes) -> str:
-    """Give foreign bytes as text that can be turned back into the same bytes; nothing to show before `text.clean`."""
+    """Return foreign bytes as text that `encode_environ` turns back into the same bytes; not clean."""
     return raw.decode("utf-8", "surrogateescape")
 
 
 def encode_environ(text: str) -> bytes:
-    """Return the bytes that `decode` was given."""
+    """Return the bytes of a text from `decode_environ`."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def parse_environ(raw: bytes) -> dict[str, str] | Unread:
-    """Read an environment block: `NAME=value`, each ended by a NUL; the first of two equal names counts, as in getenv.
+    """Parse an environment block: `NAME=value`, each ended by a NUL; the first of two equal names counts, as in getenv.
 
-    A program that shows a title of its own (setproctitle) writes it over its arguments and its environment, and fills
-    the rest of both with NULs, while os.environ goes on to work: then nothing is known of the environment. The title's
-    end may itself have an `=` in it, so a block that is mostly NULs at its end is no environment either.
-    Source: proc_pid_environ(5); github.com/dvarrazzo/py-setproctitle README, SPT_NOENV.
+    A program that sets a title (setproctitle) writes it over its arguments and its environment, and fills the rest of
+    both with NULs: then the environment is unknown. The title may have an `=` in it, so a block that is mostly NULs at
+    its end counts as overwritten, too. Source: proc_pid_environ(5); github.com/dvarrazzo/py-setproctitle, SPT_NOENV.
     """
     if not raw:
         return {}
@@ -48,12 +47,12 @@ def parse_environ(raw: bytes) -> dict[str, str] | Unread:
 
 
 _LOOK = os.O_PATH | os.O_CLOEXEC
-"""What is there, without opening it: open(2)."""
+"""Flags of a descriptor for a path that does not open the file: open(2)."""
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 _SYS_OPENAT2 = 437
-"""The same on every architecture; Python has no call for it. Linux 5.6."""
+"""System call of Linux 5.6, without a function in Python; the number is the same on every architecture."""
 
 _RESOLVE = 0x10 | 0x02
 """RESOLVE_IN_ROOT, and RESOLVE_NO_MAGICLINKS: root may follow /proc/PID/cwd into folders that are closed to others."""
@@ -63,17 +62,17 @@ _NO_OPENAT2 = frozenset({errno.ENOSYS, errno.EPERM})
 
 
 class Found(NamedTuple):
-    """What an ordinary file holds."""
+    """Content of an ordinary file."""
 
     data: bytes
     modified: float
     """Seconds since the epoch."""
     likely: bool
-    """It was opened by its path in our own tree: the process could see another file there."""
+    """It was opened by its path in our own mount namespace: the process may see another file there."""
 
 
 class Unsuitable(OSError):
-    """It is no ordinary file, or too large."""
+    """Error for a file that is not ordinary, or too large."""
 
 
 class _How(ctypes.Structure):
@@ -85,9 +84,9 @@ class _How(ctypes.Structure):
 def read_file(process: Path, path: str, limit: int) -> Found:
     """Read a file of up to `limit` bytes by the path that a process has for it; `process` is its folder in /proc.
 
-    A symbolic link is followed within the root of the process, so that one in a container does not lead out of it.
-    Where that root is closed to us (another user's process), an absolute path is opened in our own tree.
-    Raises OSError: PermissionError for what we may not see, Unsuitable for what is no ordinary file or too large.
+    A symbolic link is followed within the root of the process, so that it does not lead out of a container. Where that
+    root is not readable (another user's process), an absolute path is opened in our own mount namespace.
+    Raises OSError: PermissionError without permission, Unsuitable for a file that is not ordinary or too large.
     """
     try:
         root = os.open(process / "root", _LOOK | os.O_DIRECTORY)
@@ -102,7 +101,7 @@ def read_file(process: Path, path: str, limit: int) -> Found:
 
 
 def read_ordinary(place: int, limit: int, *, likely: bool) -> Found:
-    """Open and read what was looked at (a descriptor of O_PATH), and let go of it; raises as `read` does."""
+    """Read the file of an O_PATH descriptor, and close the descriptor; raises as `read_file` does."""
     try:
         seen = os.fstat(place)
         if not stat.S_ISREG(seen.st_mode):
@@ -132,7 +131,7 @@ def _open_inside(process: Path, root: int, path: str) -> int:
 
 
 def _open_outside(path: str) -> int:
-    """Look at a path in our own tree; where nothing is there, the process may still see something: that is denied."""
+    """Open a path in our own mount namespace; a missing file is denied, since the process may still see one."""
     try:
         return os.open(encode_environ(path), _LOOK)
     except FileNotFoundError:

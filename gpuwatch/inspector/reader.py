@@ -1,7 +1,7 @@
-"""The facts of one process, read from /proc: raw, within bounds, and no more than the kernel lets us see.
+"""Facts of one process, read from /proc and from its files within bounds. All texts are raw.
 
-Any of these reads may hang: a file on a server that is down, a process whose memory is locked by a driver. Who cannot
-wait lets the child process do it (`gpuwatch.inspector.worker`).
+Any read may hang: a file on a server that is down, a process whose memory is locked by a driver. So the inspector does
+it in a process of its own (`gpuwatch.inspector.worker`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import functools
 import os
 import pwd
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -37,13 +37,11 @@ LARGEST_SCRIPT = 1 << 20
 LARGEST_RC = 64 << 10
 LARGEST_CONFIG = 64 << 10
 _LONGEST_ENVIRON = 256 << 10
-"""Bytes of an environment, of which more is read than of other files: on a cluster each module that is loaded adds to
-PATH and the like, and Lmod keeps its table of them in variables, too (_ModuleTable001_ and on: lmod.readthedocs.io), so
-that many modules exceed 64 KiB."""
+"""Bytes of an environment, more than of other files: on a cluster each loaded module adds to PATH and the like, and Lmod
+keeps its table of modules in variables, too (_ModuleTable001_: lmod.readthedocs.io)."""
 
 _LONGEST_MAPS = 8 << 20
-"""Bytes of /proc/PID/maps, read in pieces: 65,530 mappings (vm.max_map_count) with lines of 128. It is in the order of
-addresses, and libraries come last."""
+"""Bytes of /proc/PID/maps: 65,530 mappings (vm.max_map_count) with lines of 128. Libraries come last."""
 
 _MOST_LIBRARIES = 4096
 """Names of libraries that are kept; a training has some 300."""
@@ -51,10 +49,10 @@ _MOST_LIBRARIES = 4096
 _MOST_ANCESTORS = 16
 _MOST_CHILDREN = 8
 _MOST_LOOKED_AT = 64
-"""Children whose environment is compared with their parent's: a loader for each core has only forked."""
+"""Children whose environment is compared with their parent's: most are forks, such as a loader for each core."""
 
 _LATER = 1.0
-"""Seconds after its start from which a file counts as edited: the start is known to 10 ms, and clocks differ."""
+"""Seconds after the start of a process from which a file counts as edited: clocks differ."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -75,7 +73,7 @@ def scan_sources(sources: Sources, ranks: Ranks = None) -> tuple[ScriptContents,
 
 
 class Ancestor(NamedTuple):
-    """Process above others, as it was read for the first of them."""
+    """Ancestor of a process, which is remembered for its other descendants."""
 
     process: RelatedProcess
     uid: int
@@ -124,21 +122,19 @@ def read(
     """
     stat = procfs.read_stat(pid, proc)
     owner = procfs.read_owner(pid, proc)
-    argv, cut = _read_argv(pid, proc)
     block = _read_environ(pid, proc, stat)
     libraries = frozenset[str]() if stat.kernel_thread else _read_libraries(pid, proc)
     above = _read_ancestors(stat.ppid, owner.uid, proc, {} if ancestors is None else ancestors)
-    variables = _variables(block)
-    itself = RelatedProcess(pid=pid, argv=argv, argv_cut=cut, environ=variables, start=stat.start_ticks)
-    target = _Target(proc, (itself, *above), owner, scan, _ranks(variables))
+    itself = _related(pid, stat, block, proc)
+    target = _Target(proc, (itself, *above), owner, scan, _ranks(itself.environ))
     script, modules = _find_script(target)
     return Facts(
         pid=pid,
         uid=owner.uid,
         user=user or _user_name(owner.uid),
-        argv=argv,
-        argv_cut=cut,
-        environ=variables,
+        argv=itself.argv,
+        argv_cut=itself.argv_cut,
+        environ=itself.environ,
         libraries=libraries,
         cgroup=_read_cgroup(pid, proc),
         ancestors=above,
@@ -146,29 +142,29 @@ def read(
         script=script,
         modules=modules,
         configs=_read_configs(target),
-        rc=tuple(_read_rc(target, variables)) if _may_be_theano(argv, variables, libraries, script) else (),
+        rc=tuple(_read_rc(target)) if _may_be_theano(itself, libraries, script) else (),
         shares=tuple(shares),
     )
 
 
 def reason(error: OSError) -> Unread:
-    """Return the reason for a file of /proc, or one that a process reads, that could not be read."""
+    """Return why a file of a process could not be read."""
     if isinstance(error, PermissionError):
         return Unread.DENIED
     return Unread.GONE if isinstance(error, ProcessLookupError) else Unread.FAILED
 
 
 def _reason_of(pid: int, proc: Path, error: OSError) -> Unread:
-    """Return the reason for a file of a process's own memory.
+    """Return why a file of a process's own memory could not be read.
 
-    Where only its first thread has ended, a kernel since 6.16 answers with ESRCH, as for a process that has gone.
+    Where only its first thread has ended, a kernel since 6.16 answers with ESRCH, as for a process that has ended.
     """
     if isinstance(error, FileNotFoundError):
         return Unread.GONE
     try:
         if isinstance(error, ProcessLookupError) and not procfs.ended(pid, proc):
             return Unread.FAILED
-    except (OSError, ValueError):  # it has gone meanwhile
+    except (OSError, ValueError):  # it has ended meanwhile
         return Unread.GONE
     return reason(error)
 
@@ -184,20 +180,17 @@ def _user_name(uid: int) -> str:
 
 
 def _read_argv(pid: int, proc: Path) -> tuple[tuple[str, ...], bool]:
-    """Read the arguments that are whole, and say whether there are more."""
+    """Return the arguments that were read whole, and whether there are more."""
     try:
         words, cut = procfs.read_arguments(pid, proc)
-    except OSError:  # it has gone, which its environment says too
+    except OSError:  # it has ended, which its environment shows, too
         return (), False
     return (words[:-1] if cut else words), cut
 
 
-def _read_environ(pid: int, proc: Path, known: procfs.Stat | None = None) -> bytes | Unread:
-    """Read its environment; what has ended or is in the middle of execve(2) shows an empty one, which is none.
-
-    A thread of the kernel, which `known` may say that it is, has none, and never had: that is known of it.
-    """
-    if known is not None and known.kernel_thread:
+def _read_environ(pid: int, proc: Path, stat: procfs.Stat) -> bytes | Unread:
+    """Read the environment; an empty one is none where the process has ended or is in the middle of execve(2)."""
+    if stat.kernel_thread:
         return b""
     try:
         raw = procfs.read_file(pid, "environ", proc, _LONGEST_ENVIRON + 1)
@@ -219,7 +212,7 @@ def _variables(block: bytes | Unread) -> dict[str, str] | Unread:
     return block if isinstance(block, Unread) else files.parse_environ(block)
 
 
-def _ranks(variables: dict[str, str] | Unread) -> Ranks:
+def _ranks(variables: Mapping[str, str] | Unread) -> Ranks:
     """Return the ranks in the environment of a process, by which its script may choose a GPU."""
     if isinstance(variables, Unread):
         return None
@@ -250,13 +243,13 @@ def _library_names(lines: Iterable[bytes]) -> Iterator[str]:
 
 
 def _read_cgroup(pid: int, proc: Path) -> str:
-    """Return its cgroup: the first that names a container or a batch job, else that of version 2, else the longest.
+    """Return the cgroup that names a container or a batch job, else that of version 2, else the longest.
 
-    Where both versions are mounted, that of version 2 may have the daemon alone: what it started is apart in version 1.
+    Where both versions are mounted, that of version 2 may be the daemon's, and only version 1 has the container.
     """
     try:
         raw = procfs.read_file(pid, "cgroup", proc)
-    except OSError:  # a kernel without cgroups; a process that has gone says so elsewhere
+    except OSError:  # a kernel without cgroups; an ended process shows elsewhere
         return ""
     found: dict[str, str] = {}
     for line in files.decode_environ(raw).splitlines():
@@ -288,38 +281,39 @@ def _read_ancestors(pid: int, uid: int, proc: Path, known: dict[int, Ancestor]) 
 
 def _read_ancestor(pid: int, proc: Path) -> Ancestor:
     stat, owner = procfs.read_stat(pid, proc), procfs.read_owner(pid, proc)
+    return Ancestor(_related(pid, stat, _read_environ(pid, proc, stat), proc), owner.uid)
+
+
+def _related(pid: int, stat: procfs.Stat, block: bytes | Unread, proc: Path) -> RelatedProcess:
     argv, cut = _read_argv(pid, proc)
-    process = RelatedProcess(
+    return RelatedProcess(
         pid=pid,
         argv=argv,
         argv_cut=cut,
-        environ=_variables(_read_environ(pid, proc, stat)),
+        environ=_variables(block),
         start=stat.start_ticks,
         parent=stat.ppid,
         comm=files.decode_environ(stat.comm),
     )
-    return Ancestor(process, owner.uid)
 
 
 def _read_children(pid: int, uid: int, block: bytes | Unread, proc: Path) -> list[RelatedProcess]:
-    """Return the children that have exec'ed since the process set its environment: they were given it as it is now.
+    """Return the children that have exec'ed since the process set its environment, and so show it as it is now.
 
-    One that has only forked shows the very bytes of its parent.
+    A child that has only forked shows the very bytes of its parent.
     """
     found: list[RelatedProcess] = []
     for child in procfs.children(pid, proc)[:_MOST_LOOKED_AT]:
         if len(found) == _MOST_CHILDREN:
             break
-        theirs = _read_environ(child, proc)
-        if theirs == block or isinstance(variables := _variables(theirs), Unread):
-            continue
         try:
-            same = procfs.read_owner(child, proc).uid == uid
+            stat = procfs.read_stat(child, proc)
+            theirs = _read_environ(child, proc, stat)
+            if theirs == block or isinstance(_variables(theirs), Unread) or procfs.read_owner(child, proc).uid != uid:
+                continue
+            found.append(_related(child, stat, theirs, proc))
         except (OSError, ValueError):  # it has ended
             continue
-        if same:
-            argv, cut = _read_argv(child, proc)
-            found.append(RelatedProcess(pid=child, argv=argv, argv_cut=cut, environ=variables))
     return found
 
 
@@ -486,16 +480,11 @@ def _read_configs(target: _Target) -> dict[int, Config]:
 # -- Theano --------------------------------------------------------------------------------------------------------
 
 
-def _may_be_theano(
-    argv: Sequence[str],
-    variables: dict[str, str] | Unread,
-    libraries: frozenset[str] | Unread,
-    script: Script | None,
-) -> bool:
-    """Say cheaply whether a process could use Theano, so that nobody else's home is looked into."""
-    words = list(argv)
-    if not isinstance(variables, Unread):
-        words += [*variables, variables.get("KERAS_BACKEND", "")]
+def _may_be_theano(itself: RelatedProcess, libraries: frozenset[str] | Unread, script: Script | None) -> bool:
+    """Return whether a process could use Theano, so that nobody else's home is looked into."""
+    words = list(itself.argv)
+    if not isinstance(itself.environ, Unread):
+        words += [*itself.environ, itself.environ.get("KERAS_BACKEND", "")]
     if not isinstance(libraries, Unread):
         words += libraries
     if script is not None and not isinstance(script.contents, Unread):
@@ -504,9 +493,10 @@ def _may_be_theano(
     return any(mark in text for mark in ("theano", "gpuarray", "cuda_ndarray"))
 
 
-def _read_rc(target: _Target, variables: dict[str, str] | Unread) -> list[File]:
+def _read_rc(target: _Target) -> list[File]:
     """Read Theano's configuration files, of which the last counts most. Source: theano/configparser.py."""
-    known = {} if isinstance(variables, Unread) else variables
+    environ = target.line[0].environ
+    known: Mapping[str, str] = {} if isinstance(environ, Unread) else environ
     home = known.get("HOME") or _home(target.owner.uid)
     found = []
     for path in known.get("THEANORC", "~/.theanorc").split(":"):

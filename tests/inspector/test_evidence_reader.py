@@ -83,7 +83,7 @@ def test_an_empty_environment_is_one_only_where_there_is_one(
     line[50] = b"%d" % end
     fixture_process(tmp_path, 7, b" ".join(line), threads=threads)
     (tmp_path / "7/environ").write_bytes(b"")
-    assert reader._variables(reader._read_environ(7, tmp_path)) == expected
+    assert reader._variables(reader._read_environ(7, tmp_path, procfs.read_stat(7, tmp_path))) == expected
 
 
 def test_a_program_may_be_given_no_environment_at_all() -> None:
