@@ -37,7 +37,7 @@ LARGEST_SCRIPT = 1 << 20
 LARGEST_RC = 64 << 10
 LARGEST_CONFIG = 64 << 10
 _LONGEST_ENVIRON = 256 << 10
-"""Bytes of an environment, more than of other files: on a cluster each loaded module adds to PATH and the like, and Lmod
+"""Bytes of an environment, more than of other files: on a cluster each loaded module adds to PATH, and Lmod
 keeps its table of modules in variables, too (_ModuleTable001_: lmod.readthedocs.io)."""
 
 _LONGEST_MAPS = 8 << 20
