@@ -195,7 +195,7 @@ async def test_what_this_run_saw_end_is_there_without_a_log() -> None:
         await pilot.press("e")
         await pilot.pause()
         assert "it was once so" in text_of(app)
-        assert "1 in all · 0 ongoing · of this run only" in text_of(app)
+        assert "1 in all · 0 ongoing · since gpuwatch started" in text_of(app)
 
 
 async def test_an_event_is_acknowledged_from_the_list() -> None:

@@ -130,7 +130,7 @@ async def test_two_quick_clicks_ask_once_whether_to_end_what_is_ticked(tmp_path:
     async with running(framed(seen), helpers=helpers(a_killer(tmp_path))) as (app, pilot):
         await pilot.press("S", "space")
         await pilot.pause()
-        at = text(app).splitlines()[-1].index("end ticked")
+        at = text(app).splitlines()[-1].index("end selected")
         await pilot.click("#strays-keys", offset=(at, 0), times=2)
         await pilot.pause()
         assert isinstance(app.screen, ConfirmDialog)

@@ -83,7 +83,7 @@ async def test_it_is_whole_at_every_size(size: tuple[int, int], drawn_with: Skin
         assert ["user" in title, "GiB" in title, "idle for" in title, "SM %" in title] == [True] * 4
         assert ("GPUs" in title) == (width >= 60)
         assert ("GiB·h" in title or "GiB*h" in title) == (width >= 80)
-        assert ("share of the box" in title) == (width >= 120)
+        assert ("share of all GPU" in title) == (width >= 120)
         rows = app.list.text[1:]
         shown = [name for name in NAMES if any(f" {name} " in line for line in rows)]
         assert len(shown) == min(9, app.list.page_rows)

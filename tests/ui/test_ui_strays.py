@@ -95,7 +95,7 @@ async def test_two_of_three_are_ticked_and_ended_and_the_third_lives(tmp_path: P
             assert "[x]" not in text(app)
             await pilot.press("space", "down", "space")
             assert text(app).count("[x]") == 2
-            assert "2 ticked" in text(app)
+            assert "2 selected" in text(app)
             await pilot.press("enter")
             await pilot.pause()
             assert isinstance(app.screen, ConfirmDialog)
@@ -239,7 +239,7 @@ async def test_the_title_says_which_of_many_are_on_screen() -> None:
         await pilot.press("space", *["pagedown"] * 8)
         await pilot.pause()
         title = text(app).splitlines()[0]
-        assert re.search(r"1 ticked .* \d+–47 of 47 *$", title), title
+        assert re.search(r"1 selected .* \d+–47 of 47 *$", title), title
 
 
 async def test_the_process_list_and_the_gpu_say_it_too() -> None:
@@ -308,7 +308,7 @@ async def test_what_came_free_is_seen_behind_another_screen(tmp_path: Path) -> N
             assert endings is not None
 
             await fed(app, pilot, lambda: a_frame(one, two, gone=(first,)), lambda: not endings.busy)
-            assert "4.0 GiB freed on GPU 0" in next(iter(endings.strays.values())).said
+            assert "4.0 GiB freed on GPU 0" in next(iter(endings.strays.values())).message
             await pilot.press("escape")
             await pilot.pause()
             assert "1 stray · 4.0 GiB" in text(app)

@@ -59,7 +59,7 @@ async def test_one_that_computes_again_while_it_waits_for_its_turn_is_left_alone
             await until(pilot, lambda: "asked to stop" in text(app))
             assert "waits for its turn" in text(app)
             await hand(app, pilot, computing(one, two, busy=second))
-            assert "left alone: no longer seen as a stray" in text(app)
+            assert "left alone: no longer a stray" in text(app)
             os.kill(first, signal.SIGKILL)
             endings = app.endings
             assert endings is not None
@@ -80,13 +80,13 @@ async def test_one_that_was_left_and_computes_again_cannot_be_ticked(tmp_path: P
             await told_to_end(pilot)
             await until(pilot, lambda: "not ended: cannot record" in text(app))
             await pilot.press("space")
-            assert "1 ticked" in text(app), "while it is a stray, it may be tried again"
+            assert "1 selected" in text(app), "while it is a stray, it may be tried again"
             await hand(app, pilot, computing(one, busy=one.pid))
-            assert "ticked" not in screen.query_one("#strays-title").render_line(0).text
+            assert "selected" not in screen.query_one("#strays-title").render_line(0).text
             await pilot.press("space", "enter")
             await pilot.pause()
             assert top(app) is screen
-            assert "it is no longer seen as a stray" in toasts(app)
+            assert "it is no longer a stray" in toasts(app)
 
 
 @pytest.mark.parametrize("remains", [True, False])
@@ -101,7 +101,7 @@ async def test_it_is_said_that_fewer_are_ended_than_were_asked_about(remains: bo
             await hand(app, pilot, computing(*holders, busy=two.pid))
             await pilot.press("right", "right", "enter")
             await pilot.pause()
-            assert f"PID {two.pid} is no longer seen as a stray: left alone" in toasts(app)
+            assert f"PID {two.pid} is no longer a stray: left alone" in toasts(app)
             if remains:
                 await fed(app, pilot, lambda: computing(*holders, busy=two.pid), lambda: not one.alive())
         assert two.alive()
@@ -128,7 +128,7 @@ async def test_k_on_one_that_was_left_asks_what_to_do_with_it(tmp_path: Path) ->
             assert f"End process {left}?" in text(app)
             await pilot.press("escape")
             await until(pilot, lambda: top(app) is screen)
-            assert "1 ticked" in text(app)
+            assert "1 selected" in text(app)
             assert "not ended" not in text(app), "its line says what it is, and no more what became of it before"
             assert NONE not in text(app)
         assert one.alive()
@@ -160,7 +160,7 @@ async def test_one_whose_dialog_was_hidden_is_not_ended_as_a_stray_as_well(tmp_p
             await pilot.press("space")
             await pilot.pause()
             assert "it is being ended already: K on the dashboard shows it" in toasts(app)
-            assert "ticked" not in text(app).splitlines()[0]
+            assert "selected" not in text(app).splitlines()[0]
 
 
 async def test_how_the_first_ends_and_one_bad_reading_call_off_nothing(tmp_path: Path) -> None:

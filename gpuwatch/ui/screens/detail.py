@@ -325,7 +325,7 @@ class DetailScreen(Sheet):
     app: GpuwatchApp
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "close", "back", show=False, id="detail.close", tooltip="Go back to the dashboard"),
+        Binding("enter", "close", "back", show=False, id="detail.close", tooltip="Back to the dashboard"),
         Binding("K,f9", "end_process", "end", id="detail.end", tooltip="End this process, after asking"),
     ]
 

@@ -17,12 +17,12 @@ from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.analysis.events import lasted_words, state_words, value_words
 from gpuwatch.analysis.rows import FilterError, parse_numbers, parse_terms
 from gpuwatch.text import clean
-from gpuwatch.ui.screens.list_screen import ListScreen, fact_lines, moving_keys
+from gpuwatch.ui.screens.list_screen import ListScreen, fact_lines
 from gpuwatch.ui.theme import Ground, Role, Skin
 from gpuwatch.ui.view import subject_of, subject_words
 from gpuwatch.ui.widgets.footer import Hint, hints
 from gpuwatch.ui.widgets.gpus import mark_of
-from gpuwatch.ui.widgets.lines import Line, LineBuilder
+from gpuwatch.ui.widgets.lines import Line
 from gpuwatch.ui.widgets.row_list import Cell, Column, RowList
 
 if TYPE_CHECKING:
@@ -145,30 +145,6 @@ READ_EVERY: Final = 3.0
 """Seconds between two looks at the log, which another gpuwatch may be writing."""
 SAME: Final = 30.0
 """Seconds between two beginnings of one condition, as two that watch it see it, within which it is one event."""
-_KEYS: Final[list[Binding]] = [
-    Binding("escape,q,e", "close", "back", id="events.close", key_display="Esc", tooltip="Go back to the dashboard"),
-    # Priority, as on the dashboard: what is typed in the same moment already goes to the filter.
-    Binding(
-        "slash",
-        "filter",
-        "filter",
-        id="events.filter",
-        key_display="/",
-        tooltip="Show only events that match",
-        priority=True,
-    ),
-    Binding(
-        "enter",
-        "choose",
-        "show",
-        id="events.show",
-        key_display="Enter",
-        tooltip="Its process, or the processes of its GPU",
-    ),
-    Binding("a", "acknowledge", "ack", id="events.acknowledge", tooltip="Acknowledge or mute this event"),
-    Binding("o", "ongoing", "ongoing", id="events.ongoing", tooltip="Only what holds now, or everything"),
-    *moving_keys("events", page_down="pagedown,space", first="The newest", last="The oldest"),
-]
 
 
 def _as_known(alert: Alert, log: Events) -> Alert:
@@ -230,8 +206,30 @@ class EventsScreen(ListScreen[EventList]):
         """The log was read."""
 
     NAME = TITLE = "events"
-    KEYS = _KEYS
-    BINDINGS: ClassVar[list[BindingType]] = [*_KEYS]
+    KEYS = (
+        Binding("escape,q,e", "close", "back", id="events.close", key_display="Esc", tooltip="Back to the dashboard"),
+        # Priority, as on the dashboard: keys that are typed in the same moment already go to the filter.
+        Binding(
+            "slash",
+            "filter",
+            "filter",
+            id="events.filter",
+            key_display="/",
+            tooltip="Show only events that match",
+            priority=True,
+        ),
+        Binding(
+            "enter",
+            "choose",
+            "show",
+            id="events.show",
+            key_display="Enter",
+            tooltip="Its process, or the processes of its GPU",
+        ),
+        Binding("a", "acknowledge", "ack", id="events.acknowledge", tooltip="Acknowledge or mute this event"),
+        Binding("o", "ongoing", "ongoing", id="events.ongoing", tooltip="Show only what is ongoing, or everything"),
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
 
     def __init__(
         self,
@@ -348,32 +346,32 @@ class EventsScreen(ListScreen[EventList]):
         """Draw all that is known of the chosen event."""
         return detail_lines(self.rows.selected, self._skin, width, lines, self.rows.now)
 
-    def hints(self, width: int) -> list[Hint]:
+    def hints(self) -> list[Hint]:
         """Return the keys, with what Enter shows of this event."""
         chosen = self.rows.selected
         words = subject_words(subject_of(chosen, self._frame)) if chosen is not None else ""
         found = [(key, words if action == "choose" else said, action) for key, said, action in hints(self.KEYS)]
         return [hint for hint in found if hint[1]]
 
-    def write_title(self, builder: LineBuilder, width: int) -> None:
-        """Write how many events there are, which of them are shown, and what is wrong with the filter or the log."""
+    def summary(self, room: int) -> list[tuple[str, Role]]:
+        """Return how many events there are, which of them are shown, and what is wrong with the filter or the log."""
         found = self.rows.found
-        ongoing = sum(alert.ended is None for alert in found)
         total = len(self._every())
-        chosen = [f"{len(found)} in all" if len(found) == total else f"{len(found)} of {total}", f"{ongoing} ongoing"]
-        chosen += [f"filter: {self._words}"] * bool(self._words) + ["ongoing only"] * self._ongoing_only
-        chosen += ["of this run only"] * (self._read is None)
-        words = f" {self._skin.glyphs.dot} ".join(chosen)
+        words = [f"{len(found)} in all" if len(found) == total else f"{len(found)} of {total}"]
+        words += [f"{sum(alert.ended is None for alert in found)} ongoing"]
+        words += [f"filter: {self._words}"] * bool(self._words) + ["ongoing only"] * self._ongoing_only
+        words += ["since gpuwatch started"] * (self._read is None)
+        summary = f" {self._skin.glyphs.dot} ".join(words)
         # What is wrong with a filter comes first, where there is room for it at any width.
-        parts: list[tuple[str, Role]] = [(self._wrong, "warning"), (words, "muted")]
-        parts += [(self._note, "warning")] * (not self._wrong)
-        for part, role in parts:
-            if part:
-                builder.write(part, role, min(cell_len(part), max(0, width - builder.cells - 1))).gap(2)
+        return [(self._wrong, "warning"), (summary, "muted"), (self._note * (not self._wrong), "warning")]
 
-    def empty(self, width: int, lines: int) -> list[Line]:
-        """Draw why there are no events."""
-        return [LineBuilder(self._skin).gap(2).write(self._why_empty(), "muted").build(width)]
+    def position(self) -> str:
+        """Return the rows on screen, but where an error of the filter needs the room."""
+        return "" if self._wrong else super().position()
+
+    def why_empty(self) -> Sequence[str]:
+        """Return why there are no events."""
+        return [self._why_empty()]
 
     def _why_empty(self) -> str:
         if self._words:

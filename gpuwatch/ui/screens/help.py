@@ -51,7 +51,7 @@ class HelpScreen(Sheet):
     """Help, made from the key bindings."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("question_mark,h,f1", "close", "back", show=False, id="help.close", tooltip="Go back to the dashboard"),
+        Binding("question_mark,h,f1", "close", "back", show=False, id="help.close", tooltip="Back to the dashboard"),
     ]
 
     def __init__(self, keys: Sequence[Binding], frame: Frame | None = None, glyphs: Glyphs = UNICODE) -> None:

@@ -1,6 +1,6 @@
-"""Full screen with one list, what is known of the row under the cursor, and the keys.
+"""Full screen with one list, facts about the row under the cursor, and the keys.
 
-The screens of people, runs, strays and events are subclasses, each with its list, its words and what its keys do.
+The screens of people, runs, strays and events are subclasses, each with its list, its words and its keys.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from rich.cells import cell_len
 from textual.app import ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 from textual.widget import Widget
 
-from gpuwatch.ui.theme import Skin
+from gpuwatch.ui.theme import Role, Skin
 from gpuwatch.ui.view import View
 from gpuwatch.ui.widgets.footer import Footer, Hint, hints
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel, blank
+from gpuwatch.ui.widgets.notice import notice_lines
 from gpuwatch.ui.widgets.row_list import RowList
 from gpuwatch.units import long_duration
 
@@ -34,16 +35,11 @@ _LABEL: Final = 10
 """Cells of a label before a fact."""
 
 
-def moving_keys(screen: str, *, page_down: str = "pagedown", first: str, last: str) -> list[Binding]:
-    """Return the keys that move the cursor of a list; `first` and `last` say which rows those are."""
-    return [
-        Binding("down,j", "move(1)", "down", show=False, id=f"{screen}.down", tooltip="The next row"),
-        Binding("up,k", "move(-1)", "up", show=False, id=f"{screen}.up", tooltip="The row before"),
-        Binding(page_down, "page(1)", "page down", show=False, id=f"{screen}.pagedown", tooltip="A screenful down"),
-        Binding("pageup,b", "page(-1)", "page up", show=False, id=f"{screen}.pageup", tooltip="A screenful up"),
-        Binding("home,g", "move(-1000000)", "first", show=False, id=f"{screen}.first", tooltip=first),
-        Binding("end,G", "move(1000000)", "last", show=False, id=f"{screen}.last", tooltip=last),
-    ]
+SORT_KEYS: Final = (
+    Binding("less_than_sign", "sort(-1)", "sort", id="list.left", key_display="<", tooltip="The column before"),
+    Binding("greater_than_sign", "sort(1)", "sort", id="list.right", key_display=">", tooltip="The next column"),
+)
+"""Keys of the lists that can be sorted."""
 
 
 def fact_lines(
@@ -77,11 +73,19 @@ class ListScreen(ModalScreen[None], Generic[L]):
 
     AUTO_FOCUS = ""
     app: GpuwatchApp
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down,j", "move(1)", "down", show=False, id="list.down", tooltip="The next row"),
+        Binding("up,k", "move(-1)", "up", show=False, id="list.up", tooltip="The row before"),
+        Binding("pagedown,space", "page(1)", "page down", show=False, id="list.pagedown", tooltip="A screenful down"),
+        Binding("pageup,b", "page(-1)", "page up", show=False, id="list.pageup", tooltip="A screenful up"),
+        Binding("home,g", "move(-1000000)", "first", show=False, id="list.first", tooltip="The first row"),
+        Binding("end,G", "move(1000000)", "last", show=False, id="list.last", tooltip="The last row"),
+    ]
     NAME: ClassVar[str]
     """Beginning of the ids of its widgets: `tree` for `tree-list`."""
     TITLE: ClassVar[str]
     KEYS: ClassVar[Sequence[Binding]] = ()
-    """Those that the footer shows, among others."""
+    """Keys of its own, those that are needed most first: a narrow footer leaves out the last ones."""
     DETAIL_LINES: ClassVar[Sequence[tuple[int, int]]] = ((24, 8), (16, 6))
     """Lines about the row under the cursor, by the height from which on there are so many."""
 
@@ -108,23 +112,27 @@ class ListScreen(ModalScreen[None], Generic[L]):
         """Update the rows from the newest frame."""
 
     @abstractmethod
-    def write_title(self, builder: LineBuilder, width: int) -> None:
-        """Write what stands behind the name of the screen."""
+    def summary(self, room: int) -> list[tuple[str, Role]]:
+        """Return the words behind the name of the screen, for so many cells."""
 
     @abstractmethod
     def detail(self, width: int, lines: int) -> list[Line]:
         """Draw what is known of the row under the cursor, in exactly so many lines."""
 
     @abstractmethod
-    def empty(self, width: int, lines: int) -> list[Line]:
-        """Draw why there are no rows."""
+    def why_empty(self) -> Sequence[str]:
+        """Return lines that say why there are no rows."""
 
-    def below(self, width: int) -> list[Line]:
-        """Draw what stands below the rows, where there is room."""
-        return []
+    def notes(self) -> Sequence[str]:
+        """Return lines for below the rows, where there is room."""
+        return ()
 
-    def hints(self, width: int) -> list[Hint]:
-        """Return the keys for the footer."""
+    def position(self) -> str:
+        """Return what stands at the right edge of the title: the rows on screen, `1-20 of 47`, where not all are."""
+        return self.rows.part(self._skin.glyphs.dash)
+
+    def hints(self) -> list[Hint]:
+        """Return the keys for the footer, by the row under the cursor."""
         return hints(self.KEYS)
 
     def entries(self) -> Iterable[Widget]:
@@ -132,7 +140,7 @@ class ListScreen(ModalScreen[None], Generic[L]):
         return ()
 
     def start(self) -> None:
-        """Begin whatever goes on for as long as the screen is open."""
+        """Start the screen's own timers, and what else it needs once its widgets are there."""
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -153,7 +161,7 @@ class ListScreen(ModalScreen[None], Generic[L]):
             self.paint()
 
     def old(self) -> str:
-        """Print how old the figures are, `14 s old`; empty while they are new."""
+        """Return how old the figures are, `14 s old`; empty while they are new."""
         if self._frame is None:
             return ""
         view = View(self._frame, self._clock(), self._skin, self._frame.snapshot.interval)
@@ -182,27 +190,42 @@ class ListScreen(ModalScreen[None], Generic[L]):
         room = max(1, height - 1 - footer - detail)
         with self.app.batch_update():
             rows.set_height(room)
-            empty = [] if rows.found else self.empty(width, room - (rows.titled and room > 1))
-            rows.draw(skin, width, room, empty, below=self.below(width))
-            builder = LineBuilder(skin, "band").gap().write(self.TITLE, "strong").gap(2)
-            self.write_title(builder, width)
-            self._title_panel.show([builder.build(width)])
+            empty = [] if rows.found else self._empty(width, room - (rows.titled and room > 1))
+            rows.draw(skin, width, room, empty, below=self._below(width))
+            self._title_panel.show([self._title_line(width)])
             self._detail.display = detail > 0
             self._detail.set_height(max(detail, 1))
             self._detail.show(self.detail(width, detail) if detail else [])
             self._footer.display = footer > 0 and not any(entry.display for entry in self.entries())
-            self._footer.draw(self.hints(width), skin, width)
+            self._footer.draw(self._fitting_hints(width), skin, width)
 
-    def write_old(self, builder: LineBuilder) -> None:
-        """Write how old the figures are, where they are."""
+    def _title_line(self, width: int) -> Line:
+        position = self.position()
+        builder = LineBuilder(self._skin, "band").gap().write(self.TITLE, "strong").gap(2)
+        end = width - 1 - (cell_len(position) + 2 if position else 0)
         old = self.old()
         if old:
             builder.write(old, "warning").gap(2)
+        for words, role in self.summary(end - builder.cells):
+            room = end - builder.cells
+            if words and room > 0:
+                builder.write(words, role, min(cell_len(words), room)).gap(2)
+        if position:
+            builder.gap(max(0, end + 2 - builder.cells)).write(position, "muted")
+        return builder.build(width)
 
-    def write_right(self, builder: LineBuilder, words: str, width: int) -> None:
-        """Write words at the right edge of the title, two blanks behind the others at least."""
-        if words:
-            builder.gap(max(2, width - builder.cells - cell_len(words) - 1)).write(words, "muted")
+    def _empty(self, width: int, lines: int) -> list[Line]:
+        return notice_lines([(words, "muted") for words in self.why_empty()], self._skin, width, lines)
+
+    def _below(self, width: int) -> list[Line]:
+        wrapped = [line for words in self.notes() for line in wrap(words, max(1, min(120, width - 4)))]
+        return [LineBuilder(self._skin).gap(2).write(words, "muted").build(width) for words in wrapped]
+
+    def _fitting_hints(self, width: int) -> list[Hint]:
+        kept = self.hints()
+        while len(kept) > 1 and sum(len(key) + len(words) + 3 for key, words, _ in kept) > width:
+            kept.pop()
+        return kept
 
     def on_resize(self) -> None:
         """Lay everything out again."""
@@ -230,7 +253,7 @@ class ListScreen(ModalScreen[None], Generic[L]):
             await self.run_action(action)
 
     def action_choose(self) -> None:
-        """Do what Enter does for the row under the cursor; nothing where a screen does not say what."""
+        """Do what Enter does for the row under the cursor."""
 
     def action_close(self) -> None:
         """Go back."""

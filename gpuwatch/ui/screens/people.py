@@ -14,10 +14,9 @@ from textual.binding import Binding, BindingType
 
 from gpuwatch.analysis.people import QUIET, SORTS, Person, add_up, gib_hours, names, people, stable_order, story, totals
 from gpuwatch.text import fit
-from gpuwatch.ui.screens.list_screen import ListScreen, moving_keys
+from gpuwatch.ui.screens.list_screen import SORT_KEYS, ListScreen
 from gpuwatch.ui.theme import Glyphs, Ground, Role, Skin
-from gpuwatch.ui.widgets.footer import Hint, hints
-from gpuwatch.ui.widgets.lines import Line, LineBuilder, blank, centred_lines
+from gpuwatch.ui.widgets.lines import Line, LineBuilder, blank
 from gpuwatch.ui.widgets.notice import nothing_words
 from gpuwatch.ui.widgets.row_list import Cell, Column, RowList
 from gpuwatch.units import duration, gib, percent, ranges
@@ -35,7 +34,7 @@ _BADGE: Final = Column("badge", "", 1, right=False)
 
 _FIXED: Final = {
     "memory": Column("memory", "GiB", 8, role="strong"),
-    "share": Column("share", "box %", 7),
+    "share": Column("share", "share %", 8),
     "declared": Column("declared", "declared", 10, role="muted"),
     "sm": Column("sm", "SM %", 7),
     "use": Column("use", "GiB·h", 9, role="muted"),
@@ -59,7 +58,7 @@ def columns(width: int, found: Sequence[Person]) -> list[Column]:
         # A name may fill its column; what stands to the right of it begins with blanks.
         "user": Column("user", "user", min(most, max(8, longest)), right=False, gap=1),
         "gpus": Column("gpus", "GPUs", min(10, max(5, cards)), right=False, role="muted", gap=2),
-        "bar": Column("bar", "share of the box", LEAST_BAR, right=False, gap=2, order="share"),
+        "bar": Column("bar", "share of all GPU memory", LEAST_BAR, right=False, gap=2, order="share"),
     }
     kept: list[str] = []
     left = width - 2 - _BADGE.cells
@@ -247,25 +246,25 @@ class PeopleList(RowList[Person]):
         )
 
 
-_KEYS: Final[list[Binding]] = [
-    Binding("escape,q,u", "close", "back", id="people.close", key_display="Esc", tooltip="Go back to the dashboard"),
-    Binding(
-        "enter", "choose", "only them", id="people.choose", key_display="Enter", tooltip="Show only their processes"
-    ),
-    Binding("less_than_sign", "sort(-1)", "sort", id="people.left", key_display="<", tooltip="The column before"),
-    Binding("greater_than_sign", "sort(1)", "sort", id="people.right", key_display=">", tooltip="The next column"),
-    Binding("r", "reverse", "reverse", id="people.reverse", tooltip="Reverse the order"),
-    Binding("y", "message", "message", id="people.message", tooltip="Copy a polite message to them; nothing is sent"),
-    *moving_keys("people", page_down="pagedown,space", first="The first person", last="The last person"),
-]
-
-
 class PeopleScreen(ListScreen[PeopleList]):
     """The screen of people."""
 
     NAME = TITLE = "people"
-    KEYS = _KEYS
-    BINDINGS: ClassVar[list[BindingType]] = [*_KEYS]
+    KEYS = (
+        Binding("escape,q,u", "close", "back", id="people.close", key_display="Esc", tooltip="Back to the dashboard"),
+        Binding(
+            "enter",
+            "choose",
+            "show only this user",
+            id="people.choose",
+            key_display="Enter",
+            tooltip="Show only the processes of this user",
+        ),
+        *SORT_KEYS,
+        Binding("r", "reverse", "reverse", id="people.reverse", tooltip="Reverse the order"),
+        Binding("y", "message", "message", id="people.message", tooltip="Copy a message to this user; nothing is sent"),
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
     DETAIL_LINES = ((24, 5), (16, 4), (10, 2))
 
     def __init__(self, frame: Frame | None, skin: Skin, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -278,18 +277,16 @@ class PeopleScreen(ListScreen[PeopleList]):
             self._skin.styles.introduce(names(self._frame.snapshot))
             self.rows.update_rows(people(self._frame.snapshot, self._frame.history))
 
-    def write_title(self, builder: LineBuilder, width: int) -> None:
-        """Write the totals, and which rows are shown in what order."""
-        self.write_old(builder)
+    def summary(self, room: int) -> list[tuple[str, Role]]:
+        """Return the totals, in the longest form that fits."""
         if self._frame is None or not self._frame.snapshot.gpus:
-            return
-        dot = f" {self._skin.glyphs.dot} "
-        part = dot.join(filter(None, (self.rows.part(self._skin.glyphs.dash), self.rows.unseen_order)))
-        room = max(0, width - builder.cells - 1 - (cell_len(part) + 2 if part else 0))
+            return []
         forms = totals(add_up(self.rows.found, self._frame.snapshot))
-        words = next((form for form in forms if cell_len(form) <= room), forms[-1])
-        builder.write(words, "text", min(room, cell_len(words)))
-        self.write_right(builder, part, width)
+        return [(next((form for form in forms if cell_len(form) <= room), forms[-1]), "text")]
+
+    def position(self) -> str:
+        """Return the rows on screen, and the order where no column shows it."""
+        return f" {self._skin.glyphs.dot} ".join(filter(None, (super().position(), self.rows.unseen_order)))
 
     def detail(self, width: int, lines: int) -> list[Line]:
         """Draw what makes the point about the person; below a coloured line where there is room for one."""
@@ -312,18 +309,10 @@ class PeopleScreen(ListScreen[PeopleList]):
                 return told
         return [*told[: lines - 1], " ".join(told[lines - 1 :])]
 
-    def empty(self, width: int, lines: int) -> list[Line]:
-        """Draw why nobody is listed."""
+    def why_empty(self) -> Sequence[str]:
+        """Return why nobody is listed."""
         seen = self._frame.snapshot if self._frame is not None else None
-        words = "nothing was seen yet" if seen is None else nothing_words(seen) or "nobody holds a GPU"
-        return centred_lines(words, self._skin, width, lines)
-
-    def hints(self, width: int) -> list[Hint]:
-        """Return the keys that fit, from the left: the last ones are needed least."""
-        kept = hints(self.KEYS)
-        while len(kept) > 1 and sum(len(key) + len(word) + 3 for key, word, _ in kept) > width:
-            kept.pop()
-        return kept
+        return ["nothing was seen yet" if seen is None else nothing_words(seen) or "nobody holds a GPU"]
 
     # -- what the user does ----------------------------------------------------------------------------------------
 

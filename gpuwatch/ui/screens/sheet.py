@@ -115,7 +115,7 @@ class Sheet(ModalScreen[None]):
     VERTICAL_BREAKPOINTS = [(0, "-low"), (20, "-high")]  # noqa: RUF012
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "close", "back", id="sheet.close", tooltip="Go back to the dashboard", key_display="Esc"),
+        Binding("escape,q", "close", "back", id="sheet.close", tooltip="Back to the dashboard", key_display="Esc"),
         Binding("down,j", "line(1)", "down", show=False, id="sheet.down", tooltip="Scroll down"),
         Binding("up,k", "line(-1)", "up", show=False, id="sheet.up", tooltip="Scroll up"),
         Binding("pagedown,space", "page(1)", "scroll", id="sheet.page_down", tooltip="Next page", key_display="Space"),

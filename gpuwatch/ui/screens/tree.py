@@ -30,11 +30,11 @@ from gpuwatch.analysis.runs import (
 )
 from gpuwatch.monitor import Frame
 from gpuwatch.text import fit
-from gpuwatch.ui.screens.list_screen import ListScreen, moving_keys
+from gpuwatch.ui.screens.list_screen import SORT_KEYS, ListScreen
 from gpuwatch.ui.theme import Glyphs, Ground, Role, Skin
 from gpuwatch.ui.view import View
 from gpuwatch.ui.widgets.footer import Hint, hints
-from gpuwatch.ui.widgets.lines import Line, LineBuilder, blank, centred
+from gpuwatch.ui.widgets.lines import Line, LineBuilder, blank
 from gpuwatch.ui.widgets.notice import nothing_words
 from gpuwatch.ui.widgets.processes import QUIET_S
 from gpuwatch.ui.widgets.row_list import Cell, Column, RowList
@@ -68,7 +68,7 @@ _COLUMNS = (
     Column("idle", "idle", 8),
     Column("age", "age", 8, role="muted"),
     Column("parts", "procs/ranks", 13, role="muted"),
-    Column("in", "in", 26, right=False, role="muted", gap=2),
+    Column("in", "runs in", 26, right=False, role="muted", gap=2),
     Column("pid", "PID", 9, role="muted"),
 )
 _FIRST_TO_GO_BRANCHES = ("in", "age", "pid", "parts", "idle", "sm", "user", "gpu")
@@ -109,64 +109,55 @@ def levels(room: int) -> int:
     return max(0, (room - 9) // 2)
 
 
-def name_runs(branch: Branch, glyphs: Glyphs, room: int, *, is_open: bool) -> Cell:
-    """Return guides, mark, what is flag_words, label and name; the last of the cells stays blank."""
-    node, end, used = branch.node, room - 1, 0
-    runs: list[tuple[str, Role]] = []
+class _Runs:
+    """Runs of text that are written one after the other into so many cells."""
 
-    def put(words: str, role: Role, gap: int = 0, spare: int = 0) -> None:
-        nonlocal used
-        left = end - used - spare
-        if words and left > 0:
-            words = words if cell_len(words) <= left else fit(words, left, ellipsis=glyphs.ellipsis)
-            blanks = max(0, min(gap, end - used - cell_len(words)))
-            runs.extend(((words, role), (" " * blanks, "text")))
-            used += cell_len(words) + blanks
+    def __init__(self, cells: int, glyphs: Glyphs) -> None:
+        self.left = cells
+        self.runs: list[tuple[str, Role]] = []
+        self._ellipsis = glyphs.ellipsis
 
+    def write(self, words: str, role: Role, gap: int = 0, keep: int = 0) -> None:
+        """Write words, cut so that `keep` cells stay free, and `gap` blanks behind them."""
+        room = self.left - keep
+        if words and room > 0:
+            words = words if cell_len(words) <= room else fit(words, room, ellipsis=self._ellipsis)
+            blanks = max(0, min(gap, self.left - cell_len(words)))
+            self.runs += [(words, role), (" " * blanks, "text")]
+            self.left -= cell_len(words) + blanks
+
+
+def name_cell(branch: Branch, glyphs: Glyphs, room: int, *, is_open: bool) -> Cell:
+    """Return guides, mark, what is wrong, label and name of a node; the last of the `room` cells stays blank."""
+    node, runs = branch.node, _Runs(room - 1, glyphs)
     tee, corner, bar, gap = _GUIDES_ASCII if glyphs.ascii else _GUIDES
     guides = branch.last[max(0, len(branch.last) - levels(room)) :]
-    for place, last in enumerate(guides, 1):
-        here = place == len(guides)
-        put((corner if last else tee) if here else (gap if last else bar), "faint")
+    for last in guides[:-1]:
+        runs.write(gap if last else bar, "faint")
+    for last in guides[-1:]:
+        runs.write(corner if last else tee, "faint")
     opened, closed = ("-", "+") if glyphs.ascii else ("▾", "▸")
-    put(f"{(opened if is_open else closed) if node.children else ' '} ", "muted")
+    runs.write(f"{(opened if is_open else closed) if node.children else ' '} ", "muted")
     trouble = flag_words(node)
+    half = runs.left // 2
     if node.process is None:
         # Its name comes first, and leaves what is wrong with it half of the room.
-        spare = min(cell_len(trouble) + 2, (end - used) // 2) if trouble else 0
         loud = node.kind is Kind.RUN or node.title == LEFTOVER_WORKERS
-        put(node.name, ("strong" if node.kind is Kind.RUN else "text") if loud else "muted", 2, spare)
-        put(trouble, "warning", 2)
-        put(node.job.launcher if node.job and node.kind is Kind.RUN else "", "muted")
+        role: Role = "muted" if not loud else "strong" if node.kind is Kind.RUN else "text"
+        runs.write(node.name, role, 2, min(cell_len(trouble) + 2, half) if trouble else 0)
+        runs.write(trouble, "warning", 2)
+        runs.write(node.job.launcher if node.job and node.kind is Kind.RUN else "", "muted")
     else:
-        put(trouble, "warning", 1, (end - used) // 2 if node.children else 0)
-        before = role_label(node, top=branch.top)
-        put(before, "text" if node.kind is Kind.RANK and node.unlisted is None else "muted", 2)
-        put(node.name, "warning" if Flag.ENDED in node.flags else "muted" if before else "text")
-    return (*runs, ("", "text"))
+        runs.write(trouble, "warning", 1, half if node.children else 0)
+        label = role_label(node, top=branch.top)
+        runs.write(label, "text" if node.kind is Kind.RANK and node.unlisted is None else "muted", 2)
+        runs.write(node.name, "warning" if Flag.ENDED in node.flags else "muted" if label else "text")
+    return (*runs.runs, ("", "text"))
 
 
 def cell(column: str, node: Node, view: View) -> str:
     """Return what a node shows in a column."""
-    glyphs, totals = view.skin.glyphs, node.totals
-    if column == "gpu":
-        return _gpus(node)
-    if column == "memory":
-        return _figure(totals.memory, glyphs, gib)
-    if column == "sm":
-        return _figure(totals.sm, glyphs, lambda value: f"{value:.0f}")
-    if column == "idle":
-        if totals.idle is None:
-            return glyphs.missing
-        quiet = totals.idle.seconds < QUIET_S
-        return "" if quiet else (glyphs.least if totals.idle.at_least else "") + duration(totals.idle.seconds)
-    if column == "age":
-        return glyphs.missing if totals.started is None else duration(view.frame.snapshot.taken - totals.started)
-    if column == "parts":
-        return size_words(node)
-    if column == "in":
-        return node.where
-    return str(node.process.pid) if node.process is not None else ""
+    return _CELLS[column](node, view)
 
 
 def _figure(figure: PartialSum, glyphs: Glyphs, show: Callable[[float], str]) -> str:
@@ -182,6 +173,30 @@ def _gpus(node: Node) -> str:
     if len(words) > 7:
         words = f"{len(held or node.totals.opened)} GPUs"
     return words if held or not words else f"({words})"
+
+
+def _idle(node: Node, view: View) -> str:
+    idle, glyphs = node.totals.idle, view.skin.glyphs
+    if idle is None:
+        return glyphs.missing
+    return glyphs.least * idle.at_least + duration(idle.seconds) if idle.seconds >= QUIET_S else ""
+
+
+def _age(node: Node, view: View) -> str:
+    started = node.totals.started
+    return view.skin.glyphs.missing if started is None else duration(view.frame.snapshot.taken - started)
+
+
+_CELLS: Final[dict[str, Callable[[Node, View], str]]] = {
+    "gpu": lambda node, view: _gpus(node),
+    "memory": lambda node, view: _figure(node.totals.memory, view.skin.glyphs, gib),
+    "sm": lambda node, view: _figure(node.totals.sm, view.skin.glyphs, "{:.0f}".format),
+    "idle": _idle,
+    "age": _age,
+    "parts": lambda node, view: size_words(node),
+    "in": lambda node, view: node.where,
+    "pid": lambda node, view: str(node.process.pid) if node.process is not None else "",
+}
 
 
 def every(nodes: Sequence[Node]) -> Iterator[Node]:
@@ -337,7 +352,7 @@ class TreeList(RowList[Branch]):
         branch = self.found[place]
         node = branch.node
         old = any(self.view.dimmed(row.gpu) for row in _rows(node))
-        cells = [name_runs(branch, skin.glyphs, self._columns[0].cells, is_open=self.is_open(node))]
+        cells = [name_cell(branch, skin.glyphs, self._columns[0].cells, is_open=self.is_open(node))]
         for column in self._columns[1:]:
             if column.id == "user":
                 one_person = node.process is not None or node.uid is not None
@@ -351,21 +366,6 @@ class TreeList(RowList[Branch]):
         return tuple(cells)
 
 
-_KEYS: Final[list[Binding]] = [
-    Binding("enter", "choose", "detail", id="tree.choose", key_display="Enter", tooltip="Detail, or what is below it"),
-    Binding("right,l,plus,equals_sign", "right", "open", id="tree.right", key_display="→", tooltip="Open, or step in"),
-    Binding("left,h,minus", "left", "close", id="tree.left", key_display="←", tooltip="Close, or step out"),
-    Binding("space", "turn", "open or close", show=False, id="tree.turn", tooltip="Open or close"),
-    Binding("asterisk", "toggle_every", "all", id="tree.every", key_display="*", tooltip="Open or close everything"),
-    Binding("K,f9", "end_process", "end", id="tree.end", key_display="K", tooltip="End this process, or this run"),
-    Binding("m", "mine", "mine", id="tree.mine", tooltip="Only your own runs, or everybody's"),
-    Binding("less_than_sign", "sort(-1)", "sort", id="tree.sort_left", key_display="<", tooltip="The order before"),
-    Binding("greater_than_sign", "sort(1)", "sort", id="tree.sort_right", key_display=">", tooltip="The next order"),
-    Binding("escape,q,t", "close", "back", id="tree.close", key_display="Esc", tooltip="Go back to the dashboard"),
-    *moving_keys("tree", first="The first line", last="The last line"),
-]
-_FIRST_TO_GO: Final = ("toggle_every", "left", "right")
-"""Hints that go before those that every screen has."""
 WHOLE: Final = 40
 """Cells up to which a part of what is told of a node is not broken."""
 
@@ -374,8 +374,20 @@ class TreeScreen(ListScreen[TreeList]):
     """The screen of runs."""
 
     NAME = TITLE = "tree"
-    KEYS = _KEYS
-    BINDINGS: ClassVar[list[BindingType]] = [*_KEYS]
+    KEYS = (
+        Binding("escape,q,t", "close", "back", id="tree.close", key_display="Esc", tooltip="Back to the dashboard"),
+        Binding("enter", "choose", "detail", id="tree.choose", key_display="Enter", tooltip="Detail, or open or close"),
+        Binding("K,f9", "end_process", "end", id="tree.end", key_display="K", tooltip="End this process, or this run"),
+        Binding("m", "mine", "mine", id="tree.mine", tooltip="Show only your own runs, or everybody's"),
+        *SORT_KEYS,
+        Binding(
+            "right,l,plus,equals_sign", "right", "open", id="tree.open", key_display="→", tooltip="Open or step in"
+        ),
+        Binding("left,h,minus", "left", "close", id="tree.close_node", key_display="←", tooltip="Close or step out"),
+        Binding("asterisk", "toggle_every", "all", id="tree.all", key_display="*", tooltip="Open or close everything"),
+        Binding("space", "fold", "open or close", show=False, id="tree.fold", tooltip="Open or close"),
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
     DETAIL_LINES = ((24, 3), (16, 2), (6, 1))
 
     def __init__(self, frame: Frame, skin: Skin, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -395,22 +407,17 @@ class TreeScreen(ListScreen[TreeList]):
         self.rows.view = View(self._frame, self._clock(), self._skin, self._frame.snapshot.interval)
         super().paint()
 
-    def write_title(self, builder: LineBuilder, width: int) -> None:
-        """Write how many runs and processes there are, the order, and what is wrong."""
-        tree, dot = self.rows, f" {self._skin.glyphs.dot} "
-        runs = sum(len(node.children) if node.kind is Kind.GROUP else 1 for node in tree.nodes)
-        unlisted = sum(node.totals.holders for node in tree.nodes)
-        processes = sum(node.totals.processes for node in tree.nodes) - unlisted  # as the dashboard counts them
+    def summary(self, room: int) -> list[tuple[str, Role]]:
+        """Return how many runs and processes there are, the order, and what is wrong."""
+        nodes = self.rows.nodes
+        runs = sum(len(node.children) if node.kind is Kind.GROUP else 1 for node in nodes)
+        unlisted = sum(node.totals.holders for node in nodes)
+        processes = sum(node.totals.processes for node in nodes) - unlisted  # as the dashboard counts them
         more = f", {unlisted} more unlisted" * (unlisted > 0)
-        words = [f"{runs} run{'s' * (runs != 1)}", f"{processes} process{'es' * (processes != 1)}{more}"]
-        words = words if self._frame.snapshot.gpus else []
-        words += ["mine"] * self._mine + [f"by {SORTS[tree.by][0]}"]
-        words += [f"lines {tree.part(self._skin.glyphs.dash)}"] * bool(tree.part())
-        text = dot.join(words)
-        builder.write(text, "muted", min(cell_len(text), max(0, width - builder.cells - 1)))
-        for warning in (self.old(), count_flags(tree.nodes)):
-            if warning:
-                builder.gap(2).write(warning, "warning", min(cell_len(warning), max(0, width - builder.cells - 3)))
+        counts = [f"{runs} run{'s' * (runs != 1)}", f"{processes} process{'es' * (processes != 1)}{more}"]
+        words = counts if self._frame.snapshot.gpus else []
+        words += ["mine"] * self._mine + [f"by {SORTS[self.rows.by][0]}"]
+        return [(f" {self._skin.glyphs.dot} ".join(words), "muted"), (count_flags(nodes), "warning")]
 
     def detail(self, width: int, lines: int) -> list[Line]:
         """Draw the words about the chosen node, over as many lines as there are; one blank above if it needs fewer."""
@@ -426,38 +433,31 @@ class TreeScreen(ListScreen[TreeList]):
         above = [blank(self._skin, width)] * (len(drawn) < lines)
         return (above + drawn + [blank(self._skin, width)] * lines)[:lines]
 
-    def hints(self, width: int) -> list[Hint]:
-        """Return the keys, with what Enter does on this node; those that are needed least go first."""
-        tree = self.rows
+    def hints(self) -> list[Hint]:
+        """Return the keys, with what Enter does on this node."""
+        tree, keys = self.rows, {one.action: one for one in self.KEYS}
         node = tree.chosen
-        keys = {one.action: one for one in _KEYS}
         if node is not None and node.process is None:  # Enter does what one of the arrows does
-            word = "close" if tree.is_open(node) else "open"
-            del keys["left" if word == "close" else "right"]
-            if word == "close":
+            is_open = tree.is_open(node)
+            keys["choose"] = replace(keys["choose"], description="close" if is_open else "open")
+            del keys["left" if is_open else "right"]
+            if is_open:
                 keys["right"] = replace(keys["right"], description="step in")
-            keys["choose"] = replace(keys["choose"], description=word)
         elif node is not None and not node.rows:
             del keys["choose"]
         found = hints(list(keys.values()))
         if self._skin.glyphs.ascii:
-            found = [(key.replace("→", "+").replace("←", "-"), said, action) for key, said, action in found]
-        for action in _FIRST_TO_GO:
-            if sum(len(key) + len(said) + 3 for key, said, _ in found) <= width:
-                break
-            found = [hint for hint in found if hint[2] != action]
+            found = [(key.replace("→", "+").replace("←", "-"), words, action) for key, words, action in found]
         return found
 
-    def empty(self, width: int, lines: int) -> list[Line]:
-        """Draw why there are no runs."""
+    def why_empty(self) -> Sequence[str]:
+        """Return why there are no runs."""
         seen = self._frame.snapshot
         if self._mine and any(gpu.holdings for gpu in seen.gpus):
-            words = "none of these processes is yours: m shows everybody's"
-        else:
-            words = nothing_words(seen) or "no process holds a GPU"
-        return [centred(self._skin, words, width)]
+            return ["none of these processes is yours: m shows everybody's"]
+        return [nothing_words(seen) or "no process holds a GPU"]
 
-    # -- what the user does ----------------------------------------------------------------------------------------
+    # -- actions ---------------------------------------------------------------------------------------------------
 
     def action_choose(self) -> None:
         """Show the detail of a process; open or close what is none.
@@ -479,7 +479,7 @@ class TreeScreen(ListScreen[TreeList]):
         """Close the node, or step out of it."""
         self.rows.left()
 
-    def action_turn(self) -> None:
+    def action_fold(self) -> None:
         """Open or close the node."""
         self.rows.set_open()
 
