@@ -1,107 +1,84 @@
-"""History of what was sampled: fixed-size series per GPU and process, with growth, faults, idle time and usage.
+"""History of what was sampled: fixed-size series per GPU and process, with growth, errors, idle time and usage.
 
-Each new sample of a GPU charges the time since its last one to whoever it lists: a sample says what was used since the
-one before. Where samples are missing nothing is made up: one charges two and a half intervals at most.
-
-`History` belongs to the watch thread. What it hands out is a `HistoryView`, which never changes again, so that any
-thread may read it. All times are on the reader's monotonic clock, with the time that the machine was suspended added:
-seconds in which nothing was sampled are a gap. A sample's own time is `now` less its age.
+Each new sample of a GPU charges the time since its last one to whoever it lists. Where samples are missing nothing is
+made up: one charges two and a half intervals at most. `History` belongs to the monitor thread; it returns a
+`HistoryView`, which never changes, so that any thread may read it. All times are on the reader's monotonic clock, with
+the time that the machine was suspended added: seconds in which nothing was sampled are a gap.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from itertools import pairwise
-from math import ceil, floor
+from math import ceil, floor, inf
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from gpuwatch.model import Gpu, Health, Holding, Reading, Reason, Snapshot, Xid, known, number
 from gpuwatch.units import MIB
 
-NO_XIDS: Final[Mapping[int, tuple[int, float]]] = {}
-
-
-class Faults:
-    """Counts on where a sampler that was started anew begins at 0 again."""
-
-    def __init__(self) -> None:
-        self.xids: Mapping[int, tuple[int, float]] = NO_XIDS
-        """By code: how many since we watch, and when the newest came."""
-        self.ecc: tuple[int, float | None] | None = None
-        """Uncorrected errors now, and when we last saw them increase; None while the count is not known."""
-        self._reported: tuple[Xid, ...] = ()
-        self._looked = float("-inf")
-        """When the sampler last told us of XIDs, be it that there are none."""
-        self._errors: int | None = None
-        self._risen: float | None = None
-
-    def add(self, gpu: Gpu, now: float, taken: float) -> None:
-        """Take in a GPU's row; `taken` is the wall-clock time of its snapshot."""
-        if not isinstance(gpu.xids, Reason):
-            if gpu.xids != self._reported:
-                self._count(gpu.xids, now, taken)
-            self._looked = now
-        self._compare(gpu.ecc_uncorrected, now)
-
-    def _count(self, xids: tuple[Xid, ...], now: float, taken: float) -> None:
-        # A new dict, for the old one belongs to views that were handed out.
-        found = dict(self.xids)
-        before = {one.code: one for one in self._reported}
-        for one in xids:
-            old = before.get(one.code)
-            if one == old:
-                continue
-            # A count that did not grow, and yet changed, is that of a sampler which was started anew.
-            more = one.count - old.count if old is not None and one.count > old.count else one.count
-            # By its age, but never before we last looked: a wall clock that is set must not make it older.
-            came = min(now, max(self._looked, now - (taken - one.last)))
-            found[one.code] = (found.get(one.code, (0, 0.0))[0] + more, came)
-        self.xids, self._reported = found, xids
-
-    def _compare(self, errors: Reading, now: float) -> None:
-        if not known(errors):
-            self.ecc = None
-            return
-        count = int(errors)
-        # Fewer than before is a driver that was loaded anew: all that it counts is new.
-        if self._errors is not None and count not in (0, self._errors):
-            self._risen = now
-        self._errors = count
-        self.ecc = (count, self._risen)
-
+K = TypeVar("K", bound=Hashable)
 
 SLOTS: Final = 60
 """Points in a series, one a second."""
+HOLDING_GONE: Final = 60.0
+"""Seconds of samples of its GPU after which a holding that none of them lists is forgotten."""
+GPU_GONE: Final = 600.0
+"""Seconds after which a GPU that no snapshot lists is forgotten."""
+MOST_PEOPLE: Final = 1000
+"""People whose use is kept; of more, those who were seen longest ago are forgotten."""
+_UNJUDGED: Final = 60.0
+"""Seconds without an SM figure after which idleness is counted anew; at least `_PATIENCE` intervals."""
+_SETTLED: Final = 60.0
+"""Seconds after which memory that a process takes is growth: until then it is loading."""
+_PATIENCE: Final = 2.5
+"""Intervals without a sample that are not yet a gap, and that one sample charges at most."""
+_LEAST_SLEEP: Final = 1.0
+"""Seconds from which on a suspend counts: it is the difference of two clocks that are read one after the other."""
 
 Points: TypeAlias = tuple[float | None, ...]
+Owner: TypeAlias = tuple[int, int]
+"""A process: pid and start time."""
+XidCounts: TypeAlias = Mapping[int, tuple[int, float]]
+"""By code: how many came since gpuwatch started, and when the newest did."""
 
-EMPTY: Final[Points] = (None,) * SLOTS
+_GAP: Final[Points] = (None,) * SLOTS
+
+
+# -- series -------------------------------------------------------------------------------------------------------
 
 
 class Series:
-    """One value a second for a minute."""
+    """One value a second for a minute; of several in a second their mean, or their peak."""
 
     def __init__(self, now: float, *, peak: bool) -> None:
         self._peak = peak
-        self._slots: list[float | None] = [None] * SLOTS
+        self._slots: deque[float | None] = deque(_GAP, maxlen=SLOTS)
         self._head = floor(now)
         """The second that the last slot stands for."""
         self._value: float | None = None
         self._until = now
         """When the value is too old to go on filling slots."""
         self._second = self._head - SLOTS
-        """The second of the last sample; how many values fell into it, and what they come to."""
+        """The second of the last sample, with the number of values in it and their mean or peak."""
         self._count = 0
         self._mixed = 0.0
 
     def put(self, value: float | None, time: float, until: float) -> None:
-        """Enter a sample; it fills the slots after its own until `until`."""
+        """Add a sample; it fills the slots after its own until `until`."""
         second = floor(time)
         self._advance(second)
         if second != self._second:
             self._second, self._count = second, 0
         if value is not None:
-            self._mix(value)
+            self._count += 1
+            if self._count == 1:
+                self._mixed = value
+            elif self._peak:
+                self._mixed = max(self._mixed, value)
+            else:
+                self._mixed += (value - self._mixed) / self._count
         first = SLOTS - 1 - (self._head - second)
         if self._count and first >= 0:
             self._slots[first] = self._mixed
@@ -112,7 +89,7 @@ class Series:
         self._value, self._until = value, until
 
     def stop(self, now: float) -> None:
-        """Let the series be a gap from `now` on."""
+        """Make the series a gap from `now` on."""
         self._advance(floor(now))
         self._value = None
 
@@ -121,46 +98,75 @@ class Series:
         self._advance(floor(now))
         return tuple(self._slots)
 
-    def _mix(self, value: float) -> None:
-        self._count += 1
-        if self._count == 1:
-            self._mixed = value
-        elif self._peak:
-            self._mixed = max(self._mixed, value)
-        else:
-            self._mixed += (value - self._mixed) / self._count
-
     def _advance(self, second: int) -> None:
-        steps = second - self._head
-        if steps <= 0:
+        for each in range(max(self._head, second - SLOTS) + 1, second + 1):
+            self._slots.append(self._value if each < self._until else None)
+        self._head = max(self._head, second)
+
+
+# -- errors -------------------------------------------------------------------------------------------------------
+
+
+class ErrorCounter:
+    """Counter of one GPU's errors that goes on where a sampler that was started anew begins at 0 again."""
+
+    def __init__(self) -> None:
+        self.xids: XidCounts = {}
+        self.ecc: tuple[int, float | None] | None = None
+        """Uncorrected errors now, and when they last increased; None while the count is not known."""
+        self._reported: tuple[Xid, ...] = ()
+        self._looked = -inf
+        """When the sampler last reported XIDs, or that there are none."""
+        self._errors: int | None = None
+        self._risen: float | None = None
+
+    def add(self, gpu: Gpu, now: float, taken: float) -> None:
+        """Add a GPU's row; `taken` is the wall-clock time of its snapshot."""
+        if not isinstance(gpu.xids, Reason):
+            if gpu.xids != self._reported:
+                self._count(gpu.xids, now, taken)
+            self._looked = now
+        if not known(gpu.ecc_uncorrected):
+            self.ecc = None
             return
-        first = max(self._head + 1, second - SLOTS + 1)
-        fill = [self._value if each < self._until else None for each in range(first, second + 1)]
-        self._slots = (self._slots + fill)[-SLOTS:] if steps < SLOTS else fill
-        self._head = second
+        count = int(gpu.ecc_uncorrected)
+        # Fewer than before is a driver that was loaded anew: all that it counts is new.
+        if self._errors is not None and count not in (0, self._errors):
+            self._risen = now
+        self._errors, self.ecc = count, (count, self._risen)
+
+    def _count(self, xids: tuple[Xid, ...], now: float, taken: float) -> None:
+        found = dict(self.xids)  # the old one belongs to views that were handed out
+        before = {one.code: one for one in self._reported}
+        for one in xids:
+            old = before.get(one.code)
+            if one == old:
+                continue
+            # A count that did not grow, and yet changed, is that of a sampler which was started anew.
+            more = one.count - old.count if old is not None and one.count > old.count else one.count
+            # By its age, but never before the last look: a wall clock that is set must not make it older.
+            came = min(now, max(self._looked, now - (taken - one.last)))
+            found[one.code] = (found.get(one.code, (0, 0.0))[0] + more, came)
+        self.xids, self._reported = found, xids
 
 
-HOLDING_GONE: Final = 60.0
-"""Seconds of samples of its GPU after which a holding that none of them lists is forgotten."""
-UNJUDGED: Final = 60.0
-"""Seconds without an SM figure after which idleness is counted anew; two and a half intervals where that is more."""
-SETTLED: Final = 60.0
-"""Seconds after which what a process takes is growth: until then it is loading."""
-
-Owner: TypeAlias = tuple[int, int]
-"""A process: pid and start time."""
+# -- holdings -----------------------------------------------------------------------------------------------------
 
 
 class Idle(NamedTuple):
-    """How long a process has not run a kernel on a GPU."""
+    """Time for which a process has not run a kernel on a GPU."""
 
     seconds: float
     at_least: bool
-    """It was never seen busy since we watch: it may have been idle for longer."""
+    """It was never seen busy since gpuwatch started: it may have been idle for longer."""
 
 
-class Track(NamedTuple):
-    """What is kept of one holding; replaced, never changed."""
+IdleTimes: TypeAlias = Mapping[tuple[str, int, int], Idle]
+"""Idle times by GPU key, pid and start time."""
+
+
+class HoldingRecord(NamedTuple):
+    """History of one holding; replaced, never changed."""
 
     points: tuple[tuple[float, int], ...] = ()
     """(time, bytes) whenever the bytes changed, oldest first; at most one a second, over one minute."""
@@ -177,56 +183,54 @@ class Track(NamedTuple):
     """The device has no SM figure for this process, or keeps it from us."""
 
 
-_NEW: Final = Track()
+_NEW: Final = HoldingRecord()
 
 
-class Tracks:
-    """All that is kept of the processes on one GPU."""
+class HoldingHistory:
+    """Records of all holdings on one GPU."""
 
     def __init__(self) -> None:
-        self.tracks: dict[Owner, Track] = {}
+        self.records: dict[Owner, HoldingRecord] = {}
         self._trusted: float | None = None
         """Time of the last sample whose list of holdings was complete."""
         self._loading: dict[Owner, float] = {}
-        """Processes that we saw come, and when, for as long as they are not settled."""
+        """Processes that were seen to start, and when, until they have settled."""
 
     def add(self, holdings: tuple[Holding, ...], time: float, *, complete: bool, interval: float) -> int:
-        """Take in a sample; give the bytes by which the processes that are there for a while grew since the last."""
-        # A new dict, for the old one belongs to views that were handed out.
-        tracks: dict[Owner, Track] = {}
-        before, loading, patience = self.tracks, self._loading, max(UNJUDGED, 2.5 * interval)
+        """Add a sample; return the bytes by which processes that have been there for a while grew since the last."""
+        records: dict[Owner, HoldingRecord] = {}  # a new dict: the old one belongs to views that were handed out
+        before, loading, patience = self.records, self._loading, max(_UNJUDGED, _PATIENCE * interval)
         trusted = self._trusted if self._trusted is not None and time - self._trusted <= HOLDING_GONE else None
         grown = 0
-        for owner, (size, sm) in _merged(holdings).items():
-            old = before.get(owner) or _ended(before, owner)
-            track = tracks[owner] = _followed(old, size, sm, time, trusted, patience)
+        for owner, (size, sm) in _merge(holdings).items():
+            old = before.get(owner) or _find_ended(before, owner)
+            record = records[owner] = _extend(old, size, sm, time, trusted, patience)
             if old is None:
                 if trusted is not None:
                     loading[owner] = time
-            elif track.points is not old.points and old.points and owner not in loading:
-                grown += track.points[-1][1] - old.points[-1][1]
-        for owner, track in before.items():
-            if owner not in tracks and time - track.seen <= HOLDING_GONE:
-                tracks[owner] = track
+            elif record.points is not old.points and old.points and owner not in loading:
+                grown += record.points[-1][1] - old.points[-1][1]
+        for owner, record in before.items():
+            if owner not in records and time - record.seen <= HOLDING_GONE:
+                records[owner] = record
         if loading:
-            self._loading = {owner: since for owner, since in loading.items() if 0 <= time - since < SETTLED}
-        self.tracks = tracks
+            self._loading = {owner: since for owner, since in loading.items() if 0 <= time - since < _SETTLED}
+        self.records = records
         self._trusted = time if complete else None
         return grown
 
 
-def _ended(before: Mapping[Owner, Track], owner: Owner) -> Track | None:
-    """Return the track of a process of which only the PID is left: it has ended, and took no memory by that."""
+def _find_ended(before: Mapping[Owner, HoldingRecord], owner: Owner) -> HoldingRecord | None:
+    """Return the record of a process of which only the PID is left: it has ended, and took no memory by that."""
     pid, start = owner
-    return next((track for (other, _), track in before.items() if other == pid), None) if not start else None
+    return next((record for (other, _), record in before.items() if other == pid), None) if not start else None
 
 
-def _merged(holdings: tuple[Holding, ...]) -> dict[Owner, tuple[Reading, Reading]]:
-    """Give bytes and SM by process: one that holds several MIG instances of a GPU is listed once for each."""
+def _merge(holdings: tuple[Holding, ...]) -> dict[Owner, tuple[Reading, Reading]]:
+    """Return bytes and SM by process: one that holds several MIG instances of a GPU is listed once for each."""
     merged: dict[Owner, tuple[Reading, Reading]] = {}
     for one in holdings:
-        owner = (one.pid, one.start)
-        size, sm = one.memory, one.sm
+        owner, size, sm = (one.pid, one.start), one.memory, one.sm
         other = merged.get(owner)
         if other is not None:
             size = size + other[0] if known(size) and known(other[0]) else Reason.NO_SAMPLE
@@ -235,32 +239,31 @@ def _merged(holdings: tuple[Holding, ...]) -> dict[Owner, tuple[Reading, Reading
     return merged
 
 
-def _followed(
-    old: Track | None, size: Reading, sm: Reading, time: float, trusted: float | None, patience: float
-) -> Track:
-    """Return the track of a holding after one more sample; `trusted` is when the list was complete without it.
+def _extend(
+    old: HoldingRecord | None, size: Reading, sm: Reading, time: float, trusted: float | None, patience: float
+) -> HoldingRecord:
+    """Return the record after one more sample; `trusted` is when the list was complete without the holding.
 
-    After more than `patience` seconds without an SM figure what was known of its idleness is void.
+    After more than `patience` seconds without an SM figure its idleness is counted anew.
     """
     points, _, measured, watched, judged, busy, _ = _NEW if old is None else old
+    measured = None
     if known(size):
         if old is None and trusted is not None:
             points = ((trusted, 0),)
-        points = _grown(points, time, int(size))
+        points = _add_point(points, time, int(size))
         measured = time
-    else:
-        measured = None
     if known(sm):
         if watched is None or judged is None or time - judged > patience:
             watched, busy = time, None
         judged = time
         busy = time if sm > 0 else busy
     silent = sm is Reason.UNSUPPORTED or sm is Reason.DENIED
-    return Track(points, time, measured, watched, judged, busy, silent)
+    return HoldingRecord(points, time, measured, watched, judged, busy, silent)
 
 
-def _grown(points: tuple[tuple[float, int], ...], time: float, size: int) -> tuple[tuple[float, int], ...]:
-    """Return the points with one more: only where the bytes changed, at most one a second, none that is not needed."""
+def _add_point(points: tuple[tuple[float, int], ...], time: float, size: int) -> tuple[tuple[float, int], ...]:
+    """Add a point where the bytes changed, at most one a second, and drop those older than a minute."""
     if points and points[-1][1] == size:
         return points
     kept = points
@@ -272,27 +275,29 @@ def _grown(points: tuple[tuple[float, int], ...], time: float, size: int) -> tup
     return (*kept[first:], (time, size))
 
 
+# -- growth -------------------------------------------------------------------------------------------------------
+
 SLOT: Final = 5.0
 """Seconds for which one point stands."""
-SPAN: Final = 60
+_SPAN: Final = 60
 """Slots that are looked at: five minutes."""
-LEAST: Final = 12
-"""Slots that the points must span before anything is said: a minute."""
-BLOCK: Final = 4
+_LEAST: Final = 12
+"""Slots that the points must span for a trend: a minute."""
+_BLOCK: Final = 4
 """Slots (20 s) of which the peaks are compared, and that two points must be apart to make a slope."""
-GAP: Final = 20.0
-"""Seconds without a sample after which all starts anew; two and a half intervals where that is more."""
-GROWN: Final = 256 * MIB
+_SILENCE: Final = 20.0
+"""Seconds without a sample after which all starts anew; at least `_PATIENCE` intervals."""
+_GROWN: Final = 256 * MIB
 """Bytes by which the memory must have grown over the points for a speed to be worked out."""
-QUANTILE: Final = 0.3
-"""Which of all slopes is the speed. With a single step (a model that is loaded) at least half of them are 0."""
+_QUANTILE: Final = 0.3
+"""Quantile of all slopes that is the speed. With a single step (a model that is loaded) at least half of them are 0."""
 
 _Point: TypeAlias = tuple[int, int]
 """A slot's number and bytes."""
 
 
 class Trend(NamedTuple):
-    """How a GPU's memory grows."""
+    """Growth of a GPU's memory."""
 
     speed: float = 0.0
     """Bytes a second that it surely grew by over the last minutes; 0 where it does not grow, or no longer."""
@@ -300,11 +305,11 @@ class Trend(NamedTuple):
     """It grew in each 20 s of the last minute without coming to rest, and is as high as it was in these minutes."""
 
 
-FLAT: Final = Trend()
+_FLAT: Final = Trend()
 
 
-class Course:
-    """The growth of one GPU's memory over the last minutes, a point every five seconds.
+class TrendEstimator:
+    """Estimator of the growth of one GPU's memory over the last minutes, with a point every five seconds.
 
     It adds up what processes that are there took and gave back. One that comes, or goes, is no growth: a job that is
     started again is a drop and a rise, and comes to nothing. A point is the peak of its slot, not the last value, for
@@ -321,37 +326,36 @@ class Course:
         self._last = 0.0
 
     def add(self, grown: int, time: float, interval: float) -> None:
-        """Enter a sample: bytes by which its processes grew since the last one."""
-        if self._slot is None or not 0.0 <= time - self._last <= max(GAP, 2.5 * interval):
-            self._points, self._slot, self._level, self._peak, self.trend = [], int(time // SLOT), 0, 0, None
+        """Add a sample: bytes by which its processes grew since the last one."""
+        slot = int(time // SLOT)
+        if self._slot is None or not 0.0 <= time - self._last <= max(_SILENCE, _PATIENCE * interval):
+            self._points, self._slot, self._level, self._peak, self.trend = [], slot, 0, 0, None
             grown = 0
         self._last = time
         self._level += grown
-        slot = int(time // SLOT)
         if slot == self._slot:
             self._peak = max(self._peak, self._level)
             return
+        self._points = [point for point in self._points if point[0] >= self._slot - _SPAN]
         self._points.append((self._slot, self._peak))
-        while self._points[0][0] < self._slot - SPAN:
-            del self._points[0]
         # Worked out once a slot, from those that are complete.
-        self.trend = trend_of(self._points, max(BLOCK, ceil(interval / SLOT)))
+        self.trend = estimate_trend(self._points, max(_BLOCK, ceil(interval / SLOT)))
         self._slot, self._peak = slot, self._level
 
 
-def trend_of(points: list[_Point], block: int = BLOCK) -> Trend | None:
+def estimate_trend(points: list[_Point], block: int = _BLOCK) -> Trend | None:
     """Return the trend of (slot, bytes), oldest first; None where they span too little time.
 
     The speed is a low quantile of the slopes between all pairs of points (Theil and Sen take the median), so that no
     step, however high, is taken for a trend; and no more than that of the last minute.
     """
     first, last = points[0], points[-1]
-    if last[0] - first[0] < max(LEAST, 3 * block):
+    if last[0] - first[0] < max(_LEAST, 3 * block):
         return None
-    if last[1] - first[1] <= GROWN:
-        return FLAT
+    if last[1] - first[1] <= _GROWN:
+        return _FLAT
     # Every other point is enough where there are many: a quarter of the pairs, 60 µs for five minutes.
-    some = points[::-2] if len(points) > SPAN // 2 else points[::-1]
+    some = points[::-2] if len(points) > _SPAN // 2 else points[::-1]
     slopes = sorted(
         [
             (size - before) / (slot - past)
@@ -360,13 +364,13 @@ def trend_of(points: list[_Point], block: int = BLOCK) -> Trend | None:
             if slot - past >= block
         ]
     )
-    slope = slopes[int(QUANTILE * len(slopes))]
+    slope = slopes[int(_QUANTILE * len(slopes))]
     peaks = _peaks(points, block)
     least, lately = slope * block / 4, peaks[3] - peaks[0]
     if slope <= 0 or lately < 3 * least:
-        return FLAT
+        return _FLAT
     top = max(size for _, size in points)
-    high = last[1] >= top - max(GROWN, (last[1] - first[1]) / 10)
+    high = last[1] >= top - max(_GROWN, (last[1] - first[1]) / 10)
     grew = all(after - before >= least for before, after in pairwise(peaks))
     # An allocator that warms up comes to rest: it is as slow as in the last minute, and in the last 20 s slower still.
     slows = peaks[3] - peaks[2] < lately / 6
@@ -374,7 +378,7 @@ def trend_of(points: list[_Point], block: int = BLOCK) -> Trend | None:
 
 
 def _peaks(points: list[_Point], block: int) -> list[int]:
-    """Return peaks of the last four blocks of slots, oldest first; of one without a point, that of the one before."""
+    """Return the peaks of the last four blocks of slots, oldest first; of one without a point, that before it."""
     newest = points[-1][0]
     peaks: list[int] = []
     for blocks in (3, 2, 1, 0):
@@ -384,16 +388,11 @@ def _peaks(points: list[_Point], block: int) -> list[int]:
     return peaks
 
 
-K = TypeVar("K", bound=Hashable)
-
-MOST_PEOPLE: Final = 1000
-"""People whose use is kept; of more, those who were seen longest ago are forgotten."""
-PATIENCE: Final = 2.5
-"""Intervals that one sample charges at most."""
+# -- usage --------------------------------------------------------------------------------------------------------
 
 
 class Use(NamedTuple):
-    """What was held over some time, of one person or one run. It adds up over GPUs: two for an hour are 2 GPU-hours."""
+    """Use by one person or one run over some time. It adds up over GPUs: two for an hour are 2 GPU-hours."""
 
     held: float = 0.0
     """GPU-seconds in which it had memory on a GPU."""
@@ -410,21 +409,22 @@ class Use(NamedTuple):
 
     def plus(self, other: Use) -> Use:
         """Return both together."""
+        held, busy, unknown, memory, idle, unsized = other
         return Use(
-            self.held + other.held,
-            self.busy + other.busy,
-            self.unknown + other.unknown,
-            self.memory + other.memory,
-            self.idle + other.idle,
-            self.unsized + other.unsized,
+            self.held + held,
+            self.busy + busy,
+            self.unknown + unknown,
+            self.memory + memory,
+            self.idle + idle,
+            self.unsized + unsized,
         )
 
 
 NO_USE = Use()
 
 
-class Meter:
-    """Says how much time a sample of a GPU charges."""
+class ChargeTimer:
+    """Timer of the seconds that each sample of a GPU charges."""
 
     def __init__(self) -> None:
         self._stamps: dict[str, float] = {}
@@ -435,11 +435,11 @@ class Meter:
             return 0.0
         before = self._stamps.get(gpu.key)
         self._stamps[gpu.key] = gpu.sampled
-        return 0.0 if before is None else min(max(0.0, gpu.sampled - before), PATIENCE * interval)
+        return 0.0 if before is None else min(max(0.0, gpu.sampled - before), _PATIENCE * interval)
 
 
-def charged(holdings: Iterable[Holding], seconds: float, whose: Callable[[Holding], K]) -> dict[K, Use]:
-    """Return what so many seconds of the holdings on one GPU come to, by whom each one belongs to.
+def charged(holdings: Iterable[Holding], seconds: float, owner_of: Callable[[Holding], K]) -> dict[K, Use]:
+    """Return the use of one GPU over some seconds, by the owner of each holding.
 
     Of several holdings of one owner the time counts once: it is busy where one of them is, and unknown where none is
     and one of them has no figure. The memory adds up.
@@ -447,12 +447,12 @@ def charged(holdings: Iterable[Holding], seconds: float, whose: Callable[[Holdin
     sums: dict[K, tuple[int, float, float, bool]] = {}
     for one in holdings:
         size, sm = one.memory, one.sm
-        # The greatest of these is what the owner did: 0 is idle, 1 is not known, 2 is busy.
+        # The greatest of these counts: 0 is idle, 1 is not known, 2 is busy.
         did = 1 if isinstance(sm, Reason) else 2 if sm > 0 else 0
         unsized = isinstance(size, Reason)
         held = 0.0 if isinstance(size, Reason) else size
         idle = 0.0 if did else held
-        owner = whose(one)
+        owner = owner_of(one)
         before = sums.get(owner)
         if before is not None:
             did, held, idle = max(did, before[0]), held + before[1], idle + before[2]
@@ -460,82 +460,69 @@ def charged(holdings: Iterable[Holding], seconds: float, whose: Callable[[Holdin
         sums[owner] = (did, held, idle, unsized)
     return {
         owner: Use(
-            seconds,
-            seconds if did == 2 else 0.0,
-            seconds if did == 1 else 0.0,
-            held * seconds,
-            idle * seconds,
-            seconds if unsized else 0.0,
+            seconds, seconds * (did == 2), seconds * (did == 1), held * seconds, idle * seconds, seconds * unsized
         )
         for owner, (did, held, idle, unsized) in sums.items()
     }
 
 
 class Usage:
-    """Adds up what people hold and use; used from one thread."""
+    """Sum of each person's use; used from one thread."""
 
     def __init__(self, most: int = MOST_PEOPLE) -> None:
         self.totals: Mapping[int, Use] = {}
         """By uid, since the first snapshot; replaced, never changed."""
         self._most = most
-        self._meter = Meter()
+        self._timer = ChargeTimer()
 
     def add(self, snapshot: Snapshot) -> None:
-        """Take in a snapshot. What nobody visible owns is nobody's use."""
-        times = [(gpu, self._meter.seconds(gpu, snapshot.interval)) for gpu in snapshot.gpus]
+        """Add a snapshot. Processes without a visible owner are nobody's use."""
+        times = [(gpu, self._timer.seconds(gpu, snapshot.interval)) for gpu in snapshot.gpus]
         times = [(gpu, seconds) for gpu, seconds in times if seconds and gpu.holdings]
         if not times:
             return
         owners = {one.pid: one.uid for one in snapshot.processes}
-        news: dict[int, Use] = {}
+        totals = dict(self.totals)
         for gpu, seconds in times:
             for uid, use in charged(gpu.holdings, seconds, lambda one: owners.get(one.pid)).items():
                 if uid is not None:
-                    news[uid] = news[uid].plus(use) if uid in news else use
-        if not news:
-            return
-        # Those who are here go to the end: what stands first was seen longest ago.
-        totals = {uid: use for uid, use in self.totals.items() if uid not in news}
-        totals |= {uid: self.totals[uid].plus(use) if uid in self.totals else use for uid, use in news.items()}
+                    totals[uid] = totals.pop(uid, NO_USE).plus(use)  # the first in the dict was seen longest ago
         for uid in list(totals)[: max(0, len(totals) - self._most)]:
             del totals[uid]
         self.totals = totals
 
 
-GPU_GONE: Final = 600.0
-"""Seconds after which a GPU that no snapshot lists is forgotten."""
-LEAST_SLEEP: Final = 1.0
-"""Seconds from which on a suspend counts: it is the difference of two clocks that are read one after the other."""
-
-IdleTimes: TypeAlias = Mapping[tuple[str, int, int], Idle]
-"""Idle times by GPU key, pid and start time."""
+# -- the whole ----------------------------------------------------------------------------------------------------
 
 
-class Card(NamedTuple):
-    """What is kept of one GPU, as handed out."""
+class GpuView(NamedTuple):
+    """History of one GPU, as handed out."""
 
-    utilization: Points
-    memory: Points
-    tracks: Mapping[Owner, Track]
-    trend: Trend | None
-    xids: Mapping[int, tuple[int, float]]
-    ecc: tuple[int, float | None] | None
-    listed: tuple[Gpu, Snapshot] | None
+    utilization: Points = _GAP
+    memory: Points = _GAP
+    records: Mapping[Owner, HoldingRecord] = MappingProxyType({})
+    trend: Trend | None = None
+    xids: XidCounts = MappingProxyType({})
+    ecc: tuple[int, float | None] | None = None
+    listed: tuple[Gpu, Snapshot] | None = None
+
+
+_NO_GPU: Final = GpuView()
 
 
 class HistoryView:
-    """What was seen up to one moment; it never changes."""
+    """History up to one moment; it never changes."""
 
-    __slots__ = ("_cards", "_use", "now", "watched")
+    __slots__ = ("_gpus", "_use", "now", "watched")
 
     def __init__(
         self,
-        cards: Mapping[str, Card] | None = None,
+        gpus: Mapping[str, GpuView] | None = None,
         now: float = 0.0,
         watched: float = 0.0,
         use: Mapping[int, Use] | None = None,
     ) -> None:
-        self._cards: Mapping[str, Card] = cards or {}
+        self._gpus: Mapping[str, GpuView] = gpus or {}
         self._use: Mapping[int, Use] = use or {}
         self.now = now
         self.watched = watched
@@ -547,13 +534,11 @@ class HistoryView:
         Where several samples fell into one second it is their mean; where samples are further apart, each holds until
         the next, for two intervals at most.
         """
-        card = self._cards.get(gpu_key)
-        return card.utilization if card else EMPTY
+        return self._gpus.get(gpu_key, _NO_GPU).utilization
 
     def memory(self, gpu_key: str) -> Points:
         """Return the last minute of used memory in bytes, like `utilization`; of several in a second, the greatest."""
-        card = self._cards.get(gpu_key)
-        return card.memory if card else EMPTY
+        return self._gpus.get(gpu_key, _NO_GPU).memory
 
     def idle(self, gpu_key: str, pid: int, start: int) -> Idle | None:
         """Return how long a process has not run on a GPU, or None where nothing says so.
@@ -561,72 +546,61 @@ class HistoryView:
         It counts to the last sample that measured it, so that samples that are missing add nothing; after a minute
         without one (a GPU that was lost) it starts anew.
         """
-        track = self._track(gpu_key, pid, start)
-        if track is None or track.silent or track.judged is None or track.watched is None:
+        record = self._gpus.get(gpu_key, _NO_GPU).records.get((pid, start))
+        if record is None or record.silent or record.judged is None or record.watched is None:
             return None
-        began = track.watched if track.busy is None else track.busy
-        return Idle(max(0.0, track.judged - began), at_least=track.busy is None)
+        began = record.watched if record.busy is None else record.busy
+        return Idle(max(0.0, record.judged - began), at_least=record.busy is None)
 
     def growth(self, gpu_key: str, pid: int, start: int, seconds: float = 60.0) -> int | None:
         """Return the bytes by which a holding grew in the last `seconds` (up to 60); negative where it shrank.
 
-        One that we saw appear grew from 0. Of one that was there before us it is what it grew since the first look, and
-        None after a single look.
+        A holding that was seen to appear grew from 0. One that was there before gpuwatch grew since the first look, and
+        has no growth (None) after a single look.
         """
-        track = self._track(gpu_key, pid, start)
-        if track is None or track.measured is None:
+        record = self._gpus.get(gpu_key, _NO_GPU).records.get((pid, start))
+        if record is None or record.measured is None or record.points[0][0] == record.measured:
             return None
-        points = track.points
-        if points[0][0] == track.measured:
-            return None
-        past = track.measured - seconds
-        before = points[0][1]
-        for time, size in points:
+        past, before = record.measured - seconds, record.points[0][1]
+        for time, size in record.points:
             if time > past:
                 break
             before = size
-        return points[-1][1] - before
+        return record.points[-1][1] - before
 
     def trend(self, gpu_key: str) -> Trend | None:
         """Return how fast the processes that are on a GPU take more of its memory, or None where that is not known yet.
 
         It takes a minute of samples without a gap of 20 s; it changes every five seconds.
         """
-        card = self._cards.get(gpu_key)
-        return card.trend if card else None
+        return self._gpus.get(gpu_key, _NO_GPU).trend
 
     def last_listed(self, gpu_key: str) -> tuple[Gpu, Snapshot] | None:
         """Return a GPU as it last was with a complete list of its processes, and that snapshot; None where never."""
-        card = self._cards.get(gpu_key)
-        return card.listed if card else None
+        return self._gpus.get(gpu_key, _NO_GPU).listed
 
-    def xids(self, gpu_key: str) -> Mapping[int, tuple[int, float]]:
+    def xids(self, gpu_key: str) -> XidCounts:
         """Return the XIDs of a GPU: by code, how many there were, and the reader's monotonic time of the newest.
 
         Those that the sampler had counted before our first look are among them, with their time by the wall clock.
         """
-        card = self._cards.get(gpu_key)
-        return card.xids if card else NO_XIDS
+        return self._gpus.get(gpu_key, _NO_GPU).xids
 
     def ecc(self, gpu_key: str) -> tuple[int, float | None] | None:
-        """Return a GPU's uncorrected memory errors now, and the reader's time at which we last saw more of them.
+        """Return a GPU's uncorrected memory errors now, and the reader's time at which they last increased.
 
-        That time is None where they have not grown since we watch; all is None while the count is not known.
+        That time is None where they have not increased since gpuwatch started; all is None while the count is not
+        known.
         """
-        card = self._cards.get(gpu_key)
-        return card.ecc if card else None
+        return self._gpus.get(gpu_key, _NO_GPU).ecc
 
     def use(self, uid: int) -> Use:
-        """Return what a person held and used since the first snapshot; nothing of one who was never seen."""
+        """Return a person's use since the first snapshot; nothing of one who was never seen."""
         return self._use.get(uid, NO_USE)
-
-    def _track(self, gpu_key: str, pid: int, start: int) -> Track | None:
-        card = self._cards.get(gpu_key)
-        return card.tracks.get((pid, start)) if card else None
 
 
 class History:
-    """Collects snapshots; used from one thread. Its memory is bounded by the GPUs and holdings of the last minutes."""
+    """Collector of snapshots; used from one thread. Its memory is bounded by the GPUs and holdings of minutes."""
 
     def __init__(self) -> None:
         self._gpus: dict[str, _GpuHistory] = {}
@@ -634,34 +608,33 @@ class History:
         self._slept = 0.0
         self._usage = Usage()
         self.view = HistoryView()
-        """What was seen up to the last `add`."""
+        """History up to the last `add`."""
 
     def add(self, snapshot: Snapshot, now: float, slept: float = 0.0) -> HistoryView:
-        """Take in a snapshot that was received at `now`, forget what is gone, and give the new view.
+        """Add a snapshot that was received at `now`, forget what is gone, and return the new view.
 
         `slept` is for how many seconds the machine has been suspended so far, which `now` does not count.
         """
         if self._began is None:
             self._began = now
         watched = now - self._began
-        if abs(slept - self._slept) >= LEAST_SLEEP:
+        if abs(slept - self._slept) >= _LEAST_SLEEP:
             self._slept = slept
         now += self._slept
         for gpu in snapshot.gpus:
             one = self._gpus.get(gpu.key)
             if one is None:
                 one = self._gpus[gpu.key] = _GpuHistory(now)
-            age = max(0.0, snapshot.monotonic - gpu.sampled)
-            one.add(gpu, now, age=age, snapshot=snapshot)
+            one.add(gpu, now, snapshot)
         self._gpus = {key: one for key, one in self._gpus.items() if now - one.listed <= GPU_GONE}
-        cards = {key: one.card(now) for key, one in self._gpus.items()}
         self._usage.add(snapshot)
-        self.view = HistoryView(cards, now, watched, self._usage.totals)
+        gpus = {key: one.view(now) for key, one in self._gpus.items()}
+        self.view = HistoryView(gpus, now, watched, self._usage.totals)
         return self.view
 
 
 class _GpuHistory:
-    """The series and tracks of one GPU."""
+    """Series and records of one GPU."""
 
     def __init__(self, now: float) -> None:
         self.listed = now
@@ -669,19 +642,17 @@ class _GpuHistory:
         self._stamp = 0.0
         self._utilization = Series(now, peak=False)
         self._memory = Series(now, peak=True)
-        self._tracks = Tracks()
-        self._course = Course()
-        self._faults = Faults()
+        self._holdings = HoldingHistory()
+        self._growth = TrendEstimator()
+        self._errors = ErrorCounter()
         self._complete: tuple[Gpu, Snapshot] | None = None
         """The last sample whose list of processes was complete; snapshots never change, so a reference will do."""
 
-    def add(self, gpu: Gpu, now: float, *, age: float, snapshot: Snapshot) -> None:
-        interval = snapshot.interval
+    def add(self, gpu: Gpu, now: float, snapshot: Snapshot) -> None:
         self.listed = now
-        self._faults.add(gpu, now, snapshot.taken)
+        self._errors.add(gpu, now, snapshot.taken)
         utilization, used = number(gpu.utilization), number(gpu.memory.used)
-        fresh = gpu.sampled not in (0.0, self._stamp)
-        if not fresh:
+        if gpu.sampled in (0.0, self._stamp):
             # The same sample given again, so that its age shows; but a figure that was taken back is a gap from now on.
             if utilization is None:
                 self._utilization.stop(now)
@@ -689,18 +660,18 @@ class _GpuHistory:
                 self._memory.stop(now)
             return
         self._stamp = gpu.sampled
-        time = now - age
+        interval, complete = snapshot.interval, not gpu.holdings_note
+        time = now - max(0.0, snapshot.monotonic - gpu.sampled)
         until = time + max(2 * interval, 1.0)
         self._utilization.put(utilization, time, until)
         self._memory.put(used, time, until)
-        complete = not gpu.holdings_note
-        grown = self._tracks.add(gpu.holdings, time, complete=complete, interval=interval)
-        if complete and gpu.health is Health.OK:
-            self._complete = (gpu, snapshot)
+        grown = self._holdings.add(gpu.holdings, time, complete=complete, interval=interval)
         if complete:
-            self._course.add(grown, time, interval)
+            self._growth.add(grown, time, interval)
+            if gpu.health is Health.OK:
+                self._complete = (gpu, snapshot)
 
-    def card(self, now: float) -> Card:
-        faults = self._faults
+    def view(self, now: float) -> GpuView:
         series = (self._utilization.points(now), self._memory.points(now))
-        return Card(*series, self._tracks.tracks, self._course.trend, faults.xids, faults.ecc, self._complete)
+        errors = self._errors
+        return GpuView(*series, self._holdings.records, self._growth.trend, errors.xids, errors.ecc, self._complete)

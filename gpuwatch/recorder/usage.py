@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from gpuwatch import programs
 from gpuwatch.alerts.alert import TROUBLE, Alert
-from gpuwatch.history import Meter, Use, charged
+from gpuwatch.history import ChargeTimer, Use, charged
 from gpuwatch.model import Holding, Process, Snapshot, number
 from gpuwatch.threads import start_thread
 
@@ -135,7 +135,7 @@ class Tally:
     """Takes in frames, one after the other; used by one thread at a time."""
 
     def __init__(self) -> None:
-        self._meter = Meter()
+        self._timer = ChargeTimer()
         self._batch = Batch()
         self._known: dict[tuple[int, int], _Known] = {}
         """By process, of the last snapshot."""
@@ -164,7 +164,7 @@ class Tally:
 
     def _charge(self, snapshot: Snapshot) -> None:
         batch = self._batch
-        times = [(gpu, self._meter.seconds(gpu, snapshot.interval)) for gpu in snapshot.gpus]
+        times = [(gpu, self._timer.seconds(gpu, snapshot.interval)) for gpu in snapshot.gpus]
         self._look(snapshot)
         runs = {pid: known.job for (pid, _), known in self._known.items()}
         uids = {pid: job.uid for pid, job in runs.items()}

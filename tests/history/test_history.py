@@ -282,7 +282,7 @@ def test_what_is_kept_of_a_holding_is_bounded_at_any_interval() -> None:
         view = watched(history, machine(holding(7, memory=step * 1000)), step / 10)
     # Samples closer than a second share a point, so that a minute ago is known to the second.
     assert view.growth(KEY, 7, 7) == pytest.approx(600 * 1000, abs=11 * 1000)
-    assert len(view._cards[KEY].tracks[7, 7].points) <= SLOTS + 2
+    assert len(view._gpus[KEY].records[7, 7].points) <= SLOTS + 2
 
 
 def test_two_instances_of_one_process_are_one_holding() -> None:
@@ -318,9 +318,9 @@ def test_a_gpu_is_forgotten_ten_minutes_after_it_left_every_list() -> None:
     history = History()
     watched(history, machine(), 0)
     assert watched(history, snapshot(), GPU_GONE).utilization(KEY) is not None
-    assert KEY in history.view._cards
+    assert KEY in history.view._gpus
     watched(history, snapshot(), GPU_GONE + 1)
-    assert KEY not in history.view._cards
+    assert KEY not in history.view._gpus
 
 
 def test_a_view_never_changes_again() -> None:

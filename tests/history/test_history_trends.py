@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.history import SLOT, History, Trend, trend_of
+from gpuwatch.history import SLOT, History, Trend, estimate_trend
 from tests.support.builders import GIB, gpu, holding, snapshot
 from tests.support.histories import KEY, machine, watched
 
@@ -78,7 +78,7 @@ def test_a_process_that_loads_in_its_first_minute_is_no_growth() -> None:
 )
 def test_a_trend_never_grows_faster_than_its_points(points: list[tuple[int, int]]) -> None:
     points.sort()
-    trend = trend_of(points)
+    trend = estimate_trend(points)
     if trend is not None and trend.speed:
         pairs = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(points, 2)]
         assert 0 < trend.speed * SLOT <= max(pairs) + 1e-6
