@@ -1,4 +1,4 @@
-"""Alert types: an alert from raised to ended, and what is acknowledged or muted."""
+"""Alert, from raised to ended, and the acknowledgements and mutes of the user."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 import msgspec
 
 TROUBLE: Final = "gpuwatch"
-"""The rule of alerts about gpuwatch itself: a log that cannot be written, a rule that failed. It is never restored."""
+"""Rule of alerts about gpuwatch itself: a log that cannot be written, a rule that failed. It is never restored."""
 
 
 class Severity(IntEnum):
-    """How much an alert matters; a greater number is worse."""
+    """Severity of an alert; a greater number is worse."""
 
     NOTE = 1
     """For information: shown and logged. It rings no bell, and is a message only where `notify.least` says so."""
@@ -26,7 +26,7 @@ MARKS: Final[Mapping[Severity, str]] = {Severity.NOTE: "·", Severity.WARNING: "
 
 
 class Unit(StrEnum):
-    """What a rule's value counts."""
+    """Unit of a rule's value."""
 
     NONE = ""
     FREE = "bytes free"
@@ -52,15 +52,15 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     index: int | None = None
     """That GPU's index, for display."""
     subject: str = ""
-    """What tells alerts of one rule on one GPU apart: the process or scope it is about; empty for the GPU itself."""
+    """Process or scope that it is about, where one rule may raise several alerts on a GPU; empty for the GPU itself."""
     severity: Severity
-    """What it is worth now; of one that has ended, what it was worth last."""
+    """Severity now; of an alert that has ended, its last."""
     most: Severity = Severity.NOTE
-    """The worst that it was."""
+    """Highest severity that it had."""
     title: str
     """A few words for a narrow line: `GPU 1 full: 0.1 GiB of 79.0 free`."""
     evidence: str = ""
-    """Who and why, for a wide line: `cyn holds 77.6 · ben grew 2.1 GiB in the last minute`."""
+    """Users and reason, for a wide line: `cyn holds 77.6 · ben grew 2.1 GiB in the last minute`."""
     raised: float
     """Wall-clock time at which it was raised."""
     raised_monotonic: float = 0.0
@@ -72,7 +72,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lasted: float = 0.0
     """Seconds on the monotonic clock from raised to the last sample that judged it, or to its end."""
     how: str = ""
-    """How it ended: `back within the limit`, `process 123 has ended`, `nobody watched`; empty while it holds."""
+    """How it ended: `back within the limit`, `process 123 has ended`; empty while it holds."""
     unit: Unit = Unit.NONE
     peak: float | None = None
     """The worst value seen since, in `unit`; of bytes free the least."""
@@ -80,28 +80,28 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Over the samples that were not fine."""
     last: float | None = None
     owners: tuple[str, ...] = ()
-    """Users whose doing it is, the largest holder first."""
+    """Users who cause it, the largest holder first."""
     pids: tuple[int, ...] = ()
-    """Processes it names, the largest first."""
+    """Processes that it names, the largest first."""
     acknowledged: bool = False
-    """Somebody has seen it: it stays on screen, and says nothing more."""
+    """Quiet until it gets worse: it stays on screen, without bell or message."""
     muted: bool = False
-    """It, or its rule, is to say nothing for now."""
+    """It, or its rule, is muted."""
 
     @property
     def key(self) -> str:
-        """What identifies the condition, whoever watches it: rule, host, and the subject or the GPU."""
+        """Identity of the condition, whoever watches it: rule, host, and the subject or the GPU."""
         return f"{self.rule}|{self.host}|{self.subject or self.gpu}"
 
     @property
     def weight(self) -> tuple[int, float, int, str, str]:
-        """What to sort by: the worst first, then the oldest."""
+        """Sort key: the worst first, then the oldest."""
         index = -1 if self.index is None else self.index
         return (-self.severity, self.raised_monotonic, index, self.rule, self.subject)
 
     @property
     def quiet(self) -> bool:
-        """Whether nobody is to be told of it."""
+        """Whether it gets neither bell nor message."""
         return self.acknowledged or self.muted
 
 
@@ -111,7 +111,7 @@ KEPT: Final = 30 * 24 * HOUR
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True):
-    """An alert that somebody has seen, and what it was worth then: once it is worth more, it speaks again."""
+    """Alert that the user has acknowledged, at a severity: quiet until it gets worse."""
 
     key: str
     """`Alert.key`."""
@@ -120,47 +120,46 @@ class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True):
     severity: Severity = Severity.CRITICAL
 
     def covers(self, alert: Alert) -> bool:
-        """Return whether this is what somebody has seen of an alert, and no less than it is worth now."""
+        """Return whether an alert was acknowledged, and is no worse now."""
         return self.key == alert.key and alert.raised <= self.at and alert.severity <= self.severity
 
 
 class Mute(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A rule, or one alert of it, that is to say nothing."""
+    """Mute of a rule, or of one alert of it."""
 
     rule: str
     key: str = ""
     """`Alert.key`; empty for all alerts of the rule."""
     until: float | None = None
-    """Wall-clock time at which it ends; None for when the user says so."""
+    """Wall-clock time at which it ends; None until the user unmutes it."""
 
 
 class Attention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All of these."""
+    """All acknowledgements and mutes."""
 
     acks: tuple[Acknowledgement, ...] = ()
     mutes: tuple[Mute, ...] = ()
 
     def acknowledged(self, alert: Alert, now: float) -> Attention:
-        """Return what it is once an alert has been seen."""
-        others = tuple(one for one in self.acks if one.key != alert.key)
+        """Return a copy in which an alert is acknowledged."""
         ack = Acknowledgement(key=alert.key, at=max(now, alert.raised), severity=alert.severity)
-        return msgspec.structs.replace(self, acks=(*others, ack))
+        return msgspec.structs.replace(self, acks=(*self.unacknowledged(alert).acks, ack))
 
     def unacknowledged(self, alert: Alert) -> Attention:
-        """Return it without the acknowledgement of an alert."""
+        """Return a copy without the acknowledgement of an alert."""
         return msgspec.structs.replace(self, acks=tuple(one for one in self.acks if one.key != alert.key))
 
     def muted(self, mute: Mute) -> Attention:
-        """Return what it is with one more mute, in place of an older one of the same rule and key."""
+        """Return a copy with a mute, in place of an older one of the same rule and key."""
         return msgspec.structs.replace(self, mutes=(*self.unmuted(mute.rule, mute.key).mutes, mute))
 
     def unmuted(self, rule: str, key: str = "") -> Attention:
-        """Return what it is without the mute of a rule, or of one alert of it."""
+        """Return a copy without the mute of a rule, or of one alert of it."""
         others = tuple(one for one in self.mutes if (one.rule, one.key) != (rule, key))
         return msgspec.structs.replace(self, mutes=others)
 
     def is_muted(self, alert: Alert, now: float) -> bool:
-        """Return whether an alert is to say nothing."""
+        """Return whether an alert, or its rule, is muted."""
         return any(
             one.rule == alert.rule and one.key in ("", alert.key) and (one.until is None or now < one.until)
             for one in self.mutes
@@ -175,9 +174,9 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.structs.replace(alert, acknowledged=seen, muted=muted)
 
     def pruned(self, ended: Iterable[Alert], now: float) -> Attention:
-        """Return what is left once alerts have ended and time has passed; the same object where that is all of it."""
-        gone = {alert.key for alert in ended}
-        acks = tuple(one for one in self.acks if one.key not in gone and now - one.at <= KEPT)
+        """Return a copy without the marks of alerts that ended, and without those that expired; itself if the same."""
+        over = {alert.key for alert in ended}
+        acks = tuple(one for one in self.acks if one.key not in over and now - one.at <= KEPT)
         mutes = tuple(one for one in self.mutes if one.until is None or now < one.until)
         if len(acks) == len(self.acks) and len(mutes) == len(self.mutes):
             return self

@@ -5,7 +5,7 @@ Only evidence decides the order. What settles a cause is a command to type or a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -17,16 +17,19 @@ from gpuwatch.text import fit
 
 OWN: Final = 512 * units.MIB
 """Bytes that a driver may use for itself beyond what it calls reserved: page tables, channels, the display."""
-
 OWN_EACH: Final = 32 * units.MIB
 """The same for each process that holds the GPU."""
-
+SMALL: Final = 64 * units.MIB
+"""Bytes below which a gap means nothing: the list and the figure are read a moment apart, and pages are rounded."""
+_SMALL_SHARE: Final = 0.01
+_SMALL_OF_LARGE: Final = 256 * units.MIB
+"""Of a large GPU, a hundredth of its memory, and no more than this: what a driver needs grows with it."""
 _LINE: Final = 110
 """Cells of a line."""
 
 
 class CauseKind(StrEnum):
-    """What may hold the memory; the value is the word on screen."""
+    """Kind of cause: who may hold the memory."""
 
     UNIFIED = "unified memory"
     """The GPU has no memory of its own: there is no gap to explain."""
@@ -34,7 +37,7 @@ class CauseKind(StrEnum):
     COUNTED = "driver's share"
     """An older driver counts what it keeps for itself as used."""
     CONTAINER = "outside the container"
-    LEFT_OVER = "left over"
+    LEFTOVER = "leftover worker"
     """Processes that have the GPU open, that NVML does not list, and whose parent has ended."""
     MPS = "MPS server"
     DRIVER = "driver"
@@ -44,14 +47,14 @@ class CauseKind(StrEnum):
     ENDING = "ending"
     """A process that ended moments ago: its memory goes back piece by piece."""
     HIDDEN = "hidden"
-    """Processes that we may not look into."""
+    """Processes that gpuwatch may not read."""
     LEAK = "leak"
     """Nobody: the driver has lost track of it, until it is reset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One likely cause."""
+    """Likely cause of the gap."""
 
     kind: CauseKind
     words: str
@@ -59,14 +62,34 @@ class Cause:
     settle: str
     """What would settle it, in one line."""
     pids: tuple[int, ...] = ()
-    """The processes that are suspected."""
+    """Suspected processes."""
     proven: bool = True
-    """Whether something of this machine points to it; else it is what remains."""
+    """Whether something of this machine points to it; else nothing else remains."""
     harmless: bool = False
     """Whether nothing needs to be done about it."""
 
 
-_Look = Callable[[Gpu, Snapshot, int], Cause | None]
+def causes(gpu: Gpu, snapshot: Snapshot) -> list[Cause]:
+    """Return the likely causes of memory in use on a GPU that no listed process holds, the likeliest first.
+
+    Empty where the gap is small or not known, and for a GPU in trouble. Words and `settle` have 110 cells at most.
+    """
+    if gpu.health is not Health.OK:
+        return []
+    if gpu.memory.unified:
+        words = "this GPU shares the machine's memory: what programs use without it is theirs, and no gap can be told"
+        return [Cause(CauseKind.UNIFIED, words, "nothing needs to be done", harmless=True)]
+    gap = missing(gpu)
+    if gap is None or not matters(gap, float(gpu.memory.total) if known(gpu.memory.total) else None):
+        return []
+    return [*_find(gpu, snapshot, gap)]
+
+
+def likeliest(gpu: Gpu, snapshot: Snapshot) -> Cause | None:
+    """Return the likeliest cause of a gap that has been there for a minute: by then what was ending has ended."""
+    gap = missing(gpu)
+    found = _find(gpu, snapshot, gap) if gap is not None else ()
+    return next((one for one in found if one.kind is not CauseKind.ENDING), None)
 
 
 def missing(gpu: Gpu) -> int | None:
@@ -82,77 +105,107 @@ def missing(gpu: Gpu) -> int | None:
     return max(0, int(gpu.memory.used) - sum(int(one.memory) for one in gpu.holdings if known(one.memory)))
 
 
+def matters(gap: int, total: float | None) -> bool:
+    """Return whether a gap of so many bytes is worth a word, on a GPU of `total` bytes."""
+    return gap >= SMALL and not (total is not None and gap < _SMALL_SHARE * total and gap < _SMALL_OF_LARGE)
+
+
 def of_driver(gpu: Gpu) -> int:
     """Return the bytes that a driver may have taken for itself on a GPU: less than that is no process's."""
     return OWN + OWN_EACH * len(gpu.holdings)
 
 
-def find_causes(gpu: Gpu, snapshot: Snapshot) -> list[Cause]:
-    """Return the causes in order, each at most once; none where the gap is not known."""
-    gap = missing(gpu)
-    if gap is None:
-        return []
-    found = (look(gpu, snapshot, gap) for look in _LOOKS)
-    return [replace(one, words=_fit(one.words), settle=_fit(one.settle)) for one in found if one is not None]
+def find_leftovers(gpu: Gpu, snapshot: Snapshot) -> list[Unlisted]:
+    """Return the processes that have this GPU open with CUDA, are not listed, and whose parent has ended.
+
+    Left out are services, servers, processes of containers, launchers of processes that are listed, and those of which
+    that is not known.
+    """
+    parents = {one.ppid for one in snapshot.processes}
+    return [
+        one
+        for one in snapshot.unlisted
+        if _may_hold(one, gpu)
+        and one.process.adopted
+        and one.process.pid not in parents
+        and not _is_attended(one.process)
+    ]
 
 
-def likeliest(gpu: Gpu, snapshot: Snapshot) -> Cause | None:
-    """Return the likeliest cause of a gap that has been there for a minute: by then what was ending has ended."""
-    return next((one for one in find_causes(gpu, snapshot) if one.kind is not CauseKind.ENDING), None)
+# -- each cause ---------------------------------------------------------------------------------------------------
 
 
-# -- each cause ----------------------------------------------------------------------------------------------------
+def _find(gpu: Gpu, snapshot: Snapshot, gap: int) -> Iterator[Cause]:
+    """Yield the causes in order of likelihood, each at most once; the last two need no evidence."""
+    for one in _candidates(gpu, snapshot, gap):
+        if one is not None:
+            yield replace(one, words=_fit(one.words), settle=_fit(one.settle))
 
 
-def _list(gpu: Gpu, snapshot: Snapshot, gap: int) -> Cause | None:
-    if not gpu.holdings_note and not gpu.unreliable:
-        return None
-    note = gpu.holdings_note or "it has entries that cannot be true"
-    return Cause(
-        CauseKind.LIST, f"the driver's list of processes is not all: {note}", f"{_fuser(gpu)} shows who has it open"
-    )
+def _candidates(gpu: Gpu, snapshot: Snapshot, gap: int) -> Iterator[Cause | None]:
+    if gpu.holdings_note or gpu.unreliable:
+        note = gpu.holdings_note or "it has entries that cannot be true"
+        words = f"the driver's list of processes is not all: {note}"
+        yield Cause(CauseKind.LIST, words, f"{_fuser(gpu)} shows who has it open")
+    if not known(gpu.memory.reserved) and not gpu.memory.unified:
+        yield Cause(
+            CauseKind.COUNTED,
+            "this driver counts what it keeps for itself as used, and does not tell how much that is",
+            "a driver from R510 on tells it apart: `nvidia-smi -q -d MEMORY` has a line Reserved then",
+        )
+    if snapshot.confined or any(one.presence is Presence.ELSEWHERE for one in snapshot.processes):
+        yield Cause(
+            CauseKind.CONTAINER,
+            "gpuwatch runs in a container, where the driver does not tell of processes outside",
+            "start gpuwatch on the host, or in a container with `--pid=host`",
+            harmless=gap <= of_driver(gpu),
+        )
+    yield _leftover(gpu, snapshot)
+    yield _mps(gpu, snapshot, elsewhere=False)
+    of_the_driver = gap <= of_driver(gpu)
+    if of_the_driver:
+        display = " and the display" if gpu.display_active is True else ""
+        yield Cause(
+            CauseKind.DRIVER,
+            f"{units.size(gap)} is no more than a driver takes for itself, for contexts{display}",
+            "nothing needs to be done; `nvidia-smi -q -d MEMORY` shows the driver's own figures",
+            harmless=True,
+        )
+    yield _unlisted(gpu, snapshot)
+    yield _mps(gpu, snapshot, elsewhere=True)
+    held = {one.pid for one in gpu.holdings}
+    ending = [one.pid for one in snapshot.processes if one.pid in held and _is_ending(one)]
+    if ending:
+        words = f"PID {ending[0]} has ended and is still being cleaned up: the driver gives its memory back bit by bit"
+        settle = "wait some seconds; where it stays, see who else has the GPU open"
+        yield Cause(CauseKind.ENDING, words, settle, tuple(ending))
+    yield _hidden(gpu, snapshot)
+    if of_the_driver or gpu.memory.unified:
+        return
+    if not ending:
+        words = "a process that ended moments ago: its memory can take some seconds to be free"
+        yield Cause(CauseKind.ENDING, words, "wait some seconds", proven=False)
+    yield _leak(gpu, snapshot)
 
 
-def _counted(gpu: Gpu, snapshot: Snapshot, gap: int) -> Cause | None:
-    if known(gpu.memory.reserved) or gpu.memory.unified:
-        return None
-    return Cause(
-        CauseKind.COUNTED,
-        "this driver counts what it keeps for itself as used, and does not tell how much that is",
-        "a driver from R510 on tells it apart: `nvidia-smi -q -d MEMORY` has a line Reserved then",
-    )
-
-
-def _container(gpu: Gpu, snapshot: Snapshot, gap: int) -> Cause | None:
-    if not snapshot.confined and not any(one.presence is Presence.ELSEWHERE for one in snapshot.processes):
-        return None
-    return Cause(
-        CauseKind.CONTAINER,
-        "gpuwatch runs in a container, where the driver does not tell of processes outside",
-        "start gpuwatch on the host, or in a container with `--pid=host`",
-        harmless=gap <= of_driver(gpu),
-    )
-
-
-def _left_over(gpu: Gpu, snapshot: Snapshot, gap: int) -> Cause | None:
+def _leftover(gpu: Gpu, snapshot: Snapshot) -> Cause | None:
     left = [one.process for one in find_leftovers(gpu, snapshot)]
     if not left:
         return None
     mine = [one for one in left if one.uid == snapshot.viewer]
     has, them = ("has it open and is", "it") if len(left) == 1 else ("have it open and are", "them")
-    return Cause(
-        CauseKind.LEFT_OVER,
-        f"{_named(left)} {has} not listed: what started {them} has ended",
-        _ended_by(mine, left),
-        tuple(one.pid for one in left),
-    )
+    words = f"{_named(left)} {has} not listed: what started {them} has ended"
+    return Cause(CauseKind.LEFTOVER, words, _ended_by(mine, left), tuple(one.pid for one in left))
 
 
-def _mps(gpu: Gpu, snapshot: Snapshot, gap: int, *, elsewhere: bool = False) -> Cause | None:
+def _mps(gpu: Gpu, snapshot: Snapshot, *, elsewhere: bool) -> Cause | None:
+    """Return MPS servers as the cause: those that the list has on other GPUs alone (`elsewhere`), or the others."""
     people = (*snapshot.processes, *(one.process for one in snapshot.unlisted if _may_hold(one, gpu)))
     servers = {one.pid for one in people if one.name == "nvidia-cuda-mps-server"} | {*snapshot.mps}
     servers -= {one.pid for one in gpu.holdings if known(one.memory)}  # what it holds there is known
-    if not servers or _are_elsewhere(servers, gpu, snapshot) is not elsewhere:
+    here = {one.pid for one in gpu.holdings}
+    others = {one.pid for each in snapshot.gpus for one in each.holdings}
+    if not servers or (servers <= others - here) is not elsewhere:
         return None
     return Cause(
         CauseKind.MPS,
@@ -162,30 +215,7 @@ def _mps(gpu: Gpu, snapshot: Snapshot, gap: int, *, elsewhere: bool = False) -> 
     )
 
 
-def _are_elsewhere(servers: set[int], gpu: Gpu, snapshot: Snapshot) -> bool:
-    """Return whether the list has them all on other GPUs and none on this one."""
-    here = {one.pid for one in gpu.holdings}
-    others = {one.pid for each in snapshot.gpus for one in each.holdings}
-    return servers <= others - here
-
-
-def _mps_elsewhere(gpu: Gpu, snapshot: Snapshot, gap: int) -> Cause | None:
-    return _mps(gpu, snapshot, gap, elsewhere=True)
-
-
-def _driver(gpu: Gpu, snapshot: Snapshot, gap: int) -> Cause | None:
-    if gap > of_driver(gpu):
-        return None
-    display = " and the display" if gpu.display_active is True else ""
-    return Cause(
-        CauseKind.DRIVER,
-        f"{units.size(gap)} is no more than a driver takes for itself, for contexts{display}",
-        "nothing needs to be done; `nvidia-smi -q -d MEMORY` shows the driver's own figures",
-        harmless=True,
-    )
-
-
-def _unlisted(gpu: Gpu, snapshot: Snapshot, gap: int) -> Cause | None:
+def _unlisted(gpu: Gpu, snapshot: Snapshot) -> Cause | None:
     left = {one.process.key for one in find_leftovers(gpu, snapshot)}
     listed = {one.pid for one in snapshot.processes}
     parents = {one.ppid for one in snapshot.processes}
@@ -193,39 +223,23 @@ def _unlisted(gpu: Gpu, snapshot: Snapshot, gap: int) -> Cause | None:
     others = [
         one.process
         for one in snapshot.unlisted
-        if _may_hold(one, gpu) and one.process.key not in left and one.process.pid not in parents
+        if _may_hold(one, gpu)
+        and one.process.key not in left
+        and one.process.pid not in parents
         # Under a listed process it is one of its workers, and holds what that one holds.
         and not _is_under(one.process.pid, above, listed)
-    ]  # fmt: skip
+    ]
     if not others:
         return None
     has, them = ("has", "it") if len(others) == 1 else ("have", "them")
     whose = sorted({one.user for one in others if one.user and one.uid != snapshot.viewer})
     ask = f"ask {', '.join(whose[:NAMED])}" if whose else f"end {them}, where you no longer need {them}, and look again"
-    return Cause(
-        CauseKind.UNLISTED,
-        f"{_named(others)} {has} it open with CUDA, and the driver does not list {them}",
-        ask,
-        tuple(one.pid for one in others),
-    )
+    words = f"{_named(others)} {has} it open with CUDA, and the driver does not list {them}"
+    return Cause(CauseKind.UNLISTED, words, ask, tuple(one.pid for one in others))
 
 
-def _ending_proven(gpu: Gpu, snapshot: Snapshot, gap: int) -> Cause | None:
-    held = {one.pid for one in gpu.holdings}
-    going = [one for one in snapshot.processes if one.pid in held and _is_going(one)]
-    if not going:
-        return None
-    return Cause(
-        CauseKind.ENDING,
-        f"PID {going[0].pid} has ended and is still being cleaned up: the driver gives its memory back bit by bit",
-        "wait some seconds; where it stays, see who else has the GPU open",
-        tuple(one.pid for one in going),
-    )
-
-
-def _hidden(gpu: Gpu, snapshot: Snapshot, gap: int) -> Cause | None:
-    hidden = snapshot.hides or any(one.presence is Presence.HIDDEN for one in snapshot.processes)
-    if hidden:
+def _hidden(gpu: Gpu, snapshot: Snapshot) -> Cause | None:
+    if snapshot.hides or any(one.presence is Presence.HIDDEN for one in snapshot.processes):
         words = "/proc hides other people's processes (hidepid): one may have it open without being listed"
     elif gpu.mig is True and snapshot.viewer > 0:
         words = "it is cut into instances (MIG), where without root the driver may not tell of all processes"
@@ -238,16 +252,7 @@ def _hidden(gpu: Gpu, snapshot: Snapshot, gap: int) -> Cause | None:
     return Cause(CauseKind.HIDDEN, words, f"{as_root}{_fuser(gpu)} names them")
 
 
-def _ending(gpu: Gpu, snapshot: Snapshot, gap: int) -> Cause | None:
-    if _ending_proven(gpu, snapshot, gap) or _driver(gpu, snapshot, gap) or gpu.memory.unified:
-        return None
-    words = "a process that ended moments ago: its memory can take some seconds to be free"
-    return Cause(CauseKind.ENDING, words, "wait some seconds", proven=False)
-
-
-def _leak(gpu: Gpu, snapshot: Snapshot, gap: int) -> Cause | None:
-    if _driver(gpu, snapshot, gap) or gpu.memory.unified:
-        return None
+def _leak(gpu: Gpu, snapshot: Snapshot) -> Cause:
     reset = f"`nvidia-smi --gpu-reset -i {gpu.index}` as root, or a reboot"
     if gpu.opened_by:
         has, they = ("has", "it holds") if len(gpu.opened_by) == 1 else ("have", "they hold")
@@ -256,56 +261,21 @@ def _leak(gpu: Gpu, snapshot: Snapshot, gap: int) -> Cause | None:
     # Without its minor number nobody can tell whose open files are this GPU's.
     looked = snapshot.searched > 0 and known(gpu.minor)
     looked = looked and not snapshot.blind and not snapshot.hides and not snapshot.confined
-    who = "no other process has it open" if looked else "if nobody has it open"
-    lost = "the driver has lost track of memory, and only a reset of the GPU frees it"
-    settle = f"{_fuser(gpu)} names nobody: {reset}"
-    return Cause(CauseKind.LEAK, f"{who}: {lost}" if looked else f"{who}, {lost}", settle, proven=False)
+    who = "no other process has it open:" if looked else "if nobody has it open,"
+    words = f"{who} the driver has lost track of memory, and only a reset of the GPU frees it"
+    return Cause(CauseKind.LEAK, words, f"{_fuser(gpu)} names nobody: {reset}", proven=False)
 
 
-_LOOKS: Final[Sequence[_Look]] = (
-    _list,
-    _counted,
-    _container,
-    _left_over,
-    _mps,
-    _driver,
-    _unlisted,
-    _mps_elsewhere,
-    _ending_proven,
-    _hidden,
-    _ending,
-    _leak,
-)
-"""In order of likelihood, where there is evidence; the last two need none."""
-
-
-# -- what they have in common --------------------------------------------------------------------------------------
-
-
-def find_leftovers(gpu: Gpu, snapshot: Snapshot) -> list[Unlisted]:
-    """Return the processes that have this GPU open with CUDA, are not listed, and whose parent has ended.
-
-    Not those that somebody tends: services, servers, containers' own, and launchers of processes that are listed.
-    Nor those of which that is not known.
-    """
-    parents = {one.ppid for one in snapshot.processes}
-    return [
-        one
-        for one in snapshot.unlisted
-        if _may_hold(one, gpu) and one.process.adopted and one.process.pid not in parents and not _tended(one.process)
-    ]
-
-
-def _tended(process: Process) -> bool:
-    around = process.surroundings
-    return around is None or bool(around.unit or around.server or around.pod)
+def _is_attended(process: Process) -> bool:
+    context = process.surroundings
+    return context is None or bool(context.unit or context.server or context.pod)
 
 
 def _may_hold(one: Unlisted, gpu: Gpu) -> bool:
     return one.context and gpu.uuid in one.gpus
 
 
-def _is_under(pid: int, above: dict[int, int | None], listed: set[int]) -> bool:
+def _is_under(pid: int, above: Mapping[int, int | None], listed: set[int]) -> bool:
     """Return whether one of the processes above is listed, as far as those that have GPUs open tell."""
     seen: set[int] = set()
     parent = above.get(pid)
@@ -317,8 +287,11 @@ def _is_under(pid: int, above: dict[int, int | None], listed: set[int]) -> bool:
     return False
 
 
-def _is_going(process: Process) -> bool:
+def _is_ending(process: Process) -> bool:
     return process.presence is Presence.GONE or process.state in ("zombie", "dead")
+
+
+# -- words --------------------------------------------------------------------------------------------------------
 
 
 def _named(processes: Sequence[Process]) -> str:
@@ -337,7 +310,7 @@ def _pids(pids: Sequence[int]) -> str:
 
 
 def _ended_by(mine: Sequence[Process], left: Sequence[Process]) -> str:
-    """Return how those that are left over are ended: ours by a command, others' by their owners."""
+    """Return how leftover processes are ended: the user's own by a command, others' by their owners."""
     if mine:
         command = "gpuwatch kill " + " ".join(str(one.pid) for one in mine)
         whole = f"`{command}` ends {'it' if len(mine) == 1 else 'them'}, if you no longer want what was run"
@@ -354,32 +327,3 @@ def _fit(words: str) -> str:
 def _fuser(gpu: Gpu) -> str:
     number = gpu.minor if known(gpu.minor) else "*"
     return f"`sudo fuser -v /dev/nvidia{number}`"
-
-
-SMALL: Final = 64 * units.MIB
-"""Bytes below which a gap says nothing: the list and the figure are read a moment apart, and pages are rounded."""
-
-_SMALL_SHARE: Final = 0.01
-_SMALL_OF_LARGE: Final = 256 * units.MIB
-"""Of a large GPU, a hundredth of its memory, and no more than this: what a driver needs grows with it."""
-
-
-def matters(gap: int, total: float | None) -> bool:
-    """Return whether so many bytes that nobody is listed for are worth a word, on a GPU of so many."""
-    return gap >= SMALL and not (total is not None and gap < _SMALL_SHARE * total and gap < _SMALL_OF_LARGE)
-
-
-def causes(gpu: Gpu, snapshot: Snapshot) -> list[Cause]:
-    """Return the likely causes of what is in use on a GPU and held by no listed process, the likeliest first.
-
-    Empty where the gap is small or not known, and for a GPU in trouble. Words and `settle` have 110 cells at most.
-    """
-    if gpu.health is not Health.OK:
-        return []
-    if gpu.memory.unified:
-        words = "this GPU shares the machine's memory: what programs use without it is theirs, and no gap can be told"
-        return [Cause(CauseKind.UNIFIED, words, "nothing needs to be done", harmless=True)]
-    gap = missing(gpu)
-    if gap is None or not matters(gap, float(gpu.memory.total) if known(gpu.memory.total) else None):
-        return []
-    return find_causes(gpu, snapshot)

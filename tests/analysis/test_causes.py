@@ -126,7 +126,7 @@ def test_in_a_container() -> None:
 def test_workers_whose_parent_has_ended() -> None:
     (one, *_) = found(loose(), unlisted=(left(4711),))
     assert one == Cause(
-        CauseKind.LEFT_OVER,
+        CauseKind.LEFTOVER,
         "PID 4711 python (you) has it open and is not listed: what started it has ended",
         "`gpuwatch kill 4711` ends it, if you no longer want what was run",
         (4711,),
@@ -271,7 +271,7 @@ def test_the_order() -> None:
         CauseKind.LIST,
         CauseKind.COUNTED,
         CauseKind.CONTAINER,
-        CauseKind.LEFT_OVER,
+        CauseKind.LEFTOVER,
         CauseKind.MPS,
         CauseKind.UNLISTED,
         CauseKind.ENDING,
@@ -280,7 +280,7 @@ def test_the_order() -> None:
     ]
     assert kinds(loose(0.5), **EVERYTHING) == [
         CauseKind.CONTAINER,
-        CauseKind.LEFT_OVER,
+        CauseKind.LEFTOVER,
         CauseKind.MPS,
         CauseKind.DRIVER,
         CauseKind.UNLISTED,

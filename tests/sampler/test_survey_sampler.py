@@ -118,7 +118,7 @@ def test_a_single_snapshot_finds_who_is_left_where_nobody_is_listed(driver: Driv
     assert one.process.adopted
     assert one.process.surroundings is not None
     likeliest = causes(snapshot.gpus[1], snapshot)[0]
-    assert likeliest.kind is CauseKind.LEFT_OVER
+    assert likeliest.kind is CauseKind.LEFTOVER
     assert held.pid in likeliest.pids
 
 
