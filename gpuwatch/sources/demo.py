@@ -39,7 +39,7 @@ from gpuwatch.model import Gpu, Holding, Memory, Presence, Process, Reason, Snap
 from gpuwatch.sampler import nvml
 from gpuwatch.shares import add_promised
 from gpuwatch.sources import demo_machine as cast
-from gpuwatch.sources.demo_machine import declared, surroundings, unlisted
+from gpuwatch.sources.demo_machine import context, unlisted
 from gpuwatch.units import GIB, MIB
 
 GPUS: Final = 8
@@ -224,7 +224,7 @@ class _Scene:
     def _live_gpu(self, plain: Gpu) -> Gpu:
         index, t = plain.index, self._t
         holdings = self._holdings(index)
-        orphaned = index == UNATTRIBUTED_GPU and cast.ORPHAN_PID not in self._ended
+        orphaned = index == UNATTRIBUTED_GPU and cast.LEFTOVER_PID not in self._ended
         unattributed = 6 * GIB if orphaned else 4 * MIB
         used = sum(int(one.memory) for one in holdings if not isinstance(one.memory, Reason)) + unattributed
         utilization = self._utilization(index, t)
@@ -278,8 +278,8 @@ class _Scene:
             cpu=round(max(0.0, actor.cpu * (0.9 + 0.1 * self._noise("cpu", actor.pid, self._t))), 1) if sm else 0.0,
             rss=round(actor.rss * GIB),
             started=self._wall_zero + self._t - age,
-            declared=declared(actor),
-            surroundings=surroundings(actor, start),
+            declared=actor.declared,
+            surroundings=context(actor, start),
         )
 
     def _holdings(self, index: int) -> tuple[Holding, ...]:

@@ -11,7 +11,7 @@ from gpuwatch.analysis.strays import Cause, Certainty, StrayLimits
 from gpuwatch.history import History
 from gpuwatch.model import Snapshot, Surroundings
 from gpuwatch.sources.demo import LONG_CYCLE, DemoSource
-from gpuwatch.sources.demo_machine import ORPHAN_PID, STRAY_PID, UIDS, VIEWER_UID
+from gpuwatch.sources.demo_machine import LEFTOVER_PID, STRAY_PID, UIDS, VIEWER_UID
 from tests.support.builders import uid
 from tests.support.straying import LEFT, find
 from tests.timelines.lab import USERS, Lab
@@ -38,7 +38,7 @@ def test_the_demo_has_a_forgotten_run_and_a_leftover_worker_and_nobody_elses_is_
         if t % 10 == 0:
             others = [row for viewer in UIDS.values() for row in find(seen_by(base, viewer), view)]
             assert not others, others
-    assert set(called) == {STRAY_PID, ORPHAN_PID}
+    assert set(called) == {STRAY_PID, LEFTOVER_PID}
     assert 0 <= called[STRAY_PID] - StrayLimits().quiet_after <= 2
 
 
@@ -49,10 +49,10 @@ def test_after_an_hour_the_demo_has_what_is_idle_as_well() -> None:
         view = history.add(base, base.monotonic)
     found = {viewer: find(seen_by(base, viewer), view) for viewer in (*UIDS.values(), VIEWER_UID)}
     theirs = {row.process.pid: row for rows in found.values() for row in rows}
-    assert {row.process.pid for row in found[VIEWER_UID]} == {STRAY_PID, ORPHAN_PID}
+    assert {row.process.pid for row in found[VIEWER_UID]} == {STRAY_PID, LEFTOVER_PID}
     assert (theirs[STRAY_PID].cause, theirs[STRAY_PID].sure) == (Cause.LEFTOVER, Certainty.LIKELY)
-    assert (theirs[ORPHAN_PID].cause, theirs[ORPHAN_PID].listed) == (Cause.WORKER, False)
-    assert all(row.cause is Cause.IDLE for pid, row in theirs.items() if pid not in (STRAY_PID, ORPHAN_PID))
+    assert (theirs[LEFTOVER_PID].cause, theirs[LEFTOVER_PID].listed) == (Cause.WORKER, False)
+    assert all(row.cause is Cause.IDLE for pid, row in theirs.items() if pid not in (STRAY_PID, LEFTOVER_PID))
 
 
 def test_on_a_busy_machine_nobody_has_a_stray_for_longer_than_it_takes_to_reap_it() -> None:

@@ -24,7 +24,7 @@ from gpuwatch.kill.target import Target
 from gpuwatch.model import Process, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.sources.demo import DemoSource
-from gpuwatch.sources.demo_machine import ORPHAN_PID, RUN_PID, RUN_WORKER_PIDS, STRAY_PID, VIEWER_UID
+from gpuwatch.sources.demo_machine import LEFTOVER_PID, RUN_PID, RUN_WORKER_PIDS, STRAY_PID, VIEWER_UID
 from gpuwatch.ui.app import GpuwatchApp, NewFrame
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.dialog import ChoiceButton
@@ -159,7 +159,7 @@ async def test_cancel_changes_nothing() -> None:
         for _ in range(4):
             await demo.pass_time()
         assert demo.app.screen is demo.app.dashboard
-        assert {STRAY_PID, RUN_PID, ORPHAN_PID} <= pids(demo.snapshot) & before
+        assert {STRAY_PID, RUN_PID, LEFTOVER_PID} <= pids(demo.snapshot) & before
 
 
 async def test_somebody_elses_process_is_refused_as_on_a_real_machine() -> None:
@@ -172,14 +172,14 @@ async def test_somebody_elses_process_is_refused_as_on_a_real_machine() -> None:
 async def test_strays_are_ended_one_by_one() -> None:
     async with demonstrated() as demo:
         await demo.pilot.press("S")
-        await demo.until(str(ORPHAN_PID))
+        await demo.until(str(LEFTOVER_PID))
         assert NOTICE in text(demo.app)
         await demo.pilot.press("space", "enter")
         await demo.until("End 1 process of yours?")
         await demo.choose(Choice.TERMINATE)
         shown = await demo.until("freed on GPU 2")
         assert NOTICE in shown
-        assert ORPHAN_PID not in pids(demo.snapshot)
+        assert LEFTOVER_PID not in pids(demo.snapshot)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def test_real_processes_under_the_demos_pids_outlive_the_demo(own_home: Path) ->
         unavailable(f"unshare: {error}")
     if probe.returncode:
         unavailable(f"no PID namespace can be had: {probe.stderr!r}")
-    meant = (STRAY_PID, ORPHAN_PID, RUN_PID, *RUN_WORKER_PIDS)
+    meant = (STRAY_PID, LEFTOVER_PID, RUN_PID, *RUN_WORKER_PIDS)
     command = [*namespace, sys.executable, "-c", REAL, ",".join(map(str, meant)), GPUWATCH, "--demo"]
     with Terminal(command, columns=120, rows=40, env=dict(os.environ)) as terminal:
         terminal.wait_for("GPU 1 near limit")
