@@ -1,10 +1,9 @@
-"""Environment variables and ~/.theanorc: what they declare of GPU memory, and names that are mistyped.
+"""Environment variables and ~/.theanorc that declare a share of GPU memory, and misspelt names of them.
 
 /proc/PID/environ is what the last execve(2) was given; what the program set later is not in it, but is in the
 environment of the children that it has exec'ed, and often in its source. Source: proc_pid_environ(5).
 
-Ranks. Within one framework the resolver takes the candidate of the highest rank, of equals the last. `RANKS` has all
-that are not 0: what is set in code comes after the environment, and needs none.
+Most variables are rows of `VARIABLES`; those whose value is a list, or depends on other variables, have a function.
 """
 
 from __future__ import annotations
@@ -120,153 +119,79 @@ def script_confidence(confidence: Confidence, script: Script) -> Confidence:
     return weakest(confidence, file)
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+_ANY = frozenset[str]()
 
 
-# Names that people type, and long enough that one which is nearly the same can only be a slip.
-_MEANT = _words(
-    """
-    CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER NVIDIA_VISIBLE_DEVICES
-    XLA_CLIENT_MEM_FRACTION XLA_PYTHON_CLIENT_MEM_FRACTION XLA_PYTHON_CLIENT_PREALLOCATE XLA_PYTHON_CLIENT_ALLOCATOR
-    TF_FORCE_GPU_ALLOW_GROWTH TF_GPU_ALLOCATOR TF_DEVICE_MIN_SYS_MEMORY_IN_MB TF_FORCE_UNIFIED_MEMORY
-    PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF
-    CUDA_MPS_PINNED_DEVICE_MEM_LIMIT CUDA_MPS_ACTIVE_THREAD_PERCENTAGE
-    CUDA_DEVICE_MEMORY_LIMIT CUDA_DEVICE_SM_LIMIT CUDA_OVERSUBSCRIBE
-    CUPY_GPU_MEMORY_LIMIT THEANO_FLAGS CUDA_MEMORY_FRACTION GENV_GPU_MEMORY GPUWATCH_SHARE
-    FLAGS_gpu_memory_limit_mb FLAGS_fraction_of_gpu_memory_to_use FLAGS_initial_gpu_memory_in_mb
-    FLAGS_allocator_strategy MXNET_GPU_MEM_POOL_RESERVE OLLAMA_GPU_OVERHEAD
-    """
-)
-# Real names that are nearly one of those: another vendor's, or the CPU's.
-_REAL = _words(
-    """
-    PYTORCH_MUSA_ALLOC_CONF TF_CPU_ALLOCATOR
-    FLAGS_cpu_memory_limit_mb FLAGS_fraction_of_cpu_memory_to_use FLAGS_initial_cpu_memory_in_mb
-    """
-)
-# Not slips of the finger. NVIDIA's page on MPS has the first in an example
-# (docs.nvidia.com/deploy/mps/latest/appendix-environment-variables.html).
-_MISNAMED = {"CUDA_MPS_DEVICE_MEM_LIMIT": "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"}
+class Variable(NamedTuple):
+    """Environment variable that declares something by itself."""
 
-_START = 3
-_TWO_SLIPS = 18
-# An environment may be made of 100,000 names that are nearly right.
-_MOST_NAMES = 2000
-_MOST_HINTS = 8
+    name: str
+    framework: str
+    """An id of `frameworks.NAMES`; empty for a layer below the frameworks."""
+    kind: Kind
+    parse: sizes.Parser | None = None
+    """Parser of its number; None where there is none."""
+    margin: Margin = Margin.FRAMEWORK
+    scope: str = ""
+    scope_id: str = ""
+    """Variable with the name of the scope; without it the scope is `scope` alone where that is CONTAINER."""
+    values: frozenset[str] = _ANY
+    """Values that declare something; any if empty."""
+    unless: str = ""
+    """Variable beside which this one counts for nothing."""
 
-
-def _table() -> dict[tuple[str, int], tuple[str, ...]]:
-    """Return the known names by their first letters and by each length that a misspelling of them may have."""
-    table: dict[tuple[str, int], tuple[str, ...]] = {}
-    for name in sorted(_MEANT):
-        for length in range(len(name) - _slips(name), len(name) + _slips(name) + 1):
-            key = (name[:_START], length)
-            table[key] = (*table.get(key, ()), name)
-    return table
-
-
-def _slips(name: str) -> int:
-    """Return how many letters of a name may be wrong: in a short one, two make another name."""
-    return 2 if len(name) >= _TWO_SLIPS else 1
-
-
-def misspelt(names: Iterable[str]) -> list[Hint]:
-    """Return a hint for each environment variable that looks like a misspelt one which declares a share.
-
-    At most two letters may be missing, wrong, too many or swapped, and the first three must be right. A name that
-    has the right one as its start or end (CUDA_VISIBLE_DEVICES_OLD) is somebody's own, as is one beside the right
-    one. It is meant to be right rather than complete. 100 names of which 15 are CUDA's take 0.2 ms.
-    """
-    given = dict.fromkeys(islice(names, _MOST_NAMES))
-    hints: list[Hint] = []
-    for name in given:
-        evaluations = _NEAR.get((name[:_START], len(name)))
-        meant = _MISNAMED.get(name) or (evaluations and _meant(name, evaluations))
-        if meant and meant not in given:
-            hints.append(Hint(rule="misspelt", words=f"{name} has no effect; {meant} was meant"))
-            if len(hints) == _MOST_HINTS:
-                break
-    return hints
-
-
-@functools.lru_cache(maxsize=128)
-def _meant(name: str, evaluations: tuple[str, ...]) -> str:
-    """Return the one of `evaluations` that `name` misspells; empty for none."""
-    if name in _MEANT or name in _REAL or not name.replace("_", "").isalpha() or not name.isascii():
-        return ""
-    for meant in evaluations:
-        # Names joined to another word, or with a digit for the GPU, are meant as they are.
-        joined = name.startswith(meant) or name.endswith(meant)
-        if not joined and _is_slip(name, meant, _slips(meant)):
-            return meant
-    return ""
-
-
-def _is_slip(one: str, other: str, slips: int) -> bool:
-    """Return whether `slips` letters inserted, deleted, replaced or swapped turn `one` into `other`."""
-    same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    one, other = one[same:], other[same:]
-    if not slips or one == other:
-        return one == other
-    slips -= 1
-    return (
-        _is_slip(one[1:], other[1:], slips)
-        or _is_slip(one[1:], other, slips)
-        or _is_slip(one, other[1:], slips)
-        or (one[:2] == other[1::-1] and _is_slip(one[2:], other[2:], slips))
-    )
-
-
-_NEAR = _table()
-
-
-RANKS = {
-    "CUDA_DEVICE_MEMORY_LIMIT": -1,
-    "CUDA_DEVICE_SM_LIMIT": -1,
-}
-"""HAMi takes these where the variable with the device's number is not set."""
 
 CONTAINER = "container"
 """A scope that the resolver completes with the container's id."""
 
-_MANY = 64
-"""Devices and entries that we look at, of one variable."""
+_ASYNC = frozenset({"cuda_malloc_async"})
+_JAX_FRACTION = "XLA_CLIENT_MEM_FRACTION"
+_JAX_DEPRECATED = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+_JAX_ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"
+_TF_ALLOCATOR = "TF_GPU_ALLOCATOR"
+_TF_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
+_EXACT = Margin.EXACT
 
-
-class Simple(NamedTuple):
-    """One variable whose value is a number, and means the same whatever else is set."""
-
-    name: str
-    framework: str
-    kind: Kind
-    reads: sizes.Parser
-    scope: str = ""
-    margin: Margin = Margin.FRAMEWORK
-
-
-SIMPLE = (
+VARIABLES = (
     # gpuwatch run: an agreement between people, which nothing enforces.
-    Simple("GPUWATCH_SHARE", "", Kind.GRANT, sizes.gpuwatch),
+    Variable("GPUWATCH_SHARE", "", Kind.GRANT, sizes.gpuwatch),
     # cupy/cuda/memory.pyx: a limit of the default pool on each device.
-    Simple("CUPY_GPU_MEMORY_LIMIT", "cupy", Kind.CAP, sizes.cupy),
+    Variable("CUPY_GPU_MEMORY_LIMIT", "cupy", Kind.CAP, sizes.cupy),
     # paddle/fluid/platform/device/gpu/gpu_info.cc: N << 20 bytes. The other two are sizes of one chunk of many.
-    Simple("FLAGS_gpu_memory_limit_mb", "paddle", Kind.CAP, sizes.mib),
-    Simple("FLAGS_fraction_of_gpu_memory_to_use", "paddle", Kind.START, sizes.fraction_or_off),
-    Simple("FLAGS_initial_gpu_memory_in_mb", "paddle", Kind.START, sizes.mib),
+    Variable("FLAGS_gpu_memory_limit_mb", "paddle", Kind.CAP, sizes.mib),
+    Variable("FLAGS_fraction_of_gpu_memory_to_use", "paddle", Kind.START, sizes.fraction_or_off),
+    Variable("FLAGS_initial_gpu_memory_in_mb", "paddle", Kind.START, sizes.mib),
+    # paddlepaddle.org.cn, docs, flags.
+    Variable("FLAGS_allocator_strategy", "paddle", Kind.GROWTH, values=frozenset({"auto_growth"})),
     # text-generation-inference/launcher/src/main.rs: the launcher sets it on its shards, to 1.0 by default.
-    Simple("CUDA_MEMORY_FRACTION", "tgi", Kind.CAP, sizes.fraction_or_all),
-    # mxnet docs, env_var.md: percent; the pool only gives back what it caches.
-    Simple("MXNET_GPU_MEM_POOL_RESERVE", "mxnet", Kind.RESERVE, sizes.percent_of_memory),
+    Variable("CUDA_MEMORY_FRACTION", "tgi", Kind.CAP, sizes.fraction_or_all),
     # ollama/envconfig/config.go: bytes on each GPU.
-    Simple("OLLAMA_GPU_OVERHEAD", "ollama", Kind.RESERVE, sizes.plain_bytes),
+    Variable("OLLAMA_GPU_OVERHEAD", "ollama", Kind.RESERVE, sizes.plain_bytes),
     # tensorflow/core/common_runtime/gpu/gpu_device.cc, MinSystemMemory.
-    Simple("TF_DEVICE_MIN_SYS_MEMORY_IN_MB", "tensorflow", Kind.RESERVE, sizes.mib),
+    Variable("TF_DEVICE_MIN_SYS_MEMORY_IN_MB", "tensorflow", Kind.RESERVE, sizes.mib),
+    # docs.jax.dev, gpu-memory: XLA heeds it too.
+    Variable(_TF_ALLOCATOR, "tensorflow", Kind.GROWTH, values=_ASYNC),
+    Variable(_TF_ALLOCATOR, "jax", Kind.GROWTH, values=_ASYNC),
+    # jaxlib/xla_client.py, generate_pjrt_gpu_plugin_options.
+    Variable("XLA_PYTHON_CLIENT_PREALLOCATE", "jax", Kind.GROWTH, values=frozenset({"false", "False", "0"})),
     # docs.nvidia.com/deploy/topics/topic_5_2_5.html: a cap of the threads, and no reservation.
-    Simple("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "", Kind.COMPUTE, sizes.percent_of_sms),
+    Variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "", Kind.COMPUTE, sizes.percent_of_sms),
     # kai-gpu-fractioning, fractiond/internal/injection: whole MiB, applied to the cgroup through NVML.
-    Simple("NVIDIA_GPU_MEMORY_LIMIT", "", Kind.HARD, sizes.mib, CONTAINER, Margin.EXACT),
+    Variable("NVIDIA_GPU_MEMORY_LIMIT", "", Kind.HARD, sizes.mib, _EXACT, CONTAINER),
+    Variable(
+        "NVIDIA_GPU_MEMORY_REQUEST", "", Kind.GRANT, sizes.mib, _EXACT, CONTAINER, unless="NVIDIA_GPU_MEMORY_LIMIT"
+    ),
+    # KAI-Scheduler pkg/binder/common/gpu_access.go: nothing enforces it; run:ai has one text under both names.
+    Variable("GPU_PORTION", "", Kind.GRANT, sizes.positive_fraction, scope=CONTAINER),
+    Variable("RUNAI_NUM_OF_GPUS", "", Kind.GRANT, sizes.positive_fraction, scope=CONTAINER, unless="GPU_PORTION"),
+    # genv, enforce/rules/env_memory.py: bytes on each device for all processes of one environment together.
+    Variable("GENV_GPU_MEMORY", "", Kind.GRANT, sizes.genv, _EXACT, "genv", "GENV_ENVIRONMENT_ID"),
+    # slurm.schedmd.com/gres.html, "Sharding": how many shards a GPU has stands in gres.conf.
+    Variable("SLURM_SHARDS_ON_NODE", "", Kind.GRANT, None, scope="Slurm job", scope_id="SLURM_JOB_ID"),
 )
+
+_MANY = 64
+"""Devices and entries that are read of one variable."""
 
 
 def candidates(settings: Mapping[str, Setting]) -> list[Candidate]:
@@ -274,19 +199,30 @@ def candidates(settings: Mapping[str, Setting]) -> list[Candidate]:
 
     A value that its reader would refuse gives a candidate that is `void`, a setting without a value a `dynamic` one.
     """
-    found: list[Candidate] = []
-    for row in SIMPLE:
-        found += _said(settings, row.name, row.framework, row.kind, row.reads, scope=row.scope, margin=row.margin)
-    for several in (_jax, _tensorflow, _torch, _theano, _paddle, _mps, _hami, _kai, _genv, _slurm):
+    found = [one for row in VARIABLES for one in _read_variable(settings, row)]
+    for several in (_jax, _tensorflow, _torch, _theano, _mps, _hami):
         found += several(settings)
     return found
 
 
-# -- what they have in common -----------------------------------------------------------------------------------------
+def _read_variable(settings: Mapping[str, Setting], row: Variable) -> list[Candidate]:
+    value = _value(settings, row.name)
+    if not _is_set(settings, row.name) or (row.unless and _is_set(settings, row.unless)):
+        return []
+    if row.values and value is not None and value not in row.values:
+        return []
+    scope = row.scope
+    if row.scope != CONTAINER:
+        name = _value(settings, row.scope_id)
+        scope = f"{row.scope} {shown(name)}" if name else ""
+    candidate = _candidate(settings, row.name, row.framework, row.kind, scope=scope, margin=row.margin)
+    if row.parse is None:
+        return [replace(candidate, dynamic=candidate.dynamic or row.kind is Kind.GRANT)]
+    return with_value(candidate, value, row.parse)
 
 
 def _candidate(settings: Mapping[str, Setting], name: str, framework: str, kind: Kind, **fields: Any) -> Candidate:
-    """Make the candidate of a variable that is set, without its value."""
+    """Return the candidate of a variable that is set, without its value."""
     setting = settings[name]
     return Candidate(
         **{
@@ -303,35 +239,22 @@ def _candidate(settings: Mapping[str, Setting], name: str, framework: str, kind:
     )
 
 
-def _said(
-    settings: Mapping[str, Setting], name: str, framework: str, kind: Kind, reads: sizes.Parser, **fields: Any
-) -> list[Candidate]:
-    """Return the candidates of a variable that is one number; none where it is not set, or empty."""
-    if not _is_set(settings, name):
-        return []
-    return with_value(_candidate(settings, name, framework, kind, **fields), settings[name].value, reads)
-
-
 def _is_set(settings: Mapping[str, Setting], name: str) -> bool:
     """Return whether a variable is set: to all readers but those of TensorFlow and PyTorch, empty is unset."""
     return name in settings and settings[name].value != ""
 
 
-def _value(settings: Mapping[str, Setting], name: str) -> str:
-    """Return the text of a variable, empty where it is not set or not known."""
+def _value(settings: Mapping[str, Setting], name: str) -> str | None:
+    """Return the text of a variable; None where it is not set or not known."""
     setting = settings.get(name)
-    return (setting.value or "") if setting else ""
+    return setting.value if setting else None
 
 
 # -- frameworks -------------------------------------------------------------------------------------------------------
 
-_JAX_FRACTION = "XLA_CLIENT_MEM_FRACTION"
-_JAX_DEPRECATED = "XLA_PYTHON_CLIENT_MEM_FRACTION"
-_JAX_PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
-_JAX_ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"
-_TF_ALLOCATOR = "TF_GPU_ALLOCATOR"
-_CAPPED = ("default", "bfc", "vmm")
+
 _UNCAPPED = ("platform", "cuda_async", "address")
+_CAPPED = ("default", "bfc", "vmm")
 
 
 def _jax(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
@@ -341,44 +264,34 @@ def _jax(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
     (memory_fraction); docs.jax.dev, gpu-memory (vmm has it too). Before jaxlib 0.4.1 it was a fraction of what is free.
     """
     names = [name for name in (_JAX_FRACTION, _JAX_DEPRECATED) if _is_set(settings, name)]
-    allocator = _value(settings, _JAX_ALLOCATOR).lower()
+    allocator = (_value(settings, _JAX_ALLOCATOR) or "").lower()
     why = ""
     if len(names) == 2:
         why = "JAX refuses to start with both set"
-    elif allocator and allocator not in (*_CAPPED, *_UNCAPPED):
-        why = f"JAX refuses to start with {_JAX_ALLOCATOR}={shown(allocator)}"
     elif allocator in _UNCAPPED:
         why = f"the {allocator} allocator ignores it"
-    elif _value(settings, _TF_ALLOCATOR) == "cuda_malloc_async":
+    elif allocator and allocator not in _CAPPED:
+        why = f"JAX refuses to start with {_JAX_ALLOCATOR}={shown(allocator)}"
+    elif _value(settings, _TF_ALLOCATOR) in _ASYNC:
         why = f"{_TF_ALLOCATOR}=cuda_malloc_async ignores it"
-    unified = _value(settings, "TF_FORCE_UNIFIED_MEMORY").lower() in ("1", "true")
+    unified = (_value(settings, "TF_FORCE_UNIFIED_MEMORY") or "").lower() in ("1", "true")
+    parse = sizes.unified_fraction if unified else sizes.positive_fraction
     for name in names:
-        for candidate in _said(
-            settings, name, "jax", Kind.CAP, sizes.unified_fraction if unified else sizes.positive_fraction
-        ):
-            yield void(candidate, why) if why else candidate
-    if _is_set(settings, _JAX_PREALLOCATE) and settings[_JAX_PREALLOCATE].value in ("false", "False", "0", None):
-        yield _candidate(settings, _JAX_PREALLOCATE, "jax", Kind.GROWTH)
+        for one in with_value(_candidate(settings, name, "jax", Kind.CAP), settings[name].value, parse):
+            yield void(one, why) if why else one
     if allocator in _UNCAPPED:
         yield _candidate(settings, _JAX_ALLOCATOR, "jax", Kind.GROWTH)
-
-
-_TF_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 
 
 def _tensorflow(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
     """Read TensorFlow's: growth, forced by `true` in these very letters; `false` leaves its default.
 
-    Sources: tensorflow/core/common_runtime/gpu/gpu_bfc_allocator.cc, GetAllowGrowthValue; docs.jax.dev, gpu-memory
-    (TF_GPU_ALLOCATOR, which XLA heeds too).
+    Source: tensorflow/core/common_runtime/gpu/gpu_bfc_allocator.cc, GetAllowGrowthValue.
     """
     if _TF_GROWTH in settings and settings[_TF_GROWTH].value != "false":
         candidate = _candidate(settings, _TF_GROWTH, "tensorflow", Kind.GROWTH)
         heeded = settings[_TF_GROWTH].value in ("true", None)
         yield candidate if heeded else void(candidate, "TensorFlow ignores any text but true and false")
-    if _value(settings, _TF_ALLOCATOR) == "cuda_malloc_async":
-        yield _candidate(settings, _TF_ALLOCATOR, "tensorflow", Kind.GROWTH)
-        yield _candidate(settings, _TF_ALLOCATOR, "jax", Kind.GROWTH)
 
 
 _TORCH = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -386,7 +299,7 @@ _TORCH_KEY = "per_process_memory_fraction"
 
 
 def _torch(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
-    """Read PyTorch's: one key of a list `key:value,…`, for all devices.
+    """Read PyTorch's: one key of a list `key:value,…`, for all devices; the last one counts.
 
     Where PYTORCH_CUDA_ALLOC_CONF is set at all, even to nothing, the other is not read for this key; the documentation
     has it the other way round. PyTorch without the key does not start with it. Source: c10/cuda/CUDAAllocatorConfig.h,
@@ -395,30 +308,22 @@ def _torch(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
     for name in _TORCH:
         if not _is_set(settings, name):
             continue
+        value = settings[name].value
+        parts = [part.partition(":") for part in (value or "")[:LIMIT].replace(" ", "").split(",")]
+        fractions = [None] if value is None else [text or "?" for key, _, text in parts if key == _TORCH_KEY]
         candidate = _candidate(settings, name, "torch", Kind.CAP)
-        fraction = _torch_fraction(settings[name].value)
-        for one in with_value(candidate, fraction, sizes.fraction) if fraction != "" else ():
+        for one in with_value(candidate, fractions[-1], sizes.fraction) if fractions else ():
             beaten = name == _TORCH[0] and _TORCH[1] in settings
             yield void(one, f"PyTorch reads {_TORCH[1]} in its place") if beaten else one
 
 
-def _torch_fraction(value: str | None) -> str | None:
-    """Return the text of the last fraction in an allocator's configuration, empty for none."""
-    found: str | None = None if value is None else ""
-    for part in (value or "")[:LIMIT].replace(" ", "").split(","):
-        key, _, text = part.partition(":")
-        if key == _TORCH_KEY:
-            found = text or "?"
-    return found
+_THEANO_START = ("lib.cnmem", "gpuarray.preallocate", "gpuarray__preallocate")
+_THEANO_DEVICE = re.compile(r"\s*(?:gpu|cuda)([0-9]{1,3})\s*")
 
 
-THEANO_START = ("lib.cnmem", "gpuarray.preallocate", "gpuarray__preallocate")
-_THEANO_DEVICE = re.compile(r"(?:gpu|cuda)([0-9]{1,3})")
-
-
-def theano_device(text: str) -> int | None:
+def _theano_device(text: str) -> int | None:
     """Return the ordinal in Theano's `device=cuda0` or `gpu0`; None where it leaves the choice to the driver."""
-    match = _THEANO_DEVICE.fullmatch(text.strip())
+    match = _THEANO_DEVICE.fullmatch(text)
     return int(match[1]) if match else None
 
 
@@ -444,117 +349,10 @@ def _theano(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
         yield void(candidate, "Theano cannot split it: a quotation is left open")
         return
     options = {key: text for key, equals, text in pairs if equals}
-    candidate = replace(candidate, device=theano_device(options.get("device", "")))
-    for option in THEANO_START:
+    candidate = replace(candidate, device=_theano_device(options.get("device", "")))
+    for option in _THEANO_START:
         if option in options:
             yield from with_value(replace(candidate, channel=f"{name} {option}"), options[option], sizes.theano)
-
-
-def _paddle(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
-    """Read Paddle's strategy: `auto_growth` takes memory as it is needed.
-
-    Source: paddlepaddle.org.cn, docs, flags, FLAGS_allocator_strategy.
-    """
-    name = "FLAGS_allocator_strategy"
-    if _is_set(settings, name) and settings[name].value in ("auto_growth", None):
-        yield _candidate(settings, name, "paddle", Kind.GROWTH)
-
-
-# -- layers below the frameworks --------------------------------------------------------------------------------------
-
-_MPS = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
-
-
-def _mps(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
-    """Read the limits that an MPS client asks for, one for each device; likely, as only clients are held to them.
-
-    The quotes in NVIDIA's own example are taken off. Source: docs.nvidia.com/deploy/mps, environment variables.
-    """
-    if not _is_set(settings, _MPS):
-        return
-    sure = weakest(settings[_MPS].confidence, *(() if _is_set(settings, "CUDA_MPS_PIPE_DIRECTORY") else (_LIKELY,)))
-    candidate = _candidate(settings, _MPS, "", Kind.HARD, margin=Margin.EXACT, confidence=sure)
-    value = settings[_MPS].value
-    if value is None:
-        yield candidate
-        return
-    for entry in value[:LIMIT].strip(" '\"").split(",")[:_MANY]:
-        if entry.strip():
-            yield from with_value(candidate, entry, sizes.mps)
-
-
-_LIKELY = Confidence.LIKELY
-_HAMI = re.compile(r"(CUDA_DEVICE_(?:MEMORY|SM)_LIMIT)(?:_([0-9]{1,2}))?")
-
-
-def _hami(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
-    """Read HAMi's, which volcano uses too: for one device of the container, else for all; 0 is no limit.
-
-    Likely, unless its library is seen in LD_PRELOAD: it may be in a file that we do not read. Source: HAMi-core
-    src/multiprocess/multiprocess_memory_limit.c, do_init_device_memory_limits and do_init_device_sm_limits.
-    """
-    matches = [match for name in settings if name.startswith("CUDA_DEVICE_") and (match := _HAMI.fullmatch(name))]
-    preloaded = "libvgpu" in _value(settings, "LD_PRELOAD")
-    oversubscribed = _value(settings, "CUDA_OVERSUBSCRIBE").lower() == "true"
-    for match in sorted(matches, key=lambda match: (match[1], int(match[2] or -1)))[: 2 * _MANY]:
-        name, channel, device = match[0], match[1], match[2]
-        if not _is_set(settings, name):
-            continue
-        candidate = _candidate(settings, name, "", Kind.HARD, channel=channel, scope=CONTAINER, margin=Margin.EXACT)
-        candidate = replace(
-            candidate,
-            device=int(device) if device else None,
-            rank=0 if device else RANKS[channel],
-            confidence=candidate.confidence if preloaded else weakest(candidate.confidence, _LIKELY),
-        )
-        if channel == "CUDA_DEVICE_SM_LIMIT":
-            candidate = replace(candidate, kind=Kind.COMPUTE, margin=Margin.FRAMEWORK)
-        elif oversubscribed:
-            candidate = replace(candidate, text=shown(f"{candidate.text}, of virtual memory (CUDA_OVERSUBSCRIBE=true)"))
-        yield from with_value(
-            candidate, settings[name].value, sizes.hami if candidate.kind is Kind.HARD else sizes.hami_sms
-        )
-
-
-def _kai(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
-    """Read KAI's and run:ai's: a fraction that nothing enforces, and what a process may count on beside its limit.
-
-    Sources: KAI-Scheduler pkg/binder/common/gpu_access.go (both names get one text); kai-gpu-fractioning
-    fractiond/internal/injection.
-    """
-    for name in ("GPU_PORTION", "RUNAI_NUM_OF_GPUS"):
-        if _is_set(settings, name):
-            yield from _said(settings, name, "", Kind.GRANT, sizes.positive_fraction, scope=CONTAINER)
-            break
-    request = _said(
-        settings, "NVIDIA_GPU_MEMORY_REQUEST", "", Kind.GRANT, sizes.mib, scope=CONTAINER, margin=Margin.EXACT
-    )
-    limited = _is_set(settings, "NVIDIA_GPU_MEMORY_LIMIT")
-    yield from (
-        void(candidate, "NVIDIA_GPU_MEMORY_LIMIT allows more") if limited else candidate for candidate in request
-    )
-
-
-def _genv(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
-    """Read genv's: bytes on each device for all processes of one environment together.
-
-    Source: run-ai/genv genv/enforce/rules/env_memory.py.
-    """
-    environment = _value(settings, "GENV_ENVIRONMENT_ID")
-    scope = f"genv {shown(environment)}" if environment else ""
-    yield from _said(settings, "GENV_GPU_MEMORY", "", Kind.GRANT, sizes.genv, scope=scope, margin=Margin.EXACT)
-
-
-def _slurm(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
-    """Read how many shards Slurm gave; how many a GPU has stands in gres.conf, so that their size is not known.
-
-    Source: slurm.schedmd.com/gres.html, "Sharding".
-    """
-    name = "SLURM_SHARDS_ON_NODE"
-    if _is_set(settings, name):
-        job = _value(settings, "SLURM_JOB_ID")
-        scope = f"Slurm job {shown(job)}" if job else ""
-        yield _candidate(settings, name, "", Kind.GRANT, scope=scope, dynamic=True)
 
 
 _COMMENT = re.compile(r"^[#;]|\s[#;]")
@@ -568,35 +366,175 @@ def theanorc(text: str, path: str) -> list[Candidate]:
     once, as it stands last. Likely, because THEANO_FLAGS or another file may say otherwise. Source: theano/
     configparser.py, fetch_val_for_key.
     """
-    options = {f"{section}.{option}": (line, value) for line, section, option, value in _options(text)}
-    _, device = options.get("global.device", (0, ""))
-    found: list[Candidate] = []
-    for option in THEANO_START:
-        if option in options:
-            line, value = options[option]
-            section, _, name = option.partition(".")
-            candidate = Candidate(
-                channel=f"[{section}] {name}",
-                where=clean(path),
-                line=line,
-                text=shown(f"{name} = {value}"),
-                framework="theano",
-                kind=Kind.START,
-                confidence=Confidence.LIKELY,
-                device=theano_device(device),
-            )
-            found += with_value(candidate, value, sizes.theano)
-    return found
-
-
-def _options(text: str) -> Iterable[tuple[int, str, str, str]]:
-    """Return line, section, option and value of each option; lines that are none are passed over."""
+    options: dict[str, tuple[int, str]] = {}
     section = ""
     for line, content in enumerate(text.split("\n"), start=1):
         content = _COMMENT.split(content.strip(), maxsplit=1)[0].strip()
         if content.startswith("["):
             section = content[1:].partition("]")[0]
         elif content and section:
-            option, *value = _SIGN.split(content, maxsplit=1)
+            name, *value = _SIGN.split(content, maxsplit=1)
             if value:
-                yield line, section, option.strip().lower(), value[0].strip()
+                options[f"{section}.{name.strip().lower()}"] = (line, value[0].strip())
+    _, device = options.get("global.device", (0, ""))
+    found: list[Candidate] = []
+    for option in _THEANO_START:
+        if option in options:
+            line, number = options[option]
+            section, _, name = option.partition(".")
+            candidate = Candidate(
+                channel=f"[{section}] {name}",
+                where=clean(path),
+                line=line,
+                text=shown(f"{name} = {number}"),
+                framework="theano",
+                kind=Kind.START,
+                confidence=Confidence.LIKELY,
+                device=_theano_device(device),
+            )
+            found += with_value(candidate, number, sizes.theano)
+    return found
+
+
+# -- layers below the frameworks --------------------------------------------------------------------------------------
+
+_MPS = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+_LIKELY = Confidence.LIKELY
+
+
+def _mps(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
+    """Read the limits that an MPS client asks for, one for each device; likely, as only clients are held to them.
+
+    The quotes in NVIDIA's own example are taken off. Source: docs.nvidia.com/deploy/mps, environment variables.
+    """
+    if not _is_set(settings, _MPS):
+        return
+    sure = weakest(settings[_MPS].confidence, *(() if _is_set(settings, "CUDA_MPS_PIPE_DIRECTORY") else (_LIKELY,)))
+    candidate = _candidate(settings, _MPS, "", Kind.HARD, margin=_EXACT, confidence=sure)
+    value = settings[_MPS].value
+    if value is None:
+        yield candidate
+        return
+    for entry in value[:LIMIT].strip(" '\"").split(",")[:_MANY]:
+        if entry.strip():
+            yield from with_value(candidate, entry, sizes.mps)
+
+
+_HAMI = re.compile(r"(CUDA_DEVICE_(?:MEMORY|SM)_LIMIT)(?:_([0-9]{1,2}))?")
+
+
+def _hami(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
+    """Read HAMi's, which volcano uses too: for one device of the container, else for all; 0 is no limit.
+
+    Likely, unless its library is seen in LD_PRELOAD: it may be in a file that we do not read. Source: HAMi-core
+    src/multiprocess/multiprocess_memory_limit.c, do_init_device_memory_limits and do_init_device_sm_limits.
+    """
+    matches = [match for name in settings if name.startswith("CUDA_DEVICE_") and (match := _HAMI.fullmatch(name))]
+    preloaded = "libvgpu" in (_value(settings, "LD_PRELOAD") or "")
+    virtual = (_value(settings, "CUDA_OVERSUBSCRIBE") or "").lower() == "true"
+    for match in sorted(matches, key=lambda match: (match[1], int(match[2] or -1)))[: 2 * _MANY]:
+        name, channel, device = match[0], match[1], match[2]
+        if not _is_set(settings, name):
+            continue
+        of_memory = "MEMORY" in channel
+        candidate = _candidate(settings, name, "", Kind.HARD if of_memory else Kind.COMPUTE, channel=channel)
+        candidate = replace(
+            candidate,
+            device=int(device) if device else None,
+            # The one of the device comes before the one of all.
+            rank=0 if device else -1,
+            scope=CONTAINER,
+            margin=_EXACT if of_memory else Margin.FRAMEWORK,
+            confidence=candidate.confidence if preloaded else weakest(candidate.confidence, _LIKELY),
+        )
+        if of_memory and virtual:
+            text = f"{candidate.text}, of virtual memory (CUDA_OVERSUBSCRIBE=true)"
+            candidate = replace(candidate, text=shown(text))
+        yield from with_value(candidate, settings[name].value, sizes.hami if of_memory else sizes.hami_sms)
+
+
+# -- misspelt names ---------------------------------------------------------------------------------------------------
+
+# Names that people type, and long enough that one which is nearly the same can only be a slip.
+_MEANT = sorted(
+    {row.name for row in VARIABLES if row.name not in ("GPU_PORTION", "RUNAI_NUM_OF_GPUS", "SLURM_SHARDS_ON_NODE")}
+    | {
+        _JAX_FRACTION,
+        _JAX_DEPRECATED,
+        _JAX_ALLOCATOR,
+        _TF_GROWTH,
+        *_TORCH,
+        _MPS,
+        "THEANO_FLAGS",
+        "TF_FORCE_UNIFIED_MEMORY",
+    }
+    | {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"}
+    | {"CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT", "CUDA_OVERSUBSCRIBE"}
+)
+# Real names that are nearly one of those: another vendor's, or the CPU's.
+_REAL = frozenset(
+    {
+        *("PYTORCH_MUSA_ALLOC_CONF", "TF_CPU_ALLOCATOR", "FLAGS_cpu_memory_limit_mb"),
+        *("FLAGS_fraction_of_cpu_memory_to_use", "FLAGS_initial_cpu_memory_in_mb"),
+    }
+)
+# Not slips of the finger. NVIDIA's page on MPS has the first in an example
+# (docs.nvidia.com/deploy/mps/latest/appendix-environment-variables.html).
+_MISNAMED = {"CUDA_MPS_DEVICE_MEM_LIMIT": _MPS}
+
+_START = 3
+_TWO_SLIPS = 18
+"""Letters of a name from which on two may be wrong: in a short one, two make another name."""
+# An environment may be made of 100,000 names that are nearly right.
+_MOST_NAMES = 2000
+_MOST_HINTS = 8
+_BY_START: dict[str, list[str]] = {}
+for _name in _MEANT:
+    _BY_START.setdefault(_name[:_START], []).append(_name)
+
+
+def find_misspelt(names: Iterable[str]) -> list[Hint]:
+    """Return a hint for each environment variable that looks like a misspelt one which declares a share.
+
+    At most two letters may be missing, wrong, too many or swapped, and the first three must be right. A name that
+    has the right one as its start or end (CUDA_VISIBLE_DEVICES_OLD) is somebody's own, as is one beside the right
+    one. It is meant to be right rather than complete.
+    """
+    given = dict.fromkeys(islice(names, _MOST_NAMES))
+    hints: list[Hint] = []
+    for name in given:
+        meant = _find_meant(name) if name[:_START] in _BY_START else ""
+        if meant and meant not in given:
+            hints.append(Hint(rule="misspelt", words=f"{name} has no effect; {meant} was meant"))
+            if len(hints) == _MOST_HINTS:
+                break
+    return hints
+
+
+@functools.lru_cache(maxsize=128)
+def _find_meant(name: str) -> str:
+    """Return the known name that `name` misspells; empty for none."""
+    if name in _MEANT or name in _REAL or not name.replace("_", "").isalpha() or not name.isascii():
+        return _MISNAMED.get(name, "")
+    for meant in _BY_START[name[:_START]]:
+        slips = 2 if len(meant) >= _TWO_SLIPS else 1
+        # Names joined to another word are meant as they are.
+        joined = name.startswith(meant) or name.endswith(meant)
+        if not joined and abs(len(name) - len(meant)) <= slips and _is_slip(name, meant, slips):
+            return meant
+    return _MISNAMED.get(name, "")
+
+
+def _is_slip(one: str, other: str, slips: int) -> bool:
+    """Return whether `slips` letters inserted, deleted, replaced or swapped turn `one` into `other`."""
+    same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    one, other = one[same:], other[same:]
+    if not slips or one == other:
+        return one == other
+    slips -= 1
+    return (
+        _is_slip(one[1:], other[1:], slips)
+        or _is_slip(one[1:], other, slips)
+        or _is_slip(one, other[1:], slips)
+        or (one[:2] == other[1::-1] and _is_slip(one[2:], other[2:], slips))
+    )

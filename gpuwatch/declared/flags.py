@@ -14,7 +14,7 @@ several (argparse, click), so do we.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -176,96 +176,64 @@ def _by_module(rest: Sequence[str]) -> Started | None:
 
 
 class Flag(NamedTuple):
-    """One flag of one program."""
+    """Flag of a program that declares something."""
 
     program: str
-    """The framework id of its `programs.Program`; empty for genv-docker."""
-    name: str
+    """The framework id of its `Program`; empty for genv-docker."""
+    names: tuple[str, ...]
+    """Spellings of one option, with `-`; the last one on a command line counts."""
     kind: Kind
-    reads: sizes.Parser
-    framework: str | None = None
+    parse: sizes.Parser
+    framework: str = ""
     """Framework of the candidate, where it is not that of the program."""
     margin: Margin = Margin.FRAMEWORK
-    either: bool = False
-    """True where `_` stands for `-` as well. Source: vllm/utils, FlexibleArgumentParser."""
-    joined: bool = False
-    """True where only `--flag=value` is understood. Source: tensorflow/core/util/command_line_flags.cc."""
-    repeats: bool = False
-    """True where it may be given once for each device; else the last one counts."""
     prefix: str = ""
     """Beginning of a value that is read: `tensorflow,gpu-memory-fraction=` of `--backend-config`."""
     confidence: Confidence = Confidence.CERTAIN
 
 
-_FREE_AFTER_LOAD = sizes.fraction_of_free_after_load
+_VLLM_CACHE = "--kv-cache-memory-bytes"
+"""Given, it takes the place of --gpu-memory-utilization. Source: vllm/config/cache.py."""
+_TRTLLM_FRACTION = (
+    *("--free-gpu-memory-fraction", "--kv-cache-free-gpu-memory-fraction"),
+    "--kv-cache-free-gpu-mem-fraction",  # trtllm-bench shortens it
+)
 
 FLAGS = (
     # vllm/config/cache.py: above 0, up to 1, of the total; the budget of the whole instance.
-    Flag(
-        "vllm",
-        "--gpu-memory-utilization",
-        Kind.CAP,
-        sizes.positive_fraction,
-        margin=Margin.BUDGET,
-        either=True,
-    ),
-    Flag("vllm", "--kv-cache-memory-bytes", Kind.CACHE, sizes.vllm, either=True),
+    Flag("vllm", ("--gpu-memory-utilization",), Kind.CAP, sizes.positive_fraction, margin=Margin.BUDGET),
+    Flag("vllm", (_VLLM_CACHE,), Kind.CACHE, sizes.vllm),
     # sglang/srt/server_args.py; model_runner_kv_cache_mixin.py: of what is free before the weights are loaded.
-    Flag("sglang", "--mem-fraction-static", Kind.CACHE, sizes.fraction_of_free_at_start),
-    # nvidia.github.io/TensorRT-LLM/commands/trtllm-serve: the two are one option; trtllm-bench shortens it.
-    Flag("tensorrt-llm", "--free_gpu_memory_fraction", Kind.CACHE, _FREE_AFTER_LOAD),
-    Flag("tensorrt-llm", "--kv_cache_free_gpu_memory_fraction", Kind.CACHE, _FREE_AFTER_LOAD),
-    Flag("tensorrt-llm", "--kv_cache_free_gpu_mem_fraction", Kind.CACHE, _FREE_AFTER_LOAD),
+    Flag("sglang", ("--mem-fraction-static",), Kind.CACHE, sizes.fraction_of_free_at_start),
+    # nvidia.github.io/TensorRT-LLM/commands/trtllm-serve.
+    Flag("tensorrt-llm", _TRTLLM_FRACTION, Kind.CACHE, sizes.fraction_of_free_after_load),
     # lmdeploy/messages.py: of what is free since 0.2.2, of the total in 0.2.0 and 0.2.1.
-    Flag("lmdeploy", "--cache-max-entry-count", Kind.CACHE, sizes.fraction_or_blocks),
+    Flag("lmdeploy", ("--cache-max-entry-count",), Kind.CACHE, sizes.fraction_or_blocks),
     # text-generation-inference/launcher/src/main.rs.
-    Flag("tgi", "--cuda-memory-fraction", Kind.CAP, sizes.fraction),
+    Flag("tgi", ("--cuda-memory-fraction",), Kind.CAP, sizes.fraction),
     # tensorflow/serving/model_servers/main.cc: 0 leaves it to TensorFlow, whose session it configures.
-    Flag(
-        "tensorflow-serving",
-        "--per_process_gpu_memory_fraction",
-        Kind.CAP,
-        sizes.fraction_or_off,
-        framework="tensorflow",
-        joined=True,
-    ),
+    Flag("tensorflow-serving", ("--per-process-gpu-memory-fraction",), Kind.CAP, sizes.fraction_or_off, "tensorflow"),
     # tensorflow_backend/src/tensorflow.cc. A guess: models of other backends in the same process take more.
     Flag(
         "triton",
-        "--backend-config",
+        ("--backend-config",),
         Kind.CAP,
         sizes.fraction_or_off,
         prefix="tensorflow,gpu-memory-fraction=",
         confidence=Confidence.GUESS,
     ),
-    # server/src/command_line_parser.cc: a pool of the server's own, which the backends take no notice of.
-    Flag("triton", "--cuda-memory-pool-byte-size", Kind.START, sizes.device_bytes, repeats=True),
-    Flag("triton", "--model-load-gpu-limit", Kind.RESERVE, sizes.device_left_free, repeats=True),
     # dask_cuda/cli.py: the first size of the pool, its largest, and the one from which it spills to the host.
-    Flag("dask", "--rmm-pool-size", Kind.START, sizes.dask),
-    Flag("dask", "--rmm-maximum-pool-size", Kind.CAP, sizes.dask),
-    Flag("dask", "--device-memory-limit", Kind.CACHE, sizes.dask),
-    # llama.cpp common/arg.cpp: a margin on each device; there is no cap.
-    Flag("llama.cpp", "--fit-target", Kind.RESERVE, sizes.mib_by_device),
-    Flag("llama.cpp", "-fitt", Kind.RESERVE, sizes.mib_by_device),
+    Flag("dask", ("--rmm-pool-size",), Kind.START, sizes.dask),
+    Flag("dask", ("--rmm-maximum-pool-size",), Kind.CAP, sizes.dask),
+    Flag("dask", ("--device-memory-limit",), Kind.CACHE, sizes.dask),
     # genv-docker/README.md: it becomes GENV_GPU_MEMORY.
-    Flag("", "--gpu-memory", Kind.GRANT, sizes.genv, margin=Margin.EXACT),
+    Flag("", ("--gpu-memory",), Kind.GRANT, sizes.genv, margin=Margin.EXACT),
 )
 
-_VLLM_CACHE = "--kv-cache-memory-bytes"
-"""Given, it takes the place of --gpu-memory-utilization. Source: vllm/config/cache.py."""
 _CONFIG = "--config"
 _CONFIGURED = {"vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-static"}
 """Programs that read options from a YAML file, and what each takes most of its memory by; the command line counts
 first. Sources: vllm/utils/argparse_utils.py, FlexibleArgumentParser; sglang/srt/server_args_config_parser.py."""
-_MANY = 64
-"""Flags that are kept of one command line: a command line may have a hundred thousand."""
-_SAME = {
-    "--kv_cache_free_gpu_memory_fraction": "--free_gpu_memory_fraction",
-    "--kv_cache_free_gpu_mem_fraction": "--free_gpu_memory_fraction",
-    "-fitt": "--fit-target",
-}
-"""Spellings of one option: the last of them all counts."""
 
 
 def config_file(argv: Sequence[str]) -> str | None:
@@ -289,49 +257,42 @@ def candidates(argv: Sequence[str], where: str = "command line", config: Config 
     found = started(argv)
     if found is None:
         return []
-    table = [flag for flag in FLAGS if flag.program == found.program.framework]
-    given: dict[tuple[str, int | str | None], tuple[Flag, list[Candidate]]] = {}
-    made = [(flag, _read(flag, value, text, where)) for flag, value, text in _given(found.arguments, table)]
+    table = {name: flag for flag in FLAGS if flag.program == found.program.framework for name in flag.names}
+    given: dict[Flag, list[Candidate]] = {}
+    for name, value, text in _given(found.arguments, table):
+        flag = table[name]
+        given.pop(flag, None)  # so that the order stays that of the command line
+        given[flag] = _read(flag, name, value, text, where)
     if config is not None:
-        made = [*_configured(config, table, {flag.name for flag, _ in made}), *made]
-    for flag, several in made:
-        device = several[0].device if flag.repeats and several else None
-        key = (_SAME.get(flag.name, flag.name), device)
-        if key not in given and len(given) >= _MANY:
-            continue
-        # Taken out first, so that the order stays that of the command line.
-        given.pop(key, None)
-        given[key] = (flag, several)
-    ignored = any(flag.name == _VLLM_CACHE and made and not made[0].void for flag, made in given.values())
+        given = {**dict(_configured(config, table, given)), **given}
+    ignored = any(_VLLM_CACHE in flag.names and several and not several[0].void for flag, several in given.items())
     return [
-        void(candidate, f"vLLM ignores it beside {_VLLM_CACHE}")
-        if ignored and flag.margin is Margin.BUDGET
-        else candidate
-        for flag, made in given.values()
-        for candidate in made
+        void(one, f"vLLM ignores it beside {_VLLM_CACHE}") if ignored and flag.margin is Margin.BUDGET else one
+        for flag, several in given.items()
+        for one in several
     ]
 
 
-def _configured(config: Config, table: Sequence[Flag], said: Collection[str]) -> Iterator[tuple[Flag, list[Candidate]]]:
-    """Return the candidates of a server's file; of an unread one, an unknown one unless its flag is in `said`."""
+def _configured(
+    config: Config, table: Mapping[str, Flag], given: Collection[Flag]
+) -> Iterator[tuple[Flag, list[Candidate]]]:
+    """Return the candidates of a server's file; of an unread one, an unknown one unless its flag is in `given`."""
     sure = Confidence.STALE if config.edited else Confidence.LIKELY if config.likely else Confidence.CERTAIN
-    by_name = {flag.name: flag for flag in table}
     try:
         for key, (line, value) in _scalars(config).items():
-            flag = by_name.get(f"--{key.replace('_', '-')}")
-            if flag is None:
+            name = f"--{key.replace('_', '-')}"
+            if name not in table:
                 continue
             if not value or value[0] in "[{":
                 raise ValueError(f"line {line} is more than a value")
-            made = _read(flag, value, f"{key}: {value}", config.path)
-            yield flag, [replace(one, line=line, confidence=weakest(one.confidence, sure)) for one in made]
+            made = _read(table[name], name, value, f"{key}: {value}", config.path)
+            yield table[name], [replace(one, line=line, confidence=weakest(one.confidence, sure)) for one in made]
     except ValueError as error:
-        flag = by_name[next(name for name in _CONFIGURED.values() if name in by_name)]
-        if flag.name not in said:
+        name = next(name for name in _CONFIGURED.values() if name in table)
+        if table[name] not in given:
             words = f"{config.path} was named and not read: {error}"
-            named = _read(flag, "", f"{_CONFIG} {config.path}", "command line")[0]
-            unknown = replace(named, channel=_CONFIG, void="", dynamic=True, unread=clean(words, 2 * SHOWN))
-            yield flag, [unknown]
+            named = _candidate(table[name], _CONFIG, f"{_CONFIG} {config.path}", "command line")
+            yield table[name], [replace(named, dynamic=True, unread=clean(words, 2 * SHOWN))]
 
 
 def _scalars(config: Config) -> dict[str, tuple[int, str]]:
@@ -341,41 +302,42 @@ def _scalars(config: Config) -> dict[str, tuple[int, str]]:
     return scalars(config.text)
 
 
-def _given(arguments: Sequence[str], table: Sequence[Flag]) -> Iterable[tuple[Flag, str | None, str]]:
-    """Find the flags among arguments: each with its value, None for a missing one, and as it was written."""
-    by_name = {flag.name: flag for flag in table}
+def _given(arguments: Sequence[str], table: Mapping[str, Flag]) -> Iterator[tuple[str, str | None, str]]:
+    """Find the flags among arguments: the name of each with its value, None for a missing one, and as it was written.
+
+    `_` stands for `-`, as argparse and click, and the command lines that people copy, have it.
+    """
     for place, argument in enumerate(arguments):
         if argument == "--":
             return
-        name, equals, value = argument.partition("=")
-        flag = by_name.get(name) or _either(by_name, name)
-        if flag is None:
+        written, equals, value = argument.partition("=")
+        name = written.replace("_", "-")
+        if name not in table:
             continue
-        if equals:
-            text = argument
-        elif flag.joined or place + 1 >= len(arguments):
-            yield flag, None, argument
-            continue
-        else:
+        text = argument
+        if not equals:
+            if place + 1 >= len(arguments):
+                yield name, None, argument
+                continue
             value = arguments[place + 1]
             text = f"{argument} {value}"
-        if value.startswith(flag.prefix):
-            yield flag, value.removeprefix(flag.prefix), text
+        prefix = table[name].prefix
+        if value.startswith(prefix):
+            yield name, value.removeprefix(prefix), text
 
 
-def _either(by_name: dict[str, Flag], name: str) -> Flag | None:
-    flag = by_name.get(name.replace("_", "-")) if name.startswith("--") else None
-    return flag if flag is not None and flag.either else None
-
-
-def _read(flag: Flag, value: str | None, text: str, where: str) -> list[Candidate]:
-    candidate = Candidate(
-        channel=flag.name,
+def _candidate(flag: Flag, channel: str, text: str, where: str) -> Candidate:
+    return Candidate(
+        channel=channel,
         where=where,
         text=shown(text),
-        framework=flag.program if flag.framework is None else flag.framework,
+        framework=flag.framework or flag.program,
         kind=flag.kind,
         margin=flag.margin,
         confidence=flag.confidence,
     )
-    return [void(candidate, "it was given no value")] if value is None else with_value(candidate, value, flag.reads)
+
+
+def _read(flag: Flag, name: str, value: str | None, text: str, where: str) -> list[Candidate]:
+    candidate = _candidate(flag, name, text, where)
+    return [void(candidate, "it was given no value")] if value is None else with_value(candidate, value, flag.parse)

@@ -1,7 +1,7 @@
 """Frameworks: which ones a process uses, and what each takes by default.
 
 Names of libraries are those in wheels on pypi.org, looked up in: torch 1.8 to 2.13, tensorflow 2.21, jaxlib 0.10.2 and
-jax-cuda12-pjrt 0.12, cupy-cuda12x 14.2, rmm-cu12 26.10, onnxruntime-gpu 1.31, paddlepaddle-gpu 2.6, mxnet-cu112 1.9,
+jax-cuda12-pjrt 0.12, cupy-cuda12x 14.2, rmm-cu12 26.10, onnxruntime-gpu 1.31, paddlepaddle-gpu 2.6,
 vllm 0.20. Those of Theano, Ray, LMDeploy, Triton, TensorRT-LLM and llama.cpp are from memory.
 """
 
@@ -22,7 +22,6 @@ NAMES: Mapping[str, str] = {
     "cupy": "CuPy",
     "theano": "Theano",
     "paddle": "PaddlePaddle",
-    "mxnet": "MXNet",
     "onnxruntime": "ONNX Runtime",
     "rmm": "RMM",
     "ray": "Ray",
@@ -62,7 +61,6 @@ _LIBRARIES = (
     ("libcuda_ndarray.so", "theano", _CERTAIN),
     ("libpaddle", "paddle", _CERTAIN),
     ("core_avx.so", "paddle", _CERTAIN),
-    ("libmxnet.so", "mxnet", _CERTAIN),
     ("libonnxruntime_providers_cuda", "onnxruntime", _CERTAIN),
     ("libonnxruntime_providers_tensorrt", "onnxruntime", _CERTAIN),
     ("librmm.so", "rmm", _CERTAIN),
@@ -84,7 +82,7 @@ _IMPORTS = {
     **dict.fromkeys(("torch", "torchvision", "torchaudio", "lightning", "pytorch_lightning", "accelerate"), "torch"),
     **dict.fromkeys(("cupy", "cupyx"), "cupy"),
     **dict.fromkeys(("theano", "pygpu"), "theano"),
-    **dict.fromkeys(("paddle", "mxnet", "onnxruntime", "ray", "vllm", "sglang", "lmdeploy")),
+    **dict.fromkeys(("paddle", "onnxruntime", "ray", "vllm", "sglang", "lmdeploy")),
     **dict.fromkeys(("rmm", "cudf", "cuml", "cugraph"), "rmm"),
     "tensorrt_llm": "tensorrt-llm",
     "dask_cuda": "dask",

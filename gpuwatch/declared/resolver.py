@@ -548,7 +548,7 @@ def _module_words(modules: Sequence[Script]) -> str:
 
 def _hints(facts: Facts, around: Environment, evaluations: Sequence[Evaluation]) -> Iterable[Hint]:
     """Return hints for misspelt names and values without effect."""
-    yield from env.misspelt(around.settings)
+    yield from env.find_misspelt(around.settings)
     for script in facts.scripts:
         if not isinstance(script.contents, Unread):
             yield from script.contents.hints

@@ -59,7 +59,7 @@ def explain(driver: Driver, tmp_path: Path) -> Explainer:
 
 def serving(explain: Explainer, config: str, *argv: str) -> Declared:
     (explain.folder / "serve.yaml").write_text(config)
-    return explain.declared(*argv, held={0: 30})
+    return explain.declared(*argv)
 
 
 def default(declared: Declared) -> bool:
@@ -137,6 +137,10 @@ def test_a_file_that_is_more_than_keys_and_values_is_said_not_to_be_read(explain
     named = said(declared, "--config")
     assert named.undecided
     assert named.why.startswith("serve.yaml was named and not read: line ")
+
+
+def test_a_file_that_is_not_read_leaves_it_open_whether_there_is_a_limit(explain: Explainer) -> None:
+    (explain.folder / "serve.yaml").write_text("- gpu-memory-utilization: 0.3\n")
     text = explain.text(*VLLM, held={0: 30})
     assert "serve.yaml was named and not read" in text
     assert "0.92" not in text
@@ -152,7 +156,7 @@ def test_a_file_that_cannot_be_read_is_said_to_be_named(explain: Explainer, kind
         path.write_text(PLAIN + "#" * (1 << 20))
     elif kind == "device":
         path.symlink_to("/dev/zero")
-    declared = explain.declared(*VLLM, held={0: 30})
+    declared = explain.declared(*VLLM)
     assert said(declared, "--config").why == "serve.yaml was named and not read: it could not be read"
     assert not default(declared)
 
@@ -175,7 +179,7 @@ def test_a_file_that_was_edited_after_the_start_is_doubted(explain: Explainer) -
     path.write_text(PLAIN)
     later = path.stat().st_mtime + 3600
     os.utime(path, (later, later))
-    declared = explain.declared(*VLLM, held={0: 30})
+    declared = explain.declared(*VLLM)
     assert said(declared, "--gpu-memory-utilization").confidence is Confidence.STALE
 
 
@@ -194,7 +198,7 @@ def test_sglangs_file_is_read(explain: Explainer) -> None:
 
 
 def test_sglangs_file_that_is_not_read_is_named(explain: Explainer) -> None:
-    declared = explain.declared(*SGLANG, held={0: 30})
+    declared = explain.declared(*SGLANG)
     assert said(declared, "--config").why == "serve.yaml was named and not read: it could not be read"
     assert not default(declared)
 

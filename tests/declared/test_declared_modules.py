@@ -33,7 +33,7 @@ def explain(driver: Driver, tmp_path: Path) -> Explainer:
 
 def incomplete(explain: Explainer, *argv: str) -> Declared:
     """Return what is known where it is said that more may have been declared."""
-    declared = explain.declared(*argv, held={1: 40})
+    declared = explain.declared(*argv)
     assert declared.incomplete
     assert declared.knowledge is Knowledge.READ
     text = explain.text(*argv, held={1: 40})
@@ -63,7 +63,7 @@ def incomplete(explain: Explainer, *argv: str) -> Declared:
 )
 def test_what_an_imported_module_declares_counts(explain: Explainer, train: str, files: dict[str, str]) -> None:
     explain.write(train=train, **files)
-    declared = explain.declared(held={0: 10})
+    declared = explain.declared()
     assert explain.limits(declared) == {0: 24}
     fraction = said(declared, "set_per_process_memory_fraction")
     assert fraction.where == next(f"{name}.py" for name in files if LIMIT in files[name])
@@ -81,7 +81,7 @@ def test_what_an_imported_module_declares_counts(explain: Explainer, train: str,
 )
 def test_what_no_file_of_the_program_calls_limits_nothing(explain: Explainer, train: str, helpers: str) -> None:
     explain.write(train=train, helpers=helpers)
-    declared = explain.declared(held={0: 10})
+    declared = explain.declared()
     assert declared.limits == ()
     assert not said(declared, "set_per_process_memory_fraction").effective
 
@@ -98,7 +98,7 @@ def test_a_file_that_is_not_imported_is_not_read(explain: Explainer) -> None:
 
 def test_a_variable_that_a_module_sets_is_likely(explain: Explainer) -> None:
     explain.write(train="import config\nimport torch\n", config="import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '1'\n")
-    declared = explain.declared(held={1: 1})
+    declared = explain.declared()
     assert declared.visible is not None
     assert declared.visible.gpus == (str(explain.driver.gpus[1].uuid),)
     assert declared.visible.where == "config.py:2"
@@ -110,26 +110,26 @@ def test_a_gpu_that_a_module_may_set_is_not_taken_for_the_first(explain: Explain
         train="import torch\nfrom dist import setup\nsetup()\ntorch.cuda.set_per_process_memory_fraction(0.3)\n",
         dist="import os, torch\ndef setup():\n    torch.cuda.set_device(int(os.environ['LOCAL_RANK']))\n",
     )
-    declared = explain.declared(environ={"LOCAL_RANK": "0"}, held={0: 40})
+    declared = explain.declared(environ={"LOCAL_RANK": "0"})
     assert declared.limits == ()
     assert said(declared, "set_per_process_memory_fraction").undecided
 
 
 def test_a_module_of_the_folder_of_a_package(explain: Explainer) -> None:
     explain.write(**{"pkg/train": "from . import gpu\nfrom .sub.deep import x\n", "pkg/gpu": AT_IMPORT})
-    declared = explain.declared("-m", "pkg.train", held={0: 10})
+    declared = explain.declared("-m", "pkg.train")
     assert said(declared, "set_per_process_memory_fraction").where == "pkg/gpu.py"
 
 
 def test_a_module_that_code_on_the_command_line_imports(explain: Explainer) -> None:
     explain.write(helpers=AT_IMPORT)
-    assert explain.limits(explain.declared("-c", "import helpers", held={0: 10})) == {0: 24}
+    assert explain.limits(explain.declared("-c", "import helpers")) == {0: 24}
 
 
 def test_a_script_elsewhere_has_its_modules_in_its_own_folder(explain: Explainer) -> None:
     explain.write(**{"job/train": "import helpers\n", "job/helpers": AT_IMPORT, "helpers": "import torch\n"})
     path = str(explain.folder / "job/train.py")
-    declared = explain.declared(path, held={0: 10})
+    declared = explain.declared(path)
     assert said(declared, "set_per_process_memory_fraction").where == str(explain.folder / "job/helpers.py")
 
 
@@ -137,7 +137,7 @@ def test_a_module_that_was_edited_after_the_start_is_doubted(explain: Explainer)
     explain.write(train="import helpers\n", helpers=AT_IMPORT)
     later = (explain.folder / "helpers.py").stat().st_mtime + 3600
     os.utime(explain.folder / "helpers.py", (later, later))
-    declared = explain.declared(held={0: 10})
+    declared = explain.declared()
     assert said(declared, "set_per_process_memory_fraction").confidence is Confidence.STALE
 
 
@@ -154,7 +154,7 @@ def test_a_module_of_a_module_is_said_to_be_left_out(explain: Explainer) -> None
 
 def test_what_several_files_import_is_read_once(explain: Explainer) -> None:
     explain.write(train="import a\nimport b\n", a="import b\nimport train\n", b="import a\n" + AT_IMPORT)
-    declared = explain.declared(held={0: 10})
+    declared = explain.declared()
     assert not declared.incomplete
     assert explain.limits(declared) == {0: 24}
 

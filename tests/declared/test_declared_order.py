@@ -46,7 +46,7 @@ def explain(driver: Driver, tmp_path: Path) -> Explainer:
 
 def test_the_limit_of_the_first_gpu_is_that_of_the_fastest_and_a_guess(explain: Explainer) -> None:
     explain.write(train=HALF)
-    declared = explain.declared(held={1: 10})
+    declared = explain.declared()
     assert declared.visible is not None
     assert declared.visible.gpus == tuple(str(gpu.uuid) for gpu in reversed(explain.driver.gpus))
     assert declared.visible.order is Order.HEURISTIC
@@ -56,7 +56,7 @@ def test_the_limit_of_the_first_gpu_is_that_of_the_fastest_and_a_guess(explain: 
 
 def test_the_order_of_the_slots_is_no_guess(explain: Explainer) -> None:
     explain.write(train=HALF)
-    declared = explain.declared(environ={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, held={0: 1})
+    declared = explain.declared(environ={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
     assert explain.limits(declared) == {0: 1}
     assert said(declared, "set_per_process_memory_fraction").confidence is Confidence.LIKELY
 
@@ -111,7 +111,7 @@ def test_equal_cards_of_a_mixed_machine_stay_in_their_order(explain: Explainer) 
 def test_a_limit_larger_than_the_card_that_was_guessed_is_not_drawn(explain: Explainer) -> None:
     explain.driver.gpus[1].memory_total = 8 * GIB
     explain.write(train=LIMIT)
-    declared = explain.declared(held={1: 7})
+    declared = explain.declared()
     assert declared.limits == ()
     limit = said(declared, "memory_limit")
     assert limit.limits == {}
@@ -121,7 +121,7 @@ def test_a_limit_larger_than_the_card_that_was_guessed_is_not_drawn(explain: Exp
 
 def test_a_limit_on_a_card_that_the_process_does_not_hold_is_not_drawn(explain: Explainer) -> None:
     explain.write(train=HALF)
-    declared = explain.declared(held={0: 1.5})
+    declared = explain.sampled(held={0: 1.5})
     assert declared.limits == ()
     fraction = said(declared, "set_per_process_memory_fraction")
     assert fraction.limits == {}
@@ -140,28 +140,29 @@ def test_the_other_card_is_not_said_to_be_under_no_limit_by_a_guess(explain: Exp
 
 
 def test_a_gpu_that_was_guessed_and_is_not_held_is_said_to_be_so(explain: Explainer) -> None:
-    declared = explain.declared("-c", "import torch", environ={"CUDA_VISIBLE_DEVICES": "0"}, held={0: 1})
+    declared = explain.sampled("-c", "import torch", environ={"CUDA_VISIBLE_DEVICES": "0"}, held={0: 1})
     assert declared.visible is not None
     assert "its memory is on another GPU" in declared.visible.note
 
 
 def test_a_fraction_for_every_gpu_is_no_guess(explain: Explainer) -> None:
     environ = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}
-    declared = explain.declared("-c", "import jax", environ=environ, held={0: 0.5})
+    declared = explain.declared("-c", "import jax", environ=environ)
     assert explain.limits(declared) == {0: 1, 1: 12}
 
 
 def test_a_size_for_every_gpu_may_be_more_than_the_small_one_has(explain: Explainer) -> None:
     environ = {"CUPY_GPU_MEMORY_LIMIT": str(10240 * MIB)}
-    declared = explain.declared("-c", "import cupy", environ=environ, held={1: 3})
+    declared = explain.declared("-c", "import cupy", environ=environ)
     assert explain.limits(declared) == {0: 10, 1: 10}
 
 
 def test_one_of_several_limits_is_on_a_card_that_it_holds(explain: Explainer) -> None:
     explain.write(train=HALF + HALF.replace("0)", "1)"))
-    assert explain.limits(explain.declared(held={0: 0.5})) == {0: 1, 1: 12}
+    assert explain.limits(explain.declared()) == {0: 1, 1: 12}
 
 
 def test_what_people_agreed_on_stands_where_the_guess_was_wrong(explain: Explainer) -> None:
     explain.write(train=HALF)
-    assert explain.limits(explain.declared(environ={"GPUWATCH_SHARE": "0.25"}, held={0: 0.25})) == {0: 0.5, 1: 6}
+    declared = explain.sampled(environ={"GPUWATCH_SHARE": "0.25"}, held={0: 0.25})
+    assert explain.limits(declared) == {0: 0.5, 1: 6}

@@ -53,7 +53,7 @@ if __name__ == "__main__":
 
 def test_cupys_call_takes_the_place_of_its_variable_on_its_gpu_alone(explain: Explainer) -> None:
     explain.write(train=POOL)
-    declared = explain.declared(environ=TEN, held={0: 15})
+    declared = explain.declared(environ=TEN)
     assert explain.limits(declared) == {0: 20, 1: 10}
     first, second = (str(gpu.uuid) for gpu in explain.driver.gpus)
     assert said(declared, "set_limit").limits == {first: 20 * GIB}
@@ -218,13 +218,13 @@ def ranks(driver: Driver, tmp_path: Path) -> Explainer:
 )
 def test_the_limit_of_a_rank_is_on_its_gpu(ranks: Explainer, source: str, environ: dict[str, str]) -> None:
     ranks.write(train=source)
-    declared = ranks.declared(environ=environ, held={3: 20})
+    declared = ranks.declared(environ=environ)
     assert ranks.limits(declared) == {3: 24}
 
 
 def test_without_the_variable_the_default_of_the_script_counts(ranks: Explainer) -> None:
     ranks.write(train=CURRENT)
-    assert ranks.limits(ranks.declared(held={0: 20})) == {0: 24}
+    assert ranks.limits(ranks.declared()) == {0: 24}
 
 
 @pytest.mark.parametrize(
@@ -247,39 +247,43 @@ def test_a_gpu_that_is_known_only_at_run_time_is_not_named(
     ranks: Explainer, source: str, environ: dict[str, str]
 ) -> None:
     ranks.write(train=source)
-    declared = ranks.declared(environ=environ, held={3: 40})
+    declared = ranks.declared(environ=environ)
     assert declared.limits == ()
     fraction = said(declared, "set_per_process_memory_fraction")
     assert fraction.limits == {}
     assert fraction.why == "it is for one GPU, which is known only at run time"
-    text = ranks.text(environ=environ, held={3: 40})
+
+
+def test_a_limit_on_an_unknown_gpu_leaves_it_open_whether_there_is_one(ranks: Explainer) -> None:
+    ranks.write(train=PARSED)
+    text = ranks.text(environ={"LOCAL_RANK": "3"}, held={3: 40})
     assert "also said  cap 0.3 of the GPU\n" in text
     assert "not known to be under a limit" in text
 
 
 def test_a_rank_that_has_a_default_is_the_one_of_the_launcher(ranks: Explainer) -> None:
     ranks.write(train="import os, torch\nos.environ.setdefault('LOCAL_RANK', '0')\n" + FRACTION)
-    assert ranks.limits(ranks.declared(environ={"LOCAL_RANK": "3"}, held={3: 20})) == {3: 24}
+    assert ranks.limits(ranks.declared(environ={"LOCAL_RANK": "3"})) == {3: 24}
 
 
 @pytest.mark.parametrize("rest", ["", "torch.cuda.set_per_process_memory_fraction(0.5, 1)\n"])
 def test_a_rank_that_a_module_sets_is_known_only_at_run_time(ranks: Explainer, rest: str) -> None:
     slurm = f"import os, torch\nos.environ['LOCAL_RANK'] = os.environ['SLURM_LOCALID']\n{rest}"
     ranks.write(train="import slurm\nimport os\nimport torch\n" + FRACTION, slurm=slurm)
-    declared = ranks.declared(environ={"SLURM_LOCALID": "3"}, held={3: 40})
+    declared = ranks.declared(environ={"SLURM_LOCALID": "3"})
     assert 0 not in ranks.limits(declared)
 
 
 def test_a_rank_that_a_module_only_reads_is_known(ranks: Explainer) -> None:
     log = "import os\nquiet = os.environ['LOCAL_RANK'] == '0' or int(os.environ['LOCAL_RANK']) > 4\n"
     ranks.write(train="import log\nimport os\nimport torch\n" + FRACTION, log=log)
-    assert ranks.limits(ranks.declared(environ={"LOCAL_RANK": "3"}, held={3: 20})) == {3: 24}
+    assert ranks.limits(ranks.declared(environ={"LOCAL_RANK": "3"})) == {3: 24}
 
 
 def test_the_ranks_of_one_script_are_told_apart(ranks: Explainer) -> None:
     ranks.write(train=DDP)
     for rank in (0, 7):
-        declared = ranks.declared(environ={"LOCAL_RANK": str(rank)}, held={rank: 20})
+        declared = ranks.declared(environ={"LOCAL_RANK": str(rank)})
         assert ranks.limits(declared) == {rank: 24}
 
 
@@ -288,7 +292,7 @@ def test_a_loop_over_all_gpus_limits_each(ranks: Explainer) -> None:
         train="import torch\nfor i in range(torch.cuda.device_count()):\n"
         "    torch.cuda.set_per_process_memory_fraction(0.3, i)\n"
     )
-    assert ranks.limits(ranks.declared(held={0: 1})) == dict.fromkeys(range(EIGHT), 24)
+    assert ranks.limits(ranks.declared()) == dict.fromkeys(range(EIGHT), 24)
 
 
 def test_a_loop_over_some_gpus_limits_those(ranks: Explainer) -> None:
@@ -296,7 +300,7 @@ def test_a_loop_over_some_gpus_limits_those(ranks: Explainer) -> None:
         train="import torch\nfor i in [1, 3]:\n    torch.cuda.set_per_process_memory_fraction(0.3, f'cuda:0')\n"
         "for device in range(4, 6):\n    torch.cuda.set_per_process_memory_fraction(0.3, device)\n"
     )
-    assert ranks.limits(ranks.declared(held={0: 1})) == dict.fromkeys((0, 4, 5), 24)
+    assert ranks.limits(ranks.declared()) == dict.fromkeys((0, 4, 5), 24)
 
 
 def test_a_call_for_one_unknown_gpu_takes_the_place_of_the_environment_on_each(ranks: Explainer) -> None:
@@ -326,12 +330,12 @@ gpus = tf.config.list_physical_devices("GPU")
 )
 def test_each_gpu_of_a_loop_is_limited(ranks: Explainer, loop: str, gpu: str, limited: list[int]) -> None:
     ranks.write(train=LOGICAL.format(loop, gpu))
-    assert ranks.limits(ranks.declared(held={0: 1})) == dict.fromkeys(limited, 24)
+    assert ranks.limits(ranks.declared()) == dict.fromkeys(limited, 24)
 
 
 def test_tensorflow_picks_the_gpu_of_its_rank(ranks: Explainer) -> None:
     ranks.write(train="import os\n" + LOGICAL.format("if gpus:", "gpus[int(os.environ['OMPI_COMM_WORLD_LOCAL_RANK'])]"))
-    declared = ranks.declared(environ={"OMPI_COMM_WORLD_LOCAL_RANK": "5"}, held={5: 1})
+    declared = ranks.declared(environ={"OMPI_COMM_WORLD_LOCAL_RANK": "5"})
     assert ranks.limits(declared) == {5: 24}
 
 
@@ -516,13 +520,17 @@ Worker.remote()
 @pytest.mark.parametrize("source", [NEVER, ONLY_FROM_THERE, UNUSED_CLASS, WRAPPED])
 def test_a_function_that_nothing_calls_limits_nothing(explain: Explainer, source: str) -> None:
     explain.write(train=source)
-    declared = explain.declared(held={0: 40})
+    declared = explain.declared()
     assert declared.limits == ()
     for one in declared.declarations:
         assert not one.effective
         assert one.why == "nothing is known to call the function that it stands in"
     assert declared.declarations
     assert declared.hints == ()
+
+
+def test_a_limit_in_a_function_that_nothing_calls_is_explained(explain: Explainer) -> None:
+    explain.write(train=NEVER)
     text = explain.text(held={0: 40})
     assert "not in effect: nothing is known to call" in text
     assert "not known to be under a limit" in text
@@ -531,7 +539,7 @@ def test_a_function_that_nothing_calls_limits_nothing(explain: Explainer, source
 @pytest.mark.parametrize("source", CALLED.values(), ids=CALLED.keys())
 def test_a_function_that_may_be_called_limits(explain: Explainer, source: str) -> None:
     explain.write(train=source)
-    assert explain.limits(explain.declared(held={0: 10})) == {0: 24}
+    assert explain.limits(explain.declared()) == {0: 24}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

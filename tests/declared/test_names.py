@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declared.env import misspelt
+from gpuwatch.declared.env import find_misspelt
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ from gpuwatch.declared.env import misspelt
 )
 def test_a_slip_is_found_and_what_was_meant_is_said(name: str, meant: str) -> None:
     expected = [("misspelt", f"{name} has no effect; {meant} was meant")]
-    assert [(hint.rule, hint.words) for hint in misspelt(["PATH", name, "HOME"])] == expected
+    assert [(hint.rule, hint.words) for hint in find_misspelt(["PATH", name, "HOME"])] == expected
 
 
 REAL = """
@@ -64,27 +64,27 @@ THEANORC THEANO_RC CUDA_VISÏBLE_DEVICES A PATH
 
 @pytest.mark.parametrize("name", REAL.split())
 def test_a_real_name_is_no_slip(name: str) -> None:
-    assert misspelt([name]) == []
+    assert find_misspelt([name]) == []
 
 
 def test_a_slip_beside_the_right_name_is_no_matter() -> None:
-    assert misspelt(["CUDA_VISIBLE_DIVICES", "CUDA_VISIBLE_DEVICES"]) == []
+    assert find_misspelt(["CUDA_VISIBLE_DIVICES", "CUDA_VISIBLE_DEVICES"]) == []
 
 
 def test_hints_come_in_the_order_of_the_names_and_are_few() -> None:
-    words = [hint.words for hint in misspelt(["THEANO_FLAG", "CUDA_VISIBLE_DEVICE", "THEANO_FLAG"])]
+    words = [hint.words for hint in find_misspelt(["THEANO_FLAG", "CUDA_VISIBLE_DEVICE", "THEANO_FLAG"])]
     assert [line.split()[0] for line in words] == ["THEANO_FLAG", "CUDA_VISIBLE_DEVICE"]
     many = [f"CUDA_VISIBLE_DEVI{letter}ES" for letter in "ABDEFGHIJKLMNOPQRSTUVWXYZ"]
-    assert len(misspelt(many)) == 8
+    assert len(find_misspelt(many)) == 8
 
 
 @given(st.lists(st.text(max_size=40) | st.text(alphabet="CUDA_VISIBLE_DEVICES", max_size=24), max_size=8))
 def test_no_name_raises(names: list[str]) -> None:
-    assert all(hint.words.isprintable() for hint in misspelt(names))
+    assert all(hint.words.isprintable() for hint in find_misspelt(names))
 
 
 @given(st.integers(3, 19), st.sampled_from("ABXYZ_"))
 def test_any_one_wrong_letter_after_the_third_is_found(place: int, letter: str) -> None:
     right = "CUDA_VISIBLE_DEVICES"
     wrong = right[:place] + letter + right[place + 1 :]
-    assert len(misspelt([wrong])) == (wrong != right)
+    assert len(find_misspelt([wrong])) == (wrong != right)

@@ -38,9 +38,6 @@ READERS: tuple[Parser, ...] = (
     sizes.dask,
     sizes.vllm,
     sizes.theano,
-    sizes.device_bytes,
-    sizes.device_left_free,
-    sizes.mib_by_device,
 )
 
 
@@ -122,11 +119,6 @@ READERS: tuple[Parser, ...] = (
         (sizes.theano, "1500", [(1500 * MIB, BYTES)]),
         (sizes.theano, "0", []),
         (sizes.theano, "-1", []),
-        # by device
-        (sizes.device_bytes, "1:67108864", [(64 * MIB, BYTES, 1)]),
-        (sizes.device_left_free, "0:0.75", [(0.25, TOTAL, 0)]),
-        (sizes.mib_by_device, "1024", [(GIB, BYTES)]),
-        (sizes.mib_by_device, "1024,2048", [(GIB, BYTES, 0), (2 * GIB, BYTES, 1)]),
     ],
 )
 def test_a_number_means_what_its_owner_makes_of_it(
@@ -164,8 +156,6 @@ def test_a_number_means_what_its_owner_makes_of_it(
         (sizes.dask, "five", "five is not like 0.5, 5GB or 5000M"),
         (sizes.dask, "e5", "e5 is no number"),
         (sizes.vllm, "25.6G", "25.6G is not like 25.6g, 24G or 1024"),
-        (sizes.device_bytes, "67108864", "67108864 is not like 0:{number}"),
-        (sizes.device_left_free, "0:80", "80 is outside 0 to 1"),
     ],
 )
 def test_what_an_owner_would_refuse_is_refused_in_one_line(read: Parser, text: str, words: str) -> None:
@@ -212,11 +202,6 @@ PRINTED: dict[str, tuple[Parser, Callable[[Size], str], st.SearchStrategy[Size]]
     "Dask fraction": (sizes.dask, lambda size: f"{size.value}", FRACTIONS.map(lambda value: Size(value, TOTAL))),
     "vLLM": (sizes.vllm, lambda size: f"{int(size.value) // GIB}G", GIBS.map(lambda n: Size(n * GIB, BYTES))),
     "Theano": (sizes.theano, lambda size: f"{int(size.value) // MIB}", GIBS.map(lambda n: Size(n * GIB, BYTES))),
-    "Triton": (
-        sizes.device_bytes,
-        lambda size: f"{size.device}:{int(size.value)}",
-        st.builds(lambda n, device: Size(n * GIB, BYTES, device), GIBS, DEVICES),
-    ),
 }
 
 

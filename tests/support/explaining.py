@@ -1,4 +1,4 @@
-"""What `gpuwatch explain` says of a real process that holds memory: its scripts, its environment, its folder."""
+"""Real processes with scripts, environments and folders of their own, and what gpuwatch finds that they declared."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from gpuwatch.declared.facts import GpuFacts
+from gpuwatch.declared.resolver import resolve
+from gpuwatch.inspector import reader
 from gpuwatch.model import Declaration, Declared
 from tests.driver import GIB, Driver, Proc
 from tests.support.launching import Launcher
@@ -55,11 +58,28 @@ class Explainer:
         self,
         *argv: str,
         environ: Mapping[str, str] | None = None,
-        held: Mapping[int, float] | None = None,
         first: str = "",
     ) -> Declared:
-        """Return the same as data."""
-        text = self.text(*argv, environ=environ, held=held, first=first, flags=("--json",))
+        """Return what the process declared, read and resolved here: no sampler is started."""
+        gpus = [
+            GpuFacts(
+                index=gpu.index,
+                uuid=str(gpu.uuid),
+                bus_id=str(gpu.bus),
+                name=str(gpu.name),
+                total=gpu.memory_total,
+                capability=None if gpu.cuda_major is None else gpu.cuda_major + (gpu.cuda_minor or 0) / 10,
+                cores=gpu.cores,
+                clock=gpu.clock_sm_max,
+            )
+            for gpu in self.driver.gpus
+        ]
+        with sharing(*(argv or ("train.py",)), environ=environ, cwd=self.folder, first=first) as process:
+            return resolve(reader.read(process.pid), gpus)
+
+    def sampled(self, *argv: str, environ: Mapping[str, str] | None = None, held: Mapping[int, float]) -> Declared:
+        """Return what `gpuwatch explain --json` says that the process declared, which knows the GPUs that it holds."""
+        text = self.text(*argv, environ=environ, held=held, flags=("--json",))
         return msgspec.convert(json.loads(text)["declared"], Declared)
 
     def limits(self, declared: Declared) -> dict[int, float]:
