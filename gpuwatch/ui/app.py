@@ -36,10 +36,9 @@ from gpuwatch.ui.layout import room_for_toasts
 from gpuwatch.ui.options import Helpers, MonitorControl, Options, Reloading
 from gpuwatch.ui.terminal import AsciiOnly, ExitWatchdog, NoColors, TolerantDriver, speaks_unicode
 from gpuwatch.ui.theme import Skin, make_skin, themes
-from gpuwatch.ui.view import View, judged, subject_of
+from gpuwatch.ui.view import View, judged, mark_of, subject_of
 from gpuwatch.ui.widgets.alerts import Alerts
 from gpuwatch.ui.widgets.footer import Footer
-from gpuwatch.ui.widgets.gpus import mark_of
 from gpuwatch.ui.widgets.processes import Processes
 from gpuwatch.ui.widgets.prompt import Prompt
 

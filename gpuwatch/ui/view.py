@@ -10,13 +10,13 @@ from typing import Final
 
 import msgspec
 
-from gpuwatch.alerts.alert import Alert
+from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.analysis.rows import Row, rows
 from gpuwatch.analysis.strays import Stray, StrayReport, judge
 from gpuwatch.model import Gpu, Health
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.options import Options
-from gpuwatch.ui.theme import Skin
+from gpuwatch.ui.theme import Glyphs, Role, Skin
 
 OLD: float = 2
 """Intervals after which a value is dimmed."""
@@ -116,3 +116,10 @@ def subject_words(subject: Row | Gpu | None) -> str:
 def clock(seconds: float) -> str:
     """Print a wall-clock time as `14:03:12` in the local time zone; empty for 0."""
     return time.strftime("%H:%M:%S", time.localtime(seconds)) if seconds else ""
+
+
+def mark_of(severity: Severity, glyphs: Glyphs) -> tuple[str, Role]:
+    """Return the mark and the role of a severity."""
+    if severity is Severity.CRITICAL:
+        return glyphs.critical, "critical"
+    return (glyphs.warning, "warning") if severity is Severity.WARNING else (glyphs.note, "note")

@@ -68,7 +68,7 @@ async def test_the_slashes_stand_in_one_column(size: tuple[int, int]) -> None:
     async with running(frame(machine(*EVERY_KIND), overshoot(11)), size) as (app, _):
         title, *lines = app.dashboard.processes.text
         (column,) = {line.index("/") for line in lines if "/" in line}
-        assert "held/decl" in title
+        assert "used/limit" in title
         assert title[column] == "/"
 
 
@@ -236,7 +236,7 @@ async def test_a_wide_row_has_the_sum_of_what_is_declared(
 ) -> None:
     async with running(frame(machine(*held)), (160, 50)) as (app, _):
         title, row = app.dashboard.gpus.text
-        end = title.rindex("declared") + len("declared")
+        end = title.rindex("limits") + len("limits")
         assert row[:end].split()[-1] == words
 
 
@@ -254,8 +254,8 @@ async def test_an_over_committed_gpu_says_so_in_its_row() -> None:
 @pytest.mark.parametrize(
     ("about", "words"),
     [
-        (overshoot(11), "ada over share"),
-        (overshoot(11, title="ada, ben hold at least 30.1 GiB of GPU 0, declared 20.0"), "ada, ben over share"),
+        (overshoot(11), "ada over limit"),
+        (overshoot(11, title="ada, ben hold at least 30.1 GiB of GPU 0, declared 20.0"), "ada, ben over limit"),
         (
             alert(
                 0,
@@ -285,7 +285,7 @@ def test_a_row_has_few_words_for_an_alert(about: Alert, words: str) -> None:
 async def test_the_same_words_stand_in_a_row_once() -> None:
     two = [overshoot(11), overshoot(12, subject="12:1", title="ada holds 9.0 GiB of GPU 0, declared 1.0")]
     async with running(frame(machine(*EVERY_KIND), *two), (160, 50)) as (app, _):
-        assert app.dashboard.gpus.text[1].count("over share") == 1
+        assert app.dashboard.gpus.text[1].count("over limit") == 1
 
 
 def test_the_detail_of_a_gpu_has_the_sums_and_what_is_not_known() -> None:
@@ -320,10 +320,10 @@ async def test_the_title_of_the_bars_says_what_the_mark_is(size: tuple[int, int]
 @pytest.mark.parametrize(
     ("size", "rule", "words"),
     [
-        ((160, 50), "hot memory", "ada over share · hot memory"),
-        ((160, 50), "misspelt variable", "ada over share +1"),
-        ((120, 36), "misspelt variable", "ada over share +1"),
-        ((80, 24), "misspelt variable", "ada over share +1"),
+        ((160, 50), "hot memory", "ada over limit · hot memory"),
+        ((160, 50), "misspelt variable", "ada over limit, 1 more"),
+        ((120, 36), "misspelt variable", "ada over limit +1"),
+        ((80, 24), "misspelt variable", "ada over limit +1"),
     ],
 )
 async def test_what_a_gpu_row_has_no_room_for_is_counted_and_not_cut(
@@ -331,7 +331,7 @@ async def test_what_a_gpu_row_has_no_room_for_is_counted_and_not_cut(
 ) -> None:
     several = (overshoot(11), alert(0, rule=rule, subject="14:1", title="pid 14 (dov): no effect"))
     async with running(frame(machine(ADA), *several), size) as (app, _):
-        (line,) = [line for line in app.dashboard.gpus.text if "over share" in line]
+        (line,) = [line for line in app.dashboard.gpus.text if "over limit" in line]
         assert line.rstrip().endswith(f" {words}")
 
 

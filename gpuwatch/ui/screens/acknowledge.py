@@ -21,9 +21,8 @@ from gpuwatch.text import fit
 from gpuwatch.ui.options import AlertControl
 from gpuwatch.ui.screens.dialog import Dialog
 from gpuwatch.ui.theme import UNICODE, Glyphs
-from gpuwatch.ui.view import subject_of, subject_words
+from gpuwatch.ui.view import mark_of, subject_of, subject_words
 from gpuwatch.ui.widgets.alerts import silent_mutes
-from gpuwatch.ui.widgets.gpus import mark_of
 
 if TYPE_CHECKING:
     from gpuwatch.ui.app import GpuwatchApp

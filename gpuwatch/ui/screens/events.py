@@ -19,11 +19,11 @@ from gpuwatch.analysis.rows import FilterError, parse_numbers, parse_terms
 from gpuwatch.text import clean
 from gpuwatch.ui.screens.list_screen import ListScreen, fact_lines
 from gpuwatch.ui.theme import Ground, Role, Skin
-from gpuwatch.ui.view import subject_of, subject_words
+from gpuwatch.ui.view import mark_of, subject_of, subject_words
 from gpuwatch.ui.widgets.footer import Hint, hints
-from gpuwatch.ui.widgets.gpus import mark_of
 from gpuwatch.ui.widgets.lines import Line
-from gpuwatch.ui.widgets.row_list import Cell, Column, RowList
+from gpuwatch.ui.widgets.row_list import RowList
+from gpuwatch.ui.widgets.table import Cell, Column
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

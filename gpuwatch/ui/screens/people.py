@@ -18,7 +18,8 @@ from gpuwatch.ui.screens.list_screen import SORT_KEYS, ListScreen
 from gpuwatch.ui.theme import Glyphs, Ground, Role, Skin
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, blank
 from gpuwatch.ui.widgets.notice import nothing_words
-from gpuwatch.ui.widgets.row_list import Cell, Column, RowList
+from gpuwatch.ui.widgets.row_list import RowList
+from gpuwatch.ui.widgets.table import Cell, Column
 from gpuwatch.units import duration, gib, percent, ranges
 
 if TYPE_CHECKING:

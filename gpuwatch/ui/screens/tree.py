@@ -37,7 +37,8 @@ from gpuwatch.ui.widgets.footer import Hint, hints
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, blank
 from gpuwatch.ui.widgets.notice import nothing_words
 from gpuwatch.ui.widgets.processes import QUIET_S
-from gpuwatch.ui.widgets.row_list import Cell, Column, RowList
+from gpuwatch.ui.widgets.row_list import RowList
+from gpuwatch.ui.widgets.table import Cell, Column
 from gpuwatch.units import duration, gib, ranges
 
 _GUIDES = ("├─", "└─", "│ ", "  ")

@@ -14,8 +14,7 @@ from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.layout import Layout
 from gpuwatch.ui.theme import Role, Skin
-from gpuwatch.ui.view import View, clock
-from gpuwatch.ui.widgets.gpus import mark_of
+from gpuwatch.ui.view import View, clock, mark_of
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel
 
 

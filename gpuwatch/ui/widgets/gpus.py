@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, floor
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from rich.cells import cell_len
 
@@ -19,11 +19,12 @@ from gpuwatch.model import Gpu, Health, Holding, Instance, Memory, Process, Read
 from gpuwatch.text import fit
 from gpuwatch.ui.layout import Form, Layout, strip_cell
 from gpuwatch.ui.theme import Glyphs, Role, Skin
-from gpuwatch.ui.view import View, clock
+from gpuwatch.ui.view import View, clock, mark_of
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel
+from gpuwatch.ui.widgets.table import Cell, Column, Row, Table, title_line
 from gpuwatch.units import duration, gib, long_duration, percent
 
-Bars: TypeAlias = dict[Hashable, Line]
+Bars: TypeAlias = dict[Hashable, Cell]
 """Memory bars by what they are made of."""
 MOST_BARS: Final = 256
 """Bars that are kept; a GPU whose memory moves has a new one each second."""
@@ -272,198 +273,141 @@ def level(percent: float, glyphs: Glyphs) -> str:
     return glyphs.levels[1 + min(6, int(percent * 7 / 100))]
 
 
-_HOT = ("hw thermal", "sw thermal")
-_ALARMING = (*_HOT, "power brake")
+_HOT: Final = ("hw thermal", "sw thermal")
+_ALARMING: Final = (*_HOT, "power brake")
 """Throttle reasons that are a fault or an emergency; running into the power cap is a full GPU's normal state."""
-_ON_TRACK: dict[str, Role] = {"hatch": "muted", "free": "faint", "bare mark": "strong"}
-"""What stands in a bar where no owner's part is, and in which role."""
-_BUSY = 5
+_ON_TRACK: Final[dict[str, Role]] = {"hatch": "muted", "free": "faint", "bare mark": "strong"}
+"""Role of the parts of a bar that belong to no owner."""
+_BUSY: Final = 5
 """Percent of utilization from which on a GPU is in use, whatever the list of its processes says."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Widths:
-    """Cells of the columns of a form; the bar takes what is left, up to a half."""
-
-    name: int
-    declared: int
-    spark: int
-    power: int
-    state: int
-    promised: int = 0
-
-    def bar(self, width: int) -> int:
-        """Return the width of the memory bar."""
-        power = self.power + 2 if self.power else 0
-        name = self.name + 2 if self.name else 0
-        figures = 7 + 7 + self.promised + self.declared + 8 + 2 + self.spark + 6 + power
-        return max(8, width - (5 + name) - figures - 3 - self.state)
-
-
-_FORMS = {
-    Form.FULL: _Widths(name=12, declared=10, spark=15, power=8, state=31),
-    Form.MEDIUM: _Widths(name=0, declared=0, spark=12, power=0, state=20),
-}
-
-
-def gpu_lines(view: View, layout: Layout, width: int, bars: Bars) -> list[Line]:
-    """Draw the panel: a title where there is one, and every GPU; `bars` has memory bars that were drawn before."""
-    seen = view.frame.snapshot
-    alerts: defaultdict[str, list[Alert]] = defaultdict(list)
-    for alert in view.frame.alerts:
-        alerts[alert.gpu].append(alert)
-    if layout.gpu_form is Form.STRIP:
-        return strip(view, alerts, width, layout.gpus)
-    owners = {process.pid: process for process in seen.processes}
-    promised = _promised_cells(layout.gpu_form, seen.gpus, view.skin.glyphs)
-    widths = replace(_FORMS[layout.gpu_form], promised=promised) if layout.gpu_form in _FORMS else None
-    lines = []
-    if layout.gpu_title and widths is not None:
-        lines.append(_title(view, widths, width))
-    for gpu in seen.gpus:
-        row = _Row(view, gpu, alerts[gpu.key], owners, width, bars)
-        lines.append(row.compact(promised) if widths is None else row.full(widths))
-        if layout.children:
-            lines += [row.child(instance, widths, promised) for instance in gpu.instances]
-    return lines
-
-
-def _promised_cells(form: Form, gpus: Sequence[Gpu], glyphs: Glyphs) -> int:
-    """Return the cells for what is promised: where width is short none while nothing is, for the bar needs them.
-
-    Those of a compact row are for `, ≥30.0 promised`, with room for a GPU of 100 GiB and more.
-    """
-    if form is Form.FULL:
-        return 10
-    compact = len(",") + _promised_width(glyphs) + len(" promised")
-    return 0 if not any(map(shares.has_promised, gpus)) else 10 if form is Form.MEDIUM else compact
-
-
-def _promised_width(glyphs: Glyphs) -> int:
-    return len(f"{glyphs.least}100.0")
-
-
-def _title(view: View, widths: _Widths, width: int) -> Line:
-    builder = LineBuilder(view.skin, "band").gap().write("GPU", "muted", 4)
-    builder.gap(widths.name + 2 if widths.name else 0)
-    bar = widths.bar(width)
-    legend = f"memory by owner {view.skin.glyphs.dot} {view.skin.glyphs.declared} declared"
-    builder.write(legend if cell_len(legend) < bar else "memory by owner", "muted", bar)
-    figures = (("GiB", 7), ("free", 7), ("promised", widths.promised), ("declared", widths.declared), ("util %", 8))
-    for text, cells in figures:
-        builder.write(text, "muted", cells, right=True)
-    builder.gap(2).write("last minute"[: widths.spark], "muted", widths.spark).write(
-        "C" if view.skin.glyphs.ascii else "°C", "muted", 6, right=True
+_COLUMNS: Final = {
+    column.id: column
+    for column in (
+        Column("mark", "", 1),
+        Column("gpu", "GPU", 4, right=False),
+        Column("name", "", 12, right=False, role="muted"),
+        Column("bar", "memory by owner", 8, right=False),
+        Column("used", "GiB", 7),
+        Column("free", "free", 7, role="strong"),
+        Column("promised", "promised", 10),
+        Column("declared", "limits", 10),
+        Column("utilization", "util %", 8),
+        Column("graph", "last minute", 12, right=False, role="muted", gap=2),
+        Column("temperature", "°C", 6),
+        Column("power", "W/limit", 10, role="muted"),
+        Column("state", "state", 0, right=False, gap=3),
     )
-    if widths.power:
-        builder.write("W/limit", "muted", widths.power + 2, right=True)
-    return builder.gap(3).write("state", "muted").build(width)
+}
+_FORMS: Final = {
+    Form.FULL: tuple(_COLUMNS),
+    Form.MEDIUM: ("mark", "gpu", "bar", "used", "free", "promised", "utilization", "graph", "temperature", "state"),
+    Form.COMPACT: ("mark", "gpu", "bar", "free", "promised", "utilization", "temperature", "state"),
+}
+_COMPACT: Final[dict[str, dict[str, Any]]] = {
+    "free": {"cells": len("  79.1 free"), "right": False},
+    "utilization": {"cells": 5},
+    "temperature": {"cells": 5, "role": "muted"},
+    "state": {"gap": 2},
+}
+"""Differences of the columns where they have units in place of titles."""
 
 
-def _compact_state(width: int) -> int:
-    return 17 + (width - 70) // 3
+def gpu_columns(form: Form, width: int, gpus: Sequence[Gpu], glyphs: Glyphs) -> list[Column]:
+    """Return the columns of a form; the bar fills what the others leave."""
+    promised = any(map(shares.has_promised, gpus))
+    legend = f"memory by owner {glyphs.dot} {glyphs.declared} declared"
+    changes: dict[str, dict[str, Any]] = {"temperature": {"title": "C" if glyphs.ascii else "°C"}}
+    if form is Form.COMPACT:
+        state = 17 + (width - 70) // 3
+        changes = {**_COMPACT, "promised": {"cells": sum(map(len, _promised_words("", glyphs))), "right": False}}
+    elif form is Form.MEDIUM:
+        state = 20
+    else:
+        state = 31
+        changes["name"] = {"gap": 0}
+        changes["bar"] = {"gap": 2}
+        changes["graph"] = {"cells": 15}
+    # Where width is short and nothing is promised, the bar has the cells of that column.
+    names = [name for name in _FORMS[form] if name != "promised" or promised or form is Form.FULL]
+    columns = {name: replace(_COLUMNS[name], **changes.get(name, {})) for name in names}
+    others = sum(one.gap + one.cells for one in columns.values()) - columns["bar"].cells
+    cells = max(8, width - others - state)
+    title = legend if cell_len(legend) < cells else "memory by owner"
+    columns["bar"] = replace(columns["bar"], cells=cells, title=title)
+    return list(columns.values())
 
 
-class _Row:
-    """Draws one GPU."""
+def _promised_words(figure: str, glyphs: Glyphs) -> tuple[str, str, str]:
+    """Return the parts of `, ≥30.0 promised`, with room for a GPU of 100 GiB and more."""
+    return ",", f"{figure:>{len(glyphs.least) + 5}}", " promised"
+
+
+class _GpuRow:
+    """Cells of one GPU, and of its MIG instances."""
 
     def __init__(
         self,
         view: View,
         gpu: Gpu,
         alerts: Sequence[Alert],
-        owners: dict[int, Process],
+        owners: Mapping[int, Process],
+        columns: Sequence[Column],
         width: int,
         bars: Bars,
     ) -> None:
-        self.view, self.gpu, self.alerts, self.owners, self.width = view, gpu, alerts, owners, width
-        self.bars = bars
-        self.sums = shares.declared_memory(gpu, owners)
+        self.view, self.gpu, self.alerts, self.owners, self.columns, self.bars = (
+            view,
+            gpu,
+            alerts,
+            owners,
+            columns,
+            bars,
+        )
+        self.compact = not any(column.id == "used" for column in columns)
+        self.state_cells = width - sum(column.gap + column.cells for column in columns)
         self.glyphs = view.skin.glyphs
+        self.sums = shares.declared_memory(gpu, owners)
         self.old = view.dimmed(gpu)
         self.mark, self.role = severity_mark(gpu, alerts, self.glyphs, stale=view.stale(gpu))
 
-    def full(self, widths: _Widths) -> Line:
-        """Draw all columns that a wide terminal has room for."""
-        gpu, view = self.gpu, self.view
-        builder = self._start()
-        if widths.name:
-            builder.write(short_name(gpu.name), "muted", widths.name).gap(2)
-        bar = widths.bar(self.width)
-        if gpu.health is not Health.OK and not widths.name:
-            return self._unwell(builder)
-        if gpu.health is not Health.OK:
-            room = self.width - builder.cells - 3 - widths.state
-            builder.write(self._trouble() or gpu.health.value, "text", room).gap(3)
-            return builder.write(self.state(), self.role).build(self.width)
-        self._bar(builder, gpu, gpu.holdings, bar)
-        builder.write(self._gib(gpu.memory.used), self._ink(), 7, right=True)
-        builder.write(self._gib(gpu.memory.free), self._ink("strong"), 7, right=True)
-        builder.write(
-            self._promised(), self._ink("text" if shares.has_promised(gpu) else "muted"), widths.promised, right=True
-        )
-        if widths.declared:
-            builder.write(self._declared(), self._promise_ink(), widths.declared, right=True)
-        builder.write(self._busy(), self._ink(), 8, right=True).gap(2)
-        points = view.frame.history.utilization(gpu.key)
-        builder.write(sparkline(points, widths.spark, floor(view.frame.history.now), self.glyphs), self._ink("muted"))
-        builder.write(self._whole(gpu.temperature), self._heat("text"), 6, right=True)
-        if widths.power:
-            watts = f"{self._whole(gpu.power)}/{self._whole(gpu.power_limit)}"
-            builder.write(watts, self._ink("muted"), widths.power + 2, right=True)
-        builder.gap(3)
-        return self._state(builder).build(self.width)
+    def cells(self) -> tuple[Cell, ...]:
+        """Return a cell for each column, or words in place of the figures of a GPU that has none."""
+        if self.gpu.health is not Health.OK:
+            return self._words()
+        return tuple(self._cell(column) for column in self.columns)
 
-    def compact(self, promised: int) -> Line:
-        """Draw what 70 to 99 columns have room for; `promised` are the cells for what is promised."""
-        gpu = self.gpu
-        builder = self._start()
-        if gpu.health is not Health.OK:
-            return self._unwell(builder)
-        self._bar(builder, gpu, gpu.holdings, self._compact_bar(builder.cells + promised))
-        builder.write(self._gib(gpu.memory.free), self._ink("strong"), 6, right=True).write(" free", self._ink("muted"))
-        if promised and shares.has_promised(gpu):
-            builder.write(",", self._ink("muted")).write(
-                self._promised(), self._ink("strong"), _promised_width(self.glyphs), right=True
-            )
-            builder.write(" promised", self._ink("muted"))
-        else:
-            builder.gap(promised)
-        builder.write(self._busy("%"), self._ink(), 5, right=True)
-        builder.write(self._whole(gpu.temperature, self.glyphs.degree), self._heat("muted"), 5, right=True).gap(2)
-        return self._state(builder).build(self.width)
-
-    def child(self, instance: Instance, widths: _Widths | None, promised: int) -> Line:
-        """Draw a MIG instance: its own memory, and that its utilization cannot be had."""
-        builder = LineBuilder(self.view.skin).gap(4).write(f"{self.glyphs.branch} ", "faint")
-        if widths and widths.name:
-            builder.write(instance.profile, "muted", widths.name + 1)
-            bar = widths.bar(self.width)
-        else:
-            bar = self._compact_bar(builder.cells + promised) if widths is None else widths.bar(self.width) - 1
+    def instance_cells(self, instance: Instance) -> tuple[Cell, ...]:
+        """Return the cells of a MIG instance: its own memory, and that its utilization cannot be read."""
+        named = any(column.id == "name" for column in self.columns)
         held = [one for one in self.gpu.holdings if one.gpu_instance == instance.gpu_instance]
         # A bar is drawn for a GPU; an instance is one with its own memory, and what it holds is all that is listed.
         own = Gpu(index=self.gpu.index, memory=instance.memory)
-        self._bar(builder, own, held, bar)
-        if widths is None:
-            builder.write(self._gib(instance.memory.free), self._ink("strong"), 6, right=True).write(" free", "muted")
-            builder.gap(promised)
-        else:
-            builder.write(self._gib(instance.memory.used), self._ink(), 7, right=True)
-            builder.write(self._gib(instance.memory.free), self._ink("strong"), 7, right=True)
-            builder.gap(widths.promised + widths.declared)
+        cells: list[Cell] = []
+        for column in self.columns:
+            if column.id == "utilization":
+                break
+            if column.id == "gpu":
+                cells.append(((f"   {self.glyphs.branch}", "faint"),))
+            elif column.id == "name":
+                cells.append(((f" {instance.profile}", "muted"),))
+            elif column.id == "bar":
+                indent = int(not named)
+                cells.append(((" " * indent, "text"), *self._bar(own, held, column.cells - indent)))
+            elif column.id == "used":
+                cells.append(((self._gib(instance.memory.used), self._dim(column.role)),))
+            elif column.id == "free":
+                cells.append(self._free(instance.memory))
+            else:
+                cells.append((("", "text"),))
         # Where there was no room for its name on the left, it stands here.
-        named = widths is not None and widths.name
         name = "under MIG" if named else f"{self.glyphs.dot} {instance.profile}"
-        return builder.gap(2).write(f"utilization n/a {name}", "muted").build(self.width)
+        return (*cells, ((f"  utilization n/a {name}", "muted"),))
 
-    def state(self, room: int = 999) -> str:
+    def state(self) -> str:
         """Return a few words on what is worth knowing; empty for a GPU that is well and held."""
         gpu, view = self.gpu, self.view
         words = []
-        if gpu.health is not Health.OK:
-            since = f" since {clock(gpu.since)}" if gpu.since else ""
-            return f"{gpu.health.value}{since}"
         if view.stale(gpu):
             words.append(f"stale {long_duration(int(view.age(gpu)))}")
         words += dict.fromkeys(short_title(alert) for alert in self.alerts if alert.rule != HEALTH)
@@ -474,7 +418,7 @@ class _Row:
             words.append(f"{gpu.ecc_uncorrected:.0f} ECC error{'s' * (gpu.ecc_uncorrected != 1)}")
         if gpu.holdings_note:
             short = "list not reliable" if gpu.holdings else "no process list"
-            words.append(gpu.holdings_note if len(gpu.holdings_note) <= room else short)
+            words.append(gpu.holdings_note if len(gpu.holdings_note) <= self.state_cells else short)
         if gpu.memory.unified:
             words.append("unified memory")
         if not words and isinstance(gpu.throttle, tuple):
@@ -484,82 +428,108 @@ class _Row:
             if busy or gpu.memory.used >= 0.05 * gpu.memory.total:
                 return "no process listed"
             return "promised" if shares.has_promised(gpu) else "free"
-        return _fitted(words, f" {self.glyphs.dot} ", room)
+        return _fitted(words, f" {self.glyphs.dot} ", self.state_cells)
 
-    def _compact_bar(self, others: int) -> int:
-        return self.width - others - 23 - _compact_state(self.width)
+    def _words(self) -> tuple[Cell, ...]:
+        gpu = self.gpu
+        state: tuple[str, Role] = (gpu.health.value + (f" since {clock(gpu.since)}" if gpu.since else ""), self.role)
+        # Who was on it stands here once there is an alert about it.
+        trouble = next((alert.evidence for alert in self.alerts if alert.rule == HEALTH), "") or gpu.words
+        first = [self._cell(column) for column in self.columns if column.id in ("mark", "gpu", "name")]
+        *figures, _ = self.columns[len(first) :]
+        if len(first) < 3:
+            return (*first, (state, ("  ", "text"), (trouble, "text")))
+        room = sum(column.gap + column.cells for column in figures) - figures[0].gap
+        words = fit(trouble or gpu.health.value, room, ellipsis=self.glyphs.ellipsis)
+        return (*first, ((words, "text"), ("   ", "text"), state))
 
-    def _unwell(self, builder: LineBuilder) -> Line:
-        builder.write(self.state(), self.role).gap(2)
-        return builder.write(self._trouble(), "text", max(0, self.width - builder.cells)).build(self.width)
+    def _cell(self, column: Column) -> Cell:
+        gpu, role = self.gpu, self._dim(column.role)
+        match column.id:
+            case "mark":
+                text, role = self.mark, self.role
+            case "gpu":
+                text = f" {gpu.index:>2}"
+            case "name":
+                text, role = short_name(gpu.name), "muted"
+            case "bar":
+                return self._bar(gpu, gpu.holdings, column.cells)
+            case "used":
+                text = self._gib(gpu.memory.used)
+            case "free":
+                return self._free(gpu.memory)
+            case "promised":
+                return self._promised()
+            case "declared":
+                text, role = self._declared(), self._declared_role()
+            case "utilization":
+                under_mig = gpu.mig is True and not known(gpu.utilization)
+                text = "MIG" if under_mig else self._whole(gpu.utilization, "%" * self.compact)
+            case "graph":
+                history = self.view.frame.history
+                text = sparkline(history.utilization(gpu.key), column.cells, floor(history.now), self.glyphs)
+            case "temperature":
+                text = self._whole(gpu.temperature, self.glyphs.degree * self.compact)
+                role = "warning" if any(reason in _HOT for reason in _held_back(gpu)) else role
+            case "power":
+                text = f"{self._whole(gpu.power)}/{self._whole(gpu.power_limit)}"
+            case _:
+                text, role = self.state(), self.role
+        return ((text, role),)
 
-    def _trouble(self) -> str:
-        """Return what is wrong in full: with who was on it, once there is an alert about it."""
-        return next((alert.evidence for alert in self.alerts if alert.rule == HEALTH), "") or self.gpu.words
-
-    def _start(self) -> LineBuilder:
-        builder = LineBuilder(self.view.skin).write(self.mark, self.role, 2)
-        return builder.write(str(self.gpu.index), self._ink(), 2, right=True).gap()
-
-    def _state(self, builder: LineBuilder) -> LineBuilder:
-        room = max(0, self.width - builder.cells)
-        return builder.write(self.state(room), self.role, room)
-
-    def _ink(self, role: Role = "text") -> Role:
+    def _dim(self, role: Role) -> Role:
         return "faint" if self.old else role
 
-    def _heat(self, role: Role) -> Role:
-        return "warning" if any(reason in _HOT for reason in _held_back(self.gpu)) else self._ink(role)
+    def _free(self, memory: Memory) -> Cell:
+        free = self._gib(memory.free)
+        if not self.compact:
+            return ((free, self._dim("strong")),)
+        return ((f"{free:>6}", self._dim("strong")), (" free", self._dim("muted")))
 
-    def _bar(self, builder: LineBuilder, gpu: Gpu, holdings: Sequence[Holding], cells: int) -> None:
+    def _promised(self) -> Cell:
+        words = shares.format_promised(self.gpu, self.sums, least=self.glyphs.least, missing=self.glyphs.missing)
+        promised = shares.has_promised(self.gpu)
+        if not self.compact:
+            return ((words, self._dim("text" if promised else "muted")),)
+        if not promised:
+            return (("", "text"),)
+        comma, figure, noun = _promised_words(words, self.glyphs)
+        return ((comma, self._dim("muted")), (figure, self._dim("strong")), (noun, self._dim("muted")))
+
+    def _declared(self) -> str:
+        """Return the sum of the limits, with a sign where it may be more because some could not be read."""
+        if not self.sums.limits:
+            return "?" if self.sums.unread else self.glyphs.missing
+        return f"{self.glyphs.least * bool(self.sums.unread)}{gib(self.sums.declared)}"
+
+    def _declared_role(self) -> Role:
+        alert = next((one for one in self.alerts if one.rule == OVERCOMMITTED), None)
+        return self._dim("muted") if alert is None else mark_of(alert.severity, self.glyphs)[1]
+
+    def _bar(self, gpu: Gpu, holdings: Sequence[Holding], cells: int) -> Cell:
         unknown = next((one for one in (gpu.memory.total, gpu.memory.used) if isinstance(one, Reason)), None)
         if unknown is not None and not any(known(one.memory) for one in holdings):
-            builder.write(
-                f"memory: {unknown.value}", self._ink("muted"), cells
-            )  # an empty bar would say that it is free
-            return
+            return ((f"memory: {unknown.value}", self._dim("muted")),)  # an empty bar would say that it is free
         held = tuple(parts(holdings, self.owners, self.gpu.uuid, self.view.skin.styles.initial))
         key = (held, gpu.memory, gpu.unattributed, cells, self.old)
         if key not in self.bars:
             self.bars[key] = self._draw_bar(gpu, held, cells)
-        builder.write_spans(self.bars[key])
+        return self.bars[key]
 
-    def _draw_bar(self, gpu: Gpu, held: Sequence[Part], cells: int) -> Line:
+    def _draw_bar(self, gpu: Gpu, held: Sequence[Part], cells: int) -> Cell:
         styles = self.view.skin.styles
-        builder = LineBuilder(self.view.skin)
-        for text, kind, uid in memory_bar(gpu, held, cells, self.glyphs):
-            if kind in _ON_TRACK:
-                builder.write(text, styles(_ON_TRACK[kind], "track"))
-            else:
-                # An old bar is grey: it still shows how much, and no longer catches the eye.
-                make = {"seam": styles.seam, "fill": styles.owner, "edge": styles.edge, "mark": styles.mark}[kind]
-                builder.write(text, make(None if self.old else uid))
-        return builder.build(builder.cells)
-
-    def _declared(self) -> str:
-        """Print the sum of what is declared, with a sign where more may be: where something could not be read."""
-        sums = self.sums
-        if not sums.limits:
-            return "?" if sums.unread else self.glyphs.missing
-        return f"{self.glyphs.least * bool(sums.unread)}{gib(sums.declared)}"
-
-    def _promised(self) -> str:
-        return shares.format_promised(self.gpu, self.sums, least=self.glyphs.least, missing=self.glyphs.missing)
-
-    def _promise_ink(self) -> Role:
-        alert = next((one for one in self.alerts if one.rule == OVERCOMMITTED), None)
-        return self._ink("muted") if alert is None else mark_of(alert.severity, self.glyphs)[1]
+        make = {"seam": styles.seam, "fill": styles.owner, "edge": styles.edge, "mark": styles.mark}
+        return tuple(
+            # An old bar is grey: it still shows how much, and no longer catches the eye.
+            (text, styles(_ON_TRACK[kind], "track") if kind in _ON_TRACK else make[kind](None if self.old else uid))
+            for text, kind, uid in memory_bar(gpu, held, cells, self.glyphs)
+        )
 
     def _gib(self, reading: Reading) -> str:
         return gib(reading) if known(reading) else self.glyphs.missing
 
     def _whole(self, reading: Reading, unit: str = "") -> str:
         return f"{reading:.0f}{unit}" if known(reading) else self.glyphs.missing
-
-    def _busy(self, unit: str = "") -> str:
-        if self.gpu.mig is True and not known(self.gpu.utilization):
-            return "MIG"
-        return self._whole(self.gpu.utilization, unit)
 
 
 def _held_back(gpu: Gpu) -> list[str]:
@@ -568,13 +538,15 @@ def _held_back(gpu: Gpu) -> list[str]:
 
 
 def _fitted(words: Sequence[str], between: str, room: int) -> str:
-    """Join as many words as fit whole and count the rest: `ada over share +1`; the first may have to be cut."""
+    """Join as many words as fit whole and count the rest: `ada over limit, 1 more`; the first may have to be cut."""
     for shown in range(len(words), 0, -1):
         text = between.join(words[:shown])
-        more = f" +{len(words) - shown}" if shown < len(words) else ""
-        if shown == 1 or cell_len(text + more) <= room:
-            return fit(text, room - len(more)).rstrip() + more
-    return ""
+        hidden = len(words) - shown
+        for more in (f", {hidden} more", f" +{hidden}") if hidden else ("",):
+            if cell_len(text + more) <= room:
+                return text + more
+    more = f" +{len(words) - 1}" if len(words) > 1 else ""
+    return fit(words[0], room - len(more)).rstrip() + more if words else ""
 
 
 def severity_mark(gpu: Gpu, alerts: Sequence[Alert], glyphs: Glyphs, *, stale: bool = False) -> tuple[str, Role]:
@@ -587,13 +559,6 @@ def severity_mark(gpu: Gpu, alerts: Sequence[Alert], glyphs: Glyphs, *, stale: b
     return mark_of(worst, glyphs)
 
 
-def mark_of(severity: Severity, glyphs: Glyphs) -> tuple[str, Role]:
-    """Return the mark and the role of a severity."""
-    if severity is Severity.CRITICAL:
-        return glyphs.critical, "critical"
-    return (glyphs.warning, "warning") if severity is Severity.WARNING else (glyphs.note, "note")
-
-
 def short_name(name: str) -> str:
     """Return a GPU's name without what all of them start with: `H100 80GB`."""
     short = name.removeprefix("NVIDIA ").removeprefix("GeForce ").removeprefix("Tesla ")
@@ -602,7 +567,7 @@ def short_name(name: str) -> str:
     return short or name
 
 
-_HOLDS = re.compile(" holds? ")
+_USES: Final = re.compile(" (?:holds?|uses?) ")
 
 
 _BRIEF = {
@@ -622,7 +587,7 @@ def short_title(alert: Alert) -> str:
     if alert.rule == "memory near limit":
         return "full" if f"GPU {alert.index} full" in alert.title else "near limit"
     if alert.rule == OVERSHOOT:
-        return f"{_HOLDS.split(alert.title)[0]} over share"
+        return f"{_USES.split(alert.title)[0]} over limit"
     if alert.rule == "idle but held" and alert.owners and alert.last is not None:
         return f"{alert.owners[0]} idle {duration(alert.last)}"
     title = alert.title.removeprefix(f"GPU {alert.index} ").removeprefix(f"GPU {alert.index}: ")
@@ -674,6 +639,7 @@ class Gpus(LinePanel):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
+        self._table = Table()
         self._bars: Bars = {}
         self._skin: Skin | None = None
 
@@ -681,4 +647,19 @@ class Gpus(LinePanel):
         """Draw a frame."""
         if view.skin is not self._skin or len(self._bars) > MOST_BARS:
             self._skin, self._bars = view.skin, {}
-        self.show(gpu_lines(view, layout, width, self._bars) if layout.gpus else [])
+        alerts: defaultdict[str, list[Alert]] = defaultdict(list)
+        for alert in view.frame.alerts:
+            alerts[alert.gpu].append(alert)
+        if layout.gpu_form is Form.STRIP:
+            self.show(strip(view, alerts, width, layout.gpus))
+            return
+        columns = gpu_columns(layout.gpu_form, width, view.frame.snapshot.gpus, view.skin.glyphs)
+        title = [title_line(columns, view.skin, width)] if layout.gpu_title else []
+        owners = {process.pid: process for process in view.frame.snapshot.processes}
+        rows = []
+        for gpu in view.frame.snapshot.gpus:
+            row = _GpuRow(view, gpu, alerts[gpu.key], owners, columns, width, self._bars)
+            rows.append(Row(gpu.key, row.cells()))
+            if layout.children:
+                rows += [Row((gpu.key, one.uuid), row.instance_cells(one)) for one in gpu.instances]
+        self.show(title + self._table.lines(view.skin, width, columns, rows))

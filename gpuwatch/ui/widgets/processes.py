@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from rich.cells import cell_len
 from rich.style import Style
@@ -16,93 +17,74 @@ from gpuwatch.model import Presence, Reading, known
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.layout import Form, Layout
 from gpuwatch.ui.theme import Glyphs, Ground, Role, Skin
-from gpuwatch.ui.view import View
-from gpuwatch.ui.widgets.gpus import mark_of
+from gpuwatch.ui.view import View, mark_of
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, centred_lines
-from gpuwatch.ui.widgets.row_list import Cell, Column, RowList
+from gpuwatch.ui.widgets.row_list import RowList
+from gpuwatch.ui.widgets.table import Cell, Column
 from gpuwatch.units import duration, gib
 
-QUIET_S = 60
+QUIET_S: Final = 60
 """Seconds of idleness that are not worth showing."""
-LONGEST_USER = 16
-
-
-_ALL = {
-    "gpu": Column("gpu", "GPU", 4),
-    "pid": Column("pid", "PID", 8, role="muted"),
-    "swatch": Column("swatch", "", 1, right=False, gap=2),
-    "user": Column("user", "user", 8, right=False),
-    "memory": Column("memory", "GiB", 7, role="strong"),
-    "share": Column("share", "held/decl%", 12),
-    "sm": Column("sm", "SM %", 6),
-    "cpu": Column("cpu", "CPU %", 7),
-    "rss": Column("rss", "RSS GiB", 9, role="muted"),
-    "idle": Column("idle", "idle", 8),
-    "age": Column("age", "age", 8, role="muted"),
-    "in": Column("in", "in", 18, right=False, role="muted", gap=2),
-    "command": Column("command", "command", 0, right=False, gap=2),
+_COLUMNS: Final = {
+    column.id: column
+    for column in (
+        Column("gpu", "GPU", 4),
+        Column("pid", "PID", 8, role="muted"),
+        Column("swatch", "", 1, right=False, gap=2),
+        Column("user", "user", 8, right=False),
+        Column("memory", "GiB", 7, role="strong"),
+        Column("share", "used/limit %", 13),
+        Column("sm", "SM %", 6),
+        Column("cpu", "CPU %", 7),
+        Column("rss", "RSS GiB", 9, role="muted"),
+        Column("idle", "idle", 8),
+        Column("age", "age", 8, role="muted"),
+        Column("in", "runs in", 18, right=False, role="muted", gap=2),
+        Column("command", "command", 0, right=False, gap=2),
+    )
 }
-_FORMS = {
-    Form.FULL: tuple(_ALL),
+_FORMS: Final = {
+    Form.FULL: tuple(_COLUMNS),
     Form.MEDIUM: ("gpu", "pid", "swatch", "user", "memory", "share", "sm", "cpu", "idle", "age", "command"),
     Form.COMPACT: ("gpu", "pid", "swatch", "user", "memory", "share", "sm", "idle", "command"),
     Form.STRIP: ("gpu", "pid", "swatch", "user", "memory", "sm", "command"),
 }
-_WIDE_SHARE = Column("share", "held/declared %", 18)
-"""As that of other forms, its title has the slash where the cells have theirs."""
-_USER_CELLS = {Form.FULL: LONGEST_USER, Form.MEDIUM: 14, Form.COMPACT: 10, Form.STRIP: 8}
+_USER_CELLS: Final = {Form.FULL: 16, Form.MEDIUM: 14, Form.COMPACT: 10, Form.STRIP: 8}
+"""Most cells for the names of users."""
+_ODD_STATES: Final = ("zombie", "stopped", "disk sleep", "dead")
+ASCENDING: Final = ("gpu", "pid", "swatch", "user", "in", "command")
+"""Columns that `rows.SORTS` begins with the smallest."""
 
 
 def columns(form: Form, rows: Sequence[Row], glyphs: Glyphs) -> list[Column]:
-    """Return the columns of a form; that of the users is as wide as the longest name, within bounds.
-
-    In ASCII `≥10h02m` takes a cell more, and would touch the figure before it.
-    """
+    """Return the columns of a form; that of the users is as wide as the longest name, within bounds."""
     longest = max((cell_len(row.owner) for row in rows), default=0)
-    users = min(_USER_CELLS.get(form, 8), max(5 if form is Form.STRIP else 8, longest))
+    users = min(_USER_CELLS[form], max(5 if form is Form.STRIP else 8, longest))
+    # An initial is a letter: without a blank, it would be read as part of the name.
+    lettered = not glyphs.swatch.strip()
     fitted = {
-        "user": replace(_ALL["user"], cells=users),
-        "idle": replace(_ALL["idle"], cells=_ALL["idle"].cells + glyphs.ascii),
+        "swatch": replace(_COLUMNS["swatch"], gap=2 - lettered),
+        "user": replace(_COLUMNS["user"], cells=users, gap=int(lettered)),
+        "share": replace(_COLUMNS["share"], title="used/limit", cells=12)
+        if form is Form.COMPACT
+        else _COLUMNS["share"],
+        "idle": replace(_COLUMNS["idle"], cells=8 + glyphs.ascii),  # `>=10h02m` takes a cell more than `≥10h02m`
     }
-    if not glyphs.swatch.strip():  # an initial is a letter: without a blank, it would be read as part of the name
-        fitted["swatch"] = replace(_ALL["swatch"], gap=1)
-        fitted["user"] = replace(fitted["user"], gap=1)
-    if form is Form.FULL:
-        fitted["share"] = _WIDE_SHARE
-    return [fitted.get(name, _ALL[name]) for name in _FORMS.get(form, _FORMS[Form.STRIP])]
-
-
-def cell(column: str, row: Row, taken: float, glyphs: Glyphs) -> str:
-    """Return what a row shows in a column of one figure; `taken` is the snapshot's wall-clock time."""
-    return _CELLS[column](row, taken, glyphs)
-
-
-def share_cell(row: Row, mark: str, *, wide: bool) -> str:
-    """Return the holding and the declared share, `62/40 ▲`: `mark` is that of an overshoot, empty for none.
-
-    The slash has as many cells to its right as that of the column's title, so that all stand in one place.
-    """
-    behind = 10 if wide else 5
-    held, declared = share_words(row)
-    return f"{held}/{f'{declared:<3}{mark}':<{behind}}"
+    return [fitted.get(name, _COLUMNS[name]) for name in _FORMS[form]]
 
 
 def state_word(row: Row, stray: Stray | None = None) -> str:
     """Return what is unusual about a process: that it is a stray, or its state; empty for one that runs or waits."""
     if stray is not None:
         return f"stray ({stray.cause.value})"
-    return row.process.state if row.process.state in ("zombie", "stopped", "disk sleep", "dead") else ""
+    return row.process.state if row.process.state in _ODD_STATES else ""
 
 
-def _reading(reading: Reading | float | None, glyphs: Glyphs, show: Callable[[float], str]) -> str:
-    return glyphs.missing if reading is None or not known(reading) else show(reading)
+def _number(reading: Reading | float | None, glyphs: Glyphs, show: Callable[[float], str] = "{:.0f}".format) -> str:
+    return show(reading) if reading is not None and known(reading) else glyphs.missing
 
 
-def _whole(value: float) -> str:
-    return f"{value:.0f}"
-
-
-def _idle(row: Row, _taken: float, glyphs: Glyphs) -> str:
+def _idle(row: Row, glyphs: Glyphs) -> str:
     if row.idle is None:
         return glyphs.missing
     if row.idle.seconds < QUIET_S:
@@ -114,22 +96,18 @@ def _age(row: Row, taken: float, glyphs: Glyphs) -> str:
     return glyphs.missing if row.process.started is None else duration(taken - row.process.started)
 
 
-_CELLS: dict[str, Callable[[Row, float, Glyphs], str]] = {
+_FIGURES: Final[dict[str, Callable[[Row, float, Glyphs], str]]] = {
     "gpu": lambda row, _taken, _glyphs: str(row.gpu.index),
     "pid": lambda row, _taken, _glyphs: str(row.holding.pid),
-    "user": lambda row, _taken, _glyphs: row.owner,
-    "memory": lambda row, _taken, glyphs: _reading(row.holding.memory, glyphs, gib),
-    "sm": lambda row, _taken, glyphs: _reading(row.holding.sm, glyphs, _whole),
-    "cpu": lambda row, _taken, glyphs: _reading(row.process.cpu, glyphs, _whole),
-    "rss": lambda row, _taken, glyphs: _reading(row.process.rss, glyphs, gib),
-    "idle": _idle,
+    "memory": lambda row, _taken, glyphs: _number(row.holding.memory, glyphs, gib),
+    "sm": lambda row, _taken, glyphs: _number(row.holding.sm, glyphs),
+    "cpu": lambda row, _taken, glyphs: _number(row.process.cpu, glyphs),
+    "rss": lambda row, _taken, glyphs: _number(row.process.rss, glyphs, gib),
+    "idle": lambda row, _taken, glyphs: _idle(row, glyphs),
     "age": _age,
     "in": lambda row, _taken, _glyphs: row.where,
 }
-
-
-ASCENDING = ("gpu", "pid", "swatch", "user", "in", "command")
-"""Columns that `rows.SORTS` begins with the smallest."""
+"""Text of the cells of one figure, from a row and the snapshot's wall-clock time."""
 
 
 class Processes(RowList[Row]):
@@ -145,7 +123,7 @@ class Processes(RowList[Row]):
         self.mine = False
         self.every: list[Row] = []
         """All rows, in the order of the GPUs."""
-        self._steady = ProcessOrder()
+        self._order = ProcessOrder()
         self._view: View
         self._form = Form.FULL
         self._over: dict[tuple[str, int], Severity] = {}
@@ -176,7 +154,7 @@ class Processes(RowList[Row]):
 
     def ordered(self, rows: Sequence[Row]) -> list[Row]:
         """Sort rows by the chosen order."""
-        return self._steady.sort(rows, self.by, reverse=self.reverse)
+        return self._order.sort(rows, self.by, reverse=self.reverse)
 
     def columns(self, skin: Skin, width: int) -> list[Column]:
         """Return the columns of the layout."""
@@ -185,35 +163,42 @@ class Processes(RowList[Row]):
     def cells(self, place: int, skin: Skin, ground: Ground) -> tuple[Cell, ...]:
         """Return the cells of a row."""
         row, view = self.found[place], self._view
+        glyphs, taken = skin.glyphs, view.frame.snapshot.taken
         old = view.dimmed(row.gpu)
-        return tuple(self._cell(column, row, view, ground, old=old) for column in self._columns)
+        cells: list[Cell] = []
+        for column in self._columns:
+            role: Role = "faint" if old else column.role
+            figure = _FIGURES.get(column.id)
+            if figure is not None:
+                cells.append(((figure(row, taken, glyphs), role),))
+            elif column.id == "command":
+                cells.append(command_cell(row, view.strays.get(row.process.key)))
+            elif column.id == "swatch":
+                cells.append((_swatch(skin, row.process.uid, ground),))
+            elif column.id == "user":
+                cells.append(((row.owner, "strong" if row.mine else "text"),))
+            else:
+                cells.append((self._share(row, column, role, glyphs),))
+        return tuple(cells)
 
-    def _cell(self, column: Column, row: Row, view: View, ground: Ground, *, old: bool) -> Cell:
-        skin = view.skin
-        if column.id == "command":
-            return command_cell(row, view.strays.get(row.process.key))
-        if column.id == "swatch":
-            return (_swatch(skin, row.process.uid, ground),)
-        if column.id == "user":
-            return ((row.owner, "strong" if row.mine else "text"),)
-        role: Role = "faint" if old else column.role
-        if column.id == "share":
-            over = self._over.get((row.gpu.key, row.holding.pid))
-            mark, role = mark_of(over, skin.glyphs) if over else ("", role)
-            return ((share_cell(row, mark, wide=self._form is Form.FULL), role),)
-        return ((cell(column.id, row, view.frame.snapshot.taken, skin.glyphs), role),)
+    def _share(self, row: Row, column: Column, role: Role, glyphs: Glyphs) -> tuple[str, Role]:
+        """Return the holding and the declared share, `62/40 ▲` with the mark of an overshoot, slash below slash."""
+        over = self._over.get((row.gpu.key, row.holding.pid))
+        mark, role = mark_of(over, glyphs) if over else ("", role)
+        held, declared = share_words(row)
+        return f"{held}/{f'{declared:<3}{mark}':<{len(column.title.partition('/')[2])}}", role
 
     # -----------------------------------------------------------------------------------------------------------
     # Drawing
 
     def title_line(self, skin: Skin, width: int) -> Line:
         """Draw the titles, and which rows are shown in what order."""
-        arrow = self._arrow(skin)
-        builder = LineBuilder(skin, "band").gap(2)
-        *columns, last = self._columns
+        builder = LineBuilder(skin, "band")
+        *columns, last = self._table_columns
         for column in columns:
-            self._write_title(builder.gap(column.gap), column, skin)
+            self._write_title(builder, column, skin)
         builder.gap(last.gap)
+        arrow = self._arrow(skin)
         sorted_by = last.id == self.by
         text = f"{last.title}{arrow * sorted_by}"
         # The last title gives way to what says that rows are hidden, or the column that they are sorted by.
@@ -227,8 +212,7 @@ class Processes(RowList[Row]):
             unseen = unseen or sorted_by
         if unseen and not summary:  # over the titles: their figures are told apart without them, their order is not
             summary, shown = f"{arrow}{self.by}", builder.build(width - len(self.by) - 3)
-            builder = LineBuilder(skin, "band")
-            builder.write_spans(shown)
+            builder = LineBuilder(skin, "band").write_spans(shown)
         builder.gap(max(0, width - builder.cells - cell_len(summary) - 1))
         return builder.write(summary, "muted").build(width)
 

@@ -7,50 +7,21 @@ the columns for a width, the text of each cell, and what identifies a row; drawi
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from typing import ClassVar, Final, Generic, TypeVar
 
-from rich.cells import cell_len
-from rich.style import Style
 from textual import events
 from textual.message import Message
 
-from gpuwatch.ui.theme import Ground, Role, Skin
-from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel, Span, blank
+from gpuwatch.ui.theme import Ground, Skin
+from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel, blank
+from gpuwatch.ui.widgets.table import Cell, Column, Row, Table, write_title
 
 T = TypeVar("T")
 
-Cell: TypeAlias = tuple[tuple[str, Role | Style], ...]
-"""Runs of text with their colours. The last one is cut or padded to the column, the others are written as they are."""
-
 WHEEL: Final = 3
 """Rows that one notch of the mouse wheel moves."""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column of a list."""
-
-    id: str
-    title: str
-    cells: int
-    """Width; 0 for a last column that takes what is left of the line."""
-    right: bool = True
-    role: Role = "text"
-    gap: int = 0
-    """Blank cells before it."""
-    order: str = ""
-    """Order that a click on the title asks for; empty for the one of its id."""
-
-
-class _Drawn(NamedTuple):
-    """A row as it was drawn."""
-
-    cells: tuple[Cell, ...]
-    parts: list[list[Span]]
-    """Spans of each cell."""
-    line: Line
+_CURSOR: Final = Column("cursor", "", 2, right=False)
 
 
 class RowList(LinePanel, Generic[T]):
@@ -90,10 +61,7 @@ class RowList(LinePanel, Generic[T]):
         self._title_lines = 0
         self._keys: Sequence[Hashable] = ()
         self._key: Hashable = None
-        self._drawn_with: tuple[Skin, int, list[Column]] | None = None
-        """Colours, width and columns of the last drawing."""
-        self._drawn: dict[Hashable, _Drawn] = {}
-        """Rows of the last drawing."""
+        self._table = Table()
 
     # -- what each list has of its own -----------------------------------------------------------------------------
 
@@ -229,8 +197,8 @@ class RowList(LinePanel, Generic[T]):
 
         A column without a title belongs to the one behind it.
         """
-        end = 2
-        for column in self._columns:
+        end = 0
+        for column in self._table_columns:
             end += column.gap + column.cells
             if column.title and (x < end or not column.cells):
                 return column.order or column.id
@@ -260,7 +228,7 @@ class RowList(LinePanel, Generic[T]):
         shown = self._shown(lines - self._title_lines)
         self._columns = self.columns(skin, width)
         drawn = [self.title_line(skin, width)] if self._title_lines else []
-        drawn += self._row_lines(shown, skin, width)
+        drawn += self._table.lines(skin, width, self._table_columns, self._rows(shown, skin))
         if not self.found:
             drawn += empty
         elif below:
@@ -269,58 +237,23 @@ class RowList(LinePanel, Generic[T]):
 
     def title_line(self, skin: Skin, width: int) -> Line:
         """Draw the titles."""
-        builder = LineBuilder(skin, "band").gap(2)
-        for column in self._columns:
-            self._write_title(builder.gap(column.gap), column, skin)
+        builder = LineBuilder(skin, "band")
+        for column in self._table_columns:
+            self._write_title(builder, column, skin)
         return builder.build(width)
 
+    @property
+    def _table_columns(self) -> list[Column]:
+        return [_CURSOR, *self._columns]
+
     def _write_title(self, builder: LineBuilder, column: Column, skin: Skin) -> None:
-        arrow = self._arrow(skin) if column.id == self.by else ""
-        title = f"{arrow}{column.title}" if column.right else f"{column.title}{arrow}"
-        if column.cells and cell_len(title) > column.cells:
-            title = column.title.partition(" ")[0]
-        builder.write(title, "text" if column.id == self.by else "muted", column.cells or None, right=column.right)
+        write_title(builder, column, self._arrow(skin) if column.id == self.by else "")
 
     def _arrow(self, skin: Skin) -> str:
         return skin.glyphs.up if (self.by in self.ascending) != self.reverse else skin.glyphs.down
 
-    def _row_lines(self, shown: range, skin: Skin, width: int) -> list[Line]:
-        """Draw rows: only the cells that have changed since the last drawing are written anew."""
-        form = (skin, width, self._columns)
-        same = self._drawn_with is not None and self._drawn_with[0] is skin and self._drawn_with[1:] == form[1:]
-        before = self._drawn if same else {}
-        self._drawn_with, self._drawn = form, {}
-        lines = []
-        for place in shown:
+    def _rows(self, places: range, skin: Skin) -> Iterator[Row]:
+        for place in places:
             ground: Ground = "cursor" if place == self.cursor else "base"
-            key = (self._keys[place], ground)
-            row = self._row(self.cells(place, skin, ground), before.get(key), skin, width, ground)
-            self._drawn[key] = row
-            lines.append(row.line)
-        return lines
-
-    def _row(self, cells: tuple[Cell, ...], before: _Drawn | None, skin: Skin, width: int, ground: Ground) -> _Drawn:
-        if before is not None and before.cells == cells:
-            return before
-        if before is not None and len(before.cells) != len(cells):
-            before = None
-        builder = LineBuilder(skin, ground).write(skin.glyphs.cursor if ground == "cursor" else "", "strong", 2)
-        parts = []
-        for place, (column, cell) in enumerate(zip(self._columns, cells, strict=False)):
-            if before is not None and before.cells[place] == cell:
-                parts.append(before.parts[place])
-                builder.write_spans(parts[-1])
-                continue
-            start = len(builder.spans)
-            builder.gap(column.gap)
-            to_the_end = not column.cells or place + 1 == len(cells) < len(self._columns)
-            self._write_cell(builder, cell, column, width - builder.cells if to_the_end else column.cells)
-            parts.append(builder.spans[start:])
-        return _Drawn(cells, parts, builder.build(width))
-
-    @staticmethod
-    def _write_cell(builder: LineBuilder, cell: Cell, column: Column, room: int) -> None:
-        end = builder.cells + room
-        for text, style in cell[:-1]:
-            builder.write(text, style)
-        builder.write(*cell[-1], max(0, end - builder.cells), right=column.right)
+            cursor: Cell = ((skin.glyphs.cursor if place == self.cursor else "", "strong"),)
+            yield Row((self._keys[place], ground), (cursor, *self.cells(place, skin, ground)), ground)

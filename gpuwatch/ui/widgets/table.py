@@ -1,0 +1,111 @@
+"""Tables of aligned cells: columns with titles, and rows of which only the changed cells are drawn again."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from rich.cells import cell_len
+from rich.style import Style
+
+from gpuwatch.ui.theme import Ground, Role, Skin
+from gpuwatch.ui.widgets.lines import Line, LineBuilder
+
+Cell: TypeAlias = tuple[tuple[str, Role | Style], ...]
+"""Runs of text with their styles. The last one is cut or padded to the column, the others are written as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table."""
+
+    id: str
+    title: str
+    cells: int
+    """Width; 0 for a last column that fills the rest of the line."""
+    right: bool = True
+    """Whether titles and cells stand at the right side of the column."""
+    role: Role = "text"
+    gap: int = 0
+    """Blank cells before it."""
+    order: str = ""
+    """Order that a click on the title asks for; empty for the one of its id."""
+
+
+class Row(NamedTuple):
+    """One row of a table; its last cell fills the line where there are fewer cells than columns."""
+
+    key: Hashable
+    """Identity of the row from one drawing to the next."""
+    cells: tuple[Cell, ...]
+    ground: Ground = "base"
+
+
+class _Drawn(NamedTuple):
+    row: Row
+    parts: list[Line]
+    """Each cell as it was drawn."""
+    line: Line
+
+
+class Table:
+    """Rows as they were last drawn."""
+
+    def __init__(self) -> None:
+        self._skin: Skin | None = None
+        self._form: tuple[int, Sequence[Column]] = (0, ())
+        self._drawn: dict[Hashable, _Drawn] = {}
+
+    def lines(self, skin: Skin, width: int, columns: Sequence[Column], rows: Iterable[Row]) -> list[Line]:
+        """Draw rows."""
+        same = skin is self._skin and self._form == (width, columns)
+        before = self._drawn if same else {}
+        self._skin, self._form = skin, (width, columns)
+        drawn = [self._draw(row, before.get(row.key), columns) for row in rows]
+        self._drawn = {one.row.key: one for one in drawn}
+        return [one.line for one in drawn]
+
+    def _draw(self, row: Row, before: _Drawn | None, columns: Sequence[Column]) -> _Drawn:
+        assert self._skin is not None
+        if before is not None and before.row.ground != row.ground:
+            before = None
+        if before is not None and before.row.cells == row.cells:
+            return before
+        old: Sequence[Cell | None] = before.row.cells if before else ()
+        if len(old) != len(row.cells):
+            old = [None] * len(row.cells)
+        width = self._form[0]
+        builder = LineBuilder(self._skin, row.ground)
+        parts: list[Line] = []
+        for place, (column, cell, was) in enumerate(zip(columns, row.cells, old, strict=False)):
+            if before is not None and was == cell:
+                parts.append(before.parts[place])
+                builder.write_spans(parts[-1])
+                continue
+            start = len(builder.spans)
+            builder.gap(column.gap)
+            fills = not column.cells or place + 1 == len(row.cells) < len(columns)
+            end = width if fills else builder.cells + column.cells
+            for text, style in cell[:-1]:
+                builder.write(text, style)
+            text, style = cell[-1]
+            builder.write(text, style, max(0, end - builder.cells), right=column.right and not fills)
+            parts.append(tuple(builder.spans[start:]))
+        return _Drawn(row, parts, builder.build(width))
+
+
+def title_line(columns: Sequence[Column], skin: Skin, width: int) -> Line:
+    """Draw the titles of columns."""
+    builder = LineBuilder(skin, "band")
+    for column in columns:
+        write_title(builder, column)
+    return builder.build(width)
+
+
+def write_title(builder: LineBuilder, column: Column, arrow: str = "") -> None:
+    """Write the title of a column; `arrow` marks the one that rows are sorted by."""
+    title = f"{arrow}{column.title}" if column.right else f"{column.title}{arrow}"
+    if column.cells and cell_len(title) > column.cells:
+        title = column.title.partition(" ")[0]
+    builder.gap(column.gap).write(title, "text" if arrow else "muted", column.cells or None, right=column.right)
