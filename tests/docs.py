@@ -23,7 +23,8 @@ from gpuwatch import model
 from gpuwatch.alerts.rules import RULES
 from gpuwatch.alerts.rules.custom import METRICS
 from gpuwatch.commands.docs import FOLDER, PAGES, summary
-from gpuwatch.config.document import shown_defaults
+from gpuwatch.config import Config
+from gpuwatch.config.keys import keys_of, sections, value_of
 from gpuwatch.ui.bindings import KEYS
 from gpuwatch.ui.screens.help import key_sections
 from tests import CHECKOUT
@@ -37,7 +38,7 @@ def rules() -> Iterator[str]:
     for rule in RULES:
         yield f"### {rule.name}"
         yield ""
-        yield f"{rule.summary[0].upper()}{rule.summary[1:]}."
+        yield _sentence(rule.summary)
         yield ""
         yield f"- Severity: {rule.severity}"
         yield f"- Raised: {rule.raised}"
@@ -69,10 +70,27 @@ def keys() -> Iterator[str]:
 
 
 def configuration() -> Iterator[str]:
-    """Yield every key of gpuwatch.toml with its default."""
-    yield "```toml"
-    yield shown_defaults().rstrip("\n")
-    yield "```"
+    """Yield every key of gpuwatch.toml with its default and the values that are allowed."""
+    for table, keys in sections().items():
+        if table:
+            yield f"### [{table}]"
+            yield ""
+            yield _sentence(keys_of(Config)[table].description)
+            yield ""
+        yield "| key | default | allowed | meaning |"
+        yield "|---|---|---|---|"
+        for name, key in keys.items():
+            default = key.write(value_of(Config(), name))
+            yield f"| `{key.name}` | `{default}` | {_cell(key.range)} | {_cell(key.description)} |"
+        yield ""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def stream() -> Iterator[str]:

@@ -26,7 +26,7 @@ class Allowances(msgspec.Struct, frozen=True, kw_only=True):
     GiB (pytorch/pytorch#58466).
     """
 
-    after: Annotated[Seconds, Meta(ge=0.1, le=HOUR, description="so long, and in 3 samples at least")] = 10.0
+    after: Annotated[Seconds, Meta(ge=0.1, le=HOUR, description="time above the limit, in 3 samples at least")] = 10.0
     framework: Annotated[
         Bytes, Meta(ge=0, description="CUDA context and library handles on top of what an allocator counts")
     ] = 600 * MIB
@@ -75,7 +75,7 @@ class CustomRule(msgspec.Struct, frozen=True, kw_only=True):
     )
     after: Annotated[
         Seconds,
-        Meta(ge=0, le=7 * DAY, description="so long, to raise it and to end it; left out: 10s", examples=['"30s"']),
+        Meta(ge=0, le=7 * DAY, description="time to raise it and to end it; left out: 10s", examples=['"30s"']),
     ] = msgspec.field(default=10.0, name="for")
     severity: Annotated[
         Severity, Meta(description='or "note", "critical"; left out: "warning"', examples=['"warning"'])
@@ -93,7 +93,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     off: Annotated[RuleNames, Meta(description='rules that are not applied: ["power at limit"]')] = frozenset()
-    quiet: Annotated[Seconds, Meta(ge=0, le=HOUR / 6, description="nothing is raised so soon after the start")] = 5.0
+    quiet: Annotated[
+        Seconds, Meta(ge=0, le=HOUR / 6, description="time after the start in which nothing is raised")
+    ] = 5.0
     """Nor ended: drivers wake up with odd figures."""
     memory_warning: Annotated[float, Meta(ge=0, le=MOST_FREE, description="percent of a GPU's memory still free")] = (
         10.0
@@ -102,37 +104,37 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Meta(ge=0, le=MOST_FREE, description="the same, for a critical alert", extra={"at_most": "memory_warning"}),
     ] = 5.0
-    memory_for: Annotated[Seconds, Meta(ge=0, le=HOUR, description="so long, and in 3 samples at least")] = 2.0
+    memory_for: Annotated[
+        Seconds, Meta(ge=0, le=HOUR, description="time for which it holds, in 3 samples at least")
+    ] = 2.0
     """To raise, and to clear."""
     full_warning: Annotated[
-        Seconds, Meta(ge=10, le=DAY, description="full so soon, at the speed of the last minutes")
+        Seconds, Meta(ge=10, le=DAY, description="time until it is full, at the speed of the last minutes")
     ] = 600.0
     full_critical: Annotated[
         Seconds, Meta(ge=0, le=DAY, description="the same, for a critical alert", extra={"at_most": "full_warning"})
     ] = 120.0
-    full_for: Annotated[Seconds, Meta(ge=0, le=HOUR, description="foreseen for so long")] = 20.0
-    idle_after: Annotated[Seconds, Meta(ge=10, le=7 * DAY, description="memory held so long without computing")] = (
-        1800.0
-    )
-    idle_memory: Annotated[Bytes, Meta(ge=MIB, description="so much at least, by one user on one GPU")] = GIB
+    full_for: Annotated[Seconds, Meta(ge=0, le=HOUR, description="time for which that is predicted")] = 20.0
+    idle_after: Annotated[Seconds, Meta(ge=10, le=7 * DAY, description="time without computing")] = 1800.0
+    idle_memory: Annotated[Bytes, Meta(ge=MIB, description="least memory of one user on one GPU")] = GIB
     unattributed_memory: Annotated[Bytes, Meta(ge=MIB, description="memory that no listed process accounts for")] = GIB
-    unattributed_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="for so long")] = 60.0
+    unattributed_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="time for which it holds")] = 60.0
     dead_process_memory: Annotated[Bytes, Meta(ge=MIB, description="memory still held by a process that has ended")] = (
         256 * MIB
     )
-    dead_process_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="for so long")] = 20.0
+    dead_process_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="time for which it holds")] = 20.0
     temperature_margin: Annotated[
         float,
         Meta(ge=0, le=50, description="degrees below where the GPU slows itself down; critical at that"),
     ] = 5.0
-    temperature_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="for so long")] = 10.0
+    temperature_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="time for which it holds")] = 10.0
     throttled_for: Annotated[
-        Seconds, Meta(ge=0, le=DAY, description="slowed down so long by heat or by the power brake")
+        Seconds, Meta(ge=0, le=DAY, description="time of a slowdown by heat or by the power brake")
     ] = 60.0
-    power_for: Annotated[Seconds, Meta(ge=0, le=7 * DAY, description="so long at the power limit; a note")] = 1800.0
-    xid_for: Annotated[Seconds, Meta(ge=10, le=7 * DAY, description="its alert ends so long after the newest XID")] = (
-        600.0
-    )
+    power_for: Annotated[Seconds, Meta(ge=0, le=7 * DAY, description="time at the power limit; a note")] = 1800.0
+    xid_for: Annotated[
+        Seconds, Meta(ge=10, le=7 * DAY, description="time after the newest XID at which its alert ends")
+    ] = 600.0
     xid_critical: Annotated[XidCodes, Meta(description="the driver's error codes that are critical")] = frozenset(
         {48, 62, 64, 74, 79, 95, 119, 120}
     )

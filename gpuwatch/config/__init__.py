@@ -50,9 +50,13 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True):
     least: Annotated[Severity, Meta(description='what is worth a message: "note", "warning", "critical"')] = (
         Severity.WARNING
     )
-    cooldown: Annotated[Seconds, Meta(ge=0, le=DAY, description="one message about the same thing in so long")] = 300.0
-    gather: Annotated[Seconds, Meta(ge=0, le=60, description="what comes within it is sent together")] = 2.0
-    digest: Annotated[int, Meta(ge=1, le=1000, description="more than so many are one message")] = 3
+    cooldown: Annotated[
+        Seconds, Meta(ge=0, le=DAY, description="least time between two messages about the same thing")
+    ] = 300.0
+    gather: Annotated[
+        Seconds, Meta(ge=0, le=60, description="time in which messages are gathered and sent together")
+    ] = 2.0
+    digest: Annotated[int, Meta(ge=1, le=1000, description="number of messages above which they are sent as one")] = 3
 
     def __repr__(self) -> str:
         """Show all but the secrets."""
@@ -64,9 +68,11 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """`[report]`: what is kept for `gpuwatch report`."""
 
-    dashboard: Annotated[bool, Meta(description="the dashboard keeps it too, not only `gpuwatch watch`")] = False
-    keep: Annotated[Seconds, Meta(ge=DAY, le=365 * DAY, description="what is older is forgotten")] = 90 * DAY
-    largest: Annotated[Bytes, Meta(ge=4 * MIB, description="the file's size, at which the oldest weeks go")] = 64 * MIB
+    dashboard: Annotated[bool, Meta(description="the dashboard records it too, not only `gpuwatch watch`")] = False
+    keep: Annotated[Seconds, Meta(ge=DAY, le=365 * DAY, description="time for which it is kept")] = 90 * DAY
+    largest: Annotated[
+        Bytes, Meta(ge=4 * MIB, description="size of the file at which the oldest weeks are deleted")
+    ] = 64 * MIB
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +83,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     mine: Annotated[bool, Meta(description="start with your own processes")] = False
     read_only: Annotated[bool, Meta(description="no process can be ended from here")] = False
     ascii: Annotated[bool, Meta(description="no character outside ASCII")] = False
-    theme: Annotated[Literal["dark", "light"], Meta(description='or "light"')] = "dark"
+    theme: Annotated[Literal["dark", "light"], Meta(description='colours: "dark" or "light"')] = "dark"
     bell: Annotated[bool, Meta(description="ring the terminal's bell on an alert")] = False
     tmux: Annotated[
         bool,

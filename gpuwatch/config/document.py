@@ -55,11 +55,6 @@ def default_text() -> str:
     return "\n".join([HEAD, *tables, RULES + metrics + _example("rule", CustomRule), SHARES + _example("share", Share)])
 
 
-def shown_defaults() -> str:
-    """Return the keys of that file with their defaults, not commented out, as the documentation shows them."""
-    return "\n".join(_default_tables())
-
-
 def effective_text(config: Config, origins: Mapping[str, Origin]) -> str:
     """Return every key with its value as TOML, and where it comes from in a comment.
 

@@ -54,7 +54,7 @@ class Key(NamedTuple):
 
     @property
     def description(self) -> str:
-        """What it is for; a field without one is no key of the file."""
+        """Meaning of the key; a field without one is no key of the file."""
         return str(self.bounds.get("description", ""))
 
     @property
@@ -64,19 +64,27 @@ class Key(NamedTuple):
 
     @property
     def allowed(self) -> str:
-        """What it may have, to stand after `allowed is`."""
+        """Allowed values, to stand after `allowed is`."""
         words = get_args(self.type)[0] if self.bounds else self.type
         if get_origin(words) is Literal:
             return " or ".join(", ".join(map(toml_string, get_args(words))).rsplit(", ", 1))
         if self.form == "bytes":
-            least = f" of {write_size(self.bounds['ge'])} or more" if self.bounds["ge"] else ", 0 or 1MiB or more"
-            return f'a size{least}: bytes, or a text such as "512MiB" or "20GiB"'
+            size = f"a size of {self.range}" if self.bounds["ge"] else f"a size, {self.range}"
+            return f'{size}: bytes, or a text such as "512MiB" or "20GiB"'
         if self.form == "seconds":
-            least, most = (write_duration(self.bounds[name]) for name in ("ge", "le"))
-            return f'seconds, or a text such as "30s", "10min" or "2h", from {least} to {most}'
+            return f'seconds, or a text such as "30s", "10min" or "2h", from {self.range}'
         if self.bounds.get("le") == ANY:
             return "a number"
         return _ALLOWED[self.form or words.__name__].format_map({"min_length": 0, **self.bounds})
+
+    @property
+    def range(self) -> str:
+        """Allowed values in short, for who knows how sizes and durations are written."""
+        if self.form == "bytes":
+            return f"{write_size(self.bounds['ge'])} or more" if self.bounds["ge"] else "0 or 1MiB or more"
+        if self.form == "seconds":
+            return f"{write_duration(self.bounds['ge'])} to {write_duration(self.bounds['le'])}"
+        return self.allowed
 
     def read(self, raw: object) -> Any:
         """Convert and check a value from `tomllib`; raises NotAllowedError."""

@@ -17,7 +17,7 @@ import pytest
 from gpuwatch.cli import parse
 from gpuwatch.commands import config as command
 from gpuwatch.config import Config, load
-from gpuwatch.config.document import default_text, effective_text, shown_defaults
+from gpuwatch.config.document import default_text, effective_text
 from gpuwatch.errors import UsageError
 
 EVERYTHING = """
@@ -137,10 +137,7 @@ def test_a_bad_file_is_an_error(tmp_path: Path) -> None:
 # --init
 
 
-def test_the_file_to_begin_with_says_what_the_documentation_says(tmp_path: Path) -> None:
-    uncommented = re.sub(r"^# (?=[a-z_]+ = )", "", default_text(), flags=re.MULTILINE)
-    assert shown_defaults().rstrip() in re.sub(r"^# ?.*\n", "", uncommented, flags=re.MULTILINE).strip()
-    assert without_places(load(str(write(tmp_path / "a.toml", shown_defaults())))) == Config()
+def test_the_file_to_begin_with_changes_nothing(tmp_path: Path) -> None:
     assert load(str(write(tmp_path / "b.toml", default_text())), administrators=tmp_path / "none") == Config()
     assert max(map(len, default_text().splitlines())) <= 120
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from gpuwatch import cli, config, model
 from gpuwatch.cli import COMMANDS
 from gpuwatch.commands.docs import FOLDER, PAGES, summary
 from gpuwatch.commands.report import report_lines
-from gpuwatch.config.keys import all_keys
 from gpuwatch.history import Use
 from gpuwatch.recorder.store import Events, Kept, Line
 from gpuwatch.ui.bindings import KEYS
@@ -134,21 +132,9 @@ def test_every_flag_is_documented() -> None:
     assert not [flag for flag in flags - {"--help", "--version"} if flag not in README]
 
 
-def test_the_configuration_shown_is_the_default_one(tmp_path: Path) -> None:
-    shown = blocks("configuration", "toml")[0]
-    file = tmp_path / "gpuwatch.toml"
-    file.write_text(shown)
-    assert config.load(str(file)) == config.Config()
-    assert set(all_keys()) == {
-        f"{table}.{key}" if isinstance(value, dict) else table
-        for table, value in tomllib.loads(shown).items()
-        for key in (value if isinstance(value, dict) else [table])
-    }
-
-
 def test_the_share_and_the_rule_shown_are_good(tmp_path: Path) -> None:
     file = tmp_path / "gpuwatch.toml"
-    file.write_text(blocks("alerts", "toml")[0] + blocks("configuration", "toml")[1])
+    file.write_text(blocks("alerts", "toml")[0] + blocks("configuration", "toml")[0])
     shown = config.load(str(file))
     (share,), (rule,) = shown.shares, shown.rules
     assert (share.user, share.command, share.gpus, share.share) == ("ada", "train", (2,), 0.4)
