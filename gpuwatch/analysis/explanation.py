@@ -1,4 +1,4 @@
-"""What one process declared, sees and holds, in words: for `gpuwatch explain` and for the dashboard. Pure."""
+"""Explanation of one process in words: its declarations, visible GPUs and holdings. Pure functions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _GPU = "GPU "
 
 
 class Point(NamedTuple):
-    """One thing that is known."""
+    """Line of an explanation."""
 
     label: str
     value: str
@@ -57,7 +57,7 @@ class Point(NamedTuple):
 
 
 def points(process: Process, snapshot: Snapshot, allowances: Allowances | None = None) -> list[Point]:
-    """Explain a process, what is in effect first; `snapshot` has the GPUs, and what the process holds of them.
+    """Return what is known of a process, what is in effect first; `snapshot` has the GPUs and the holdings.
 
     The allowances are the defaults where none are given.
     """
@@ -94,7 +94,7 @@ def _more(number: int, what: str) -> str:
 
 
 def _names(gpus: Iterable[Gpu]) -> Mapping[str, str]:
-    """Return what GPUs and MIG instances are called, by UUID."""
+    """Return the names of GPUs and MIG instances by UUID."""
     names = {}
     for gpu in gpus:
         names[gpu.uuid] = f"{_GPU}{gpu.index}"
@@ -111,12 +111,12 @@ def _read(declared: Declared) -> Iterator[Point]:
 
 
 def device_map(visible: Visible, names: Mapping[str, str]) -> str:
-    """Print which GPU each of a framework's ordinals means: `cuda:0 → GPU 2, cuda:1 → GPU 3`."""
+    """Return the GPU of each ordinal of a framework: `cuda:0 → GPU 2, cuda:1 → GPU 3`."""
     return ", ".join(f"cuda:{place} → {names.get(uuid, uuid)}" for place, uuid in enumerate(visible.gpus))
 
 
 def how_sure(visible: Visible) -> str:
-    """Return how sure the order of the visible GPUs is; empty where there is no order to be sure of."""
+    """Return how certain the order of the visible GPUs is; empty where there are none."""
     return _ORDERS[visible.order] if visible.gpus else ""
 
 
@@ -141,20 +141,20 @@ def _declaration(one: Declaration, names: Mapping[str, str]) -> Point:
 
 
 def _effect(one: Declaration) -> str:
-    """Return whether a declaration is in effect, and why; of one that applies and limits nothing, why that is so."""
+    """Return whether a declaration is in effect, and why."""
     if one.effective and not one.limits and one.why:
         return one.why
     return _joined("in effect" if one.effective else "not in effect", one.why, between=": ")
 
 
 def _default(one: Declaration) -> Point:
-    """Return what a framework takes, as nothing else was said; a default that yields is not worth a line."""
+    """Return the default of a framework, where nothing else was declared."""
     words = one.text.removeprefix(f"default of {one.framework}: ")
     return Point("default", words, _joined(one.framework, one.why, between="; "))
 
 
 def _amount(one: Declaration) -> str:
-    """Print the number of a declaration after its kind: `cap 0.4 of the GPU`."""
+    """Return the number of a declaration behind its kind: `cap 0.4 of the GPU`."""
     if one.value is None:
         return one.kind.value if one.kind is Kind.GROWTH else f"{one.kind.value}, no fixed number"
     if one.basis is Basis.BYTES:
@@ -163,14 +163,14 @@ def _amount(one: Declaration) -> str:
 
 
 def _limits(limits: Mapping[str, int], names: Mapping[str, str]) -> str:
-    """Print the bytes by GPU, equal ones together: `32.0 GiB on each of GPU 0-1; 1 MiB on GPU 2`."""
+    """Return the bytes by GPU, equal ones together: `32.0 GiB on each of GPU 0-1; 1 MiB on GPU 2`."""
     amounts = dict.fromkeys(limits.values())
     equal = {amount: [uuid for uuid in limits if limits[uuid] == amount] for amount in amounts}
     return "; ".join(f"{size(amount)} on {_gpus(uuids, names)}" for amount, uuids in equal.items())
 
 
 def _gpus(uuids: Collection[str], names: Mapping[str, str]) -> str:
-    """Name GPUs that have one thing in common: `GPU 0`, `each of GPU 0-7`; one that is not here by its UUID."""
+    """Return the names of several GPUs: `GPU 0`, `each of GPU 0-7`; an unknown one by its UUID."""
     whole = [names[uuid].removeprefix(_GPU) for uuid in uuids if names.get(uuid, "").startswith(_GPU)]
     others = [names.get(uuid, uuid) for uuid in uuids if not names.get(uuid, "").startswith(_GPU)]
     listed = ", ".join([_GPU + ranges(map(int, whole)), *others] if whole else others)
@@ -195,7 +195,7 @@ def _holdings(process: Process, snapshot: Snapshot, allowances: Allowances | Non
 
 
 def _verdict(standing: LimitUsage, gpu: Gpu, people: Mapping[int, Process], allowances: Allowances | None) -> str:
-    """Return how a limit stands: under it, within the allowance, or overshot."""
+    """Return how a limit is kept: under it, within the allowance, or exceeded."""
     limit = standing.limit
     collective = any((declared := people[pid].declared) is not None and declared.collective for pid in standing.pids)
     room = allowance(limit, number(gpu.memory.total), collective=collective, allowances=allowances)
@@ -222,7 +222,7 @@ def _joined(*parts: str, between: str = " · ") -> str:
 
 
 def whereabouts(process: Process) -> list[Point]:
-    """Return what a process runs in and belongs to; what does not apply has no line. Empty where nobody has looked."""
+    """Return what a process runs in and belongs to; empty where that was not read."""
     around = process.surroundings
     if around is None:
         return []
@@ -249,13 +249,13 @@ def whereabouts(process: Process) -> list[Point]:
 
 
 def container_words(container: Container) -> str:
-    """Name a container: `docker vllm-llama (3f9a1c0b77d2)`."""
+    """Return a container in words: `docker vllm-llama (3f9a1c0b77d2)`."""
     number = f"({container.id})" if container.name and container.id else container.id
     return " ".join(word for word in (container.runtime, container.name, number) if word)
 
 
 def notebook_words(notebook: Notebook) -> str:
-    """Name a notebook, its kernel and its server."""
+    """Return a notebook, its kernel and its server in words."""
     parts = [notebook.path, f"kernel {notebook.kernel}" if notebook.kernel else ""]
     if notebook.left:
         parts.append("its server has gone")
@@ -265,7 +265,7 @@ def notebook_words(notebook: Notebook) -> str:
 
 
 def pane_words(pane: Pane) -> str:
-    """Name a window of a multiplexer: `tmux session $1, pane %3`."""
+    """Return a window of a multiplexer in words: `tmux session $1, pane %3`."""
     kind = "pane" if pane.window.startswith("%") else "window"
     parts = [f"{pane.program} session {pane.session}" if pane.session else pane.program]
     parts += [f"{kind} {pane.window}"] * bool(pane.window)
@@ -274,7 +274,7 @@ def pane_words(pane: Pane) -> str:
 
 
 def job_words(job: Job) -> str:
-    """Name a run and the place of a process in it: `train.py · torchrun · rank 3 of 8`."""
+    """Return a run and the role of a process in it: `train.py · torchrun · rank 3 of 8`."""
     parts = [job.name] * bool(job.name) + [job.launcher] * bool(job.launcher)
     if job.rank is not None:
         parts.append(f"rank {job.rank}" + (f" of {job.world}" if job.world else ""))

@@ -1,4 +1,4 @@
-"""`gpuwatch explain PID`: what a process declared, which GPUs it sees, and how we know."""
+"""`gpuwatch explain PID`: the declarations of a process, the GPUs that it sees, and the source of each fact."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpuwatch.sampler.owners import Owners
 from gpuwatch.sources.sampler_process import SamplerProcess
 
 Look: TypeAlias = Callable[[Process, Snapshot, Config], Process]
-"""From a process to the same with what it declared."""
+"""Returns a process with its declarations."""
 
 PATIENCE = 3.0
 """Seconds that a process which holds no GPU is waited for; the child that reads it gives up after 2."""
@@ -38,7 +38,7 @@ _UNSEEN = {
 
 
 def look(process: Process, snapshot: Snapshot, config: Config) -> Process:
-    """Read what a process declared as the sampler does: in a child, for a read can hang and a source crash a parser."""
+    """Read the declarations of a process in a child, as the sampler does: a read can hang, a script crash a parser."""
     inspector = InspectorClient(shares=config.shares)
     asking = Declarations(inspector)
     try:
@@ -51,13 +51,12 @@ def look(process: Process, snapshot: Snapshot, config: Config) -> Process:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add_flags(parser, "json", "demo")
     parser.add_argument("pid", metavar="PID")
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
-    """Run the command and return its exit code; without GPUs it explains what it can, and the code says so."""
+    """Run the command and return its exit code; without GPUs it explains what it can."""
     config = configured(args)
     pid = parse_pid(args.pid)
     snapshot = read_snapshot(args, config, sampler, tmux=config.tmux)
@@ -85,7 +84,7 @@ def parse_pid(text: str) -> int:
 
 
 def find_process(pid: int, snapshot: Snapshot, config: Config, *, look: Look = look) -> Process:
-    """Find a process in a snapshot or in /proc, with what it declared; raises GpuwatchError where it is in neither.
+    """Find a process in a snapshot or in /proc, with its declarations; raises GpuwatchError where there is none.
 
     `look` reads the declarations that the snapshot does not have.
     """
@@ -102,7 +101,7 @@ def find_process(pid: int, snapshot: Snapshot, config: Config, *, look: Look = l
 
 
 def explanation_lines(process: Process, snapshot: Snapshot, config: Config) -> list[str]:
-    """Return the process in a line, then what is known of it, point by point."""
+    """Return a line about the process, then the points."""
     found = [*points(process, snapshot, config.allowance), *whereabouts(process)]
     return [_head(process), "", *_lines(found)]
 
@@ -124,7 +123,7 @@ def _head(process: Process) -> str:
 
 
 def _lines(found: Sequence[Point]) -> list[str]:
-    """Print the points in two columns, what each rests on beneath it."""
+    """Return the points in two columns, each with its source below."""
     width = max((len(point.label) for point in found), default=0)
     lines: list[str] = []
     for point in found:

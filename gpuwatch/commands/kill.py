@@ -1,4 +1,4 @@
-"""`gpuwatch kill PID…`: ends processes of one's own by the same protocol as the dashboard."""
+"""`gpuwatch kill PID…`: ends own processes by the same protocol as the dashboard."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import signal
 import sys
 import termios
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
 from typing import Final, TextIO
 
@@ -24,14 +24,14 @@ from gpuwatch.errors import EXIT_CODES, UsageError
 from gpuwatch.kill.outcome import Refusal, Refused
 from gpuwatch.kill.session import IGNORES_INTERRUPT, Choice, Phase, Session, call_now
 from gpuwatch.kill.target import Killer, Target, make_killer, target_of_pid
-from gpuwatch.model import Snapshot, known
+from gpuwatch.model import Holding, Snapshot, known
 from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.sources.source import Source
 from gpuwatch.units import UNKNOWN, gib
 
 
 class Interrupted(BaseException):
-    """A signal said that the program is to end."""
+    """Request to end the program, by a signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -39,7 +39,7 @@ class Interrupted(BaseException):
 
 
 class SignalGuard:
-    """Remembers Ctrl-C, SIGTERM and SIGHUP until `check` is called, between two steps of the command.
+    """Handler that stores Ctrl-C, SIGTERM and SIGHUP until `check` is called, between two steps of the command.
 
     No handler raises: an exception between a signal to a process and the line that tells of it would lose the line.
     So nothing that the command waits for may take long by itself; it waits in short pieces and checks between them.
@@ -50,7 +50,7 @@ class SignalGuard:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Hear for a while; one that we were started deaf to stays unheard."""
+        """Install the handlers for the length of a block; a signal that is ignored stays ignored."""
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         before = {one: signal.signal(one, self._hear) for one in numbers if signal.getsignal(one) != signal.SIG_IGN}
         try:
@@ -69,7 +69,7 @@ class SignalGuard:
 
 
 class DialogConsole(Console):
-    """Console that also asks on the terminal, without waiting for the answer, and outlives the reader of a pipe."""
+    """Console that asks questions without waiting for the answer, and goes on when a pipe is closed."""
 
     def __init__(self, *, ascii_only: bool = False) -> None:
         super().__init__(ascii_only=ascii_only)
@@ -78,14 +78,14 @@ class DialogConsole(Console):
         """Whether nobody reads what is printed: the other end of the pipe is closed."""
 
     def question(self, words: str) -> None:
-        """Print a question, without its answer's line; what was typed before it was there is no answer to it."""
+        """Print a question, and discard what was typed before."""
         with contextlib.suppress(termios.error, OSError):  # no terminal, or one that has gone
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
         self._write(self.err, [self.format_words(f"{words} [y/N] ", name="")], end="")
         self._asking = True
 
     def answer(self, seconds: float) -> str | None:
-        """Wait so long for a line of the terminal; None where none has come, and nothing at its end."""
+        """Wait some seconds for a line from the terminal; return None where none comes, empty at its end."""
         poller = select.poll()
         poller.register(sys.stdin.fileno(), select.POLLIN)
         if not poller.poll(seconds * 1000):
@@ -105,63 +105,45 @@ class DialogConsole(Console):
             discard_output(stream)
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessRow:
-    """One process that would be ended."""
+def table(targets: Sequence[Target], snapshot: Snapshot, uid: int, width: int | None = None) -> list[str]:
+    """Return a line for each process that would be ended, all of one `uid`, with its facts in a snapshot.
 
-    pid: int
-    user: str
-    gpus: tuple[int, ...] = ()
-    """NVML's indices; empty for one that the driver does not list."""
-    held: int | None = None
-    """Bytes on all of them; None where that is not known."""
-    sm: float | None = None
-    """Percent of the time that its kernels ran on the busiest of them; None where that is not known."""
-    command: str = ""
-    open: tuple[int, ...] = ()
-    """Of one that the driver does not list, the GPUs whose device files it has open."""
+    In brackets stand GPUs of which a process only has the device file open. `width` (cells) is where lines are cut.
+    """
+    people = [*snapshot.processes, *(one.process for one in snapshot.unlisted)]
+    user = next((one.user for one in people if one.uid == uid and one.user), "?")
+    holdings: defaultdict[int, list[tuple[int, Holding]]] = defaultdict(list)
+    for gpu in snapshot.gpus:
+        for holding in gpu.holdings:
+            holdings[holding.pid].append((gpu.index, holding))
+    indices = {gpu.uuid: gpu.index for gpu in snapshot.gpus}
+    opened = {one.process.pid: sorted(indices[key] for key in one.gpus if key in indices) for one in snapshot.unlisted}
 
+    def gpus(target: Target) -> str:
+        held = sorted({index for index, _ in holdings[target.pid]})
+        files = [f"({index})" for index in opened.get(target.pid, ()) if not held]
+        return ",".join([*map(str, held), *files]) or UNKNOWN
 
-def process_row(one: Target, snapshot: Snapshot, uid: int) -> ProcessRow:
-    """Return what a snapshot tells of one that would be ended; `uid` is whose it is."""
-    unlisted = {row.process.pid: row for row in snapshot.unlisted}
-    people = [*snapshot.processes, *(row.process for row in unlisted.values())]
-    held = [(gpu.index, holding) for gpu in snapshot.gpus for holding in gpu.holdings if holding.pid == one.pid]
-    figures = [float(holding.sm) for _, holding in held if known(holding.sm)]
-    sizes = [int(holding.memory) for _, holding in held if known(holding.memory)]
-    files = unlisted[one.pid].gpus if not held and one.pid in unlisted else ()
-    return ProcessRow(
-        pid=one.pid,
-        user=next((process.user for process in people if process.uid == uid and process.user), "?"),
-        gpus=tuple(sorted({index for index, _ in held})),
-        open=tuple(sorted(gpu.index for gpu in snapshot.gpus if gpu.uuid in files)),
-        held=sum(sizes) if sizes and len(sizes) == len(held) else None,
-        sm=max(figures) if figures and len(figures) == len(held) else None,
-        command=one.command,
+    def memory(target: Target) -> str:
+        held = [holding.memory for _, holding in holdings[target.pid]]
+        return gib(sum(filter(known, held))) if held and all(map(known, held)) else UNKNOWN
+
+    def busiest(target: Target) -> str:
+        figures = [holding.sm for _, holding in holdings[target.pid]]
+        if not figures or not all(map(known, figures)):
+            return UNKNOWN
+        sm = max(filter(known, figures))
+        return f"{sm:.0f}%" if sm else "idle"
+
+    columns: tuple[Column[Target], ...] = (
+        Column("PID", lambda target: str(target.pid)),
+        Column("USER", lambda target: user, right=False),
+        Column("GPU", gpus),
+        Column("GiB", memory),
+        Column("SM", busiest),
+        Column("COMMAND", lambda target: target.command, right=False),
     )
-
-
-def table(lines: Sequence[ProcessRow], width: int | None = None) -> list[str]:
-    """Return the table, each line cut to `width` cells where there is one."""
-    return format_table(_COLUMNS, lines, width=width)
-
-
-def _gpus(line: ProcessRow) -> str:
-    return ",".join((*map(str, line.gpus), *(f"({index})" for index in line.open))) or UNKNOWN
-
-
-def _busy(line: ProcessRow) -> str:
-    return UNKNOWN if line.sm is None else f"{line.sm:.0f}%" if line.sm else "idle"
-
-
-_COLUMNS: Final[tuple[Column[ProcessRow], ...]] = (
-    Column("PID", lambda line: str(line.pid)),
-    Column("USER", lambda line: line.user, right=False),
-    Column("GPU", _gpus),
-    Column("GiB", lambda line: UNKNOWN if line.held is None else gib(line.held)),
-    Column("SM", _busy),
-    Column("COMMAND", lambda line: line.command, right=False),
-)
+    return format_table(columns, targets, width=width)
 
 
 INTERVAL: Final = 0.5
@@ -185,7 +167,6 @@ _LARGEST_PID: Final = 2**22
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add_flags(parser)
     parser.epilog = f"Exit codes: 0 all have exited, 1 one was refused or still runs, {EXIT_CODES}"
     parser.add_argument("pids", metavar="PID", nargs="+", help="processes of yours that hold a GPU")
@@ -198,7 +179,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
-    """Run the command and return its exit code: 0 all exited, 1 one was refused or still runs, 130 after Ctrl-C."""
+    """Run the command and return its exit code; 130 after Ctrl-C."""
     sig, pids = signal_of(args.signal), pids_of(args.pids)
     config = configured(args)
     if not args.yes and not (sys.stdin is not None and sys.stdin.isatty()):
@@ -216,7 +197,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
 
 
 def signal_of(text: str | None) -> signal.Signals:
-    """Understand --signal; raises UsageError."""
+    """Parse --signal; raises UsageError."""
     name = "TERM" if text is None else text.upper().removeprefix("SIG")
     if name not in SIGNALS:
         raise UsageError(f"--signal: {text!a} is not allowed; INT, TERM and KILL are")
@@ -224,7 +205,7 @@ def signal_of(text: str | None) -> signal.Signals:
 
 
 def pids_of(words: Sequence[str]) -> tuple[int, ...]:
-    """Understand the PIDs, each once; raises UsageError."""
+    """Parse PIDs, each once; raises UsageError."""
     found: dict[int, None] = {}
     for word in words:
         number = int(word) if word.isascii() and word.isdecimal() and len(word) < 12 else 0
@@ -264,7 +245,7 @@ class KillCommand:
         self._failed = False
 
     def run(self, pids: Sequence[int]) -> int:
-        """End these and return the exit code; raises UnavailableError where there is no driver to see them by."""
+        """End the processes and return the exit code; raises UnavailableError where there is no driver."""
         try:
             self._find(pids)
             ready = [session for session in map(self._pin, pids) if session is not None]
@@ -286,7 +267,7 @@ class KillCommand:
     # -- what they are ---------------------------------------------------------------------------------------------
 
     def _find(self, pids: Sequence[int]) -> None:
-        """Wait until the sampler has seen them, or has looked for them everywhere."""
+        """Wait until the sampler has seen the processes, or has searched everywhere."""
         self._snapshot = first_snapshot(self._source, look=_LOOK, check=self._guard.check)
         check_snapshot(self._snapshot)
         began = self._clock()
@@ -294,7 +275,7 @@ class KillCommand:
             self._pump()
 
     def _missing(self, pid: int) -> float:
-        """Return how many seconds after the first snapshot a fact about a PID may still come; 0 for nothing."""
+        """Return the seconds after the first snapshot in which a fact about a PID may still come."""
         try:
             if self._killer.policy.may_end not in procfs.read_uids(pid):
                 return 0.0  # whatever it is, it is refused
@@ -309,13 +290,13 @@ class KillCommand:
         return 0.0
 
     def _is_placed(self, pid: int) -> bool | None:
-        """Return whether it is known what a process belongs to, be it nothing; None where the process is not known."""
+        """Return whether the context of a process is known; None where the process is not."""
         snapshot = self._snapshot
         processes = [*snapshot.processes, *(one.process for one in snapshot.unlisted)]
         return next((one.surroundings is not None for one in processes if one.pid == pid), None)
 
     def _pin(self, pid: int) -> Session | None:
-        """Pin a process; None, with the reason printed, where it is not to be ended."""
+        """Pin a process; print the reason and return None where it must not be ended."""
         self._guard.check()
         head = next((one.target.pid for one in self._sessions if pid in [each.pid for each in one.members]), None)
         if head is not None:
@@ -355,8 +336,7 @@ class KillCommand:
 
     def _confirmed(self, ready: Sequence[Session]) -> bool:
         listed = [one for session in ready for one in session.members]
-        lines = [process_row(one, self._snapshot, self._killer.policy.may_end) for one in listed]
-        self._console.print(*table(lines, self._console.width))
+        self._console.print(*table(listed, self._snapshot, self._killer.policy.may_end, self._console.width))
         for words in dict.fromkeys(words for session in ready for words in session.warnings):
             self._console.warn(words)
         for session in ready:
@@ -371,7 +351,7 @@ class KillCommand:
         return self._answered(f"End {what} with {self._signal.name}?") is True
 
     def _answered(self, question: str, *, about: Session | None = None) -> bool | None:
-        """Ask, while samples come in; None where the session that it is `about` has moved on by itself."""
+        """Ask, while samples come in; None where the session `about` has moved on by itself."""
         self._console.question(question)
         phase = about.phase if about is not None else None
         while True:
@@ -385,7 +365,7 @@ class KillCommand:
     # -- what becomes of them --------------------------------------------------------------------------------------
 
     def _follow(self, session: Session) -> None:
-        """Signal a process, or its run, and print what became of it."""
+        """Signal a process or its run, and print the outcome."""
         self._guard.check()
         warned = set(session.warnings)
         session.send(self._signal)
@@ -421,7 +401,7 @@ class KillCommand:
         self._reported.append(session)
 
     def _next(self, session: Session, harder: signal.Signals) -> str:
-        """Return the command that ends what is left of it with a harder signal, by a PID that the command accepts."""
+        """Return the command that ends the rest with a harder signal."""
         pid, again = session.target.pid, ""
         if session.run is not None:
             on_gpu = session.run.on_gpu()
@@ -432,7 +412,7 @@ class KillCommand:
         return f"next: gpuwatch kill {pid}{again} --signal {harder.name.removeprefix('SIG')}{root}"
 
     def _break_off(self) -> None:
-        """Send nothing more; what was signalled is put on record as it stands, and printed as far as it is known."""
+        """Send nothing more, and print what was done."""
         for session in self._sessions:
             session.tick()
             session.abandon()
@@ -453,7 +433,7 @@ class KillCommand:
         return f"PID {session.target.pid}"
 
     def _pump(self, seconds: float = _LOOK) -> None:
-        """Wait for a snapshot, and let all sessions move on."""
+        """Wait for a snapshot, and move all sessions on."""
         self._guard.check()
         snapshot = self._source.next(seconds)
         if snapshot is not None:

@@ -31,7 +31,6 @@ _SHOWN = 80
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add_flags(parser, "json", "demo")
     add_choice(parser)
     parser.add_argument("--only", metavar="0,2", default=argparse.SUPPRESS, help="among these GPUs alone")
@@ -39,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_choice(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say which GPUs are wanted; `gpuwatch run` has them too."""
+    """Add the flags that `gpuwatch run` has too."""
     parser.add_argument("--share", metavar="F", help="of each GPU: 0.4 or 40%%")
     parser.add_argument("--memory", metavar="SIZE", help="of each GPU: 20GiB")
     parser.add_argument("-n", dest="count", metavar="N", help="how many GPUs (default 1)")
@@ -82,7 +81,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
 
 
 def request(share: str | None, memory: str | None, busy: str | None = None) -> Request:
-    """Parse how much is wanted; raises UsageError, which names the flag."""
+    """Parse --share, --memory and --max-util; raises UsageError."""
     if (share is None) == (memory is None):
         raise UsageError(f"give --share or --memory{', not both' * (share is not None)}")
     try:
@@ -98,7 +97,7 @@ def request(share: str | None, memory: str | None, busy: str | None = None) -> R
 
 
 def count(text: str | None) -> int:
-    """Parse how many GPUs are wanted; raises UsageError."""
+    """Parse -n; raises UsageError."""
     if text is None:
         return 1
     if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= _MOST):
@@ -107,7 +106,7 @@ def count(text: str | None) -> int:
 
 
 def check_there(flag: str, wanted: Iterable[int], snapshot: Snapshot) -> None:
-    """Raise UsageError where a GPU was named that this machine does not have."""
+    """Raise UsageError for a GPU that this machine does not have."""
     there = [gpu.index for gpu in snapshot.gpus]
     unknown = set(wanted).difference(there)
     if unknown:
@@ -115,7 +114,7 @@ def check_there(flag: str, wanted: Iterable[int], snapshot: Snapshot) -> None:
 
 
 def hidden(snapshot: Snapshot, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the GPUs that the caller's own environment hides, and so a scheduler did not give: key and why."""
+    """Return the GPUs (key → reason) that the caller's environment hides, and a scheduler did not assign."""
     value = environ.get(CVD)
     if value is None:
         return {}
@@ -130,7 +129,7 @@ def holders(snapshot: Snapshot) -> frozenset[int]:
 
 
 def named(reserved: Sequence[Reservation], snapshot: Snapshot) -> list[Reservation]:
-    """Add to reservations the names of their users; the snapshot knows those of holders, others are looked up."""
+    """Return reservations with the names of their users."""
     names = {process.uid: process.user for process in snapshot.processes}
     unknown = {one.uid for one in reserved if not names.get(one.uid)}
     if unknown:
@@ -143,7 +142,7 @@ def named(reserved: Sequence[Reservation], snapshot: Snapshot) -> list[Reservati
 
 
 def ignored_lines(offers: Iterable[Offer], unwanted: Mapping[str, str]) -> list[str]:
-    """Return a line for each reservation that was not counted on a GPU that may be taken."""
+    """Return a line for each reservation that was ignored."""
     return [
         f"ignored: {promise.user} has reserved {gib(promise.bytes)} GiB of GPU {offer.gpu.index} and not taken them yet"
         for offer in offers
@@ -153,7 +152,7 @@ def ignored_lines(offers: Iterable[Offer], unwanted: Mapping[str, str]) -> list[
 
 
 def reasons(offers: Iterable[Offer], wanted: int) -> list[str]:
-    """Return a line for each GPU: why it cannot be had, or that it could."""
+    """Return a line for each GPU: why it was not chosen, or that it fits."""
     offers = list(offers)
     fit = sum(not offer.why for offer in offers)
     lines = [f"{wanted} {'GPU' if wanted == 1 else 'GPUs'} wanted, {fit or 'none'} with room"]

@@ -1,4 +1,4 @@
-"""`gpuwatch run --share 0.4 -- COMMAND…`: choose GPUs, reserve them, tell every framework, and become the command."""
+"""`gpuwatch run --share 0.4 -- COMMAND…`: chooses and reserves GPUs, sets every framework's variables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NOT_EXECUTABLE = 126
 
 
 class NotStartedError(GpuwatchError):
-    """The command cannot be started."""
+    """Error of a command that cannot be started."""
 
     def __init__(self, words: str, code: int) -> None:
         super().__init__(words)
@@ -42,7 +42,7 @@ class NotStartedError(GpuwatchError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command; the program to start is taken from behind `--` before."""
+    """Add the arguments; the program behind `--` was taken away before."""
     parser.usage = "gpuwatch run (--share F | --memory SIZE) [flags] -- COMMAND ..."
     add_flags(parser)
     pick.add_choice(parser)
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
-    """Reserve GPUs and become the command; returns 1 where there is no room, raises NotStartedError where it fails."""
+    """Reserve GPUs and become the command; returns 1 where there is no room, raises NotStartedError."""
     config = configured(args)
     wanted, named = pick.request(args.share, args.memory, args.max_util), gpus(args.gpu)
     if named and args.count is not None:
@@ -103,7 +103,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
 
 
 def gpus(text: str) -> tuple[int, ...]:
-    """Parse `auto`, or indices of GPUs in the order in which the command is to see them; raises UsageError."""
+    """Parse `auto` or GPU indices in their order; raises UsageError."""
     if text == "auto":
         return ()
     found = parse_list(text, "--gpu", "auto, 3 or 0,2")
@@ -113,7 +113,7 @@ def gpus(text: str) -> tuple[int, ...]:
 
 
 def _check(program: str, environ: Mapping[str, str]) -> None:
-    """Raise NotStartedError before anything is reserved for what is not there."""
+    """Raise NotStartedError for a program that does not exist, before GPUs are reserved."""
     path = environ.get("PATH", os.defpath)
     if shutil.which(program, path=path) is None:
         found = shutil.which(program, mode=os.F_OK, path=path)
@@ -134,7 +134,7 @@ def _named(offers: Sequence[Offer], wanted: Sequence[int]) -> list[Offer]:
 def _beyond(
     command: Sequence[str], shares: tuple[Share, ...], chosen: Sequence[Offer], snapshot: Snapshot
 ) -> Iterator[str]:
-    """Return where the command, with what its person holds already, would take more than was agreed on."""
+    """Return warnings where the command, with the user's other processes, takes more than was agreed on."""
     if not shares:
         return
     uid, users = os.geteuid(), UserNames()
@@ -160,7 +160,7 @@ def _beyond(
 
 
 def _words(told: Sequence[Change], chosen: Sequence[Offer], allocation: Allocation) -> list[str]:
-    """Return what was set, one line each, and what was not."""
+    """Return a line for each variable that was set or left."""
     where = ", ".join(f"cuda:{place} is GPU {offer.gpu.index}" for place, offer in enumerate(chosen))
     lines = []
     for one in told:
@@ -177,7 +177,6 @@ def _words(told: Sequence[Change], chosen: Sequence[Offer], allocation: Allocati
 
 
 def _start(command: Sequence[str], environ: Mapping[str, str], folders: Sequence[Place]) -> NoReturn:
-    """Become the command; raises NotStartedError."""
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores both, and what it starts would inherit that
         signal.signal(ignored, signal.SIG_DFL)
     try:

@@ -1,9 +1,8 @@
-"""`gpuwatch strays`: one's own processes that nobody attends to, and the reason for each.
+"""`gpuwatch strays`: own processes that nobody attends to, and the reason for each.
 
-One look tells neither for how long a process has been idle nor how busy its CPU is. The first is known where a
-`gpuwatch watch` has kept it, and else the rules that need it do not hold; for the second, those that would be called
-strays, or may be, are looked at once more. The exit code is 0 whatever is found, as of `gpuwatch events`; 3 where there
-is no driver.
+One snapshot tells neither the idle time of a process nor its CPU use. A `gpuwatch watch` stores idle times; without
+one, rules that need them do not match. The CPU use of strays and possible strays is measured by a second look. The exit
+code is 0 whether there are strays or not; 3 where there is no driver.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def table(
     width: int | None = None,
     root: bool = False,
 ) -> list[str]:
-    """Return the lines of a table of strays, and below it what they hold and how to end them; none where there is none.
+    """Return a table of strays with their reasons, and below it their memory and how to end them.
 
     `possible` are those that may be strays; they come last, and nothing is said of ending them. `now` is the wall-clock
     time of the snapshot. `width` (cells) is where rows are cut, None for nowhere; the reasons are never cut. `root` is
@@ -75,7 +74,7 @@ def _total(strays: Sequence[Stray], *, demo: bool, root: bool) -> list[str]:
 
 
 def document(strays: Sequence[Stray], now: float) -> list[dict[str, Any]]:
-    """Return strays as JSON has them: a list of objects; what is not known is null.
+    """Return strays as a JSON list; unknown values are null.
 
     pid, start (ticks since boot), user, command; gpus: [{index, uuid}], those it holds most on first; held (bytes);
     idle_s, idle_at_least (it may be longer), age_s; cause, sure, why (a list of words); in (what it runs in); listed
@@ -134,12 +133,11 @@ _DEMO_SECONDS: Final = 2400.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add_flags(parser, "json", "demo")
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None, limits: StrayLimits | None = None) -> int:
-    """Run the command and return its exit code; raises UsageError and UnavailableError. `limits` are other limits."""
+    """Run the command and return its exit code; `limits` replace those of the configuration."""
     config = configured(args)
     limits = limits or stray_limits(config)
     damaged: list[str] = []
@@ -169,7 +167,7 @@ def looked_again(
     pause: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Snapshot:
-    """Return a snapshot with what the CPU of these processes does, in percent of one core, over `LOOK` seconds.
+    """Return a snapshot with the CPU use of these processes over `LOOK` seconds, in percent of one core.
 
     Those that have ended meanwhile are left out. It waits only where there is one.
     """
@@ -196,7 +194,7 @@ def looked_again(
 
 
 def _used(process: Process, proc: Path) -> tuple[int, int] | None:
-    """Return the ticks that a process, and what it has started, have spent on the CPU; None for one that has gone."""
+    """Return the CPU ticks of a process and of its children; None where it has ended."""
     try:
         stat = procfs.read_stat(process.pid, proc)
     except (OSError, ValueError):
@@ -213,26 +211,26 @@ def _sampled(args: argparse.Namespace, config: Config, sampler: SamplerProcess |
 
 
 def of_caller(snapshot: Snapshot, environ: Mapping[str, str] = os.environ) -> Snapshot:
-    """Return a snapshot as seen by whoever's processes `gpuwatch kill` would end: under sudo who called it."""
+    """Return a snapshot as the user sees it whose processes `gpuwatch kill` would end."""
     return replace(snapshot, viewer=caller(environ))
 
 
 def caller(environ: Mapping[str, str] = os.environ) -> int:
-    """Return the uid of whose strays are listed: of whose processes may be ended, under sudo of who called it."""
+    """Return the uid whose strays are listed: under sudo that of the caller."""
     if os.geteuid() != 0:
         return os.geteuid()
     return Policy.of_this_process(read_only=False, environ=environ).may_end
 
 
 def stray_limits(config: Config) -> StrayLimits:
-    """Return when a process of one's own counts as a stray."""
+    """Return the limits of strays in a configuration."""
     return StrayLimits(idle_after=config.alerts.idle_after, idle_memory=config.alerts.idle_memory)
 
 
 def idle_times(
     snapshot: Snapshot, environ: Mapping[str, str] = os.environ, warn: Callable[[str], None] = lambda words: None
 ) -> IdleTimes | None:
-    """Return the idle times that a `gpuwatch watch` keeps, under sudo root's or the caller's; None where none runs.
+    """Return the idle times that a `gpuwatch watch` has stored; None where none runs.
 
     In the demo they are those of a watch that began 40 minutes before it. `warn` is told, in one line, of a file that
     is damaged.
@@ -255,7 +253,7 @@ def _demo_idle_times(snapshot: Snapshot) -> IdleTimes:
 
 
 def demo() -> Snapshot:
-    """Return what somebody sees who has just begun the demo."""
+    """Return the first snapshot of the demo."""
     from gpuwatch.sources.demo import DemoSource  # 15 ms that a real machine need not wait for
 
     return DemoSource().at(0.0)

@@ -1,4 +1,4 @@
-"""`gpuwatch visible 'VALUE'`: what a CUDA_VISIBLE_DEVICES value makes visible on this machine."""
+"""`gpuwatch visible 'VALUE'`: the GPUs that a CUDA_VISIBLE_DEVICES value makes visible on this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ _SHOWN = 200
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add_flags(parser, "json", "demo")
     parser.add_argument("value", metavar="VALUE", nargs="?", help="such as 0,2 (default: that of your environment)")
     orders = ("PCI_BUS_ID", "FASTEST_FIRST")
@@ -47,7 +46,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
 
 
 def visible_lines(seen: Visible, snapshot: Snapshot) -> list[str]:
-    """Return a line for each visible device, and below them the order, the hidden GPUs and the note."""
+    """Return a line for each visible device, then the order, the hidden GPUs and the note."""
     lines = format_table(_COLUMNS, _rows(seen, snapshot)) or ["no GPU is visible"]
     hidden = [f"GPU {gpu.index}" for gpu in _hidden(seen, snapshot)]
     facts = {"order": how_sure(seen), "hidden": ", ".join(hidden), "note": seen.note}
@@ -73,7 +72,7 @@ def _rows(seen: Visible, snapshot: Snapshot) -> list[_Row]:
 
 
 def _named(uuid: str, snapshot: Snapshot) -> tuple[Gpu | None, str]:
-    """Find the GPU, or the MIG instance of one, behind a UUID, and its name."""
+    """Find the GPU or MIG instance of a UUID, and its name."""
     for gpu in snapshot.gpus:
         if gpu.key == uuid:
             return gpu, gpu.name

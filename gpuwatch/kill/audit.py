@@ -1,4 +1,4 @@
-"""Record of what was asked to be done to a process: one JSON line before a signal, one after, never rewritten."""
+"""Audit file of signals: one JSON line before each signal, one after it, never rewritten."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ RECORD_SECONDS = 2.0
 
 
 class Audit:
-    """File `actions.jsonl` in a folder of its own, appended to; it never raises, and returns what is wrong."""
+    """File `actions.jsonl` in a private folder, appended to; it raises nothing, and returns what is wrong."""
 
     def __init__(
         self, folder: Path, *, now: Callable[[], datetime] | None = None, write: Callable[[int, bytes], int] = os.write
     ) -> None:
-        """`now` returns the wall time of a line, aware of its zone; `write` is os.write outside of tests."""
+        """`now` returns an aware wall time; `write` is os.write outside of tests."""
         self._folder = folder
         self._now = now or _local_time
         self._write = write
@@ -34,11 +34,10 @@ class Audit:
 
     @property
     def path(self) -> Path:
-        """Where the lines go."""
         return self._folder / FILE_NAME
 
     def problem(self) -> str | None:
-        """Return why a line could not be written now, for a warning before the question; None when it could."""
+        """Return why a line cannot be written now; None where it can."""
         try:
             os.close(self._open())
         except OSError as error:
@@ -46,7 +45,7 @@ class Audit:
         return None
 
     def append(self, event: str, fields: Mapping[str, object]) -> str | None:
-        """Write one line, in one write, with the wall time and the event; return why it could not be written."""
+        """Write one line with the wall time and the event; return why it could not be written."""
         record = {"time": self._now().isoformat(timespec="milliseconds"), "event": event, **fields}
         # ASCII only: a surrogate from a file name cannot then fail the write.
         line = json.dumps(record, ensure_ascii=True, separators=(",", ":"), default=str).encode("ascii") + b"\n"
@@ -82,7 +81,7 @@ class Audit:
 
 
 class TimedAudit(Audit):
-    """Record that waits two seconds at most; a line that comes late is still written, and in order."""
+    """Audit file that is waited for two seconds at most; a late line is still written, and in order."""
 
     def __init__(self, *args: Any, seconds: float = RECORD_SECONDS, **kwargs: Any) -> None:
         """The arguments are those of `Audit`."""
@@ -92,11 +91,9 @@ class TimedAudit(Audit):
         self._last: Future[Any] | None = None
 
     def problem(self) -> str | None:
-        """Return why a line could not be written now, the file system not answering included."""
         return self._within(super().problem)
 
     def append(self, event: str, fields: Mapping[str, object]) -> str | None:
-        """Write one line; return why it is not known to be written."""
         append = super().append
         return self._within(lambda: append(event, fields))
 

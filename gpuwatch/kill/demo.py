@@ -25,7 +25,7 @@ KILLED_AFTER: Final = 0.3
 
 @dataclass(frozen=True, slots=True)
 class _Reaction:
-    """Seconds from a signal to the end of a process; None where it ignores that signal."""
+    """Seconds from a signal to the end of a process; None where it ignores the signal."""
 
     interrupt: float | None = 0.2
     terminate: float = 0.2
@@ -51,7 +51,7 @@ class DemoProcess:
         self._reaction = _REACTIONS.get(target.pid, _Reaction())
 
     def send(self, sig: signal.Signals) -> Outcome | None:
-        """Let the process of the script end as one that gets this signal would; nothing is signalled."""
+        """End the process of the script as this signal would."""
         if self.exited():
             return Outcome(End.GONE)
         after = {
@@ -64,30 +64,24 @@ class DemoProcess:
         return None
 
     def exited(self) -> bool:
-        """Return whether it has ended in the script."""
         return self._source.has_ended(self.target.pid)
 
     def look(self, *, seconds: float = 0.0, killed: bool = False) -> Outcome:
-        """Return what has become of it."""
         return Outcome(End.EXITED if self.exited() else End.RUNNING, seconds, killed)
 
     def find_family(self) -> None:
-        """Do nothing: what it started ends with it."""
+        """Do nothing: its workers end with it."""
 
     def family(self) -> tuple[int, ...]:
-        """Return no PID: nothing outlives it."""
         return ()
 
-    def left_behind(self, listed: Collection[int] = ()) -> tuple[int, ...]:
-        """Return no PID: nothing outlives it."""
+    def leftovers(self, listed: Collection[int] = ()) -> tuple[int, ...]:
         return ()
 
     def on_gpu(self) -> bool:
-        """Return whether it still runs: all of the demo's processes are on a GPU."""
         return not self.exited()
 
     def ignores(self, sig: signal.Signals) -> bool:
-        """Return whether it ignores a signal."""
         return sig is signal.SIGINT and self._reaction.interrupt is None
 
     def record(self, event: str, **fields: object) -> None:
@@ -110,7 +104,7 @@ class DemoEnder:
         """Return no problem: nothing is recorded."""
 
     def pin(self, target: Target) -> DemoProcess | Refused:
-        """Return the process, or why it would be refused on a real machine."""
+        """Return the process, or the refusal that a real machine would give."""
         if self.policy.read_only:
             return Refused(Refusal.READ_ONLY, target.pid)
         if target.uid is None:
@@ -121,7 +115,7 @@ class DemoEnder:
         return Refused(Refusal.GONE, target.pid) if held.exited() else held
 
     def pin_run(self, held: PinnedProcess, snapshot: Snapshot, *, asked: bool = True) -> Run:
-        """Return all of the viewer's processes that `snapshot` names by the same run, its head first."""
+        """Return the viewer's processes of the same run, its head first."""
         processes, holdings = processes_by_key(snapshot), holdings_by_key(snapshot)
         job = job_of(processes.get(held.target.key))
         members = [held]

@@ -13,12 +13,12 @@ from gpuwatch.units import long_duration, size
 
 
 class Refusal(StrEnum):
-    """Reason for which nothing is signalled: its word in the audit file, and its sentence for a person."""
+    """Reason for which nothing is signalled: its word in the audit file and its sentence for a person."""
 
     sentence: str
 
     def __new__(cls, value: str, sentence: str) -> Self:
-        """Make a reason whose value is its word in the audit file."""
+        """Make a reason with its word and its sentence."""
         reason = str.__new__(cls, value)
         reason._value_ = value
         reason.sentence = sentence
@@ -71,7 +71,7 @@ class Refused:
 
     @property
     def sentence(self) -> str:
-        """The reason for a person, without a capital and a full stop."""
+        """Reason for a person, without a capital and a full stop."""
         return f"{self.reason.sentence}: {self.detail}" if self.detail else self.reason.sentence
 
 
@@ -95,7 +95,7 @@ class End(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome for one process, or several; `seconds` count from the first signal, `killed` tells of SIGKILL."""
+    """Outcome for one process, or for several; `seconds` count from the first signal."""
 
     end: End
     seconds: float = 0.0
@@ -113,12 +113,12 @@ class Outcome:
 
     @property
     def over(self) -> bool:
-        """Whether the process runs no more."""
+        """Whether the process has ended."""
         return self.end in (End.EXITED, End.ZOMBIE, End.GONE)
 
     @property
     def sentence(self) -> str:
-        """The outcome for a person, without a capital and a full stop."""
+        """Outcome for a person, without a capital and a full stop."""
         if self.each:
             return _of_several(self)
         after = f"after {long_duration(self.seconds)}"
@@ -150,7 +150,7 @@ _WORST = (End.DENIED, End.CHANGED, End.STUCK, End.STOPPED, End.RUNNING, End.ZOMB
 
 
 def of_several(each: Sequence[tuple[int, Outcome]], left: Sequence[int] = ()) -> Outcome:
-    """Join the outcomes of several processes, by PID, to one; `left` are PIDs that were not signalled.
+    """Join the outcomes of several processes (PID, outcome) to one; `left` are PIDs that were not signalled.
 
     One process alone stays as it is. `seconds` are those of the last.
     """
@@ -192,7 +192,7 @@ def _of_several(whole: Outcome) -> str:
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """Memory of one GPU around the end of a process, in bytes: held by the process, used before, used after."""
+    """Memory of one GPU in bytes: held by the process, used before its end, used after it."""
 
     gpu: int
     held: int | None
@@ -220,7 +220,7 @@ _PIDS_NAMED = 5
 def memory_after(
     outcome: Outcome, gpus: Sequence[GpuMemory], holders: Sequence[int] = (), *, promised: bool = True
 ) -> str:
-    """Return the whole outcome in one sentence: first of the process, then of its memory.
+    """Return the outcome in one sentence: first of the process, then of its memory.
 
     `holders` are PIDs that still hold the memory. `promised=False` is for machines whose GPU shares memory with
     the CPU (GH200, GB200, integrated): there the figure may stay, and nothing is claimed about it.
@@ -241,7 +241,7 @@ def memory_after(
 
 
 def unreaped(parent: tuple[int, str] | None) -> str:
-    """Return which parent has not reaped a zombie, as words."""
+    """Return the words for a zombie: which parent has not reaped it."""
     if parent is None:
         return "its parent has not reaped it"
     pid, name = parent
@@ -249,7 +249,7 @@ def unreaped(parent: tuple[int, str] | None) -> str:
 
 
 def named(pids: Sequence[int]) -> str:
-    """Format PIDs, the first of them where they are many: `PIDs 71, 72, 73, 74, 75 and 121 more`."""
+    """Return PIDs in words, the first ones where there are many: `PIDs 71, 72, 73, 74, 75 and 121 more`."""
     listed = ", ".join(map(str, pids[:_PIDS_NAMED]))
     more = f" and {len(pids) - _PIDS_NAMED} more" if len(pids) > _PIDS_NAMED else ""
     return f"{'PID' if len(pids) == 1 else 'PIDs'} {listed}{more}"
@@ -269,8 +269,8 @@ _NO_PROMISE: Final = ("GH200", "GB200", "GB300", "GB10", "Thor", "Orin", "Jetson
 """Machines whose GPU and CPU share memory: the driver's figure may stay as it was."""
 
 
-class Freeing:
-    """Comparison of snapshots before and after the end of some processes: which GPU memory came free."""
+class MemoryComparison:
+    """Comparison of GPU memory before and after the end of some processes."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[Gpu, int | None]] = {}
@@ -279,7 +279,7 @@ class Freeing:
         self._exited = 0.0
 
     def remember(self, snapshot: Snapshot, pids: Collection[int], gpus: Collection[str]) -> None:
-        """Keep what these processes hold, and what is used on each of their GPUs (by key), before a signal."""
+        """Store what these processes hold, and what is used on their GPUs (by key), before a signal."""
         self._latest = snapshot
         for gpu in snapshot.gpus:
             mine = [one.memory for one in gpu.holdings if one.pid in pids]
@@ -288,12 +288,12 @@ class Freeing:
                 self._before[gpu.key] = (gpu, held if mine and all(map(known, mine)) else None)
 
     def begin(self, snapshot: Snapshot, now: float) -> None:
-        """Begin to compare: they have exited by `now`, and `snapshot` is the last from before that was known."""
+        """Start the comparison: the processes have ended at `now`, and `snapshot` is the last one from before."""
         self._latest, self._exited = snapshot, now
         self._fresh = {gpu.key: (gpu.sampled, 0) for gpu in snapshot.gpus if gpu.key in self._before}
 
     def observe(self, snapshot: Snapshot) -> None:
-        """Add a snapshot from after the exit."""
+        """Add a snapshot from after the end."""
         self._latest = snapshot
         for gpu in snapshot.gpus:
             sampled, count = self._fresh.get(gpu.key, (gpu.sampled, 0))
@@ -301,28 +301,28 @@ class Freeing:
                 self._fresh[gpu.key] = (gpu.sampled, count + 1)
 
     def fresh(self) -> bool:
-        """Return whether there are samples enough to judge by."""
+        """Return whether there are enough samples from after the end."""
         return bool(self._fresh) and all(count >= FRESH for _, count in self._fresh.values())
 
     def late(self, now: float) -> bool:
-        """Return whether the memory had time enough to come free, or its samples to come."""
+        """Return whether there was enough time for the memory to be freed and sampled."""
         return now >= self._exited + MEMORY_PATIENCE
 
     @property
     def promised(self) -> bool:
-        """Whether the figure of the driver is bound to fall."""
+        """Whether the driver's figure must fall: not where CPU and GPU share memory."""
         gpus = [gpu for gpu, _ in self._before.values()]
         return not any(gpu.memory.unified or any(name in gpu.name for name in _NO_PROMISE) for gpu in gpus)
 
     @property
     def all_free(self) -> bool:
-        """Whether all that was held is free now."""
+        """Whether all memory that was held is free now."""
         return self.fresh() and all(
             gpu.freed is not None and gpu.freed >= ENOUGH_FREED * (gpu.held or 0) for gpu in self.gpus()
         )
 
     def gpus(self) -> list[GpuMemory]:
-        """Return each GPU before and after, as far as it is known by now; none without samples enough."""
+        """Return the memory of each GPU before and after; nothing without enough samples."""
         if not self.fresh() or self._latest is None:
             return []
         now = {gpu.key: gpu for gpu in self._latest.gpus}

@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One process of a run, as found in /proc."""
+    """Process of a run, pinned."""
 
     pinned: PinnedProcess
     above: int = 0
     """PID of the member that it descends from most nearly; 0 for none."""
     waits: bool = False
-    """The one above passes signals on to it, or needs it to save: it is not signalled before that one has ended."""
+    """It is not signalled before the process above has ended, which passes signals on or needs it to save."""
     session: int = 0
 
 
 @dataclass(slots=True)
 class Run:
-    """The processes of one run, each pinned, the head first; close it."""
+    """Processes of one run, each pinned, the head first."""
 
     key: str
     members: tuple[Member, ...]
@@ -47,23 +47,22 @@ class Run:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """PIDs of the members, in their order."""
         return tuple(member.pinned.target.pid for member in self.members)
 
     @property
     def weaker(self) -> str:
-        """Why the check of one of them is weaker; empty where none is."""
+        """Why the check of one member is weaker; empty where none is."""
         return next((member.pinned.weaker for member in self.members if member.pinned.weaker), "")
 
     def on_gpu(self) -> tuple[int, ...]:
-        """Return the PIDs of members that still run and have a GPU open; those seen to hold memory come first."""
+        """Return the PIDs of members that run and have a GPU open, those with known memory first."""
         open_by = [member.pinned for member in self.members if member.pinned.on_gpu()]
         return tuple(one.target.pid for one in sorted(open_by, key=lambda one: not one.target.gpus))
 
     def left(self, since: int) -> tuple[int, ...]:
-        """Return PIDs that belong to the run, still run and are no members; `since` is in ticks since boot.
+        """Return PIDs that belong to the run, still run and are no members; `since` is in clock ticks since boot.
 
-        They were seen below a member, or began since then in a session of the run, without a parent in it.
+        They were seen below a member, or started since then in a session of the run without a parent in it.
         """
         if self.killer is None:
             return ()
@@ -80,7 +79,7 @@ class Run:
         return tuple(pid for pid in sorted(found - ours - out) if uids_of(pid, proc) == {uid})
 
     def close(self, *, but: PinnedProcess | None = None) -> None:
-        """Close all handles, `but` one; the processes are left as they are."""
+        """Close all handles but `but`; the processes are left as they are."""
         for member in self.members:
             if member.pinned is not but:
                 member.pinned.close()
@@ -95,7 +94,7 @@ def uids_of(pid: int, proc: Path) -> set[int]:
 
 
 def _read(pid: int, proc: Path) -> procfs.Stat | None:
-    """Read the stat line of a process; None where it has ended, or is not ours to see."""
+    """Read the stat line of a process; None where it has ended or cannot be read."""
     try:
         return procfs.read_stat(pid, proc)
     except (OSError, ValueError):
@@ -116,7 +115,7 @@ _ABOVE_MOST: Final = 64
 
 @dataclass(slots=True)
 class _Node:
-    """A process below the head, while the run is looked up."""
+    """Process below the head, during the search."""
 
     pinned: Pinned
     depth: int
@@ -132,7 +131,7 @@ class _Refuse(Exception):
 
 
 def pin_run(killer: Killer, target: Pinned, snapshot: Snapshot, *, asked: bool = True) -> Run | Refused:
-    """Pin all of the run that a proven process belongs to, `target` among them; a refusal is recorded where `asked`.
+    """Pin all processes of the run of a pinned process, `target` among them; a refusal is recorded where `asked`.
 
     The head is what the sampler says (`Job.head`) where it is an ancestor of the target, else the topmost ancestor of
     the same run; only ancestors of one's own uid count, no login shell, and nothing that starts other runs. Without
@@ -153,7 +152,7 @@ def pin_run(killer: Killer, target: Pinned, snapshot: Snapshot, *, asked: bool =
 
 
 class _Search:
-    """Search for the members of a run, from the target to its head and from there to all below it."""
+    """Search for the members of a run: from the target up to its head, then down to all below it."""
 
     def __init__(self, killer: Killer, target: Pinned, snapshot: Snapshot) -> None:
         self._killer = killer
@@ -170,12 +169,12 @@ class _Search:
         self._opened: list[Pinned] = []
 
     def close(self) -> None:
-        """Close what was opened, but the target's own handle."""
+        """Close all handles but the target's."""
         for pinned in self._opened:
             pinned.close()
 
     def run(self) -> Run:
-        """Find and pin them; raises _Refuse."""
+        """Find and pin the members; raises _Refuse."""
         chain = self._chain()
         top = self._head_of(chain)
         place = self._below_agents(chain, top)
@@ -208,7 +207,7 @@ class _Search:
     # Upwards
 
     def _chain(self) -> list[Pinned]:
-        """The target and those above it, each proven to be the parent of the one before, all of one's own uid."""
+        """Return the target and its ancestors of one's own uid, each proven to be the parent of the one before."""
         chain = [self._target]
         while len(chain) < _ABOVE_MOST:
             below = chain[-1]
@@ -234,7 +233,7 @@ class _Search:
         return stat.ppid if stat else 0
 
     def _head_of(self, chain: list[Pinned]) -> int:
-        """The place in the chain where the run begins, by what the sampler says."""
+        """Return the place in the chain where the run begins, by what the sampler says."""
         place = 0
         for index, pinned in enumerate(chain):
             job = job_of(self._known.get(pinned.target.key))
@@ -248,10 +247,10 @@ class _Search:
         return place
 
     def _below_agents(self, chain: list[Pinned], top: int) -> int:
-        """The place below whatever looks like a thing from which other runs are started, and below its shells.
+        """Return the place in the chain below agents, which start other runs too, and below their shells.
 
-        No list names each agent, editor and server. Such a one holds no GPU and starts things in sessions of their own,
-        the target's branch among them; what is known to launch ranks, or to have forked the target, is none.
+        No list names each agent, editor and server. An agent holds no GPU and starts programs in sessions of their own,
+        the target's among them. A known launcher of ranks, or the process that forked the target, is no agent.
         """
         place, job = top, self._job
         if job is None or job.launcher or job.world is not None:
@@ -293,7 +292,7 @@ class _Search:
     # Downwards
 
     def _add(self, top: Pinned, depth: int, above: int) -> None:
-        """Take in a process and all below it, the upper ones first."""
+        """Add a process and all below it, the upper ones first."""
         stat = self._stat(top)
         if stat is None:
             return
@@ -310,7 +309,7 @@ class _Search:
                         raise _Refuse(Refused(Refusal.TOO_MANY, self._target.target.pid, f"over {MOST}"))
 
     def _child(self, parent: _Node, pid: int) -> _Node | None:
-        """Pin a child, and prove that it is one; None where it has gone, or is not to be touched."""
+        """Pin a child and prove that it is one; None where it has ended or must not be touched."""
         child = self._target if pid == self._target.target.pid else self._open(pid)
         stat = None if child is None else self._stat(child)
         if child is None or stat is None or stat.ppid != parent.pinned.target.pid or parent.pinned.exited():
@@ -332,7 +331,7 @@ class _Search:
         return _Node(child, parent.depth + 1, above, stat, ours)
 
     def _siblings(self) -> Iterable[Pinned]:
-        """Those that the sampler names by the same run, and that are not below its head: each must hold a GPU.
+        """Return processes that the sampler puts into the run and that are not below its head: each must hold a GPU.
 
         A run has each rank once. Variables that somebody exported in a shell make all that it starts the same rank.
         """
@@ -368,7 +367,7 @@ class _Search:
             return False
 
     def _open(self, pid: int) -> Pinned | None:
-        """Open a handle on whatever has this PID; None where nothing has. Raises _Refuse where there can be none."""
+        """Open a handle on a PID; None where there is no such process. Raises _Refuse where there is no handle left."""
         bare = self._killer.open(pid)
         if isinstance(bare, Refused):
             if bare.reason is Refusal.TOO_MANY:
@@ -391,7 +390,7 @@ class _Search:
         return bare
 
     def _stat(self, pinned: Pinned) -> procfs.Stat | None:
-        """What the process is now; None where it has ended, or another has its PID."""
+        """Return the stat line of a process; None where it has ended or its PID was used again."""
         try:
             stat = procfs.read_stat(pinned.target.pid, self._proc)
         except procfs.GONE:
@@ -416,18 +415,18 @@ class _Search:
 
 
 def job_of(process: Process | None) -> Job | None:
-    """Return what is known of the run of a process."""
+    """Return the job of a process, as far as it is known."""
     return process.surroundings.job if process and process.surroundings else None
 
 
 def processes_by_key(snapshot: Snapshot) -> dict[tuple[int, int], Process]:
-    """Return all processes of a snapshot, listed by the driver or not, by PID and start time."""
+    """Return all processes of a snapshot by PID and start time, also those that the driver does not list."""
     processes = [*snapshot.processes, *(one.process for one in snapshot.unlisted)]
     return {(process.pid, process.start): process for process in processes}
 
 
 def holdings_by_key(snapshot: Snapshot) -> dict[tuple[int, int], tuple[tuple[str, ...], int]]:
-    """Return by process the GPUs on which it holds memory, and the bytes on all of them."""
+    """Return the GPUs of each process and its bytes on all of them, by PID and start time."""
     owners = {process.pid: process.start for process in snapshot.processes}
     found: dict[tuple[int, int], tuple[tuple[str, ...], int]] = {}
     for gpu in snapshot.gpus:
@@ -444,5 +443,5 @@ def _name(stat: procfs.Stat) -> str:
 
 
 def _is_login_shell(pid: int, stat: procfs.Stat) -> bool:
-    """Return whether it is the shell that somebody works in: it leads a session that has a terminal."""
+    """Return whether a process is a shell that somebody works in: the leader of a session with a terminal."""
     return stat.session == pid and stat.tty != 0 and _name(stat) in programs.SHELLS

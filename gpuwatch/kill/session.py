@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from gpuwatch.kill.outcome import End, Freeing, Outcome, Refusal, Refused, memory_after, of_several
+from gpuwatch.kill.outcome import End, MemoryComparison, Outcome, Refusal, Refused, memory_after, of_several
 from gpuwatch.kill.run import Member, Run
 from gpuwatch.model import Snapshot
 from gpuwatch.units import long_duration
@@ -94,7 +94,7 @@ class Choice(StrEnum):
         return _SIGNALS.get(self)
 
     def label(self, count: int = 1) -> str:
-        """Return its label for so many processes: `Terminate 9 (SIGTERM)`."""
+        """Return the label for a number of processes: `Terminate 9 (SIGTERM)`."""
         return self.value if count == 1 or self not in _SIGNALS else self.value.replace(" (", f" {count} (")
 
 
@@ -126,7 +126,7 @@ DISMISS: Final = frozenset({Choice.CANCEL, Choice.HIDE, Choice.LEAVE, Choice.CLO
 
 @dataclass(frozen=True, slots=True)
 class DialogView:
-    """Text and buttons that a dialog shows of a session."""
+    """Text and buttons of a dialog."""
 
     phase: Phase
     message: str
@@ -154,7 +154,7 @@ Submit = Callable[[Callable[[], Any]], "Future[Any]"]
 
 
 def call_now(call: Callable[[], Any]) -> Future[Any]:
-    """Make a call at once, to its end; its exception is in the future, as a worker would have it."""
+    """Make a call at once; its result or its exception is in the future, as with a worker."""
     future: Future[Any] = Future()
     try:
         future.set_result(call())
@@ -174,8 +174,8 @@ def _wrong_machine(snapshot: Snapshot, ender: ProcessEnder) -> str:
 
 
 @dataclass(slots=True)
-class _State:
-    """One process that is ended: when it was signalled, and what became of it."""
+class _ProcessState:
+    """State of one process that is being ended."""
 
     member: Member
     signalled: float | None = None
@@ -198,7 +198,7 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """Result of one look at all processes: `left` and `elapsed` in seconds."""
+    """Result of one look at all processes; times in seconds."""
 
     phase: Phase = Phase.ASKING
     left: float = 0.0
@@ -212,12 +212,12 @@ class _Progress:
 
     @property
     def sentence(self) -> str:
-        """The outcome, or the countdown after SIGKILL, without a capital and a full stop."""
+        """Outcome, or the countdown after SIGKILL, without a capital and a full stop."""
         return self.outcome.sentence if self.outcome else f"SIGKILL sent, {math.ceil(self.left)} s{self.count}"
 
     @property
     def count(self) -> str:
-        """How many of several have exited, to be put behind a sentence; empty for one."""
+        """Words for how many of several have ended; empty for one."""
         if self.total == 1:
             return ""
         return f"; {self.exited} of {self.total} exited, {self.total - self.exited} still running"
@@ -245,7 +245,7 @@ class Session:
         is_under_way: Callable[[tuple[int, int]], bool] = lambda process: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin with pinning `target`, seen in `snapshot`.
+        """Pin `target`, seen in `snapshot`.
 
         With `find_run` its run is looked up, too; with `whole_run` all of that is to be ended from the start.
         `is_under_way` tells whether a process (PID, start time) is being ended by another session.
@@ -272,13 +272,13 @@ class Session:
         self._is_under_way = is_under_way
         self._clock = clock
         self._latest = snapshot
-        self._freeing = Freeing()
+        self._freeing = MemoryComparison()
         self._pinned: PinnedProcess | None = None
         self._job: tuple[Future[Any], Callable[[Any], None]] | None = None
         self._progress = _Progress()
         self._looked = self._wait_until = 0.0
         # The rest is changed by calls of the worker alone, of which there is one at a time.
-        self._states: list[_State] = []
+        self._states: list[_ProcessState] = []
         self._first = self._latest_signal = 0.0
         self._first_ticks = 0
         self._last_signal: signal.Signals | None = None
@@ -294,42 +294,42 @@ class Session:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will happen by itself."""
+        """Whether it has come to its end."""
         return self.phase in (Phase.REFUSED, Phase.OVER)
 
     @property
     def signalled(self) -> bool:
-        """Whether it came to a signal."""
+        """Whether a signal was sent."""
         return self._progress.phase is not Phase.ASKING
 
     @property
     def outcome(self) -> Outcome | None:
-        """What became of it, as far as that is known."""
+        """Outcome, as far as it is known."""
         return self._progress.outcome
 
     @property
     def ended(self) -> bool:
-        """Whether all that was to be ended runs no more."""
+        """Whether all its processes have ended."""
         outcome = self._progress.outcome
         return self._progress.phase is Phase.FREEING and outcome is not None and outcome.over
 
     @property
     def run(self) -> Run | None:
-        """Its run, where all of that is to be ended; None for one process alone."""
+        """The run, where all of it is to be ended; None for one process."""
         return self.pinned_run if self.whole_run else None
 
     @property
     def members(self) -> tuple[Target, ...]:
-        """Processes that would be signalled, in that order; empty until they are checked."""
+        """Processes that would be signalled, in their order; empty until they are checked."""
         return () if self.phase in (Phase.CHECKING, Phase.REFUSED) else self._targets()
 
     def follows(self, process: tuple[int, int]) -> bool:
-        """Return whether it is about that process (PID, start time), and more may become of it."""
+        """Return whether the session is about a process (PID, start time) and is not over."""
         return process in [one.key for one in self._targets()] and not (self.over or self.abandoned)
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """Choices that are offered now; the first is the default."""
+        """Choices of the moment; the first is the default."""
         last = self._progress.last or signal.SIGINT
 
         def is_offered(choice: Choice) -> bool:
@@ -353,7 +353,7 @@ class Session:
     # -- what drives it --------------------------------------------------------------------------------------------
 
     def choose(self, choice: Choice) -> bool:
-        """Do what a button says; return whether the dialog is to close. A button that is not offered does nothing."""
+        """Press a button; return whether the dialog is to close. A button that is not offered does nothing."""
         if choice not in self.choices:
             return False
         if choice.signal is not None:
@@ -366,15 +366,15 @@ class Session:
         return choice in DISMISS
 
     def toggle(self) -> None:
-        """Choose its run in place of the process, or the process again; nothing where there is no choice any more."""
+        """Switch between the process and its run; does nothing where that is not offered."""
         if self.phase is Phase.ASKING and self.pinned_run is not None:
             self.whole_run = not self.whole_run
             self._find_notes()
 
     def send(self, sig: signal.Signals) -> None:
-        """Send a signal: the first (also SIGKILL, where the person said so by name), or a harder one than before.
+        """Send the first signal, or a harder one than before; raises `ValueError` for one that is no harder.
 
-        Raises `ValueError` for one that is no harder. While a signal is under way it does nothing.
+        SIGKILL may be the first. While a signal is under way this does nothing.
         """
         if self.phase not in (Phase.ASKING, Phase.STILL_THERE):
             return
@@ -402,7 +402,7 @@ class Session:
         self._start(call, then)
 
     def abandon(self) -> None:
-        """Send nothing more; the handle is closed once the call under way has returned."""
+        """Send nothing more; the handles are closed once the call under way has returned."""
         self.abandoned = True
         if self.phase is Phase.FREEING:  # it has exited meanwhile: what became of its memory is still told
             return
@@ -410,7 +410,7 @@ class Session:
             self._finish("left running" if self.signalled else "")
 
     def tick(self) -> None:
-        """Move on: pick up what has been done meanwhile, and look at the process and at the clock."""
+        """Read the result of the last call, look at the processes and at the clock, and move on."""
         if self._job is not None:
             future, then = self._job
             if not future.done():
@@ -433,7 +433,7 @@ class Session:
             self._judge_memory(now)
 
     def observe(self, snapshot: Snapshot) -> None:
-        """Add a new snapshot: before the signal for what was held, after the exit for what came free."""
+        """Add a new snapshot."""
         self._latest = snapshot
         if self.phase is Phase.FREEING:
             self._freeing.observe(snapshot)
@@ -462,7 +462,7 @@ class Session:
         self.phase = Phase.ASKING
 
     def _not_yours(self) -> str:
-        """Return a refusal that names the owner; empty where it is one's own, or nothing may be ended at all."""
+        """Return a refusal that names the owner; empty for one's own process."""
         policy, target = self._ender.policy, self.target
         if policy.read_only or not target.user or target.uid in (None, policy.may_end):
             return ""
@@ -473,14 +473,13 @@ class Session:
         self.phase = Phase.REFUSED
 
     def _find_notes(self) -> None:
-        """Read what a person is to know of those that are to be ended: one short file."""
+        """Read the facts that a person should know before choosing; this reads one short file."""
         left_out = self.run.left_out if self.run else ()
         self.ignores_interrupt = self._chosen()[0].pinned.ignores(signal.SIGINT)
         notes = [IGNORES_INTERRUPT] if self.ignores_interrupt else []
         self.notes = (*notes, *(f"not touched: PID {pid}, {why}" for pid, why in left_out))
 
     def _chosen(self) -> tuple[Member, ...]:
-        """Return the process, or the members of its run, the head first."""
         if self.run is not None:
             return self.run.members
         if self._pinned is None:
@@ -491,8 +490,8 @@ class Session:
         return tuple(member.pinned.target for member in self.run.members) if self.run else (self.target,)
 
     def _prepare(self) -> None:
-        """Fix whom the first signal goes to, and keep what they hold before it has an effect."""
-        self._states = [_State(member) for member in self._chosen()]
+        """Choose the processes to signal, and store what they hold."""
+        self._states = [_ProcessState(member) for member in self._chosen()]
         for state in self._states:
             state.pinned.run = self.run.key if self.run else ""
         targets = self._targets()
@@ -512,7 +511,7 @@ class Session:
             self.phase = Phase.STOPPING
 
     def _judge_memory(self, now: float) -> None:
-        """Report what came free, once there are samples to judge by, or there was time enough for them."""
+        """Report the freed memory, once there are enough samples or there was enough time."""
         late = self._freeing.late(now)
         if not (self._freeing.fresh() or late):
             return
@@ -522,7 +521,7 @@ class Session:
         elif late or not promised:
             gpus, listed = self._freeing.gpus(), self._freeing.listed()
             self._start(
-                lambda: sorted({pid for state in self._states for pid in state.pinned.left_behind(listed)}),
+                lambda: sorted({pid for state in self._states for pid in state.pinned.leftovers(listed)}),
                 lambda pids: self._finish(memory_after(outcome, gpus, pids, promised=promised)),
             )
 
@@ -532,7 +531,7 @@ class Session:
         self._close()
 
     def _close(self) -> None:
-        """Close all handles, by the worker; a signal without a line of outcome gets one before."""
+        """Close all handles in the worker; a signal without a line of outcome gets one before."""
         held = self.pinned_run or self._pinned
         if self._pinned is None or held is None:
             return
@@ -562,7 +561,7 @@ class Session:
             raise
 
     def _pin_run(self, pinned: PinnedProcess) -> Run | Refused:
-        """Pin its run, unless some other part of it is being ended: a signal to all would be the second to that."""
+        """Pin the run, unless another part of it is being ended: that part would get a second signal."""
         run = self._ender.pin_run(pinned, self._latest, asked=self.whole_run)
         if isinstance(run, Refused):
             return run
@@ -577,7 +576,7 @@ class Session:
         return refused
 
     def _signal(self, sig: signal.Signals, warned: Collection[str]) -> _Progress | str:
-        """Send a signal to those that still run; return why it cannot be recorded, where that is not in `warned`."""
+        """Send a signal to all that still run; return why it cannot be recorded, where that is not in `warned`."""
         if self._last_signal is None:
             self._first = self._clock()
             self._first_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
@@ -598,7 +597,7 @@ class Session:
         return self._measure()
 
     def _poll(self) -> _Progress:
-        """Look at all without waiting, and signal those whose turn has come."""
+        """Look at all processes, and signal those whose turn has come."""
         now = self._clock()
         for state in self._open():
             if state.pinned.exited():
@@ -614,7 +613,7 @@ class Session:
 
     def _record_intent(self, sig: signal.Signals, warned: Collection[str]) -> str | None:
         """Record the signal for all processes before it is sent to one; return why that failed, if not in `warned`."""
-        done: list[_State] = []
+        done: list[_ProcessState] = []
         for state in self._open():
             if state.ended is not None:
                 continue
@@ -629,21 +628,21 @@ class Session:
         return None
 
     def _pass_on(self, now: float) -> None:
-        """Signal those whose turn has come, in their order."""
+        """Signal the processes whose turn has come, in their order."""
         for state in self._open():
             if state.signalled is None and state.ended is None and self._is_due(state, now):
                 self._send(state, now)
                 if self._last_signal is not signal.SIGKILL and self._unanswered is None:
                     self._latest_signal = now  # the last one signalled has its ten seconds too
 
-    def _is_due(self, state: _State, now: float) -> bool:
+    def _is_due(self, state: _ProcessState, now: float) -> bool:
         above = next((other for other in self._states if other.pinned.target.pid == state.member.above), None)
         ended = above is None or above is state or above.exited or above.pinned.exited()
         if self._last_signal is signal.SIGKILL or above is None or ended:
             return True
         return not state.member.waits and above.signalled is not None and now >= above.signalled + PASS_ON_SECONDS
 
-    def _send(self, state: _State, now: float) -> None:
+    def _send(self, state: _ProcessState, now: float) -> None:
         assert self._last_signal is not None
         is_first = not state.ever_signalled and now == self._first
         state.signalled, state.ever_signalled = now, True
@@ -653,7 +652,7 @@ class Session:
         elif failed is not None:
             self._complete(state, failed)
 
-    def _after_exit(self, state: _State, now: float) -> None:
+    def _after_exit(self, state: _ProcessState, now: float) -> None:
         if state.ended is None:
             state.ended = now
         outcome = self._look(state)
@@ -666,7 +665,7 @@ class Session:
         self._complete(state, outcome)
 
     def _after_countdown(self) -> None:
-        """Put on record what each is now; after SIGKILL that is final."""
+        """Record the state of each process; after SIGKILL that is final."""
         outcomes = []
         for state in self._states:
             outcome = state.outcome or self._look(state)
@@ -678,27 +677,27 @@ class Session:
         if self._last_signal is not signal.SIGKILL:
             self._unanswered = of_several(outcomes)
 
-    def _look(self, state: _State) -> Outcome:
+    def _look(self, state: _ProcessState) -> Outcome:
         killed = self._last_signal is signal.SIGKILL
         outcome = state.pinned.look(seconds=self._elapsed(state), killed=killed)
         return replace(outcome, asked=signal.SIGINT) if self._last_signal is signal.SIGINT else outcome
 
-    def _complete(self, state: _State, outcome: Outcome) -> None:
+    def _complete(self, state: _ProcessState, outcome: Outcome) -> None:
         state.outcome = outcome
         self._record(state, outcome)
 
-    def _record(self, state: _State, outcome: Outcome) -> None:
+    def _record(self, state: _ProcessState, outcome: Outcome) -> None:
         state.open_intent = False
         detail = outcome.detail
         if outcome.end in (End.EXITED, End.ZOMBIE) and not state.ever_signalled:
             detail = "it ended with its run, without a signal of its own"
         state.pinned.record("outcome", result=outcome.end.value, seconds=round(outcome.seconds, 3), detail=detail)
 
-    def _open(self) -> list[_State]:
+    def _open(self) -> list[_ProcessState]:
         return [state for state in self._states if state.outcome is None]
 
     def _measure(self) -> _Progress:
-        """Return where all of them stand now."""
+        """Return the progress of all processes."""
         outcome, phase = self._unanswered, Phase.STOPPING
         if not self._open():
             phase = Phase.FREEING
@@ -712,7 +711,7 @@ class Session:
         elapsed = max((self._elapsed(state) for state in self._states), default=0.0)
         return _Progress(phase, self._left(), elapsed, outcome, exited, len(self._states), self._last_signal)
 
-    def _elapsed(self, state: _State) -> float:
+    def _elapsed(self, state: _ProcessState) -> float:
         return (self._clock() if state.ended is None else state.ended) - self._first
 
     def _left(self) -> float:

@@ -49,7 +49,7 @@ _NO_MORE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """pidfd_open's answers where there is no room for one more handle."""
 
 _WITHOUT_EVIDENCE = (Refusal.NO_DEVICE, Refusal.NOT_ON_GPU, Refusal.FILES_UNREADABLE, Refusal.OTHER_NAMESPACE)
-"""Refusals that also fit a process that ended between two reads: its files are closed by then."""
+"""Refusals that also fit a process that has ended between two reads, which closes its files."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -131,12 +131,11 @@ class Target:
 
     @property
     def key(self) -> tuple[int, int]:
-        """PID and start time."""
         return self.pid, self.start_ticks
 
 
 def target_of(held: Sequence[Row], snapshot: Snapshot, age: float = 0.0) -> Target:
-    """Make the target of a process from its rows on all GPUs; `age` is how many seconds ago the snapshot came."""
+    """Return the target for a process with these rows; the snapshot came `age` seconds ago."""
     first, process = held[0], held[0].process
     # A tenth of an interval more, since a sample that is due has not always been taken yet.
     oldest = 2.1 * max(snapshot.interval, 0.5) - age
@@ -156,7 +155,7 @@ def target_of(held: Sequence[Row], snapshot: Snapshot, age: float = 0.0) -> Targ
 
 
 def target_of_unlisted(process: Process, gpus: Sequence[str] = ()) -> Target:
-    """Make the target of a process that the driver does not list and that has device files of these GPUs open."""
+    """Return the target for a process that the driver does not list and that has these GPUs open."""
     return Target(
         process.pid,
         process.start,
@@ -169,7 +168,7 @@ def target_of_unlisted(process: Process, gpus: Sequence[str] = ()) -> Target:
 
 
 def target_of_pid(pid: int, snapshot: Snapshot, killer: Killer) -> Target:
-    """Make the target of a PID that a person typed."""
+    """Return the target for a PID that a person typed."""
     held = [row for row in rows(snapshot) if row.holding.pid == pid]
     if held:
         return target_of(held, snapshot)
@@ -189,7 +188,7 @@ def target_of_pid(pid: int, snapshot: Snapshot, killer: Killer) -> Target:
 
 @dataclass(frozen=True)
 class Policy:
-    """User who asks, and what they allowed on the command line."""
+    """User who asks, and the permissions of the command line."""
 
     uid: int
     euid: int
@@ -203,19 +202,19 @@ class Policy:
     def of_this_process(
         cls, *, read_only: bool, allow_root: bool = False, environ: Mapping[str, str] = os.environ
     ) -> Policy:
-        """Make the policy for the user who runs this program; `SUDO_UID` counts only for root."""
+        """Return the policy for the user of this program; `SUDO_UID` counts only for root."""
         sudo = environ.get("SUDO_UID", "")
         sudo_uid = int(sudo) if sudo.isdecimal() and sudo.isascii() else None
         return cls(os.getuid(), os.geteuid(), os.getpid(), sudo_uid, read_only, allow_root)
 
     @property
     def may_end(self) -> int:
-        """The one uid whose processes may be ended: one's own, and under sudo that of the person behind it."""
+        """The uid whose processes may be ended: one's own, and under sudo that of the caller."""
         return self.sudo_uid if self.euid == 0 and self.sudo_uid is not None else self.euid
 
 
 class Killer:
-    """The only way to a signal on this machine: it refuses, or pins a process that is proven to be the target."""
+    """Access to the processes of this machine: it pins a process that is proven to be the target, or refuses."""
 
     notice = ""
     """Shown at each step; a demo has one."""
@@ -239,7 +238,7 @@ class Killer:
         self._open_pidfd = open_pidfd
 
     def pin(self, target: Target) -> Pinned | Refused:
-        """Open a handle on the process and prove that it is the target; a refusal is recorded.
+        """Open a handle on a process and prove that it is the target; a refusal is recorded.
 
         The caller closes the result. Never raises for a process that is gone, hidden or somebody else's.
         """
@@ -255,7 +254,7 @@ class Killer:
         return run.pin_run(self, held, snapshot, asked=asked)
 
     def problem(self) -> str | None:
-        """Return why actions could not be recorded now; None where they could."""
+        """Return why actions cannot be recorded now; None where they can."""
         return self.audit.problem()
 
     def refuse(self, target: Target, refused: Refused, **more: object) -> None:
@@ -264,7 +263,7 @@ class Killer:
         self.audit.append("refused", {**self.facts(target), **more, **fields})
 
     def open(self, pid: int) -> Pinned | Refused:
-        """Open a handle on whatever has this PID now, which proves nothing yet; the caller closes it.
+        """Open a handle on a PID, which proves nothing yet; the caller closes it.
 
         Where the kernel gives no handle, `Pinned.weaker` says why the check will be weaker.
         """
@@ -281,7 +280,6 @@ class Killer:
             return Pinned(self, bare, None, f"{WEAKER} ({error.strerror})")
 
     def _absent(self, pid: int) -> Refused:
-        """Return the refusal of a PID that the kernel does not know."""
         inside = procfs.in_pid_namespace(self.proc)
         return Refused(Refusal.OTHER_NAMESPACE if inside else Refusal.GONE, pid)
 
@@ -294,7 +292,7 @@ class Killer:
         return self.described(pid) or clean(comm)
 
     def facts(self, target: Target) -> dict[str, object]:
-        """Return the fields that every line about a target has."""
+        """Return the fields of each line about a target."""
         return {
             "uid": self.policy.uid,
             "pid": target.pid,
@@ -306,7 +304,7 @@ class Killer:
         }
 
     def _refuse_unseen(self, target: Target) -> Refused | None:
-        """Return the refusal for which the process need not be looked at."""
+        """Return the refusal that needs no look at the process."""
         checks = (
             (Refusal.READ_ONLY, self.policy.read_only),
             (Refusal.ROOT, self.policy.euid == 0 and not self.policy.allow_root),
@@ -334,7 +332,7 @@ class Killer:
         return refused or pinned
 
     def _refuse_seen(self, target: Target, pinned: Pinned) -> Refused | None:
-        """Return the refusal that follows from what the process is."""
+        """Return the refusal that follows from the state of the process."""
         try:
             refused = self._refuse_identity(target, pinned) or self._refuse_without_device(target)
             if refused is None:
@@ -389,13 +387,13 @@ class Killer:
 
 
 def make_killer(*, read_only: bool, allow_root: bool) -> Killer:
-    """Make the killer of this program: the policy of this process, and a record that never blocks for long."""
+    """Return the killer of this program, with a record that never blocks for long."""
     policy = Policy.of_this_process(read_only=read_only, allow_root=allow_root)
     return Killer(policy, TimedAudit(state_folder()), describe=shown_command)
 
 
 def shown_command(pid: int) -> str | None:
-    """Return the command line of a process as the sampler puts it on screen; None where it cannot be read."""
+    """Return the command line of a process as on screen; None where it cannot be read."""
     try:
         return read_command(pid)
     except OSError:
@@ -433,20 +431,19 @@ class Pinned:
         self._closed = False
 
     def note_program(self, stat: procfs.Stat) -> None:
-        """Keep which program it runs, by its stat line; it is compared before each signal."""
+        """Store which program it runs; that is compared before each signal."""
         self._program = stat.program
         self._command = None if self._program else self._killer.described(self.target.pid)
 
     def note_device(self) -> None:
-        """Keep whether it has a GPU's device file open; it is compared before each signal."""
+        """Store whether it has a GPU's device file open; that is compared before each signal."""
         self._had_device = self.on_gpu()
 
     def send(self, sig: signal.Signals) -> Outcome | None:
-        """Signal the process; None when it was sent, else why not.
+        """Signal the process; return None where the signal was sent, else the reason.
 
-        Raises `ValueError` without a line of intent for this signal: see `record`. Nothing is sent to a process that is
-        not what it was when it was pinned; the kernel has no call that looks and sends at once, so what it does in the
-        microseconds between remains.
+        Raises `ValueError` without a line of intent for this signal: see `record`. Nothing is sent to a process
+        that has changed since it was pinned, but for the microseconds between the check and the signal.
         """
         if self._closed:
             raise ValueError(f"PID {self.target.pid} is no longer pinned")
@@ -476,7 +473,7 @@ class Pinned:
         return None
 
     def exited(self) -> bool:
-        """Return whether all its threads have ended, reaped or not; does not block."""
+        """Return whether all its threads have ended, reaped or not."""
         if self._handle is not None:
             return has_exited(self._handle)
         return not self._same() or procfs.ended(self.target.pid, self._proc)
@@ -491,7 +488,7 @@ class Pinned:
         return self.exited()
 
     def look(self, *, seconds: float = 0.0, killed: bool = False) -> Outcome:
-        """Return what has become of the process by now."""
+        """Return the state of the process."""
         if self.exited():
             parent = self._unreaped_by()
             return Outcome(End.ZOMBIE if parent else End.EXITED, seconds, killed, parent)
@@ -507,15 +504,15 @@ class Pinned:
         return Outcome(End.STOPPED if main in procfs.STOPPED and not killed else End.RUNNING, seconds, killed)
 
     def find_family(self) -> None:
-        """Keep which processes it has started so far; once it has ended, nothing tells any more."""
+        """Add the processes that it has started to its family; after its end nothing tells them any more."""
         self._family |= procfs.descendants(self.target.pid, self._proc)
 
     def family(self) -> tuple[int, ...]:
-        """Return the PIDs that it was seen to have started, and that still run."""
+        """Return the PIDs of its family that still run."""
         return tuple(pid for pid, start_ticks in sorted(self._family.items()) if self._runs(pid, start_ticks))
 
-    def left_behind(self, listed: Collection[int] = ()) -> tuple[int, ...]:
-        """Return those of its family that hold a GPU device open (orphaned workers), or that the driver lists."""
+    def leftovers(self, listed: Collection[int] = ()) -> tuple[int, ...]:
+        """Return the PIDs of its family that hold a GPU open or that the driver lists: leftover workers."""
         left = []
         for pid in self.family():
             try:
@@ -545,7 +542,7 @@ class Pinned:
         return bool(mask >> (sig - 1) & 1)
 
     def record(self, event: str, **fields: object) -> str | None:
-        """Write a line about this process to the record; return why that failed.
+        """Write a line about this process to the audit file; return why that failed.
 
         A line of `intent` comes before each signal, one of `outcome` after it.
         """
@@ -576,7 +573,7 @@ class Pinned:
             return False
 
     def _changed(self) -> str:
-        """Return what of it is no longer as it was pinned; empty for nothing. Raises `OSError` or `ValueError`.
+        """Return what has changed since it was pinned; empty for nothing. Raises `OSError` or `ValueError`.
 
         It is another program, and not only another title of the same, where the kernel has put it elsewhere in the
         memory. Where that does not tell, another command line counts as another program.

@@ -40,7 +40,7 @@ _LONGEST_SETTINGS = 1 << 16
 
 
 def torch_obstacle(command: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return why a command's PyTorch is not to be given the key; empty where every one it could import knows it.
+    """Return why a command's PyTorch cannot be given the key; empty where each one it may import knows it.
 
     The command must be a Python interpreter, or a script that names one in its first line (torchrun); what a shell
     script starts cannot be told.
@@ -63,7 +63,7 @@ def torch_obstacle(command: Sequence[str], environ: Mapping[str, str]) -> str:
 
 
 def interpreter(program: str, environ: Mapping[str, str]) -> Path | None:
-    """Return Python interpreter behind a program, unresolved (that of a venv is a link); None where there is none."""
+    """Return the Python interpreter of a program, with links unresolved as a venv needs; None where there is none."""
     for _ in range(2):  # a script, then what its first line names
         place = shutil.which(program, path=environ.get("PATH", os.defpath))
         if place is None:
@@ -77,7 +77,7 @@ def interpreter(program: str, environ: Mapping[str, str]) -> Path | None:
 
 
 def _shebang(script: Path) -> str:
-    """Return the program that a script's first line names, through `env` too; empty for none."""
+    """Return the program in the first line of a script, also behind `env`; empty for none."""
     try:
         with open(files.open_ordinary(script), "rb") as file:
             line = file.read(_LONGEST_SHEBANG).partition(b"\n")[0]
@@ -92,7 +92,7 @@ def _shebang(script: Path) -> str:
 
 
 def _packages(python: Path, environ: Mapping[str, str]) -> Iterator[Path]:
-    """Return every folder from which an interpreter may import: PYTHONPATH, the user's own, its own, its system's."""
+    """Return the folders that an interpreter may import from: PYTHONPATH, the user's, its own, its system's."""
     for entry in environ.get("PYTHONPATH", "").split(os.pathsep):
         if entry:
             yield Path(entry)
@@ -107,7 +107,7 @@ def _packages(python: Path, environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _home(python: Path) -> Path | None:
-    """Return the prefix of the interpreter behind a venv that also sees that one's packages."""
+    """Return the prefix of the base interpreter of a venv that uses its packages; None for others."""
     try:
         with open(files.open_ordinary(python.parent.parent / "pyvenv.cfg"), "rb") as file:
             settings = file.read(_LONGEST_SETTINGS).decode("utf-8", "replace")
@@ -126,7 +126,7 @@ _PRECISION = 10_000
 
 
 class Allocation(NamedTuple):
-    """What a program may take of each of its GPUs."""
+    """Memory that a program may take on each of its GPUs."""
 
     gpus: Sequence[str]
     """UUIDs, in the order in which the program numbers them."""
@@ -139,7 +139,7 @@ class Allocation(NamedTuple):
 
     @property
     def fraction(self) -> float:
-        """The share; or, where bytes were asked for, the fraction that takes no more than those on any of the GPUs."""
+        """Share of each GPU; where bytes were asked for, the fraction that fits on all of the GPUs."""
         if self.share is not None:
             return self.share
         least = min(amount / whole for amount, whole in zip(self.amounts, self.wholes, strict=True))
@@ -147,24 +147,24 @@ class Allocation(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Bytes that are within the share on each of the GPUs."""
+        """Bytes that are within the share on all of the GPUs."""
         return min(self.amounts)
 
 
 class Change(NamedTuple):
-    """A variable that the program is given, or one that it is not."""
+    """Change of one environment variable, or the reason for none."""
 
     name: str
     value: str | None
     """None where it stays as it is."""
     words: str
-    """For whom it is, and what became of the user's own value."""
+    """The framework that reads it, and what becomes of the user's own value."""
 
 
 def changes(allocation: Allocation, environ: Mapping[str, str], *, torch: str) -> Iterator[Change]:
-    """Return what is to be changed in an environment, and what is not and why; and what will have no effect.
+    """Return the changes of an environment, and the variables that stay, with reasons.
 
-    `torch` says why PyTorch is not to be told (see `launch_torch.torch_obstacle`); empty where it is.
+    `torch` says why PyTorch is not to be told (see `torch_obstacle`); empty where it is.
     """
     told = list(_changes(allocation, environ, torch))
     after = {**environ, **{one.name: one.value for one in told if one.value is not None}}
@@ -206,26 +206,26 @@ def _changes(allocation: Allocation, environ: Mapping[str, str], torch: str) -> 
 
 
 def _own(allocation: Allocation) -> str:
-    """Return the share as gpuwatch itself reads it."""
+    """Return the value of GPUWATCH_SHARE."""
     if allocation.share is not None:
         return _decimal(allocation.share)
     return f"{allocation.bytes // MIB}MiB" if allocation.bytes % MIB == 0 else f"{allocation.bytes}B"
 
 
 def _decimal(fraction: float) -> str:
-    """Write a fraction so that every reader understands it, gpuwatch too: nine digits, and no exponent."""
+    """Return a fraction with nine digits and no exponent, which every framework can read."""
     return f"{max(fraction, 1e-9):.9f}".rstrip("0").rstrip(".")
 
 
 def _always(name: str, value: str, whose: str, environ: Mapping[str, str]) -> Iterator[Change]:
-    """Set a variable that says where and how much, whatever it was."""
+    """Set a variable, whatever its value was."""
     before = environ.get(name)
     was = f"was {_shown(before)}" if before not in (None, value) else ""
     yield Change(name, value, "; ".join(filter(None, (whose, was))))
 
 
 def _limited(name: str, value: str, whose: str, environ: Mapping[str, str], within: Callable[[str], bool]) -> Change:
-    """Set a limit, unless the user has set one that is no more."""
+    """Set a limit, unless the user's own is as low."""
     before = environ.get(name, "").strip()
     if not before or before == value:
         return Change(name, value, whose)
@@ -245,7 +245,7 @@ def _cupy(text: str, allocation: Allocation) -> bool:
 
 
 def _torch(allocation: Allocation, environ: Mapping[str, str], torch_obstacle: str) -> Change:
-    """Add the share to PyTorch's settings and keep what else stands there.
+    """Add the share to PyTorch's settings and keep the other entries.
 
     CUDA's settings come from PYTORCH_CUDA_ALLOC_CONF, and only without it from PYTORCH_ALLOC_CONF.
     Source: c10/cuda/CUDAAllocatorConfig.h, instance().
@@ -269,7 +269,7 @@ def _torch(allocation: Allocation, environ: Mapping[str, str], torch_obstacle: s
 
 
 def _mps_limits(allocation: Allocation, before: str) -> str:
-    """Return the limit on each GPU, by ordinal: the allocation's, or the user's own where that is less."""
+    """Return the limit of each GPU by ordinal: the share, or the user's own where that is lower."""
     least: dict[int | str, float] = {}
     for entry in before.strip(" '\"").split(","):
         with contextlib.suppress(ValueError):  # one that the server would not understand either
@@ -282,7 +282,7 @@ def _mps_limits(allocation: Allocation, before: str) -> str:
 
 
 def _mps_runs(environ: Mapping[str, str]) -> bool:
-    """Return whether an MPS control daemon has its socket where a client would look for it; else the limit is ignored.
+    """Return whether an MPS control daemon is reachable for a client; without one the limit is ignored.
 
     Source: docs.nvidia.com/deploy/mps, "CUDA_MPS_PIPE_DIRECTORY".
     """

@@ -1,4 +1,4 @@
-"""Which GPUs have room for one more: what is free, less what others were promised and have not taken yet."""
+"""Placement: GPUs with room, by their free memory less what others were promised and have not taken yet."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is looked for; exactly one of `share` and `memory` is given."""
+    """Memory that is wanted on each GPU; exactly one of `share` and `memory` is given."""
 
     share: float | None = None
     """Fraction of what a GPU can give."""
@@ -36,7 +36,7 @@ class Request:
     """Percent of utilization up to which a GPU may be busy; None for any."""
 
     def bytes_on(self, gpu: Gpu) -> int | None:
-        """Return the bytes that this comes to on one GPU; None where its size is not known."""
+        """Return the bytes wanted on one GPU; None where its size is not known."""
         if self.memory is not None:
             return self.memory
         whole = usable(gpu)
@@ -44,7 +44,7 @@ class Request:
 
 
 class Offer(NamedTuple):
-    """What one GPU has to offer."""
+    """Memory that one GPU has to offer."""
 
     gpu: Gpu
     wanted: int
@@ -60,12 +60,12 @@ class Offer(NamedTuple):
 
     @property
     def left(self) -> int:
-        """Bytes that nobody holds or was promised."""
+        """Bytes that nobody holds and nobody was promised."""
         return max(0, self.free - self.promised)
 
     @property
     def words(self) -> str:
-        """What is free, and what of it is promised: `35.0 GiB free, 30.0 promised`."""
+        """Words for the memory: `35.0 GiB free, 30.0 promised`."""
         return f"{gib(self.free)} GiB free" + (f", {gib(self.promised)} promised" if self.promised else "")
 
 
@@ -77,7 +77,7 @@ def find_offers(
     hidden: Mapping[str, str] | None = None,
     ignore: bool = False,
 ) -> list[Offer]:
-    """Judge every GPU, in the order of their indices; `hidden` are keys of GPUs not to be used, and why.
+    """Return an offer for each GPU, by index; `hidden` are keys of GPUs that must not be used, and why.
 
     With `ignore` nothing counts that others reserved; what they declared counts all the same. Raises UsageError for a
     share that comes to less than 1 MiB, as a size does where it is read.
@@ -105,14 +105,14 @@ def find_offers(
 
 
 def _short(offer: Offer) -> str:
-    """Return how much is left of a GPU, and why that is less than what is free."""
+    """Return how much memory is left of how much is wanted."""
     if not offer.promised:
         return f"{_least(offer.left)} GiB free of {gib(offer.wanted)} wanted"
     return f"{_least(offer.left)} GiB left of {gib(offer.wanted)} wanted: {offer.words}"
 
 
 def choose(offers: Iterable[Offer], count: int) -> list[Offer]:
-    """Take the `count` GPUs with the most room, of equals the less busy one and then the lower index; fewer if so."""
+    """Return the `count` GPUs with the most room, or fewer; of equal ones the less busy, then the lower index."""
     fit = [offer for offer in offers if not offer.why]
     return sorted(fit, key=_rank)[:count]
 
@@ -123,7 +123,7 @@ def _rank(offer: Offer) -> tuple[int, float, int]:
 
 
 def _unfit(gpu: Gpu) -> str:
-    """Return what keeps anybody from starting on a GPU; empty for nothing."""
+    """Return why no program can start on a GPU; empty where it can."""
     if gpu.health is not Health.OK:
         return f"{gpu.health.value}: {gpu.words}" if gpu.words else gpu.health.value
     if gpu.mig is True:
@@ -134,7 +134,7 @@ def _unfit(gpu: Gpu) -> str:
 
 
 def _exclusive(gpu: Gpu, reserved: Sequence[Reservation], people: Mapping[int, Process]) -> str:
-    """Give who has a GPU that takes one process alone; empty where it takes many, or its one process is the MPS server.
+    """Return who has a GPU that is for one process alone; empty where the process is the MPS server.
 
     Source: docs.nvidia.com/deploy/mps, "When to Use MPS": the mode restricts the MPS server, and not its clients.
     """
@@ -161,7 +161,7 @@ def _busy(gpu: Gpu, request: Request) -> str:
 
 
 def _taken(gpu: Gpu, people: Mapping[int, Process], promises: Sequence[PromisedMemory]) -> str:
-    """Return who holds a GPU and who was promised more of it."""
+    """Return who holds the memory of a GPU and who was promised more."""
     held: defaultdict[str, int] = defaultdict(int)
     for one in gpu.holdings:
         if known(one.memory):
@@ -173,12 +173,12 @@ def _taken(gpu: Gpu, people: Mapping[int, Process], promises: Sequence[PromisedM
     if owed:
         words.append(f"promised to {_named(owed)} more")
     if known(gpu.unattributed) and gpu.unattributed >= GIB:
-        words.append(f"{gib(gpu.unattributed)} held by nobody we can see")
+        words.append(f"{gib(gpu.unattributed)} held by unknown processes")
     return "".join(f"; {word}" for word in words)
 
 
 def _named(amounts: Mapping[str, int]) -> str:
-    """Print who has how much, the most first: `ada 49.5, ben 14.1, 2 others 1.3`."""
+    """Return amounts in words, the largest first: `ada 49.5, ben 14.1, 2 others 1.3`."""
     most = sorted(amounts.items(), key=lambda item: (-item[1], item[0]))
     rest = most[_MOST_NAMED:]
     if len(rest) > 1:
@@ -187,5 +187,5 @@ def _named(amounts: Mapping[str, int]) -> str:
 
 
 def _least(amount: float) -> str:
-    """Print bytes as GiB, rounded down: what is free is not to look as if it were enough."""
+    """Return bytes as GiB, rounded down: free memory must not look as if it were enough."""
     return f"{int(amount / GIB * 10) / 10:.1f}"

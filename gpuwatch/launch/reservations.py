@@ -37,7 +37,7 @@ def locked(
     patience: float = PATIENCE,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[list[Folder]]:
-    """Open and lock what can be had of the folders, in their order; `warn` is told, a line each, what cannot."""
+    """Open and lock the folders in their order; `warn` gets a line for each folder that cannot be had."""
     opened: list[Folder] = []
     try:
         for place in folders:
@@ -62,7 +62,7 @@ def _sentence(place: Place, error: OSError) -> str:
 
 
 def _lock(fd: int, until: float, clock: Callable[[], float]) -> bool:
-    """Lock a folder; False where it is still somebody's at the time `until`."""
+    """Lock a folder; return False where another process still has the lock at `until`."""
     while not files.try_lock(fd):
         if clock() >= until:
             return False
@@ -77,7 +77,7 @@ def _lock(fd: int, until: float, clock: Callable[[], float]) -> bool:
 def reserve(
     folders: Sequence[Folder], gpus: Mapping[str, int], warn: Callable[[str], None], *, proc: Path = procfs.PROC
 ) -> None:
-    """Reserve bytes by GPU for this process, which the program it becomes inherits: where all see it, if possible."""
+    """Reserve bytes by GPU for this process and the program it becomes, in the shared folder where possible."""
     pid = os.getpid()
     file = File(pid=pid, start=procfs.read_stat(pid, proc).start_ticks, gpus=dict(gpus))
     name = file_name(file.pid, file.start)
@@ -102,7 +102,7 @@ def _write(folder: int, name: str, content: bytes) -> None:
 
 
 def release(folders: Sequence[Place], *, proc: Path = procfs.PROC) -> None:
-    """Take back what this process reserved: the program could not be started."""
+    """Remove the reservation of this process: its program could not be started."""
     pid = os.getpid()
     name = file_name(pid, procfs.read_stat(pid, proc).start_ticks)
     for place in folders:

@@ -30,7 +30,7 @@ def seen_by(base: Snapshot, viewer: int) -> Snapshot:
 def test_the_demo_has_a_forgotten_run_and_a_leftover_worker_and_nobody_elses_is_one() -> None:
     demo, history = DemoSource(), History()
     called: dict[int, int] = {}
-    for t in range(0, int(LONG_CYCLE) + 200, 2):
+    for t in range(0, int(LONG_CYCLE) + 200, 5):
         base = demo.at(float(t))
         view = history.add(base, base.monotonic)
         for row in find(base, view):
@@ -39,7 +39,7 @@ def test_the_demo_has_a_forgotten_run_and_a_leftover_worker_and_nobody_elses_is_
             others = [row for viewer in UIDS.values() for row in find(seen_by(base, viewer), view)]
             assert not others, others
     assert set(called) == {STRAY_PID, LEFTOVER_PID}
-    assert 0 <= called[STRAY_PID] - StrayLimits().quiet_after <= 2
+    assert 0 <= called[STRAY_PID] - StrayLimits().quiet_after <= 5
 
 
 def test_after_an_hour_the_demo_has_what_is_idle_as_well() -> None:
@@ -58,7 +58,7 @@ def test_after_an_hour_the_demo_has_what_is_idle_as_well() -> None:
 def test_on_a_busy_machine_nobody_has_a_stray_for_longer_than_it_takes_to_reap_it() -> None:
     history = History()
     lasting: Counter[int] = Counter()
-    for number, tick in enumerate(Lab(1).ticks(HOUR / 2)):
+    for number, tick in enumerate(Lab(1).ticks(HOUR / 4)):
         shown = tick.snapshot
         assert shown is not None
         view = history.add(shown, shown.monotonic)

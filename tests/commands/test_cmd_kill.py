@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.commands.kill import ProcessRow, pids_of, signal_of, table
+from gpuwatch.commands.kill import pids_of, signal_of, table
+from gpuwatch.kill.target import Target
+from gpuwatch.model import Reason, Unlisted
 from tests.driver import GIB, Driver, Gpu, Proc
+from tests.support.builders import gpu, holding, process, snapshot, uid
 from tests.support.gpuholder import ROOT, SOMEBODY_ELSE, GpuHolder
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_for
@@ -77,18 +80,21 @@ def test_signals_by_name(text: str | None, expected: signal.Signals) -> None:
 
 
 def test_the_table() -> None:
-    lines = [
-        ProcessRow(7, "ada", (0, 3), 12 * GIB, 0.0, "python train.py"),
-        ProcessRow(8, "ada", open=(3,), command="python"),
+    listed = [holding(7, 9.0, sm=0), holding(6, 1.0, sm=40), holding(5, memory=Reason.UNSUPPORTED, sm=Reason.ERROR)]
+    cards = [gpu(0, holdings=listed), gpu(1), gpu(3, holdings=[holding(7, 3.0, sm=0)])]
+    hidden = Unlisted(process=process(8, "ada"), gpus=(gpu(1).key, gpu(3).key))
+    shown = snapshot(cards, [process(7, "ada")], unlisted=(hidden,))
+    targets = [Target(pid, 1, uid("ada"), "python") for pid in (7, 6, 5, 8)]
+    drawn = table([*targets, Target(71234, 1, uid("ada"), "x" * 200)], shown, uid("ada"), 60)
+    assert drawn[:5] == [
+        "  PID  USER      GPU   GiB    SM  COMMAND",
+        "    7  ada       0,3  12.0  idle  python",
+        "    6  ada         0   1.0   40%  python",
+        "    5  ada         0     —     —  python",
+        "    8  ada   (1),(3)     —     —  python",
     ]
-    drawn = table([*lines, ProcessRow(71234, "ada", command="x" * 200)], 60)
-    assert drawn[:3] == [
-        "  PID  USER  GPU   GiB    SM  COMMAND",
-        "    7  ada   0,3  12.0  idle  python train.py",
-        "    8  ada   (3)     —     —  python",
-    ]
-    assert drawn[3].startswith("71234  ada     —     —     —  xxx")
-    assert len(drawn[3]) == 60
+    assert drawn[5].startswith("71234  ada")
+    assert len(drawn[5]) == 60
 
 
 def test_without_a_terminal_it_wants_to_be_told_yes(run: Run, own_home: Path) -> None:

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import pytest
 
-from gpuwatch.commands.kill import DialogConsole, Interrupted, KillCommand, ProcessRow, SignalGuard, process_row
+from gpuwatch.commands.kill import DialogConsole, Interrupted, KillCommand, SignalGuard
 from gpuwatch.declared.facts import Share
-from gpuwatch.kill.target import Killer, Target
+from gpuwatch.kill.target import Killer
 from gpuwatch.model import Snapshot, Surroundings, Unlisted
-from tests.support.builders import GIB, gpu, holding, process, snapshot, uid
+from tests.support.builders import gpu, holding, process, snapshot
 from tests.support.killing import a_killer, on_record
 from tests.support.running import RealRun
 
@@ -215,12 +215,3 @@ def test_too_many_processes_that_were_named_are_not_called_a_run(tmp_path: Path,
         done = end(killer, Shown(run.snapshot()), capsys, run.of("rank")[0], whole_run=False)
         assert done.code == 1
         assert "is not ended: that is more processes than gpuwatch can hold on to at once: Too many" in done.err
-
-
-def test_what_is_known_of_one_that_nvml_does_not_list_stands_in_its_row() -> None:
-    hidden = Unlisted(process=process(8, "ada"), gpus=(gpu(1).key, gpu(3).key))
-    listed = gpu(0, holdings=[holding(7, 2.0, sm=40)])
-    shown = snapshot([listed, gpu(1), gpu(2), gpu(3)], [process(7, "ada")], unlisted=(hidden,))
-    assert process_row(Target(7, 1, None, "a"), shown, uid("ada")) == ProcessRow(7, "ada", (0,), 2 * GIB, 40.0, "a")
-    assert process_row(Target(8, 1, None, "b"), shown, uid("ada")) == ProcessRow(8, "ada", command="b", open=(1, 3))
-    assert process_row(Target(9, 1, None, "c"), shown, uid("ada")) == ProcessRow(9, "ada", command="c")

@@ -78,14 +78,6 @@ def test_another_program_is_not_ended_by_the_command(driver: Driver, own_home: P
     ]
 
 
-def test_another_title_keeps_nobody_from_being_ended_by_the_command(driver: Driver) -> None:
-    with mine() as training:
-        said, ended = answered_after(driver, training, training.retitle)
-        assert "exited after" in said
-        assert ended == 0
-        assert not training.alive()
-
-
 def test_one_that_has_left_the_gpu_is_not_ended_by_the_command(driver: Driver) -> None:
     with mine() as training:
         said, ended = answered_after(driver, training, training.let_go)
@@ -104,13 +96,6 @@ def test_where_addresses_do_not_tell_another_command_line_is_another_program(dri
         assert "; nothing was sent" in said
         assert ended == 1
         assert training.alive()
-
-
-def test_where_addresses_do_not_tell_one_that_stays_the_same_is_ended(driver: Driver) -> None:
-    with mine(randomised=False) as training:
-        said, ended = answered_after(driver, training, lambda: None)
-        assert "exited after" in said
-        assert ended == 0
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ class Scripted:
             return Outcome(self.end, seconds, killed, (4711, "bash") if self.end is End.ZOMBIE else None)
         return Outcome(self.alive_as, seconds, killed)
 
-    def left_behind(self, listed: Collection[int] = ()) -> tuple[int, ...]:
+    def leftovers(self, listed: Collection[int] = ()) -> tuple[int, ...]:
         return self.holders
 
     def ignores(self, sig: signal.Signals) -> bool:

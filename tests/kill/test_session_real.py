@@ -13,7 +13,7 @@ import pytest
 
 from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.outcome import MEMORY_PATIENCE, End, Outcome
-from gpuwatch.kill.session import GRACE_SECONDS, KILL_SECONDS, LOOK_EVERY, REAP_SECONDS, Choice, Phase, Session
+from gpuwatch.kill.session import GRACE_SECONDS, KILL_SECONDS, LOOK_EVERY, REAP_SECONDS, Phase, Session
 from gpuwatch.kill.target import Killer, Target
 from tests.support.gpuholder import ME, GpuHolder
 from tests.support.killing import POLICY, a_killer, asking, has_exited, look, on_record, pinned, target_of
@@ -68,35 +68,6 @@ def unanswered(session: Session, clock: Clock, sig: signal.Signals = signal.SIGT
     clock.now += GRACE_SECONDS
     assert look(session) is Phase.STILL_THERE
     return session
-
-
-def test_a_training_that_stops_when_asked(killer: Killer, clock: Clock) -> None:
-    with GpuHolder() as training:
-        session = asking(killer, target_of(training), clock=clock)
-        assert not session.signalled
-        session.send(signal.SIGTERM)
-        assert look(session) is Phase.STOPPING
-        assert session.view.message == "asked to stop, 10 s …"
-        clock.now += 1.45
-        training.wait_until_exited()
-        training.reap()
-        assert look(session) is Phase.FREEING
-        assert session.view.message == "exited after 1.4 s; looking at its memory …"
-        clock.now += 5
-        look(session)
-        assert (look(session), session.message) == (Phase.OVER, "exited after 1.4 s")
-    assert events(killer) == [("intent", "SIGTERM"), ("outcome", "exited")]
-    assert on_record(killer)[1]["seconds"] == 1.45
-
-
-def test_the_countdown_counts_whole_seconds(killer: Killer, deaf: GpuHolder, clock: Clock) -> None:
-    session = asking(killer, target_of(deaf), clock=clock)
-    session.send(signal.SIGTERM)
-    look(session)
-    clock.now += 2.5
-    look(session)
-    assert session.view.message == "asked to stop, 8 s …"
-    session.abandon()
 
 
 def test_a_deaf_training_is_killed_only_when_asked(killer: Killer, deaf: GpuHolder, clock: Clock) -> None:
@@ -244,11 +215,6 @@ def test_what_is_left_half_way_is_on_record(killer: Killer, deaf: GpuHolder) -> 
     assert session.message == "left running"
     assert events(killer) == [("intent", "SIGTERM"), ("outcome", "running")]
     assert deaf.alive()
-
-
-def test_nothing_sent_leaves_no_outcome_on_record(killer: Killer, deaf: GpuHolder) -> None:
-    asking(killer, target_of(deaf)).choose(Choice.CANCEL)
-    assert on_record(killer) == []
 
 
 def test_no_signal_goes_before_its_line_on_a_full_disk(tmp_path: Path, deaf: GpuHolder) -> None:
