@@ -14,7 +14,7 @@ from tests.support.dashboards import frame, machine, running, text, top
 from tests.support.gpuholder import ME
 from tests.support.screens import until
 from tests.support.straying import mine
-from tests.ui.test_ui_strays import framed
+from tests.ui.test_strays_screen import framed
 
 NEVER = StrayLimits(idle_after=1e9, idle_memory=1 << 60)
 

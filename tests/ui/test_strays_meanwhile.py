@@ -22,7 +22,7 @@ from tests.support.gpuholder import GpuHolder
 from tests.support.killing import POLICY, a_killer, on_record
 from tests.support.screens import until
 from tests.support.waiting import PATIENCE
-from tests.ui.test_ui_strays import a_frame, fed, framed, helpers, opened, toasts, told_to_end
+from tests.ui.test_strays_screen import a_frame, fed, framed, helpers, opened, toasts, told_to_end
 
 WIDE = (160, 50)
 

@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 from textual.pilot import Pilot
 
-from gpuwatch.analysis.people import SORTS, people, stable_order
+from gpuwatch.analysis.people import people
 from gpuwatch.history import History
 from gpuwatch.model import Process, Snapshot
 from gpuwatch.monitor import Frame
@@ -17,7 +17,7 @@ from gpuwatch.ui.theme import Skin, make_skin
 from tests.analysis.test_people import a_person
 from tests.support.builders import GIB, at, gpu, holding, process, snapshot, uid
 from tests.support.dashboards import frame, frame_clock
-from tests.support.screens import HOSTILE, Host, fits, text_of, until
+from tests.support.screens import Host, fits, text_of, until
 
 SIZES = [(160, 50), (120, 36), (80, 24), (60, 10), (45, 8)]
 NAMES = ["ada", "ben", "cyn", "dov", "eve", "fay", "gus", "hal", "you"]
@@ -94,65 +94,6 @@ async def test_it_is_whole_at_every_size(size: tuple[int, int], drawn_with: Skin
             assert "ada holds 6.5 GiB on GPUs 4-5, by 2 processes, the oldest 1 h old" in text_of(app)
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_nobody_one_and_sixty(size: tuple[int, int]) -> None:
-    async with Desk().run_test(size=size) as pilot:
-        app = await opened(pilot, frame(snapshot([gpu(0)])))
-        assert "nobody holds a GPU" in text_of(app)
-        await pilot.press("enter", "y", "j", "G", "less_than_sign", "r")
-        assert app.asked == []
-        screen = app.screen
-        assert isinstance(screen, PeopleScreen)
-        screen.refresh_frame(frame(crowd(["ada"])))
-        await pilot.pause()
-        assert "ada" in app.list.text[1]
-        many = [f"user{n:02}" for n in range(60)]
-        screen.refresh_frame(frame(crowd(many)))
-        await pilot.pause()
-        await pilot.press("G")
-        await pilot.pause()
-        assert app.list.selected is not None
-        assert app.list.selected.name in app.list.text[-1 if app.list.page_rows < 60 else 60]
-        if app.list.page_rows < 60:
-            assert "of 60" in text_of(app).splitlines()[0]
-        await pilot.press("g", "space", "b", "pagedown", "pageup")
-        await pilot.pause()
-        assert app.list.cursor == 0
-
-
-@pytest.mark.parametrize("size", [(160, 50), (45, 8), (20, 3), (8, 2)])
-@pytest.mark.parametrize("ascii_only", [False, True])
-async def test_it_takes_any_text_at_any_size(size: tuple[int, int], ascii_only: bool) -> None:
-    drawn_with = make_skin("gpuwatch-dark", ascii_only=ascii_only)
-    async with Desk().run_test(size=size) as pilot:
-        app = await opened(pilot, frame(crowd(HOSTILE)), drawn_with)
-        for key in ("j", "greater_than_sign", "r", "G", "y"):
-            await pilot.press(key)
-        await pilot.pause()
-        assert len(text_of(app).splitlines()) == size[1]
-        assert all(cell_len(line) == max(size[0], 0) for line in text_of(app).splitlines())
-        assert not ascii_only or "".join(app.list.text).isascii()
-
-
-async def test_every_column_can_be_sorted_by_and_turned_round() -> None:
-    async with Desk().run_test(size=(160, 50)) as pilot:
-        app = await opened(pilot, frame(crowd(NAMES)))
-        assert app.list.by == "memory"
-        tried = set()
-        for _ in range(len(SORTS)):
-            await pilot.press("greater_than_sign")
-            await pilot.pause()
-            tried.add(app.list.by)
-            wanted = [one.uid for one in stable_order().sort(app.list.found, app.list.by)]
-            assert [one.uid for one in app.list.found] == wanted
-        assert tried == set(SORTS)
-        await pilot.press("r")
-        await pilot.pause()
-        assert app.list.reverse
-        await pilot.press("less_than_sign")
-        assert not app.list.reverse
-
-
 async def test_after_a_change_of_sorting_the_list_is_at_its_top_and_names_what_is_hidden() -> None:
     async with Desk().run_test(size=(160, 50)) as pilot:
         app = await opened(pilot, long_watched(crowd(NAMES), 2))
@@ -198,58 +139,6 @@ async def test_enter_asks_for_one_person_and_goes_back() -> None:
         await pilot.press("G", "y", "enter")
         await pilot.pause()
         assert app.asked[1:] == [("message", None), ("user", None)]
-
-
-@pytest.mark.parametrize("key", ["escape", "q", "u"])
-async def test_it_is_left_by_any_of_its_keys(key: str) -> None:
-    async with Desk().run_test(size=(80, 24)) as pilot:
-        app = await opened(pilot, frame(crowd(NAMES)))
-        await pilot.press("y", key)
-        await pilot.pause()
-        assert not isinstance(app.screen, PeopleScreen)
-        assert app.asked == [("message", uid_of("ada"))]
-
-
-async def test_the_keys_are_buttons() -> None:
-    async with Desk().run_test(size=(80, 24)) as pilot:
-        app = await opened(pilot, frame(crowd(NAMES)))
-        await pilot.click("#people-keys", offset=(2, 0))
-        await until(pilot, lambda: not isinstance(app.screen, PeopleScreen))
-
-
-async def test_the_cursor_stays_with_its_person() -> None:
-    async with Desk().run_test(size=(80, 24)) as pilot:
-        app = await opened(pilot, frame(crowd(NAMES)))
-        await pilot.press("j", "j")
-        screen = app.screen
-        assert isinstance(screen, PeopleScreen)
-        screen.refresh_frame(frame(crowd(["zoe", *NAMES], gib=3)))
-        await pilot.pause()
-        assert app.list.selected is not None
-        assert app.list.selected.name == "cyn"
-        assert app.list.cursor == 3
-        screen.refresh_frame(frame(crowd(["zoe", "ada"])))
-        await pilot.pause()
-        assert app.list.selected.name == "ada"
-
-
-async def test_the_wheel_leaves_the_cursor_where_it_is() -> None:
-    async with Desk().run_test(size=(60, 10)) as pilot:
-        app = await opened(pilot, frame(crowd([f"user{n:02}" for n in range(20)])))
-        await pilot._post_mouse_events([_wheel()], PeopleList, offset=(5, 2))
-        await pilot.pause()
-        assert (app.list.top, app.list.cursor) == (3, 0)
-        screen = app.screen
-        assert isinstance(screen, PeopleScreen)
-        screen.refresh_frame(frame(crowd([f"user{n:02}" for n in range(20)])))
-        await pilot.pause()
-        assert app.list.top == 3
-
-
-def _wheel() -> Any:
-    from textual.events import MouseScrollDown
-
-    return MouseScrollDown
 
 
 async def test_idleness_and_use_are_told_once_they_were_watched() -> None:

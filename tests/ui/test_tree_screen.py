@@ -17,7 +17,7 @@ from gpuwatch.ui.screens.tree import TreeList, TreeScreen, columns
 from tests.analysis.test_tree import around, helper, job, ranks
 from tests.support.builders import GIB, gpu, holding, process, snapshot
 from tests.support.dashboards import frame, frame_clock
-from tests.support.screens import HOSTILE, Host, fits, text_of
+from tests.support.screens import Host, text_of
 
 SIZES = [(160, 50), (120, 36), (80, 24), (60, 10), (45, 8)]
 
@@ -259,13 +259,6 @@ async def test_mine_and_the_orders() -> None:
         assert "by name" in text_of(app)
 
 
-@pytest.mark.parametrize("key", ["escape", "q", "t"])
-async def test_back_to_the_dashboard(key: str) -> None:
-    async with shown(box()) as (app, pilot):
-        await press(app, pilot, key)
-        assert "the dashboard" in text_of(app)
-
-
 async def test_the_mouse_chooses_opens_sorts_and_presses_keys() -> None:
     async with shown(box()) as (app, pilot):
         await pilot.click(TreeList, offset=(20, 2))
@@ -293,36 +286,6 @@ async def test_the_mouse_chooses_opens_sorts_and_presses_keys() -> None:
 # That it fits, and says what it does not know
 
 
-def many(processes: int, words: list[str]) -> Snapshot:
-    """Return a box full of runs of eight with names that anybody may give."""
-    held: list[list[Any]] = [[] for _ in range(8)]
-    people = []
-    for n in range(processes):
-        text = words[n % len(words)]
-        where = Surroundings(
-            job=job(f"{n // 8}:1", name=text, launcher=text, rank=n % 8, world=8), pod=text, server=text
-        )
-        people.append(process(1000 + n, command=text, user=text[:300], uid=n // 8, surroundings=where))
-        held[n % 8].append(holding(1000 + n, 0.5))
-    return snapshot([gpu(n, holdings=one) for n, one in enumerate(held)], people)
-
-
-@pytest.mark.parametrize("size", [*SIZES, (40, 6), (20, 3)])
-@pytest.mark.parametrize("looks", ["unicode", "ascii", "bare", "few"])
-async def test_it_fits_any_size_and_takes_any_text(size: tuple[int, int], looks: str) -> None:
-    kits: dict[str, dict[str, Any]] = {"ascii": {"ascii_only": True}, "bare": {"colors": 0}, "few": {"colors": 16}}
-    skin = kits.get(looks, {})
-    name = "gpuwatch-light" if looks == "few" else "gpuwatch-dark"
-    async with shown(many(500, HOSTILE), size, name, **skin) as (app, pilot):
-        assert fits(app)
-        await press(app, pilot, "asterisk", "end", "pageup", "g", "G", "b", "pagedown")
-        assert fits(app)
-        assert len(text_of(app).splitlines()) == size[1]
-        assert all(len(strip.text) <= size[0] for strip in app.screen._compositor.render_strips())
-        if looks == "ascii":
-            assert text_of(app).isascii()
-
-
 @pytest.mark.parametrize("size", SIZES)
 async def test_who_and_how_much_is_there_at_any_size(size: tuple[int, int]) -> None:
     async with shown(box(), size) as (app, _):
@@ -337,21 +300,6 @@ def test_columns_leave_room_for_the_names() -> None:
         found = columns(width, 200)
         assert found[0].id == "name"
         assert width < 40 or found[0].cells >= 12, width
-
-
-async def test_a_long_tree_scrolls_and_says_where_one_is() -> None:
-    async with shown(many(200, ["python x.py"]), (80, 24)) as (app, pilot):
-        await press(app, pilot, "asterisk")
-        assert "1–18 of 225" in text_of(app)
-        await press(app, pilot, "end")
-        assert "208–225 of 225" in text_of(app)
-        assert tree(app).text[-1].startswith("›")
-        tree(app)._scroll(-300)
-        await pilot.pause()
-        assert "1–18 of 225" in text_of(app)
-        app.runs.refresh_frame(frame(many(200, ["python x.py"])))
-        await pilot.pause()
-        assert "1–18 of 225" in text_of(app)  # the cursor is elsewhere: who scrolls reads
 
 
 async def test_what_is_missing_is_no_nought() -> None:
@@ -388,14 +336,6 @@ async def test_none_of_these_is_yours() -> None:
     async with shown(ranks(2)) as (app, pilot):
         await press(app, pilot, "m")
         assert "none of these processes is yours: m shows everybody's" in text_of(app)
-
-
-async def test_figures_that_are_old_say_so() -> None:
-    async with shown(ranks(2), age=12.0) as (app, pilot):
-        assert " 12 s old" in text_of(app)
-        app.runs.refresh_frame(frame(ranks(2)))
-        await pilot.pause()
-        assert " s old" not in text_of(app)
 
 
 async def test_it_takes_frames_before_it_is_shown() -> None:

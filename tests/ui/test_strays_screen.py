@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
@@ -26,10 +23,10 @@ from gpuwatch.ui.screens.detail import DetailScreen
 from gpuwatch.ui.screens.dialog import ConfirmDialog
 from gpuwatch.ui.screens.strays import StraysScreen
 from tests.support import builders
-from tests.support.dashboards import SIZES, hand, running, text, top
+from tests.support.dashboards import hand, running, text, top
 from tests.support.gpuholder import ME, GpuHolder
 from tests.support.killing import a_killer, on_record
-from tests.support.screens import HOSTILE, until
+from tests.support.screens import until
 from tests.support.straying import LEFT, Told
 
 SLOW = 20.0
@@ -203,43 +200,6 @@ async def test_a_zombie_cannot_be_ticked(tmp_path: Path) -> None:
         assert "zombie" in text(app)
         await pilot.press("space")
         assert "[x]" not in text(app)
-
-
-@pytest.mark.parametrize("size", SIZES)
-async def test_it_fits_and_says_so_where_there_is_none(size: tuple[int, int]) -> None:
-    seen = builders.snapshot([builders.gpu(0, holdings=[builders.holding(10)])])
-    async with running(framed(seen), size) as (app, pilot):
-        await opened(app, pilot)
-        assert NONE in text(app)
-        await pilot.press("S")
-        assert app.screen is app.dashboard
-
-
-@pytest.mark.parametrize("size", [*SIZES, (45, 8)])
-async def test_hostile_commands_are_text(size: tuple[int, int]) -> None:
-    fields: dict[str, Any] = {**LEFT, "surroundings": Surroundings(), "cpu": 0.0, "state": "sleeping", "uid": ME}
-    people = [builders.process(10 + n, "you", command=command, **fields) for n, command in enumerate(HOSTILE)]
-    held = [builders.holding(one.pid, 4.0, sm=0) for one in people]
-    seen = builders.snapshot([builders.gpu(0, holdings=held)], people, viewer=ME)
-    async with running(framed(seen), size) as (app, pilot):
-        await opened(app, pilot)
-        for _ in HOSTILE:
-            assert "leftover" in text(app)
-            await pilot.press("space", "down")
-        await pilot.press("enter", "i")
-        await pilot.pause()
-
-
-async def test_the_title_says_which_of_many_are_on_screen() -> None:
-    many = [SimpleNamespace(pid=5000 + n, start_ticks=7, uid=ME, command="python train.py") for n in range(47)]
-    async with running(a_frame(*cast("list[GpuHolder]", many)), (80, 24)) as (app, pilot):
-        await opened(app, pilot)
-        title = text(app).splitlines()[0]
-        assert re.search(r"47 strays .* 1–\d+ of 47 *$", title), title
-        await pilot.press("space", *["pagedown"] * 8)
-        await pilot.pause()
-        title = text(app).splitlines()[0]
-        assert re.search(r"1 selected .* \d+–47 of 47 *$", title), title
 
 
 async def test_the_process_list_and_the_gpu_say_it_too() -> None:

@@ -22,7 +22,7 @@ from gpuwatch.ui.widgets.lines import plain
 from gpuwatch.units import GIB
 from tests.support.builders import gpu, holding, process, snapshot
 from tests.support.dashboards import alert, frame, hand, machine, running
-from tests.support.screens import HOSTILE, fits, text_of, until
+from tests.support.screens import text_of, until
 
 NOW = time.time()
 SKIN = make_skin("gpuwatch-dark")
@@ -88,22 +88,6 @@ async def test_what_nobody_writes_on_any_more_is_not_said_to_go_on() -> None:
         await until(pilot, lambda: "left open" in text_of(app))
         assert "still held when watching stopped" in shown(app)[0]
         assert "0 ongoing" in text_of(app)
-
-
-async def test_it_is_live_and_the_cursor_stays_with_its_event() -> None:
-    async with running(frame(machine(4)), (120, 36), helpers=log(past(5), past(2))) as (app, pilot):
-        await pilot.press("e")
-        await until(pilot, lambda: "event 5" in text_of(app))
-        await pilot.press("j")
-        await pilot.pause()
-        events = app.screen.query_one(EventList)
-        assert events.selected is not None
-        assert events.selected.title == "event 5"
-        new = alert(2, id="new", raised=NOW, title="just raised")
-        await hand(app, pilot, frame(machine(4), new))
-        await pilot.pause()
-        assert "just raised" in shown(app)[0]
-        assert events.selected.title == "event 5"
 
 
 async def test_what_ends_while_one_looks_stays_in_the_list() -> None:
@@ -226,34 +210,6 @@ async def test_what_the_log_lacks_is_said() -> None:
         await until(pilot, lambda: "3 lines are damaged" in text_of(app))
 
 
-@pytest.mark.parametrize("size", [(160, 50), (80, 24), (60, 10), (40, 6), (20, 3)])
-@pytest.mark.parametrize("ascii_only", [False, True])
-async def test_it_fits_any_size_and_takes_any_text(size: tuple[int, int], ascii_only: bool) -> None:
-    events = [
-        past(number, title=words, evidence=words, how=words, owners=(words,)) for number, words in enumerate(HOSTILE)
-    ]
-    async with running(frame(machine(4)), size, helpers=log(*events), ascii=ascii_only) as (app, pilot):
-        await pilot.press("e")
-        await until(pilot, lambda: len(app.screen.query_one(EventList).found) == len(HOSTILE))
-        assert fits(app)
-        await pilot.press("end", "pageup", "g", "G", "k", "space")
-        await pilot.pause()
-        assert len(text_of(app).splitlines()) == size[1]
-
-
-async def test_a_list_longer_than_the_screen_scrolls() -> None:
-    helpers = log(*[past(number) for number in range(1, 101)])
-    async with running(frame(machine(4)), (80, 24), helpers=helpers) as (app, pilot):
-        await pilot.press("e")
-        await until(pilot, lambda: "event 1 " in text_of(app))
-        await pilot.press("end")
-        await pilot.pause()
-        assert "event 100" in shown(app)[-1]
-        await pilot.press("home")
-        await pilot.pause()
-        assert "event 1 " in shown(app)[0]
-
-
 def test_the_detail_tells_all_that_is_known() -> None:
     one = past(
         3,
@@ -295,10 +251,6 @@ def test_room_for_the_day_is_kept_only_where_an_event_has_one(days: int, room: i
     drawn.update_rows([past(2, raised=noon), past(3, raised=noon - 60 - 86400 * days)])
     drawn.draw(SKIN, 60, 5)
     assert drawn.text[0].startswith("› " + " " * room + "12:00")
-
-
-def test_nothing_is_drawn_of_no_event() -> None:
-    assert len(detail_lines(None, SKIN, 80, 6, NOW)) == 6
 
 
 def test_the_date_stands_where_it_is_not_today() -> None:

@@ -1,0 +1,251 @@
+"""Contract of the list screens (people, tree, strays, events): each behaves alike, whatever it lists."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+from rich.cells import cell_len
+from textual.events import MouseScrollDown
+from textual.pilot import Pilot
+
+from gpuwatch.model import Health, SourceState, Surroundings
+from gpuwatch.monitor import Frame
+from gpuwatch.ui.app import GpuwatchApp
+from gpuwatch.ui.screens.detail import DetailScreen
+from gpuwatch.ui.screens.dialog import ConfirmDialog
+from gpuwatch.ui.screens.list_screen import ListScreen
+from tests.analysis.test_tree import job
+from tests.support import builders
+from tests.support.dashboards import alert, frame, hand, machine, running, text
+from tests.support.gpuholder import ME
+from tests.support.killing import a_killer
+from tests.support.screens import HOSTILE, fits, until
+from tests.support.straying import LEFT
+from tests.ui.test_strays_screen import framed, helpers
+
+KEYS = ["u", "t", "S", "e"]
+OF_FRAMES = ["u", "t", "S"]
+"""Those that list what a frame has, and nothing from a log."""
+SIZES = [(160, 50), (120, 36), (80, 24), (60, 10), (45, 8), (40, 6), (20, 3), (8, 2)]
+
+
+def full(words: list[str]) -> Frame:
+    """Return a frame with a row in every list for each of these words: a user, a run, a stray and an alert."""
+    people, held, alerts = [], [], []
+    for n, word in enumerate(words):
+        context = Surroundings(job=job(f"{n}:1", name=word, launcher=word), pod=word, server=word)
+        people.append(builders.process(100 + n, word, uid=3000 + n, command=word, surroundings=context))
+        fields: dict[str, Any] = {**LEFT, "surroundings": Surroundings(), "cpu": 0.0, "state": "sleeping", "uid": ME}
+        people.append(builders.process(1000 + n, "you", command=f"{word} {n}", **fields))
+        held += [builders.holding(100 + n, 2.0), builders.holding(1000 + n, 1.0, sm=0)]
+        alerts.append(alert(0, id=f"{n:010}", title=f"{word} {n}", evidence=word, rule=word, raised=9e8 + n))
+    seen = builders.snapshot([builders.gpu(0, holdings=held)], people, viewer=ME)
+    return replace(framed(seen), alerts=tuple(alerts))
+
+
+def listed(app: GpuwatchApp) -> ListScreen[Any]:
+    assert isinstance(app.screen, ListScreen)
+    return app.screen
+
+
+async def opened(app: GpuwatchApp, pilot: Pilot[int], key: str) -> ListScreen[Any]:
+    await pilot.press(key)
+    await pilot.pause()
+    return listed(app)
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("ascii_only", [False, True])
+async def test_it_fits_any_size_and_takes_any_text(key: str, ascii_only: bool) -> None:
+    async with running(full(HOSTILE), SIZES[0], ascii=ascii_only) as (app, pilot):
+        screen = await opened(app, pilot, key)
+        assert len(screen.rows.found) >= len(HOSTILE)
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            await until(pilot, lambda size=size: app.size == size)  # type: ignore[misc]
+            await pilot.press("j", "greater_than_sign", "r", "G", "pageup", "g", "pagedown", "asterisk", "x")
+            await hand(app, pilot, full(HOSTILE))
+            assert fits(app)
+            lines = text(app).splitlines()
+            assert [cell_len(line) for line in lines] == [size[0]] * size[1]
+            assert not ascii_only or text(app).isascii()
+            assert size[0] < 40 or size[1] < 6 or "Esc" in lines[-1]
+            await hand(app, pilot, full(HOSTILE))
+
+
+@pytest.mark.parametrize("key", KEYS)
+async def test_the_cursor_stays_on_its_row(key: str) -> None:
+    words = [f"user{n:02}" for n in range(30)]
+    async with running(full(words), (80, 24)) as (app, pilot):
+        screen = await opened(app, pilot, key)
+        rows = screen.rows
+        await pilot.press("j", "j", "j")
+        chosen = rows.identity(rows.selected)
+        fewer = full(words)
+        await hand(app, pilot, replace(fewer, alerts=(*fewer.alerts, alert(1, raised=9.5e8))))
+        assert rows.identity(rows.selected) == chosen
+        await pilot._post_mouse_events([MouseScrollDown], rows, offset=(5, 2))
+        await pilot.pause()
+        assert rows.identity(rows.selected) == chosen, "the wheel moves what is on screen, and not the cursor"
+        top = rows.top
+        assert top == 3
+        await hand(app, pilot, fewer)
+        assert rows.top == top
+        await pilot.press("end")
+        await pilot.pause()
+        many = len(rows.found)
+        assert f"–{many} of {many}" in text(app).splitlines()[0]
+        await pilot.press("g")
+        await pilot.pause()
+        assert f"1–{rows.page_rows} of {many}" in text(app).splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("u", "nobody holds a GPU"),
+        ("t", "no process holds a GPU"),
+        ("S", "none of your processes is a stray"),
+        ("e", "nothing was raised yet"),
+    ],
+)
+async def test_an_empty_list_says_why_and_its_keys_do_nothing(key: str, words: str) -> None:
+    async with running(frame(builders.snapshot([builders.gpu(0)])), (160, 50)) as (app, pilot):
+        screen = await opened(app, pilot, key)
+        for size in SIZES[:4]:
+            await pilot.resize_terminal(*size)
+            await until(pilot, lambda: words in text(app))
+        await pilot.press(
+            "j", "G", "enter", "y", "K", "i", "a", "x", "right", "left", "less_than_sign", "r", "asterisk"
+        )
+        assert app.screen is screen
+        assert not app._notifications or key == "S"
+        await hand(app, pilot, full(["ada"]))
+        assert words not in text(app)
+        assert screen.rows.found
+
+
+@pytest.mark.parametrize("key", KEYS)
+async def test_it_is_left_by_each_of_its_keys_and_by_a_click(key: str) -> None:
+    async with running(full(["ada"]), (80, 24)) as (app, pilot):
+        for way in ("escape", "q", key, "click"):
+            screen = await opened(app, pilot, key)
+            if way == "click":
+                await pilot.click(f"#{screen.NAME}-keys", offset=(2, 0))
+            else:
+                await pilot.press(way)
+            await until(pilot, lambda: app.screen is app.dashboard)
+
+
+@pytest.mark.parametrize(("key", "reversible"), [("u", True), ("t", False)])
+async def test_a_list_is_sorted_by_keys_and_by_clicks(key: str, reversible: bool) -> None:
+    async with running(full(["ada", "ben", "cyn"]), (160, 50)) as (app, pilot):
+        rows = (await opened(app, pilot, key)).rows
+        tried = set()
+        for _ in rows.sorts:
+            await pilot.press("end", "greater_than_sign")
+            tried.add(rows.by)
+            assert (rows.cursor, rows.top) == (0, 0), "at its top after a change"
+        assert tried == set(rows.sorts)
+        title = rows.text[0]
+        await pilot.click(rows, offset=(title.index("user") + 1, 0))
+        await pilot.pause()
+        assert rows.by == "user"
+        assert "user▴" in rows.text[0]
+        if reversible:
+            await pilot.press("r")
+            assert rows.reverse
+            await pilot.press("less_than_sign")
+            assert not rows.reverse
+
+
+@pytest.mark.parametrize("key", OF_FRAMES)
+async def test_figures_that_are_old_and_a_driver_that_is_down_are_said_to_be(key: str) -> None:
+    down = structs.replace(machine(0), state=SourceState.DRIVER_DOWN, words="nvmlInit: DRIVER_NOT_LOADED")
+    async with running(frame(machine(2)), (160, 50)) as (app, pilot):
+        await opened(app, pilot, key)
+        assert " old" not in text(app).splitlines()[0]
+        await hand(app, pilot, frame(machine(2), age=30.0))
+        assert " 30 s old" in text(app).splitlines()[0]
+        for size in ((160, 50), (60, 10)):
+            await pilot.resize_terminal(*size)
+            await hand(app, pilot, frame(down))
+            await until(pilot, lambda: "the driver does not answer" in text(app))
+            assert not any(claim in text(app) for claim in ("nobody", "none of", "0.0 GiB", " 0 ", "no strays"))
+            await pilot.press("enter", "y", "K", "i", "space", "right", "asterisk", "m", "r", "less_than_sign")
+            await hand(app, pilot, frame(machine(2)))
+            assert "the driver does not answer" not in text(app)
+
+
+async def test_no_stray_is_claimed_of_a_gpu_that_does_not_tell() -> None:
+    card = builders.gpu(0, health=Health.LOST, holdings_note="the GPU does not answer")
+    async with running(frame(builders.snapshot([card]))) as (app, pilot):
+        await opened(app, pilot, "S")
+        assert "none found" in text(app)
+        assert "GPU 0 could not be judged: lost" in text(app)
+
+
+def grounds(app: GpuwatchApp) -> set[str]:
+    """Return the colours behind a line of the list."""
+    return {str(one.style.bgcolor) for one in app.screen._compositor.render_strips()[6] if one.style}
+
+
+@pytest.mark.parametrize("key", KEYS)
+async def test_another_theme_reaches_the_screen_that_is_open(key: str) -> None:
+    async with running(frame(machine(0)), (80, 24)) as (app, pilot):
+        await opened(app, pilot, key)
+        dark = grounds(app)
+        app.action_theme("light")
+        await pilot.pause()
+        assert grounds(app).isdisjoint(dark)
+        await pilot.press("escape")
+        await opened(app, pilot, key)
+        assert grounds(app).isdisjoint(dark)
+
+
+# -- with the dashboard below --------------------------------------------------------------------------------------
+
+
+async def test_detail_from_a_screen_has_the_newest_while_the_dashboard_is_frozen() -> None:
+    async with running(frame(builders.snapshot([builders.gpu(0)], viewer=ME))) as (app, pilot):
+        await pilot.press("p")
+        await hand(app, pilot, full(["python left.py"]))
+        await pilot.press("S", "i")
+        await pilot.pause()
+        assert isinstance(app.screen, DetailScreen)
+        assert "python left.py" in text(app)
+        assert "is on no GPU any more" not in text(app)
+
+
+@pytest.mark.parametrize("newer", [True, False])
+async def test_the_processes_of_one_user_are_shown_also_while_the_dashboard_is_frozen(newer: bool) -> None:
+    card = builders.gpu(0, holdings=[builders.holding(77, 9.0)])
+    of_zoe = builders.snapshot([card], [builders.process(77, "zoe")])
+    async with running(frame(machine(1))) as (app, pilot):
+        await pilot.press("p")
+        await hand(app, pilot, frame(of_zoe if newer else machine(2)))
+        await pilot.press("u", "enter")
+        await pilot.pause()
+        assert app.screen is app.dashboard
+        assert [row.owner for row in app.dashboard.processes.found] == (["zoe"] if newer else ["you"])
+        assert app.paused is not newer, "for processes that are newer than the frozen screen it goes on"
+        assert ("no longer paused" in "".join(one.message for one in app._notifications)) is newer
+
+
+async def test_two_quick_clicks_on_a_key_of_a_list_mean_one(tmp_path: Path) -> None:
+    async with running(full(["ada"]), (120, 36), helpers=helpers(a_killer(tmp_path))) as (app, pilot):
+        await opened(app, pilot, "t")
+        await pilot.press("asterisk", "end")
+        await pilot.pause()
+        await pilot.click("#tree-keys", offset=(text(app).splitlines()[-1].index("detail"), 0), times=3)
+        await pilot.pause()
+        assert [len(app.screen_stack), type(app.screen)] == [3, DetailScreen]
+        await pilot.press("escape", "escape", "S", "space")
+        await pilot.pause()
+        await pilot.click("#strays-keys", offset=(text(app).splitlines()[-1].index("end selected"), 0), times=2)
+        await pilot.pause()
+        assert [len(app.screen_stack), type(app.screen)] == [3, ConfirmDialog]
