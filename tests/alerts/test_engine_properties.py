@@ -8,8 +8,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.alerts.alert import Alert, Severity, Unit
-from gpuwatch.alerts.limits import Limits
+from gpuwatch.alerts.alert import Severity, Unit
 from gpuwatch.alerts.rule import Observation, Rule, RuleContext
 from gpuwatch.model import Reason
 from tests.support.alerting import Bench
@@ -119,26 +118,6 @@ def test_nothing_is_raised_before_its_time(steps: Sequence[Step]) -> None:
 
 
 @given(_steps)
-def test_raised_and_ended_take_turns_and_one_condition_has_one_alert(steps: Sequence[Step]) -> None:
-    play, open_ids, all_ids = Play(), dict[str, str](), set[str]()
-    for step in steps:
-        play.feed(step)
-        last = play.bench.last
-        for alert in last.cleared:
-            assert open_ids.pop(alert.key) == alert.id
-            assert alert.ended is not None
-            assert alert.how
-        for alert in last.raised:
-            assert open_ids.setdefault(alert.key, alert.id) == alert.id
-            all_ids.add(alert.id)
-        assert {alert.key: alert.id for alert in last.active} == open_ids
-        assert len({alert.key for alert in last.active}) == len(last.active)
-        assert {*last.raised, *last.eased} <= set(last.active)
-        assert all(alert.most >= alert.severity and alert.ended is None for alert in last.active)
-    assert set(open_ids.values()) <= all_ids
-
-
-@given(_steps)
 def test_the_peak_is_the_worst_value_while_it_held(steps: Sequence[Step]) -> None:
     play, since = Play(), dict[str, int]()
     for step in steps:
@@ -179,14 +158,3 @@ def test_restoring_is_idempotent_and_raises_nothing(steps: Sequence[Step], after
             assert alert.id not in known_ids or any(
                 alert.severity > one.severity for one in before if one.id == alert.id
             )
-
-
-@given(_steps)
-def test_nothing_begins_in_the_first_seconds(steps: Sequence[Step]) -> None:
-    bench, began = Play(), None
-    bench.bench = Bench(Limits(quiet=20), rules=[Rule("graded", graded)])
-    for step in steps:
-        bench.feed(step)
-        began = bench.bench.moment if began is None else began
-        raised: tuple[Alert, ...] = bench.bench.last.raised
-        assert not raised or bench.bench.moment - began >= 20

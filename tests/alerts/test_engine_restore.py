@@ -55,13 +55,6 @@ def test_it_is_held_in_the_first_seconds_and_while_readings_are_missing() -> Non
     assert bench.last.cleared[0].how == "47.5 of 79.1 GiB free again"
 
 
-def test_it_takes_as_many_samples_to_end_as_any() -> None:
-    bench = Bench()
-    bench.restore(near())
-    assert bench.feed_free(60, 60, 60) == [(), (), ("cleared",)]
-    assert bench.last.cleared[0].lasted == 61.0 + 1.0
-
-
 def test_it_gets_worse_and_steps_down_as_any() -> None:
     bench = Bench()
     bench.restore(near(severity=WARNING, most=WARNING))
@@ -83,18 +76,6 @@ def test_of_two_the_older_is_the_event() -> None:
     bench.restore(young)
     bench.feed_free(4)
     assert only(bench, MEMORY).id == "0123456789"
-
-
-def test_restoring_twice_is_restoring_once() -> None:
-    once, twice = Bench(), Bench()
-    once.restore(near())
-    twice.restore(near(), near())
-    for bench in (once, twice):
-        bench.feed_free(4)
-    twice.restore(near())
-    for bench in (once, twice):
-        bench.feed_free(4, 2)
-    assert once.last == twice.last
 
 
 @pytest.mark.parametrize(
@@ -150,15 +131,6 @@ def test_it_ends_with_its_process(shown: Any) -> None:
     bench.restore(held())
     assert words(bench.feed(shown)) == ("cleared",)
     assert bench.last.cleared[0].how == "process 100 has ended"
-
-
-def test_a_list_that_cannot_be_trusted_ends_nothing() -> None:
-    bench = Bench()
-    bench.restore(held())
-    bench.feed(gpu(0, holdings_note="the compute list did not come"))
-    bench.feed(gpu(1))
-    bench.feed(gpu(0, health=Health.SILENT))
-    assert len(bench.of(OVERSHOOT)) == 1
 
 
 def test_the_processes_of_a_scope_are_known_by_their_pids() -> None:

@@ -41,13 +41,6 @@ def test_after_a_while_it_ends_as_any() -> None:
     assert bench.feed_free(FULL, FULL, FULL, ROOM, ROOM, ROOM) == [(), (), ("+warning",), (), (), ("cleared",)]
 
 
-def test_one_that_comes_again_later_is_no_swing() -> None:
-    bench = Bench()
-    for _ in range(3):
-        assert bench.feed_free(FULL, FULL, FULL, ROOM, ROOM, ROOM)[-1] == ("cleared",)
-        bench.feed_free(*repeat(ROOM, int(CALM)))
-
-
 def test_steps_up_and_down_are_told_twice_too() -> None:
     bench = Bench()
     found = list(chain(*bench.feed_free(*[*repeat(FULL, QUICK), *repeat(3, QUICK)] * 10)))

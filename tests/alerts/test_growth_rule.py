@@ -83,13 +83,6 @@ def test_how_it_ended_is_told() -> None:
     assert alert.peak < 600
 
 
-def test_a_leak_that_slows_down_is_over_at_one_and_a_half_times_the_limit() -> None:
-    tested = bench()
-    assert run(tested, leak(3.0, of=50), 160) == ["+warning"]
-    (alert,) = ended(tested, leak(0.3, of=58), 400)
-    assert alert.how == "its memory no longer grows that fast"
-
-
 def test_a_leak_in_steps_and_among_others_is_one() -> None:
     tested = bench()
 
@@ -103,17 +96,6 @@ def test_a_leak_in_steps_and_among_others_is_one() -> None:
     alert = only(tested, FULL)
     assert alert.evidence.startswith("ben grew 4.")
     assert alert.owners == ("ben",)
-
-
-def test_a_leak_goes_on_to_be_one_while_jobs_come_and_go_beside_it() -> None:
-    tested = bench()
-
-    def course(second: float) -> Mapping[int, float]:
-        others = {100 + int(second // 25): 4.0} if second % 25 < 15 else {}
-        return {7: 60 + 2.0 * second / MINUTE, **others}
-
-    assert run(tested, course, 240) == ["+warning"]
-    assert only(tested, FULL).pids == (7,)
 
 
 def test_a_jagged_leak_is_one() -> None:
@@ -155,20 +137,6 @@ def test_a_step_is_no_trend(size: float, seconds: int) -> None:
     assert run(bench(), lambda second: 2 + size * min(1.0, max(0.0, second - 90) / seconds), 500) == []
 
 
-def test_several_processes_that_load_one_after_the_other_are_no_trend() -> None:
-    def course(second: float) -> Mapping[int, float]:
-        return {pid: min(10.0, (second - 40 * pid) / 2) for pid in range(1, 8) if second > 40 * pid}
-
-    assert run(bench(), course, 500) == []
-
-
-def test_a_job_that_is_started_again_is_no_trend() -> None:
-    def course(second: float) -> Mapping[int, float]:
-        return {100 + int(second // 90): min(60.0, 2.0 * (second % 90))} if second % 90 > 5 else {}
-
-    assert run(bench(), course, 600) == []
-
-
 @pytest.mark.parametrize("period", [2, 3, 7, 11, 20, 30, 45, 60])
 @pytest.mark.parametrize("height", [2.0, 10.0, 30.0])
 def test_a_sawtooth_is_no_trend(period: int, height: float) -> None:
@@ -186,10 +154,6 @@ def test_a_slow_sawtooth_is_no_trend_once_a_tooth_was_seen(period: int) -> None:
 
 def test_a_leak_that_takes_hours_is_nothing() -> None:
     assert run(bench(), leak(0.1), 700) == []
-
-
-def test_a_leak_that_takes_hours_is_nothing_after_a_step() -> None:
-    assert run(bench(), lambda second: 0.1 * second / MINUTE + (40 if second > 100 else 0), 700) == []
 
 
 def test_where_memory_is_near_its_limit_nothing_new_is_said() -> None:
@@ -243,3 +207,14 @@ def test_severities_follow_the_limits() -> None:
     assert run(tested, leak(2.0, of=USABLE_GIB - 12), 200) == []
     assert run(tested, leak(2.0, of=USABLE_GIB - 12 + 200 / 30), 90) == ["+warning"]
     assert tested.severities() == [Severity.WARNING]
+
+
+def test_a_leak_goes_on_to_be_one_while_jobs_come_and_go_beside_it() -> None:
+    tested = bench()
+
+    def course(second: float) -> Mapping[int, float]:
+        others = {100 + int(second // 25): 4.0} if second % 25 < 15 else {}
+        return {7: 60 + 2.0 * second / MINUTE, **others}
+
+    assert run(tested, course, 240) == ["+warning"]
+    assert only(tested, FULL).pids == (7,)

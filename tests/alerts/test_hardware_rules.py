@@ -78,33 +78,6 @@ def test_a_hot_gpu_says_how_hot_where_it_slows_down_and_who_computes() -> None:
     assert (alert.unit, alert.peak, alert.last) == (Unit.CELSIUS, 84, 84)
 
 
-def test_a_gpu_must_stay_hot_for_ten_seconds() -> None:
-    one = bench()
-    assert run(one, 10, temperature=85) == []
-    assert run(one, 1, temperature=81) == []
-    assert run(one, 10, temperature=85) == []
-    assert run(one, 1, temperature=85) == [("+warning",)]
-
-
-def test_it_clears_three_degrees_cooler_and_says_so() -> None:
-    one = bench()
-    run(one, 11, temperature=84)
-    assert run(one, 60, temperature=80) == []
-    alert = ended(one, temperature=78)
-    assert alert.how == "back to 78 °C"
-    assert alert.peak == 84
-
-
-def test_it_steps_down_from_critical_three_degrees_below_slowdown() -> None:
-    one = bench()
-    run(one, 11, temperature=88)
-    run(one, 20, temperature=85)
-    assert only(one, TEMPERATURE).severity is CRITICAL
-    run(one, 11, temperature=83)
-    assert only(one, TEMPERATURE).severity is WARNING
-    assert only(one, TEMPERATURE).most is CRITICAL
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -158,22 +131,6 @@ def test_the_lowest_clock_is_the_worst_and_those_after_it_do_not_count() -> None
     assert (alert.peak, alert.last) == (345, 345)
 
 
-def test_heat_that_the_driver_meets_by_itself_is_a_note_after_five_times_as_long() -> None:
-    one = bench()
-    assert run(one, 300, throttle=("sw thermal",)) == []
-    assert run(one, 1, throttle=("sw thermal",)) == [("+note",)]
-
-
-def test_throttling_ends_after_ten_seconds_without() -> None:
-    one = bench()
-    run(one, 61, throttle=("hw thermal",))
-    assert run(one, 10, throttle=("power cap",)) == []
-    assert run(one, 1, throttle=("hw thermal",)) == []
-    assert run(one, 10, throttle=()) == []
-    alert = ended(one, 1, throttle=())
-    assert alert.how == "no longer slowed down"
-
-
 @pytest.mark.parametrize("reading", [Reason.UNSUPPORTED, Reason.NO_SAMPLE])
 def test_unknown_throttling_judges_nothing(reading: Reason) -> None:
     one = bench()
@@ -182,32 +139,7 @@ def test_unknown_throttling_judges_nothing(reading: Reason) -> None:
     assert len(one.of(THROTTLED)) == 1
 
 
-def test_throttling_may_flicker() -> None:
-    one = bench()
-    for _ in range(20):
-        run(one, 1, throttle=("hw thermal",))
-        run(one, 3, throttle=())
-    assert only(one, THROTTLED).severity is WARNING
-
-
-def test_throttling_now_and_then_is_none() -> None:
-    one = bench()
-    for _ in range(50):
-        assert run(one, 1, throttle=("hw thermal",)) == []
-        assert run(one, 4, throttle=()) == []
-
-
 # Power
-
-
-def test_power_at_its_limit_for_long_is_no_more_than_a_note() -> None:
-    one = bench(power_for=300.0)
-    assert run(one, 300, throttle=("power cap",), power=699.0) == []
-    assert run(one, 1, throttle=("power cap",), power=699.0) == [("+note",)]
-    alert = only(one, POWER)
-    assert alert.title == "GPU 0 at its power limit of 700 W"
-    assert (alert.unit, alert.peak) == (Unit.WATTS, 699)
-    assert run(one, 600, throttle=("power cap",)) == []
 
 
 def test_power_may_dip_for_three_samples() -> None:
@@ -249,18 +181,6 @@ def test_uncorrected_errors_are_a_warning_until_the_count_is_none_again() -> Non
     assert ended(one, ecc_uncorrected=0).how == "the count is 0 again"
 
 
-def test_a_new_error_is_critical_for_an_hour() -> None:
-    one = bench()
-    run(one, 1, ecc_uncorrected=0)
-    assert run(one, 1, ecc_uncorrected=1) == [("+critical",)]
-    assert only(one, ECC).title == "GPU 0: 1 uncorrected memory error since the driver was loaded"
-    one.feed(card(ecc_uncorrected=1), seconds=RECENT - 1)
-    assert only(one, ECC).severity is CRITICAL
-    assert only(one, ECC).evidence == "the newest 59 min 59 s ago"
-    run(one, 4, ecc_uncorrected=1)
-    assert only(one, ECC).severity is WARNING
-
-
 def test_an_alert_of_new_errors_from_before_we_watched_is_not_stepped_down_too_soon() -> None:
     one = bench()
     alert = Alert(
@@ -272,27 +192,6 @@ def test_an_alert_of_new_errors_from_before_we_watched_is_not_stepped_down_too_s
     one.feed(card(ecc_uncorrected=2), seconds=RECENT)
     run(one, 5, ecc_uncorrected=2)
     assert only(one, ECC).severity is WARNING
-
-
-def test_no_ecc_is_no_error() -> None:
-    one = bench()
-    assert run(one, 10, ecc_uncorrected=Reason.UNSUPPORTED) == []
-
-
-def test_a_row_that_waits_is_a_warning_and_one_that_could_not_be_replaced_critical() -> None:
-    one = bench()
-    assert run(one, 1, remap_pending=True) == [("+warning",)]
-    assert only(one, REMAP).title == "GPU 0 waits for a reset to replace broken memory"
-    assert run(one, 1, remap_pending=True, remap_failed=True) == [("+critical",)]
-    assert only(one, REMAP).title == "GPU 0: a broken row of memory could not be replaced"
-    assert only(one, REMAP).evidence == "that stays so: the GPU is to be exchanged"
-
-
-def test_rows_that_were_replaced_end_it() -> None:
-    one = bench()
-    run(one, 5, remap_pending=True)
-    assert run(one, 50, remap_pending=Reason.UNSUPPORTED) == []
-    assert ended(one, remap_pending=False).how == "no broken memory waits to be replaced"
 
 
 def test_of_two_answers_about_rows_the_one_that_is_missing_neither_raises_nor_clears() -> None:
@@ -344,27 +243,6 @@ def test_the_faults_of_programs_are_not_judged_unless_somebody_wants_it() -> Non
     ]
 
 
-def test_an_xid_ends_ten_minutes_after_the_newest() -> None:
-    one = bench()
-    run(one, 1)
-    run(one, 300, xids=(xid(94, last=1.0),))
-    run(one, 300, xids=(xid(94, 2, last=301.0),))
-    alert = only(one, XID)
-    assert alert.evidence == "2 times, the newest 4 min 59 s ago · the kernel's log says more"
-    assert alert.peak == 2
-    assert run(one, 300, xids=(xid(94, 2, last=301.0),)) == []
-    assert ended(one, 2, xids=(xid(94, 2, last=301.0),)).how == "no more for 10 min"
-    assert run(one, 1, xids=(xid(94, 3, last=903.0),)) == [("+warning",)]
-
-
-def test_the_xid_that_comes_with_the_loss_of_a_gpu_is_told() -> None:
-    one = bench()
-    run(one, 1)
-    run(one, 5, health=Health.LOST, xids=(xid(79, last=1.0),), temperature=Reason.NO_SAMPLE)
-    assert only(one, XID).title == "GPU 0: XID 79, the driver no longer reaches the GPU (fell off the bus)"
-    assert one.severities() == [CRITICAL]
-
-
 def test_several_codes_and_gpus_have_alerts_of_their_own() -> None:
     one = bench()
     one.feed(card(0, xids=(xid(79), xid(94))), card(1, xids=(xid(79),)))
@@ -413,13 +291,3 @@ def test_an_xid_from_before_we_watched_is_held_until_it_is_too_old() -> None:
     run(one, 599)
     assert [held.id for held in one.of(XID)] == ["0123456789"]
     assert ended(one, 4).how == "no more for 10 min"
-
-
-def test_a_gpu_that_is_well_says_nothing_for_hours() -> None:
-    one = bench()
-    for second in range(4 * 60):
-        changes = one.feed(
-            card(temperature=60 + second % 20, power=650.0 + second % 50, throttle=(), holdings=[holding(100, 40.0)]),
-            seconds=60.0,
-        )
-        assert not changes.active

@@ -14,7 +14,7 @@ from gpuwatch.alerts.rule import RuleContext
 from gpuwatch.alerts.rules.custom import METRICS, Value, compare, find_custom
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Memory, Reason
-from tests.support.alerting import Bench, uuid, words
+from tests.support.alerting import Bench, words
 from tests.support.builders import GIB, MIB, USABLE_GIB, gpu, holding, memory, process, snapshot, uid
 
 NOTE, WARNING, CRITICAL = Severity.NOTE, Severity.WARNING, Severity.CRITICAL
@@ -134,14 +134,6 @@ def test_a_metric_of_a_user_is_over_all_gpus(metric: str, value: float, shown: s
     assert ada.evidence == "GPU 0 30.0 · GPU 1 5.0 GiB"
 
 
-def test_scopes_are_those_that_can_be_read() -> None:
-    assert METRICS["memory"].scopes == ("gpu", "process", "user")
-    assert METRICS["processes"].scopes == ("gpu", "user")
-    assert METRICS["idle"].scopes == ("process",)
-    assert METRICS["share"].scopes == ("user",)
-    assert all(metric.scopes and metric.words for metric in METRICS.values())
-
-
 # Raising and clearing
 
 
@@ -223,13 +215,6 @@ def test_a_rule_that_now_asks_something_else_ends_what_it_raised(changed: Custom
     assert run(one, 1, gpu(0, temperature=85), gpu(1)) == [("cleared",)]
     assert one.last.cleared[0].how == "the rule was changed"
     assert run(one, 20, gpu(0, temperature=85), gpu(1)) == []
-
-
-def test_a_rule_that_is_about_other_gpus_now_ends_what_it_raised() -> None:
-    one = hot()
-    one.engine.limits = Limits(quiet=0, custom=(own("temperature", above=80.0, gpus=(1,)),))
-    assert run(one, 3, gpu(0, temperature=85), gpu(1)) == [("cleared",)]
-    assert one.last.cleared[0].how == "the rule is not about GPU 0"
 
 
 def test_a_rule_with_other_limits_goes_on_with_what_it_raised() -> None:
@@ -314,16 +299,6 @@ def test_a_rule_for_a_gpu_and_a_user_is_about_the_gpus_that_they_are_on() -> Non
 # Processes
 
 
-def test_an_alert_of_a_process_ends_with_it() -> None:
-    one = bench(own("memory", name="big", scope="process", above=20.0 * GIB, after=5.0))
-    assert run(one, 10, gpu(0, holdings=[holding(7, 40.0)]), people=[process(7)]) == [("+warning",)]
-    alert = only(one)
-    assert alert.subject == f"7:7 {uuid()}"
-    assert run(one, 20, gpu(0, holdings_note="not complete"), people=[process(7)]) == []
-    (over,) = one.feed(gpu(0)).cleared
-    assert over.how == "process 7 has ended"
-
-
 def test_a_process_of_which_a_reading_is_missing_stays_as_it_is() -> None:
     one = bench(own("sm", scope="process", above=90.0, after=2.0))
     run(one, 5, gpu(0, holdings=[holding(7, sm=99)]))
@@ -402,11 +377,13 @@ def test_a_share_is_not_known_while_the_memory_of_a_gpu_is_not() -> None:
     assert (found.value, found.level, found.partial) == (None, None, True)
 
 
-def test_who_owns_a_process_that_cannot_be_seen_is_not_guessed() -> None:
-    card = gpu(0, holdings=[holding(7, 70.0)])
-    assert judged(own("memory", scope="user", above=0.0), card, people=[process(7, "", uid=None)]) == []
-
-
 def test_users_are_judged_by_the_clock_of_the_sampler() -> None:
     (found,) = judged(own("gpus", scope="user", above=0.0), gpu(0, holdings=[holding(7)], sampled=1234.0))
     assert found.stamp == 1234.0
+
+
+def test_a_rule_that_is_about_other_gpus_now_ends_what_it_raised() -> None:
+    one = hot()
+    one.engine.limits = Limits(quiet=0, custom=(own("temperature", above=80.0, gpus=(1,)),))
+    assert run(one, 3, gpu(0, temperature=85), gpu(1)) == [("cleared",)]
+    assert one.last.cleared[0].how == "the rule is not about GPU 0"

@@ -61,10 +61,6 @@ def test_a_missing_reading_is_no_observation(field: str, reason: Reason) -> None
     assert observed(MEMORY, snapshot([filled(0, memory=shown)])) == []
 
 
-def test_a_total_of_nothing_is_no_observation() -> None:
-    assert observed(MEMORY, snapshot([filled(0, memory=memory(0, total=0, reserved=0))])) == []
-
-
 @pytest.mark.parametrize("health", [health for health in Health if health is not Health.OK])
 def test_memory_of_a_gpu_in_trouble_is_not_judged(health: Health) -> None:
     assert observed(MEMORY, snapshot([filled(0, health=health)])) == []
@@ -122,12 +118,6 @@ def test_holders_without_a_name_are_told_by_pid() -> None:
     (seen,) = observed(MEMORY, shown)
     assert seen.evidence == "pid 1 (gone) holds 40.0 GiB · pid 2 (hidden) 20.0 · pid 3 18.0"
     assert seen.owners == ()
-
-
-def test_a_holder_that_no_process_is_known_for_is_told_by_pid() -> None:
-    shown = msgspec.structs.replace(snapshot([filled(1)]), processes=())
-    (seen,) = observed(MEMORY, shown)
-    assert seen.evidence.startswith("pid 100 holds 78.3 GiB")
 
 
 def test_less_than_a_hundredth_free_is_called_full() -> None:
@@ -190,10 +180,6 @@ def test_where_no_gpu_is_well_it_does_not_say_that_there_is_data_again() -> None
     assert stale(snapshot([gpu(0)])).how == "data again after {lasted}"
     lost = stale(snapshot([gpu(0, health=Health.LOST)]))
     assert (lost.level, lost.how) == (None, "no GPU gives data now; each has an alert of its own")
-
-
-def test_a_machine_without_gpus_is_not_stale() -> None:
-    assert stale(snapshot()).level is None
 
 
 def test_starting_is_given_ten_seconds() -> None:

@@ -260,19 +260,6 @@ def test_any_other_bad_value_is_named_with_its_line_and_key(tmp_path: Path, cont
     assert "T0" not in error
 
 
-def test_the_first_of_several_mistakes_is_said(tmp_path: Path) -> None:
-    content = "[[share]]\nshare = 2\n[alerts]\nmemory_for = 'x'\n[notify]\ndigest = 0\n"
-    assert refused(tmp_path, content).startswith("mine.toml:2: key share[1].share: ")
-    file = write(tmp_path / "mine.toml", content)
-    ((where, words),) = problems(str(file), administrators=tmp_path / "none")
-    assert where == file
-    assert [word.split(": ")[1] for word in words] == [
-        "key share[1].share",
-        "key alerts.memory_for",
-        "key notify.digest",
-    ]
-
-
 def test_bytes_that_are_no_text_are_not_toml(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_bytes(b'\nuser = "\xff"')
@@ -405,13 +392,6 @@ def test_a_file_that_others_can_write_is_no_administrators(admin: Path, mode: in
         load(None, administrators=admin)
     words = f"others than its owner can write it (mode {mode:04o}); it counts only after `chmod go-w {admin}`"
     assert str(raised.value) == f"{admin}: {words}"
-
-
-def test_a_fifo_in_its_place_does_not_hang(admin: Path) -> None:
-    admin.parent.mkdir()
-    os.mkfifo(admin, 0o644)
-    with pytest.raises(UsageError, match="is no ordinary file"):
-        load(None, administrators=admin)
 
 
 def test_an_administrators_file_that_cannot_be_opened_is_said(admin: Path) -> None:

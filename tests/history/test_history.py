@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpuwatch.history import GPU_GONE, SLOTS, History, HistoryView, Idle
 from gpuwatch.model import Gpu, Health, Memory, Reading, Reason, known
 from tests.support.builders import GIB, at, gpu, holding, memory, snapshot, uid
-from tests.support.histories import KEY, lost, machine, watched
+from tests.support.histories import KEY, machine, watched
 
 
 def test_unknown_keys_have_nothing() -> None:
@@ -27,11 +27,6 @@ def test_a_series_has_one_point_a_second_oldest_first() -> None:
     for second in range(70):
         view = watched(history, machine(utilization=second), second)
     assert view.utilization(KEY) == tuple(float(value) for value in range(10, 70))
-
-
-def test_a_new_series_is_a_gap_before_its_first_sample() -> None:
-    view = watched(History(), machine(utilization=7), 0)
-    assert view.utilization(KEY) == (None,) * 59 + (7.0,)
 
 
 def test_a_sample_holds_until_the_next_at_a_longer_interval() -> None:
@@ -192,15 +187,6 @@ def test_idleness_goes_on_over_a_gap_of_a_minute_and_starts_anew_after_a_longer_
     assert idle_after((0, 30), (4, 0), (34, Reason.ERROR), (66, 0)) == Idle(0.0, at_least=True)
 
 
-def test_a_gpu_that_was_lost_for_an_hour_adds_no_idleness() -> None:
-    history = History()
-    watched(history, machine(holding(7, sm=50)), 0)
-    watched(history, machine(holding(7, sm=0)), 50)
-    lost(history, 50, 3600)
-    watched(history, machine(holding(7, sm=0)), 3600)
-    assert watched(history, machine(holding(7, sm=0)), 3601).idle(KEY, 7, 7) == Idle(1.0, at_least=True)
-
-
 def test_samples_that_are_far_apart_by_intent_are_no_gap() -> None:
     history = History()
     for second in range(0, 1000, 100):
@@ -253,16 +239,6 @@ def test_growth_of_a_steady_holding_is_nothing_and_of_a_single_look_unknown() ->
     assert growth_after((0, 5), start=8) is None
 
 
-def test_growth_is_unknown_where_the_memory_is() -> None:
-    assert growth_after((0, 5), (1, Reason.DENIED)) is None
-    assert growth_after((0, 5), (1, Reason.ERROR), (2, 6)) == 1 * GIB
-
-
-def test_a_step_long_ago_is_no_growth() -> None:
-    assert growth_after((0, 5), (1, 9), (100, 9)) == 0
-    assert growth_after((0, 5), (1, 9), (50, 9), (100, 9.5)) == GIB // 2
-
-
 def test_one_that_we_saw_appear_grew_from_nothing() -> None:
     history = History()
     watched(history, machine(), 0)
@@ -304,14 +280,6 @@ def test_a_holding_is_forgotten_after_a_minute_of_samples_without_it() -> None:
     watched(history, machine(holding(7, sm=50)), 0)
     assert watched(history, machine(), 60).idle(KEY, 7, 7) is not None
     assert watched(history, machine(), 60.5).idle(KEY, 7, 7) is None
-
-
-def test_a_gap_in_the_gpus_samples_forgets_no_holding() -> None:
-    history = History()
-    watched(history, machine(holding(7, 3, sm=50)), 0)
-    lost(history, 0, 400)
-    view = watched(history, machine(holding(7, 5, sm=0)), 400)
-    assert view.growth(KEY, 7, 7, seconds=60) == 2 * GIB
 
 
 def test_a_gpu_is_forgotten_ten_minutes_after_it_left_every_list() -> None:
