@@ -28,7 +28,7 @@ from tests.support.killing import a_killer, on_record, pinned, refused, sent, ta
 from tests.support.running import RealRun
 from tests.support.sampling import running
 from tests.support.screens import Host, text_of, until
-from tests.ui.test_end_screen import Clock, focused, held_by, opened, reached
+from tests.ui.test_end_dialog import Clock, focused, held_by, opened, reached
 from tests.ui.test_strays_screen import a_frame, fed, helpers
 
 OTHER = "it runs another program now: python important_new_run.py; nothing was sent"

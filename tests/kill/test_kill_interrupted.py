@@ -17,7 +17,7 @@ from gpuwatch.commands.kill import DialogConsole, Interrupted, KillCommand, Sign
 from tests.commands.test_cmd_kill_told import Shown
 from tests.support.gpuholder import GpuHolder
 from tests.support.killing import a_killer, on_record
-from tests.ui.test_end_screen import held_by
+from tests.ui.test_end_dialog import held_by
 
 MOMENTS = range(1, 160)
 """Calls and returns of Python functions, counted from the signal: it is given to the request's owner within 100."""

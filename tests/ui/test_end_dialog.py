@@ -1,0 +1,540 @@
+"""The dialog that ends a process, by its keys, on real processes: asked, sent, hidden, shown again, refused."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from gpuwatch.kill.audit import Audit
+from gpuwatch.kill.session import Choice, Phase, call_now
+from gpuwatch.kill.target import Killer, Policy
+from gpuwatch.model import Snapshot
+from gpuwatch.ui.screens.dialog import ChoiceButton, ChoiceRow, ConfirmDialog, EndDialog
+from tests.support import builders
+from tests.support.gpuholder import ME, SOMEBODY_ELSE, GpuHolder
+from tests.support.killing import NO_PROCESS, POLICY, a_killer, on_record
+from tests.support.running import RealRun
+from tests.support.screens import HOSTILE, PID, SIZES, Host, a_snapshot, fits, frame_of, key_of, text_of, until
+from tests.support.waiting import PATIENCE
+
+pytestmark = pytest.mark.slow
+
+
+class Clock:
+    """Real time, and what a test adds to it."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead
+
+
+class SlowAudit(Audit):
+    """A record on a file system that takes its time over what is written, until the test says go on."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.answers = threading.Event()
+
+    def append(self, event: str, fields: Mapping[str, object]) -> str | None:
+        assert self.answers.wait(30)
+        return super().append(event, fields)
+
+
+class FullDisk(Audit):
+    """A record that looks well until something is to be written."""
+
+    def append(self, event: str, fields: Mapping[str, object]) -> str | None:
+        return "cannot record actions: disk full"
+
+
+def held_by(holder: GpuHolder, gib: float = 12.0, **changes: Any) -> Snapshot:
+    """A snapshot in which a real process holds GPU 4."""
+    held = [builders.holding(holder.pid, gib, start=holder.start_ticks)] if gib else []
+    process = builders.process(
+        holder.pid, "you", start=holder.start_ticks, uid=holder.uid, command=holder.command, ppid=1
+    )
+    return builders.snapshot([builders.gpu(4, holdings=held)], [process], viewer=ME, **changes)
+
+
+async def opened(pilot: Pilot[Any], snapshot: Snapshot, pid: int, phase: Phase = Phase.ASKING) -> EndDialog:
+    """Open the dialog on a process and wait until it is as far as that."""
+    app = pilot.app
+    assert isinstance(app, Host)
+    assert app.endings is not None
+    assert app.endings.open(key_of(snapshot, pid), frame_of(snapshot))
+    await until(pilot, lambda: isinstance(app.screen, EndDialog) and bool(app.screen.query(ChoiceButton)))
+    screen = app.screen
+    assert isinstance(screen, EndDialog)
+    await reached(pilot, screen, phase)
+    return screen
+
+
+async def reached(pilot: Pilot[Any], screen: EndDialog, phase: Phase) -> None:
+    """Wait until the dialog offers what belongs to a phase, and its default has the focus."""
+
+    def settled() -> bool:
+        choices = [button.choice for button in screen.query(ChoiceButton)]
+        right = tuple(choices) == screen.session.view.choices and screen.session.phase is phase
+        return right and isinstance(screen.focused, ChoiceButton)
+
+    await until(pilot, settled)
+
+
+async def closed(pilot: Pilot[Any], screen: EndDialog) -> None:
+    await until(pilot, lambda: pilot.app.screen is not screen)
+
+
+def focused(screen: EndDialog) -> Choice:
+    """The button that Enter presses."""
+    assert isinstance(screen.focused, ChoiceButton)
+    return screen.focused.choice
+
+
+def has_sessions(app: Host) -> bool:
+    return bool(app.endings and app.endings._dialogs)
+
+
+@asynccontextmanager
+async def asking(
+    killer: Killer, *, deaf: bool = False, size: tuple[int, int] = (80, 24), clock: Clock | None = None
+) -> AsyncIterator[tuple[Host, Pilot[Any], EndDialog, GpuHolder]]:
+    """Open the dialog on a real process, in an app of its own."""
+    app = Host(killer, clock or Clock())
+    with GpuHolder(deaf=deaf) as training:
+        async with app.run_test(size=size, notifications=True) as pilot:
+            screen = await opened(pilot, held_by(training), training.pid)
+            yield app, pilot, screen, training
+
+
+TERMINATE = ("right", "right", "enter")
+
+
+@pytest.mark.parametrize("size", [(160, 50), (60, 10)])
+async def test_cancel_is_the_default_and_neither_enter_nor_k_ends_anything(
+    size: tuple[int, int], tmp_path: Path
+) -> None:
+    killer = a_killer(tmp_path)
+    async with asking(killer, size=size) as (app, pilot, screen, training):
+        shown = text_of(app)
+        facts = (f"End process {training.pid}?", "python train.py", "GPU 4 · 12.0 GiB", "its parent ended")
+        for words in (*facts, "Cancel", "Interrupt (SIGINT)", "Terminate (SIGTERM)"):
+            assert words in shown
+        assert fits(app)
+        for key, choice in (
+            ("left", Choice.CANCEL),
+            ("right", Choice.INTERRUPT),
+            ("right", Choice.TERMINATE),
+            ("right", Choice.TERMINATE),
+            ("left", Choice.INTERRUPT),
+            ("left", Choice.CANCEL),
+            ("tab", Choice.INTERRUPT),
+            ("shift+tab", Choice.CANCEL),
+        ):
+            await pilot.press(key)
+            assert focused(screen) is choice
+        await pilot.press("K", "K", "t", "T", "y", "f9")
+        assert app.screen is screen
+        await (pilot.press("enter") if size[0] > 60 else pilot.click(screen.query(ChoiceButton).first()))
+        await closed(pilot, screen)
+        await until(pilot, lambda: not has_sessions(app))
+        assert training.alive()
+    assert not killer.audit.path.exists() or on_record(killer) == []
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_dialog_shows_hostile_text_as_it_is(size: tuple[int, int], tmp_path: Path) -> None:
+    app = Host(a_killer(tmp_path))
+    async with app.run_test(size=size) as pilot:
+        for command in HOSTILE:
+            snapshot = a_snapshot(command, parent=command[:60], ppid=77)
+            screen = await opened(pilot, snapshot, PID, Phase.REFUSED)  # there is no such process
+            assert command[:8] in text_of(app) or size[1] == 10
+            assert fits(app)
+            assert screen.query_one(ChoiceRow).region.bottom <= size[1]  # the buttons are always to be seen
+            await pilot.click("#dialog", offset=(3, 3))
+            await pilot.press("escape")
+            await closed(pilot, screen)
+            await until(pilot, lambda: not has_sessions(app))
+
+
+async def test_a_process_is_ended_by_keys(tmp_path: Path) -> None:
+    killer = a_killer(tmp_path)
+    async with asking(killer, size=(60, 10)) as (app, pilot, screen, training):
+        assert app.endings is not None
+        await pilot.press(*TERMINATE)
+        await reached(pilot, screen, Phase.FREEING)
+        training.wait_until_exited()
+        for seconds in (1, 2):
+            app.endings.observe(frame_of(builders.at(held_by(training, gib=0), seconds)))
+        await reached(pilot, screen, Phase.OVER)
+        assert "12.0 GiB freed on GPU 4" in text_of(app)
+        assert focused(screen) is Choice.CLOSE
+        await pilot.press("enter")
+        await closed(pilot, screen)
+    record = [(line["event"], line.get("signal")) for line in on_record(killer)]
+    assert record == [("intent", "SIGTERM"), ("outcome", None)]
+
+
+async def test_sigterm_ignored_then_asked_then_killed(tmp_path: Path) -> None:
+    clock, killer = Clock(), a_killer(tmp_path)
+    async with asking(killer, deaf=True, clock=clock) as (app, pilot, screen, training):
+        await pilot.press(*TERMINATE)
+        for again in (True, False):
+            await reached(pilot, screen, Phase.STOPPING)
+            clock.ahead += 10
+            await reached(pilot, screen, Phase.STILL_THERE)
+            assert focused(screen) is Choice.WAIT
+            if again:
+                assert "ignored SIGTERM for 10 s" in text_of(app)
+                await pilot.press("enter")
+        assert training.alive()
+        await pilot.press("right", "enter")
+        await reached(pilot, screen, Phase.FREEING)
+        training.wait_until_exited()
+        clock.ahead += 10
+        await reached(pilot, screen, Phase.OVER)
+        assert "exited after" in text_of(app)
+    events = [line.get("signal") or line["result"] for line in on_record(killer)]
+    assert events == ["SIGTERM", "running", "SIGKILL", "exited"]
+
+
+# -- hidden --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_dialog_that_is_closed_goes_on_and_ends_in_a_toast(tmp_path: Path) -> None:
+    async with asking(a_killer(tmp_path)) as (app, pilot, screen, training):
+        assert app.endings is not None
+        training.stop()  # so that it is still there while the dialog is closed
+        await pilot.press(*TERMINATE)
+        await reached(pilot, screen, Phase.STOPPING)
+        await pilot.press("escape")
+        await closed(pilot, screen)
+        os.kill(training.pid, signal.SIGCONT)
+        training.wait_until_exited()
+        await until(pilot, lambda: screen.session.phase is Phase.FREEING)
+        for seconds in (1, 2):
+            app.endings.observe(frame_of(builders.at(held_by(training, gib=0), seconds)))
+        await until(pilot, lambda: bool(app._notifications))
+        assert [one.message for one in app._notifications] == [screen.session.message]
+        assert "12.0 GiB freed on GPU 4" in screen.session.message
+
+
+async def test_a_closed_dialog_never_kills_but_tells_that_it_was_ignored(tmp_path: Path) -> None:
+    clock = Clock()
+    async with asking(a_killer(tmp_path), deaf=True, clock=clock) as (app, pilot, screen, training):
+        await pilot.press(*TERMINATE)
+        await reached(pilot, screen, Phase.STOPPING)
+        await pilot.press("enter")
+        await closed(pilot, screen)
+        clock.ahead += 10
+        await until(pilot, lambda: bool(app._notifications))
+        assert re.search(r"ignored SIGTERM for 1\d s; press K", next(iter(app._notifications)).message)
+        await until(pilot, lambda: not has_sessions(app))
+        assert training.alive()
+
+
+async def test_a_hidden_dialog_is_shown_again_and_no_second_signal_offered(tmp_path: Path) -> None:
+    """Hide means the same in every step that offers it, and the button of the step before holds for the next."""
+    audit = SlowAudit(tmp_path)
+    killer = Killer(POLICY, audit)
+    async with asking(killer, deaf=True) as (app, pilot, screen, training):
+        await pilot.press("right", "enter")
+        await reached(pilot, screen, Phase.SENDING)
+        assert focused(screen) is Choice.HIDE
+        await pilot.press("enter")
+        await closed(pilot, screen)
+        again = await opened(pilot, held_by(training), training.pid, Phase.SENDING)
+        assert again.session is screen.session
+        assert f"End process {training.pid}?" in text_of(app)
+        assert "python train.py" in text_of(app)
+        hide = again.focused
+        audit.answers.set()
+        await reached(pilot, again, Phase.STOPPING)
+        await until(pilot, lambda: "asked to stop" in text_of(app))
+        assert again.focused is hide
+        assert app.endings is not None
+        assert not app.endings.open(key_of(held_by(training), training.pid), frame_of(held_by(training)))
+        await pilot.press("enter")
+        await closed(pilot, again)
+        assert training.alive()
+    assert [line["signal"] for line in on_record(killer) if line["event"] == "intent"] == ["SIGINT"]
+
+
+async def test_what_was_left_while_it_was_looked_at_is_not_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    async with asking(a_killer(tmp_path), deaf=True, clock=clock) as (app, pilot, screen, training):
+        assert app.endings is not None
+        await pilot.press(*TERMINATE)
+        await reached(pilot, screen, Phase.STOPPING)
+        clock.ahead += 10
+        await reached(pilot, screen, Phase.STILL_THERE)
+        looked, ticked, tick = threading.Event(), [], screen.session.tick
+        app.endings._worker(lambda: looked.wait(30))  # the look after this one takes its time
+        await until(pilot, lambda: screen.session._job is not None)
+        await pilot.press("right", "right")
+        assert focused(screen) is Choice.LEAVE
+        await pilot.press("enter")
+        await closed(pilot, screen)
+        monkeypatch.setattr(screen.session, "tick", lambda: ticked.append(tick()))
+        await until(pilot, lambda: len(ticked) >= 3)
+        looked.set()
+        await until(pilot, lambda: not has_sessions(app))
+        assert list(app._notifications) == []
+        assert training.alive()
+
+
+async def test_quitting_meanwhile_leaves_the_process_as_it_is(tmp_path: Path) -> None:
+    killer = a_killer(tmp_path)
+    async with asking(killer, deaf=True) as (app, pilot, screen, training):
+        assert app.endings is not None
+        await pilot.press(*TERMINATE)
+        await reached(pilot, screen, Phase.STOPPING)
+        app.endings.abandon()
+        app.endings.close(time.monotonic() + PATIENCE)
+        assert screen.session.message == "left running"
+        assert training.alive()
+    assert [line["event"] for line in on_record(killer)] == ["intent", "outcome"]
+
+
+# -- refused, warned -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("old", "too old to act on"),
+        ("demo", "Not ended: demo: its processes are not real."),
+        ("read-only", "--read-only"),
+        ("other", "it belongs to ada, and gpuwatch signals only your own"),
+    ],
+)
+async def test_refused_with_the_reason(case: str, words: str, tmp_path: Path) -> None:
+    clock, policy = Clock(), Policy(uid=ME, euid=ME, pid=NO_PROCESS, read_only=case == "read-only")
+    app = Host(a_killer(tmp_path, policy), clock)
+    with GpuHolder() as training:
+        seen, pid = held_by(training, demo=case == "demo"), training.pid
+        if case == "other":
+            card = builders.gpu(0, holdings=[builders.holding(PID)])
+            seen, pid = builders.snapshot([card], [builders.process(PID, "ada", uid=SOMEBODY_ELSE)]), PID
+        async with app.run_test(size=(80, 24)) as pilot:
+            clock.ahead = 3.0 if case == "old" else 0.0
+            screen = await opened(pilot, seen, pid, Phase.REFUSED)
+            assert words in text_of(app).replace("\n", " ")
+            assert [button.choice for button in screen.query(ChoiceButton)] == [Choice.CLOSE]
+        assert training.alive()
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 8)])
+async def test_the_second_enter_of_two_sends_nothing_unrecorded(
+    size: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asking(Killer(POLICY, FullDisk(tmp_path)), size=size) as (app, pilot, screen, training):
+        # So that one look sees it asked, sent and asked anew.
+        monkeypatch.setattr(app.endings, "_worker", call_now)
+        monkeypatch.setattr(screen.session, "_submit", call_now)
+        await pilot.press("right", "right", "down", "down", "enter")
+        await until(pilot, lambda: "▲ cannot record actions" in text_of(app))
+        await reached(pilot, screen, Phase.ASKING)
+        assert focused(screen) is Choice.CANCEL
+        await pilot.press("enter")
+        await closed(pilot, screen)
+        assert not screen.session.signalled
+        assert training.alive()
+
+
+async def test_one_dialog_at_a_time_and_none_for_what_is_gone(tmp_path: Path) -> None:
+    app = Host(a_killer(tmp_path))
+    snapshot = a_snapshot()
+    async with app.run_test(size=(80, 24)) as pilot:
+        assert app.endings is not None
+        assert not app.endings.open(("GPU-x", 1, 1), frame_of(snapshot))
+        await opened(pilot, snapshot, PID, Phase.REFUSED)
+        assert not app.endings.open(key_of(snapshot), frame_of(snapshot))
+
+
+# -- runs ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_whole_run_is_chosen_shown_and_ended(tmp_path: Path) -> None:
+    with RealRun(ranks=2, workers=1) as run:
+        app = Host(a_killer(tmp_path, dev=run.dev))
+        rank = run.of("rank")[0]
+        async with app.run_test(size=(160, 50)) as pilot:
+            screen = await opened(pilot, run.snapshot(), rank)
+            assert "its run has 5" in text_of(app)
+            assert f"End process {rank}?" in text_of(app)
+            await pilot.press("right", "right", "s")
+            await until(pilot, lambda: screen.session.whole_run and "Terminate 5" in text_of(app))
+            assert f"End the run of {rank}?" in text_of(app)
+            await until(pilot, lambda: isinstance(screen.focused, ChoiceButton))
+            assert focused(screen) is Choice.CANCEL, "what is meant has changed: the focus is on no signal"
+            assert all(str(pid) in text_of(app) for pid in run.roles)
+            await pilot.press(*TERMINATE)
+            await until(pilot, lambda: not run.alive())
+            await reached(pilot, screen, Phase.FREEING)
+            assert run.heard() == {pid: ["SIGTERM"] for pid in run.roles}
+            await pilot.press("escape")
+            assert screen.session.ended
+
+
+async def test_a_key_that_is_quicker_than_the_screen_ends_no_run_that_was_not_shown(tmp_path: Path) -> None:
+    with RealRun(ranks=2, workers=1) as run:
+        killer = a_killer(tmp_path, dev=run.dev)
+        app = Host(killer)
+        async with app.run_test(size=(100, 30)) as pilot:
+            screen = await opened(pilot, run.snapshot(), run.of("rank")[0])
+            await pilot.press("right", "right")
+            assert focused(screen) is Choice.TERMINATE
+            screen.session.toggle()
+            screen.query(ChoiceButton).last().action_press()
+            await until(pilot, lambda: "Terminate 5" in text_of(app))
+            assert screen.session.phase is Phase.ASKING
+            await pilot.press("escape")
+            await closed(pilot, screen)
+            assert app.endings is not None
+            snapshot = run.snapshot()
+            assert app.endings.open(key_of(snapshot, run.of("rank")[0]), frame_of(snapshot), whole_run=True)
+            await until(pilot, lambda: "Terminate 5 (SIGTERM)" in text_of(app))
+            await pilot.press("s")
+            await until(pilot, lambda: "Terminate (SIGTERM)" in text_of(app))
+            assert run.alive() == set(run.roles)
+    assert on_record(killer) == []
+
+
+async def test_what_sends_nothing_keeps_the_focus_when_one_of_a_run_exits(tmp_path: Path) -> None:
+    clock = Clock()
+    with RealRun(ranks=2, workers=0, deaf="rank") as run:
+        app = Host(a_killer(tmp_path, dev=run.dev), clock)
+        async with app.run_test(size=(100, 30)) as pilot:
+            screen = await opened(pilot, run.snapshot(), run.of("rank")[0])
+            await pilot.press("s")
+            await until(pilot, lambda: "▌ Cancel ▐" in text_of(app) and "Terminate 3" in text_of(app))
+            await pilot.press(*TERMINATE)
+
+            def later() -> bool:
+                clock.ahead += 0.2
+                return screen.session.phase is Phase.STILL_THERE
+
+            await until(pilot, later)
+            await reached(pilot, screen, Phase.STILL_THERE)
+            await pilot.press("right", "right")
+            assert "▌ Leave it ▐" in text_of(app)
+            os.kill(run.of("rank")[1], signal.SIGKILL)
+            await until(pilot, lambda: "Kill 2 (SIGKILL)" in text_of(app) and "▌" in text_of(app))
+            assert focused(screen) is Choice.LEAVE
+            await pilot.press("left")
+            assert focused(screen) is Choice.KILL
+            os.kill(run.of("rank")[0], signal.SIGKILL)
+            await reached(pilot, screen, Phase.FREEING)
+
+
+async def test_a_hidden_run_is_shown_again_for_any_of_its_processes_until_it_was_left(tmp_path: Path) -> None:
+    clock = Clock()
+    with RealRun(ranks=2, workers=0, deaf="rank") as run:
+        app = Host(a_killer(tmp_path, dev=run.dev), clock)
+        async with app.run_test(size=(100, 30), notifications=True) as pilot:
+            screen = await opened(pilot, run.snapshot(), run.of("rank")[0])
+            await pilot.press("s")
+            await until(pilot, lambda: "▌ Cancel ▐" in text_of(app) and "Terminate 3" in text_of(app))
+            await pilot.press(*TERMINATE)
+            await reached(pilot, screen, Phase.STOPPING)
+            await pilot.press("enter")
+            await closed(pilot, screen)
+            again = await opened(pilot, run.snapshot(), run.of("rank")[1], Phase.STOPPING)
+            assert again.session is screen.session
+            await pilot.press("enter")
+
+            def later() -> bool:
+                clock.ahead += 0.2
+                return bool(app._notifications)
+
+            await until(pilot, later)
+            assert "press K on it" in next(iter(app._notifications)).message
+            clock.ahead = 0.0  # or what it is asked about would be too old
+            other = await opened(pilot, run.snapshot(), run.of("rank")[1])
+            assert other.session is not screen.session
+
+
+async def test_a_run_is_not_asked_about_while_one_of_it_is_being_ended(tmp_path: Path) -> None:
+    """A signal to all of it would be a second one to the one that is asked to stop, and may be saving."""
+    with RealRun(ranks=2, workers=0, deaf="rank", launcher="dies") as run:
+        first, second = run.of("rank")
+        app = Host(a_killer(tmp_path, dev=run.dev), Clock())
+        async with app.run_test(size=(100, 30)) as pilot:
+            screen = await opened(pilot, run.snapshot(), first)
+            await pilot.press("right", "enter")
+            await reached(pilot, screen, Phase.STOPPING)
+            await pilot.press("escape")
+            await closed(pilot, screen)
+            other = await opened(pilot, run.snapshot(), second)
+            await pilot.press("s")
+            assert not other.session.whole_run
+            assert "its run" not in text_of(app)
+            await pilot.press("escape")
+            await closed(pilot, other)
+            assert app.endings is not None
+            seen = run.snapshot()
+            assert app.endings.open(key_of(seen, second), frame_of(seen), whole_run=True)
+            await until(pilot, lambda: "one of its processes is being ended already" in text_of(app))
+        assert run.heard()[first] == ["SIGINT"]
+
+
+# -- buttons -------------------------------------------------------------------------------------------------------
+
+LOW = [(100, height) for height in (6, 7, 8, *range(15, 25))]
+NARROW = [(40, 6), (40, 12), (45, 8), (60, 10), (40, 24)]
+
+
+async def marked(pilot: Pilot[Any], words: str) -> None:
+    """Wait until a button is on screen with these words and the marks of what Enter presses."""
+    await until(pilot, lambda: f"▌{words}▐" in text_of(pilot.app).replace("▌ ", "▌").replace(" ▐", "▐"))
+
+
+async def test_the_buttons_of_a_run_are_on_screen_at_every_size(tmp_path: Path) -> None:
+    with RealRun(ranks=4, workers=3) as run:
+        app = Host(a_killer(tmp_path, dev=run.dev))
+        async with app.run_test(size=(100, 24)) as pilot:
+            screen = await opened(pilot, run.snapshot(), run.of("rank")[0])
+            await pilot.press("s")
+            await until(pilot, lambda: "Terminate 17 (SIGTERM)" in text_of(app))
+            await marked(pilot, "Cancel")
+            await pilot.press("right", "right")
+            for size in (*LOW, *NARROW, (100, 24)):
+                await pilot.resize_terminal(*size)
+                await until(pilot, lambda size=size: app.size == size)  # type: ignore[misc]
+                await marked(pilot, "Terminate 17 (SIGTERM)" if size[0] >= 60 else "Terminate 17")
+                assert fits(app)
+            assert focused(screen) is Choice.TERMINATE
+
+
+async def test_the_buttons_of_a_question_are_on_screen_at_every_size() -> None:
+    app = Host()
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.push_screen(ConfirmDialog("End 1 process of yours?", ["4711  python train.py"], 1))
+        await marked(pilot, "Cancel")
+        assert app.screen.query_one("#dialog").size.height == 3, "a short question is a small box"
+        app.pop_screen()
+        lines = [f"{pid}  python train.py" for pid in range(30)]
+        app.push_screen(ConfirmDialog("End 137 processes of yours?", lines, 137))
+        for size in (*NARROW, (100, 6), (80, 24)):
+            await pilot.resize_terminal(*size)
+            await until(pilot, lambda size=size: app.size == size)  # type: ignore[misc]
+            await marked(pilot, "Cancel")
+            await pilot.press("right", "right")
+            await marked(pilot, "Terminate 137 (SIGTERM)" if size[0] >= 70 else "Terminate 137")
+            assert fits(app)
+            await pilot.press("left", "left")
