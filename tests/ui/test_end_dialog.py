@@ -282,14 +282,15 @@ async def test_what_was_left_while_it_was_looked_at_is_not_told_of(
         await reached(pilot, screen, Phase.STOPPING)
         clock.ahead += 10
         await reached(pilot, screen, Phase.STILL_THERE)
-        looked, ticked, tick = threading.Event(), [], screen.session.tick
+        looked, tick = threading.Event(), screen.session.tick
+        ticked: list[None] = []
         app.endings._worker(lambda: looked.wait(30))  # the look after this one takes its time
         await until(pilot, lambda: screen.session._job is not None)
         await pilot.press("right", "right")
         assert focused(screen) is Choice.LEAVE
         await pilot.press("enter")
         await closed(pilot, screen)
-        monkeypatch.setattr(screen.session, "tick", lambda: ticked.append(tick()))
+        monkeypatch.setattr(screen.session, "tick", lambda: ticked.append(tick())  # type: ignore[func-returns-value])
         await until(pilot, lambda: len(ticked) >= 3)
         looked.set()
         await until(pilot, lambda: not has_sessions(app))

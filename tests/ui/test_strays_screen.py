@@ -1,33 +1,42 @@
-"""The screen of strays: nothing is ticked by itself, what is ticked is ended one by one, and what became of it."""
+"""Strays screen: only selected strays are ended, one by one, and each line says what became of it."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from gpuwatch.analysis.strays import NONE
 from gpuwatch.history import Idle
+from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.target import Killer
-from gpuwatch.model import Reason, Snapshot, Surroundings
+from gpuwatch.model import Job, Reason, Snapshot, Surroundings
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.detail import DetailScreen
-from gpuwatch.ui.screens.dialog import ConfirmDialog
+from gpuwatch.ui.screens.dialog import ConfirmDialog, EndDialog
 from gpuwatch.ui.screens.strays import StraysScreen
 from tests.support import builders
 from tests.support.dashboards import hand, running, text, top
 from tests.support.gpuholder import ME, GpuHolder
-from tests.support.killing import a_killer, on_record
+from tests.support.killing import POLICY, a_killer, on_record
 from tests.support.screens import until
 from tests.support.straying import LEFT, Told
+from tests.support.waiting import PATIENCE
+
+pytestmark = pytest.mark.slow
 
 SLOW = 20.0
 """Seconds between two samples, as the snapshots say: on a machine that is busy a frame is soon two seconds old."""
@@ -81,7 +90,7 @@ async def opened(app: GpuwatchApp, pilot: Pilot[int]) -> StraysScreen:
     return app.screen
 
 
-async def test_two_of_three_are_ticked_and_ended_and_the_third_lives(tmp_path: Path) -> None:
+async def test_two_of_three_are_selected_and_ended_and_the_third_lives(tmp_path: Path) -> None:
     killer = a_killer(tmp_path)
     with GpuHolder() as one, GpuHolder() as two, GpuHolder() as three:
         holders = (one, two, three)
@@ -116,27 +125,6 @@ async def test_two_of_three_are_ticked_and_ended_and_the_third_lives(tmp_path: P
     assert events == [("intent", order[0]), ("outcome", order[0]), ("intent", order[1]), ("outcome", order[1])]
 
 
-async def test_without_a_tick_nothing_is_asked_and_cancel_is_the_default(tmp_path: Path) -> None:
-    killer = a_killer(tmp_path)
-    with GpuHolder() as one:
-        async with running(a_frame(one), (100, 30), helpers=helpers(killer)) as (app, pilot):
-            screen = await opened(app, pilot)
-            await pilot.press("enter")
-            await pilot.pause()
-            assert top(app) is screen
-            await pilot.press("space", "enter")
-            await pilot.pause()
-            assert isinstance(top(app), ConfirmDialog)
-            await pilot.press("enter")
-            await pilot.pause()
-            assert app.screen is screen
-            await pilot.press("enter", "escape")
-            await pilot.pause()
-            assert app.screen is screen
-            assert one.alive()
-    assert not killer.audit.path.exists()
-
-
 async def test_one_that_changed_meanwhile_is_refused_and_the_next_is_ended(tmp_path: Path) -> None:
     killer = a_killer(tmp_path)
     with GpuHolder() as one, GpuHolder() as two:
@@ -164,16 +152,6 @@ async def test_one_that_changed_meanwhile_is_refused_and_the_next_is_ended(tmp_p
             assert next(holder for holder in (one, two) if holder.pid == first).alive()
 
 
-async def test_read_only_ends_nothing(tmp_path: Path) -> None:
-    with GpuHolder() as one:
-        async with running(a_frame(one), helpers=helpers(a_killer(tmp_path)), read_only=True) as (app, pilot):
-            screen = await opened(app, pilot)
-            await pilot.press("space", "enter")
-            await pilot.pause()
-            assert app.screen is screen
-        assert one.alive()
-
-
 async def test_what_signals_real_processes_ends_nothing_of_a_demo(tmp_path: Path) -> None:
     with GpuHolder() as one:
 
@@ -187,19 +165,6 @@ async def test_what_signals_real_processes_ends_nothing_of_a_demo(tmp_path: Path
             await pilot.press("right", "right", "enter")
             await fed(app, pilot, demo, lambda: "not ended: demo: its processes are not real" in text(app))
         assert one.alive()
-
-
-async def test_a_zombie_cannot_be_ticked(tmp_path: Path) -> None:
-    held = [builders.holding(10, 4.0, sm=0)]
-    process = builders.process(
-        10, "you", state="zombie", cpu=0.0, surroundings=Surroundings(), uid=ME, ppid=9, parent="bash"
-    )
-    seen = builders.snapshot([builders.gpu(0, holdings=held)], [process], viewer=ME)
-    async with running(framed(seen), (120, 36), helpers=helpers(a_killer(tmp_path))) as (app, pilot):
-        await opened(app, pilot)
-        assert "zombie" in text(app)
-        await pilot.press("space")
-        assert "[x]" not in text(app)
 
 
 async def test_the_process_list_and_the_gpu_say_it_too() -> None:
@@ -237,20 +202,6 @@ async def test_a_question_that_was_open_for_long_makes_nothing_stale(tmp_path: P
             await hand(app, pilot, a_frame(one))
             await pilot.press("right", "right", "enter")
             await fed(app, pilot, lambda: a_frame(one), lambda: not one.alive())
-
-
-async def test_what_computes_again_while_the_question_is_open_loses_its_tick(tmp_path: Path) -> None:
-    with GpuHolder() as one:
-        async with running(a_frame(one), helpers=helpers(a_killer(tmp_path))) as (app, pilot):
-            await opened(app, pilot)
-            await pilot.press("space", "enter")
-            busy = a_frame(one)
-            computed = {(builders.gpu(0).key, one.pid): Idle(1.0, at_least=False)}
-            await hand(app, pilot, Frame(busy.snapshot, busy.received, Told(computed)))
-            await pilot.press("right", "right", "enter")
-            await pilot.pause(0.3)
-            assert NONE in text(app)
-            assert one.alive()
 
 
 async def test_what_came_free_is_seen_behind_another_screen(tmp_path: Path) -> None:
@@ -315,30 +266,7 @@ async def test_what_was_signalled_is_followed_up_after_the_screen_was_closed(tmp
     assert [(line["event"], line["pid"]) for line in on_record(killer)] == [("intent", first), ("outcome", first)]
 
 
-async def test_leaving_while_one_is_being_ended_puts_its_outcome_on_record(tmp_path: Path) -> None:
-    killer = a_killer(tmp_path)
-    with GpuHolder(deaf=True) as one:
-        async with running(a_frame(one), helpers=helpers(killer)) as (app, pilot):
-            await opened(app, pilot)
-            await told_to_end(pilot)
-            await until(pilot, lambda: "asked to stop" in text(app))
-            app.exit()
-            await pilot.pause()
-    assert [line["event"] for line in on_record(killer)] == ["intent", "outcome"]
-
-
-async def test_nothing_is_signalled_that_cannot_be_recorded(tmp_path: Path) -> None:
-    killer = a_killer(tmp_path)
-    killer.audit.path.mkdir(parents=True)
-    with GpuHolder() as one:
-        async with running(a_frame(one), (160, 50), helpers=helpers(killer)) as (app, pilot):
-            await opened(app, pilot)
-            await told_to_end(pilot)
-            await until(pilot, lambda: "not ended: cannot record" in text(app))
-            assert one.alive()
-
-
-async def test_one_that_became_another_program_since_it_was_ticked_is_left_alone(tmp_path: Path) -> None:
+async def test_one_that_became_another_program_since_it_was_selected_is_left_alone(tmp_path: Path) -> None:
     with GpuHolder() as one:
         shown = a_frame(one)
         people = tuple(replace(each, command="python seen.py") for each in shown.snapshot.processes)
@@ -352,17 +280,232 @@ async def test_one_that_became_another_program_since_it_was_ticked_is_left_alone
             assert one.alive()
 
 
-async def test_the_question_does_not_count_what_has_no_figure_as_nothing() -> None:
-    held = builders.holding(10, 4.0, sm=0)
-    fields: dict[str, Any] = {**LEFT, "surroundings": Surroundings(), "cpu": 0.0, "state": "sleeping", "uid": ME}
-    found = [builders.holding(11, sm=0, memory=Reason.DENIED), held]
-    people = [builders.process(pid, "you", **fields) for pid in (10, 11)]
+# -- meanwhile -----------------------------------------------------------------------------------------------------
+
+WIDE = (160, 50)
+
+
+def of_one_run(*holders: GpuHolder, leaving: int = 0, note: str = "") -> Frame:
+    """Return a frame in which all are of one run that has ended; `leaving` uses a core, and `note` is the GPUs'."""
+    seen = a_frame(*holders).snapshot
+    around = Surroundings(ssh="10.0.0.5", job=Job(key="left 1000:1:1", name="train.py"))
+    people = [replace(one, surroundings=around, cpu=100.0 * (one.pid == leaving)) for one in seen.processes]
+    gpus = [replace(one, holdings_note=note) for one in seen.gpus]
+    return framed(replace(seen, processes=tuple(people), gpus=tuple(gpus)))
+
+
+def computing(*holders: GpuHolder, busy: int, gone: tuple[int, ...] = ()) -> Frame:
+    """Return a new frame in which one of them computes again."""
+    return framed(a_frame(*holders, gone=gone).snapshot, busy=(busy,))
+
+
+def unrecorded(folder: Path) -> Killer:
+    """Return a killer that can put nothing on record, so that each stray is left at once."""
+    killer = a_killer(folder)
+    killer.audit.path.mkdir(parents=True)
+    return killer
+
+
+async def test_one_that_computes_again_while_it_waits_for_its_turn_is_left_alone(tmp_path: Path) -> None:
+    killer = a_killer(tmp_path)
+    with GpuHolder(deaf=True) as one, GpuHolder(deaf=True) as two:
+        async with running(a_frame(one, two), WIDE, helpers=helpers(killer)) as (app, pilot):
+            screen = await opened(app, pilot)
+            first, second = (stray.process.pid for stray in screen.found())
+            await pilot.press("space", "down")
+            await told_to_end(pilot)
+            await until(pilot, lambda: "asked to stop" in text(app))
+            assert "waits for its turn" in text(app)
+            await hand(app, pilot, computing(one, two, busy=second))
+            assert "left alone: no longer a stray" in text(app)
+            os.kill(first, signal.SIGKILL)
+            endings = app.endings
+            assert endings is not None
+            await fed(
+                app,
+                pilot,
+                lambda: computing(one, two, busy=second, gone=(first,)),
+                lambda: not endings.busy,
+            )
+        assert [holder.alive() for holder in (one, two)] == [holder.pid == second for holder in (one, two)]
+    assert {line["pid"] for line in on_record(killer)} == {first}
+
+
+async def test_one_that_was_left_and_computes_again_cannot_be_selected(tmp_path: Path) -> None:
+    with GpuHolder() as one:
+        async with running(a_frame(one), WIDE, helpers=helpers(unrecorded(tmp_path))) as (app, pilot):
+            screen = await opened(app, pilot)
+            await told_to_end(pilot)
+            await until(pilot, lambda: "not ended: cannot record" in text(app))
+            await pilot.press("space")
+            assert "1 selected" in text(app), "while it is a stray, it may be tried again"
+            await hand(app, pilot, computing(one, busy=one.pid))
+            assert "selected" not in screen.query_one("#strays-title").render_line(0).text
+            await pilot.press("space", "enter")
+            await pilot.pause()
+            assert top(app) is screen
+            assert "it is no longer a stray" in toasts(app)
+
+
+@pytest.mark.parametrize("remains", [True, False])
+async def test_it_is_said_that_fewer_are_ended_than_were_asked_about(remains: bool, tmp_path: Path) -> None:
+    with GpuHolder() as one, GpuHolder() as two:
+        holders = (one, two) if remains else (two,)
+        async with running(a_frame(*holders), WIDE, helpers=helpers(a_killer(tmp_path))) as (app, pilot):
+            await opened(app, pilot)
+            await pilot.press(*["space", "down"] * len(holders), "enter")
+            await pilot.pause()
+            assert isinstance(top(app), ConfirmDialog)
+            await hand(app, pilot, computing(*holders, busy=two.pid))
+            await pilot.press("right", "right", "enter")
+            await pilot.pause()
+            assert f"PID {two.pid} is no longer a stray: left alone" in toasts(app)
+            if remains:
+                await fed(app, pilot, lambda: computing(*holders, busy=two.pid), lambda: not one.alive())
+        assert two.alive()
+
+
+async def test_k_on_one_that_was_left_asks_what_to_do_with_it(tmp_path: Path) -> None:
+    with GpuHolder() as one, GpuHolder() as two:
+        frame = a_frame(one, two)
+        async with running(frame, WIDE, helpers=helpers(unrecorded(tmp_path))) as (app, pilot):
+            screen = await opened(app, pilot)
+            left = screen.found()[0].process.pid
+            await told_to_end(pilot)
+            await until(pilot, lambda: "not ended: cannot record" in text(app))
+            await pilot.press("down", "space", "K")
+            await pilot.pause()
+            assert isinstance(top(app), ConfirmDialog), "this one was not left"
+            await pilot.press("escape", "up", "enter")
+            await pilot.pause()
+            assert isinstance(top(app), ConfirmDialog), "Enter is for those that are selected"
+            await pilot.press("escape", "K")
+            await pilot.pause()
+            assert isinstance(top(app), EndDialog)
+            await until(pilot, lambda: "▲ cannot record actions" in text(app))
+            assert f"End process {left}?" in text(app)
+            await pilot.press("escape")
+            await until(pilot, lambda: top(app) is screen)
+            assert "1 selected" in text(app)
+            assert "not ended" not in text(app), "its line says what it is, and no more what became of it before"
+            assert NONE not in text(app)
+        assert one.alive()
+        assert two.alive()
+
+
+async def test_one_that_is_ended_as_a_stray_is_not_asked_about_a_second_time(tmp_path: Path) -> None:
+    killer = a_killer(tmp_path)
+    with GpuHolder(deaf=True) as one:
+        async with running(a_frame(one), WIDE, helpers=helpers(killer)) as (app, pilot):
+            await opened(app, pilot)
+            await told_to_end(pilot)
+            await until(pilot, lambda: "asked to stop" in text(app))
+            await pilot.press("escape", "K")
+            await pilot.pause()
+            assert "it is being ended as a stray: S shows it" in toasts(app)
+            assert not isinstance(top(app), EndDialog)
+
+
+async def test_one_whose_dialog_was_hidden_is_not_ended_as_a_stray_as_well(tmp_path: Path) -> None:
+    with GpuHolder(deaf=True) as one:
+        async with running(a_frame(one), WIDE, helpers=helpers(a_killer(tmp_path))) as (app, pilot):
+            await pilot.press("K")
+            await until(pilot, lambda: "Terminate" in text(app))
+            await pilot.press("right", "right", "enter")
+            await until(pilot, lambda: "asked to stop" in text(app))
+            await pilot.press("escape")
+            await opened(app, pilot)
+            await pilot.press("space")
+            await pilot.pause()
+            assert "it is being ended already: K on the dashboard shows it" in toasts(app)
+            assert "selected" not in text(app).splitlines()[0]
+
+
+async def test_how_the_first_ends_and_one_bad_reading_call_off_nothing(tmp_path: Path) -> None:
+    """The one that saves uses a core, and is of the others' run; of a GPU that cannot be judged nothing follows."""
+    with GpuHolder(deaf=True) as one, GpuHolder(deaf=True) as two:
+        async with running(of_one_run(one, two), WIDE, helpers=helpers(a_killer(tmp_path))) as (app, pilot):
+            screen = await opened(app, pilot)
+            first = screen.found()[0].process.pid
+            await pilot.press("space", "down")
+            await told_to_end(pilot)
+            await until(pilot, lambda: "asked to stop" in text(app))
+            await hand(app, pilot, of_one_run(one, two, leaving=first))
+            assert "waits for its turn" in text(app)
+            await hand(app, pilot, of_one_run(one, two, note="its list has gaps"))
+            assert "waits for its turn" in text(app)
+
+
+async def test_quitting_lets_both_kinds_of_endings_be_recorded_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record of the one that K ended does not go on before that of the stray has begun."""
+    monkeypatch.setattr("gpuwatch.ui.app.CLOSING_SECONDS", 2 * PATIENCE)
+    begun, waited = threading.Event(), []
+    with GpuHolder(deaf=True) as one, GpuHolder(deaf=True) as two:
+
+        def write(descriptor: int, line: bytes) -> int:
+            record = json.loads(line)
+            if record["event"] == "outcome" and record["pid"] == one.pid:
+                waited.append(begun.wait(PATIENCE))
+            elif record["event"] == "outcome":
+                begun.set()
+            return os.write(descriptor, line)
+
+        killer = Killer(POLICY, Audit(tmp_path, write=write))
+        async with running(a_frame(one, two), WIDE, helpers=helpers(killer)) as (app, pilot):
+            await pilot.press(*["down"] * [row.process.pid for row in app.dashboard.processes.every].index(one.pid))
+            await pilot.press("K")
+            await until(pilot, lambda: f"End process {one.pid}?" in text(app) and "Terminate" in text(app))
+            await pilot.press("right", "right", "enter")
+            await until(pilot, lambda: "asked to stop" in text(app))
+            await pilot.press("escape")
+            screen = await opened(app, pilot)
+            await pilot.press(*["down"] * [stray.process.pid for stray in screen.found()].index(two.pid))
+            await told_to_end(pilot)
+            await until(pilot, lambda: "asked to stop" in text(app))
+            app.exit()
+            outcomes = {line["pid"] for line in on_record(killer) if line["event"] == "outcome"}
+        assert waited == [True]
+        assert outcomes == {one.pid, two.pid}
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_nothing_is_ended_without_a_selection_by_default_or_read_only(tmp_path: Path, read_only: bool) -> None:
+    killer = a_killer(tmp_path)
+    with GpuHolder() as one:
+        async with running(a_frame(one), (100, 30), helpers=helpers(killer), read_only=read_only) as (app, pilot):
+            screen = await opened(app, pilot)
+            await pilot.press("enter")
+            await pilot.pause()
+            assert top(app) is screen
+            assert "select with Space" in toasts(app)
+            await pilot.press("space", "enter")
+            await pilot.pause()
+            assert (top(app) is screen) is read_only
+            await pilot.press("enter")  # Cancel is the default
+            await pilot.pause()
+            assert top(app) is screen
+            assert one.alive()
+    assert not killer.audit.path.exists()
+
+
+async def test_a_zombie_cannot_be_selected_and_what_has_no_figure_is_not_counted_as_nothing() -> None:
+    fields: dict[str, Any] = {**LEFT, "surroundings": Surroundings(), "cpu": 0.0, "uid": ME}
+    found = [
+        builders.holding(10, 4.0, sm=0),
+        builders.holding(11, 3.0, sm=0),
+        builders.holding(12, sm=0, memory=Reason.DENIED),
+    ]
+    states = {10: "zombie", 11: "sleeping", 12: "sleeping"}
+    people = [builders.process(pid, "you", state=state, **fields) for pid, state in states.items()]
     seen = builders.snapshot([builders.gpu(0, holdings=found)], people, viewer=ME)
-    killer = a_killer(Path("/nonexistent"))
-    async with running(framed(seen), helpers=helpers(killer)) as (app, pilot):
+    async with running(framed(seen), (160, 50), helpers=helpers(a_killer(Path("/nonexistent")))) as (app, pilot):
         screen = await opened(app, pilot)
+        assert "zombie" in text(app)
         for _ in screen.found():
             await pilot.press("space", "down")
+        assert {pid for pid, _ in screen.rows.chosen} == {11, 12}
         await pilot.press("enter")
         await pilot.pause()
-        assert len(screen.found()) < 2 or "together at least 4.0 GiB" in text(app)
+        assert "together at least 3.0 GiB" in text(app)
