@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 
 import pytest
 
-from gpuwatch import procfs
 from gpuwatch.analysis.strays import StrayLimits, judge
 from gpuwatch.cli import parse
 from gpuwatch.commands import strays as command
 from gpuwatch.history import History, Idle
-from gpuwatch.monitor import Frame, Watch
+from gpuwatch.monitor import Frame
 from gpuwatch.sources.demo import DemoSource
-from gpuwatch.sources.sampler_process import SamplerProcess
-from gpuwatch.ui.app import GpuwatchApp
-from gpuwatch.ui.options import Options
 from gpuwatch.ui.screens.strays import StraysScreen
-from tests.analysis.test_strays_real import LEADER, two
-from tests.driver import GIB, Driver, Proc
-from tests.sources.test_local import Start, start
+from tests.sources.test_local import start
 from tests.support import builders
 from tests.support.dashboards import frame, hand, running, text
-from tests.support.screens import until
 from tests.support.straying import LEFT, Told, held, machine, mine
-from tests.support.waiting import wait_for
 
 __all__ = ["start"]
 
@@ -96,40 +87,6 @@ async def test_one_orphan_is_the_same_in_both(
     assert bool(said) is (sure == "possible")
     for line in said:
         assert line in words
-
-
-async def test_a_real_orphan_is_the_same_in_both(
-    driver: Driver, start: Start, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It has just lost its login: for how long it has been idle nobody knows yet."""
-    with two("-c", LEADER, str(os.getuid())) as (login, pid):
-        driver.gpus[0].memory_used = 3 * GIB
-        driver.procs = [Proc(0, pid, memory=2 * GIB)]
-        driver.write()
-        assert login.stdin is not None
-        login.stdin.close()
-        login.wait()
-        wait_for(lambda: procfs.read_stat(pid).ppid != login.pid)
-        watch = Watch(start(), lambda new: app.publish(new) if app.is_running else None, kept=command.idle_times)
-        app = GpuwatchApp(watch=watch, options=Options(stray_limits=AT_ONCE))
-        child = SamplerProcess()
-        try:
-            assert command.main(parse(["strays"]), child, AT_ONCE) == 0
-            printed = capsys.readouterr()
-            watch.start()
-            async with app.run_test(size=(160, 50)) as pilot:
-                await until(pilot, lambda: app.frame is not None and bool(app.frame.snapshot.searched))
-                await pilot.press("S")
-                await until(pilot, lambda: bool(drawn(text(app))))
-                rows, words = drawn(text(app)), unwrapped(text(app))
-        finally:
-            watch.stop()
-            child.kill()
-    assert rows == listed(printed.out) == [(pid, "0", "2.0", "leftover, possible")]
-    (none, why) = printed.err.splitlines()
-    assert none == "gpuwatch: none found"
-    assert why.startswith(f"gpuwatch: 1 of your processes may be a stray ({pid}): whether it is idle is not known yet")
-    assert why.removeprefix("gpuwatch: ") in words
 
 
 async def test_what_may_be_a_stray_is_not_ended_and_not_counted() -> None:

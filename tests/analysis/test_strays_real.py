@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from gpuwatch import procfs
 from gpuwatch.analysis.strays import Cause, Certainty, Stray, StrayLimits
@@ -24,6 +25,8 @@ from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE, GpuHolder, need_the
 from tests.support.sampling import once, running
 from tests.support.straying import find, suspects
 from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.slow
 
 __all__ = ["start"]
 

@@ -23,6 +23,8 @@ from tests.support.gpuholder import ROOT, SOMEBODY_ELSE, GpuHolder
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.slow
+
 GPUWATCH = Path(sys.executable).parent / "gpuwatch"
 ROOT_FLAG = ["--allow-root-kill"] if ROOT else []
 ELSEWHERE = ("runs in a container with PIDs of its own", "other pid namespace")
@@ -173,15 +175,6 @@ def test_the_shell_that_it_runs_in(run: Run, own_home: Path) -> None:
     refused(run("--yes", *ROOT_FLAG, str(os.getpid())), os.getpid(), "gpuwatch runs inside it", own_home, "ancestor")
 
 
-def test_pid_1(run: Run, own_home: Path) -> None:
-    refused(run("--yes", *ROOT_FLAG, "1"), 1, "belong to the system", own_home, "system pid")
-
-
-def test_what_is_not_there(run: Run, own_home: Path) -> None:
-    words, result = ELSEWHERE if procfs.in_pid_namespace() else ("it has already exited", "gone")
-    refused(run("--yes", *ROOT_FLAG, "4194304"), 4194304, words, own_home, result)
-
-
 @pytest.mark.parametrize("listed", [True, False])
 def test_a_sleep_of_ones_own(driver: Driver, run: Run, own_home: Path, listed: bool) -> None:
     without = ELSEWHERE if procfs.in_pid_namespace() else ("it holds no GPU", "no gpu device")
@@ -246,14 +239,6 @@ def test_a_whole_run(driver: Driver, run: Run, own_home: Path) -> None:
     assert len({line["run"] for line in lines}) == 1
 
 
-def test_a_run_that_gpuwatch_runs_in_is_refused(driver: Driver, run: Run, own_home: Path) -> None:
-    with mine() as training:
-        held(driver, training)
-        done = run("--yes", "--job", *ROOT_FLAG, str(training.pid))
-        refused(done, training.pid, "which its run goes back to", own_home, "ancestor")
-        assert training.alive()
-
-
 def test_where_nobody_reads_the_table_nothing_is_sent_and_that_is_no_success(driver: Driver, own_home: Path) -> None:
     reads, writes = os.pipe()
     os.close(reads)
@@ -270,14 +255,6 @@ def test_where_nobody_reads_the_table_nothing_is_sent_and_that_is_no_success(dri
         assert done.stderr == b"gpuwatch: nothing was sent\n"
         assert training.alive()
     assert on_record(own_home) == []
-
-
-def test_in_plain_ascii(driver: Driver, run: Run) -> None:
-    with mine(argv=("python", "größe.py")) as training:
-        held(driver, training)
-        done = run("--yes", "--ascii", *ROOT_FLAG, str(training.pid))
-        assert done.returncode == 0, done.stderr
-        assert (done.stdout + done.stderr).isascii()
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ from gpuwatch.errors import UsageError
 from tests.driver import GIB, Driver, Gpu, Mig, Proc
 from tests.support.launching import PROGRAM, Launcher
 
+pytestmark = pytest.mark.slow
+
 SHOW = """
 import json, os, sys
 children = open("/proc/self/task/%d/children" % os.getpid()).read().split()

@@ -48,16 +48,6 @@ def test_the_time_of_a_line_names_its_zone(tmp_path: Path) -> None:
     assert datetime.fromisoformat(lines(audit)[0]["time"]).tzinfo is not None
 
 
-def test_folder_and_file_are_private(audit: Audit) -> None:
-    old = os.umask(0)
-    try:
-        assert audit.problem() is None
-    finally:
-        os.umask(old)
-    assert stat.S_IMODE(audit.path.parent.stat().st_mode) == 0o700
-    assert stat.S_IMODE(audit.path.stat().st_mode) == 0o600
-
-
 def test_what_others_may_do_is_taken_away(audit: Audit) -> None:
     audit.path.parent.mkdir(parents=True)
     audit.path.touch()

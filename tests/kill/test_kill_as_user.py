@@ -22,6 +22,8 @@ from gpuwatch import procfs
 from tests import CHECKOUT
 from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE, GpuHolder, unavailable
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = CHECKOUT
 
 END = """

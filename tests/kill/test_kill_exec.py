@@ -31,6 +31,8 @@ from tests.support.screens import Host, text_of, until
 from tests.ui.test_end_dialog import Clock, focused, held_by, opened, reached
 from tests.ui.test_strays_screen import a_frame, fed, helpers
 
+pytestmark = pytest.mark.slow
+
 OTHER = "it runs another program now: python important_new_run.py; nothing was sent"
 
 

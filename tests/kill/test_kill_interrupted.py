@@ -19,6 +19,8 @@ from tests.support.gpuholder import GpuHolder
 from tests.support.killing import a_killer, on_record
 from tests.ui.test_end_dialog import held_by
 
+pytestmark = pytest.mark.slow
+
 MOMENTS = range(1, 160)
 """Calls and returns of Python functions, counted from the signal: it is given to the request's owner within 100."""
 

@@ -28,6 +28,8 @@ from tests.support.running import RealRun
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.slow
+
 
 def rank_target(run: RealRun, place: int = 0) -> Target:
     """A rank as the person chose it."""

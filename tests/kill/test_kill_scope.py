@@ -16,6 +16,8 @@ from tests.support import builders
 from tests.support.families import Family, Member, family
 from tests.support.killing import POLICY, a_killer
 
+pytestmark = pytest.mark.slow
+
 ME = os.getuid()
 PYTHON = "/opt/conda/bin/python"
 BOTH = ("a", "b")

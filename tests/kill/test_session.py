@@ -256,50 +256,32 @@ def test_the_same_sample_again_is_not_a_fresh_one() -> None:
     assert stage.tick() is Phase.FREEING
 
 
-def test_memory_that_is_freed_late_is_waited_for() -> None:
-    stage = Stage().terminated()
-    stage.process.gone = True
-    stage.tick(1)
-    stage.show((1, {PID: 12.0}), (2, {PID: 12.0}))
-    assert stage.tick(1) is Phase.FREEING
-    stage.show((3, {}))
-    stage.tick(1)
-    assert stage.session.message.endswith("12.0 GiB freed on GPU 4")
+FREED: dict[int, float] = {}
+STILL = {PID: 12.0}
 
 
-def test_memory_that_is_not_freed_is_said_to_be_so() -> None:
-    stage = Stage().terminated()
-    stage.process.gone = True
+@pytest.mark.parametrize(
+    ("changes", "holders", "moments", "message"),
+    [
+        ({}, (), [(1, STILL), (2, STILL), (3, FREED)], "exited after 1 s, 12.0 GiB freed on GPU 4"),  # freed late
+        ({}, (), [(1, STILL), (2, STILL)], "exited after 1 s, memory not yet freed"),
+        ({}, (15261, 15262), [(1, STILL), (2, STILL)], "exited after 1 s; still held by PIDs 15261, 15262"),
+        ({}, (), [], "exited after 1 s"),  # no sample shows anything
+        ({"name": "NVIDIA GH200 480GB"}, (), [(1, STILL), (2, STILL)], "exited after 1 s"),
+        ({"name": "NVIDIA GB10"}, (15261,), [(1, STILL), (2, STILL)], "exited after 1 s; still held by PID 15261"),
+        ({"name": "NVIDIA Thor"}, (15261,), [(1, STILL), (2, STILL)], "exited after 1 s; still held by PID 15261"),
+    ],
+)
+def test_memory_is_reported_as_far_as_samples_tell(
+    changes: dict[str, Any], holders: tuple[int, ...], moments: list[tuple[float, dict[int, float]]], message: str
+) -> None:
+    stage = Stage(**changes).terminated()
+    stage.process.gone, stage.process.holders = True, holders
     stage.tick(1)
-    stage.show((1, {PID: 12.0}), (2, {PID: 12.0}))
-    assert stage.tick(MEMORY_PATIENCE) is Phase.OVER
-    assert stage.session.message.endswith("memory not yet freed")
-
-
-def test_who_still_holds_the_memory_is_named() -> None:
-    stage = Stage().terminated()
-    stage.process.gone, stage.process.holders = True, (15261, 15262)
-    stage.tick(1)
-    stage.show((1, {PID: 12.0}), (2, {PID: 12.0}))
+    stage.show(*moments)
     stage.tick(MEMORY_PATIENCE)
-    assert stage.session.message.endswith("still held by PIDs 15261, 15262")
-
-
-def test_without_fresh_samples_nothing_is_said_of_memory() -> None:
-    stage = Stage().terminated()
-    stage.process.gone = True
-    stage.tick(1)
-    assert stage.tick(MEMORY_PATIENCE) is Phase.OVER
-    assert stage.session.message == "exited after 1 s"
-
-
-def test_a_machine_with_one_memory_promises_nothing() -> None:
-    stage = Stage(name="NVIDIA GH200 480GB").terminated()
-    stage.process.gone = True
-    stage.tick(1)
-    stage.show((1, {PID: 12.0}), (2, {PID: 12.0}))
-    assert stage.tick() is Phase.OVER
-    assert stage.session.message == "exited after 1 s"
+    assert (stage.tick(), stage.session.message) == (Phase.OVER, message)
+    assert stage.session.ended
 
 
 def test_a_zombie_is_called_one() -> None:
@@ -449,14 +431,3 @@ def test_a_run_of_one_offers_no_choice_of_scope() -> None:
     stage = Stage().asked()
     stage.session.toggle()
     assert (stage.session.whole_run, stage.session.view.scope, stage.session.view.members) == (False, "", ())
-
-
-@pytest.mark.parametrize("name", ["NVIDIA GB200", "NVIDIA GB300", "NVIDIA GB10", "NVIDIA Thor"])
-def test_each_machine_with_one_memory_still_names_who_holds_it(name: str) -> None:
-    stage = Stage(name=name).terminated()
-    stage.process.gone, stage.process.holders = True, (15261,)
-    stage.tick(1)
-    stage.show((1, {PID: 12.0}), (2, {PID: 12.0}))
-    assert stage.tick() is Phase.OVER
-    assert stage.session.message == "exited after 1 s; still held by PID 15261"
-    assert stage.session.ended

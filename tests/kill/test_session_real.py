@@ -20,6 +20,8 @@ from tests.support.killing import POLICY, a_killer, asking, has_exited, look, on
 from tests.support.waiting import wait_for
 from tests.test_procfs import fixture_process, stat_line
 
+pytestmark = pytest.mark.slow
+
 
 class Clock:
     """Time that passes when it is told to."""
