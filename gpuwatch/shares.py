@@ -57,7 +57,9 @@ class DeclaredMemory(NamedTuple):
 
 def limits_on(declared: Declared | None, gpu: str) -> tuple[Limit, ...]:
     """Return the limits of a process on a GPU, that of the process alone first."""
-    found = [limit for limit in declared.limits if limit.gpu == gpu] if declared else []
+    if declared is None or not declared.limits:
+        return ()
+    found = [limit for limit in declared.limits if limit.gpu == gpu]
     return tuple(sorted(found, key=lambda limit: (limit.scope != "", limit.bytes)))
 
 

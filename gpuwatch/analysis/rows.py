@@ -65,7 +65,7 @@ class Row:
     @property
     def share(self) -> float | None:
         """The holding in percent of the GPU's memory: of all of it, as nearly everybody declares."""
-        return self._percent(self.holding.memory)
+        return self.percent(self.holding.memory)
 
     @property
     def limit(self) -> Limit | None:
@@ -76,9 +76,10 @@ class Row:
     def declared(self) -> float | None:
         """That limit in percent of the GPU's memory; None where there is none, or that is not known."""
         limit = self.limit
-        return self._percent(limit.bytes) if limit else None
+        return self.percent(limit.bytes) if limit else None
 
-    def _percent(self, bytes_: Reading) -> float | None:
+    def percent(self, bytes_: Reading) -> float | None:
+        """Return a number of bytes in percent of the GPU's memory; None where either is not known."""
         total = self.gpu.memory.total
         return 100 * bytes_ / total if known(bytes_) and known(total) and total > 0 else None
 
@@ -93,7 +94,7 @@ def share_words(row: Row) -> tuple[str, str]:
     held = UNKNOWN if share is None else percent(share, 100)
     if limit is None:
         return held, UNKNOWN if is_conclusive(row.process.declared) else "?"
-    declared = row.declared
+    declared = row.percent(limit.bytes)
     return held, "?" if declared is None else percent(declared, 100) + "Σ" * bool(limit.scope)
 
 

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from gpuwatch.model import Declared, Memory, Process, Reason
 from gpuwatch.ui.theme import ASCII, PLAIN, UNICODE, Glyphs
-from gpuwatch.ui.widgets.gpus import Part, Piece, level, memory_bar, parts, sparkline
+from gpuwatch.ui.widgets.gpus import BarSegment, Part, level, memory_bar, parts, sparkline
 from tests.support import builders
 from tests.support.builders import GIB, RESERVED, TOTAL
 from tests.support.declaring import declares
@@ -27,7 +27,7 @@ def part(name: str, gib: float, uid: int | None = 1, declared: float | None = No
     return Part(uid, name, round(gib * GIB), None if declared is None else round(declared * GIB))
 
 
-def cells(held: list[Part], width: int, glyphs: Glyphs = UNICODE) -> list[Piece]:
+def cells(held: list[Part], width: int, glyphs: Glyphs = UNICODE) -> list[BarSegment]:
     """Return a bar cell by cell; all names are of letters that take one."""
     pieces = memory_bar(builders.gpu(0, unattributed=0), held, width, glyphs)
     return [piece._replace(text=letter) for piece in pieces for letter in piece.text]
@@ -132,7 +132,7 @@ def test_a_mark_on_a_part_keeps_its_owner_and_one_beyond_has_none() -> None:
 
 def test_a_mark_takes_the_place_of_the_line_before_the_next_part() -> None:
     held = [part("ada", USABLE / 2, 7, declared=USABLE * 20.5 / 40), part("ben", USABLE / 4, 8)]
-    assert cells(held, 40)[20] == Piece("┃", "mark", 8)
+    assert cells(held, 40)[20] == BarSegment("┃", "mark", 8)
     assert "┃ben " in drawn(held, 40)
 
 

@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby, pairwise
 from math import ceil, floor
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -32,14 +33,14 @@ LEAST_NAME = 4
 """Cells from which on the beginning of a long name says more than its initial."""
 
 
-class Piece(NamedTuple):
-    """A run of cells of a bar that look alike."""
+class BarSegment(NamedTuple):
+    """Run of cells of a memory bar that look alike."""
 
     text: str
     kind: Literal["seam", "fill", "edge", "hatch", "free", "mark", "bare mark"]
-    """A `mark` of what was declared stands on an owner's part, a `bare mark` on what nobody listed has."""
+    """A `mark` of a declared share stands on an owner's part, a `bare mark` beyond all of them."""
     uid: int | None = None
-    """Whose part it is; None also for several owners together and for one that is not visible."""
+    """Owner; None also for several owners together and for one that is not visible."""
 
 
 class Part(NamedTuple):
@@ -107,34 +108,39 @@ def _extent(held: Mapping[int, int], owners: Mapping[int, Process], gpu: str) ->
     return extent if limited else None
 
 
-def memory_bar(gpu: Gpu, held: Sequence[Part], width: int, glyphs: Glyphs) -> list[Piece]:
-    """Draw a GPU's memory as exactly `width` cells: owners, then the unattributed part, then what is free.
+def memory_bar(gpu: Gpu, held: Sequence[Part], width: int, glyphs: Glyphs) -> list[BarSegment]:
+    """Draw a GPU's memory as exactly `width` cells: owners, then unattributed memory, then free memory.
 
-    The length stands for what processes can have: total less reserved. An owner whose part is less than a cell is drawn
-    with the others like it as one part, `+3`. A mark stands where an owner's declared part would end, be that within
-    the part (they hold more) or beyond it; none stands where that is beyond the bar. Empty where the driver does not
-    say how much there is.
+    The width stands for the memory that processes can have: total less reserved. Owners whose parts are smaller than a
+    cell are drawn as one part, `+3`. A mark stands where an owner's declared part would end: within the part (they hold
+    more) or beyond it; none where that is beyond the bar. A GPU whose total is not known has an empty bar.
     """
     usable = _usable(gpu.memory)
-    if width <= 0:
-        return []
-    if usable is None:
-        return [Piece(fit("", width), "free")]
+    bar = [BarSegment(" ", "free")] * max(width, 0)
+    if usable is None or not bar:
+        return _joined(bar)
     cell = usable / width
     places = _places(held, cell, width, glyphs)
     marks = _marks(places, cell, width)
-    pieces = [piece for place in places for piece in _owner(place, marks, glyphs)]
+    for place in places:
+        _draw_part(bar, place, marks, glyphs)
     start, end = (places[-1].until, places[-1].end) if places else (0, 0.0)
-    hatched = _unattributed(gpu, held)
     eighth = round((end - start) * 8) if glyphs.eighths and places and start < width else 0
     if eighth > 0:
-        edge = Piece(glyphs.eighths[min(eighth, 7) - 1], "edge", places[-1].part.uid)
-        pieces.append(Piece(glyphs.declared, "bare mark") if start in marks else edge)
+        bar[start] = BarSegment(glyphs.eighths[min(eighth, 7) - 1], "edge", places[-1].part.uid)
         start += 1
-    until = min(width, max(start, round(end + hatched / cell)))
-    pieces += _marked((glyphs.hatch * (b - a) for a, b in _runs(start, until, marks)), Piece("", "hatch"), glyphs)
-    pieces += _marked((" " * (b - a) for a, b in _runs(until, width, marks)), Piece("", "free"), glyphs)
-    return [piece for piece in pieces if piece.text]
+    until = min(width, max(start, round(end + _unattributed(gpu, held) / cell)))
+    bar[start:until] = [BarSegment(glyphs.hatch, "hatch")] * (until - start)
+    for x in marks:
+        on_part = bar[x].kind in ("seam", "fill")
+        bar[x] = BarSegment(glyphs.declared, "mark" if on_part else "bare mark", bar[x].uid if on_part else None)
+    return _joined(bar)
+
+
+def _joined(bar: Iterable[BarSegment]) -> list[BarSegment]:
+    """Join neighbours that look alike."""
+    runs = groupby(bar, lambda one: one[1:])
+    return [BarSegment("".join(one.text for one in run), *look) for look, run in runs]
 
 
 class _Place(NamedTuple):
@@ -180,18 +186,6 @@ def _marks(places: Sequence[_Place], cell: float, width: int) -> set[int]:
     return marks
 
 
-def _runs(start: int, until: int, marks: set[int]) -> list[tuple[int, int]]:
-    """Return the runs of cells (from, until) between the marks, some of them empty."""
-    on = sorted(mark for mark in marks if start <= mark < until)
-    return list(zip([start, *(mark + 1 for mark in on)], [*on, until], strict=True))
-
-
-def _marked(texts: Iterable[str], like: Piece, glyphs: Glyphs) -> list[Piece]:
-    """Return pieces of the same kind with a mark between each two."""
-    mark = Piece(glyphs.declared, "mark" if like.kind == "fill" else "bare mark", like.uid)
-    return [piece for text in texts for piece in (mark, like._replace(text=text))][1:]
-
-
 def _unattributed(gpu: Gpu, held: Sequence[Part]) -> float:
     """Return the bytes to hatch: where the driver lists no processes, all that is used is nobody's, and not free."""
     if known(gpu.unattributed):
@@ -207,46 +201,39 @@ def _usable(memory: Memory) -> float | None:
     return usable if usable > 0 else None
 
 
-def _owner(place: _Place, marks: set[int], glyphs: Glyphs) -> list[Piece]:
+def _draw_part(bar: list[BarSegment], place: _Place, marks: set[int], glyphs: Glyphs) -> None:
     """Draw one owner's part: a thin line, then its label beside the marks that stand on it."""
     part, start, until, *_ = place
     if until <= start:
-        return []
-    runs = _runs(start + 1, until, marks)
-    rooms = [b - a for a, b in runs]
-    if start in marks:
-        first = Piece(glyphs.declared, "mark", part.uid)
-    elif any(rooms):
-        first = Piece(glyphs.seam, "seam", part.uid)
-    else:
-        first = Piece(part.initial or fit(part.name, 1, ellipsis=""), "fill", part.uid)
-    label, at = _label(part, rooms, glyphs)
-    texts = (_filled(label if n == at else "", room, glyphs) for n, room in enumerate(rooms))
-    return [first, *_marked(texts, Piece("", "fill", part.uid), glyphs)]
+        return
+    bar[start:until] = [BarSegment(glyphs.fill, "fill", part.uid)] * (until - start)
+    ends = [start, *sorted(mark for mark in marks if start < mark < until), until]
+    rooms = [(a + 1, b - a - 1) for a, b in pairwise(ends) if b - a > 1]  # start and cells
+    if not rooms:
+        bar[start] = BarSegment(part.initial or fit(part.name, 1, ellipsis=""), "fill", part.uid)
+        return
+    bar[start] = BarSegment(glyphs.seam, "seam", part.uid)
+    label, x, room = _label(part, rooms, glyphs)
+    if glyphs.fill != " " and cell_len(label) < room:
+        label += " "
+    for char in label:
+        bar[x] = BarSegment(char, "fill", part.uid)
+        for covered in range(x + 1, x + cell_len(char)):
+            bar[covered] = BarSegment("", "fill", part.uid)
+        x += cell_len(char)
 
 
-def _label(part: Part, rooms: Sequence[int], glyphs: Glyphs) -> tuple[str, int]:
-    """Return the name and amount, the name, or the initial, whichever fits, and in which of the rooms it does."""
+def _label(part: Part, rooms: Sequence[tuple[int, int]], glyphs: Glyphs) -> tuple[str, int, int]:
+    """Return the longest label of a part that fits, and the room that it fits in: where it starts, and its cells."""
     # A blank after the name keeps it apart from the next one; `+8` needs none.
     pad = 0 if part.name.startswith("+") else 1
     for label in (f"{part.name} {gib(part.bytes)}", part.name):
-        for at, room in enumerate(rooms):
+        for start, room in rooms:
             if cell_len(label) + pad <= room:
-                return label, at
-    room = max(rooms)
-    beginning = (
-        fit(part.name, room - 1, ellipsis=glyphs.ellipsis) if room > LEAST_NAME else part.initial or part.name[:1]
-    )
-    return beginning, rooms.index(room)
-
-
-def _filled(label: str, room: int, glyphs: Glyphs) -> str:
-    """Write a label and fill what is left of its room."""
-    rest = room - cell_len(label)
-    if rest <= 0 or glyphs.fill == " ":
-        return fit(label, room, ellipsis="")
-    blank = " " if label else ""
-    return label + blank + glyphs.fill * (rest - len(blank))
+                return label, start, room
+    start, room = max(rooms, key=lambda one: one[1])
+    beginning = fit(part.name, room - 1, ellipsis=glyphs.ellipsis) if room > LEAST_NAME else ""
+    return beginning or fit(part.initial or part.name, 1, ellipsis=""), start, room
 
 
 def sparkline(points: Sequence[float | None], cells: int, second: int, glyphs: Glyphs) -> str:

@@ -208,6 +208,10 @@ class LinePanel(Widget):
         if dirty:
             self.refresh(*dirty)
 
+    def _set_dirty(self, *regions: Region) -> None:
+        # Without Textual's caches of rendered lines, which are not used, and cost more than to draw the regions.
+        self._repaint_regions.update(regions or (self.size.region,))
+
     def render_lines(self, crop: Region) -> list[Strip]:
         """Return the lines of a region as they are: a panel has no border, padding or tint that Textual would add."""
         background = self.background_colors[1]
