@@ -26,7 +26,7 @@ from gpuwatch.sampler.metrics import (
     unified_memory,
 )
 from gpuwatch.sampler.nvml import Calls, Code, Failed, Handle
-from gpuwatch.sampler.processes import COMPUTE, GRAPHICS, MPS, GpuProcesses, Instances, Lists
+from gpuwatch.sampler.processes import COMPUTE, GRAPHICS, MPS, GpuProcesses, MigInstances, ProcessLists
 from gpuwatch.sampler.xid import Events, Registration, XidCounter
 from gpuwatch.text import clean
 
@@ -105,7 +105,7 @@ class Shared:
         self.clock = clock
         self.wall = wall
         self.fallback = FallbackCalls(calls)
-        self.lists = Lists(calls)
+        self.lists = ProcessLists(calls)
         self.events = Events(calls, on=listens, clock=clock, wall=wall)
         self.pid_max = machine.pid_max(proc)
 
@@ -146,7 +146,7 @@ class Device:
         self._unsupported: set[tuple[str, ...]] = set()
         self._memory = Memory()
         self._mig: bool | None = None
-        self._instances = Instances(shared.fallback, shared.lists)
+        self._instances = MigInstances(shared.fallback, shared.lists)
         self._processes = self._new_processes()
         self._timetable: Timetable[Figure | str] = Timetable(_TASKS)
         self._asked.clear()
@@ -271,7 +271,7 @@ class Device:
         hurry = self._processes.read(self._handle, lists, self._memory.total, mig=bool(self._mig))
         if hurry:
             self._timetable.hasten(GRAPHICS)
-        self._processes.read_use(self._handle, round(self._shared.wall() * 1e6), mig=bool(self._mig))
+        self._processes.read_utilization(self._handle, round(self._shared.wall() * 1e6), mig=bool(self._mig))
         self._asked |= dict.fromkeys(due, now)
         if self._errors and not self._answers:
             raise self._errors[0]
@@ -342,7 +342,7 @@ class Device:
         shared, row = self._shared, self.row
         memory = self._memory
         if memory.unified:
-            memory = unified_memory(self._processes.held, shared.proc)
+            memory = unified_memory(self._processes.memory, shared.proc)
         stamps = [self._asked[task] for task in _TASKS[SLOW_PERIOD] if task in self._asked]
         self.row = Gpu(
             index=row.index,
@@ -353,7 +353,7 @@ class Device:
             sampled=now,
             slow_sampled=min(stamps, default=0.0),
             memory=memory,
-            instances=self._instances.rows(),
+            instances=self._instances.rows,
             holdings=self._processes.holdings,
             holdings_note=self._processes.note(shared.driver),
             unreliable=self._processes.unreliable,
@@ -365,7 +365,7 @@ class Device:
     def _unattributed(self, memory: Memory) -> Reading:
         if memory.unified or memory.reserved is Reason.UNSUPPORTED:
             return Reason.UNSUPPORTED  # nothing tells what of the used memory is the driver's own
-        held = self._processes.held
+        held = self._processes.memory
         if not known(memory.used) or not known(held) or not self._processes.complete:
             return Reason.NO_SAMPLE
         return max(0, memory.used - held)

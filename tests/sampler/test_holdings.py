@@ -9,19 +9,18 @@ from gpuwatch.model import Holding, Reason
 from gpuwatch.sampler.processes import (
     NO_INSTANCE,
     NOT_AVAILABLE,
-    Bounds,
     Entry,
     Sample,
-    Window,
-    held,
+    UtilizationWindow,
+    add_utilization,
     merge,
-    sound,
-    with_use,
+    total_memory,
+    valid_entries,
 )
 
 GIB = 2**30
 NOW = 1_700_000_000_000_000
-BOUNDS = Bounds(pid_max=4194304, memory=80 * GIB)
+PID_MAX = 4194304
 
 ENTRIES = st.lists(st.builds(Entry, st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.integers(0, 9)))
 
@@ -31,19 +30,19 @@ def sample(pid: int, age: int = 100_000, sm: int = 50, **more: int) -> Sample:
     return Sample(pid, NOW - age, sm, **{"memory": 0, "encoder": 0, "decoder": 0, **more})
 
 
-def test_nonsense_is_dropped_and_counted() -> None:
+def test_nonsense_is_dropped() -> None:
     """A pid over pid_max, none, memory over the device's, and a second line for the same."""
     good = Entry(100, GIB)
     entries = [good, Entry(0, GIB), Entry(4194305, GIB), Entry(101, 81 * GIB), good, Entry(102, NOT_AVAILABLE)]
-    assert sound(entries, BOUNDS) == ([good, Entry(102, NOT_AVAILABLE)], 4)
-    assert sound([Entry(101, 81 * GIB)], Bounds(4194304, Reason.UNSUPPORTED)).dropped == 0
+    assert valid_entries(entries, PID_MAX, 80 * GIB) == [good, Entry(102, NOT_AVAILABLE)]
+    assert len(valid_entries([Entry(101, 81 * GIB)], PID_MAX, Reason.UNSUPPORTED)) == 1
 
 
 @given(ENTRIES)
 def test_what_is_kept_is_possible(entries: list[Entry]) -> None:
     """Whatever a driver with another layout answers, no impossible pid and no impossible figure gets through."""
-    kept, dropped = sound(entries, BOUNDS)
-    assert len(kept) + dropped == len(entries)
+    kept = valid_entries(entries, PID_MAX, 80 * GIB)
+    assert len(kept) <= len(entries)
     assert all(0 < entry.pid <= 4194304 for entry in kept)
     assert all(entry.memory <= 80 * GIB or entry.memory == NOT_AVAILABLE for entry in kept)
     assert len(set(kept)) == len(kept)
@@ -68,19 +67,21 @@ def test_a_process_in_two_instances_is_two_holdings() -> None:
 
 def test_a_sum_with_an_unknown_part_is_unknown() -> None:
     """Not the sum of the others."""
-    assert held([Holding(pid=1, memory=3), Holding(pid=2, memory=4)]) == 7
-    assert held([Holding(pid=1, memory=3), Holding(pid=2, memory=Reason.UNSUPPORTED)]) is Reason.NO_SAMPLE
-    assert held([]) == 0
+    assert total_memory([Holding(pid=1, memory=3), Holding(pid=2, memory=4)]) == 7
+    assert total_memory([Holding(pid=1, memory=3), Holding(pid=2, memory=Reason.UNSUPPORTED)]) is Reason.NO_SAMPLE
+    assert total_memory([]) == 0
 
 
-def seen(samples: list[Sample], pids: set[int], window: Window | None = None, now: int = NOW) -> Window:
+def seen(
+    samples: list[Sample], pids: set[int], window: UtilizationWindow | None = None, now: int = NOW
+) -> UtilizationWindow:
     """Return a window that was asked for and filled with samples."""
-    window = window or Window()
-    window.add(samples, window.since(now), frozenset(pids), now)
+    window = window or UtilizationWindow()
+    window.add(samples, window.begin(now), frozenset(pids), now)
     return window
 
 
-def sms(window: Window, *pids: int) -> list[float | Reason]:
+def sms(window: UtilizationWindow, *pids: int) -> list[float | Reason]:
     """Return what each process used of the SMs."""
     return [window.of(pid)[0] for pid in pids]
 
@@ -154,15 +155,15 @@ def test_what_is_older_than_the_window_is_not_in_it() -> None:
 
 def test_the_window_is_never_shorter_than_the_drivers_longest_period() -> None:
     """At ten looks a second most find no newer sample than the last; only after that time is it idleness."""
-    window = Window()
-    assert window.since(NOW) == NOW - 1_250_000
-    assert window.since(NOW + 100_000) == NOW - 1_150_000
+    window = UtilizationWindow()
+    assert window.begin(NOW) == NOW - 1_250_000
+    assert window.begin(NOW + 100_000) == NOW - 1_150_000
 
 
 def test_at_a_slow_pace_the_window_begins_at_the_last_look() -> None:
     """What the driver took four seconds ago is new to one who looks every five."""
-    window = Window()
-    window.since(NOW - 5_000_000)
+    window = UtilizationWindow()
+    window.begin(NOW - 5_000_000)
     assert sms(seen([sample(1, 4_000_000, 40)], {1}, window), 1) == [40]
 
 
@@ -170,10 +171,10 @@ def test_a_clock_that_is_set_back_starts_the_window_afresh() -> None:
     """Else everything would look old until the clock has caught up."""
     window = seen([sample(1)], {1})
     earlier = NOW - 3_600_000_000
-    assert window.since(earlier) == earlier - 1_250_000
+    assert window.begin(earlier) == earlier - 1_250_000
 
 
 def test_a_reason_is_given_to_every_process() -> None:
     """Under MIG there is no utilization of processes, and that is not 0."""
-    (one,) = with_use([Holding(pid=1)], Reason.UNSUPPORTED)
+    (one,) = add_utilization([Holding(pid=1)], Reason.UNSUPPORTED)
     assert (one.sm, one.memory_utilization, one.encoder, one.decoder) == (Reason.UNSUPPORTED,) * 4
