@@ -31,25 +31,26 @@ from gpuwatch.sampler.xid import Events, Registration, XidCounter
 from gpuwatch.text import clean
 
 Task = TypeVar("Task")
+T = TypeVar("T")
 
 
-class Timetable(Generic[Task]):
-    """Tasks that come round every so many seconds, those of one period spread evenly over it."""
+class Schedule(Generic[Task]):
+    """Schedule of repeated tasks; those of one period are spread evenly over it."""
 
     def __init__(self, tasks: Mapping[float, Sequence[Task]]) -> None:
-        """Take the tasks by their period in seconds."""
+        """`tasks` are by their period in seconds."""
         self._tasks = tasks
         self._due: list[tuple[float, float, Task]] | None = None
 
     def restart(self) -> None:
-        """Let all tasks be due at the next look."""
+        """Make all tasks due now."""
         self._due = None
 
     def hasten(self, task: Task) -> None:
-        """Let one task be due at the next look, before all others."""
+        """Make one task due now, before all others."""
         self._due = [(0.0 if other == task else due, period, other) for due, period, other in self._due or []] or None
 
-    def take(self, now: float, most: int) -> list[Task]:
+    def due(self, now: float, most: int) -> list[Task]:
         """Return tasks that are due, the longest overdue first and no more than `most`; all of them at the start."""
         if self._due is None:
             self._due = [
@@ -84,7 +85,7 @@ _TASKS: dict[float, tuple[Figure | str, ...]] = {SLOW_PERIOD: (*SLOW, GRAPHICS, 
 
 
 class Shared:
-    """What all GPUs of a sampler have in common."""
+    """State that all GPUs of a sampler share."""
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class Shared:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Make the parts that remember something of the driver; `listens` is whether to take what it reports itself."""
+        """`listens` is whether to take the driver's events."""
         self.calls = calls
         self.driver = driver
         self.interval = interval
@@ -111,11 +112,13 @@ class Shared:
 
 
 class Device:
-    """One GPU from the first look-up to the last. No failure of its calls leaves it but as `failure`."""
+    """One GPU, from the first look-up to the last. The failures of its calls show in `failure` and are never raised."""
 
     def __init__(self, place: Place, shared: Shared) -> None:
-        self.counter = XidCounter(shared.events.deaf)
-        self.row = Gpu(index=place.index, uuid=place.uuid, name=place.name, bus_id=place.bus_id, xids=self.counter.xids)
+        self.xid_counter = XidCounter(shared.events.missing)
+        self.row = Gpu(
+            index=place.index, uuid=place.uuid, name=place.name, bus_id=place.bus_id, xids=self.xid_counter.xids
+        )
         self.listed = place.listed
         """How many GPUs the driver listed when its index was right; INDEX_UNKNOWN where it may have moved since."""
         self.left_alone = False
@@ -147,12 +150,9 @@ class Device:
         self._memory = Memory()
         self._mig: bool | None = None
         self._instances = MigInstances(shared.fallback, shared.lists)
-        self._processes = self._new_processes()
-        self._timetable: Timetable[Figure | str] = Timetable(_TASKS)
+        self._processes = GpuProcesses(shared.lists, self._instances, self._excuse, shared.pid_max)
+        self._schedule: Schedule[Figure | str] = Schedule(_TASKS)
         self._asked.clear()
-
-    def _new_processes(self) -> GpuProcesses:
-        return GpuProcesses(self._shared.lists, self._instances, self._excuse, self._shared.pid_max)
 
     # -- one sample ------------------------------------------------------------------------------------------------
 
@@ -192,10 +192,11 @@ class Device:
             index=index,
             uuid=uuid or self.row.uuid,
             name=self._text("nvmlDeviceGetName", handle) or self.row.name,
-            bus_id=self._bus_id(handle) or self.row.bus_id,
+            bus_id=self._try(lambda: clean(self._calls.ask("nvmlDeviceGetPciInfo", handle).busId), "")
+            or self.row.bus_id,
         )
         self._handle = handle
-        self.counter.reopen()
+        self.xid_counter.reset_registration()
         for figure in STATIC:
             self._figure(figure)
 
@@ -207,56 +208,41 @@ class Device:
         A driver that knows no addresses is asked by the index.
         """
         row = self.row
-        handle = self._at_address()
+        index, handle = row.index, None
+        if row.bus_id:
+            try:
+                handle = self._calls.ask("nvmlDeviceGetHandleByPciBusId", row.bus_id)
+            except Failed as failed:
+                if failed.code not in nvml.UNSUPPORTED:
+                    raise
         by_address = handle is not None
-        if handle is None:
+        if not by_address:
             handle = self._calls.ask("nvmlDeviceGetHandleByIndex", row.index)
         uuid = self._text("nvmlDeviceGetUUID", handle)
         if uuid and row.uuid and uuid != row.uuid:
             raise Failed("nvmlDeviceGetUUID", Code.NOT_FOUND)
-        return handle, self._index(handle) if by_address else row.index, uuid
+        if by_address:
+            index = self._try(lambda: int(self._calls.ask("nvmlDeviceGetIndex", handle)), row.index)
+        return handle, index, uuid
 
-    def _at_address(self) -> Handle:
-        """Look up the handle by the PCI address; None where the address is not known or not supported."""
-        if not self.row.bus_id:
-            return None
+    def _try(self, ask: Callable[[], T], default: T) -> T:
+        """Return the answer to a question, or a default where the GPU has none; raises as `_excuse` does."""
         try:
-            return self._calls.ask("nvmlDeviceGetHandleByPciBusId", self.row.bus_id)
-        except Failed as failed:
-            if failed.code not in nvml.UNSUPPORTED:
-                raise
-            return None
-
-    def _index(self, handle: Handle) -> int:
-        try:
-            return int(self._calls.ask("nvmlDeviceGetIndex", handle))
-        except Failed as failed:
-            self._excuse(failed)
-            return self.row.index
-
-    def _text(self, symbol: str, handle: Handle) -> str:
-        """Ask for a text; empty where the GPU has none."""
-        try:
-            return clean(self._calls.text(symbol, handle))
-        except Failed as failed:
-            self._excuse(failed)
-            return ""
-
-    def _bus_id(self, handle: Handle) -> str:
-        try:
-            info = self._calls.ask("nvmlDeviceGetPciInfo", handle)
-            return clean(info.busId)
+            return ask()
         except Failed as failed:
             self._excuse(failed)
         except UnicodeDecodeError:  # the binding decodes each text of a structure strictly
-            return ""
-        return ""
+            pass
+        return default
+
+    def _text(self, symbol: str, handle: Handle) -> str:
+        return self._try(lambda: clean(self._calls.text(symbol, handle)), "")
 
     def _read(self, now: float) -> None:
         """Ask for all that is due, and make the row; raises Failed for what concerns the whole GPU."""
         self._answers, self._errors = 0, []
         seconds = max(1, int(now - self.row.sampled)) if self.row.sampled else 1
-        due = self._timetable.take(now, most=seconds)  # one more call a second
+        due = self._schedule.due(now, most=seconds)  # one more call a second
         if MIG in due:
             self._read_mig()
         self._read_memory()
@@ -270,7 +256,7 @@ class Device:
         lists = [COMPUTE, *(task for task in due if isinstance(task, str))]
         hurry = self._processes.read(self._handle, lists, self._memory.total, mig=bool(self._mig))
         if hurry:
-            self._timetable.hasten(GRAPHICS)
+            self._schedule.hasten(GRAPHICS)
         self._processes.read_utilization(self._handle, round(self._shared.wall() * 1e6), mig=bool(self._mig))
         self._asked |= dict.fromkeys(due, now)
         if self._errors and not self._answers:
@@ -278,7 +264,7 @@ class Device:
         self._make_row(now)
 
     def _excuse(self, failed: Failed) -> Reason:
-        """Return the reason for one figure that is missing; raises what concerns the whole GPU."""
+        """Return the reason why one figure is missing; raises a failure that concerns the whole GPU."""
         if failed.code in nvml.WHOLE_GPU or failed.code in (Code.UNINITIALIZED, Code.TIMEOUT):
             raise failed
         why = nvml.reason(failed.code)
@@ -312,8 +298,9 @@ class Device:
         self._mig = self._figures["mig"] is True
         if before is not None and self._mig is not before:  # what is supported depends on it
             self._unsupported.clear()
-            self._processes = self._new_processes()
-            self._timetable.restart()
+            shared = self._shared
+            self._processes = GpuProcesses(shared.lists, self._instances, self._excuse, shared.pid_max)
+            self._schedule.restart()
         if self._mig:
             self._look_up_instances()
         else:
@@ -358,7 +345,7 @@ class Device:
             holdings_note=self._processes.note(shared.driver),
             unreliable=self._processes.unreliable,
             unattributed=self._unattributed(memory),
-            xids=self.counter.xids,
+            xids=self.xid_counter.xids,
             **self._figures,
         )
 
@@ -399,19 +386,19 @@ class Device:
             since=row.since if row.health is health else self._shared.wall(),
             sampled=row.sampled,
             slow_sampled=row.slow_sampled,
-            xids=self.counter.xids,
+            xids=self.xid_counter.xids,
         )
 
     @property
-    def post(self) -> Registration | None:
-        """What it takes to register it for the driver's events; None while it cannot be asked."""
+    def registration(self) -> Registration | None:
+        """The GPU as it is registered for the driver's events; None while it cannot be asked."""
         if self._handle is None or self.waits:
             return None
-        return Registration(self.row.index, self._handle, self.counter)
+        return Registration(self.row.index, self._handle, self.xid_counter)
 
     def note_xids(self) -> None:
         """Bring the row's XIDs up to date, between two samples or while there is none."""
-        xids = self.counter.xids
+        xids = self.xid_counter.xids
         if xids != self.row.xids:
             self.row = msgspec.structs.replace(self.row, xids=xids)
 
@@ -437,7 +424,7 @@ class Device:
         return True
 
     def found(self, place: Place) -> None:
-        """Take the place at which the driver lists this GPU now."""
+        """Set the place at which the driver lists this GPU now."""
         if self.missing or place.index != self.row.index:
             self._handle = None
         self.missing = self.moved = False
@@ -446,7 +433,7 @@ class Device:
         self.row = msgspec.structs.replace(self.row, index=place.index, bus_id=place.bus_id)
 
     def leave_alone(self, left: bool) -> bool:
-        """Make no call to it from now on, or take it up again; say whether it was taken up."""
+        """Make no call to it from now on, or sample it again; return whether it was left alone before."""
         back = self.left_alone and not left
         self.left_alone = left
         if back:

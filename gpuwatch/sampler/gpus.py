@@ -132,12 +132,12 @@ class Gpus:
         self._judge()
         if any(device.moved or (device.failure and device.failure.code in nvml.NOT_THERE) for device in asked):
             self._count_due = 0.0  # before the next sample, look where they all are
-        self._shared.events.drain()
+        self._shared.events.collect()
         self._note_xids()
 
     def listen(self) -> None:
         """Register for the driver's events the GPUs that are not; no picture needs to wait for it."""
-        self._shared.events.listen([post for device in self._active if (post := device.post)])
+        self._shared.events.listen([one for device in self._active if (one := device.registration)])
         self._note_xids()
 
     def resume(self) -> None:

@@ -1,9 +1,9 @@
-"""What the driver reports by itself: XIDs, the errors of a GPU as they stand in the kernel's log.
+"""XIDs: errors of a GPU that the driver reports by itself, as they stand in the kernel's log.
 
-From NVIDIA's NVML reference (Event Handling Methods): recording begins with the registration and tells nothing from
+From NVIDIA's NVML reference (Event Handling Methods): recording begins with the registration and has nothing from
 before it; on Linux each XID is an event of its own; a wait of 0 ms returns at once, with NVML_ERROR_TIMEOUT where there
-is nothing; it fails as a whole where one GPU of the set fell off the bus; a registration that fails with
-NVML_ERROR_UNKNOWN leaves the set undefined, to be freed. On a GPU cut by MIG a user without rights hears only what
+is nothing; it fails as a whole where one GPU of the set cannot be reached any more; a registration that fails with
+NVML_ERROR_UNKNOWN leaves the set undefined, to be freed. On a GPU cut by MIG a user without rights receives only what
 concerns all of it.
 """
 
@@ -13,9 +13,7 @@ import ctypes
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
-
-import msgspec
+from typing import Any, NamedTuple
 
 from gpuwatch.model import Reason, Xid
 from gpuwatch.sampler.nvml import Calls, Code, Failed, Handle, reason
@@ -37,38 +35,38 @@ _XID = 8  # nvmlEventTypeXidCriticalError
 
 
 class XidCounter:
-    """The XIDs of one GPU since this sampler began. They outlive its handle: XID 79 says why it fell off the bus."""
+    """Counter of one GPU's XIDs since this sampler began. It outlives the handle: XID 79 says why that was lost."""
 
-    def __init__(self, deaf: Reason = Reason.NO_SAMPLE) -> None:
-        self.deaf: Reason | None = deaf
-        """Why nothing is heard of this GPU; None while its events come."""
-        self.set: int | None = None
-        """Number of the event set with which the GPU's handle was registered."""
+    def __init__(self, missing: Reason = Reason.NO_SAMPLE) -> None:
+        self.missing: Reason | None = missing
+        """Why no events of this GPU come; None while they do."""
+        self.set_number: int | None = None
+        """Number of the event set with which the GPU's handle is registered."""
         self.due = 0.0
         """When to try to register it, on the sampler's clock."""
-        self._xids: dict[int, Xid] = {}  # the one heard last is the last
+        self._xids: dict[int, Xid] = {}  # the newest is the last
 
-    def hear(self, code: int, wall: float) -> None:
+    def add(self, code: int, wall: float) -> None:
         """Count an XID that was reported at this wall-clock time."""
         before = self._xids.pop(code, None)
         self._xids[code] = Xid(code=code, count=before.count + 1 if before else 1, last=wall)
         if len(self._xids) > _CODES:
             del self._xids[next(iter(self._xids))]
 
-    def reopen(self) -> None:
-        """Let the GPU be registered anew: it has a fresh handle."""
-        self.set, self.due = None, 0.0
+    def reset_registration(self) -> None:
+        """Let the GPU be registered again, since it has a new handle."""
+        self.set_number, self.due = None, 0.0
 
     @property
     def xids(self) -> tuple[Xid, ...] | Reason:
-        """What was heard, by code; where nothing was and nothing comes, the reason."""
-        if self._xids:
+        """The XIDs by code; where there is none and none can come, the reason."""
+        if self._xids or self.missing is None:
             return tuple(self._xids[code] for code in sorted(self._xids))
-        return () if self.deaf is None else self.deaf
+        return self.missing
 
 
-class Registration(msgspec.Struct, frozen=True):
-    """A GPU that can be registered."""
+class Registration(NamedTuple):
+    """A GPU that can be registered for events."""
 
     index: int
     handle: Handle
@@ -76,7 +74,7 @@ class Registration(msgspec.Struct, frozen=True):
 
 
 class Events:
-    """One event set for all GPUs. None of its failures is a GPU's, so none leaves it."""
+    """Event set of all GPUs. Its failures are no GPU's, so none is raised."""
 
     def __init__(
         self,
@@ -86,15 +84,15 @@ class Events:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Make no call yet; with `on` false make none at all before `resume`."""
-        self.deaf = Reason.NO_SAMPLE if on else Reason.ERROR
-        """Why nothing is heard of a GPU that is not registered."""
+        """Make no call yet; without `on` make none at all before `resume`."""
+        self.missing = Reason.NO_SAMPLE if on else Reason.ERROR
+        """Why no events come of a GPU that is not registered."""
         self._calls = calls
         self._on = on
         self._clock = clock
         self._wall = wall
         self._set: Any = None
-        self._made = 0
+        self._number = 0
         self._due = 0.0
         self._counters: dict[int, XidCounter] = {}  # by the address of the handle that was registered
         self._data: Any = None
@@ -103,31 +101,31 @@ class Events:
         """Listen again, after a sampler that hung or crashed over it."""
         self._on = True
 
-    def listen(self, posts: Sequence[Registration]) -> None:
-        """Register the GPUs that are not registered yet, or have a fresh handle."""
+    def listen(self, gpus: Sequence[Registration]) -> None:
+        """Register the GPUs that are not registered yet, or have a new handle."""
         now = self._clock()
-        fresh = self._fresh(posts, now) if self._on else []
-        if not fresh:
-            return
-        if any(_address(post.handle) in self._counters for post in fresh):  # twice in one set, it might be told twice
+        fresh = self._unregistered(gpus, now) if self._on else []
+        if any(_address(gpu.handle) in self._counters for gpu in fresh):  # twice in one set, events might come twice
             if now < self._due:
                 return
-            self._let_go()
-            fresh = self._fresh(posts, now)
-        if self._set is None and not self._begin(now):
-            for post in fresh:
-                post.counter.deaf = self.deaf
+            self._free()
+            fresh = self._unregistered(gpus, now)
+        if fresh and self._set is None and not self._create(now):
+            for gpu in fresh:
+                gpu.counter.missing = self.missing
             return
-        for post in fresh:
-            if self._set is not None:
-                self._register(post, now)
+        for gpu in fresh:
+            if self._set is not None:  # a registration may have freed it
+                self._register(gpu, now)
 
-    def _fresh(self, posts: Sequence[Registration], now: float) -> list[Registration]:
-        current = None if self._set is None else self._made
-        return [post for post in posts if (current is None or post.counter.set != current) and post.counter.due <= now]
+    def _unregistered(self, gpus: Sequence[Registration], now: float) -> list[Registration]:
+        current = None if self._set is None else self._number
+        return [
+            gpu for gpu in gpus if (current is None or gpu.counter.set_number != current) and gpu.counter.due <= now
+        ]
 
-    def _begin(self, now: float) -> bool:
-        """Make an event set, unless the last one was made just now or there can be none; say whether there is one."""
+    def _create(self, now: float) -> bool:
+        """Make an event set, unless the last one was made just now or there can be none; return whether there is one."""
         if now < self._due:
             return False
         self._due = now + RENEWAL
@@ -136,32 +134,31 @@ class Events:
                 raise Failed(_WAIT, Code.FUNCTION_NOT_FOUND)
             self._set = self._calls.ask("nvmlEventSetCreate")
         except Failed as failed:
-            self.deaf = reason(failed.code)
-            self._due = _next_try(self.deaf, now)
+            self.missing = reason(failed.code)
+            self._due = _next_try(self.missing, now)
             return False
         self._data = self._data or self._calls.pynvml.c_nvmlEventData_t()
-        self._made += 1
+        self._number += 1
         return True
 
-    def _register(self, post: Registration, now: float) -> None:
-        counter = post.counter
-        counter.set = self._made
+    def _register(self, gpu: Registration, now: float) -> None:
+        counter = gpu.counter
         try:
-            with self._calls.about(post.index):
-                if not self._calls.ask("nvmlDeviceGetSupportedEventTypes", post.handle) & _XID:
+            with self._calls.about(gpu.index):
+                if not self._calls.ask("nvmlDeviceGetSupportedEventTypes", gpu.handle) & _XID:
                     raise Failed("nvmlDeviceGetSupportedEventTypes", Code.NOT_SUPPORTED)
-                self._calls.ask("nvmlDeviceRegisterEvents", post.handle, _XID, self._set)
+                self._calls.ask("nvmlDeviceRegisterEvents", gpu.handle, _XID, self._set)
         except Failed as failed:
-            counter.set, counter.deaf = None, reason(failed.code)
-            counter.due = _next_try(counter.deaf, now)
+            counter.set_number, counter.missing = None, reason(failed.code)
+            counter.due = _next_try(counter.missing, now)
             if failed.code == Code.UNKNOWN:
-                self._let_go()
+                self._free()
             return
-        counter.deaf = None
-        self._counters[_address(post.handle)] = counter
+        counter.set_number, counter.missing = self._number, None
+        self._counters[_address(gpu.handle)] = counter
 
-    def drain(self) -> None:
-        """Take what the driver has reported since the last look; it never waits for more."""
+    def collect(self) -> None:
+        """Count the events that the driver has reported since the last call; never waits for more."""
         if not self._counters:
             return
         for _ in range(_EVENTS_A_TICK):
@@ -169,21 +166,21 @@ class Events:
             if code == Code.TIMEOUT:
                 return
             if code != Code.SUCCESS:
-                self._let_go()
+                self._free()
                 return
             counter = self._counters.get(_address(self._data.device))
             if counter is not None and self._data.eventType & _XID:
-                counter.hear(int(self._data.eventData), self._wall())
+                counter.add(int(self._data.eventData), self._wall())
 
-    def _let_go(self) -> None:
+    def _free(self) -> None:
         """Free the event set; the GPUs are registered with the next one."""
         for counter in self._counters.values():
-            counter.set, counter.deaf = None, Reason.ERROR
+            counter.set_number, counter.missing = None, Reason.ERROR
         self._counters.clear()
         old, self._set = self._set, None
         try:
             self._calls.ask("nvmlEventSetFree", old)
-        except Failed:  # then it stays until we end; there is nothing that it could be asked instead
+        except Failed:  # then it stays until we end; there is nothing that could be done instead
             return
 
 

@@ -33,19 +33,19 @@ def heard(xids: tuple[Xid, ...] | Reason) -> dict[int, int] | Reason:
 # What one GPU's ear keeps
 
 
-def test_an_ear_counts_by_code_and_keeps_the_newest() -> None:
+def test_a_counter_counts_by_code_and_keeps_the_newest() -> None:
     assert XidCounter().xids is Reason.NO_SAMPLE
-    ear = XidCounter()
-    ear.deaf = None
-    assert heard(ear.xids) == {}
+    counter = XidCounter()
+    counter.missing = None
+    assert heard(counter.xids) == {}
     for wall, code in enumerate([79, 31, 79], 100):
-        ear.hear(code, wall)
-    assert ear.xids == (Xid(code=31, count=1, last=101), Xid(code=79, count=2, last=102))
+        counter.add(code, wall)
+    assert counter.xids == (Xid(code=31, count=1, last=101), Xid(code=79, count=2, last=102))
     for code in range(200, 215):
-        ear.hear(code, 200.0)
-    assert heard(ear.xids) == {79: 2, **dict.fromkeys(range(200, 215), 1)}
-    ear.deaf = Reason.ERROR
-    assert len(ear.xids) == 16, "what was heard stays true"
+        counter.add(code, 200.0)
+    assert heard(counter.xids) == {79: 2, **dict.fromkeys(range(200, 215), 1)}
+    counter.missing = Reason.ERROR
+    assert len(counter.xids) == 16, "what was heard stays true"
 
 
 # The stream
@@ -111,7 +111,7 @@ def test_a_gpu_that_comes_back_is_heard_again_and_nothing_is_counted_twice(drive
     assert driver.calls()["nvmlEventSetFree"] == 1
 
 
-def test_a_gpu_that_moves_up_takes_its_ear_along(driver: Driver, later: Later) -> None:
+def test_a_gpu_that_moves_up_takes_its_counter_along(driver: Driver, later: Later) -> None:
     driver.gpus = [Card(0), Card(1), Card(2)]
     driver.write()
     later(0)
@@ -220,7 +220,7 @@ def test_an_event_set_that_breaks_is_made_anew(driver: Driver, later: Later, cod
     assert [heard(row.xids) for row in later(1).gpus] == [{31: 2}, {48: 1}]
 
 
-def test_a_set_left_undefined_by_a_registration_is_let_go(driver: Driver, later: Later) -> None:
+def test_a_set_left_undefined_by_a_registration_is_freed(driver: Driver, later: Later) -> None:
     driver.gpus = [Card(0), Card(1)]
     driver.faults = ["nvmlDeviceRegisterEvents@1 ret=999"]
     driver.write()
