@@ -136,7 +136,7 @@ def named(reserved: Sequence[Reservation], snapshot: Snapshot) -> list[Reservati
         users = UserNames()
         for uid in unknown:
             users.name(uid)
-        users.settle(PATIENCE)
+        users.wait(PATIENCE)
         names |= {uid: name for uid in unknown if (name := users.name(uid)) != str(uid)}
     return [one._replace(user=names.get(one.uid, "")) for one in reserved]
 

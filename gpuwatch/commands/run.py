@@ -139,7 +139,7 @@ def _beyond(
         return
     uid, users = os.geteuid(), UserNames()
     users.name(uid)
-    users.settle(pick.PATIENCE)  # without the name only tables that give the uid are about them
+    users.wait(pick.PATIENCE)  # without the name only tables that give the uid are about them
     facts = Facts(pid=os.getpid(), uid=uid, user=users.name(uid), argv=tuple(command), shares=shares)
     held = {(one.gpu, one.scope): one.held for one in limit_usages(snapshot)}
     least = {

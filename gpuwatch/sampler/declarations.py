@@ -1,6 +1,6 @@
-"""What each process declared, for as long as it runs: asked for once, and again only when something changed.
+"""Declarations of the processes: read once by the inspector, and again only when a process has changed.
 
-A steady tick compares a few words a process and reads nothing.
+An ordinary tick compares a few values a process and reads nothing.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.model import Declared, Gpu, Health, Knowledge, Order, Presence, Process, Surroundings
 
 AGAIN = 20.0
-"""Seconds after the first look at which a process is looked at once more: by now it has imported what it uses, and
-started its workers."""
+"""Seconds after the first reading at which a process is read once more: by now it has imported what it uses, and started
+its workers."""
 
 OWN = 60.0
-"""Seconds after which the viewer's own processes are looked at again, all at once: what one runs in hardly changes,
-but whether it was left behind, or listens by now, does. A look costs some ms, and the reader's start 0.1 s."""
+"""Seconds after which the viewer's own processes are read again, all at once: one may have become a leftover, or listen
+by now. Reading one costs some ms, and the inspector's start 0.1 s."""
 
 POLL = 0.2
 """Seconds between two polls, at most, while answers are to come: one that hangs is noticed so much late."""
@@ -48,51 +48,51 @@ _ABSENT = {
 _ELSEWHERE = "its memory is on another GPU than the one that it was guessed to mean"
 
 
-class _Known(msgspec.Struct):
-    """One process: what it looked like when it was asked about, and what it said."""
+class _Entry(msgspec.Struct):
+    """One process: how it looked when it was asked about, and the answer."""
 
     seen: tuple[object, ...] = ()
     again: float | None = None
-    """When it is to be asked once more without a change."""
+    """When it is to be asked about once more without a change."""
     bonds: tuple[bool | None, bool] = (None, False)
-    """Whether its session's leader ran and whether it was an orphan, then."""
+    """Whether its session's leader ran and whether it was adopted, then."""
     calm: float = 0.0
-    """Before this a change is not followed: some change their title at every step of a training."""
+    """Time before which a change does not count: some processes change their title at every step of a training."""
     waiting: bool = False
     declared: Declared = _PENDING
     sent: Declared = _PENDING
-    """What is sent of it, in so many bytes:"""
+    """The part of it that is sent, within `room` bytes."""
     room: int = ROOM
     surroundings: Surroundings | None = None
 
 
 class Declarations:
-    """Remembers no more processes than were annotated the last time."""
+    """Declarations and contexts of the processes that were annotated the last time."""
 
     def __init__(
         self, inspector: InspectorClient, clock: Callable[[], float] = time.monotonic, *, viewer: int | None = None
     ) -> None:
-        """Take who is asked, and the uid whose processes are the viewer's own (ours, if it is not given)."""
+        """`viewer` is our own uid by default."""
         self.news = False
         """Whether answers have come since the last annotation."""
         self._inspector = inspector
         self._clock = clock
-        self._known: dict[tuple[int, int], _Known] = {}
+        self._known: dict[tuple[int, int], _Entry] = {}
         self._cards: dict[str, GpuFacts] = {}
         self._viewer = os.getuid() if viewer is None else viewer
         self._own = clock() + OWN
-        """When the viewer's own are to be asked again."""
+        """When the viewer's own processes are to be read again."""
 
     def annotate(
         self, processes: Sequence[Process], gpus: Sequence[Gpu], count: int, driver: str = ""
     ) -> tuple[Process, ...]:
-        """Return the processes with what is known of them, and ask about those that are new or have changed.
+        """Return the processes with their declarations, and ask about those that are new or have changed.
 
         `gpus` are those that we watch of the `count` in the machine, `driver` is the driver's version. Nothing is asked
         before each GPU was looked up once: which one an ordinal means depends on all of them. Never waits.
         """
         if all(gpu.uuid or gpu.health is not Health.OK for gpu in gpus):
-            self._take_cards(gpus, count)
+            self._set_cards(gpus, count)
             self._inspector.driver = driver
             self._ask(processes)
         self.collect()
@@ -122,7 +122,7 @@ class Declarations:
 
     @property
     def descriptors(self) -> list[int]:
-        """Return what becomes readable when there is something to collect."""
+        """The descriptors that become readable when there is something to collect."""
         descriptor = self._inspector.descriptor
         return [] if descriptor is None else [descriptor]
 
@@ -157,7 +157,7 @@ class Declarations:
                 self._known[process.key] = before[process.key]
             if process.presence is not Presence.SEEN:
                 continue
-            entry = self._known[process.key] = before.get(process.key) or _Known()
+            entry = self._known[process.key] = before.get(process.key) or _Entry()
             if entry.waiting:
                 continue
             bonds = (process.led, process.adopted)
@@ -174,7 +174,7 @@ class Declarations:
         if len(self._known) < len(before) or any(key not in self._known for key in before):
             self._inspector.retain(self._known)
 
-    def _take_cards(self, gpus: Sequence[Gpu], count: int) -> None:
+    def _set_cards(self, gpus: Sequence[Gpu], count: int) -> None:
         """Set the inspector's GPUs, by what was last known of one that is in trouble."""
         by_index = {gpu.index: gpu_facts(gpu, self._cards.get(gpu.uuid)) for gpu in gpus}
         self._cards |= {one.uuid: one for one in by_index.values()}

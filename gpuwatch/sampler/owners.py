@@ -1,4 +1,4 @@
-"""Owners of the processes that NVML lists: user names, programs, and what they use of the host.
+"""Owners of the processes that NVML lists: their users, programs, and use of the host.
 
 Only those PIDs are looked at, never all of /proc. Each tick reads one file a process, /proc/PID/stat, for all that
 changes (15 µs); the rest, three more files, is read every 10 s (80 µs).
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import pwd
-import queue
-import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import cast
@@ -23,7 +22,7 @@ from gpuwatch.errors import NoThreadError
 from gpuwatch.model import Presence, Process, Reading, Reason
 from gpuwatch.sampler import machine
 from gpuwatch.text import ELLIPSIS, Clean, clean, command_line
-from gpuwatch.threads import start_thread
+from gpuwatch.threads import Worker
 
 TTL = 600.0
 """Seconds after which a name is looked up again; the old one is shown until the new one is there."""
@@ -35,7 +34,7 @@ def name_of(uid: int) -> str:
 
 
 class UserNames:
-    """Names by uid, from a thread of their own; the uid in digits until a name is known, and where there is none."""
+    """Names of users by uid, looked up in the background; the uid in digits until a name is known."""
 
     def __init__(
         self, look_up: Callable[[int], str] = name_of, *, ttl: float = TTL, clock: Callable[[], float] = time.monotonic
@@ -44,54 +43,34 @@ class UserNames:
         self._ttl = ttl
         self._clock = clock
         self._names: dict[int, tuple[str, float]] = {}
-        self._asked: set[int] = set()
-        self._wanted: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._worker = Worker("user names")
+        self._pending: dict[int, Future[str]] = {}
 
     def name(self, uid: int) -> str:
         """Return a user's name, cleaned, or the uid in digits; never waits."""
-        with self._changed:
-            known = self._names.get(uid)
-            stale = known is None or self._clock() - known[1] > self._ttl
-            if stale and uid not in self._asked and self._is_started():
-                self._asked.add(uid)
-                self._wanted.put(uid)
+        self._collect()
+        known = self._names.get(uid)
+        if (known is None or self._clock() - known[1] > self._ttl) and uid not in self._pending:
+            self._pending[uid] = self._worker(lambda: clean(self._look_up(uid), 64))
         return known[0] if known else str(uid)
 
-    def settle(self, seconds: float) -> bool:
-        """Wait up to so many seconds for the look-ups under way; say whether all are done."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._asked, seconds)
+    def wait(self, seconds: float) -> bool:
+        """Wait up to so many seconds for the look-ups under way; return whether all are done."""
+        wait(self._pending.values(), seconds)
+        return not self.pending
 
     @property
     def pending(self) -> int:
-        """Look-ups under way."""
-        return len(self._asked)
+        """Number of look-ups under way."""
+        self._collect()
+        return len(self._pending)
 
-    def _is_started(self) -> bool:
-        """Start the thread, if need be; where there is none to be had, the next call tries again."""
-        if self._thread is None:
-            # A daemon: a look-up that hangs must not hold up the end of the program.
-            thread = threading.Thread(target=self._work, name="user names", daemon=True)
-            try:
-                start_thread(thread)
-            except NoThreadError:
-                return False
-            self._thread = thread
-        return True
-
-    def _work(self) -> None:
-        while True:
-            uid = self._wanted.get()
-            try:
-                name = clean(self._look_up(uid), 64) or str(uid)
-            except (KeyError, OSError, ValueError):  # no such user, or the directory does not answer
-                name = str(uid)
-            with self._changed:
-                self._names[uid] = (name, self._clock())
-                self._asked.discard(uid)
-                self._changed.notify_all()
+    def _collect(self) -> None:
+        for uid in [uid for uid, future in self._pending.items() if future.done()]:
+            error = (future := self._pending.pop(uid)).exception()
+            if not isinstance(error, NoThreadError):  # else the next call tries again
+                # An error is a uid that no user has, or a directory that does not answer.
+                self._names[uid] = (str(uid) if error else future.result() or str(uid), self._clock())
 
 
 REFRESH = 10.0
@@ -144,8 +123,8 @@ def terminal(tty: int) -> str:
     return f"tty {major}:{minor}"
 
 
-class _Known(msgspec.Struct):
-    """A process that we have seen before: what hardly ever changes of it, and its last use of the CPU."""
+class _Facts(msgspec.Struct):
+    """Facts about a process that hardly ever change, and its last use of the CPU."""
 
     start: int
     read_at: float = float("-inf")
@@ -181,22 +160,19 @@ class Owners:
         sees_all: bool | None = None,
         viewer: int | None = None,
     ) -> None:
-        """Take the root of /proc, who knows the users' names, and whether hidepid hides nothing from us (root).
-
-        `viewer` is the uid whose processes are the viewer's own: ours, if it is not given.
-        """
+        """`sees_all` is whether hidepid hides nothing from us (as from root). `viewer` is our own uid by default."""
         self.users = users or UserNames()
         self._proc = proc
         self._clock = clock
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _Facts] = {}
         self._sees_all = os.geteuid() == 0 if sees_all is None else sees_all
         self._viewer = os.getuid() if viewer is None else viewer
 
     def read(self, pids: Iterable[int]) -> tuple[Process, ...]:
-        """Return a row for each pid, in order; what cannot be read of one is missing in its row and nowhere else."""
+        """Return a row for each PID, in order; a value that cannot be read is missing in that row alone."""
         absent: list[Process] = []
-        unread: dict[int, _Known] = {}
-        seen: dict[int, tuple[procfs.Stat, _Known]] = {}
+        unread: dict[int, _Facts] = {}
+        seen: dict[int, tuple[procfs.Stat, _Facts]] = {}
         for pid in sorted(set(pids)):
             stat = self._stat(pid)
             if stat is Presence.UNREADABLE and pid in self._known:
@@ -212,12 +188,12 @@ class Owners:
         return tuple(sorted(rows, key=lambda row: row.pid))
 
     def _look_up_users(self) -> None:
-        """Ask for the names of all users seen, and give new ones a moment, unless a look-up is stuck already."""
+        """Look up the names of all users seen, and wait a moment for new ones, unless a look-up is stuck already."""
         stuck = self.users.pending > 0
         for uid in {facts.uid for facts in self._known.values()} - {None}:
             self.users.name(cast(int, uid))
         if self.users.pending and not stuck:
-            self.users.settle(NAMES_WAIT)
+            self.users.wait(NAMES_WAIT)
 
     def _stat(self, pid: int) -> procfs.Stat | Presence:
         try:
@@ -235,11 +211,11 @@ class Owners:
             return Presence.ELSEWHERE
         return Presence.HIDDEN if not self._sees_all and machine.hides_pids(self._proc) else Presence.GONE
 
-    def _facts(self, pid: int, stat: procfs.Stat) -> _Known:
-        """Return what hardly ever changes of a process, read anew every 10 s and when it shows that it has changed."""
+    def _facts(self, pid: int, stat: procfs.Stat) -> _Facts:
+        """Return the facts about a process, read anew every 10 s and when it shows that it has changed."""
         facts = self._known.get(pid)
         if facts is None or facts.start != stat.start_ticks:
-            facts = _Known(start=stat.start_ticks, started=_started(stat))
+            facts = _Facts(start=stat.start_ticks, started=_started(stat))
         now = self._clock()
         same = (stat.comm, stat.ppid, stat.session) == (facts.comm, facts.ppid, facts.session)
         if stat.start_stack not in (0, facts.start_stack):  # another program, which may have the same name
@@ -255,8 +231,8 @@ class Owners:
                 self._look_below(pid, stat, facts, since)
         return facts
 
-    def _look_below(self, pid: int, stat: procfs.Stat, facts: _Known, since: float) -> None:
-        """Take how busy what it has started has been for so many seconds: who waits for it only seems to be idle."""
+    def _look_below(self, pid: int, stat: procfs.Stat, facts: _Facts, since: float) -> None:
+        """Measure the CPU use of its descendants in so many seconds: a process that waits for them only seems idle."""
         used, before = procfs.used_below(pid, stat, self._proc), facts.used_below
         if before is None or since > 0:
             facts.used_below = used
@@ -267,8 +243,8 @@ class Owners:
         led = procfs.led(pid, stat, self._proc)
         return None if led is False and not self._sees_all and machine.hides_pids(self._proc) else led
 
-    def _unread(self, pid: int, facts: _Known) -> Process:
-        """Return what was known of a process that cannot be read now; nothing shows that it is another one by now."""
+    def _unread(self, pid: int, facts: _Facts) -> Process:
+        """Return the known row of a process that cannot be read now; nothing shows that it is another process."""
         return Process(
             pid=pid,
             start=facts.start,
@@ -288,10 +264,10 @@ class Owners:
             started=facts.started,
         )
 
-    def _user(self, facts: _Known) -> str:
+    def _user(self, facts: _Facts) -> str:
         return "" if facts.uid is None else self.users.name(facts.uid)
 
-    def _row(self, pid: int, stat: procfs.Stat, facts: _Known) -> Process:
+    def _row(self, pid: int, stat: procfs.Stat, facts: _Facts) -> Process:
         return Process(
             pid=pid,
             start=stat.start_ticks,
@@ -313,7 +289,7 @@ class Owners:
             started=facts.started,
         )
 
-    def _state(self, pid: int, stat: procfs.Stat, facts: _Known) -> str:
+    def _state(self, pid: int, stat: procfs.Stat, facts: _Facts) -> str:
         """Name the state; of a process whose first thread has ended, that of one that has not.
 
         The kernel calls such a one a zombie, proc_pid_stat(5), though it computes and holds what it did. The thread is
@@ -329,7 +305,7 @@ class Owners:
                 return ""
         return _STATES.get(state, clean(state))
 
-    def _thread_state(self, pid: int, facts: _Known) -> str:
+    def _thread_state(self, pid: int, facts: _Facts) -> str:
         """Read the state of a thread that has not ended; empty where all have. Raises OSError or ValueError."""
         if facts.thread is not None:
             with suppress(*procfs.GONE):
@@ -339,7 +315,7 @@ class Owners:
         facts.thread = procfs.living_thread(pid, self._proc)
         return "" if facts.thread is None else procfs.thread_state(pid, facts.thread, self._proc)
 
-    def _cpu(self, stat: procfs.Stat, facts: _Known) -> Reading:
+    def _cpu(self, stat: procfs.Stat, facts: _Facts) -> Reading:
         """Return the percent of one core used since the last sample."""
         now = self._clock()
         used, since = stat.used - facts.used, facts.used_at
@@ -359,8 +335,8 @@ def _ending(stat: procfs.Stat) -> bool:
     return stat.state in procfs.DEAD or bool(stat.flags & procfs.PF_EXITING)
 
 
-def _refresh(pid: int, stat: procfs.Stat, facts: _Known, proc: Path) -> None:
-    """Read what hardly ever changes of a process; what cannot be read (any more) stays as it was."""
+def _refresh(pid: int, stat: procfs.Stat, facts: _Facts, proc: Path) -> None:
+    """Read the facts about a process; a fact that cannot be read (any more) stays as it was."""
     ending = _ending(stat)
     with suppress(OSError, ValueError):
         facts.uid = procfs.read_uids(pid, proc)[0]

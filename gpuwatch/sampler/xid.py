@@ -125,7 +125,7 @@ class Events:
         ]
 
     def _create(self, now: float) -> bool:
-        """Make an event set, unless the last one was made just now or there can be none; return whether there is one."""
+        """Make an event set, unless the last one is too new or there can be none; return whether there is one."""
         if now < self._due:
             return False
         self._due = now + RENEWAL

@@ -244,5 +244,5 @@ def test_users_are_numbers_until_their_names_can_be_asked_for(full: threading.Ev
     assert (names.name(7), names.name(7), names.pending) == ("7", "7", 0)
     full.set()
     assert names.name(7) == "7"
-    assert names.settle(PATIENCE)
+    assert names.wait(PATIENCE)
     assert names.name(7) == "user7"

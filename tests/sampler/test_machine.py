@@ -20,7 +20,7 @@ def test_an_unknown_uid_stays_a_number_and_a_hostile_name_is_cleaned() -> None:
 
     users = UserNames(look_up)
     users.name(4242), users.name(1)
-    assert users.settle(PATIENCE)
+    assert users.wait(PATIENCE)
     assert (users.name(4242), users.name(1)) == ("4242", "e\ufffd[31mvil")
 
 
@@ -30,13 +30,13 @@ def test_a_name_is_looked_up_again_after_its_time() -> None:
     now = [0.0]
     users = UserNames(lambda uid: next(names), ttl=600, clock=lambda: now[0])
     assert users.name(7) == "7"
-    users.settle(PATIENCE)
+    users.wait(PATIENCE)
     now[0] = 599.0
     assert users.name(7) == "ada"
     assert users.pending == 0
     now[0] = 601.0
     assert users.name(7) == "ada"
-    users.settle(PATIENCE)
+    users.wait(PATIENCE)
     assert users.name(7) == "grace"
 
 

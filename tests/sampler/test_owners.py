@@ -488,5 +488,5 @@ def test_a_look_up_that_blocks_holds_up_nobody(tmp_path: Path) -> None:
     assert read(owners, 7).user == "4242"
     assert read(owners, 7).user == "4242"
     answer.set()
-    assert owners.users.settle(PATIENCE)
+    assert owners.users.wait(PATIENCE)
     assert read(owners, 7).user == "ada"
