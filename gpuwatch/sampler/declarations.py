@@ -20,8 +20,8 @@ from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.model import Declared, Gpu, Health, Knowledge, Order, Presence, Process, Surroundings
 
 AGAIN = 20.0
-"""Seconds after the first reading at which a process is read once more: by now it has imported what it uses, and started
-its workers."""
+"""Seconds after the first reading at which a process is read once more: by now it has imported what it uses, and has
+started its workers."""
 
 OWN = 60.0
 """Seconds after which the viewer's own processes are read again, all at once: one may have become a leftover, or listen

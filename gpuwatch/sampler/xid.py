@@ -13,7 +13,9 @@ import ctypes
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from gpuwatch.model import Reason, Xid
 from gpuwatch.sampler.nvml import Calls, Code, Failed, Handle, reason
@@ -65,7 +67,7 @@ class XidCounter:
         return self.missing
 
 
-class Registration(NamedTuple):
+class Registration(msgspec.Struct, frozen=True):
     """A GPU that can be registered for events."""
 
     index: int

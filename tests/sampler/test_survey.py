@@ -28,9 +28,9 @@ from gpuwatch.sampler.unlisted import (
     Open,
     OpenFileSearch,
     UnlistedFilter,
-    asks_only,
     candidates,
-    opened,
+    is_monitor,
+    parse_device_files,
 )
 from tests import CHECKOUT
 from tests.support import builders
@@ -75,12 +75,12 @@ def of(looked: OpenFileSearch, pid: int) -> Open | None:
     ],
 )
 def test_what_names_of_files_tell(names: list[str], found: object) -> None:
-    assert opened(names) == found
+    assert parse_device_files(names) == found
 
 
 @given(st.lists(st.text() | st.text().map("/dev/nvidia{}".format)))
 def test_no_name_is_too_odd(names: list[str]) -> None:
-    found = opened(names)
+    found = parse_device_files(names)
     assert found is None or all(minor >= 0 for minor in found[0])
 
 
@@ -429,7 +429,7 @@ def test_nor_are_we_and_who_started_us() -> None:
 )
 def test_what_only_asks_the_driver_is_not_told(name: str, command: str) -> None:
     process = person(5, name=name, command=command)
-    assert asks_only(process)
+    assert is_monitor(process)
     assert told([cuda(5, 0, context=False)], [process]) == ()
     assert len(told([cuda(5, 0)], [process])) == 1
     assert not told([cuda(5, 0, context=False)], [person(5)])[0].context
