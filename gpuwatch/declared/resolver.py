@@ -194,10 +194,7 @@ def find_limits(evaluations: Sequence[Evaluation]) -> list[tuple[Limit, Evaluati
         elif others and not one.why:
             one.why = f"elsewhere {_explain_loss(one, others, best, least)}"
     return [
-        (
-            Limit(gpu=gpu, bytes=limit.bytes, declaration=named.place, scope=scope, margin=named.candidate.margin),
-            named,
-        )
+        (Limit(gpu=gpu, bytes=limit.bytes, declaration=named.place, scope=scope, margin=named.candidate.margin), named)
         for (scope, gpu), limit in sorted(least.items(), key=lambda item: item[0][0])
         for named in limit.members[:1]
     ]

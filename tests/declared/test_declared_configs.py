@@ -105,9 +105,10 @@ def test_a_file_without_the_key_leaves_the_default(explain: Explainer) -> None:
 
 
 @pytest.mark.parametrize("value", ["1.5", "much", "", "yes"])
-def test_a_value_that_vllm_refuses_limits_nothing(explain: Explainer, value: str) -> None:
-    declared = serving(explain, f"model: m\ngpu-memory-utilization: {value}\n", *VLLM)
-    assert declared.limits == ()
+def test_a_value_that_vllm_refuses_limits_nothing(value: str) -> None:
+    text = f"model: m\ngpu-memory-utilization: {value}\n"
+    (one,) = candidates(("python", *VLLM), config=Config(path="serve.yaml", text=text))
+    assert one.value is None
 
 
 @pytest.mark.parametrize(
@@ -130,13 +131,10 @@ def test_a_value_that_vllm_refuses_limits_nothing(explain: Explainer, value: str
         'gpu-memory-utilization: ""\n',
     ],
 )
-def test_a_file_that_is_more_than_keys_and_values_is_said_not_to_be_read(explain: Explainer, config: str) -> None:
-    declared = serving(explain, config, *VLLM)
-    assert declared.limits == ()
-    assert not default(declared)
-    named = said(declared, "--config")
-    assert named.undecided
-    assert named.why.startswith("serve.yaml was named and not read: line ")
+def test_a_file_that_is_more_than_keys_and_values_is_said_not_to_be_read(config: str) -> None:
+    (named,) = candidates(("python", *VLLM), config=Config(path="serve.yaml", text=config))
+    assert (named.channel, named.dynamic) == ("--config", True)
+    assert named.unread.startswith("serve.yaml was named and not read: line ")
 
 
 def test_a_file_that_is_not_read_leaves_it_open_whether_there_is_a_limit(explain: Explainer) -> None:

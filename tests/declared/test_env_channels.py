@@ -36,14 +36,7 @@ def one(environ: Mapping[str, str | None], **same: Any) -> Candidate:
 SAID: list[tuple[dict[str, str], str, Kind, Basis, float | None, int | str | None]] = [
     ({"XLA_CLIENT_MEM_FRACTION": ".3"}, "jax", Kind.CAP, Basis.TOTAL, 0.3, None),
     ({"XLA_PYTHON_CLIENT_MEM_FRACTION": ".3"}, "jax", Kind.CAP, Basis.TOTAL, 0.3, None),
-    (
-        {"XLA_CLIENT_MEM_FRACTION": "1.4", "TF_FORCE_UNIFIED_MEMORY": "1"},
-        "jax",
-        Kind.CAP,
-        Basis.TOTAL,
-        1.4,
-        None,
-    ),
+    ({"XLA_CLIENT_MEM_FRACTION": "1.4", "TF_FORCE_UNIFIED_MEMORY": "1"}, "jax", Kind.CAP, Basis.TOTAL, 1.4, None),
     ({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, "jax", Kind.GROWTH, Basis.NONE, None, None),
     ({"XLA_PYTHON_CLIENT_PREALLOCATE": "0"}, "jax", Kind.GROWTH, Basis.NONE, None, None),
     ({"XLA_PYTHON_CLIENT_ALLOCATOR": "Platform"}, "jax", Kind.GROWTH, Basis.NONE, None, None),

@@ -232,9 +232,3 @@ def test_no_command_line_is_too_odd(first: str, rest: list[str]) -> None:
         assert candidate.text.isprintable()
         assert len(candidate.text) <= 80
         assert (candidate.value is None) == bool(candidate.void)
-
-
-@given(st.floats(0.01, 1).map(lambda value: round(value, 4)), st.sampled_from(["{f} {v}", "{f}={v}"]))
-def test_a_fraction_written_out_is_read_as_it_was(value: float, form: str) -> None:
-    (candidate,) = read("vllm serve m " + form.format(f="--gpu-memory-utilization", v=value))
-    assert candidate.value == value

@@ -1,12 +1,11 @@
 """The scripts that people share cards with, run as real processes of a real user, and read by everybody there is.
 
-Three read each: root, the user, and another user. The first two must find what the script declares; the third may see
-the command line and nothing else, and must say so.
+Root and the user must find what the script declares; another user may see the command line and nothing else, and must
+say so.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -17,9 +16,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpuwatch.declared.resolver import resolve
+from gpuwatch.inspector import reader
 from gpuwatch.model import Declared, Knowledge
 from tests import CHECKOUT
-from tests.declared.test_script_founding import (
+from tests.support.founding import (
     KERAS_SESSION,
     TF1_FRACTION,
     TF1_MISSPELT,
@@ -99,6 +100,15 @@ def read_as(uid: int, pid: int) -> Declared:
     return msgspec.json.decode(done.stdout, type=Declared)
 
 
+def check(example: Example, declared: Declared) -> None:
+    assert declared.knowledge is Knowledge.READ, declared.words
+    assert visible(declared, A) == list(example.visible)
+    assert limits(declared, A) == pytest.approx(example.limits, abs=0.01)
+    assert {hint.rule for hint in declared.hints} == set(example.hints)
+    said = {str(each.kind) for each in declared.declarations if each.effective and not each.limits}
+    assert set(example.labels) <= said
+
+
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
 def test_an_example_that_people_share_cards_with(example: Example, home: Path) -> None:
     (home / "train.py").write_text(example.source)
@@ -106,21 +116,15 @@ def test_an_example_that_people_share_cards_with(example: Example, home: Path) -
         (home / ".theanorc").write_text(example.rc)
     environ = {"HOME": str(home), "LANG": "C.UTF-8", **example.environ}
     with sharing("train.py", "--epochs", "20", environ=environ, cwd=home, first=f"drop({ME})" if ROOT else "") as one:
-        for uid in {os.geteuid(), ME}:
-            declared = read_as(uid, one.pid)
-            assert declared.knowledge is Knowledge.READ, declared.words
-            assert visible(declared, A) == list(example.visible)
-            assert limits(declared, A) == pytest.approx(example.limits, abs=0.01)
-            assert {hint.rule for hint in declared.hints} == set(example.hints)
-            said = {str(each.kind) for each in declared.declarations if each.effective and not each.limits}
-            assert set(example.labels) <= said
+        check(example, resolve(reader.read(one.pid, user="somebody"), A))
 
 
 @pytest.mark.skipif(not ROOT, reason="a process of another user needs root")
-@pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
-def test_another_user_cannot_tell_and_says_so(example: Example, home: Path) -> None:
+def test_its_user_can_read_it_and_another_user_says_that_he_cannot(home: Path) -> None:
+    example = EXAMPLES["Keras"]
     (home / "train.py").write_text(example.source)
     with sharing("train.py", environ=example.environ, cwd=home, first=f"drop({ME})") as one:
+        check(example, read_as(ME, one.pid))
         declared = read_as(SOMEBODY_ELSE, one.pid)
     assert declared.knowledge is Knowledge.UNREADABLE
     assert declared.visible is None

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpuwatch.declared.facts import Facts, RelatedProcess, Script, ScriptContents, Unread
 from gpuwatch.declared.frameworks import NAMES, collective, defaults, eager, identify
@@ -206,16 +204,3 @@ TORCHRUN = (
 )
 def test_ranks_that_exchange_data_are_known_by_nccl_and_their_number(facts: Facts, expected: bool) -> None:
     assert collective(facts) is expected
-
-
-@given(
-    st.one_of(st.sampled_from(list(Unread)), st.frozensets(st.text(max_size=20))),
-    st.lists(st.text(max_size=20), max_size=3),
-    st.one_of(st.sampled_from(list(Unread)), st.dictionaries(st.sampled_from(["WORLD_SIZE"]), st.text())),
-)
-def test_no_process_is_too_odd(libraries: Any, argv: list[str], environ: Any) -> None:
-    kin = (RelatedProcess(pid=2, argv=tuple(argv)),)
-    facts = Facts(pid=1, argv=tuple(argv), libraries=libraries, environ=environ, ancestors=kin)
-    assert set(identify(facts) or ()) <= set(NAMES)
-    assert eager(facts) in (True, False)
-    assert collective(facts) in (True, False)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from gpuwatch.analysis.explanation import points
-from gpuwatch.declared.resolver import MOST, ROOM, bounded
-from gpuwatch.model import Basis, Declaration, Declared, Hint, Kind, Knowledge, Limit, Snapshot, encode
+from gpuwatch.declared.facts import GpuFacts
+from gpuwatch.declared.resolver import MOST, ROOM, bounded, resolve
+from gpuwatch.model import Basis, Declaration, Declared, Hint, Kind, Limit, Snapshot, encode
 from gpuwatch.shares import is_conclusive
-from gpuwatch.sources.sampler_process import LONGEST_LINE, SAMPLER
-from tests.driver import GIB, Driver, Gpu, Proc
-from tests.sampler.test_owners import tree
+from gpuwatch.sources.sampler_process import LONGEST_LINE
+from tests.driver import GIB, Driver
 from tests.sources.test_local import Start, start, stub, until
 from tests.support import builders
+from tests.support.resolving import TENSORFLOW, facts
 from tests.support.sampling import running
 from tests.support.sharer import sharing
 from tests.ui.test_long_lines import listing, until_known
@@ -34,45 +34,17 @@ def endless(number: int = 300) -> str:
     return f"import os\nimport tensorflow as tf\n{memory}{environ}"
 
 
-def machine(root: Path, number: int) -> list[int]:
-    """Write so many processes into a tree that all run such a script; give their PIDs."""
-    root.mkdir()
-    (root.parent / "train.py").write_text(endless())
-    pids = list(range(1000, 1000 + number))
-    for pid in pids:
-        folder = tree(root, pid)
-        (folder / "status").write_text("Uid:\t{0}\t{0}\t{0}\t{0}\nGid:\t{0}\t{0}\t{0}\t{0}\n".format(os.getuid()))
-        (folder / "environ").write_bytes(b"HOME=/nowhere\0")
-        (folder / "maps").write_text(
-            "7f0000000000-7f0000001000 r-xp 00000000 00:00 0   /usr/lib/libtensorflow_framework.so.2\n"
-        )
-        (folder / "root").symlink_to("/")
-        (folder / "cwd").symlink_to(root.parent)
-    return pids
-
-
-def all_are_read(snapshot: Snapshot) -> bool:
-    known = (one.declared for one in snapshot.processes)
-    return bool(snapshot.processes) and all(one and one.knowledge is not Knowledge.PENDING for one in known)
-
-
-def test_175_scripts_of_300_statements_are_one_snapshot(driver: Driver, start: Start, tmp_path: Path) -> None:
-    pids = machine(tmp_path / "proc", 175)
-    driver.gpus = [Gpu(index, memory_used=60 * GIB) for index in range(GPUS)]
-    driver.procs = [Proc(index % GPUS, pid, memory=GIB // 2, sm=1) for index, pid in enumerate(pids)]
-    driver.write()
-    source = start(command=(*SAMPLER, "--proc", str(tmp_path / "proc")))
-    snapshot = until(source, all_are_read, timeout=120.0)
-    assert {one.pid for one in snapshot.processes} == {*pids}
-    for process in snapshot.processes:
-        declared = process.declared
-        assert declared is not None
-        assert declared.left_out > 0
-        assert declared.declarations[0].effective
-        assert len(declared.limits) == GPUS
-        assert len(msgspec.json.encode(declared)) <= ROOM
-        assert is_conclusive(declared)
-    labels = [point.value for point in points(snapshot.processes[0], snapshot)]
+def test_175_scripts_of_300_statements_are_one_snapshot() -> None:
+    gpus = [GpuFacts(index=index, uuid=f"GPU-{index}", total=60 * GIB) for index in range(GPUS)]
+    declared = bounded(resolve(facts(script=endless(), libraries=TENSORFLOW), gpus))
+    assert declared.left_out > 0
+    assert declared.declarations[0].effective
+    assert len(declared.limits) == GPUS
+    assert len(msgspec.json.encode(declared)) <= ROOM
+    assert is_conclusive(declared)
+    process = builders.process(4711, "you", declared=declared)
+    assert len(encode(Snapshot(processes=(process,) * 175))) < LONGEST_LINE
+    labels = [point.value for point in points(process, Snapshot(processes=(process,)))]
     assert any(value.startswith("… and ") and value.endswith(" more statements") for value in labels)
 
 

@@ -72,9 +72,3 @@ def test_no_file_is_too_odd(text: str) -> None:
         assert candidate.text.isprintable()
         assert candidate.where.isprintable()
         assert candidate.line >= 1
-
-
-@given(st.floats(0.01, 0.95).map(lambda value: round(value, 4)))
-def test_a_fraction_written_to_a_file_is_read_as_it_was(value: float) -> None:
-    (candidate,) = theanorc(f"[lib]\ncnmem = {value}\n", "rc")
-    assert candidate.value == value

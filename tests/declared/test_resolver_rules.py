@@ -76,11 +76,7 @@ def test_frameworks_with_allocators_of_their_own_add_up() -> None:
     declared = resolve(facts(environ, script=script), C)
     assert limits(declared, C) == pytest.approx({0: 0.6 * 2002}, abs=0.01)
     named, part = declared.declarations[:2]
-    assert (named.channel, named.effective, part.effective) == (
-        "set_per_process_memory_fraction",
-        True,
-        True,
-    )
+    assert (named.channel, named.effective, part.effective) == ("set_per_process_memory_fraction", True, True)
     assert part.why == f"it adds to {named.channel}: each has an allocator of its own"
 
 
@@ -138,14 +134,6 @@ def test_an_agreement_counts_for_all_of_a_persons_processes_together() -> None:
     assert resolve(facts(shares=(share,), user="ben", uid=1002), A).limits == ()
 
 
-def test_the_administrators_ceiling_cannot_be_raised() -> None:
-    own = Share(user="ada", share=0.8, where="~/.config/gpuwatch/gpuwatch.toml")
-    ceiling = Share(user="ada", share=0.4, where="/etc/gpuwatch/gpuwatch.toml", ceiling=True)
-    for shares in ((own, ceiling), (ceiling, own)):
-        declared = resolve(facts(shares=shares), C)
-        assert min(limit.bytes for limit in declared.limits) == round(0.4 * 2002 * MIB)
-
-
 def test_tensorflows_reserve_takes_the_place_of_its_fraction() -> None:
     script = "import tensorflow as tf\nconfig = tf.compat.v1.ConfigProto()\n" + FRACTION
     environ = {"TF_DEVICE_MIN_SYS_MEMORY_IN_MB": "500"}
@@ -191,13 +179,6 @@ def test_a_value_that_is_only_known_at_run_time_is_said_to_be_dynamic() -> None:
     assert declared.limits == ()
     one = said(declared, Kind.CAP)
     assert (one.value, one.why) == (None, "its value is only known at run time")
-
-
-def test_an_edited_script_is_no_certain_evidence() -> None:
-    source = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.5)\n"
-    script = Script(path="train.py", contents=read_script(source, "train.py"), edited=True)
-    declared = resolve(Facts(pid=1, environ={}, libraries=TORCH, script=script), C)
-    assert declared.declarations[0].confidence is Confidence.STALE
 
 
 def test_unreadable_is_not_undeclared() -> None:
@@ -276,12 +257,6 @@ def test_a_pool_without_a_limit_is_said_to_have_none() -> None:
     assert declared.hints == ()
 
 
-def test_a_whole_number_that_pytorch_refuses_leaves_the_environment_in_effect() -> None:
-    declared = resolve(facts(TORCH_ENV, script=CALL.format("1"), libraries=TORCH), E)
-    assert limits(declared, E) == pytest.approx({0: 24576, 1: 24576})
-    assert limits(resolve(facts(TORCH_ENV, script=CALL.format("1.0"), libraries=TORCH), E), E)[0] == 81920
-
-
 @pytest.mark.parametrize(("small", "large"), [("0.1", "0.9"), ("0.9", "0.1")])
 def test_of_two_branches_the_looser_limit_holds(small: str, large: str) -> None:
     call = "torch.cuda.set_per_process_memory_fraction"
@@ -353,14 +328,7 @@ ODD_NAMES = (
 )
 
 
-@given(
-    st.dictionaries(
-        st.sampled_from(ODD_NAMES),
-        TEXT,
-    ),
-    st.lists(TEXT, max_size=4),
-    st.sampled_from([A, B, D, ()]),
-)
+@given(st.dictionaries(st.sampled_from(ODD_NAMES), TEXT), st.lists(TEXT, max_size=4), st.sampled_from([A, B, D, ()]))
 def test_no_environment_and_no_command_line_is_too_odd(
     environ: dict[str, str], argv: list[str], machine: Sequence[GpuFacts]
 ) -> None:

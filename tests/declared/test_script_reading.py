@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declared.facts import ScriptContents, Selection
+from gpuwatch.declared.facts import ScriptContents
 from gpuwatch.declared.script import read_script
 from gpuwatch.declared.script_patterns import may_declare
-from tests.support.scanning import LIMIT, TF, TORCH, only, read, setting
+from tests.support.scanning import LIMIT, TF, TORCH, only, setting
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What is shown
@@ -44,14 +43,6 @@ def test_of_a_call_over_many_lines_both_ends_are_shown(between: str) -> None:
     assert candidate.text.endswith(" memory_limit=1024)])")
     assert "…" in candidate.text
     assert len(candidate.text) == 100
-
-
-def test_of_a_call_that_is_too_long_to_be_looked_at_the_beginning_is_shown() -> None:
-    (candidate,) = read_script(
-        f"import tensorflow as tf\ntf.config.set_memory_growth(one('{'m' * 5000}'), True)"
-    ).candidates
-    assert candidate.text.startswith("tf.config.set_memory_growth(one('mmm")
-    assert candidate.text.endswith("…")
 
 
 def test_what_is_shown_is_clean_bounded_and_without_secrets() -> None:
@@ -201,63 +192,3 @@ def test_no_jumble_of_python_raises(lines: list[tuple[int, str]]) -> None:
 def test_no_text_raises(text: str) -> None:
     assert isinstance(read_script(text), ScriptContents)
     assert isinstance(read_script(f"{text}\n{LIMIT}\n{text}"), ScriptContents)
-
-
-@given(st.binary())
-def test_no_bytes_raise(raw: bytes) -> None:
-    assert isinstance(read_script(raw), ScriptContents)
-    assert isinstance(read_script(LIMIT.encode() + b"\n" + raw), ScriptContents)
-
-
-@given(st.one_of(st.integers(0, 10**17), st.floats(0, 1e17, allow_nan=False)))
-def test_a_number_printed_into_a_source_is_read_as_the_same(number: float) -> None:
-    candidate = only(f"pool = cupy.get_default_memory_pool()\npool.set_limit(size={number!r})", "import cupy\n")
-    assert candidate.value == float(number)
-    assert (candidate.void, candidate.lifts) == ("", number == 0)
-
-
-@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=200))
-def test_a_text_printed_into_a_source_is_read_as_the_same(text: str) -> None:
-    assert setting(f"os.environ['TF_A'] = {text!r}").value == text
-    assert setting(f"A = {text!a}\nos.environ['TF_A'] = f'{{A}}'").value == text
-
-
-STATEMENTS = [
-    LIMIT,
-    "c.gpu_options.allow_growth = True",
-    "torch.cuda.set_per_process_memory_fraction(\n    0.5,\n    1)",
-    "if a:\n    torch.cuda.set_per_process_memory_fraction(0.5, 1)",
-    "def f():\n    cupy.get_default_memory_pool().set_limit(size=5)",
-    "f()",
-    "class A:\n    def f(self):\n        LLM(gpu_memory_utilization=0.3)",
-    "o = {'gpu_mem_limit': 5}",
-    "os.environ['TF_A'] = '1'",
-    "x = 1",
-]
-
-
-@settings(max_examples=50)
-@given(st.lists(st.sampled_from(STATEMENTS), max_size=12))
-def test_claims_and_settings_come_in_the_order_of_their_lines(statements: list[str]) -> None:
-    source = "import cupy, os, torch\nfrom vllm import LLM\n" + "\n".join(statements)
-    found = read(source)
-    for lines in ([candidate.line for candidate in found.candidates], [one.line for _, one in found.settings]):
-        assert lines == sorted(lines)
-    declaring = {word.split("(")[0] for word in ("set_limit", "fraction", "allow_growth", "utilization", "mem_limit")}
-    expected = sum(any(word in statement for word in declaring) for statement in statements)
-    assert len(found.candidates) == expected
-    for candidate in found.candidates:
-        node = ast.parse(source)
-        assert any(getattr(one, "lineno", 0) == candidate.line for one in ast.walk(node))
-
-
-def test_selections_are_of_the_shape_that_the_resolver_takes() -> None:
-    (selection,) = read("tf.config.set_visible_devices(gpus[0], 'GPU')", TF).selections
-    assert selection == Selection(
-        channel="set_visible_devices",
-        framework="tensorflow",
-        ordinals=(0,),
-        where="train.py",
-        line=3,
-        text="tf.config.set_visible_devices(gpus[0], 'GPU')",
-    )

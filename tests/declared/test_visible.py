@@ -271,14 +271,3 @@ def test_no_text_raises_and_what_is_seen_is_there_and_once(
     assert len(set(result.gpus)) == len(result.gpus)
     assert result.note.isprintable()
     assert parse(value + ",-1", cards, order).gpus == result.gpus
-
-
-@given(st.permutations(range(len(A))), st.integers(0, len(A)))
-def test_what_is_printed_as_indices_or_uuids_is_read_again(order: list[int], count: int) -> None:
-    shuffled = [card(i, one.uuid, bus_id=f"00000000:{order[i]:02X}:00.0") for i, one in enumerate(A)]
-    by_slot = sorted(shuffled, key=lambda one: one.bus_id)
-    chosen = [shuffled[place] for place in order[:count]]
-    by_uuid = parse(",".join(one.uuid for one in chosen), shuffled)
-    assert by_uuid.gpus == tuple(one.uuid for one in chosen)
-    by_index = parse(",".join(str(by_slot.index(one)) for one in chosen), shuffled, "PCI_BUS_ID")
-    assert (by_index.gpus, by_index.order, by_index.note) == (by_uuid.gpus, Order.EXACT, "")

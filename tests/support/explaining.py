@@ -54,12 +54,7 @@ class Explainer:
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
 
-    def declared(
-        self,
-        *argv: str,
-        environ: Mapping[str, str] | None = None,
-        first: str = "",
-    ) -> Declared:
+    def declared(self, *argv: str, environ: Mapping[str, str] | None = None, first: str = "") -> Declared:
         """Return what the process declared, read and resolved here: no sampler is started."""
         gpus = [
             GpuFacts(
