@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.driver import GIB, Driver, Gpu, Proc
-from tests.inspector.test_multiplexer import shown
+from tests.inspector.test_terminals import shown
 from tests.support.gpuholder import ROOT, GpuHolder
 from tests.support.panes import patient, session
 from tests.support.sampling import Running, eight, well

@@ -1,4 +1,4 @@
-"""The names of a real tmux's sessions and windows, and what stands in its place: slow, loud, hostile, another's."""
+"""Terminals and logins of processes, and the names of a real tmux's sessions and windows."""
 
 from __future__ import annotations
 
@@ -11,16 +11,129 @@ from pathlib import Path
 import pytest
 
 from gpuwatch import procfs
+from gpuwatch.declared.facts import RelatedProcess, Unread
 from gpuwatch.inspector import context, reader, terminals
 from gpuwatch.inspector.terminals import PaneNames, Place
 from gpuwatch.model import Pane, Surroundings
 from gpuwatch.text import clean
+from tests.support.families import Member, family
 from tests.support.gpuholder import unavailable
 from tests.support.panes import PANE, fake, patient, session, started
 from tests.support.tmux import Tmux, tmux
 from tests.support.waiting import PATIENCE, wait_for
+from tests.test_procfs import fixture_process, stat_line
 
 __all__ = ["tmux"]  # a fixture
+
+
+PYTHON = "/opt/conda/bin/python"
+
+
+# -- terminals -----------------------------------------------------------------------------------------------------
+
+
+def test_a_pane_of_a_real_tmux_and_what_outlives_it(tmux: Tmux) -> None:
+    """Its number while it is there; once its server is gone, that it has gone."""
+    tmux.run("new-session", "-d", "-s", "train", "sh -c 'trap \"\" HUP; exec sleep 600'")
+    pid = int(tmux.run("list-panes", "-F", "#{pane_pid}"))
+    server = int(tmux.run("display-message", "-p", "#{pid}"))
+    wait_for(lambda: procfs.read_stat(pid).comm == b"sleep")
+    try:
+        expected = Pane(program="tmux", session="$0", window="%0", alive=True)
+        assert context.read_context(reader.read(pid)).pane == expected
+        tmux.run("kill-server")
+        wait_for(lambda: not (procfs.PROC / str(server)).exists())
+        assert context.read_context(reader.read(pid)).pane == Pane(
+            program="tmux", session="$0", window="%0", alive=False
+        )
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def pane(line: list[RelatedProcess], *, proc: Path) -> Pane | None:
+    """Return the pane of a process."""
+    found = terminals.find_pane(line, proc=proc)
+    return None if found is None else found.pane
+
+
+@pytest.mark.parametrize("argv", [("sshd: ada@pts/0",), ("/usr/share/code/code", "--x"), ("alacritty",)])
+def test_a_nearer_terminal_counts_and_not_what_was_inherited(argv: tuple[str, ...]) -> None:
+    """A terminal that was opened from a pane has its variables."""
+    given = {"TMUX": f"/tmp/tmux-1000/default,{os.getpid()},4", "TMUX_PANE": "%12"}
+    python = Member("python", (PYTHON, "t.py"), given)
+    terminal = Member("terminal", argv, children=(Member("sh", ("bash",), children=(python,)),))
+    with family(terminal) as tree:
+        assert tree.around("python").pane is None
+
+
+def test_what_is_started_from_a_file_manager_is_in_the_pane_of_that() -> None:
+    server = ("tmux", "new")
+    with family(
+        Member("tmux", server, children=(Member("mc", ("mc",), children=(Member("python", (PYTHON, "t.py")),)),))
+    ) as tree:
+        assert tree.around("python").pane == Pane(program="tmux", alive=True)
+
+
+def test_panes_by_an_ancestor_that_is_the_server() -> None:
+    """Of another tmux than the variables say, only that it is in one."""
+    below = tuple(
+        Member(name, (PYTHON, "t.py"), environ)
+        for name, environ in (
+            ("stale", {"TMUX": "/tmp/x,1,0"}),
+            ("screen", {"STY": "1.other", "WINDOW": "2"}),
+            ("none", {}),
+        )
+    )
+    with family(Member("server", ("tmux", "new"), children=below, comm="tmux: server")) as tree:
+        assert tree.around("stale").pane == Pane(program="tmux", alive=True)
+        assert tree.around("screen").pane == Pane(program="tmux", alive=True)
+    with family(Member("server", ("SCREEN", "-S", "train"), children=below, comm="screen")) as tree:
+        assert tree.around("none").pane == Pane(program="screen", alive=True)
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"TMUX": "/tmp/a,b,7,3", "TMUX_PANE": "%1"}, Pane(program="tmux", session="$3", window="%1", alive=True)),
+        ({"TMUX": "/tmp/a,8,3", "TMUX_PANE": "\x1b"}, Pane(program="tmux", session="$3", alive=False)),
+        ({"TMUX": "/tmp/a,9,3"}, Pane(program="tmux", session="$3", alive=False)),
+        ({"STY": "8.train", "WINDOW": "2"}, Pane(program="screen", session="train", window="2", alive=True)),
+        ({"STY": "8.x", "TMUX": "/t,99,3"}, Pane(program="screen", session="x", alive=True)),
+        ({"STY": "99.x", "TMUX": "/t,7,3"}, Pane(program="tmux", session="$3", alive=True)),
+        ({"ZELLIJ_SESSION_NAME": "lab", "ZELLIJ_PANE_ID": "4"}, Pane(program="zellij", session="lab", window="4")),
+        ({"TMUX": "/tmp/a,7,3", "SLURM_JOB_ID": "1"}, None),
+        ({"TMUX": "nonsense", "STY": "x.y"}, None),
+        ({}, None),
+    ],
+)
+def test_panes_by_the_environment(tmp_path: Path, environ: dict[str, str], expected: Pane | None) -> None:
+    """Where the server is no ancestor (any more): whether it runs is told by its number and name."""
+    for pid, comm, state in ((5, "python", "S"), (7, "tmux: server", "S"), (8, "screen", "S"), (9, "bash", "S")):
+        fixture_process(tmp_path, pid, stat_line(comm=comm.encode(), state=state))
+    assert pane([RelatedProcess(pid=5, environ=environ)], proc=tmp_path) == expected
+
+
+def test_numbers_of_another_pid_namespace_are_not_ours(tmp_path: Path) -> None:
+    """What a container calls 7 is another process here."""
+    folder = fixture_process(tmp_path, 5, stat_line())
+    (folder / "status").write_text("Name:\tx\nUid:\t1\t1\t1\t1\nNSpid:\t5\t1\n")
+    fixture_process(tmp_path, 7, stat_line(comm=b"tmux: server"))
+    found = pane([RelatedProcess(pid=5, environ={"TMUX": "/t,7,0"})], proc=tmp_path)
+    assert found == Pane(program="tmux", session="$0", alive=None)
+    assert procfs.own_number(5, tmp_path) == (1, False)
+
+
+def test_ssh_logins() -> None:
+    """By the variable, the process's own or an inherited one; what is no address is none."""
+    above = RelatedProcess(pid=2, environ={"SSH_CONNECTION": "10.0.0.7 51234 10.0.0.1 22"})
+    assert terminals.find_ssh([RelatedProcess(pid=1, environ={}), above]) == "10.0.0.7"
+    assert (
+        terminals.find_ssh([RelatedProcess(pid=1, environ={"SSH_CLIENT": "fe80::1%eth0 5 22"}), above])
+        == "fe80::1%eth0"
+    )
+    assert terminals.find_ssh([RelatedProcess(pid=1, environ=Unread.DENIED)]) == ""
+    assert terminals.find_ssh([RelatedProcess(pid=1, environ={"SSH_CONNECTION": "\x1b[31m 1 2 3"})]) == ""
+    assert terminals.find_ssh([RelatedProcess(pid=1, environ={"SSH_CONNECTION": "UNKNOWN 65535 UNKNOWN 65535"})]) == ""
 
 
 class Clock:

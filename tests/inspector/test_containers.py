@@ -29,7 +29,7 @@ from gpuwatch.inspector.cgroups import ContainerId
 from gpuwatch.inspector.containers import ContainerName, ContainerNames, Roots
 from gpuwatch.model import Container
 from tests import CHECKOUT
-from tests.inspector.test_places import ID, OTHER
+from tests.inspector.test_cgroups import ID, OTHER
 from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE
 from tests.test_procfs import fixture_process, stat_line
 

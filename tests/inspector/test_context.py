@@ -1,9 +1,4 @@
-r"""Where a process runs, by its cgroup: paths as each runtime documents them, and a real cgroup where one may be made.
-
-The paths are those of docs.docker.com (runtime metrics), podman-run(1) and Podman's own issues (`--cgroups=split`),
-the kubelet's cgroup_manager_linux.go, lxc.container.conf(5), systemd-nspawn(1), slurm.schedmd.com/cgroup_v2.html,
-systemd.slice(5) and systemd.io/DESKTOP_ENVIRONMENTS; none was recorded on this machine.
-"""
+"""Context of a process: batch job, pod, unit, container, login; whatever a process wrote, nothing raises."""
 
 from __future__ import annotations
 
@@ -17,170 +12,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
-from gpuwatch.inspector import cgroups, context, reader
-from gpuwatch.inspector.cgroups import ContainerId, SlurmStep, Unit
-from gpuwatch.inspector.containers import ContainerNames, Roots
-from gpuwatch.model import Container, Surroundings, is_service
+from gpuwatch.inspector import cgroups, context, jobs, reader
+from gpuwatch.inspector.cgroups import ContainerId
+from gpuwatch.inspector.containers import ContainerName, ContainerNames, Roots
+from gpuwatch.inspector.protocol import Question
+from gpuwatch.inspector.worker import Reader
+from gpuwatch.model import Container, Surroundings
 from gpuwatch.text import clean
+from tests.inspector.test_cgroups import BELOW, ID, POD, USER
+from tests.support.families import Member, family
 
-ID = "4f797c539e6c745de61a93ca3ff892358ecbcaccd8414d5db545c38428142970"
-OTHER = "9ec39b91f3d70e1beff50a308f77067065ea6be0d91a3378375056cd4422cf3d"
-POD = "1fb25a5c-2a6e-4b9c-8f0e-0d1a2b3c4d5e"
-BELOW = POD.replace("-", "_")
 NOBODY = ContainerNames(
     Roots(docker=Path("/nonexistent"), docker_socket=Path("/nonexistent"), storage=Path("/nonexistent"))
 )
 
 
+PYTHON = "/opt/conda/bin/python"
+
+
 def facts(cgroup: str = "/", **environ: str) -> Facts:
     """A process of this cgroup and environment."""
     return Facts(pid=7, uid=1000, cgroup=cgroup, environ=environ)
-
-
-CONTAINERS = [
-    (f"/docker/{ID}", "docker", ID, ""),
-    (f"/system.slice/docker-{ID}.scope", "docker", ID, ""),
-    (f"/../../docker/{ID}", "docker", ID, ""),
-    (f"/user.slice/user-1000.slice/user@1000.service/user.slice/docker-{ID}.scope", "docker", ID, ""),
-    (f"/ecs/train/6f1e/{ID}", "", ID, ""),
-    (f"/ecs/6f1e/{ID}", "docker", ID, ""),
-    (f"/machine.slice/libpod-{ID}.scope/container", "podman", ID, ""),
-    (f"/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope", "podman", ID, ""),
-    (f"/libpod_parent/libpod-{ID}", "podman", ID, ""),
-    (f"/system.slice/app_name.service/libpod-payload-{ID}", "podman", ID, ""),
-    (f"/default/{ID}", "containerd", ID, ""),
-    (f"/system.slice/nerdctl-{ID}.scope", "containerd", ID, ""),
-    (f"/kubepods.slice/kubepods-pod{BELOW}.slice/cri-containerd-{ID}.scope", "containerd", ID, ""),
-    (f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{BELOW}.slice/crio-{ID}.scope", "cri-o", ID, ""),
-    (f"/kubepods/burstable/pod{POD}/{ID}", "", ID, ""),
-    (f"/docker/{OTHER}/kubelet/kubepods/besteffort/pod{POD}/{ID}", "", ID, ""),
-    (
-        f"/system.slice/containerd.service/kubepods-besteffort-pod{BELOW}.slice:cri-containerd:{ID}",
-        "containerd",
-        ID,
-        "",
-    ),
-    ("/lxc.payload.gpu1/system.slice/ollama.service", "lxc", "", "gpu1"),
-    ("/lxc/101/ns/init.scope", "lxc", "", "101"),
-    (r"/machine.slice/machine-deep\x2dlab.scope/payload", "systemd-nspawn", "", "deep-lab"),
-    ("/machine.slice/systemd-nspawn@lab.service/payload", "systemd-nspawn", "", "lab"),
-]
-
-
-@pytest.mark.parametrize(("path", "runtime", "ident", "name"), CONTAINERS)
-def test_the_container_on_a_path(path: str, runtime: str, ident: str, name: str) -> None:
-    """Version 1 and 2, the systemd driver and the other, of every runtime; the innermost counts."""
-    assert cgroups.parse_container(path) == ContainerId(runtime, ident, name)
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        *("", "/", "/user.slice/user-1000.slice/session-3.scope", "/system.slice/ollama.service", "/docker", "/lxc"),
-        f"/machine.slice/libpod-conmon-{ID}.scope",
-        f"/machine.slice/crio-conmon-{ID}.scope",
-        f"/machine.slice/machine-libpod_pod_{ID}.slice",
-        r"/machine.slice/machine-qemu\x2d1\x2dwindows.scope/libvirt/emulator",
-        "/lxc.monitor.gpu1",
-        "/system.slice/slurmstepd.scope/job_1/step_0/user/task_0",
-        f"/docker/{ID[:40]}",
-        f"/docker/{ID.upper()}",
-    ],
-)
-def test_what_is_no_container(path: str) -> None:
-    """A container's monitor, a virtual machine, a login, a service."""
-    assert cgroups.parse_container(path) is None
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        *((path, POD) for path, *_ in CONTAINERS if "pod1fb25a5c" in path),
-        ("/kubepods/burstable/pod" + "5" * 32 + "/" + ID, "5" * 32),
-        (f"/machine.slice/libpod-{ID}.scope", ""),
-        (f"/machine.slice/machine-libpod_pod_{ID}.slice/libpod-{OTHER}.scope", ""),
-        ("/kubepods.slice", ""),
-    ],
-)
-def test_the_pod_on_a_path(path: str, expected: str) -> None:
-    """Its uid with dashes by either driver; of a static pod 32 digits. A pod of Podman's is none of these."""
-    assert cgroups.parse_pod(path) == expected
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("/slurm/uid_1000/job_4711/step_0/task_0", SlurmStep("4711", "0")),
-        ("/slurm_gpu01/uid_1000/job_4711/step_batch/task_special", SlurmStep("4711", "batch")),
-        ("/system.slice/slurmstepd.scope/job_1392969/step_0/user/task_0", SlurmStep("1392969", "0")),
-        ("/system.slice/gpu01_slurmstepd.scope/job_42/step_extern/user", SlurmStep("42", "extern")),
-        ("/slurm/uid_1000/job_4711", SlurmStep("4711", "")),
-        ("/system.slice/slurmstepd.scope/system", None),
-        ("/user.slice/user-1000.slice/job_4711/step_0", None),
-        ("/system.slice/slurmd.service", None),
-    ],
-)
-def test_the_batch_job_on_a_path(path: str, expected: SlurmStep | None) -> None:
-    """Only below Slurm's own folder: anybody may call a cgroup `job_1`."""
-    assert cgroups.parse_slurm(path) == expected
-
-
-USER = "/user.slice/user-1000.slice/user@1000.service"
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("/system.slice/ollama.service", Unit("ollama.service", False)),
-        (r"/system.slice/system-vllm.slice/vllm@llama\x2d3.service", Unit(r"vllm@llama\x2d3.service", False)),
-        (f"{USER}/app.slice/embeddings.service", Unit("embeddings.service", True)),
-        ("/system.slice/triton.service/workers/3", Unit("triton.service", False)),
-        (f"/system.slice/app_name.service/libpod-payload-{ID}", Unit("app_name.service", False)),
-        ("/lxc.payload.gpu1/system.slice/ollama.service", Unit("ollama.service", False)),
-        ("/system.slice/_cgroup.odd.service", Unit("cgroup.odd.service", False)),
-        ("/system.slice/run-u123.service", Unit("run-u123.service", False)),
-        ("/system.slice/app-embeddings.service", Unit("app-embeddings.service", False)),
-        ("/system.slice/jupyterhub.service", Unit("jupyterhub.service", False)),
-        *(
-            (path, None)
-            for path in (
-                *("", "/", "/system.slice", "/user.slice/user-1000.slice/session-3.scope", "/init.scope"),
-                *(USER, f"{USER}/init.scope", f"{USER}/app.slice/run-r1f.scope"),
-                f"{USER}/app.slice/app-gnome-org.gnome.Terminal-2107.scope",
-                f"{USER}/app.slice/app-org.kde.konsole@3fa9.service",
-                f"{USER}/app.slice/app-org.gnome.Terminal.slice/vte-spawn-1fb25a5c.scope",
-                f"{USER}/app.slice/gnome-terminal-server.service",
-                f"{USER}/tmux-spawn-1fb25a5c.scope",
-                f"{USER}/app.slice/tmux.service/tmux-spawn-1fb25a5c.scope",
-                *(f"/system.slice/{name}.service" for name in ("ssh", "sshd", "cron", "crond", "slurmd", "docker")),
-                *(f"/system.slice/{name}.service" for name in ("containerd", "systemd-logind", "kubelet", "gdm3")),
-                *(f"/system.slice/{name}.service" for name in ("nxserver", "dcvserver", "chrome-remote-desktop@ada")),
-                "/system.slice/system-sshd.slice/sshd@0-10.0.0.1:22-10.0.0.2:514.service",
-                "/system.slice/system-getty.slice/getty@tty1.service",
-                f"/system.slice/docker-{ID}.scope",
-            )
-        ),
-    ],
-)
-def test_the_unit_on_a_path(path: str, expected: Unit | None) -> None:
-    """A service with its name as systemctl takes it; not what only carries logins, desktops, jobs and containers."""
-    assert cgroups.parse_unit(path) == expected
-
-
-def test_a_notebook_below_a_unit_is_not_its_service() -> None:
-    """People start and leave it by hand, and the unit knows nothing of it."""
-    names = ("jupyterhub", "jupyter", "jupyter-ada", "code-server@ada", "code-tunnel")
-    for unit in (*(f"{name}.service" for name in names), ""):
-        assert not is_service(unit)
-        assert not Surroundings(unit=unit).service
-    assert Surroundings(unit="ollama.service").service
-
-
-def test_whose_login_a_path_lies_in() -> None:
-    """The owner of a rootless container, whose processes have uids of nobody."""
-    assert cgroups.parse_user(f"{USER}/user.slice/libpod-{ID}.scope") == 1000
-    assert cgroups.parse_user(f"/machine.slice/libpod-{ID}.scope") is None
 
 
 # -- with the environment ------------------------------------------------------------------------------------------
@@ -389,3 +243,170 @@ def test_a_real_cgroup(made: Path) -> None:
         if inner.exists():
             inner.rmdir()
         made.rmdir()
+
+
+# -- other schedulers ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "environ", "expected"),
+    [
+        ("/pbs_jobs.service/jobid/2404743.opbs", {}, "pbs 2404743"),
+        ("/pbs_jobs.service/jobid/2404743[17].opbs", {}, "pbs 2404743[17]"),
+        ("/user.slice/jobid/2404743.opbs", {}, ""),
+        ("/", {"PBS_JOBID": "2404743.opbs", "PBS_ENVIRONMENT": "PBS_INTERACTIVE"}, "pbs 2404743"),
+        ("/", {"LSB_JOBID": "4711"}, "lsf 4711"),
+        ("/", {"JOB_ID": "4711", "SGE_ROOT": "/opt/sge"}, "sge 4711"),
+        ("/", {"JOB_ID": "4711"}, ""),
+        ("/", {"SGE_ROOT": "/opt/sge"}, ""),
+        ("/", {"_CONDOR_SLOT": "slot1_2", "_CONDOR_JOB_AD": "/var/lib/condor/x/.job.ad"}, "condor slot1_2"),
+        ("/", {"LSB_JOBID": "47\x1b[2J11"}, "lsf 47�[2J11"),
+    ],
+)
+def test_the_job_of_another_scheduler(cgroup: str, environ: dict[str, str], expected: str) -> None:
+    """By the cgroup, else by what only a job has. The unit that PBS makes for all jobs is nobody's service."""
+    assert context.find_batch_job(Facts(pid=7, uid=1000, cgroup=cgroup, environ=environ)) == expected
+    assert Surroundings(batch=expected, unit="x.service").where == (expected or "x")
+    assert cgroups.parse_unit(cgroup) is None
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURMD_NODENAME": "gpu1"},
+        {"PBS_JOBID": "2404743.opbs", "PBS_ENVIRONMENT": "PBS_BATCH"},
+        {},
+    ],
+)
+def test_a_kernel_in_a_batch_job_is_not_left_by_a_server_that_is_not_here(environ: dict[str, str]) -> None:
+    """It was handed the number of the server of the notebook that it was submitted from, on another machine."""
+    file = "/home/ada/.local/share/jupyter/runtime/kernel-8f2a9c11.json"
+    argv = ("/opt/conda/bin/python", "-m", "ipykernel_launcher", "-f", file)
+    with family(Member("kernel", argv, {"JPY_PARENT_PID": "4194301", **environ}, leads=True)) as tree:
+        around = tree.around("kernel")
+    assert bool(around.batch_job) == bool(environ)
+    assert around.notebook is not None
+    assert around.notebook.left == (not environ)
+
+
+# -- the whole -----------------------------------------------------------------------------------------------------
+
+
+def test_what_could_not_be_read_is_said() -> None:
+    """An environment under a title; its ancestors' is as good for what is inherited."""
+    python = Member("python", (PYTHON, "t.py"), {"SSH_CONNECTION": "10.0.0.7 1 2 3"}, title="step 7 = 3")
+    with family(Member("sh", ("bash",), {"SSH_CONNECTION": "10.0.0.8 1 2 3"}, children=(python,))) as tree:
+        found = tree.around("python")
+    assert found.words == "its environment was overwritten by a title"
+    assert found.ssh == "10.0.0.8"
+
+
+def test_a_process_that_has_gone_is_said_to_have(tmp_path: Path) -> None:
+    """Nothing raises, and what its facts alone tell is still told."""
+    found = context.read_context(Facts(pid=99, environ={"SSH_CONNECTION": "10.0.0.7 1 2 3"}), proc=tmp_path)
+    assert (found.job, found.ssh, found.words) == (None, "10.0.0.7", "its state: it has ended")
+
+
+def test_a_fault_in_one_part_costs_no_other() -> None:
+    """A name book that fails: the container is missing, and it is said why."""
+
+    class Broken(ContainerNames):
+        def find(self, container: ContainerId, pid: int, uid: int | None, *, proc: Path) -> ContainerName:
+            raise TypeError("odd\x1b[31m")
+
+    cgroup = "/system.slice/docker-" + "3f" * 32 + ".scope"
+    facts = Facts(pid=os.getpid(), uid=os.getuid(), environ={"SSH_CLIENT": "::1 1 2"}, cgroup=cgroup)
+    found = context.read_context(facts, names=Broken())
+    assert found.container is None
+    assert (found.ssh, found.job is None) == ("::1", False)
+    assert found.words.startswith("its container: a fault in gpuwatch: TypeError: odd")
+    assert found.words == clean(found.words)
+
+
+def test_the_reader_answers_with_both() -> None:
+    """What was declared, and what it runs in."""
+    with family(Member("python", (PYTHON, "t.py"), {"SSH_CLIENT": "10.0.0.7 1 2"})) as tree:
+        pid = tree.pids["python"]
+        answer = Reader().answer(Question(pid=pid, start=procfs.read_stat(pid).start_ticks))
+    assert answer.surroundings is not None
+    assert answer.surroundings.ssh == "10.0.0.7"
+    assert answer.surroundings.job is not None
+
+
+ODD = st.text(st.characters(codec=None), max_size=20)
+NAMES = st.sampled_from(
+    [
+        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),
+        *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID"),
+        *("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "TF_CONFIG", "RAY_JOB_ID", "RAY_RAYLET_PID", "TMUX", "TMUX_PANE"),
+        *("STY", "WINDOW", "ZELLIJ_SESSION_NAME", "SSH_CONNECTION", "JPY_PARENT_PID", "JPY_SESSION_NAME"),
+    ]
+)
+VALUES = st.one_of(
+    ODD,
+    st.integers(-3, 12).map(str),
+    st.sampled_from(["/t,1,0", "1.x", "127.0.0.1", "[1]", '{"cluster": {"a": 3}, "task": []}', "9" * 5000, "²", "٣"]),
+)
+ENVIRONS = st.one_of(st.dictionaries(NAMES, VALUES, max_size=8), st.sampled_from(Unread))
+WORDS = st.one_of(
+    ODD,
+    st.sampled_from(
+        [
+            *(
+                "python",
+                "bash",
+                "torchrun",
+                "-m",
+                "-c",
+                "torch.distributed.run",
+                "mpirun",
+                "raylet",
+                "tmux",
+                "train.py",
+            ),
+            *("from multiprocessing.spawn import spawn_main; spawn_main(parent_pid=1)", "ray::A", "jupyter-lab", "-f"),
+            *("ipykernel_launcher", "kernel-3f9a1c22-aa.json", "VLLM::EngineCore", "busybox", "--"),
+        ]
+    ),
+)
+ARGV = st.lists(WORDS, max_size=5).map(tuple)
+KIN = st.builds(RelatedProcess, pid=st.integers(2, 9), argv=ARGV, environ=ENVIRONS, start=st.integers(0, 9), comm=ODD)
+
+
+@given(argv=ARGV, environ=ENVIRONS, above=st.lists(KIN, max_size=5), cgroup=ODD)
+def test_nothing_that_a_process_writes_raises(
+    argv: tuple[str, ...], environ: dict[str, str] | Unread, above: list[RelatedProcess], cgroup: str
+) -> None:
+    """All is clean, and no part of it fails."""
+    facts = Facts(pid=os.getpid(), uid=1, argv=argv, environ=environ, ancestors=tuple(above), cgroup=cgroup)
+    found = context.read_context(facts)
+    assert "fault" not in found.words
+    assert found.job is not None
+    texts = [found.ssh, found.job.name, found.job.key, found.job.launcher, found.words]
+    if found.pane is not None:
+        texts += [found.pane.session, found.pane.window]
+    if found.notebook is not None:
+        texts += [found.notebook.path, found.notebook.kernel]
+    assert all(text == clean(text) for text in texts)
+    assert len(found.job.name) <= jobs.LONGEST_NAME
+    job = found.job
+    assert job.rank is None or job.world is None or 0 <= job.rank < job.world
+
+
+@given(first=ARGV, second=ARGV, environs=st.tuples(ENVIRONS, ENVIRONS), above=st.lists(KIN, max_size=3))
+def test_siblings_below_a_launcher_are_one_run(
+    first: tuple[str, ...],
+    second: tuple[str, ...],
+    environs: tuple[dict[str, str] | Unread, dict[str, str] | Unread],
+    above: list[RelatedProcess],
+) -> None:
+    """Whatever they wrote; its name may be told by each alone, where the launcher started no Python."""
+    line = (RelatedProcess(pid=5, argv=("torchrun", "t.py"), start=7), *above)
+    pid, stat = os.getpid(), procfs.read_stat(os.getpid())
+    found = []
+    for argv, environ in zip((first, second), environs, strict=True):
+        facts = Facts(pid=pid, argv=argv, environ=environ, ancestors=line)
+        job = jobs.read_run(facts, RelatedProcess(pid=pid, argv=argv, environ=environ), stat)
+        if not job.orphaned and job.head != pid:
+            found.append((job.key, job.head))
+    assert len(set(found)) <= 1
