@@ -167,7 +167,6 @@ def monitored(proc: Path, *argv: str) -> None:
 
 @pytest.mark.parametrize("flag", [["-n", "tender_turing"], ["--name", "tender_turing"], ["--name=tender_turing"]])
 def test_podmans_monitor_has_the_name_on_its_command_line(tmp_path: Path, public: Path, flag: list[str]) -> None:
-    """Everybody may read that, whoever's the container is."""
     monitored(tmp_path, "/usr/bin/conmon", "--api-version", "1", "-c", ID, "-u", ID, "-r", "/usr/bin/crun", *flag)
     assert ask(ContainerNames(roots(public)), PODMAN, proc=tmp_path) == ContainerName("tender_turing")
     facts = Facts(pid=7, uid=1000, cgroup=f"/machine.slice/libpod-{ID}.scope/container", environ={})
@@ -176,7 +175,6 @@ def test_podmans_monitor_has_the_name_on_its_command_line(tmp_path: Path, public
 
 
 def test_the_monitor_of_another_container_says_nothing(tmp_path: Path, public: Path) -> None:
-    """A container in a container has two above it."""
     monitored(tmp_path, "/usr/bin/conmon", "-c", OTHER, "-n", "outer")
     assert ask(ContainerNames(roots(public)), PODMAN, proc=tmp_path) == ContainerName()
     (tmp_path / "5/cmdline").unlink()
@@ -186,7 +184,6 @@ def test_the_monitor_of_another_container_says_nothing(tmp_path: Path, public: P
 @pytest.mark.parametrize("file", ["containers.json", "volatile-containers.json"])
 @needs_root
 def test_the_list_of_containers_has_their_names(public: Path, file: str) -> None:
-    """Root's; and with `--rm` in a file of its own."""
     stored(public / "storage", "web\x1b[2J", "alias", file=file)
     assert ask(ContainerNames(roots(public)), PODMAN) == ContainerName("web\ufffd[2J")
     assert ask(ContainerNames(roots(public)), ContainerId("podman", "f" * 64)) == ContainerName()
@@ -213,7 +210,6 @@ def test_the_list_in_a_home_is_read_with_its_owners_rights(public: Path) -> None
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "[" * 100_000, '[{"id": 3}]', "\xff"])
 @needs_root
 def test_a_list_of_another_format_says_nothing(public: Path, text: str) -> None:
-    """Neither does one that is no JSON."""
     path = stored(public / "storage")
     path.write_text(text)
     assert ask(ContainerNames(roots(public)), PODMAN) == ContainerName()
@@ -221,7 +217,6 @@ def test_a_list_of_another_format_says_nothing(public: Path, text: str) -> None:
 
 @needs_root
 def test_cri_o_keeps_the_kubelets_names() -> None:
-    """With the pod in them; a name of another kind is a name."""
     assert containers.parse_name("k8s_trainer_train-0_vision_1fb2_0") == ContainerName("trainer", "vision/train-0")
     assert containers.parse_name("k8s_mine") == ContainerName("k8s_mine")
     assert containers.parse_name("") is None
@@ -232,7 +227,6 @@ def test_cri_o_keeps_the_kubelets_names() -> None:
 
 @needs_root
 def test_docker_keeps_a_file_for_each_container(public: Path) -> None:
-    """Which root may read without asking anybody."""
     write(public / f"docker/{ID}/config.v2.json", INSPECTED)
     with daemon(public / "docker.sock", {"Name": "/other"}) as server:
         assert ask(ContainerNames(roots(public))) == ContainerName("trainer")
@@ -240,7 +234,6 @@ def test_docker_keeps_a_file_for_each_container(public: Path) -> None:
 
 
 def test_docker_is_asked_over_its_socket(public: Path) -> None:
-    """For the name, and once a minute at most."""
     clock = Clock()
     names = ContainerNames(roots(public), clock=clock)
     with daemon(public / "docker.sock", INSPECTED) as server:
@@ -274,14 +267,12 @@ def test_what_docker_may_answer(public: Path, answer: object, status: int, expec
 
 
 def test_the_pod_is_named_by_its_containers_labels(public: Path) -> None:
-    """Where the environment does not have it."""
     facts = Facts(pid=7, uid=1000, cgroup=f"/kubepods/pod1fb25a5c-2a6e-4b9c-8f0e-0d1a2b3c4d5e/docker-{ID}.scope")
     with daemon(public / "docker.sock", INSPECTED | {"Config": {"Labels": LABELS}}):
         assert context.find_pod(facts, proc=public, names=ContainerNames(roots(public))) == "vision/train-0"
 
 
 def test_a_daemon_that_hangs_is_left_alone_for_a_while(public: Path) -> None:
-    """Half a second once, not for each of its containers."""
     clock = Clock()
     names = ContainerNames(roots(public), clock=clock)
     with daemon(public / "docker.sock", INSPECTED, quiet=True) as server:
@@ -323,7 +314,6 @@ def test_a_rootless_daemon_is_asked_with_its_owners_rights(public: Path) -> None
 
 
 def test_podmans_socket_is_asked_last(public: Path, tmp_path: Path) -> None:
-    """It starts a service that is not running otherwise."""
     uid = os.geteuid()
     path = public / (f"run/{uid}/podman/podman.sock" if uid else "podman.sock")
     with daemon(path, INSPECTED) as server:
@@ -339,7 +329,6 @@ def test_what_goes_by_names_is_not_asked_for(public: Path) -> None:
 
 
 def test_no_more_is_remembered_than_a_bound(public: Path) -> None:
-    """A machine may start a container a second."""
     names = ContainerNames(roots(public))
     for number in range(containers.MOST + 10):
         ask(names, ContainerId("containerd", f"{number:064x}"))

@@ -65,7 +65,6 @@ def test_the_batch_job(cgroup: str, environ: dict[str, str], expected: str) -> N
 
 
 def test_an_environment_that_was_written_over_is_replaced_by_an_ancestors() -> None:
-    """A rank that shows a title has its launcher's array task."""
     above = (
         RelatedProcess(pid=3),
         RelatedProcess(pid=2, environ={"SLURM_JOB_ID": "5", "SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}),
@@ -86,19 +85,16 @@ def test_an_environment_that_was_written_over_is_replaced_by_an_ancestors() -> N
     ],
 )
 def test_the_pod(tmp_path: Path, environ: dict[str, str], expected: str) -> None:
-    """Its name where the environment has it, else its uid."""
     assert context.find_pod(facts(f"/kubepods/pod{POD}/{ID}", **environ), proc=tmp_path, names=NOBODY) == expected
 
 
 def test_no_pod_without_a_cluster(tmp_path: Path) -> None:
-    """POD_NAME is anybody's to set."""
     assert context.find_pod(facts("/user.slice", POD_NAME="x", HOSTNAME="y"), proc=tmp_path, names=NOBODY) == ""
     inside = facts("/", HOSTNAME="train-0", KUBERNETES_SERVICE_HOST="10.0.0.1")
     assert context.find_pod(inside, proc=tmp_path, names=NOBODY) == "train-0"
 
 
 def test_the_unit() -> None:
-    """With whether it is one of the user's own manager."""
     assert context.find_unit(facts(f"{USER}/app.slice/embeddings.service")) == ("embeddings.service", True)
     assert context.find_unit(facts("/user.slice")) == ("", False)
 
@@ -195,7 +191,6 @@ PARTS = st.one_of(
 
 @given(st.lists(PARTS, max_size=6).map("/".join), st.dictionaries(st.text(max_size=9), st.text(max_size=9)))
 def test_no_cgroup_and_no_environment_breaks_anything(path: str, environ: dict[str, str]) -> None:
-    """Users name their own cgroups and containers as they like."""
     given_facts = Facts(pid=7, uid=1000, cgroup=path, environ=environ)
     proc = Path("/nonexistent")
     held = context.find_container(given_facts, proc=proc, names=NOBODY)
@@ -324,7 +319,6 @@ def test_a_fault_in_one_part_costs_no_other() -> None:
 
 
 def test_the_reader_answers_with_both() -> None:
-    """What was declared, and what it runs in."""
     with family(Member("python", (PYTHON, "t.py"), {"SSH_CLIENT": "10.0.0.7 1 2"})) as tree:
         pid = tree.pids["python"]
         answer = Reader().answer(Question(pid=pid, start=procfs.read_stat(pid).start_ticks))
@@ -377,7 +371,6 @@ KIN = st.builds(RelatedProcess, pid=st.integers(2, 9), argv=ARGV, environ=ENVIRO
 def test_nothing_that_a_process_writes_raises(
     argv: tuple[str, ...], environ: dict[str, str] | Unread, above: list[RelatedProcess], cgroup: str
 ) -> None:
-    """All is clean, and no part of it fails."""
     facts = Facts(pid=os.getpid(), uid=1, argv=argv, environ=environ, ancestors=tuple(above), cgroup=cgroup)
     found = context.read_context(facts)
     assert "fault" not in found.words

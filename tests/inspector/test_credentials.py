@@ -75,7 +75,6 @@ def test_one_user_reads_their_own_processes_and_only_names_of_others(public: Pat
 
 @needs_root
 def test_root_reads_everybodys(public: Path) -> None:
-    """Environments and scripts alike."""
     (public / "train.py").write_text(SOURCE)
     with sharing("train.py", cwd=public, environ={"A": "1"}, first=f"drop({ME})") as process:
         facts = reader.read(process.pid, scan=seen)

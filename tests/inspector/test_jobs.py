@@ -60,7 +60,6 @@ def test_eight_ranks_are_one_run(uid: int | None) -> None:
 
 
 def test_ranks_whose_launcher_was_killed_are_still_one_run_and_orphans() -> None:
-    """By what torchrun gave them; their loaders with them."""
     ranks = (rank(0, Member("loader", forks=True)), rank(1))
     shell = Member("shell", SHELL, children=(Member("torchrun", TORCHRUN, children=ranks),))
     with family(shell) as tree:
@@ -145,7 +144,6 @@ def test_what_a_script_left_in_a_step_of_one_task_is_no_rank_without_its_launche
 
 
 def test_tf_config() -> None:
-    """The chief is the first; a parameter server has no rank."""
     cluster = {"worker": ["a:1", "b:1"], "chief": ["c:1"], "ps": ["d:1"]}
 
     def task(kind: str, index: object) -> dict[str, str]:
@@ -172,7 +170,6 @@ def test_ranks_started_by_hand_are_one_run_and_no_orphans() -> None:
 
 
 def test_lightning_starts_the_others_itself() -> None:
-    """The first has no variables of its own."""
     argv = (PYTHON, "fit.py", "--devices", "2")
     other = Member("other", argv, {"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1"})
     with family(Member("main", argv, {"A": "1"}, children=(other,))) as tree:
@@ -203,7 +200,6 @@ def test_rays_workers_belong_to_the_program_that_asked_for_them() -> None:
 
 
 def test_vllms_engine_is_a_worker_of_its_server_and_an_orphan_without() -> None:
-    """It has a title over its arguments and its environment."""
     engine = Member("engine", (PYTHON, "-c", "from multiprocessing.spawn import spawn_main"), title="VLLM::EngineCore")
     server = Member("server", (PYTHON, "/opt/bin/vllm", "serve", "m"), {"A": "1"}, children=(engine,))
     with family(Member("shell", SHELL, children=(server,), leads=True)) as tree:
@@ -251,7 +247,6 @@ def started(folder: Path, *arguments: str) -> Iterator[Family]:
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_workers_of_multiprocessing(tmp_path: Path, method: str) -> None:
-    """Real ones are helpers of their program."""
     with started(tmp_path, method) as tree:
         jobs = [tree.job(name) for name in ("main", "one", "two")]
         assert {job.key for job in jobs} == {tree.identity("main")}

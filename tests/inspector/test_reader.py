@@ -21,7 +21,6 @@ from tests.test_procfs import fixture_process, stat_line
 
 
 def test_the_facts_of_a_process(tmp_path: Path) -> None:
-    """All that the resolver asks for, of one training."""
     (tmp_path / "train.py").write_text(SOURCE)
     given = {"CUDA_VISIBLE_DEVICES": "1"}
     share = Share(user="ada", share=0.5)
@@ -50,7 +49,6 @@ def test_arguments_are_as_they_were_given() -> None:
 
 
 def test_a_process_that_has_gone_raises() -> None:
-    """There is nothing to say of it."""
     process = subprocess.Popen(["true"])
     process.wait()
     with pytest.raises(procfs.GONE):
@@ -58,7 +56,6 @@ def test_a_process_that_has_gone_raises() -> None:
 
 
 def test_a_zombie_has_no_environment_any_more() -> None:
-    """It is not undeclared: it is gone."""
     process = subprocess.Popen(["true"])
     end = time.monotonic() + 30
     while procfs.read_stat(process.pid).state != "Z":
@@ -89,7 +86,6 @@ def test_an_empty_environment_is_one_only_where_there_is_one(
 
 
 def test_a_program_may_be_given_no_environment_at_all() -> None:
-    """Then it is known that it declared nothing there."""
     with sleeping() as pid:
         assert reader.read(pid).environ == {}
 
@@ -160,7 +156,6 @@ def test_children_that_were_given_another_environment() -> None:
 
 
 def test_no_more_children_than_eight() -> None:
-    """A loader for each core is as good as eight of them."""
     first = "for number in range(12): print(run({'N': str(number)}).pid, flush=True)"
     with sharing("train.py", first=first) as process:
         until_asleep(*map(int, process.said))
@@ -279,7 +274,6 @@ def test_what_was_written_is_read_again(pairs: list[tuple[bytes, bytes]]) -> Non
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_an_environment_or_none(block: bytes) -> None:
-    """Nobody's memory makes it raise."""
     found = files.parse_environ(block)
     assert found is Unread.OVERWRITTEN or isinstance(found, dict)
 
@@ -301,7 +295,6 @@ def test_an_empty_environment_is_read_and_empty() -> None:
 
 
 def test_a_large_environment_is_read_to_its_end() -> None:
-    """100 kB, with what matters behind it."""
     large = {f"FILLER_{number}": "x" * 1000 for number in range(100)}
     with sharing("train.py", environ={**large, "XLA_PYTHON_CLIENT_MEM_FRACTION": ".3"}) as process:
         found = reader.read(process.pid).environ
@@ -328,7 +321,6 @@ def test_a_title_over_the_environment_hides_it(title: str) -> None:
 
 
 def test_what_a_program_sets_later_is_not_in_it() -> None:
-    """proc_pid_environ(5): it is what execve was given."""
     first = "os.environ['CUDA_VISIBLE_DEVICES'] = '2'"
     with sharing("train.py", environ={"CUDA_VISIBLE_DEVICES": "0,1"}, first=first) as process:
         found = reader.read(process.pid).environ

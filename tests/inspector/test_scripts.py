@@ -17,14 +17,12 @@ from tests.support.sharer import LAUNCHER, sharing, sleeping
 
 
 def test_code_on_the_command_line() -> None:
-    """It is all there is of the script."""
     with sharing("-c", "import torch") as process:
         assert script_of(reader.read(process.pid, scan=seen)) == ("-c", "import torch")
 
 
 @pytest.mark.parametrize("place", ["pkg/train.py", "pkg/train/__main__.py"])
 def test_a_module_under_the_working_directory(tmp_path: Path, place: str) -> None:
-    """Where `-m` finds it first."""
     (tmp_path / place).parent.mkdir(parents=True)
     (tmp_path / place).write_text(SOURCE)
     with sharing("-m", "pkg.train", cwd=tmp_path) as process:
@@ -41,7 +39,6 @@ def test_a_module_elsewhere_is_none_of_the_users(tmp_path: Path, name: str) -> N
 
 
 def test_an_absolute_path(tmp_path: Path) -> None:
-    """By the root of the process."""
     path = tmp_path / "train.py"
     path.write_text(SOURCE)
     with sharing(str(path), cwd=Path("/")) as process:
@@ -49,7 +46,6 @@ def test_an_absolute_path(tmp_path: Path) -> None:
 
 
 def test_a_name_that_plays_tricks_is_cleaned(tmp_path: Path) -> None:
-    """An escape in a file's name reaches no screen."""
     (tmp_path / "a\x1b[31m.py").write_text(SOURCE)
     with sharing("a\x1b[31m.py", cwd=tmp_path) as process:
         name, text = script_of(reader.read(process.pid, scan=seen))
@@ -94,7 +90,6 @@ def test_files_of_the_kernel_are_not_read() -> None:
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "device", "large", "missing", "loop"])
 def test_what_is_no_ordinary_file_is_not_read(tmp_path: Path, kind: str) -> None:
-    """Nor waited for: opening a FIFO without a writer would."""
     path = tmp_path / "train.py"
     if kind == "fifo":
         os.mkfifo(path)
@@ -147,7 +142,6 @@ def test_a_title_without_a_script_above_it_has_none() -> None:
 
 
 def test_a_program_that_is_no_python_has_no_script() -> None:
-    """Whatever started it."""
     with sleeping(b"A=1") as pid:
         assert reader.read(pid, scan=seen).script is None
 
@@ -164,7 +158,6 @@ def homed(tmp_path: Path, *, source: str = "import theano\n", **given: str) -> F
 
 
 def test_the_rc_file_of_a_home(tmp_path: Path) -> None:
-    """Only of a process that may use Theano."""
     (tmp_path / "home").mkdir()
     (tmp_path / "home/.theanorc").write_text("[lib]\ncnmem=0.3\n")
     (file,) = homed(tmp_path).rc
@@ -195,7 +188,6 @@ def test_a_home_that_the_environment_does_not_name(tmp_path: Path) -> None:
 
 
 def test_a_kernel_without_the_newer_call_opens_by_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """openat2(2) is of Linux 5.6."""
     (tmp_path / "train.py").write_text(SOURCE)
     monkeypatch.setattr(files, "_SYS_OPENAT2", 100_000)
     with sharing("train.py", cwd=tmp_path) as process:

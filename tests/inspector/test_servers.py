@@ -94,7 +94,6 @@ os.write(1, b"%d\\n" % child)
 
 
 def test_a_process_that_listens_and_its_worker(listener: Sharing) -> None:
-    """The front end listens, the worker holds the GPU."""
     port, child = listener.said
     assert reason(listener.pid) == reason(int(child)) == f"listens on port {port}"
 
@@ -107,14 +106,12 @@ def test_a_process_of_another_user_that_listens() -> None:
 
 
 def test_a_port_by_chance_is_not_one_that_was_chosen() -> None:
-    """NCCL, Gloo and debuggers listen in every training."""
     with sharing("train.py", first=BY_CHANCE) as process:
         assert int(process.said[0]) in Sockets().ephemeral()
         assert reason(process.pid) == ""
 
 
 def test_a_server_of_ipv6() -> None:
-    """It stands in a list of its own."""
     first = CHOSEN.replace("socket.socket()", "socket.socket(socket.AF_INET6)").replace("127.0.0.1", "::1")
     try:
         with socket.socket(socket.AF_INET6) as probe:
@@ -184,7 +181,6 @@ def test_a_notebook_and_what_it_forks_are_no_server() -> None:
 def test_where_the_ranks_of_a_run_meet_is_no_servers_port(
     listener: Sharing, argv: tuple[str, ...], environ: dict[str, str]
 ) -> None:
-    """It is named in the environment or on the command line."""
     port, plain = listener.said[0], reader.read(listener.pid)
     facts = Facts(
         pid=listener.pid,
@@ -238,7 +234,6 @@ def test_ports_that_count(tmp_path: Path, port: int, words: str, listens: bool) 
 
 
 def test_the_machine_says_which_ports_it_hands_out(tmp_path: Path) -> None:
-    """Where it does not, Linux's own range is meant."""
     sockets = machine(tmp_path, "socket:[41]", tcp=row(8000, 41))
     assert sockets.ephemeral() == range(32768, 61000)
     folder = tmp_path / "sys/net/ipv4"
@@ -250,14 +245,12 @@ def test_the_machine_says_which_ports_it_hands_out(tmp_path: Path) -> None:
 
 
 def test_rays_and_dasks_workers_listen_for_each_other(tmp_path: Path) -> None:
-    """On ports that a cluster was told to use."""
     sockets = machine(tmp_path, "socket:[41]", tcp=row(10002, 41))
     for argv in (("ray::Trainer.fit",), ("ray::IDLE",), ("python", "/venv/bin/dask-worker", "x"), ("tensorboard",)):
         assert find_server(Facts(pid=7, argv=argv, environ={}), sockets) == ""
 
 
 def test_the_lowest_of_several_ports_is_named(tmp_path: Path) -> None:
-    """And those of others, and what no longer listens, are not."""
     tcp = row(9000, 41) + row(80, 99) + row(22, 42, "01") + row(1, 45)
     sockets = machine(tmp_path, *(f"socket:[{inode}]" for inode in (41, 42, 43, 44)), tcp=tcp, tcp6=row(8001, 44))
     assert find_server(Facts(pid=7, argv=("python", "x.py")), sockets) == "listens on port 8001"
@@ -275,7 +268,6 @@ def test_the_search_is_bounded(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=300))
 def test_no_list_of_sockets_breaks_anything(raw: bytes) -> None:
-    """A line that is no socket's is passed over."""
     found = servers.parse_connections(HEAD + raw + b"\n" + row(80, 5))
     assert found[-1].local == (socket.inet_aton("127.0.0.1"), 80)
     assert all(0 <= one.local[1] <= 0xFFFF for one in found)
@@ -340,7 +332,6 @@ def test_a_kernel_whose_server_was_killed_is_left() -> None:
 
 @pytest.mark.parametrize("server", ["0", "1", "", "abc"])
 def test_a_kernel_that_was_meant_to_outlive_its_starter_is_not_left(server: str) -> None:
-    """Some start kernels without a parent on purpose."""
     with family(Member("starter", (PYTHON, "-m", "x"), children=(kernel(server=server),))) as tree:
         tree.end("starter")
         found = tree.around("kernel").notebook

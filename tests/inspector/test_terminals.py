@@ -58,7 +58,6 @@ def pane(line: list[RelatedProcess], *, proc: Path) -> Pane | None:
 
 @pytest.mark.parametrize("argv", [("sshd: ada@pts/0",), ("/usr/share/code/code", "--x"), ("alacritty",)])
 def test_a_nearer_terminal_counts_and_not_what_was_inherited(argv: tuple[str, ...]) -> None:
-    """A terminal that was opened from a pane has its variables."""
     given = {"TMUX": f"/tmp/tmux-1000/default,{os.getpid()},4", "TMUX_PANE": "%12"}
     python = Member("python", (PYTHON, "t.py"), given)
     terminal = Member("terminal", argv, children=(Member("sh", ("bash",), children=(python,)),))
@@ -114,7 +113,6 @@ def test_panes_by_the_environment(tmp_path: Path, environ: dict[str, str], expec
 
 
 def test_numbers_of_another_pid_namespace_are_not_ours(tmp_path: Path) -> None:
-    """What a container calls 7 is another process here."""
     folder = fixture_process(tmp_path, 5, stat_line())
     (folder / "status").write_text("Name:\tx\nUid:\t1\t1\t1\t1\nNSpid:\t5\t1\n")
     fixture_process(tmp_path, 7, stat_line(comm=b"tmux: server"))
@@ -217,7 +215,6 @@ def test_what_is_renamed_and_moved_shows_after_a_while(tmux: Tmux) -> None:
 
 
 def test_a_window_in_two_sessions_is_named_by_the_one_it_was_started_in(tmux: Tmux) -> None:
-    """And by the other one when that is gone."""
     clock = Clock()
     session(tmux, "a", "first")
     pid = session(tmux, "b", "shared")
@@ -245,7 +242,6 @@ def test_a_pane_that_is_gone_keeps_its_numbers(tmux: Tmux) -> None:
 
 
 def test_the_server_of_a_killed_tmux_is_not_asked(tmux: Tmux) -> None:
-    """What outlives it has its numbers, and no complaint."""
     pid = int(tmux.run("new-session", "-d", "-P", "-F", "#{pane_pid}", "sh -c 'trap \"\" HUP; exec sleep 600'"))
     wait_for(lambda: procfs.read_stat(pid).comm == b"sleep")
     was = server(tmux)
@@ -279,7 +275,6 @@ def test_a_server_that_hangs_is_left_alone_for_a_minute(tmux: Tmux) -> None:
 
 
 def test_panes_of_others_are_not_asked_about(tmux: Tmux) -> None:
-    """By the uid of the process, and by that of the socket."""
     pid = session(tmux)
     other = patient(uid=os.geteuid() + 1)
     assert found(pid, other).pane == PANE
@@ -333,7 +328,6 @@ def test_a_tmux_that_fails_is_ended_with_all_that_it_started(
 
 
 def test_one_that_leaves_a_child_with_its_output_is_not_waited_for(tmp_path: Path, listening: Place) -> None:
-    """What it printed until its own end counts."""
     folder = fake(tmp_path, f"echo '7 %0 $0 0:a:b'; sleep 600 & echo $! > {tmp_path}/mark")
     try:
         assert patient(path=folder).find(listening).session == "a"
@@ -342,13 +336,11 @@ def test_one_that_leaves_a_child_with_its_output_is_not_waited_for(tmp_path: Pat
 
 
 def test_lines_that_make_no_sense_are_none(tmp_path: Path, listening: Place) -> None:
-    """And those of another server, or of another pane."""
     script = "printf 'x\\n7 %%0\\n8 %%0 $0 0:a:b\\n7 %%1 $0 0:a:b\\n99999999999 %%0 $0 0:a:b\\n\\n'"
     assert patient(path=fake(tmp_path, script)).find(listening) == PANE
 
 
 def test_many_servers_are_not_all_remembered(tmp_path: Path, listening: Place) -> None:
-    """The oldest are forgotten."""
     names = patient(path="")
     for number in range(terminals.MOST + 5):
         with pytest.raises(OSError, match="No such file"):
@@ -376,7 +368,6 @@ def _owned_by_another(program: Path) -> None:
 def test_a_program_that_others_could_have_put_there_is_not_run(
     tmp_path: Path, spoil: Callable[[Path], None], words: str
 ) -> None:
-    """The next one on PATH is."""
     outer = tmp_path / "outer"
     outer.mkdir(mode=0o700)
     folder = fake(outer, f"touch {tmp_path}/mark")
@@ -405,7 +396,6 @@ def test_a_program_that_others_could_have_put_there_is_not_run(
 def test_a_socket_that_others_could_have_put_there_is_not_used(
     tmp_path: Path, spoil: Callable[[Path], object], words: str
 ) -> None:
-    """A client does what its server tells it."""
     folder = fake(tmp_path, f"touch {tmp_path}/mark")
     path = tmp_path / "sockets" / "default"
     path.parent.mkdir(mode=0o700)

@@ -59,7 +59,6 @@ def test_nothing_is_run_unless_it_is_wanted(tmux: Tmux, tmp_path: Path) -> None:
 
 
 def test_a_tmux_that_hangs_costs_no_answer(tmux: Tmux, tmp_path: Path) -> None:
-    """Not even that of a single snapshot, which waits less."""
     pid = session(tmux)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", fake(tmp_path, "exec sleep 600"))
@@ -69,7 +68,6 @@ def test_a_tmux_that_hangs_costs_no_answer(tmux: Tmux, tmp_path: Path) -> None:
 
 
 def test_the_reader_goes_by_what_it_was_told_last(tmux: Tmux) -> None:
-    """With the first question, as the rest."""
     pid = session(tmux)
     question = Question(pid=pid, start=procfs.read_stat(pid).start_ticks)
     one = Reader()
@@ -111,7 +109,6 @@ def windows(snapshot: Snapshot) -> list[str]:
 
 
 def test_the_key_in_the_file_is_what_counts(driver: Driver, tmux: Tmux, key: Callable[..., None]) -> None:
-    """From gpuwatch.toml to a snapshot."""
     env = on_a_gpu(driver, session(tmux)).env()
     found = []
     for wanted in (False, True):
@@ -122,7 +119,6 @@ def test_the_key_in_the_file_is_what_counts(driver: Driver, tmux: Tmux, key: Cal
 
 
 def test_a_sampler_that_is_started_again_asks_too(driver: Driver, tmux: Tmux, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the first one did."""
     for name, value in on_a_gpu(driver, session(tmux)).env().items():
         monkeypatch.setenv(name, value)
     source = LocalSource(Options(interval=0.1, tmux=True))
@@ -145,7 +141,6 @@ def test_a_sampler_that_is_started_again_asks_too(driver: Driver, tmux: Tmux, mo
 
 
 def test_the_watch_asks_from_its_start_on(driver: Driver, tmux: Tmux, key: Callable[..., None], tmp_path: Path) -> None:
-    """And says so of a key that was changed since."""
     on_a_gpu(driver, session(tmux))
     key(wanted=True)
     path = fake(tmp_path, f"touch {tmp_path}/mark") + ":" + os.environ["PATH"]
