@@ -39,18 +39,18 @@ def rank(number: int, *children: Member) -> Member:
 
 
 @pytest.mark.parametrize("uid", [None, pytest.param(ME, marks=pytest.mark.skipif(not ROOT, reason="needs root"))])
-def test_eight_ranks_are_one_run(uid: int | None) -> None:
+def test_the_ranks_of_a_launcher_are_one_run(uid: int | None) -> None:
     """One key, the launcher's; each its own rank; the loaders are workers of theirs."""
     loader = Member("loader", forks=True, comm="pt_data_worker")
-    ranks = [rank(0, loader), *map(rank, range(1, 8))]
+    ranks = [rank(0, loader), rank(1), rank(7)]
     shell = Member("shell", ("-bash",), children=(Member("torchrun", TORCHRUN, children=tuple(ranks)),))
     with family(shell, uid=uid) as tree:
-        jobs = [tree.job(f"r{number}") for number in range(8)]
+        jobs = [tree.job(f"r{number}") for number in (0, 1, 7)]
         worker = tree.job("loader")
         head = tree.job("torchrun")
         key = tree.identity("torchrun")
     assert {job.key for job in (*jobs, worker, head)} == {key}
-    assert [(job.rank, job.local_rank, job.world) for job in jobs] == [(number, number, 8) for number in range(8)]
+    assert [(job.rank, job.local_rank, job.world) for job in jobs] == [(number, number, 8) for number in (0, 1, 7)]
     assert {(job.name, job.launcher, job.worker_of, job.orphaned) for job in jobs} == {
         ("train.py", "torchrun", None, False)
     }
@@ -84,35 +84,30 @@ def test_a_script_of_the_shell_starts_runs_and_is_none() -> None:
     assert (first.name, second.name, first.launcher, first.rank) == ("train.py", "b.py", "", None)
 
 
-@pytest.mark.parametrize(
-    ("argv", "environ", "word", "expected"),
-    [
-        ((PYTHON, "-m", "torch.distributed.run", "t.py"), torch(3), "torchrun", (3, 8)),
-        ((PYTHON, "/opt/bin/accelerate", "launch", "t.py"), torch(1), "accelerate", (1, 8)),
-        ((PYTHON, "-m", "deepspeed.launcher.launch", "t.py"), torch(1), "deepspeed", (1, 8)),
-        (
-            ("/usr/bin/mpirun", "-np", "4", "python", "t.py"),
-            {"RANK": "0", "WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"},
-            "mpirun",
-            (3, 4),
-        ),
-        (("/usr/bin/hydra_pmi_proxy",), {"PMI_RANK": "1", "PMI_SIZE": "2"}, "mpirun", (1, 2)),
-        (("/usr/bin/horovodrun", "python", "t.py"), {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"}, "horovodrun", (0, 2)),
-        (
-            ("/usr/bin/mpirun", "./t.py"),
-            {"OMPI_COMM_WORLD_RANK": "9", "OMPI_COMM_WORLD_SIZE": "4"},
-            "mpirun",
-            (None,) * 2,
-        ),
-        (("/usr/bin/mpirun", "./t.py"), {"RANK": "abc", "WORLD_SIZE": "-4"}, "mpirun", (None, None)),
-    ],
-)
-def test_launchers(argv: tuple[str, ...], environ: dict[str, str], word: str, expected: tuple[int | None, ...]) -> None:
+OMPI = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}
+LAUNCHERS: list[tuple[tuple[str, ...], dict[str, str], str, tuple[int | None, ...]]] = [
+    ((PYTHON, "-m", "torch.distributed.run", "t.py"), torch(3), "torchrun", (3, 8)),
+    ((PYTHON, "/opt/bin/accelerate", "launch", "t.py"), torch(1), "accelerate", (1, 8)),
+    ((PYTHON, "-m", "deepspeed.launcher.launch", "t.py"), torch(1), "deepspeed", (1, 8)),
+    (("/usr/bin/mpirun", "-np", "4", "python", "t.py"), {"RANK": "0", "WORLD_SIZE": "2", **OMPI}, "mpirun", (3, 4)),
+    (("/usr/bin/hydra_pmi_proxy",), {"PMI_RANK": "1", "PMI_SIZE": "2"}, "mpirun", (1, 2)),
+    (("/usr/bin/horovodrun", "python", "t.py"), {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"}, "horovodrun", (0, 2)),
+    (("/usr/bin/mpirun", "./t.py"), {**OMPI, "OMPI_COMM_WORLD_RANK": "9"}, "mpirun", (None, None)),
+    (("/usr/bin/mpirun", "./t.py"), {"RANK": "abc", "WORLD_SIZE": "-4"}, "mpirun", (None, None)),
+]
+
+
+def test_launchers() -> None:
     """By their command line, with the ranks that they give; nonsense is no rank."""
-    with family(Member("launcher", argv, children=(Member("rank", (PYTHON, "t.py"), environ),))) as tree:
-        job = tree.job("rank")
-        assert job.key == tree.identity("launcher")
-    assert (job.launcher, job.name, (job.rank, job.world)) == (word, "t.py", expected)
+    members = [
+        Member(f"launcher{place}", argv, children=(Member(f"rank{place}", (PYTHON, "t.py"), environ),))
+        for place, (argv, environ, _, _) in enumerate(LAUNCHERS)
+    ]
+    with family(*members) as tree:
+        for place, (argv, _, label, expected) in enumerate(LAUNCHERS):
+            job = tree.job(f"rank{place}")
+            assert job.key == tree.identity(f"launcher{place}"), argv
+            assert (job.launcher, job.name, (job.rank, job.world)) == (label, "t.py", expected), argv
 
 
 def test_tasks_of_srun_have_no_ancestor_in_common() -> None:

@@ -32,37 +32,24 @@ PYTHON = "/opt/conda/bin/python"
 # -- terminals -----------------------------------------------------------------------------------------------------
 
 
-def test_a_pane_of_a_real_tmux_and_what_outlives_it(tmux: Tmux) -> None:
-    """Its number while it is there; once its server is gone, that it has gone."""
-    tmux.run("new-session", "-d", "-s", "train", "sh -c 'trap \"\" HUP; exec sleep 600'")
-    pid = int(tmux.run("list-panes", "-F", "#{pane_pid}"))
-    server = int(tmux.run("display-message", "-p", "#{pid}"))
-    wait_for(lambda: procfs.read_stat(pid).comm == b"sleep")
-    try:
-        expected = Pane(program="tmux", session="$0", window="%0", alive=True)
-        assert context.read_context(reader.read(pid)).pane == expected
-        tmux.run("kill-server")
-        wait_for(lambda: not (procfs.PROC / str(server)).exists())
-        assert context.read_context(reader.read(pid)).pane == Pane(
-            program="tmux", session="$0", window="%0", alive=False
-        )
-    finally:
-        os.kill(pid, signal.SIGKILL)
-
-
 def pane(line: list[RelatedProcess], *, proc: Path) -> Pane | None:
     """Return the pane of a process."""
     found = terminals.find_pane(line, proc=proc)
     return None if found is None else found.pane
 
 
-@pytest.mark.parametrize("argv", [("sshd: ada@pts/0",), ("/usr/share/code/code", "--x"), ("alacritty",)])
-def test_a_nearer_terminal_counts_and_not_what_was_inherited(argv: tuple[str, ...]) -> None:
+def test_a_nearer_terminal_counts_and_not_what_was_inherited() -> None:
     given = {"TMUX": f"/tmp/tmux-1000/default,{os.getpid()},4", "TMUX_PANE": "%12"}
-    python = Member("python", (PYTHON, "t.py"), given)
-    terminal = Member("terminal", argv, children=(Member("sh", ("bash",), children=(python,)),))
-    with family(terminal) as tree:
-        assert tree.around("python").pane is None
+    terminals = [
+        Member(
+            f"t{place}",
+            argv,
+            children=(Member(f"sh{place}", children=(Member(f"p{place}", (PYTHON, "t.py"), given),)),),
+        )
+        for place, argv in enumerate([("sshd: ada@pts/0",), ("/usr/share/code/code", "--x"), ("alacritty",)])
+    ]
+    with family(*terminals) as tree:
+        assert [tree.around(f"p{place}").pane for place in range(3)] == [None] * 3
 
 
 def test_what_is_started_from_a_file_manager_is_in_the_pane_of_that() -> None:

@@ -16,12 +16,9 @@ from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.inspector.protocol import Question
 from gpuwatch.inspector.worker import Reader
 from gpuwatch.model import Pane, Snapshot, Surroundings, decode
-from gpuwatch.sampler.protocol import Options
-from gpuwatch.sources.local import LocalSource
 from tests.commands.test_cmd_watch import GPUWATCH, watching
 from tests.driver import Driver, Gpu, Proc
 from tests.support.panes import PANE, fake, session
-from tests.support.sampling import close
 from tests.support.tmux import Tmux, tmux
 from tests.support.waiting import wait_for
 
@@ -116,28 +113,6 @@ def test_the_key_in_the_file_is_what_counts(driver: Driver, tmux: Tmux, key: Cal
         done = subprocess.run([GPUWATCH, "--once", "--json"], env=env, capture_output=True, check=True)
         found += windows(decode(done.stdout))
     assert found == ["%0", "0:main"]
-
-
-def test_a_sampler_that_is_started_again_asks_too(driver: Driver, tmux: Tmux, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in on_a_gpu(driver, session(tmux)).env().items():
-        monkeypatch.setenv(name, value)
-    source = LocalSource(Options(interval=0.1, tmux=True))
-    found: set[int] = set()
-
-    def named() -> bool:
-        snapshot = source.next(1.0)
-        if snapshot is None or windows(snapshot) != ["0:main"]:
-            return False
-        found.update(source.pids)
-        return True
-
-    try:
-        wait_for(named)
-        (first,) = found
-        os.kill(first, signal.SIGKILL)
-        wait_for(lambda: named() and len(found) == 2)
-    finally:
-        close(source)
 
 
 def test_the_watch_asks_from_its_start_on(driver: Driver, tmux: Tmux, key: Callable[..., None], tmp_path: Path) -> None:
