@@ -82,7 +82,8 @@ class Engine:
         self._continue_restored()
         ended += self._apply_limits(tick)
         ended += self._adopt(snapshot, tick)
-        for rule, seen in self._observe(RuleContext(snapshot, history, self.limits)):
+        watched = {(rule, subject) for rule, _, subject in self._conditions}
+        for rule, seen in self._observe(RuleContext(snapshot, history, self.limits, watched)):
             key = (rule, self._host, seen.subject or (seen.gpu.key if seen.gpu else ""))
             condition = self._conditions.get(key)
             if condition is None:

@@ -7,7 +7,7 @@ can judge it returns, fine or not, for an alert ends only by an observation that
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -108,10 +108,14 @@ class GpuProcess:
 class RuleContext:
     """Snapshot, history and limits for the finders, with what several of them look up, worked out once."""
 
-    def __init__(self, snapshot: Snapshot, history: HistoryView, limits: Limits) -> None:
+    def __init__(
+        self, snapshot: Snapshot, history: HistoryView, limits: Limits, watched: Collection[tuple[str, str]] = ()
+    ) -> None:
         self.snapshot = snapshot
         self.history = history
         self.limits = limits
+        self.watched = watched
+        """(rule, subject) of the conditions that the engine keeps: for others an observation that is fine is useless."""
 
     @cached_property
     def processes(self) -> Mapping[int, Process]:

@@ -228,6 +228,8 @@ def find_xids(context: RuleContext) -> Iterator[Observation]:
         if watched < limits.xid_for + RECENT and not isinstance(gpu.xids, Reason):
             young = watched < limits.xid_for
             for code in sorted(judged.difference(seen)):
+                if (XID, _subject(code, gpu)) not in context.watched:
+                    continue
                 yield Observation(
                     gpu=gpu,
                     subject=_subject(code, gpu),

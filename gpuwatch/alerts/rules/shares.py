@@ -75,16 +75,19 @@ def find_overshoots(context: RuleContext) -> Iterator[Observation]:
         gpu = gpus[usage.gpu]
         members = [context.processes[pid] for pid in usage.pids]
         level, keeps = _overshoot_levels(usage, gpu, members, context.limits.allowances)
+        subject = f"{usage.scope or _identity(members[0])} {gpu.key}"
+        if keeps is None and (OVERSHOOT, subject) not in context.watched:
+            continue  # most of them
         if keeps is not None:
             title = _overshoot_title(usage, gpu, members)
             evidence = f"{units.gib(usage.held - usage.limit.bytes)} GiB over {units.gib(usage.limit.bytes)}"
             detail = _overshoot_detail(usage, gpu, members, context.history)
-        else:  # most are, and one that is clearing says no more
+        else:
             title = f"GPU {gpu.index}: {holder_name(members[0].pid, members[0])} is back within the declared share"
             evidence, detail = f"pid {members[0].pid}", ""
         yield Observation(
             gpu=gpu,
-            subject=f"{usage.scope or _identity(members[0])} {gpu.key}",
+            subject=subject,
             rests_on=tuple([one.key for one in members]),
             level=level,
             keeps=keeps,
