@@ -115,7 +115,7 @@ class RuleContext:
         self.history = history
         self.limits = limits
         self.watched = watched
-        """(rule, subject) of the conditions that the engine keeps: for others an observation that is fine is useless."""
+        """(rule, subject) of the conditions that the engine keeps: a fine observation of another has no effect."""
 
     @cached_property
     def processes(self) -> Mapping[int, Process]:
