@@ -158,7 +158,7 @@ def parse_stat(raw: bytes) -> Stat:
     )
 
 
-def led(pid: int, stat: Stat, proc: Path = PROC) -> bool | None:
+def is_leader_alive(pid: int, stat: Stat, proc: Path = PROC) -> bool | None:
     """Return whether the leader of a process's session still runs; None where that is not known.
 
     The PID is that of no other process: the kernel gives it to nobody while the session exists (alloc_pid). With
@@ -176,7 +176,7 @@ def led(pid: int, stat: Stat, proc: Path = PROC) -> bool | None:
         return None
 
 
-def adopted(pid: int, stat: Stat, proc: Path = PROC) -> bool:
+def is_adopted(pid: int, stat: Stat, proc: Path = PROC) -> bool:
     """Return whether the process that started another has ended, so that its parent has only adopted it.
 
     Init, `systemd --user` and the first process of a container adopt. They also start services, which count as adopted
@@ -196,10 +196,10 @@ def adopted(pid: int, stat: Stat, proc: Path = PROC) -> bool:
     stranger = stat.session not in (pid, parent.session)
     if name in programs.CONTAINER_INITS:
         return stranger or stat.start_ticks - parent.start_ticks > _AT_ONCE
-    return stranger and (stat.ppid == 1 or led(pid, stat, proc) is False)
+    return stranger and (stat.ppid == 1 or is_leader_alive(pid, stat, proc) is False)
 
 
-def own_number(pid: int, proc: Path = PROC) -> tuple[int, bool]:
+def read_own_pid(pid: int, proc: Path = PROC) -> tuple[int, bool]:
     """Return the PID of a process in its own PID namespace, and whether that is our namespace, too.
 
     Source: `NSpid:` in proc_pid_status(5): its number in each namespace, the innermost last; kernels before 4.1 have
@@ -300,7 +300,7 @@ def read_owner(pid: int, proc: Path = PROC) -> Owner:
     return Owner(int(uid), int(gid), tuple(map(int, (groups or b"").split())))
 
 
-def thread_states(pid: int, proc: Path = PROC) -> Iterator[tuple[int, str]]:
+def read_thread_states(pid: int, proc: Path = PROC) -> Iterator[tuple[int, str]]:
     """Yield the number and the state letter of each thread of a process; none where the process has ended.
 
     Raises `OSError` for other failures, `ValueError` for malformed text.
@@ -309,25 +309,25 @@ def thread_states(pid: int, proc: Path = PROC) -> Iterator[tuple[int, str]]:
         with os.scandir(f"{proc}/{pid}/task") as threads:
             for thread in threads:
                 try:
-                    yield int(thread.name), thread_state(pid, int(thread.name), proc)
+                    yield int(thread.name), read_thread_state(pid, int(thread.name), proc)
                 except GONE:
                     continue  # this thread ended while the others were read
     except GONE:
         return
 
 
-def thread_state(pid: int, thread: int, proc: Path = PROC) -> str:
+def read_thread_state(pid: int, thread: int, proc: Path = PROC) -> str:
     """Read the state letter of one thread of a process; raises `OSError` (see `GONE`) or `ValueError`."""
     return parse_stat(read_file(pid, f"task/{thread}/stat", proc)).state
 
 
-def living_thread(pid: int, proc: Path = PROC) -> int | None:
+def find_living_thread(pid: int, proc: Path = PROC) -> int | None:
     """Return the number of a thread of a process that has not ended; None where all have, reaped or not.
 
     The kernel keeps ended threads only for a debugger, and the first one (exit_notify in kernel/exit.c). So of more
-    than `THREADS_MAX` ended threads the next counts as living. Raises as `thread_states` does.
+    than `THREADS_MAX` ended threads the next counts as living. Raises as `read_thread_states` does.
     """
-    for count, (thread, state) in enumerate(thread_states(pid, proc)):
+    for count, (thread, state) in enumerate(read_thread_states(pid, proc)):
         if state not in DEAD or count == THREADS_MAX:
             return thread
     return None
@@ -353,16 +353,16 @@ def read_living_stat(pid: int, proc: Path = PROC) -> Stat | None:
     return None
 
 
-def ended(pid: int, proc: Path = PROC) -> bool:
+def has_ended(pid: int, proc: Path = PROC) -> bool:
     """Return whether every thread of a process has ended, reaped or not.
 
     The state of the process is zombie as soon as the main thread has ended, while others may go on and hold memory.
-    Raises as `thread_states` does.
+    Raises as `read_thread_states` does.
     """
-    return living_thread(pid, proc) is None
+    return find_living_thread(pid, proc) is None
 
 
-def ancestors(pid: int, proc: Path = PROC) -> tuple[int, ...]:
+def find_ancestors(pid: int, proc: Path = PROC) -> tuple[int, ...]:
     """Return the PIDs of the visible ancestors of a process, its parent first."""
     chain: list[int] = []
     while len(chain) < _ANCESTORS_MAX:
@@ -376,7 +376,7 @@ def ancestors(pid: int, proc: Path = PROC) -> tuple[int, ...]:
     return tuple(chain)
 
 
-def descendants(pid: int, proc: Path = PROC) -> dict[int, int]:
+def find_descendants(pid: int, proc: Path = PROC) -> dict[int, int]:
     """Return the start ticks of all descendants of a process by PID; empty where the kernel has no list of children.
 
     Source: /proc/PID/task/TID/children, which costs one small file a thread instead of a walk over all processes.
@@ -384,7 +384,7 @@ def descendants(pid: int, proc: Path = PROC) -> dict[int, int]:
     found: dict[int, int] = {}
     above = [pid]
     while above and len(found) < _DESCENDANTS_MAX:
-        for child in children(above.pop(), proc):
+        for child in find_children(above.pop(), proc):
             if child in found or child == pid:
                 continue
             try:
@@ -395,7 +395,7 @@ def descendants(pid: int, proc: Path = PROC) -> dict[int, int]:
     return found
 
 
-def children(pid: int, proc: Path = PROC) -> list[int]:
+def find_children(pid: int, proc: Path = PROC) -> list[int]:
     """Return the PIDs of the children of a process; empty where the kernel has no list of them."""
     found: list[int] = []
     with suppress(OSError), os.scandir(f"{proc}/{pid}/task") as threads:
@@ -413,7 +413,7 @@ def _started_by(pid: int, thread: str | int, proc: Path) -> list[int]:
     return list(map(int, raw.split()))
 
 
-def used_below(pid: int, stat: Stat, proc: Path = PROC) -> int:
+def read_descendants_cpu(pid: int, stat: Stat, proc: Path = PROC) -> int:
     """Return the CPU ticks of all descendants of a process, those that have ended included; it only ever grows.
 
     Children of first threads count alone: others hardly start programs, and a training has hundreds of threads.
@@ -438,14 +438,14 @@ def used_below(pid: int, stat: Stat, proc: Path = PROC) -> int:
     return total
 
 
-def open_files(pid: int, proc: Path = PROC) -> Iterator[str]:
+def read_open_files(pid: int, proc: Path = PROC) -> Iterator[str]:
     """Yield the name of each open file of a process, from the links in /proc/PID/fd.
 
     Where the main thread has ended, another thread has the same files (CLONE_FILES). Raises `OSError`
     (`PermissionError` where the folder is not readable).
     """
     folder = f"{proc}/{pid}/fd"
-    if read_stat(pid, proc).state in DEAD and (thread := living_thread(pid, proc)) is not None:
+    if read_stat(pid, proc).state in DEAD and (thread := find_living_thread(pid, proc)) is not None:
         folder = f"{proc}/{pid}/task/{thread}/fd"
     with os.scandir(folder) as links:
         for link in links:
@@ -455,16 +455,16 @@ def open_files(pid: int, proc: Path = PROC) -> Iterator[str]:
                 continue  # closed while the folder was read
 
 
-def holds_gpu(pid: int, proc: Path = PROC, dev: str = "/dev") -> bool:
+def has_gpu_open(pid: int, proc: Path = PROC, dev: str = "/dev") -> bool:
     """Return whether a process holds a GPU's device file open: /dev/nvidia… natively, /dev/dxg under WSL.
 
     Raises `OSError`: `PermissionError` where the process is not ours.
     """
     nvidia, dxg = f"{dev}/nvidia", f"{dev}/dxg"
-    return any(name.startswith(nvidia) or name == dxg for name in open_files(pid, proc))
+    return any(name.startswith(nvidia) or name == dxg for name in read_open_files(pid, proc))
 
 
-def name_of(pid: int, proc: Path = PROC) -> tuple[int, str]:
+def read_pid_and_name(pid: int, proc: Path = PROC) -> tuple[int, str]:
     """Return a PID with the name of its process, for a sentence."""
     try:
         return pid, clean(read_stat(pid, proc).comm)
@@ -472,7 +472,7 @@ def name_of(pid: int, proc: Path = PROC) -> tuple[int, str]:
         return pid, "unknown"
 
 
-def in_pid_namespace(proc: Path = PROC) -> bool:
+def is_in_pid_namespace(proc: Path = PROC) -> bool:
     """Return whether gpuwatch runs in a PID namespace of its own (a container)."""
     try:
         return str((proc / "self" / "ns" / "pid").readlink()) != _INITIAL_PID_NAMESPACE

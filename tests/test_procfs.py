@@ -75,24 +75,24 @@ def test_this_process() -> None:
     stat = procfs.read_stat(os.getpid())
     assert (stat.ppid, stat.state, stat.kernel_thread) == (os.getppid(), "R", False)
     assert procfs.read_uids(os.getpid()) == os.getresuid()
-    assert (os.getpid(), "R") in procfs.thread_states(os.getpid())
-    assert not procfs.ended(os.getpid())
-    assert procfs.ancestors(os.getpid())[0] == os.getppid()
+    assert (os.getpid(), "R") in procfs.read_thread_states(os.getpid())
+    assert not procfs.has_ended(os.getpid())
+    assert procfs.find_ancestors(os.getpid())[0] == os.getppid()
 
 
 def test_open_files_are_named_as_the_kernel_names_them(tmp_path: Path) -> None:
     with (tmp_path / "held").open("w"):
-        assert str(tmp_path / "held") in list(procfs.open_files(os.getpid()))
+        assert str(tmp_path / "held") in list(procfs.read_open_files(os.getpid()))
 
 
 def test_a_process_that_has_gone_is_known_by_its_exception(tmp_path: Path) -> None:
     for read in (procfs.read_stat, procfs.read_uids):
         with pytest.raises(procfs.GONE):
             read(7, tmp_path)
-    assert list(procfs.thread_states(7, tmp_path)) == []
-    assert procfs.ended(7, tmp_path)
-    assert procfs.ancestors(7, tmp_path) == ()
-    assert procfs.descendants(7, tmp_path) == {}
+    assert list(procfs.read_thread_states(7, tmp_path)) == []
+    assert procfs.has_ended(7, tmp_path)
+    assert procfs.find_ancestors(7, tmp_path) == ()
+    assert procfs.find_descendants(7, tmp_path) == {}
 
 
 def test_a_zombie_whose_threads_go_on_has_not_ended(tmp_path: Path) -> None:
@@ -100,13 +100,13 @@ def test_a_zombie_whose_threads_go_on_has_not_ended(tmp_path: Path) -> None:
     (tmp_path / "7" / "task" / "8" / "fd").mkdir()
     (tmp_path / "7" / "task" / "8" / "fd" / "3").symlink_to("/dev/nvidia3")
     (tmp_path / "7" / "task" / "7" / "fd").mkdir()
-    assert not procfs.ended(7, tmp_path)
-    assert list(procfs.open_files(7, tmp_path)) == ["/dev/nvidia3"]
+    assert not procfs.has_ended(7, tmp_path)
+    assert list(procfs.read_open_files(7, tmp_path)) == ["/dev/nvidia3"]
 
 
 def test_a_zombie_has_ended(tmp_path: Path) -> None:
     fixture_process(tmp_path, 7, stat_line(state="Z"), threads="ZX")
-    assert procfs.ended(7, tmp_path)
+    assert procfs.has_ended(7, tmp_path)
 
 
 def test_one_with_more_threads_that_have_ended_than_are_looked_at_has_not_ended(tmp_path: Path) -> None:
@@ -114,21 +114,21 @@ def test_one_with_more_threads_that_have_ended_than_are_looked_at_has_not_ended(
     most = procfs.THREADS_MAX
     fixture_process(tmp_path, 7, stat_line(state="Z"), threads="Z" * most)
     fixture_process(tmp_path, 1000, stat_line(1000, state="Z"), threads="Z" * (most + 1))
-    assert procfs.ended(7, tmp_path)
-    assert not procfs.ended(1000, tmp_path)
+    assert procfs.has_ended(7, tmp_path)
+    assert not procfs.has_ended(1000, tmp_path)
 
 
 def test_a_loop_of_parents_ends(tmp_path: Path) -> None:
     fixture_process(tmp_path, 7, stat_line(ppid=8))
     fixture_process(tmp_path, 8, stat_line(ppid=7))
-    assert procfs.ancestors(7, tmp_path) == (8, 7)
+    assert procfs.find_ancestors(7, tmp_path) == (8, 7)
 
 
 def test_descendants_are_found_without_a_walk_over_all_processes() -> None:
     with GpuHolder(children=2) as holder:
-        found = procfs.descendants(holder.pid)
+        found = procfs.find_descendants(holder.pid)
         assert found == {pid: procfs.read_stat(pid).start_ticks for pid in holder.children}
-        assert holder.pid in procfs.descendants(os.getpid())
+        assert holder.pid in procfs.find_descendants(os.getpid())
 
 
 def test_a_status_file_without_uids_is_an_error(tmp_path: Path) -> None:
@@ -144,4 +144,4 @@ def test_whose_pids_these_are(tmp_path: Path, link: str, expected: bool) -> None
     folder.mkdir(parents=True)
     if link:
         (folder / "pid").symlink_to(link)
-    assert procfs.in_pid_namespace(tmp_path) is expected
+    assert procfs.is_in_pid_namespace(tmp_path) is expected

@@ -78,7 +78,7 @@ def test_what_an_init_has_for_a_child_was_left_to_it(name: str, tmp_path: Path) 
     for pid, parent in ((7, 1), (1, 0)):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "stat").write_bytes(related("python" if pid == 7 else name, parent, pid, 1))
-    assert procfs.adopted(7, procfs.read_stat(7, tmp_path), tmp_path)
+    assert procfs.is_adopted(7, procfs.read_stat(7, tmp_path), tmp_path)
 
 
 def test_a_name_that_the_kernel_cut_is_still_known() -> None:

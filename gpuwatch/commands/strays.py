@@ -201,7 +201,7 @@ def _used(process: Process, proc: Path) -> tuple[int, int] | None:
         return None
     if stat.start_ticks != process.start:
         return None
-    return stat.used, procfs.used_below(process.pid, stat, proc)
+    return stat.used, procfs.read_descendants_cpu(process.pid, stat, proc)
 
 
 def _sampled(args: argparse.Namespace, config: Config, sampler: SamplerProcess | None) -> Snapshot:

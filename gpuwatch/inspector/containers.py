@@ -185,7 +185,7 @@ def _find_owner(uid: int | None) -> procfs.Owner | None:
 
 def _read_monitor(pid: int, ident: str, proc: Path) -> ContainerName | None:
     """Return the name on the command line of Podman's monitor, which everybody may read."""
-    for above in procfs.ancestors(pid, proc):
+    for above in procfs.find_ancestors(pid, proc):
         try:
             if procfs.read_stat(above, proc).comm != b"conmon":
                 continue

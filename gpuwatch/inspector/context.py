@@ -280,7 +280,7 @@ def read_context(
     job, peer = None, ""
     if stat is not None:
         job = parts.read("run", lambda: _named(jobs.read_run(facts, line[0], stat, proc=proc), notebook), None)
-        if facts.uid == os.getuid() and procfs.adopted(facts.pid, stat, proc):
+        if facts.uid == os.getuid() and procfs.is_adopted(facts.pid, stat, proc):
             peer = parts.read("connections", lambda: table.peer(facts.pid), "")
     if notebook is not None and (slurm or batch):  # the PID of its server is one of another machine
         notebook = msgspec.structs.replace(notebook, left=False)

@@ -308,7 +308,7 @@ def _find_members(facts: Facts, itself: RelatedProcess, stat: procfs.Stat, proc:
     line = [_Member(itself, programs.launcher_label(itself.argv, itself.comm))]
     if _has_lost_starter(line[0], stat, proc):
         return _Run(tuple(line), leftover=True)
-    for process in () if procfs.adopted(itself.pid, stat, proc) else facts.ancestors:
+    for process in () if procfs.is_adopted(itself.pid, stat, proc) else facts.ancestors:
         role = programs.find_role(process.argv, process.comm)
         if role is Role.BOUNDARY or (process.pid == 1 and not _is_payload(process, role)):
             break
@@ -342,7 +342,7 @@ def _has_lost_starter(member: _Member, stat: procfs.Stat, proc: Path) -> bool:
         or _has_launcher_variables(member.environ)
         or (stat.session != process.pid and servers.leads_session(process.argv, member.environ))
     )
-    return dependent and procfs.adopted(process.pid, stat, proc)
+    return dependent and procfs.is_adopted(process.pid, stat, proc)
 
 
 def _has_lost_spawner(process: RelatedProcess, stat: procfs.Stat, proc: Path) -> bool:
@@ -354,7 +354,7 @@ def _has_lost_spawner(process: RelatedProcess, stat: procfs.Stat, proc: Path) ->
     arguments = b"".join(word.encode("utf-8", "backslashreplace") + b"\0" for word in process.argv)
     for _ in range(_MOST_FORKS):
         try:
-            if procfs.own_number(parent, proc)[0] == spawner:
+            if procfs.read_own_pid(parent, proc)[0] == spawner:
                 return False
             if procfs.read_file(parent, "cmdline", proc, 1 << 16) != arguments:
                 return True

@@ -162,7 +162,7 @@ def _reason_of(pid: int, proc: Path, error: OSError) -> Unread:
     if isinstance(error, FileNotFoundError):
         return Unread.GONE
     try:
-        if isinstance(error, ProcessLookupError) and not procfs.ended(pid, proc):
+        if isinstance(error, ProcessLookupError) and not procfs.has_ended(pid, proc):
             return Unread.FAILED
     except (OSError, ValueError):  # it has ended meanwhile
         return Unread.GONE
@@ -197,7 +197,7 @@ def _read_environ(pid: int, proc: Path, stat: procfs.Stat) -> bytes | Unread:
         if not raw:
             stat = procfs.read_stat(pid, proc)
             if stat.state in procfs.DEAD:  # or only its first thread has ended
-                return Unread.GONE if procfs.ended(pid, proc) else Unread.FAILED
+                return Unread.GONE if procfs.has_ended(pid, proc) else Unread.FAILED
             if not stat.environ_end:
                 return Unread.FAILED
             raw = procfs.read_file(pid, "environ", proc, _LONGEST_ENVIRON + 1)  # that execve has ended meanwhile
@@ -303,7 +303,7 @@ def _read_children(pid: int, uid: int, block: bytes | Unread, proc: Path) -> lis
     A child that has only forked shows the very bytes of its parent.
     """
     found: list[RelatedProcess] = []
-    for child in procfs.children(pid, proc)[:_MOST_LOOKED_AT]:
+    for child in procfs.find_children(pid, proc)[:_MOST_LOOKED_AT]:
         if len(found) == _MOST_CHILDREN:
             break
         try:

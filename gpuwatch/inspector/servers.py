@@ -294,10 +294,10 @@ def _find_server_of(line: Sequence[RelatedProcess], pid: int | None, proc: Path)
         stat = procfs.read_stat(kernel.pid, proc)
         if stat.session not in (kernel.pid, 0):  # a fork of a kernel that has ended, which says nothing of the server
             return None, False
-        if any(procfs.own_number(one.pid, proc)[0] == pid for one in above):
+        if any(procfs.read_own_pid(one.pid, proc)[0] == pid for one in above):
             return None, False  # Papermill, or a gateway's script: it runs, and is no server
-        ended = procfs.own_number(kernel.pid, proc)[1] and not _exists(pid, proc)
-        return None, ended or procfs.adopted(kernel.pid, stat, proc)
+        ended = procfs.read_own_pid(kernel.pid, proc)[1] and not _exists(pid, proc)
+        return None, ended or procfs.is_adopted(kernel.pid, stat, proc)
     except (OSError, ValueError):  # one of them has just ended, or is hidden
         return None, False
 

@@ -109,7 +109,7 @@ def _with_state(place: Place, *, alive: bool | None, visible: bool) -> Place:
 def _sees_our_pids(pid: int, proc: Path) -> bool:
     """Return whether a process is in our PID namespace."""
     try:
-        return procfs.own_number(pid, proc)[1]
+        return procfs.read_own_pid(pid, proc)[1]
     except (OSError, ValueError):
         return False
 

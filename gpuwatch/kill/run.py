@@ -163,7 +163,7 @@ class _Search:
         self._held = holdings_by_key(snapshot)
         self._job = job_of(self._known.get(target.target.key))
         self.key = self._job.key if self._job else f"{target.target.pid}:{target.target.start_ticks}"
-        self._protected = {killer.policy.pid, *procfs.ancestors(killer.policy.pid, self._proc)}
+        self._protected = {killer.policy.pid, *procfs.find_ancestors(killer.policy.pid, self._proc)}
         self._nodes: dict[int, _Node] = {}
         self._left_out: dict[int, str] = {}
         self._opened: list[Pinned] = []
@@ -266,7 +266,7 @@ class _Search:
         pid = pinned.target.pid
         if pinned.target.gpus or _session_of(pid, self._proc) == _session_of(below.target.pid, self._proc):
             return False
-        sessions = {_session_of(child, self._proc) for child in procfs.children(pid, self._proc)}
+        sessions = {_session_of(child, self._proc) for child in procfs.find_children(pid, self._proc)}
         return len(sessions - {None}) > 1
 
     def _is_shell(self, pinned: Pinned) -> bool:
@@ -286,7 +286,11 @@ class _Search:
         if pid in self._protected:
             reason = Refusal.ITSELF if pid == self._killer.policy.pid else Refusal.ANCESTOR
             raise _Refuse(
-                Refused(reason, pid, f"PID {pid} ({procfs.name_of(pid, self._proc)[1]}), which its run goes back to")
+                Refused(
+                    reason,
+                    pid,
+                    f"PID {pid} ({procfs.read_pid_and_name(pid, self._proc)[1]}), which its run goes back to",
+                )
             )
 
     # Downwards
@@ -300,7 +304,7 @@ class _Search:
         waiting = [self._nodes[top.target.pid]]
         while waiting:
             node = waiting.pop(0)
-            for pid in procfs.children(node.pinned.target.pid, self._proc):
+            for pid in procfs.find_children(node.pinned.target.pid, self._proc):
                 child = None if pid in self._nodes else self._child(node, pid)
                 if child is not None:
                     self._nodes[pid] = child
@@ -362,7 +366,7 @@ class _Search:
 
     def _holds(self, pid: int) -> bool:
         try:
-            return procfs.holds_gpu(pid, self._proc, self._killer.dev)
+            return procfs.has_gpu_open(pid, self._proc, self._killer.dev)
         except (OSError, ValueError):
             return False
 

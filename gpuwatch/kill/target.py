@@ -280,7 +280,7 @@ class Killer:
             return Pinned(self, bare, None, f"{WEAKER} ({error.strerror})")
 
     def _absent(self, pid: int) -> Refused:
-        inside = procfs.in_pid_namespace(self.proc)
+        inside = procfs.is_in_pid_namespace(self.proc)
         return Refused(Refusal.OTHER_NAMESPACE if inside else Refusal.GONE, pid)
 
     def described(self, pid: int) -> str | None:
@@ -353,17 +353,17 @@ class Killer:
             return Refused(Refusal.CHANGED, pid, "it started at another time")
         if stat.kernel_thread:
             return Refused(Refusal.KERNEL_THREAD, pid)
-        if pid in procfs.ancestors(self.policy.pid, self.proc):
+        if pid in procfs.find_ancestors(self.policy.pid, self.proc):
             return Refused(Refusal.ANCESTOR, pid)
-        if self.policy.pid in procfs.ancestors(pid, self.proc):
+        if self.policy.pid in procfs.find_ancestors(pid, self.proc):
             return Refused(Refusal.HELPER, pid)
         if target.uid not in uids:
             return Refused(Refusal.CHANGED, pid, f"it runs as uid {uids[1]} now")
         if set(uids) != {self.policy.may_end}:
             other = next(uid for uid in uids if uid != self.policy.may_end)
             return Refused(Refusal.NOT_YOURS, pid, f"it runs as uid {other}")
-        if procfs.ended(pid, self.proc):
-            return Refused(Refusal.ZOMBIE, pid, unreaped(procfs.name_of(stat.ppid, self.proc)))
+        if procfs.has_ended(pid, self.proc):
+            return Refused(Refusal.ZOMBIE, pid, unreaped(procfs.read_pid_and_name(stat.ppid, self.proc)))
         stat = procfs.read_living_stat(pid, self.proc) or stat
         pinned.note_program(stat)
         if target.program and stat.program:
@@ -375,10 +375,10 @@ class Killer:
 
     def _refuse_without_device(self, target: Target) -> Refused | None:
         try:
-            has_device = procfs.holds_gpu(target.pid, self.proc, self.dev)
+            has_device = procfs.has_gpu_open(target.pid, self.proc, self.dev)
         except PermissionError:
             return Refused(Refusal.FILES_UNREADABLE, target.pid)
-        inside = procfs.in_pid_namespace(self.proc)
+        inside = procfs.is_in_pid_namespace(self.proc)
         if target.unlisted:  # in a container it may be listed by its number outside
             return Refused(Refusal.OTHER_NAMESPACE if inside and has_device else Refusal.NOT_ON_GPU, target.pid)
         if has_device:
@@ -476,7 +476,7 @@ class Pinned:
         """Return whether all its threads have ended, reaped or not."""
         if self._handle is not None:
             return has_exited(self._handle)
-        return not self._same() or procfs.ended(self.target.pid, self._proc)
+        return not self._same() or procfs.has_ended(self.target.pid, self._proc)
 
     def wait(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds for the end of the process; return whether it has ended."""
@@ -494,7 +494,7 @@ class Pinned:
             return Outcome(End.ZOMBIE if parent else End.EXITED, seconds, killed, parent)
         try:
             main = procfs.read_stat(self.target.pid, self._proc).state
-            threads = islice(procfs.thread_states(self.target.pid, self._proc), procfs.THREADS_MAX)
+            threads = islice(procfs.read_thread_states(self.target.pid, self._proc), procfs.THREADS_MAX)
             # After SIGKILL only a thread inside the kernel can be left; before it, one such thread means little.
             states = {state for _, state in threads} if killed else {main}
         except (OSError, ValueError):
@@ -505,7 +505,7 @@ class Pinned:
 
     def find_family(self) -> None:
         """Add the processes that it has started to its family; after its end nothing tells them any more."""
-        self._family |= procfs.descendants(self.target.pid, self._proc)
+        self._family |= procfs.find_descendants(self.target.pid, self._proc)
 
     def family(self) -> tuple[int, ...]:
         """Return the PIDs of its family that still run."""
@@ -516,7 +516,7 @@ class Pinned:
         left = []
         for pid in self.family():
             try:
-                left += [pid] if pid in listed or procfs.holds_gpu(pid, self._proc, self._killer.dev) else []
+                left += [pid] if pid in listed or procfs.has_gpu_open(pid, self._proc, self._killer.dev) else []
             except (OSError, ValueError):
                 continue  # it has ended, or its files are closed to us: not known to hold anything
         return tuple(left)
@@ -524,7 +524,7 @@ class Pinned:
     def on_gpu(self) -> bool:
         """Return whether it still runs and has a GPU device open; False where that cannot be read."""
         try:
-            return not self.exited() and procfs.holds_gpu(self.target.pid, self._proc, self._killer.dev)
+            return not self.exited() and procfs.has_gpu_open(self.target.pid, self._proc, self._killer.dev)
         except (OSError, ValueError):
             return False
 
@@ -568,7 +568,7 @@ class Pinned:
     def _runs(self, pid: int, start_ticks: int) -> bool:
         try:
             stat = procfs.read_stat(pid, self._proc)
-            return stat.start_ticks == start_ticks and not procfs.ended(pid, self._proc)
+            return stat.start_ticks == start_ticks and not procfs.has_ended(pid, self._proc)
         except (OSError, ValueError):
             return False
 
@@ -590,7 +590,7 @@ class Pinned:
             runs_another = "" if same else "it may run another program now"
         if runs_another:
             return f"{runs_another}: {self._killer.shown(self.target.pid, stat.comm)}"
-        if self._had_device and not procfs.holds_gpu(self.target.pid, self._proc, self._killer.dev):
+        if self._had_device and not procfs.has_gpu_open(self.target.pid, self._proc, self._killer.dev):
             return "it has no GPU device open any more"
         return ""
 
@@ -607,4 +607,4 @@ class Pinned:
             return None  # reaped
         if stat.start_ticks != self.target.start_ticks or stat.state not in procfs.DEAD:
             return None
-        return procfs.name_of(stat.ppid, self._proc)
+        return procfs.read_pid_and_name(stat.ppid, self._proc)

@@ -159,7 +159,7 @@ class Sampler:
             state=state,
             words=words,
             since=self._last.since if state is self._last.state else time.time(),
-            confined=procfs.in_pid_namespace(self._proc),
+            confined=procfs.is_in_pid_namespace(self._proc),
             nvml_calls=self._page.calls,
             listed=gpus.listed if gpus else 0,
             gpus=tuple(
@@ -208,7 +208,7 @@ class Sampler:
     def _read_processes(self, rows: Sequence[Gpu]) -> tuple[tuple[Process, ...], tuple[Unlisted, ...]]:
         """Read the processes that NVML lists, and those that have GPUs open without being listed."""
         listed = {holding.pid for row in rows for holding in row.holdings}
-        is_sure = not procfs.in_pid_namespace(self._proc) or machine.lists_own_pids(self._proc)
+        is_sure = not procfs.is_in_pid_namespace(self._proc) or machine.lists_own_pids(self._proc)
         # A process that is not listed by its number here may be listed by its number outside of our namespace.
         search = self._search if is_sure and rows and self._gpus else None
         if self._options.once and self._search and rows:

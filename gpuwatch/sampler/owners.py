@@ -207,7 +207,7 @@ class Owners:
 
     def _absence(self) -> Presence:
         """Return why a process that NVML lists may not be in /proc."""
-        if procfs.in_pid_namespace(self._proc):
+        if procfs.is_in_pid_namespace(self._proc):
             return Presence.ELSEWHERE
         return Presence.HIDDEN if not self._sees_all and machine.hides_pids(self._proc) else Presence.GONE
 
@@ -226,21 +226,21 @@ class Owners:
             since = now - facts.read_at
             facts.read_at, facts.comm, facts.ppid, facts.session = now, stat.comm, stat.ppid, stat.session
             _refresh(pid, stat, facts, self._proc)
-            facts.led, facts.adopted = self._led(pid, stat), procfs.adopted(pid, stat, self._proc)
+            facts.led, facts.adopted = self._led(pid, stat), procfs.is_adopted(pid, stat, self._proc)
             if facts.uid == self._viewer:
                 self._look_below(pid, stat, facts, since)
         return facts
 
     def _look_below(self, pid: int, stat: procfs.Stat, facts: _Facts, since: float) -> None:
         """Measure the CPU use of its descendants in so many seconds: a process that waits for them only seems idle."""
-        used, before = procfs.used_below(pid, stat, self._proc), facts.used_below
+        used, before = procfs.read_descendants_cpu(pid, stat, self._proc), facts.used_below
         if before is None or since > 0:
             facts.used_below = used
         if before is not None and since > 0:
             facts.below = round(max(0, used - before) / _TICKS / since * 100, 1)
 
     def _led(self, pid: int, stat: procfs.Stat) -> bool | None:
-        led = procfs.led(pid, stat, self._proc)
+        led = procfs.is_leader_alive(pid, stat, self._proc)
         return None if led is False and not self._sees_all and machine.hides_pids(self._proc) else led
 
     def _unread(self, pid: int, facts: _Facts) -> Process:
@@ -309,11 +309,11 @@ class Owners:
         """Read the state of a thread that has not ended; empty where all have. Raises OSError or ValueError."""
         if facts.thread is not None:
             with suppress(*procfs.GONE):
-                state = procfs.thread_state(pid, facts.thread, self._proc)
+                state = procfs.read_thread_state(pid, facts.thread, self._proc)
                 if state not in procfs.DEAD:
                     return state
-        facts.thread = procfs.living_thread(pid, self._proc)
-        return "" if facts.thread is None else procfs.thread_state(pid, facts.thread, self._proc)
+        facts.thread = procfs.find_living_thread(pid, self._proc)
+        return "" if facts.thread is None else procfs.read_thread_state(pid, facts.thread, self._proc)
 
     def _cpu(self, stat: procfs.Stat, facts: _Facts) -> Reading:
         """Return the percent of one core used since the last sample."""

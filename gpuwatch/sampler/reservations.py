@@ -254,7 +254,7 @@ class _Reading:
         if pid not in self._stats:
             try:
                 found: procfs.Stat | None = procfs.read_stat(pid, self._proc)
-                if found is not None and found.state in procfs.DEAD and procfs.ended(pid, self._proc):
+                if found is not None and found.state in procfs.DEAD and procfs.has_ended(pid, self._proc):
                     found = None
             except (OSError, ValueError):
                 found = None

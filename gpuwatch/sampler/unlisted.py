@@ -241,7 +241,7 @@ class OpenFileSearch:
                 os.close(folder)
             if not count and procfs.read_stat(pid, self._proc).state in procfs.DEAD:
                 # The kernel shows the files of a process as those of its first thread, which may have ended.
-                names = set(islice(procfs.open_files(pid, self._proc), MOST_FILES))
+                names = set(islice(procfs.read_open_files(pid, self._proc), MOST_FILES))
             found = parse_device_files(names) if names else None
             return found and Open(pid, procfs.read_stat(pid, self._proc).start_ticks, *found)
         except procfs.GONE:
@@ -260,7 +260,7 @@ class OpenFileSearch:
                 return frozenset()
         except OSError:  # a PID namespace of its own: there are none
             return frozenset()
-        return frozenset((_KTHREADD, *procfs.children(_KTHREADD, self._proc)))
+        return frozenset((_KTHREADD, *procfs.find_children(_KTHREADD, self._proc)))
 
     def _note_server(self, pid: int) -> None:
         """Remember an MPS server of another user."""
@@ -349,7 +349,7 @@ class UnlistedFilter:
 
     def _has_ended(self, pid: int) -> bool:
         try:
-            return procfs.ended(pid, self._proc)
+            return procfs.has_ended(pid, self._proc)
         except procfs.GONE:
             return True
         except (OSError, ValueError):  # not to be read just now

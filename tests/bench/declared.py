@@ -51,7 +51,7 @@ def rate(sampler: Running, seconds: float) -> float:
 def newcomers(sampler: Running, driver: Driver, folder: Path, others: int) -> tuple[float, float]:
     """Start processes one by one; give the ms that the reader was busy for each, and until it was known."""
     (folder / "train.py").write_text(SCRIPT + "#\n" * 5000)
-    (reader,) = procfs.children(sampler.process.pid)
+    (reader,) = procfs.find_children(sampler.process.pid)
     busy, waits = [], []
     for _ in range(NEW):
         with subprocess.Popen(["sleep", "3600"], cwd=folder, env=ENVIRON) as process:

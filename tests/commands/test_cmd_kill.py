@@ -177,7 +177,7 @@ def test_the_shell_that_it_runs_in(run: Run, own_home: Path) -> None:
 
 @pytest.mark.parametrize("listed", [True, False])
 def test_a_sleep_of_ones_own(driver: Driver, run: Run, own_home: Path, listed: bool) -> None:
-    without = ELSEWHERE if procfs.in_pid_namespace() else ("it holds no GPU", "no gpu device")
+    without = ELSEWHERE if procfs.is_in_pid_namespace() else ("it holds no GPU", "no gpu device")
     words, result = without if listed else ("it is on no GPU", "not on a gpu")
     with subprocess.Popen(["sleep", "1000"]) as sleep:
         try:

@@ -31,7 +31,7 @@ def own_pids() -> None:
 
     It stands in a mount namespace that the tests enter for good; without the right to one, tests are skipped.
     """
-    if not procfs.in_pid_namespace() or machine.lists_own_pids():
+    if not procfs.is_in_pid_namespace() or machine.lists_own_pids():
         return
     libc = ctypes.CDLL(None)
     if libc.unshare(_NEWNS) or libc.mount(b"none", b"/", None, _REC_PRIVATE, None):

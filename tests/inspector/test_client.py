@@ -56,11 +56,11 @@ def test_a_reader_that_fails_costs_one_answer(
 def test_what_has_crashed_is_no_zombie(inspector: Callable[..., InspectorClient]) -> None:
     """Every reader is reaped."""
     one = inspector("os._exit(7)")
-    before = set(procfs.children(os.getpid()))
+    before = set(procfs.find_children(os.getpid()))
     one.ask(1, 7, "ada")
     words(one, times=1)
     end = time.monotonic() + PATIENCE
-    while set(procfs.children(os.getpid())) - before:
+    while set(procfs.find_children(os.getpid())) - before:
         one.poll()
         assert time.monotonic() < end
 

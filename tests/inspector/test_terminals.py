@@ -105,7 +105,7 @@ def test_numbers_of_another_pid_namespace_are_not_ours(tmp_path: Path) -> None:
     fixture_process(tmp_path, 7, stat_line(comm=b"tmux: server"))
     found = pane([RelatedProcess(pid=5, environ={"TMUX": "/t,7,0"})], proc=tmp_path)
     assert found == Pane(program="tmux", session="$0", alive=None)
-    assert procfs.own_number(5, tmp_path) == (1, False)
+    assert procfs.read_own_pid(5, tmp_path) == (1, False)
 
 
 def test_ssh_logins() -> None:
@@ -310,7 +310,7 @@ def test_a_tmux_that_fails_is_ended_with_all_that_it_started(
         assert str(raised.value) == clean(str(raised.value))
         clock.now += terminals.SILENT / 2
     if mark.exists():
-        wait_for(lambda: procfs.ended(int(mark.read_text())))
+        wait_for(lambda: procfs.has_ended(int(mark.read_text())))
     assert (tmp_path / "runs").read_text() == "run\n"
 
 

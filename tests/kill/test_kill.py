@@ -16,7 +16,7 @@ from gpuwatch import procfs
 from gpuwatch.kill import target as pidfd
 from gpuwatch.kill.outcome import End, Refusal
 from gpuwatch.kill.target import WEAKER, Policy, Target
-from gpuwatch.procfs import holds_gpu
+from gpuwatch.procfs import has_gpu_open
 from tests.support.gpuholder import ME, SOMEBODY_ELSE, GpuHolder
 from tests.support.killing import POLICY, a_killer, on_record, pinned, reason, refused, sent, target_of
 from tests.test_procfs import fixture_process, stat_line
@@ -108,7 +108,7 @@ def test_gpuwatch_itself(tmp_path: Path) -> None:
 
 def test_the_shell_that_gpuwatch_runs_in_and_all_above_it(tmp_path: Path) -> None:
     own = replace(POLICY, pid=os.getpid())
-    for pid in procfs.ancestors(os.getpid()):
+    for pid in procfs.find_ancestors(os.getpid()):
         if pid > 1:
             assert reason(a_killer(tmp_path, own), shown(pid)) is Refusal.ANCESTOR
 
@@ -171,13 +171,13 @@ def test_an_own_process_without_a_gpu(tmp_path: Path) -> None:
 @pytest.mark.parametrize("device", ["nvidia0", "nvidia15", "nvidiactl", "nvidia-uvm", "dxg"])
 def test_each_device_file_of_a_gpu_counts(device: str) -> None:
     with GpuHolder(devices=[device]) as training:
-        assert holds_gpu(training.pid)
+        assert has_gpu_open(training.pid)
 
 
 @pytest.mark.parametrize("other", ["null0", "dxg2", "my-nvidia0"])
 def test_no_other_file_counts(other: str) -> None:
     with GpuHolder(devices=[other]) as process:
-        assert not holds_gpu(process.pid)
+        assert not has_gpu_open(process.pid)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def taken(tree: Family, folder: Path, target: str, on_gpu: Collection[str] = BOT
     assert isinstance(pinned, Pinned)
     pinned.target = Target(pid, procfs.read_stat(pid).start_ticks, ME, "python")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(procfs, "holds_gpu", lambda pid, *_: pid in held_by)
+        patch.setattr(procfs, "has_gpu_open", lambda pid, *_: pid in held_by)
         run = pin_run(killer, pinned, snapshot)
     assert isinstance(run, Run), run.sentence
     names = {pid: name for name, pid in tree.pids.items()}

@@ -56,7 +56,7 @@ def test_a_tick_reads_few_of_its_threads(driver: Driver) -> None:
         with running(driver.write().env()) as sampler:
             sampler.until(lambda snapshot: snapshot.searched > 0)  # after the first search for who has GPUs open
             assert reads(sampler.process.pid) < THREADS
-            for child in procfs.children(sampler.process.pid):
+            for child in procfs.find_children(sampler.process.pid):
                 assert reads(child) < THREADS
             before = reads(sampler.process.pid)
             looks = [sampler.next() for _ in range(10)]
@@ -68,14 +68,14 @@ def test_a_tick_reads_few_of_its_threads(driver: Driver) -> None:
 def test_what_else_asks_whether_it_has_ended_reads_few_of_them() -> None:
     with many_threads() as pid:
         before = reads(os.getpid())
-        assert not procfs.ended(pid)
-        assert list(procfs.open_files(pid))
-        assert procfs.thread_states(pid)
+        assert not procfs.has_ended(pid)
+        assert list(procfs.read_open_files(pid))
+        assert procfs.read_thread_states(pid)
         OpenFileSearch().run_once(60.0)
         assert reads(os.getpid()) - before < THREADS
-    assert procfs.ended(pid)
+    assert procfs.has_ended(pid)
 
 
 def test_what_it_has_started_is_found_all_the_same() -> None:
     with GpuHolder(children=2) as holder:
-        assert set(procfs.children(holder.pid)) == {*holder.children}
+        assert set(procfs.find_children(holder.pid)) == {*holder.children}

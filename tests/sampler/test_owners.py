@@ -156,9 +156,9 @@ def test_the_cpu_of_what_a_process_has_started_is_known(child: Callable[..., sub
     now = [100.0]
     owners, others = Owners(clock=lambda: now[0]), Owners(clock=lambda: now[0], viewer=os.getuid() + 1)
     assert {one.below for one in owners.read(pids)} == {Reason.NO_SAMPLE}
-    before = {pid: procfs.used_below(pid, procfs.read_stat(pid)) for pid in pids}
+    before = {pid: procfs.read_descendants_cpu(pid, procfs.read_stat(pid)) for pid in pids}
     for pid in pids[:2]:
-        wait_for(lambda pid=pid: procfs.used_below(pid, procfs.read_stat(pid)) - before[pid] >= 20)  # type: ignore[misc]
+        wait_for(lambda pid=pid: procfs.read_descendants_cpu(pid, procfs.read_stat(pid)) - before[pid] >= 20)  # type: ignore[misc]
     wait_for(lambda: procfs.read_stat(past.pid).waited > 0)
     now[0] += 10.0
     below = {one.pid: one.below for one in owners.read(pids)}
@@ -371,7 +371,7 @@ def test_who_was_adopted(
     for pid in (3, 9):
         fixture_process(tmp_path, pid, related(comm, 1, parents_session if pid == 3 else 9, parents_start))
     stat = procfs.parse_stat(related("python", 3, session, start))
-    assert procfs.adopted(7, stat, tmp_path) is expected
+    assert procfs.is_adopted(7, stat, tmp_path) is expected
 
 
 def related(comm: str, ppid: int, session: int, start: int) -> bytes:
@@ -383,14 +383,14 @@ def related(comm: str, ppid: int, session: int, start: int) -> bytes:
 def test_a_parent_that_cannot_be_read_adopts_nobody_but_pid_1(tmp_path: Path) -> None:
     """Nor does what is outside of our PID namespace."""
     for ppid, expected in ((1, True), (5, False), (0, False)):
-        assert procfs.adopted(7, procfs.parse_stat(related("python", ppid, 88, 1)), tmp_path) is expected
+        assert procfs.is_adopted(7, procfs.parse_stat(related("python", ppid, 88, 1)), tmp_path) is expected
 
 
 @pytest.mark.parametrize(("session", "state", "expected"), [(0, "S", None), (7, "S", True), (7, "Z", False)])
 def test_a_leader_of_itself(tmp_path: Path, session: int, state: str, *, expected: bool | None) -> None:
     """A zombie leads nobody any more; a session outside of our namespace has no number."""
     stat = procfs.parse_stat(related("python", 1, session, 1))._replace(state=state)
-    assert procfs.led(7, stat, tmp_path) is expected
+    assert procfs.is_leader_alive(7, stat, tmp_path) is expected
 
 
 # -- /proc that shows less -----------------------------------------------------------------------------------------

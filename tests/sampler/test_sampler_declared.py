@@ -387,7 +387,7 @@ def test_it_can_be_left_out(driver: Driver) -> None:
     """A probe of one GPU needs none of it: no reader, and nobody has looked."""
     with sleeping(b"A=1") as pid, running(held(driver, pid).env(), declared=False) as sampler:
         (process,) = sampler.next().processes
-        assert procfs.children(sampler.process.pid) == []
+        assert procfs.find_children(sampler.process.pid) == []
     assert process.declared is None
 
 
@@ -395,7 +395,7 @@ def test_a_reader_that_hangs_holds_up_nothing(driver: Driver) -> None:
     """Snapshots go on, the process that it hung over is said to be unreadable, and the next one is read."""
     with sleeping(b"A=1") as first, sleeping(b"A=2") as second, running(held(driver).env()) as sampler:
         sampler.next()
-        (reader,) = procfs.children(sampler.process.pid)
+        (reader,) = procfs.find_children(sampler.process.pid)
         os.kill(reader, signal.SIGSTOP)
         held(driver, first)
         stuck = sampler.until(lambda it: bool(it.processes) and declared(it, first).knowledge is Knowledge.UNREADABLE)
@@ -403,7 +403,7 @@ def test_a_reader_that_hangs_holds_up_nothing(driver: Driver) -> None:
         assert stuck.sequence > 5
         held(driver, first, second)
         sampler.until(lambda it: len(it.processes) == 2 and declared(it, second).knowledge is Knowledge.READ)
-        children = procfs.children(sampler.process.pid)
+        children = procfs.find_children(sampler.process.pid)
         assert reader not in children
         assert len(children) == 1
 
@@ -412,7 +412,7 @@ def test_nothing_is_left_behind_when_the_sampler_is_killed(driver: Driver) -> No
     """The reader goes with it, even where it is stopped and reads no pipe."""
     with running(held(driver).env()) as sampler:
         sampler.next()
-        (reader,) = procfs.children(sampler.process.pid)
+        (reader,) = procfs.find_children(sampler.process.pid)
         handle = os.pidfd_open(reader)
         end = time.monotonic() + PATIENCE
         while procfs.read_stat(reader).state != "S":

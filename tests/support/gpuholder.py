@@ -124,7 +124,7 @@ def unavailable(reason: str) -> NoReturn:
 
 def need_the_machines_own_pids() -> None:
     """Skip aloud in a container: whom NVML does not list by a PID of ours is not told to be unlisted there."""
-    if procfs.in_pid_namespace():
+    if procfs.is_in_pid_namespace():
         pytest.skip("this runs in a PID namespace, where nobody is told to be on no list of NVML's")
 
 

@@ -38,7 +38,7 @@ def until_known(sampler: Running, *pids: int) -> Snapshot:
 
 
 def assert_little_was_read(sampler: Running) -> None:
-    for pid in (sampler.process.pid, *procfs.children(sampler.process.pid)):
+    for pid in (sampler.process.pid, *procfs.find_children(sampler.process.pid)):
         assert bytes_read(pid) < LITTLE
         assert most_memory(pid) < 8 * LITTLE
 
