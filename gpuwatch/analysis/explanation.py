@@ -65,7 +65,7 @@ def points(process: Process, snapshot: Snapshot, allowances: Allowances | None =
     declared = process.declared
     found: list[Point] = []
     if declared is None:
-        found.append(Point("declared", "not known: nobody has looked"))
+        found.append(Point("declared", "not known: it was not read"))
     else:
         found += _read(declared)
         if declared.frameworks:
@@ -123,7 +123,7 @@ def how_sure(visible: Visible) -> str:
 def _sees(visible: Visible | None, names: Mapping[str, str]) -> Point:
     if visible is None:
         return Point("sees", "not known")
-    said = visible.text or "nothing was said, so all are visible"
+    said = visible.text or "not set, so all are visible"
     return Point(
         "sees", device_map(visible, names) or "no GPU", _joined(said, visible.where, how_sure(visible), visible.note)
     )
@@ -258,7 +258,7 @@ def notebook_words(notebook: Notebook) -> str:
     """Return a notebook, its kernel and its server in words."""
     parts = [notebook.path, f"kernel {notebook.kernel}" if notebook.kernel else ""]
     if notebook.left:
-        parts.append("its server has gone")
+        parts.append("its server has ended")
     elif notebook.server is not None:
         parts.append(f"server {notebook.server}")
     return " · ".join(part for part in parts if part) or "a kernel"
@@ -281,7 +281,7 @@ def job_words(job: Job) -> str:
     if job.worker_of is not None:
         parts.append(f"worker of {job.worker_of}")
     if job.orphaned:
-        parts.append("the rest of it has ended")
+        parts.append("its run has ended")
     elif job.head and job.head != job.worker_of:
         parts.append(f"began with {job.head}")
     return " · ".join(parts)

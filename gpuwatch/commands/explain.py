@@ -59,7 +59,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Run the command and return its exit code; without GPUs it explains what it can."""
     config = configured(args)
     pid = parse_pid(args.pid)
-    snapshot = read_snapshot(args, config, sampler, tmux=config.tmux)
+    snapshot = read_snapshot(args, config, sampler, tmux=config.tmux, required=False)
     error = snapshot_error(snapshot)
     process = find_process(pid, snapshot, config)
     console = Console(ascii_only=config.ascii)

@@ -10,7 +10,7 @@ import msgspec
 
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import add_flags, parse_indices
-from gpuwatch.commands.startup import check_snapshot, configured, read_snapshot
+from gpuwatch.commands.startup import configured, read_snapshot
 from gpuwatch.declared.facts import gpu_facts
 from gpuwatch.declared.visible_devices import CVD, ORDER, PCI_BUS_ID, order_certainty, parse
 from gpuwatch.errors import UsageError
@@ -56,7 +56,6 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     config = configured(args)
     wanted, only, number = request(args.share, args.memory, args.max_util), parse_indices(args.only), count(args.count)
     snapshot = read_snapshot(args, config, sampler)
-    check_snapshot(snapshot)
     check_there("--only", only, snapshot)
     unwanted = {} if snapshot.demo else hidden(snapshot, os.environ)
     unwanted |= {gpu.key: "not among --only" for gpu in snapshot.gpus if only and gpu.index not in only}

@@ -13,7 +13,7 @@ from typing import NoReturn
 from gpuwatch.commands import pick
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import add_flags, parse_list
-from gpuwatch.commands.startup import check_snapshot, configured, read_snapshot
+from gpuwatch.commands.startup import configured, read_snapshot
 from gpuwatch.declared.facts import Facts, Share, gpu_facts
 from gpuwatch.declared.resolver import agreed_candidates
 from gpuwatch.errors import GpuwatchError, UsageError
@@ -64,7 +64,6 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         )
     _check(command[0], os.environ)
     snapshot = read_snapshot(args, config, sampler)
-    check_snapshot(snapshot)
     pick.check_there("--gpu", named, snapshot)
     number = len(named) or number
     console, folders = Console(ascii_only=config.ascii), places(args.reservations or SHARED)

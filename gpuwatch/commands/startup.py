@@ -125,13 +125,17 @@ def read_snapshot(
     *,
     tmux: bool = False,
     patient: bool = False,
+    required: bool = True,
 ) -> Snapshot:
-    """Take one snapshot; raises UnavailableError where the driver does not answer."""
+    """Take one snapshot; raises UnavailableError without an answer of the driver, and without a `required` GPU."""
     source = open_source(args, config, sampler, tmux=tmux, once=True, patient=patient)
     try:
-        return first_snapshot(source)
+        snapshot = first_snapshot(source)
     finally:
         source.close()
+    if required:
+        check_snapshot(snapshot)
+    return snapshot
 
 
 def first_snapshot(

@@ -21,7 +21,7 @@ from gpuwatch import procfs
 from gpuwatch.analysis.strays import Stray, StrayLimits, judge, notes
 from gpuwatch.commands.console import Column, Console, format_table
 from gpuwatch.commands.flags import add_flags
-from gpuwatch.commands.startup import check_snapshot, configured, read_snapshot
+from gpuwatch.commands.startup import configured, read_snapshot
 from gpuwatch.config import Config
 from gpuwatch.history import Idle, IdleTimes
 from gpuwatch.kill.target import Policy
@@ -141,7 +141,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None, limits: Stray
     config = configured(args)
     limits = limits or stray_limits(config)
     damaged: list[str] = []
-    snapshot = demo() if args.demo else _sampled(args, config, sampler)
+    snapshot = demo() if args.demo else of_caller(read_snapshot(args, config, sampler, tmux=config.tmux, patient=True))
     kept = idle_times(snapshot, warn=damaged.append)
     if not snapshot.demo:
         first = judge(snapshot, None, limits, known=kept)
@@ -202,12 +202,6 @@ def _used(process: Process, proc: Path) -> tuple[int, int] | None:
     if stat.start_ticks != process.start:
         return None
     return stat.used, procfs.read_descendants_cpu(process.pid, stat, proc)
-
-
-def _sampled(args: argparse.Namespace, config: Config, sampler: SamplerProcess | None) -> Snapshot:
-    snapshot = read_snapshot(args, config, sampler, tmux=config.tmux, patient=True)
-    check_snapshot(snapshot)
-    return of_caller(snapshot)
 
 
 def of_caller(snapshot: Snapshot, environ: Mapping[str, str] = os.environ) -> Snapshot:

@@ -10,7 +10,7 @@ import msgspec
 from gpuwatch.analysis.explanation import how_sure
 from gpuwatch.commands.console import Column, Console, format_table
 from gpuwatch.commands.flags import add_flags
-from gpuwatch.commands.startup import check_snapshot, configured, read_snapshot
+from gpuwatch.commands.startup import configured, read_snapshot
 from gpuwatch.declared.facts import gpu_facts
 from gpuwatch.declared.visible_devices import CVD, ORDER, parse
 from gpuwatch.model import Gpu, Snapshot, Visible
@@ -31,7 +31,6 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Run the command and return its exit code: 1 where no GPU is visible."""
     config = configured(args)
     snapshot = read_snapshot(args, config, sampler)
-    check_snapshot(snapshot)
     own = args.value is None
     value, order = os.environ.get(CVD) if own else args.value, args.order or os.environ.get(ORDER)
     seen = parse(value, tuple(map(gpu_facts, snapshot.gpus)), order, driver=snapshot.driver)

@@ -186,7 +186,7 @@ def test_a_declaration_says_where_it_stands_and_why_it_holds(changes: dict[str, 
         (
             Visible(gpus=tuple(UUIDS[:2]), order=Order.IDENTICAL),
             "cuda:0 → GPU 0, cuda:1 → GPU 1",
-            "nothing was said, so all are visible · likely: GPUs of one model, which CUDA numbers as NVML does",
+            "not set, so all are visible · likely: GPUs of one model, which CUDA numbers as NVML does",
         ),
         (
             Visible(gpus=(UUIDS[1],), order=Order.HEURISTIC, text="X=0", note="odd"),
@@ -218,7 +218,7 @@ def test_what_could_not_be_read_is_not_called_undeclared() -> None:
     assert "declared" not in {point.label for point in found}
     assert only(found, "holds").aside == "not known to be under a limit"
     assert only(explain(Declared(knowledge=Knowledge.PENDING)), "not read").value == "not read yet"
-    assert only(explain(None), "declared").value == "not known: nobody has looked"
+    assert only(explain(None), "declared").value == "not known: it was not read"
 
 
 JAX = Declaration(

@@ -32,7 +32,7 @@ def start() -> Iterator[Start]:
 def launch(driver: Driver, tmp_path: Path) -> Launcher:
     driver.gpus = [Gpu(0), Gpu(1, memory_used=40 * GIB)]
     driver.write()
-    return Launcher(driver, tmp_path)
+    return Launcher(driver, tmp_path, in_process=True)
 
 
 def held_by(driver: Driver, process: subprocess.Popen[bytes]) -> str:

@@ -27,7 +27,7 @@ def launch(driver: Driver, tmp_path: Path) -> Launcher:
     driver.gpus = [Gpu(index, memory_used=gib * GIB, util_gpu=gib) for index, gib in enumerate(used)]
     driver.procs = [Proc(index, os.getpid(), memory=gib * GIB) for index, gib in enumerate(used) if gib]
     driver.write()
-    return Launcher(driver, tmp_path)
+    return Launcher(driver, tmp_path, in_process=True)
 
 
 def uuids(driver: Driver, *indices: int) -> str:

@@ -21,7 +21,7 @@ def launch(driver: Driver, tmp_path: Path) -> Launcher:
     """Give gpuwatch on a machine with three GPUs of one model."""
     driver.gpus = [Gpu(index) for index in range(3)]
     driver.write()
-    return Launcher(driver, tmp_path)
+    return Launcher(driver, tmp_path, in_process=True)
 
 
 def uuids(driver: Driver) -> list[str]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+from gpuwatch import cli
 from tests.driver import Driver
 
 PROGRAM = """
@@ -48,10 +53,27 @@ def starting() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
             process.communicate()
 
 
+def call(arguments: Sequence[str], env: dict[str, str], shared: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in this process, on a copy of the environment, with pipes for its output."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    with (
+        mock.patch.dict(os.environ, env, clear=True),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = cli.main(arguments, None, reservations=shared)
+    texts = []
+    for stream in (out, err):
+        stream.flush()
+        texts.append(stream.buffer.getvalue().decode())
+    return subprocess.CompletedProcess(list(arguments), code, *texts)
+
+
 class Launcher:
     """Runs gpuwatch on the tests' driver; its locks and reservations are in folders of the test."""
 
-    def __init__(self, driver: Driver, folder: Path) -> None:
+    def __init__(self, driver: Driver, folder: Path, *, in_process: bool = False) -> None:
+        self._in_process = in_process
         self.driver = driver
         self.shared = folder / "shared"
         self._runtime = folder / "runtime"
@@ -68,6 +90,8 @@ class Launcher:
 
     def __call__(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run it to its end."""
+        if self._in_process:
+            return call(arguments, self._env(env), self.shared)
         command = [sys.executable, "-c", PROGRAM, str(self.shared), *arguments]
         return subprocess.run(command, env=self._env(env), capture_output=True, text=True, timeout=60, check=False)
 

@@ -41,7 +41,7 @@ def told(one: Process) -> dict[str, str]:
             "notebook",
             "x/explore.ipynb · kernel ab12cd34 · server 77",
         ),
-        ({"notebook": Notebook(left=True)}, "notebook", "notebook", "its server has gone"),
+        ({"notebook": Notebook(left=True)}, "notebook", "notebook", "its server has ended"),
         ({"pane": TMUX}, "tmux $1 %3", "terminal", "tmux session $1, pane %3"),
         (
             {"pane": Pane(program="screen", session="train", window="2", alive=False)},
@@ -63,7 +63,7 @@ def told(one: Process) -> dict[str, str]:
             {"job": Job(key="9:9", name="train.py", worker_of=8, orphaned=True)},
             "",
             "run",
-            "train.py · worker of 8 · the rest of it has ended",
+            "train.py · worker of 8 · its run has ended",
         ),
         ({"words": "its environment is not ours to read"}, "", "not read", "its environment is not ours to read"),
     ],
