@@ -1,4 +1,4 @@
-"""Words for an event: when it began, for how long it lasted, its worst value, how it ended."""
+"""Words for an event: its start, how long it lasted, its worst value, how it ended."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Final
 from gpuwatch.alerts.alert import Alert, Unit
 from gpuwatch.units import duration, gib, long_duration
 
+UNFINISHED: Final = "still ongoing when gpuwatch stopped"
+"""End of an event that no gpuwatch saw end."""
+
 
 def moment(at: float, now: float) -> str:
-    """Format a wall-clock time by this machine's zone, with the date when that is not today's."""
+    """Format a wall-clock time in the local time zone, with the date where it is not today."""
     then, today = time.localtime(at), time.localtime(now)
     if then[:3] == today[:3]:
         return time.strftime("%H:%M:%S", then)
@@ -18,19 +21,19 @@ def moment(at: float, now: float) -> str:
 
 
 def lasted_words(alert: Alert, now: float) -> str:
-    """Format how long an event lasted, until `now` (wall clock) where it has no end; in 6 cells at most."""
+    """Format how long an event lasted, until `now` (wall clock) where it is ongoing; in 6 cells at most."""
     return duration(alert.lasted if alert.ended is not None else max(alert.lasted, now - alert.raised))
 
 
 def state_words(alert: Alert) -> str:
-    """Return how an event ended; empty while it holds."""
+    """Return how an event ended; empty while it is ongoing."""
     if alert.ended is None:
         return ""
     return alert.how if alert.how and alert.how != alert.title else "ended"
 
 
 def value_words(alert: Alert, *, last: bool = False) -> str:
-    """Format the worst value and the mean, and the `last`, with their unit; empty where they say nothing."""
+    """Format the worst value, the mean and, with `last`, the last value; empty where there is no figure."""
     worst, mean, newest = (_value(value, alert.unit) for value in (alert.peak, alert.mean, alert.last))
     if not worst:
         return ""

@@ -1,4 +1,4 @@
-"""A polite message to somebody whose processes hold a GPU: the facts, and a question. It is copied, never sent."""
+"""Polite message to the owner of processes on a GPU: the facts, and a question. It is copied, never sent."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gpuwatch.model import Snapshot, known
 from gpuwatch.units import gib, long_duration, percent
 
 NAMED: Final = 5
-"""Processes that are named one by one."""
+"""Largest number of processes that are named one by one."""
 WORTH: Final = 300.0
-"""Seconds of idleness that are worth mentioning."""
+"""Least idle time, in seconds, that is mentioned."""
 
 
 def message(held: Sequence[Row], snapshot: Snapshot) -> str:
-    """Write to the owner of these rows, all of one person and at least one; several lines, ends without one.
+    """Return a message of several lines to the owner of these rows: at least one row, all of one person.
 
     Only what was measured is said: a holding without a figure has none here, and idleness only where it is known.
     """
@@ -55,5 +55,5 @@ def _request(rows: Sequence[Row]) -> str:
     idle = all(row.idle is not None and row.idle.seconds >= WORTH for row in rows)
     it = "it" if len(rows) == 1 else "them"
     if idle:
-        return f"If you do not need {it} any more, could you end {it}? Others could use the memory. Thank you!"
-    return "Could you have a look whether that is what you meant to take? Others could use the memory. Thank you!"
+        return f"If you no longer need {it}, could you end {it}? Others could use the memory. Thank you!"
+    return "Could you check whether you still need that much? Others could use the memory. Thank you!"

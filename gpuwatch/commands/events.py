@@ -13,7 +13,7 @@ import msgspec
 
 from gpuwatch.alerts.alert import MARKS, Alert, Severity
 from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
-from gpuwatch.analysis.events import lasted_words, moment, value_words
+from gpuwatch.analysis.events import UNFINISHED, lasted_words, moment, value_words
 from gpuwatch.commands.console import DIM, RED, YELLOW, Column, Console, format_table
 from gpuwatch.commands.flags import add_flags, add_refused_demo, parse_indices, parse_since
 from gpuwatch.errors import UsageError
@@ -210,7 +210,7 @@ def _row(alert: Alert, found: Events, now: float) -> EventRow:
     worst = max(alert.most, alert.severity)
     how = alert.how
     if state is State.OPEN:
-        how = "still held when watching stopped"
+        how = UNFINISHED
     elif state is State.ONGOING and worst > alert.severity:
         how = f"{alert.severity.name.lower()} now"
     return EventRow(

@@ -86,7 +86,7 @@ async def test_what_nobody_writes_on_any_more_is_not_said_to_go_on() -> None:
     async with running(frame(machine(4)), (120, 36), helpers=Helpers(events=lambda: found)) as (app, pilot):
         await pilot.press("e")
         await until(pilot, lambda: "left open" in text_of(app))
-        assert "still held when watching stopped" in shown(app)[0]
+        assert "still ongoing when gpuwatch stopped" in shown(app)[0]
         assert "0 ongoing" in text_of(app)
 
 

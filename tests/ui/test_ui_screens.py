@@ -257,7 +257,7 @@ def test_a_gpu_in_trouble_says_so() -> None:
     assert facts["problem"] == "GPU_IS_LOST (nvmlX)"
     assert facts["health"].startswith("lost, since ")
     assert facts["compute mode"] == "no permission"
-    assert facts["read"] == "never yet"
+    assert facts["last read"] == "never yet"
 
 
 # What the dialog is told

@@ -136,19 +136,17 @@ class AcknowledgeDialog(Dialog[None]):
         self._place = 0
         self._frame: Frame | None = None
         self._held: set[str] = set()
-        """Ids of the alerts that a frame has had."""
+        """Ids of the alerts that were in a frame."""
         self._over: set[str] = set()
-        """Ids of those that have ended since."""
+        """Ids of the alerts that have ended since."""
 
     def compose(self) -> ComposeResult:
-        """Build the alert's words and the choices."""
         with self.box(""):
             yield Static(id="title", markup=False)
             yield Static(id="evidence", markup=False)
             yield OptionList(markup=False)
 
     def on_mount(self) -> None:
-        """Show the first alert."""
         self._open_page()
 
     def on_resize(self, _event: events.Resize) -> None:
@@ -273,7 +271,6 @@ class AcknowledgeDialog(Dialog[None]):
             self._watch.unmute(page.rule)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Do what was chosen."""
         event.stop()
         choice = self._choices().get(event.option_id or "")
         if choice is None or choice.action is None or not self.is_active:
@@ -284,12 +281,10 @@ class AcknowledgeDialog(Dialog[None]):
             self.app.notify(self.spell(choice.toast), markup=False, timeout=3)
 
     def action_turn(self, by: int) -> None:
-        """Show another alert."""
         self._place = (self._place + by) % len(self._pages)
         self._open_page()
 
     def action_scroll(self, lines: int) -> None:
-        """Mark another choice."""
         options: Any = self.query_one(OptionList)
         options.action_cursor_down() if lines > 0 else options.action_cursor_up()
 

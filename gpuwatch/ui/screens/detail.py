@@ -220,7 +220,7 @@ def gpu_section(gpu: Gpu, snapshot: Snapshot) -> Section:
         _value("compute mode", mode),
         _value("display", gpu.display_active),
         _value("MIG", gpu.mig),
-        Fact("read", _age(gpu, snapshot.monotonic)),
+        Fact("last read", _age(gpu, snapshot.monotonic)),
     ]
     return Section(f"GPU {gpu.index}", tuple(facts))
 
@@ -240,7 +240,7 @@ def _with_limit(label: str, reading: Reading, limit: Reading, unit: str, words: 
 def _age(gpu: Gpu, now: float) -> str:
     if not gpu.sampled:
         return "never yet"
-    slow = f"; fan, clocks and the like {long_duration(now - gpu.slow_sampled)} ago" if gpu.slow_sampled else ""
+    slow = f"; fan, clocks and others {long_duration(now - gpu.slow_sampled)} ago" if gpu.slow_sampled else ""
     return f"{long_duration(now - gpu.sampled)} ago{slow}"
 
 
@@ -341,12 +341,10 @@ class DetailScreen(Sheet):
         """Whether the footer offers to end the process."""
 
     def on_mount(self) -> None:
-        """Show the process at once."""
         super().on_mount()
         self.refresh_frame(self._frame)
 
     def set_options(self, options: Options) -> None:
-        """Judge by other options."""
         self._options = options
         self.refresh_frame(self._frame)
 
@@ -383,7 +381,6 @@ class DetailScreen(Sheet):
         return bool(self._held) and not self.has_class("-over") if action == "end_process" else True
 
     def action_end_process(self) -> None:
-        """Ask whether to end the process."""
         if self._held:
             self.app.ask_to_end(self._held[0].key)
 

@@ -28,7 +28,7 @@ CONFIRM: Final = (Choice.CANCEL, Choice.INTERRUPT, Choice.TERMINATE)
 
 
 class ChoiceButton(Widget, can_focus=True):
-    """Button on one line; the one that Enter presses is marked by shape as well as by colour."""
+    """Button on one line; the button with the focus is marked by shape as well as by colour."""
 
     DEFAULT_CSS = """
     ChoiceButton {
@@ -55,8 +55,6 @@ class ChoiceButton(Widget, can_focus=True):
     ]
 
     class Chosen(Message):
-        """A button was pressed."""
-
         def __init__(self, button: ChoiceButton) -> None:
             self.button = button
             self.choice = button.choice
@@ -71,7 +69,6 @@ class ChoiceButton(Widget, can_focus=True):
         self._marks = "[]" if glyphs.ascii else "▌▐"
 
     def render(self) -> Content:
-        """Draw the label, between marks while it has the focus."""
         marks = self._marks if self.has_focus else "  "
         return Content(f"{marks[0]}{self._text}{marks[1]}")
 
@@ -83,11 +80,9 @@ class ChoiceButton(Widget, can_focus=True):
         return len(self._text) + 2
 
     def action_press(self) -> None:
-        """Press it."""
         self.post_message(self.Chosen(self))
 
     def on_click(self, event: events.Click) -> None:
-        """Press it with the mouse."""
         event.stop()
         self.action_press()
 
@@ -107,7 +102,6 @@ class ChoiceRow(Horizontal):
     """
 
     def on_resize(self) -> None:
-        """Fit the buttons into another width."""
         self.fit()
 
     def fit(self) -> None:
@@ -181,7 +175,6 @@ class Dialog(ModalScreen[Answer]):
         self._texts = texts
 
     def compose(self) -> ComposeResult:
-        """Build the text and the row of buttons."""
         with self.box(self._title):
             with VerticalScroll(id="text", can_focus=False):
                 for place, text in enumerate(self._texts):
@@ -192,7 +185,6 @@ class Dialog(ModalScreen[Answer]):
                     yield from buttons
 
     def box(self, title: str) -> Vertical:
-        """Return the box around everything."""
         box = Vertical(id="dialog")
         box.border_title = Content(self.spell(title))
         return box
@@ -217,7 +209,6 @@ class Dialog(ModalScreen[Answer]):
             self.set_focus(buttons[min(max(at + by, 0), len(buttons) - 1)])
 
     def action_scroll(self, lines: int) -> None:
-        """Scroll the text."""
         self.query_one("#text").scroll_relative(y=lines, animate=False)
 
 
@@ -230,11 +221,9 @@ class ConfirmDialog(Dialog[Choice]):
         self._count = count
 
     def buttons(self) -> Sequence[ChoiceButton]:
-        """Return Cancel and the two signals."""
         return [ChoiceButton(choice, choice.label(self._count), self.glyphs) for choice in CONFIRM]
 
     def on_choice_button_chosen(self, message: ChoiceButton.Chosen) -> None:
-        """Answer."""
         message.stop()
         self.dismiss(message.choice)
 
@@ -273,7 +262,6 @@ class OwnerMessageDialog(Dialog[None]):
         super().__init__(f"Message to {owner}", (words, _COPIED + _TMUX * tmux), glyphs)
 
     def on_mount(self) -> None:
-        """Name the key that closes it."""
         self.query_one("#dialog").border_subtitle = Content("Esc: close")
 
 
@@ -334,9 +322,9 @@ class EndDialog(Dialog[None]):
         self.session = session
         self.facts = facts
         self.closed = False
-        """Whether it was on screen and is no more."""
+        """Whether it is no longer on screen."""
         self.shows_end = False
-        """Whether it has shown how the session ended."""
+        """Whether the end of the session was shown."""
         self._ready = False
         self._view: DialogView | None = None
         self._buttons: tuple[ChoiceButton, ...] = ()
@@ -344,7 +332,6 @@ class EndDialog(Dialog[None]):
         """Meaning of the buttons on screen."""
 
     def compose(self) -> ComposeResult:
-        """Build the lines and the row of buttons."""
         with self.box(self._title_of()):
             yield Static(id="notice", markup=False)  # outside of the text that scrolls: in sight at each step
             with VerticalScroll(id="text", can_focus=False):
@@ -354,7 +341,6 @@ class EndDialog(Dialog[None]):
             yield ChoiceRow()
 
     async def on_mount(self) -> None:
-        """Show where the session stands."""
         self._write("notice", self.session.notice)
         self._write("command", self.facts[0])
         self._write("facts", "\n".join(self.facts[1:]))
@@ -362,11 +348,11 @@ class EndDialog(Dialog[None]):
         await self.refresh_view()
 
     def on_unmount(self) -> None:
-        """Note that the dialog is gone, whoever closed it."""
+        """Note that the dialog was closed, by the user or by the program."""
         self.closed = True
 
     async def refresh_view(self) -> None:
-        """Show where the session stands, if that has changed.
+        """Draw the state of the session, if it has changed.
 
         To be called in the screen's own message loop, by `call_later`: another that waits for new buttons here would
         wait for ever where the dialog is closed meanwhile.
@@ -417,7 +403,6 @@ class EndDialog(Dialog[None]):
         self.set_focus((again or self._buttons)[0])
 
     def on_choice_button_chosen(self, message: ChoiceButton.Chosen) -> None:
-        """Hand the choice to the session."""
         message.stop()
         # A key may be quicker than the screen: what a button did not say yet is not what was chosen with it. Where two
         # steps offer the same (Hide, while it is recorded and while it stops), a button holds for both.

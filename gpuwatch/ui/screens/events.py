@@ -1,4 +1,4 @@
-"""Events screen: the events log and what holds now, live and with a filter."""
+"""Events screen: the events log and the alerts of now as one list, with a filter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from gpuwatch.alerts.alert import Alert, Severity
-from gpuwatch.analysis.events import lasted_words, state_words, value_words
+from gpuwatch.analysis.events import UNFINISHED, lasted_words, state_words, value_words
 from gpuwatch.analysis.rows import FilterError, parse_numbers, parse_terms
 from gpuwatch.text import clean
 from gpuwatch.ui.screens.list_screen import ListScreen, fact_lines
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 WIDE: Final = 100
-"""From this width on a line says how its event ended."""
+"""From this width on, a line shows how its event ended."""
 
 
 def _state(alert: Alert) -> str:
@@ -42,7 +42,7 @@ def _state(alert: Alert) -> str:
 
 
 def when(moment: float, now: float, width: int) -> str:
-    """Print when something was: the time, with the day before it where that is not today."""
+    """Format a wall-clock time, with the day before it where that is not today."""
     local, today = time.localtime(moment), time.localtime(now)
     if local[:3] == today[:3]:
         return time.strftime("       %H:%M:%S" if width >= 80 else "       %H:%M", local)
@@ -50,7 +50,7 @@ def when(moment: float, now: float, width: int) -> str:
 
 
 def detail_lines(alert: Alert | None, skin: Skin, width: int, lines: int, now: float) -> list[Line]:
-    """Draw all that is known of one event, in as many lines as there are; long evidence takes those to spare."""
+    """Draw all facts of one event in so many lines; long evidence uses the lines that are left."""
     return fact_lines(_facts(alert, now) if alert is not None else [], skin, width, lines, wrapped="evidence")
 
 
@@ -60,7 +60,7 @@ def _facts(alert: Alert, now: float) -> list[tuple[str, str]]:
     owners = ", ".join(alert.owners)
     return [
         ("rule", " · ".join(filter(None, (alert.rule, owners, _pids(alert))))),
-        ("from", f"{since}{until}, {lasted_words(alert, now)}"),
+        ("when", f"{since}{until}, {lasted_words(alert, now)}"),
         ("values", value_words(alert, last=True)),
         ("evidence", alert.evidence),
         ("state", _state(alert)),
@@ -75,37 +75,33 @@ def _pids(alert: Alert) -> str:
 
 
 class EventList(RowList[Alert]):
-    """The events, and the one under the cursor; the cursor follows its event, not the line."""
+    """List of events; the cursor follows its event, or stays on the newest one."""
 
     titled = False
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.now = 0.0
-        """Wall-clock time of the drawing."""
+        """Wall-clock time now."""
         self._follows_newest = True
         self._width = 0
         self._dated = False
-        """Whether there is room for the day, which an event of today does not name."""
+        """Whether an event on screen is not of today, so that the days are shown."""
 
     def identity(self, row: Alert) -> Hashable:
-        """Return the id of the event."""
         return row.id
 
     def _follow(self, keys: Sequence[Hashable]) -> None:
-        """Put the cursor on its event again; one that was on the newest stays with what is newest."""
         self._follows_newest = self._follows_newest or not keys
         if self._follows_newest and keys:
             self._key = keys[0]
         super()._follow(keys)
 
     def point(self, place: int) -> None:
-        """Put the cursor on an event, with which it then stays; on the first line, with what is newest."""
         super().point(place)
         self._follows_newest = not self.cursor
 
     def columns(self, skin: Skin, width: int) -> list[Column]:
-        """Return when, for how long, mark and title, and how it ended where there is room."""
         on_screen = self.found[self.top : self.top + self.page_rows]
         self._dated = any(time.localtime(one.raised)[:3] != time.localtime(self.now)[:3] for one in on_screen)
         self._width = width
@@ -122,7 +118,6 @@ class EventList(RowList[Alert]):
         return [*found, title, Column("state", "", 0, right=False, role="muted", gap=2)]
 
     def cells(self, place: int, skin: Skin, ground: Ground) -> tuple[Cell, ...]:
-        """Return the cells of an event."""
         alert = self.found[place]
         over = alert.ended is not None
         mark, role = mark_of(alert.most if over else alert.severity, skin.glyphs)
@@ -142,21 +137,20 @@ class EventList(RowList[Alert]):
 
 
 READ_EVERY: Final = 3.0
-"""Seconds between two looks at the log, which another gpuwatch may be writing."""
+"""Seconds between two readings of the log, which another gpuwatch may be writing."""
 SAME: Final = 30.0
-"""Seconds between two beginnings of one condition, as two that watch it see it, within which it is one event."""
+"""Largest difference in seconds between the starts of one event as two gpuwatch record it."""
 
 
 def _as_known(alert: Alert, log: Events) -> Alert:
-    """Return an event of the log; one without an end, which nobody writes on any more, is not said to go on."""
+    """Return an event of the log, ended where the log has no end of it and no gpuwatch records any more."""
     if alert.ended is not None or log.watched:
         return alert
     until = log.watched_until or alert.seen
-    return msgspec.structs.replace(alert, ended=until, how="still held when watching stopped")
+    return msgspec.structs.replace(alert, ended=until, how=UNFINISHED)
 
 
 Term = Callable[[Alert], bool]
-"""One term of a filter."""
 
 
 def event_terms(words: str, gpus: Callable[[Alert], Collection[int]] | None = None) -> tuple[Term, ...]:
@@ -189,7 +183,7 @@ def _text(alert: Alert) -> str:
 
 
 class EventsScreen(ListScreen[EventList]):
-    """The screen of events."""
+    """Screen that lists events."""
 
     DEFAULT_CSS = """
     EventsScreen Input {
@@ -240,37 +234,34 @@ class EventsScreen(ListScreen[EventList]):
         *,
         ended: Iterable[Alert] = (),
     ) -> None:
-        """`read` reads the events log, on a thread; without it only what holds, and what this run saw end, is shown."""
+        """`read` reads the events log, on a thread; without it, only events since gpuwatch started are shown."""
         super().__init__(EventList(), frame, skin)
         self._read = read
         self._wall = wall
         self._reading: Future[Events] | None = None
         self._logged: dict[str, Alert] = {}
         self._live: dict[str, Alert] = {alert.id: alert for alert in ended if alert.id}
-        """Alerts of the frames so far, those included that have ended since."""
+        """Alerts of all frames so far, also ended ones."""
         self._note = ""
         self._ongoing_only = False
         self._words = ""
         self._terms: tuple[Term, ...] = ()
         self._wrong = ""
-        """Why the filter as it stands in its line cannot be understood; the last good one counts until it can."""
+        """Error of the filter that is being typed; the last valid filter applies meanwhile."""
 
         hint = "rule:over  gpu:0,2  user:ada  pid:123  any text  -not"
         self._entry = Input(compact=True, select_on_focus=False, placeholder=hint)
 
     def entries(self) -> Iterable[Widget]:
-        """Return the line of the filter."""
         return (self._entry,)
 
     def start(self) -> None:
-        """Read the log, and again every few seconds."""
         self._entry.cursor_blink = False
         self.set_interval(READ_EVERY, self._look)
         self._look()
 
     @property
     def reading(self) -> bool:
-        """Whether the log is being read."""
         return self._reading is not None
 
     # -- what there is to show ---------------------------------------------------------------------------------
@@ -281,7 +272,6 @@ class EventsScreen(ListScreen[EventList]):
             self._reading.add_done_callback(lambda _: self.post_message(self.Read()))
 
     def on_events_screen_read(self) -> None:
-        """Show what was read."""
         if self._reading is None:
             return
         error = self._reading.exception()
@@ -296,7 +286,7 @@ class EventsScreen(ListScreen[EventList]):
         self.paint()
 
     def read_rows(self) -> None:
-        """Add what holds now in the newest frame, and what has just ended."""
+        """Add the alerts of the newest frame, and those that have just ended."""
         frame = self._frame
         if frame is not None:
             now = {alert.id: alert for alert in frame.alerts if alert.id}
@@ -328,7 +318,7 @@ class EventsScreen(ListScreen[EventList]):
         return sorted(chosen, key=lambda alert: (alert.ended is None, alert.raised), reverse=True)
 
     def _gpus_of(self, alert: Alert) -> set[int]:
-        """Return the GPU that an event names, and while it holds, all that its process is on."""
+        """Return the GPU of an event; for one that is ongoing, all GPUs of its process."""
         found = set() if alert.index is None else {alert.index}
         if alert.subject and alert.ended is None and self._frame is not None:
             held = ((gpu.index, one.pid) for gpu in self._frame.snapshot.gpus for one in gpu.holdings)
@@ -336,25 +326,22 @@ class EventsScreen(ListScreen[EventList]):
         return found
 
     def paint(self) -> None:
-        """Draw everything that matches the filter."""
         now = self._frame.snapshot.taken if self._frame is not None else 0.0
         self.rows.now = now or self._wall()
         self.rows.update_rows(self.found())
         super().paint()
 
     def detail(self, width: int, lines: int) -> list[Line]:
-        """Draw all that is known of the chosen event."""
         return detail_lines(self.rows.selected, self._skin, width, lines, self.rows.now)
 
     def hints(self) -> list[Hint]:
-        """Return the keys, with what Enter shows of this event."""
         chosen = self.rows.selected
         words = subject_words(subject_of(chosen, self._frame)) if chosen is not None else ""
         found = [(key, words if action == "choose" else said, action) for key, said, action in hints(self.KEYS)]
         return [hint for hint in found if hint[1]]
 
     def summary(self, room: int) -> list[tuple[str, Role]]:
-        """Return how many events there are, which of them are shown, and what is wrong with the filter or the log."""
+        """Return the number of events, the filter, and errors of the filter or the log."""
         found = self.rows.found
         total = len(self._every())
         words = [f"{len(found)} in all" if len(found) == total else f"{len(found)} of {total}"]
@@ -366,11 +353,9 @@ class EventsScreen(ListScreen[EventList]):
         return [(self._wrong, "warning"), (summary, "muted"), (self._note * (not self._wrong), "warning")]
 
     def position(self) -> str:
-        """Return the rows on screen, but where an error of the filter needs the room."""
         return "" if self._wrong else super().position()
 
     def why_empty(self) -> Sequence[str]:
-        """Return why there are no events."""
         return [self._why_empty()]
 
     def _why_empty(self) -> str:
@@ -385,7 +370,6 @@ class EventsScreen(ListScreen[EventList]):
     # -- what the user does ------------------------------------------------------------------------------------
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter as one types."""
         event.stop()
         words = clean(event.value, 200)
         try:
@@ -397,7 +381,7 @@ class EventsScreen(ListScreen[EventList]):
         self.paint()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Keep the filter, and give the keys back to the list."""
+        """Keep the filter, and move the focus back to the list."""
         event.stop()
         event.input.value, self._wrong = self._words, ""
         self._close_filter()
@@ -408,18 +392,18 @@ class EventsScreen(ListScreen[EventList]):
         self.paint()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave `/` to whatever is typed into."""
+        """Leave `/` to the filter where it is open."""
         return action != "filter" or not self._entry.display
 
     def action_filter(self) -> None:
-        """Ask for a filter."""
+        """Open the line of the filter."""
         entry = self._entry
         entry.display = True
         self.set_focus(entry)
         self.paint()
 
     def action_close(self) -> None:
-        """Clear the filter where there is one, else go back."""
+        """Clear the filter where there is one; otherwise go back."""
         entry = self._entry
         if entry.display or self._words:
             entry.value = self._words = self._wrong = ""
@@ -429,7 +413,7 @@ class EventsScreen(ListScreen[EventList]):
             self.dismiss(None)
 
     def action_ongoing(self) -> None:
-        """Show only what holds now, or everything."""
+        """Show only ongoing events, or all."""
         self._ongoing_only = not self._ongoing_only
         self.paint()
 
@@ -440,7 +424,7 @@ class EventsScreen(ListScreen[EventList]):
             self.app.show_subject(chosen)
 
     def action_acknowledge(self) -> None:
-        """Ask what is to become of the chosen event."""
+        """Ask what to do about the chosen event."""
         chosen = self.rows.selected
         if chosen is not None:
             self.app.action_acknowledge(chosen)

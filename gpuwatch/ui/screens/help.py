@@ -61,7 +61,6 @@ class HelpScreen(Sheet):
         self._frame = frame
 
     def on_mount(self) -> None:
-        """Show all."""
         super().on_mount()
         self.refresh_frame(self._frame)
 
@@ -76,7 +75,7 @@ class HelpScreen(Sheet):
 
 
 def key_sections(keys: Sequence[Binding]) -> list[Section]:
-    """Return the keys in groups, each with what it does."""
+    """Return the keys in groups, each with its explanation."""
     grouped: dict[str, list[Fact]] = {title: [] for title in (*_GROUPS, _REST)}
     for one in keys:
         title = next((title for title, ids in _GROUPS.items() if one.id in ids), _REST)

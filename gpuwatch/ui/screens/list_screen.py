@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 L = TypeVar("L", bound=RowList[Any])
 
 _LABEL: Final = 10
-"""Cells of a label before a fact."""
+"""Cells of the label of a fact."""
 
 
 SORT_KEYS: Final = (
@@ -45,7 +45,7 @@ SORT_KEYS: Final = (
 def fact_lines(
     facts: Iterable[tuple[str, str]], skin: Skin, width: int, lines: int, *, wrapped: str | None = None
 ) -> list[Line]:
-    """Draw labelled facts below a coloured line, in so many lines; the `wrapped` one takes the lines to spare."""
+    """Draw labelled facts in so many lines, below a coloured line; the fact `wrapped` uses the lines that are left."""
     if lines <= 0:
         return []
     drawn = [LineBuilder(skin, "band").build(width)]
@@ -61,7 +61,7 @@ def fact_lines(
 
 
 class ListScreen(ModalScreen[None], Generic[L]):
-    """A screen of rows; modal, so that the dashboard's keys do nothing behind it."""
+    """Screen with one list; modal, so that the dashboard's keys do nothing behind it."""
 
     DEFAULT_CSS = """
     ListScreen {
@@ -82,12 +82,12 @@ class ListScreen(ModalScreen[None], Generic[L]):
         Binding("end,G", "move(1000000)", "last", show=False, id="list.last", tooltip="The last row"),
     ]
     NAME: ClassVar[str]
-    """Beginning of the ids of its widgets: `tree` for `tree-list`."""
+    """Prefix of the ids of its widgets: `tree` for `tree-list`."""
     TITLE: ClassVar[str]
     KEYS: ClassVar[Sequence[Binding]] = ()
-    """Keys of its own, those that are needed most first: a narrow footer leaves out the last ones."""
+    """Its own keys, the most needed first: a narrow footer leaves out the last ones."""
     DETAIL_LINES: ClassVar[Sequence[tuple[int, int]]] = ((24, 8), (16, 6))
-    """Lines about the row under the cursor, by the height from which on there are so many."""
+    """Least height of the terminal, and lines about the row under the cursor from that height on."""
 
     def __init__(
         self, rows: L, frame: Frame | None, skin: Skin, *, clock: Callable[[], float] = time.monotonic
@@ -103,7 +103,7 @@ class ListScreen(ModalScreen[None], Generic[L]):
         self._detail = LinePanel(id=f"{self.NAME}-detail")
         self._footer = Footer(id=f"{self.NAME}-keys")
         self._ready = False
-        """Whether there are widgets to draw in."""
+        """Whether its widgets exist."""
 
     # -- what each screen has of its own ---------------------------------------------------------------------------
 
@@ -113,11 +113,11 @@ class ListScreen(ModalScreen[None], Generic[L]):
 
     @abstractmethod
     def summary(self, room: int) -> list[tuple[str, Role]]:
-        """Return the words behind the name of the screen, for so many cells."""
+        """Return the parts of the title behind the name of the screen, for so many cells."""
 
     @abstractmethod
     def detail(self, width: int, lines: int) -> list[Line]:
-        """Draw what is known of the row under the cursor, in exactly so many lines."""
+        """Draw the facts of the row under the cursor, in exactly so many lines."""
 
     @abstractmethod
     def why_empty(self) -> Sequence[str]:
@@ -128,7 +128,7 @@ class ListScreen(ModalScreen[None], Generic[L]):
         return ()
 
     def position(self) -> str:
-        """Return what stands at the right edge of the title: the rows on screen, `1-20 of 47`, where not all are."""
+        """Return the right end of the title: the rows on screen, `1-20 of 47`; empty where all are."""
         return self.rows.part(self._skin.glyphs.dash)
 
     def hints(self) -> list[Hint]:
@@ -145,12 +145,10 @@ class ListScreen(ModalScreen[None], Generic[L]):
     # -- life ------------------------------------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
-        """Build the title, the list, the lines about the chosen row, and the keys."""
         widgets: list[Widget] = [self._title_panel, self.rows, self._detail, *self.entries(), self._footer]
         yield from widgets
 
     def on_mount(self) -> None:
-        """Show what there is, and look once a second whether frames still come."""
         self._ready = True
         self.set_interval(1.0, self._beat)
         self.start()
@@ -168,19 +166,16 @@ class ListScreen(ModalScreen[None], Generic[L]):
         return f"{long_duration(int(view.newest_age))} old" if view.behind else ""
 
     def refresh_frame(self, frame: Frame | None) -> None:
-        """Show a new frame."""
         self._frame = frame
         if self._ready:
             self.read_rows()
             self.paint()
 
     def set_skin(self, skin: Skin) -> None:
-        """Draw by another theme."""
         self._skin = skin
         self.paint()
 
     def paint(self) -> None:
-        """Draw everything."""
         if not self._ready or not self.children:  # it is being made, or taken away
             return
         width, height = self.app.size
@@ -228,13 +223,11 @@ class ListScreen(ModalScreen[None], Generic[L]):
         return kept
 
     def on_resize(self) -> None:
-        """Lay everything out again."""
         self.paint()
 
     # -- what the user does ----------------------------------------------------------------------------------------
 
     def on_row_list_moved(self, message: RowList.Moved) -> None:
-        """Draw the cursor and what is on screen."""
         message.stop()
         self.paint()
 
@@ -244,7 +237,7 @@ class ListScreen(ModalScreen[None], Generic[L]):
         self.action_choose()
 
     def on_footer_pressed(self, message: Footer.Pressed) -> None:
-        """Do what the key would do."""
+        """Run the action of the key that was clicked."""
         message.stop()
         self.call_later(self._press, message.action)
 
@@ -253,24 +246,19 @@ class ListScreen(ModalScreen[None], Generic[L]):
             await self.run_action(action)
 
     def action_choose(self) -> None:
-        """Do what Enter does for the row under the cursor."""
+        """Run the action of Enter on the row under the cursor."""
 
     def action_close(self) -> None:
-        """Go back."""
         self.dismiss(None)
 
     def action_move(self, by: int) -> None:
-        """Move the cursor."""
         self.rows.move(by)
 
     def action_page(self, by: int) -> None:
-        """Move the cursor by a screenful."""
         self.rows.page(by)
 
     def action_sort(self, by: int) -> None:
-        """Sort by the next column."""
         self.rows.sort_next(by)
 
     def action_reverse(self) -> None:
-        """Reverse the order."""
         self.rows.sort_by(self.rows.by)

@@ -1,4 +1,4 @@
-"""People screen: one row a person with the GPU memory and processes that they have."""
+"""People screen: one row for each person, with the GPU memory and the processes that they have."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 
 
 LEAST_BAR: Final = 10
-"""Cells below which a bar of somebody's share says nothing."""
+"""Cells of the shortest bar; a shorter one would say nothing."""
 LONGEST_BAR: Final = 40
 _BADGE: Final = Column("badge", "", 1, right=False)
-"""The initial of a person, in their colour."""
 
 
 _FIXED: Final = {
@@ -44,13 +43,13 @@ _FIXED: Final = {
     "processes": Column("processes", "procs", 7, role="muted"),
 }
 _NEEDED: Final = ("user", "memory", "longest", "sm", "share", "gpus", "waste", "use", "processes", "declared", "bar")
-"""The most needed first: a narrow terminal has fewer."""
+"""Columns, the most needed first: a narrow terminal shows fewer."""
 _SHOWN: Final = ("user", "bar", "memory", "share", "declared", "gpus", "sm", "use", "waste", "longest", "processes")
-"""From left to right."""
+"""Columns from left to right."""
 
 
 def columns(width: int, found: Sequence[Person]) -> list[Column]:
-    """Return the columns that a width has room for; a wider one never lacks one that a narrower one has."""
+    """Return the columns that fit; a wider terminal shows at least those of a narrower one."""
     longest = max((cell_len(name_of(one)) for one in found), default=0)
     most = 24 if width >= 100 else 16 if width >= 70 else 10 if width >= 50 else 8
     cards = max((len(ranges(one.gpus)) for one in found), default=0)
@@ -75,12 +74,11 @@ def columns(width: int, found: Sequence[Person]) -> list[Column]:
 
 
 def name_of(one: Person) -> str:
-    """Return the name to display."""
     return "not visible" if one.uid is None else one.name
 
 
 def apart(found: Sequence[Person], cells: int, glyphs: Glyphs) -> list[str]:
-    """Return everybody's name in so many cells, no two of them alike.
+    """Return everybody's name in so many cells, each of them different.
 
     A name that is cut ends in an ellipsis; where two would look the same their ends are kept as well, and where even
     these are alike, the uid.
@@ -122,7 +120,7 @@ def _numbered(name: str, one: Person, cells: int, glyphs: Glyphs) -> str:
 
 
 def cell(column: str, one: Person, glyphs: Glyphs) -> str:
-    """Return what stands in a column of one figure."""
+    """Return the text of a cell with one figure."""
     return _CELLS[column](one, glyphs)
 
 
@@ -185,7 +183,7 @@ _CELLS: Final[dict[str, Callable[[Person, Glyphs], str]]] = {
 
 
 def bar(share: float | None, uid: int | None, cells: int, skin: Skin) -> Cell:
-    """Draw somebody's share of the box (percent) as exactly so many cells, in their colour."""
+    """Return a bar of exactly so many cells for a share of all GPU memory, in percent."""
     filled = min(100.0, share or 0.0) / 100 * cells
     whole = int(filled) if skin.glyphs.eighths else round(filled)
     if share and filled < 1 and not skin.glyphs.eighths:
@@ -201,7 +199,7 @@ def bar(share: float | None, uid: int | None, cells: int, skin: Skin) -> Cell:
 
 
 class PeopleList(RowList[Person]):
-    """The people, and the one under the cursor; the cursor follows the person, not the line."""
+    """List of people; the cursor follows the person, not the line."""
 
     sorts = SORTS
     ascending = ("user",)
@@ -214,26 +212,24 @@ class PeopleList(RowList[Person]):
 
     @property
     def unseen_order(self) -> str:
-        """The order in words, where no column on screen shows it; else empty."""
+        """The order in words where no column on screen shows it; otherwise empty."""
         shown = [column.id for column in self._columns]
         return "" if self.by in shown or not shown else f"by {SORTS[self.by][0]}"
 
     def identity(self, row: Person) -> Hashable:
-        """Return the uid; in a tuple, for that of those who are not visible is None."""
+        """Return the uid, in a tuple: the uid of people who are not visible is None."""
         return (row.uid,)
 
     def ordered(self, rows: Sequence[Person]) -> list[Person]:
-        """Sort people by the chosen order."""
         return self._order.sort(rows, self.by, reverse=self.reverse)
 
     def columns(self, skin: Skin, width: int) -> list[Column]:
-        """Return the columns, and find names for them that differ."""
+        """Return the columns, and shorten the names for them."""
         found = columns(width, self.found)
         self._names = apart(self.found, found[1].cells, skin.glyphs)
         return found
 
     def cells(self, place: int, skin: Skin, ground: Ground) -> tuple[Cell, ...]:
-        """Return the badge, the name, the bar and the figures of a person."""
         one = self.found[place]
         role: Role = "strong" if one.viewer else "muted" if one.uid is None else "text"
         drawn: dict[str, Callable[[Column], Cell]] = {
@@ -248,7 +244,7 @@ class PeopleList(RowList[Person]):
 
 
 class PeopleScreen(ListScreen[PeopleList]):
-    """The screen of people."""
+    """Screen that lists people."""
 
     NAME = TITLE = "people"
     KEYS = (
@@ -269,28 +265,25 @@ class PeopleScreen(ListScreen[PeopleList]):
     DETAIL_LINES = ((24, 5), (16, 4), (10, 2))
 
     def __init__(self, frame: Frame | None, skin: Skin, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """`skin` is the dashboard's: everybody has the same colour and initial here."""
+        """`skin` is the dashboard's, so that everybody has the same colour and initial."""
         super().__init__(PeopleList(), frame, skin, clock=clock)
 
     def read_rows(self) -> None:
-        """Find out who holds what."""
         if self._frame is not None:
             self._skin.styles.introduce(names(self._frame.snapshot))
             self.rows.update_rows(people(self._frame.snapshot, self._frame.history))
 
     def summary(self, room: int) -> list[tuple[str, Role]]:
-        """Return the totals, in the longest form that fits."""
         if self._frame is None or not self._frame.snapshot.gpus:
             return []
         forms = totals(add_up(self.rows.found, self._frame.snapshot))
         return [(next((form for form in forms if cell_len(form) <= room), forms[-1]), "text")]
 
     def position(self) -> str:
-        """Return the rows on screen, and the order where no column shows it."""
         return f" {self._skin.glyphs.dot} ".join(filter(None, (super().position(), self.rows.unseen_order)))
 
     def detail(self, width: int, lines: int) -> list[Line]:
-        """Draw what makes the point about the person; below a coloured line where there is room for one."""
+        """Draw sentences about the person, below a coloured line where there is room for one."""
         drawn = [LineBuilder(self._skin, "band").build(width)] if lines >= 4 else []
         chosen = self.rows.selected
         if chosen is not None and self._frame is not None:
@@ -302,7 +295,7 @@ class PeopleScreen(ListScreen[PeopleList]):
 
     @staticmethod
     def _story(chosen: Person, frame: Frame, width: int, lines: int) -> list[str]:
-        """Return sentences about somebody in so many lines; the list has the first one, where it has to go."""
+        """Return sentences that fit into so many lines; the first is left out first, as the list shows the same."""
         sentences = story(chosen, frame.snapshot.taken, frame.history.watched)
         for kept in (sentences, sentences[1:], sentences[-1:]):
             told = [part for sentence in kept for part in wrap(sentence, max(1, width))]
@@ -311,14 +304,13 @@ class PeopleScreen(ListScreen[PeopleList]):
         return [*told[: lines - 1], " ".join(told[lines - 1 :])]
 
     def why_empty(self) -> Sequence[str]:
-        """Return why nobody is listed."""
         seen = self._frame.snapshot if self._frame is not None else None
         return ["nothing was seen yet" if seen is None else nothing_words(seen) or "nobody holds a GPU"]
 
     # -- what the user does ----------------------------------------------------------------------------------------
 
     def action_choose(self) -> None:
-        """Show only the processes of the person under the cursor, and go back to the dashboard."""
+        """Go back to the dashboard, and show only the processes of the person under the cursor."""
         chosen = self.rows.selected
         if chosen is not None:
             self.dismiss(None)

@@ -1,4 +1,4 @@
-"""A full screen of labelled facts: a title, one or two columns that scroll, and the keys at the bottom."""
+"""Full screen of labelled facts: a title, one or two columns that scroll, and the keys at the bottom."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from gpuwatch.text import spell_signs
 from gpuwatch.ui.theme import UNICODE, Glyphs
 
 TWO_COLUMNS = 110
-"""From this width on the two halves stand side by side."""
+"""Least width at which the two halves stand side by side."""
 
 _SHORT = 30
-"""Cells of an aside that stands behind its value; a longer one has a line of its own, lest two figures run together."""
+"""Largest number of cells of an aside that stands behind its value; a longer one has a line of its own."""
 
 _LABEL = 15
-"""Cells for the labels, which all values of a half stand behind."""
+"""Largest number of cells of the labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One line: a label, and what is known or why it is not."""
+    """Label with a value, or with the reason why there is none."""
 
     label: str
     value: str
     missing: bool = False
     aside: str = ""
-    """Less important words: where it stands, how sure it is."""
+    """Less important words: the source of the value, how certain it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Section:
 
 
 class Sheet(ModalScreen[None]):
-    """A screen that shows sections of facts; modal, so that the dashboard's keys do nothing behind it."""
+    """Screen of sections; modal, so that the dashboard's keys do nothing behind it."""
 
     DEFAULT_CSS = """
     Sheet {
@@ -127,14 +127,12 @@ class Sheet(ModalScreen[None]):
     AUTO_FOCUS = "#body"
 
     def __init__(self, glyphs: Glyphs = UNICODE) -> None:
-        """`glyphs` are those of the dashboard; with the plain ones nothing outside ASCII is drawn."""
         super().__init__()
         self.glyphs = glyphs
         self.ready = False
-        """Whether there are widgets to show something in."""
+        """Whether its widgets exist."""
 
     def compose(self) -> ComposeResult:
-        """Build the title, the notice below it, the two halves and the keys."""
         yield Static(id="title", markup=False)
         yield Static(id="notice", markup=False)
         with VerticalScroll(id="body"), Container(id="halves"):
@@ -143,11 +141,11 @@ class Sheet(ModalScreen[None]):
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        """Remember that there is something to draw on; a screen calls its own drawing after this."""
+        """Note that its widgets exist; a subclass then draws."""
         self.ready = True
 
     def show(self, title: str, left: Sequence[Section], right: Sequence[Section]) -> None:
-        """Draw the sections; what is known stands out against what is not."""
+        """Draw the sections of the left and the right half."""
         self.query_one("#title", Static).update(Content(self._plain(title)), layout=False)
         # The layout is asked for anew: a reading that turns into a reason takes more lines in a narrow terminal.
         # One above the other, both halves have their values behind the same margin.
@@ -156,7 +154,7 @@ class Sheet(ModalScreen[None]):
         self.query_one("#right", Static).update(draw(right, self._plain, other[1]))
 
     def notice(self, text: str, *, over: bool = False) -> None:
-        """Put a line below the title, or take it away; `over` dims what is shown as no longer true."""
+        """Show a line below the title, or none; `over` dims the facts, which are no longer true."""
         self.set_class(bool(text), "-notice")
         self.set_class(over, "-over")
         self.query_one("#notice", Static).update(Content(self._plain(text)))
@@ -165,40 +163,36 @@ class Sheet(ModalScreen[None]):
         return plain(text) if self.glyphs.ascii else text
 
     def action_close(self) -> None:
-        """Go back."""
         self.dismiss(None)
 
     def action_line(self, lines: int) -> None:
-        """Scroll by lines."""
         self.query_one("#body").scroll_relative(y=lines, animate=False)
 
     def action_page(self, pages: int) -> None:
-        """Scroll by pages, less one line to keep the place."""
+        """Scroll by pages, less one line."""
         body = self.query_one("#body")
         body.scroll_relative(y=pages * max(1, body.scrollable_content_region.height - 1), animate=False)
 
     def action_end(self, bottom: int) -> None:
-        """Scroll to the top or the bottom."""
         body = self.query_one("#body")
         body.scroll_to(y=body.max_scroll_y if bottom else 0, animate=False)
 
 
 _NAMES = str.maketrans({"…": "...", "↑": "Up", "↓": "Down", "⇧": "S-"})
-"""Signs that are spelled at length where there is room."""
+"""Signs that are spelled out."""
 
 
 def plain(text: str) -> str:
-    """Spell our own signs in ASCII; what is left is what people themselves have called their things."""
+    """Spell gpuwatch's own signs in ASCII; names that people chose are left as they are."""
     return spell_signs(text.translate(_NAMES))
 
 
 def label_cells(sections: Sequence[Section]) -> int:
-    """Return the cells that the labels of sections take."""
     return min(max((len(fact.label) for section in sections for fact in section.facts), default=0), _LABEL)
 
 
 def draw(sections: Sequence[Section], spell: Callable[[str], str] = str, least: int = 0) -> Group:
-    """Draw sections as a table of two columns each: labels, and values that wrap and may hold any text.
+    """Draw sections as tables of labels and values; the values wrap, and may be any text.
 
     `least` is how many cells the labels take at least.
     """

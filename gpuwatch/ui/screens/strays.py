@@ -27,13 +27,12 @@ if TYPE_CHECKING:
 
 
 WIDE: Final = 100
-"""From this width on a line has the command too."""
+"""Least width for the column of commands."""
 NARROW: Final = 60
-"""From this width on it has the idle time."""
+"""Least width for the column of idle times."""
 
 
 def columns(skin: Skin, width: int) -> list[Column]:
-    """Return the columns that a width has room for."""
     found = [
         Column("box", "", 3, right=False),
         Column("pid", "PID", 8, role="muted", gap=1),
@@ -72,7 +71,7 @@ def total(strays: Collection[Stray], possible: Collection[Stray] = ()) -> str:
 
 
 class StrayList(RowList[Stray]):
-    """The strays; the cursor follows its process, not the line."""
+    """List of strays; the cursor follows its process, not the line."""
 
     class BoxClicked(Message):
         """The box of the stray under the cursor was clicked."""
@@ -86,11 +85,9 @@ class StrayList(RowList[Stray]):
         self.queued: Mapping[Key, QueuedStray] = {}
 
     def identity(self, row: Stray) -> Hashable:
-        """Return PID and start time."""
         return row.key
 
     def columns(self, skin: Skin, width: int) -> list[Column]:
-        """Return the columns that a width has room for."""
         return columns(skin, width)
 
     def cells(self, place: int, skin: Skin, ground: Ground) -> tuple[Cell, ...]:
@@ -142,7 +139,7 @@ def _role(queued: QueuedStray) -> Role:
 
 
 class StraysScreen(ListScreen[StrayList]):
-    """The screen of strays."""
+    """Screen that lists the user's strays."""
 
     NAME = "strays"
     TITLE = "your strays"
@@ -189,13 +186,11 @@ class StraysScreen(ListScreen[StrayList]):
         self.rows.chosen &= free
 
     def paint(self) -> None:
-        """Draw everything, as far as processes have been ended by now."""
         if self._ready:
             self.read_rows()
         super().paint()
 
     def summary(self, room: int) -> list[tuple[str, Role]]:
-        """Return how many strays there are and what they hold."""
         strays, possible, _ = self._report
         if not self._frame.snapshot.gpus:
             return []
@@ -204,13 +199,12 @@ class StraysScreen(ListScreen[StrayList]):
         return [(demo, "note"), (total(strays, possible), "muted"), (chosen, "note")]
 
     def detail(self, width: int, lines: int) -> list[Line]:
-        """Draw all that is known of the stray under the cursor."""
         chosen = self.rows.selected
         facts = _facts(chosen, self._queued.get(chosen.key)) if chosen is not None else []
         return fact_lines(facts, self._skin, width, lines)
 
     def notes(self) -> Sequence[str]:
-        """Return what the rows do not show, as `gpuwatch strays` prints it."""
+        """Return the notes that `gpuwatch strays` prints, too."""
         seen, options = self._frame.snapshot, self.app.options
         if not seen.gpus or seen.state is not SourceState.OK:
             return [nothing_words(seen)]
@@ -218,7 +212,6 @@ class StraysScreen(ListScreen[StrayList]):
         return notes(self._report, seen, watched, options.stray_limits)
 
     def why_empty(self) -> Sequence[str]:
-        """Return why there are no strays."""
         return self.notes()
 
     # -- actions ---------------------------------------------------------------------------------------------------

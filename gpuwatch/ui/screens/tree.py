@@ -1,4 +1,4 @@
-"""Tree screen: runs, ranks and workers, with what each level takes together."""
+"""Tree screen: runs, their ranks and their workers, with sums for each level."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ _GUIDES_ASCII = ("|-", "`-", "| ", "  ")
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A node that shows, and where."""
+    """Node on a line of the list, with its place in the tree."""
 
     node: Node
     path: tuple[NodeKey, ...]
-    """Those above it, and itself."""
+    """Keys of the nodes above it, and its own."""
     last: tuple[bool, ...]
-    """For it and each above but the first: whether nothing stands below it beside it."""
+    """For the node and those above it, but the top one: whether it is the last of its siblings."""
 
     @property
     def top(self) -> bool:
-        """Whether it stands below none."""
+        """Whether it has no node above it."""
         return len(self.path) == 1
 
 
@@ -77,7 +77,7 @@ _WIDEST_USER: Final = 16
 
 
 def columns(width: int, users: int, *, ascii_only: bool = False) -> list[Column]:
-    """Return the columns, that of the names first, with room for it; `users` is the longest user name's cells.
+    """Return the columns that fit beside the names; `users` is the number of cells of the longest user name.
 
     In ASCII `≥10h02m` takes a cell more, and would touch the figure before it.
     """
@@ -101,12 +101,12 @@ def columns(width: int, users: int, *, ascii_only: bool = False) -> list[Column]
 
 
 def _room(width: int, shown: Sequence[Column]) -> int:
-    """Return the cells before the columns, which leave one blank at the right edge."""
+    """Return the cells that the columns leave for the names."""
     return width - 1 - sum(one.cells + one.gap for one in shown)
 
 
 def levels(room: int) -> int:
-    """Return how many guides there is room for beside a name, in a column of so many cells."""
+    """Return how many guides of the tree fit beside a name, in a column of so many cells."""
     return max(0, (room - 9) // 2)
 
 
@@ -157,7 +157,7 @@ def name_cell(branch: Branch, glyphs: Glyphs, room: int, *, is_open: bool) -> Ce
 
 
 def cell(column: str, node: Node, view: View) -> str:
-    """Return what a node shows in a column."""
+    """Return the text of a cell with one figure."""
     return _CELLS[column](node, view)
 
 
@@ -168,7 +168,7 @@ def _figure(figure: PartialSum, glyphs: Glyphs, show: Callable[[float], str]) ->
 
 
 def _gpus(node: Node) -> str:
-    """Print the GPUs with memory held; in brackets those of which only the device files are open."""
+    """Format the GPUs with memory held; GPUs that are only open stand in brackets."""
     held = [one.gpu for one in node.totals.gpus]
     words = ranges(held or node.totals.opened)
     if len(words) > 7:
@@ -201,7 +201,7 @@ _CELLS: Final[dict[str, Callable[[Node, View], str]]] = {
 
 
 def every(nodes: Sequence[Node]) -> Iterator[Node]:
-    """Return nodes with all that is below them."""
+    """Yield nodes, and all nodes below them."""
     for node in nodes:
         yield node
         yield from every(node.children)
@@ -214,11 +214,11 @@ def _rows(node: Node) -> Iterator[Row]:
 
 
 FEW: Final = 16
-"""Processes up to which a run of the viewer's own is open from the start."""
+"""Largest number of processes of an own run that is open from the start."""
 
 
 class TreeList(RowList[Branch]):
-    """The tree. The cursor follows its node; where that has gone or is closed, the node above it."""
+    """List of the tree's nodes; the cursor follows its node, or the node above it where that is closed or has ended."""
 
     sorts = SORTS
     ascending = ("name", "user", "gpu")
@@ -229,18 +229,17 @@ class TreeList(RowList[Branch]):
         self.by = "memory"
         self.nodes: list[Node] = []
         self.view: View
-        """Frame that the tree is drawn from, with the age of its figures."""
+        """Frame to draw, with the age of its figures."""
         self._order = RunOrder()
         self._path: tuple[NodeKey, ...] = ()
-        """The node under the cursor, with those above it."""
+        """Path of the node under the cursor."""
         self._opened: dict[NodeKey, bool] = {}
-        """Nodes that the user opened or closed."""
+        """Nodes that the user opened (True) or closed."""
         self._every: bool | None = None
-        """Whether the user opened or closed everything, what is new included."""
+        """Whether the user opened or closed everything, new nodes included; None for neither."""
 
     @property
     def chosen(self) -> Node | None:
-        """The node under the cursor."""
         return self.selected.node if self.selected else None
 
     def update_nodes(self, nodes: Sequence[Node]) -> None:
@@ -263,11 +262,9 @@ class TreeList(RowList[Branch]):
                 self._add_branches(branches, child, path, (*last, place == len(node.children)))
 
     def identity(self, row: Branch) -> Hashable:
-        """Return the key of the node."""
         return row.path[-1]
 
     def sort_rows(self) -> None:
-        """Sort the runs, with what is below them."""
         self.update_nodes(self.nodes)
 
     @property
@@ -276,7 +273,7 @@ class TreeList(RowList[Branch]):
         return list(SORTS)
 
     def is_open(self, node: Node) -> bool:
-        """Return whether what is below a node shows."""
+        """Return whether the nodes below a node are shown."""
         if not node.children:
             return False
         chosen = self._opened.get(node.key, self._every)
@@ -289,7 +286,7 @@ class TreeList(RowList[Branch]):
     # -- moving about ----------------------------------------------------------------------------------------------
 
     def right(self) -> None:
-        """Open the node, or step into it where it is open."""
+        """Open the node; move to its first child where it is open."""
         node = self.chosen
         if node is not None and self.is_open(node):
             self.move(1)
@@ -297,7 +294,7 @@ class TreeList(RowList[Branch]):
             self.set_open(True)
 
     def left(self) -> None:
-        """Close the node, or step to the one that it stands below."""
+        """Close the node; move to the node above it where it is closed."""
         node = self.chosen
         if node is None:
             return
@@ -324,7 +321,6 @@ class TreeList(RowList[Branch]):
         self.post_message(self.Moved())
 
     def to_top(self) -> None:
-        """Put the cursor on whatever will be the first line: the order is about to change."""
         super().to_top()
         self._path = ()
 
@@ -344,12 +340,10 @@ class TreeList(RowList[Branch]):
     # -- drawing ---------------------------------------------------------------------------------------------------
 
     def columns(self, skin: Skin, width: int) -> list[Column]:
-        """Return the columns for the names that there are."""
         longest = max((cell_len(node.user) for node in every(self.nodes)), default=0)
         return columns(width, longest, ascii_only=skin.glyphs.ascii)
 
     def cells(self, place: int, skin: Skin, ground: Ground) -> tuple[Cell, ...]:
-        """Return the name, the user and the figures of a node."""
         branch = self.found[place]
         node = branch.node
         old = any(self.view.dimmed(row.gpu) for row in _rows(node))
@@ -368,11 +362,11 @@ class TreeList(RowList[Branch]):
 
 
 WHOLE: Final = 40
-"""Cells up to which a part of what is told of a node is not broken."""
+"""Cells of the longest part of a description that is never broken into two lines."""
 
 
 class TreeScreen(ListScreen[TreeList]):
-    """The screen of runs."""
+    """Screen that shows runs as a tree."""
 
     NAME = TITLE = "tree"
     KEYS = (
@@ -392,24 +386,21 @@ class TreeScreen(ListScreen[TreeList]):
     DETAIL_LINES = ((24, 3), (16, 2), (6, 1))
 
     def __init__(self, frame: Frame, skin: Skin, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Show the runs of `frame`, and from then on of those that `refresh_frame` is called with."""
         super().__init__(TreeList(), frame, skin, clock=clock)
         self._frame: Frame = frame
         self._mine = False
 
     def read_rows(self) -> None:
-        """Build the tree."""
         seen = self._frame.snapshot
         self._skin.styles.meet(process.uid for process in seen.processes if process.uid is not None)
         self.rows.update_nodes(build_tree(seen, self._frame.history, mine=self._mine))
 
     def paint(self) -> None:
-        """Draw everything, by the age that the figures have now."""
         self.rows.view = View(self._frame, self._clock(), self._skin, self._frame.snapshot.interval)
         super().paint()
 
     def summary(self, room: int) -> list[tuple[str, Role]]:
-        """Return how many runs and processes there are, the order, and what is wrong."""
+        """Return the number of runs and processes, the order, and problems."""
         nodes = self.rows.nodes
         runs = sum(len(node.children) if node.kind is Kind.GROUP else 1 for node in nodes)
         unlisted = sum(node.totals.holders for node in nodes)
@@ -421,7 +412,7 @@ class TreeScreen(ListScreen[TreeList]):
         return [(f" {self._skin.glyphs.dot} ".join(words), "muted"), (count_flags(nodes), "warning")]
 
     def detail(self, width: int, lines: int) -> list[Line]:
-        """Draw the words about the chosen node, over as many lines as there are; one blank above if it needs fewer."""
+        """Draw the description of the node under the cursor, below a blank line where there is room."""
         node, room = self.rows.chosen, max(1, width - 3)
         parts = describe(node).split(" · ") if node is not None else []
         # Lines break between the parts, and in those only that are long.
@@ -452,7 +443,6 @@ class TreeScreen(ListScreen[TreeList]):
         return found
 
     def why_empty(self) -> Sequence[str]:
-        """Return why there are no runs."""
         seen = self._frame.snapshot
         if self._mine and any(gpu.holdings for gpu in seen.gpus):
             return ["none of these processes is yours: m shows everybody's"]
@@ -473,23 +463,19 @@ class TreeScreen(ListScreen[TreeList]):
             self.app.show_detail(node.rows[0].key)
 
     def action_right(self) -> None:
-        """Open the node, or step into it."""
         self.rows.right()
 
     def action_left(self) -> None:
-        """Close the node, or step out of it."""
         self.rows.left()
 
     def action_fold(self) -> None:
-        """Open or close the node."""
         self.rows.set_open()
 
     def action_toggle_every(self) -> None:
-        """Open everything, or close it."""
         self.rows.toggle_every()
 
     def action_end_process(self) -> None:
-        """Ask to end the process; on the line of a run, all of the run. A group is nothing that could be ended."""
+        """Ask whether to end the process, or the run where the cursor is on a run; groups cannot be ended."""
         node = self.rows.chosen
         target = node.target if node is not None and node.kind is not Kind.GROUP else None
         if node is None or target is None or target.row_key is None:
@@ -498,6 +484,6 @@ class TreeScreen(ListScreen[TreeList]):
         self.app.ask_to_end(target.row_key, whole_run=whole_run)
 
     def action_mine(self) -> None:
-        """Show one's own runs, or everybody's."""
+        """Show only own runs, or everybody's."""
         self._mine = not self._mine
         self.refresh_frame(self._frame)
