@@ -19,10 +19,12 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from gpuwatch import programs
 from gpuwatch.declared import sizes
 from gpuwatch.declared.env import weakest
 from gpuwatch.declared.facts import SHOWN, Candidate, Config, Unread, shown, void, with_value
 from gpuwatch.model import Confidence, Kind, Margin
+from gpuwatch.programs import SourceKind
 from gpuwatch.text import clean
 
 _KEY = re.compile(r"""(?:"([^"\\]*)"|'([^']*)'|([^\W\d][\w./-]*))[ \t]*:(?:[ \t]+(.*))?""")
@@ -88,7 +90,7 @@ class Program(NamedTuple):
 
 
 class Started(NamedTuple):
-    """A known program, and what it was given."""
+    """Known program that a command line starts, with its arguments."""
 
     program: Program
     arguments: tuple[str, ...]
@@ -127,52 +129,26 @@ _BY_NAME = {name: program for program in PROGRAMS for name in program.names}
 _BY_MODULE = {name: program for program in PROGRAMS for name in program.modules}
 _TITLES = tuple((re.compile(program.title), program) for program in PROGRAMS if program.title)
 
-_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*(?:-dbg|t|d)?")
-_CODE = re.compile(r"-|-[bBdEhiIOqsSuvVx]*c.*", re.DOTALL)
-_MODULE = re.compile(r"-[bBdEhiIOqsSuvVx]*m")
-_TAKE_ANOTHER = frozenset({"-W", "-X", "--check-hash-based-pycs"})
-"""Options of the interpreter whose value is the next argument. Source: docs.python.org/3/using/cmdline.html."""
 
-
-def started(argv: Sequence[str]) -> Started | None:
+def find_program(argv: Sequence[str]) -> Started | None:
     """Return the known program that a command line starts; None for any other. Never raises."""
-    if not argv:
-        return None
     for title, program in _TITLES:
-        if title.match(argv[0]):
+        if argv and title.match(argv[0]):
             return Started(program, ())
-    if _PYTHON.fullmatch(base(argv[0])) is None:
-        return _by_path(argv[0], argv[1:])
-    place = 1
-    while place < len(argv) and argv[place].startswith("-"):
-        option = argv[place]
-        if _CODE.fullmatch(option):
-            return None
-        place += 2 if option in _TAKE_ANOTHER else 1
-        if _MODULE.fullmatch(option):
-            return _by_module(argv[place:])
-    return _by_path(argv[place], argv[place + 1 :]) if place < len(argv) else None
-
-
-def base(path: str) -> str:
-    """Return the file name at the end of a path."""
-    return path.rpartition("/")[2]
-
-
-def _by_path(path: str, arguments: Sequence[str]) -> Started | None:
-    name = base(path).removesuffix(".py")
-    program = _BY_NAME.get(name)
-    if program is None and path.endswith(".py"):
-        owners = _SCRIPTS.get(name, ())
-        program = next((_BY_FRAMEWORK[owner] for folder, owner in owners if folder in path), None)
-    if program is None and name == "dask" and list(arguments[:2]) == ["cuda", "worker"]:
-        program = _BY_FRAMEWORK["dask"]
-    return Started(program, tuple(arguments)) if program else None
-
-
-def _by_module(rest: Sequence[str]) -> Started | None:
-    program = _BY_MODULE.get(rest[0].partition(".")[0]) if rest else None
-    return Started(program, tuple(rest[1:])) if program else None
+    name, arguments, source = programs.parse_command(tuple(argv))
+    if source is not None and source.kind is SourceKind.MODULE:
+        found = _BY_MODULE.get(name.partition(".")[0])
+    elif source is not None and source.kind is SourceKind.CODE:
+        found = None
+    else:
+        name = name.removesuffix(".py")
+        found = _BY_NAME.get(name)
+        if found is None and source is not None and source.text.endswith(".py"):
+            owners = _SCRIPTS.get(name, ())
+            found = next((_BY_FRAMEWORK[owner] for folder, owner in owners if folder in source.text), None)
+        if found is None and name == "dask" and arguments[:2] == ("cuda", "worker"):
+            found = _BY_FRAMEWORK["dask"]
+    return Started(found, arguments) if found else None
 
 
 class Flag(NamedTuple):
@@ -241,7 +217,7 @@ def config_file(argv: Sequence[str]) -> str | None:
 
     Both programs know it as two words, and once.
     """
-    found = started(argv)
+    found = find_program(argv)
     if found is None or found.program.framework not in _CONFIGURED or found.arguments.count(_CONFIG) != 1:
         return None
     place = found.arguments.index(_CONFIG) + 1
@@ -254,7 +230,7 @@ def candidates(argv: Sequence[str], where: str = "command line", config: Config 
     A value that its program would not take gives a candidate that is `void`. `config` is the file that it names; what
     the file says counts where the command line does not say it.
     """
-    found = started(argv)
+    found = find_program(argv)
     if found is None:
         return []
     table = {name: flag for flag in FLAGS if flag.program == found.program.framework for name in flag.names}

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from gpuwatch.declared.facts import Candidate, Facts, Unread
-from gpuwatch.declared.flags import base, started
+from gpuwatch.declared.flags import find_program
 from gpuwatch.model import Basis, Confidence, Kind
 
 NAMES: Mapping[str, str] = {
@@ -120,11 +120,11 @@ def identify(facts: Facts) -> dict[str, Confidence] | None:
     """
     found = _from_libraries(facts)
     mapped = bool(found)
-    own = started(facts.argv)
+    own = find_program(facts.argv)
     if own and own.program.framework:
         found[own.program.framework] = _CERTAIN
     for kin in facts.ancestors:
-        above = started(kin.argv)
+        above = find_program(kin.argv)
         if above and above.program.framework:
             found.setdefault(above.program.framework, _LIKELY)
     if not mapped:
@@ -252,4 +252,4 @@ def collective(facts: Facts) -> bool:
     if not isinstance(facts.environ, Unread) and "WORLD_SIZE" in facts.environ:
         size = facts.environ["WORLD_SIZE"].strip()
         return size.isascii() and size.isdecimal() and size.lstrip("0") not in ("", "1")
-    return any(base(word) in _LAUNCHERS for kin in facts.ancestors for word in kin.argv[:4])
+    return any(word.rpartition("/")[2] in _LAUNCHERS for kin in facts.ancestors for word in kin.argv[:4])

@@ -23,7 +23,7 @@ from gpuwatch.declared import env, flags, frameworks, visible_devices
 from gpuwatch.declared import env as environment
 from gpuwatch.declared.env import Environment, weakest
 from gpuwatch.declared.facts import Candidate, Facts, GpuFacts, Script, Selection, Share, Unread, shown
-from gpuwatch.declared.flags import started
+from gpuwatch.declared.flags import find_program
 from gpuwatch.model import LIMITS, Basis, Confidence, Declaration, Declared, Hint, Kind, Knowledge, Limit, Margin, Order
 from gpuwatch.text import clean
 from gpuwatch.units import size
@@ -516,7 +516,7 @@ def _arguments_words(facts: Facts) -> str:
     """
     if facts.argv_cut:
         return "its command line is too long to be read whole"
-    long = next((kin.pid for kin in facts.ancestors if kin.argv_cut and started(kin.argv)), None)
+    long = next((kin.pid for kin in facts.ancestors if kin.argv_cut and find_program(kin.argv)), None)
     return "" if long is None else f"the command line of parent {long} is too long to be read whole"
 
 

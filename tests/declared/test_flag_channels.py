@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.declared.facts import Candidate
-from gpuwatch.declared.flags import FLAGS, PROGRAMS, candidates, started
+from gpuwatch.declared.flags import FLAGS, PROGRAMS, candidates, find_program
 from gpuwatch.declared.frameworks import NAMES
 from gpuwatch.model import Basis, Confidence, Kind, Margin
 
@@ -198,7 +198,7 @@ def test_flags_keep_the_order_of_the_command_line_and_where_it_is() -> None:
     ],
 )
 def test_a_program_is_known_by_its_name_module_or_title(line: str, framework: str | None) -> None:
-    found = started(shlex.split(line))
+    found = find_program(shlex.split(line))
     assert (found.program.framework if found else None) == framework
 
 
@@ -220,7 +220,7 @@ WORDS = st.one_of(
 
 def test_a_foreign_title_is_no_vllm() -> None:
     for title in ("ray::Workerbee", "/opt/x::Worker", "EngineCore", "a b::Worker"):
-        assert started([title]) is None
+        assert find_program([title]) is None
 
 
 STARTS = st.sampled_from(["python", "vllm", "tritonserver", "dask-cuda-worker", "llama-server", "VLLM::", ""])
