@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from gpuwatch.declared import sizes
-from gpuwatch.declared.facts import Candidate, Facts, Script, Setting, Unread, shown, void, with_value
+from gpuwatch.declared.facts import Candidate, Facts, Script, Setting, Unread, format_excerpt, parse_value, void
 from gpuwatch.model import Confidence, Hint, Kind, Margin
 from gpuwatch.text import LIMIT, clean
 
@@ -44,14 +44,14 @@ class Environment(NamedTuple):
     """Reason why something could not be read, and what was read instead; empty where all was read."""
 
 
-def environment_of(facts: Facts) -> Environment:
+def merge_environment(facts: Facts) -> Environment:
     """Merge what a process was started with, what its children show of it, and what its script sets."""
     own = facts.environ
     settings: dict[str, Setting] = {}
     words = ""
     if isinstance(own, Unread):
         words = _WHY[own]
-        heir = next((kin for kin in facts.ancestors if not isinstance(kin.environ, Unread)), None)
+        heir = next((relative for relative in facts.ancestors if not isinstance(relative.environ, Unread)), None)
         if heir is not None and not isinstance(heir.environ, Unread):
             words += f"; that of its parent {heir.pid} was read in its place"
             where = f"environment of parent {heir.pid}"
@@ -63,7 +63,7 @@ def environment_of(facts: Facts) -> Environment:
         settings = {name: Setting(value=value) for name, value in own.items()}
     for name, setting in _of_children(facts):
         settings.setdefault(name, setting)
-    for name, setting in (one for script in facts.scripts for one in environment_of_script(script)):
+    for name, setting in (one for script in facts.scripts for one in script_settings(script)):
         before = settings.get(name)
         if before is None or not (setting.default or setting.confidence in _UNSURE):
             settings[name] = _either(before, setting)
@@ -86,7 +86,7 @@ def _of_children(facts: Facts) -> Iterable[tuple[str, Setting]]:
 
     One may have been given variables of its own: a trainer on GPU 0 starts a server with CUDA_VISIBLE_DEVICES=1.
     """
-    environs = [(kin, kin.environ) for kin in facts.children if not isinstance(kin.environ, Unread)]
+    environs = [(relative, relative.environ) for relative in facts.children if not isinstance(relative.environ, Unread)]
     if not environs:
         return
     first, values = environs[0]
@@ -97,7 +97,7 @@ def _of_children(facts: Facts) -> Iterable[tuple[str, Setting]]:
             yield name, Setting(value=value, where=f"environment of child {first.pid}", confidence=sure)
 
 
-def environment_of_script(script: Script | None) -> Iterable[tuple[str, Setting]]:
+def script_settings(script: Script | None) -> Iterable[tuple[str, Setting]]:
     """Return the variables that a script sets, each no surer than the script itself."""
     if script is None or isinstance(script.contents, Unread):
         return
@@ -214,11 +214,11 @@ def _read_variable(settings: Mapping[str, Setting], row: Variable) -> list[Candi
     scope = row.scope
     if row.scope != CONTAINER:
         name = _value(settings, row.scope_id)
-        scope = f"{row.scope} {shown(name)}" if name else ""
+        scope = f"{row.scope} {format_excerpt(name)}" if name else ""
     candidate = _candidate(settings, row.name, row.framework, row.kind, scope=scope, margin=row.margin)
     if row.parse is None:
         return [replace(candidate, dynamic=candidate.dynamic or row.kind is Kind.GRANT)]
-    return with_value(candidate, value, row.parse)
+    return parse_value(candidate, value, row.parse)
 
 
 def _candidate(settings: Mapping[str, Setting], name: str, framework: str, kind: Kind, **fields: Any) -> Candidate:
@@ -229,7 +229,7 @@ def _candidate(settings: Mapping[str, Setting], name: str, framework: str, kind:
             "channel": name,
             "where": setting.where,
             "line": setting.line,
-            "text": shown(setting.text or f"{name}={'' if setting.value is None else setting.value}"),
+            "text": format_excerpt(setting.text or f"{name}={'' if setting.value is None else setting.value}"),
             "framework": framework,
             "kind": kind,
             "confidence": setting.confidence,
@@ -271,13 +271,13 @@ def _jax(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
     elif allocator in _UNCAPPED:
         why = f"the {allocator} allocator ignores it"
     elif allocator and allocator not in _CAPPED:
-        why = f"JAX refuses to start with {_JAX_ALLOCATOR}={shown(allocator)}"
+        why = f"JAX refuses to start with {_JAX_ALLOCATOR}={format_excerpt(allocator)}"
     elif _value(settings, _TF_ALLOCATOR) in _ASYNC:
         why = f"{_TF_ALLOCATOR}=cuda_malloc_async ignores it"
     unified = (_value(settings, "TF_FORCE_UNIFIED_MEMORY") or "").lower() in ("1", "true")
     parse = sizes.unified_fraction if unified else sizes.positive_fraction
     for name in names:
-        for one in with_value(_candidate(settings, name, "jax", Kind.CAP), settings[name].value, parse):
+        for one in parse_value(_candidate(settings, name, "jax", Kind.CAP), settings[name].value, parse):
             yield void(one, why) if why else one
     if allocator in _UNCAPPED:
         yield _candidate(settings, _JAX_ALLOCATOR, "jax", Kind.GROWTH)
@@ -312,7 +312,7 @@ def _torch(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
         parts = [part.partition(":") for part in (value or "")[:LIMIT].replace(" ", "").split(",")]
         fractions = [None] if value is None else [text or "?" for key, _, text in parts if key == _TORCH_KEY]
         candidate = _candidate(settings, name, "torch", Kind.CAP)
-        for one in with_value(candidate, fractions[-1], sizes.fraction) if fractions else ():
+        for one in parse_value(candidate, fractions[-1], sizes.fraction) if fractions else ():
             beaten = name == _TORCH[0] and _TORCH[1] in settings
             yield void(one, f"PyTorch reads {_TORCH[1]} in its place") if beaten else one
 
@@ -352,7 +352,7 @@ def _theano(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
     candidate = replace(candidate, device=_theano_device(options.get("device", "")))
     for option in _THEANO_START:
         if option in options:
-            yield from with_value(replace(candidate, channel=f"{name} {option}"), options[option], sizes.theano)
+            yield from parse_value(replace(candidate, channel=f"{name} {option}"), options[option], sizes.theano)
 
 
 _COMMENT = re.compile(r"^[#;]|\s[#;]")
@@ -386,13 +386,13 @@ def theanorc(text: str, path: str) -> list[Candidate]:
                 channel=f"[{section}] {name}",
                 where=clean(path),
                 line=line,
-                text=shown(f"{name} = {number}"),
+                text=format_excerpt(f"{name} = {number}"),
                 framework="theano",
                 kind=Kind.START,
                 confidence=Confidence.LIKELY,
                 device=_theano_device(device),
             )
-            found += with_value(candidate, number, sizes.theano)
+            found += parse_value(candidate, number, sizes.theano)
     return found
 
 
@@ -417,7 +417,7 @@ def _mps(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
         return
     for entry in value[:LIMIT].strip(" '\"").split(",")[:_MANY]:
         if entry.strip():
-            yield from with_value(candidate, entry, sizes.mps)
+            yield from parse_value(candidate, entry, sizes.mps)
 
 
 _HAMI = re.compile(r"(CUDA_DEVICE_(?:MEMORY|SM)_LIMIT)(?:_([0-9]{1,2}))?")
@@ -449,8 +449,8 @@ def _hami(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
         )
         if of_memory and virtual:
             text = f"{candidate.text}, of virtual memory (CUDA_OVERSUBSCRIBE=true)"
-            candidate = replace(candidate, text=shown(text))
-        yield from with_value(candidate, settings[name].value, sizes.hami if of_memory else sizes.hami_sms)
+            candidate = replace(candidate, text=format_excerpt(text))
+        yield from parse_value(candidate, settings[name].value, sizes.hami if of_memory else sizes.hami_sms)
 
 
 # -- misspelt names ---------------------------------------------------------------------------------------------------

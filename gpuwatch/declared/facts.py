@@ -123,7 +123,7 @@ SHOWN = 80
 """Characters of what a candidate shows of the text that it was read from."""
 
 
-def shown(text: str) -> Clean:
+def format_excerpt(text: str) -> Clean:
     """Make a piece of a command line or an environment fit to be shown: its secrets masked, cleaned, `SHOWN` long.
 
     Of a long one both ends are shown, unless it is too long to be searched for secrets to its end.
@@ -132,7 +132,7 @@ def shown(text: str) -> Clean:
     return shorten(redact([text[:LIMIT]])[0], SHOWN)
 
 
-def with_value(candidate: Candidate, value: str | None, reads: Parser) -> list[Candidate]:
+def parse_value(candidate: Candidate, value: str | None, reads: Parser) -> list[Candidate]:
     """Return a candidate with its value read: once for each GPU that the value names, none where it is `off`.
 
     A value of None is only known at run time; one that cannot be read makes the candidate void.

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from gpuwatch import programs
 from gpuwatch.declared import sizes
 from gpuwatch.declared.env import weakest
-from gpuwatch.declared.facts import SHOWN, Candidate, Config, Unread, shown, void, with_value
+from gpuwatch.declared.facts import SHOWN, Candidate, Config, Unread, format_excerpt, parse_value, void
 from gpuwatch.model import Confidence, Kind, Margin
 from gpuwatch.programs import SourceKind
 from gpuwatch.text import clean
@@ -306,7 +306,7 @@ def _candidate(flag: Flag, channel: str, text: str, where: str) -> Candidate:
     return Candidate(
         channel=channel,
         where=where,
-        text=shown(text),
+        text=format_excerpt(text),
         framework=flag.framework or flag.program,
         kind=flag.kind,
         margin=flag.margin,
@@ -316,4 +316,4 @@ def _candidate(flag: Flag, channel: str, text: str, where: str) -> Candidate:
 
 def _read(flag: Flag, name: str, value: str | None, text: str, where: str) -> list[Candidate]:
     candidate = _candidate(flag, name, text, where)
-    return [void(candidate, "it was given no value")] if value is None else with_value(candidate, value, flag.parse)
+    return [void(candidate, "it was given no value")] if value is None else parse_value(candidate, value, flag.parse)

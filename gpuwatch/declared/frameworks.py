@@ -123,8 +123,8 @@ def identify(facts: Facts) -> dict[str, Confidence] | None:
     own = find_program(facts.argv)
     if own and own.program.framework:
         found[own.program.framework] = _CERTAIN
-    for kin in facts.ancestors:
-        above = find_program(kin.argv)
+    for relative in facts.ancestors:
+        above = find_program(relative.argv)
         if above and above.program.framework:
             found.setdefault(above.program.framework, _LIKELY)
     if not mapped:
@@ -252,4 +252,4 @@ def collective(facts: Facts) -> bool:
     if not isinstance(facts.environ, Unread) and "WORLD_SIZE" in facts.environ:
         size = facts.environ["WORLD_SIZE"].strip()
         return size.isascii() and size.isdecimal() and size.lstrip("0") not in ("", "1")
-    return any(word.rpartition("/")[2] in _LAUNCHERS for kin in facts.ancestors for word in kin.argv[:4])
+    return any(word.rpartition("/")[2] in _LAUNCHERS for relative in facts.ancestors for word in relative.argv[:4])

@@ -20,9 +20,8 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from gpuwatch.declared import env, flags, frameworks, visible_devices
-from gpuwatch.declared import env as environment
 from gpuwatch.declared.env import Environment, weakest
-from gpuwatch.declared.facts import Candidate, Facts, GpuFacts, Script, Selection, Share, Unread, shown
+from gpuwatch.declared.facts import Candidate, Facts, GpuFacts, Script, Selection, Share, Unread, format_excerpt
 from gpuwatch.declared.flags import find_program
 from gpuwatch.model import LIMITS, Basis, Confidence, Declaration, Declared, Hint, Kind, Knowledge, Limit, Margin, Order
 from gpuwatch.text import clean
@@ -82,7 +81,7 @@ _SEARCHED = 4096
 """Characters of a command line in which a pattern is searched."""
 
 
-def agreed_candidates(facts: Facts, cards: Sequence[GpuFacts]) -> list[Candidate]:
+def agreed_candidates(facts: Facts, gpus: Sequence[GpuFacts]) -> list[Candidate]:
     """Return the shares that match a process, one candidate for each GPU of each; of one GPU the least comes last.
 
     A share is one person's: all processes of that person under one table count together, and so the scope names the
@@ -91,10 +90,10 @@ def agreed_candidates(facts: Facts, cards: Sequence[GpuFacts]) -> list[Candidate
     """
     line = " ".join(facts.argv)[:_SEARCHED]
     found = [
-        (_bytes(share, card), _candidate(share, card, facts))
+        (_bytes(share, gpu), _candidate(share, gpu, facts))
         for share in facts.shares
         if _matches(share, facts, line)
-        for card in _chosen(share, cards)
+        for gpu in _chosen(share, gpus)
     ]
     return [candidate for _, candidate in sorted(found, key=lambda one: -one[0])]
 
@@ -106,24 +105,24 @@ def _matches(share: Share, facts: Facts, line: str) -> bool:
     return not share.command or re.search(share.command, line) is not None
 
 
-def _chosen(share: Share, cards: Sequence[GpuFacts]) -> Iterable[GpuFacts]:
+def _chosen(share: Share, gpus: Sequence[GpuFacts]) -> Iterable[GpuFacts]:
     """Return the GPUs of a share, in the machine's order; a start of a UUID that fits several means none."""
     if not share.gpus:
-        return cards
+        return gpus
     named = {gpu for gpu in share.gpus if isinstance(gpu, int)}
     for start in share.gpus:
-        fitting = [card.index for card in cards if isinstance(start, str) and card.uuid.startswith(start)]
+        fitting = [gpu.index for gpu in gpus if isinstance(start, str) and gpu.uuid.startswith(start)]
         named.update(fitting if len(fitting) == 1 else ())
-    return [card for card in cards if card.index in named]
+    return [gpu for gpu in gpus if gpu.index in named]
 
 
-def _bytes(share: Share, card: GpuFacts) -> float:
-    return share.memory if share.memory is not None else (share.share or 0.0) * (card.total or 0)
+def _bytes(share: Share, gpu: GpuFacts) -> float:
+    return share.memory if share.memory is not None else (share.share or 0.0) * (gpu.total or 0)
 
 
-def _candidate(share: Share, card: GpuFacts, facts: Facts) -> Candidate:
+def _candidate(share: Share, gpu: GpuFacts, facts: Facts) -> Candidate:
     who = facts.user or ("anybody" if facts.uid is None else str(facts.uid))
-    what = f" for {shown(share.command)}" if share.command else ""
+    what = f" for {format_excerpt(share.command)}" if share.command else ""
     said = f"share = {share.share:g}" if share.share is not None else f"memory = {size(share.memory or 0)}"
     return Candidate(
         channel="gpuwatch.toml",
@@ -133,8 +132,8 @@ def _candidate(share: Share, card: GpuFacts, facts: Facts) -> Candidate:
         kind=Kind.GRANT,
         basis=Basis.TOTAL if share.share is not None else Basis.BYTES,
         value=share.share if share.share is not None else share.memory,
-        scope=f"share of {clean(who)}{what} on GPU {card.index}",
-        device=card.uuid,
+        scope=f"share of {clean(who)}{what} on GPU {gpu.index}",
+        device=gpu.uuid,
     )
 
 
@@ -186,7 +185,7 @@ def find_limits(evaluations: Sequence[Evaluation]) -> list[tuple[Limit, Evaluati
         for one in limit.members:
             one.on.add(gpu)
             if one is not limit.members[0]:
-                one.why = f"it adds to {called(limit.members[0], one)}: each has an allocator of its own"
+                one.why = f"it adds to {short_name(limit.members[0], one)}: each has an allocator of its own"
     for one in evaluations:
         others = [gpu for gpu in one.limits if gpu not in one.on]
         if others and not one.on:
@@ -259,16 +258,16 @@ def _explain_loss(
     for gpu in gpus:
         winner = best[candidate.scope, gpu, _rival(candidate)]
         if winner is not one:
-            name = called(winner, one)
+            name = short_name(winner, one)
             later = (one.candidate.rank, one.place) > (winner.candidate.rank, winner.place)
             return f"it may not have run, and {name} allows more" if later else f"{name} comes before it"
     limit = least.get((candidate.scope, gpus[0]))
     if limit is None:
         return "another framework of the process may take any amount"
-    return f"{called(limit.members[0], one)} is less"
+    return f"{short_name(limit.members[0], one)} is less"
 
 
-def called(winner: Evaluation, loser: Evaluation) -> str:
+def short_name(winner: Evaluation, loser: Evaluation) -> str:
     """Return a name that distinguishes a candidate from another one."""
     candidate = winner.candidate
     if candidate.channel != loser.candidate.channel:
@@ -291,15 +290,15 @@ _ONE_GPU = "it is for one GPU, which is known only at run time"
 _MORE_THAN_IT_HAS = "it is more than the GPU has that it was guessed to mean"
 
 
-def resolve(facts: Facts, cards: Sequence[GpuFacts], driver: str = "") -> Declared:
+def resolve(facts: Facts, gpus: Sequence[GpuFacts], driver: str = "") -> Declared:
     """Find what one process declared and its limits, on the GPUs of its machine with this version of the driver.
 
     Never raises for what a process wrote.
     """
-    around = environment.environment_of(facts)
+    environment = env.merge_environment(facts)
     found = frameworks.identify(facts)
-    selected = visible_devices.device_set(around.settings, _selections(facts), found, facts, cards, driver)
-    candidates = list(_sum(_candidates(facts, cards, around)))
+    selected = visible_devices.device_set(environment.settings, _selections(facts), found, facts, gpus, driver)
+    candidates = list(_sum(_candidates(facts, gpus, environment)))
     candidates += frameworks.defaults(found or ())
     margin = Margin.EAGER if frameworks.eager(facts) else Margin.FRAMEWORK
     evaluations = [
@@ -309,12 +308,12 @@ def resolve(facts: Facts, cards: Sequence[GpuFacts], driver: str = "") -> Declar
     _exclude(evaluations, found)
     for one in evaluations:
         if one.applies and one.candidate.kind in LIMITS:
-            _locate(one, selected, cards)
+            _locate(one, selected, gpus)
     limits = find_limits(evaluations)
     _explain_rest(evaluations)
     ordered = sorted(evaluations, key=_prominence)
     place = {id(one): number for number, one in enumerate(ordered)}
-    knowledge, words = _knowledge(facts, around)
+    knowledge, words = _knowledge(facts, environment)
     unread = _module_words(facts.modules)
     return Declared(
         knowledge=knowledge,
@@ -325,7 +324,7 @@ def resolve(facts: Facts, cards: Sequence[GpuFacts], driver: str = "") -> Declar
         declarations=tuple(_declaration(one) for one in ordered),
         limits=tuple(msgspec.structs.replace(limit, declaration=place[id(one)]) for limit, one in limits),
         collective=frameworks.collective(facts),
-        hints=(*selected.hints, *_hints(facts, around, evaluations)),
+        hints=(*selected.hints, *_hints(facts, environment, evaluations)),
     )
 
 
@@ -334,19 +333,21 @@ def _prominence(one: Evaluation) -> tuple[bool, ...]:
     return (not one.on, bool(one.on and one.why), not one.applies, one.candidate.kind is Kind.DEFAULT)
 
 
-def _candidates(facts: Facts, cards: Sequence[GpuFacts], around: Environment) -> Iterable[Candidate]:
+def _candidates(facts: Facts, gpus: Sequence[GpuFacts], environment: Environment) -> Iterable[Candidate]:
     """Return all candidates, those closer to the process later: of equal ones the last counts."""
     for file in facts.rc:
         yield from env.theanorc(file.text, file.path)
-    for kin in reversed(facts.ancestors):
-        yield from flags.candidates(kin.argv, f"command line of parent {kin.pid}", facts.configs.get(kin.pid))
-    yield from env.candidates(around.settings)
+    for relative in reversed(facts.ancestors):
+        yield from flags.candidates(
+            relative.argv, f"command line of parent {relative.pid}", facts.configs.get(relative.pid)
+        )
+    yield from env.candidates(environment.settings)
     yield from flags.candidates(facts.argv, config=facts.configs.get(facts.pid))
     for script in facts.scripts:
         for candidate in script.contents.candidates if not isinstance(script.contents, Unread) else ():
-            sure = environment.script_confidence(candidate.confidence, script)
+            sure = env.script_confidence(candidate.confidence, script)
             yield msgspec.structs.replace(candidate, where=script.path, confidence=sure)
-    yield from agreed_candidates(facts, cards)
+    yield from agreed_candidates(facts, gpus)
 
 
 def _selections(facts: Facts) -> Sequence[Selection]:
@@ -414,13 +415,13 @@ def _is_tentative(candidate: Candidate) -> bool:
     return bool(candidate.framework and candidate.line) and candidate.confidence is not Confidence.CERTAIN
 
 
-def _locate(one: Evaluation, selected: visible_devices.DeviceSet, cards: Sequence[GpuFacts]) -> None:
+def _locate(one: Evaluation, selected: visible_devices.DeviceSet, gpus: Sequence[GpuFacts]) -> None:
     """Find the GPUs that a candidate of a limiting kind concerns, and its bytes on each."""
     candidate = one.candidate
     # TensorFlow's list of physical devices has what the script hides from it later.
     physical = candidate.framework == "tensorflow" and isinstance(candidate.device, int)
     seen = selected.unselected if physical else selected.visible
-    targets = visible_devices.targets(candidate.device, seen, cards)
+    targets = visible_devices.targets(candidate.device, seen, gpus)
     one.limits = _limits(candidate, targets)
     one.undecided = candidate.dynamic
     if candidate.dynamic or candidate.lifts:
@@ -433,7 +434,7 @@ def _locate(one: Evaluation, selected: visible_devices.DeviceSet, cards: Sequenc
         one.candidate = msgspec.structs.replace(candidate, confidence=weakest(candidate.confidence, Confidence.GUESS))
         if any(target.total is not None and one.limits.get(target.gpu, 0) > target.total for target in targets):
             one.why = _MORE_THAN_IT_HAS
-            _leave_undecided(one, visible_devices.targets(None, seen, cards))
+            _leave_undecided(one, visible_devices.targets(None, seen, gpus))
 
 
 def _leave_undecided(one: Evaluation, targets: Iterable[visible_devices.Target]) -> None:
@@ -465,7 +466,7 @@ def _explain_rest(evaluations: Sequence[Evaluation]) -> None:
         if not one.applies or one.limits or one.why:
             continue
         if candidate.kind is Kind.START and started[candidate.framework] is not one:
-            one.applies, one.why = False, f"{called(started[candidate.framework], one)} comes before it"
+            one.applies, one.why = False, f"{short_name(started[candidate.framework], one)} comes before it"
         elif candidate.kind is Kind.DEFAULT and candidate.framework in said:
             one.applies, one.why = False, "something else was declared"
         elif candidate.unread:
@@ -502,10 +503,10 @@ def _declaration(one: Evaluation) -> Declaration:
     )
 
 
-def _knowledge(facts: Facts, around: Environment) -> tuple[Knowledge, str]:
+def _knowledge(facts: Facts, environment: Environment) -> tuple[Knowledge, str]:
     """Return whether everything could be read, and what could not."""
-    words = [around.words, _script_words(facts.script), _arguments_words(facts)]
-    read = around.read and not any(words[1:])
+    words = [environment.words, _script_words(facts.script), _arguments_words(facts)]
+    read = environment.read and not any(words[1:])
     return (Knowledge.READ if read else Knowledge.UNREADABLE), "; ".join(filter(None, words))
 
 
@@ -516,7 +517,9 @@ def _arguments_words(facts: Facts) -> str:
     """
     if facts.argv_cut:
         return "its command line is too long to be read whole"
-    long = next((kin.pid for kin in facts.ancestors if kin.argv_cut and find_program(kin.argv)), None)
+    long = next(
+        (relative.pid for relative in facts.ancestors if relative.argv_cut and find_program(relative.argv)), None
+    )
     return "" if long is None else f"the command line of parent {long} is too long to be read whole"
 
 
@@ -543,9 +546,9 @@ def _module_words(modules: Sequence[Script]) -> str:
     return "; ".join(filter(None, words))
 
 
-def _hints(facts: Facts, around: Environment, evaluations: Sequence[Evaluation]) -> Iterable[Hint]:
+def _hints(facts: Facts, environment: Environment, evaluations: Sequence[Evaluation]) -> Iterable[Hint]:
     """Return hints for misspelt names and values without effect."""
-    yield from env.find_misspelt(around.settings)
+    yield from env.find_misspelt(environment.settings)
     for script in facts.scripts:
         if not isinstance(script.contents, Unread):
             yield from script.contents.hints

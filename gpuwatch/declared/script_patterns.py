@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 from msgspec.structs import replace
 
 from gpuwatch.declared import sizes
-from gpuwatch.declared.facts import Candidate, Selection, Setting, with_value
+from gpuwatch.declared.facts import Candidate, Selection, Setting, parse_value
 from gpuwatch.declared.script_values import GETS, LOCAL, UNKNOWN, Loop, SymbolTable, Value, is_number
 from gpuwatch.model import Basis, Confidence, Hint, Kind, Margin
 from gpuwatch.text import ELLIPSIS, clean, ends, redact
@@ -562,7 +562,7 @@ def _with_size(site: Site, candidate: Candidate, node: ast.expr, parse: sizes.Pa
     """Return a candidate with its bytes: a number, or a text that `parse` reads."""
     value = site.value(node)
     if isinstance(value, str):
-        return with_value(candidate, value, parse)
+        return parse_value(candidate, value, parse)
     fields = site.measure(node)
     fields["void"] = candidate.void or fields.get("void", "")
     return [replace(candidate, basis=Basis.BYTES, **fields)]

@@ -39,26 +39,26 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 def parse_number(text: str) -> float:
     """Return a decimal number such as `0.5`, `.5`, `5e-1`; infinities and NaN are none."""
     if _DECIMAL.fullmatch(text.strip()) is None:
-        raise ValueError(f"{_shown(text)} is no number")
+        raise ValueError(f"{_excerpt(text)} is no number")
     return float(text)
 
 
 def parse_whole(text: str) -> int:
     """Return a whole number in decimal digits."""
     if _WHOLE.fullmatch(text.strip()) is None:
-        raise ValueError(f"{_shown(text)} is no whole number")
+        raise ValueError(f"{_excerpt(text)} is no whole number")
     return int(text)
 
 
 def _bytes(value: float, text: str) -> Sizes:
     if value < 0:
-        raise ValueError(f"{_shown(text)} is below 0")
+        raise ValueError(f"{_excerpt(text)} is below 0")
     if value > MOST:
-        raise ValueError(f"{_shown(text)} is more than any GPU has")
+        raise ValueError(f"{_excerpt(text)} is more than any GPU has")
     return (Size(int(value), Basis.BYTES),)
 
 
-def _shown(text: str) -> str:
+def _excerpt(text: str) -> str:
     return text.strip()[:24] or "nothing"
 
 
@@ -82,9 +82,9 @@ class Fraction:
             return ()
         most = self.most * self.whole
         if self.positive and not 0 < value <= most:
-            raise ValueError(f"{_shown(text)} is not above 0 and up to {most}")
+            raise ValueError(f"{_excerpt(text)} is not above 0 and up to {most}")
         if not 0 <= value <= most:
-            raise ValueError(f"{_shown(text)} is outside 0 to {most}")
+            raise ValueError(f"{_excerpt(text)} is outside 0 to {most}")
         return (Size(value / self.whole, self.basis),)
 
 
@@ -201,7 +201,7 @@ def mps(text: str) -> Sizes:
     """
     match = _MPS.fullmatch(text)
     if match is None:
-        raise ValueError(f"{_shown(text)} is not like 0=1G or 0=512M")
+        raise ValueError(f"{_excerpt(text)} is not like 0=1G or 0=512M")
     device = int(match[1]) if match[1].isdecimal() else match[1]
     (size,) = _bytes(int(match[2]) * _BINARY[match[3].lower()], text)
     return (size._replace(device=device),)
@@ -220,7 +220,7 @@ def dask(text: str) -> Sizes:
         return ()
     match = _DASK.fullmatch(text)
     if match is None or not text:
-        raise ValueError(f"{_shown(text)} is not like 0.5, 5GB or 5000M")
+        raise ValueError(f"{_excerpt(text)} is not like 0.5, 5GB or 5000M")
     value = parse_number(match[1]) if match[1] else 1.0
     if not match[2] and not text[-1:].isalpha() and value <= 1:
         return fraction_or_off(text)
@@ -237,7 +237,7 @@ def vllm(text: str) -> Sizes:
     """
     match = _VLLM.fullmatch(text.strip())
     if match is None or ("." in match[1] and not match[2].islower()):
-        raise ValueError(f"{_shown(text)} is not like 25.6g, 24G or 1024")
+        raise ValueError(f"{_excerpt(text)} is not like 25.6g, 24G or 1024")
     number = float(match[1]) if "." in match[1] else int(match[1])
     return _bytes(number * ((_BINARY if match[2].isupper() else _SI)[match[2].lower()] if match[2] else 1), text)
 

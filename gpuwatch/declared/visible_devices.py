@@ -44,31 +44,31 @@ class _Device(NamedTuple):
     """Device as CUDA counts it: a GPU or a MIG instance."""
 
     uuid: str
-    card: GpuFacts
+    gpu: GpuFacts
     instance: MigFacts | None = None
     note: str = ""
     """Note about an unusual name that was given."""
 
 
-def parse(value: str | None, cards: Sequence[GpuFacts], order: str | None = None, *, driver: str = "") -> Visible:
+def parse(value: str | None, gpus: Sequence[GpuFacts], order: str | None = None, *, driver: str = "") -> Visible:
     """Return the GPUs that a process sees whose CUDA_VISIBLE_DEVICES is `value`, None for unset; never raises.
 
-    `cards` are those that its container or job was given, in NVML's order; `order` is its CUDA_DEVICE_ORDER; `driver`
+    `gpus` are those that its container or job was given, in NVML's order; `order` is its CUDA_DEVICE_ORDER; `driver`
     is the driver's version. The result has no `text` and no `where`. What is seen of several MIG instances depends on
     the driver: where its version is not known the answer is that of R570 and later, and the note says so.
     """
-    cards = _sorted([card for card in cards if card.uuid], order)
+    gpus = _sorted([gpu for gpu in gpus if gpu.uuid], order)
     notes: list[str] = []
     if value is None:
-        found = _all(cards)
+        found = _default_devices(gpus)
         by_ordinal = True
     else:
         entries = value.split(",")
         by_ordinal = not entries[0].startswith(("GPU-", "MIG-"))
-        found = _one_per_gpu_instance(_listed(entries, cards, notes), notes)
-    sure = order_certainty(cards, order) if by_ordinal and found else Order.EXACT
+        found = _one_per_gpu_instance(_read_list(entries, gpus, notes), notes)
+    sure = order_certainty(gpus, order) if by_ordinal and found else Order.EXACT
     if sure is Order.HEURISTIC and order and order != FASTEST_FIRST:
-        notes.append(f"CUDA_DEVICE_ORDER={_shown(order)} is neither {FASTEST_FIRST} nor {PCI_BUS_ID}")
+        notes.append(f"CUDA_DEVICE_ORDER={_excerpt(order)} is neither {FASTEST_FIRST} nor {PCI_BUS_ID}")
     notes += dict.fromkeys(device.note for device in found if device.note)
     instances = [device for device in found if device.instance]
     version = _VERSION.match(driver)
@@ -78,8 +78,8 @@ def parse(value: str | None, cards: Sequence[GpuFacts], order: str | None = None
     return Visible(gpus=tuple(device.uuid for device in found), order=sure, note="; ".join(notes))
 
 
-def _sorted(cards: list[GpuFacts], order: str | None) -> list[GpuFacts]:
-    """Put `cards` into CUDA's order.
+def _sorted(gpus: list[GpuFacts], order: str | None) -> list[GpuFacts]:
+    """Put `gpus` into CUDA's order.
 
     Without PCI_BUS_ID different models are sorted by their speed, which is a guess. NVIDIA's guide has "fastest to
     slowest … using a simple heuristic", up to CUDA 10 only "make that device 0, leaving the order of the rest of the
@@ -87,36 +87,36 @@ def _sorted(cards: list[GpuFacts], order: str | None) -> list[GpuFacts]:
     first (github.com/alephium/gpu-miner/issues/7), of two the newer (shootthesound/Fizgig/issues/104). Drivers of
     2017 left the rest in the order of their slots (ethereum-mining/ethminer/issues/283).
     """
-    if order == PCI_BUS_ID and all(card.bus_id for card in cards):
-        return sorted(cards, key=lambda card: card.bus_id.lower())
-    cards = sorted(cards, key=lambda card: card.index)
-    speeds = _speeds(cards)
-    return sorted(cards, key=lambda card: speeds[card.name], reverse=True)
+    if order == PCI_BUS_ID and all(gpu.bus_id for gpu in gpus):
+        return sorted(gpus, key=lambda gpu: gpu.bus_id.lower())
+    gpus = sorted(gpus, key=lambda gpu: gpu.index)
+    speeds = _speeds(gpus)
+    return sorted(gpus, key=lambda gpu: speeds[gpu.name], reverse=True)
 
 
-def _speeds(cards: Sequence[GpuFacts]) -> dict[str, tuple[float, int]]:
+def _speeds(gpus: Sequence[GpuFacts]) -> dict[str, tuple[float, int]]:
     """Return the sort key of each model: its generation, then cores and clock, or memory where cores are unknown.
 
-    One number for a model: cards of one model have clocks of their own, and are not sorted by them. Where there is one
+    One number for a model: gpus of one model have clocks of their own, and are not sorted by them. Where there is one
     model, or the generation of one is not known, all are equal.
     """
-    known = all(card.capability is not None and card.name for card in cards)
-    counted = all(card.cores and card.clock for card in cards)
-    speeds = dict.fromkeys((card.name for card in cards), (0.0, 0))
+    known = all(gpu.capability is not None and gpu.name for gpu in gpus)
+    counted = all(gpu.cores and gpu.clock for gpu in gpus)
+    speeds = dict.fromkeys((gpu.name for gpu in gpus), (0.0, 0))
     if known and len(speeds) > 1:
-        for card in cards:
-            size = (card.cores or 0) * (card.clock or 0) if counted else card.total or 0
-            speeds[card.name] = max(speeds[card.name], (card.capability or 0.0, size))
+        for gpu in gpus:
+            size = (gpu.cores or 0) * (gpu.clock or 0) if counted else gpu.total or 0
+            speeds[gpu.name] = max(speeds[gpu.name], (gpu.capability or 0.0, size))
     return speeds
 
 
-def order_certainty(cards: Sequence[GpuFacts], order: str | None) -> Order:
+def order_certainty(gpus: Sequence[GpuFacts], order: str | None) -> Order:
     """Return the certainty of which GPU an ordinal means."""
-    if any(card.mig for card in cards) and sum(len(card.slices) if card.mig else 1 for card in cards) > 1:
+    if any(gpu.mig for gpu in gpus) and sum(len(gpu.slices) if gpu.mig else 1 for gpu in gpus) > 1:
         return Order.HEURISTIC
-    if len(cards) <= 1 or order == PCI_BUS_ID:
+    if len(gpus) <= 1 or order == PCI_BUS_ID:
         return Order.EXACT
-    names = {card.name for card in cards}
+    names = {gpu.name for gpu in gpus}
     return Order.IDENTICAL if len(names) == 1 and "" not in names else Order.HEURISTIC
 
 
@@ -124,10 +124,10 @@ def order_certainty(cards: Sequence[GpuFacts], order: str | None) -> Order:
 # What there is to choose from
 
 
-def _all(cards: Sequence[GpuFacts]) -> list[_Device]:
+def _default_devices(gpus: Sequence[GpuFacts]) -> list[_Device]:
     """Return what CUDA shows by default: whole GPUs, then one compute instance of each GPU instance."""
-    whole = [_Device(card.uuid, card) for card in cards if not card.mig]
-    parts = [_Device(part.uuid, card, part) for card in cards if card.mig for part in card.slices]
+    whole = [_Device(gpu.uuid, gpu) for gpu in gpus if not gpu.mig]
+    parts = [_Device(part.uuid, gpu, part) for gpu in gpus if gpu.mig for part in gpu.slices]
     return _one_per_gpu_instance(whole + parts, [])
 
 
@@ -135,39 +135,41 @@ def _one_per_gpu_instance(devices: Sequence[_Device], notes: list[str]) -> list[
     """Keep the first compute instance of each GPU instance: CUDA shows no second one."""
     kept: dict[tuple[str, int], _Device] = {}
     for device in devices:
-        key = (device.card.uuid, device.instance.gpu_instance if device.instance else -1)
+        key = (device.gpu.uuid, device.instance.gpu_instance if device.instance else -1)
         first = kept.setdefault(key, device)
         if first is not device:
-            notes.append(f"{_shown(device.uuid)} is in the same GPU instance as {_shown(first.uuid)}: CUDA shows one")
+            notes.append(
+                f"{_excerpt(device.uuid)} is in the same GPU instance as {_excerpt(first.uuid)}: CUDA shows one"
+            )
     return list(kept.values())
 
 
-def _counted(cards: Sequence[GpuFacts]) -> list[_Device]:
+def _ordinal_devices(gpus: Sequence[GpuFacts]) -> list[_Device]:
     """Return the devices that ordinals count: whole GPUs first, then those in MIG mode by their first instance."""
-    whole = [_Device(card.uuid, card) for card in cards if not card.mig]
-    return whole + [_first(card) for card in cards if card.mig and card.slices]
+    whole = [_Device(gpu.uuid, gpu) for gpu in gpus if not gpu.mig]
+    return whole + [_first(gpu) for gpu in gpus if gpu.mig and gpu.slices]
 
 
-def _first(card: GpuFacts) -> _Device:
-    note = f"GPU {card.index} is in MIG mode: CUDA takes its first instance" if len(card.slices) > 1 else ""
-    return _Device(card.slices[0].uuid, card, card.slices[0], note)
+def _first(gpu: GpuFacts) -> _Device:
+    note = f"GPU {gpu.index} is in MIG mode: CUDA takes its first instance" if len(gpu.slices) > 1 else ""
+    return _Device(gpu.slices[0].uuid, gpu, gpu.slices[0], note)
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # The list
 
 
-def _listed(entries: Sequence[str], cards: Sequence[GpuFacts], notes: list[str]) -> list[_Device]:
+def _read_list(entries: Sequence[str], gpus: Sequence[GpuFacts], notes: list[str]) -> list[_Device]:
     """Return the devices of a list up to its first invalid entry, none where one is named twice; add notes."""
     found: list[_Device] = []
-    counted = _counted(cards)
+    counted = _ordinal_devices(gpus)
     for place, entry in enumerate(entries):
-        device = _device(entry, _kind(entries[0]), cards, counted)
+        device = _device(entry, _kind(entries[0]), gpus, counted)
         if isinstance(device, str):
             notes += _ending(entry, device, last=place + 1 == len(entries))
             break
         if any(device.uuid == other.uuid for other in found):
-            notes.append(f"{_shown(entry)} is given twice, which hides every GPU")
+            notes.append(f"{_excerpt(entry)} is given twice, which hides every GPU")
             return []
         found.append(device)
     return found
@@ -187,48 +189,48 @@ def _kind(entry: str) -> str:
     return entry[:4] if entry.startswith(("GPU-", "MIG-")) else ""
 
 
-def _device(entry: str, kind: str, cards: Sequence[GpuFacts], counted: Sequence[_Device]) -> _Device | str:
+def _device(entry: str, kind: str, gpus: Sequence[GpuFacts], counted: Sequence[_Device]) -> _Device | str:
     """Return the device that an entry of a list of `kind` means, or in words why it means none."""
     if not kind:
         return _by_ordinal(entry, counted)
     if _kind(entry) != kind:
-        return _strange(entry, f"cannot stand in a list of {'GPU' if kind == 'GPU-' else 'MIG'} UUIDs")
+        return _invalid(entry, f"cannot stand in a list of {'GPU' if kind == 'GPU-' else 'MIG'} UUIDs")
     if kind == "MIG-":
-        parts = [_Device(part.uuid, card, part) for card in cards if card.mig for part in card.slices]
+        parts = [_Device(part.uuid, gpu, part) for gpu in gpus if gpu.mig for part in gpu.slices]
         old = _OLD_INSTANCE.fullmatch(entry)
-        return _only(entry, [one for one in parts if one.uuid.startswith(entry) or (old and _is_old(one, old))])
-    named = _only(entry, [_Device(card.uuid, card) for card in cards if card.uuid.startswith(entry)])
-    if isinstance(named, str) or not named.card.mig:
+        return _unique(entry, [one for one in parts if one.uuid.startswith(entry) or (old and _is_old(one, old))])
+    named = _unique(entry, [_Device(gpu.uuid, gpu) for gpu in gpus if gpu.uuid.startswith(entry)])
+    if isinstance(named, str) or not named.gpu.mig:
         return named
-    return _first(named.card) if named.card.slices else f"{_shown(entry)} is in MIG mode and has no instance"
+    return _first(named.gpu) if named.gpu.slices else f"{_excerpt(entry)} is in MIG mode and has no instance"
 
 
 def _by_ordinal(entry: str, counted: Sequence[_Device]) -> _Device | str:
     """Return the device at an ordinal: the number that the entry begins with, in base 10, as of strtoul."""
     if _kind(entry):
-        return _strange(entry, "cannot stand in a list of indices")
+        return _invalid(entry, "cannot stand in a list of indices")
     number = _NUMBER.match(entry.strip(_BLANKS))
     if not number:
-        return _strange(entry, "is no GPU")
+        return _invalid(entry, "is no GPU")
     digits = number[2].lstrip("0") or "0"
     if number[1] == "-" and digits != "0":
-        return _strange(entry, "is no GPU")
+        return _invalid(entry, "is no GPU")
     if len(digits) > _MOST_DIGITS_VISIBLE or int(digits) >= len(counted):
-        return f"{_shown(entry)} is no GPU: there {_count(len(counted))}"
+        return f"{_excerpt(entry)} is no GPU: there {_count(len(counted))}"
     device = counted[int(digits)]
     if number.end() == len(entry.strip(_BLANKS)):
         return device
-    return device._replace(note="; ".join(filter(None, (f"{_shown(entry)} is read as {number[0]}", device.note))))
+    return device._replace(note="; ".join(filter(None, (f"{_excerpt(entry)} is read as {number[0]}", device.note))))
 
 
-def _only(start: str, matches: Sequence[_Device]) -> _Device | str:
+def _unique(start: str, matches: Sequence[_Device]) -> _Device | str:
     """Return the only match; a UUID may be cut where it is still unique."""
     if len(matches) == 1:
         return matches[0]
     if not matches:
-        return _strange(start, "is no GPU")
+        return _invalid(start, "is no GPU")
     noun = "MIG instances" if matches[0].instance else "GPUs"
-    return f"{_shown(start)} is the start of {'two' if len(matches) == 2 else len(matches)} {noun}"
+    return f"{_excerpt(start)} is the start of {'two' if len(matches) == 2 else len(matches)} {noun}"
 
 
 def _is_old(device: _Device, old: re.Match[str]) -> bool:
@@ -236,7 +238,7 @@ def _is_old(device: _Device, old: re.Match[str]) -> bool:
     part = device.instance
     return (
         part is not None
-        and device.card.uuid.startswith(old[1])
+        and device.gpu.uuid.startswith(old[1])
         and (part.gpu_instance, part.compute_instance) == (int(old[2]), int(old[3]))
     )
 
@@ -245,17 +247,17 @@ def _count(number: int) -> str:
     return "is none" if number == 0 else "is one" if number == 1 else f"are {number}"
 
 
-def _strange(entry: str, what: str) -> str:
+def _invalid(entry: str, what: str) -> str:
     if not entry.strip(_BLANKS):
         return "an entry is empty"
     if "'" in entry or '"' in entry:
-        return f"{_shown(entry)} is no GPU: the quotes are part of the value"
+        return f"{_excerpt(entry)} is no GPU: the quotes are part of the value"
     if entry != entry.strip(_BLANKS) and _kind(entry.strip(_BLANKS)):
-        return f"{_shown(entry.strip(_BLANKS))} {what}: there is a blank beside it"
-    return f"{_shown(entry.strip(_BLANKS))} {what}"
+        return f"{_excerpt(entry.strip(_BLANKS))} {what}: there is a blank beside it"
+    return f"{_excerpt(entry.strip(_BLANKS))} {what}"
 
 
-def _shown(entry: str) -> str:
+def _excerpt(entry: str) -> str:
     return clean(entry.strip(_BLANKS), _SHOWN)
 
 
@@ -296,10 +298,10 @@ class Target(NamedTuple):
     """Bytes of the GPU or the instance."""
 
 
-class _Base(NamedTuple):
+class _Assigned(NamedTuple):
     """The GPUs that a container or a job was given."""
 
-    cards: tuple[GpuFacts, ...]
+    gpus: tuple[GpuFacts, ...]
     text: str = ""
     where: str = ""
     order: Order = Order.EXACT
@@ -319,7 +321,7 @@ def device_set(
     selections: Sequence[Selection],
     frameworks: Collection[str] | None,
     facts: Facts,
-    cards: Sequence[GpuFacts],
+    gpus: Sequence[GpuFacts],
     driver: str = "",
 ) -> DeviceSet:
     """Return the GPUs that a process sees, in order, with this version of the driver; never raises.
@@ -333,19 +335,19 @@ def device_set(
     if unknown:
         return DeviceSet(None, hints)
     value = setting.value if setting else None
-    base = _base(settings, value, facts.cgroup, cards)
+    base = _assigned(settings, value, facts.cgroup, gpus)
     if base is None:
         return DeviceSet(None, hints)
     order = settings.get(ORDER)
-    seen = parse(value, base.cards, order.value if order else None, driver=driver)
+    seen = parse(value, base.gpus, order.value if order else None, driver=driver)
     if base.order is Order.IDENTICAL and seen.order is Order.EXACT and seen.gpus:
         seen = msgspec.structs.replace(seen, order=Order.IDENTICAL)
     elif base.order is Order.HEURISTIC and seen.gpus:
         seen = msgspec.structs.replace(seen, order=Order.HEURISTIC)
     if setting:
-        within = value and not _is_uuid(value) and len(base.cards) < len(cards)
+        within = value and not _is_uuid(value) and len(base.gpus) < len(gpus)
         note = "; ".join(filter(None, (seen.note, f"counted within {base.text}" if within else "")))
-        unsure = _doubt(setting)
+        unsure = _explain_doubt(setting)
         seen = msgspec.structs.replace(
             seen,
             order=Order.HEURISTIC if unsure and unsure != _INHERITED else seen.order,
@@ -356,10 +358,10 @@ def device_set(
         )
     else:
         seen = msgspec.structs.replace(seen, text=base.text, where=base.where)
-    return DeviceSet(_selected(seen, selections, frameworks), hints, seen)
+    return DeviceSet(_narrow(seen, selections, frameworks), hints, seen)
 
 
-def _doubt(setting: Setting) -> str:
+def _explain_doubt(setting: Setting) -> str:
     """Return why a setting may not be in effect; empty for no reason."""
     if setting.confidence is Confidence.CERTAIN:
         return ""
@@ -370,7 +372,9 @@ def _doubt(setting: Setting) -> str:
 
 def _was_read(facts: Facts) -> bool:
     """Return whether a variable that was not found is certainly not set: an environment could be read."""
-    return any(not isinstance(one, Unread) for one in (facts.environ, *(kin.environ for kin in facts.ancestors)))
+    return any(
+        not isinstance(one, Unread) for one in (facts.environ, *(relative.environ for relative in facts.ancestors))
+    )
 
 
 def _hints(settings: Mapping[str, Setting]) -> tuple[Hint, ...]:
@@ -413,7 +417,9 @@ def container(cgroup: str) -> str:
     return clean(lxc[1], _TEXT) if lxc else ""
 
 
-def _base(settings: Mapping[str, Setting], value: str | None, cgroup: str, cards: Sequence[GpuFacts]) -> _Base | None:
+def _assigned(
+    settings: Mapping[str, Setting], value: str | None, cgroup: str, gpus: Sequence[GpuFacts]
+) -> _Assigned | None:
     """Return the GPUs that CUDA_VISIBLE_DEVICES, which is `value`, counts; None where they are not known."""
     setting = settings.get(NVD)
     # What a script sets comes too late for the container's runtime.
@@ -421,26 +427,26 @@ def _base(settings: Mapping[str, Setting], value: str | None, cgroup: str, cards
     in_container = bool(_CONTAINER.search(cgroup)) or (cgroup == "/" and bool(given))
     # Elsewhere the variable is often just set, and means nothing; a UUID, though, was put there by a scheduler.
     if setting and (in_container or _is_uuid(given)):
-        found = _given(given, cards)
+        found = _read_assigned(given, gpus)
         if found is not None:
-            return _Base(found, _text(NVD, setting), _where(setting))
+            return _Assigned(found, _text(NVD, setting), _where(setting))
     if in_container:
-        return _Base(tuple(cards)) if _needs_no_base(value, cards) else None
-    return _slurm(settings, value, cgroup, cards) or _Base(tuple(cards))
+        return _Assigned(tuple(gpus)) if _needs_no_base(value, gpus) else None
+    return _slurm(settings, value, cgroup, gpus) or _Assigned(tuple(gpus))
 
 
-def _needs_no_base(value: str | None, cards: Sequence[GpuFacts]) -> bool:
-    """Return whether CUDA_VISIBLE_DEVICES means the same GPUs, whichever of `cards` the container was given."""
+def _needs_no_base(value: str | None, gpus: Sequence[GpuFacts]) -> bool:
+    """Return whether CUDA_VISIBLE_DEVICES means the same GPUs, whichever of `gpus` the container was given."""
     if value is not None and (not value.strip() or _is_uuid(value) or value.startswith("-1")):
         return True
-    return len(cards) == 1 and not cards[0].mig
+    return len(gpus) == 1 and not gpus[0].mig
 
 
 def _is_uuid(value: str) -> bool:
     return value.startswith(("GPU-", "MIG-"))
 
 
-def _given(value: str, cards: Sequence[GpuFacts]) -> tuple[GpuFacts, ...] | None:
+def _read_assigned(value: str, gpus: Sequence[GpuFacts]) -> tuple[GpuFacts, ...] | None:
     """Read NVIDIA_VISIBLE_DEVICES; None where it has no meaning (`void`, empty) or names what is not there.
 
     `all`, `none`, or a list of indices as nvidia-smi has them, UUIDs, `0:0` for a GPU's MIG instance, and CDI names
@@ -454,36 +460,38 @@ def _given(value: str, cards: Sequence[GpuFacts]) -> tuple[GpuFacts, ...] | None
     for entry in value.split(","):
         name = entry.strip().rpartition("=")[2]
         if name == "all":
-            return tuple(cards)
-        named = _named(name, cards)
+            return tuple(gpus)
+        named = _find_assigned(name, gpus)
         if named is None:
             return None
-        card, parts = named
-        chosen.setdefault(card.uuid, set()).update(part.uuid for part in parts)
+        gpu, parts = named
+        chosen.setdefault(gpu.uuid, set()).update(part.uuid for part in parts)
     return tuple(
-        msgspec.structs.replace(card, slices=tuple(part for part in card.slices if part.uuid in chosen[card.uuid]))
-        for card in cards
-        if card.uuid in chosen
+        msgspec.structs.replace(gpu, slices=tuple(part for part in gpu.slices if part.uuid in chosen[gpu.uuid]))
+        for gpu in gpus
+        if gpu.uuid in chosen
     )
 
 
-def _named(name: str, cards: Sequence[GpuFacts]) -> tuple[GpuFacts, Sequence[MigFacts]] | None:
+def _find_assigned(name: str, gpus: Sequence[GpuFacts]) -> tuple[GpuFacts, Sequence[MigFacts]] | None:
     """Return the GPU that a container's runtime calls `name`, with those of its MIG instances that are meant."""
     if name.startswith("MIG-"):
-        seen = parse(name, cards).gpus
-        return next(((card, [part]) for card in cards for part in card.slices if part.uuid in seen), None)
+        seen = parse(name, gpus).gpus
+        return next(((gpu, [part]) for gpu in gpus for part in gpu.slices if part.uuid in seen), None)
     if name.startswith("GPU-"):
-        matches = [card for card in cards if card.uuid.startswith(name)]
+        matches = [gpu for gpu in gpus if gpu.uuid.startswith(name)]
         return (matches[0], matches[0].slices) if len(matches) == 1 else None
     index, colon, instance = name.removeprefix("gpu").removeprefix("mig").partition(":")
-    card = next((card for card in cards if str(card.index) == index), None)
-    if card is None or not colon:
-        return (card, card.slices) if card else None
-    parts = [part for place, part in enumerate(card.slices) if str(place) == instance]
-    return (card, parts) if parts else None
+    gpu = next((gpu for gpu in gpus if str(gpu.index) == index), None)
+    if gpu is None or not colon:
+        return (gpu, gpu.slices) if gpu else None
+    parts = [part for place, part in enumerate(gpu.slices) if str(place) == instance]
+    return (gpu, parts) if parts else None
 
 
-def _slurm(settings: Mapping[str, Setting], value: str | None, cgroup: str, cards: Sequence[GpuFacts]) -> _Base | None:
+def _slurm(
+    settings: Mapping[str, Setting], value: str | None, cgroup: str, gpus: Sequence[GpuFacts]
+) -> _Assigned | None:
     """Return the GPUs of a Slurm job, which its CUDA_VISIBLE_DEVICES counts where Slurm constrains devices.
 
     Source: slurm doc/html/gres.shtml and doc/man/man1/sbatch.1: SLURM_JOB_GPUS and SLURM_STEP_GPUS are global ids.
@@ -492,23 +500,23 @@ def _slurm(settings: Mapping[str, Setting], value: str | None, cgroup: str, card
     if _is_uuid(value or "") or (cgroup not in ("", "/") and not _SLURM_JOB.search(cgroup)):
         return None
     name = next((name for name in SLURM if (one := settings.get(name)) and one.value and not one.line), None)
-    found = _given(settings[name].value or "", cards) if name else None
+    found = _read_assigned(settings[name].value or "", gpus) if name else None
     if name is None or not found:
         return None
     ordinals = [entry.strip() for entry in (value or "").split(",")]
     beyond = any(entry.isdecimal() and len(entry) <= _MOST_DIGITS and int(entry) >= len(found) for entry in ordinals)
-    if beyond and {str(card.index) for card in found}.issuperset(ordinals):
+    if beyond and {str(gpu.index) for gpu in found}.issuperset(ordinals):
         return None  # They are global ids too: Slurm does not constrain devices here.
     by_id = "GPU-" not in (settings[name].value or "")
-    certainty = order_certainty(cards, None) if by_id else Order.EXACT
-    return _Base(found, _text(name, settings[name]), _where(settings[name]), certainty)
+    certainty = order_certainty(gpus, None) if by_id else Order.EXACT
+    return _Assigned(found, _text(name, settings[name]), _where(settings[name]), certainty)
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # What the script chooses
 
 
-def _selected(seen: Visible, selections: Sequence[Selection], frameworks: Collection[str] | None) -> Visible:
+def _narrow(seen: Visible, selections: Sequence[Selection], frameworks: Collection[str] | None) -> Visible:
     """Narrow what is visible to what the frameworks in use chose, unless one of them uses all that is visible.
 
     Of each framework the last choice counts. `set_visible_devices([], "GPU")` in a program that uses JAX for its GPU
@@ -533,14 +541,14 @@ def _selected(seen: Visible, selections: Sequence[Selection], frameworks: Collec
 # What a candidate is about
 
 
-def targets(device: int | str | None, visible: Visible | None, cards: Sequence[GpuFacts]) -> tuple[Target, ...]:
+def targets(device: int | str | None, visible: Visible | None, gpus: Sequence[GpuFacts]) -> tuple[Target, ...]:
     """Return the GPUs that a candidate about `device` (`facts.Candidate.device`) concerns; never raises.
 
     None is every visible one; where that is not known, or only guessed, every GPU, since a candidate about each applies
     to whichever it is. A number counts the visible ones; a text is a UUID or the unique start of one.
     """
-    everything = [(card.uuid, Target(card.uuid, card.total)) for card in cards]
-    parts = [(part.uuid, Target(card.uuid, part.total)) for card in cards for part in card.slices]
+    everything = [(gpu.uuid, Target(gpu.uuid, gpu.total)) for gpu in gpus]
+    parts = [(part.uuid, Target(gpu.uuid, part.total)) for gpu in gpus for part in gpu.slices]
     if isinstance(device, str):
         named = [target for uuid, target in everything + parts if device and uuid.startswith(device)]
         return tuple(named) if len(named) == 1 else ()
@@ -549,6 +557,6 @@ def targets(device: int | str | None, visible: Visible | None, cards: Sequence[G
     if device is not None:
         return (seen[device],) if 0 <= device < len(seen) else ()
     guessed = visible is None or visible.order is Order.HEURISTIC
-    if guessed and {target.gpu for target in seen} != {card.uuid for card in cards}:
+    if guessed and {target.gpu for target in seen} != {gpu.uuid for gpu in gpus}:
         return tuple(target for _, target in everything)
     return tuple(seen)
