@@ -86,7 +86,7 @@ def seconds_suspended() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - awake
 
 
-class Watch(threading.Thread):
+class Monitor(threading.Thread):
     """Thread that turns snapshots into frames until the source ends or `stop` is called; quitting never waits for it.
 
     `publish` is called from this thread and must not block. Where it raises RuntimeError (a UI that is closing) the

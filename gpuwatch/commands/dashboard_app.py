@@ -19,7 +19,7 @@ from gpuwatch.errors import NoThreadError, UnavailableError, UsageError
 from gpuwatch.kill.session import ProcessEnder
 from gpuwatch.kill.target import make_killer
 from gpuwatch.model import SourceState
-from gpuwatch.monitor import Frame, Watch
+from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.recorder.events_log import Events, LogReader, own_log
 from gpuwatch.sources.source import Source
 from gpuwatch.text import clean
@@ -49,7 +49,7 @@ def show(source: Source, args: argparse.Namespace, config: Config, seconds: floa
         if app is not None and app.is_running:
             app.publish(frame)
 
-    watch = Watch(source, publish, engine=Engine(config.limits()), kept=idle_times)
+    watch = Monitor(source, publish, engine=Engine(config.limits()), kept=idle_times)
     ways = Ways(watch, demo=args.demo, only=only)
     leaving = threading.Event()
     start_thread(watch)
@@ -72,7 +72,7 @@ def show(source: Source, args: argparse.Namespace, config: Config, seconds: floa
         ways.close(CLOSING_S)
 
 
-def _check_first(watch: Watch, *, wait: bool) -> None:
+def _check_first(watch: Monitor, *, wait: bool) -> None:
     """Wait a moment for the first snapshot; raises where there is no driver at all, or nothing will ever come."""
     deadline = time.monotonic() + SETTLED_S
     while watch.newest is None and time.monotonic() < deadline:
@@ -122,7 +122,7 @@ def _options(config: Config, seconds: float) -> Options:
 
 
 def _helpers(
-    args: argparse.Namespace, config: Config, seconds: float, watch: Watch, ways: Ways, source: Source
+    args: argparse.Namespace, config: Config, seconds: float, watch: Monitor, ways: Ways, source: Source
 ) -> Helpers:
     """Return the helpers of the dashboard: to end a process, read the events log, read the configuration again."""
     reloader = Reloader(args, config, lambda old, new: applied(watch, ways, old, new))

@@ -22,7 +22,7 @@ from gpuwatch.sources.source import Source
 from gpuwatch.units import parse_interval, parse_percent
 
 if TYPE_CHECKING:  # what only some of the commands load: the history and the rules, the sampler's child or the demo
-    from gpuwatch.monitor import Sink, Watch
+    from gpuwatch.monitor import Monitor, Sink
     from gpuwatch.recorder.leader_lock import Turn
     from gpuwatch.recorder.notify import Manner, Messenger
     from gpuwatch.recorder.usage import UsageKeeper, Wish
@@ -184,7 +184,7 @@ class Ways:
 
     def __init__(
         self,
-        watch: Watch,
+        watch: Monitor,
         *,
         demo: bool = False,
         events: Path | None = None,
@@ -322,7 +322,7 @@ class Reloader:
         return came
 
 
-def applied(watch: Watch, ways: Ways, old: Config, new: Config) -> None:
+def applied(watch: Monitor, ways: Ways, old: Config, new: Config) -> None:
     """Let the watch, its source and the messages go by a new configuration."""
     if new.limits() != old.limits():
         watch.set_limits(new.limits())

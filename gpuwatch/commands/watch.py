@@ -33,7 +33,7 @@ from gpuwatch.commands.startup import Reloader, Ways, applied, configured, inter
 from gpuwatch.config import Config
 from gpuwatch.errors import GpuwatchError, NoThreadError, UsageError
 from gpuwatch.model import SourceState
-from gpuwatch.monitor import Frame, Watch
+from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.recorder.events_log import Event, Record, encode
 from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.threads import start_thread
@@ -270,7 +270,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         source = open_source(args, config, sampler, interval=interval, only=only, tmux=config.tmux)
         try:
             desk = _Desk(args, config, news)
-            watch = Watch(source, desk.publish, engine=Engine(config.limits()))
+            watch = Monitor(source, desk.publish, engine=Engine(config.limits()))
             events = Path(args.events) if args.events else None
             ways = Ways(watch, demo=args.demo, events=events, newest=True, keeps=True, only=only)
             try:
@@ -288,7 +288,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
             source.close()
 
 
-def _apply(args: argparse.Namespace, watch: Watch, ways: Ways, old: Config, new: Config) -> None:
+def _apply(args: argparse.Namespace, watch: Monitor, ways: Ways, old: Config, new: Config) -> None:
     applied(watch, ways, old, new)
     if args.interval is None and new.interval != old.interval:
         watch.set_interval(interval_of(args, new))
@@ -358,7 +358,7 @@ class _Desk:
         """Print words on stderr."""
         self._err.put(self._console.format_words(words))
 
-    def serve(self, watch: Watch, reloader: Reloader) -> int:
+    def serve(self, watch: Monitor, reloader: Reloader) -> int:
         """Wait until a signal says that it is over, and give the exit code; raises what the watch ended of."""
         again = _Again(lambda: self._reload(reloader))
         while True:

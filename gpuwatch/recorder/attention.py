@@ -113,7 +113,7 @@ class AttentionFile:
     ) -> None:
         """`attend` is handed what the file says, from the thread of this sink; `folder` stands in for the state folder.
 
-        It is `Watch.attend`.
+        It is `Monitor.attend`.
         """
         self._attend = attend
         self._folder = folder

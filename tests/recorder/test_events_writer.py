@@ -17,7 +17,7 @@ from gpuwatch.alerts.alert import TROUBLE, Severity
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.model import Snapshot
-from gpuwatch.monitor import Watch
+from gpuwatch.monitor import Monitor
 from gpuwatch.recorder.event_writer import RECENT, EventsLog
 from gpuwatch.recorder.events_log import State, lock_name, log_name, read_events
 from tests import CHECKOUT
@@ -272,7 +272,7 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from gpuwatch.recorder.event_writer import EventsLog
-from gpuwatch.monitor import Watch
+from gpuwatch.monitor import Monitor
 from tests.support.builders import EPOCH, at, gpu, snapshot
 from tests.support.eventlogs import QUICK, Keeper, alert, wait_for
 keeper = Keeper(Path(sys.argv[1])).settle(*[alert(str(each)) for each in range(int(sys.argv[2]) - 1)])
@@ -372,11 +372,11 @@ def test_the_lock_says_until_when_somebody_watched(keep: Keep) -> None:
 # With a real watch
 
 
-def watched(folder: Path, wall: list[float], steps: list[Snapshot]) -> tuple[Watch, EventsLog, Script, Reader]:
+def watched(folder: Path, wall: list[float], steps: list[Snapshot]) -> tuple[Monitor, EventsLog, Script, Reader]:
     """Start a watch that writes to a log, on a wall clock of the test's own."""
     source, reader = Script(steps), Reader()
     moments = itertools.count(5000.0)
-    watch = Watch(
+    watch = Monitor(
         source,
         reader,
         engine=Engine(Limits(quiet=2.0)),

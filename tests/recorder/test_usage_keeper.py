@@ -21,7 +21,7 @@ from gpuwatch.commands.startup import Ways
 from gpuwatch.config import Config, Report
 from gpuwatch.errors import UsageError
 from gpuwatch.model import Gpu, Job, Presence, Process, Snapshot, Surroundings
-from gpuwatch.monitor import Watch
+from gpuwatch.monitor import Monitor
 from gpuwatch.recorder.store import By, Line, Store, StoreError, own_store, read_kept
 from gpuwatch.recorder.usage import HOUR, MOST, JobId, Pace, Tally, UsageKeeper, Wish, job_name
 from tests import CHECKOUT
@@ -390,7 +390,7 @@ def test_watch_always_keeps_and_the_dashboard_if_told_so(
     own_home: Path, keeps: bool, dashboard: bool, writes: bool
 ) -> None:
     steps = [Frames()(machine(process(1), host=os.uname().nodename)).snapshot]
-    watch = Watch(Script(steps), lambda frame: None)
+    watch = Monitor(Script(steps), lambda frame: None)
     ways = Ways(watch, keeps=keeps)
     ways.open(Config(report=Report(dashboard=dashboard)))
     watch.start()
@@ -406,7 +406,7 @@ def test_watch_always_keeps_and_the_dashboard_if_told_so(
 def test_a_reload_reaches_it(own_home: Path) -> None:
     frames, base = Frames(), machine(process(1))
     source = Script()
-    watch = Watch(source, lambda frame: None)
+    watch = Monitor(source, lambda frame: None)
     ways = Ways(watch)
     ways.open(Config())
     watch.start()

@@ -10,7 +10,7 @@ from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.declared.facts import Share
-from gpuwatch.monitor import Frame, Watch
+from gpuwatch.monitor import Frame, Monitor
 from tests.support.builders import EPOCH
 from tests.support.watches import LONG, Reader, Script, ended, full, watching
 
@@ -44,7 +44,7 @@ def titles(frame: Frame, rule: str = TROUBLE) -> list[str]:
     return [alert.title for alert in frame.alerts if alert.rule == rule]
 
 
-def stepping(*sinks: XidCounter, engine: Engine | None = None) -> tuple[Watch, Callable[[float], Frame], Reader]:
+def stepping(*sinks: XidCounter, engine: Engine | None = None) -> tuple[Monitor, Callable[[float], Frame], Reader]:
     """Return a watch, and what gives it the snapshot of a second and waits for the frame."""
     source, reader = Script(), Reader()
     watch = watching(source, reader, *sinks, engine=engine)
@@ -57,7 +57,7 @@ def stepping(*sinks: XidCounter, engine: Engine | None = None) -> tuple[Watch, C
     return watch, step, reader
 
 
-def stopped(watch: Watch) -> bool:
+def stopped(watch: Monitor) -> bool:
     watch.stop()
     return ended(watch) and watch.failure is None
 

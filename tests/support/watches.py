@@ -10,7 +10,7 @@ from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.declared.facts import Share
 from gpuwatch.model import Snapshot
-from gpuwatch.monitor import Frame, Sink, Watch
+from gpuwatch.monitor import Frame, Monitor, Sink
 from tests.support.builders import EPOCH, at, gpu, holding, snapshot
 
 LONG = 30.0
@@ -83,10 +83,10 @@ def full(second: float) -> Snapshot:
     return at(snapshot([gpu(0, holdings=[holding(7, 78)])]), second)
 
 
-def watching(source: Script, publish: Callable[[Frame], object], *sinks: Sink, engine: Engine | None = None) -> Watch:
+def watching(source: Script, publish: Callable[[Frame], object], *sinks: Sink, engine: Engine | None = None) -> Monitor:
     """Start a watch whose clock goes on by a second a frame, and which raises from the first snapshot on."""
     moments = iter(range(5000, 10_000))
-    watch = Watch(
+    watch = Monitor(
         source,
         publish,
         engine=engine or Engine(Limits(quiet=0)),
@@ -99,7 +99,7 @@ def watching(source: Script, publish: Callable[[Frame], object], *sinks: Sink, e
     return watch
 
 
-def ended(watch: Watch) -> bool:
+def ended(watch: Monitor) -> bool:
     """Wait for the end of a watch."""
     watch.join(LONG)
     return not watch.is_alive()

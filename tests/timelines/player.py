@@ -13,7 +13,7 @@ from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.declared.facts import Share
 from gpuwatch.model import Snapshot
-from gpuwatch.monitor import Frame, Watch
+from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.units import GIB
 from tests.timelines.machine import Machine, Tick
 from tests.timelines.recording import Event, Recording
@@ -127,9 +127,9 @@ class Player:
                 self._watch.attend(before.attention)
                 self._watch.restore(msgspec.json.decode(msgspec.json.encode(before.alerts), type=list[Alert]))
 
-    def _new_watch(self) -> Watch:
+    def _new_watch(self) -> Monitor:
         film = self._film
-        return Watch(
+        return Monitor(
             film,
             self._look,
             engine=Engine(self._limits),

@@ -12,7 +12,7 @@ from gpuwatch.cli import parse
 from gpuwatch.commands.startup import Reloader, Ways, applied, configured, said
 from gpuwatch.config import Config
 from gpuwatch.declared.facts import Share
-from gpuwatch.monitor import Watch
+from gpuwatch.monitor import Monitor
 from gpuwatch.recorder.events_log import own_log
 from gpuwatch.sampler.protocol import Options
 from gpuwatch.sources.local import LocalSource
@@ -69,7 +69,7 @@ def test_a_flag_beats_the_file_again(tmp_path: Path) -> None:
 
 def test_limits_and_shares_reach_the_watch_and_its_source() -> None:
     source = Script()
-    watch = Watch(source, lambda frame: None)
+    watch = Monitor(source, lambda frame: None)
     ways = Ways(watch, demo=True)
     watch.start()
     try:
@@ -118,14 +118,14 @@ def test_new_shares_take_a_new_sampler(driver: Driver, monkeypatch: pytest.Monke
 
 
 def test_the_demo_has_no_log_of_its_own(tmp_path: Path) -> None:
-    watch = Watch(Script(), lambda frame: None)
+    watch = Monitor(Script(), lambda frame: None)
     assert Ways(watch).log == own_log()
     assert Ways(watch, demo=True).log is None
     assert Ways(watch, demo=True, events=tmp_path / "mine.jsonl").log == tmp_path / "mine.jsonl"
 
 
 def test_what_was_closed_is_not_opened_any_more(own_home: Path) -> None:
-    ways = Ways(Watch(Script(), lambda frame: None), newest=True)
+    ways = Ways(Monitor(Script(), lambda frame: None), newest=True)
     ways.close(1.0)
     ways.open(Config())
     assert list(own_home.rglob("*gpuwatch*")) == []

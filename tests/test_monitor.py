@@ -11,7 +11,7 @@ import pytest
 
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.model import Snapshot, SourceState, encode
-from gpuwatch.monitor import Frame, Watch
+from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.ui.theme import UNICODE
 from gpuwatch.ui.widgets.gpus import level, sparkline
 from tests.support.builders import EPOCH, gpu
@@ -39,7 +39,7 @@ def test_a_suspend_of_the_machine_is_a_gap_in_the_graph() -> None:
     """The monotonic clock stands still meanwhile; only the one that counts suspends tells."""
     moments, slept, reader = iter(range(5000, 10_000)), iter([0.0, 0.0, 3600.0, 3600.0]), Reader()
     source = Script(full(second) for second in range(4))
-    watch = Watch(
+    watch = Monitor(
         source, reader, clock=lambda: float(next(moments)), slept=lambda: next(slept), wall=lambda: EPOCH, patience=0.01
     )
     watch.start()
