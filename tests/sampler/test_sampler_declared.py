@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Collection
 
@@ -22,7 +19,6 @@ from gpuwatch.model import Declared, Gpu, Health, Instance, Knowledge, Memory, P
 from gpuwatch.sampler.declarations import AGAIN, Declarations
 from gpuwatch.sampler.protocol import Options
 from gpuwatch.sources.local import LocalSource
-from tests import CHECKOUT
 from tests.driver import GIB, Driver, Proc
 from tests.driver import Gpu as Fake
 from tests.support.sampling import PATIENCE, close, once, running
@@ -321,16 +317,6 @@ def test_a_single_snapshot_has_what_was_declared(driver: Driver) -> None:
     assert found.declarations[limit.declaration].channel == "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 
-def test_the_program_prints_it(driver: Driver) -> None:
-    """`gpuwatch --once --json`, from end to end."""
-    with sharing("-c", "import jax", environ=JAX) as process:
-        env = {**os.environ, **held(driver, process.pid).env()}
-        command = [sys.executable, "-m", "gpuwatch", "--once", "--json"]
-        done = subprocess.run(command, env=env, capture_output=True, check=True, cwd=CHECKOUT)
-    (row,) = json.loads(done.stdout)["processes"]
-    assert row["declared"]["limits"][0]["bytes"] == round(0.3 * 80 * GIB)
-
-
 def test_a_stream_has_it_as_soon_as_it_is_known(driver: Driver) -> None:
     """The first snapshot is not held up; where the next is far, it is written again with the answer."""
     with (
@@ -361,26 +347,6 @@ def test_an_agreement_reaches_the_resolver(driver: Driver, monkeypatch: pytest.M
             close(source)
     (limit,) = declared(snapshot, pid).limits
     assert (limit.gpu, limit.bytes) == (snapshot.gpus[1].uuid, 5 * GIB)
-
-
-def test_more_shares_than_a_pipe_has_room_for(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A site of a thousand people: the sampler is told all of it, and nothing waits."""
-    with sleeping(b"A=1") as pid:
-        for name, value in held(driver, pid).env().items():
-            monkeypatch.setenv(name, value)
-        shares = [
-            Share(user=f"user{number}", memory=GIB, where="/etc/gpuwatch/gpuwatch.toml") for number in range(2000)
-        ]
-        source = LocalSource(Options(interval=0.1, shares=(*shares, Share(memory=5 * GIB, where="gpuwatch.toml"))))
-        end = time.monotonic() + PATIENCE
-        try:
-            while (
-                (snapshot := source.next(1.0)) is None or not snapshot.processes or not declared(snapshot, pid).limits
-            ):
-                assert time.monotonic() < end
-        finally:
-            close(source)
-    assert [limit.bytes for limit in declared(snapshot, pid).limits] == [5 * GIB, 5 * GIB]
 
 
 def test_it_can_be_left_out(driver: Driver) -> None:

@@ -119,35 +119,6 @@ def test_no_sample_of_utilization_is_idleness(driver: Driver, fault: str) -> Non
     assert (row.holdings[0].sm, row.holdings[0].decoder, row.health) == (0, 0, Health.OK)
 
 
-def test_a_process_without_a_sample_is_idle_beside_one_that_has(driver: Driver) -> None:
-    """Its 0 % was measured too."""
-    driver.procs = [Proc(0, ME, sm=90), Proc(0, ME - 1)]
-    row = once(driver.write().env())[0].gpus[0]
-    assert [held.sm for held in row.holdings] == [90, 0]
-
-
-def test_a_sample_that_cannot_be_true_is_none(driver: Driver) -> None:
-    """4000 % says nothing: neither that much, nor that the process is idle."""
-    driver.procs = [Proc(0, ME, sm=90), Proc(0, ME - 1, sm=4000)]
-    row = once(driver.write().env())[0].gpus[0]
-    assert [held.sm for held in row.holdings] == [90, Reason.NO_SAMPLE]
-
-
-def test_processes_that_take_turns_use_no_more_than_the_gpu(driver: Driver) -> None:
-    """One had all of a sample period, and then the other had all of the next."""
-    driver.procs = [Proc(0, ME, sm=100, age=500_000), Proc(0, ME - 1, sm=100, age=100_000)]
-    row = once(driver.write().env())[0].gpus[0]
-    assert [held.sm for held in row.holdings] == [50, 50]
-
-
-def test_memory_of_a_process_that_is_not_told(driver: Driver) -> None:
-    """Row 26: WSL; it is no 16 EiB, and the sum is not made without it."""
-    driver.procs = [Proc(0, ME, memory=None), Proc(0, ME - 1, memory=GIB)]
-    row = once(driver.write().env())[0].gpus[0]
-    assert [held.memory for held in row.holdings] == [Reason.UNSUPPORTED, GIB]
-    assert (row.unattributed, row.unreliable) == (Reason.NO_SAMPLE, False)
-
-
 def test_a_list_that_makes_no_sense_is_marked(driver: Driver) -> None:
     """R535: another layout under the same name. What can be true stays, and nothing on it may be signalled."""
     driver.procs = [Proc(0, ME), Proc(0, 4294967295), Proc(0, 7, memory=2**60), Proc(0, ME)]
@@ -164,13 +135,6 @@ def test_a_process_list_that_we_may_not_see(driver: Driver) -> None:
     assert row.holdings == ()
     assert "may not see" in row.holdings_note
     assert row.unattributed is Reason.NO_SAMPLE
-
-
-def test_a_process_on_several_lists_is_one(driver: Driver) -> None:
-    """Compute, graphics and MPS."""
-    driver.procs = [Proc(0, ME, kind="CG"), Proc(0, ME - 1, kind="M"), Proc(0, ME - 2, kind="G")]
-    row = once(driver.write().env())[0].gpus[0]
-    assert {held.pid: held.kind for held in row.holdings} == {ME: "C+G", ME - 1: "M", ME - 2: "G"}
 
 
 def test_a_graphics_process_that_ended_does_not_linger(driver: Driver) -> None:

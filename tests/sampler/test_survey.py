@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -330,18 +329,6 @@ def test_no_proc_at_all(tmp_path: Path) -> None:
     assert (looked.found, looked.blind, looked.mps) == ((), 0, ())
 
 
-def test_half_a_process(tree: Tree) -> None:
-    """Whatever is missing of one: it has gone."""
-    tree.add(100, "/dev/nvidia0")
-    (tree.root / "100/stat").unlink()
-    tree.add(101, "/dev/nvidia0")
-    (tree.root / "101/stat").write_text("101 (python")
-    (tree.root / "102").mkdir()
-    (tree.root / "103").write_text("no folder")
-    tree.add(104, "/dev/nvidia0")
-    assert [one.pid for one in whole(proc=tree.root, uid=os.getuid()).found] == [104]
-
-
 # -- what is told of it --------------------------------------------------------------------------------------------
 
 
@@ -472,13 +459,3 @@ def test_no_more_than_so_many_and_those_with_a_context_first() -> None:
     assert (len(chosen), all(one.context for one in chosen)) == (MOST, True)
     shown = told(found, [person(pid) for pid in range(1000, 1400)])
     assert [one.process.pid for one in shown] == [*range(1101, 1101 + MOST)]
-
-
-def test_a_zombie_has_nothing_open() -> None:
-    with GpuHolder(devices=CUDA, reap=False) as held:
-        process = person(held.pid, start=held.start_ticks)
-        one = cuda(held.pid, 0, start=held.start_ticks)
-        assert len(told([one], [process])) == 1
-        os.kill(held.pid, signal.SIGKILL)
-        held.wait_until_exited()
-        assert told([one], [person(held.pid, start=held.start_ticks, state="zombie")]) == ()

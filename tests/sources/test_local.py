@@ -19,6 +19,8 @@ from tests.driver import Driver
 from tests.driver import Gpu as Card
 from tests.support.sampling import close
 
+pytestmark = pytest.mark.slow
+
 QUICK = Timeouts(call=0.6, start=1.2, probe=0.3, probe_most=1.0, restart=0.2, restart_most=0.4, crash_window=60.0)
 """The same rules in less time."""
 

@@ -11,6 +11,8 @@ from gpuwatch.sources.local import EventSwitch, Timeouts
 from tests.driver import Driver
 from tests.sources.test_local import QUICK, Start, eight, live, row, start, until
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["start"]
 
 PATIENT = replace(QUICK, probe=60.0, probe_most=60.0)

@@ -20,6 +20,8 @@ from tests.driver import Gpu as Card
 from tests.sources.test_local import QUICK, Start, eight, live, row, start, stub, until
 from tests.support.sampling import close
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["start"]
 
 

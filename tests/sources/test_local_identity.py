@@ -16,6 +16,8 @@ from tests.driver import Driver, build
 from tests.driver import Gpu as Card
 from tests.sources.test_local import QUICK, Start, start, until
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["start"]
 
 LATER = replace(QUICK, probe=3600.0, probe_most=3600.0)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from gpuwatch.model import SourceState
 from tests.driver import Driver
 from tests.sources.test_local import Start, start, until
+
+pytestmark = pytest.mark.slow
 
 __all__ = ["start"]
 

@@ -1,0 +1,76 @@
+"""The contract of a source (`gpuwatch.sources.source.Source`), of each that there is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from gpuwatch.declared.facts import Share
+from gpuwatch.model import Snapshot, SourceState, decode, encode
+from gpuwatch.sampler.protocol import Options
+from gpuwatch.sources.demo import DemoSource
+from gpuwatch.sources.local import LocalSource
+from gpuwatch.sources.source import Source
+from tests.driver import Driver
+from tests.support.sampling import PATIENCE, close
+
+INTERVAL = 0.05
+
+
+@pytest.fixture(params=["local", "demo"])
+def source(request: pytest.FixtureRequest, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
+    """Return a source that has given its first snapshot with GPUs."""
+    for name, value in driver.env().items():
+        monkeypatch.setenv(name, value)
+    driver.lab(2, 2)
+    driver.write()
+    made: Source = DemoSource(interval=INTERVAL) if request.param == "demo" else LocalSource(Options(interval=INTERVAL))
+    following(made)
+    yield made
+    if isinstance(made, LocalSource):
+        close(made)
+    else:
+        made.close()
+
+
+def following(source: Source) -> Snapshot:
+    """Wait for the next snapshot that has GPUs."""
+    end = time.monotonic() + PATIENCE
+    while (snapshot := source.next(0.5)) is None or not snapshot.gpus or snapshot.state is not SourceState.OK:
+        assert time.monotonic() < end
+    return snapshot
+
+
+def test_snapshots_follow_each_other(source: Source) -> None:
+    found = [following(source) for _ in range(4)]
+    times = [snapshot.monotonic for snapshot in found]
+    assert times == sorted(times)
+    assert len({snapshot.host for snapshot in found}) == 1
+    assert all(decode(encode(snapshot)) == snapshot for snapshot in found)
+
+
+def test_another_interval_holds_from_now_on(source: Source) -> None:
+    source.set_interval(3600.0)
+    while following(source).interval != 3600.0:
+        pass
+    assert source.next(0.0) is None, "nothing is due for an hour"
+
+
+def test_a_poke_brings_a_sample_at_once(source: Source) -> None:
+    source.set_interval(3600.0)
+    while (last := following(source)).interval != 3600.0:
+        pass
+    source.poke()
+    assert following(source).monotonic > last.monotonic
+
+
+def test_new_shares_interrupt_nothing(source: Source) -> None:
+    source.set_shares((Share(user="ada", share=0.5),))
+    assert following(source).gpus
+
+
+def test_a_closed_source_gives_nothing_and_waits_for_nothing(source: Source) -> None:
+    source.close()
+    assert source.next(3600.0) is None

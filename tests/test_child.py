@@ -1,0 +1,135 @@
+"""Child processes: feeding, reading, time limits and ends."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.child import Backoff, ChildProcess, describe_exit, run
+from tests import CHECKOUT
+
+PATIENCE = 30.0
+
+Start = Callable[..., ChildProcess]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Return a function that starts a child; it is killed after the test."""
+    children = []
+
+    def begin(command: Sequence[str] | Callable[[], None], **options: int) -> ChildProcess:
+        children.append(ChildProcess(command, **options))  # type: ignore[arg-type]
+        return children[-1]
+
+    yield begin
+    for child in children:
+        child.kill()
+        assert child.exit_code(PATIENCE) is not None
+
+
+def script(body: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", f"import os, signal, subprocess, sys, time\n{body}")
+
+
+def lines(child: ChildProcess, count: int) -> list[bytes]:
+    """Read so many lines, or as many as there are until the output ends."""
+    found: list[bytes] = []
+    while len(found) < count and not child.eof:
+        found += child.read_lines(PATIENCE)
+    return found
+
+
+def echo() -> None:
+    """Copy stdin to stdout, as a forked child does it."""
+    while chunk := os.read(0, 1 << 16):
+        os.write(1, chunk)
+
+
+@pytest.mark.parametrize("command", [("cat",), echo], ids=["a program", "a fork"])
+def test_more_than_a_pipe_holds_comes_back_in_whole_lines(start: Start, command: Sequence[str]) -> None:
+    child = start(command, longest_line=1 << 22)
+    sent = [b"x" * 1000 + b"%d" % number for number in range(1000)]
+    child.write(b"\n".join(sent) + b"\n")
+    child.end_input()
+    assert lines(child, 1000) == sent
+    while not child.eof:
+        child.read_lines(PATIENCE)
+    assert child.exit_code(PATIENCE) == 0
+    assert child.descriptor is None
+
+
+def test_a_line_that_is_too_long_is_dropped(start: Start) -> None:
+    child = start(script("print('x' * 100_000); print('next', flush=True); time.sleep(600)"), longest_line=1000)
+    while not child.overflowed:
+        child.read_lines(PATIENCE)
+    assert lines(child, 1)[-1].endswith(b"next") or lines(child, 1) == [b"next"]
+
+
+def test_a_child_is_killed_with_the_processes_that_it_started(start: Start) -> None:
+    child = start(script("print(subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"))
+    (line,) = lines(child, 1)
+    handle = os.pidfd_open(int(line))
+    child.kill()
+    assert child.exit_code(PATIENCE) == -signal.SIGKILL
+    assert select.select([handle], [], [], PATIENCE)[0]
+    os.close(handle)
+    assert (child.eof, child.read_lines(), child.wait(0.0)) == (True, [], False)
+    child.write(b"nobody reads this")
+
+
+def test_a_program_that_is_not_there_leaves_no_descriptor() -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(FileNotFoundError):
+        ChildProcess(["/no/such/program"])
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_child_ends_with_its_parent() -> None:
+    code = (
+        "import os, time\nfrom gpuwatch.child import ChildProcess\n"
+        "child = ChildProcess(lambda: time.sleep(600))\nprint(child.pid, flush=True)\ntime.sleep(600)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=CHECKOUT)
+    assert parent.stdout is not None
+    handle = os.pidfd_open(int(parent.stdout.readline()))
+    parent.kill()
+    parent.wait()
+    assert select.select([handle], [], [], PATIENCE)[0]
+    os.close(handle)
+    parent.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "options", "expected"),
+    [
+        ("sys.stdout.write(sys.stdin.read()[::-1])", {}, (0, b"cba")),
+        ("sys.stderr.write('why'); sys.exit(7)", {"output": 2}, (7, b"why")),
+        ("os.kill(os.getpid(), 15)", {}, (-15, b"")),
+        ("print('x' * 100)", {"most": 5}, (0, b"xxxx\n")),
+        ("time.sleep(600)", {"timeout": 0.05}, (None, b"")),
+        ("time.sleep(600)", {"is_stopped": lambda: True}, (None, b"")),
+        ("subprocess.Popen(['sleep', '5'], start_new_session=True)", {}, (0, b"")),
+    ],
+)
+def test_a_program_is_run_to_its_end(body: str, options: dict[str, object], expected: tuple[object, bytes]) -> None:
+    given = {"output": 1, "timeout": PATIENCE, "is_stopped": lambda: False, "most": 1000, **options}
+    assert run(script(body), b"abc", **given) == expected  # type: ignore[arg-type]
+
+
+def test_delays_double_up_to_a_limit() -> None:
+    backoff = Backoff(5.0, 12.0)
+    assert [backoff.next() for _ in range(4)] == [5.0, 10.0, 12.0, 12.0]
+    backoff.reset()
+    assert backoff.next() == 5.0
+
+
+def test_how_a_child_ended() -> None:
+    assert [describe_exit(code) for code in (None, -9, 3)] == ["it hangs in the kernel", "signal 9", "exit code 3"]
