@@ -475,8 +475,4 @@ def test_a_long_command_line_is_cut() -> None:
 
 
 def test_many_harmless_names_are_read_once_each() -> None:
-    assert redact(["tokenizer=" * 5, "token=" * 3, "token==" * 3 + " "]) == [
-        "tokenizer=" * 5,
-        "token=***",
-        "token=***",
-    ]
+    assert redact(["tokenizer=" * 5, "token=" * 3, "token==" * 3 + " "]) == ["tokenizer=" * 5, "token=***", "token=***"]

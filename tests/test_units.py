@@ -22,15 +22,7 @@ amounts = st.one_of(st.floats(0, 1e12), st.integers(0, 10**12))
 anything = st.one_of(st.floats(), st.integers(-(10**400), 10**400).filter(lambda n: abs(n) < 10**300))
 
 
-@pytest.mark.parametrize(
-    ("show", "cells"),
-    [
-        (units.gib, 5),
-        (units.size, 9),
-        (units.duration, 6),
-        (percent_of_100, 4),
-    ],
-)
+@pytest.mark.parametrize(("show", "cells"), [(units.gib, 5), (units.size, 9), (units.duration, 6), (percent_of_100, 4)])
 @given(n=amounts)
 def test_printing_stays_within_its_cells(show: Callable[[float], str], cells: int, n: float) -> None:
     assert 0 < len(show(n)) <= cells

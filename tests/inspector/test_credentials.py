@@ -120,11 +120,7 @@ with acting_as(Owner(54321, 54321, (54399,))):
 print(secret.read_text(), os.getgroups(), wish())
 """
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "secret")],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", code, str(tmp_path / "secret")], cwd=CHECKOUT, capture_output=True, text=True, check=True
     )
     assert done.stdout == "denied [54399] 9\nx [7, 8] 9\n"
 
