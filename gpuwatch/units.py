@@ -132,9 +132,9 @@ def long_duration(seconds: float) -> str:
     """
     if not math.isfinite(seconds):
         return UNKNOWN
-    tenths, whole = int(max(seconds, 0) * 10), int(max(seconds, 0))
-    if whole < 10 and tenths % 10:
-        return f"{tenths // 10}.{tenths % 10} s"
+    whole = int(max(seconds, 0))
+    if whole < 10 and (tenths := int(max(seconds, 0) * 10) % 10):
+        return f"{whole}.{tenths} s"
     for (large, name), (small, second) in pairwise(_LONG_UNITS):
         if whole >= large:
             rest = whole % large // small

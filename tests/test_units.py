@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuwatch import units
@@ -29,6 +30,7 @@ def test_printing_stays_within_its_cells(show: Callable[[float], str], cells: in
 
 
 @given(anything, anything)
+@example(sys.float_info.max, -sys.float_info.max)
 def test_printing_never_raises(n: float, whole: float) -> None:
     for text in (units.gib(n), units.size(n), units.duration(n), units.long_duration(n), units.percent(n, whole)):
         assert text.isprintable()
