@@ -48,7 +48,7 @@ class Refusal(StrEnum):
         "open files unreadable",
         "its open files cannot be read, so nothing shows that it is the process on the GPU",
     )
-    UNREADABLE = "process unreadable", "the kernel does not let us read what it is"
+    UNREADABLE = "process unreadable", "the kernel does not let gpuwatch read what it is"
     OTHER_NAMESPACE = (
         "other pid namespace",
         "gpuwatch runs in a container with PIDs of its own, and nothing shows that this PID is the process on the GPU",

@@ -378,12 +378,9 @@ class _Search:
                 raise _Refuse(bare)
             return None
         self._opened.append(bare)
-        try:
-            stat = procfs.read_stat(pid, self._proc)
-        except procfs.GONE:
+        stat = self._read(pid)
+        if stat is None:
             return None
-        except (OSError, ValueError) as error:
-            raise _Refuse(Refused(Refusal.UNREADABLE, pid, f"PID {pid} of its run: {error}")) from None
         shown = self._known.get((pid, stat.start_ticks))
         gpus, held = self._held.get((pid, stat.start_ticks), ((), 0))
         command = shown.command if shown and shown.command else self._killer.shown(pid, stat.comm)
@@ -395,15 +392,18 @@ class _Search:
 
     def _stat(self, pinned: Pinned) -> procfs.Stat | None:
         """Return the stat line of a process; None where it has ended or its PID was used again."""
+        stat = self._read(pinned.target.pid)
+        same = stat is not None and stat.start_ticks == pinned.target.start_ticks and not pinned.exited()
+        return stat if same else None
+
+    def _read(self, pid: int) -> procfs.Stat | None:
+        """Return the stat line of a PID; None where there is no such process. Raises _Refuse for one unreadable."""
         try:
-            stat = procfs.read_stat(pinned.target.pid, self._proc)
+            return procfs.read_stat(pid, self._proc)
         except procfs.GONE:
             return None
         except (OSError, ValueError) as error:
-            pid = pinned.target.pid
             raise _Refuse(Refused(Refusal.UNREADABLE, pid, f"PID {pid} of its run: {error}")) from None
-        same = stat.start_ticks == pinned.target.start_ticks and not pinned.exited()
-        return stat if same else None
 
     # Order
 

@@ -28,7 +28,7 @@ from gpuwatch import procfs
 from gpuwatch.analysis.rows import Row, rows
 from gpuwatch.files import state_folder
 from gpuwatch.kill import run
-from gpuwatch.kill.audit import Audit, TimedAudit
+from gpuwatch.kill.audit import RECORD_SECONDS, Audit
 from gpuwatch.kill.outcome import End, Outcome, Refusal, Refused, unreaped
 from gpuwatch.model import Presence, Process, Snapshot, known
 from gpuwatch.sampler.owners import read_command
@@ -389,7 +389,7 @@ class Killer:
 def make_killer(*, read_only: bool, allow_root: bool) -> Killer:
     """Return the killer of this program, with a record that never blocks for long."""
     policy = Policy.of_this_process(read_only=read_only, allow_root=allow_root)
-    return Killer(policy, TimedAudit(state_folder()), describe=shown_command)
+    return Killer(policy, Audit(state_folder(), seconds=RECORD_SECONDS), describe=shown_command)
 
 
 def shown_command(pid: int) -> str | None:

@@ -7,6 +7,7 @@ import json
 import os
 import pwd
 import stat
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ import pytest
 from gpuwatch import files
 from gpuwatch.files import state_folder
 from gpuwatch.kill.audit import Audit
-from tests.support.gpuholder import ROOT
+from gpuwatch.kill.target import make_killer, shown_command
+from tests.support.gpuholder import ROOT, GpuHolder
 from tests.support.homes import make_homeless
+from tests.support.killing import NO_PROCESS
 
 NOON = datetime(2025, 3, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 
@@ -170,3 +173,34 @@ def test_root_through_su_keeps_out_of_the_home_of_the_user(monkeypatch: pytest.M
     assert state_folder(0, {}) == tmp_path / "home" / "state" / "gpuwatch"
     os.chown(tmp_path / "home", 54321, 54321)
     assert state_folder(0, {}) == Path(pwd.getpwuid(0).pw_dir) / ".local/state/gpuwatch"
+
+
+# -- a file system that does not answer ---------------------------------------------------------------------------
+
+
+def test_a_record_that_does_not_answer_is_given_up_and_written_later(tmp_path: Path) -> None:
+    answer = threading.Event()
+
+    def write(descriptor: int, line: bytes) -> int:
+        answer.wait()
+        return len(line)
+
+    audit = Audit(tmp_path, write=write, seconds=0.01)
+    assert "the file system does not answer" in (audit.append("intent", {}) or "")
+    assert "the file system does not answer" in (audit.problem() or "")
+    answer.set()
+
+
+def test_a_record_that_answers(tmp_path: Path) -> None:
+    audit = Audit(tmp_path, seconds=30)
+    assert audit.problem() is None
+    assert audit.append("intent", {"pid": 1}) is None
+    assert '"event":"intent"' in audit.path.read_text()
+
+
+def test_the_killer_of_the_dashboard_knows_the_command_as_it_is_shown() -> None:
+    killer = make_killer(read_only=True, allow_root=False)
+    assert killer.policy.read_only
+    with GpuHolder(["python", "train.py", "--token", "hunter2hunter2"]) as training:
+        assert shown_command(training.pid) == "python train.py --token ***"
+    assert shown_command(NO_PROCESS) is None

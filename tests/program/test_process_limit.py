@@ -14,7 +14,7 @@ import pytest
 
 from gpuwatch.alerts.alert import NO_ATTENTION, Mute
 from gpuwatch.errors import NoThreadError
-from gpuwatch.kill.audit import TimedAudit
+from gpuwatch.kill.audit import Audit
 from gpuwatch.recorder.attention import AttentionFile
 from gpuwatch.recorder.event_writer import EventsLog
 from gpuwatch.recorder.notify import Manner, Messenger, Plan
@@ -233,7 +233,7 @@ def test_a_call_in_the_background_fails_and_a_later_one_is_made(full: threading.
 
 
 def test_an_action_that_cannot_be_recorded_says_why(tmp_path: Path, full: threading.Event) -> None:
-    audit = TimedAudit(tmp_path, seconds=PATIENCE)
+    audit = Audit(tmp_path, seconds=PATIENCE)
     assert audit.problem() == audit.append("intent", {}) == f"cannot record actions in {audit.path}: {NO_MORE}"
     full.set()
     assert audit.problem() is None
