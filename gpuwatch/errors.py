@@ -1,4 +1,4 @@
-"""The tree of errors.
+"""Errors that reach the user.
 
 GpuwatchError
 ├── UsageError         a flag, a key, a file's contents (exit 2)
@@ -16,19 +16,19 @@ class GpuwatchError(Exception):
 
 
 class UsageError(GpuwatchError):
-    """A flag, a configuration key or a file holds what it must not."""
+    """Error in a flag, a configuration key or a file."""
 
     exit_code = 2
 
 
 class UnavailableError(GpuwatchError):
-    """What the command needs is not there: a driver, a GPU."""
+    """Error where a driver or a GPU that the command needs is missing."""
 
     exit_code = 3
 
 
 class NoThreadError(UnavailableError):
-    """The system gives no more threads. What is under way goes on, and what wanted one may try again."""
+    """Error where the system has no more threads: running work goes on, and the caller may try again."""
 
 
 EXIT_CODES = "2 bad usage, 3 no driver or no GPU. Data on stdout, words on stderr."

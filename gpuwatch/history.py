@@ -221,7 +221,7 @@ class HoldingHistory:
 
 
 def _find_ended(before: Mapping[Owner, HoldingRecord], owner: Owner) -> HoldingRecord | None:
-    """Return the record of a process of which only the PID is left: it has ended, and took no memory by that."""
+    """Return the record of a process that has ended and is listed by its PID alone."""
     pid, start = owner
     return next((record for (other, _), record in before.items() if other == pid), None) if not start else None
 
@@ -378,7 +378,7 @@ def estimate_trend(points: list[_Point], block: int = _BLOCK) -> Trend | None:
 
 
 def _peaks(points: list[_Point], block: int) -> list[int]:
-    """Return the peaks of the last four blocks of slots, oldest first; of one without a point, that before it."""
+    """Return the peaks of the last four blocks of slots, oldest first; a block without points has the one before."""
     newest = points[-1][0]
     peaks: list[int] = []
     for blocks in (3, 2, 1, 0):
@@ -439,7 +439,7 @@ class ChargeTimer:
 
 
 def charged(holdings: Iterable[Holding], seconds: float, owner_of: Callable[[Holding], K]) -> dict[K, Use]:
-    """Return the use of one GPU over some seconds, by the owner of each holding.
+    """Return the use of one GPU over some seconds by owner.
 
     Of several holdings of one owner the time counts once: it is busy where one of them is, and unknown where none is
     and one of them has no figure. The memory adds up.
@@ -600,7 +600,7 @@ class HistoryView:
 
 
 class History:
-    """Collector of snapshots; used from one thread. Its memory is bounded by the GPUs and holdings of minutes."""
+    """History that grows by one snapshot at a time; used from one thread, bounded in memory."""
 
     def __init__(self) -> None:
         self._gpus: dict[str, _GpuHistory] = {}

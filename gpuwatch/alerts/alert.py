@@ -40,7 +40,7 @@ class Unit(StrEnum):
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One condition, from when it was raised until it ended: the same object on screen, in the log and in a message."""
+    """Alert of one rule, from raised to ended; the same object on screen, in the log and in a message."""
 
     id: str = ""
     """Ten hexadecimal digits, made when it was raised; the same for as long as it lasts, whoever watches."""
@@ -174,7 +174,7 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.structs.replace(alert, acknowledged=seen, muted=muted)
 
     def pruned(self, ended: Iterable[Alert], now: float) -> Attention:
-        """Return a copy without the marks of alerts that ended, and without those that expired; itself if the same."""
+        """Return a copy without marks that expired or whose alert has ended; the object itself where there are none."""
         over = {alert.key for alert in ended}
         acks = tuple(one for one in self.acks if one.key not in over and now - one.at <= KEPT)
         mutes = tuple(one for one in self.mutes if one.until is None or now < one.until)

@@ -53,7 +53,7 @@ class Transition(Enum):
 
 
 class _Streak(NamedTuple):
-    """Samples in a row of at least one severity."""
+    """Run of samples that reached one severity."""
 
     samples: int
     since: float
@@ -101,11 +101,11 @@ class Condition:
     """Whether the smallest value is the worst."""
 
     def is_idle(self, now: float) -> bool:
-        """Return whether nothing would be lost without it."""
+        """Return whether the engine may forget it: no alert, nothing counted, and no recent end."""
         return self.alert is None and not self._rising and now - self._eased >= CALM
 
     def rename(self, gpu: str, host: str) -> None:
-        """Move it to another key of the same GPU, and to a host whose name was not known before."""
+        """Set another key of the same GPU, and the name of the host where that was not known before."""
         self.gpu = gpu
         if self.alert is not None:
             self.alert = msgspec.structs.replace(self.alert, gpu=self.gpu, host=host)
@@ -152,7 +152,7 @@ class Condition:
             assert ended is not None
             last = ended.last if seen.value is None else seen.value
             return transition, msgspec.structs.replace(ended, seen=tick.wall, last=last)
-        self._go_on(self.alert, seen, tick)
+        self._refresh(self.alert, seen, tick)
         return (transition, self.alert) if transition is not None else None
 
     def end(self, how: str, tick: Tick) -> Alert | None:
@@ -225,8 +225,8 @@ class Condition:
         self.alert = msgspec.structs.replace(self.alert, severity=kept)
         return Transition.EASED
 
-    def _go_on(self, alert: Alert, seen: Observation, tick: Tick) -> None:
-        """Put the findings of a sample into the alert; each sample comes here once."""
+    def _refresh(self, alert: Alert, seen: Observation, tick: Tick) -> None:
+        """Update the alert with one sample that did not end it."""
         fine = seen.keeps is None and seen.level is None
         if seen.value is not None and not fine:  # fine samples only show for how long it has been so
             self._sum += seen.value

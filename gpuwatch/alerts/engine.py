@@ -1,4 +1,4 @@
-"""Engine that raises, holds and clears alerts as observations come in; time is handed to it.
+"""Engine that raises and ends alerts by the observations of rules. Callers pass in the time.
 
     fine ──raise_after samples at a level──► raised ──clear_after samples that keep less──► stepped down or fine
                                              raised ──raise_after samples at a worse level──► raised again
@@ -104,7 +104,7 @@ class Engine:
         )
 
     def restore(self, alerts: Iterable[Alert], now_monotonic: float, now_wall: float) -> None:
-        """Go on with alerts that another gpuwatch raised: each is held until a sample says that it is over.
+        """Continue alerts that another gpuwatch raised: each holds until a sample shows that it is over.
 
         They hold from the next update on, and are never in its `raised`. Those that have ended, those of another host
         and those about gpuwatch itself are left out. Where a condition is raised here already, the two are one.
@@ -115,7 +115,7 @@ class Engine:
                 self._restoring.append((alert, now_monotonic, now_monotonic - age))
 
     def _set_host(self, host: str) -> None:
-        """Set the host's name; conditions from before it was known are of this host too."""
+        """Set the host's name, also of conditions that were found before it was known."""
         if not host or host == self._host:
             return
         unnamed = [key for key in self._conditions if not key[1]]
@@ -231,7 +231,7 @@ def _failure(rule: str, error: Exception) -> Observation:
 
 
 def _is_over(condition: Condition, gpu: Gpu | None, snapshot: Snapshot) -> bool:
-    """Return whether the subject of a condition that no rule observes any more is not there."""
+    """Return whether a condition that no rule observes any more has lost its subject."""
     if snapshot.state is not SourceState.OK or not snapshot.gpus:
         return False
     # A user may be on any of them.
@@ -244,7 +244,7 @@ def _is_over(condition: Condition, gpu: Gpu | None, snapshot: Snapshot) -> bool:
 
 
 def _is_trusted(gpu: Gpu) -> bool:
-    """Return whether a process that a GPU does not list is not there."""
+    """Return whether a GPU's list of processes can be trusted to be complete."""
     return gpu.sampled > 0 and is_listed(gpu)
 
 
@@ -256,7 +256,7 @@ def _has_left(condition: Condition, gpu: Gpu | None, snapshot: Snapshot) -> bool
 
 
 def _describe_end(condition: Condition, gpu: Gpu | None, snapshot: Snapshot) -> str:
-    """Return why no rule observes a condition any more."""
+    """Return how a condition ended that no rule observes any more: `process 123 has ended`."""
     pids = _pids_of(condition)
     who = f"process {next(iter(pids))} has" if len(pids) == 1 else "its processes have"
     there = [one for one in snapshot.processes if _is_one_of(pids, *one.key)]

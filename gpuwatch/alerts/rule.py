@@ -27,7 +27,7 @@ NAMED: Final = 3
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a rule for one GPU, some of its processes, or the whole stream, at one moment."""
+    """Result of a rule at one moment, for one GPU, some of its processes, or the whole stream."""
 
     gpu: Gpu | None = None
     """None for the whole stream, and for a user on any GPU."""
@@ -106,7 +106,7 @@ class GpuProcess:
 
 
 class RuleContext:
-    """Snapshot, history and limits for the finders, with what several of them look up, worked out once."""
+    """Snapshot, history and limits for the finders, with lookups that several of them share."""
 
     def __init__(
         self, snapshot: Snapshot, history: HistoryView, limits: Limits, watched: Collection[tuple[str, str]] = ()

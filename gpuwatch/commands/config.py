@@ -1,4 +1,4 @@
-"""`gpuwatch config`: what holds and why, a documented file to begin with, what is wrong with those that are there."""
+"""`gpuwatch config`: show the settings in effect, write a documented file, check the files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--show", action="store_true", help="every key, its value, and where it comes from")
     what.add_argument("--init", action="store_true", help="write a commented file; never over one that is there")
-    what.add_argument("--check", action="store_true", help="read the files and say what is wrong with them")
+    what.add_argument("--check", action="store_true", help="read the files and list their mistakes")
 
 
 def main(
@@ -102,7 +102,7 @@ def check(given: str | None, administrators: Path, check_urls: CheckUrls) -> tup
 
 
 def _warnings(config: Config, origins: Mapping[str, Origin], check_urls: CheckUrls) -> Iterator[str]:
-    """Return what will not work, or is not safe, though nothing is wrong with the file itself."""
+    """Yield warnings about a correct file: a command that cannot run, secrets that others can read."""
     if config.notify.command:
         words = _program(config.notify.command[0])
         if words:
@@ -116,7 +116,7 @@ def _warnings(config: Config, origins: Mapping[str, Origin], check_urls: CheckUr
 
 
 def _program(word: str) -> str:
-    """Return why a program cannot be run. That others could have written it is refused when the file is read."""
+    """Return why a program cannot be run; empty where it can."""
     program = Path(word).expanduser()
     if not program.is_file():
         return f"there is no file {text.clean(str(program))}"
@@ -124,7 +124,7 @@ def _program(word: str) -> str:
 
 
 def _readable(file: Path | None) -> str:
-    """Say that others can read what is secret."""
+    """Return a warning where others can read the secrets in a file."""
     if file is None:
         return ""
     mode = stat.S_IMODE(file.stat().st_mode)
@@ -135,5 +135,5 @@ def _readable(file: Path | None) -> str:
 
 
 def _in_ascii(line: str) -> str:
-    """Return a line without any character outside ASCII; a TOML string says the same as before."""
+    """Return a line in ASCII, with TOML escapes for other characters."""
     return "".join(char if char.isascii() else escaped(char) for char in line.replace(text.ELLIPSIS, "..."))

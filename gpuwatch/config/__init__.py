@@ -1,8 +1,8 @@
-"""Configuration from gpuwatch.toml: the settings that it may have, and its place. A flag beats the file.
+"""Configuration from gpuwatch.toml: its settings as typed structs, its path, and how it is loaded.
 
-The user's own file lies over the administrator's. The keys of the administrator's are defaults, and its `[[share]]`
-tables are ceilings that no other file can raise. The tables `[alerts]`, `[allowance]`, `[[rule]]` and `[[share]]` are
-structs of the parts that use them. A field with a description is a key.
+A flag beats the file, and the user's own file beats the administrator's, whose keys are defaults and whose `[[share]]`
+tables are ceilings that no other file can raise. `[alerts]`, `[allowance]`, `[[rule]]` and `[[share]]` are structs of
+the parts that use them. A field with a description is a key.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True):
     digest: Annotated[int, Meta(ge=1, le=1000, description="number of messages above which they are sent as one")] = 3
 
     def __repr__(self) -> str:
-        """Show all but the secrets."""
+        """Return a representation with the secrets masked."""
         shown = {name: getattr(self, name) for name in self.__struct_fields__}
         shown["urls"] = tuple(map(text.mask_url, self.urls))
         return f"Notify({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """`[report]`: what is kept for `gpuwatch report`."""
+    """`[report]`: how usage is recorded for `gpuwatch report`."""
 
     dashboard: Annotated[bool, Meta(description="the dashboard records it too, not only `gpuwatch watch`")] = False
     keep: Annotated[Seconds, Meta(ge=DAY, le=365 * DAY, description="time for which it is kept")] = 90 * DAY
@@ -76,7 +76,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that may stand in gpuwatch.toml, in seconds, bytes and percent."""
+    """All settings of gpuwatch.toml, in seconds, bytes and percent."""
 
     interval: Annotated[Seconds, Meta(ge=0.1, le=HOUR, description='time between two samples: 2, "500ms"')] = 1.0
     user: Annotated[Text, Meta(description="start with one user's processes")] = ""
@@ -114,7 +114,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def path() -> Path:
-    """Return the place of the user's own file."""
+    """Return the path of the user's own file."""
     return files.config_folder() / FILE
 
 
@@ -140,7 +140,7 @@ def _is_missing(file: Path) -> bool:
 
 
 class Reloaded(msgspec.Struct, frozen=True):
-    """Result of reading the files once more."""
+    """Result of reading the files again."""
 
     config: Config
     """The new one; the old one where something is wrong."""
@@ -151,7 +151,7 @@ class Reloaded(msgspec.Struct, frozen=True):
 
 
 def reload(old: Config, read_again: Callable[[], Config]) -> Reloaded:
-    """Read the files once more; where something is wrong with them the old configuration stays."""
+    """Read the files again; where one is wrong the old configuration stays."""
     try:
         new = read_again()
     except GpuwatchError as error:
@@ -160,7 +160,7 @@ def reload(old: Config, read_again: Callable[[], Config]) -> Reloaded:
 
 
 def _changes(old: msgspec.Struct, new: msgspec.Struct, table: str = "") -> Iterator[str]:
-    """Yield the whole names of the keys that differ."""
+    """Yield the full names of the keys that differ."""
     for name in old.__struct_fields__:
         before, after = getattr(old, name), getattr(new, name)
         if isinstance(before, msgspec.Struct):

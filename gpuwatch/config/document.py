@@ -1,4 +1,4 @@
-"""gpuwatch.toml as text: the documented default file, and what holds now with where each value comes from."""
+"""gpuwatch.toml as text: the documented default file, and the settings in effect with their origins."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ SHARES: Final = "# What was agreed on with somebody who cannot change a launch.\
 
 
 def default_text() -> str:
-    """Return the file that `--init` writes: every key commented out, with its default and what it is for."""
+    """Return the file that `--init` writes: every key commented out, with its default and its meaning."""
     tables = [textwrap.indent(table, "# ", lambda line: not line.startswith("[")) for table in _default_tables()]
     metrics = "".join(_metrics(scope) + "\n" for scope in ("gpu", "process", "user"))
     return "\n".join([HEAD, *tables, RULES + metrics + _example("rule", CustomRule), SHARES + _example("share", Share)])
 
 
 def effective_text(config: Config, origins: Mapping[str, Origin]) -> str:
-    """Return every key with its value as TOML, and where it comes from in a comment.
+    """Return every key with its value as TOML, with its origin in a comment.
 
     Read again it gives the same configuration, but for what is secret: that is masked, and commented out.
     """
@@ -76,7 +76,7 @@ def _default_tables() -> Iterator[str]:
 
 
 def _tables(config: Config, comment: Callable[[str, Key], str]) -> Iterator[str]:
-    """Yield the text of each table that stands there once, with a comment behind every key."""
+    """Yield the text of each single table, with a comment behind every key."""
     for table, keys in sections().items():
         header = [f"[{table}]  # {keys_of(Config)[table].description}"] if table else []
         pairs = [(_pair(key, value_of(config, name)), comment(name, key)) for name, key in keys.items()]
@@ -84,13 +84,13 @@ def _tables(config: Config, comment: Callable[[str, Key], str]) -> Iterator[str]
 
 
 def _table(header: str, values: msgspec.Struct, keys: Mapping[str, Key]) -> str:
-    """Return the text of a table that may stand there several times, with the keys that are set."""
+    """Return the text of one table of an array, with the keys that are set."""
     found = ((key, getattr(values, key.field)) for key in keys.values())
     return "".join([f"{header}\n", *(f"{_pair(key, value)}\n" for key, value in found if value not in _UNSET)])
 
 
 def _pair(key: Key, value: Any) -> str:
-    """Return a key with its value; what holds a secret is masked, and commented out."""
+    """Return a key with its value; a secret is masked, and its line commented out."""
     if key.form == "urls" and value:
         return f"# {key.name} = [{', '.join(text.mask_url(url) for url in value)}]"
     if key.form == "command" and (masked := text.redact(value)) != list(value):
@@ -105,14 +105,14 @@ def _align(pairs: list[tuple[str, str]], width: int = 0) -> list[str]:
 
 
 def _example(table: str, struct: type[msgspec.Struct]) -> str:
-    """Return a table that may stand there several times, commented out, with the examples of its keys."""
+    """Return an example of a table of an array, commented out."""
     keys = [key for key in keys_of(struct).values() if "examples" in key.bounds]
     pairs = [(f"{key.name} = {key.bounds['examples'][0]}", key.description) for key in keys]
     return "#\n" + "".join(f"# {line}\n" for line in [f"[[{table}]]", *_align(pairs, _EXAMPLE)])
 
 
 def _metrics(scope: str) -> str:
-    """List what a rule about a GPU, a process or a user can compare, by unit."""
+    """List the metrics of a scope, by unit."""
     named: dict[str, list[str]] = {}
     for name, metric in METRICS.items():
         if scope in metric.scopes:

@@ -35,7 +35,7 @@ AMOUNTS: Final = ("above", "below", "clear")
 
 
 class NotAllowedError(ValueError):
-    """Value that a key may not have; one line with what was found and what is allowed."""
+    """Error about a value that a key may not have: what was found, and what is allowed."""
 
     def __init__(self, allowed: str, found: str) -> None:
         super().__init__(f"found {found}; allowed is {allowed}")
@@ -59,7 +59,7 @@ class Key(NamedTuple):
 
     @property
     def form(self) -> str:
-        """How its values are written, where that is more than TOML and msgspec know."""
+        """Form in which its values are written, where TOML and msgspec do not know it: `bytes`, `seconds`."""
         return str(self.bounds.get("form", ""))
 
     @property
@@ -79,7 +79,7 @@ class Key(NamedTuple):
 
     @property
     def range(self) -> str:
-        """Allowed values in short, for who knows how sizes and durations are written."""
+        """Allowed values in short, without how sizes and durations are written."""
         if self.form == "bytes":
             return f"{write_size(self.bounds['ge'])} or more" if self.bounds["ge"] else "0 or 1MiB or more"
         if self.form == "seconds":
@@ -106,7 +106,7 @@ class Key(NamedTuple):
         return repr(value) if self.form == "share" else _write(value)
 
     def _prepare(self, raw: object) -> object:
-        """Return what msgspec is to convert; raises ValueError."""
+        """Return a raw value in the form that msgspec converts; raises ValueError."""
         if self.type is Severity or Severity in get_args(self.type):
             return {level.name.lower(): level for level in Severity}.get(str(raw))
         if self.form == "gpus":
@@ -114,7 +114,7 @@ class Key(NamedTuple):
         return _PARSERS[self.form](raw) if isinstance(raw, str) and self.form in _PARSERS else raw
 
     def _check(self, value: Any) -> str:
-        """Return what is wrong with a value that msgspec could not know; empty where it is good."""
+        """Return the fault of a value that msgspec cannot check; empty where it is good."""
         match self.form:
             case "bytes" if 0 < value < MIB:
                 return shown(value)
@@ -196,7 +196,7 @@ def amount_keys(metric: str) -> dict[str, Key]:
 
 @cache
 def sections() -> dict[str, dict[str, Key]]:
-    """Return the keys of each table by their whole names, `alerts.memory_warning`; those before any table under ""."""
+    """Return the keys of each table by their full names, `alerts.memory_warning`; top-level keys under ""."""
     found: dict[str, dict[str, Key]] = {"": {}}
     for name, key in keys_of(Config).items():
         default = getattr(Config(), name)
@@ -209,17 +209,17 @@ def sections() -> dict[str, dict[str, Key]]:
 
 @cache
 def all_keys() -> dict[str, Key]:
-    """Return all keys by their whole names, in the order of the file."""
+    """Return all keys by their full names, in the order of the file."""
     return {whole: key for keys in sections().values() for whole, key in keys.items()}
 
 
 def value_of(config: Config, name: str) -> Any:
-    """Return the value of a key by its whole name."""
+    """Return the value of a key by its full name."""
     return attrgetter(name)(config)
 
 
 def misordered(limits: Limits) -> Iterator[tuple[str, str]]:
-    """Yield the names of two limits where the first is above the second, and must not be."""
+    """Yield pairs of limits that are the wrong way round: the first must not be above the second."""
     for name, key in keys_of(Limits).items():
         other = key.bounds.get("at_most")
         if other and getattr(limits, name) > getattr(limits, other):
@@ -254,7 +254,7 @@ def _write(value: Any) -> str:
 
 
 def _pattern_error(pattern: str) -> str:
-    """Return why a text is no regular expression; empty where it is one."""
+    """Return the fault of a regular expression; empty where it is valid."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # "possible nested set": it would come to mean something else
@@ -265,7 +265,7 @@ def _pattern_error(pattern: str) -> str:
 
 
 def shown(raw: object) -> str:
-    """Quote a wrong value on one line, at most about 60 characters of it."""
+    """Quote a wrong value on one line, cut to about 60 characters."""
     if isinstance(raw, str):
         return toml_string(raw if len(raw) <= _SHOWN else f"{raw[: _SHOWN - 3]}...", ascii_only=True)
     if isinstance(raw, bool):
@@ -278,7 +278,7 @@ def shown(raw: object) -> str:
 
 
 def toml_string(value: str, *, ascii_only: bool = False) -> str:
-    """Write a TOML string, on one line and with nothing that a terminal acts on."""
+    """Write a TOML string on one line, without control characters."""
 
     def written(char: str) -> str:
         if char in '"\\':
@@ -294,12 +294,12 @@ def escaped(char: str) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the known word that was probably meant; empty where none is near."""
+    """Return the most similar known word; empty where none is similar."""
     lower = {one.lower(): one for one in known}
     return next((lower[one] for one in difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.7)), "")
 
 
 def maybe(word: str, known: Iterable[str]) -> str:
-    """Ask, behind a wrong word, whether the nearest known one was meant; empty where none is near."""
+    """Return ` (did you mean "…"?)` for a wrong word; empty where no known word is similar."""
     near = nearest(word, known)
     return f" (did you mean {toml_string(near)}?)" if near else ""

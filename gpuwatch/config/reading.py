@@ -1,4 +1,4 @@
-"""Files of the configuration: opened, parsed by tomllib, every key checked, and one put over the other."""
+"""Reader of the configuration files: opens and parses them, checks every key, and merges them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _LONG_KEY: Final = rf"""(?x)(?<![A-Za-z0-9_\-])
 
 
 class ConfigFile:
-    """One file: its values by the whole names of their keys, and what is wrong with it.
+    """Configuration file: its values by the full names of their keys, and its mistakes.
 
     That of the administrator must be an ordinary file that only its owner can write, and its shares are ceilings.
     """
@@ -75,18 +75,18 @@ class ConfigFile:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What is wrong, a line each, from the top of the file down; the values then are of no use."""
+        """Mistakes, a line each, from the top of the file down; with one the values are not to be used."""
         return tuple(words for _, words in sorted(self._problems, key=lambda one: one[0]))
 
     def origins(self) -> Iterator[tuple[str, Origin]]:
-        """Yield where each value stands, by its whole name, and each `[[rule]]`, by `rule NAME`."""
+        """Yield the origin of each value, by its full name, and of each `[[rule]]`, by `rule NAME`."""
         for name in self.values:
             yield name, Origin(self.path, self._lines.find(*name.split(".")))
         for number, table in enumerate(self._document.get("rule", ())):
             yield f"rule {table['name']}", Origin(self.path, self._lines.find("rule", number))
 
     def wrong(self, words: str, *place: str | int) -> None:
-        """Note that something is wrong with the file, or the key or the table at a place: `("rule", 0, "above")`."""
+        """Add a mistake of the file, or of the key or table at a place: `("rule", 0, "above")`."""
         if place and isinstance(place[-1], int):
             words = f"[[{place[0]}]] number {place[-1] + 1}: {words}"
         elif place:
@@ -104,7 +104,7 @@ class ConfigFile:
     # The text
 
     def _open(self, *, administrators: bool) -> bytes | None:
-        """Return what stands in the file, nothing where it cannot be read, and None where there is none."""
+        """Return the content of the file; empty where it cannot be read, None where there is no file."""
         content = b""
         try:
             with open(files.open_ordinary(self.path), "rb") as opened:
@@ -130,7 +130,7 @@ class ConfigFile:
         return content
 
     def _parse(self, content: bytes) -> None:
-        """Parse the content; what is no TOML is noted."""
+        """Parse the content as TOML."""
         content = content.removeprefix(codecs.BOM_UTF8)  # some editors begin with it
         try:
             # The parser counts lines so, and the keys' lines are to be the same.
@@ -154,7 +154,7 @@ class ConfigFile:
     # The keys
 
     def _read_keys(self) -> None:
-        """Check all but the tables that may stand there several times."""
+        """Read all keys but those of `[[share]]` and `[[rule]]`."""
         tables = [name for name in sections() if name]
         top = sections()[""]
         for name, raw in self._document.items():
@@ -169,7 +169,7 @@ class ConfigFile:
                 self._unknown((*top, *tables, "share", "rule"), name)
 
     def _read_table(self, table: Mapping[str, Any], keys: Mapping[str, Key], *place: str | int) -> dict[str, Any]:
-        """Return the values of a table by the names of their fields, None where one is wrong; that is noted."""
+        """Return the values of a table by the names of their fields, None for each that is wrong."""
         found = {}
         for name, raw in table.items():
             if name not in keys:
@@ -183,7 +183,7 @@ class ConfigFile:
         return found
 
     def _unknown(self, known: Collection[str], *place: str | int) -> None:
-        """Note an unknown key, with the one that was probably meant: here, or of the same name in another table."""
+        """Add the mistake of an unknown key, with the most similar known one, here or in another table."""
         last = str(place[-1])
         if last in FORMER_NAMES and place[0] == "alerts":
             self._add(self._lines.find(*place), f"unknown key {_name(place)}; it is called {FORMER_NAMES[last]} now")
@@ -194,7 +194,7 @@ class ConfigFile:
         self._add(self._lines.find(*place), f"unknown key {text.clean(_name(place), 80)}; {hint}")
 
     def _refuse_untrusted(self) -> None:
-        """Refuse a command, or addresses to send to, that somebody else could have put there or written."""
+        """Refuse a command or addresses that somebody else could have written."""
         for key in ("command", "urls"):
             words = check_source(self.path, read=self._stat) if self.values.get(f"notify.{key}") else ""
             if words:
@@ -207,7 +207,7 @@ class ConfigFile:
     # [[share]] and [[rule]]
 
     def _tables(self, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield the tables of a name with their numbers, from 0 on; what is none is noted."""
+        """Yield the tables of an array with their numbers, from 0 on."""
         tables = self._document.get(name, [])
         if not isinstance(tables, list):
             self.wrong(f"found {shown(tables)}; allowed are tables, each with a line [[{name}]]", name)
@@ -273,7 +273,7 @@ class ConfigFile:
             )
 
     def _check_clear(self, rule: CustomRule, key: Key, *place: str | int) -> None:
-        """Note a value to clear at that lies beyond the one that raises."""
+        """Check that the value that clears is not beyond the one that raises."""
         clear = rule.clear
         if clear is not None and rule.above is not None and clear > rule.above:
             allowed = f"at most {key.write(rule.above)}, the value of above"
@@ -285,12 +285,12 @@ class ConfigFile:
 
 
 def _name(place: Iterable[str | int]) -> str:
-    """Name a place as people count: `rule[1].above`."""
+    """Format a place, counted from 1: `rule[1].above`."""
     return "".join(f"[{one + 1}]" if isinstance(one, int) else f".{one}" for one in place).removeprefix(".")
 
 
 def _check_program(word: str) -> str:
-    """Return why a program is not to be run; empty where it may be, or is not there yet."""
+    """Return why a program must not be run; empty where it may, or does not exist yet."""
     try:
         words = check_source(Path(word).expanduser(), missing_ok=True)
     except RuntimeError:
@@ -351,7 +351,7 @@ class Lines:
 
 
 def _blank(found: re.Match[str]) -> str:
-    """Replace a comment by nothing, and a string by quotes on as many lines."""
+    """Return nothing for a comment, and quotes on as many lines for a string."""
     return "" if found[0].startswith("#") else re.sub(r"[^\n]+", '"', found[0])
 
 
@@ -360,7 +360,7 @@ def _blank(found: re.Match[str]) -> str:
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where a value comes from: a flag, a file, or else it is the default."""
+    """Origin of a value: a flag, a file, or else the default."""
 
     file: Path | None = None
     line: int = 0
@@ -368,7 +368,7 @@ class Origin(msgspec.Struct, frozen=True):
     flag: str = ""
 
     def __str__(self) -> str:
-        """Name it for people: `~/.config/gpuwatch/gpuwatch.toml:12`, `--bell`, `default`."""
+        """Return `~/.config/gpuwatch/gpuwatch.toml:12`, `--bell` or `default`."""
         if self.flag:
             return self.flag
         if self.file is None:
@@ -386,12 +386,12 @@ def load_traced(given: str | None, *, administrators: Path = ADMINISTRATORS) -> 
 
 
 def problems(given: str | None, *, administrators: Path = ADMINISTRATORS) -> tuple[tuple[Path, tuple[str, ...]], ...]:
-    """Return each file that is there, the administrator's first, with all that is wrong with it, a line each."""
+    """Return each existing file, the administrator's first, with its mistakes, a line each."""
     return tuple((one.path, one.problems) for one in _read_both(given, administrators) if one.exists)
 
 
 def _read_both(given: str | None, administrators: Path) -> list[ConfigFile]:
-    """Read the administrator's file and the user's own, whatever is wrong with them."""
+    """Read the administrator's file and the user's own, with their mistakes."""
     own = ConfigFile(Path(given) if given is not None else path())
     if given is not None and not own.exists:
         raise UsageError(f"--config: there is no file {text.clean(given)}")
@@ -406,7 +406,7 @@ def _read_both(given: str | None, administrators: Path) -> list[ConfigFile]:
 
 
 def _check_order(one: ConfigFile, under: list[ConfigFile]) -> None:
-    """Note where a limit is above the one that it must not be above, by what this file sets of the two."""
+    """Add a mistake where two limits are the wrong way round, of the one that this file sets."""
     config = _merge([*under, one])
     for low, high in misordered(config.alerts):
         if f"alerts.{low}" in one.values:
@@ -422,7 +422,7 @@ def _check_order(one: ConfigFile, under: list[ConfigFile]) -> None:
 
 
 def _merge(both: Iterable[ConfigFile]) -> Config:
-    """Put the files together, each over those before it: key by key, rule by rule."""
+    """Merge the files, each over those before it: key by key, rule by rule."""
     tables: dict[str, dict[str, Any]] = {"": {}}
     for one in both:
         for whole, value in one.values.items():

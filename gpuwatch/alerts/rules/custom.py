@@ -163,7 +163,7 @@ METRICS: Final[Mapping[str, Metric]] = {
 
 
 class Comparison(NamedTuple):
-    """Severity of a value."""
+    """Severity of a value by the limits of a rule."""
 
     level: Severity | None = None
     """By the limit that raises."""
@@ -211,7 +211,7 @@ def find_custom(rule: CustomRule, context: RuleContext) -> Iterator[Observation]
 
 
 def judges(rule: CustomRule, alert: Alert) -> bool:
-    """Return whether a rule judges a restored alert of its name: the rule may have been rewritten since."""
+    """Return whether a rule still judges a restored alert of its name: it may have been rewritten since."""
     return (rule.scope == "gpu") == (not alert.subject) and METRICS[rule.metric].unit is alert.unit
 
 
@@ -251,7 +251,7 @@ def _is_about(rule: CustomRule, gpu: Gpu) -> bool:
 
 
 def _is_of(user: str, process: Process) -> bool:
-    """Return whether a process is one of a user's, named or by uid; of anybody's where no user is given."""
+    """Return whether a user, given by name or uid, owns a process; always true where no user is given."""
     return not user or (process.uid is not None and user in (process.user, str(process.uid)))
 
 
@@ -263,7 +263,7 @@ def _chosen(rule: CustomRule, context: RuleContext) -> Iterator[GpuProcess]:
 
 
 def _judge_gpus(rule: CustomRule, read: Callable[[Gpu], Value], context: RuleContext) -> Iterator[Observation]:
-    """Judge every GPU that the rule is about; with a user, those on which that user is."""
+    """Judge every GPU that the rule is about; a rule with a user judges the GPUs on which that user is."""
     for gpu in context.gpus:
         about = _Subject(f"GPU {gpu.index}", gpu.sampled, gpu)
         if not _is_about(rule, gpu):  # it may have been, before the configuration was read again
@@ -278,7 +278,7 @@ def _judge_gpus(rule: CustomRule, read: Callable[[Gpu], Value], context: RuleCon
 def _judge_processes(
     rule: CustomRule, read: Callable[[GpuProcess, RuleContext], Value], context: RuleContext, *, everywhere: bool
 ) -> Iterator[Observation]:
-    """Judge every process on each GPU that it holds; once, on the first, where it comes to the same `everywhere`."""
+    """Judge every process on each of its GPUs, or once where the value is the same `everywhere`."""
     done: set[tuple[int, int]] = set()
     for held in _chosen(rule, context):
         process, gpu = held.process, held.gpu
@@ -296,7 +296,7 @@ def _judge_processes(
 def _judge_users(
     rule: CustomRule, read: Callable[[UserHoldings], Value], context: RuleContext
 ) -> Iterator[Observation]:
-    """Judge every user who holds something, over all GPUs of the rule together. Unknown owners are nobody."""
+    """Judge every known user who holds memory, over all GPUs of the rule together."""
     gpus = [gpu for gpu in context.snapshot.gpus if _is_about(rule, gpu)]
     sizes = [size for gpu in gpus if (size := usable(gpu)) is not None]
     whole = sum(sizes) if len(sizes) == len(gpus) else None

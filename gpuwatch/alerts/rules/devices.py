@@ -1,4 +1,4 @@
-"""Rules about the GPUs that a process is on, against those it declared and those it computes on.
+"""Rules about processes on GPUs that they did not choose, or do not compute on.
 
 Each rule observes a process only while something is wrong with it: the engine ends the alert after that.
 """
@@ -48,7 +48,7 @@ def _observation(process: Process, gpu: Gpu, title: str, level: Severity | None,
 
 
 def find_outside_visible(context: RuleContext) -> Iterator[Observation]:
-    """Find processes on a GPU that their own choice of devices does not show; MIG instances stand for their GPU.
+    """Find processes on a GPU that is not among their visible devices; a MIG instance counts as its GPU.
 
     Where CUDA's order of different models can only be guessed, only their number is compared; a choice that may never
     have been made is not compared at all.
@@ -100,7 +100,7 @@ def _shown(shown: Mapping[str, None], indices: Mapping[str, int]) -> str:
 
 
 def find_unused(context: RuleContext) -> Iterator[Observation]:
-    """Find processes on several GPUs that have run kernels on one alone, since gpuwatch started and for a minute.
+    """Find processes that are on several GPUs and have run kernels on one alone for a minute or more.
 
     Filled GPUs are a warning: nobody else can use them. Contexts are a note. Without the SM figure of each GPU nothing
     is judged.
@@ -147,7 +147,7 @@ def _each(contexts: Sequence[GpuProcess]) -> str:
 
 
 def find_misspelt(context: RuleContext) -> Iterator[Observation]:
-    """Find processes with a variable that surely was meant to be another; a warning on more than one GPU."""
+    """Find processes with a misspelt variable in their environment; a warning on more than one GPU."""
     for places in context.placements:
         process = places[0].process
         hints = process.declared.hints if process.declared is not None else ()

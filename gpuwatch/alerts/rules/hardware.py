@@ -1,4 +1,4 @@
-"""Rules about what a GPU reports of itself: heat, throttling, power, memory errors and the driver's errors.
+"""Rules about hardware: heat, throttling, power, memory errors and the driver's errors (XID).
 
 The figures of a GPU in trouble cannot be believed and are not judged; but an XID often says why it is lost.
 """
@@ -125,7 +125,7 @@ def find_throttled(context: RuleContext) -> Iterator[Observation]:
 
 
 def find_power_limited(context: RuleContext) -> Iterator[Observation]:
-    """Note that a GPU has drawn all the power that it may for long: that is allowed, and says why it is no faster."""
+    """Note GPUs that have been at their power limit for long: that is allowed, and explains why they are no faster."""
     for gpu in context.gpus:
         if isinstance(gpu.throttle, Reason):
             continue
@@ -214,7 +214,7 @@ def find_remapped(context: RuleContext) -> Iterator[Observation]:
 
 
 def find_xids(context: RuleContext) -> Iterator[Observation]:
-    """Judge the driver's errors of a GPU, of whatever health: each code on its own, for `xid_for` after the newest.
+    """Judge the XIDs of each GPU, whatever its health: each code alone, for `xid_for` after the newest.
 
     A code that gpuwatch has not seen may have come before it started: until it has run for as long as the code counts,
     an alert of it that was raised before goes on.

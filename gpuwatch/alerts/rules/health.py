@@ -27,7 +27,7 @@ _CRITICAL: Final = frozenset({Health.LOST, Health.SILENT, Health.QUARANTINED, He
 
 
 def find_unhealthy(context: RuleContext) -> Iterator[Observation]:
-    """Judge each GPU's health. Trouble counts at its first sample; well again needs several."""
+    """Judge each GPU's health: trouble counts at its first sample, recovery after several."""
     for gpu in context.snapshot.gpus:
         fine = gpu.health is Health.OK
         level = None if fine else Severity.CRITICAL if gpu.health in _CRITICAL else Severity.WARNING

@@ -1,4 +1,4 @@
-"""Rules about memory that is held and not used: by idle processes, by dead ones, and by processes that are not known.
+"""Rules about memory that is held and not used: by idle, by dead and by unknown processes.
 
 GPUs in trouble, and those whose list of processes cannot be trusted, are not judged.
 """

@@ -91,7 +91,7 @@ def find_memory_near_limit(context: RuleContext) -> Iterator[Observation]:
 
 
 def _is_empty(gpu: Gpu) -> bool:
-    """Return whether no program holds this GPU: then its figures are nobody's doing, or another device's."""
+    """Return whether no program uses this GPU: its figures then mean nothing."""
     return not gpu.holdings and not gpu.holdings_note and (gpu.memory.unified or gpu.memory.used == 0)
 
 
@@ -198,14 +198,14 @@ def _time_severity(seconds: float, limits: Limits) -> Severity | None:
 
 
 def format_prediction(seconds: float) -> str:
-    """Return a predicted time no more exact than it is known: in minutes, below one in tens of seconds."""
+    """Format a predicted time coarsely: in minutes, below one minute in tens of seconds."""
     if seconds > 55:
         return units.long_duration(60 * max(1, round(seconds / 60)))
     return units.long_duration(10 * max(1, ceil(seconds / 10)))
 
 
 def _growers(gpu: Gpu, history: HistoryView) -> dict[int, int]:
-    """Return the bytes that processes took in the last minute, the most first; not those that came in that minute."""
+    """Return how many bytes each process grew in the last minute, the most first, without new processes."""
     found: dict[int, int] = {}
     for one in gpu.holdings:
         grown = history.growth(gpu.key, one.pid, one.start)

@@ -66,7 +66,7 @@ def allowance(
 
 
 def find_overshoots(context: RuleContext) -> Iterator[Observation]:
-    """Compare what is held with every limit: a warning over limit and allowance, critical a second step beyond.
+    """Compare the memory under each limit with limit and allowance; critical a second step above them.
 
     A sum of which a part is not known is a minimum: it may raise, and never clears.
     """
