@@ -1,4 +1,4 @@
-"""What is declared and reserved beside what is held: for one process on one GPU, and for a GPU. Pure functions."""
+"""Declared, reserved and promised memory of GPUs, beside the memory that processes hold. Pure functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ held` lets pass, and long enough to import a framework from a slow disk and to r
 
 
 class LimitUsage(NamedTuple):
-    """How one limit stands on one GPU: a process alone, or all that share the limit's scope."""
+    """Use of a limit on one GPU, by a process alone or by all processes in the scope of the limit."""
 
     gpu: str
     """UUID."""
@@ -34,7 +34,7 @@ class LimitUsage(NamedTuple):
 
 
 class DeclaredMemory(NamedTuple):
-    """What is declared on one GPU, in bytes."""
+    """Sums of the limits on one GPU, in bytes."""
 
     declared: int
     """Sum of the limits, each scope once."""
@@ -51,7 +51,7 @@ class DeclaredMemory(NamedTuple):
 
     @property
     def overcommitted(self) -> bool:
-        """Whether more is declared than the GPU has; two halves are not, however they were rounded."""
+        """Return whether more is declared than the GPU has; two halves are not, however they were rounded."""
         return self.total is not None and self.declared > self.total + MIB
 
 
@@ -84,7 +84,7 @@ def is_conclusive(declared: Declared | None) -> bool:
 
 
 def usable(gpu: Gpu) -> int | None:
-    """Bytes that a GPU can give to processes: total less reserved."""
+    """Return the bytes that a GPU can give to processes: total less reserved."""
     memory = gpu.memory
     if not known(memory.total):
         return None
@@ -92,7 +92,7 @@ def usable(gpu: Gpu) -> int | None:
 
 
 def limit_usages(snapshot: Snapshot) -> list[LimitUsage]:
-    """Set every limit against what is held under it, GPU by GPU."""
+    """Return the use of every limit, GPU by GPU."""
     processes = {process.pid: process for process in snapshot.processes}
     return [usage for gpu in snapshot.gpus for usage in _limit_usages(gpu, processes)]
 
@@ -132,7 +132,7 @@ def additive_limits(found: Iterable[LimitUsage]) -> list[LimitUsage]:
 
 
 def declared_memory(gpu: Gpu, processes: Mapping[int, Process]) -> DeclaredMemory:
-    """Add up what is declared on a GPU; `processes` are the snapshot's processes by PID."""
+    """Return the sums of the limits on a GPU; `processes` are the snapshot's processes by PID."""
     found = additive_limits(_limit_usages(gpu, processes))
     under = {pid for one in found for pid in one.pids}
     others = [processes.get(pid) for pid in {one.pid for one in gpu.holdings} - under]
@@ -165,7 +165,7 @@ def has_promised(gpu: Gpu) -> bool:
 
 
 class Reservation(NamedTuple):
-    """What a program that `gpuwatch run` started asked for: until it holds that much, the rest is kept for it."""
+    """Memory that `gpuwatch run` reserved for a program: what it does not hold yet is kept for it."""
 
     pids: frozenset[int]
     """The holders of a GPU that belong to it: the program, and all below it."""
@@ -179,7 +179,7 @@ class Reservation(NamedTuple):
 
 
 class PromisedMemory(NamedTuple):
-    """What a user may still take of a GPU beyond what is held."""
+    """Memory of a GPU that a user may still take."""
 
     user: str
     bytes: int
@@ -188,7 +188,7 @@ class PromisedMemory(NamedTuple):
 
 
 def add_promised(snapshot: Snapshot, reserved: Sequence[Reservation]) -> Snapshot:
-    """Add to every GPU what is promised of it, where it is known what is free."""
+    """Return a snapshot with the promised memory of each GPU whose free memory is known."""
     processes = {process.pid: process for process in snapshot.processes}
     gpus = []
     for gpu in snapshot.gpus:
@@ -201,7 +201,7 @@ def add_promised(snapshot: Snapshot, reserved: Sequence[Reservation]) -> Snapsho
 def find_promised(
     gpu: Gpu, processes: Mapping[int, Process], reserved: Sequence[Reservation], now: float
 ) -> list[PromisedMemory]:
-    """Return what may still be taken of a GPU by those who declared or reserved it; none where its size is not known.
+    """Return the memory that users who declared or reserved may still take; nothing where the size is not known.
 
     `processes` are those of the snapshot by PID, `now` is wall-clock time. Where the same processes are under several
     limits, the least counts; where one holds for some of those that share another, the shared one does. Nothing counts
@@ -241,7 +241,7 @@ def find_promised(
 
 
 def active_reservations(gpu: Gpu, reserved: Iterable[Reservation], now: float) -> list[Reservation]:
-    """Return the reservations of a GPU that count: new ones, and those of which something came.
+    """Return the reservations of a GPU that count: new ones, and those whose processes hold it.
 
     A list of holders that cannot be trusted shows of none that nothing came of it.
     """
@@ -253,12 +253,12 @@ def active_reservations(gpu: Gpu, reserved: Iterable[Reservation], now: float) -
 
 
 def user_name(uid: int, processes: Mapping[int, Process]) -> str:
-    """Name a user by what the snapshot knows: to ask the user database could take for ever."""
+    """Return the name of a user in the snapshot; the user database could take for ever."""
     return next((one.user for one in processes.values() if one.uid == uid and one.user), f"uid {uid}")
 
 
 def holder_name(pid: int, processes: Mapping[int, Process]) -> str:
-    """Name the owner of a process."""
+    """Return the name of a process's owner, or its PID."""
     process = processes.get(pid)
     return (process.user if process else "") or f"PID {pid}"
 

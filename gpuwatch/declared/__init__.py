@@ -1,4 +1,4 @@
-"""Declared shares: what a process declared that it would take, from facts to limits. Pure functions.
+"""Declared shares of GPU memory: pure functions from the facts of a process to its limits.
 
 Facts (`inspector` reads them) ─┬─ env · flags · script · rc files · agreements ──► Candidate: one statement, no GPU yet
                                 ├─ frameworks ──► the frameworks that the process uses

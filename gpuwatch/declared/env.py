@@ -35,7 +35,7 @@ _WHY = {
 
 
 class Environment(NamedTuple):
-    """Variables with who set them, and what of it could not be read."""
+    """Environment variables of a process with the places that set them, and what could not be read."""
 
     settings: Mapping[str, Setting]
     read: bool
@@ -45,7 +45,7 @@ class Environment(NamedTuple):
 
 
 def merge_environment(facts: Facts) -> Environment:
-    """Merge what a process was started with, what its children show of it, and what its script sets."""
+    """Merge the variables that a process was started with, that its children have, and that its script sets."""
     own = facts.environ
     settings: dict[str, Setting] = {}
     words = ""
@@ -61,17 +61,17 @@ def merge_environment(facts: Facts) -> Environment:
             }
     else:
         settings = {name: Setting(value=value) for name, value in own.items()}
-    for name, setting in _of_children(facts):
+    for name, setting in _child_settings(facts):
         settings.setdefault(name, setting)
     for name, setting in (one for script in facts.scripts for one in script_settings(script)):
         before = settings.get(name)
         if before is None or not (setting.default or setting.confidence in _UNSURE):
-            settings[name] = _either(before, setting)
+            settings[name] = _merge_setting(before, setting)
     return Environment(settings, not isinstance(own, Unread), words)
 
 
-def _either(before: Setting | None, setting: Setting) -> Setting:
-    """Return what a script sets; None as its value where that may not have run and another value was set."""
+def _merge_setting(before: Setting | None, setting: Setting) -> Setting:
+    """Return the setting of a script, without its value where the line may not have run and another value was set."""
     if before is None or setting.confidence is Confidence.CERTAIN:
         return setting
     return before if before.value == setting.value else replace(setting, value=None)
@@ -81,8 +81,8 @@ _WORKER = "from multiprocessing."
 """Beginning of the code of a spawned worker, which inherits its variables. Source: multiprocessing/spawn.py."""
 
 
-def _of_children(facts: Facts) -> Iterable[tuple[str, Setting]]:
-    """Return the variables that all children that have exec'ed share; a guess if there is only one, unless a worker.
+def _child_settings(facts: Facts) -> Iterable[tuple[str, Setting]]:
+    """Return the variables that all children have in common; of a single child they are a guess, unless it is a worker.
 
     One may have been given variables of its own: a trainer on GPU 0 starts a server with CUDA_VISIBLE_DEVICES=1.
     """
@@ -98,7 +98,7 @@ def _of_children(facts: Facts) -> Iterable[tuple[str, Setting]]:
 
 
 def script_settings(script: Script | None) -> Iterable[tuple[str, Setting]]:
-    """Return the variables that a script sets, each no surer than the script itself."""
+    """Return the variables that a script sets, each with at most the confidence of the script."""
     if script is None or isinstance(script.contents, Unread):
         return
     for name, setting in script.contents.settings:
@@ -114,7 +114,7 @@ def weakest(*confidences: Confidence) -> Confidence:
 
 
 def script_confidence(confidence: Confidence, script: Script) -> Confidence:
-    """Return the confidence of a statement in a script, whose file may not be what runs."""
+    """Return the confidence of a statement in a script: lower where the file may not be the source that runs."""
     file = Confidence.STALE if script.edited else Confidence.LIKELY if script.likely else Confidence.CERTAIN
     return weakest(confidence, file)
 
@@ -195,7 +195,7 @@ _MANY = 64
 
 
 def candidates(settings: Mapping[str, Setting]) -> list[Candidate]:
-    """Return what an environment declares of memory and SMs, without the visible devices. Never raises.
+    """Return the declarations of memory and SMs in an environment. Never raises.
 
     A value that its reader would refuse gives a candidate that is `void`, a setting without a value a `dynamic` one.
     """
@@ -240,7 +240,7 @@ def _candidate(settings: Mapping[str, Setting], name: str, framework: str, kind:
 
 
 def _is_set(settings: Mapping[str, Setting], name: str) -> bool:
-    """Return whether a variable is set: to all readers but those of TensorFlow and PyTorch, empty is unset."""
+    """Return whether a variable is set and not empty: to most readers an empty variable is unset."""
     return name in settings and settings[name].value != ""
 
 
@@ -258,7 +258,7 @@ _CAPPED = ("default", "bfc", "vmm")
 
 
 def _jax(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
-    """Read JAX's: a fraction of the total under two names, unless the allocator takes no notice of it.
+    """Read the fraction of JAX, which has two names; some allocators ignore it.
 
     Sources: jaxlib/xla_client.py, generate_pjrt_gpu_plugin_options; xla/pjrt/plugin/xla_gpu/xla_gpu_allocator_config.h
     (memory_fraction); docs.jax.dev, gpu-memory (vmm has it too). Before jaxlib 0.4.1 it was a fraction of what is free.
@@ -284,7 +284,7 @@ def _jax(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
 
 
 def _tensorflow(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
-    """Read TensorFlow's: growth, forced by `true` in these very letters; `false` leaves its default.
+    """Read TF_FORCE_GPU_ALLOW_GROWTH: exactly `true` forces growth, `false` leaves the default.
 
     Source: tensorflow/core/common_runtime/gpu/gpu_bfc_allocator.cc, GetAllowGrowthValue.
     """
@@ -299,7 +299,7 @@ _TORCH_KEY = "per_process_memory_fraction"
 
 
 def _torch(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
-    """Read PyTorch's: one key of a list `key:value,…`, for all devices; the last one counts.
+    """Read the fraction of PyTorch: one key of a list `key:value,…`, for all devices; the last one counts.
 
     Where PYTORCH_CUDA_ALLOC_CONF is set at all, even to nothing, the other is not read for this key; the documentation
     has it the other way round. PyTorch without the key does not start with it. Source: c10/cuda/CUDAAllocatorConfig.h,
@@ -403,7 +403,7 @@ _LIKELY = Confidence.LIKELY
 
 
 def _mps(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
-    """Read the limits that an MPS client asks for, one for each device; likely, as only clients are held to them.
+    """Read the limits of an MPS client, one for each device: LIKELY, since only a client is held to them.
 
     The quotes in NVIDIA's own example are taken off. Source: docs.nvidia.com/deploy/mps, environment variables.
     """
@@ -424,7 +424,7 @@ _HAMI = re.compile(r"(CUDA_DEVICE_(?:MEMORY|SM)_LIMIT)(?:_([0-9]{1,2}))?")
 
 
 def _hami(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
-    """Read HAMi's, which volcano uses too: for one device of the container, else for all; 0 is no limit.
+    """Read the limits of HAMi and volcano: for one device of the container, else for all; 0 is no limit.
 
     Likely, unless its library is seen in LD_PRELOAD: it may be in a file that we do not read. Source: HAMi-core
     src/multiprocess/multiprocess_memory_limit.c, do_init_device_memory_limits and do_init_device_sm_limits.
@@ -494,7 +494,7 @@ for _name in _MEANT:
 
 
 def find_misspelt(names: Iterable[str]) -> list[Hint]:
-    """Return a hint for each environment variable that looks like a misspelt one which declares a share.
+    """Return a hint for each name that looks like a misspelt variable of gpuwatch's tables.
 
     At most two letters may be missing, wrong, too many or swapped, and the first three must be right. A name that
     has the right one as its start or end (CUDA_VISIBLE_DEVICES_OLD) is somebody's own, as is one beside the right

@@ -21,7 +21,7 @@ from gpuwatch.units import MIB
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """One variable of an environment, and who set it."""
+    """Environment variable with the place that set it."""
 
     value: str | None
     """None where a script sets it to what is only known at run time."""
@@ -36,7 +36,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """Candidate of a share in one place. The first fields are those of `model.Declaration`."""
+    """Declaration as it was found in one place, before its GPUs and its effect are known.
+
+    The first fields are those of `model.Declaration`."""
 
     channel: str
     where: str = ""
@@ -73,7 +75,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """A choice of GPUs made in a script or by a flag, among those that are visible already."""
+    """Choice of GPUs that a script makes among the visible ones."""
 
     channel: str
     """`set_visible_devices`, `visible_device_list`, `jax_cuda_visible_devices`."""
@@ -100,7 +102,7 @@ class ScriptContents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An agreement written down in gpuwatch.toml: what one person, or one command, may take of which GPUs."""
+    """Agreement in gpuwatch.toml: the memory that a user or a command may take of some GPUs."""
 
     user: Annotated[Text, Meta(min_length=1, description="a name or a uid; left out: anybody", examples=['"ada"'])] = ""
     command: Annotated[
@@ -124,7 +126,7 @@ SHOWN = 80
 
 
 def format_excerpt(text: str) -> Clean:
-    """Make a piece of a command line or an environment fit to be shown: its secrets masked, cleaned, `SHOWN` long.
+    """Return a piece of a command line or an environment for display: cleaned, at most `SHOWN` long, secrets masked.
 
     Of a long one both ends are shown, unless it is too long to be searched for secrets to its end.
     """
@@ -133,7 +135,7 @@ def format_excerpt(text: str) -> Clean:
 
 
 def parse_value(candidate: Candidate, value: str | None, reads: Parser) -> list[Candidate]:
-    """Return a candidate with its value read: once for each GPU that the value names, none where it is `off`.
+    """Return a candidate with its parsed value: one for each GPU that the value names, none where it is switched off.
 
     A value of None is only known at run time; one that cannot be read makes the candidate void.
     """
@@ -155,7 +157,7 @@ def parse_value(candidate: Candidate, value: str | None, reads: Parser) -> list[
 
 
 def void(candidate: Candidate, why: str) -> Candidate:
-    """Return a candidate that has no effect."""
+    """Return a candidate with the reason why it has no effect."""
     return replace(candidate, void=clean(why, 2 * SHOWN))
 
 
@@ -181,7 +183,7 @@ LOCAL_RANKS = frozenset(name for name in RANKS if "LOCAL" in name and ("RANK" in
 
 
 class Unread(StrEnum):
-    """Why something of a process is not known."""
+    """Reason why a part of a process's facts is not known."""
 
     DENIED = "denied"
     """It belongs to another user."""
@@ -197,7 +199,7 @@ class Unread(StrEnum):
 
 
 class MigFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One MIG instance of a GPU."""
+    """MIG instance of a GPU."""
 
     uuid: str
     gpu_instance: int
@@ -207,7 +209,7 @@ class MigFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU of the machine, as NVML numbers it."""
+    """GPU of the machine, as NVML numbers it."""
 
     index: int
     uuid: str
@@ -225,7 +227,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RelatedProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """An ancestor, or a child that has exec'ed, of the process: of the same uid."""
+    """Ancestor of a process, or child that has exec'ed, with the same uid."""
 
     pid: int
     argv: tuple[str, ...] = ()
@@ -241,7 +243,7 @@ class RelatedProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
-    """The Python source that a process runs."""
+    """Python source that a process runs."""
 
     path: str
     """As it is to be shown: `train.py`, or `-c` for code on the command line."""
@@ -254,7 +256,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
-    """A configuration file of the process's owner."""
+    """Configuration file of the process's owner."""
 
     path: str
     """As it is to be shown: `~/.theanorc`."""
@@ -262,7 +264,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """The file that a server was given its options in: `vllm serve --config serve.yaml`."""
+    """Configuration file of a server: `vllm serve --config serve.yaml`."""
 
     path: str
     """As it is to be shown."""
@@ -273,7 +275,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of one process; texts are raw, as the process wrote them."""
+    """Facts that were read of one process; texts are raw, as the process wrote them."""
 
     pid: int
     uid: int | None = None
@@ -302,7 +304,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def scripts(self) -> tuple[Script, ...]:
-        """Its modules and then its script, which runs what it does after it has imported them."""
+        """Modules of the process, then its script, which runs after it has imported them."""
         return (*self.modules, self.script) if self.script is not None else self.modules
 
 

@@ -31,8 +31,8 @@ _KEY = re.compile(r"""(?:"([^"\\]*)"|'([^']*)'|([^\W\d][\w./-]*))[ \t]*:(?:[ \t]
 _QUOTED = re.compile(r"""(?:"([^"\\]*)"|'((?:[^']|'')*)')[ \t]*(?:#.*)?""")
 
 
-def scalars(text: str) -> dict[str, tuple[int, str]]:
-    """Return the line and the text of each key at the top; the text is empty where the value is not on that line.
+def parse_flat_yaml(text: str) -> dict[str, tuple[int, str]]:
+    """Return the line and the text of each top-level key of a YAML file; no text where it is not on that line.
 
     What a key has in lists or blocks below it is passed over. Raises ValueError, with the line, for a file that has
     more than one document, aliases, tags, merge keys, or values that run over several lines.
@@ -80,7 +80,7 @@ class Program(NamedTuple):
     """Names of the programs of one framework."""
 
     framework: str
-    """An id of `frameworks.NAMES`; empty where it belongs to none."""
+    """An id of `frameworks.NAMES`."""
     names: tuple[str, ...] = ()
     """File names, of a binary or of the script that an interpreter runs, without `.py`."""
     modules: tuple[str, ...] = ()
@@ -95,9 +95,6 @@ class Started(NamedTuple):
     program: Program
     arguments: tuple[str, ...]
 
-
-GENV = "genv-docker"
-"""Not a framework, but a program with a flag of its own."""
 
 _TRTLLM = "trtllm-serve trtllm-bench trtllm-eval trtllm-llmapi-launch"
 # vllm, set_process_title: VLLM_PROCESS_NAME_PREFIX takes the place of VLLM.
@@ -115,7 +112,6 @@ PROGRAMS = (
     Program("dask", names=("dask-cuda-worker",), modules=("dask_cuda",)),
     Program("llama.cpp", names=tuple(_LLAMA.split()), modules=("llama_cpp",)),
     Program("ollama", names=("ollama", "ollama_llama_server")),
-    Program("", names=(GENV, f"{GENV}.sh")),
 )
 
 _SCRIPTS = {
@@ -155,7 +151,7 @@ class Flag(NamedTuple):
     """Flag of a program that declares something."""
 
     program: str
-    """The framework id of its `Program`; empty for genv-docker."""
+    """The framework id of its `Program`."""
     names: tuple[str, ...]
     """Spellings of one option, with `-`; the last one on a command line counts."""
     kind: Kind
@@ -202,8 +198,6 @@ FLAGS = (
     Flag("dask", ("--rmm-pool-size",), Kind.START, sizes.dask),
     Flag("dask", ("--rmm-maximum-pool-size",), Kind.CAP, sizes.dask),
     Flag("dask", ("--device-memory-limit",), Kind.CACHE, sizes.dask),
-    # genv-docker/README.md: it becomes GENV_GPU_MEMORY.
-    Flag("", ("--gpu-memory",), Kind.GRANT, sizes.genv, margin=Margin.EXACT),
 )
 
 _CONFIG = "--config"
@@ -235,12 +229,12 @@ def candidates(argv: Sequence[str], where: str = "command line", config: Config 
         return []
     table = {name: flag for flag in FLAGS if flag.program == found.program.framework for name in flag.names}
     given: dict[Flag, list[Candidate]] = {}
-    for name, value, text in _given(found.arguments, table):
+    for name, value, text in _find_flags(found.arguments, table):
         flag = table[name]
         given.pop(flag, None)  # so that the order stays that of the command line
         given[flag] = _read(flag, name, value, text, where)
     if config is not None:
-        given = {**dict(_configured(config, table, given)), **given}
+        given = {**dict(_read_config(config, table, given)), **given}
     ignored = any(_VLLM_CACHE in flag.names and several and not several[0].void for flag, several in given.items())
     return [
         void(one, f"vLLM ignores it beside {_VLLM_CACHE}") if ignored and flag.margin is Margin.BUDGET else one
@@ -249,13 +243,13 @@ def candidates(argv: Sequence[str], where: str = "command line", config: Config 
     ]
 
 
-def _configured(
+def _read_config(
     config: Config, table: Mapping[str, Flag], given: Collection[Flag]
 ) -> Iterator[tuple[Flag, list[Candidate]]]:
-    """Return the candidates of a server's file; of an unread one, an unknown one unless its flag is in `given`."""
+    """Return the candidates of a server's file; for a file that was not read one without a value, unless in `given`."""
     sure = Confidence.STALE if config.edited else Confidence.LIKELY if config.likely else Confidence.CERTAIN
     try:
-        for key, (line, value) in _scalars(config).items():
+        for key, (line, value) in _read_config_text(config).items():
             name = f"--{key.replace('_', '-')}"
             if name not in table:
                 continue
@@ -271,15 +265,15 @@ def _configured(
             yield table[name], [replace(named, dynamic=True, unread=clean(words, 2 * SHOWN))]
 
 
-def _scalars(config: Config) -> dict[str, tuple[int, str]]:
+def _read_config_text(config: Config) -> dict[str, tuple[int, str]]:
     """Read a server's file; raises ValueError with the reason."""
     if isinstance(config.text, Unread):
         raise ValueError("it is not ours to read" if config.text is Unread.DENIED else "it could not be read")
-    return scalars(config.text)
+    return parse_flat_yaml(config.text)
 
 
-def _given(arguments: Sequence[str], table: Mapping[str, Flag]) -> Iterator[tuple[str, str | None, str]]:
-    """Find the flags among arguments: the name of each with its value, None for a missing one, and as it was written.
+def _find_flags(arguments: Sequence[str], table: Mapping[str, Flag]) -> Iterator[tuple[str, str | None, str]]:
+    """Find flags among arguments: the name of each, its value (None where it is missing), and its text.
 
     `_` stands for `-`, as argparse and click, and the command lines that people copy, have it.
     """

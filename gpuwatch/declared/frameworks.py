@@ -1,4 +1,4 @@
-"""Frameworks: which ones a process uses, and what each takes by default.
+"""Frameworks: detection of those that a process uses, and their defaults.
 
 Names of libraries are those in wheels on pypi.org, looked up in: torch 1.8 to 2.13, tensorflow 2.21, jaxlib 0.10.2 and
 jax-cuda12-pjrt 0.12, cupy-cuda12x 14.2, rmm-cu12 26.10, onnxruntime-gpu 1.31, paddlepaddle-gpu 2.6,
@@ -121,11 +121,11 @@ def identify(facts: Facts) -> dict[str, Confidence] | None:
     found = _from_libraries(facts)
     mapped = bool(found)
     own = find_program(facts.argv)
-    if own and own.program.framework:
+    if own:
         found[own.program.framework] = _CERTAIN
     for relative in facts.ancestors:
         above = find_program(relative.argv)
-        if above and above.program.framework:
+        if above:
             found.setdefault(above.program.framework, _LIKELY)
     if not mapped:
         for name in _from_imports(facts):
@@ -192,7 +192,7 @@ _DEFAULTS = {
 
 
 def defaults(found: Iterable[str]) -> list[Candidate]:
-    """Return the default of each of some frameworks, as candidates of kind DEFAULT, which are never declarations."""
+    """Return the defaults of some frameworks as candidates of kind DEFAULT."""
     return [
         Candidate(
             channel="default",
@@ -242,7 +242,7 @@ _LAUNCHERS = frozenset(
 
 
 def collective(facts: Facts) -> bool:
-    """Return whether a process is one of several that exchange data by NCCL, whose buffers come on top.
+    """Return whether a process is one of several that exchange data by NCCL, which needs buffers of its own.
 
     WORLD_SIZE decides where it is set, else a launcher among the ancestors; where libraries could be read, NCCL's must
     be among them.

@@ -37,7 +37,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def bounded(declared: Declared, room: int = ROOM) -> Declared:
-    """Cut what was declared to `room` bytes, keep what is in effect first, and count what is left out.
+    """Shorten the declarations of a process to `room` bytes; those in effect are kept first, the others are counted.
 
     All limits stay, and the statements that they name; so does the first of those in effect that give no number.
     `shares.is_conclusive` gives the same answer before and after.
@@ -61,7 +61,7 @@ def bounded(declared: Declared, room: int = ROOM) -> Declared:
 
 
 def _rank(one: Declaration) -> tuple[bool, bool, bool]:
-    """Return the order of statements: what lifts a limit, then a start size, then what else is in effect."""
+    """Return the sort key of a declaration: those that lift a limit first, then start sizes, then others in effect."""
     lifts = one.undecided or (one.kind in LIMITS and one.value is None)
     return (not one.effective, not lifts, one.kind is not Kind.START)
 
@@ -82,7 +82,7 @@ _SEARCHED = 4096
 
 
 def agreed_candidates(facts: Facts, gpus: Sequence[GpuFacts]) -> list[Candidate]:
-    """Return the shares that match a process, one candidate for each GPU of each; of one GPU the least comes last.
+    """Return a candidate for each GPU of each agreed share that matches a process; the least of a GPU comes last.
 
     A share is one person's: all processes of that person under one table count together, and so the scope names the
     person, the table's pattern and the GPU. Where several tables of one scope match, the least counts, so that nobody
@@ -142,7 +142,7 @@ _STRONGEST = (Kind.HARD, Kind.CAP, Kind.GRANT)
 
 
 class Evaluation(msgspec.Struct):
-    """Candidate with the limits that it sets, or the reason why it sets none."""
+    """Candidate with its limits, or the reason why it sets none."""
 
     candidate: Candidate
     place: int
@@ -174,7 +174,7 @@ _Rivals: TypeAlias = tuple[str, str, str]
 
 
 def find_limits(evaluations: Sequence[Evaluation]) -> list[tuple[Limit, Evaluation]]:
-    """Find the limit on each GPU, scope by scope, each with the candidate that names it."""
+    """Return the limit of each scope on each GPU, with the candidate that it comes from."""
     rivals: defaultdict[_Rivals, list[Evaluation]] = defaultdict(list)
     for one in evaluations:
         for gpu in (*one.limits, *one.lifted):
@@ -211,14 +211,14 @@ def _least(best: Mapping[_Rivals, Evaluation]) -> dict[tuple[str, str], _GpuLimi
         elif gpu not in one.lifted:
             layers[scope, gpu].append(_GpuLimit(one.limits[gpu], (one,)))
     for (scope, gpu), families in allocators.items():
-        found = [_of_family(family, gpu) for family in families.values()]
+        found = [_least_of_family(family, gpu) for family in families.values()]
         largest = sorted((one for one in found if one is not None), key=lambda one: -one.limits[gpu])
         if len(largest) == len(families):  # else one of them may take any amount
             layers[scope, gpu].append(_GpuLimit(sum(one.limits[gpu] for one in largest), tuple(largest)))
     return {key: min(several, key=_order) for key, several in layers.items()}
 
 
-def _of_family(family: Iterable[Evaluation], gpu: str) -> Evaluation | None:
+def _least_of_family(family: Iterable[Evaluation], gpu: str) -> Evaluation | None:
     """Return the least candidate of frameworks that share an allocator; None where none has a number."""
     return min(
         (one for one in family if gpu not in one.lifted),
@@ -246,7 +246,7 @@ def _winner(several: Sequence[Evaluation], gpu: str) -> Evaluation:
 
 
 def _rival(candidate: Candidate) -> str:
-    """Return the group of which one candidate can be in effect: its framework, or its channel where it has none."""
+    """Return the group of which one candidate is in effect: the framework, or the channel where there is none."""
     return candidate.framework or candidate.channel
 
 
@@ -291,7 +291,7 @@ _MORE_THAN_IT_HAS = "it is more than the GPU has that it was guessed to mean"
 
 
 def resolve(facts: Facts, gpus: Sequence[GpuFacts], driver: str = "") -> Declared:
-    """Find what one process declared and its limits, on the GPUs of its machine with this version of the driver.
+    """Return the declarations and limits of a process on the GPUs of its machine.
 
     Never raises for what a process wrote.
     """
@@ -329,7 +329,7 @@ def resolve(facts: Facts, gpus: Sequence[GpuFacts], driver: str = "") -> Declare
 
 
 def _prominence(one: Evaluation) -> tuple[bool, ...]:
-    """Return the order: what names a limit, what adds to one, what else applies, what does not, defaults."""
+    """Return the sort key for display: limits, parts of limits, others that apply, others, defaults."""
     return (not one.on, bool(one.on and one.why), not one.applies, one.candidate.kind is Kind.DEFAULT)
 
 
@@ -416,7 +416,7 @@ def _is_tentative(candidate: Candidate) -> bool:
 
 
 def _locate(one: Evaluation, selected: visible_devices.DeviceSet, gpus: Sequence[GpuFacts]) -> None:
-    """Find the GPUs that a candidate of a limiting kind concerns, and its bytes on each."""
+    """Set the GPUs of a candidate and its bytes on each."""
     candidate = one.candidate
     # TensorFlow's list of physical devices has what the script hides from it later.
     physical = candidate.framework == "tensorflow" and isinstance(candidate.device, int)
@@ -438,7 +438,7 @@ def _locate(one: Evaluation, selected: visible_devices.DeviceSet, gpus: Sequence
 
 
 def _leave_undecided(one: Evaluation, targets: Iterable[visible_devices.Target]) -> None:
-    """Make a candidate limit no GPU, and replace others on each GPU that it may concern."""
+    """Remove the limits of a candidate; on each GPU that it may concern it replaces others."""
     one.limits, one.undecided = {}, True
     one.lifted = frozenset(target.gpu for target in targets)
 
@@ -457,7 +457,7 @@ def _limits(candidate: Candidate, targets: Iterable[visible_devices.Target]) -> 
 
 
 def _explain_rest(evaluations: Sequence[Evaluation]) -> None:
-    """Set the reason of candidates that apply and limit nothing; a default has no effect beside any other candidate."""
+    """Set the reason of candidates that apply and limit nothing."""
     sizes = (*LIMITS, Kind.CACHE, Kind.START)
     said = {one.candidate.framework for one in evaluations if one.applies and one.candidate.kind in sizes}
     started = {one.candidate.framework: one for one in evaluations if one.applies and one.candidate.kind is Kind.START}
@@ -504,14 +504,14 @@ def _declaration(one: Evaluation) -> Declaration:
 
 
 def _knowledge(facts: Facts, environment: Environment) -> tuple[Knowledge, str]:
-    """Return whether everything could be read, and what could not."""
+    """Return whether everything could be read, and a text about the rest."""
     words = [environment.words, _script_words(facts.script), _arguments_words(facts)]
     read = environment.read and not any(words[1:])
     return (Knowledge.READ if read else Knowledge.UNREADABLE), "; ".join(filter(None, words))
 
 
 def _arguments_words(facts: Facts) -> str:
-    """Return which command lines are too long to be read whole: the rest of one may have a limit.
+    """Return a text about a command line that is too long to be read whole: its rest may have a limit.
 
     Of ancestors only programs count whose options declare something.
     """
@@ -536,7 +536,7 @@ def _script_words(script: Script | None) -> str:
 
 
 def _module_words(modules: Sequence[Script]) -> str:
-    """Return which modules of a program were not read, in words."""
+    """Return a text about the modules of a program that were not read."""
     left = [one.path for one in modules if one.contents is Unread.LEFT]
     words = [_script_words(one) for one in modules if one.contents is not Unread.LEFT]
     if left:

@@ -106,12 +106,12 @@ _NOTEBOOK = re.compile(rb'\s*\{\s*"(?:cells|metadata|nbformat)"')
 
 
 def read_script(source: str | bytes, name: str = "script", ranks: Ranks = None) -> ScriptContents:
-    """Return what a Python source declares that is all of a program; see `read_scripts`."""
+    """Return the declarations of a program that is one Python source; see `read_scripts`."""
     return read_scripts([(name, source)], ranks)[0]
 
 
 def read_scripts(sources: Sequence[tuple[str, str | bytes]], ranks: Ranks = None) -> tuple[ScriptContents, ...]:
-    """Return what the sources of a program declare: its script, then modules that it imports. Never raises.
+    """Return the declarations in each source of a program: its script, then modules that it imports. Never raises.
 
     Each stands with the name that is shown; `ranks` are variables of the process that runs them. What cannot be parsed
     gives contents with an `error`, and the imports that its lines seem to have. A module that has none of the words
@@ -206,7 +206,7 @@ class _Program:
         """Functions of which something that may have them called was found."""
 
     def mention(self, *names: str) -> None:
-        """Note names that something mentions which runs."""
+        """Add names that are mentioned in code that runs."""
         for name in names:
             if name not in self._mentioned:
                 self._mentioned.add(name)
@@ -215,18 +215,18 @@ class _Program:
                     self.mention(self._aliases[name])
 
     def hand_over(self, name: str) -> None:
-        """Note a name that is handed over: to `fire.Fire(Jobs)`, which may call any method."""
+        """Add the name of an argument: `fire.Fire(Jobs)` may call any method of `Jobs`."""
         self._handed.add(name)
         self._waiting += self._by_name[name]
 
     def alias(self, bound: str, name: str) -> None:
-        """Note that an import binds a name to another one."""
+        """Add the name that an import gives to another one."""
         self._aliases[bound] = name
         if bound in self._mentioned:
             self.mention(name)
 
     def define(self, definition: _Definition) -> None:
-        """Note a function that is defined where the walk is."""
+        """Add a function that the walk has reached the definition of."""
         self._definitions.append(definition)
         self._waiting.append(definition)
         self._by_name[definition.function.name].append(definition)
@@ -238,7 +238,7 @@ class _Program:
         return [one.function for one in self._by_name.get(name, ()) if one.walk is walk and one.owner is None]
 
     def follow(self, walks: Sequence[_Walk]) -> None:
-        """Follow all that may run, the script last, and then what nothing is known to call."""
+        """Follow all code that may run, the script last, and then the functions that nothing is known to call."""
         everywhere = self._mentioned.union(*(walk.symbols.mentioned for walk in walks))
         if len(walks) > 1 or self._mentioned:  # there are modules, any of which may set the GPU first
             self.is_first = self.is_first and _SETS_DEVICE.isdisjoint(everywhere)
@@ -264,7 +264,7 @@ class _Program:
 
 
 class _Walk:
-    """Walk through a source, in the order in which it would run."""
+    """Walk through the statements of a source in the order in which they run."""
 
     def __init__(self, tree: ast.Module, source: Source, program: _Program, *, main: bool) -> None:
         self._tree = tree
@@ -282,7 +282,7 @@ class _Walk:
         """False in a function that nothing is known to call: its variables are never set."""
 
     def begin(self) -> None:
-        """Follow what runs as the source is imported."""
+        """Follow the statements that run as the source is imported."""
         self._current = (Device(0) if self._program.is_first else SOME,)
         self._block(self._tree.body, Confidence.CERTAIN)
 
@@ -304,7 +304,7 @@ class _Walk:
         return any(path.removesuffix("()").rpartition(".")[2] not in _WRAP for path in paths)
 
     def result(self) -> ScriptContents:
-        """Return what was found."""
+        """Return the contents that the walk has found."""
         items = [self._found[place][1] for place in sorted(self._found)]
         settings = [one for one in items if isinstance(one, tuple)]
         candidates = [one for one in items if isinstance(one, Candidate)]
@@ -375,12 +375,12 @@ class _Walk:
             if isinstance(child, ast.expr):
                 self._expression(child, confidence)
         site = self._site(node, confidence)
-        self._keep_settings(site)
+        self._add_settings(site)
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value is not None:
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(target, ast.Attribute) and target.attr in patterns.ATTRIBUTES:
                     value = target if isinstance(node, ast.AugAssign) else node.value  # `+=` leaves it unknown
-                    self._keep(target, patterns.ATTRIBUTES[target.attr](site, target, value), confidence)
+                    self._add(target, patterns.ATTRIBUTES[target.attr](site, target, value), confidence)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             return site.path(node.value.func) in _EXITS
         return isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue)
@@ -435,7 +435,7 @@ class _Walk:
 
     def _options(self, node: ast.expr, confidence: Confidence) -> None:
         site = self._site(node, confidence)
-        self._keep(node, patterns.provider_options(site, site.entries(node)), confidence)
+        self._add(node, patterns.provider_options(site, site.entries(node)), confidence)
 
     def _call(self, node: ast.Call, confidence: Confidence) -> None:
         site = self._site(node, confidence)
@@ -445,10 +445,10 @@ class _Walk:
         path = site.path(node.func)
         name = path.rpartition(".")[2]
         if name in patterns.CALLS:
-            self._keep(node, patterns.CALLS[name](site, node), confidence)
+            self._add(node, patterns.CALLS[name](site, node), confidence)
         elif path == "dict":
             self._options(node, confidence)
-        self._keep_settings(site)
+        self._add_settings(site)
         if name in _SETS_DEVICE and node.args:
             self._current = site.devices(node.args[0])
         elif isinstance(node.func, ast.Attribute) and path.endswith("cuda.Device().use"):
@@ -464,14 +464,14 @@ class _Walk:
     # -----------------------------------------------------------------------------------------------------------------
     # What is found
 
-    def _keep_settings(self, site: Site) -> None:
+    def _add_settings(self, site: Site) -> None:
         if self._called:
-            self._keep(site.node, patterns.find_settings(site, site.node), site.confidence)
+            self._add(site.node, patterns.find_settings(site, site.node), site.confidence)
 
-    def _keep(
+    def _add(
         self, node: ast.expr | ast.stmt, items: Iterable[Item | tuple[str, Setting]], confidence: Confidence
     ) -> None:
-        """Keep what stands here; a choice of GPUs in a function that nothing calls is none."""
+        """Keep items that were found at a node, except a choice of GPUs in a function that nothing calls."""
         strength = _STRENGTH.index(confidence)
         for count, item in enumerate(items if len(self._found) < _KEPT else ()):
             # `a().b()` and its `a()` begin at one place.

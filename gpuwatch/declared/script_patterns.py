@@ -41,7 +41,7 @@ _DEVICES_DEEP = 8
 
 
 class Source:
-    """Text of a source, from which pieces are shown."""
+    """Text of a source, which gives the pieces for display."""
 
     def __init__(self, text: str, name: str) -> None:
         self.name = clean(name)
@@ -87,7 +87,7 @@ _COUNTS = ("cuda.device_count()", "runtime.getDeviceCount()")
 
 
 class Site(NamedTuple):
-    """Call, dict or assignment, with what is known where it stands."""
+    """Place in a source: a call, dict or assignment, with the state of the walk there."""
 
     node: ast.expr | ast.stmt
     symbols: SymbolTable
@@ -286,7 +286,7 @@ _NAME_LIMIT = 128
 
 
 def find_settings(site: Site, node: ast.expr | ast.stmt) -> Iterator[tuple[str, Setting]]:
-    """Return what a statement or a call sets: `os.environ["X"] = "v"`, `os.environ.update(…)`, `del os.environ["X"]`.
+    """Return the variables that a statement or call sets: `os.environ["X"] = "v"`, `os.environ.update(…)`.
 
     A variable that is deleted, or changed from what it was, has no value.
     """
@@ -351,7 +351,7 @@ def _setting(site: Site, name: Value, node: ast.expr | None, *, default: bool = 
 
 
 def asks_for_gpu(site: Site, test: ast.expr) -> bool:
-    """Return whether a test is that there is a GPU, as there is for a process that holds one: `if len(gpus) > 0:`."""
+    """Return whether a test asks for a GPU, which a process that holds one has: `if len(gpus) > 0:`."""
     match test:
         case ast.Compare(left=left, ops=[ast.Gt() | ast.NotEq()], comparators=[ast.Constant(value=0)]):
             test = left

@@ -1,4 +1,4 @@
-"""Symbol table of a Python source: what its names are bound to, and the values that are known without running it.
+"""Symbol table of a Python source: the bindings of its names, and the values that are known without running it.
 
 A name stands for what it is bound to where the whole source, whatever the function, binds it once or always to the same
 expression. A value is known where it is a constant, such a name, simple arithmetic or text made of them, or a rank in

@@ -16,7 +16,7 @@ from gpuwatch.units import GIB, KIB, MIB, TIB, parse_share, parse_size
 
 
 class Size(NamedTuple):
-    """Number that one value means."""
+    """Number that a value stands for."""
 
     value: float
     """Fraction or bytes, by the basis; a fraction of the SMs where there is no basis."""
@@ -132,7 +132,7 @@ def unified_fraction(text: str) -> Sizes:
 
 
 def fraction_or_blocks(text: str) -> Sizes:
-    """Parse lmdeploy's: up to 1 a fraction of what is free, above it a number of blocks of unknown size.
+    """Parse the cache of lmdeploy: up to 1 a fraction of what is free, above it a number of blocks of unknown size.
 
     Source: lmdeploy/messages.py.
     """
@@ -140,7 +140,7 @@ def fraction_or_blocks(text: str) -> Sizes:
 
 
 def gpuwatch(text: str) -> Sizes:
-    """Parse gpuwatch's own: `0.4`, `40%` or `20GiB`."""
+    """Parse a share of gpuwatch's own: `0.4`, `40%` or `20GiB`."""
     text = text.strip()
     if not text[-1:].isalpha():
         return (Size(parse_share(text), Basis.TOTAL),)
@@ -148,7 +148,7 @@ def gpuwatch(text: str) -> Sizes:
 
 
 def cupy(text: str) -> Sizes:
-    """Parse CuPy's: `50%` of the GPU, else whole bytes; 0 is no limit.
+    """Parse the limit of CuPy: `50%` of the GPU, else whole bytes; 0 is no limit.
 
     Source: cupy/cuda/memory.pyx, _parse_limit_string.
     """
@@ -175,7 +175,7 @@ def strtoul(text: str) -> int:
 
 
 def hami(text: str) -> Sizes:
-    """Parse HAMi's: strtoul(3) with base 0, times what the last letter says (g, m, k: binary); 0 is no limit.
+    """Parse a limit of HAMi: strtoul(3) with base 0, times what the last letter says (g, m, k: binary); 0 is no limit.
 
     What follows the digits is passed over, as there: `1.5g` is 1 GiB, and `3000MB`, which ends in B, 3000 bytes. A
     product that does not fit 64 bits is no limit either. Source: HAMi-core multiprocess_memory_limit.c,
@@ -211,7 +211,7 @@ _DASK = re.compile(r"([0-9]{0,19}(?:\.[0-9]{0,19})?(?:e[0-9]{1,2})?)\s*(?:([kmgt
 
 
 def dask(text: str) -> Sizes:
-    """Parse Dask's: up to 1 a fraction of the GPU, above it bytes, with a unit (`1GB` is 10⁹, `1GiB` 2³⁰); 0 is off.
+    """Parse a size of Dask: up to 1 a fraction of the GPU, above it bytes (`1GB` is 10⁹, `1GiB` 2³⁰); 0 is off.
 
     Source: dask_cuda/utils.py, parse_device_memory_limit; dask.utils.parse_bytes.
     """
@@ -231,7 +231,7 @@ _VLLM = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,19})?)([kKmMgGtT]?)")
 
 
 def vllm(text: str) -> Sizes:
-    """Parse vLLM's: `1k` is 1000, `1K` 1024, and only the small letters may follow a decimal fraction.
+    """Parse a size of vLLM: `1k` is 1000, `1K` 1024, and only the small letters may follow a decimal fraction.
 
     Source: vllm/engine/arg_utils.py, human_readable_int.
     """
@@ -246,7 +246,7 @@ _THEANO_MOST = 0.95
 
 
 def theano(text: str) -> Sizes:
-    """Parse Theano's: up to 1 a fraction of the GPU, at most 0.95; above it MB (2²⁰); 0 and less are off.
+    """Parse a start size of Theano: up to 1 a fraction of the GPU, at most 0.95; above it MB (2²⁰); 0 and less are off.
 
     Source: theano/gpuarray/__init__.py; rel-0.8.2 doc/library/config.txt, `lib.cnmem`.
     """

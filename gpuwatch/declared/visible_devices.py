@@ -1,4 +1,4 @@
-"""CUDA_VISIBLE_DEVICES as the CUDA driver reads it, and the GPUs that a candidate is about.
+"""Visible GPUs: CUDA_VISIBLE_DEVICES as the CUDA driver reads it, within the GPUs of a container or job.
 
 Sources: docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html (order, first invalid
 entry, starts of UUIDs, CUDA_DEVICE_ORDER); pytorch/pytorch torch/cuda/__init__.py `_parse_visible_devices` and
@@ -51,7 +51,7 @@ class _Device(NamedTuple):
 
 
 def parse(value: str | None, gpus: Sequence[GpuFacts], order: str | None = None, *, driver: str = "") -> Visible:
-    """Return the GPUs that a process sees whose CUDA_VISIBLE_DEVICES is `value`, None for unset; never raises.
+    """Return the GPUs that CUDA_VISIBLE_DEVICES makes visible; `value` is None where it is not set. Never raises.
 
     `gpus` are those that its container or job was given, in NVML's order; `order` is its CUDA_DEVICE_ORDER; `driver`
     is the driver's version. The result has no `text` and no `where`. What is seen of several MIG instances depends on
@@ -79,7 +79,7 @@ def parse(value: str | None, gpus: Sequence[GpuFacts], order: str | None = None,
 
 
 def _sorted(gpus: list[GpuFacts], order: str | None) -> list[GpuFacts]:
-    """Put `gpus` into CUDA's order.
+    """Return GPUs in the order of CUDA.
 
     Without PCI_BUS_ID different models are sorted by their speed, which is a guess. NVIDIA's guide has "fastest to
     slowest … using a simple heuristic", up to CUDA 10 only "make that device 0, leaving the order of the rest of the
@@ -190,7 +190,7 @@ def _kind(entry: str) -> str:
 
 
 def _device(entry: str, kind: str, gpus: Sequence[GpuFacts], counted: Sequence[_Device]) -> _Device | str:
-    """Return the device that an entry of a list of `kind` means, or in words why it means none."""
+    """Return the device of an entry in a list of `kind`, or the reason why it is none."""
     if not kind:
         return _by_ordinal(entry, counted)
     if _kind(entry) != kind:
@@ -290,7 +290,7 @@ class DeviceSet(NamedTuple):
 
 
 class Target(NamedTuple):
-    """One GPU, or MIG instance of it, that a candidate is about."""
+    """GPU, or MIG instance of it, that a candidate concerns."""
 
     gpu: str
     """UUID of the GPU; of a MIG instance that of its parent."""
@@ -299,7 +299,7 @@ class Target(NamedTuple):
 
 
 class _Assigned(NamedTuple):
-    """The GPUs that a container or a job was given."""
+    """GPUs that a container or a job was given."""
 
     gpus: tuple[GpuFacts, ...]
     text: str = ""
@@ -420,7 +420,7 @@ def container(cgroup: str) -> str:
 def _assigned(
     settings: Mapping[str, Setting], value: str | None, cgroup: str, gpus: Sequence[GpuFacts]
 ) -> _Assigned | None:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES, which is `value`, counts; None where they are not known."""
+    """Return the GPUs that the ordinals of CUDA_VISIBLE_DEVICES count; None where they are not known."""
     setting = settings.get(NVD)
     # What a script sets comes too late for the container's runtime.
     given = setting.value.strip() if setting and setting.value and not setting.line else ""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.declared.facts import Config
-from gpuwatch.declared.flags import candidates, scalars
+from gpuwatch.declared.flags import candidates, parse_flat_yaml
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.inspector import reader
 from gpuwatch.model import Basis, Confidence, Declared, Kind, Margin
@@ -210,7 +210,7 @@ def test_another_programs_file_is_not_read(explain: Explainer) -> None:
 def refused(text: str) -> str | None:
     """Return the reason for which a text is given up; None for a text that is read."""
     try:
-        scalars(text)
+        parse_flat_yaml(text)
     except ValueError as error:
         return str(error)
     return None
@@ -236,4 +236,4 @@ PLAINS = st.one_of(st.integers().map(str), st.floats(0, 1).map(repr), st.text("a
 @given(st.dictionaries(NAMES, PLAINS.filter(lambda text: text[0] != "-")))
 def test_what_is_written_as_a_flat_file_is_read_again(values: dict[str, str]) -> None:
     text = "".join(f"{name}: {value}\n" for name, value in values.items())
-    assert {name: value for name, (_, value) in scalars(text).items()} == values
+    assert {name: value for name, (_, value) in parse_flat_yaml(text).items()} == values

@@ -88,7 +88,6 @@ SAID: list[tuple[str, str, Kind, Basis, float, int | None, str]] = [
         "python -m dask_cuda.cli worker --device-memory-limit 0.8",
         *("dask", Kind.CACHE, Basis.TOTAL, 0.8, None, "--device-memory-limit 0.8"),
     ),
-    ("genv-docker run --gpu-memory 4g image", "", Kind.GRANT, Basis.BYTES, 4e9, None, "--gpu-memory 4g"),
 ]
 
 
@@ -207,7 +206,7 @@ def test_every_flag_belongs_to_a_program_and_every_framework_has_a_name() -> Non
     for flag in FLAGS:
         owner = flag.framework or flag.program
         assert not owner or owner in NAMES
-    assert {program.framework for program in PROGRAMS} - {""} <= set(NAMES)
+    assert {program.framework for program in PROGRAMS} <= set(NAMES)
 
 
 WORDS = st.one_of(

@@ -126,14 +126,6 @@ def test_an_ancestor_that_is_a_known_program_tells_likely() -> None:
     assert identify(worker) == {"torch": CERTAIN, "vllm": LIKELY}
 
 
-def test_a_wrapper_that_belongs_to_no_framework_tells_nothing() -> None:
-    assert (
-        identify(process(libraries=Unread.DENIED, argv="genv-docker run", ancestors=(RelatedProcess(pid=2),))) is None
-    )
-    docker = (RelatedProcess(pid=2, argv=("genv-docker", "run")),)
-    assert identify(process(libraries=Unread.DENIED, ancestors=docker)) is None
-
-
 def test_defaults_are_defaults() -> None:
     found = {candidate.framework: candidate for candidate in defaults(NAMES)}
     assert {candidate.kind for candidate in found.values()} == {Kind.DEFAULT}
