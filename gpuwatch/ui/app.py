@@ -336,7 +336,7 @@ class GpuwatchApp(App[int]):
             return
         if self.endings is not None:
             self.endings.observe(message.frame)
-        for screen in self.screen_stack:  # those below the top one, too: what is ticked there is to be true
+        for screen in self.screen_stack:  # those below the top one, too: the selection of strays must stay true
             if screen is not self.dashboard and hasattr(screen, "refresh_frame"):
                 screen.refresh_frame(message.frame)
         if self._paused_at is None:

@@ -30,17 +30,17 @@ KEYS: list[Binding] = [
         "greater_than_sign", "sort(1)", "sort", id="sort.right", key_display=">", tooltip="Sort by the next column"
     ),
     Binding("m", "mine", "mine", id="mine", tooltip="Show only your own processes, or everybody's"),
-    Binding("u", "people", "people", id="people", tooltip="Who has what: one row a person"),
+    Binding("u", "people", "people", id="people", tooltip="One row for each person: memory, GPUs, use"),
     Binding("t", "tree", "tree", id="tree", tooltip="Runs, their ranks and their workers, with sums"),
-    Binding("S", "strays", "strays", id="strays", tooltip="Your own processes that nobody tends, and end them"),
+    Binding("S", "strays", "strays", id="strays", tooltip="Your own processes that nobody attends to; end them here"),
     Binding("e", "events", "events", id="events", tooltip="What was raised, and how it ended"),
     Binding("a", "acknowledge", "ack", id="acknowledge", tooltip="Acknowledge, mute or unmute an alert"),
     Binding("K,f9", "end_process", "end", id="end", key_display="K", tooltip="End this process, if it is yours"),
-    Binding("p", "pause", "pause", id="pause", tooltip="Freeze the screen; watching goes on"),
+    Binding("p", "pause", "pause", id="pause", tooltip="Freeze the screen; gpuwatch goes on watching"),
     Binding(
         "question_mark,h,f1", "help", "help", id="help", key_display="?", tooltip="Keys, marks and words explained"
     ),
-    Binding("q", "quit", "quit", id="quit", tooltip="Leave; nothing else ends"),
+    Binding("q", "quit", "quit", id="quit", tooltip="Quit; no other process ends"),
     Binding("y", "message", "message", id="message", show=False, tooltip="Copy a message to the owner"),
     Binding("up,k", "move(-1)", "up", id="up", show=False, tooltip="The process above"),
     Binding("down,j", "move(1)", "down", id="down", show=False, tooltip="The process below"),
@@ -48,17 +48,17 @@ KEYS: list[Binding] = [
     Binding("pagedown", "page(1)", "page down", id="pagedown", show=False, tooltip="A screenful down"),
     Binding("home,g", "move(-1000000)", "first", id="first", show=False, tooltip="The first process"),
     Binding("end,G", "move(1000000)", "last", id="last", show=False, tooltip="The last process"),
-    Binding("r", "reverse", "reverse", id="reverse", show=False, tooltip="Turn the order round"),
+    Binding("r", "reverse", "reverse", id="reverse", show=False, tooltip="Reverse the order"),
     Binding("plus,equals_sign", "interval(1)", "slower", id="slower", show=False, tooltip="Sample less often"),
     Binding("minus", "interval(-1)", "faster", id="faster", show=False, tooltip="Sample more often"),
-    Binding("R", "retry", "retry", id="retry", show=False, tooltip="Sample now, and try GPUs that were given up again"),
+    Binding("R", "retry", "retry", id="retry", show=False, tooltip="Sample now, and try failed GPUs again"),
     Binding("L", "reload", "reload", id="reload", show=False, tooltip="Read the configuration again"),
     Binding("escape", "clear", "clear", id="clear", show=False, tooltip="Clear the filter"),
     Binding("colon,ctrl+p", "command_palette", "commands", id="palette", show=False, tooltip="All commands, by name"),
     Binding(
         "ctrl+z", "suspend_process", "suspend", id="suspend", show=False, tooltip="Back to the shell; `fg` goes on"
     ),
-    Binding("ctrl+c,ctrl+q", "quit", "quit", id="quit.now", show=False, priority=True, tooltip="Leave, from anywhere"),
+    Binding("ctrl+c,ctrl+q", "quit", "quit", id="quit.now", show=False, priority=True, tooltip="Quit, from any screen"),
 ]
 
 
@@ -66,9 +66,9 @@ _NAMES = {
     "detail": "Show the detail of the selected process",
     "filter": "Filter the processes",
     "mine": "Mine only, or everybody's",
-    "people": "People: who has what",
+    "people": "People: one row for each person",
     "tree": "Tree: runs, their ranks and their workers",
-    "strays": "Strays: processes of yours that nobody tends",
+    "strays": "Strays: your processes that nobody attends to",
     "end": "End the selected process",
     "events": "Events: what was raised, and how it ended",
     "acknowledge": "Acknowledge or mute an alert",
@@ -80,7 +80,7 @@ _NAMES = {
     "reverse": "Reverse the order",
     "slower": "Longer interval",
     "faster": "Shorter interval",
-    "retry": "Retry GPUs that were given up",
+    "retry": "Sample now, and try failed GPUs again",
     "clear": "Clear the filter",
 }
 """Binding id → name. Moving about and opening the palette itself are left out: a key is always shorter."""
@@ -106,7 +106,7 @@ def commands(keys: Sequence[Binding] = KEYS) -> list[Command]:
         Command(_NAMES[one.id], f"{key_names(one)}  {one.tooltip}", one.action) for one in keys if one.id in _NAMES
     ]
     found += [
-        Command(f"Sort by {words}", f"{_order(column)}; once more turns it round", f"sort_by('{column}')")
+        Command(f"Sort by {words}", f"{_order(column)}; once more reverses it", f"sort_by('{column}')")
         for column, (words, _) in SORTS.items()
     ]
     found += [

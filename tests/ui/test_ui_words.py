@@ -203,7 +203,7 @@ async def test_without_anything_unlisted_the_tree_says_nothing_of_it() -> None:
     async with running(frame(machine(2)), (120, 36)) as (app, pilot):
         await pilot.press("t")
         await pilot.pause()
-        assert "10 processes · by memory" in text(app).splitlines()[0]
+        assert "10 processes  by memory" in text(app).splitlines()[0]
 
 
 @pytest.mark.parametrize(

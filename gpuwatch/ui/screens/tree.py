@@ -406,10 +406,9 @@ class TreeScreen(ListScreen[TreeList]):
         unlisted = sum(node.totals.holders for node in nodes)
         processes = sum(node.totals.processes for node in nodes) - unlisted  # as the dashboard counts them
         more = f", {unlisted} more unlisted" * (unlisted > 0)
-        counts = [f"{runs} run{'s' * (runs != 1)}", f"{processes} process{'es' * (processes != 1)}{more}"]
-        words = counts if self._frame.snapshot.gpus else []
-        words += ["mine"] * self._mine + [f"by {SORTS[self.rows.by][0]}"]
-        return [(f" {self._skin.glyphs.dot} ".join(words), "muted"), (count_flags(nodes), "warning")]
+        words = [f"{runs} run{'s' * (runs != 1)}", f"{processes} process{'es' * (processes != 1)}{more}"]
+        shown = f" {self._skin.glyphs.dot} ".join((words if self._frame.snapshot.gpus else []) + ["mine"] * self._mine)
+        return [(shown, "muted"), (count_flags(nodes), "warning"), (f"by {SORTS[self.rows.by][0]}", "muted")]
 
     def detail(self, width: int, lines: int) -> list[Line]:
         """Draw the description of the node under the cursor, below a blank line where there is room."""
