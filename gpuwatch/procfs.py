@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -300,35 +300,30 @@ def read_owner(pid: int, proc: Path = PROC) -> Owner:
     return Owner(int(uid), int(gid), tuple(map(int, (groups or b"").split())))
 
 
-def read_thread_states(pid: int, proc: Path = PROC) -> Iterator[tuple[int, str]]:
-    """Yield the number and the state letter of each thread of a process; none where the process has ended.
+def read_threads(pid: int, proc: Path = PROC) -> Iterator[tuple[int, Stat]]:
+    """Yield the number and the stat of each thread of a process; none where the process has ended.
 
     Raises `OSError` for other failures, `ValueError` for malformed text.
     """
-    try:
-        with os.scandir(f"{proc}/{pid}/task") as threads:
-            for thread in threads:
-                try:
-                    yield int(thread.name), read_thread_state(pid, int(thread.name), proc)
-                except GONE:
-                    continue  # this thread ended while the others were read
-    except GONE:
-        return
+    with suppress(*GONE), os.scandir(f"{proc}/{pid}/task") as threads:
+        for thread in threads:
+            with suppress(*GONE):  # this thread ended while the others were read
+                yield int(thread.name), read_thread(pid, int(thread.name), proc)
 
 
-def read_thread_state(pid: int, thread: int, proc: Path = PROC) -> str:
-    """Read the state letter of one thread of a process; raises `OSError` (see `GONE`) or `ValueError`."""
-    return parse_stat(read_file(pid, f"task/{thread}/stat", proc)).state
+def read_thread(pid: int, thread: int, proc: Path = PROC) -> Stat:
+    """Read the stat of one thread of a process; raises `OSError` (see `GONE`) or `ValueError`."""
+    return parse_stat(read_file(pid, f"task/{thread}/stat", proc))
 
 
 def find_living_thread(pid: int, proc: Path = PROC) -> int | None:
     """Return the number of a thread of a process that has not ended; None where all have, reaped or not.
 
     The kernel keeps ended threads only for a debugger, and the first one (exit_notify in kernel/exit.c). So of more
-    than `THREADS_MAX` ended threads the next counts as living. Raises as `read_thread_states` does.
+    than `THREADS_MAX` ended threads the next counts as living. Raises as `read_threads` does.
     """
-    for count, (thread, state) in enumerate(read_thread_states(pid, proc)):
-        if state not in DEAD or count == THREADS_MAX:
+    for count, (thread, stat) in enumerate(read_threads(pid, proc)):
+        if stat.state not in DEAD or count == THREADS_MAX:
             return thread
     return None
 
@@ -339,25 +334,19 @@ def read_living_stat(pid: int, proc: Path = PROC) -> Stat | None:
     The kernel hides the addresses of a first thread that has ended, though others go on. `start_ticks` is that of the
     process. Raises `OSError` (see `GONE`) or `ValueError`.
     """
-    first = stat = read_stat(pid, proc)
-    if stat.state not in DEAD and not stat.flags & PF_EXITING:
-        return stat
-    with os.scandir(f"{proc}/{pid}/task") as threads:
-        for _, thread in zip(range(THREADS_MAX), threads, strict=False):
-            try:
-                stat = parse_stat(read_file(pid, f"task/{thread.name}/stat", proc))
-            except GONE:
-                continue  # this thread ended while the others were read
-            if stat.state not in DEAD and not stat.flags & PF_EXITING:
-                return stat._replace(start_ticks=first.start_ticks)
-    return None
+    first = read_stat(pid, proc)
+    threads = (stat for _, stat in islice(read_threads(pid, proc), THREADS_MAX))
+    stat = next(
+        (stat for stat in chain([first], threads) if stat.state not in DEAD and not stat.flags & PF_EXITING), None
+    )
+    return None if stat is None else stat._replace(start_ticks=first.start_ticks)
 
 
 def has_ended(pid: int, proc: Path = PROC) -> bool:
     """Return whether every thread of a process has ended, reaped or not.
 
     The state of the process is zombie as soon as the main thread has ended, while others may go on and hold memory.
-    Raises as `read_thread_states` does.
+    Raises as `read_threads` does.
     """
     return find_living_thread(pid, proc) is None
 

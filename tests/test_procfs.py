@@ -75,7 +75,7 @@ def test_this_process() -> None:
     stat = procfs.read_stat(os.getpid())
     assert (stat.ppid, stat.state, stat.kernel_thread) == (os.getppid(), "R", False)
     assert procfs.read_uids(os.getpid()) == os.getresuid()
-    assert (os.getpid(), "R") in procfs.read_thread_states(os.getpid())
+    assert os.getpid() in dict(procfs.read_threads(os.getpid()))
     assert not procfs.has_ended(os.getpid())
     assert procfs.find_ancestors(os.getpid())[0] == os.getppid()
 
@@ -89,7 +89,7 @@ def test_a_process_that_has_gone_is_known_by_its_exception(tmp_path: Path) -> No
     for read in (procfs.read_stat, procfs.read_uids):
         with pytest.raises(procfs.GONE):
             read(7, tmp_path)
-    assert list(procfs.read_thread_states(7, tmp_path)) == []
+    assert list(procfs.read_threads(7, tmp_path)) == []
     assert procfs.has_ended(7, tmp_path)
     assert procfs.find_ancestors(7, tmp_path) == ()
     assert procfs.find_descendants(7, tmp_path) == {}

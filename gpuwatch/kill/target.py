@@ -494,9 +494,9 @@ class Pinned:
             return Outcome(End.ZOMBIE if parent else End.EXITED, seconds, killed, parent)
         try:
             main = procfs.read_stat(self.target.pid, self._proc).state
-            threads = islice(procfs.read_thread_states(self.target.pid, self._proc), procfs.THREADS_MAX)
+            threads = islice(procfs.read_threads(self.target.pid, self._proc), procfs.THREADS_MAX)
             # After SIGKILL only a thread inside the kernel can be left; before it, one such thread means little.
-            states = {state for _, state in threads} if killed else {main}
+            states = {stat.state for _, stat in threads} if killed else {main}
         except (OSError, ValueError):
             states, main = set(), ""  # it ended since it was asked, or cannot be read: not known to be stuck
         if procfs.UNINTERRUPTIBLE in states:

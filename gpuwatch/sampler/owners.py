@@ -309,11 +309,11 @@ class Owners:
         """Read the state of a thread that has not ended; empty where all have. Raises OSError or ValueError."""
         if facts.thread is not None:
             with suppress(*procfs.GONE):
-                state = procfs.read_thread_state(pid, facts.thread, self._proc)
+                state = procfs.read_thread(pid, facts.thread, self._proc).state
                 if state not in procfs.DEAD:
                     return state
         facts.thread = procfs.find_living_thread(pid, self._proc)
-        return "" if facts.thread is None else procfs.read_thread_state(pid, facts.thread, self._proc)
+        return "" if facts.thread is None else procfs.read_thread(pid, facts.thread, self._proc).state
 
     def _cpu(self, stat: procfs.Stat, facts: _Facts) -> Reading:
         """Return the percent of one core used since the last sample."""

@@ -70,7 +70,7 @@ def test_what_else_asks_whether_it_has_ended_reads_few_of_them() -> None:
         before = reads(os.getpid())
         assert not procfs.has_ended(pid)
         assert list(procfs.read_open_files(pid))
-        assert procfs.read_thread_states(pid)
+        assert procfs.read_threads(pid)
         OpenFileSearch().run_once(60.0)
         assert reads(os.getpid()) - before < THREADS
     assert procfs.has_ended(pid)
