@@ -61,29 +61,41 @@ def limited(
 # -- room ------------------------------------------------------------------------------------------------------------
 
 
-def test_an_idle_gpu_has_all_that_it_can_give() -> None:
-    assert room(snapshot([gpu(0)])).left == USABLE
+def reserved(*pids: int, index: int = 0, age: float = 60.0) -> Reservation:
+    """Return a reservation of 30 GiB for these processes."""
+    return reservation(frozenset(pids), 4242, {gpu(index).uuid: 30 * GIB}, age=age)
 
 
-def test_what_is_held_and_what_nobody_admits_to_is_not_free() -> None:
-    card = gpu(0, used_gib=50, holdings=[holding(1, 40)])
-    assert room(snapshot([card])).left == USABLE - 50 * GIB
+def limits(*pids: int, gib: int = 30, scope: str = "") -> list[Process]:
+    """Return processes that declared so much on GPU 0."""
+    return [limited(pid, gpu(0), gib * GIB, scope=scope) for pid in pids]
 
 
-def test_a_declared_limit_counts_in_full_before_it_is_held() -> None:
-    card = gpu(0, holdings=[holding(1, 10)])
-    assert room(snapshot([card], [limited(1, card, 30 * GIB)])).left == USABLE - 30 * GIB
-
-
-def test_who_overshoots_takes_what_is_held() -> None:
-    card = gpu(0, holdings=[holding(1, 40)])
-    assert room(snapshot([card], [limited(1, card, 30 * GIB)])).left == USABLE - 40 * GIB
-
-
-def test_a_shared_limit_counts_once_for_all_that_are_under_it() -> None:
-    card = gpu(0, holdings=[holding(1, 5), holding(2, 5)])
-    people = [limited(pid, card, 30 * GIB, scope="genv 4") for pid in (1, 2)]
-    assert room(snapshot([card], people)).left == USABLE - 30 * GIB
+@pytest.mark.parametrize(
+    ("card", "people", "reservations", "taken"),
+    [
+        ({}, [], [], 0),
+        ({"used_gib": 50, "holdings": [holding(1, 40)]}, [], [], 50),  # what no process admits to is not free
+        ({"holdings": [holding(1, 10)]}, limits(1), [], 30),  # a limit counts in full before it is held
+        ({"holdings": [holding(1, 40)]}, limits(1), [], 40),
+        ({"holdings": [holding(1, 5), holding(2, 5)]}, limits(1, 2, scope="genv 4"), [], 30),  # counts once
+        ({}, [], [reserved(7, 8)], 30),
+        ({"holdings": [holding(8, 10)]}, [], [reserved(7, 8)], 30),
+        ({"holdings": [holding(8, 31)]}, [], [reserved(7, 8)], 31),
+        ({"holdings": [holding(7, 2)]}, limits(7, gib=25), [reserved(7)], 30),  # of one program: not added
+        ({}, [], [reserved(age=RESERVATION_GRACE - 1)], 30),
+        ({}, [], [reserved(age=RESERVATION_GRACE)], 0),  # nothing comes of it
+        ({"holdings_note": "no list"}, [], [reserved(age=9 * RESERVATION_GRACE)], 30),  # that cannot be told
+        ({}, [], [reserved(7, index=1)], 0),
+        ({"compute_mode": "exclusive process"}, [], [], 0),
+    ],
+)
+def test_room_is_what_nobody_holds_and_nobody_was_promised(
+    card: dict[str, Any], people: list[Process], reservations: list[Reservation], taken: int
+) -> None:
+    offer = room(snapshot([gpu(0, **card)], people), reserved=tuple(reservations))
+    assert offer.left == pytest.approx(USABLE - taken * GIB)
+    assert offer.why == ""
 
 
 def test_a_limit_of_ones_own_inside_a_shared_one_is_not_added_to_it() -> None:
@@ -105,30 +117,6 @@ def test_two_halves_are_a_whole() -> None:
     assert offer.why == ""
 
 
-def test_a_reservation_counts_until_it_is_held() -> None:
-    mine = reservation(frozenset({7, 8}), uid("ben"), {gpu(0).uuid: 30 * GIB})
-    assert free_gib(snapshot([gpu(0)]), reserved=(mine,)) == pytest.approx(USABLE / GIB - 30)
-    some = gpu(0, holdings=[holding(8, 10)])
-    assert free_gib(snapshot([some]), reserved=(mine,)) == pytest.approx(USABLE / GIB - 30)
-    more = gpu(0, holdings=[holding(8, 31)])
-    assert free_gib(snapshot([more]), reserved=(mine,)) == pytest.approx(USABLE / GIB - 31)
-
-
-def test_a_reservation_and_the_limit_of_the_same_program_are_not_added() -> None:
-    card = gpu(0, holdings=[holding(7, 2)])
-    mine = reservation(frozenset({7}), uid("ada"), {card.uuid: 30 * GIB})
-    assert free_gib(snapshot([card], [limited(7, card, 25 * GIB)]), reserved=(mine,)) == pytest.approx(
-        USABLE / GIB - 30
-    )
-
-
-def test_a_reservation_of_which_nothing_comes_lapses() -> None:
-    young = reservation(frozenset(), 4242, {gpu(0).uuid: 30 * GIB}, age=RESERVATION_GRACE - 1)
-    old = young._replace(made=EPOCH - RESERVATION_GRACE)
-    assert free_gib(snapshot([gpu(0)]), reserved=(young,)) == pytest.approx(USABLE / GIB - 30)
-    assert room(snapshot([gpu(0)]), reserved=(old,)).left == USABLE
-
-
 def test_a_reservation_of_which_something_came_stays() -> None:
     old = reservation(
         frozenset({7}), uid("ben"), {gpu(0).uuid: 30 * GIB, gpu(1).uuid: 30 * GIB}, age=9 * RESERVATION_GRACE
@@ -136,11 +124,6 @@ def test_a_reservation_of_which_something_came_stays() -> None:
     shown = snapshot([gpu(0, holdings=[holding(7, 1)]), gpu(1)])
     assert free_gib(shown, reserved=(old,)) == pytest.approx(USABLE / GIB - 30)
     assert room(shown, 1, reserved=(old,)).left == USABLE, "and lapses on a GPU of which nothing came"
-
-
-def test_a_list_that_cannot_be_trusted_lets_no_reservation_lapse() -> None:
-    old = reservation(frozenset(), 4242, {gpu(0).uuid: 30 * GIB}, age=9 * RESERVATION_GRACE)
-    assert free_gib(snapshot([gpu(0, holdings_note="no list")]), reserved=(old,)) == pytest.approx(USABLE / GIB - 30)
 
 
 def test_neither_a_reservation_nor_a_limit_counts_for_more_than_the_gpu_can_give() -> None:
@@ -161,11 +144,6 @@ def test_reservations_can_be_ignored_and_limits_cannot() -> None:
     assert [(one.user, one.bytes) for one in first.ignored] == [("uid 4242", 5 * GIB)]
     assert (second.why, second.left) == ("", USABLE), "that nobody holds an exclusive GPU is enough then"
     assert "uid 4242 has it" in find_offers(shown, Request(memory=FEW), [mine])[1].why
-
-
-def test_a_reservation_elsewhere_takes_nothing_here() -> None:
-    mine = reservation(frozenset({7}), 0, {gpu(1).uuid: 30 * GIB})
-    assert room(snapshot([gpu(0)]), reserved=(mine,)).left == USABLE
 
 
 def test_room_is_never_negative() -> None:
@@ -209,10 +187,6 @@ def test_a_gpu_that_nobody_can_start_on_is_never_offered(changes: dict[str, Any]
     offer = room(snapshot([gpu(0, **changes)]), memory=1)
     assert said in offer.why
     assert choose([offer], 1) == []
-
-
-def test_an_exclusive_gpu_that_nobody_has_is_free() -> None:
-    assert room(snapshot([gpu(0, compute_mode="exclusive process")])).why == ""
 
 
 def test_an_exclusive_gpu_is_taken_as_soon_as_it_is_reserved() -> None:
