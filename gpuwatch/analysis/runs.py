@@ -217,7 +217,8 @@ def total(parts: Sequence[Totals]) -> Totals:
         return parts[0]
     flags: Counter[Flag] = Counter()
     for part in parts:
-        flags.update(dict(part.flags))
+        for flag, count in part.flags:
+            flags[flag] += count
     return Totals(
         memory=add(part.memory for part in parts),
         sm=add(part.sm for part in parts),
@@ -252,18 +253,14 @@ class _Member:
     mine: bool
     parent: _Member | None = None
     workers: list[_Member] = field(default_factory=list)
+    pid: int = field(init=False)
+    start: int = field(init=False)
+    job: Job | None = field(init=False)
 
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    @property
-    def start(self) -> int:
-        return self.rows[0].holding.start if self.rows else self.process.start
-
-    @property
-    def job(self) -> Job | None:
-        return self.process.surroundings.job if self.process.surroundings else None
+    def __post_init__(self) -> None:
+        self.pid = self.process.pid
+        self.start = self.rows[0].holding.start if self.rows else self.process.start
+        self.job = self.process.surroundings.job if self.process.surroundings else None
 
     @property
     def is_helper(self) -> bool:
@@ -283,15 +280,16 @@ class _Member:
     @property
     def flags(self) -> list[Flag]:
         """Its troubles, the worst first."""
-        state = self.process.state
-        checks = {
-            Flag.ENDED: self.process.presence is Presence.GONE,
-            Flag.ZOMBIE: state in ("zombie", "dead"),
-            Flag.LEFTOVER_WORKER: self.is_leftover_worker,
-            Flag.LEFTOVER: not self.is_leftover_worker and self.job is not None and self.job.orphaned,
-            Flag.STOPPED: state == "stopped",
-        }
-        return [flag for flag, applies in checks.items() if applies]
+        state, found = self.process.state, []
+        if self.process.presence is Presence.GONE:
+            found.append(Flag.ENDED)
+        if state in ("zombie", "dead"):
+            found.append(Flag.ZOMBIE)
+        if self.is_leftover_worker:
+            found.append(Flag.LEFTOVER_WORKER)
+        elif self.job is not None and self.job.orphaned:
+            found.append(Flag.LEFTOVER)
+        return [*found, Flag.STOPPED] if state == "stopped" else found
 
     @property
     def order(self) -> tuple[bool, bool, int, int, int]:
@@ -401,10 +399,11 @@ def _attach_workers(together: Sequence[_Member]) -> None:
 def _process_node(member: _Member, history: HistoryView | None, indices: dict[str, int]) -> Node:
     process, job = member.process, member.job
     opened = sorted(indices[key] for key in member.unlisted.gpus if key in indices) if member.unlisted else ()
+    held = [OnGpu(row.gpu.index, row.gpu.key, sum_of([row.holding.memory])) for row in member.rows]
     own = Totals(
-        memory=sum_of([row.holding.memory for row in member.rows]),
+        memory=held[0].memory if len(held) == 1 else add(one.memory for one in held),
         sm=sum_of([row.holding.sm for row in member.rows]),
-        gpus=_by_gpu(OnGpu(row.gpu.index, row.gpu.key, sum_of([row.holding.memory])) for row in member.rows),
+        gpus=tuple(held) if len(held) == 1 else _by_gpu(held),
         opened=tuple(opened),
         holders=int(member.unlisted is not None),
         ranks=(job.rank,) if job is not None and job.rank is not None and job.worker_of is None else (),
@@ -416,7 +415,7 @@ def _process_node(member: _Member, history: HistoryView | None, indices: dict[st
     return Node(
         key=("process", member.pid, str(member.start)),
         kind=Kind.WORKER if member.is_helper and (job or member.parent) else Kind.RANK,
-        totals=total([own, *(worker.totals for worker in workers)]),
+        totals=total([own, *(worker.totals for worker in workers)]) if workers else own,
         own=own,
         children=tuple(workers),
         process=process,

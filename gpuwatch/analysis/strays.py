@@ -451,7 +451,7 @@ def _has_lost_run(one: _Candidate) -> bool:
 def _ended_employer(one: _Candidate) -> int | None:
     """Return the PID of the process that a worker worked for, where that one has ended."""
     employer = one.job.worker_of if one.job is not None and one.process.adopted else None
-    return None if employer in (*one.machine.listed, one.process.ppid) else employer
+    return None if employer in one.machine.listed or employer == one.process.ppid else employer
 
 
 def _in_container(one: _Candidate) -> bool:
@@ -603,26 +603,22 @@ def judge(
         if young or (one.held is not None and one.held < limits.least):
             continue
         rules = RULES if one.process.surroundings is not None else RULES[:1]  # a zombie has no context any more
-        matching = [rule for rule in rules if _is_near(one, rule) and rule.matches(one)]
-        found = [rule for rule in matching if _is_idle_enough(one, rule)]
+        unknown = one.idle_unknown
+        found, maybe = [], []
+        for rule in rules:  # the idle time first: it is the cheapest to ask
+            seconds = rule.idle_for(one)
+            if seconds is None or one.is_idle_for(seconds):
+                found += [rule] if rule.matches(one) else []
+            elif unknown and rule.may_be_possible:
+                maybe += [rule] if rule.matches(one) else []
         if found:
             found.sort(key=lambda rule: not rule.is_certain(one))
             strays.append(_stray(one, found))
-        elif matching and one.idle_unknown:
-            possible.append(_stray(one, matching[:1], POSSIBLE))
+        elif maybe:
+            possible.append(_stray(one, maybe[:1], POSSIBLE))
     for several in strays, possible:
         several.sort(key=lambda one: (one.sure is not CERTAIN, -(one.held or 0), one.process.pid))
     return StrayReport(strays, possible, machine.unjudged)
-
-
-def _is_near(one: _Candidate, rule: _Rule) -> bool:
-    """Return whether a rule can lead to anything, by the idle time; it is cheaper to ask than the rule."""
-    return _is_idle_enough(one, rule) or (rule.may_be_possible and one.idle_unknown)
-
-
-def _is_idle_enough(one: _Candidate, rule: _Rule) -> bool:
-    seconds = rule.idle_for(one)
-    return seconds is None or one.is_idle_for(seconds)
 
 
 def _stray(one: _Candidate, rules: Sequence[_Rule], certainty: Certainty | None = None) -> Stray:

@@ -173,7 +173,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--signal", metavar="NAME", help="INT, TERM or KILL (default: TERM)")
     parser.add_argument("--job", action="store_true", help="the whole run that it belongs to: launcher, ranks, workers")
     parser.add_argument("--yes", action="store_true", help="do not ask")
-    as_root = "let root end processes: its own, under sudo those of whoever called it"
+    as_root = "let root end processes: its own, under sudo those of the caller"
     parser.add_argument("--allow-root-kill", action="store_true", default=argparse.SUPPRESS, help=as_root)
     parser.add_argument("--read-only", action="store_true", default=argparse.SUPPRESS, help="end nothing: refuse all")
 

@@ -33,18 +33,18 @@ _SHOWN = 80
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json", "demo")
     add_choice(parser)
-    parser.add_argument("--only", metavar="0,2", default=argparse.SUPPRESS, help="among these GPUs alone")
-    parser.add_argument("--index", action="store_true", help="print NVML's indices, not UUIDs")
+    parser.add_argument("--only", metavar="0,2", default=argparse.SUPPRESS, help="choose among these GPUs")
+    parser.add_argument("--index", action="store_true", help="print indices of NVML instead of UUIDs")
 
 
 def add_choice(parser: argparse.ArgumentParser) -> None:
     """Add the flags that `gpuwatch run` has too."""
-    parser.add_argument("--share", metavar="F", help="of each GPU: 0.4 or 40%%")
-    parser.add_argument("--memory", metavar="SIZE", help="of each GPU: 20GiB")
+    parser.add_argument("--share", metavar="F", help="share of each GPU: 0.4 or 40%%")
+    parser.add_argument("--memory", metavar="SIZE", help="memory of each GPU: 20GiB")
     parser.add_argument("-n", dest="count", metavar="N", help="how many GPUs (default 1)")
-    parser.add_argument("--max-util", metavar="P", help="none that is more than P percent busy")
+    parser.add_argument("--max-util", metavar="P", help="no GPU that is more than P percent busy")
     parser.add_argument(
-        "--ignore-reservations", action="store_true", help="take no account of what others reserved; says whose"
+        "--ignore-reservations", action="store_true", help="ignore what others reserved, and print whose it is"
     )
 
 

@@ -46,8 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "gpuwatch run (--share F | --memory SIZE) [flags] -- COMMAND ..."
     add_flags(parser)
     pick.add_choice(parser)
-    parser.add_argument("--gpu", metavar="0,2", default="auto", help="these GPUs (default: auto, those with most room)")
-    parser.add_argument("--quiet", action="store_true", help="do not say what was set")
+    parser.add_argument(
+        "--gpu", metavar="0,2", default="auto", help="these GPUs (default: auto, those with the most room)"
+    )
+    parser.add_argument("--quiet", action="store_true", help="do not print what was set")
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
