@@ -56,11 +56,6 @@ def test_mine_goes_by_uid_and_not_by_name() -> None:
     assert [row.holding.pid for row in rows(machine()) if row.mine] == [13]
 
 
-def test_the_brief_command_leaves_out_only_the_programs_folder() -> None:
-    assert rows(machine())[0].brief == "python train.py"
-    assert rows(machine())[1].brief == "python serve.py"
-
-
 @pytest.mark.parametrize(
     ("text", "left"),
     [
@@ -137,6 +132,7 @@ def test_the_share_is_of_all_the_memory_as_declarations_are() -> None:
 
 
 HELD = declares(0, 0.4 * TOTAL)
+SHARED = declares(0, 0.1 * TOTAL, scope="genv 12")
 
 
 @pytest.mark.parametrize(
@@ -153,28 +149,14 @@ HELD = declares(0, 0.4 * TOTAL)
         (Declared(knowledge=Knowledge.PENDING), ("13", "?")),
         (None, ("13", "?")),
         (structs.replace(HELD, knowledge=Knowledge.UNREADABLE), ("13", "40")),
+        (structs.replace(HELD, limits=(*SHARED.limits, *HELD.limits)), ("13", "40")),
     ],
 )
-def test_what_stands_on_both_sides_of_the_slash(declared: Declared | None, words: tuple[str, str]) -> None:
+def test_used_and_limit(declared: Declared | None, words: tuple[str, str]) -> None:
     card = gpu(0, holdings=[holding(1, 10)])
-    (row,) = rows(snapshot([card], [process(1, declared=declared)]))
-    assert share_words(row) == words
-
-
-def test_of_a_limit_alone_and_a_shared_one_the_first_is_shown() -> None:
-    alone, shared = declares(0, 0.2 * TOTAL), declares(0, 0.1 * TOTAL, scope="genv 12")
-    both = structs.replace(alone, limits=(*shared.limits, *alone.limits))
-    (row,) = rows(snapshot([gpu(0, holdings=[holding(1, 10)])], [process(1, declared=both)]))
-    assert share_words(row)[1] == "20"
-
-
-def test_without_a_total_neither_share_is_known() -> None:
-    bare = gpu(0, holdings=[holding(1, 10)], memory=Memory(total=Reason.UNSUPPORTED))
-    (row,) = rows(snapshot([bare], [process(1, declared=HELD)]))
-    assert share_words(row) == ("—", "?")
-
-
-def test_a_holding_that_is_not_known_leaves_what_was_declared() -> None:
-    card = gpu(0, holdings=[holding(1, memory=Reason.UNSUPPORTED)])
-    (row,) = rows(snapshot([card], [process(1, declared=HELD)]))
-    assert share_words(row) == ("—", "40")
+    without_total = structs.replace(card, memory=Memory(total=Reason.UNSUPPORTED))
+    unknown = gpu(0, holdings=[holding(1, memory=Reason.UNSUPPORTED)])
+    no_limit = words[1] if words[1] in "?—" else "?"
+    for one, expected in ((card, words), (without_total, ("—", no_limit)), (unknown, ("—", words[1]))):
+        (row,) = rows(snapshot([one], [process(1, declared=declared)]))
+        assert share_words(row) == expected

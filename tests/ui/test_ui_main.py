@@ -10,9 +10,8 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts.alert import Severity
-from gpuwatch.model import Health, Instance, Memory, Presence, Process, Reason, SourceState
+from gpuwatch.model import Health, Memory, Presence, Process, Reason, SourceState
 from tests.screenshots import last_frame
-from tests.support import builders
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
 from tests.support.dashboards import SIZES, alert, frame, hand, machine, running, screen, table, text
 
@@ -36,12 +35,6 @@ async def test_every_gpu_and_some_processes_show_at_every_size(size: tuple[int, 
         assert any(".py" in line for line in table(app))
         assert "GPU 0 near limit" in text(app)
         assert len(screen(app)) == size[1]
-
-
-async def test_the_promise_of_160_by_50_and_of_80_by_24() -> None:
-    for size, least in (((160, 50), 25), ((80, 24), 8)):
-        async with running(frame(machine(8), alert(0), alert(3)), size) as (app, _):
-            assert sum(".py" in line for line in table(app)) >= least
 
 
 async def test_before_the_first_frame_it_says_that_it_starts() -> None:
@@ -159,19 +152,6 @@ async def test_a_lost_gpu_says_who_was_on_it_and_what_to_do(size: tuple[int, int
         if size[0] >= 160:
             assert "cannot be reached" in row
             assert re.search(r"ada 31\.\d GiB · ben 9\.\d · hal 2\.\d · cannot be reached", line)
-
-
-async def test_mig_instances_are_rows_of_their_own() -> None:
-    parts = tuple(
-        Instance(uuid=f"MIG-{n}", name="MIG 3g.40gb", gpu_instance=n, compute_instance=0, memory=builders.memory(n))
-        for n in (1, 2)
-    )
-    card = gpu(0, mig=True, instances=parts, utilization=Reason.UNSUPPORTED)
-    for size in SIZES[1:]:
-        async with running(frame(snapshot([card])), size) as (app, _):
-            rows = [line for line in app.dashboard.gpus.text if "utilization n/a" in line]
-            assert len(rows) == 2
-            assert all("3g.40gb" in line for line in rows)
 
 
 async def test_a_process_that_is_gone_or_hidden_says_so() -> None:

@@ -57,29 +57,20 @@ EVERY_KIND = (
 
 
 @pytest.mark.parametrize("size", WITH_SHARES)
-async def test_the_share_stands_beside_what_was_declared(size: tuple[int, int]) -> None:
-    async with running(frame(machine(*EVERY_KIND)), size) as (app, _):
-        found = [next(word for word in line.split() if "/" in word) for line in table(app) if "/" in line]
+@pytest.mark.parametrize(
+    ("severity", "mark"), [(None, ""), (Severity.NOTE, " ·"), (Severity.WARNING, " ▲"), (Severity.CRITICAL, " ●")]
+)
+async def test_used_and_limit_stand_below_their_title(
+    size: tuple[int, int], severity: Severity | None, mark: str
+) -> None:
+    alerts = [overshoot(11, severity=severity)] if severity else []
+    async with running(frame(machine(*EVERY_KIND), *alerts), size) as (app, _):
+        title, *lines = [line for line in app.dashboard.processes.text if "/" in line]
+        assert {line.index("/") for line in lines} == {title.index("used/limit") + len("used")}
+        found = [next(word for word in line.split() if "/" in word) for line in lines]
         assert found == ["62/40", "11/30Σ", "6/?", "5/100Σ", "<1/—"]
-
-
-@pytest.mark.parametrize("size", WITH_SHARES)
-async def test_the_slashes_stand_in_one_column(size: tuple[int, int]) -> None:
-    async with running(frame(machine(*EVERY_KIND), overshoot(11)), size) as (app, _):
-        title, *lines = app.dashboard.processes.text
-        (column,) = {line.index("/") for line in lines if "/" in line}
-        assert "used/limit" in title
-        assert title[column] == "/"
-
-
-@pytest.mark.parametrize("size", WITH_SHARES)
-@pytest.mark.parametrize("severity", list(Severity))
-async def test_an_overshoot_is_marked_with_the_shape_of_its_alert(size: tuple[int, int], severity: Severity) -> None:
-    shape = {Severity.NOTE: "·", Severity.WARNING: "▲", Severity.CRITICAL: "●"}[severity]
-    async with running(frame(machine(*EVERY_KIND), overshoot(11, severity=severity)), size) as (app, _):
-        lines = [line for line in table(app) if "/" in line]
-        assert f"62/40 {shape}" in lines[0]
-        assert not any(mark in line for line in lines[1:] for mark in "·▲●")
+        assert f"62/40{mark} " in lines[0]
+        assert not any(sign in line for line in lines[1:] for sign in "·▲●")
 
 
 async def test_the_mark_has_the_colour_of_its_alert_too() -> None:
@@ -103,13 +94,6 @@ def test_the_worst_overshoot_of_a_process_counts_and_other_rules_do_not() -> Non
     warned = overshoot(11, 12, severity=Severity.WARNING, subject="genv 12")
     found = overshoots([overshoot(11), warned, alert(0, pids=(13,))])
     assert found == {(gpu(0).key, 11): Severity.CRITICAL, (gpu(0).key, 12): Severity.WARNING}
-
-
-async def test_what_was_declared_never_moves_the_columns_from_tick_to_tick() -> None:
-    async with running(frame(machine(ADA), overshoot(11)), (160, 50)) as (app, pilot):
-        before = table(app)[0]
-        await hand(app, pilot, frame(machine(ADA)))
-        assert table(app)[0] == before.replace("●", " ")
 
 
 # What is promised
@@ -169,12 +153,13 @@ async def test_where_nothing_is_promised_the_bars_have_the_room(size: tuple[int,
 # The memory bar
 
 
-@pytest.mark.parametrize("size", WITH_SHARES)
-async def test_the_mark_is_in_the_bar_of_every_width(size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("size", [*WITH_SHARES, (100, 30)])
+async def test_the_mark_of_a_limit_is_in_the_bar_of_every_width(size: tuple[int, int]) -> None:
     async with running(frame(machine(ADA, (12, "ben", 25.0, None))), size) as (app, _):
-        row = app.dashboard.gpus.text[-1]
+        *title, row = app.dashboard.gpus.text
         assert row.index("ada") < row.index("┃") < row.index("ben")
         assert row.count("┃") == 1
+        assert all("memory by owner · ┃ declared" in line for line in title)
 
 
 @pytest.mark.parametrize("theme", ["gpuwatch-dark", "gpuwatch-light"])
@@ -309,12 +294,6 @@ def test_the_detail_of_a_gpu_makes_no_number_up() -> None:
     assert facts["held"] == "at least 3.0 GiB by all processes"
     empty = gpu(0, memory=Memory(total=Reason.DENIED))
     assert not {"declared", "held"} & {one.label for one in gpu_section(empty, snapshot([empty])).facts}
-
-
-@pytest.mark.parametrize("size", [(160, 50), (120, 36), (100, 30)])
-async def test_the_title_of_the_bars_says_what_the_mark_is(size: tuple[int, int]) -> None:
-    async with running(frame(machine(ADA)), size) as (app, _):
-        assert "memory by owner · ┃ declared" in app.dashboard.gpus.text[0]
 
 
 @pytest.mark.parametrize(

@@ -26,57 +26,34 @@ async def _rows(card: Gpu, size: tuple[int, int], age: float = 0.0) -> list[str]
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("reason", ["hw thermal", "sw thermal", "power brake"])
-async def test_a_gpu_that_is_held_back_by_a_fault_is_marked(size: tuple[int, int], reason: str) -> None:
-    row = (await _rows(gpu(3, throttle=(reason,), temperature=91), size))[0]
-    assert "▲" in row
-    assert reason in row or size[0] < 70
-
-
-@pytest.mark.parametrize("size", SIZES)
-async def test_the_power_cap_is_no_fault(size: tuple[int, int]) -> None:
-    row = (await _rows(gpu(3, throttle=("power cap",)), size))[0]
-    assert "▲" not in row
-    assert "power cap" in row or size[0] < 70
-
-
-@pytest.mark.parametrize("size", SIZES)
 async def test_a_stale_gpu_is_marked(size: tuple[int, int]) -> None:
     assert "▲" in (await _rows(gpu(0), size, age=12))[0]
     assert "▲" not in (await _rows(gpu(0), size, age=1))[0]
 
 
-@pytest.mark.parametrize(("errors", "words"), [(1, "1 ECC error "), (2, "2 ECC errors ")])
-async def test_errors_are_counted_in_grammar(errors: int, words: str) -> None:
-    assert words in (await _rows(gpu(0, ecc_uncorrected=errors), (80, 24)))[0]
-
-
 @pytest.mark.parametrize(
-    ("changes", "state"),
+    ("changes", "marked", "words"),
     [
-        ({"utilization": 0}, "free"),
-        ({"utilization": UNKNOWN}, "free"),
-        ({"utilization": 60}, "no process listed"),
-        ({"utilization": 0, "used_gib": 20}, "no process listed"),
+        ({"throttle": ("hw thermal",), "temperature": 91}, True, "hw thermal"),
+        ({"throttle": ("sw thermal",), "temperature": 91}, True, "sw thermal"),
+        ({"throttle": ("power brake",)}, True, "power brake"),
+        ({"throttle": ("power cap",)}, False, "power cap"),
+        ({"ecc_uncorrected": 1}, False, "1 ECC error"),
+        ({"ecc_uncorrected": 2}, False, "2 ECC errors"),
+        ({"utilization": 0}, False, "free"),
+        ({"utilization": UNKNOWN}, False, "free"),
+        ({"utilization": 60}, False, "no process listed"),
+        ({"utilization": 0, "used_gib": 20}, False, "no process listed"),
+        ({"used_gib": 40, "holdings_note": "you may not see this", "unattributed": Reason.DENIED}, False, "░░░░"),
+        ({"memory": NO_MEMORY, "unattributed": UNKNOWN}, False, "memory: unsupported"),
     ],
 )
-async def test_a_gpu_in_use_is_never_called_free(changes: dict[str, Any], state: str) -> None:
-    for size in SIZES[1:]:
-        assert (await _rows(gpu(0, **changes), size))[0].rstrip().endswith(state)
-
-
-async def test_memory_whose_processes_are_not_listed_is_no_free_memory() -> None:
-    denied = Reason.DENIED
-    note = "you may not see this GPU's processes"
-    for size in SIZES[1:]:
-        row = (await _rows(gpu(0, used_gib=40, holdings_note=note, unattributed=denied), size))[0]
-        assert "░░░░" in row
-        assert row.rstrip().endswith("no process list")
-
-
-async def test_memory_that_is_not_known_is_no_empty_bar() -> None:
-    for size in SIZES[1:]:
-        assert "memory: unsupported" in (await _rows(gpu(0, memory=NO_MEMORY, unattributed=UNKNOWN), size))[0]
+async def test_a_row_says_what_is_unusual_about_a_gpu(changes: dict[str, Any], marked: bool, words: str) -> None:
+    for size in SIZES:
+        row = (await _rows(gpu(3, **changes), size))[0]
+        assert ("▲" in row) is marked
+        assert words in row or size[0] < 70
+        assert words == "free" or not row.rstrip().endswith(" free")
 
 
 @pytest.mark.parametrize(
@@ -150,12 +127,15 @@ async def test_a_toast_is_one_line_at_the_end_of_the_commands() -> None:
         assert lines[-2].index("●") > lines[-3].index("python")
 
 
-def test_the_palette_tells_keys_and_which_way_a_column_sorts() -> None:
-    told = {one.name: one.help for one in commands()}
-    assert told["Mine only, or everybody's"].startswith("m  ")
-    assert told["Sort by PID"].startswith("The smallest first")
-    assert told["Sort by memory"].startswith("The greatest first")
-    assert told["Sort by user"].startswith("From A to Z")
+def test_the_palette_names_keys_and_orders() -> None:
+    found = {one.name: one.help for one in commands()}
+    beginnings = {
+        "Mine only, or everybody's": "m  ",
+        "Sort by PID": "The smallest first",
+        "Sort by memory": "The greatest first",
+        "Sort by user": "From A to Z",
+    }
+    assert all(found[name].startswith(words) for name, words in beginnings.items())
 
 
 def test_the_palette_has_every_key_but_those_that_move_about() -> None:
