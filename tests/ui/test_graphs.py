@@ -60,45 +60,36 @@ def test_every_owner_with_a_cell_has_a_name_or_an_initial(sizes: list[float]) ->
     assert large <= set(drawn(held, 60))
 
 
-def test_an_owner_is_named_with_the_amount_or_the_name_or_the_initial() -> None:
-    assert "ada 40.0" in drawn([part("ada", 40)], 40)
-    assert "ada" in drawn([part("ada", 40)], 12)
-    assert "40.0" not in drawn([part("ada", 40)], 12)
-    assert drawn([part("ada", 40)], 4).startswith("▏a")
+CELL = USABLE / 40
+"""GiB of one cell of a bar of 40."""
 
 
-def test_a_long_name_keeps_its_beginning() -> None:
-    assert "▏alex…" in drawn([part("alexandra.papadopoulou", 20.0)], 30)
-    assert "▏a  ▏" in drawn([part("alexandra", 11.0)], 30)
+@pytest.mark.parametrize(
+    ("held", "width", "beginning"),
+    [
+        ([part("ada", 40)], 40, "▏ada 40.0  "),
+        ([part("ada", 40)], 12, "▏ada  "),
+        ([part("ada", 40)], 4, "▏a"),
+        ([part("alexandra.papadopoulou", 20.0)], 30, "▏alex…"),
+        ([part("alexandra", 11.0), part("ben", 10)], 30, "▏a  ▏"),
+        ([part("ada", 20 * CELL)], 40, "▏ada 39.6 "),
+        ([part("ada", 10.5 * CELL)], 40, "▏ada 20.8 ▌"),
+        ([part("ada", 2 * CELL, declared=CELL)], 40, "a┃"),
+        ([part("ada", 40, declared=5)], 40, "▏ ┃ada 40.0 "),
+        ([part("ada", 16, declared=11)], 40, "▏ada ┃  "),
+        ([part("ada", 4, declared=0.1), part("ben", 36, 2)], 40, "a┃▏ben 36.0"),
+        ([part("ada", 40, 99), *(part(f"u{n}", 0.5, n) for n in range(8))], 60, "▏ada 40.0" + " " * 21 + "▏+8"),
+    ],
+)
+def test_a_part_has_the_longest_label_that_fits(held: list[Part], width: int, beginning: str) -> None:
+    assert drawn(held, width).startswith(beginning)
 
 
-def test_lengths_are_shares_of_what_processes_can_have() -> None:
-    card = builders.gpu(0)
-    pieces = memory_bar(card, [part("ada", USABLE / 2)], 40, UNICODE)
-    owned = sum(len(piece.text) for piece in pieces if piece.kind in ("seam", "fill"))
-    assert owned == 20
-    assert pieces[-1].kind == "free"
-    assert len(pieces[-1].text) == 20
-
-
-def test_a_part_of_a_cell_is_drawn_in_eighths() -> None:
-    pieces = memory_bar(builders.gpu(0), [part("ada", USABLE * 10.5 / 40)], 40, UNICODE)
-    assert [piece.text for piece in pieces if piece.kind == "edge"] == ["▌"]
-
-
-def test_the_unattributed_part_is_hatched() -> None:
-    assert "░" * 10 in drawn([part("ada", USABLE / 4)], 40, unattributed_gib=USABLE / 4)
-    assert "." * 10 in drawn([part("ada", USABLE / 4)], 40, ASCII, unattributed_gib=USABLE / 4)
-
-
-def test_memory_that_the_driver_attributes_to_nobody_is_hatched_and_not_free() -> None:
+def test_memory_of_unknown_processes_is_hatched_and_not_free() -> None:
+    assert drawn([part("ada", 10 * CELL)], 40, unattributed_gib=10 * CELL)[10:] == "░" * 10 + " " * 20
+    assert "." * 10 in drawn([part("ada", 10 * CELL)], 40, ASCII, unattributed_gib=10 * CELL)
     card = builders.gpu(0, used_gib=USABLE / 2, unattributed=Reason.DENIED)
     assert "".join(piece.text for piece in memory_bar(card, [], 20, UNICODE)) == "░" * 10 + " " * 10
-
-
-def test_the_smallest_owners_are_merged() -> None:
-    small = [part(f"u{n}", 0.5, n) for n in range(8)]
-    assert "+8" in drawn([part("ada", 40, 99), *small], 60)
 
 
 def test_without_a_total_there_is_no_bar_and_no_crash() -> None:
@@ -106,18 +97,26 @@ def test_without_a_total_there_is_no_bar_and_no_crash() -> None:
     assert "".join(piece.text for piece in memory_bar(card, [part("ada", 3)], 10, UNICODE)) == " " * 10
 
 
-def test_ascii_is_ascii() -> None:
-    assert drawn([part("ada", 40, 1), part("ben", 12.3, 2)], 40, ASCII, 3).isascii()
-
-
 # What was declared
 
 
-def test_a_mark_stands_where_the_declared_part_ends() -> None:
-    eighth = USABLE / 8
-    assert marks([part("ada", 4 * eighth, declared=2 * eighth)], 40) == [9]
-    assert marks([part("ada", 4 * eighth, declared=6 * eighth)], 40) == [29]
-    assert marks([part("ada", 4 * eighth), part("ben", 2 * eighth, 2, declared=3 * eighth)], 40) == [34]
+@pytest.mark.parametrize(
+    ("held", "places"),
+    [
+        ([part("ada", 20 * CELL, declared=10 * CELL)], [9]),
+        ([part("ada", 20 * CELL, declared=30 * CELL)], [29]),
+        ([part("ada", 20 * CELL), part("ben", 10 * CELL, 2, declared=15 * CELL)], [34]),
+        ([part("ada", 40)], []),
+        ([part("ada", 40, declared=USABLE * 1.01)], []),
+        ([part("ada", 40), part("ben", 30, 2, declared=50)], []),
+        ([part("ada", 40, declared=USABLE)], [39]),
+        # Two marks in one cell are one, and none stands on the line that its own part begins with.
+        ([part("ada", 20, 1, declared=40), part("ben", 10, 2, declared=20.1)], [20]),
+        ([part("ada", 40, 1), part("ben", 30, 2, declared=0.1)], [21]),
+    ],
+)
+def test_a_mark_stands_where_the_declared_part_ends(held: list[Part], places: list[int]) -> None:
+    assert marks(held, 40) == places
 
 
 def test_a_mark_on_a_part_keeps_its_owner_and_one_beyond_has_none() -> None:
@@ -136,36 +135,9 @@ def test_a_mark_takes_the_place_of_the_line_before_the_next_part() -> None:
     assert "┃ben " in drawn(held, 40)
 
 
-def test_who_declared_nothing_has_no_mark_nor_has_what_is_beyond_the_bar() -> None:
-    assert marks([part("ada", 40)], 40) == []
-    assert marks([part("ada", 40, declared=USABLE * 1.01)], 40) == []
-    assert marks([part("ada", 40), part("ben", 30, 2, declared=50)], 40) == []
-    assert marks([part("ada", 40, declared=USABLE)], 40) == [39]
-
-
-def test_two_marks_in_one_cell_are_one() -> None:
-    held = [part("ada", 20, 1, declared=40), part("ben", 10, 2, declared=20.1)]
-    assert len(marks(held, 40)) == 1
-
-
 @pytest.mark.parametrize("declared", [0.5, 2, 4, 6, 8, 10, 12, 30])
 def test_a_mark_never_stands_in_an_amount(declared: float) -> None:
     assert "ada 40.0" in drawn([part("ada", 40, declared=declared)], 60)
-
-
-def test_the_label_moves_to_where_it_has_room() -> None:
-    assert drawn([part("ada", 40, declared=5)], 40).startswith("▏ ┃ada 40.0 ")
-    assert drawn([part("ada", 16, declared=11)], 40).startswith("▏ada ┃  ")
-
-
-def test_a_part_of_two_cells_with_a_mark_keeps_its_initial() -> None:
-    assert drawn([part("ada", USABLE / 20, declared=USABLE / 40)], 40).startswith("a┃")
-
-
-def test_a_mark_is_not_on_the_line_that_its_own_part_begins_with() -> None:
-    held = [part("ada", 40, 1), part("ben", 30, 2, declared=0.1)]
-    assert drawn(held, 40)[20] == "▏"
-    assert marks(held, 40) == [21]
 
 
 def test_the_mark_of_the_first_owner_stands_still_while_holdings_breathe() -> None:
@@ -192,28 +164,29 @@ def extents(*holdings: tuple[int, str, float | None, Declared | None]) -> dict[s
 
 
 ALONE = declares(0, 8 * GIB)
+ELSEWHERE = declares(1, 8 * GIB)
 SHARED = declares(0, 20 * GIB, scope="genv 12")
 BOTH = Declared(declarations=ALONE.declarations, limits=(*ALONE.limits, *SHARED.limits))
 
 
-def test_the_limits_of_an_owners_processes_add_up() -> None:
-    assert extents((1, "ada", 5, ALONE), (2, "ada", 9, ALONE), (3, "ben", 2, None)) == {"ada": 16, "ben": None}
-
-
-def test_a_process_without_a_limit_counts_with_what_it_holds() -> None:
-    assert extents((1, "ada", 5, ALONE), (2, "ada", 3, None)) == {"ada": 11}
-
-
-def test_a_limit_on_another_gpu_or_of_a_holding_that_is_not_known_does_not_count() -> None:
-    assert extents((1, "ada", 5, declares(1, 8 * GIB))) == {"ada": None}
-    assert extents((1, "ada", 5, None), (2, "ada", None, ALONE)) == {"ada": None}
-
-
-def test_a_shared_limit_counts_once_and_for_no_more_than_the_limits_of_those_who_share_it() -> None:
-    assert extents((1, "ada", 5, SHARED), (2, "ada", 5, SHARED)) == {"ada": 20}
-    assert extents((1, "ada", 5, BOTH), (2, "ada", 5, BOTH)) == {"ada": 16}
-    assert extents(*((pid, "ada", 5, BOTH) for pid in range(1, 5))) == {"ada": 20}
-    assert extents((1, "ada", 5, SHARED), (2, "ada", 5, BOTH)) == {"ada": 20}
+@pytest.mark.parametrize(
+    ("holdings", "declared"),
+    [
+        ([(1, "ada", 5, ALONE), (2, "ada", 9, ALONE), (3, "ben", 2, None)], {"ada": 16, "ben": None}),
+        ([(1, "ada", 5, ALONE), (2, "ada", 3, None)], {"ada": 11}),  # without a limit: what it holds
+        ([(1, "ada", 5, ELSEWHERE)], {"ada": None}),
+        ([(1, "ada", 5, None), (2, "ada", None, ALONE)], {"ada": None}),
+        # A shared limit counts once, and for no more than the limits of those who share it.
+        ([(1, "ada", 5, SHARED), (2, "ada", 5, SHARED)], {"ada": 20}),
+        ([(1, "ada", 5, BOTH), (2, "ada", 5, BOTH)], {"ada": 16}),
+        ([(pid, "ada", 5, BOTH) for pid in range(1, 5)], {"ada": 20}),
+        ([(1, "ada", 5, SHARED), (2, "ada", 5, BOTH)], {"ada": 20}),
+    ],
+)
+def test_the_limits_of_an_owners_processes_add_up(
+    holdings: list[tuple[int, str, float | None, Declared | None]], declared: dict[str, float | None]
+) -> None:
+    assert extents(*holdings) == declared
 
 
 def test_parts_add_up_by_uid_and_put_the_unseen_together() -> None:
