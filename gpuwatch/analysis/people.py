@@ -1,4 +1,4 @@
-"""Who has what on the machine: one row a person, whatever GPUs and processes they have. Pure functions."""
+"""Sums of memory, utilization and use for each person on the machine. Pure functions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DOUBT: Final = 0.05
 
 
 class Longest(NamedTuple):
-    """The holding that has run nothing for the longest time."""
+    """Holding that has been idle for the longest time."""
 
     idle: Idle
     gpu: int
@@ -37,7 +37,7 @@ class Longest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """All that one person has on the machine's GPUs."""
+    """Sums of what one person holds and uses on all GPUs."""
 
     uid: int | None
     """None for all those together whose owner is not visible."""
@@ -72,19 +72,19 @@ class Person:
 
     @property
     def waste(self) -> float | None:
-        """What they held idle, in percent of memory × time; None where nothing was measured."""
+        """Idle part in percent of memory × time; None if nothing was measured."""
         use = self.use
         return 100 * use.idle / use.memory if use.memory > 0 and use.held > use.unknown else None
 
     @property
     def waste_at_least(self) -> bool:
-        """Whether too much of that time went unmeasured for the idle part to be more than a lower bound."""
+        """Whether the idle part is a lower bound, since too much of the time was not measured."""
         return self.use.unknown > DOUBT * self.use.held
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The machine as a whole."""
+    """Sums over all people."""
 
     people: int
     """Those that are visible."""
@@ -101,7 +101,7 @@ class Totals:
 
 
 def people(snapshot: Snapshot, view: HistoryView | None = None) -> list[Person]:
-    """Give everybody who holds a GPU, in no order of meaning; those who are not visible are one row."""
+    """Return the people who hold GPU memory, unsorted; all who are not visible are one person."""
     processes = {process.pid: process for process in snapshot.processes}
     held: dict[int | None, list[tuple[Gpu, list[Holding]]]] = {}
     for gpu in snapshot.gpus:
@@ -116,7 +116,7 @@ def people(snapshot: Snapshot, view: HistoryView | None = None) -> list[Person]:
 
 
 def names(snapshot: Snapshot) -> dict[int, str]:
-    """Return the names of all whose processes a snapshot shows, by uid."""
+    """Return the names of the owners of all processes, by uid."""
     found: dict[int, str] = {}
     for one in snapshot.processes:
         if one.uid is not None:
@@ -125,7 +125,7 @@ def names(snapshot: Snapshot) -> dict[int, str]:
 
 
 def add_up(found: Sequence[Person], snapshot: Snapshot) -> Totals:
-    """Add up what all people have."""
+    """Return the sums over all people."""
     pids = {holding.pid for gpu in snapshot.gpus for holding in gpu.holdings}
     return Totals(
         people=sum(one.uid is not None for one in found),
@@ -139,12 +139,12 @@ def add_up(found: Sequence[Person], snapshot: Snapshot) -> Totals:
 
 
 def filter_for(uid: int | None) -> str:
-    """Return the filter that leaves the processes of one person alone: `uid:1001`."""
+    """Return the filter for the processes of one person: `uid:1001`."""
     return "uid:?" if uid is None else f"uid:{uid}"
 
 
 def _better(before: str, name: str, uid: int) -> str:
-    """Return the name that says more: digits stand where it was not looked up yet."""
+    """Return the better of two names: one in digits was not looked up yet."""
     if not name:
         return before or str(uid)
     return name if before in ("", str(uid)) else before
@@ -163,7 +163,7 @@ def _person(
     view: HistoryView | None,
     total: int | None,
 ) -> Person:
-    """Add up what one person holds: `cards` are their GPUs, each with their holdings there."""
+    """Return the sums of one person; `cards` are their GPUs, each with their holdings on it."""
     every = [holding for _, holdings in cards for holding in holdings]
     theirs = {one.pid: processes[one.pid] for one in every if one.pid in processes}
     sizes = [int(one.memory) for one in every if known(one.memory)]
@@ -227,7 +227,7 @@ SORTS: Final[dict[str, tuple[str, Callable[[Person], SortValue]]]] = {
     "user": ("user", _user),
     "gpus": ("number of GPUs", _number(lambda one: len(one.gpus))),
     "memory": ("memory", _number(lambda one: one.memory)),
-    "share": ("share of the box", _number(lambda one: one.share)),
+    "share": ("share of all GPU memory", _number(lambda one: one.share)),
     "declared": ("declared", _number(lambda one: one.declared)),
     "sm": ("SM %", _number(lambda one: one.sm)),
     "use": ("memory × time", _number(lambda one: one.use.memory if one.use.held > 0 else None)),
@@ -239,7 +239,7 @@ SORTS: Final[dict[str, tuple[str, Callable[[Person], SortValue]]]] = {
 
 
 def stable_order() -> StableOrder[Person]:
-    """Return an order that figures which only jitter do not disturb; ties stand by uid."""
+    """Return a stable order of people; ties are in the order of uids."""
     return StableOrder(SORTS, lambda one: one.uid, lambda one: (one.uid is None, one.uid or 0))
 
 
@@ -248,7 +248,7 @@ def stable_order() -> StableOrder[Person]:
 
 
 def totals(box: Totals) -> tuple[str, ...]:
-    """Give what all have, the longest way first: `9 people · 44 processes · 402 of 632 GiB held, 96 of these idle`."""
+    """Return the totals in words, longest first: `9 people · 44 processes · 402 of 632 GiB held, 96 of these idle`."""
     persons = [_count(box.people, "person", "people")] * bool(box.people or not box.unseen)
     persons += ["some not visible"] * box.unseen
     held = f"{'at least ' * box.at_least}{_whole_gib(box.held)}"
@@ -264,7 +264,7 @@ def totals(box: Totals) -> tuple[str, ...]:
 
 
 def story(one: Person, taken: float, watched: float) -> list[str]:
-    """Return what makes the point about one person, in two or three sentences without their full stops.
+    """Return up to three sentences, without full stops, about what one person holds, used and left idle.
 
     `taken` is the snapshot's wall-clock time, `watched` the seconds since gpuwatch began: of what was before, nothing
     is said but the age of the processes.
@@ -287,7 +287,7 @@ def _holds(one: Person, taken: float) -> str:
 
 
 def _used(one: Person, watched: float) -> str:
-    """Return what was done with it while gpuwatch watched; time on two GPUs counts twice."""
+    """Return what a person used since gpuwatch started; time on two GPUs counts twice."""
     use = one.use
     if use.held <= 0:
         return ""
@@ -311,7 +311,7 @@ def _idles(one: Person) -> str:
 
 
 def gib_hours(use: Use) -> str:
-    """Print memory × time in GiB·h, without the unit."""
+    """Return memory × time in GiB·h, without the unit."""
     return gib(use.memory / 3600)
 
 

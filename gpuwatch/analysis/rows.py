@@ -1,4 +1,4 @@
-"""The process list as rows: one holding joined with its GPU and its owner, filtered and sorted.
+"""Rows of the process list: each holding with its GPU and its process, filtered and sorted.
 
 Pure functions, shared by the dashboard and by `gpuwatch --once`.
 """
@@ -15,7 +15,7 @@ from gpuwatch.shares import is_conclusive, limit_on
 from gpuwatch.units import UNKNOWN, percent
 
 RowKey = tuple[str, int, int]
-"""GPU key, pid, start time: one row for good, whatever else moves."""
+"""GPU key, PID and start time, which identify a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class Row:
 
     @property
     def owner(self) -> str:
-        """User name to display, or which of the three it is that hides it."""
+        """User name; `?` if it is not known."""
         return self.process.user or "?"
 
     @property
     def command(self) -> str:
-        """Command line to display, or why there is none; both, where it was read before and cannot be read now."""
+        """Command line, or the reason why there is none; both if it was read before and cannot be read now."""
         if self.process.presence in _UNSEEN:
             return f"{_UNSEEN[self.process.presence]} {self.process.command}".rstrip()
         command = self.process.command or f"[{self.process.name}]"
@@ -52,40 +52,40 @@ class Row:
 
     @property
     def brief(self) -> str:
-        """The command without the folder of its program, which crowds out what tells two runs apart."""
+        """Command line without the folder of its program."""
         program, space, rest = self.command.partition(" ")
         return program.rpartition("/")[2] + space + rest if program.startswith("/") else self.command
 
     @property
     def where(self) -> str:
-        """What it runs in, the one place that tells most: `tmux train`, `docker vllm`; empty where nothing is known."""
+        """Place that it runs in: `tmux train`, `docker vllm`; empty if none is known."""
         around = self.process.surroundings
         return around.where if around else ""
 
     @property
     def share(self) -> float | None:
-        """The holding in percent of the GPU's memory: of all of it, as nearly everybody declares."""
+        """Holding in percent of the GPU's total memory, as most programs declare it."""
         return self.percent(self.holding.memory)
 
     @property
     def limit(self) -> Limit | None:
-        """What was declared for it on this GPU; of several limits the one to show."""
+        """Declared limit on this GPU; of several limits the one to show."""
         return limit_on(self.process.declared, self.gpu.uuid)
 
     @property
     def declared(self) -> float | None:
-        """That limit in percent of the GPU's memory; None where there is none, or that is not known."""
+        """Limit in percent of the GPU's memory; None if it is not known."""
         limit = self.limit
         return self.percent(limit.bytes) if limit else None
 
     def percent(self, bytes_: Reading) -> float | None:
-        """Return a number of bytes in percent of the GPU's memory; None where either is not known."""
+        """Return bytes in percent of the GPU's memory; None if either is not known."""
         total = self.gpu.memory.total
         return 100 * bytes_ / total if known(bytes_) and known(total) and total > 0 else None
 
 
 def share_words(row: Row) -> tuple[str, str]:
-    """Print what stands before and behind the slash of `41/30`: holding and declared share in percent of the GPU.
+    """Return both parts of `41/30`: the holding and its limit in percent of the GPU's memory.
 
     Behind it: `30Σ` where the limit is on the sum of several processes, `—` where nothing was declared, and `?` where
     that is not known, for it could not be read, or not yet.
@@ -107,7 +107,7 @@ _UNSEEN = {
 
 
 def rows(snapshot: Snapshot, view: HistoryView | None = None) -> list[Row]:
-    """Join every holding with its owner, in the order of the GPUs; the order within a GPU is the driver's."""
+    """Return a row for each holding, in the order of the GPUs and of the driver's lists."""
     owners = {process.pid: process for process in snapshot.processes}
     joined = []
     for gpu in snapshot.gpus:
@@ -122,7 +122,7 @@ def rows(snapshot: Snapshot, view: HistoryView | None = None) -> list[Row]:
 
 T = TypeVar("T")
 SortValue: TypeAlias = tuple[bool, float | str]
-"""Whether there is none, and what to sort by: what is missing stands last."""
+"""Whether the value is missing, and the value; missing values are last."""
 SortKey: TypeAlias = Callable[[Row], SortValue]
 
 
@@ -168,7 +168,7 @@ def _place(row: Row) -> tuple[int, int, int]:
 def ordered(
     unsorted: Iterable[T], key: Callable[[T], SortValue], tie: Callable[[T], Any], *, reverse: bool = False
 ) -> list[T]:
-    """Sort anything: what has no value stays last either way, and ties stand in the order of `tie`."""
+    """Sort items by `key`; items without a value stay last either way, and ties are in the order of `tie`."""
     keyed = [(key(one), one) for one in sorted(unsorted, key=tie)]
     present = [pair for pair in keyed if not pair[0][0]]
     present.sort(key=lambda pair: pair[0][1], reverse=reverse)
@@ -176,7 +176,7 @@ def ordered(
 
 
 class StableOrder(Generic[T]):
-    """Sorts the same things again and again so that a figure that only jitters moves nothing.
+    """Order of a list that is sorted every second: small changes of a figure move no item.
 
     Each stays where the value it was last sorted by puts it, until its figure has moved by more than a twentieth; a
     list that is sorted anew each second cannot be read.
@@ -190,13 +190,13 @@ class StableOrder(Generic[T]):
         identity: Callable[[T], Hashable],
         tie: Callable[[T], Any],
     ) -> None:
-        """`sorts` are the columns, as in `SORTS`; `identity` says which is the same thing as before."""
+        """Sort by the columns `sorts`, which are like `SORTS`; `identity` identifies an item over time."""
         self._sorts, self._identity, self._tie = sorts, identity, tie
         self._by = ""
         self._held: dict[Hashable, float] = {}
 
     def sort(self, unsorted: Iterable[T], by: str, *, reverse: bool = False) -> list[T]:
-        """Sort as `ordered` does, steadily for as long as the column stays the same."""
+        """Sort items; the order is stable for as long as the column stays the same."""
         before = self._held if by == self._by else {}
         self._by, self._held = by, {}
 
@@ -213,14 +213,14 @@ class StableOrder(Generic[T]):
 
 
 class ProcessOrder(StableOrder[Row]):
-    """The steady order of the process list."""
+    """Stable order of the process list."""
 
     def __init__(self) -> None:
         super().__init__(SORTS, lambda row: row.key, _place)
 
 
 class FilterError(ValueError):
-    """A filter that cannot be understood; the text says what was found and what is allowed."""
+    """Error in a filter; the text names what was found and what is allowed."""
 
 
 _KEYS: Final = ("user", "uid", "gpu", "pid", "rule")
@@ -235,7 +235,7 @@ def parse_terms(
     flags: Mapping[str, Callable[[T], bool]] | None = None,
     anywhere: Callable[[str], Callable[[T], bool]],
 ) -> tuple[Callable[[T], bool], ...]:
-    """Parse a filter as typed into its terms, all of which must hold; the grammar of every list that is filtered.
+    """Parse a filter into its terms, all of which must match; the grammar of all lists.
 
     A term is `key:value` for one of `keys`, a keyword of `flags`, or any text, for `anywhere`; a leading `-` or `!`
     turns it round. Case does not matter. A term that is only begun (`gpu:`, `-`) is left out. Raises FilterError, with
@@ -274,7 +274,7 @@ def parse_numbers(key: str, value: str) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What rows must match: every term of the text typed after `/`; `parse_terms` has the grammar.
+    """Filter of the process list: a row must match every term. `parse_terms` has the grammar.
 
     Terms: `user:ada` (any name that has it, or this uid), `uid:1001` (this one person; `uid:?` is whoever is not
     visible), `gpu:3` or `gpu:0,2`, `pid:123`, `mine`, any other text (found in the command, user, pid or GPU name).
@@ -289,7 +289,7 @@ class Filter:
 
     @classmethod
     def parse(cls, text: str) -> Filter:
-        """Read a filter as typed; raises FilterError with a sentence for the prompt."""
+        """Parse a filter; raises FilterError with a sentence for the prompt."""
         terms = parse_terms(text, keys=_ROW_KEYS, flags={"mine": lambda row: row.mine}, anywhere=_anywhere)
         return cls(text.strip(), terms)
 

@@ -1,4 +1,4 @@
-"""`gpuwatch` itself: the dashboard. The sampler has its orders before what draws is imported, for both take long."""
+"""Command `gpuwatch`: the dashboard. The sampler starts before Textual is imported, since both take long."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
 
 
 def check_terminal() -> None:
-    """Raise UsageError where there is no terminal that a dashboard could be drawn on; forget sizes but its own."""
+    """Raise UsageError if there is no terminal for a dashboard, and remove exported sizes."""
     for stale in ("COLUMNS", "LINES"):  # an exported size would be believed over the terminal's own, and over resizes
         os.environ.pop(stale, None)
     advice = "try `gpuwatch --once`, `gpuwatch --once --json` or `gpuwatch --stream`"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import gc
 import os
 import threading
@@ -34,6 +35,8 @@ SETTLED_S = 1.5
 """Seconds for which the dashboard holds back its first screen in case there is no driver at all."""
 SEEN_S = 0.3
 """Seconds after the first screen at which the sinks are made: by then all of it is drawn."""
+M_ARENA_MAX = -8
+"""Number of that setting in malloc.h."""
 CLOSING_S = 0.3
 """Seconds that the sinks have to finish when the user leaves."""
 
@@ -52,6 +55,8 @@ def show(source: Source, args: argparse.Namespace, config: Config, seconds: floa
     watch = Monitor(source, publish, engine=Engine(config.limits()), kept=idle_times)
     ways = Ways(watch, demo=args.demo, only=only)
     leaving = threading.Event()
+    with contextlib.suppress(AttributeError):  # glibc alone has it
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)  # a heap for each thread takes 2 MiB more
     start_thread(watch)
     gc.disable()  # until the dashboard has settled: what is imported stays
     try:
@@ -73,7 +78,7 @@ def show(source: Source, args: argparse.Namespace, config: Config, seconds: floa
 
 
 def _check_first(watch: Monitor, *, wait: bool) -> None:
-    """Wait a moment for the first snapshot; raises where there is no driver at all, or nothing will ever come."""
+    """Wait a moment for the first snapshot; raises UnavailableError or UsageError if none can come."""
     deadline = time.monotonic() + SETTLED_S
     while watch.newest is None and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -85,7 +90,7 @@ def _check_first(watch: Monitor, *, wait: bool) -> None:
 
 
 def _open_late(ways: Ways, config: Config, app: GpuwatchApp, leaving: threading.Event) -> None:
-    """Make the sinks once there is something to see: what they import would delay the first paint."""
+    """Open the sinks after the first paint, which their imports would delay."""
     while app.frame is None and not leaving.wait(0.05):
         pass
     if leaving.wait(SEEN_S):

@@ -34,7 +34,7 @@ from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.desktop import Osc, clipboard, notification
 from gpuwatch.ui.layout import room_for_toasts
 from gpuwatch.ui.options import Helpers, MonitorControl, Options, Reloading
-from gpuwatch.ui.terminal import AsciiOnly, ExitWatchdog, NoColors, TolerantDriver, speaks_unicode
+from gpuwatch.ui.terminal import AsciiOnly, ExitWatchdog, NoColors, TolerantDriver, is_utf8_terminal
 from gpuwatch.ui.theme import Skin, make_skin, themes
 from gpuwatch.ui.view import View, judged, mark_of, subject_of
 from gpuwatch.ui.widgets.alerts import Alerts
@@ -216,7 +216,7 @@ class GpuwatchApp(App[int]):
         self.skin: Skin = self._make_skin()
 
     def _make_skin(self) -> Skin:
-        ascii_only = self.options.ascii or (self._watchdog is not None and not speaks_unicode())
+        ascii_only = self.options.ascii or (self._watchdog is not None and not is_utf8_terminal())
         return make_skin(
             self.theme, ascii_only=ascii_only, colors=self._colors(), slots=self._hues, initials=self._initials
         )

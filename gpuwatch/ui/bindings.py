@@ -83,7 +83,7 @@ _NAMES = {
     "retry": "Sample now, and try failed GPUs again",
     "clear": "Clear the filter",
 }
-"""Binding id → name. Moving about and opening the palette itself are left out: a key is always shorter."""
+"""Name by binding id; commands that move the cursor or open the palette are left out."""
 
 
 def _order(column: str) -> str:
@@ -93,7 +93,7 @@ def _order(column: str) -> str:
 
 
 class Command(NamedTuple):
-    """One command."""
+    """Command of the palette."""
 
     name: str
     help: str
@@ -116,15 +116,15 @@ def commands(keys: Sequence[Binding] = KEYS) -> list[Command]:
 
 
 class GpuwatchCommands(Provider):
-    """Feeds the palette; each command runs the app's action of the same name as its key does."""
+    """Provider of the palette's commands; each runs the same action as its key."""
 
     async def discover(self) -> Hits:
-        """Offer everything while nothing is typed."""
+        """Yield all commands while nothing is typed."""
         for one in commands():
             yield DiscoveryHit(one.name, partial(self.app.run_action, one.action), help=one.help)
 
     async def search(self, query: str) -> Hits:
-        """Offer what matches."""
+        """Yield the commands that match."""
         matcher = self.matcher(query)
         for one in commands():
             score = matcher.match(one.name)

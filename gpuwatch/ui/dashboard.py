@@ -1,4 +1,4 @@
-"""The main screen: the panels, and how the room is given to them."""
+"""Main screen: the panels, and the lines that each of them has."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 _HINTS = hints(KEYS)
 _BARE_HINTS = [hint for hint in _HINTS if hint[2] in ("help", "quit")]
-"""Where there is nothing to list."""
+"""Keys shown while there is no GPU."""
 
 
 class Dashboard(Screen[None]):
-    """Draws frames; holds no data of its own but the user's cursor, order and filter."""
+    """Main screen that draws frames. Its only data are the user's cursor, order and filter."""
 
     AUTO_FOCUS = ""
     app: GpuwatchApp
@@ -47,7 +47,7 @@ class Dashboard(Screen[None]):
         super().__init__(**options)
         self._compositor = PartialUpdateCompositor()
         self.layout_now: Layout | None = None
-        """What was given room to at the last drawing."""
+        """Layout of the last drawing."""
         self.header = Header(id="header")
         self.gpus = Gpus(id="gpus")
         self.alerts = Alerts(id="alerts")
@@ -61,11 +61,11 @@ class Dashboard(Screen[None]):
         yield from (self.header, self.gpus, self.alerts, self.processes, self.notice, self.prompt, self.footer)
 
     def on_mount(self) -> None:
-        """Start without a prompt."""
+        """Hide the prompt."""
         self.prompt.display = False
 
     def on_resize(self, _event: events.Resize) -> None:
-        """Return the room anew."""
+        """Draw in the new size."""
         self.app.paint()
 
     def draw(self, view: View) -> None:
@@ -73,7 +73,7 @@ class Dashboard(Screen[None]):
         width, height = self.app.size
         frame, skin = view.frame, view.skin
         seen = frame.snapshot
-        skin.styles.introduce(names(seen))
+        skin.styles.add_people(names(seen))
         self.processes.read_rows(view)
         layout = self._fit(view, width, height)
         if layout.form is Form.TINY:
@@ -104,7 +104,7 @@ class Dashboard(Screen[None]):
         self.footer.draw(shown if seen.gpus else _BARE_HINTS, skin, width)
 
     def draw_starting(self, seconds: float, skin: Skin) -> None:
-        """Draw what there is before the first frame."""
+        """Draw the screen that stands before the first frame."""
         width, height = self.app.size
         if width < 40 or height < 6:
             self._only_notice(tiny_words(None, width, height), skin)
@@ -132,19 +132,19 @@ class Dashboard(Screen[None]):
         return self.layout_now
 
     def out_of_sight(self, alerts: Sequence[Alert], frame: Frame) -> list[Alert]:
-        """Return those of the alerts for which the last drawing, that of `frame`, had no line."""
+        """Return the alerts that had no line in the last drawing, which was of `frame`."""
         shown = alerts_of(frame)[: self.layout_now.alerts if self.layout_now else 0]
         return [alert for alert in alerts if alert not in shown]
 
     def _only_notice(self, words: list[tuple[str, Role]], skin: Skin) -> None:
-        """Draw nothing but words, and the prompt where it is open: it takes the keys, and has to be seen."""
+        """Draw words in place of all panels, and the prompt if it is open: it receives the keys."""
         width, height = self.app.size
         room = max(0, height - self.prompt.display)
         self._arrange({self.notice: room})
         self.notice.draw(tiny_lines(words, skin, width, room))
 
     def _arrange(self, heights: dict[Any, int], gap: int = 0) -> None:
-        """Return each panel its lines; what is not named is hidden. Only a change costs a new layout."""
+        """Set the height of each panel and hide the others. Only a change costs a new layout."""
         for panel in (self.header, self.gpus, self.alerts, self.processes, self.notice, self.footer):
             height = heights.get(panel, 0)
             if panel.display != (height > 0):

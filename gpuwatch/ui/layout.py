@@ -1,4 +1,4 @@
-"""What fits into a terminal of a given size: a pure function, in stated steps.
+"""Layout of the dashboard for a terminal size: a pure function, in stated steps.
 
 By width: 150 and more columns show every column (full), from 100 on some go (medium), from 70 on a GPU's row is
 compact, from 40 on GPUs are cells of a strip. By height, one after the other until the processes have the rows that
@@ -21,7 +21,7 @@ LEAST_ROWS: Final = 3
 
 
 class Form(Enum):
-    """How wide things are drawn."""
+    """Width class of what is drawn."""
 
     FULL = "full"
     MEDIUM = "medium"
@@ -32,7 +32,7 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How many lines each part has; they add up to the terminal's height."""
+    """Number of lines of each part; they add up to the terminal's height."""
 
     form: Form
     """How the processes, alerts and header are drawn, by the width."""
@@ -59,7 +59,7 @@ class Layout:
 
 
 def form_of(width: int) -> Form:
-    """Return the form that a width has room for."""
+    """Return the form for a width."""
     if width >= 150:
         return Form.FULL
     if width >= 100:
@@ -86,7 +86,7 @@ def strip_lines(width: int, n_gpus: int, largest_index: int = 0) -> int:
 def fit_layout(
     width: int, height: int, n_gpus: int, n_alerts: int, n_rows: int, *, n_children: int = 0, largest_index: int = 0
 ) -> Layout:
-    """Return what is drawn at a size, for so many GPUs, lines of alerts, processes and MIG instances."""
+    """Return the layout for a size and the numbers of GPUs, alerts, processes and MIG instances."""
     if width < MIN_WIDTH or height < MIN_HEIGHT:
         return Layout(Form.TINY, Form.TINY, 0, 0, 0, False, 0, 0, 0, max(height, 0), 0)
     form = form_of(width)
@@ -100,7 +100,7 @@ def fit_layout(
 
 
 def _steps(form: Form, n_gpus: int, n_children: int, alerts: int, strip: int) -> list[tuple[Layout, int]]:
-    """Return the layouts to try, the best first, each with the rows that it must leave for processes."""
+    """Return the layouts to try, best first, each with the number of process rows that it must leave."""
     title = 1 if form in (Form.FULL, Form.MEDIUM) and n_gpus else 0
     base = Layout(form, Form.STRIP, 1, 0, strip, False, 0, alerts, 1, 0, 1)
     one_alert = replace(base, alerts=min(alerts, 1))
@@ -117,7 +117,7 @@ def _steps(form: Form, n_gpus: int, n_children: int, alerts: int, strip: int) ->
 
 
 def _squeezed(height: int, form: Form, strip: int, alerts: int) -> Layout:
-    """Lay out what is left when not even a strip, an alert and a process fit: header, alert, GPUs, then the rest."""
+    """Return a layout for a height in which a strip, an alert and a process do not fit together."""
     left = height - 1
     alert = min(alerts, 1)
     gpus = min(strip, left - alert)

@@ -1,4 +1,4 @@
-"""What the dashboard is started with: how the user wants it, and whom it asks."""
+"""Options of the dashboard, and the parts of the program that it calls."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 
 class AlertControl(Protocol):
-    """What the dialog about an alert asks of the watch thread."""
+    """Methods of the monitor that the dialog about an alert calls."""
 
     def acknowledge(self, alert: Alert) -> None:
-        """Let an alert say nothing more until it gets worse or ends."""
+        """Acknowledge an alert: it is quiet until it gets worse or ends."""
 
     def unacknowledge(self, alert: Alert) -> None:
         """Take back the acknowledgement of an alert."""
 
     def mute(self, mute: Mute) -> None:
-        """Let a rule, or one alert of it, say nothing for a while."""
+        """Mute a rule, or one alert of it."""
 
     def unmute(self, rule: str, key: str = "") -> None:
-        """Let a rule, or one alert of it, speak again."""
+        """Unmute a rule, or one alert of it."""
 
 
 class MonitorControl(AlertControl, Protocol):
-    """What the dashboard asks of the watch thread."""
+    """Methods of the monitor that the dashboard calls."""
 
     @property
     def newest(self) -> Frame | None:
@@ -46,12 +46,12 @@ class MonitorControl(AlertControl, Protocol):
         """Ask for a sample at once."""
 
     def stop(self) -> None:
-        """End, without waiting."""
+        """Stop the monitor without waiting for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How the user started the dashboard."""
+    """Settings of the dashboard, from the configuration and the flags."""
 
     user: str = ""
     """Show the processes of one user at first."""
@@ -63,33 +63,33 @@ class Options:
     bell: bool = False
     toast: bool = True
     desktop: str = "off"
-    """How the terminal is told to notify the desktop: `osc9`, `osc777`, or `off`."""
+    """Escape sequence for desktop notifications: `osc9`, `osc777`, or `off`."""
     interval: float = 1.0
     allowances: Allowances | None = None
     stray_limits: StrayLimits = DEFAULT_LIMITS
     """When a process of one's own counts as a stray."""
     caller: int | None = None
-    """Whose processes are looked through for strays; None for whoever runs this."""
+    """Uid whose processes are searched for strays; None for the viewer of the snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reloading:
-    """What came of reading the configuration again."""
+    """Result of reading the configuration again."""
 
     words: str
-    """What changed, or what is wrong with the file."""
+    """Changes, or the errors of the file."""
     failed: bool = False
     options: Options | None = None
-    """How the dashboard is wanted now; None to leave it as it is."""
+    """New options; None if they do not change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Helpers:
-    """What the dashboard asks of the rest of the program, made when it is first wanted."""
+    """Functions of the rest of the program that the dashboard calls when it needs them."""
 
     killer: Callable[[], ProcessEnder] | None = None
     """Without it no process can be ended."""
     events: Callable[[], Events] | None = None
-    """Reads the events log; may take its time, and may raise OSError."""
+    """Reads the events log; may be slow, and may raise OSError."""
     reload: Callable[[], Reloading] | None = None
-    """Reads the configuration again; may take its time."""
+    """Reads the configuration again; may be slow."""

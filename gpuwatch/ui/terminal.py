@@ -1,4 +1,4 @@
-"""What a terminal can do to a program: colours and characters it does not want, odd bytes, signals, and going away."""
+"""The dashboard's terminal: no colours, ASCII, odd input, signals, and a terminal that is gone."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from gpuwatch.threads import no_thread_error, start_thread
 
 
 class NoColors(LineFilter):
-    """Drops every colour and keeps bold, dim, reverse and underline: what NO_COLOR asks for (https://no-color.org)."""
+    """Filter that drops colours and keeps bold, dim, reverse and underline (https://no-color.org)."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Give segments without colours."""
+        """Return segments without colours."""
         return [Segment(text, _colorless(style), control) for text, style, control in segments]
 
 
@@ -61,10 +61,10 @@ _STAND_INS: Final = {
 
 
 class AsciiOnly(LineFilter):
-    """Spells what is left of other characters in ASCII, each as wide as it was: Textual's borders, people's names."""
+    """Filter that replaces other characters by ASCII of the same width: Textual's borders, people's names."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Give segments in ASCII."""
+        """Return segments in ASCII."""
         return [one if one.text.isascii() else Segment(_ascii(one.text), one.style, one.control) for one in segments]
 
 
@@ -73,7 +73,9 @@ def _ascii(text: str) -> str:
 
 
 class TolerantDriver(LinuxDriver):
-    """Lets bytes that are no UTF-8 pass: Textual 8.2 ends the program on the first (Alt with a key, a torn paste).
+    """Terminal driver that survives input that is not UTF-8, and a lack of threads.
+
+    Textual 8.2 ends the program on the first such byte (Alt with a key, a torn paste).
 
     Where one of its two threads cannot be started, at the start or after Ctrl-Z, it gives the terminal back and raises
     SystemExit from a NoThreadError: of an Exception, Textual shows the traceback.
@@ -84,10 +86,10 @@ class TolerantDriver(LinuxDriver):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._input_end = os.eventfd(0, os.EFD_NONBLOCK)
-        """Wakes up the thread that reads."""
+        """Event that ends the thread that reads keys."""
 
     def start_application_mode(self) -> None:
-        """Take the terminal; raises SystemExit."""
+        """Put the terminal into the mode of a full-screen program; raises SystemExit."""
         self._given_back = False
         try:
             super().start_application_mode()  # type: ignore[no-untyped-call]
@@ -100,13 +102,13 @@ class TolerantDriver(LinuxDriver):
             raise SystemExit(NoThreadError.exit_code) from no_thread_error()
 
     def stop_application_mode(self) -> None:
-        """Return the terminal back, once."""
+        """Restore the terminal, once."""
         if not self._given_back:
             self._given_back = True
             super().stop_application_mode()
 
     def write(self, data: str) -> None:
-        """Write to the terminal; at once where there is no thread for it, whose queue would fill and block."""
+        """Write to the terminal; directly if the thread that writes was not started."""
         if self._writes():
             super().write(data)
         else:
@@ -115,16 +117,16 @@ class TolerantDriver(LinuxDriver):
             self._file.flush()
 
     def close(self) -> None:
-        """End the thread that writes, where there is one."""
+        """End the thread that writes."""
         if self._writes():
             super().close()
 
     def _writes(self) -> bool:
-        """Whether the thread that writes was started."""
+        """Return whether the thread that writes was started."""
         return self._writer_thread is not None and self._writer_thread.ident is not None
 
     def run_input_thread(self) -> None:
-        """Read what is typed; what is no UTF-8 is dropped, with what came in the same moment.
+        """Read keys; input that is not UTF-8 is dropped, with all that was read at once.
 
         Textual's own loop wakes up ten times a second, which takes a twentieth of the dashboard's CPU time.
         """
@@ -150,15 +152,15 @@ class TolerantDriver(LinuxDriver):
                 self.process_message(message)
 
     def disable_input(self) -> None:
-        """End the thread that reads."""
+        """End the thread that reads keys."""
         os.eventfd_write(self._input_end, 1)
         super().disable_input()
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._input_end)
 
 
-def speaks_unicode() -> bool:
-    """Return whether what is written reaches the terminal as UTF-8, as far as the locale tells."""
+def is_utf8_terminal() -> bool:
+    """Return whether the locale says that the terminal reads UTF-8."""
     encoding = getattr(sys.__stderr__, "encoding", None) or ""
     # Python turns the C locale into UTF-8 by itself; LC_ALL=C is somebody who means it.
     return encoding.lower().replace("-", "") == "utf8" and os.environ.get("LC_ALL") not in ("C", "POSIX")
@@ -167,22 +169,21 @@ def speaks_unicode() -> bool:
 EXIT_SIGNALS: Final = {signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGINT: 130}
 """Signals that end the program in good order, and the exit code that says so."""
 GONE: Final = 129
-"""Exit code when the terminal went away: that of the signal that should have told us."""
+"""Exit code after the loss of the terminal: that of the signal that should have come."""
 PATIENCE: Final = 0.7
-"""Seconds that leaving in good order may take."""
+"""Seconds that a regular end may take."""
 RESTORE: Final = (
     b"\x1b[0m\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l\x1b[?2048l\x1b[?2004l\x1b[?1004l\x1b[?7h\x1b[<u"
     b"\x1b[?1049l\x1b[?25h"
 )
-"""What gives back a terminal that Textual had no time to give back."""
+"""Sequences that restore a terminal when Textual has no time to."""
 
 
 class ExitWatchdog:
-    """Ends the dashboard when a signal says so or its terminal has gone, and within a second, whatever hangs.
+    """Thread that ends the dashboard within a second after a signal or the loss of the terminal.
 
-    Textual 8.2 does not notice the end of its input and spins on it (123 % of a core, measured); and its writes block
-    the event loop for as long as a terminal takes none (Ctrl-S, a stalled connection), so that nothing in the loop can
-    end it. This is a thread of its own.
+    Textual's writes block the event loop for as long as a terminal accepts none (Ctrl-S, a stalled connection), so
+    that nothing in the loop can end the program.
     """
 
     def __init__(
@@ -209,22 +210,22 @@ class ExitWatchdog:
             self._modes = termios.tcgetattr(descriptor)
 
     def begin(self) -> None:
-        """Start the thread, before there is anything to be seen; raises NoThreadError."""
+        """Start the thread, before the first screen; raises NoThreadError."""
         start_thread(threading.Thread(target=self._watch, name="gpuwatch-exit-watchdog", daemon=True))
 
     def start(self) -> None:
-        """Take the signals over; from the event loop of the main thread."""
+        """Install the signal handlers; called in the event loop of the main thread."""
         self._loop = asyncio.get_running_loop()
         for number in EXIT_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._on_signal)
 
     def arm(self, code: int) -> None:
-        """From now on, leaving must be done in good time, or is done without ceremony."""
+        """Begin the time in which the dashboard must end; after it, the process is ended at once."""
         self._news.put(code)
 
     def close(self) -> None:
-        """The program has left the dashboard in good order; signals mean again what they meant before."""
+        """End the thread and restore the signal handlers."""
         self._news.put(None)
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -240,7 +241,7 @@ class ExitWatchdog:
         self._leave(EXIT_SIGNALS[signal.Signals(number)])
 
     def _is_there(self) -> bool:
-        """Return whether the terminal still is: the kernel marks one that went before it sends the signal."""
+        """Return whether the terminal still exists: the kernel marks a lost one before it sends the signal."""
         poll = select.poll()
         poll.register(self._descriptor, select.POLLHUP)
         try:
@@ -272,7 +273,7 @@ class ExitWatchdog:
                 code, deadline = news, time.monotonic() + self._patience
 
     def _abandon(self, code: int) -> None:
-        """Return the terminal back as well as it takes it, and end."""
+        """Restore the terminal as far as possible, and end the process."""
         with contextlib.suppress(OSError, ValueError):
             poll = select.poll()
             poll.register(self._descriptor, select.POLLOUT)

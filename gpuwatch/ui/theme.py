@@ -1,4 +1,4 @@
-"""Themes: colours for each terminal, styles of the widgets, and glyphs with their plain and ASCII forms.
+"""Themes: colours for each kind of terminal, styles of the widgets, and glyphs in Unicode and ASCII.
 
 A colour is never the only carrier of a meaning: marks, words and attributes say the same.
 """
@@ -126,7 +126,7 @@ ON_SIXTEEN: Final = dict.fromkeys(("#0000aa", "#aa00aa", "#5555ff", "#555555"), 
 """What is written in white there; black stands better on the others, whatever a terminal makes of them."""
 
 SLOTS: Final = 10
-"""Colours that people can have."""
+"""Number of colours for people."""
 
 
 Role: TypeAlias = Literal["text", "strong", "muted", "faint", "critical", "warning", "note"]
@@ -156,7 +156,7 @@ def themes() -> tuple[Theme, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """The characters that are drawn with."""
+    """Characters that widgets draw with."""
 
     critical: str = "●"
     warning: str = "▲"
@@ -216,11 +216,11 @@ ASCII: Final = Glyphs(
 
 
 _SPARE: Final = "1234567890abcdefghijklmnopqrstuvwxyz"
-"""Initials for those whose own letters all belong to others."""
+"""Initials for people whose own letters all belong to others."""
 
 
 def letters(name: str) -> str:
-    """Return what may stand for a name, the best first: its letters and digits in ASCII, one of each.
+    """Return the initials that suit a name, best first: its letters and digits in ASCII, each once.
 
     Every terminal can show them, and in one cell. Of a name that is a number the last digit tells most.
     """
@@ -230,27 +230,27 @@ def letters(name: str) -> str:
 
 @dataclass(frozen=True)
 class StyleSet:
-    """Every style that a panel may write with, made once: a role on a ground, or an owner's colours."""
+    """Styles of a theme, made once: roles on each background, and the colours of owners."""
 
     palette: Palette
     color: bool = True
     few: bool = False
     """The terminal has 16 colours: each owner has one of them, and thin marks have none."""
     slots: dict[int, int] = field(default_factory=dict)
-    """Which colour each uid has; kept from one theme to the next, as are the initials."""
+    """Colour number by uid; kept from one theme to the next, as are the initials."""
     initials: dict[int, str] = field(default_factory=dict)
-    """Which initial each uid has, once its name is known."""
+    """Initial by uid."""
     _unnamed: set[int] = field(default_factory=set)
-    """Whose initial is of a number that stands for a name, until that is known."""
+    """People whose name is not known yet: their initial is of their uid."""
 
-    def introduce(self, people: Mapping[int, str]) -> None:
-        """Give everybody who is here (names by uid) a colour and an initial, which they keep.
+    def add_people(self, people: Mapping[int, str]) -> None:
+        """Assign a colour and an initial to each person (names by uid) for as long as gpuwatch runs.
 
         The first letter is for whoever of the new ones has the smallest uid; of the others each takes the next letter
         of their name that nobody has, a digit where there is none, and shares one with somebody of another colour
         where all 36 are taken. Those who left keep theirs for as long as others are free.
         """
-        self.meet(people)
+        self.assign_colors(people)
         for uid in [uid for uid in self._unnamed if not people.get(uid, "0").isdigit()]:
             self._unnamed.discard(uid)
             self.initials.pop(uid, None)
@@ -282,11 +282,11 @@ class StyleSet:
         return wanted[0]
 
     def initial(self, uid: int | None) -> str:
-        """Return the one cell that stands for a person; `?` for whoever is not visible, or was not introduced."""
+        """Return the character that stands for a person; `?` for an unknown person."""
         return "?" if uid is None else self.initials.get(uid, "?")
 
-    def meet(self, uids: Iterable[int]) -> None:
-        """Return each new uid a colour, which it keeps.
+    def assign_colors(self, uids: Iterable[int]) -> None:
+        """Assign a colour to each new uid for as long as gpuwatch runs.
 
         By its last digit, so that it is the same in every run, unless somebody has that colour and another is free:
         first of those that nobody here has, then of those that fewest ever had.
@@ -334,7 +334,7 @@ class StyleSet:
         return Style(color=getattr(palette, role), bgcolor=getattr(palette, ground), bold=bold or None)
 
     def __call__(self, role: Role, ground: Ground = "base") -> Style:
-        """Return the style of a role on a ground."""
+        """Return the style of a role on a background."""
         return self._styles[role, ground]
 
     def owner(self, uid: int | None) -> Style:
@@ -346,7 +346,7 @@ class StyleSet:
         return self._seams[self._slot(uid)]
 
     def edge(self, uid: int | None) -> Style:
-        """Return the style of a cell that an owner's part fills from the left, in part."""
+        """Return the style of the last cell of an owner's part, which the part fills by some eighths."""
         return self._edges[self._slot(uid)]
 
     def mark(self, uid: int | None) -> Style:
@@ -358,12 +358,12 @@ class StyleSet:
         return self._swatches[self._slot(uid), ground]
 
     def badge(self, uid: int | None, ground: Ground) -> Style:
-        """Return style of an owner's initial where it stands alone: on their colour, or plain where there is none."""
+        """Return the style of an owner's initial: on the owner's colour, or plain without colours."""
         return self.owner(uid) if self.color else self("strong", ground)
 
     def _slot(self, uid: int | None) -> int:
         if uid is not None and uid not in self.slots:
-            self.meet((uid,))
+            self.assign_colors((uid,))
         return SLOTS if uid is None else self.slots[uid]
 
     def _text(self, fill: str) -> str:
@@ -405,7 +405,7 @@ class StyleSet:
 
 @dataclass(frozen=True)
 class Skin:
-    """What a panel draws with."""
+    """Styles and glyphs that widgets draw with."""
 
     styles: StyleSet
     glyphs: Glyphs
@@ -419,7 +419,7 @@ def make_skin(
     slots: dict[int, int] | None = None,
     initials: dict[int, str] | None = None,
 ) -> Skin:
-    """Return the styles and glyphs of a theme by its Textual name; any other theme is drawn as the dark one.
+    """Return the skin of a theme by its Textual name; an unknown name means the dark theme.
 
     `colors` is how many the terminal has; 0 for none. `slots` and `initials` are what people have already, of the skin
     before.

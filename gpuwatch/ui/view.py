@@ -1,4 +1,4 @@
-"""Input of the panels: a frame, the moment of drawing, and how the user wants to see it."""
+"""Input of the panels: a frame, the time of drawing, and the user's options."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STALE: float = 5
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One moment, ready to be drawn."""
+    """Frame with all that is needed to draw it."""
 
     frame: Frame
     now: float
@@ -50,16 +50,16 @@ class View:
         return max(0.0, self.frame.snapshot.monotonic - gpu.sampled) + self.since_received
 
     def dimmed(self, gpu: Gpu) -> bool:
-        """Return whether a GPU's figures are too old to stand out."""
+        """Return whether a GPU's figures are so old that they are dimmed."""
         return self.age(gpu) > OLD * self._due
 
     def stale(self, gpu: Gpu) -> bool:
-        """Return whether a GPU's figures are so old that the row must say it."""
+        """Return whether a GPU's figures are so old that its row states their age."""
         return self.age(gpu) > STALE * self._due
 
     @property
     def newest_age(self) -> float:
-        """Age of the newest figures of a GPU that answers; of the frame itself where none does."""
+        """Seconds since the newest figures of any GPU; of the frame if no GPU answers."""
         ages = [self.age(gpu) for gpu in self.frame.snapshot.gpus if gpu.health is Health.OK and gpu.sampled]
         return min(ages, default=self.since_received)
 
@@ -75,7 +75,7 @@ class View:
 
 
 def judged(frame: Frame, options: Options) -> StrayReport:
-    """Judge which of the viewer's processes in a frame are strays."""
+    """Find the strays among the viewer's processes in a frame."""
     seen = frame.snapshot
     if options.caller is not None and not seen.demo:
         seen = msgspec.structs.replace(seen, viewer=options.caller)
@@ -87,7 +87,7 @@ _PROCESS: Final = re.compile(r"(\d+):(\d+)( |$)")
 
 
 def subject_of(alert: Alert, frame: Frame | None) -> Row | Gpu | None:
-    """Return what an alert is about as a frame has it: its process, else its GPU; None where neither is there.
+    """Return the process or the GPU of a frame that an alert is about; None if neither is in it.
 
     A PID alone proves nothing for an alert that has ended: it may be another process's by now.
     """
@@ -107,14 +107,14 @@ def subject_of(alert: Alert, frame: Frame | None) -> Row | Gpu | None:
 
 
 def subject_words(subject: Row | Gpu | None) -> str:
-    """Name what an alert is about: `process 123`, `GPU 1`; empty for None."""
+    """Return the name of an alert's subject: `process 123`, `GPU 1`; empty for None."""
     if isinstance(subject, Row):
         return f"process {subject.holding.pid}"
     return "" if subject is None else f"GPU {subject.index}"
 
 
 def clock(seconds: float) -> str:
-    """Print a wall-clock time as `14:03:12` in the local time zone; empty for 0."""
+    """Return a wall-clock time as `14:03:12` in the local time zone; empty for 0."""
     return time.strftime("%H:%M:%S", time.localtime(seconds)) if seconds else ""
 
 

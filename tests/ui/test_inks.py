@@ -152,27 +152,27 @@ def test_without_colours_there_are_none(theme: str) -> None:
 
 def test_the_colour_is_the_uids_and_not_the_order_of_arrival() -> None:
     first, second = make_skin(THEMES[0]).styles, make_skin(THEMES[0]).styles
-    first.meet([1001, 1002, 1003])
-    second.meet([1003])
-    second.meet([1002])
-    second.meet([1001])
+    first.assign_colors([1001, 1002, 1003])
+    second.assign_colors([1003])
+    second.assign_colors([1002])
+    second.assign_colors([1001])
     assert first.slots == second.slots
 
 
 def test_nobody_shares_a_colour_while_one_is_free() -> None:
     styles = make_skin(THEMES[0]).styles
-    styles.meet([1001, 1011, 1021])
-    styles.meet([1002, 1031])
+    styles.assign_colors([1001, 1011, 1021])
+    styles.assign_colors([1002, 1031])
     assert styles.slots[1001] == 1
     assert len(set(styles.slots.values())) == 5
 
 
 def test_those_who_are_here_share_last() -> None:
     styles = make_skin(THEMES[0]).styles
-    styles.meet(range(1000, 1010))  # every colour is somebody's
-    styles.meet([1000, 1001, 2000])  # most have left
+    styles.assign_colors(range(1000, 1010))  # every colour is somebody's
+    styles.assign_colors([1000, 1001, 2000])  # most have left
     assert styles.slots[2000] not in (styles.slots[1000], styles.slots[1001])
-    styles.meet([1000, 1001, 2000, 2001])
+    styles.assign_colors([1000, 1001, 2000, 2001])
     assert len({styles.slots[uid] for uid in (1000, 1001, 2000, 2001)}) == 4
 
 
@@ -194,28 +194,28 @@ def test_those_who_are_here_share_last() -> None:
 )
 def test_an_initial_is_the_first_letter_that_is_free(people: dict[int, str], initials: str) -> None:
     styles = make_skin(THEMES[0]).styles
-    styles.introduce(people)
+    styles.add_people(people)
     assert "".join(styles.initial(uid) for uid in people) == initials
 
 
 def test_an_initial_stays_whoever_comes_and_goes() -> None:
     styles = make_skin(THEMES[0]).styles
-    styles.introduce({5: "amy"})
-    styles.introduce({1: "ada", 5: "amy"})
+    styles.add_people({5: "amy"})
+    styles.add_people({1: "ada", 5: "amy"})
     assert (styles.initial(5), styles.initial(1)) == ("a", "d")
-    styles.introduce({1: "ada", 2: "abe"})
+    styles.add_people({1: "ada", 2: "abe"})
     assert (styles.initial(1), styles.initial(2)) == ("d", "b")
-    styles.introduce({5: "amy"})
+    styles.add_people({5: "amy"})
     assert styles.initial(5) == "a"
 
 
 def test_an_initial_waits_for_the_name() -> None:
     styles = make_skin(THEMES[0]).styles
-    styles.introduce({1001: "1001"})
+    styles.add_people({1001: "1001"})
     assert styles.initial(1001) == "1"
-    styles.introduce({1001: "ada"})
+    styles.add_people({1001: "ada"})
     assert styles.initial(1001) == "a"
-    styles.introduce({1001: "other"})
+    styles.add_people({1001: "other"})
     assert styles.initial(1001) == "a"
 
 
@@ -226,9 +226,9 @@ def test_who_is_not_visible_is_a_question_mark() -> None:
 
 def test_colours_and_initials_outlive_the_theme() -> None:
     dark = make_skin(THEMES[0]).styles
-    dark.introduce({1: "ada", 2: "amy"})
+    dark.add_people({1: "ada", 2: "amy"})
     light = make_skin(THEMES[1], slots=dark.slots, initials=dark.initials).styles
-    light.introduce({2: "amy"})
+    light.add_people({2: "amy"})
     assert (light.initial(2), light.slots[2]) == (dark.initial(2), dark.slots[2])
 
 
@@ -238,7 +238,7 @@ NAMES: Final = st.text(min_size=0, max_size=12)
 @given(st.dictionaries(st.integers(0, 1 << 32), NAMES, min_size=1, max_size=60))
 def test_no_two_people_have_both_the_same_initial_and_colour(people: dict[int, str]) -> None:
     styles = make_skin(THEMES[0]).styles
-    styles.introduce(people)
+    styles.add_people(people)
     assert all(cell_len(styles.initial(uid)) == 1 and styles.initial(uid).isascii() for uid in people)
     assert len({(styles.slots[uid], styles.initial(uid)) for uid in people}) == len(people)
     if len(people) <= 36:
@@ -257,7 +257,7 @@ def test_letters_are_what_every_terminal_can_show(name: str) -> None:
 
 def test_a_bar_has_the_initial_where_the_name_does_not_fit() -> None:
     styles = make_skin(THEMES[0]).styles
-    styles.introduce({1: "ada", 2: "amy"})
+    styles.add_people({1: "ada", 2: "amy"})
     held = [holding(11, 8), holding(12, 4)]
     owners = {11: process(11, "ada", uid=1), 12: process(12, "amy", uid=2)}
     for glyphs in (

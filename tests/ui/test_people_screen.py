@@ -244,7 +244,7 @@ def test_the_same_person_has_the_same_initial_and_colour_as_in_the_bars() -> Non
     seen = crowd(["ada", "amy", "max"])
     people_list = PeopleList()
     people_list.update_rows(people(seen))
-    SKIN.styles.introduce({one.uid: one.name for one in people_list.found if one.uid is not None})
+    SKIN.styles.add_people({one.uid: one.name for one in people_list.found if one.uid is not None})
     people_list.draw(SKIN, 80, 5)
     for place, one in enumerate(people_list.found, 1):
         badge = people_list.lines[place][1]

@@ -270,7 +270,7 @@ class PeopleScreen(ListScreen[PeopleList]):
 
     def read_rows(self) -> None:
         if self._frame is not None:
-            self._skin.styles.introduce(names(self._frame.snapshot))
+            self._skin.styles.add_people(names(self._frame.snapshot))
             self.rows.update_rows(people(self._frame.snapshot, self._frame.history))
 
     def summary(self, room: int) -> list[tuple[str, Role]]:

@@ -392,7 +392,7 @@ class TreeScreen(ListScreen[TreeList]):
 
     def read_rows(self) -> None:
         seen = self._frame.snapshot
-        self._skin.styles.meet(process.uid for process in seen.processes if process.uid is not None)
+        self._skin.styles.assign_colors(process.uid for process in seen.processes if process.uid is not None)
         self.rows.update_nodes(build_tree(seen, self._frame.history, mine=self._mine))
 
     def paint(self) -> None:

@@ -1,4 +1,4 @@
-"""What is wrong now, the worst first; nothing at all where nothing is."""
+"""Panel of the alerts that hold now, worst first; it has no line without alerts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel
 
 
 def alerts_of(frame: Frame) -> tuple[Alert, ...]:
-    """Return the alerts that have a line: none that is muted, and those last that somebody has acknowledged.
+    """Return the alerts to list: muted ones are left out, acknowledged ones are last.
 
     A stream that is not well counts as one even before a rule says so.
     """
@@ -40,7 +40,7 @@ def alerts_of(frame: Frame) -> tuple[Alert, ...]:
 
 
 def silent_mutes(frame: Frame) -> list[Mute]:
-    """Return the mutes that no alert of a frame is under: what would be silent if it came."""
+    """Return the mutes that match no alert of a frame."""
     return [
         mute
         for mute in frame.attention.mutes
@@ -49,7 +49,7 @@ def silent_mutes(frame: Frame) -> list[Mute]:
 
 
 def alert_lines(alerts: Sequence[Alert], skin: Skin, width: int, lines: int) -> list[Line]:
-    """Draw as many alerts as there are lines for, and how many more there are."""
+    """Return so many lines of alerts, and the number of further alerts."""
     if lines <= 0:
         return []
     wide = width >= 100
@@ -80,12 +80,12 @@ def _line(alert: Alert, skin: Skin, width: int, wide: bool) -> Line:
 
 
 class Alerts(LinePanel):
-    """The alerts that hold now; a click on one shows what it is about."""
+    """Panel of alerts; a click on one shows its process or GPU."""
 
     DEFAULT_CSS = "Alerts { pointer: pointer; }"
 
     class Chosen(Message):
-        """An alert was clicked."""
+        """Message: an alert was clicked."""
 
         def __init__(self, alert: Alert) -> None:
             self.alert = alert

@@ -1,4 +1,4 @@
-"""The last line: the keys, which are buttons as well."""
+"""Last line: the keys, which are buttons as well."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _FIRST_TO_GO = (
     *("pause", "mine", "sort(1)", "tree", "strays", "filter", "people", "events", "detail"),
     *("end_process", "acknowledge", "help", "quit"),
 )
-"""What somebody can do without knowing its key goes before the keys that deal with trouble, and the way out."""
+"""Order in which hints are left out: keys for trouble, and the way out, are the last."""
 
 
 def hints(bindings: Sequence[Binding]) -> list[Hint]:
-    """Return what the footer says of the bindings that it shows; keys with one word share a hint."""
+    """Return a hint for each binding that the footer shows; keys with the same word share a hint."""
     found: dict[str, Hint] = {}
     for one in bindings:
         if one.show:
@@ -33,7 +33,7 @@ def hints(bindings: Sequence[Binding]) -> list[Hint]:
 
 
 def footer_line(found: Sequence[Hint], skin: Skin, width: int) -> tuple[Line, list[tuple[int, int, str]]]:
-    """Draw the hints that fit, the least needed left out first; and say which cells are a button for which action."""
+    """Return the line of hints that fit, and its buttons: first cell, end, and action."""
     kept = list(found)
     for action in _FIRST_TO_GO:
         if sum(len(key) + len(word) + 3 for key, word, _ in kept) <= width:
@@ -53,7 +53,7 @@ class Footer(LinePanel):
     """The line of keys."""
 
     class Pressed(Message):
-        """A hint was clicked."""
+        """Message: a hint was clicked."""
 
         def __init__(self, action: str) -> None:
             self.action = action

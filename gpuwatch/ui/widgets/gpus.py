@@ -1,4 +1,4 @@
-"""GPU rows: memory by owner, utilization, temperature and the words for what is wrong with a GPU."""
+"""Panel of GPUs: memory by owner, utilization, temperature, and a state in words."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def parts(
     gpu: str = "",
     initial: Callable[[int | None], str] = lambda _uid: "",
 ) -> list[Part]:
-    """Add up the known holdings by owner, the largest first; those whose owner is not visible go together as `?`.
+    """Return the sums of the known holdings by owner, largest first; owners that are not visible are one, `?`.
 
     `gpu` is the UUID of the GPU that limits are looked up for, `initial` gives what stands for a person in one cell.
     """
@@ -84,7 +84,7 @@ def parts(
 
 
 def _extent(held: Mapping[int, int], owners: Mapping[int, Process], gpu: str) -> int | None:
-    """Return the bytes that an owner's part would have if each process held its limit; None where none has one.
+    """Return the bytes of an owner's part if each process held its limit; None if no process has one.
 
     A process without a limit counts with what it holds, so that the difference to the part is what the declared ones
     are over or under. A limit that several share counts once, and for no more than their own limits come to.
@@ -144,7 +144,7 @@ def _joined(bar: Iterable[BarSegment]) -> list[BarSegment]:
 
 
 class _Place(NamedTuple):
-    """Where a part stands in a bar, in cells."""
+    """Position of a part in a bar, in cells."""
 
     part: Part
     start: int
@@ -155,7 +155,7 @@ class _Place(NamedTuple):
 
 
 def _places(held: Sequence[Part], cell: float, width: int, glyphs: Glyphs) -> list[_Place]:
-    """Stack the parts, the small ones as one; each has a cell at least while there is one left."""
+    """Return the positions of the parts; small ones are one part, and each has at least one cell if there is room."""
     shown = [part for part in held if part.bytes >= cell]
     small = [part for part in held if part.bytes < cell]
     together = sum(part.bytes for part in small)
@@ -175,7 +175,7 @@ def _places(held: Sequence[Part], cell: float, width: int, glyphs: Glyphs) -> li
 
 
 def _marks(places: Sequence[_Place], cell: float, width: int) -> set[int]:
-    """Return the cells in which a declared part ends."""
+    """Return the cells at which a declared part ends."""
     marks = set()
     for part, start, until, begin, _ in places:
         end = width + 1 if part.declared is None else begin + part.declared / cell
@@ -187,7 +187,7 @@ def _marks(places: Sequence[_Place], cell: float, width: int) -> set[int]:
 
 
 def _unattributed(gpu: Gpu, held: Sequence[Part]) -> float:
-    """Return the bytes to hatch: where the driver lists no processes, all that is used is nobody's, and not free."""
+    """Return the bytes of unknown processes: all used memory if the driver lists no processes."""
     if known(gpu.unattributed):
         return gpu.unattributed
     used = gpu.memory.used
@@ -237,7 +237,7 @@ def _label(part: Part, rooms: Sequence[tuple[int, int]], glyphs: Glyphs) -> tupl
 
 
 def sparkline(points: Sequence[float | None], cells: int, second: int, glyphs: Glyphs) -> str:
-    """Draw a series of one value a second (percent, oldest first) into `cells` cells, on a fixed scale of 0 to 100.
+    """Return a graph of one value a second (percent, oldest first) in `cells` cells, on a scale from 0 to 100.
 
     A cell is the mean of so many seconds, counted from the clock (`second` is that of the newest point) and not from
     now: a cell once drawn only moves, every few seconds, and does not change. A gap is blank; zero is the lowest block.
@@ -254,7 +254,7 @@ def sparkline(points: Sequence[float | None], cells: int, second: int, glyphs: G
 
 
 def level(percent: float, glyphs: Glyphs) -> str:
-    """Return the block for a percentage; only zero has the lowest."""
+    """Return the block of a graph for a percentage; only zero has the lowest."""
     if percent < 0.5:
         return glyphs.levels[0]
     return glyphs.levels[1 + min(6, int(percent * 7 / 100))]
@@ -392,7 +392,7 @@ class _GpuRow:
         return (*cells, ((f"  utilization n/a {name}", "muted"),))
 
     def state(self) -> str:
-        """Return a few words on what is worth knowing; empty for a GPU that is well and held."""
+        """Return the state in a few words; empty for a GPU that is in use and has no fault."""
         gpu, view = self.gpu, self.view
         words = []
         if view.stale(gpu):
@@ -520,7 +520,7 @@ class _GpuRow:
 
 
 def _held_back(gpu: Gpu) -> list[str]:
-    """Return the reasons for low clocks that somebody has to look at."""
+    """Return the reasons for low clocks that are faults."""
     return [] if isinstance(gpu.throttle, str) else [reason for reason in gpu.throttle if reason in _ALARMING]
 
 
@@ -537,7 +537,7 @@ def _fitted(words: Sequence[str], between: str, room: int) -> str:
 
 
 def severity_mark(gpu: Gpu, alerts: Sequence[Alert], glyphs: Glyphs, *, stale: bool = False) -> tuple[str, Role]:
-    """Return the mark of a GPU's row and the role of its words: the worst of its alerts, and of what it says itself."""
+    """Return the mark of a GPU's row and the role of its words, by its worst alert or its own state."""
     worst = max((alert.severity for alert in alerts), default=None)
     if worst in (None, Severity.NOTE) and (gpu.health is not Health.OK or stale or _held_back(gpu)):
         worst = Severity.WARNING
@@ -547,7 +547,7 @@ def severity_mark(gpu: Gpu, alerts: Sequence[Alert], glyphs: Glyphs, *, stale: b
 
 
 def short_name(name: str) -> str:
-    """Return a GPU's name without what all of them start with: `H100 80GB`."""
+    """Return a GPU's name without the maker and the connector: `H100 80GB`."""
     short = name.removeprefix("NVIDIA ").removeprefix("GeForce ").removeprefix("Tesla ")
     for tail in (" HBM3", " HBM2e", " HBM3e", " PCIe", " SXM4", " SXM5"):
         short = short.removesuffix(tail)
@@ -563,11 +563,11 @@ _BRIEF = {
     "uncorrected ECC": "ECC errors",
     "row remap": "broken memory",
 }
-"""What is said of a rule where its title repeats the row, or is long."""
+"""Words for rules whose title repeats the row, or is long."""
 
 
 def short_title(alert: Alert) -> str:
-    """Return an alert's title without what its row already shows: which GPU it is, and how much is free.
+    """Return an alert's title without the facts that its row shows: the GPU, and its free memory.
 
     Of an alert about a process only who it is about, or the rule: the process list has the rest.
     """
@@ -586,11 +586,11 @@ def short_title(alert: Alert) -> str:
 
 
 _STRIP_LABELS = ("% of memory", "mem %", "%")
-"""What the figures of a strip are; the longest that fits."""
+"""Labels of the figures of a strip; the longest that fits is shown."""
 
 
 def strip(view: View, alerts: dict[str, list[Alert]], width: int, lines: int) -> list[Line]:
-    """Draw all GPUs as cells: index, mark, percent of memory in use (`--` where it is not known), and what that is."""
+    """Return all GPUs as a strip: index, mark, and percent of memory in use (`--` if it is not known)."""
     gpus = view.frame.snapshot.gpus
     cell = strip_cell(len(gpus), max((gpu.index for gpu in gpus), default=0))
     per_line = max(1, width // cell)
@@ -622,7 +622,7 @@ def _used(gpu: Gpu) -> str:
 
 
 class Gpus(LinePanel):
-    """All GPUs."""
+    """Panel of all GPUs."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)

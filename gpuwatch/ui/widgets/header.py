@@ -1,4 +1,4 @@
-"""The first line: whose machine this is, how much is on it, and how fresh what is shown is."""
+"""First line: the host, numbers of GPUs and processes, and the age of the figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuwatch.units import long_duration
 
 
 def header_line(view: View, width: int) -> Line:
-    """Draw the header; what does not fit goes in steps, the state and the host last."""
+    """Return the header; facts that do not fit are left out in steps, the state and the host last."""
     right = _right(view, width)
     taken = sum(cell_len(text) + 2 for text, _ in right)
     dot = f" {view.skin.glyphs.dot} "

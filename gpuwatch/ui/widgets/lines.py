@@ -1,4 +1,4 @@
-"""Lines of styled text that repaint only where they changed.
+"""Lines of styled text, of which only the changed cells are drawn again.
 
 A line is a tuple of spans of known width. Panels hand in all their lines whenever there is something new; what differs
 from the lines on screen is found span by span, and only that is drawn and sent.
@@ -35,7 +35,7 @@ Line: TypeAlias = tuple[Span, ...]
 
 
 class LineBuilder:
-    """Writes one line, field by field, on one ground."""
+    """Builder of one line, field by field, on one background."""
 
     def __init__(self, skin: Skin, ground: Ground = "base") -> None:
         self._styles, self._glyphs = skin.styles, skin.glyphs
@@ -48,7 +48,7 @@ class LineBuilder:
     def write(
         self, text: str, style: Role | Style = "text", cells: int | None = None, *, right: bool = False
     ) -> LineBuilder:
-        """Write text in a role or a style of the styles, cut or padded to `cells` where they are given."""
+        """Write text in a role or a style, cut or padded to `cells` if given."""
         style = self._styles(style, self.ground) if isinstance(style, str) else style
         if self._glyphs.ascii and not text.isascii():
             text = spell_signs(text).encode("ascii", "replace").decode("ascii")
@@ -73,7 +73,7 @@ class LineBuilder:
         return self
 
     def write_spans(self, spans: Iterable[Span]) -> LineBuilder:
-        """Write what another builder has written already."""
+        """Write spans of another line."""
         for span in spans:
             self.spans.append(span)
             self.cells += span.cells
@@ -109,7 +109,7 @@ def centred(skin: Skin, text: str, width: int, role: Role = "muted") -> Line:
 
 
 def centred_lines(words: str, skin: Skin, width: int, lines: int) -> list[Line]:
-    """Draw words in the middle of so many lines."""
+    """Return words in the middle of so many lines."""
     return [*[blank(skin, width)] * max(0, min(lines // 2, lines - 1)), centred(skin, words, width)]
 
 
@@ -193,7 +193,7 @@ class LinePanel(Widget):
         self._room = (-1, 0)
 
     def show(self, lines: Sequence[Line]) -> None:
-        """Show lines, all of the panel's width."""
+        """Show lines, which have the width of the panel."""
         old, self.lines = self.lines, lines
         same_width = bool(old and lines) and _width(old[0]) == _width(lines[0])
         if not same_width or len(old) != len(lines):

@@ -1,4 +1,4 @@
-"""What is shown where there is nothing to list: calm words in the middle, and what to do next."""
+"""Notices that stand in place of the panels: the state, its reason, and what to do next."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NEXT = {
 
 
 def starting_words(seconds: float, waits_for: str = "") -> list[tuple[str, Role]]:
-    """Say that the first sample is under way; with its time, and what it waits for, once that is more than a moment."""
+    """Return the words shown before the first sample: after a second its time and what it waits for."""
     if seconds < 1:
         return [("", "muted")]
     words: list[tuple[str, Role]] = [(f"starting: {seconds:.0f} s", "text")]
@@ -41,7 +41,7 @@ def starting_words(seconds: float, waits_for: str = "") -> list[tuple[str, Role]
 
 
 def state_words(seen: Snapshot) -> list[tuple[str, Role]]:
-    """Return what state the stream is in, since when, why, and what to do."""
+    """Return the words for the state of the stream: since when, why, and what to do."""
     since = f" since {clock(seen.since)}" if seen.since and seen.state is not SourceState.NO_DRIVER else ""
     words: list[tuple[str, Role]] = [(_TITLES[seen.state] + since, "strong")]
     if seen.words:
@@ -52,14 +52,14 @@ def state_words(seen: Snapshot) -> list[tuple[str, Role]]:
 
 
 def nothing_words(seen: Snapshot) -> str:
-    """Say in one line why a list may lack what is there: no GPU to ask, or GPUs that do not tell; else empty."""
+    """Return in one line why a list may be incomplete: no GPU, or GPUs without process lists; else empty."""
     if seen.state is not SourceState.OK or not seen.gpus:
         return " · ".join(words for words in (_TITLES[seen.state], seen.words) if words)
     return " · ".join(sorted({gpu.holdings_note for gpu in seen.gpus if gpu.holdings_note}))
 
 
 def tiny_words(frame: Frame | None, width: int, height: int) -> list[tuple[str, Role]]:
-    """Return what size is needed, and the worst alert."""
+    """Return the words for a terminal that is too small: the needed size, and the worst alert."""
     words: list[tuple[str, Role]] = [
         (f"gpuwatch needs {MIN_WIDTH}×{MIN_HEIGHT}, this is {width}×{height}; still watching", "text")
     ]
@@ -69,7 +69,7 @@ def tiny_words(frame: Frame | None, width: int, height: int) -> list[tuple[str, 
 
 
 def notice_lines(words: list[tuple[str, Role]], skin: Skin, width: int, height: int) -> list[Line]:
-    """Draw words in the middle of an area, wrapped at 76 cells."""
+    """Return words in the middle of an area, wrapped at 76 cells."""
     lines: list[Line] = []
     for text, role in words:
         wrapped = wrap(text, max(1, min(76, width - 2))) if text else [""]
@@ -80,7 +80,7 @@ def notice_lines(words: list[tuple[str, Role]], skin: Skin, width: int, height: 
 
 
 def tiny_lines(words: list[tuple[str, Role]], skin: Skin, width: int, height: int) -> list[Line]:
-    """Draw words from the top left corner, where there is hardly any room."""
+    """Return words from the top left corner of a very small area."""
     text = [(one, role) for whole, role in words for one in wrap(whole, max(1, width))]
     if len(text) > height and len(words) > 1:  # The alert matters more than the size.
         text = [(one, role) for one, role in text if role == "critical"] or text

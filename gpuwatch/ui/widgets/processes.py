@@ -57,7 +57,7 @@ ASCENDING: Final = ("gpu", "pid", "swatch", "user", "in", "command")
 
 
 def columns(form: Form, rows: Sequence[Row], glyphs: Glyphs) -> list[Column]:
-    """Return the columns of a form; that of the users is as wide as the longest name, within bounds."""
+    """Return the columns of a form; the column of users is as wide as the longest name, within bounds."""
     longest = max((cell_len(row.owner) for row in rows), default=0)
     users = min(_USER_CELLS[form], max(5 if form is Form.STRIP else 8, longest))
     # An initial is a letter: without a blank, it would be read as part of the name.
@@ -74,7 +74,7 @@ def columns(form: Form, rows: Sequence[Row], glyphs: Glyphs) -> list[Column]:
 
 
 def state_word(row: Row, stray: Stray | None = None) -> str:
-    """Return what is unusual about a process: that it is a stray, or its state; empty for one that runs or waits."""
+    """Return why a process is unusual: it is a stray, or its state is; empty for other processes."""
     if stray is not None:
         return f"stray ({stray.cause.value})"
     return row.process.state if row.process.state in _ODD_STATES else ""
@@ -127,7 +127,7 @@ class Processes(RowList[Row]):
         self._view: View
         self._form = Form.FULL
         self._over: dict[tuple[str, int], Severity] = {}
-        """By GPU and pid: who holds more than was declared, and how bad it is."""
+        """Severity by GPU and PID of processes that use more than declared."""
         self._joined: Frame | None = None
         """The frame that the rows are of."""
 
@@ -217,7 +217,7 @@ class Processes(RowList[Row]):
         return builder.write(summary, "muted").build(width)
 
     def _summary(self, skin: Skin, room: int, arrow: str) -> str:
-        """Return which rows are shown and in what order, in `room` cells; empty where nothing fits.
+        """Return which rows are shown and in what order, in at most `room` cells; empty if nothing fits.
 
         `arrow` is given where no column on screen shows the order: it is then named before all else.
         """
@@ -258,7 +258,7 @@ class Processes(RowList[Row]):
 
 
 def overshoots(alerts: Iterable[Alert]) -> dict[tuple[str, int], Severity]:
-    """Return the severity of the worst overshoot by GPU key and pid."""
+    """Return the severity of the worst overshoot, by GPU key and PID."""
     found: dict[tuple[str, int], Severity] = {}
     for alert in alerts:
         for pid in alert.pids if alert.rule == OVERSHOOT else ():
@@ -267,7 +267,7 @@ def overshoots(alerts: Iterable[Alert]) -> dict[tuple[str, int], Severity]:
 
 
 def command_cell(row: Row, stray: Stray | None) -> Cell:
-    """Return what is unusual about a process, and its command."""
+    """Return why a process is unusual, and its command."""
     word = state_word(row, stray)
     presence = row.process.presence
     role: Role = "text" if presence is Presence.SEEN else "warning" if presence is Presence.GONE else "muted"
@@ -275,7 +275,7 @@ def command_cell(row: Row, stray: Stray | None) -> Cell:
 
 
 def _swatch(skin: Skin, uid: int | None, ground: Ground) -> tuple[str, Style]:
-    """Return the mark before an owner's name, in the colour of their bars; their initial where hues are few."""
+    """Return the mark before an owner's name, in the owner's colour; the initial on terminals with few colours."""
     if skin.glyphs.swatch.strip():
         return skin.glyphs.swatch, skin.styles.swatch(uid, ground)
     return skin.styles.initial(uid), skin.styles.badge(uid, ground)

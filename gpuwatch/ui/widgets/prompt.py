@@ -1,4 +1,4 @@
-"""The line in which a filter is typed; the list follows as one types."""
+"""Prompt in which a filter is typed; the list follows each key."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ NOTE = 0.6
 
 
 class Prompt(Horizontal):
-    """Asks for a filter."""
+    """Line with an input for a filter."""
 
     class Changed(Message):
-        """There is a filter that can be understood."""
+        """Message: a valid filter was typed."""
 
         def __init__(self, filter: Filter) -> None:
             self.filter = filter
             super().__init__()
 
     class Left(Message):
-        """The prompt was closed."""
+        """Message: the prompt was closed."""
 
     class _Note(LinePanel):
-        """What is wrong with the filter, or how one looks."""
+        """Error of the filter, or examples."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -53,7 +53,7 @@ class Prompt(Horizontal):
         self.query_one(Input).cursor_blink = False
 
     def open(self, text: str, skin: Skin) -> None:
-        """Show the prompt with what is filtered by now."""
+        """Show the prompt with the present filter."""
         self.display = True
         self._skin = skin
         self.query_one("#slash", LinePanel).show([LineBuilder(skin, "band").write(" / ", "strong").build(3)])
@@ -64,7 +64,7 @@ class Prompt(Horizontal):
         self._say("")
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Read the filter; one that cannot be understood leaves the last good one in place."""
+        """Parse the filter; an invalid one leaves the last valid one in place."""
         event.stop()
         if self._skin is None:  # the input is being made
             return
@@ -97,5 +97,5 @@ class Prompt(Horizontal):
 
     @property
     def note(self) -> str:
-        """What the note says."""
+        """Text of the note."""
         return self.query_one(self._Note).text[0].strip()

@@ -25,7 +25,7 @@ _CURSOR: Final = Column("cursor", "", 2, right=False)
 
 
 class RowList(LinePanel, Generic[T]):
-    """Rows, one of them under the cursor, which follows its row and not the line.
+    """List widget with a cursor that follows its row when the rows move.
 
     Keys move the cursor and bring it on screen; the wheel moves what is on screen, and the cursor stays on its row.
     """
@@ -39,10 +39,10 @@ class RowList(LinePanel, Generic[T]):
     """Whether the columns have titles where there are two lines or more."""
 
     class Moved(Message):
-        """Cursor, scroll or order changed: the panel has to be drawn again."""
+        """Message: cursor, scroll or order changed; the panel has to be drawn again."""
 
     class Chosen(Message):
-        """The row under the cursor was chosen by a second click."""
+        """Message: the row under the cursor was clicked again."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -67,15 +67,15 @@ class RowList(LinePanel, Generic[T]):
 
     @abstractmethod
     def identity(self, row: T) -> Hashable:
-        """Return what identifies a row, so that the cursor finds it again."""
+        """Return the identity of a row, by which the cursor finds it again."""
 
     @abstractmethod
     def columns(self, skin: Skin, width: int) -> list[Column]:
-        """Return the columns that a width has room for."""
+        """Return the columns for a width."""
 
     @abstractmethod
     def cells(self, place: int, skin: Skin, ground: Ground) -> tuple[Cell, ...]:
-        """Return the cells of a row, one for each column; the last of fewer takes what is left of the line."""
+        """Return the cells of a row, one for each column; the last of fewer cells fills the line."""
 
     def ordered(self, rows: Sequence[T]) -> list[T]:
         """Sort rows by the chosen order."""
@@ -93,7 +93,7 @@ class RowList(LinePanel, Generic[T]):
         return self.found[self.cursor] if self.cursor < len(self.found) else None
 
     def update_rows(self, rows: Sequence[T]) -> None:
-        """Replace the rows; the cursor follows its row, and stays in place where that has gone."""
+        """Replace the rows; the cursor follows its row, or stays in place if the row has ended."""
         self.found = self.ordered(rows)
         self._follow([self.identity(row) for row in self.found])
 
@@ -137,12 +137,12 @@ class RowList(LinePanel, Generic[T]):
         self._put(place)
 
     def to_top(self) -> None:
-        """Put the cursor on whatever will be the first row: the order is about to change."""
+        """Put the cursor on the first row of the next order."""
         self.cursor = self.top = 0
         self._key = None
 
     def part(self, dash: str = "-") -> str:
-        """Print which rows are on screen, `1-20 of 47`; empty where all are."""
+        """Return which rows are on screen, `1-20 of 47`; empty if all are."""
         every = len(self._keys)
         until = min(self.top + self.page_rows, every)
         return f"{self.top + 1}{dash}{until} of {every}" if every > self.page_rows else ""
