@@ -1,4 +1,4 @@
-"""Where the reader begins; see `gpuwatch.inspector.worker`.
+"""Entry point of the inspector as a program; see `gpuwatch.inspector.worker`.
 
 python -P gpuwatch/inspector/__main__.py
 """
@@ -10,7 +10,7 @@ import os
 
 
 def main() -> None:
-    """Answer until nobody asks any more."""
+    """Run the inspector."""
     gc.disable()  # what is imported stays, and looking through it takes 10 ms
     from gpuwatch.inspector import worker
 

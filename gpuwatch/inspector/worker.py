@@ -39,12 +39,12 @@ MEMORY = 512 << 20
 
 
 LARGE = 64 << 20
-"""Bytes in memory after an answer with which it ends, and another one is started: what a large source took is not given
-back, and would be missing for the next one."""
+"""Bytes in memory at which the inspector ends after an answer, and another one is started: the memory that a large
+source took is not freed, and would be missing for the next one."""
 
 
-class Reader:
-    """Answers questions, and remembers what it was told of the machine."""
+class Inspector:
+    """Inspector: answers questions with the settings that came with earlier ones."""
 
     def __init__(self) -> None:
         self._proc = procfs.PROC
@@ -57,12 +57,12 @@ class Reader:
         self._sockets = Sockets()
 
     def begin(self) -> None:
-        """Begin with questions that came together: what is read for one serves the others, which have its ancestors."""
+        """Forget the ancestors and sockets that were read; to be called before questions that came together."""
         self._ancestors.clear()
         self._sockets = Sockets(self._proc)
 
     def answer(self, question: Question) -> Answer:
-        """Return what one process declared; never raises."""
+        """Return the answer to a question; never raises."""
         began = time.monotonic()
         if question.cards is not None:
             self._cards = question.cards
@@ -109,7 +109,7 @@ def _unreadable(words: str) -> Declared:
 
 
 def questions() -> Iterator[list[Question]]:
-    """Return the questions on stdin as they come, those that come together at once, until there are no more."""
+    """Yield the questions on stdin, as a list of those that came together, until there are no more."""
     decode = msgspec.json.Decoder(Question).decode
     buffer = b""
     poller = select.poll()
@@ -126,20 +126,20 @@ def _write(line: bytes) -> None:
 
 
 def main() -> None:
-    """Answer until nobody asks any more."""
+    """Answer questions until stdin ends, or none comes for long."""
     die_with_parent()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it has read what is not for everybody's eyes
     most = resource.getrlimit(resource.RLIMIT_AS)[1]
     if most == resource.RLIM_INFINITY or most > MEMORY:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    one = Reader()
+    inspector = Inspector()
     encode = msgspec.json.Encoder().encode
     try:
         _write(b"\n")
         for several in questions():
-            one.begin()
+            inspector.begin()
             for question in several:
-                _write(encode(one.answer(question)) + b"\n")
+                _write(encode(inspector.answer(question)) + b"\n")
                 if procfs.read_stat(os.getpid()).rss * resource.getpagesize() > LARGE:
                     return  # ru_maxrss would be our parent's: exec(3) keeps it
     except BrokenPipeError:

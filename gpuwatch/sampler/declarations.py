@@ -191,9 +191,11 @@ def _without_contradicted(declared: Declared, held: AbstractSet[str]) -> Declare
     `held` are the UUIDs of the GPUs that NVML lists it on, which is no guess; where there is none nothing is dropped.
     All limits of the framework go: what was meant for the GPU that it holds takes the place of others there.
     """
+    if not held:
+        return declared
     guessed: defaultdict[str, set[str]] = defaultdict(set)
     for one in declared.declarations:
-        if one.guessed and one.effective and held:
+        if one.guessed and one.effective:
             guessed[one.framework or one.channel] |= one.limits.keys()
     wrong = {name for name, gpus in guessed.items() if gpus and gpus.isdisjoint(held)}
     replace = msgspec.structs.replace
@@ -208,8 +210,9 @@ def _without_contradicted(declared: Declared, held: AbstractSet[str]) -> Declare
         limits = [one for one in declared.limits if of[one.declaration] not in wrong]
         declared = replace(declared, declarations=tuple(changed), limits=tuple(limits))
     seen = declared.visible
-    whole = seen is not None and bool(seen.gpus) and not any(gpu.startswith("MIG-") for gpu in seen.gpus)
-    if seen is not None and whole and seen.order is Order.HEURISTIC and held and held.isdisjoint(seen.gpus):
+    if seen is None or seen.order is not Order.HEURISTIC or not seen.gpus or not held.isdisjoint(seen.gpus):
+        return declared
+    if not any(gpu.startswith("MIG-") for gpu in seen.gpus):
         note = "; ".join(filter(None, (seen.note, "its memory is on another GPU")))
         declared = replace(declared, visible=replace(seen, note=note))
     return declared

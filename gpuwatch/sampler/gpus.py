@@ -1,4 +1,4 @@
-"""All GPUs of the machine, through NVML: which there are, each sampled on its own, and when to start afresh."""
+"""All GPUs of the machine: the driver's list of them, and how it changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class NoSuchGpu(Exception):
 
 
 class Gpus:
-    """The GPUs that we may ask; `skip` may change while we run.
+    """The GPUs of the machine; those that may be asked can change at any time (`skip`).
 
     `only` and `skip` name a GPU by its UUID, or by its index as long as it has given none.
     """
@@ -30,7 +30,7 @@ class Gpus:
         *,
         again: bool = False,
     ) -> None:
-        """Ask the driver what there is; raises Unusable, or NoSuchGpu unless all of `only` was there `again`.
+        """Read the driver's list; raises Unusable, or NoSuchGpu unless all of `only` was there before (`again`).
 
         `known` are those that an earlier sampler found.
         """
@@ -50,8 +50,8 @@ class Gpus:
         if not again:
             self._check_indices()
         self._count_due = shared.clock() + RARE_PERIOD
-        self._taken_up = False
-        """Whether one that was left alone is taken up again, which may have moved meanwhile."""
+        self._has_returned = False
+        """Whether a GPU that was left alone is sampled again; it may have moved meanwhile."""
         self._add_known(known)
         self.skip(skip)
         back = self._any_returned()
@@ -59,7 +59,7 @@ class Gpus:
             self._look_up(changed=back)
 
     def _add_known(self, known: Sequence[Place]) -> None:
-        """Take up the GPUs that are known, and those at the other indices, as far as they are wanted."""
+        """Add the GPUs that are known, and those at the other indices, as far as they are wanted."""
         self._devices = [Device(place, self._shared) for place in known if not self._only or _names(self._only, place)]
         taken = {place.index for place in known if place.listed}
         new: Collection[int | str] = self._only or range(self._count)
@@ -73,7 +73,7 @@ class Gpus:
         return int(self._calls.ask("nvmlDeviceGetCount"))
 
     def _ask_versions(self) -> None:
-        """Ask for the versions; what only this driver does not tell stays empty. Raises Failed where it is down."""
+        """Read the versions; one that this driver does not have stays empty. Raises Failed where the driver is down."""
         try:
             self.driver = self._shared.driver = clean(self._calls.text("nvmlSystemGetDriverVersion"))
             cuda = self._calls.ask("nvmlSystemGetCudaDriverVersion_v2")
@@ -108,14 +108,14 @@ class Gpus:
         return sorted((device.row for device in self._active), key=lambda row: row.index)
 
     def skip(self, gpus: Collection[int | str]) -> None:
-        """Leave these GPUs alone from now on, and take up those that were left alone before."""
+        """Leave these GPUs alone from now on, and sample all others again."""
         back = [device for device in self._devices if device.leave_alone(_names(gpus, device.row))]
         if not back:
             return
         # One without a UUID is the GPU at its index, for as long as the driver lists as many.
         nobody = [device for device in back if not device.row.uuid and device.listed != self._count]
         self._devices = [device for device in self._devices if device not in nobody]
-        self._taken_up, self._count_due = True, 0.0
+        self._has_returned, self._count_due = True, 0.0
 
     def sample(self, progress: Callable[[], None]) -> None:
         """Ask every GPU that is due, one after the other, and call `progress` between them.
@@ -129,26 +129,26 @@ class Gpus:
             device.sample()
             if left:
                 progress()
-        self._judge()
+        self._check_driver()
         if any(device.moved or (device.failure and device.failure.code in nvml.NOT_THERE) for device in asked):
             self._count_due = 0.0  # before the next sample, look where they all are
         self._shared.events.collect()
         self._note_xids()
 
     def listen(self) -> None:
-        """Register for the driver's events the GPUs that are not; no picture needs to wait for it."""
+        """Register the GPUs for the driver's events; to be called when no snapshot waits."""
         self._shared.events.listen([one for device in self._active if (one := device.registration)])
         self._note_xids()
 
     def resume(self) -> None:
-        """Take the driver's events after all."""
+        """Listen for the driver's events again."""
         self._shared.events.resume()
 
     def _note_xids(self) -> None:
         for device in self._devices:
             device.note_xids()
 
-    def _judge(self) -> None:
+    def _check_driver(self) -> None:
         """Raise Unusable where the failures say that the driver itself is out of reach."""
         failures = [device.failure for device in self._active if not device.missing]
         codes_seen = [failure.code for failure in failures if failure]
@@ -160,7 +160,7 @@ class Gpus:
     # -- GPUs that come and go -------------------------------------------------------------------------------------
 
     def _recount(self) -> None:
-        """See whether the driver lists as many GPUs as before, and which where it does not."""
+        """Check whether the driver lists as many GPUs as before, and find them again where it does not."""
         self._count_due = self._shared.clock() + RARE_PERIOD
         try:
             count = self._ask_count()
@@ -171,21 +171,21 @@ class Gpus:
         )
         changed = count != self._count or moved or self._any_returned()
         self._count = count
-        if changed or self._taken_up:
-            self._taken_up = False
+        if changed or self._has_returned:
+            self._has_returned = False
             self._look_up(changed=changed)
 
     def _any_returned(self) -> bool:
-        """Return whether one that was missing is listed again."""
+        """Return whether a GPU that was missing is listed again."""
         return any(device.missing and device.locate(self._count) for device in self._active)
 
     def _look_up(self, *, changed: bool) -> None:
-        """Find each GPU's index anew: when one drops out, those behind it move up (nvml.h, nvmlDeviceGetCount).
+        """Find the index of each GPU: when one drops out, those behind it move up (nvml.h, nvmlDeviceGetCount).
 
-        Where the list has `changed`, no index is right any more, that of a GPU that is left alone included.
+        Where the list has `changed`, no index is right any more, not even that of a GPU that is left alone.
 
-        One that is not listed is missing; one that cannot be asked keeps its index. New ones are taken up, unless an
-        index that is nobody's may be that of a GPU that is left alone: a call would hang.
+        A GPU that is not listed is missing; one that cannot be asked keeps its index. New GPUs are added, unless a free
+        index may be that of a GPU that is left alone: a call would hang.
         """
         for device in self._devices if changed else ():
             device.listed = INDEX_UNKNOWN
@@ -203,7 +203,7 @@ class Gpus:
                 self._devices.append(Device(Place(index, self._count), self._shared))
 
     def _keeps_place(self, device: Device, taken: Collection[int]) -> bool:
-        """Return whether a GPU that never gave a UUID still has its index, all that it is known by; true of others."""
+        """Return whether a GPU that never gave a UUID still has its index; true for a GPU that did."""
         if device.row.uuid or device.left_alone:
             return True
         device.listed = self._count

@@ -1,4 +1,4 @@
-"""Facts about the machine that explain what NVML says: its PID limit, its memory, containers, versions of the driver.
+"""Facts about the machine: its PID limit, its memory, containers, and versions of the driver.
 
 Each function takes the root of /proc, so that a test can hand in a tree of its own.
 """
@@ -33,7 +33,7 @@ def _text(path: Path) -> str:
 
 
 def pid_max(proc: Path = PROC) -> int:
-    """Return the greatest PID of this machine, or of any machine where it is not told."""
+    """Return the greatest PID of this machine, or of any machine where it cannot be read."""
     text = _text(proc / "sys/kernel/pid_max").strip()
     return int(text) if text.isdecimal() else _PID_MAX_ANYWHERE
 
@@ -46,7 +46,7 @@ class HostMemory(NamedTuple):
 
 
 def host_memory(proc: Path = PROC) -> HostMemory | None:
-    """Read MemTotal and MemAvailable, which counts what the kernel can take back; None where they are not told."""
+    """Read MemTotal and MemAvailable, which counts memory that the kernel can reclaim; None where there is none."""
     found = dict(re.findall(r"^(MemTotal|MemAvailable):\s+(\d+) kB$", _text(proc / "meminfo"), re.MULTILINE))
     if len(found) < 2:
         return None
@@ -54,7 +54,7 @@ def host_memory(proc: Path = PROC) -> HostMemory | None:
 
 
 def in_container(proc: Path = PROC, root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether anything shows that we run in a container; false where it hides it well."""
+    """Return whether there is a sign that we run in a container."""
     if "KUBERNETES_SERVICE_HOST" in environment or environment.get("container"):
         return True
     if (root / ".dockerenv").exists() or (root / "run/.containerenv").exists():

@@ -1,4 +1,4 @@
-"""The figures of a GPU as a table: which call, how often, in which unit, and the older call where there is no newer.
+"""Figures of a GPU as a table: their calls, how often each is asked for, units, and older calls.
 
 A figure is asked for every tick (`FAST`), every 10 s (`SLOW`) or every 60 s (`RARE`), and costs one NVML call.
 """
@@ -15,43 +15,43 @@ from gpuwatch.sampler import machine
 from gpuwatch.sampler.nvml import OLDER_CALL, Calls, Code, Failed, Handle
 
 Ask: TypeAlias = Callable[[Calls, Handle], tuple[Any, ...]]
-"""Makes one call and gives a value for each field of the figure; raises Failed."""
+"""Function that makes one call and returns a value for each field of the figure; raises Failed."""
 
 
 class Figure(NamedTuple):
-    """Fields of `model.Gpu` that one call fills."""
+    """Figure of a GPU: the fields of `model.Gpu` that one call fills."""
 
     fields: tuple[str, ...]
     asks: tuple[Ask, ...]
-    """The newest generation of the call first."""
+    """The calls, the newest generation first."""
     under_mig: bool = True
-    """False for what a GPU that is cut into instances does not have [nvml.h, "not supported when MIG is enabled"]."""
+    """False for a figure that a GPU with MIG instances does not have [nvml.h, "not supported when MIG is enabled"]."""
 
 
 class FallbackCalls:
-    """Asks for figures by the newest call that this driver has; what it lacks is asked for only once."""
+    """Reader of figures by the newest call that this driver has; a call that it lacks is made only once."""
 
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
-        self._rungs: dict[tuple[str, ...], int] = {}
+        self._generations: dict[tuple[str, ...], int] = {}
 
     def read(self, figure: Figure, handle: Handle) -> tuple[Any, ...]:
         """Return a value for each field; raises Failed."""
         while True:
-            rung = self._rungs.get(figure.fields, 0)
+            generation = self._generations.get(figure.fields, 0)
             try:
-                return figure.asks[rung](self.calls, handle)
+                return figure.asks[generation](self.calls, handle)
             except Failed as failed:
-                if failed.code not in OLDER_CALL or rung + 1 == len(figure.asks):
+                if failed.code not in OLDER_CALL or generation + 1 == len(figure.asks):
                     raise
-                self._rungs[figure.fields] = rung + 1
+                self._generations[figure.fields] = generation + 1
 
 
 # -- calls ---------------------------------------------------------------------------------------------------------
 
 
 def _call(function: str, *more: Any) -> Ask:
-    """One call whose only answer is the value."""
+    """Return a function that makes one call and returns its answer."""
 
     def ask(calls: Calls, handle: Handle) -> tuple[Any, ...]:
         return (calls.ask(function, handle, *more),)
@@ -60,7 +60,7 @@ def _call(function: str, *more: Any) -> Ask:
 
 
 def _through(function: str, make: Callable[[Any], Any], *more: Any) -> Ask:
-    """One call whose only answer is made into the value."""
+    """Return a function that makes one call and converts its answer."""
 
     def ask(calls: Calls, handle: Handle) -> tuple[Any, ...]:
         return (make(calls.ask(function, handle, *more)),)
@@ -69,7 +69,7 @@ def _through(function: str, make: Callable[[Any], Any], *more: Any) -> Ask:
 
 
 def _percent(value: int) -> Reading:
-    """A share of time; drivers are known to answer with garbage over 100 (Syllo/nvtop#110)."""
+    """Return a percentage; drivers are known to answer with garbage over 100 (Syllo/nvtop#110)."""
     return value if value <= 100 else Reason.ERROR
 
 
@@ -94,7 +94,7 @@ def _pstate(value: int) -> Reading:
 
 
 def _remapped(calls: Calls, handle: Handle) -> tuple[bool, bool]:
-    """Whether rows wait for a reset, and whether replacing one ever failed [Ampere or newer, without MIG instances]."""
+    """Return whether rows wait for a reset, and whether replacing one has failed [Ampere or newer, without MIG]."""
     _, _, pending, failed = calls.ask("nvmlDeviceGetRemappedRows", handle)
     return bool(pending), bool(failed)
 
@@ -107,12 +107,12 @@ def _compute_mode(value: int) -> str:
 
 
 def _capability(version: tuple[int, int]) -> float:
-    """CUDA's compute capability as the number that people write: 8.6. No minor has had two digits."""
+    """Return CUDA's compute capability as a number: 8.6. No minor version has had two digits."""
     return version[0] + version[1] / 10
 
 
 def _current(modes: list[int]) -> bool:
-    """The mode that is in force, of that one and the one after a reset."""
+    """Return the mode that is in force; the other one is for after a reset."""
     return bool(modes[0])
 
 
@@ -214,12 +214,12 @@ def read_memory(fallback: FallbackCalls, handle: Handle) -> Memory | None:
     except Failed as failed:
         if failed.code != Code.NOT_SUPPORTED:
             raise
-        return _second_opinion(fallback.calls, handle)
+        return _read_memory_v1(fallback.calls, handle)
     return memory if memory.total else None
 
 
-def _second_opinion(calls: Calls, handle: Handle) -> Memory | None:
-    """Ask the older memory call where the newer one is not supported."""
+def _read_memory_v1(calls: Calls, handle: Handle) -> Memory | None:
+    """Read the memory by the older call where the newer one is not supported."""
     try:
         (memory,) = _memory_v1(calls, handle)
     except Failed as failed:

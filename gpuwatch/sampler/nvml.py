@@ -1,10 +1,9 @@
 """NVML through NVIDIA's binding: loading it, calling it, and the meaning of its return codes.
 
-The binding's own text for a code it does not know is asked of the library (`nvmlErrorString`), which may be the very
-thing that hangs; so nothing here, and nobody in the sampler, ever turns an NVMLError into text.
-Source of the codes: `nvmlReturn_t` in NVIDIA's nvml.h.
+The binding asks the library (`nvmlErrorString`) for the text of a code that it does not know, and the library may hang.
+So the sampler never turns an NVMLError into text. Source of the codes: `nvmlReturn_t` in NVIDIA's nvml.h.
 
-Whatever is wrong is raised as `Unusable`, in words that end in what to do next.
+A driver that cannot be used is raised as `Unusable`, in words that end with the next thing to do.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from gpuwatch.text import clean
 
 
 class Code(IntEnum):
-    """The codes that we tell apart."""
+    """Return codes that are treated differently."""
 
     SUCCESS = 0
     UNINITIALIZED = 1
@@ -53,7 +52,7 @@ class Code(IntEnum):
 
 
 class Failed(Exception):
-    """An NVML call that did not succeed: which, and with what code."""
+    """An NVML call failed: its name and its return code."""
 
     def __init__(self, call: str, code: int) -> None:
         super().__init__(call, code)
@@ -62,21 +61,21 @@ class Failed(Exception):
 
 
 OLDER_CALL = frozenset({Code.FUNCTION_NOT_FOUND, Code.ARGUMENT_VERSION_MISMATCH, Code.DEPRECATED})
-"""This generation of a call is not there: an older one may be."""
+"""Codes that mean that this generation of a call does not exist: an older one may."""
 
 UNSUPPORTED = OLDER_CALL | {Code.NOT_SUPPORTED}
-"""The figure does not exist here; asking again is of no use."""
+"""Codes that mean that the value does not exist here; asking again is of no use."""
 
 DENIED = frozenset({Code.NO_PERMISSION, Code.OPERATING_SYSTEM})
 
 WHOLE_GPU = frozenset({Code.INSUFFICIENT_POWER, Code.IRQ_ISSUE, Code.GPU_IS_LOST, Code.RESET_REQUIRED, Code.NOT_READY})
-"""From any one call they concern the whole GPU: other calls may still succeed, and must not be believed."""
+"""Codes that concern the whole GPU, whichever call returns them: other calls may succeed, and are not believed."""
 
 NOT_THERE = frozenset({Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.GPU_NOT_FOUND})
-"""From the look-up of a GPU they say that it is not where it was."""
+"""Codes of a look-up that mean that the GPU is not where it was."""
 
 WHOLE_DRIVER = frozenset({Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED, Code.LIB_RM_VERSION_MISMATCH, Code.UNKNOWN})
-"""Where every GPU says one of these, the driver below has changed or is out of reach: start afresh."""
+"""Codes that, when every GPU returns one, mean that the driver has changed or is out of reach: start afresh."""
 
 _NAMES: dict[int, str] = {
     Code.UNINITIALIZED: "uninitialized",
@@ -107,7 +106,7 @@ _GPU: dict[int, tuple[Health, str]] = {
     # nvml.h: "The GPU has fallen off the bus or has otherwise become inaccessible".
     Code.GPU_IS_LOST: (
         Health.LOST,
-        "cannot be reached (it fell off the bus or hangs): programs on it fail until a reset or a reboot",
+        "cannot be reached (its connection is lost, or it hangs): programs on it fail until a reset or a reboot",
     ),
     Code.RESET_REQUIRED: (Health.RESET, "must be reset before it works again: nvidia-smi --gpu-reset, or a reboot"),
     Code.NO_PERMISSION: (Health.DENIED, "you may not open this GPU"),
@@ -131,13 +130,13 @@ _GPU: dict[int, tuple[Health, str]] = {
 
 
 def error(code: int) -> str:
-    """Name a code for a person: `NVML error 15: GPU is lost`, and for one of the future `NVML error 4242`."""
+    """Describe a code: `NVML error 15: GPU is lost`, and an unknown one `NVML error 4242`."""
     name = _NAMES.get(code)
     return f"NVML error {code}: {name}" if name else f"NVML error {code}"
 
 
 def health(failed: Failed) -> tuple[Health, str]:
-    """Judge a GPU by the call that failed for all of it: its health, and words that name call and code."""
+    """Return the health of a GPU after a call that failed for all of it, and words that name call and code."""
     state, words = _GPU.get(failed.code, (Health.FAILED, ""))
     where = f"{error(failed.code)} ({failed.call})"
     return state, f"{words}; {where}" if words else where
@@ -163,11 +162,11 @@ _NEEDED = (
     "nvmlDeviceGetMigDeviceHandleByIndex",
     "NVMLError",
 )
-"""What the packages that shadow the binding lack, or lack some of: PyPI's old `pynvml`, `nvidia-ml-py3`."""
+"""Names that the packages which shadow the binding lack: PyPI's old `pynvml`, `nvidia-ml-py3`."""
 
 
 class Unusable(Exception):
-    """The driver cannot be asked at all: the state that the stream is in, and words for it."""
+    """The driver cannot be used at all: the state of the stream, and words for it."""
 
     def __init__(self, state: SourceState, words: str) -> None:
         super().__init__(state, words)
@@ -206,7 +205,7 @@ def initialise(pynvml: Any, page: SharedPage, proc: Path = procfs.PROC) -> None:
 
 
 def explain_start(code: int, proc: Path = procfs.PROC) -> tuple[SourceState, str]:
-    """Return what it means that NVML does not start, and what to do next."""
+    """Return the state for the code with which NVML did not start, and words that say what to do next."""
     if code in (Code.LIBRARY_NOT_FOUND, Code.FUNCTION_NOT_FOUND):
         return SourceState.NO_DRIVER, _no_library(proc)
     if code == Code.GPU_NOT_FOUND:
@@ -230,7 +229,7 @@ def _no_library(proc: Path) -> str:
 
 
 def no_gpu(proc: Path = procfs.PROC) -> str:
-    """Say that the driver works and lists nothing."""
+    """Return the words for a driver that works and lists no GPU."""
     where = "passed to this container (--gpus all)" if machine.in_container(proc) else "on this machine"
     return f"the driver is here and lists no GPU {where}"
 
@@ -264,7 +263,7 @@ _TEXT_SIZE = 96
 
 
 class Calls:
-    """The binding with a guard around each call."""
+    """Calls of the binding; each is noted on the shared page while it lasts."""
 
     def __init__(self, pynvml: Any, page: SharedPage) -> None:
         self.pynvml = pynvml
@@ -279,7 +278,7 @@ class Calls:
 
     @contextmanager
     def about(self, gpu: int, listed: int = 0, uuid: str = "", bus_id: str = "") -> Iterator[None]:
-        """Say on the page that the calls within concern one GPU, and what is known of it; see `page.InFlight`."""
+        """Note on the page that the calls within concern one GPU, and what is known of it; see `CallInFlight`."""
         self._gpu, self._known = gpu, (listed, uuid.encode(), bus_id.encode())
         try:
             yield
@@ -308,7 +307,7 @@ class Calls:
         return True
 
     def raw(self, symbol: str, *arguments: Any) -> int:
-        """Call the library's own function and give its code; raises Failed only where there is no such function."""
+        """Call the library's own function and return its code; raises Failed only where there is no such function."""
         try:
             call = self.pynvml._nvmlGetFunctionPointer(symbol)
         except self.pynvml.NVMLError as failure:
@@ -322,7 +321,7 @@ class Calls:
     def text(self, symbol: str, *arguments: Any) -> bytes:
         """Ask for a text by (…, buffer, size); raises Failed.
 
-        The binding decodes strictly, and a driver may put any byte in a name: what comes back are the bytes.
+        The binding decodes strictly, and a driver may put any byte in a name: so bytes are returned.
         """
         buffer = ctypes.create_string_buffer(_TEXT_SIZE)
         code = self.raw(symbol, *arguments, buffer, ctypes.c_uint(_TEXT_SIZE))

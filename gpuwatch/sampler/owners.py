@@ -48,7 +48,8 @@ class UserNames:
 
     def name(self, uid: int) -> str:
         """Return a user's name, cleaned, or the uid in digits; never waits."""
-        self._collect()
+        if self._pending:
+            self._collect()
         known = self._names.get(uid)
         if (known is None or self._clock() - known[1] > self._ttl) and uid not in self._pending:
             self._pending[uid] = self._worker(lambda: clean(self._look_up(uid), 64))

@@ -1,9 +1,9 @@
-"""Reservations of `gpuwatch run`, read from the files that it leaves in a folder of the user's own and in a shared one.
+"""Reservations of `gpuwatch run`: files in a folder of the user's own and in one that all users share.
 
-Everybody may write into the shared folder, so nothing there is believed but a file that belongs to the user whose
-living process it names. The name follows from the process, which bounds the cost: each process is read once, files that
-name none are never opened, and where somebody has filled the folder with those it is not listed but asked for each
-process of the machine. Of each user only so many files count.
+Everybody may write into the shared folder. So a file counts only if it belongs to the user whose living process it
+names. The name of a file follows from its process, which limits the cost: files that name no living process are never
+opened, and a folder with too many names is not listed: the file of each process of the machine is looked up in it. Of
+each user a limited number of files count.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHARED = Path("/run/lock/gpuwatch")
 """The folder of all users of the machine."""
 
 EACH = 1024
-"""Reservations of one user that count; a busy machine has some tens. Each costs 0.1 ms, with the lock held."""
+"""Reservations of one user that count; a busy machine has some tens. Each costs 0.1 ms, under the lock."""
 
 PATIENCE = 2.0
 """Seconds that one reading may take: a fifth of what others wait for the lock."""
@@ -37,13 +37,13 @@ _EVERY = 5.0
 """Seconds after which the stream's reservations are read again though no file has come or gone: a process may have."""
 
 _PART = 20
-"""The stream spends at most one part in so many of its time on reading them."""
+"""The stream spends at most 1/20 of its time on reading them."""
 
 _STREAM_PATIENCE = 0.25
 """Seconds that one reading for the stream may take: a sample waits for it."""
 
 _LISTED = 1024
-"""Names that a folder is searched for; one with more is asked for each process instead."""
+"""Names of a folder that are listed; in one with more, the file of each process is looked up instead."""
 
 _LARGEST = 1 << 14
 """Bytes of a file; one of 16 GPUs takes 1 kB."""
@@ -57,11 +57,11 @@ _NAME = re.compile(r"([0-9]{1,10})-[0-9]{1,20}\.json")
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""O_NONBLOCK, because a FIFO planted under such a name would hold us for ever."""
+"""O_NONBLOCK, because opening a FIFO that was planted under such a name would wait for ever."""
 
 
 class Place(NamedTuple):
-    """A folder, and whether it is that of all users."""
+    """Path of a folder, and whether all users share it."""
 
     path: Path
     shared: bool = False
@@ -79,7 +79,7 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     pid: int
     start: int
-    """Clock ticks since boot: with the pid it names one process for good."""
+    """Clock ticks since boot: with the PID it identifies one process."""
     gpus: dict[str, int]
     """Bytes by the UUID of the GPU."""
 
@@ -88,19 +88,19 @@ class Found(NamedTuple):
     """What was read."""
 
     reserved: list[Reservation]
-    """Each once: a run within another one takes from what that one reserved."""
+    """Reservations that are within no other one: a run within another run uses the memory that that one reserved."""
     words: list[str]
-    """What does not count though it may be there, and why; one line each."""
+    """Warnings about reservations that do not count, and why; one line each."""
 
 
 class UnsafeFolderError(OSError):
-    """A folder is not one to rely on."""
+    """A folder is not safe to use."""
 
 
 def places(
     shared: Path = SHARED, environ: Mapping[str, str] | None = None, uid: int | None = None
 ) -> tuple[Place, ...]:
-    """Return both folders, in the order in which they are locked."""
+    """Return both folders, in the order in which they are to be locked."""
     environ = os.environ if environ is None else environ
     uid = os.geteuid() if uid is None else uid
     given = environ.get("XDG_RUNTIME_DIR", "")
@@ -114,7 +114,7 @@ def places(
 
 
 def _belongs(folder: Path, uid: int) -> bool:
-    """Return if a folder is a user's: under `sudo -E` it is the caller's, who could not use what root makes there."""
+    """Return whether a folder belongs to a user: under `sudo -E` it is the caller's, who could not use root's files."""
     try:
         facts = folder.stat()
     except OSError:
@@ -123,7 +123,7 @@ def _belongs(folder: Path, uid: int) -> bool:
 
 
 def open_folder(place: Place, *, make: bool = True) -> int:
-    """Open a folder, made if need be; raises OSError where there is none, or not one to rely on."""
+    """Open a folder, made if need be; raises OSError where there is none, or an unsafe one."""
     wanted = 0o1777 if place.shared else 0o700
     if make:
         with contextlib.suppress(FileExistsError):
@@ -145,7 +145,7 @@ def open_folder(place: Place, *, make: bool = True) -> int:
 
 
 def file_name(pid: int, start: int) -> str:
-    """Name the file of a process."""
+    """Return the name of a process's file."""
     return f"{pid}-{start}.json"
 
 
@@ -174,7 +174,7 @@ def read(
     reading = _Reading(proc, each, clock() + patience, clock)
     for folder in folders:
         reading.add(folder.fd, sweep=sweep)
-    reading.leave_out(caller)
+    reading.remove_ancestry(caller)
     return Found(reading.reserved(holders), reading.words(patience))
 
 
@@ -188,7 +188,7 @@ def peek(
     each: int = EACH,
     patience: float = PATIENCE,
 ) -> Found:
-    """Do the same without making or locking a folder."""
+    """Read as `read` does, without making or locking a folder."""
     opened: list[Folder] = []
     try:
         for place in folders:
@@ -203,7 +203,7 @@ def peek(
 
 
 class _Entry(NamedTuple):
-    """One file that is believed."""
+    """One valid file."""
 
     uid: int
     made: float
@@ -211,7 +211,7 @@ class _Entry(NamedTuple):
 
 
 class _Reading:
-    """One reading of the folders and of the processes that they name."""
+    """State of one reading of the folders and of the processes that they name."""
 
     def __init__(self, proc: Path, each: int, end: float, clock: Callable[[], float]) -> None:
         self._proc, self._each, self._end, self._clock = proc, each, end, clock
@@ -289,8 +289,8 @@ class _Reading:
         except (OSError, ValueError):  # it ended meanwhile
             return False
 
-    def leave_out(self, caller: int | None) -> None:
-        """Forget what was reserved for a process, by itself or by those above it."""
+    def remove_ancestry(self, caller: int | None) -> None:
+        """Remove the reservations of a process and of its ancestors."""
         seen: set[int] = set()
         while caller and caller not in seen:
             seen.add(caller)
@@ -299,7 +299,7 @@ class _Reading:
             caller = process.ppid if process else None
 
     def reserved(self, holders: Collection[int]) -> list[Reservation]:
-        """Return each reservation that is within no other one, with all that were made within it."""
+        """Return each reservation that is within no other one, joined with those within it."""
         nearest: dict[int, int] = {0: 0}
         within = {pid: self._nearest(self._parent(pid), nearest) for pid in self._files}
         inside: defaultdict[int, list[int]] = defaultdict(list)
@@ -308,14 +308,14 @@ class _Reading:
         holding: defaultdict[int, list[int]] = defaultdict(list)
         for holder in holders:
             holding[self._nearest(holder, nearest)].append(holder)
-        return [self._whole(pid, inside, holding) for pid in inside[0]]
+        return [self._joined(pid, inside, holding) for pid in inside[0]]
 
     def _parent(self, pid: int) -> int:
         process = self._living(pid)
         return process.ppid if process else 0
 
     def _nearest(self, pid: int, known: dict[int, int]) -> int:
-        """Find the reservation that a process belongs to, its own or the next one above it; 0 for none."""
+        """Find the reservation that a process belongs to: its own, or that of its nearest ancestor; 0 for none."""
         passed = []
         while pid not in known:
             passed.append(pid)
@@ -325,8 +325,8 @@ class _Reading:
             known[one] = known[pid]
         return known[pid]
 
-    def _whole(self, pid: int, inside: Mapping[int, list[int]], holding: Mapping[int, list[int]]) -> Reservation:
-        """Join a reservation with those within it: all of them together take from what it reserved."""
+    def _joined(self, pid: int, inside: Mapping[int, list[int]], holding: Mapping[int, list[int]]) -> Reservation:
+        """Join a reservation with those within it: they share the memory that it reserved."""
         order = [pid]
         for one in order:  # it grows: the outer ones come before those within them
             order += inside.get(one, ())
@@ -346,7 +346,7 @@ class _Reading:
         )
 
     def words(self, patience: float) -> list[str]:
-        """Return what does not count, and why."""
+        """Return the warnings."""
         lines = [
             f"uid {uid} has {count} reservations; {self._each} of them count"
             for uid, count in sorted(self._count.items())
@@ -371,7 +371,7 @@ def _sweep(folder: int, names: Iterable[str]) -> None:
 
 
 class Reservations:
-    """Reservations for a stream of snapshots: read again where something changed, or after some seconds."""
+    """Reservations for a stream of snapshots: read again after a change, and every few seconds."""
 
     def __init__(
         self,
@@ -386,7 +386,7 @@ class Reservations:
         self._due = self._rest = float("-inf")
 
     def read(self, holders: Collection[int]) -> list[Reservation]:
-        """Return what is reserved, as of some seconds ago at most; `holders` as for `read`."""
+        """Return the reservations, some seconds old at most; `holders` as for `read`."""
         now = self._clock()
         state = (frozenset(holders), *(_stamp(place) for place in self._folders))
         if now >= self._rest and (state != self._state or now >= self._due):

@@ -18,7 +18,7 @@ from gpuwatch.inspector import cgroups, context, jobs, reader
 from gpuwatch.inspector.cgroups import ContainerId
 from gpuwatch.inspector.containers import ContainerName, ContainerNames, Roots
 from gpuwatch.inspector.protocol import Question
-from gpuwatch.inspector.worker import Reader
+from gpuwatch.inspector.worker import Inspector
 from gpuwatch.model import Container, Surroundings
 from gpuwatch.text import clean
 from tests.inspector.test_cgroups import BELOW, ID, POD, USER
@@ -307,7 +307,7 @@ def test_a_fault_in_one_part_costs_no_other() -> None:
 def test_the_reader_answers_with_both() -> None:
     with family(Member("python", (PYTHON, "t.py"), {"SSH_CLIENT": "10.0.0.7 1 2"})) as tree:
         pid = tree.pids["python"]
-        answer = Reader().answer(Question(pid=pid, start=procfs.read_stat(pid).start_ticks))
+        answer = Inspector().answer(Question(pid=pid, start=procfs.read_stat(pid).start_ticks))
     assert answer.surroundings is not None
     assert answer.surroundings.ssh == "10.0.0.7"
     assert answer.surroundings.job is not None

@@ -14,7 +14,7 @@ import pytest
 from gpuwatch import procfs
 from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.inspector.protocol import Question
-from gpuwatch.inspector.worker import Reader
+from gpuwatch.inspector.worker import Inspector
 from gpuwatch.model import Pane, Snapshot, Surroundings, decode
 from tests.commands.test_cmd_watch import GPUWATCH, watching
 from tests.driver import Driver, Gpu, Proc
@@ -67,7 +67,7 @@ def test_a_tmux_that_hangs_costs_no_answer(tmux: Tmux, tmp_path: Path) -> None:
 def test_the_reader_goes_by_what_it_was_told_last(tmux: Tmux) -> None:
     pid = session(tmux)
     question = Question(pid=pid, start=procfs.read_stat(pid).start_ticks)
-    one = Reader()
+    one = Inspector()
     windows = []
     for tmux_for in (None, 1.0, None, 0.0):
         answer = one.answer(Question(pid=question.pid, start=question.start, tmux=tmux_for))

@@ -24,7 +24,7 @@ from tests.support.sampling import ALL_BUT_3, eight, gpu, once, running, well
         (8, Health.FAILED, "power cables"),
         (16, Health.RESET, "reset"),
         (27, Health.NOT_READY, "not ready"),
-        (15, Health.LOST, "fell off the bus"),
+        (15, Health.LOST, "its connection is lost"),
         (999, Health.FAILED, "NVML error 999"),
         (4242, Health.FAILED, "NVML error 4242"),
     ],
