@@ -64,12 +64,6 @@ AT_RUN_TIME = Selection(channel="visible_device_list", framework="tensorflow", o
     ("environment", "cgroup", "expected"),
     [
         ({}, SESSION, [0, 1, 2, 3]),
-        ({"CUDA_VISIBLE_DEVICES": "2"}, SESSION, [2]),
-        ({"CUDA_VISIBLE_DEVICES": "3,2"}, SESSION, [3, 2]),
-        ({"CUDA_VISIBLE_DEVICES": ""}, SESSION, []),
-        ({"CUDA_VISIBLE_DEVICES": "-1,0"}, SESSION, []),
-        ({"CUDA_VISIBLE_DEVICES": "GPU-aaaa0001"}, SESSION, [0]),
-        ({"CUDA_VISIBLE_DIVICES": "2"}, SESSION, [0, 1, 2, 3]),
         ({"HIP_VISIBLE_DEVICES": "2", "ROCR_VISIBLE_DEVICES": "1"}, SESSION, [0, 1, 2, 3]),
         # A container's runtime.
         ({"NVIDIA_VISIBLE_DEVICES": "all"}, DOCKER, [0, 1, 2, 3]),
@@ -159,10 +153,7 @@ def test_mig_instances_and_single_gpus_in_containers(
 @pytest.mark.parametrize(
     ("cards", "environment", "cgroup", "order"),
     [
-        (B, {"CUDA_VISIBLE_DEVICES": "0"}, SESSION, Order.HEURISTIC),
         (B, {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, SESSION, Order.EXACT),
-        (A, {"CUDA_VISIBLE_DEVICES": "0"}, SESSION, Order.IDENTICAL),
-        (A, {"CUDA_VISIBLE_DEVICES": "GPU-a"}, SESSION, Order.EXACT),
         # Within the container's one GPU there is nothing to be unsure of; Slurm's ids may be numbered otherwise.
         (B, {"CUDA_VISIBLE_DEVICES": "0", "NVIDIA_VISIBLE_DEVICES": "1"}, DOCKER, Order.EXACT),
         (B, {"CUDA_VISIBLE_DEVICES": "0", "SLURM_JOB_GPUS": "1"}, SLURM, Order.HEURISTIC),
@@ -181,7 +172,6 @@ def test_how_sure_it_is(cards: list[GpuFacts], environment: dict[str, str], cgro
     ("environment", "cgroup", "text", "note"),
     [
         ({}, SESSION, "", ""),
-        ({"CUDA_VISIBLE_DEVICES": "3,2"}, SESSION, "CUDA_VISIBLE_DEVICES=3,2", ""),
         ({"CUDA_VISIBLE_DEVICES": ""}, SESSION, "CUDA_VISIBLE_DEVICES=", ""),
         (
             {"CUDA_VISIBLE_DEVICES": "0,0"},
