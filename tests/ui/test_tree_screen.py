@@ -17,7 +17,7 @@ from gpuwatch.ui.screens.tree import TreeList, TreeScreen, columns
 from tests.analysis.test_tree import around, helper, job, ranks
 from tests.support.builders import GIB, gpu, holding, process, snapshot
 from tests.support.dashboards import frame, frame_clock
-from tests.support.screens import Host, text_of
+from tests.support.screens import Host, text_of, until
 
 SIZES = [(160, 50), (120, 36), (80, 24), (60, 10), (45, 8)]
 
@@ -286,13 +286,30 @@ async def test_the_mouse_chooses_opens_sorts_and_presses_keys() -> None:
 # That it fits, and says what it does not know
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_who_and_how_much_is_there_at_any_size(size: tuple[int, int]) -> None:
-    async with shown(box(), size) as (app, _):
-        first = lines(app)[0]
-        assert all(words in first for words in ("train", "ada", "46.0", "0-3"))
-        assert "torchrun · ranks 0-3" in text_of(app)
-        assert "Esc" in text_of(app)
+async def test_who_and_how_much_is_there_at_any_size() -> None:
+    async with shown(box()) as (app, pilot):
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            await until(pilot, lambda size=size: app.size == size)  # type: ignore[misc]
+            await press(app, pilot)
+            assert all(words in lines(app)[0] for words in ("train", "ada", "46.0", "0-3"))
+            assert "torchrun · ranks 0-3" in text_of(app)
+            assert "Esc" in text_of(app)
+
+
+async def test_it_says_why_there_is_nothing() -> None:
+    down = snapshot(state=SourceState.DRIVER_DOWN, words="the driver does not answer")
+    async with shown(ranks(2)) as (app, pilot):
+        await press(app, pilot, "m")
+        assert "none of these processes is yours: m shows everybody's" in text_of(app)
+        for seen, words in (
+            (snapshot([gpu(0, holdings_note="the list is hidden")]), "the list is hidden"),
+            (down, "the driver does not answer"),
+        ):
+            app.runs.refresh_frame(frame(seen))
+            await pilot.pause()
+            assert words in text_of(app)
+            assert ("0 runs" in text_of(app)) == bool(seen.gpus)  # nothing is known of a driver that is down
 
 
 def test_columns_leave_room_for_the_names() -> None:
@@ -315,27 +332,6 @@ async def test_what_is_missing_is_no_nought() -> None:
         assert "≥" not in second
         assert "(0)" in left
         assert run.count("—") == 2  # SM and idle
-
-
-@pytest.mark.parametrize(
-    ("seen", "words"),
-    [
-        (snapshot([gpu(0)]), "no process holds a GPU"),
-        (snapshot([gpu(0, holdings_note="the list is hidden")]), "the list is hidden"),
-        (snapshot(state=SourceState.DRIVER_DOWN, words="the driver does not answer"), "the driver does not answer"),
-    ],
-)
-@pytest.mark.parametrize("size", SIZES)
-async def test_why_there_is_nothing(seen: Snapshot, words: str, size: tuple[int, int]) -> None:
-    async with shown(seen, size) as (app, _):
-        assert words in text_of(app)
-        assert ("0 runs" in text_of(app)) == bool(seen.gpus)  # nothing is known of a driver that is down
-
-
-async def test_none_of_these_is_yours() -> None:
-    async with shown(ranks(2)) as (app, pilot):
-        await press(app, pilot, "m")
-        assert "none of these processes is yours: m shows everybody's" in text_of(app)
 
 
 async def test_it_takes_frames_before_it_is_shown() -> None:

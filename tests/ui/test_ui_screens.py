@@ -21,8 +21,7 @@ from tests.support.screens import HOSTILE, PID, SIZES, Host, a_snapshot, fits, f
 # Help
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("key", ["escape", "q", "question_mark"])
+@pytest.mark.parametrize(("size", "key"), [((160, 50), "escape"), ((80, 24), "q"), ((60, 10), "question_mark")])
 async def test_help_opens_scrolls_and_closes(size: tuple[int, int], key: str) -> None:
     app = Host()
     async with app.run_test(size=size) as pilot:
@@ -263,26 +262,21 @@ def test_a_gpu_in_trouble_says_so() -> None:
 # What the dialog is told
 
 
-def test_the_target_is_what_the_screen_shows() -> None:
-    gpus = [builders.gpu(index, holdings=[builders.holding(PID, 2.0)]) for index in (0, 1)]
+def test_the_target_of_a_row_is_what_the_screen_shows_and_says_when_that_is_old_or_makes_no_sense() -> None:
+    gpus = [builders.gpu(0, holdings=[builders.holding(PID, 2.0)]), builders.gpu(1, holdings=[builders.holding(PID)])]
     snapshot = builders.snapshot(gpus, [builders.process(PID, "you", command="python x.py")])
     target = target_of(rows(snapshot), snapshot)
     assert (target.pid, target.start_ticks, target.uid) == (PID, PID, builders.uid("you"))
-    assert (target.command, target.held) == ("python x.py", 4 * builders.GIB)
+    assert (target.command, target.held) == ("python x.py", 3 * builders.GIB)
     assert target.gpus == tuple(gpu.key for gpu in gpus)
-    assert not target.stale
-    assert not target.unreliable
-
-
-def test_a_target_that_is_too_old_or_makes_no_sense_says_so() -> None:
-    gpu = builders.gpu(0, holdings=[builders.holding(PID)], sampled=997.0, unreliable=True)
-    snapshot = builders.snapshot([gpu], [builders.process(PID)])
+    assert (target.stale, target.unreliable) == (False, False)
+    bad = builders.gpu(0, holdings=[builders.holding(PID)], sampled=997.0, unreliable=True)
+    snapshot = builders.snapshot([bad], [builders.process(PID)])
     target = target_of(rows(snapshot), snapshot)
-    assert target.stale
-    assert target.unreliable
+    assert (target.stale, target.unreliable) == (True, True)
 
 
-def test_the_brief_of_an_orphan() -> None:
+def test_the_brief_of_a_process_whose_parent_ended() -> None:
     gpu = builders.gpu(4, holdings=[builders.holding(PID, 12.0)])
     process = builders.process(PID, "you", command="python train_mine.py", ppid=1, started=builders.EPOCH - 34860)
     snapshot = builders.snapshot([gpu], [process])
