@@ -11,13 +11,16 @@ import contextlib
 import gc
 import os
 import sys
+import time
 from collections.abc import Sequence
 
 from gpuwatch.child import start_error
-from gpuwatch.recorder.status_path import looks_fresh
 
 SELDOM = 30_000
 """Objects made between two looks for garbage: imports make many that stay."""
+
+_YOUNG = 6.0
+"""Seconds since its last change for which the status file looks fresh; most people sample every second or two."""
 
 _WITHOUT_DRIVER = frozenset({"--demo", "--help", "-h", "--version", "events", "report", "config", "docs"})
 """Words that stand in command lines for which no driver is asked."""
@@ -58,7 +61,18 @@ def _run() -> int:
 
 def _wants_sampler(words: Sequence[str]) -> bool:
     """Return whether a command line looks as if a sampler was wanted."""
-    return _WITHOUT_DRIVER.isdisjoint(words) and not ("status" in words and looks_fresh())
+    return _WITHOUT_DRIVER.isdisjoint(words) and not ("status" in words and _status_looks_fresh())
+
+
+def _status_looks_fresh() -> bool:
+    """Return whether another gpuwatch seems to write the file for `gpuwatch status`, without reading it."""
+    from gpuwatch.files import runtime_folder  # 10 ms, before which a sampler that is wanted starts
+
+    try:
+        changed = (runtime_folder() / "newest.json").lstat().st_mtime
+    except OSError:
+        return False
+    return abs(time.time() - changed) < _YOUNG
 
 
 def _open_closed() -> None:

@@ -10,7 +10,7 @@ import pwd
 import re
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -121,6 +121,16 @@ def open_folder(path: Path, *, private: bool = True) -> int:
         os.close(folder)
         raise
     return folder
+
+
+@contextlib.contextmanager
+def opened_folder(path: Path, *, private: bool = True) -> Iterator[int]:
+    """Open a folder as `open_folder` does, and close it in the end."""
+    folder = open_folder(path, private=private)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
 
 
 def _make_folders(path: Path) -> None:

@@ -20,7 +20,7 @@ from gpuwatch.alerts.engine import Engine
 from gpuwatch.commands.strays import idle_times
 from gpuwatch.history import History
 from gpuwatch.monitor import Frame
-from gpuwatch.recorder.events_log import Events
+from gpuwatch.recorder.store import Events
 from gpuwatch.sources.demo import DemoSource
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers, Options

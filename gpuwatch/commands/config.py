@@ -43,7 +43,7 @@ def main(
     *,
     administrators: Path = ADMINISTRATORS,
     out: TextIO | None = None,
-    check_urls: CheckUrls = delivery.check,
+    check_urls: CheckUrls = delivery.check_urls,
 ) -> int:
     """Run the command and return its exit code; UsageError where a file is wrong, or `--init` would write over one."""
     console = Console(ascii_only=bool(args.ascii), out=out)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuwatch.alerts.engine import Engine
-from gpuwatch.commands.startup import Reloader, Ways, applied, said
+from gpuwatch.commands.startup import Reloader, apply_config, format_reload
 from gpuwatch.commands.strays import caller, idle_times, stray_limits
 from gpuwatch.config import Config
 from gpuwatch.errors import NoThreadError, UnavailableError, UsageError
@@ -21,14 +21,15 @@ from gpuwatch.kill.session import ProcessEnder
 from gpuwatch.kill.target import make_killer
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame, Monitor
-from gpuwatch.recorder.events_log import Events, LogReader, own_log
 from gpuwatch.sources.source import Source
 from gpuwatch.text import clean
-from gpuwatch.threads import start_thread
+from gpuwatch.threads import Worker, start_thread
 from gpuwatch.ui.desktop import which_osc
 from gpuwatch.ui.options import Helpers, Options, Reloading
 
 if TYPE_CHECKING:
+    from gpuwatch.recorder.recorder import Sinks
+    from gpuwatch.recorder.store import Events, EventsReader
     from gpuwatch.ui.app import GpuwatchApp
 
 SETTLED_S = 1.5
@@ -53,8 +54,7 @@ def show(source: Source, args: argparse.Namespace, config: Config, seconds: floa
             app.publish(frame)
 
     watch = Monitor(source, publish, engine=Engine(config.limits()), kept=idle_times)
-    ways = Ways(watch, demo=args.demo, only=only)
-    leaving = threading.Event()
+    sinks = _LateSinks(watch, config, demo=args.demo, only=only)
     with contextlib.suppress(AttributeError):  # glibc alone has it
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)  # a heap for each thread takes 2 MiB more
     start_thread(watch)
@@ -66,15 +66,13 @@ def show(source: Source, args: argparse.Namespace, config: Config, seconds: floa
         app = GpuwatchApp(
             watch=watch,
             options=_options(config, seconds),
-            helpers=_helpers(args, config, seconds, watch, ways, source),
+            helpers=_helpers(args, config, seconds, watch, sinks, source),
         )
-        opening = threading.Thread(target=_open_late, args=(ways, config, app, leaving), daemon=True)
-        start_thread(opening)
+        sinks.open(app)
         return app.run_to_exit_code()
     finally:
-        leaving.set()
         watch.stop()
-        ways.close(CLOSING_S)
+        sinks.close(CLOSING_S)
 
 
 def _check_first(watch: Monitor, *, wait: bool) -> None:
@@ -89,20 +87,54 @@ def _check_first(watch: Monitor, *, wait: bool) -> None:
         raise UsageError(first.snapshot.words)
 
 
-def _open_late(ways: Ways, config: Config, app: GpuwatchApp, leaving: threading.Event) -> None:
-    """Open the sinks after the first paint, which their imports would delay."""
-    while app.frame is None and not leaving.wait(0.05):
-        pass
-    if leaving.wait(SEEN_S):
-        return
-    try:
-        ways.open(config)
-    except NoThreadError:  # the watch tells of it, and each frame tries again
-        return
-    except Exception as error:  # noqa: BLE001 - the edge of the thread: a traceback would be drawn over the screen
-        words = clean(f"events are neither logged nor sent: {type(error).__name__}: {error}")
-        with contextlib.suppress(RuntimeError):  # the program is on its way out
-            app.call_from_thread(app.notify, words, severity="error", markup=False, timeout=30)
+class _LateSinks:
+    """Sinks of the dashboard, made once there is something to see: what they import would delay the first paint."""
+
+    def __init__(self, watch: Monitor, config: Config, *, demo: bool, only: Sequence[int]) -> None:
+        self._watch, self._config, self._demo, self._only = watch, config, demo, only
+        self._app: GpuwatchApp | None = None
+        self._sinks: Sinks | None = None
+        self._guard = threading.Lock()
+        self._leaving = threading.Event()
+        self._worker = Worker("gpuwatch-sinks", self._open)
+
+    def open(self, app: GpuwatchApp) -> None:
+        """Make the sinks in the background, once the app has drawn something; raises NoThreadError."""
+        self._app = app
+        self._worker.wake()
+
+    def configure(self, old: Config, new: Config) -> None:
+        """Go by another configuration from now on."""
+        with self._guard:
+            self._config = new
+            if self._sinks is not None:
+                self._sinks.configure(old, new)
+
+    def close(self, seconds: float) -> None:
+        """Let the sinks finish; give up after so many seconds."""
+        self._leaving.set()
+        self._worker.close(seconds / 2)
+        if self._sinks is not None:
+            self._sinks.close(seconds)
+
+    def _open(self) -> None:
+        app = self._app
+        assert app is not None
+        while app.frame is None and not self._leaving.wait(0.05):
+            pass
+        if self._leaving.wait(SEEN_S):
+            return
+        try:
+            from gpuwatch.recorder.recorder import Sinks  # 50 ms, for SQLite and more
+
+            with self._guard:
+                self._sinks = Sinks(self._watch, self._config, demo=self._demo, only=self._only)
+        except NoThreadError:  # the watch tells of it, and each frame tries again
+            return
+        except Exception as error:  # noqa: BLE001 - the edge of the thread: a traceback would be drawn over the screen
+            words = clean(f"events are neither recorded nor sent: {type(error).__name__}: {error}")
+            with contextlib.suppress(RuntimeError):  # the program is on its way out
+                app.call_from_thread(app.notify, words, severity="error", markup=False, timeout=30)
 
 
 def _options(config: Config, seconds: float) -> Options:
@@ -127,10 +159,15 @@ def _options(config: Config, seconds: float) -> Options:
 
 
 def _helpers(
-    args: argparse.Namespace, config: Config, seconds: float, watch: Monitor, ways: Ways, source: Source
+    args: argparse.Namespace, config: Config, seconds: float, watch: Monitor, sinks: _LateSinks, source: Source
 ) -> Helpers:
     """Return the helpers of the dashboard: to end a process, read the events log, read the configuration again."""
-    reloader = Reloader(args, config, lambda old, new: applied(watch, ways, old, new))
+
+    def apply(old: Config, new: Config) -> None:
+        apply_config(watch, old, new)
+        sinks.configure(old, new)
+
+    reloader = Reloader(args, config, apply)
 
     def killer() -> ProcessEnder:
         if args.demo:  # its PIDs may be those of real processes: nothing that could signal these is made at all
@@ -141,17 +178,19 @@ def _helpers(
             return DemoEnder(source, read_only=reloader.config.read_only)
         return make_killer(read_only=reloader.config.read_only, allow_root=args.allow_root_kill)
 
-    reader: LogReader | None = None
+    reader: EventsReader | None = None
 
     def events() -> Events:
+        from gpuwatch.recorder.store import EventsReader, own_store  # 30 ms, for SQLite
+
         nonlocal reader
         if reader is None:
-            reader = LogReader(own_log())
+            reader = EventsReader(own_store())
         return reader()
 
     def reload() -> Reloading:
         came = reloader()
-        words = said(came, later=("interval", "user", "mine", "ascii", "tmux"))
+        words = format_reload(came, later=("interval", "user", "mine", "ascii", "tmux"))
         return Reloading(words, failed=bool(came.error), options=_options(reloader.config, seconds))
 
     return Helpers(killer=killer, events=None if args.demo else events, reload=reload)

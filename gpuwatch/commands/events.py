@@ -1,4 +1,4 @@
-"""`gpuwatch events`: what was raised and how it ended, from the events log; no GPU is asked anything."""
+"""`gpuwatch events`: what was raised and how it ended, as they were recorded; no GPU is asked anything."""
 
 from __future__ import annotations
 
@@ -17,14 +17,11 @@ from gpuwatch.analysis.events import UNFINISHED, lasted_words, moment, value_wor
 from gpuwatch.commands.console import DIM, RED, YELLOW, Column, Console, format_table
 from gpuwatch.commands.flags import add_flags, add_refused_demo, parse_indices, parse_since
 from gpuwatch.errors import UsageError
-from gpuwatch.recorder.events_log import Events, Gap, State, own_log, read_events
+from gpuwatch.recorder.store import UNWATCHED, Events, Gap, State, StoreError, own_store, read_events
 from gpuwatch.text import cell_width, clean, fit
 from gpuwatch.units import UNKNOWN, duration, long_duration
 
 COLORS: Final = {Severity.CRITICAL: RED, Severity.WARNING: YELLOW, Severity.NOTE: DIM}
-
-UNWATCHED: Final = 600.0
-"""Seconds without anybody watching from which on a list says so."""
 
 _WIDEST: Final = 24
 """Cells of a column that holds names."""
@@ -33,8 +30,8 @@ _NARROWEST: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """Which events somebody wants to see."""
+class EventFilter:
+    """Filter of events."""
 
     gpus: frozenset[int] = frozenset()
     """Indices; empty for all, and for what is about no GPU."""
@@ -58,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", metavar="0,2", default=argparse.SUPPRESS, help="about these GPUs alone")
     parser.add_argument("--user", metavar="NAME", default=argparse.SUPPRESS, help="about one user")
     parser.add_argument("--rule", metavar="NAME", help="of one rule: 'uses more than declared', or its beginning")
-    parser.add_argument("--file", metavar="FILE", help="another log than your own")
+    parser.add_argument("--file", metavar="FILE", help="another store than your own")
 
 
 def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], float] = time.time) -> int:
@@ -68,11 +65,11 @@ def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], f
     since = parse_since(args.since, "30min, 8h or 7d")
     gpus = frozenset(parse_indices(getattr(args, "gpu", None), "--gpu"))
     user = clean(getattr(args, "user", None) or "")
-    path = Path(args.file) if args.file else own_log()
+    path = Path(args.file) if args.file else own_store()
     now = wall()
     found = _read(path, now - since, given=bool(args.file))
-    wish = Wish(gpus, user, _rules(args.rule, found))
-    chosen = [alert for alert in found.alerts if wish(alert)]
+    chosen_by = EventFilter(gpus, user, _rules(args.rule, found))
+    chosen = [alert for alert in found.alerts if chosen_by(alert)]
     console = Console(ascii_only=bool(args.ascii))
     if args.json:
         console.print_json(*(_json(alert, found) for alert in chosen))
@@ -89,13 +86,11 @@ def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], f
 
 def _read(path: Path, since: float, *, given: bool) -> Events:
     try:
-        found = read_events(path, since)
-    except OSError as error:
-        raise UsageError(f"{clean(str(path))}: {error.strerror or error}") from None
+        found = read_events(path, since, named=given)
+    except StoreError as error:
+        raise UsageError(f"--file: {error}; allowed is a store that gpuwatch wrote" if given else str(error)) from None
     if given and not found.exists:
         raise UsageError(f"--file: there is no {clean(str(path))}")
-    if given and found.damaged and found.last is None:
-        raise UsageError(f"--file: {clean(str(path))} is no events log")
     return found
 
 
@@ -120,19 +115,19 @@ def _json(alert: Alert, found: Events) -> str:
 
 
 def _words(path: Path, found: Events, chosen: Collection[Alert], since: str, now: float) -> Iterable[str]:
-    """Return what the lines do not: that there are none, what could not be read, that nobody watches."""
+    """Return warnings: that there are no events, what could not be read, that gpuwatch is not running."""
     if not found.exists:
-        yield f"there is no events log yet ({clean(str(path))}); the dashboard and `gpuwatch watch` write it"
+        yield f"nothing was recorded yet ({clean(str(path))}); the dashboard and `gpuwatch watch` record events"
         return
     if not chosen:
         which = "no event of these" if found.alerts else "no event"
         yield f"{which} in the last {clean(since, 20)}; --since 7d looks further back"
     if found.damaged:
-        lines = "1 line is" if found.damaged == 1 else f"{found.damaged} lines are"
-        yield f"{lines} damaged in {clean(str(path))}, and left out"
+        events = "1 event is" if found.damaged == 1 else f"{found.damaged} events are"
+        yield f"{events} damaged in {clean(str(path))}, and left out"
     if not found.watched and found.watched_until is not None:
         ago = long_duration(max(0.0, now - found.watched_until))
-        yield f"nobody watches now; the last to do so stopped at {moment(found.watched_until, now)}, {ago} ago"
+        yield f"gpuwatch is not running; it stopped at {moment(found.watched_until, now)}, {ago} ago"
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -236,7 +231,7 @@ def _lasted(alert: Alert, state: State, until: float | None) -> str:
 
 
 def _gap(gap: Gap, now: float) -> EventRow:
-    lines = "1 line" if gap.lost == 1 else f"{gap.lost} lines"
-    title = f"{lines} could not be written" if gap.lost else "nobody watched"
+    events = "1 event" if gap.lost == 1 else f"{gap.lost} events"
+    title = f"{events} could not be written" if gap.lost else "gpuwatch was not running"
     start, lasted = moment(gap.since, now), duration(gap.until - gap.since)
     return EventRow(start, lasted, "", "gap", "", "", title, "", "")

@@ -7,7 +7,6 @@ import csv
 import io
 import json
 import re
-import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,7 +16,8 @@ from gpuwatch.commands.console import Column, Console, format_table, in_ascii
 from gpuwatch.commands.flags import add_flags, add_refused_demo, parse_since
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.history import Use
-from gpuwatch.recorder.store import By, Events, Kept, Line, own_store, read_kept, store_words
+from gpuwatch.recorder.store import StoreError, own_store
+from gpuwatch.recorder.usage import By, EventCounts, UsageLine, UsageReport, read_usage
 from gpuwatch.text import cell_width, clean, fit
 from gpuwatch.units import GIB, UNKNOWN, percent, ranges
 
@@ -31,7 +31,7 @@ _DOUBT: Final = 0.01
 """Part of the time that may be without a figure before a sum says so."""
 
 
-def report_lines(kept: Kept, now: float, most: int = MOST) -> list[str]:
+def report_lines(kept: UsageReport, now: float, most: int = MOST) -> list[str]:
     """Return a line that says of what time it is, a table with a line for each user, GPU or run, and their sum.
 
     After so many lines at `most` it says how many more there are; the sum is that of all.
@@ -45,20 +45,20 @@ def report_lines(kept: Kept, now: float, most: int = MOST) -> list[str]:
     return [_title(kept, now), *drawn, *_notes(kept, kept.more + len(kept.lines) - most)]
 
 
-def _title(kept: Kept, now: float) -> str:
+def _title(kept: UsageReport, now: float) -> str:
     since = time.strftime("%Y-%m-%d %H:%M", time.localtime(kept.since))
     hours = max(0.0, now - kept.since) / _HOUR
     watched = f"watched {_hours(kept.watched)} of {hours:.0f} h"
     return " · ".join(filter(None, (kept.host, f"from {since}", watched)))
 
 
-def _total(kept: Kept) -> list[str]:
-    whole = Line("all", kept.total, gpus=kept.gpus, events=kept.events)
+def _total(kept: UsageReport) -> list[str]:
+    whole = UsageLine("all", kept.total, gpus=kept.gpus, events=kept.events)
     who = [column.cell(whole) if column is _GPUS else "" for column in _WHO[kept.by][1:]]
     return ["all", *who, *(column.cell(whole) for column in _SUMS)]
 
 
-def _notes(kept: Kept, more: int) -> list[str]:
+def _notes(kept: UsageReport, more: int) -> list[str]:
     total = kept.total
     notes = [f"{more} more with less; --json and --csv give all of them"] if more > 0 else []
     if total.unknown > _DOUBT * total.held:
@@ -105,21 +105,21 @@ def _number(count: int) -> str:
     return str(count) if count else "·"
 
 
-def _name(line: Line) -> str:
+def _name(line: UsageLine) -> str:
     return _fitted(line.name) or UNKNOWN
 
 
-def _user(line: Line) -> str:
+def _user(line: UsageLine) -> str:
     return _fitted(line.user) or UNKNOWN
 
 
-def _indices(line: Line) -> str:
+def _indices(line: UsageLine) -> str:
     return ranges(line.gpus) or UNKNOWN
 
 
-_GPUS: Final[Column[Line]] = Column("GPUs", _indices, right=False)
+_GPUS: Final[Column[UsageLine]] = Column("GPUs", _indices, right=False)
 
-_WHO: Final[dict[str, tuple[Column[Line], ...]]] = {
+_WHO: Final[dict[str, tuple[Column[UsageLine], ...]]] = {
     "user": (Column("user", _name, right=False), _GPUS),
     "gpu": (
         Column("GPU", lambda line: str(line.gpus[0]) if line.gpus else UNKNOWN),
@@ -134,7 +134,7 @@ _WHO: Final[dict[str, tuple[Column[Line], ...]]] = {
     ),
 }
 
-_SUMS: Final[tuple[Column[Line], ...]] = (
+_SUMS: Final[tuple[Column[UsageLine], ...]] = (
     Column("GPU·h", lambda line: _hours(line.use.held)),
     Column("busy %", lambda line: percent(line.use.busy, line.use.held - line.use.unknown)),
     Column("GiB·h", lambda line: _gib_hours(line.use, line.use.memory)),
@@ -150,7 +150,7 @@ _SUMS: Final[tuple[Column[Line], ...]] = (
 # For programs: seconds, byte-seconds, counts
 
 
-def report_json(kept: Kept, now: float) -> str:
+def report_json(kept: UsageReport, now: float) -> str:
     """Return one object on one line: seconds, byte-seconds, counts."""
     return json.dumps(
         {
@@ -166,13 +166,13 @@ def report_json(kept: Kept, now: float) -> str:
     )
 
 
-def report_csv(kept: Kept, *, ascii_only: bool = False) -> str:
+def report_csv(kept: UsageReport, *, ascii_only: bool = False) -> str:
     """Return a line of headers and one for each row, the same as in JSON; a cell that a sheet would compute is quoted.
 
     With `ascii_only` names lose what is not ASCII.
     """
     rows = [_fields(kept, line) for line in kept.lines]
-    head: Sequence[str] = list(_fields(kept, Line("")))
+    head: Sequence[str] = list(_fields(kept, UsageLine("")))
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(head)
@@ -200,11 +200,11 @@ def _cell(value: Any, *, ascii_only: bool) -> Any:
     return "" if value is None else value
 
 
-def _fields(kept: Kept, line: Line) -> dict[str, Any]:
+def _fields(kept: UsageReport, line: UsageLine) -> dict[str, Any]:
     return {**dict(_who(kept, line)), "gpus": list(line.gpus), **_amounts(line.use), **_counts(line.events)}
 
 
-def _who(kept: Kept, line: Line) -> Iterator[tuple[str, Any]]:
+def _who(kept: UsageReport, line: UsageLine) -> Iterator[tuple[str, Any]]:
     if kept.by == "user":
         yield from (("user", line.name), ("uid", line.uid))
     elif kept.by == "gpu":
@@ -226,7 +226,7 @@ def _amounts(use: Use) -> dict[str, float]:
     }
 
 
-def _counts(events: Events) -> dict[str, int]:
+def _counts(events: EventCounts) -> dict[str, int]:
     return {"overshoots": events.overshoots, "events": events.all, "warnings": events.warnings}
 
 
@@ -260,24 +260,25 @@ def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], f
     else:
         console.print(*report_lines(kept, now))
     if not kept.watched:
-        console.warn("nobody watched in that time; `gpuwatch watch` keeps what this is made from")
+        console.warn("gpuwatch was not running in that time; `gpuwatch watch` records what this is made from")
     return 0
 
 
-def _read(file: str | None, by: By, since: float, most: int | None) -> Kept:
+def _read(file: str | None, by: By, since: float, most: int | None) -> UsageReport:
     """Read the store; what is wrong with one that was named is a mistake in that flag."""
-    path = Path(file) if file else own_store()
     try:
-        return read_kept(path, by, since, follow=bool(file), most=most)
+        report = read_usage(Path(file) if file else own_store(), by, since, named=bool(file), most=most)
     except FileNotFoundError:
         if file:
             raise UsageError(f"--file: there is no {clean(file)}; allowed is a store that gpuwatch wrote") from None
-        raise GpuwatchError("nothing was kept yet: leave `gpuwatch watch` running") from None
-    except (OSError, GpuwatchError, sqlite3.Error) as error:
-        words = store_words(error, path)
+        report = UsageReport(by, since, exists=False)
+    except StoreError as error:
         if file:
-            raise UsageError(f"--file: {words}; allowed is a store that gpuwatch wrote") from None
-        raise GpuwatchError(words) from None
+            raise UsageError(f"--file: {error}; allowed is a store that gpuwatch wrote") from None
+        raise
+    if not report.exists and not file:
+        raise GpuwatchError("nothing was kept yet: leave `gpuwatch watch` running")
+    return report
 
 
 def _by(text: str) -> By:

@@ -1,12 +1,10 @@
-"""Setup that commands share: the configuration under the flags, a source of snapshots, the sinks, the reload."""
+"""Setup that commands share: the configuration under the flags, a source of snapshots, the reload."""
 
 from __future__ import annotations
 
 import argparse
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -22,10 +20,7 @@ from gpuwatch.sources.source import Source
 from gpuwatch.units import parse_interval, parse_percent
 
 if TYPE_CHECKING:  # what only some of the commands load: the history and the rules, the sampler's child or the demo
-    from gpuwatch.monitor import Monitor, Sink
-    from gpuwatch.recorder.leader_lock import Turn
-    from gpuwatch.recorder.notify import Manner, Messenger
-    from gpuwatch.recorder.usage import UsageKeeper, Wish
+    from gpuwatch.monitor import Monitor
 
 _PERCENTS: Final = ("memory_warning", "memory_critical")
 """Flags that stand for keys of `[alerts]`."""
@@ -173,134 +168,6 @@ def check_snapshot(snapshot: Snapshot) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Who hears of what happens
-
-
-class Ways:
-    """All that a run tells besides the screen: the events log, what was acknowledged, messages, the newest figures.
-
-    The demo tells nobody: its troubles are made up. Only a log that was named is written.
-    """
-
-    def __init__(
-        self,
-        watch: Monitor,
-        *,
-        demo: bool = False,
-        events: Path | None = None,
-        newest: bool = False,
-        keeps: bool = False,
-        only: Collection[int] = (),
-    ) -> None:
-        """`events` is a log to write in place of the user's own; `newest` is what `gpuwatch status` reads.
-
-        With `keeps`, what `gpuwatch report` is made from is kept, whatever the configuration says of the dashboard.
-        `only` are the indices of the GPUs that are watched, empty for all: of others nothing is known.
-        """
-        self._watch, self._demo, self._events, self._newest, self._only = watch, demo, events, newest, only
-        self._keeps = keeps
-        self._sinks: list[Sink] = []
-        self._messenger: Messenger | None = None
-        self._keeper: UsageKeeper | None = None
-        self._turn: Turn | None = None
-        self._tells = False
-        """Whether there is a way out to send messages by."""
-        self._lock = threading.Lock()
-        self._closed = False
-
-    @property
-    def log(self) -> Path | None:
-        """Where the events go; None where they go nowhere."""
-        from gpuwatch.recorder.events_log import own_log
-
-        return self._events or (None if self._demo else own_log())
-
-    def open(self, config: Config) -> None:
-        """Make the sinks and let the watch tell them; raises UsageError where the log that was named is something else.
-
-        Nothing is lost where this comes after the watch has started: it raises no alert in its first seconds.
-        """
-        with self._lock:
-            if not self._closed:
-                self._open(config)
-
-    def _open(self, config: Config) -> None:
-        log = None
-        if self.log is not None:
-            from gpuwatch.recorder.event_writer import EventsLog
-
-            log = EventsLog(path=self._events, restore=self._watch.restore, only=self._only)
-            self._sinks.append(log)
-        if log is not None and not self._demo:
-            from gpuwatch.recorder.attention import AttentionFile
-            from gpuwatch.recorder.delivery import outlets
-            from gpuwatch.recorder.leader_lock import Turn
-            from gpuwatch.recorder.notify import Messenger, Plan
-
-            self._sinks.append(AttentionFile(attend=self._watch.attend))
-            ways_out = outlets(config.notify.command, config.notify.urls)
-            self._turn, self._tells = Turn(), bool(ways_out)
-            self._messenger = Messenger(Plan(_manner(config)), ways_out, is_allowed=self._is_our_turn)
-            self._sinks.append(self._messenger)
-        if self._newest and not self._demo:
-            from gpuwatch.recorder.status_file import NewestFile
-
-            self._sinks.append(NewestFile())
-        if not self._demo:
-            from gpuwatch.recorder.usage import UsageKeeper
-
-            self._keeper = UsageKeeper(self._kept(config))
-            self._sinks.append(self._keeper)
-        self._watch.add(*self._sinks)
-        if log is not None:
-            log.start()  # what held when somebody last watched is to be known before the first snapshot is judged
-
-    def _kept(self, config: Config) -> Wish:
-        from gpuwatch.recorder.usage import Wish
-
-        report = config.report
-        return Wish(self._keeps or report.dashboard, report.keep, report.largest)
-
-    def _is_our_turn(self) -> bool:
-        """Return whether we are the one who sends; one that has nobody to tell leaves it to others."""
-        if self._turn is None or self._tells:
-            return self._turn is None or self._turn()
-        self._turn.release()
-        return False
-
-    def settle(self, old: Config, new: Config) -> None:
-        """Go by another configuration from now on."""
-        if self._messenger is not None and new.notify != old.notify:
-            from gpuwatch.recorder.delivery import outlets
-
-            ways_out = outlets(new.notify.command, new.notify.urls)
-            self._tells = bool(ways_out)
-            self._messenger.settle(_manner(new), ways_out)
-        if self._keeper is not None and new.report != old.report:
-            self._keeper.settle(self._kept(new))
-
-    def close(self, seconds: float) -> None:
-        """Let each finish what is under way, the log last; give up after so many seconds."""
-        end = time.monotonic() + seconds
-        if not self._lock.acquire(timeout=seconds / 2):
-            return  # they are being made, and hang in that: nothing has been told yet
-        self._closed = True
-        self._lock.release()
-        sinks = list(reversed(self._sinks))
-        for number, sink in enumerate(sinks):
-            sink.close(max(0.0, end - time.monotonic()) / (len(sinks) - number))
-        if self._turn is not None:
-            self._turn.release()
-
-
-def _manner(config: Config) -> Manner:
-    from gpuwatch.recorder.notify import Manner
-
-    notify = config.notify
-    return Manner(least=notify.least, cooldown=notify.cooldown, gather=notify.gather, digest=notify.digest)
-
-
-# ---------------------------------------------------------------------------------------------------------------
 # The configuration, read again
 
 
@@ -322,16 +189,15 @@ class Reloader:
         return came
 
 
-def applied(watch: Monitor, ways: Ways, old: Config, new: Config) -> None:
-    """Let the watch, its source and the messages go by a new configuration."""
+def apply_config(monitor: Monitor, old: Config, new: Config) -> None:
+    """Let the monitor and its source go by a new configuration."""
     if new.limits() != old.limits():
-        watch.set_limits(new.limits())
+        monitor.set_limits(new.limits())
     if new.shares != old.shares:
-        watch.set_shares(new.shares)
-    ways.settle(old, new)
+        monitor.set_shares(new.shares)
 
 
-def said(came: Reloaded, later: Collection[str] = ()) -> str:
+def format_reload(came: Reloaded, later: Collection[str] = ()) -> str:
     """Format what came of reading the configuration again; `later` are keys that count from the next start."""
     if came.error:
         return f"configuration not changed: {came.error}"

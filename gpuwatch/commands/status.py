@@ -154,6 +154,7 @@ def _sampled(args: argparse.Namespace, config: Config, sampler: SamplerProcess |
     """Take one sample and judge it as if it had held for long; what processes declared is not read for it."""
     # These take longer to import than all else here, and mostly there are newest figures to read.
     from gpuwatch.alerts.engine import Engine
+    from gpuwatch.alerts.rule import SAMPLES
     from gpuwatch.history import History
     from gpuwatch.sources.local import LocalSource
 
@@ -173,6 +174,11 @@ def _sampled(args: argparse.Namespace, config: Config, sampler: SamplerProcess |
         raise UsageError(snapshot.words)
     limits = config.limits()
     at_once = msgspec.structs.replace(limits.allowances, after=0.0)
-    limits = msgspec.structs.replace(limits, samples=1, quiet=0.0, memory_for=0.0, allowances=at_once)
-    alerts = Engine(limits).update(snapshot, History().add(snapshot, now), now, time.time()).active
+    limits = msgspec.structs.replace(limits, quiet=0.0, memory_for=0.0, allowances=at_once)
+    engine, history = Engine(limits), History()
+    for number in range(SAMPLES):  # as if it had held for as many samples as a rule waits for
+        moment = now + number * 1e-3
+        gpus = tuple(msgspec.structs.replace(gpu, sampled=gpu.sampled + number * 1e-3) for gpu in snapshot.gpus)
+        again = msgspec.structs.replace(snapshot, gpus=gpus)
+        alerts = engine.update(again, history.add(again, moment), moment, time.time()).active
     return newest(snapshot, alerts, now)

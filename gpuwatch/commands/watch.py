@@ -16,12 +16,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Final, NamedTuple, TextIO
+
+import msgspec
 
 from gpuwatch.alerts.alert import MARKS, TROUBLE, Alert
 from gpuwatch.alerts.engine import Engine
@@ -29,14 +31,15 @@ from gpuwatch.analysis.events import value_words
 from gpuwatch.commands.console import GREEN, Console
 from gpuwatch.commands.events import COLORS
 from gpuwatch.commands.flags import add_flags, parse_indices
-from gpuwatch.commands.startup import Reloader, Ways, applied, configured, interval_of, open_source, said
+from gpuwatch.commands.startup import Reloader, apply_config, configured, format_reload, interval_of, open_source
 from gpuwatch.config import Config
 from gpuwatch.errors import GpuwatchError, NoThreadError, UsageError
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame, Monitor
-from gpuwatch.recorder.events_log import Event, Record, encode
+from gpuwatch.recorder.recorder import Sinks
+from gpuwatch.recorder.store import own_store
 from gpuwatch.sources.sampler_process import SamplerProcess
-from gpuwatch.threads import start_thread
+from gpuwatch.threads import Worker, start_thread
 from gpuwatch.units import long_duration
 
 WAITING: Final = 1000
@@ -46,54 +49,47 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Printer:
-    """Writes lines on a thread of its own. Where nobody can read them any more they are dropped."""
+    """Queue of lines that are printed in the background. Where nobody reads them any more they are dropped."""
 
     def __init__(self, descriptor: int | None, *, waiting: int = WAITING) -> None:
         """`descriptor` is None where there is nothing to print to. Raises NoThreadError."""
         self.broken = descriptor is None
-        """Whether what is printed goes nowhere: the reader of the pipe or the terminal has gone."""
+        """Whether what is printed goes nowhere: the reader of the pipe or the terminal has ended."""
         self._descriptor = descriptor
         self._lines: deque[str] = deque(maxlen=waiting)
         self._lost = 0
         self._torn = False
-        """Whether what stands there last is the beginning of a line."""
-        self._changed = threading.Condition()
-        self._closing = False
-        self._thread = threading.Thread(target=self._run, name="gpuwatch-printer", daemon=True)
+        """Whether the last thing printed is the beginning of a line."""
+        self._guard = threading.Lock()
+        self._worker = Worker("gpuwatch-printer", self._print_all, last=self._print_all)
         if descriptor is not None:
-            start_thread(self._thread)
+            self._worker.wake()
 
     def put(self, line: str) -> None:
-        """Have a line written, in its turn; from any thread."""
-        with self._changed:
-            if self.broken or self._closing:
+        """Queue a line; from any thread."""
+        with self._guard:
+            if self.broken or self._worker.is_closing:
                 return
             self._lost += len(self._lines) == self._lines.maxlen
             self._lines.append(line)
-            self._changed.notify()
+        self._worker.wake()
 
     def close(self, seconds: float) -> None:
-        """Write what waits, and give up after so many seconds."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
-        if self._thread.ident is not None:
-            self._thread.join(seconds)
+        """Print what waits, and give up after so many seconds."""
+        self._worker.close(seconds)
 
-    def _run(self) -> None:
-        try:
-            while (found := self._next()) is not None:
+    def _print_all(self) -> None:
+        while (found := self._next()) is not None:
+            try:
                 self._print(*found)
-        except OSError:  # EPIPE, EIO: nobody reads any more, and `broken` says so
-            self.broken = True
-            with self._changed:
-                self._lines.clear()
+            except OSError:  # EPIPE, EIO: nobody reads any more, and `broken` says so
+                with self._guard:
+                    self.broken = True
+                    self._lines.clear()
 
     def _next(self) -> tuple[int, str] | None:
-        """Wait for a line, and give how many were lost before it."""
-        with self._changed:
-            while not self._lines and not self._closing:
-                self._changed.wait()
+        """Return the next line, and how many were lost before it; None where none waits."""
+        with self._guard:
             if not self._lines:
                 return None
             lost, self._lost = self._lost, 0
@@ -108,7 +104,7 @@ class Printer:
         except OSError as error:
             if error.errno not in _FULL:
                 raise
-            with self._changed:
+            with self._guard:
                 self._lost += lost + 1
 
     def _write(self, content: bytes) -> None:
@@ -134,8 +130,8 @@ _QUIET_STATES: Final = frozenset({SourceState.OK, SourceState.STARTING, SourceSt
 """States of the whole that are no trouble, or are told elsewhere."""
 
 
-class Happening(NamedTuple):
-    """Something that a frame brought."""
+class Change(NamedTuple):
+    """Change of one alert."""
 
     at: float
     """Wall-clock time."""
@@ -144,36 +140,36 @@ class Happening(NamedTuple):
     alert: Alert
 
 
-class Happenings:
-    """Finds what is new in each frame; remembers no more than what holds."""
+class ChangeFinder:
+    """Finder of what changed from frame to frame; remembers no more than what holds."""
 
     def __init__(self) -> None:
         self._holding: frozenset[str] = frozenset()
 
-    def of(self, frame: Frame) -> list[Happening]:
+    def find(self, frame: Frame) -> list[Change]:
         """Return what a frame brought, in the order in which it is best read: what ended, then what began."""
         now = frame.snapshot.taken
-        found = [Happening(one.ended or now, "ended", one) for one in frame.cleared]
-        found += [Happening(now, "eased", one) for one in frame.eased]
+        found = [Change(one.ended or now, "ended", one) for one in frame.cleared]
+        found += [Change(now, "eased", one) for one in frame.eased]
         for one in frame.raised:
             is_new = _identity(one) not in self._holding
-            found.append(Happening(one.raised if is_new else now, "raised" if is_new else "worse", one))
+            found.append(Change(one.raised if is_new else now, "raised" if is_new else "worse", one))
         self._holding = frozenset(map(_identity, frame.alerts))
-        return [event for event in found if event.alert.rule != TROUBLE]  # those are told by `Troubles`
+        return [event for event in found if event.alert.rule != TROUBLE]  # those are told by `TroubleFinder`
 
 
 def _identity(alert: Alert) -> str:
     return alert.id or alert.key
 
 
-class Lines:
-    """Turns events into lines: with the date where it is another than that of the line before."""
+class LineFormatter:
+    """Formatter of changes as lines, with the date where it is another than that of the line before."""
 
     def __init__(self, *, color: bool = False) -> None:
         self._color = color
         self._day = ""
 
-    def line(self, event: Happening) -> str:
+    def format(self, event: Change) -> str:
         """Return one event's line."""
         moment = time.localtime(event.at)
         day = time.strftime("%Y-%m-%d ", moment)
@@ -193,15 +189,15 @@ class Lines:
         return f"{date}{time.strftime('%H:%M:%S', moment)} {head}  {' · '.join(filter(None, facts))}"
 
 
-class Troubles:
-    """What goes wrong with the watching itself: each is said once, and once more when it is over."""
+class TroubleFinder:
+    """Finder of what is wrong with gpuwatch itself: each trouble is printed once, and once more when it is over."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
         """By whose trouble it is, what it is."""
         self._state = SourceState.OK
 
-    def of(self, frame: Frame) -> Iterator[str]:
+    def find(self, frame: Frame) -> Iterator[str]:
         """Return what is new in a frame."""
         yield from self._source(frame)
         troubles = [one for one in frame.alerts if one.rule == TROUBLE]
@@ -254,7 +250,7 @@ _LAST_WORDS: Final = 0.2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add_flags(parser, "json", "demo")
-    parser.add_argument("--events", metavar="FILE", help="write the events to FILE instead of your own log")
+    parser.add_argument("--events", metavar="FILE", help="record the events in FILE instead of your own store")
     parser.add_argument("--quiet", action="store_true", help="print nothing but what goes wrong")
     parser.add_argument("--interval", metavar="S", default=argparse.SUPPRESS, help="time between two samples")
     parser.add_argument("--only", metavar="0,2", default=argparse.SUPPRESS, help="these GPUs alone")
@@ -266,32 +262,34 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         raise UsageError("--quiet and --json exclude each other")
     config = configured(args)
     interval, only = interval_of(args, config), parse_indices(args.only)
-    with _signals() as news:
+    with _signals() as signals:
         source = open_source(args, config, sampler, interval=interval, only=only, tmux=config.tmux)
         try:
-            desk = _Desk(args, config, news)
-            watch = Monitor(source, desk.publish, engine=Engine(config.limits()))
-            events = Path(args.events) if args.events else None
-            ways = Ways(watch, demo=args.demo, events=events, newest=True, keeps=True, only=only)
+            output = _Output(args, config, signals)
+            watch = Monitor(source, output.publish, engine=Engine(config.limits()))
+            named = Path(args.events) if args.events else None
+            sinks: Sinks | None = None
             try:
-                ways.open(config)
-                desk.log = str(ways.log or "")
+                sinks = Sinks(watch, config, demo=args.demo, named=named, status=True, keeps_usage=True, only=only)
+                output.store = str(named or ("" if args.demo else own_store()))
+
+                def apply(old: Config, new: Config) -> None:
+                    apply_config(watch, old, new)
+                    sinks.configure(old, new)
+                    if args.interval is None and new.interval != old.interval:
+                        watch.set_interval(interval_of(args, new))
+
                 start_thread(watch)
-                return desk.serve(watch, Reloader(args, config, lambda old, new: _apply(args, watch, ways, old, new)))
+                return output.serve(watch, Reloader(args, config, apply))
             finally:
                 watch.stop()
                 if watch.ident is not None:
                     watch.join(_LAST_WORDS)
-                ways.close(_CLOSING)
-                desk.close()
+                if sinks is not None:
+                    sinks.close(_CLOSING)
+                output.close()
         finally:
             source.close()
-
-
-def _apply(args: argparse.Namespace, watch: Monitor, ways: Ways, old: Config, new: Config) -> None:
-    applied(watch, ways, old, new)
-    if args.interval is None and new.interval != old.interval:
-        watch.set_interval(interval_of(args, new))
 
 
 @contextmanager
@@ -317,42 +315,42 @@ def _signals() -> Iterator[SimpleQueue[signal.Signals | None]]:
         signal.signal(number, signal.SIG_IGN)
 
 
-class _Desk:
-    """Prints what comes from the watch thread, and waits for signals on the main one."""
+class _Output:
+    """Printers of what the watch thread brings; the main thread waits for signals in it."""
 
-    def __init__(self, args: argparse.Namespace, config: Config, news: SimpleQueue[signal.Signals | None]) -> None:
-        self.log = ""
-        """Where the events go, for the greeting."""
+    def __init__(self, args: argparse.Namespace, config: Config, signals: SimpleQueue[signal.Signals | None]) -> None:
+        self.store = ""
+        """Where the events are recorded, for the greeting."""
         self._args = args
         self._console = Console(ascii_only=config.ascii)
-        self._news = news
+        self._signals = signals
         self._out, self._err = _printer(sys.stdout), _printer(sys.stderr)
-        self._events, self._troubles = Happenings(), Troubles()
-        self._lines = Lines(color=self._console.color)
+        self._changes, self._troubles = ChangeFinder(), TroubleFinder()
+        self._lines = LineFormatter(color=self._console.color)
         self._greeted = args.quiet
-        self._told_broken = False
+        self._warned = False
         self._last: Frame | None = None
         self._terminals = [fd for fd in (0, 1, 2) if os.isatty(fd)]
 
     def publish(self, frame: Frame) -> None:
         """Print what a frame brought; from the watch thread."""
-        for words in self._troubles.of(frame):
+        for words in self._troubles.find(frame):
             self.say(words)
         state = frame.snapshot.state
         if not self._greeted and state is SourceState.OK:
             self._greeted = True
-            self.say(greeting(frame, self.log))
-        for event in self._events.of(frame):
+            self.say(greeting(frame, self.store))
+        for event in self._changes.find(frame):
             if self._args.json:
                 self._out.put(_record(event))
             elif not self._args.quiet:
-                self._out.put(self._console.format_line(self._lines.line(event)))
-        if self._out.broken and not self._told_broken and not self._args.quiet:
-            self._told_broken = True
+                self._out.put(self._console.format_line(self._lines.format(event)))
+        if self._out.broken and not self._warned and not self._args.quiet:
+            self._warned = True
             self.say("nobody reads what is printed any more; the watch goes on")
         if state is SourceState.ENDED:
             self._last = frame
-            self._news.put(None)
+            self._signals.put(None)
 
     def say(self, words: str) -> None:
         """Print words on stderr."""
@@ -360,10 +358,10 @@ class _Desk:
 
     def serve(self, watch: Monitor, reloader: Reloader) -> int:
         """Wait until a signal says that it is over, and give the exit code; raises what the watch ended of."""
-        again = _Again(lambda: self._reload(reloader))
+        reloading = Worker("gpuwatch-reload", lambda: self._reload(reloader))  # reading files may hang
         while True:
             try:
-                number = self._news.get(timeout=_LOOK)
+                number = self._signals.get(timeout=_LOOK)
             except Empty:
                 if watch.is_alive():
                     continue
@@ -373,7 +371,7 @@ class _Desk:
                 raise UsageError(words) if watch.failure is None else GpuwatchError(words)
             if number is signal.SIGHUP and self._terminal_is_there():
                 try:
-                    again.ask()
+                    reloading.wake()
                 except NoThreadError as error:
                     self.say(f"configuration not changed: {error}")
                 continue
@@ -381,7 +379,7 @@ class _Desk:
 
     def _reload(self, reloader: Reloader) -> None:
         try:
-            words = said(reloader(), later=("tmux",))
+            words = format_reload(reloader(), later=("tmux",))
         except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
             words = f"configuration not changed: {type(error).__name__}: {error}"
         self.say(words)
@@ -396,34 +394,9 @@ class _Desk:
             printer.close(_LAST_WORDS)
 
 
-def _record(event: Happening) -> str:
-    """Return an event as a line of the events log."""
-    return encode(Record(at=event.at, event=Event(event.kind), alert=event.alert)).decode().rstrip("\n")
-
-
-class _Again:
-    """Does something on a thread of its own, which may hang; asked meanwhile, once more after that."""
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        self._work = work
-        self._lock = threading.Lock()
-        self._running = self._wanted = False
-
-    def ask(self) -> None:
-        """Have it done; never waits. Raises NoThreadError, and it is not done then."""
-        with self._lock:
-            if not self._running:
-                start_thread(threading.Thread(target=self._run, name="gpuwatch-reload", daemon=True))
-            self._running = self._wanted = True
-
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                if not self._wanted:
-                    self._running = False
-                    return
-                self._wanted = False
-            self._work()
+def _record(event: Change) -> str:
+    """Return an event as one JSON object."""
+    return msgspec.json.encode({"at": event.at, "event": event.kind, "alert": event.alert}).decode()
 
 
 def _printer(stream: TextIO | None) -> Printer:

@@ -1,1 +1,1 @@
-"""Who is told of every frame besides the screen: the events log, messages, the newest frame for `status`."""
+"""Recorder: everything that keeps or sends what a monitor sees, whoever looks at the screen."""

@@ -66,7 +66,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.parts) or 1
 
 
-class Flaps(msgspec.Struct, frozen=True, kw_only=True):
+class Repeats(msgspec.Struct, frozen=True, kw_only=True):
     """How often a condition was raised lately."""
 
     times: int = 1
@@ -78,7 +78,7 @@ class Flaps(msgspec.Struct, frozen=True, kw_only=True):
         return f" ({self.times} times since {clock_time(self.since, now)})" if self.times > 1 else ""
 
 
-def raised(alert: Alert, kind: Kind, flaps: Flaps) -> Message:
+def raised(alert: Alert, kind: Kind, repeats: Repeats) -> Message:
     """Return what is said of an alert that holds: its title; evidence, since when, whose doing."""
     now = max(alert.seen, alert.raised)
     told = [
@@ -87,10 +87,10 @@ def raised(alert: Alert, kind: Kind, flaps: Flaps) -> Message:
         f"since {clock_time(alert.raised, now)}",
         _owners(alert),
     ]
-    return _message(kind, alert, f"{MARKS[alert.severity]} ", f"{alert.title}{flaps.words(now)}", told)
+    return _message(kind, alert, f"{MARKS[alert.severity]} ", f"{alert.title}{repeats.words(now)}", told)
 
 
-def cleared(alert: Alert, title: str, flaps: Flaps) -> Message:
+def cleared(alert: Alert, title: str, repeats: Repeats) -> Message:
     """Return what is said of an alert that has ended; `title` is the one that its raise was told with."""
     end = alert.ended if alert.ended is not None else max(alert.seen, alert.raised)
     lasted = alert.lasted or end - alert.raised
@@ -99,7 +99,7 @@ def cleared(alert: Alert, title: str, flaps: Flaps) -> Message:
         f"{clock_time(alert.raised, end)} to {clock_time(end, end)}",
         _owners(alert),
     ]
-    words = f"over after {units.long_duration(lasted)}{flaps.words(end)}: {title}"
+    words = f"over after {units.long_duration(lasted)}{repeats.words(end)}: {title}"
     return _message(Kind.CLEARED, alert, f"{_OVER} ", words, told)
 
 
@@ -170,7 +170,7 @@ _NAMED: Final = 200
 """Characters of what a command said last."""
 
 
-class Outlet(Protocol):
+class Notifier(Protocol):
     """One way out. `send` may take its time, for it is called from a thread of its own."""
 
     name: str
@@ -183,7 +183,7 @@ class Outlet(Protocol):
         """Give up what is under way; from any thread, without waiting."""
 
 
-class Command:
+class CommandNotifier:
     """A program of the user's own: told one JSON object on stdin, never by a shell.
 
     The object has the fields of the alert as the events log has them, `event` (raised, worse, cleared) and `message`
@@ -241,7 +241,7 @@ SENDER: Final = (sys.executable, "-P", str(Path(__file__).with_name("apprise_chi
 """The child that imports apprise. -P: nothing is imported from the folder that the user happens to stand in."""
 
 
-class Apprise:
+class AppriseNotifier:
     """One service that apprise knows by a URL. The URL holds secrets: only the child is told, on stdin."""
 
     def __init__(
@@ -254,7 +254,7 @@ class Apprise:
         self._stop = threading.Event()
 
     def __repr__(self) -> str:
-        return f"Apprise({_scheme(self._url)}://…)"
+        return f"AppriseNotifier({_scheme(self._url)}://…)"
 
     def send(self, message: Message) -> str:
         """Let a child send it, and wait for that."""
@@ -266,24 +266,18 @@ class Apprise:
         self._stop.set()
 
 
-def apprise_outlets(urls: Sequence[str]) -> list[Apprise]:
-    """Return an outlet for each URL, named by its scheme: `slack`, `mailto`, `mailto 2`."""
+def make_notifiers(command: Sequence[str], urls: Sequence[str]) -> list[Notifier]:
+    """Return a notifier for the command and for each URL, named by its scheme: `slack`, `mailto`, `mailto 2`."""
+    notifiers: list[Notifier] = [CommandNotifier(command)] if command else []
     seen: Counter[str] = Counter()
-    outlets = []
     for url in urls:
         name = _scheme(url) or "apprise"
         seen[name] += 1
-        outlets.append(Apprise(url, name=name if seen[name] == 1 else f"{name} {seen[name]}"))
-    return outlets
+        notifiers.append(AppriseNotifier(url, name=name if seen[name] == 1 else f"{name} {seen[name]}"))
+    return notifiers
 
 
-def outlets(command: Sequence[str], urls: Sequence[str]) -> list[Outlet]:
-    """Return all ways out that a configuration names; none for an empty `command` and no `urls`."""
-    own: list[Outlet] = [Command(command)] if command else []
-    return [*own, *apprise_outlets(urls)]
-
-
-def check(urls: Sequence[str], command: Sequence[str] = SENDER) -> tuple[str, ...]:
+def check_urls(urls: Sequence[str], command: Sequence[str] = SENDER) -> tuple[str, ...]:
     """Ask apprise whether it understands each URL; give for each why not, or empty. Nothing is sent."""
     if not urls:
         return ()

@@ -10,10 +10,8 @@ do, too), of this boot, and young.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import stat
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -23,9 +21,8 @@ import msgspec
 
 from gpuwatch import files
 from gpuwatch.model import Health, Knowledge, Reading, Reason, Snapshot, SourceState
-from gpuwatch.recorder import status_path
 from gpuwatch.text import clean
-from gpuwatch.threads import start_thread
+from gpuwatch.threads import Worker
 
 if TYPE_CHECKING:
     from gpuwatch.alerts.alert import Alert
@@ -41,6 +38,7 @@ LATE: Final = 2.0
 OLDEST: Final = 60.0
 """Seconds for which idle times are believed, at any interval; at a shorter one for that, and `LATE`."""
 
+FILE: Final = "newest.json"
 _LOCK: Final = "newest.lock"
 _LARGEST: Final = 1 << 18
 """Bytes; 64 GPUs and 200 people take 20 kB."""
@@ -218,91 +216,68 @@ def boot() -> str:
 # Writing
 
 
-class NewestFile:
-    """A `watch.Sink` that keeps the file up to date, on a thread of its own."""
+class StatusFile:
+    """Sink that keeps the file up to date, on a thread of its own: its folder is in memory, the recorder's may hang."""
 
-    name = "newest figures"
+    name = "status"
 
-    def __init__(self, folder: str | None = None, *, pace: float = PACE) -> None:
-        """`folder` stands in for that of `place.folder`; `pace` for the seconds between two writings."""
+    def __init__(self, folder: Path | None = None, *, pace: float = PACE) -> None:
+        """`folder` stands in for the user's runtime folder; `pace` for the seconds between two writes."""
         self.trouble = ""
         """What keeps it from its work, in one line; empty when all is well."""
-        self._given = folder
+        self._folder = folder or files.runtime_folder()
         self._pace = pace
         self._frame: Frame | None = None
-        self._news = threading.Event()
-        self._closing = threading.Event()
-        self._folder: int | None = None
-        self._lock: int | None = None
-        self._holds = False
-        self._thread = threading.Thread(target=self._run, name="gpuwatch-newest", daemon=True)
-        self._started = False
+        self._written: Frame | None = None
+        self._not_before = 0.0
+        self._lock = files.FileLock(self._folder / _LOCK)
+        self._worker = Worker("gpuwatch-status", self._task, last=self._leave)
 
     def take(self, frame: Frame) -> None:
-        """Remember a frame as the newest; of those that come faster than they are written the last one counts."""
+        """Write a frame, unless another comes before it is its turn."""
         if not frame.snapshot.demo:  # nobody's status line is to show made-up figures
             self._frame = frame
-            self._news.set()
-            if not self._started:
-                start_thread(self._thread)
-                self._started = True
+            self._worker.wake()
 
     def close(self, seconds: float) -> None:
-        """Take the file away, and give up after so many seconds."""
-        self._closing.set()
-        self._news.set()
-        if self._started:
-            self._thread.join(seconds)
+        """Remove the file, and give up after so many seconds."""
+        self._worker.close(seconds)
 
-    def _run(self) -> None:
-        while True:
-            self._news.wait()
-            if self._closing.is_set():
-                break
-            self._news.clear()
-            frame = self._frame
-            if frame is not None:
-                self._put(frame)
-            self._closing.wait(self._pace)
-        self._leave()
-
-    def _put(self, frame: Frame) -> None:
+    def _task(self) -> float | None:
+        """Write the newest frame, at most once in a while; return the seconds until the next one may be written."""
+        wait = self._not_before - time.monotonic()
+        if wait > 0 or self._frame is self._written:
+            return wait if wait > 0 else None
+        frame = self._written = self._frame
+        self._not_before = time.monotonic() + self._pace
         try:
-            if self._have_lock() and self._folder is not None:
+            if frame is not None and self._has_lock():
                 found = newest(frame.snapshot, frame.alerts, frame.received, frame.history)
-                files.replace_file(self._folder, status_path.FILE, msgspec.json.encode(found), durable=False)
+                self._write(msgspec.json.encode(found))
         except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
-            words = files.words(error, None)
-            self.trouble = f"the figures for `gpuwatch status` cannot be written: {words}"
-            self._let_go()  # the folder may have gone with the session: it is opened anew the next time
+            self.trouble = f"the figures for `gpuwatch status` cannot be written: {files.words(error, None)}"
+            self._lock.release()  # the folder may have ended with the session: it is made anew the next time
         else:
             self.trouble = ""
+        return self._pace
 
-    def _have_lock(self) -> bool:
-        """Return whether it is ours to write; raises OSError where no lock can be had at all."""
-        if self._folder is None:
-            self._folder = files.open_folder(Path(self._given or status_path.folder()))
-        if self._lock is None:
-            self._lock = files.open_file(self._folder, _LOCK, os.O_RDWR | os.O_CREAT)
-        if not self._holds:
-            with contextlib.suppress(BlockingIOError):  # an elder one writes
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._holds = True
-                files.sweep_drafts(self._folder, status_path.FILE)
-        return self._holds
+    def _has_lock(self) -> bool:
+        """Return whether the lock is ours; raises OSError where nobody can have it."""
+        was_held = self._lock.held
+        if self._lock.acquire() and not was_held:
+            with files.opened_folder(self._folder) as folder:
+                files.sweep_drafts(folder, FILE)
+        return self._lock.held
+
+    def _write(self, content: bytes) -> None:
+        with files.opened_folder(self._folder) as folder:
+            files.replace_file(folder, FILE, content, durable=False)
 
     def _leave(self) -> None:
-        if self._holds and self._folder is not None:
+        if self._lock.held:
             with contextlib.suppress(OSError):  # the session's folder went first
-                os.unlink(status_path.FILE, dir_fd=self._folder)
-        self._let_go()
-
-    def _let_go(self) -> None:
-        for descriptor in (self._lock, self._folder):
-            if descriptor is not None:
-                os.close(descriptor)
-        self._folder = self._lock = None
-        self._holds = False
+                (self._folder / FILE).unlink()
+        self._lock.release()
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -310,7 +285,7 @@ class NewestFile:
 
 
 def read_newest(
-    folder: str | None = None,
+    folder: Path | None = None,
     *,
     uid: int | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -322,7 +297,7 @@ def read_newest(
     `warn` is told, in one line, where a file is there that is damaged.
     """
     uid = os.geteuid() if uid is None else uid
-    found = _read(folder or status_path.folder(uid=uid), uid, warn)
+    found = _read(folder or files.runtime_folder(uid=uid), uid, warn)
     if found is None or found.schema > SCHEMA or found.boot != boot_id():
         return None
     age = clock() - found.monotonic
@@ -331,7 +306,7 @@ def read_newest(
 
 
 def read_idle(
-    folder: str | None = None,
+    folder: Path | None = None,
     *,
     uid: int | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -353,13 +328,13 @@ def read_idle(
     return {(one.gpu, one.pid, one.start): Idle(one.seconds, one.at_least) for one in found.resting}
 
 
-def _read(folder: str, uid: int, warn: Callable[[str], None]) -> Newest | None:
+def _read(folder: Path, uid: int, warn: Callable[[str], None]) -> Newest | None:
     try:
         fd = os.open(folder, _FOLDER)
     except OSError:  # nobody ever wrote it, or it is a link
         return None
     try:
-        file = os.open(status_path.FILE, _READ, dir_fd=fd)
+        file = os.open(FILE, _READ, dir_fd=fd)
     except OSError:
         return None
     finally:
@@ -377,5 +352,5 @@ def _read(folder: str, uid: int, warn: Callable[[str], None]) -> Newest | None:
     try:
         return msgspec.json.decode(content, type=Newest)
     except (ValueError, RecursionError):  # msgspec's own errors are ValueErrors
-        warn(clean(f"{folder}/{status_path.FILE} is damaged, and not used: it holds no newest figures of a gpuwatch"))
+        warn(clean(f"{folder}/{FILE} is damaged, and not used: it holds no newest figures of a gpuwatch"))
         return None

@@ -1,15 +1,15 @@
-"""Usage store: one SQLite file per user and host, its schema, queries and bounds.
+"""Store: one SQLite file per user and host, with events, marks (what is acknowledged and muted) and usage.
 
-Times are in seconds, moments in seconds since the epoch, sizes in bytes. An hour is named by its start. In `hours`,
-`who` is a GPU's id, a uid or a run's id, by the scope; uid -1 stands for owners whom nobody could see. What is added
-up is in `hours` and `watched`; `held_s` and the like are those of `history.usage.Use`. The order of its key lets a
-report add up 90 days of one user, or look up a week's runs, without sorting.
+`gpuwatch-HOST.sqlite` in the user's state folder, mode 0600. Each write opens the file and closes it again, so that a
+file that was taken away is noticed by the next write. Nothing here needs SQLite beyond 3.24 (2018), the first with
+upserts.
 
-The version is in `PRAGMA user_version`. Nothing here needs SQLite beyond 3.24 (2018), the first with upserts.
+The journal is SQLite's rollback journal on every file system. WAL needs memory that all processes share through the
+file system, which a home on a file server does not have (sqlite.org/wal.html), and writes that take 5 ms and come
+seconds apart gain nothing by it. `synchronous = EXTRA`: a committed write is still there after a power failure.
 
-`usage-HOST.sqlite` in the user's state folder, 0600. Several may write at once: what they add, SQLite adds up. A file
-that is something else, or of a newer gpuwatch, is never touched. Each writing opens the file, and closes it: whoever
-takes it away, or puts another in its place, is heard of a minute later. See `STEPS` for what is in it.
+Nothing that is read is trusted: rows that gpuwatch cannot have written are counted and left out, and every text is
+cleaned again. A file of something else, of another user or of a newer gpuwatch is never touched.
 """
 
 from __future__ import annotations
@@ -17,247 +17,98 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
+import sqlite3
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from sqlite3 import Connection
+from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
-from gpuwatch import files
-from gpuwatch.errors import GpuwatchError
-from gpuwatch.history import NO_USE, Use
-from gpuwatch.recorder.events_log import for_host
-from gpuwatch.recorder.status_file import boot
-from gpuwatch.recorder.usage import HOUR, NOBODY, UNSEEN
-from gpuwatch.text import clean
+import msgspec
 
-if TYPE_CHECKING:
-    from sqlite3 import Connection
-
-    from gpuwatch.history import Use
-    from gpuwatch.recorder.usage import Batch, JobId
-
+from gpuwatch import files, text
+from gpuwatch.alerts.alert import Acknowledgement, Alert, Attention, Mute
+from gpuwatch.errors import GpuwatchError, UsageError
 
 APPLICATION: Final = 0x67707577
-"""What `PRAGMA application_id` says of a store of ours: `gpuw`."""
+"""Value of `PRAGMA application_id` in every store: `gpuw`."""
+VERSION: Final = 1
+"""Value of `PRAGMA user_version`."""
+PATIENCE: Final = 10.0
+"""Seconds for which another process that writes is waited for, and that a query may take."""
 
-_FIRST: Final = (
+_SCHEMA: Final = (
     "CREATE TABLE about (name TEXT PRIMARY KEY, value) WITHOUT ROWID",
+    # Times are seconds since the epoch; `alert` is an `Alert` as JSON, the other columns are what is searched for.
+    """CREATE TABLE events (id TEXT PRIMARY KEY, key TEXT, rule TEXT, severity INTEGER, gpu TEXT,
+        raised REAL, seen REAL, ended REAL, alert TEXT)""",
+    "CREATE INDEX events_by_key ON events (key)",
+    # `scope` is user or job, `who` the uid or the id of the run.
+    """CREATE TABLE event_owners (event TEXT NOT NULL, scope TEXT NOT NULL, who INTEGER NOT NULL,
+        PRIMARY KEY (event, scope, who)) WITHOUT ROWID""",
+    "CREATE TABLE gaps (since REAL, until REAL, lost INTEGER)",
+    # `kind` is ack or mute; an ack has no rule, the mute of a whole rule has no key.
+    """CREATE TABLE marks (kind TEXT NOT NULL, rule TEXT NOT NULL, key TEXT NOT NULL,
+        at REAL, severity INTEGER, until REAL, PRIMARY KEY (kind, rule, key))""",
     "CREATE TABLE gpus (id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, number INTEGER, name TEXT, total INTEGER)",
     "CREATE TABLE users (uid INTEGER PRIMARY KEY, name TEXT NOT NULL)",
     """CREATE TABLE jobs (id INTEGER PRIMARY KEY, uid INTEGER NOT NULL, boot TEXT NOT NULL, key TEXT NOT NULL,
         name TEXT, launcher TEXT, first REAL, last REAL, UNIQUE (uid, boot, key))""",
+    # An hour is named by its start; `who` is a GPU's id, a uid or a run's id, by the scope. The order of the key lets a
+    # report add up 90 days of one user, or look up a week's runs, without sorting.
     """CREATE TABLE hours (scope TEXT NOT NULL, hour INTEGER NOT NULL, who INTEGER NOT NULL, gpu INTEGER NOT NULL,
         held_s REAL NOT NULL, busy_s REAL NOT NULL, unknown_s REAL NOT NULL,
         byte_s REAL NOT NULL, idle_byte_s REAL NOT NULL, unsized_s REAL NOT NULL,
         PRIMARY KEY (scope, who, gpu, hour)) WITHOUT ROWID""",
     """CREATE TABLE watched (hour INTEGER NOT NULL, gpu INTEGER NOT NULL, seconds REAL NOT NULL,
         PRIMARY KEY (hour, gpu)) WITHOUT ROWID""",
-    """CREATE TABLE events (id TEXT PRIMARY KEY, rule TEXT, severity INTEGER, gpu INTEGER, raised REAL, seen REAL,
-        ended REAL, peak REAL, title TEXT) WITHOUT ROWID""",
-    """CREATE TABLE event_user (event TEXT NOT NULL, uid INTEGER NOT NULL,
-        PRIMARY KEY (event, uid)) WITHOUT ROWID""",
-    """CREATE TABLE event_job (event TEXT NOT NULL, job INTEGER NOT NULL,
-        PRIMARY KEY (event, job)) WITHOUT ROWID""",
 )
+_NAMES: Final = frozenset(words.split()[2] for words in _SCHEMA)
 
-
-def _begin(connection: Connection) -> None:
-    """Version 1: what was held and used, and what was raised."""
-    connection.execute(f"PRAGMA application_id = {APPLICATION}")
-    for statement in _FIRST:
-        connection.execute(statement)
-
-
-def _add_holdings(connection: Connection) -> None:
-    """Version 2: how long each holding has been idle, for who has but one snapshot."""
-    connection.execute(
-        """CREATE TABLE holdings (gpu TEXT NOT NULL, pid INTEGER NOT NULL, start INTEGER NOT NULL,
-        idle_s REAL NOT NULL, at_least INTEGER NOT NULL, PRIMARY KEY (gpu, pid, start)) WITHOUT ROWID"""
-    )
-
-
-def _drop_holdings(connection: Connection) -> None:
-    """Version 3: that was too old to be believed, once a minute; it is kept beside the newest figures now."""
-    connection.execute("DROP TABLE holdings")
-    connection.execute("DELETE FROM about WHERE name IN ('boot', 'looked')")
-
-
-Step: TypeAlias = Callable[["Connection"], None]
-
-STEPS: Final[Sequence[Step]] = (_begin, _add_holdings, _drop_holdings)
-"""The n-th makes version n of version n - 1. One that was ever published is not changed any more."""
-VERSION: Final = len(STEPS)
-
-TABLES: Final = frozenset(
-    ("about", "gpus", "users", "jobs", "hours", "watched", "events", "event_user", "event_job", "holdings")
-)
-"""Those that a store of any version may have."""
-
-
-def upgrade(connection: Connection, steps: Sequence[Step] = STEPS) -> None:
-    """Make a store one of the newest version, each step whole or not at all; raises sqlite3.Error.
-
-    The connection must be in autocommit mode. Another process may do the same at the same time.
-    """
-    while version(connection) < len(steps):
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            at = version(connection)  # again: somebody else may have been quicker
-            if at < len(steps):
-                steps[at](connection)
-                connection.execute(f"PRAGMA user_version = {at + 1}")
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-
-
-def version(connection: Connection) -> int:
-    """Return the version of a store; 0 for an empty one."""
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-
-_SUMS: Final = ("held_s", "busy_s", "unknown_s", "byte_s", "idle_byte_s", "unsized_s")
-_GROW: Final = "ON CONFLICT (scope, who, gpu, hour) DO UPDATE SET " + ", ".join(
-    f"{name} = {name} + excluded.{name}" for name in _SUMS
-)
-_HOURS: Final = f"INSERT INTO hours (scope, hour, who, gpu, {', '.join(_SUMS)})"
-
-_ABOUT: Final = "INSERT INTO about VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
-_GPU: Final = """INSERT INTO gpus (uuid, number, name, total) VALUES (?, ?, ?, ?)
-    ON CONFLICT (uuid) DO UPDATE SET number = excluded.number, name = excluded.name, total = excluded.total"""
-# A number stands for a name only as long as that is not known.
-_USER: Final = """INSERT INTO users VALUES (?, ?) ON CONFLICT (uid) DO UPDATE SET name = excluded.name
-    WHERE excluded.name != CAST(uid AS TEXT)"""
-_JOB: Final = """INSERT INTO jobs (uid, boot, key, name, launcher, first, last) VALUES (?, ?, ?, ?, ?, ?, ?)
-    ON CONFLICT (uid, boot, key) DO UPDATE SET name = excluded.name, launcher = excluded.launcher,
-    first = min(first, excluded.first), last = max(last, excluded.last)"""
-_ADD: Final = f"{_HOURS} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {_GROW}"
-_WATCHED: Final = """INSERT INTO watched VALUES (?, ?, ?)
-    ON CONFLICT (hour, gpu) DO UPDATE SET seconds = seconds + excluded.seconds"""
-_EVENT: Final = """INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-    ON CONFLICT (id) DO UPDATE SET severity = max(severity, excluded.severity), seen = max(seen, excluded.seen),
-    ended = coalesce(excluded.ended, ended), peak = excluded.peak, title = excluded.title"""
-# What begins with SELECT needs a WHERE, or ON is taken for that of a join. Source: sqlite.org/lang_upsert.html
-_MOVE: Final = f"""{_HOURS} SELECT scope, hour, ?, gpu, {", ".join(_SUMS)} FROM hours
-    WHERE scope = 'job' AND who = ? AND hour >= ? {_GROW}"""
-
-_BEFORE: Final = 4 * 3600
-"""Seconds before a run was first seen in which something may have been charged to it: two and a half of the longest
-intervals, and the hour that this begins in. Thus the whole table need not be looked through."""
-
-
-def add(connection: Connection, batch: Batch, boot: str) -> None:
-    """Add a batch, in a transaction that is open; raises sqlite3.Error."""
-    if batch.host:
-        connection.execute(_ABOUT, ("host", batch.host))
-    gpus = [(uuid, card.number, card.name, card.total) for uuid, card in batch.gpus.items()]
-    connection.executemany(_GPU, gpus)
-    connection.executemany(_USER, batch.users.items())
-    jobs = [(job.uid, boot, job.key, *facts) for job, facts in batch.jobs.items()]
-    connection.executemany(_JOB, jobs)
-    cards: dict[str, int] = dict(connection.execute("SELECT uuid, id FROM gpus"))
-    runs = _Runs(connection, boot)
-    connection.executemany(_ADD, _rows(batch, cards, runs))
-    watched = [(hour, cards[gpu], seconds) for (hour, gpu), seconds in batch.watched.items()]
-    connection.executemany(_WATCHED, watched)
-    _move(connection, batch, runs)
-    _tell(connection, batch, cards, runs)
-
-
-class _Runs:
-    """The ids of runs."""
-
-    def __init__(self, connection: Connection, boot: str) -> None:
-        self._connection, self._boot = connection, boot
-        self._found: dict[JobId, int | None] = {}
-
-    def __call__(self, job: JobId) -> int | None:
-        """Return the id of a run; None where the store has none of it."""
-        if job not in self._found:
-            asked = "SELECT id FROM jobs WHERE uid = ? AND boot = ? AND key = ?"
-            row = self._connection.execute(asked, (job.uid, self._boot, job.key)).fetchone()
-            self._found[job] = row[0] if row else None
-        return self._found[job]
-
-
-def _rows(batch: Batch, cards: Mapping[str, int], runs: _Runs) -> Iterator[tuple[object, ...]]:
-    def row(scope: str, hour: int, who: int | None, gpu: str, use: Use) -> tuple[object, ...]:
-        return (scope, hour, who, cards[gpu], *use)
-
-    for (hour, gpu), use in batch.by_gpu.items():
-        yield row("gpu", hour, cards[gpu], gpu, use)
-    for (hour, gpu, uid), use in batch.by_user.items():
-        yield row("user", hour, uid, gpu, use)
-    for (hour, gpu, job), use in batch.by_job.items():
-        yield row("job", hour, runs(job), gpu, use)
-
-
-def _move(connection: Connection, batch: Batch, runs: _Runs) -> None:
-    """Put what was charged to a process before its run was known to that run."""
-    for old, new in batch.moved.items():
-        before, after = runs(old), runs(new)
-        if before is None or after is None or before == after:
-            continue
-        (first,) = connection.execute("SELECT coalesce(first, 0.0) FROM jobs WHERE id = ?", (before,)).fetchone()
-        since = first - _BEFORE
-        connection.execute(_MOVE, (after, before, since))
-        connection.execute("DELETE FROM hours WHERE scope = 'job' AND who = ? AND hour >= ?", (before, since))
-        connection.execute("UPDATE OR IGNORE event_job SET job = ? WHERE job = ?", (after, before))
-        connection.execute("DELETE FROM event_job WHERE job = ?", (before,))
-        connection.execute("DELETE FROM jobs WHERE id = ?", (before,))
-
-
-def _tell(connection: Connection, batch: Batch, cards: Mapping[str, int], runs: _Runs) -> None:
-    for told in batch.events.values():
-        one = told.alert
-        worst, gpu = int(max(one.most, one.severity)), cards.get(one.gpu)
-        row = (one.id, one.rule, worst, gpu, one.raised, one.seen, one.ended, one.peak, one.title)
-        connection.execute(_EVENT, row)
-        connection.executemany("INSERT OR IGNORE INTO event_user VALUES (?, ?)", _pairs(one.id, told.uids))
-        found = (runs(batch.moved.get(job, job)) for job in told.jobs)
-        connection.executemany("INSERT OR IGNORE INTO event_job VALUES (?, ?)", _pairs(one.id, filter(None, found)))
-
-
-def _pairs(event: str, numbers: Iterable[int | None]) -> list[tuple[str, int | None]]:
-    return [(event, number) for number in numbers]
-
-
-PATIENCE: Final = 10.0
-"""Seconds for which another who writes is waited for."""
+KEEP: Final = 90.0 * 24 * 3600
+LARGEST: Final = 64 << 20
+EVENTS_BYTES: Final = 16 << 20
+"""Room in the file for events, besides what the user allows for usage."""
+_MOST_EVENTS: Final = 20_000
+"""Events that are kept, the newest: about 14 MiB."""
+_MOST_MARKS: Final = 1000
+"""Acknowledgements and mutes that are kept, the newest."""
+_MOST_ASIDE: Final = 5
+"""Damaged files that are kept; a disk that damages every file is not to be filled."""
 
 _DAY: Final = 24 * 3600
 _STEPS: Final = (7 * _DAY, _DAY, 3600)
-"""Seconds that go at once where the file is full; the largest that is not more than there is."""
+"""Seconds of usage that are deleted at once where the file is full: the largest that is not more than there is."""
 _FULL: Final = 0.95
-"""Part of the largest size at which something goes, and how much is used after that."""
+"""Part of the largest size from which on old rows are deleted, and what is used after that."""
 _ROOM: Final = 0.9
 _TRUSTED: Final = 24
-"""Hours that were watched after one before what is old is told by it."""
+"""Watched hours after which the clock is trusted to say what is old."""
 _SOUND_HOUR: Final = f"typeof(hour) = 'integer' AND hour BETWEEN 0 AND {1 << 40}"
 """In a damaged file an hour may be a text, or a number that SQLite cannot be asked about."""
 
 
 class StoreError(GpuwatchError):
-    """A file that is no store of ours; one line that says what it is."""
+    """The store cannot be read or written; one line names the file and says why."""
 
 
-def store_name(host: str | None = None) -> str:
-    """Return the name of the store of a host, this one where none is given."""
-    return f"{for_host('usage', host)}.sqlite"
+class DamagedError(StoreError):
+    """The store is damaged."""
 
 
 def own_store(folder: Path | None = None) -> Path:
-    """Return the place of the user's own store."""
-    if folder is None:
-        from gpuwatch.files import state_folder
+    """Return the path of the user's own store; `folder` stands in for the user's state folder."""
+    return (folder or files.state_folder()) / f"gpuwatch-{files.host_name()}.sqlite"
 
-        folder = state_folder()
-    return folder / store_name()
+
+def lock_path(store: Path, duty: str = "") -> Path:
+    """Return the path of the lock beside a store that elects who does a duty: recording where none is named."""
+    return store.parent / f"{store.name.removesuffix('.sqlite')}{f'-{duty}' if duty else ''}.lock"
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -265,46 +116,60 @@ def own_store(folder: Path | None = None) -> Path:
 
 
 @contextlib.contextmanager
-def reading(path: Path, *, follow: bool = False, seconds: float = PATIENCE) -> Iterator[Connection]:
-    """Open a store to read it; one of an older version too. Nothing in it is changed.
+def reading(path: Path, *, named: bool = False, seconds: float = PATIENCE) -> Iterator[Connection]:
+    """Open a store to read it; raises FileNotFoundError and StoreError.
 
-    `follow` allows a symbolic link, for a file that the user named; no question may take longer than `seconds`. Raises
-    FileNotFoundError, OSError, StoreError, sqlite3.Error.
+    One that the user `named` may be a link, and anybody's. A query may take `seconds`.
     """
-    import sqlite3
-
-    if not stat.S_ISREG((path.stat() if follow else path.lstat()).st_mode):
-        raise StoreError("it is not a regular file")
-    _check_journal(path)
-    where = f"file:{quote(str(path.absolute()))}?mode=ro"
-    with _undecodable_as_damage():
+    with _explained(path):
+        facts = path.stat() if named else path.lstat()
+        if not stat.S_ISREG(facts.st_mode):
+            raise StoreError("it is not a regular file")
+        if not named and facts.st_uid != os.geteuid():
+            raise StoreError(f"the file belongs to uid {facts.st_uid}")
+        _check_journal(path)
         try:
-            connection = _looked_into(where, seconds)
+            connection = _connect(path, "ro", seconds)
         except sqlite3.OperationalError as error:
-            # On a disk that is full or read-only, where SQLite cannot make what it needs beside it, one that nobody
-            # writes to is read as it lies.
-            if _code(error) & 0xFF == sqlite3.SQLITE_BUSY or _has_more(path):
+            if _code(error) != sqlite3.SQLITE_READONLY_ROLLBACK:
                 raise
-            connection = _looked_into(f"{where}&immutable=1", seconds)
-        try:
-            if not version(connection):
-                raise StoreError("it is empty")
+            connection = _connect(path, "rw", seconds)  # a killed writer left its journal: SQLite undoes that write
+        with contextlib.closing(connection):
+            connection.execute("PRAGMA query_only = ON")
+            if not _read_version(connection):  # another process is just making it
+                raise StoreError("it is empty") if named else FileNotFoundError(path)
             yield connection
-        finally:
-            connection.close()
 
 
-@contextlib.contextmanager
-def _undecodable_as_damage() -> Iterator[None]:
-    """Raise StoreError where SQLite's message quotes damaged bytes: sqlite3 then raises UnicodeDecodeError instead."""
+def _connect(path: Path, mode: str, seconds: float) -> Connection:
+    """Open a database, and check that it is a store, or empty."""
+    where = f"file:{quote(str(path.absolute()))}?mode={mode}"
+    connection = sqlite3.connect(where, uri=True, timeout=seconds, isolation_level=None)
+    connection.text_factory = _decode
     try:
-        yield
-    except UnicodeDecodeError:
-        raise StoreError(_damage("a name in it is no text")) from None
+        # A file that somebody planted runs no code of its own, and does not keep us for ever.
+        connection.execute("PRAGMA trusted_schema = OFF")
+        end = time.monotonic() + seconds
+        connection.set_progress_handler(lambda: time.monotonic() > end, 100_000)
+        found = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchmany(100)
+        application = connection.execute("PRAGMA application_id").fetchone()[0]
+        if application != APPLICATION and (application or found):
+            raise StoreError("it is a database of something else")
+        version = _read_version(connection)
+        if version > VERSION:
+            raise StoreError(f"it is of a newer gpuwatch (version {version} of the store; this one knows {VERSION})")
+        for kind, name, statement in found:
+            virtual = str(statement).upper().startswith("CREATE VIRTUAL")
+            if (name not in _NAMES or kind not in ("table", "index") or virtual) and statement is not None:
+                raise StoreError("it holds what no gpuwatch made")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
-def _damage(why: str) -> str:
-    return f"it is damaged ({why}); move it away, and a new one is begun"
+def _read_version(connection: Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def _decode(raw: bytes) -> str:
@@ -312,59 +177,71 @@ def _decode(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def _code(error: Exception) -> int:
-    """Return SQLite's extended error code; 0 for an error of the sqlite3 module itself, which has none."""
-    return getattr(error, "sqlite_errorcode", 0)
-
-
 def _check_journal(path: Path) -> None:
-    """Refuse a journal beside a database that is no regular file: SQLite would wait for a FIFO without end."""
+    """Refuse a journal that is no regular file: SQLite would wait for a FIFO without end, and follow a link."""
     journal = Path(f"{os.path.realpath(path)}-journal")
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(journal.lstat().st_mode):
             raise StoreError(f"its journal {journal.name} is not a regular file")
 
 
-def _has_more(path: Path) -> bool:
-    """Return whether there is something in the log beside a database that is not yet in it."""
+def check_file(path: Path) -> None:
+    """Require that `path` is a store, or that there is nothing yet; raises UsageError."""
     try:
-        return path.with_name(f"{path.name}-wal").stat().st_size > 0
-    except OSError:
-        return False
+        with reading(path):
+            pass
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise UsageError(f"{text.clean(str(path))}: there is no folder {text.clean(str(path.parent))}") from None
+    except StoreError as error:
+        if path.is_symlink() or not path.is_file() or path.stat().st_size:  # an empty file is as good as none
+            raise UsageError(f"{error}; give a new file, or one that gpuwatch wrote") from None
 
 
-def _looked_into(where: str, seconds: float) -> Connection:
-    """Open a database read-only, and require that it is ours."""
-    import sqlite3
+# ---------------------------------------------------------------------------------------------------------------
+# Errors
 
-    connection = sqlite3.connect(where, uri=True, timeout=seconds, isolation_level=None)
-    connection.text_factory = _decode
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Raise StoreError, whose words name the file, in place of what SQLite and the system raise."""
     try:
-        # A file that somebody planted runs no code of its own, and does not keep us for ever.
-        connection.execute("PRAGMA trusted_schema = OFF")
-        connection.execute("PRAGMA query_only = ON")
-        end = time.monotonic() + seconds
-        connection.set_progress_handler(lambda: time.monotonic() > end, 100_000)
-        _check(connection)
-    except BaseException:
-        connection.close()
+        yield
+    except FileNotFoundError:
         raise
-    return connection
+    except (OSError, sqlite3.Error, StoreError, UnicodeDecodeError) as error:
+        kind, words = _explain(error, path)
+        raise kind(words) from error
 
 
-def _check(connection: Connection) -> None:
-    """Require a store of ours that we understand, or an empty database; raises StoreError."""
-    kinds = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchmany(100)
-    application = connection.execute("PRAGMA application_id").fetchone()[0]
-    if application != APPLICATION and (application or kinds):
-        raise StoreError("it is a database of something else")
-    at = version(connection)
-    if at > VERSION:
-        raise StoreError(f"it is of a newer gpuwatch (version {at} of the store; this one knows {VERSION})")
-    for kind, name, statement in kinds:
-        ours = kind == "table" and name in TABLES and not str(statement).upper().startswith("CREATE VIRTUAL")
-        if not ours and not (kind == "index" and statement is None):
-            raise StoreError("it holds what no gpuwatch made")
+def _code(error: Exception) -> int:
+    """Return SQLite's extended error code; 0 for an error of the sqlite3 module itself, which has none."""
+    return getattr(error, "sqlite_errorcode", 0)
+
+
+def _explain(error: Exception, path: Path) -> tuple[type[StoreError], str]:
+    """Return the error to raise, and its words."""
+    code = _code(error)
+    kind: type[StoreError] = StoreError
+    match code & 0xFF:
+        case sqlite3.SQLITE_FULL:
+            return kind, files.words(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), None)
+        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_ERROR:
+            # None of our own fixed statements has an error.
+            kind, words = DamagedError, f"it is damaged ({error})"
+        case sqlite3.SQLITE_INTERRUPT:
+            words = f"reading it took longer than {PATIENCE:g} s"
+        case sqlite3.SQLITE_BUSY:
+            words = "another program keeps it locked"
+        case sqlite3.SQLITE_READONLY if code == sqlite3.SQLITE_READONLY_ROLLBACK:
+            words = f"the journal of an unfinished write lies beside it ({error})"
+        case _ if isinstance(error, UnicodeDecodeError):  # in a message of SQLite's that quotes damaged bytes
+            kind, words = DamagedError, "it is damaged (a name in it is no text)"
+        case _ if isinstance(error, OSError):
+            return kind, files.words(error, path)
+        case _:
+            words = str(error)
+    return kind, text.clean(words if str(path) in words else f"{path}: {words}", 300)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -372,89 +249,121 @@ def _check(connection: Connection) -> None:
 
 
 class Store:
-    """Adds to the store; used from one thread at a time."""
+    """File that is written to; used from one thread at a time."""
 
     def __init__(
         self,
         path: Path,
         *,
-        keep: float = 90.0 * _DAY,
-        largest: int = 64 << 20,
+        private: bool = True,
+        keep: float = KEEP,
+        largest: int = LARGEST,
         patience: float = PATIENCE,
-        boot_id: Callable[[], str] = boot,
-        steps: Sequence[Step] = STEPS,
     ) -> None:
-        """`keep` (seconds) and `largest` (bytes) bound it; `patience` (seconds) is how long another is waited for."""
+        """`keep` (seconds) and `largest` (bytes) bound the usage; `private` is as in `files.open_folder`."""
         self.path = path
         self.keep, self.largest = keep, largest
+        self._private = private
         self._patience = patience
-        self._boot = boot_id
-        self._steps = steps
 
-    def write(self, batch: Batch) -> None:
-        """Add what a batch holds, all of it or nothing; raises OSError, StoreError, sqlite3.Error."""
-        import sqlite3
+    def write(self, change: Callable[[Connection], None]) -> str:
+        """Make a change, all of it or nothing, and return the identity of the store; raises StoreError.
 
-        with self._writing() as (connection, facts):
+        The file is made where it is missing; a new one has another identity. Where the file is full its oldest rows are
+        deleted, and the change is made once more.
+        """
+        with self._writing() as connection:
             if _used(connection) > _FULL * self._pages(connection):
                 self._shrink(connection)
             try:
-                self._add(connection, batch)
+                with _transaction(connection):
+                    change(connection)
             except sqlite3.OperationalError as error:
-                if not _is_full(error) or _used(connection) < _ROOM * self._pages(connection):
-                    raise  # it is the disk that is full
+                disk_is_full = _used(connection) < _ROOM * self._pages(connection)
+                if _code(error) & 0xFF != sqlite3.SQLITE_FULL or disk_is_full:
+                    raise
                 self._shrink(connection)
-                self._add(connection, batch)
-            if not _is_there(self.path, facts):
-                raise StoreError("it was taken away while it was written")
+                with _transaction(connection):
+                    change(connection)
+            return read_about(connection, "identity")
 
     def prune(self, now: float) -> None:
-        """Forget what is older than `keep`, by the wall-clock time `now`; raises as `write` does.
+        """Delete what is older than `keep` by the wall-clock time `now`, and the oldest events; raises StoreError.
 
         A clock that is far ahead for a while makes nothing old: a day has to be watched by it before.
         """
-        with self._writing() as (connection, _):
+        with self._writing() as connection:
             newest = f"SELECT DISTINCT hour FROM watched WHERE {_SOUND_HOUR} ORDER BY hour DESC LIMIT 1 OFFSET ?"
             row = connection.execute(newest, (_TRUSTED,)).fetchone()
-            if row is not None:
-                _drop(connection, min(now, row[0]) - self.keep)
+            _delete_old(connection, 0.0 if row is None else min(now, row[0]) - self.keep)
+
+    def set_aside(self) -> str:
+        """Rename a damaged file, with its journal, and return a line that says so; raises StoreError."""
+        name = self.path.name
+        with _explained(self.path), files.opened_folder(self.path.parent, private=self._private):
+            for number in range(_MOST_ASIDE):
+                aside = self.path.with_name(f"{name}.damaged{f'-{number}' if number else ''}")
+                journal, journal_aside = (one.with_name(f"{one.name}-journal") for one in (self.path, aside))
+                if os.path.lexists(aside) or os.path.lexists(journal_aside):
+                    continue
+                # The journal first: beside a new file it would be taken for the journal of that one.
+                with contextlib.suppress(FileNotFoundError):
+                    journal.rename(journal_aside)
+                self.path.rename(aside)
+                return text.clean(f"{name} was damaged and is kept as {aside.name}; a new one is begun", 300)
+            raise StoreError(f"it is damaged, and {_MOST_ASIDE} damaged ones are kept already; remove these")
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[tuple[Connection, os.stat_result]]:
-        import sqlite3
-
-        facts = _claimed(self.path)
-        _check_journal(self.path)
-        with _undecodable_as_damage():
-            _looked_into(f"file:{quote(str(self.path.absolute()))}?mode=ro", self._patience).close()
-            connection = sqlite3.connect(self.path, timeout=self._patience, isolation_level=None)
-            connection.text_factory = _decode
+    def _writing(self) -> Iterator[Connection]:
+        with _explained(self.path):
             try:
-                self._prepare(connection)
-                yield connection, facts
-            finally:
-                connection.close()
+                facts = self._claim()
+            except FileNotFoundError as error:
+                raise StoreError(files.words(error, self.path)) from error
+            _check_journal(self.path)
+            with contextlib.closing(_connect(self.path, "rw", self._patience)) as connection:
+                connection.set_progress_handler(None, 0)
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # heeded before the first table alone
+                connection.execute("PRAGMA journal_mode = DELETE")
+                connection.execute("PRAGMA synchronous = EXTRA")
+                if _read_version(connection) < VERSION:
+                    _create(connection)
+                connection.execute(f"PRAGMA max_page_count = {self._pages(connection)}")
+                yield connection
+            if not files.is_same_file(facts, self.path):
+                raise StoreError("it was taken away while it was written")
 
-    def _prepare(self, connection: Connection) -> None:
-        connection.execute("PRAGMA trusted_schema = OFF")
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # heeded before the first table alone
-        upgrade(connection, self._steps)
-        # Readers and who writes do not wait for each other then. Where a file system cannot, SQLite keeps to what it
-        # did before, which is as safe: the answer does not matter.
-        _wait_out(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone(), self._patience)
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute(f"PRAGMA max_page_count = {self._pages(connection)}")
+    def _claim(self) -> os.stat_result:
+        """Return the facts of our own file, made where it is missing; raises OSError.
+
+        A file that is there is opened by SQLite alone: to close it again would end all locks that this process has on
+        it, such as those of another thread. Source: sqlite.org/howtocorrupt.html, 2.2.
+        """
+        name = self.path.name
+        folder = files.open_folder(self.path.parent, private=self._private)
+        try:
+            if os.fstatvfs(folder).f_flag & os.ST_RDONLY:
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+            with contextlib.suppress(FileExistsError):
+                os.close(files.open_file(folder, name, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+            facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISLNK(facts.st_mode):
+                raise files.UnsafePathError("it is a symbolic link")
+            if not stat.S_ISREG(facts.st_mode):
+                raise files.UnsafePathError("it is not a regular file")
+            if facts.st_uid != os.geteuid():
+                raise files.UnsafePathError(f"the file belongs to uid {facts.st_uid}")
+            if stat.S_IMODE(facts.st_mode) & ~0o600:
+                os.chmod(name, 0o600, dir_fd=folder)
+        finally:
+            os.close(folder)
+        return facts
 
     def _pages(self, connection: Connection) -> int:
-        return max(1, self.largest // int(connection.execute("PRAGMA page_size").fetchone()[0]))
-
-    def _add(self, connection: Connection, batch: Batch) -> None:
-
-        with _whole(connection):
-            add(connection, batch, self._boot())
+        return (self.largest + EVENTS_BYTES) // int(connection.execute("PRAGMA page_size").fetchone()[0])
 
     def _shrink(self, connection: Connection) -> None:
-        """Let the oldest weeks go until a tenth is free."""
+        """Delete the oldest weeks until a tenth of the file is free."""
         pages = self._pages(connection)
         while _used(connection) > _ROOM * pages:
             asked = f"SELECT min(hour), max(hour) FROM watched WHERE {_SOUND_HOUR}"
@@ -462,31 +371,23 @@ class Store:
             if oldest is None:
                 break
             span = newest - oldest
-            _drop(connection, oldest + next((step for step in _STEPS if span >= step), 3600))
+            _delete_old(connection, oldest + next((step for step in _STEPS if span >= step), 3600))
         connection.execute(f"PRAGMA max_page_count = {pages}")
 
 
-def _used(connection: Connection) -> int:
-    (pages,), (free,) = (connection.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "freelist_count"))
-    return int(pages) - int(free)
-
-
-def _drop(connection: Connection, before: float) -> None:
-    """Forget what was over before a wall-clock time, and give the room back."""
-    with _whole(connection):
-        connection.execute("DELETE FROM hours WHERE hour + 3600 <= ?", (before,))
-        connection.execute("DELETE FROM watched WHERE hour + 3600 <= ?", (before,))
-        connection.execute("DELETE FROM events WHERE coalesce(ended, seen) < ?", (before,))
-        connection.execute("DELETE FROM event_user WHERE event NOT IN (SELECT id FROM events)")
-        connection.execute("DELETE FROM event_job WHERE event NOT IN (SELECT id FROM events)")
-        connection.execute("DELETE FROM jobs WHERE last < ?", (before,))
-    # It gives a page back at each step, and `execute` takes one step where there are no columns.
-    connection.executescript("PRAGMA incremental_vacuum")
+def _create(connection: Connection) -> None:
+    """Make the tables of a new store, unless another process has just done so."""
+    with _transaction(connection):
+        if not _read_version(connection):
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            for statement in _SCHEMA:
+                connection.execute(statement)
+            write_about(connection, "identity", os.urandom(8).hex())
+            connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
 @contextlib.contextmanager
-def _whole(connection: Connection) -> Iterator[None]:
-    """Do all that is done in it, or nothing."""
+def _transaction(connection: Connection) -> Iterator[None]:
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -497,362 +398,275 @@ def _whole(connection: Connection) -> Iterator[None]:
         raise
 
 
-def _wait_out(do: Callable[[], object], seconds: float) -> None:
-    """Do what SQLite does not wait for by itself, where another has the file."""
-    import sqlite3
-
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            do()
-        except sqlite3.OperationalError as error:
-            if _code(error) & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
-                raise
-            time.sleep(0.01)
-        else:
-            return
+def _used(connection: Connection) -> int:
+    (pages,), (free,) = (connection.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "freelist_count"))
+    return int(pages) - int(free)
 
 
-def _is_full(error: Exception) -> bool:
-    import sqlite3
-
-    return _code(error) & 0xFF == sqlite3.SQLITE_FULL
-
-
-def _claimed(path: Path) -> os.stat_result:
-    """Return what is known of a file of ours at `path`, made where it is missing; raises OSError.
-
-    One that is there is never opened but by SQLite: to close it again would take away all locks that this process has
-    on it, as those of another thread that writes. Source: sqlite.org/howtocorrupt.html, 2.2.
-    """
-    folder = files.open_folder(path.parent)
-    try:
-        if os.fstatvfs(folder).f_flag & os.ST_RDONLY:
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-        with contextlib.suppress(FileExistsError):
-            os.close(files.open_file(folder, path.name, os.O_RDWR | os.O_CREAT | os.O_EXCL))
-        facts = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
-        if stat.S_ISLNK(facts.st_mode):
-            raise files.UnsafePathError("it is a symbolic link")
-        if not stat.S_ISREG(facts.st_mode):
-            raise files.UnsafePathError("it is not a regular file")
-        if facts.st_uid != os.geteuid():
-            raise files.UnsafePathError(f"the file belongs to uid {facts.st_uid}")
-        if stat.S_IMODE(facts.st_mode) & ~0o600:
-            os.chmod(path.name, 0o600, dir_fd=folder)
-    finally:
-        os.close(folder)
-    return facts
+def _delete_old(connection: Connection, before: float) -> None:
+    """Delete what was over before a wall-clock time, and events beyond the newest; return the room to the disk."""
+    with _transaction(connection):
+        connection.execute("DELETE FROM hours WHERE hour + 3600 <= ?", (before,))
+        connection.execute("DELETE FROM watched WHERE hour + 3600 <= ?", (before,))
+        connection.execute("DELETE FROM events WHERE coalesce(ended, seen) < ?", (before,))
+        connection.execute(
+            "DELETE FROM events WHERE rowid IN "
+            "(SELECT rowid FROM events ORDER BY ended IS NULL DESC, rowid DESC LIMIT -1 OFFSET ?)",
+            (_MOST_EVENTS,),
+        )
+        connection.execute(
+            "DELETE FROM gaps WHERE until < ? OR rowid <= (SELECT max(rowid) FROM gaps) - 1000", (before,)
+        )
+        connection.execute("DELETE FROM event_owners WHERE event NOT IN (SELECT id FROM events)")
+        connection.execute("DELETE FROM jobs WHERE last < ?", (before,))
+    # It frees a page at each step, and `execute` makes one step where there are no columns.
+    connection.executescript("PRAGMA incremental_vacuum")
 
 
-def _is_there(path: Path, ours: os.stat_result) -> bool:
-    try:
-        there = path.lstat()
-    except OSError:
-        return False
-    return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
+def write_about(connection: Connection, name: str, value: object) -> None:
+    """Set one fact about the store."""
+    asked = "INSERT INTO about VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+    connection.execute(asked, (name, value))
 
 
-def store_words(error: Exception, path: Path) -> str:
-    """Say in one clean line what is wrong with the store."""
-    import sqlite3
-
-    from gpuwatch.text import clean
-
-    if isinstance(error, OSError):
-        return files.words(error, path)
-    code = _code(error) & 0xFF
-    # The second is what a full disk gives where memory is shared with readers.
-    if code == sqlite3.SQLITE_FULL or _code(error) == sqlite3.SQLITE_IOERR_SHMSIZE:
-        return files.words(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), None)
-    if code == sqlite3.SQLITE_NOTADB:
-        words = "it is no SQLite database, and is left as it is"
-    elif code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR):  # of our own fixed statements none has an error
-        words = _damage(str(error))
-    elif _code(error) in (sqlite3.SQLITE_READONLY_ROLLBACK, sqlite3.SQLITE_READONLY_RECOVERY):
-        words = f"the journal of an unfinished writing lies beside it ({error})"
-    elif code == sqlite3.SQLITE_INTERRUPT:
-        words = f"reading it took longer than {PATIENCE:g} s"
-    elif code == sqlite3.SQLITE_BUSY:
-        words = "another program keeps it locked"
-    elif isinstance(error, StoreError):
-        words = str(error)
-    else:
-        words = str(error) if isinstance(error, sqlite3.Error) else f"{type(error).__name__}: {error}"
-    return clean(f"{path}: {words}", 300)
+def read_about(connection: Connection, name: str) -> str:
+    """Return one fact about the store as clean text; empty where it is not there."""
+    row = connection.execute("SELECT value FROM about WHERE name = ?", (name,)).fetchone()
+    return text.clean(str(row[0]), 200) if row and row[0] is not None else ""
 
 
-By: TypeAlias = Literal["user", "gpu", "job"]
+# ---------------------------------------------------------------------------------------------------------------
+# Events
 
-_OVERSHOOT: Final = "uses more than declared"
-_WARNING: Final = 2
-_ADDED: Final = "sum(held_s), sum(busy_s), sum(unknown_s), sum(byte_s), sum(idle_byte_s), sum(unsized_s)"
-_OF_JOBS: Final = "FROM jobs CROSS JOIN hours ON scope = 'job' AND who = id AND hour >= ?1 WHERE last >= ?1"
-_LONGEST: Final = 200
-"""Characters of a name."""
-_HUGE: Final = 1e30
-_MOST: Final = 1_000_000
-"""Rows that are read; ours have a thousandth of that."""
+UNWATCHED: Final = 600.0
+"""Seconds without any gpuwatch from which on that is a gap, and an event from before is over."""
+_FAR: Final = float(1 << 33)
+"""Seconds since the epoch in the year 2242: no later time is ours, and `localtime` may refuse it."""
+_HUGE: Final = 1e18
+_LONGEST: Final = 1 << 16
+"""Characters of an alert as JSON; ours take 500, and 6000 with the longest command line."""
+_MOST_NAMES: Final = 256
+_SHORT: Final = 400
+"""Characters of a name or a title."""
+_PLAIN: Final = re.compile("[ -~·—°…≥→µ]*")
+"""Text that `text.clean` leaves as it is, found in a tenth of the time."""
+
+
+class State(StrEnum):
+    """State of a recorded event."""
+
+    ENDED = "ended"
+    ONGOING = "ongoing"
+    OPEN = "open"
+    """The event held when gpuwatch stopped; nobody saw how it ended."""
+
+
+class Gap(NamedTuple):
+    """Time of which not all events are recorded, in wall-clock times."""
+
+    since: float
+    until: float
+    lost: int = 0
+    """Events that could not be written; 0 where gpuwatch was not running."""
 
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """How many there were."""
+    """Recorded events."""
 
-    overshoots: int = 0
-    all: int = 0
-    warnings: int = 0
-    """Those that were a warning or worse."""
+    alerts: tuple[Alert, ...] = ()
+    """One for each event, as it was last seen; by when they were raised."""
+    gaps: tuple[Gap, ...] = ()
+    damaged: int = 0
+    """Rows that gpuwatch cannot have written."""
+    watched: bool = False
+    """Whether a gpuwatch records now."""
+    watched_until: float | None = None
+    """Wall-clock time until which a gpuwatch recorded; None for now, and for never."""
+    exists: bool = False
+    identity: str = ""
+    """Identity of the store."""
 
+    def state(self, alert: Alert) -> State:
+        """Return the state of one of the events."""
+        if alert.ended is not None:
+            return State.ENDED
+        return State.ONGOING if self.watched else State.OPEN
 
-NONE: Final = Events()
+    @property
+    def note(self) -> str:
+        """What is missing, in a few words; empty when all is there."""
+        lost = sum(gap.lost for gap in self.gaps)
+        words = [f"{lost} events could not be written"] if lost else []
+        return ", ".join([*words, f"{self.damaged} events are damaged"] if self.damaged else words)
 
-
-class _Card(NamedTuple):
-    """What is known of a GPU."""
-
-    number: int
-    uuid: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One user, GPU or run, over the whole time."""
-
-    name: str
-    """The user, the GPU's name or the run's."""
-    use: Use = NO_USE
-    gpus: tuple[int, ...] = ()
-    """NVML's indices, as they were last, of the GPUs that it held."""
-    events: Events = NONE
-    uid: int | None = None
-    user: str = ""
-    """Of a run; with the uid None an owner whom nobody could see."""
-    uuid: str = ""
-    """Of a GPU."""
-    watched: float | None = None
-    """Of a GPU: seconds in which it was watched."""
-    key: str = ""
-    launcher: str = ""
-    first: float | None = None
-    last: float | None = None
-    """Of a run: wall-clock times at which it was first and last seen, as far as they lie in the store."""
+    @property
+    def open(self) -> tuple[Alert, ...]:
+        """Events without an end."""
+        return tuple(alert for alert in self.alerts if alert.ended is None)
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """What the store tells."""
-
-    by: By
-    since: float
-    """Start of the first hour that counts, in seconds since the epoch."""
-    host: str = ""
-    lines: tuple[Line, ...] = ()
-    """By the GPU time held, the most first."""
-    watched: float = 0.0
-    """Seconds in which at least one GPU was watched."""
-    total: Use = NO_USE
-    """Of all lines together: of two users on one GPU each is counted."""
-    gpus: tuple[int, ...] = ()
-    """Indices of all GPUs that were watched."""
-    events: Events = NONE
-    """Each counted once, those of nobody too."""
-    more: int = 0
-    """Lines that were not asked for; `total` is with them."""
+_EVENT: Final = """INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
+    key = excluded.key, severity = excluded.severity, gpu = excluded.gpu, raised = excluded.raised,
+    seen = excluded.seen, ended = excluded.ended, alert = excluded.alert"""
+_decoder: Final = msgspec.json.Decoder(Alert)
 
 
-def read_kept(path: Path, by: By, since: float, *, follow: bool = False, most: int | None = None) -> Kept:
-    """Read what was kept of the time since the start of the hour of `since` (wall clock).
+def write_events(connection: Connection, alerts: Iterable[Alert], gaps: Iterable[Gap], now: float) -> None:
+    """Write events as they are now, in place of what was written of them before; `now` is the wall-clock time."""
+    rows = [
+        (
+            *(one.id, one.key, one.rule, int(max(one.most, one.severity)), one.gpu, one.raised, one.seen, one.ended),
+            msgspec.json.encode(one).decode(),
+        )
+        for one in alerts
+    ]
+    connection.executemany(_EVENT, rows)
+    connection.executemany("INSERT INTO gaps VALUES (?, ?, ?)", gaps)
+    write_about(connection, "written", now)
 
-    Of runs, of which a quarter of a year has many thousands, at most `most` are given, those that held the most.
-    Raises what `store.reading` raises.
-    """
-    hour = int(since // HOUR) * HOUR
-    with reading(path, follow=follow) as connection:
-        return _read(connection, by, hour, most)
 
-
-def _read(connection: Connection, by: By, hour: int, most: int | None) -> Kept:
-    cards = _cards(connection)
-    times = _watched(connection, hour)
-    events, total = _events(connection, by, hour)
-    if by == "user":
-        lines = _users(connection, hour, cards, events)
-    elif by == "gpu":
-        lines = _gpus(connection, hour, cards, events, times)
-    else:
-        lines = _jobs(connection, hour, cards, events, -1 if most is None else most)
-    summed = Use(*map(sum, zip(*(line.use for line in lines), strict=True))) if lines else NO_USE
-    more = 0
-    if by == "job" and most is not None and len(lines) >= most:
-        more, summed = _all_jobs(connection, hour)
-        more = max(0, more - len(lines))
-    lines.sort(key=lambda line: (-line.use.held, -line.use.memory, line.name, line.gpus))
-    # An hour in which the clock was set back was watched for longer than an hour.
-    both = "SELECT sum(min(most, 3600)) FROM (SELECT max(seconds) AS most FROM watched WHERE hour >= ? GROUP BY hour)"
-    host = connection.execute("SELECT value FROM about WHERE name = 'host'").fetchone()
-    return Kept(
-        by=by,
-        since=float(hour),
-        host=_text(host[0]) if host else "",
-        lines=tuple(lines),
-        watched=_amount(connection.execute(both, (hour,)).fetchone()[0]),
-        total=summed,
-        gpus=_indices(times, cards),
-        events=total,
-        more=more,
+def read_events(path: Path, since: float | None = None, *, named: bool = False) -> Events:
+    """Read the events that had not ended before `since` (wall-clock time), all where it is None; raises StoreError."""
+    watched, touched = files.read_lock(lock_path(path))
+    try:
+        with reading(path, named=named) as connection:
+            found = connection.execute("SELECT alert FROM events WHERE ended IS NULL OR ended >= ?", (since or 0.0,))
+            alerts = [_decode_alert(row[0]) for row in found]
+            rows = connection.execute("SELECT since, until, lost FROM gaps WHERE until >= ?", (since or 0.0,))
+            gaps = [Gap(float(row[0]), float(row[1]), int(row[2])) for row in rows if _are_numbers(row)]
+            written, identity = read_about(connection, "written"), read_about(connection, "identity")
+    except FileNotFoundError:
+        return Events(watched=watched, watched_until=None if watched else touched)
+    with contextlib.suppress(ValueError):
+        touched = max(filter(None, (touched, float(written))), default=None)
+    old = since is not None and touched is not None and not watched and touched < since
+    sound = [one for one in alerts if one is not None and not (old and one.ended is None)]
+    return Events(
+        alerts=tuple(sorted(sound, key=lambda alert: alert.raised)),
+        gaps=tuple(gaps),
+        damaged=alerts.count(None),
+        watched=watched,
+        watched_until=None if watched else touched,
+        exists=True,
+        identity=identity,
     )
 
 
-def _cards(connection: Connection) -> dict[int, _Card]:
-    found = connection.execute("SELECT id, uuid, number, name FROM gpus").fetchmany(_MOST)
-    return {_whole_kept(gpu): _Card(_index(number), _text(uuid), _text(name)) for gpu, uuid, number, name in found}
+class EventsReader:
+    """Reader of one store that reads only where the file, or whether a gpuwatch records, has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[object, ...] | None = None
+        self._events = Events()
+
+    def __call__(self) -> Events:
+        """Return the events; raises StoreError."""
+        seen = (file_state(self._path), files.read_lock(lock_path(self._path))[0])
+        if seen != self._seen:
+            self._events = read_events(self._path)
+            self._seen = seen
+        return self._events
 
 
-def _watched(connection: Connection, hour: int) -> dict[int, float]:
-    found = connection.execute("SELECT gpu, sum(seconds) FROM watched WHERE hour >= ? GROUP BY gpu", (hour,))
-    return {_whole_kept(gpu): _amount(seconds) for gpu, seconds in found.fetchmany(_MOST)}
+def file_state(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes with each write to a file: inode, time and size; None where there is no file."""
+    try:
+        facts = path.lstat()
+    except OSError:  # what is wrong is said by reading it
+        return None
+    return facts.st_ino, facts.st_mtime_ns, facts.st_size
 
 
-def _indices(gpus: Iterable[int], cards: Mapping[int, _Card]) -> tuple[int, ...]:
-    return tuple(sorted({cards[gpu].number for gpu in gpus if gpu in cards and cards[gpu].number >= 0}))
+def _decode_alert(content: object) -> Alert | None:
+    """Return an alert that was written as JSON, its texts cleaned; None where gpuwatch cannot have written it."""
+    if not isinstance(content, str) or len(content) > _LONGEST:
+        return None
+    try:
+        alert = _decoder.decode(content)
+    except (ValueError, RecursionError):  # msgspec's own errors are ValueErrors
+        return None
+    times = (alert.raised, alert.seen, alert.lasted, alert.ended or 0.0)
+    values = (alert.peak or 0.0, alert.mean or 0.0, alert.last or 0.0, float(alert.index or 0))
+    sound = all(0.0 <= time < _FAR for time in times) and all(abs(value) < _HUGE for value in values)
+    return _cleaned(alert) if sound and alert.id and alert.rule else None
 
 
-def _events(connection: Connection, by: By, hour: int) -> tuple[dict[int, Events], Events]:
-    """Count what was raised, or still held, since; by whom it is about, and all of it."""
-    counts = """sum(rule = ?), count(*), sum(severity >= ?)"""
-    since = "coalesce(ended, seen) >= ?"
-    values = (_OVERSHOOT, _WARNING, hour)
-    whose = {
-        "gpu": f"SELECT gpu, {counts} FROM events WHERE gpu IS NOT NULL AND {since} GROUP BY gpu",
-        "user": f"SELECT uid, {counts} FROM events JOIN event_user ON event = id WHERE {since} GROUP BY uid",
-        "job": f"SELECT job, {counts} FROM events JOIN event_job ON event = id WHERE {since} GROUP BY job",
-    }[by]
-    found = {
-        _whole_kept(who): Events(*map(_whole_kept, row))
-        for who, *row in connection.execute(whose, values).fetchmany(_MOST)
-    }
-    all_of_them = connection.execute(f"SELECT {counts} FROM events WHERE {since}", values).fetchone()
-    return found, Events(*map(_whole_kept, all_of_them))
+def _cleaned(alert: Alert) -> Alert:
+    return msgspec.structs.replace(
+        alert,
+        id=_clean(alert.id, 40),
+        rule=_clean(alert.rule),
+        host=_clean(alert.host),
+        gpu=_clean(alert.gpu),
+        subject=_clean(alert.subject, text.LIMIT),
+        title=_clean(alert.title),
+        evidence=_clean(alert.evidence, text.LIMIT),
+        how=_clean(alert.how),
+        owners=tuple(_clean(owner) for owner in alert.owners[:_MOST_NAMES]),
+        pids=alert.pids[:_MOST_NAMES],
+        raised_monotonic=0.0,
+    )
 
 
-def _users(connection: Connection, hour: int, cards: Mapping[int, _Card], events: Mapping[int, Events]) -> list[Line]:
-    names = _names(connection)
-    uses: dict[int, Use] = {}
-    held: dict[int, list[int]] = {}
-    for who, gpu, *sums in _sums(connection, "user", hour):
-        uses[who] = uses.get(who, NO_USE).plus(_use(sums))
-        held.setdefault(who, []).append(gpu)
-    return [
-        Line(
-            names.get(uid, str(uid)),
-            use,
-            _indices(held[uid], cards),
-            events.get(uid, NONE),
-            uid=None if uid == NOBODY else uid,
-        )
-        for uid, use in uses.items()
-    ]
+def _clean(words: str, limit: int = _SHORT) -> str:
+    return words if len(words) <= limit and _PLAIN.fullmatch(words) else text.clean(words, limit)
 
 
-def _gpus(
-    connection: Connection,
-    hour: int,
-    cards: Mapping[int, _Card],
-    events: Mapping[int, Events],
-    times: Mapping[int, float],
-) -> list[Line]:
-    uses = dict.fromkeys(times, NO_USE)  # one that nobody held was watched all the same
-    for _, gpu, *sums in _sums(connection, "gpu", hour):
-        uses[gpu] = uses.get(gpu, NO_USE).plus(_use(sums))
-    return [
-        Line(
-            cards[gpu].name,
-            use,
-            _indices([gpu], cards),
-            events.get(gpu, NONE),
-            uuid=cards[gpu].uuid,
-            watched=times.get(gpu, 0.0),
-        )
-        for gpu, use in uses.items()
-        if gpu in cards
-    ]
-
-
-def _jobs(
-    connection: Connection, hour: int, cards: Mapping[int, _Card], events: Mapping[int, Events], most: int
-) -> list[Line]:
-    names = _names(connection)
-    # By the runs that were there since: of a week among many only these are looked up. Which of them are wanted is
-    # found first, so that the others need neither names nor lists of GPUs; -1 is all of them.
-    asked = f"""SELECT id, uid, key, name, launcher, first, last, group_concat(DISTINCT gpu), {_ADDED}
-        FROM (SELECT id AS wanted {_OF_JOBS} GROUP BY id ORDER BY sum(held_s) DESC, sum(byte_s) DESC, id LIMIT ?2)
-        CROSS JOIN jobs ON id = wanted CROSS JOIN hours ON scope = 'job' AND who = id AND hour >= ?1 GROUP BY id"""
-    if most < 0:
-        asked = f"""SELECT id, uid, key, name, launcher, first, last, group_concat(DISTINCT gpu), {_ADDED}
-            {_OF_JOBS} AND ?2 < 0 GROUP BY id"""
-    lines = []
-    found = connection.execute(asked, (hour, most)).fetchmany(_MOST)
-    for job, uid, key, name, launcher, first, last, gpus, *sums in found:
-        owner = _whole_kept(uid)
-        line = Line(
-            _text(name) or UNSEEN,
-            _use(sums),
-            _indices(_listed(gpus), cards),
-            events.get(job, NONE),
-            uid=None if owner == NOBODY else owner,
-            user=names.get(owner, str(owner)),
-            key=_text(key),
-            launcher=_text(launcher),
-            first=_amount(first),
-            last=_amount(last),
-        )
-        lines.append(line)
-    return lines
-
-
-def _all_jobs(connection: Connection, hour: int) -> tuple[int, Use]:
-    """Count the runs, and add them up."""
-    asked = f"SELECT count(DISTINCT id), {_ADDED} {_OF_JOBS}"
-    count, *sums = connection.execute(asked, (hour,)).fetchone()
-    return _whole_kept(count), _use(sums)
-
-
-def _sums(connection: Connection, by: By, hour: int) -> Iterable[tuple[Any, ...]]:
-    asked = f"SELECT who, gpu, {_ADDED} FROM hours WHERE scope = ? AND hour >= ? GROUP BY who, gpu"
-    for who, gpu, *sums in connection.execute(asked, (by, hour)).fetchmany(_MOST):
-        yield _whole_kept(who), _whole_kept(gpu), *sums
-
-
-def _use(sums: Iterable[object]) -> Use:
-    return Use(*map(_amount, sums))
-
-
-def _names(connection: Connection) -> dict[int, str]:
-    found = connection.execute("SELECT uid, name FROM users").fetchmany(_MOST)
-    return {_whole_kept(uid): _text(name) or str(uid) for uid, name in found} | {NOBODY: UNSEEN}
+def _are_numbers(row: tuple[object, ...]) -> bool:
+    return all(isinstance(value, int | float) and 0 <= value < _FAR for value in row)
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# A cell of SQLite's may hold anything
+# Marks
+
+Marks: TypeAlias = dict[tuple[str, str, str], Acknowledgement | Mute | None]
+"""Acknowledgements and mutes by kind, rule and key; None for one that was taken back."""
 
 
-def _text(value: object) -> str:
-    return clean(value, _LONGEST) if isinstance(value, str | bytes) else ""
+def marks_of(attention: Attention) -> Marks:
+    """Return what is acknowledged and muted as marks."""
+    acks: Marks = {("ack", "", one.key): one for one in attention.acks}
+    return acks | {("mute", one.rule, one.key): one for one in attention.mutes}
 
 
-def _amount(value: object) -> float:
-    return float(value) if isinstance(value, int | float) and 0 <= value < _HUGE else 0.0
+def changed_marks(before: Attention, after: Attention) -> Marks:
+    """Return the marks that differ."""
+    old, new = marks_of(before), marks_of(after)
+    return {key: new.get(key) for key in (*old, *new) if old.get(key) != new.get(key)}
 
 
-def _whole_kept(value: object) -> int:
-    return value if isinstance(value, int) else 0
+def with_marks(attention: Attention, change: Marks, now: float) -> Attention:
+    """Return what is acknowledged and muted after a change, without what is out of date."""
+    marks = (marks_of(attention) | change).values()
+    return Attention(
+        acks=tuple(one for one in marks if isinstance(one, Acknowledgement))[-_MOST_MARKS:],
+        mutes=tuple(one for one in marks if isinstance(one, Mute))[-_MOST_MARKS:],
+    ).pruned((), now)
 
 
-def _listed(value: object) -> list[int]:
-    return [int(part) for part in str(value).split(",") if part.isdecimal() and len(part) < 10]
+def write_marks(connection: Connection, change: Marks, now: float) -> Attention:
+    """Make a change to the marks, and return what is acknowledged and muted then; `now` is the wall-clock time."""
+    wanted = with_marks(read_marks(connection), change, now)
+    connection.execute("DELETE FROM marks")
+    rows: list[tuple[object, ...]] = [("ack", "", one.key, one.at, int(one.severity), None) for one in wanted.acks]
+    rows += [("mute", one.rule, one.key, None, None, one.until) for one in wanted.mutes]
+    connection.executemany("INSERT INTO marks VALUES (?, ?, ?, ?, ?, ?)", rows)
+    return wanted
 
 
-def _index(value: object) -> int:
-    return value if isinstance(value, int) and 0 <= value < 10_000 else -1
+def read_marks(connection: Connection) -> Attention:
+    """Return what is acknowledged and muted; a row that gpuwatch cannot have written is left out."""
+    acks: list[Acknowledgement] = []
+    mutes: list[Mute] = []
+    asked = "SELECT kind, rule, key, at, severity, until FROM marks ORDER BY rowid DESC LIMIT ?"
+    for kind, rule, key, at, severity, until in connection.execute(asked, (2 * _MOST_MARKS,)):
+        with contextlib.suppress(msgspec.ValidationError):
+            if kind == "ack" and _are_numbers((at,)):
+                acks.append(
+                    msgspec.convert({"key": text.clean(str(key)), "at": at, "severity": severity}, Acknowledgement)
+                )
+            elif kind == "mute" and (until is None or _are_numbers((until,))):
+                mutes.append(Mute(rule=text.clean(str(rule)), key=text.clean(str(key)), until=until))
+    return Attention(acks=tuple(reversed(acks)), mutes=tuple(reversed(mutes)))

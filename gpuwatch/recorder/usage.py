@@ -1,54 +1,53 @@
-"""Usage recorder: adds up who held and used how much, and writes it to the store once a minute.
+"""Usage: who held and used how much, added up from frames, written to the store, and read for `gpuwatch report`.
 
-take (watch thread) ──► tally ──► each minute: a batch ──► written, or kept and tried again
-                              └─► somebody else has the lock: forgotten, and the lock asked for again
-
-All that may wait is on a thread of its own; the tally is arithmetic, a millisecond a frame on a large machine.
+Times are in seconds, moments in seconds since the epoch, sizes in bytes. An hour is named by its start; `held_s` and
+the like in the store are the fields of `history.Use`.
 """
 
 from __future__ import annotations
 
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from sqlite3 import Connection
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from gpuwatch import programs
 from gpuwatch.alerts.alert import TROUBLE, Alert
-from gpuwatch.history import ChargeTimer, Use, charged
+from gpuwatch.alerts.rules.shares import OVERSHOOT
+from gpuwatch.history import NO_USE, ChargeTimer, Use, charged
 from gpuwatch.model import Holding, Process, Snapshot, number
-from gpuwatch.threads import start_thread
+from gpuwatch.recorder.store import read_about, reading, write_about
+from gpuwatch.text import clean
 
 if TYPE_CHECKING:
     from gpuwatch.model import Surroundings
     from gpuwatch.monitor import Frame
-    from gpuwatch.recorder.events_log import Lock
-    from gpuwatch.recorder.store import Store
-
 
 K = TypeVar("K")
 
 HOUR: Final = 3600
 NOBODY: Final = -1
-"""In place of the uid of an owner whom we cannot see: gone, hidden, or in another namespace."""
+"""Stands for the uid of an owner whom we cannot see: the process has ended, is hidden, or is in another namespace."""
 UNSEEN: Final = "?"
 """The name of `NOBODY`."""
 _MOST_EVENTS: Final = 10_000
-"""Events that wait to be written; a minute has a handful."""
+"""Events of one batch; a minute has a handful."""
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Adding up
 
 
 class JobId(NamedTuple):
-    """A run of one user's, on one boot of one host."""
+    """Identity of a run: one user's, on one boot of one host."""
 
     uid: int
     key: str
 
 
 class JobFacts(NamedTuple):
-    """What is known of a run."""
+    """Facts about a run."""
 
     name: str
     launcher: str
@@ -57,8 +56,8 @@ class JobFacts(NamedTuple):
     """Wall-clock times at which it was first and last seen."""
 
 
-class Card(NamedTuple):
-    """What is known of a GPU."""
+class GpuFacts(NamedTuple):
+    """Facts about a GPU."""
 
     number: int
     """NVML's index, as it was last."""
@@ -67,7 +66,7 @@ class Card(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What was made of a process, and what it was made from: the same gives the same."""
+    """Run of a process, and the facts that it follows from: the same facts have the same run."""
 
     source: tuple[int | None, str, Surroundings | None]
     job: JobId
@@ -75,8 +74,8 @@ class _Known(NamedTuple):
     launcher: str
 
 
-class Told(NamedTuple):
-    """An event, and whose it is."""
+class Owned(NamedTuple):
+    """Alert with the users and runs that it is about."""
 
     alert: Alert
     uids: frozenset[int]
@@ -85,19 +84,19 @@ class Told(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """What is to be added; times in seconds, hours by their start in seconds since the epoch, GPUs by their keys."""
+    """Usage that is to be added to the store; hours by their start, GPUs by their keys."""
 
     host: str = ""
     watched: dict[tuple[int, str], float] = field(default_factory=dict)
     by_gpu: dict[tuple[int, str], Use] = field(default_factory=dict)
     by_user: dict[tuple[int, str, int], Use] = field(default_factory=dict)
     by_job: dict[tuple[int, str, JobId], Use] = field(default_factory=dict)
-    gpus: dict[str, Card] = field(default_factory=dict)
+    gpus: dict[str, GpuFacts] = field(default_factory=dict)
     users: dict[int, str] = field(default_factory=dict)
     jobs: dict[JobId, JobFacts] = field(default_factory=dict)
     moved: dict[JobId, JobId] = field(default_factory=dict)
     """Runs that turned out to be part of another one, once their surroundings were read."""
-    events: dict[str, Told] = field(default_factory=dict)
+    events: dict[str, Owned] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         """Whether there is anything to write."""
@@ -105,7 +104,7 @@ class Batch:
 
 
 def joined(batches: Iterable[Batch]) -> Batch:
-    """Give several as one, the older ones first."""
+    """Return several batches as one; the older ones come first."""
     whole = Batch()
     for one in batches:
         whole.host = one.host or whole.host
@@ -120,9 +119,9 @@ def joined(batches: Iterable[Batch]) -> Batch:
             old = whole.jobs.get(job, facts)
             whole.jobs[job] = facts._replace(first=min(old.first, facts.first), last=max(old.last, facts.last))
         whole.moved |= one.moved
-        for name, told in one.events.items():
-            before = whole.events.get(name, told)
-            whole.events[name] = told._replace(uids=told.uids | before.uids, jobs=told.jobs | before.jobs)
+        for name, owned in one.events.items():
+            before = whole.events.get(name, owned)
+            whole.events[name] = owned._replace(uids=owned.uids | before.uids, jobs=owned.jobs | before.jobs)
     return whole
 
 
@@ -132,7 +131,7 @@ def _add(whole: dict[K, Use], part: Mapping[K, Use]) -> None:
 
 
 class Tally:
-    """Takes in frames, one after the other; used by one thread at a time."""
+    """Sums of what frames show, one frame after the other; used by one thread at a time."""
 
     def __init__(self) -> None:
         self._timer = ChargeTimer()
@@ -142,24 +141,24 @@ class Tally:
         self._newest: Frame | None = None
 
     def add(self, frame: Frame) -> None:
-        """Take in a frame; one that comes again with other marks charges nothing."""
+        """Add a frame; one that comes again with other marks charges nothing."""
         snapshot = frame.snapshot
         self._batch.host = snapshot.host or self._batch.host
         if self._newest is None or self._newest.snapshot is not snapshot:
             self._charge(snapshot)
         self._newest = frame
-        self._tell((*frame.raised, *frame.cleared), snapshot)
+        self._add_owners((*frame.raised, *frame.cleared), snapshot)
 
-    def take(self) -> Batch:
-        """Return what has been taken in since the last time, with what is there now, and begin anew."""
+    def pop(self) -> Batch:
+        """Return the sums since the last time, with the alerts that hold now, and begin anew."""
         frame = self._newest
         if frame is not None:
-            self._tell(frame.alerts, frame.snapshot)
+            self._add_owners(frame.alerts, frame.snapshot)
         batch, self._batch = self._batch, Batch(host=self._batch.host)
         return batch
 
     def forget(self) -> None:
-        """Begin anew: somebody else writes what there was."""
+        """Begin anew: another gpuwatch writes these sums."""
         self._batch = Batch(host=self._batch.host)
 
     def _charge(self, snapshot: Snapshot) -> None:
@@ -179,7 +178,7 @@ class Tally:
             if not seconds:
                 continue
             total = number(gpu.memory.total)
-            batch.gpus[gpu.key] = Card(gpu.index, gpu.name, None if total is None else int(total))
+            batch.gpus[gpu.key] = GpuFacts(gpu.index, gpu.name, None if total is None else int(total))
             for hour, part in _hours(snapshot.taken, seconds):
                 at = (hour, gpu.key)
                 batch.watched[at] = batch.watched.get(at, 0.0) + part
@@ -216,7 +215,7 @@ class Tally:
                 batch.jobs[job] = JobFacts(known.name, known.launcher, first, now)
         self._known = seen
 
-    def _tell(self, alerts: Iterable[Alert], snapshot: Snapshot) -> None:
+    def _add_owners(self, alerts: Iterable[Alert], snapshot: Snapshot) -> None:
         alerts = [alert for alert in alerts if alert.rule != TROUBLE and alert.id]
         if not alerts:
             return
@@ -230,7 +229,7 @@ class Tally:
             jobs = frozenset(runs[pid] for pid in alert.pids if pid in runs)
             if before is not None:
                 owners, jobs = owners | before.uids, jobs | before.jobs
-            self._batch.events[alert.id] = Told(alert, owners, jobs)
+            self._batch.events[alert.id] = Owned(alert, owners, jobs)
 
 
 def job_id(one: Process) -> JobId:
@@ -269,226 +268,304 @@ def _hours(end: float, seconds: float) -> Iterator[tuple[int, float]]:
         end, seconds = float(hour), seconds - part
 
 
-MOST: Final = 60
-"""Batches that wait to be written: an hour of minutes. Of more the oldest are lost, and counted."""
+# ---------------------------------------------------------------------------------------------------------------
+# Writing
+
+_SUMS: Final = ("held_s", "busy_s", "unknown_s", "byte_s", "idle_byte_s", "unsized_s")
+_GROW: Final = "ON CONFLICT (scope, who, gpu, hour) DO UPDATE SET " + ", ".join(
+    f"{name} = {name} + excluded.{name}" for name in _SUMS
+)
+_HOURS: Final = f"INSERT INTO hours (scope, hour, who, gpu, {', '.join(_SUMS)})"
+
+_GPU: Final = """INSERT INTO gpus (uuid, number, name, total) VALUES (?, ?, ?, ?)
+    ON CONFLICT (uuid) DO UPDATE SET number = excluded.number, name = excluded.name, total = excluded.total"""
+# A number stands for a name only as long as that is not known.
+_USER: Final = """INSERT INTO users VALUES (?, ?) ON CONFLICT (uid) DO UPDATE SET name = excluded.name
+    WHERE excluded.name != CAST(uid AS TEXT)"""
+_JOB: Final = """INSERT INTO jobs (uid, boot, key, name, launcher, first, last) VALUES (?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (uid, boot, key) DO UPDATE SET name = excluded.name, launcher = excluded.launcher,
+    first = min(first, excluded.first), last = max(last, excluded.last)"""
+_ADD: Final = f"{_HOURS} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {_GROW}"
+_WATCHED: Final = """INSERT INTO watched VALUES (?, ?, ?)
+    ON CONFLICT (hour, gpu) DO UPDATE SET seconds = seconds + excluded.seconds"""
+# What begins with SELECT needs a WHERE, or ON is taken for that of a join. Source: sqlite.org/lang_upsert.html
+_MOVE: Final = f"""{_HOURS} SELECT scope, hour, ?, gpu, {", ".join(_SUMS)} FROM hours
+    WHERE scope = 'job' AND who = ? AND hour >= ? {_GROW}"""
+
+_BEFORE: Final = 4 * 3600
+"""Seconds before a run was first seen in which something may have been charged to it: two and a half of the longest
+intervals, and the hour that this begins in. Thus the whole table need not be looked through."""
 
 
-class Pace(NamedTuple):
-    """Seconds between two of what is done again and again; tests hand in less."""
-
-    write: float = 60.0
-    retry: float = 30.0
-    """After an error."""
-    lock: float = 2.0
-    """Asking for the lock."""
-    prune: float = 3600.0
+# A run may have come to be known by another key meanwhile, and the event may be recorded by another gpuwatch, under an
+# id of its own: of the events of this condition it is the one that was raised closest.
+_OWNER: Final = """INSERT OR IGNORE INTO event_owners SELECT id, ?, ? FROM events WHERE key = ?
+    ORDER BY abs(raised - ?) LIMIT 1"""
 
 
-class Wish(NamedTuple):
-    """What is wanted of the sink."""
+def write_usage(connection: Connection, batch: Batch, boot: str) -> None:
+    """Add a batch to the store, in a transaction that is open; `boot` is the kernel's identity of this boot."""
+    if batch.host:
+        write_about(connection, "host", batch.host)
+    connection.executemany(_GPU, [(uuid, *facts) for uuid, facts in batch.gpus.items()])
+    connection.executemany(_USER, batch.users.items())
+    connection.executemany(_JOB, [(job.uid, boot, job.key, *facts) for job, facts in batch.jobs.items()])
+    gpus: dict[str, int] = dict(connection.execute("SELECT uuid, id FROM gpus"))
+    asked = "SELECT id FROM jobs WHERE uid = ? AND boot = ? AND key = ?"
+    jobs = {}
+    for job in {*batch.jobs, *batch.moved, *batch.moved.values(), *(job for _, _, job in batch.by_job)}:
+        row = connection.execute(asked, (job.uid, boot, job.key)).fetchone()
+        jobs[job] = row[0] if row else None
+    rows: list[tuple[object, ...]] = [
+        ("gpu", hour, gpus[gpu], gpus[gpu], *use) for (hour, gpu), use in batch.by_gpu.items()
+    ]
+    rows += [("user", hour, uid, gpus[gpu], *use) for (hour, gpu, uid), use in batch.by_user.items()]
+    rows += [("job", hour, jobs[job], gpus[gpu], *use) for (hour, gpu, job), use in batch.by_job.items()]
+    connection.executemany(_ADD, rows)
+    watched = [(hour, gpus[gpu], seconds) for (hour, gpu), seconds in batch.watched.items()]
+    connection.executemany(_WATCHED, watched)
+    for old, new in batch.moved.items():
+        _move(connection, jobs[old], jobs[new])
+    for alert, uids, owners in batch.events.values():
+        found = (jobs.get(batch.moved.get(job, job)) for job in owners)
+        who = [*(("user", uid) for uid in uids), *(("job", job) for job in found if job is not None)]
+        connection.executemany(_OWNER, [(*one, alert.key, alert.raised) for one in who])
 
-    writes: bool = True
-    """Whether anything is kept at all."""
-    keep: float = 90 * 24 * 3600.0
-    """Seconds."""
-    largest: int = 64 << 20
-    """Bytes."""
+
+def _move(connection: Connection, before: int | None, after: int | None) -> None:
+    """Move what was charged to a process, before its run was known, to that run."""
+    if before is None or after is None or before == after:
+        return
+    (first,) = connection.execute("SELECT coalesce(first, 0.0) FROM jobs WHERE id = ?", (before,)).fetchone()
+    since = first - _BEFORE
+    connection.execute(_MOVE, (after, before, since))
+    connection.execute("DELETE FROM hours WHERE scope = 'job' AND who = ? AND hour >= ?", (before, since))
+    connection.execute("UPDATE OR IGNORE event_owners SET who = ? WHERE scope = 'job' AND who = ?", (after, before))
+    connection.execute("DELETE FROM event_owners WHERE scope = 'job' AND who = ?", (before,))
+    connection.execute("DELETE FROM jobs WHERE id = ?", (before,))
 
 
-class UsageKeeper:
-    """A `watch.Sink` that adds what was held and used to the store, once a minute and at the end."""
+# ---------------------------------------------------------------------------------------------------------------
+# Reading
 
-    name = "usage"
+By: TypeAlias = Literal["user", "gpu", "job"]
 
-    def __init__(
-        self,
-        wish: Wish | None = None,
-        *,
-        folder: Path | None = None,
-        pace: Pace | None = None,
-        wall: Callable[[], float] = time.time,
-        patience: float | None = None,
-    ) -> None:
-        """`folder` stands in for the user's state folder; `patience` (seconds) for how long another is waited for."""
-        self._wish = wish or Wish()
-        self._folder = folder
-        self._pace = pace or Pace()
-        self._wall = wall
-        self._patience = patience
-        # What both threads use, under the guard.
-        self._guard = threading.Lock()
-        self._tally = Tally()
-        # What is the thread's own.
-        self._store: Store | None = None
-        self._lock: Lock | None = None
-        self._waiting: deque[Batch] = deque(maxlen=MOST)
-        self._lost = 0
-        self._error = ""
-        self._due: dict[str, float] = {}
-        """When to do what next, on the machine's monotonic clock."""
-        self._bell = threading.Event()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="gpuwatch-usage", daemon=True)
-        self._started = False
+_WARNING: Final = 2
+_TOTALS: Final = ", ".join(f"sum({name})" for name in _SUMS)
+_OF_JOBS: Final = "FROM jobs CROSS JOIN hours ON scope = 'job' AND who = id AND hour >= ?1 WHERE last >= ?1"
+_JOB_LINE: Final = f"SELECT id, uid, key, name, launcher, first, last, group_concat(DISTINCT gpu), {_TOTALS}"
+_ALL_JOBS: Final = f"{_JOB_LINE} {_OF_JOBS} AND ?2 < 0 GROUP BY id"
+# By the runs that were there since: of a week among many only these are looked up. Which of them are wanted is found
+# first, so that the others need neither names nor lists of GPUs.
+_FIRST_JOBS: Final = f"""{_JOB_LINE}
+    FROM (SELECT id AS wanted {_OF_JOBS} GROUP BY id ORDER BY sum(held_s) DESC, sum(byte_s) DESC, id LIMIT ?2)
+    CROSS JOIN jobs ON id = wanted CROSS JOIN hours ON scope = 'job' AND who = id AND hour >= ?1 GROUP BY id"""
+_COUNTS: Final = f"sum(rule = '{OVERSHOOT}'), count(*), sum(severity >= {_WARNING})"
+_EVENTS_OF: Final = {
+    "gpu": f"SELECT gpus.id, {_COUNTS} FROM events JOIN gpus ON uuid = gpu WHERE coalesce(ended, seen) >= ? GROUP BY 1",
+    **{
+        by: f"""SELECT who, {_COUNTS} FROM events JOIN event_owners ON event = id AND scope = '{by}'
+            WHERE coalesce(ended, seen) >= ? GROUP BY who"""
+        for by in ("user", "job")
+    },
+}
+# An hour in which the clock was set back was watched for longer than an hour.
+_WATCHED_ANY: Final = """SELECT sum(min(most, 3600)) FROM
+    (SELECT max(seconds) AS most FROM watched WHERE hour >= ? GROUP BY hour)"""
+_LONGEST: Final = 200
+"""Characters of a name."""
+_HUGE: Final = 1e30
+_MOST: Final = 1_000_000
+"""Rows that are read; our own stores have a thousandth of that."""
 
-    # -----------------------------------------------------------------------------------------------------------
-    # For the watch thread, and for everybody
 
-    @property
-    def is_keeper(self) -> bool:
-        """Whether this gpuwatch is the one that writes."""
-        return self._lock is not None and self._lock.held
+@dataclass(frozen=True, slots=True)
+class EventCounts:
+    """Numbers of events."""
 
-    @property
-    def trouble(self) -> str:
-        """What keeps it from writing, in one line; empty when all is well."""
-        if not self._error or not self._wish.writes:
-            return ""
-        count = len(self._waiting)
-        wait = f"; {count} {'minute waits' if count == 1 else 'minutes wait'} to be written" if count else ""
-        lost = f", {self._lost} {'is' if self._lost == 1 else 'are'} lost" if self._lost else ""
-        return f"nothing is kept for `gpuwatch report`: {self._error}{wait}{lost}"
+    overshoots: int = 0
+    all: int = 0
+    warnings: int = 0
+    """Those that were a warning or worse."""
 
-    def take(self, frame: Frame) -> None:
-        """Add up what a frame tells. Made-up figures go nowhere."""
-        if frame.snapshot.demo or not self._wish.writes:
-            return
-        with self._guard:
-            self._tally.add(frame)
-        if not self._started:
-            self._set("write", self._pace.write)
-            start_thread(self._thread)
-            self._started = True
 
-    def settle(self, wish: Wish) -> None:
-        """Go by another wish from now on; from any thread."""
-        self._wish = wish
-        self._bell.set()
+NO_EVENTS: Final = EventCounts()
 
-    def close(self, seconds: float) -> None:
-        """Write what there is, and give up after so many seconds."""
-        self._closing.set()
-        self._bell.set()
-        if self._started:
-            self._thread.join(seconds)
 
-    # -----------------------------------------------------------------------------------------------------------
-    # The thread
+@dataclass(frozen=True, slots=True)
+class UsageLine:
+    """Usage of one user, GPU or run, over the whole time."""
 
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            self._bell.clear()
-            self._try(self._step)
-            if not self._closing.is_set():
-                self._bell.wait(self._pause())
-        self._try(self._leave)
-        self._release()
+    name: str
+    """The user, the GPU's name or the run's."""
+    use: Use = NO_USE
+    gpus: tuple[int, ...] = ()
+    """NVML's indices, as they were last, of the GPUs that it held."""
+    events: EventCounts = NO_EVENTS
+    uid: int | None = None
+    user: str = ""
+    """Of a run; with the uid None an owner whom nobody could see."""
+    uuid: str = ""
+    """Of a GPU."""
+    watched: float | None = None
+    """Of a GPU: seconds in which it was watched."""
+    key: str = ""
+    launcher: str = ""
+    first: float | None = None
+    last: float | None = None
+    """Of a run: wall-clock times at which it was first and last seen, as far as they lie in the store."""
 
-    def _try(self, do: Callable[[], None]) -> None:
-        try:
-            do()
-        except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
-            from gpuwatch.recorder.store import own_store, store_words
 
-            path = self._store.path if self._store is not None else own_store(self._folder)
-            self._error = store_words(error, path)
-            self._set("retry", self._pace.retry)
+@dataclass(frozen=True, slots=True)
+class UsageReport:
+    """Recorded usage since a time."""
 
-    def _step(self) -> None:
-        if not self._wish.writes:
-            try:
-                self._leave()
-            finally:
-                self._release()
-            return
-        if not self._have_lock():
-            return
-        if self._is_due("write"):
-            self._set("write", self._pace.write)
-            self._collect()
-        if not self._is_due("retry"):
-            return
-        if self._waiting or self._error:
-            self._put()
-            if self._is_due("prune"):
-                self._made().prune(self._wall())
-                self._set("prune", self._pace.prune)
+    by: By
+    since: float
+    """Start of the first hour that counts, in seconds since the epoch."""
+    host: str = ""
+    lines: tuple[UsageLine, ...] = ()
+    """By the GPU time held, the most first."""
+    watched: float = 0.0
+    """Seconds in which at least one GPU was watched."""
+    total: Use = NO_USE
+    """Of all lines together: of two users on one GPU each is counted."""
+    gpus: tuple[int, ...] = ()
+    """Indices of all GPUs that were watched."""
+    events: EventCounts = NO_EVENTS
+    """Each counted once, those without a known user too."""
+    more: int = 0
+    """Lines that were not asked for; `total` is with them."""
+    exists: bool = True
+    """Whether the store has usage of any time."""
 
-    def _leave(self) -> None:
-        """Write what there is."""
-        if self.is_keeper:
-            self._collect()
-            self._put()
 
-    def _collect(self) -> None:
-        """Put what was added up since the last time with what waits."""
-        with self._guard:
-            batch = self._tally.take()
-        if batch:
-            self._lost += len(self._waiting) == MOST
-            self._waiting.append(batch)
+def read_usage(path: Path, by: By, since: float, *, named: bool = False, most: int | None = None) -> UsageReport:
+    """Read the usage since the start of the hour of `since` (wall clock); raises what `reading` raises.
 
-    def _put(self) -> None:
-        """Write what waits; raises what the store raises, and keeps it then."""
-        if self._waiting:
-            self._made().write(joined(self._waiting))
-        self._waiting.clear()
-        self._error, self._lost = "", 0
+    Of runs, of which a quarter of a year has many thousands, at most `most` are returned, those that held the most.
+    """
+    with reading(path, named=named) as connection:
+        return _Reader(connection, by, int(since // HOUR) * HOUR).report(most)
 
-    def _made(self) -> Store:
-        from gpuwatch.recorder.store import PATIENCE, Store, own_store
 
-        if self._store is None:
-            patience = PATIENCE if self._patience is None else self._patience
-            self._store = Store(own_store(self._folder), patience=patience)
-        self._store.keep, self._store.largest = self._wish.keep, self._wish.largest
-        return self._store
+class _Reader:
+    """Queries for one report. A cell of SQLite's may hold anything, so every value is checked."""
 
-    # -----------------------------------------------------------------------------------------------------------
-    # Who writes
+    def __init__(self, connection: Connection, by: By, hour: int) -> None:
+        self._connection, self._by, self._hour = connection, by, hour
+        self._gpus = {
+            _integer(gpu): GpuFacts(number if 0 <= _integer(number, -1) < 10_000 else -1, _text(name), None)
+            for gpu, number, name in self._rows("SELECT id, number, name FROM gpus")
+        }
+        users = {_integer(uid): _text(name) or str(uid) for uid, name in self._rows("SELECT uid, name FROM users")}
+        self._users = users | {NOBODY: UNSEEN}
+        watched = self._rows("SELECT gpu, sum(seconds) FROM watched WHERE hour >= ? GROUP BY gpu", hour)
+        self._watched = {_integer(gpu): _amount(seconds) for gpu, seconds in watched}
+        counts = self._rows(_EVENTS_OF[by], hour)
+        self._events = {_integer(who): EventCounts(*map(_integer, numbers)) for who, *numbers in counts}
 
-    def _have_lock(self) -> bool:
-        """Return whether it is ours to write; raises OSError where no lock can be had at all.
+    def report(self, most: int | None) -> UsageReport:
+        """Return the whole report."""
+        lines = self._by_job(most) if self._by == "job" else self._by_gpu() if self._by == "gpu" else self._by_user()
+        total = Use(*map(sum, zip(*(line.use for line in lines), strict=True))) if lines else NO_USE
+        more = 0
+        if self._by == "job" and most is not None and len(lines) >= most:
+            ((count, *sums),) = self._rows(f"SELECT count(DISTINCT id), {_TOTALS} {_OF_JOBS}", self._hour)
+            total, more = _use(sums), max(0, _integer(count) - len(lines))
+        ((*counts,),) = self._rows(f"SELECT {_COUNTS} FROM events WHERE coalesce(ended, seen) >= ?", self._hour)
+        return UsageReport(
+            by=self._by,
+            since=float(self._hour),
+            host=read_about(self._connection, "host"),
+            lines=tuple(sorted(lines, key=lambda line: (-line.use.held, -line.use.memory, line.name, line.gpus))),
+            watched=_amount(self._rows(_WATCHED_ANY, self._hour)[0][0]),
+            total=total,
+            gpus=self._indices(self._watched),
+            events=EventCounts(*map(_integer, counts)),
+            more=more,
+            exists=bool(self._rows("SELECT 1 FROM watched LIMIT 1")),
+        )
 
-        Two that both write would count everything twice, so that without a lock nobody does.
-        """
-        lock = self._lock = self._lock or self._new_lock()
-        if lock.held:
-            if lock.is_there():
-                return True
-            lock.release()
-        elif not self._is_due("lock") or not self._is_due("retry"):
-            return False
-        self._set("lock", self._pace.lock)
-        if lock.take():
-            self._error = ""
-            return True
-        with self._guard:  # whoever has it has written this too
-            self._tally.forget()
-        self._waiting.clear()
-        self._set("write", self._pace.write)
-        self._error, self._lost = "", 0
-        return False
+    def _rows(self, query: str, *values: object) -> list[Any]:
+        return self._connection.execute(query, values).fetchmany(_MOST)
 
-    def _new_lock(self) -> Lock:
-        from gpuwatch.recorder.events_log import Lock
-        from gpuwatch.recorder.store import own_store
+    def _sums(self) -> Iterator[tuple[int, int, Use]]:
+        query = f"SELECT who, gpu, {_TOTALS} FROM hours WHERE scope = ? AND hour >= ? GROUP BY who, gpu"
+        for who, gpu, *sums in self._rows(query, self._by, self._hour):
+            yield _integer(who), _integer(gpu), _use(sums)
 
-        return Lock(own_store(self._folder), private_folder=True)
+    def _indices(self, gpus: Iterable[int]) -> tuple[int, ...]:
+        known = {self._gpus[gpu].number for gpu in gpus if gpu in self._gpus}
+        return tuple(sorted(number for number in known if number >= 0))
 
-    def _release(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
+    def _by_user(self) -> list[UsageLine]:
+        uses: dict[int, Use] = {}
+        held: dict[int, list[int]] = {}
+        for uid, gpu, use in self._sums():
+            uses[uid] = uses.get(uid, NO_USE).plus(use)
+            held.setdefault(uid, []).append(gpu)
+        return [
+            UsageLine(
+                self._users.get(uid, str(uid)),
+                use,
+                self._indices(held[uid]),
+                self._events.get(uid, NO_EVENTS),
+                uid=None if uid == NOBODY else uid,
+            )
+            for uid, use in uses.items()
+        ]
 
-    def _pause(self) -> float | None:
-        if not self._wish.writes:
-            return None
-        names = ["write", *["retry"] * bool(self._error)] if self.is_keeper else ["retry" if self._error else "lock"]
-        now = time.monotonic()
-        return max(0.001, min(self._due.get(name, now) - now for name in names))
+    def _by_gpu(self) -> list[UsageLine]:
+        uses = dict.fromkeys(self._watched, NO_USE)  # one that nobody held was watched all the same
+        for _, gpu, use in self._sums():
+            uses[gpu] = uses.get(gpu, NO_USE).plus(use)
+        uuids = {_integer(gpu): _text(uuid) for gpu, uuid in self._rows("SELECT id, uuid FROM gpus")}
+        return [
+            UsageLine(
+                self._gpus[gpu].name,
+                use,
+                self._indices([gpu]),
+                self._events.get(gpu, NO_EVENTS),
+                uuid=uuids[gpu],
+                watched=self._watched.get(gpu, 0.0),
+            )
+            for gpu, use in uses.items()
+            if gpu in self._gpus
+        ]
 
-    def _set(self, name: str, seconds: float) -> None:
-        self._due[name] = time.monotonic() + seconds
+    def _by_job(self, most: int | None) -> list[UsageLine]:
+        found = self._rows(_ALL_JOBS if most is None else _FIRST_JOBS, self._hour, -1 if most is None else most)
+        lines = []
+        for job, owner, key, name, launcher, first, last, gpus, *sums in found:
+            uid = _integer(owner)
+            line = UsageLine(
+                _text(name) or UNSEEN,
+                _use(sums),
+                self._indices(int(gpu) for gpu in str(gpus).split(",") if gpu.isdecimal() and len(gpu) < 10),
+                self._events.get(job, NO_EVENTS),
+                uid=None if uid == NOBODY else uid,
+                user=self._users.get(uid, str(uid)),
+                key=_text(key),
+                launcher=_text(launcher),
+                first=_amount(first),
+                last=_amount(last),
+            )
+            lines.append(line)
+        return lines
 
-    def _is_due(self, name: str) -> bool:
-        return time.monotonic() >= self._due.get(name, 0.0)
+
+def _use(sums: Iterable[object]) -> Use:
+    return Use(*map(_amount, sums))
+
+
+def _text(value: object) -> str:
+    return clean(value, _LONGEST) if isinstance(value, str | bytes) else ""
+
+
+def _amount(value: object) -> float:
+    return float(value) if isinstance(value, int | float) and 0 <= value < _HUGE else 0.0
+
+
+def _integer(value: object, otherwise: int = 0) -> int:
+    return value if isinstance(value, int) else otherwise

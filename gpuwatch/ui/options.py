@@ -13,7 +13,7 @@ from gpuwatch.monitor import Frame
 
 if TYPE_CHECKING:
     from gpuwatch.kill.session import ProcessEnder
-    from gpuwatch.recorder.events_log import Events
+    from gpuwatch.recorder.store import Events
 
 
 class AlertControl(Protocol):
@@ -90,6 +90,6 @@ class Helpers:
     killer: Callable[[], ProcessEnder] | None = None
     """Without it no process can be ended."""
     events: Callable[[], Events] | None = None
-    """Reads the events log; may be slow, and may raise OSError."""
+    """Reads the recorded events; may take its time, and may raise StoreError."""
     reload: Callable[[], Reloading] | None = None
     """Reads the configuration again; may be slow."""

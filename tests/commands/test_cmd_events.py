@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import os
 import pty
@@ -21,9 +20,11 @@ from gpuwatch.analysis.events import lasted_words, moment, state_words, value_wo
 from gpuwatch.commands import events
 from gpuwatch.commands.events import EventRow, events_rows, table
 from gpuwatch.errors import UsageError
-from gpuwatch.recorder.events_log import Event, Gap, Record, encode, lock_name, log_name
+from gpuwatch.files import FileLock
+from gpuwatch.recorder.store import Gap, lock_path, own_store
+from tests.support import recording
 from tests.support.builders import EPOCH, GIB
-from tests.support.eventlogs import alert, ended
+from tests.support.recording import alert, change, ended
 
 NOW = EPOCH + 3600.0
 
@@ -51,19 +52,13 @@ NOTED = ended(
 
 @pytest.fixture
 def own(own_home: Path) -> Path:
-    """The user's own log, not yet there."""
-    folder = own_home / "state" / "gpuwatch"
-    folder.mkdir(parents=True)
-    return folder / log_name()
+    """The user's own store, not yet there."""
+    return own_store()
 
 
-def write(path: Path, *alerts: Alert, gaps: tuple[Gap, ...] = (), at: float = NOW) -> Path:
-    """Write a log of alerts as they are."""
-    records = [Record(schema=1, at=EPOCH, event=Event.BEGAN, pid=1)]
-    records += [Record(at=EPOCH, event=Event.RAISED if one.ended is None else Event.ENDED, alert=one) for one in alerts]
-    records += [Record(at=at, event=Event.GAP, since=gap.since, until=gap.until, lost=gap.lost) for gap in gaps]
-    path.write_bytes(b"".join(map(encode, [*records, Record(at=at, event=Event.STOPPED)])))
-    return path
+def write(path: Path, *alerts: Alert, now: float = NOW) -> Path:
+    """Write a store of alerts as they are."""
+    return recording.write(path, *alerts, now=now)
 
 
 def run(*arguments: str, now: float = NOW) -> int:
@@ -96,19 +91,20 @@ def test_the_oldest_is_first_and_every_column_says_what_it_is(own: Path, capsys:
         f"{start[1]:>{wide}}    1m  · note        —            GPU noted near limit · back within the limit",
         f"{start[2]:>{wide}}  ≥59m  ▲ warning     0  cyn       GPU 0 is hot · still ongoing when gpuwatch stopped",
     ]
-    assert err == f"gpuwatch: nobody watches now; the last to do so stopped at {moment(NOW, NOW)}, 0 s ago\n"
+    assert err == f"gpuwatch: gpuwatch is not running; it stopped at {moment(NOW, NOW)}, 0 s ago\n"
 
 
 def test_what_holds_is_ongoing_while_somebody_watches(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(own, HOT)
-    with own.with_name(lock_name(own.name)).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert run() == 0
-        out, err = capsys.readouterr()
-        assert "  ongoing  ▲ warning     0  cyn  GPU 0 is hot\n" in out
-        assert err == ""
-        assert run("--json") == 0
-        assert json.loads(capsys.readouterr().out)["state"] == "ongoing"
+    lock = FileLock(lock_path(own))
+    assert lock.acquire()
+    assert run() == 0
+    out, err = capsys.readouterr()
+    assert "  ongoing  ▲ warning     0  cyn  GPU 0 is hot\n" in out
+    assert err == ""
+    assert run("--json") == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "ongoing"
+    lock.release()
 
 
 def test_a_line_is_cut_at_the_title_and_never_before() -> None:
@@ -138,8 +134,8 @@ def test_times_that_the_log_does_not_tell_of_are_lines_too() -> None:
     gaps = (Gap(EPOCH + 5, EPOCH + 65, 3), Gap(EPOCH + 100, EPOCH + 1300), Gap(EPOCH + 2000, EPOCH + 2060))
     rows = events_rows([FULL], NOW, gaps=gaps)
     assert [(row.severity, row.lasted, row.title) for row in rows[1:]] == [
-        ("gap", "1m", "3 lines could not be written"),
-        ("gap", "20m", "nobody watched"),
+        ("gap", "1m", "3 events could not be written"),
+        ("gap", "20m", "gpuwatch was not running"),
     ]
     assert "  gap  " in table(rows)[2]
 
@@ -230,8 +226,8 @@ def test_a_rule_of_the_users_own_is_known_from_the_log(own: Path, capsys: pytest
         (["--rule", "Overshoot"], "--rule: the rule 'overshoot' is called 'uses more than declared' now"),
         (["--rule", ""], "--rule: no rule begins with ''"),
         (["--file", "/nowhere"], "--file: there is no /nowhere"),
-        (["--file", "/"], "/: it is not a regular file"),
-        (["--file", "/etc/passwd"], "--file: /etc/passwd is no events log"),
+        (["--file", "/"], "--file: /: it is not a regular file; allowed is a store that gpuwatch wrote"),
+        (["--file", "/etc/passwd"], "--file: /etc/passwd: it is damaged"),
         (["--demo"], "--demo does not go with `gpuwatch events`"),
     ],
 )
@@ -244,7 +240,7 @@ def test_without_a_log_it_says_so(own: Path, capsys: pytest.CaptureFixture[str])
     assert run() == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == f"gpuwatch: there is no events log yet ({own}); the dashboard and `gpuwatch watch` write it\n"
+    assert err == f"gpuwatch: nothing was recorded yet ({own}); the dashboard and `gpuwatch watch` record events\n"
 
 
 def test_without_an_event_it_says_so(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -255,17 +251,17 @@ def test_without_an_event_it_says_so(own: Path, capsys: pytest.CaptureFixture[st
     assert err.splitlines()[0] == "gpuwatch: no event in the last 24h; --since 7d looks further back"
 
 
-def test_damaged_lines_are_told_of(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(own, FULL)
-    own.write_bytes(own.read_bytes() + b"rubbish\n")
+def test_damaged_events_are_reported(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(own, FULL, HOT)
+    change(own, "UPDATE events SET alert = 'rubbish' WHERE id = 'id-hot'")
     assert run() == 0
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 2
-    assert f"gpuwatch: 1 line is damaged in {own}, and left out\n" in err
+    assert f"gpuwatch: 1 event is damaged in {own}, and left out\n" in err
 
 
 def test_another_file_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(shown(capsys, "--file", str(write(tmp_path / "other.jsonl", FULL)))) == 1
+    assert len(shown(capsys, "--file", str(write(tmp_path / "other.sqlite", FULL)))) == 1
 
 
 def test_json_is_the_alert_and_its_state(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -286,7 +282,7 @@ def test_json_is_the_alert_and_its_state(own: Path, capsys: pytest.CaptureFixtur
 
 
 def test_no_driver_is_asked_anything(own: Path) -> None:
-    write(own, FULL, at=time.time())
+    write(own, FULL, now=time.time())
     program = (
         "import os, sys\n"
         "from gpuwatch import __main__\n"

@@ -21,12 +21,12 @@ from gpuwatch.commands import report
 from gpuwatch.commands.report import report_csv, report_json, report_lines
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.history import Use
-from gpuwatch.recorder.store import By, Events, Kept, Line, own_store, read_kept
-from gpuwatch.recorder.usage import Batch, joined
+from gpuwatch.recorder.store import own_store
+from gpuwatch.recorder.usage import Batch, By, EventCounts, UsageLine, UsageReport, joined, read_usage
 from tests import CHECKOUT
 from tests.support.builders import GIB
-from tests.support.eventlogs import alert, ended
-from tests.support.storing import HOUR, batch, hours, store
+from tests.support.recording import alert, ended
+from tests.support.storing import HOUR, batch, hours, save
 
 NOW = HOUR + 5 * 3600.0
 DAY = 24 * 3600
@@ -60,7 +60,7 @@ def lab() -> Batch:
 def own(own_home: Path) -> Path:
     """The user's own store, with what the lab did."""
     path = own_store()
-    store(path).write(lab())
+    save(path, lab())
     return path
 
 
@@ -73,7 +73,7 @@ def run(*arguments: str, now: float = NOW) -> int:
 
 @pytest.mark.parametrize("how", ["flag", "locale"])
 def test_what_programs_read_is_whole_where_there_is_nothing_but_ascii(own_home: Path, how: str) -> None:
-    store(own_store()).write(batch(int(time.time() // 3600) * 3600, name="größe.py"))
+    save(own_store(), batch(int(time.time() // 3600) * 3600, name="größe.py"))
     env = {**os.environ, "PYTHONIOENCODING": "ascii" if how == "locale" else "utf-8"}
     words = [sys.executable, "-m", "gpuwatch", "report", "--since", "8h", "--by", "job"]
     flag = ["--ascii"] if how == "flag" else []
@@ -147,12 +147,15 @@ def test_where_nobody_watched_that_is_said(capsys: pytest.CaptureFixture[str]) -
     assert run("--since", "1h", now=NOW + 40 * DAY) == 0
     captured = capsys.readouterr()
     assert captured.out == "box3 · from 2023-12-25 02:00 · watched 0.0 of 1 h\n"
-    assert captured.err == "gpuwatch: nobody watched in that time; `gpuwatch watch` keeps what this is made from\n"
+    assert (
+        captured.err
+        == "gpuwatch: gpuwatch was not running in that time; `gpuwatch watch` records what this is made from\n"
+    )
 
 
 def one(use: Use, **changes: Any) -> list[str]:
     """Return the cells of a table of one user."""
-    kept = Kept("user", 0.0, lines=(Line("ada", use, (0,), **changes),), watched=3600.0, total=use)
+    kept = UsageReport("user", 0.0, lines=(UsageLine("ada", use, (0,), **changes),), watched=3600.0, total=use)
     return report_lines(kept, 3600.0)[2].split()[2:6]
 
 
@@ -166,7 +169,7 @@ def test_what_has_no_figure_is_no_nought() -> None:
 
 def test_doubt_is_said_below() -> None:
     use = Use(3600.0, 900.0, 1800.0, 3600.0 * GIB, 900.0 * GIB, 900.0)
-    kept = Kept("user", 0.0, lines=(Line("ada", use, (0,)),), watched=3600.0, total=use)
+    kept = UsageReport("user", 0.0, lines=(UsageLine("ada", use, (0,)),), watched=3600.0, total=use)
     assert report_lines(kept, 3600.0)[-3:] == [
         "",
         "for 50 % of the time held nothing says whether it was used: busy is of the rest",
@@ -175,8 +178,8 @@ def test_doubt_is_said_below() -> None:
 
 
 def test_a_long_table_is_cut_and_says_so() -> None:
-    lines = tuple(Line(f"run{number}", hours(1), (0, 1, 2, 5), key=str(number)) for number in range(9))
-    kept = Kept("job", 0.0, lines=lines, watched=3600.0, total=hours(9), events=Events(1, 2, 1))
+    lines = tuple(UsageLine(f"run{number}", hours(1), (0, 1, 2, 5), key=str(number)) for number in range(9))
+    kept = UsageReport("job", 0.0, lines=lines, watched=3600.0, total=hours(9), events=EventCounts(1, 2, 1))
     table = report_lines(kept, 3600.0, most=4)
     assert [line.split()[0] for line in table[2:7]] == ["run0", "run1", "run2", "run3", "all"]
     assert table[2].split()[3] == "0-2,5"
@@ -186,8 +189,8 @@ def test_a_long_table_is_cut_and_says_so() -> None:
 
 
 def test_wide_names_are_cut_by_their_cells() -> None:
-    lines = (Line("漢" * 40, hours(1), (0,)), Line("ada", hours(1), (0,)))
-    kept = Kept("user", 0.0, lines=lines, watched=3600.0, total=hours(2))
+    lines = (UsageLine("漢" * 40, hours(1), (0,)), UsageLine("ada", hours(1), (0,)))
+    kept = UsageReport("user", 0.0, lines=lines, watched=3600.0, total=hours(2))
     table = report_lines(kept, 3600.0)
     assert table[2].startswith("漢" * 15)
     assert len(table[2].split()[0]) < 17
@@ -246,14 +249,14 @@ def test_as_csv_it_says_the_same(capsys: pytest.CaptureFixture[str], by: str) ->
 
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", " =1", "＝1", "＋1", "－1", "＠A1", "﹦1"])
 def test_no_cell_is_a_formula(name: str) -> None:
-    kept = Kept("user", 0.0, lines=(Line(name, hours(1), (0,)),))
+    kept = UsageReport("user", 0.0, lines=(UsageLine(name, hours(1), (0,)),))
     (_, row) = csv.reader(io.StringIO(report_csv(kept), newline=""))
     assert row[0] == f"'{name}"
 
 
 @pytest.mark.parametrize("name", ["train.py", "a-b=c+d@e", "x; y", "größe=1", "'", "", "—2+3"])
 def test_what_is_no_formula_stays(name: str) -> None:
-    kept = Kept("user", 0.0, lines=(Line(name, hours(1), (0,)),))
+    kept = UsageReport("user", 0.0, lines=(UsageLine(name, hours(1), (0,)),))
     (_, row) = csv.reader(io.StringIO(report_csv(kept), newline=""))
     assert row[0] == name
 
@@ -265,7 +268,7 @@ def test_what_is_no_formula_stays(name: str) -> None:
 def test_a_formula_that_ascii_makes_is_one_too(
     own_home: Path, capsys: pytest.CaptureFixture[str], name: str, cell: str
 ) -> None:
-    store(own_store()).write(batch(user=name, name=name))
+    save(own_store(), batch(user=name, name=name))
     for by in ("user", "job"):
         (row,) = csv.DictReader(io.StringIO("\n".join(shown(capsys, "--csv", "--ascii", "--by", by))))
         assert row[by] == cell
@@ -273,10 +276,10 @@ def test_a_formula_that_ascii_makes_is_one_too(
 
 @given(st.text("a=+-@;,|\"' \t\r\n＝＋－＠—→✓\xa0", max_size=12), st.sampled_from(",;\t"), st.booleans())
 def test_no_cell_is_a_formula_whatever_parts_the_cells(name: str, separator: str, ascii_only: bool) -> None:
-    lines = (Line(name, hours(1), (0,), user=name, launcher=name, key=name),) * 2
+    lines = (UsageLine(name, hours(1), (0,), user=name, launcher=name, key=name),) * 2
     by: By
     for by in ("user", "job"):
-        text = report_csv(Kept(by, 0.0, lines=lines), ascii_only=ascii_only)
+        text = report_csv(UsageReport(by, 0.0, lines=lines), ascii_only=ascii_only)
         for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator):
             for cell in row:
                 assert not cell.lstrip().startswith(tuple("=+-@＝＋－＠")), text
@@ -331,7 +334,7 @@ def test_nothing_was_kept_yet(own_home: Path) -> None:
 def test_ones_own_store_that_is_something_else_is_told_of(own_home: Path) -> None:
     own_store().parent.mkdir(parents=True)
     own_store().write_text("shopping list")
-    with pytest.raises(GpuwatchError, match="it is no SQLite database") as caught:
+    with pytest.raises(GpuwatchError, match="it is damaged") as caught:
         run()
     assert caught.value.exit_code == 1
 
@@ -365,17 +368,17 @@ def test_the_whole_program_says_so_and_ends_with_one(own_home: Path) -> None:
 
 
 def test_of_many_runs_those_that_held_most_are_looked_up_and_all_are_summed(own: Path) -> None:
-    store(own).write(joined([batch(HOUR, 0, use=hours(n / 100), job=f"{n}:{n}", name=f"run{n}") for n in range(1, 10)]))
-    all_of_them = read_kept(own, "job", float(HOUR))
-    most = read_kept(own, "job", float(HOUR), most=4)
+    save(own, joined([batch(HOUR, 0, use=hours(n / 100), job=f"{n}:{n}", name=f"run{n}") for n in range(1, 10)]))
+    all_of_them = read_usage(own, "job", float(HOUR))
+    most = read_usage(own, "job", float(HOUR), most=4)
     assert most.lines == all_of_them.lines[:4]
     assert (most.more, all_of_them.more) == (len(all_of_them.lines) - 4, 0)
     assert most.total == pytest.approx(all_of_them.total)
     assert report_lines(most, NOW, most=4)[1:] == report_lines(all_of_them, NOW, most=4)[1:]
-    few = read_kept(own, "job", float(HOUR), most=len(all_of_them.lines))
+    few = read_usage(own, "job", float(HOUR), most=len(all_of_them.lines))
     assert (few.more, few.lines) == (0, all_of_them.lines)
 
 
 def test_an_hour_has_no_more_than_an_hour_where_the_clock_was_set_back(own: Path) -> None:
-    store(own).write(batch(HOUR + 3600, 0, use=hours(1.5)))
-    assert read_kept(own, "user", float(HOUR + 3600)).watched == 3600.0
+    save(own, batch(HOUR + 3600, 0, use=hours(1.5)))
+    assert read_usage(own, "user", float(HOUR + 3600)).watched == 3600.0

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.commands.status import CELLS, exit_code, status_line
 from gpuwatch.model import Health, Reason, SourceState
-from gpuwatch.recorder import status_path
-from gpuwatch.recorder.status_file import Newest, NewestGpu, Over, Resting, boot
+from gpuwatch.recorder.status_file import FILE, Newest, NewestGpu, Over, Resting, boot
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.terminal import Terminal
 from tests.support.tmux import Tmux
@@ -128,7 +127,7 @@ def write(newest: Newest, home: Path) -> None:
     """Put figures where a `gpuwatch watch` leaves them."""
     folder = home / "runtime" / "gpuwatch"
     folder.mkdir(mode=0o700, exist_ok=True)
-    (folder / status_path.FILE).write_bytes(msgspec.json.encode(newest))
+    (folder / FILE).write_bytes(msgspec.json.encode(newest))
 
 
 def test_without_a_watch_it_takes_a_sample(driver: Driver, run: Run) -> None:
@@ -147,7 +146,7 @@ def test_a_damaged_file_is_said_in_one_line(driver: Driver, run: Run, own_home: 
     driver.gpus = [Gpu(0, util_gpu=20)]
     driver.write()
     write(Newest(), own_home)
-    file = own_home / "runtime" / "gpuwatch" / status_path.FILE
+    file = own_home / "runtime" / "gpuwatch" / FILE
     for content in (b'{"of another version":' + b"[" * 200_000, b'{"words": "\xff"}', b""):
         file.write_bytes(content)
         done = run("status")

@@ -19,15 +19,14 @@ import pytest
 from msgspec import structs
 from rich.cells import cell_len
 
-from gpuwatch import procfs
+from gpuwatch import files, procfs
 from gpuwatch.analysis.strays import Stray, StrayLimits, StrayReport, judge, notes
 from gpuwatch.cli import parse
 from gpuwatch.commands import strays as command
 from gpuwatch.commands.strays import document, table
 from gpuwatch.history import Idle, IdleTimes
 from gpuwatch.model import Health, Job, Pane, Surroundings, Unlisted
-from gpuwatch.recorder import status_path
-from gpuwatch.recorder.status_file import Newest, Resting, boot
+from gpuwatch.recorder.status_file import FILE, Newest, Resting, boot
 from gpuwatch.sources.sampler_process import SamplerProcess
 from tests.driver import Driver, Gpu, Proc
 from tests.support.builders import EPOCH, GIB, gpu
@@ -215,8 +214,8 @@ def a_watch(runtime: Path, pid: int, uid: int, *, ago: float = 0.0, interval: fl
     told = Newest(monotonic=time.monotonic() - ago, interval=interval, boot=boot(), resting=rests)
     folder = runtime / "gpuwatch"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (folder / status_path.FILE).write_bytes(msgspec.json.encode(told))
-    for path in (runtime, folder, folder / status_path.FILE):
+    (folder / FILE).write_bytes(msgspec.json.encode(told))
+    for path in (runtime, folder, folder / FILE):
         os.chown(path, uid, -1)
 
 
@@ -224,8 +223,8 @@ def test_under_sudo_idle_times_are_roots_or_the_callers(tmp_path: Path, monkeypa
     root, caller = tmp_path / "0", tmp_path / "caller"
     us = os.geteuid()
     other = 54321 if us == 0 else us  # nobody but root can give a file away
-    folders = {0: f"{root}/gpuwatch", other: f"{caller}/gpuwatch"}
-    monkeypatch.setattr(status_path, "folder", lambda environ=None, uid=None: folders[uid])
+    folders = {0: root / "gpuwatch", other: caller / "gpuwatch"}
+    monkeypatch.setattr(files, "runtime_folder", lambda environ=None, uid=None: folders[uid])
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     sudo = {"SUDO_UID": str(other)}
 
@@ -257,7 +256,7 @@ def test_a_watch_that_looked_too_long_ago_is_not_said_to_be_missing(
 def test_idle_times_that_are_damaged_are_said_in_one_line(run: Run, driver: Driver, own_home: Path) -> None:
     driver.write()
     a_watch(own_home / "runtime", PID, os.geteuid())
-    file = own_home / "runtime" / "gpuwatch" / status_path.FILE
+    file = own_home / "runtime" / "gpuwatch" / FILE
     file.write_bytes(b'{"of another version":' + b"[" * 200_000)
     done = run("strays")
     assert [line for line in done.stderr.splitlines() if str(file) in line] == [

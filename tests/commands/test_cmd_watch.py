@@ -21,8 +21,10 @@ import pytest
 
 from gpuwatch.model import decode
 from gpuwatch.recorder.status_file import read_newest
+from gpuwatch.recorder.store import own_store, read_events
 from tests.driver import GIB as GIBIBYTE
 from tests.driver import Driver, Gpu, Proc
+from tests.support.recording import story
 from tests.support.terminal import Terminal
 from tests.support.waiting import PATIENCE, wait_for
 
@@ -100,7 +102,7 @@ def watching(driver: Driver, *arguments: str, stdout: int = subprocess.PIPE, **e
 
 def test_it_says_what_happens_and_writes_it_down(busy: Driver, eager: Path, own_home: Path) -> None:
     with watching(busy) as watch:
-        assert re.fullmatch(r"gpuwatch: watching 2 GPUs on .*; events go to .*/events-.*\.jsonl\n", watch.err())
+        assert re.fullmatch(r"gpuwatch: watching 2 GPUs on .*; events go to .*/gpuwatch-.*\.sqlite\n", watch.err())
         line = watch.out()
         assert re.match(
             r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ● raised  GPU 1 full: 0\.1 GiB of 79\.1 free · .* holds 79", line
@@ -109,16 +111,13 @@ def test_it_says_what_happens_and_writes_it_down(busy: Driver, eager: Path, own_
         busy.procs[0].memory = GIBIBYTE
         busy.write()
         assert re.match(r"\d\d:\d\d:\d\d ✓ ended after .* s  .*GPU 1.* · at worst 0\.\d GiB free", watch.out())
-        runtime = str(own_home / "runtime" / "gpuwatch")
+        runtime = own_home / "runtime" / "gpuwatch"
         wait_for(lambda: (found := read_newest(runtime)) and [row.near for row in found.gpus] == ["", ""])
         assert watch.end() == 0
     assert read_newest(runtime) is None
-    (log,) = (own_home / "state" / "gpuwatch").glob("events-*.jsonl")
-    kinds = [json.loads(each)["event"] for each in log.read_text().splitlines()]
-    assert kinds[0] == "began"
-    assert [kind for kind in kinds if kind in ("raised", "ended")] == ["raised", "ended"]
-    assert kinds[-1] == "stopped"
-    assert log.stat().st_mode & 0o777 == 0o600
+    path = own_store()
+    assert [line.split()[1] for line in story(path)] == ["ended"]
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)], ids=str)
@@ -143,21 +142,20 @@ def test_signals_without_end_change_nothing(busy: Driver) -> None:
             assert watch.process.returncode == 0
 
 
-def test_json_lines_are_the_logs(busy: Driver, eager: Path, tmp_path: Path) -> None:
-    with watching(busy, "--json", "--events", str(tmp_path / "mine.jsonl")) as watch:
+def test_json_lines_have_what_is_recorded(busy: Driver, eager: Path, tmp_path: Path) -> None:
+    with watching(busy, "--json", "--events", str(tmp_path / "mine.sqlite")) as watch:
         record = json.loads(watch.out())
         assert (record["event"], record["alert"]["rule"]) == ("raised", "memory near limit")
-        assert watch.err().endswith(f"events go to {tmp_path / 'mine.jsonl'}\n")
-        wait_for(lambda: (path := tmp_path / "mine.jsonl").exists() and '"raised"' in path.read_text())
+        assert watch.err().endswith(f"events go to {tmp_path / 'mine.sqlite'}\n")
+        wait_for(lambda: story(tmp_path / "mine.sqlite"))
         assert watch.end() == 0
-    written = [json.loads(line) for line in (tmp_path / "mine.jsonl").read_text().splitlines()]
-    assert record["alert"]["id"] in [line["alert"]["id"] for line in written if line["event"] == "raised"]
+    assert record["alert"]["id"] in [alert.id for alert in read_events(tmp_path / "mine.sqlite").alerts]
 
 
 def test_quiet_says_nothing_of_events(busy: Driver, eager: Path, tmp_path: Path) -> None:
-    log = tmp_path / "mine.jsonl"
+    log = tmp_path / "mine.sqlite"
     with watching(busy, "--quiet", "--events", str(log)) as watch:
-        wait_for(lambda: log.exists() and '"raised"' in log.read_text())
+        wait_for(lambda: story(log))
         assert watch.end() == 0
         assert (watch.out(), watch.err()) == ("", "")
 
@@ -196,7 +194,7 @@ def test_nobody_who_reads_is_no_reason_to_stop(busy: Driver, eager: Path, own_ho
     with watching(busy, stdout=writer) as watch:
         os.close(writer)
         wait_for(lambda: "nobody reads what is printed any more" in watch.err())
-        wait_for(lambda: (found := read_newest(str(own_home / "runtime" / "gpuwatch"))) and found.gpus)
+        wait_for(lambda: (found := read_newest(own_home / "runtime" / "gpuwatch")) and found.gpus)
         assert watch.end() == 0
 
 
@@ -297,9 +295,7 @@ def test_of_two_one_writes_and_both_say_it(busy: Driver, eager: Path, own_home: 
             assert "ended" in first.out()
             assert second.end() == 0
         assert first.end() == 0
-    (log,) = (own_home / "state" / "gpuwatch").glob("events-*.jsonl")
-    kinds = [json.loads(each)["event"] for each in log.read_text().splitlines()]
-    assert [kind for kind in kinds if kind in ("raised", "ended", "began")] == ["began", "raised", "ended"]
+    assert [line.split()[1] for line in story(own_store())] == ["ended"]
 
 
 def test_the_end_of_its_terminal_ends_it(busy: Driver) -> None:

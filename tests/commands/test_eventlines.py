@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity, Unit
-from gpuwatch.commands.watch import Happenings, Lines, Printer, Troubles
+from gpuwatch.commands.watch import ChangeFinder, LineFormatter, Printer, TroubleFinder
 from gpuwatch.history import History
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame
@@ -36,8 +36,8 @@ def frame(*alerts: Alert, at: float = EPOCH, **changes: Any) -> Frame:
 
 def told(*frames: Frame) -> list[str]:
     """Return the lines that some frames come to, their clock times left out."""
-    events, lines = Happenings(), Lines()
-    return [re.sub(r"^.*\d\d:\d\d:\d\d ", "", lines.line(one)) for each in frames for one in events.of(each)]
+    events, lines = ChangeFinder(), LineFormatter()
+    return [re.sub(r"^.*\d\d:\d\d:\d\d ", "", lines.format(one)) for each in frames for one in events.find(each)]
 
 
 def test_a_life_in_lines() -> None:
@@ -73,11 +73,11 @@ def test_one_that_was_gone_on_with_gets_worse_and_is_not_new() -> None:
 
 
 def test_the_date_stands_where_the_day_changes() -> None:
-    events, lines = Happenings(), Lines()
+    events, lines = ChangeFinder(), LineFormatter()
     dated = []
     for at in (EPOCH, EPOCH + 1, EPOCH + 86400):
         one = alert(raised=at, gpu=str(at))
-        dated += [lines.line(event)[:10] for event in events.of(frame(one, raised=(one,), at=at))]
+        dated += [lines.format(event)[:10] for event in events.find(frame(one, raised=(one,), at=at))]
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", dated[0])
     assert re.match(r"\d\d:\d\d:\d\d ", dated[1])
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", dated[2])
@@ -85,18 +85,18 @@ def test_the_date_stands_where_the_day_changes() -> None:
 
 def test_in_colour_only_the_head_is_coloured() -> None:
     one = alert(severity=Severity.CRITICAL)
-    (event,) = Happenings().of(frame(one, raised=(one,)))
-    line = Lines(color=True).line(event)
+    (event,) = ChangeFinder().find(frame(one, raised=(one,)))
+    line = LineFormatter(color=True).format(event)
     assert line.endswith(" \x1b[31m● raised\x1b[0m  GPU 3 full in about 4 min")
 
 
 def test_troubles_are_said_once_and_when_they_are_over() -> None:
-    troubles = Troubles()
-    full = alert(TROUBLE, subject="events log", title="events log: no space left")
+    troubles = TroubleFinder()
+    full = alert(TROUBLE, subject="recorder", title="not recorded: no space left")
     down: dict[str, Any] = {"state": SourceState.DRIVER_DOWN, "words": "the driver does not answer"}
     starting: dict[str, Any] = {"state": SourceState.STARTING}
     said = [
-        list(troubles.of(each))
+        list(troubles.find(each))
         for each in (
             frame(),
             frame(full),
@@ -110,9 +110,9 @@ def test_troubles_are_said_once_and_when_they_are_over() -> None:
     ]
     assert said == [
         [],
-        ["events log: no space left"],
+        ["not recorded: no space left"],
         [],
-        ["events log: all is well again"],
+        ["recorder: all is well again"],
         ["the driver does not answer; gpuwatch waits until it is over"],
         [],
         [],
@@ -121,18 +121,18 @@ def test_troubles_are_said_once_and_when_they_are_over() -> None:
 
 
 def test_a_trouble_that_only_grows_is_not_said_again() -> None:
-    troubles = Troubles()
+    troubles = TroubleFinder()
 
     def said(subject: str, words: str) -> list[str]:
-        return list(troubles.of(frame(alert(TROUBLE, subject=subject, title=words))))
+        return list(troubles.find(frame(alert(TROUBLE, subject=subject, title=words))))
 
-    assert said("events log", "events log: no space left")
-    assert said("events log", "events log: no space left; 1 event waits") == []
-    assert said("events log", "events log: no space left; 10 events wait, 3 are lost") == []
-    assert said("events log", "events log: /x: read-only file system; 10 events wait")
-    deaf = "events log: another gpuwatch of yours keeps it, and has not been heard of for"
-    assert said("events log", f"{deaf} 60s")
-    assert said("events log", f"{deaf} 62s") == []
+    assert said("recorder", "not recorded: no space left")
+    assert said("recorder", "not recorded: no space left; 1 event waits") == []
+    assert said("recorder", "not recorded: no space left; 10 events wait, 3 are lost") == []
+    assert said("recorder", "not recorded: /x: read-only file system; 10 events wait")
+    deaf = "not recorded: another gpuwatch of yours records, and has not answered for"
+    assert said("recorder", f"{deaf} 60s")
+    assert said("recorder", f"{deaf} 62s") == []
     assert said("messages", "messages: a is too slow; 1 message not delivered")
     assert said("messages", "messages: a is too slow; 1 message not delivered; b refuses (HTTP 500)")
 

@@ -7,23 +7,20 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from sqlite3 import Connection
 
 import msgspec
 import pytest
 
 from gpuwatch import cli, procfs
 from gpuwatch.alerts.alert import Acknowledgement, Attention, Mute
-from gpuwatch.recorder import status_path
-from gpuwatch.recorder.attention import SCHEMA, AttentionFile
-from gpuwatch.recorder.events_log import Event, Record, encode, for_host, log_name, own_log, read_events
-from gpuwatch.recorder.status_file import Newest, NewestGpu, Over, Resting, boot, read_idle, read_newest
-from gpuwatch.recorder.store import own_store, store_words
+from gpuwatch.recorder.status_file import FILE, Newest, NewestGpu, Over, Resting, boot, read_idle, read_newest
+from gpuwatch.recorder.store import Store, StoreError, marks_of, own_store, write_events, write_marks
 from gpuwatch.recorder.usage import joined
 from gpuwatch.sampler.reservations import Place, peek
-from tests.support.builders import EPOCH
-from tests.support.eventlogs import PATIENCE, alert, ended, keeping, wait_for
 from tests.support.launching import starting
-from tests.support.storing import batch, store
+from tests.support.recording import alert, ended, marks, recording, story, wait_for
+from tests.support.storing import batch, save
 
 SEEDS = 15
 DEEP = 200_000
@@ -101,7 +98,18 @@ def kept() -> bytes:
         batch(now - 3600 * (n % 9), n % 4, f"u{n}", str(n), uid=n % 7, name=f"run{n}.py", events=seen[n : n + 1])
         for n in range(40)
     )
-    store(path).write(joined(several))
+    save(path, joined(several))
+    alerts = [alert(str(n), raised=now - 60, owners=("ada",), peak=3.5, index=n) for n in range(9)]
+    attention = Attention(
+        acks=tuple(Acknowledgement(key=f"memory GPU-{n}", at=now) for n in range(5)),
+        mutes=tuple(Mute(rule=f"rule {n}") for n in range(5)),
+    )
+
+    def write(connection: Connection) -> None:
+        write_events(connection, [*alerts, *map(ended, alerts[::2])], [], now)
+        write_marks(connection, marks_of(attention), now)
+
+    Store(path).write(write)
     return path.read_bytes()
 
 
@@ -114,27 +122,15 @@ def test_the_store(damage: Callable[[bytes], Iterator[bytes]], capsys: pytest.Ca
         for by in ("user", "gpu", "job"):
             for how in ([], ["--json"], ["--csv"]):
                 run(capsys, path, "report", "--by", by, *how)
-        try:
-            store(path, patience=0.1).write(batch())
-        except Exception as error:  # noqa: BLE001 - whatever it is must be words that a person understands
-            words = store_words(error, path)
-            assert words.startswith(f"{path}: ")
-            assert "Error" not in words
-
-
-def test_the_events_log(damage: Callable[[bytes], Iterator[bytes]], capsys: pytest.CaptureFixture[str]) -> None:
-    now = time.time()
-    alerts = [alert(str(n), raised=now - 60, owners=("ada",), peak=3.5, index=n) for n in range(9)]
-    records = [Record(schema=1, at=now - 60, event=Event.BEGAN, since=now - 900.0, pid=1)]
-    records += [Record(at=now, event=Event.RAISED, alert=one) for one in alerts]
-    records += [Record(at=now, event=Event.ENDED, alert=ended(one)) for one in alerts[::2]]
-    path = own_log()
-    path.parent.mkdir(parents=True)
-    for content in damage(b"".join(map(encode, records))):
-        path.write_bytes(content)
         for given in ([], ["--file", str(path)]):
             for how in ([], ["--json"]):
                 run(capsys, path, "events", *given, *how)
+        try:
+            save(path, batch(), patience=0.1)
+        except StoreError as error:  # and nothing else
+            words = str(error)
+            assert words.startswith(f"{path}: ")
+            assert "Error" not in words
 
 
 def test_the_configuration(
@@ -171,7 +167,7 @@ def figures() -> bytes:
 def test_the_newest_figures(
     damage: Callable[[bytes], Iterator[bytes]], capsys: pytest.CaptureFixture[str], own_home: Path
 ) -> None:
-    path = own_home / "runtime" / "gpuwatch" / status_path.FILE
+    path = own_home / "runtime" / "gpuwatch" / FILE
     path.parent.mkdir(mode=0o700)
     used = 0
     for content in damage(figures()):
@@ -191,30 +187,6 @@ def test_the_newest_figures(
     assert used < SEEDS
 
 
-def test_what_was_acknowledged(damage: Callable[[bytes], Iterator[bytes]], tmp_path: Path) -> None:
-    folder = tmp_path / "state"
-    folder.mkdir(mode=0o700)
-    path = folder / f"{for_host('attention')}.json"
-    marks = Attention(
-        acks=tuple(Acknowledgement(key=f"memory GPU-{n}", at=EPOCH) for n in range(5)),
-        mutes=tuple(Mute(rule=f"rule {n}", key="", until=EPOCH + 1e6) for n in range(5)),
-    )
-    good = msgspec.json.encode({"schema": SCHEMA, "attention": marks})
-    handed: list[Attention] = []
-    sink = AttentionFile(attend=handed.append, folder=folder, poll=0.005, retry=0.005, wall=lambda: EPOCH)
-    sink.start()
-    for content in damage(good):
-        path.with_name("draft").write_bytes(content)
-        path.with_name("draft").chmod(0o600)
-        handed.clear()
-        path.with_name("draft").replace(path)
-        wait_for(lambda: handed or sink.trouble)
-        assert sink.trouble.isprintable()
-        assert not sink.trouble or path.name in sink.trouble
-    assert sink._thread.is_alive()
-    sink.close(PATIENCE)
-
-
 def test_reservations(damage: Callable[[bytes], Iterator[bytes]], tmp_path: Path) -> None:
     folder = tmp_path / "own"
     folder.mkdir(mode=0o700)
@@ -232,15 +204,20 @@ def test_reservations(damage: Callable[[bytes], Iterator[bytes]], tmp_path: Path
                 assert one.uid == os.geteuid()
 
 
-def test_a_log_that_is_gone_on_with(damage: Callable[[bytes], Iterator[bytes]], tmp_path: Path) -> None:
-    good = encode(Record(schema=1, at=EPOCH, event=Event.RAISED, alert=alert())) * 20
+def test_a_store_that_is_gone_on_with(damage: Callable[[bytes], Iterator[bytes]], tmp_path: Path) -> None:
+    """Either it goes on, or the file is set aside: in both cases what is new is recorded, and every mark is sound."""
+    good = kept()
     for number, content in enumerate(damage(good)):
         if number % 5:
             continue  # each starts a thread
         folder = tmp_path / str(number)
         folder.mkdir(mode=0o700)
-        (folder / log_name()).write_bytes(content)
-        with keeping(folder) as keep:
-            log = keep().settle(alert("b"))
-            wait_for(lambda path=log.path: "id-b" in {one.id for one in read_events(path).alerts})  # type: ignore[misc]
-            assert log.log.trouble == ""
+        path = own_store(folder)
+        path.write_bytes(content)
+        path.chmod(0o600)
+        with recording(folder) as record:
+            one = record(now=time.time()).settle(alert("new"))
+            wait_for(lambda: "id-new warning" in story(path) or one.trouble)  # noqa: B023 - called at once
+            assert one.trouble.isprintable()
+            assert not one.trouble or path.name in one.trouble
+            assert all(words.isprintable() for words in marks(one.attention))

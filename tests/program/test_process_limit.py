@@ -13,20 +13,20 @@ import psutil
 import pytest
 
 from gpuwatch.alerts.alert import NO_ATTENTION, Mute
+from gpuwatch.config import Notify
 from gpuwatch.errors import NoThreadError
+from gpuwatch.files import FileLock
 from gpuwatch.kill.audit import Audit
-from gpuwatch.recorder.attention import AttentionFile
-from gpuwatch.recorder.event_writer import EventsLog
-from gpuwatch.recorder.notify import Manner, Messenger, Plan
-from gpuwatch.recorder.status_file import NewestFile
-from gpuwatch.recorder.usage import UsageKeeper
+from gpuwatch.recorder.notify import Messenger
+from gpuwatch.recorder.recorder import Recorder
+from gpuwatch.recorder.status_file import StatusFile
 from gpuwatch.sampler.owners import UserNames
 from gpuwatch.threads import Worker
 from tests.driver import GIB, Driver, Gpu, Proc
-from tests.support.eventlogs import frame
 from tests.support.gpuholder import GpuHolder
 from tests.support.processlimit import UID, as_uid, give, limit, started_with
-from tests.support.telling import Recorder
+from tests.support.recording import frame
+from tests.support.telling import Outbox
 from tests.support.terminal import Terminal, foreign, modes_on
 from tests.support.uncovered import environment
 from tests.support.waiting import PATIENCE, wait_for
@@ -81,7 +81,7 @@ def test_the_dashboard_says_so_and_goes_on(driver: Driver, home: Path, training:
             terminal.send("\r")
             terminal.wait_for(lambda one: "End process" not in one.text)
         terminal.send("e")
-        terminal.wait_for(lambda one: f"the events log cannot be read: {NO_MORE}" in unwrapped(one))
+        terminal.wait_for(lambda one: f"the events cannot be read: {NO_MORE}" in unwrapped(one))
         terminal.send("e")
         terminal.wait_for(lambda one: "q quit" in one.text)
         terminal.send("L")
@@ -186,15 +186,13 @@ def full(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 def messenger(folder: Path) -> Messenger:
-    return Messenger(Plan(Manner()), [Recorder()])
+    return Messenger(Notify(), [Outbox()], FileLock(folder / "messages.lock"))
 
 
 SINKS: dict[str, Callable[[Path], Any]] = {
-    "events log": lambda folder: EventsLog(folder=folder),
-    "attention": lambda folder: AttentionFile(attend=lambda _: None, folder=folder),
+    "recorder": lambda folder: Recorder(folder=folder),
     "messages": messenger,
-    "newest figures": lambda folder: NewestFile(str(folder)),
-    "usage": lambda folder: UsageKeeper(folder=folder),
+    "status": lambda folder: StatusFile(folder),
 }
 
 

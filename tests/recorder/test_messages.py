@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
-from gpuwatch.recorder.delivery import LINES, TITLE, Flaps, Kind, Message, cleared, clock_time, digest, raised
-from gpuwatch.recorder.notify import Manner, Plan
+from gpuwatch.config import Notify
+from gpuwatch.recorder.delivery import LINES, TITLE, Kind, Message, Repeats, cleared, clock_time, digest, raised
+from gpuwatch.recorder.notify import Deduplicator
 from tests.support.builders import EPOCH
 from tests.support.telling import alert, ended
 
@@ -24,8 +25,8 @@ CRITICAL, WARNING, NOTE = Severity.CRITICAL, Severity.WARNING, Severity.NOTE
 class Story:
     """A plan, and what holds; each step is a frame. The plan's clock is at 0 when the story begins at EPOCH."""
 
-    def __init__(self, manner: Manner | None = None) -> None:
-        self.plan = Plan(manner)
+    def __init__(self, manner: Notify | None = None) -> None:
+        self.plan = Deduplicator(manner)
         self.holding: dict[str, Alert] = {}
         self.sent: list[tuple[float, Message]] = []
         self.now = 0.0
@@ -36,15 +37,15 @@ class Story:
         for one in gone:
             del self.holding[one.key]
         self.holding |= {one.key: one for one in new}
-        self.plan.take(new, gone, self.holding.values(), self.now)
+        self.plan.update(new, gone, self.holding.values(), self.now)
         self.wait(seconds)
 
     def wait(self, seconds: float) -> None:
         """Let time pass, and send whatever becomes due."""
         end = self.now + seconds
-        while (wake := self.plan.wake()) is not None and wake <= end:
+        while (wake := self.plan.next_due()) is not None and wake <= end:
             self.now = max(self.now, wake)
-            self.sent += [(self.now, message) for message in self.plan.due(self.now)]
+            self.sent += [(self.now, message) for message in self.plan.pop_due(self.now)]
         self.now = end
 
     def mark(self, subject: str = "", **marks: bool) -> None:
@@ -92,7 +93,7 @@ def test_what_is_over_before_it_was_told_is_not_told() -> None:
 
 
 def test_what_is_worth_little_is_told_once_it_is_worth_more() -> None:
-    story = Story(Manner(least=CRITICAL))
+    story = Story(Notify(least=CRITICAL))
     story.step(alert(severity=NOTE), seconds=10)
     story.step(alert(severity=WARNING), seconds=10)
     assert story.sent == []
@@ -224,8 +225,8 @@ def test_what_was_taken_over_is_not_told_again_but_its_end_is() -> None:
 
 def test_what_ends_without_ever_having_been_seen_is_told() -> None:
     story = Story()
-    story.plan.take([], [ended(alert("a"), 60)], [], 0.0)
-    story.plan.take([], [ended(alert("b", muted=True), 60), ended(alert("c", severity=NOTE), 60)], [], 0.0)
+    story.plan.update([], [ended(alert("a"), 60)], [], 0.0)
+    story.plan.update([], [ended(alert("b", muted=True), 60), ended(alert("c", severity=NOTE), 60)], [], 0.0)
     story.wait(10)
     assert story.kinds() == ["cleared"]
 
@@ -301,22 +302,22 @@ def test_a_digest_of_what_holds_and_what_is_over_names_what_holds() -> None:
 
 
 def test_digests_are_made_one_without_loss() -> None:
-    parts = [raised(alert(str(number)), Kind.RAISED, Flaps()) for number in range(8)]
+    parts = [raised(alert(str(number)), Kind.RAISED, Repeats()) for number in range(8)]
     both = digest([digest(parts[:4]), digest(parts[4:])])
     assert both.count == 8
     assert {one.subject for one in both.alerts} == {str(number) for number in range(8)}
 
 
 def test_the_end_of_the_program_does_not_wait_for_others_to_come() -> None:
-    plan = Plan()
-    plan.take([alert()], [], [alert()], 0.0)
-    assert plan.due(0.5) == []
-    assert len(plan.rest(0.5)) == 1
+    plan = Deduplicator()
+    plan.update([alert()], [], [alert()], 0.0)
+    assert plan.pop_due(0.5) == []
+    assert len(plan.pop_all(0.5)) == 1
 
 
 def test_hostile_texts_fit_a_line() -> None:
     nasty = alert(title="a\x1b]0;x\a\n" * 200, evidence="b\r\n\x9c" * 2000, owners=("eve\n",), host="box\n3", how="\0")
-    for message in (raised(nasty, Kind.RAISED, Flaps()), cleared(ended(nasty, 3), nasty.title, Flaps())):
+    for message in (raised(nasty, Kind.RAISED, Repeats()), cleared(ended(nasty, 3), nasty.title, Repeats())):
         for one in (message, digest([message] * 5)):
             assert len(one.title) <= TITLE
             assert one.title.isprintable()
@@ -330,7 +331,7 @@ def test_a_time_that_is_not_todays_has_its_date() -> None:
 
 
 def test_without_a_host_it_says_so() -> None:
-    assert raised(alert(host=""), Kind.RAISED, Flaps()).title.startswith("▲ this machine: ")
+    assert raised(alert(host=""), Kind.RAISED, Repeats()).title.startswith("▲ this machine: ")
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -346,7 +347,7 @@ DO = st.tuples(
 
 def play(steps: Sequence[tuple[str, str, float]], after: Callable[[Story], None] = lambda _: None) -> Story:
     """Live through a story, and wait for all that it leaves to be said."""
-    story = Story(Manner(digest=2))
+    story = Story(Notify(digest=2))
     for do, subject, seconds in steps:
         key = alert(subject).key
         held = story.holding.get(key)
@@ -391,7 +392,7 @@ def test_nothing_is_said_twice_or_out_of_order(steps: list[tuple[str, str, float
                 continue
             told = True
             last = seen.get((part.kind, part.severity))
-            assert last is None or at - last >= story.plan.manner.cooldown
+            assert last is None or at - last >= story.plan.policy.cooldown
             seen[part.kind, part.severity] = at
     # Whoever read everything knows how it stands now, but for what they do not want to hear of.
     believed = {key for key, said in parts(story).items() if said[-1][1].kind is not Kind.CLEARED}
@@ -405,7 +406,7 @@ def test_a_digest_loses_none(steps: list[tuple[str, str, float]]) -> None:
     story = play(steps)
     for _, message in story.sent:
         if message.kind is Kind.DIGEST:
-            assert len(message.alerts) == message.count > story.plan.manner.digest
+            assert len(message.alerts) == message.count > story.plan.policy.digest
             assert [part.alerts[0] for part in message.parts] == list(message.alerts)
     assert sum(message.count for _, message in story.sent) == sum(len(said) for said in parts(story).values())
 
@@ -415,14 +416,14 @@ def test_a_digest_loses_none(steps: list[tuple[str, str, float]]) -> None:
 def test_what_is_over_is_forgotten(steps: list[tuple[str, str, float]]) -> None:
     story = play(steps)
     story.step(over=SUBJECTS, seconds=1000)
-    story.plan.due(story.now)
-    assert story.plan.wake() is None
-    story.plan.due(story.now + 1000)
+    story.plan.pop_due(story.now)
+    assert story.plan.next_due() is None
+    story.plan.pop_due(story.now + 1000)
     assert not story.plan._topics
 
 
 @pytest.mark.parametrize("gather", [0.0, 0.5])
 def test_a_shorter_wait_is_kept(gather: float) -> None:
-    story = Story(Manner(gather=gather))
+    story = Story(Notify(gather=gather))
     story.step(alert(), seconds=10)
     assert [at for at, _ in story.sent] == [gather]

@@ -1,4 +1,4 @@
-"""The sink that sends: one thread for the plan, one for each way out, and none of them holds up another."""
+"""The sink that sends: one thread for what is sent, one for each notifier, and none of them holds up another."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.alerts.alert import Alert, Severity
+from gpuwatch.config import Notify
 from gpuwatch.monitor import Sink
-from gpuwatch.recorder.delivery import Command, Flaps, Kind, Message, Outlet, raised
-from gpuwatch.recorder.notify import Courier, Manner, Messenger, Plan
-from tests.support.telling import Recorder, alert, ended, frame
+from gpuwatch.recorder.delivery import CommandNotifier, Kind, Message, Notifier, Repeats, raised
+from gpuwatch.recorder.notify import DeliveryQueue, Messenger
+from tests.support.telling import Outbox, alert, ended, frame
 from tests.support.waiting import wait_for
 
-FAST = Manner(gather=0.02)
+FAST = Notify(gather=0.02)
 
 
 class Time:
@@ -28,13 +29,31 @@ class Time:
         return self.now
 
 
+class Election:
+    """Lock that a test gives and takes."""
+
+    def __init__(self, *, won: bool = True) -> None:
+        self.won = won
+        self.asked = threading.Event()
+        self.failure: Exception | None = None
+
+    def acquire(self) -> bool:
+        self.asked.set()
+        if self.failure is not None:
+            raise self.failure
+        return self.won
+
+    def release(self) -> None:
+        pass
+
+
 @pytest.fixture
 def made() -> Iterator[Callable[..., Messenger]]:
     """Return what makes a messenger that is closed when the test ends."""
     messengers: list[Messenger] = []
 
-    def make(outlets: Sequence[Outlet], manner: Manner = FAST, **parts: object) -> Messenger:
-        messengers.append(Messenger(Plan(manner), outlets, **parts))  # type: ignore[arg-type]
+    def make(notifiers: Sequence[Notifier], policy: Notify = FAST, **parts: object) -> Messenger:
+        messengers.append(Messenger(policy, notifiers, **{"lock": Election(), **parts}))  # type: ignore[arg-type]
         return messengers[-1]
 
     yield make
@@ -47,8 +66,8 @@ def tell(messenger: Messenger, *alerts: Alert) -> None:
     messenger.take(frame(raised=alerts))
 
 
-def test_a_raise_goes_to_every_outlet_and_so_does_its_end(made: Callable[..., Messenger]) -> None:
-    first, second = Recorder("first"), Recorder("second")
+def test_a_raise_goes_to_every_notifier_and_so_does_its_end(made: Callable[..., Messenger]) -> None:
+    first, second = Outbox("first"), Outbox("second")
     messenger = made([first, second])
     sink: Sink = messenger
     assert sink.name == "messages"
@@ -61,39 +80,34 @@ def test_a_raise_goes_to_every_outlet_and_so_does_its_end(made: Callable[..., Me
 
 
 def test_a_hundred_at_once_are_one_message(made: Callable[..., Messenger]) -> None:
-    outlet = Recorder()
-    messenger = made([outlet], Manner(gather=0.2))
+    notifier = Outbox()
+    messenger = made([notifier], Notify(gather=0.2))
     many = [alert(str(number)) for number in range(100)]
     for end in range(10, 101, 10):
         messenger.take(frame(raised=many[end - 10 : end], active=many[: end - 10]))
-    wait_for(lambda: bool(outlet.sent))
+    wait_for(lambda: bool(notifier.sent))
     messenger.close(1)
-    assert [one.count for one in outlet.sent] == [100]
+    assert [one.count for one in notifier.sent] == [100]
 
 
 def test_only_one_gpuwatch_sends_and_the_other_goes_on_where_it_stops(made: Callable[..., Messenger]) -> None:
-    outlet = Recorder()
-    holder = threading.Event()
-    asked = threading.Event()
-
-    def is_allowed() -> bool:
-        allowed = holder.is_set()
-        asked.set()
-        return allowed
-
-    messenger = made([outlet], is_allowed=is_allowed)
+    notifier, lock = Outbox(), Election(won=False)
+    messenger = made([notifier], lock=lock)
     tell(messenger, alert("a"))
-    assert asked.wait(30)
-    holder.set()
+    assert lock.asked.wait(30)
+    lock.won = True
     # The other one has told of `a`; its end is ours to tell, and so is what comes now.
     messenger.take(frame(raised=[alert("b")], cleared=[ended(alert("a"), 60)]))
-    wait_for(lambda: len(outlet.sent) == 2)
-    assert sorted((one.kind.value, one.alerts[0].subject) for one in outlet.sent) == [("cleared", "a"), ("raised", "b")]
+    wait_for(lambda: len(notifier.sent) == 2)
+    assert sorted((one.kind.value, one.alerts[0].subject) for one in notifier.sent) == [
+        ("cleared", "a"),
+        ("raised", "b"),
+    ]
 
 
-def test_a_dead_outlet_does_not_hold_up_another(made: Callable[..., Messenger]) -> None:
+def test_a_dead_notifier_does_not_hold_up_another(made: Callable[..., Messenger]) -> None:
     gate = threading.Event()
-    dead, live = Recorder("dead", gate=gate), Recorder("live")
+    dead, live = Outbox("dead", gate=gate), Outbox("live")
     messenger = made([dead, live])
     for number in range(3):
         tell(messenger, alert(str(number)))
@@ -109,46 +123,46 @@ def test_a_command_that_hangs_does_not_hold_up_the_watch_or_another(
     program = tmp_path / "hang"
     program.write_text("#!/bin/sh\nexec sleep 1000\n")
     program.chmod(0o755)
-    live = Recorder()
-    messenger = made([Command([str(program)], limit=1000), live])
+    live = Outbox()
+    messenger = made([CommandNotifier([str(program)], limit=1000), live])
     tell(messenger, alert())
     wait_for(lambda: bool(live.sent))
     messenger.close(0.1)  # and it ends when we do
 
 
 def test_trouble_is_said_until_the_next_message_gets_out(made: Callable[..., Messenger]) -> None:
-    outlet = Recorder("slack", "does not answer (timeout)")
-    messenger = made([outlet], retry=0.05)
+    notifier = Outbox("slack", "does not answer (timeout)")
+    messenger = made([notifier], retry=0.05)
     tell(messenger, alert())
     wait_for(lambda: messenger.trouble == "messages: slack does not answer (timeout)")
     wait_for(lambda: messenger.trouble == "messages: slack does not answer (timeout); 1 message not delivered")
-    assert [one.alerts[0].subject for one in outlet.sent] == ["", ""]  # tried twice, and no third time
-    outlet.why = ""
+    assert [one.alerts[0].subject for one in notifier.sent] == ["", ""]  # tried twice, and no third time
+    notifier.why = ""
     tell(messenger, alert("next"))
     wait_for(lambda: messenger.trouble == "")
 
 
 def test_a_second_try_that_succeeds_leaves_nothing_to_say(made: Callable[..., Messenger]) -> None:
-    outlet = Recorder("slack", "refuses (HTTP 503)")
-    messenger = made([outlet], retry=0.2)
+    notifier = Outbox("slack", "refuses (HTTP 503)")
+    messenger = made([notifier], retry=0.2)
     tell(messenger, alert())
     wait_for(lambda: bool(messenger.trouble))
-    outlet.why = ""
-    wait_for(lambda: len(outlet.sent) == 2 and messenger.trouble == "")
+    notifier.why = ""
+    wait_for(lambda: len(notifier.sent) == 2 and messenger.trouble == "")
 
 
-def test_a_dead_outlet_is_tried_once_in_a_while(made: Callable[..., Messenger]) -> None:
-    outlet = Recorder("slack", "does not answer (timeout)")
-    live = Recorder()
-    messenger = made([outlet, live], retry=1000.0)
+def test_a_dead_notifier_is_tried_once_in_a_while(made: Callable[..., Messenger]) -> None:
+    notifier = Outbox("slack", "does not answer (timeout)")
+    live = Outbox()
+    messenger = made([notifier, live], retry=1000.0)
     for number in range(5):
         tell(messenger, alert(str(number)))
         wait_for(lambda: len(live.sent) > number)  # noqa: B023 - called at once
-    assert len(outlet.sent) == 1
+    assert len(notifier.sent) == 1
 
 
-def test_an_outlet_that_raises_is_a_failure_like_any(made: Callable[..., Messenger]) -> None:
-    class Broken(Recorder):
+def test_a_notifier_that_raises_is_a_failure_like_any(made: Callable[..., Messenger]) -> None:
+    class Broken(Outbox):
         def send(self, message: Message) -> str:
             raise RuntimeError("\x1boh")
 
@@ -157,56 +171,59 @@ def test_an_outlet_that_raises_is_a_failure_like_any(made: Callable[..., Messeng
     wait_for(lambda: messenger.trouble == "messages: odd failed: RuntimeError: \ufffdoh")
 
 
-def test_a_fault_of_the_plan_is_said_and_ends_nothing(made: Callable[..., Messenger]) -> None:
-    outlet = Recorder()
-    faults = [OSError("no lock")]
-
-    def is_allowed() -> bool:
-        if faults:
-            raise faults.pop()
-        return True
-
-    messenger = made([outlet], is_allowed=is_allowed)
+def test_where_nobody_can_have_the_lock_everybody_sends(made: Callable[..., Messenger]) -> None:
+    notifier, lock = Outbox(), Election()
+    lock.failure = OSError("read-only")
+    messenger = made([notifier], lock=lock)
     tell(messenger, alert("a"))
-    wait_for(lambda: messenger.trouble == "messages: failed: OSError: no lock")
+    wait_for(lambda: bool(notifier.sent) and messenger.trouble == "")
+
+
+def test_a_fault_of_our_own_is_said_and_ends_nothing(made: Callable[..., Messenger]) -> None:
+    notifier, lock = Outbox(), Election()
+    lock.failure = TypeError("no lock")
+    messenger = made([notifier], lock=lock)
+    tell(messenger, alert("a"))
+    wait_for(lambda: messenger.trouble == "messages: failed: TypeError: no lock")
+    lock.failure = None
     tell(messenger, alert("b"))
-    wait_for(lambda: bool(outlet.sent) and messenger.trouble == "")
+    wait_for(lambda: bool(notifier.sent) and messenger.trouble == "")
 
 
 def test_closing_sends_what_waits_only_for_others(made: Callable[..., Messenger]) -> None:
-    outlet = Recorder()
-    messenger = made([outlet], Manner(gather=1000.0))
+    notifier = Outbox()
+    messenger = made([notifier], Notify(gather=1000.0))
     tell(messenger, alert())
     messenger.close(30)
-    assert len(outlet.sent) == 1
-    assert outlet.closed.is_set()
+    assert len(notifier.sent) == 1
+    assert notifier.closed.is_set()
     tell(messenger, alert("later"))
     messenger.close(30)
-    assert len(outlet.sent) == 1
+    assert len(notifier.sent) == 1
 
 
 def test_closing_gives_up_on_what_takes_too_long(made: Callable[..., Messenger]) -> None:
     never = threading.Event()
-    outlet = Recorder(gate=never)
-    messenger = made([outlet])
+    notifier = Outbox(gate=never)
+    messenger = made([notifier])
     tell(messenger, alert())
     messenger.close(0.05)  # or it would wait for ever
-    assert outlet.closed.is_set()
+    assert notifier.closed.is_set()
 
 
 def test_closing_without_a_frame_starts_nothing(made: Callable[..., Messenger]) -> None:
     before = threading.active_count()
-    messenger = made([Recorder()])
+    messenger = made([Outbox()])
     messenger.close(1)
     assert threading.active_count() == before
 
 
 def test_a_reload_changes_the_ways_out_and_keeps_what_is_known(made: Callable[..., Messenger]) -> None:
-    old, new = Recorder("old"), Recorder("new")
+    old, new = Outbox("old"), Outbox("new")
     messenger = made([old])
     tell(messenger, alert())
     wait_for(lambda: len(old.sent) == 1)
-    messenger.settle(Manner(gather=0.02, least=Severity.CRITICAL), [new])
+    messenger.configure(Notify(gather=0.02, least=Severity.CRITICAL), [new])
     wait_for(old.closed.is_set)
     # The raise was told; a warning is too little now; the end of what was told is told.
     messenger.take(frame(raised=[alert("b")], cleared=[ended(alert(), 60)]))
@@ -217,52 +234,52 @@ def test_a_reload_changes_the_ways_out_and_keeps_what_is_known(made: Callable[..
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# One courier
+# One queue
 
 
 def note(subject: str = "") -> Message:
-    return raised(alert(subject), Kind.RAISED, Flaps())
+    return raised(alert(subject), Kind.RAISED, Repeats())
 
 
 def test_the_oldest_are_dropped_where_too_many_wait() -> None:
     gate = threading.Event()
-    outlet = Recorder("slow", gate=gate)
-    courier = Courier(outlet, together=1000, waiting=3, clock=Time())
-    courier.give(note("0"))
-    wait_for(lambda: courier._busy)
+    notifier = Outbox("slow", gate=gate)
+    queue = DeliveryQueue(notifier, together=1000, waiting=3, clock=Time())
+    queue.put(note("0"))
+    wait_for(lambda: queue._worker.is_running and not queue._queue)
     for number in range(1, 7):
-        courier.give(note(str(number)))
-    assert courier.trouble == "slow is too slow; 3 messages not delivered"
+        queue.put(note(str(number)))
+    assert queue.trouble == "slow is too slow; 3 messages not delivered"
     gate.set()
-    wait_for(lambda: [one.alerts[0].subject for one in outlet.sent] == ["0", "4", "5", "6"])
-    wait_for(lambda: courier.trouble == "")
-    courier.close(100.0)
+    wait_for(lambda: [one.alerts[0].subject for one in notifier.sent] == ["0", "4", "5", "6"])
+    wait_for(lambda: queue.trouble == "")
+    queue.close(100.0)
 
 
 def test_what_has_come_to_wait_goes_out_as_one() -> None:
     gate = threading.Event()
-    outlet = Recorder(gate=gate)
-    courier = Courier(outlet, together=3, clock=Time())
-    courier.give(note("0"))
-    wait_for(lambda: courier._busy)
+    notifier = Outbox(gate=gate)
+    queue = DeliveryQueue(notifier, together=3, clock=Time())
+    queue.put(note("0"))
+    wait_for(lambda: queue._worker.is_running and not queue._queue)
     for number in range(1, 7):
-        courier.give(note(str(number)))
+        queue.put(note(str(number)))
     gate.set()
-    wait_for(lambda: [one.count for one in outlet.sent] == [1, 6])
-    courier.close(100.0)
+    wait_for(lambda: [one.count for one in notifier.sent] == [1, 6])
+    queue.close(100.0)
 
 
 def test_after_a_failure_the_next_try_waits() -> None:
     clock = Time()
-    outlet = Recorder(why="is down")
-    courier = Courier(outlet, together=3, retry=30.0, clock=clock)
-    courier.give(note("a"))
-    wait_for(lambda: bool(courier.trouble))
+    notifier = Outbox(why="is down")
+    queue = DeliveryQueue(notifier, together=3, retry=30.0, clock=clock)
+    queue.put(note("a"))
+    wait_for(lambda: bool(queue.trouble))
     clock.now += 29
-    courier.give(note("b"))
-    assert len(outlet.sent) == 1
+    queue.put(note("b"))
+    assert len(notifier.sent) == 1
     clock.now += 2
-    courier.give(note("c"))  # wakes it
-    wait_for(lambda: courier.trouble == "recorder is down; 1 message not delivered")
-    assert [one.alerts[0].subject for one in outlet.sent] == ["a", "a"]
-    courier.close(clock.now)
+    queue.put(note("c"))  # wakes it
+    wait_for(lambda: queue.trouble == "outbox is down; 1 message not delivered")
+    assert [one.alerts[0].subject for one in notifier.sent] == ["a", "a"]
+    queue.close(clock.now)

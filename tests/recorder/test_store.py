@@ -1,277 +1,635 @@
-"""The store of `gpuwatch report`: a real SQLite that is added to, bounded, and made anew from older ones."""
+"""The store: what is added, its bounds, and bad days: several writers, sudden ends, full disks, planted files."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sqlite3
 import stat
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from gpuwatch import files
+from gpuwatch.alerts.alert import Alert, Severity
+from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.history import Use
-from gpuwatch.recorder import store as schema
-from gpuwatch.recorder.store import StoreError, read_kept, reading, store_name
-from gpuwatch.recorder.usage import Batch, JobId, joined
+from gpuwatch.recorder.store import (
+    EVENTS_BYTES,
+    VERSION,
+    DamagedError,
+    EventsReader,
+    Gap,
+    State,
+    Store,
+    StoreError,
+    lock_path,
+    own_store,
+    read_events,
+    reading,
+)
+from gpuwatch.recorder.usage import Batch, By, JobId, joined, read_usage, write_usage
 from tests import CHECKOUT
-from tests.support.eventlogs import alert, ended
-from tests.support.storing import HOUR, ONE, asked, batch, hours, store
+from tests.support.builders import EPOCH
+from tests.support.gpuholder import ROOT, SOMEBODY_ELSE, unavailable
+from tests.support.recording import alert, ask, change, ended, write
+from tests.support.storing import HOUR, ONE, batch, hours, save
+from tests.support.waiting import PATIENCE
 
-OLD = CHECKOUT / "tests" / "stores"
+WEEK = 7 * 86400
 MIB = 1 << 20
-WEEK = 7 * 24 * 3600
+SMALL = MIB - EVENTS_BYTES
+"""What is allowed for usage where the whole file is to take a MiB."""
+NOW = EPOCH + 100.0
+BYS: tuple[By, ...] = ("user", "gpu", "job")
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A store in a folder that does not exist yet."""
-    return tmp_path / "state" / "gpuwatch" / store_name("box3")
+    return own_store(tmp_path / "state" / "gpuwatch")
 
 
 def sums(path: Path, scope: str) -> list[tuple[int, Use]]:
     """Return what a scope comes to, by who."""
-    rows = asked(path, f"SELECT * FROM hours WHERE scope = '{scope}'")
+    rows = ask(path, f"SELECT * FROM hours WHERE scope = '{scope}'")
     return [(who, Use(*amounts)) for _, _, who, _, *amounts in rows]
 
 
+def held(path: Path) -> set[tuple[float, ...]]:
+    """Return what each scope comes to: the same for all where each batch is whole."""
+    every = ask(path, "SELECT sum(held_s) FROM hours GROUP BY scope")
+    return {*every, *ask(path, "SELECT sum(seconds) FROM watched")}
+
+
+def is_sound(path: Path) -> bool:
+    return ask(path, "PRAGMA integrity_check") == [("ok",)]
+
+
 # ---------------------------------------------------------------------------------------------------------------
-# Adding
+# Usage
 
 
 def test_it_is_private_and_adds_up(path: Path) -> None:
-    for _ in range(3):
-        store(path).write(batch())
+    save(path, batch(), batch(), batch())
     three = Use(3.0, 1.5, 0.75, 30.0, 15.0, 0.0)
     assert [sums(path, scope) for scope in ("gpu", "user", "job")] == [[(1, three)], [(1000, three)], [(1, three)]]
-    assert asked(path, "SELECT seconds FROM watched") == [(3.0,)]
+    assert ask(path, "SELECT seconds FROM watched") == [(3.0,)]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-
-
-def test_it_is_written_ahead(path: Path) -> None:
-    store(path).write(batch())
-    assert asked(path, "PRAGMA journal_mode") == [("wal",)]
-    assert asked(path, "PRAGMA auto_vacuum") == [(2,)]
+    assert ask(path, "PRAGMA journal_mode") == [("delete",)]
+    assert ask(path, "PRAGMA auto_vacuum") == [(2,)]
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 def test_each_hour_gpu_and_run_has_a_row_of_its_own(path: Path) -> None:
     parts = [batch(), batch(HOUR + 3600), batch(gpu=1), batch(job="2:2"), batch(user="ben", uid=1001)]
-    store(path).write(joined(parts))
-    assert len(sums(path, "job")) == 5
-    assert len(sums(path, "user")) == 4
-    assert len(sums(path, "gpu")) == 3
+    save(path, joined(parts))
+    assert [len(sums(path, scope)) for scope in ("job", "user", "gpu")] == [5, 4, 3]
+    assert joined([batch(use=ONE), batch(use=hours(1))]).by_user == {(HOUR, "GPU-0", 1000): ONE.plus(hours(1))}
+    assert (bool(Batch()), bool(joined(parts))) == (False, True)
 
 
-def test_a_number_does_not_replace_a_name(path: Path) -> None:
-    for name in ("1000", "ada", "1000"):
-        store(path).write(batch(user=name))
-    assert asked(path, "SELECT * FROM users") == [(1000, "ada")]
-
-
-def test_the_same_key_after_a_boot_is_another_run(path: Path) -> None:
-    store(path).write(batch())
-    store(path, boot_id=lambda: "another").write(batch())
-    assert len(sums(path, "job")) == 2
-
-
-def test_a_run_keeps_its_first_time_and_its_newest_name(path: Path) -> None:
-    store(path).write(batch(name="python"))
-    store(path).write(batch(HOUR + 3600, name="train.py", launcher="torchrun"))
-    assert asked(path, "SELECT name, launcher, first, last FROM jobs") == [
-        ("train.py", "torchrun", float(HOUR), HOUR + 3660.0)
+def test_names_times_and_boots_of_runs(path: Path) -> None:
+    save(path, *(batch(user=name) for name in ("1000", "ada", "1000")))
+    assert ask(path, "SELECT * FROM users") == [(1000, "ada")], "a number does not replace a name"
+    save(path, batch(HOUR + 3600, name="main.py", launcher="torchrun"))
+    save(path, batch(), boot="another")
+    assert ask(path, "SELECT boot, name, launcher, first, last FROM jobs ORDER BY id") == [
+        ("b007", "main.py", "torchrun", float(HOUR), HOUR + 3660.0),
+        ("another", "train.py", "", float(HOUR), HOUR + 60.0),
     ]
 
 
 def test_what_was_charged_before_a_run_was_known_moves_to_it(path: Path) -> None:
-    store(path).write(joined([batch(job="8:8"), batch(job="9:9"), batch(job="run")]))
+    save(path, joined([batch(job="8:8", events=[alert()]), batch(job="9:9"), batch(job="run")]))
     news = batch(job="run")
     news.moved = {JobId(1000, name): JobId(1000, "run") for name in ("8:8", "9:9", "never seen")}
-    store(path).write(news)
+    save(path, news)
     assert [use for _, use in sums(path, "job")] == [Use(4.0, 2.0, 1.0, 40.0, 20.0, 0.0)]
-    assert asked(path, "SELECT key FROM jobs") == [("run",)]
+    ((run, key),) = ask(path, "SELECT id, key FROM jobs")
+    assert key == "run"
+    assert ask(path, "SELECT who FROM event_owners WHERE scope = 'job'") == [(run,)]
 
 
-def test_an_event_is_told_once_however_often_it_comes(path: Path) -> None:
-    held = alert("full", gpu="GPU-0", title="GPU 0 is full", seen=HOUR + 1.0, peak=1.0)
-    worse = msgspec.structs.replace(held, peak=2.0, seen=HOUR + 2.0)
-    over = ended(worse, after=9.0, how="over")
-    for one in (held, worse, over, worse):
-        store(path).write(batch(events=[one]))
-    (row,) = asked(path, "SELECT id, rule, severity, gpu, ended, peak, title FROM events")
-    assert row == (held.id, held.rule, 2, 1, over.ended, 2.0, "GPU 0 is full")
-    assert asked(path, "SELECT * FROM event_user") == [(held.id, 1000)]
-    assert asked(path, "SELECT * FROM event_job") == [(held.id, 1)]
+def test_an_event_is_counted_once_and_by_those_it_is_about_whoever_recorded_it(path: Path) -> None:
+    """The gpuwatch that writes the usage may know the event by another id than the one that wrote it."""
+    earlier = ended(alert("earlier", gpu="GPU-0", rule=OVERSHOOT, raised=EPOCH - 500))
+    recorded = alert("recorded", gpu="GPU-0", rule=OVERSHOOT, most=Severity.CRITICAL)
+    write(path, earlier, recorded, alert("other", gpu="GPU-9"))
+    seen = batch(events=[msgspec.structs.replace(recorded, id="own")])
+    for _ in range(2):
+        Store(path).write(lambda connection: write_usage(connection, seen, "b007"))
+    assert set(ask(path, "SELECT event, scope, who FROM event_owners")) == {
+        ("id-recorded", "user", 1000),
+        ("id-recorded", "job", 1),
+    }
+    for by in BYS:
+        report = read_usage(path, by, EPOCH - 600)
+        (line,) = report.lines
+        one, both = (1, 1, 1), (2, 2, 2)
+        counts = line.events
+        assert (counts.overshoots, counts.all, counts.warnings) == (both if by == "gpu" else one)
+        assert report.events.all == 3
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Events
+
+
+def test_events_are_read_as_they_were_written(path: Path) -> None:
+    done = ended(alert("b", raised=EPOCH + 5, owners=("ada",), pids=(1, 2), peak=3.0))
+    write(path, done, alert(raised_monotonic=7.0), gaps=[Gap(EPOCH, NOW), Gap(NOW, NOW + 1, 3)], now=NOW)
+    found = read_events(path)
+    assert found.alerts == (alert(), done)
+    assert [found.state(one) for one in found.alerts] == [State.OPEN, State.ENDED]
+    assert [one.id for one in found.open] == ["id-a"]
+    assert found.gaps == (Gap(EPOCH, NOW), Gap(NOW, NOW + 1, 3))
+    assert (found.note, found.watched_until, found.exists) == ("3 events could not be written", NOW, True)
+    assert read_events(path.with_name("none")).exists is False
+
+
+def test_since_leaves_out_what_ended_before(path: Path) -> None:
+    gaps = [Gap(EPOCH, EPOCH + 50), Gap(EPOCH, EPOCH + 200)]
+    write(path, ended(alert()), ended(alert("b"), after=500.0), alert("c"), gaps=gaps, now=EPOCH + 300)
+    assert [one.id for one in read_events(path, NOW).alerts] == ["id-b", "id-c"]
+    assert read_events(path, NOW).gaps == (gaps[1],)
+    assert [one.id for one in read_events(path, EPOCH + 400).alerts] == ["id-b"], "nobody knows what c did since"
+
+
+def test_a_store_that_has_not_changed_is_not_read_again(path: Path) -> None:
+    read = EventsReader(path)
+    assert not read().exists
+    write(path, alert())
+    first = read()
+    assert [one.id for one in first.alerts] == ["id-a"]
+    assert read() is first
+    write(path, ended(alert()))
+    assert read().alerts[0].ended is not None
+    before, lock = read(), files.FileLock(lock_path(path))
+    assert lock.acquire()
+    assert read() is not before
+    assert read().watched
+    lock.release()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "",
+        "{",
+        "null",
+        "[" * 60000,
+        " " * 70000 + msgspec.json.encode(alert()).decode(),
+        *(
+            msgspec.json.encode(alert(**changes)).decode()
+            for changes in (
+                {"raised": 1e15},
+                {"lasted": 1e200},
+                {"peak": 1e300},
+                {"id": ""},
+                {"rule": ""},
+                {"raised": -1.0},
+            )
+        ),
+        msgspec.json.encode(alert()).decode().replace('"severity":2', '"severity":9'),
+    ],
+)
+def test_a_row_that_cannot_be_ours_is_counted_and_left_out(path: Path, row: str) -> None:
+    write(path, alert(), alert("b"))
+    change(path, f"UPDATE events SET alert = '{row}' WHERE id = 'id-a'", "INSERT INTO gaps VALUES ('x', 1, 1)")
+    found = read_events(path)
+    assert ([one.id for one in found.alerts], found.gaps) == (["id-b"], ())
+    assert found.note == "1 events are damaged"
+
+
+def test_texts_are_cleaned_again_and_cut(path: Path) -> None:
+    foreign = "\x1b[31mred\u202e\n" + "x" * 5000
+    write(path, alert(title=foreign, owners=(foreign,)))
+    (one,) = read_events(path).alerts
+    for words in (one.title, one.owners[0]):
+        assert words.startswith("�[31mred��xxx")
+        assert len(words) == 400
+
+
+@given(st.lists(st.builds(lambda name, text: alert(name, title=text), st.sampled_from("abc"), st.text(max_size=20))))
+def test_whatever_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, alerts: list[Alert]) -> None:
+    path = tmp_path_factory.mktemp("store") / "one.sqlite"
+    write(path, *alerts)
+    assert {one.id for one in read_events(path).alerts} == {one.id for one in alerts}
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # Bounds
 
 
-def test_what_is_older_than_it_is_kept_is_forgotten(path: Path) -> None:
-    one = store(path, keep=3600.0)
-    one.write(batch(HOUR, events=[alert("old", seen=float(HOUR))]))
+def test_what_is_older_than_it_is_kept_is_deleted(path: Path) -> None:
+    save(path, batch(HOUR, events=[alert("old", seen=float(HOUR))]))
     later = [HOUR + 7200 + 3600 * number for number in range(25)]
     for hour in later:
-        one.write(batch(hour, job="2:2", events=[alert("new", seen=float(hour))]))
-    one.prune(later[-1])
-    assert asked(path, "SELECT DISTINCT hour FROM hours") == [(hour,) for hour in later]
-    assert asked(path, "SELECT hour FROM watched") == [(hour,) for hour in later]
-    assert asked(path, "SELECT key FROM jobs") == [("2:2",)]
-    assert asked(path, "SELECT id FROM events") == [("id-new",)]
-    assert asked(path, "SELECT event FROM event_job") == [("id-new",)]
+        save(path, batch(hour, job="2:2", events=[alert("new", seen=float(hour))]))
+    Store(path, keep=3600.0).prune(later[-1])
+    assert ask(path, "SELECT DISTINCT hour FROM hours") == [(hour,) for hour in later]
+    assert ask(path, "SELECT hour FROM watched") == [(hour,) for hour in later]
+    assert ask(path, "SELECT key FROM jobs") == [("2:2",)]
+    assert ask(path, "SELECT id FROM events") == [("id-new",)]
+    assert ask(path, "SELECT DISTINCT event FROM event_owners") == [("id-new",)]
 
 
 def test_a_clock_that_is_far_ahead_for_some_hours_makes_nothing_old(path: Path) -> None:
-    one, ahead = store(path, keep=30 * 86400.0), HOUR + 40 * 365 * 86400
-    one.write(batch(HOUR))
-    for hour in range(24):
-        one.write(batch(ahead + 3600 * hour))
-        one.prune(ahead + 3600.0 * hour)
-    assert (HOUR,) in asked(path, "SELECT hour FROM watched")
-    one.write(batch(ahead + 24 * 3600))
+    one, ahead = Store(path, keep=30 * 86400.0), HOUR + 40 * 365 * 86400
+    save(path, batch(HOUR), *(batch(ahead + 3600 * hour) for hour in range(24)))
     one.prune(ahead + 24 * 3600.0)
-    assert (HOUR,) not in asked(path, "SELECT hour FROM watched"), "it was the clock before that was wrong"
+    assert (HOUR,) in ask(path, "SELECT hour FROM watched")
+    save(path, batch(ahead + 24 * 3600))
+    one.prune(ahead + 24 * 3600.0)
+    assert (HOUR,) not in ask(path, "SELECT hour FROM watched"), "it was the clock before that was wrong"
 
 
-def filled(path: Path, weeks: int) -> None:
-    """Fill a store with weeks of many runs."""
-    one = store(path)
-    for week in range(weeks):
-        parts = [batch(HOUR + week * WEEK + run % 100 * 3600, job=f"{week}:{run}") for run in range(2000)]
-        one.write(joined(parts))
-
-
-def test_a_full_one_loses_its_oldest_weeks(path: Path) -> None:
-    filled(path, 6)
-    largest = MIB
-    assert path.stat().st_size > 1.2 * largest
-    store(path, largest=largest).write(batch(HOUR + 6 * WEEK))
-    assert path.stat().st_size <= largest
-    (first, last), *_ = asked(path, "SELECT min(hour), max(hour) FROM watched")
-    assert first > HOUR + WEEK
-    assert last == HOUR + 6 * WEEK
-    assert asked(path, "PRAGMA integrity_check") == [("ok",)]
-
-
-def test_it_never_grows_beyond_its_bound(path: Path) -> None:
-    one = store(path, largest=MIB)
+def test_a_full_store_loses_its_oldest_weeks_and_never_grows_beyond_its_bound(path: Path) -> None:
     for week in range(6):
-        for day in range(4):
-            start = HOUR + week * WEEK + day * 24 * 3600
-            one.write(joined(batch(start + run % 20 * 3600, job=f"{start}:{run}") for run in range(500)))
-            assert path.stat().st_size <= MIB
-    assert asked(path, "SELECT max(hour) FROM watched")[0][0] > HOUR + 5 * WEEK
+        parts = [batch(HOUR + week * WEEK + run % 100 * 3600, job=f"{week}:{run}") for run in range(2000)]
+        save(path, joined(parts))
+    assert path.stat().st_size > 1.2 * MIB
+    for day in range(12):
+        start = HOUR + 6 * WEEK + day * 86400
+        save(path, joined(batch(start + run % 20 * 3600, job=f"{start}:{run}") for run in range(200)), largest=SMALL)
+        assert path.stat().st_size <= MIB
+    ((first, last),) = ask(path, "SELECT min(hour), max(hour) FROM watched")
+    assert first > HOUR + WEEK
+    assert last > HOUR + 6 * WEEK
+    assert is_sound(path)
+    with pytest.raises(StoreError, match="no space left on device"):
+        save(path, joined(batch(job=str(run), name="x" * 100) for run in range(8000)), largest=SMALL)
+    assert is_sound(path)
 
 
-def test_a_batch_that_can_never_fit_is_told_of(path: Path) -> None:
-    one = store(path, largest=MIB)
-    one.write(batch())
-    with pytest.raises(sqlite3.OperationalError, match="full"):
-        one.write(joined(batch(HOUR + 3600, job=str(run), name="x" * 100) for run in range(10_000)))
-    assert asked(path, "PRAGMA integrity_check") == [("ok",)]
+def test_of_events_the_newest_are_kept_and_all_that_hold(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuwatch.recorder.store._MOST_EVENTS", 10)
+    write(path, alert("held"), *(ended(alert(str(number))) for number in range(30)))
+    Store(path).prune(NOW)
+    kept = [one.id for one in read_events(path).alerts]
+    assert sorted(kept) == sorted(["id-held", *(f"id-{number}" for number in range(21, 30))])
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Versions
+# Several, and sudden ends
 
 
-def made(path: Path, version: int) -> None:
-    """Make a store of an older version from what one was dumped as."""
-    path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
-    connection = sqlite3.connect(path)
-    try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.executescript((OLD / f"version{version}.sql").read_text())
-        connection.execute(f"PRAGMA application_id = {schema.APPLICATION}")
-        connection.execute(f"PRAGMA user_version = {version}")
-    finally:
-        connection.close()
+def writer(path: Path, rounds: int) -> subprocess.Popen[str]:
+    """Start a process that writes."""
+    command = [sys.executable, "-m", "tests.support.storing", str(path), str(rounds)]
+    return subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("version", range(1, schema.VERSION + 1))
-def test_one_of_an_older_version_is_brought_up_with_its_rows(path: Path, version: int) -> None:
-    made(path, version)
-    before = read_kept(path, "job", float(HOUR))
-    assert [(line.name, line.use.held, line.events.all) for line in before.lines] == [("train.py", 2.0, 1)]
-    store(path).write(batch())
-    assert asked(path, "PRAGMA user_version") == [(schema.VERSION,)]
-    assert [line.use.held for line in read_kept(path, "job", float(HOUR)).lines] == [3.0]
+@pytest.mark.slow
+def test_several_writers_lose_nothing(path: Path) -> None:
+    writers = [writer(path, 30) for _ in range(4)]
+    ends = [one.communicate(timeout=10 * PATIENCE) for one in writers]
+    assert [(one.returncode, words) for one, (_, words) in zip(writers, ends, strict=True)] == [(0, "")] * 4
+    assert held(path) == {(120.0,)}
+    assert is_sound(path)
 
 
-def test_every_version_has_its_dump() -> None:
-    assert {file.name for file in OLD.iterdir()} == {f"version{at}.sql" for at in range(1, schema.VERSION + 1)}
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [1, 20])
+def test_one_that_is_killed_leaves_whole_batches(path: Path, after: int) -> None:
+    with writer(path, 10_000) as one:
+        assert one.stdout is not None
+        for _ in range(after):
+            assert one.stdout.readline() == "written\n"
+        one.send_signal(signal.SIGKILL)
+        more = one.stdout.read().count("written")  # with what was read ahead of the last line, unlike communicate()
+    ((seconds,),) = held(path)  # reading, too, undoes what was half written
+    assert after + more <= seconds <= after + more + 1
+    save(path, batch())
+    assert held(path) == {(seconds + 1,)}
+    assert is_sound(path)
 
 
-@pytest.mark.parametrize("version", range(1, schema.VERSION))
-def test_a_fresh_one_is_like_one_that_was_brought_up(path: Path, tmp_path: Path, version: int) -> None:
-    made(path, version)
-    fresh = tmp_path / "fresh" / "usage.sqlite"
-    for one in (path, fresh):
-        store(one).write(batch())
-    for all_of_it in ("SELECT name, sql FROM sqlite_master ORDER BY name", "SELECT name FROM about ORDER BY name"):
-        assert asked(path, all_of_it) == asked(fresh, all_of_it)
-
-
-KILLED = """
-import os, signal, sqlite3, sys
-from gpuwatch.recorder import store as schema
-def half(connection):
-    schema.STEPS[1](connection)
-    connection.execute("DROP TABLE hours")
+HALF = """
+import os, signal, sys
+from pathlib import Path
+from gpuwatch.recorder.store import Store
+def change(connection):
+    connection.execute("PRAGMA cache_size = 1")  # what does not fit is in the file before the end
+    connection.execute("DELETE FROM hours")
+    connection.execute("WITH n(i) AS (SELECT 2000 UNION ALL SELECT i + 1 FROM n WHERE i < 9999) "
+                       "INSERT INTO users SELECT i, hex(randomblob(100)) FROM n")
     os.kill(os.getpid(), signal.SIGKILL)
-schema.upgrade(sqlite3.connect(sys.argv[1], isolation_level=None), [schema.STEPS[0], half])
+Store(Path(sys.argv[1])).write(change)
 """
 
 
-def test_a_migration_that_is_killed_leaves_the_old_one_whole(path: Path) -> None:
-    made(path, 1)
-    done = subprocess.run([sys.executable, "-c", KILLED, str(path)], cwd=CHECKOUT)
+def test_one_that_is_killed_in_the_middle_of_a_write_leaves_the_state_before(path: Path) -> None:
+    save(path, batch())
+    before = path.stat().st_size
+    done = subprocess.run([sys.executable, "-c", HALF, str(path)], cwd=CHECKOUT, check=False, capture_output=True)
+    assert not done.stderr
     assert done.returncode == -signal.SIGKILL
-    assert asked(path, "PRAGMA user_version") == [(1,)]
-    assert asked(path, "SELECT count(*) FROM hours") == [(3,)]
-    store(path).write(batch())
-    assert [line.use.held for line in read_kept(path, "job", float(HOUR)).lines] == [3.0]
+    assert path.with_name(f"{path.name}-journal").stat().st_size
+    assert path.stat().st_size > before
+    assert held(path) == {(1.0,)}, "who only reads undoes it"
+    assert ask(path, "SELECT count(*) FROM users") == [(1,)]
+    assert is_sound(path)
 
 
-def test_a_newer_one_is_refused_and_never_touched(path: Path) -> None:
-    store(path).write(batch())
-    connection = sqlite3.connect(path)
-    connection.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
-    connection.commit()
-    connection.close()
+def test_what_is_read_in_the_same_process_costs_no_write(path: Path) -> None:
+    save(path, batch())
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            held(path)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        save(path, *[batch()] * 30)
+    finally:
+        done.set()
+        reader.join()
+    assert held(path) == {(31.0,)}
+
+
+def test_a_store_that_stays_locked_is_reported(path: Path) -> None:
+    save(path, batch())
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreError, match=f"^{path}: another program keeps it locked$"):
+            save(path, batch(), patience=0.05)
+        assert held(path) == {(1.0,)}, "it can be read"
+        other.execute("ROLLBACK")
+    save(path, batch())
+    assert held(path) == {(2.0,)}
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Files that are something else
+
+
+def refused(path: Path, words: str, kind: type[StoreError] = StoreError) -> None:
+    """See that a file is neither read nor written."""
+    before = path.read_bytes() if path.is_file() else None
+    for use in (lambda: save(path, batch()), lambda: read_usage(path, "user", 0.0), lambda: read_events(path)):
+        with pytest.raises(kind, match=words) as caught:
+            use()
+        assert str(path) in str(caught.value)
+        assert str(caught.value).isprintable()
+    assert (path.read_bytes() if path.is_file() else None) == before
+
+
+@pytest.mark.parametrize("content", [b"shopping list\n", b"SQLite", b"\0" * 4096])
+def test_what_is_no_database_is_damaged(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    path.chmod(0o600)
+    refused(path, "it is damaged", DamagedError)
+
+
+@pytest.mark.parametrize(
+    ("statements", "words"),
+    [
+        ([f"PRAGMA user_version = {VERSION + 1}"], "newer gpuwatch .version 2 of the store; this one knows 1"),
+        (["CREATE VIEW mine AS SELECT 1"], "holds what no gpuwatch made"),
+        (["CREATE TRIGGER m AFTER INSERT ON hours BEGIN DELETE FROM hours; END"], "holds what no gpuwatch made"),
+        (["CREATE TABLE mine (one)"], "holds what no gpuwatch made"),
+        (["DROP TABLE hours", "CREATE VIEW hours AS SELECT 1"], "holds what no gpuwatch made"),
+        (["PRAGMA application_id = 4711"], "a database of something else"),
+        (["PRAGMA application_id = 0"], "a database of something else"),
+    ],
+)
+def test_a_database_that_is_not_ours_is_never_touched(path: Path, statements: list[str], words: str) -> None:
+    save(path, batch())
+    change(path, *statements)
+    refused(path, words)
+
+
+def scribbled(content: bytes) -> bytes:
+    """Return a database with rubbish at the start of each page but the first."""
+    return content[:4096] + b"".join(
+        b"\xff" * 64 + content[at + 64 : at + 4096] for at in range(4096, len(content), 4096)
+    )
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        scribbled,
+        lambda content: content.replace(b"TABLE ho", b"TA\xffLE ho"),
+        lambda content: content.replace(b"idle_byte_s REAL NOT NULL", b"idle_mite_s REAL NOT NULL"),
+    ],
+    ids=["pages", "schema", "column"],
+)
+def test_a_damaged_store_is_set_aside_whole(path: Path, harm: Callable[[bytes], bytes]) -> None:
+    save(path, joined(batch(job=str(number)) for number in range(200)))
+    content = harm(path.read_bytes())
+    path.write_bytes(content)
+    with pytest.raises(DamagedError, match=f"^{path}: it is damaged"):
+        read_usage(path, "user", 0.0)
+    with pytest.raises(DamagedError):
+        save(path, batch())
+    assert Store(path).set_aside() == f"{path.name} was damaged and is kept as {path.name}.damaged; a new one is begun"
+    assert path.with_name(f"{path.name}.damaged").read_bytes()[4096:] == content[4096:]
+    save(path, batch())
+    assert held(path) == {(1.0,)}
+
+
+@pytest.mark.parametrize("what", ["link", "dangling", "pipe", "folder"])
+def test_what_is_planted_under_its_name_is_refused(path: Path, tmp_path: Path, what: str) -> None:
+    path.parent.mkdir(parents=True)
+    other = tmp_path / "other"
+    if what == "pipe":
+        os.mkfifo(path)
+    elif what == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(other)
+        if what == "link":
+            other.write_text("somebody's own")
+    refused(path, "symbolic link|not a regular file")
+    assert not other.exists() or other.read_text() == "somebody's own"
+
+
+@pytest.mark.parametrize("what", ["pipe", "link"])
+def test_what_is_planted_in_place_of_its_journal_is_refused(path: Path, tmp_path: Path, what: str) -> None:
+    save(path, batch())
+    journal = Path(f"{path}-journal")
+    os.mkfifo(journal) if what == "pipe" else journal.symlink_to(tmp_path / "other")
+    refused(path, f"its journal {journal.name} is not a regular file")
+
+
+@pytest.mark.skipif(not ROOT, reason="gives a file to another user, which only root can")
+def test_somebody_elses_file_is_refused_unless_it_was_named(path: Path) -> None:
+    save(path, batch())
+    os.chown(path, SOMEBODY_ELSE, -1)
+    refused(path, f"the file belongs to uid {SOMEBODY_ELSE}")
+    assert len(read_usage(path, "user", 0.0, named=True).lines) == 1
+
+
+def test_a_named_file_may_be_a_link_but_not_empty(tmp_path: Path) -> None:
+    save(tmp_path / "real", batch())
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with reading(tmp_path / "link", named=True) as connection:
+        assert connection.execute("SELECT name FROM users").fetchall() == [("ada",)]
+    (tmp_path / "empty").touch()
+    with pytest.raises(StoreError, match="empty"), reading(tmp_path / "empty", named=True):
+        pass
+    for name in ("empty", "none"):
+        with pytest.raises(FileNotFoundError), reading(tmp_path / name):
+            pass
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_store_that_is_taken_away_is_begun_anew_and_has_another_identity(path: Path) -> None:
+    first = Store(path).write(lambda connection: None)
+    assert Store(path).write(lambda connection: None) == first != ""
+    path.unlink()
+    assert Store(path).write(lambda connection: None) != first
+    with pytest.raises(StoreError, match="taken away"):
+        Store(path).write(lambda connection: path.unlink())
+
+
+@pytest.mark.parametrize("cell", ["'many'", "x'00ff'", "NULL", "-1.0", "9e999", "'1e5'"])
+def test_a_cell_may_hold_anything(path: Path, cell: str) -> None:
+    save(path, batch())
+    statements = [
+        f"UPDATE {one} = {cell}" for one in ("gpus SET number", "gpus SET name", "jobs SET name", "jobs SET first")
+    ]
+    if cell != "NULL":
+        statements += [f"UPDATE hours SET byte_s = {cell}", f"UPDATE watched SET seconds = {cell}"]
+    change(path, *statements)
+    for by in BYS:
+        (line,) = read_usage(path, by, float(HOUR)).lines
+        assert 0 <= line.use.memory < 1e30
+
+
+@pytest.mark.parametrize("cell", ["'many'", "x'00ff'", "-1", "9e999", "9223372036854775807", "-9223372036854775808"])
+def test_an_hour_may_be_anything_to_who_writes(path: Path, cell: str) -> None:
+    save(path, joined(batch(HOUR + 3600 * n, job=str(n)) for n in range(30)))
+    change(
+        path, f"UPDATE watched SET hour = {cell} WHERE hour = {HOUR}", "UPDATE jobs SET first = NULL WHERE key = '3'"
+    )
+    Store(path).prune(HOUR + 1e9)
+    for number in range(40):
+        name = str(number) * 200
+        moved = batch(HOUR, job=name)
+        moved.moved[JobId(1000, "3")] = JobId(1000, name)
+        save(path, moved, largest=120_000 - EVENTS_BYTES)
+    assert is_sound(path)
+
+
+def test_foreign_text_is_cleaned_on_the_way_out(path: Path) -> None:
+    bad = "a\x1b[31m\nb\u202e"
+    save(path, batch(user=bad, name=bad, launcher=bad))
+    for by in BYS[::2]:
+        (line,) = read_usage(path, by, float(HOUR)).lines
+        for words in (line.name, line.user, line.launcher):
+            assert not {"\x1b", "\n", "\u202e"} & set(words)
+    path.write_bytes(path.read_bytes().replace(b"b\xe2\x80\xae", b"b\xe9\xe9\xe9"))
+    assert read_usage(path, "user", float(HOUR)).lines[0].name.endswith("\N{REPLACEMENT CHARACTER}")
+
+
+def test_a_query_that_takes_for_ever_is_given_up_and_reading_changes_nothing(path: Path) -> None:
+    save(path, batch())
     before = path.read_bytes()
-    words = f"newer gpuwatch \\(version {schema.VERSION + 1} of the store; this one knows {schema.VERSION}"
-    with pytest.raises(StoreError, match=words):
-        store(path).write(batch())
-    with pytest.raises(StoreError, match="newer"):
-        read_kept(path, "user", 0.0)
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    with pytest.raises(StoreError, match="took longer than"), reading(path, seconds=0.05) as connection:
+        connection.execute(endless).fetchall()
+    with pytest.raises(StoreError, match="readonly"), reading(path) as connection:
+        connection.execute("DELETE FROM hours")
     assert path.read_bytes() == before
 
 
-def test_joining_adds_and_keeps_the_newest() -> None:
-    first, second = batch(use=ONE), batch(use=hours(1), gpu=0)
-    whole = joined([first, second])
-    assert whole.by_user == {(HOUR, "GPU-0", 1000): ONE.plus(hours(1))}
-    assert not Batch()
-    assert whole
+# ---------------------------------------------------------------------------------------------------------------
+# A full disk, and one that cannot be written to
 
 
-def test_reading_takes_no_file_for_granted(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), reading(tmp_path / "none"):
-        pass
-    empty = tmp_path / "empty"
-    empty.touch()
-    with pytest.raises(StoreError, match="empty"), reading(empty):
-        pass
-    link = tmp_path / "link"
-    store(tmp_path / "real").write(batch())
-    link.symlink_to(tmp_path / "real")
-    with pytest.raises(StoreError, match="not a regular file"), reading(link):
-        pass
-    with reading(link, follow=True) as connection:
-        assert connection.execute("SELECT name FROM users").fetchall() == [("ada",)]
-    assert not os.access(tmp_path / "none", os.F_OK)
+DISK = """
+set -e
+mount -t tmpfs -o size=512k,mode=700 none "$1"
+exec "$2" - "$1" "$3" <<'END'
+import subprocess, sys
+from pathlib import Path
+from gpuwatch.recorder.recorder import UsageSettings
+from tests.support.recording import Recording, alert, ask, story, wait_for
+folder, what = Path(sys.argv[1]), sys.argv[2]
+one = Recording(folder / "state").settle(alert())
+one.expect("id-a warning")
+one.close()
+hog = folder / "hog"
+if what == "full":
+    with hog.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError as error:
+            print(error.strerror)
+else:
+    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+one = Recording(folder / "state", now=one.now).start()
+many = [alert(str(number), evidence="e" * 1000) for number in range(40)]
+for _ in range(5):
+    one.feed(*many, alert())
+one.mark(lambda before: before.acknowledged(alert(), one.now))
+waiting = "40 events wait" if what == "full" else "41 events wait"
+wait_for(lambda: one.feed(*many, alert()) or (waiting in one.trouble and "alone" in one.trouble))
+print(one.trouble.replace(str(folder), ""))
+print(story(one.path))
+if what == "full":
+    hog.unlink()
+else:
+    subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)
+wait_for(lambda: one.feed(*many, alert()) or (len(story(one.path)) == 41 and not one.trouble))
+print(ask(one.path, "PRAGMA integrity_check"), ask(one.path, "SELECT count(*) FROM marks"))
+one.close()
+END
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not ROOT, reason="mounting a small disk needs root")
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [("full", "no space left on device"), ("read-only", "/state/gpuwatch-{host}.sqlite: read-only file system")],
+)
+def test_a_disk_that_is_really_full_or_cannot_be_written_to(tmp_path: Path, what: str, words: str) -> None:
+    try:
+        probe = subprocess.run(["unshare", "-m", "true"], capture_output=True, timeout=PATIENCE)
+    except OSError as error:
+        unavailable(f"unshare: {error}")
+    if probe.returncode:
+        unavailable(f"a mount namespace: {probe.stderr.decode().strip()}")
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", DISK, "sh", str(tmp_path), sys.executable, what],
+        capture_output=True,
+        text=True,
+        timeout=6 * PATIENCE,
+        cwd=CHECKOUT,
+    )
+    assert done.stderr == ""
+    printed = done.stdout.splitlines()
+    assert printed[: len(printed) - 3] == (["No space left on device"] if what == "full" else [])
+    expected = words.format(host=files.host_name())
+    count = 40 if what == "full" else 41  # who cannot read has them all waiting
+    assert printed[-3:] == [
+        f"not recorded: {expected}; {count} events wait, what you acknowledged or muted counts in this gpuwatch alone",
+        "['id-a warning']",
+        "[('ok',)] [(1,)]",
+    ]
+
+
+def test_names_are_of_the_host() -> None:
+    assert files.host_name("../../etc/pass wd\n") == "_.._etc_pass_wd_"
+    assert files.host_name("..") == "host"
+    assert len(files.host_name("x" * 500)) == 64
+    assert lock_path(Path("/x/gpuwatch-box3.sqlite")) == Path("/x/gpuwatch-box3.lock")
+    assert lock_path(Path("/x/mine.txt"), "usage") == Path("/x/mine.txt-usage.lock")

@@ -1,4 +1,4 @@
-"""Batches for a store, and frames for what writes one. As a program: somebody who writes again and again."""
+"""Batches of usage for a store, and frames that come to some. As a program: one that writes again and again."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.history import History, Use
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame
-from gpuwatch.recorder.store import Store, reading
-from gpuwatch.recorder.usage import Batch, Card, JobFacts, JobId, Told
+from gpuwatch.recorder.store import Store, write_events
+from gpuwatch.recorder.usage import Batch, GpuFacts, JobFacts, JobId, Owned, write_usage
 from tests.support.builders import EPOCH, GIB, TOTAL, at
 
 HOUR = int(EPOCH // 3600) * 3600
@@ -36,35 +36,33 @@ def batch(
 ) -> Batch:
     """Return a batch of one run on one GPU in one hour."""
     uuid, run = f"GPU-{gpu}", JobId(uid, job)
-    told = {one.id: Told(one, frozenset((uid,)), frozenset((run,))) for one in events}
     return Batch(
         host="box3",
         watched={(hour, uuid): use.held if watched is None else watched},
         by_gpu={(hour, uuid): use},
         by_user={(hour, uuid, uid): use},
         by_job={(hour, uuid, run): use},
-        gpus={uuid: Card(gpu, "NVIDIA H100", TOTAL)},
+        gpus={uuid: GpuFacts(gpu, "NVIDIA H100", TOTAL)},
         users={uid: user},
         jobs={run: JobFacts(name, launcher, float(hour), hour + 60.0)},
-        events=told,
+        events={one.id: Owned(one, frozenset((uid,)), frozenset((run,))) for one in events},
     )
 
 
 def hours(count: float, busy: float = 0.5, gib: float = 10.0, idle: float = 0.25, unknown: float = 0.0) -> Use:
-    """Give so many GPU-hours, with the parts of them that were busy, unknown, and held idle."""
+    """Return so many GPU-hours, with the parts of them that were busy, unknown, and held idle."""
     seconds = count * 3600
     return Use(seconds, busy * seconds, unknown * seconds, gib * GIB * seconds, idle * gib * GIB * seconds)
 
 
-def store(path: Path, **changes: Any) -> Store:
-    """Return a store of this boot."""
-    return Store(path, **{"boot_id": lambda: BOOT, **changes})
-
-
-def asked(path: Path, question: str) -> list[tuple[Any, ...]]:
-    """Return what a store answers."""
-    with reading(path) as connection:
-        return connection.execute(question).fetchall()
+def save(path: Path, *batches: Batch, boot: str = BOOT, **options: Any) -> None:
+    """Write batches to a store, with the events that they name."""
+    store = Store(path, **options)
+    for one in batches:
+        events = [owned.alert for owned in one.events.values()]
+        if events:
+            store.write(lambda connection, events=events: write_events(connection, events, (), EPOCH))  # type: ignore[misc]
+        store.write(lambda connection, one=one: write_usage(connection, one, boot))  # type: ignore[misc]
 
 
 class Frames:
@@ -92,9 +90,9 @@ class Frames:
 
 
 def main(path: str, rounds: str) -> None:
-    """Write so many rounds, and say after each that it is written."""
+    """Write so many rounds, and print after each that it is written."""
     for _ in range(int(rounds)):
-        store(Path(path)).write(batch())
+        save(Path(path), batch())
         sys.stdout.write("written\n")
         sys.stdout.flush()
 

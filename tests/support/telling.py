@@ -46,10 +46,10 @@ def frame(raised: Iterable[Alert] = (), cleared: Iterable[Alert] = (), active: I
     return Frame(snapshot(), 5000.0, HistoryView(), (*active, *new), new, tuple(cleared))
 
 
-class Recorder:
-    """A way out that keeps what it is given, and does as it is told."""
+class Outbox:
+    """Notifier that keeps its messages, and fails or waits as a test says."""
 
-    def __init__(self, name: str = "recorder", why: str = "", gate: threading.Event | None = None) -> None:
+    def __init__(self, name: str = "outbox", why: str = "", gate: threading.Event | None = None) -> None:
         """`why` is what each delivery fails with; each waits for `gate`, if there is one."""
         self.name = name
         self.why = why

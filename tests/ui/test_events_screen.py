@@ -12,7 +12,7 @@ from textual.widgets import Input
 
 from gpuwatch.alerts.alert import Alert, Severity, Unit
 from gpuwatch.analysis.rows import Filter, FilterError
-from gpuwatch.recorder.events_log import Events
+from gpuwatch.recorder.store import Events
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.acknowledge import AcknowledgeDialog
@@ -207,7 +207,7 @@ async def test_a_log_that_cannot_be_read_is_said() -> None:
 async def test_what_the_log_lacks_is_said() -> None:
     async with running(frame(machine(2)), (120, 36), helpers=log(past(1), damaged=3)) as (app, pilot):
         await pilot.press("e")
-        await until(pilot, lambda: "3 lines are damaged" in text_of(app))
+        await until(pilot, lambda: "3 events are damaged" in text_of(app))
 
 
 def test_the_detail_tells_all_that_is_known() -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.cli import parse
-from gpuwatch.commands.startup import Reloader, Ways, applied, configured, said
+from gpuwatch.commands.startup import Reloader, apply_config, configured, format_reload
 from gpuwatch.config import Config
 from gpuwatch.declared.facts import Share
 from gpuwatch.monitor import Monitor
-from gpuwatch.recorder.events_log import own_log
+from gpuwatch.recorder.recorder import Sinks
 from gpuwatch.sampler.protocol import Options
 from gpuwatch.sources.local import LocalSource
 from tests.driver import GIB, Driver, Gpu, Proc
@@ -34,11 +34,11 @@ def test_what_changed_is_handed_on_once(tmp_path: Path) -> None:
     file = tmp_path / "gpuwatch.toml"
     file.write_text(GOOD)
     reload, handed = reloader(file)
-    assert said(reload()) == "configuration read again: nothing has changed"
+    assert format_reload(reload()) == "configuration read again: nothing has changed"
     file.write_text('user = "ada"\n' + GOOD.replace("20", "30"))
     came = reload()
-    assert said(came) == "configuration read again: user, alerts.memory_warning changed"
-    assert said(came, later=("user",)).endswith(" (from the next start on: user)")
+    assert format_reload(came) == "configuration read again: user, alerts.memory_warning changed"
+    assert format_reload(came, later=("user",)).endswith(" (from the next start on: user)")
     ((old, new),) = handed
     assert (old.alerts.memory_warning, new.alerts.memory_warning) == (20, 30)
     assert reload.config is new
@@ -52,9 +52,9 @@ def test_a_bad_file_changes_nothing(tmp_path: Path) -> None:
     before = reload.config
     for content in ("[alerts]\nmemory_warning = 'lots'\n", "[", "[alerts]\nmemory_warning = 3\n"):
         file.write_text(content)
-        assert said(reload()).startswith("configuration not changed: ")
+        assert format_reload(reload()).startswith("configuration not changed: ")
     file.unlink()
-    assert "there is no file" in said(reload())
+    assert "there is no file" in format_reload(reload())
     assert (reload.config, handed) == (before, [])
 
 
@@ -70,16 +70,14 @@ def test_a_flag_beats_the_file_again(tmp_path: Path) -> None:
 def test_limits_and_shares_reach_the_watch_and_its_source() -> None:
     source = Script()
     watch = Monitor(source, lambda frame: None)
-    ways = Ways(watch, demo=True)
     watch.start()
     try:
-        applied(watch, ways, Config(), Config(shares=(Share(user="ada", share=0.5),)))
+        apply_config(watch, Config(), Config(shares=(Share(user="ada", share=0.5),)))
         assert source.poked.wait(30.0)
         assert source.shares == (Share(user="ada", share=0.5),)
     finally:
         watch.stop()
         watch.join()
-        ways.close(1.0)
 
 
 def test_new_shares_take_a_new_sampler(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,15 +115,9 @@ def test_new_shares_take_a_new_sampler(driver: Driver, monkeypatch: pytest.Monke
         close(source)
 
 
-def test_the_demo_has_no_log_of_its_own(tmp_path: Path) -> None:
+def test_a_demo_makes_nothing_and_keeps_events_only_where_the_user_said(own_home: Path, tmp_path: Path) -> None:
     watch = Monitor(Script(), lambda frame: None)
-    assert Ways(watch).log == own_log()
-    assert Ways(watch, demo=True).log is None
-    assert Ways(watch, demo=True, events=tmp_path / "mine.jsonl").log == tmp_path / "mine.jsonl"
-
-
-def test_what_was_closed_is_not_opened_any_more(own_home: Path) -> None:
-    ways = Ways(Monitor(Script(), lambda frame: None), newest=True)
-    ways.close(1.0)
-    ways.open(Config())
+    Sinks(watch, Config(), demo=True, status=True).close(1.0)
+    assert list(own_home.rglob("*gpuwatch*")) == []
+    Sinks(watch, Config(), demo=True, named=tmp_path / "mine.sqlite").close(30.0)
     assert list(own_home.rglob("*gpuwatch*")) == []

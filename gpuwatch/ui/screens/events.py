@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from gpuwatch.monitor import Frame
-    from gpuwatch.recorder.events_log import Events
+    from gpuwatch.recorder.store import Events
 
 
 WIDE: Final = 100
@@ -277,7 +277,7 @@ class EventsScreen(ListScreen[EventList]):
         error = self._reading.exception()
         if error is not None:
             why = getattr(error, "strerror", None) or error
-            self._note = clean(f"the events log cannot be read: {why}", 200)
+            self._note = clean(f"the events cannot be read: {why}", 200)
         else:
             came = self._reading.result()
             self._logged = {alert.id: _as_known(alert, came) for alert in came.alerts}

@@ -23,16 +23,15 @@ from gpuwatch.alerts.alert import Severity
 from gpuwatch.procfs import PROC
 from gpuwatch.recorder.delivery import (
     NOT_INSTALLED,
-    Apprise,
-    Command,
-    Flaps,
+    AppriseNotifier,
+    CommandNotifier,
     Kind,
     Message,
-    apprise_outlets,
-    check,
+    Repeats,
+    check_urls,
     cleared,
     digest,
-    outlets,
+    make_notifiers,
     raised,
 )
 from tests.support.telling import alert, ended
@@ -40,7 +39,7 @@ from tests.support.waiting import wait_for
 
 
 def message(title: str = "GPU 3 full in about 4 min", **changes: Any) -> Message:
-    return raised(alert(title=title, **changes), Kind.RAISED, Flaps())
+    return raised(alert(title=title, **changes), Kind.RAISED, Repeats())
 
 
 def script(folder: Path, body: str, name: str = "tell", interpreter: str = "#!/bin/sh") -> Path:
@@ -65,7 +64,7 @@ def is_running(pid: int) -> bool:
 
 def told(tmp_path: Path, one: Message) -> dict[str, Any]:
     """Return what a command is told of a message."""
-    command = Command([str(script(tmp_path, f"cat > {tmp_path}/told"))])
+    command = CommandNotifier([str(script(tmp_path, f"cat > {tmp_path}/told"))])
     assert command.send(one) == ""
     found: dict[str, Any] = json.loads((tmp_path / "told").read_bytes())
     return found
@@ -77,7 +76,7 @@ def test_a_command_is_told_the_alert_and_the_words(tmp_path: Path) -> None:
     assert found["message"].splitlines()[0] == "▲ box3: GPU 3 full in about 4 min"
     assert (found["rule"], found["host"], found["index"], found["severity"]) == ("time to full", "box3", 3, 2)
     assert (found["title"], found["owners"], found["pids"]) == ("GPU 3 full in about 4 min", ["ada"], [100])
-    found = told(tmp_path, cleared(ended(alert(), 60), "GPU 3 full", Flaps()))
+    found = told(tmp_path, cleared(ended(alert(), 60), "GPU 3 full", Repeats()))
     assert (found["event"], found["lasted"], found["how"]) == ("cleared", 60, "back within the limit")
 
 
@@ -91,20 +90,20 @@ def test_a_command_is_told_all_alerts_of_a_digest(tmp_path: Path) -> None:
 
 def test_a_command_gets_its_arguments_as_they_are_and_no_shell_reads_them(tmp_path: Path) -> None:
     program = script(tmp_path, f'printf "%s\\n" "$@" > {tmp_path}/arguments')
-    assert Command([str(program), "--loud", "$(touch x); `id`", ""]).send(message()) == ""
+    assert CommandNotifier([str(program), "--loud", "$(touch x); `id`", ""]).send(message()) == ""
     assert (tmp_path / "arguments").read_text() == "--loud\n$(touch x); `id`\n\n"
 
 
 def test_home_is_found(tmp_path: Path, own_home: Path) -> None:
     script(own_home, f"touch {tmp_path}/ran")
-    assert Command(["~/tell"]).send(message()) == ""
+    assert CommandNotifier(["~/tell"]).send(message()) == ""
     assert (tmp_path / "ran").exists()
 
 
 def test_a_command_that_does_not_listen_is_fine(tmp_path: Path) -> None:
     long = message(evidence="e" * 2000)
     many = digest([long] * 100)
-    assert Command([str(script(tmp_path, "exec <&-; exit 0"))]).send(many) == ""
+    assert CommandNotifier([str(script(tmp_path, "exec <&-; exit 0"))]).send(many) == ""
 
 
 @pytest.mark.parametrize(
@@ -117,33 +116,33 @@ def test_a_command_that_does_not_listen_is_fine(tmp_path: Path) -> None:
     ],
 )
 def test_a_command_that_fails_says_how(tmp_path: Path, body: str, why: str) -> None:
-    assert Command([str(script(tmp_path, body))]).send(message()) == why
+    assert CommandNotifier([str(script(tmp_path, body))]).send(message()) == why
 
 
 def test_a_secret_in_what_a_command_says_is_masked(tmp_path: Path) -> None:
     program = script(tmp_path, "echo 'cannot post to https://ada:geheim@example.org with --token abcdef' >&2; exit 1")
-    why = Command([str(program)]).send(message())
+    why = CommandNotifier([str(program)]).send(message())
     assert "geheim" not in why
     assert "abcdef" not in why
     assert why.startswith("ended with exit code 1: cannot post to")
 
 
 def test_a_command_that_cannot_be_started_says_why(tmp_path: Path) -> None:
-    assert Command([str(tmp_path / "missing")]).send(message()) == "is not found"
+    assert CommandNotifier([str(tmp_path / "missing")]).send(message()) == "is not found"
     lost = script(tmp_path, "", "lost", "#!/no/such/interpreter")
-    assert Command([str(lost)]).send(message()) == "cannot be run: its interpreter is not found"
+    assert CommandNotifier([str(lost)]).send(message()) == "cannot be run: its interpreter is not found"
     plain = tmp_path / "plain"
     plain.write_text("echo")
     plain.chmod(0o644)
-    assert Command([str(plain)]).send(message()) == "is not executable"
+    assert CommandNotifier([str(plain)]).send(message()) == "is not executable"
     plain.chmod(0o755)
-    assert Command([str(plain)]).send(message()).startswith("is no program")
-    assert Command([str(tmp_path)]).send(message()) == f"is not run: {tmp_path} is no ordinary file"
+    assert CommandNotifier([str(plain)]).send(message()).startswith("is no program")
+    assert CommandNotifier([str(tmp_path)]).send(message()) == f"is not run: {tmp_path} is no ordinary file"
 
 
 def test_a_command_that_others_can_write_by_now_is_not_run(tmp_path: Path) -> None:
     program = script(tmp_path, f"touch {tmp_path}/ran")
-    command = Command([str(program)])
+    command = CommandNotifier([str(program)])
     program.chmod(0o777)
     assert command.send(message()).startswith(f"is not run: others can write {program} (mode 0777)")
     assert not (tmp_path / "ran").exists()
@@ -154,7 +153,7 @@ def test_a_command_that_others_can_write_by_now_is_not_run(tmp_path: Path) -> No
 
 def test_a_command_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
     program = script(tmp_path, f"sleep 1000 & echo $! $$ > {tmp_path}/pids; trap '' TERM; wait")
-    assert Command([str(program)], limit=0.5).send(message()) == "did not end within 0.5 s"
+    assert CommandNotifier([str(program)], limit=0.5).send(message()) == "did not end within 0.5 s"
     pids = [int(word) for word in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 2
     wait_for(lambda: not any(is_running(pid) for pid in pids))
@@ -163,17 +162,17 @@ def test_a_command_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path)
 def test_a_command_that_is_done_is_not_waited_for_because_of_what_it_left(tmp_path: Path) -> None:
     program = script(tmp_path, f"sleep 1000 & echo $! > {tmp_path}/pid; echo oh >&2; exit 4")
     # Its child holds the pipe open; with a limit of 1000 s this test would not end.
-    assert Command([str(program)], limit=1000).send(message()) == "ended with exit code 4: oh"
+    assert CommandNotifier([str(program)], limit=1000).send(message()) == "ended with exit code 4: oh"
     os.kill(int((tmp_path / "pid").read_text()), 9)
 
 
 def test_a_command_that_floods_is_read_to_its_end(tmp_path: Path) -> None:
     program = script(tmp_path, "head -c 30000000 /dev/zero | tr '\\0' 'x' >&2; echo >&2; echo the end >&2; exit 2")
-    assert Command([str(program)]).send(message()) == "ended with exit code 2: the end"
+    assert CommandNotifier([str(program)]).send(message()) == "ended with exit code 2: the end"
 
 
 def test_closing_ends_a_command_at_once(tmp_path: Path) -> None:
-    command = Command([str(script(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 1000"))], limit=1000)
+    command = CommandNotifier([str(script(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 1000"))], limit=1000)
     why: list[str] = []
     sender = threading.Thread(target=lambda: why.append(command.send(message())))
     sender.start()
@@ -192,7 +191,7 @@ with open({str(tmp_path / "seen")!r}, "w") as seen:
 """
     program = script(tmp_path, body, interpreter=f"#!{sys.executable}")
     with (tmp_path / "ours").open("w"):
-        assert Command([str(program)]).send(message()) == ""
+        assert CommandNotifier([str(program)]).send(message()) == ""
     own_session, _, open_files = (tmp_path / "seen").read_text().partition(" ")
     assert own_session == "True"
     # 0 to 2, the file that it writes, and the listing itself.
@@ -209,7 +208,7 @@ def test_secrets_of_a_command_line_stay_masked(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Apprise
+# AppriseNotifier
 
 
 class Post(BaseHTTPRequestHandler):
@@ -288,21 +287,21 @@ def mail() -> Iterator[Office]:
 
 
 def test_apprise_posts_to_a_web_server(web: Web) -> None:
-    outlet = Apprise(f"json://ada:geheim@127.0.0.1:{web.port}/")
+    outlet = AppriseNotifier(f"json://ada:geheim@127.0.0.1:{web.port}/")
     assert outlet.name == "json"
     assert outlet.send(message(evidence="a <b>bold</b> *claim* \\n & more")) == ""
     (post,) = web.posts
     assert post["title"] == "▲ box3: GPU 3 full in about 4 min"
     assert post["message"].splitlines()[0] == "a <b>bold</b> *claim* \\n & more"
     assert post["type"] == "warning"
-    assert outlet.send(cleared(ended(alert(), 60), "GPU 3 full", Flaps())) == ""
+    assert outlet.send(cleared(ended(alert(), 60), "GPU 3 full", Repeats())) == ""
     assert web.posts[1]["type"] == "success"
     assert "geheim" not in repr(outlet)
 
 
 def test_apprise_sends_a_mail(mail: Office) -> None:
     url = f"mailto://127.0.0.1:{mail.port}?from=gpuwatch@example.org&to=ada@example.org&mode=insecure"
-    assert Apprise(url).send(message()) == ""
+    assert AppriseNotifier(url).send(message()) == ""
     (sent,) = mail.mails
     read = message_from_bytes(sent, policy=policy.default)
     assert (read["Subject"], read["To"]) == ("▲ box3: GPU 3 full in about 4 min", "ada@example.org")
@@ -311,16 +310,19 @@ def test_apprise_sends_a_mail(mail: Office) -> None:
 
 def test_apprise_says_what_went_wrong_and_no_more(web: Web, tmp_path: Path) -> None:
     secret = "ada:geheim"
-    assert Apprise(f"json://{secret}@127.0.0.1:{web.port}/401").send(message()) == "refuses (HTTP 401)"
-    assert Apprise(f"json://{secret}@127.0.0.1:{web.port}/hang?rto=0.2").send(message()) == "does not answer (timeout)"
-    assert Apprise(f"json://{secret}@127.0.0.1:1/").send(message()) == "cannot be reached (connection refused)"
-    assert Apprise("nosuch://geheim").send(message()) == "has an address that apprise does not understand"
-    assert Apprise("geheim").send(message()) == "is no address: one begins like mailto://"
+    assert AppriseNotifier(f"json://{secret}@127.0.0.1:{web.port}/401").send(message()) == "refuses (HTTP 401)"
+    assert (
+        AppriseNotifier(f"json://{secret}@127.0.0.1:{web.port}/hang?rto=0.2").send(message())
+        == "does not answer (timeout)"
+    )
+    assert AppriseNotifier(f"json://{secret}@127.0.0.1:1/").send(message()) == "cannot be reached (connection refused)"
+    assert AppriseNotifier("nosuch://geheim").send(message()) == "has an address that apprise does not understand"
+    assert AppriseNotifier("geheim").send(message()) == "is no address: one begins like mailto://"
 
 
 def test_a_child_that_hangs_is_killed(tmp_path: Path) -> None:
     hanging = script(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 1000")
-    outlet = Apprise("slack://a/b/c", command=[str(hanging)], limit=0.5)
+    outlet = AppriseNotifier("slack://a/b/c", command=[str(hanging)], limit=0.5)
     assert outlet.send(message()) == "does not answer (timeout)"
     assert not is_running(int((tmp_path / "pid").read_text()))
 
@@ -336,7 +338,7 @@ def test_a_child_that_hangs_is_killed(tmp_path: Path) -> None:
     ],
 )
 def test_only_known_words_of_a_child_are_believed(tmp_path: Path, body: str, why: str) -> None:
-    assert Apprise("slack://a/b/c", command=[str(script(tmp_path, body))]).send(message()) == why
+    assert AppriseNotifier("slack://a/b/c", command=[str(script(tmp_path, body))]).send(message()) == why
 
 
 def test_without_apprise_it_says_how_to_get_it(tmp_path: Path) -> None:
@@ -344,38 +346,38 @@ def test_without_apprise_it_says_how_to_get_it(tmp_path: Path) -> None:
     (tmp_path / "apprise.py").write_text("raise ImportError")
     send = Path(sys.modules["gpuwatch.recorder.delivery"].__file__ or "").with_name("apprise_child.py")
     bare = script(tmp_path, f'PYTHONPATH={tmp_path} exec {sys.executable} -P "{send}"')
-    assert Apprise("slack://a/b/c", command=[str(bare)]).send(message()) == NOT_INSTALLED
-    assert check(["slack://a/b/c"], [str(bare)]) == (NOT_INSTALLED,)
+    assert AppriseNotifier("slack://a/b/c", command=[str(bare)]).send(message()) == NOT_INSTALLED
+    assert check_urls(["slack://a/b/c"], [str(bare)]) == (NOT_INSTALLED,)
 
 
 def test_a_url_is_on_no_command_line_and_in_no_environment(tmp_path: Path) -> None:
     spy = script(tmp_path, f"cat /proc/$$/cmdline /proc/$$/environ > {tmp_path}/seen; cat > {tmp_path}/stdin")
-    Apprise("slack://geheim/b/c", command=[str(spy)]).send(message())
+    AppriseNotifier("slack://geheim/b/c", command=[str(spy)]).send(message())
     assert b"geheim" not in (tmp_path / "seen").read_bytes()
     assert b"geheim" in (tmp_path / "stdin").read_bytes()
 
 
 def test_urls_are_checked_without_a_network() -> None:
     urls = ["json://127.0.0.1:1/", "nosuch://a", "slack://tooshort", "words", "mailto://ada:geheim@example.org"]
-    assert check(urls) == (
+    assert check_urls(urls) == (
         "",
         "has an address that apprise does not understand",
         "has an address that apprise does not understand",
         "is no address: one begins like mailto://",
         "",
     )
-    assert check([]) == ()
+    assert check_urls([]) == ()
 
 
-def test_outlets_of_one_kind_are_numbered() -> None:
-    assert [one.name for one in apprise_outlets(["slack://a/b", "json://c", "SLACK://d/e", "odd"])] == [
+def test_notifiers_of_one_kind_are_numbered() -> None:
+    assert [one.name for one in make_notifiers((), ["slack://a/b", "json://c", "SLACK://d/e", "odd"])] == [
         "slack",
         "json",
         "slack 2",
         "apprise",
     ]
-    assert [one.name for one in outlets(["/bin/tell", "x"], ["json://c"])] == ["command tell", "json"]
-    assert outlets([], []) == []
+    assert [one.name for one in make_notifiers(["/bin/tell", "x"], ["json://c"])] == ["command tell", "json"]
+    assert make_notifiers([], []) == []
 
 
 def test_the_child_imports_nothing_of_ours() -> None:

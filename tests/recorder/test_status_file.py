@@ -16,14 +16,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpuwatch import files
+from gpuwatch.__main__ import _status_looks_fresh
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.history import History, Idle
 from gpuwatch.model import Declared, Health, Knowledge, Reason
 from gpuwatch.monitor import Frame
-from gpuwatch.recorder import status_path
-from gpuwatch.recorder.status_file import Newest, NewestFile, Over, boot, newest, read_idle, read_newest
+from gpuwatch.recorder.status_file import FILE, Newest, Over, StatusFile, boot, newest, read_idle, read_newest
 from tests.support.alerting import cap
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, process, snapshot, uid
 from tests.support.homes import plant_drafts
@@ -51,12 +52,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start(folder: Path) -> Iterator[Callable[[], NewestFile]]:
+def start(folder: Path) -> Iterator[Callable[[], StatusFile]]:
     """Return a function that starts a sink; all are closed."""
-    started: list[NewestFile] = []
+    started: list[StatusFile] = []
 
-    def begin() -> NewestFile:
-        started.append(NewestFile(str(folder), pace=0.01))
+    def begin() -> StatusFile:
+        started.append(StatusFile(folder, pace=0.01))
         return started[-1]
 
     yield begin
@@ -64,102 +65,102 @@ def start(folder: Path) -> Iterator[Callable[[], NewestFile]]:
         sink.close(LONG)
 
 
-def test_what_was_written_is_read_and_goes_with_its_writer(folder: Path, start: Callable[[], NewestFile]) -> None:
+def test_what_was_written_is_read_and_goes_with_its_writer(folder: Path, start: Callable[[], StatusFile]) -> None:
     sink = start()
     sink.take(frame(30.0, interval=2.0))
-    wait_for(lambda: read_newest(str(folder)))
-    found = read_newest(str(folder))
+    wait_for(lambda: read_newest(folder))
+    found = read_newest(folder)
     assert found is not None
     assert (found.pid, found.host, found.interval, found.boot) == (os.getpid(), "box3", 2.0, boot())
     assert [(row.index, row.used, row.health) for row in found.gpus] == [(0, 30 * GIB, Health.OK)]
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert stat.S_IMODE((folder / status_path.FILE).stat().st_mode) == 0o600
+    assert stat.S_IMODE((folder / FILE).stat().st_mode) == 0o600
     sink.close(LONG)
-    assert read_newest(str(folder)) is None
-    assert not (folder / status_path.FILE).exists()
-    assert not [thread for thread in threading.enumerate() if thread.name == "gpuwatch-newest"]
+    assert read_newest(folder) is None
+    assert not (folder / FILE).exists()
+    assert not [thread for thread in threading.enumerate() if thread.name == "gpuwatch-status"]
 
 
-def test_the_last_of_many_frames_counts(folder: Path, start: Callable[[], NewestFile]) -> None:
+def test_the_last_of_many_frames_counts(folder: Path, start: Callable[[], StatusFile]) -> None:
     sink = start()
     for size in range(200):
         sink.take(frame(float(size % 70), sequence=size))
     sink.take(frame(71.0))
-    wait_for(lambda: (found := read_newest(str(folder))) and found.gpus[0].used == 71 * GIB)
+    wait_for(lambda: (found := read_newest(folder)) and found.gpus[0].used == 71 * GIB)
 
 
-def test_the_demo_is_nobodys_status(folder: Path, start: Callable[[], NewestFile]) -> None:
+def test_the_demo_is_nobodys_status(folder: Path, start: Callable[[], StatusFile]) -> None:
     sink = start()
     sink.take(frame(demo=True))
     sink.close(LONG)
     assert not folder.exists()
 
 
-def test_of_two_the_elder_writes_and_the_other_takes_over(folder: Path, start: Callable[[], NewestFile]) -> None:
+def test_of_two_the_elder_writes_and_the_other_takes_over(folder: Path, start: Callable[[], StatusFile]) -> None:
     elder, younger = start(), start()
     elder.take(frame(10.0))
-    wait_for(lambda: read_newest(str(folder)))
+    wait_for(lambda: read_newest(folder))
     younger.take(frame(20.0))
     elder.take(frame(11.0))
-    wait_for(lambda: (found := read_newest(str(folder))) and found.gpus[0].used == 11 * GIB)
+    wait_for(lambda: (found := read_newest(folder)) and found.gpus[0].used == 11 * GIB)
     assert (younger.trouble, elder.trouble) == ("", "")
     elder.close(LONG)
 
     def is_its() -> bool:
         younger.take(frame(20.0))
-        found = read_newest(str(folder))
+        found = read_newest(folder)
         return found is not None and found.gpus[0].used == 20 * GIB
 
     wait_for(is_its)
 
 
-def test_one_that_was_killed_leaves_the_way_free(folder: Path, start: Callable[[], NewestFile]) -> None:
+def test_one_that_was_killed_leaves_the_way_free(folder: Path, start: Callable[[], StatusFile]) -> None:
     program = (
-        "import sys, time\n"
-        "from gpuwatch.recorder.status_file import NewestFile\n"
+        "import pathlib, sys, time\n"
+        "from gpuwatch.recorder.status_file import FILE, StatusFile\n"
         "from gpuwatch.monitor import Frame\n"
         "from gpuwatch.history import History\n"
         "from gpuwatch.model import Snapshot\n"
-        "sink = NewestFile(sys.argv[1], pace=0.01)\n"
+        "sink = StatusFile(pathlib.Path(sys.argv[1]), pace=0.01)\n"
         "while True:\n"
         "    sink.take(Frame(Snapshot(host='other'), time.monotonic(), History().view))\n"
         "    time.sleep(0.01)\n"
     )
     with subprocess.Popen([sys.executable, "-c", program, folder]) as other:
         try:
-            wait_for(lambda: (found := read_newest(str(folder))) and found.host == "other")
+            wait_for(lambda: (found := read_newest(folder)) and found.host == "other")
             mine = start()
         finally:
             other.send_signal(signal.SIGKILL)
-    assert (folder / status_path.FILE).exists()
+    assert (folder / FILE).exists()
 
     def is_mine() -> bool:
         mine.take(frame())
-        found = read_newest(str(folder))
+        found = read_newest(folder)
         return found is not None and found.host == "box3"
 
     wait_for(is_mine)
 
 
-def test_drafts_of_killed_writers_are_removed(folder: Path, start: Callable[[], NewestFile]) -> None:
+def test_drafts_of_killed_writers_are_removed(folder: Path, start: Callable[[], StatusFile]) -> None:
     folder.mkdir(mode=0o700)
-    dead, kept = plant_drafts(folder, status_path.FILE)
+    dead, kept = plant_drafts(folder, FILE)
     start().take(frame())
-    wait_for(lambda: read_newest(str(folder)))
+    wait_for(lambda: read_newest(folder))
     left = {one.name for one in folder.iterdir()}
     assert not left & dead
     assert left >= kept
 
 
-def test_it_is_believed_for_three_intervals_and_a_little(folder: Path, start: Callable[[], NewestFile]) -> None:
+def test_it_is_believed_for_three_intervals_and_a_little(folder: Path, start: Callable[[], StatusFile]) -> None:
     start().take(frame(received=500.0, interval=2.0))
-    wait_for((folder / status_path.FILE).exists)
+    wait_for((folder / FILE).exists)
     for age, believed in ((0.0, True), (8.0, True), (8.1, False), (-1.0, False)):
-        assert (read_newest(str(folder), clock=lambda age=age: 500.0 + age) is not None) is believed  # type: ignore[misc]
-    assert read_newest(str(folder), clock=lambda: 501.0, boot_id=lambda: "another") is None
+        assert (read_newest(folder, clock=lambda age=age: 500.0 + age) is not None) is believed  # type: ignore[misc]
+    assert read_newest(folder, clock=lambda: 501.0, boot_id=lambda: "another") is None
 
 
-def test_how_long_ones_own_were_idle_is_there_for_a_moment(folder: Path, start: Callable[[], NewestFile]) -> None:
+def test_how_long_ones_own_were_idle_is_there_for_a_moment(folder: Path, start: Callable[[], StatusFile]) -> None:
     history = History()
     for second, busy in ((0, 90), (1, 0), (31, 0)):
         held = [holding(100, sm=0, start=5), holding(101, sm=busy, start=6), holding(102, sm=0)]
@@ -167,22 +168,22 @@ def test_how_long_ones_own_were_idle_is_there_for_a_moment(folder: Path, start: 
         shown = at(snapshot([gpu(0, holdings=held)], people, viewer=7, interval=2.0), second)
         view = history.add(shown, 500.0 + second)
     start().take(Frame(shown, 500.0, view))
-    wait_for((folder / status_path.FILE).exists)
-    found = read_idle(str(folder), clock=lambda: 504.0)
+    wait_for((folder / FILE).exists)
+    found = read_idle(folder, clock=lambda: 504.0)
     key = gpu(0).key
     assert found == {(key, 100, 5): Idle(31.0, at_least=True), (key, 101, 6): Idle(31.0, at_least=False)}
-    assert read_idle(str(folder), clock=lambda: 504.1) == {}, "somebody watches"
-    assert read_idle(str(folder), clock=lambda: 501.0, boot_id=lambda: "another") is None
+    assert read_idle(folder, clock=lambda: 504.1) == {}, "somebody watches"
+    assert read_idle(folder, clock=lambda: 501.0, boot_id=lambda: "another") is None
 
 
-def test_at_a_long_interval_idle_times_are_believed_for_a_minute(folder: Path, start: Callable[[], NewestFile]) -> None:
+def test_at_a_long_interval_idle_times_are_believed_for_a_minute(folder: Path, start: Callable[[], StatusFile]) -> None:
     history = History()
     shown = snapshot([gpu(0, holdings=[holding(100)])], [process(100)], viewer=uid("ada"), interval=600.0)
     start().take(Frame(shown, 500.0, history.add(shown, 500.0)))
-    wait_for((folder / status_path.FILE).exists)
-    assert read_idle(str(folder), clock=lambda: 562.0)
-    assert read_idle(str(folder), clock=lambda: 562.1) == {}, "somebody watches"
-    assert read_idle(str(folder), clock=lambda: 500.0 + 3 * 600.0 + 2.1) is None
+    wait_for((folder / FILE).exists)
+    assert read_idle(folder, clock=lambda: 562.0)
+    assert read_idle(folder, clock=lambda: 562.1) == {}, "somebody watches"
+    assert read_idle(folder, clock=lambda: 500.0 + 3 * 600.0 + 2.1) is None
 
 
 def test_who_watches_as_root_tells_of_everybody() -> None:
@@ -195,18 +196,18 @@ def test_who_watches_as_root_tells_of_everybody() -> None:
 
 def test_anothers_figures_are_believed_where_they_are_asked_for(folder: Path) -> None:
     folder.mkdir(mode=0o700)
-    file = folder / status_path.FILE
+    file = folder / FILE
     file.write_bytes(msgspec.json.encode(Newest(monotonic=500.0, boot=boot())))
     us = os.geteuid()
-    assert read_newest(str(folder), uid=us, clock=lambda: 501.0)
-    assert read_newest(str(folder), uid=us + 1, clock=lambda: 501.0) is None
+    assert read_newest(folder, uid=us, clock=lambda: 501.0)
+    assert read_newest(folder, uid=us + 1, clock=lambda: 501.0) is None
 
 
 @pytest.mark.parametrize("what", ["link", "fifo", "folder", "junk", "future", "others", "empty"])
 def test_what_is_not_ours_is_not_believed(folder: Path, what: str) -> None:
     good = msgspec.json.encode(Newest(monotonic=500.0, boot=boot()))
     folder.mkdir(mode=0o700)
-    file = folder / status_path.FILE
+    file = folder / FILE
     if what == "link":
         (folder / "elsewhere").write_bytes(good)
         file.symlink_to(folder / "elsewhere")
@@ -218,14 +219,14 @@ def test_what_is_not_ours_is_not_believed(folder: Path, what: str) -> None:
         content = {"junk": b'{"gpus": 3}', "future": msgspec.json.encode(Newest(schema=99)), "empty": b""}
         file.write_bytes(content.get(what, good))
         file.chmod(0o666 if what == "others" else 0o600)
-    assert read_newest(str(folder), clock=lambda: 501.0) is None
+    assert read_newest(folder, clock=lambda: 501.0) is None
     file.rmdir() if what == "folder" else file.unlink()
     file.write_bytes(good)
-    assert read_newest(str(folder), clock=lambda: 501.0) is not None
+    assert read_newest(folder, clock=lambda: 501.0) is not None
 
 
 def test_a_folder_that_is_a_link_is_neither_written_nor_read(
-    folder: Path, tmp_path: Path, start: Callable[[], NewestFile]
+    folder: Path, tmp_path: Path, start: Callable[[], StatusFile]
 ) -> None:
     other = tmp_path / "other"
     other.mkdir(mode=0o700)
@@ -235,24 +236,24 @@ def test_a_folder_that_is_a_link_is_neither_written_nor_read(
     wait_for(lambda: sink.trouble)
     assert "`gpuwatch status` cannot be written" in sink.trouble
     assert list(other.iterdir()) == []
-    (other / status_path.FILE).write_bytes(msgspec.json.encode(Newest(monotonic=500.0, boot=boot())))
-    assert read_newest(str(folder), clock=lambda: 501.0) is None
+    (other / FILE).write_bytes(msgspec.json.encode(Newest(monotonic=500.0, boot=boot())))
+    assert read_newest(folder, clock=lambda: 501.0) is None
     folder.unlink()
     sink.take(frame())
-    wait_for(lambda: not sink.trouble and read_newest(str(folder)))
+    wait_for(lambda: not sink.trouble and read_newest(folder))
 
 
-def test_a_folder_that_went_is_made_again(folder: Path, start: Callable[[], NewestFile]) -> None:
+def test_a_folder_that_went_is_made_again(folder: Path, start: Callable[[], StatusFile]) -> None:
     sink = start()
     sink.take(frame())
-    wait_for(lambda: read_newest(str(folder)))
+    wait_for(lambda: read_newest(folder))
     for one in folder.iterdir():
         one.unlink()
     folder.rmdir()
 
     def is_back() -> bool:
         sink.take(frame())
-        return read_newest(str(folder)) is not None
+        return read_newest(folder) is not None
 
     wait_for(is_back)
 
@@ -304,20 +305,20 @@ def test_the_place_is_the_runtime_folder_that_is_ours(tmp_path: Path) -> None:
     uid = os.getuid()
     (runtimes / str(uid)).mkdir(parents=True)
     environ = {"XDG_RUNTIME_DIR": str(given)}
-    assert status_path.folder(environ, uid, str(runtimes)) == f"{runtimes}/{uid}/gpuwatch"
+    assert files.runtime_folder(environ, uid, str(runtimes)) == runtimes / str(uid) / "gpuwatch"
     given.mkdir()
-    assert status_path.folder(environ, uid, str(runtimes)) == f"{given}/gpuwatch"
-    assert status_path.folder({"XDG_RUNTIME_DIR": "given"}, uid, str(runtimes)) == f"{runtimes}/{uid}/gpuwatch"
+    assert files.runtime_folder(environ, uid, str(runtimes)) == given / "gpuwatch"
+    assert files.runtime_folder({"XDG_RUNTIME_DIR": "given"}, uid, str(runtimes)) == runtimes / str(uid) / "gpuwatch"
     stranger = uid + 1
-    assert status_path.folder(environ, stranger, str(runtimes)).endswith(f"/gpuwatch-{stranger}")
+    assert files.runtime_folder(environ, stranger, str(runtimes)).name == f"gpuwatch-{stranger}"
 
 
-def test_a_look_at_the_file_is_enough_for_a_guess(tmp_path: Path) -> None:
-    environ = {"XDG_RUNTIME_DIR": str(tmp_path)}
-    assert not status_path.looks_fresh(environ)
-    file = tmp_path / "gpuwatch" / status_path.FILE
+def test_a_look_at_the_file_is_enough_for_a_guess(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert not _status_looks_fresh()
+    file = tmp_path / "gpuwatch" / FILE
     file.parent.mkdir()
     file.touch()
-    assert status_path.looks_fresh(environ)
+    assert _status_looks_fresh()
     os.utime(file, (0, 0))
-    assert not status_path.looks_fresh(environ)
+    assert not _status_looks_fresh()

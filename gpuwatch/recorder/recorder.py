@@ -1,0 +1,889 @@
+"""Recorder: one thread that writes events, marks and usage to the store, whatever the number of gpuwatches.
+
+Events: of all gpuwatches of a user and host the one that holds the lock writes; another one takes over when it ends.
+Two that run side by side see the same conditions a moment apart, and each gives them an id of its own. So an alert is
+compared with the store: it is the event that the store has open under its id, or else under its key.
+
+    start ──► lock held ──► read the store, hand over its open events ──► two snapshots later: compare ──► write news
+              └─► somebody else has it: hand over what is open, write nothing, ask again
+
+Marks: every gpuwatch writes what its own user acknowledged and muted, in a transaction, and reads what others did.
+
+Usage: the holder of a lock of its own writes it, for the gpuwatch that writes events may be told to keep no usage.
+
+The store may lie on a file system that hangs, so nothing but this thread touches it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from sqlite3 import Connection
+from typing import Final, NamedTuple
+
+import msgspec
+
+from gpuwatch import files, text, units
+from gpuwatch.alerts.alert import NO_ATTENTION, TROUBLE, Alert, Attention, Severity, Unit
+from gpuwatch.config import Config
+from gpuwatch.monitor import Frame, Monitor, Sink
+from gpuwatch.recorder.delivery import make_notifiers
+from gpuwatch.recorder.notify import Messenger
+from gpuwatch.recorder.status_file import StatusFile, boot
+from gpuwatch.recorder.store import (
+    UNWATCHED,
+    DamagedError,
+    Gap,
+    Marks,
+    Store,
+    StoreError,
+    changed_marks,
+    check_file,
+    file_state,
+    lock_path,
+    marks_of,
+    own_store,
+    read_about,
+    read_events,
+    read_marks,
+    reading,
+    with_marks,
+    write_events,
+    write_marks,
+)
+from gpuwatch.recorder.usage import Batch, Tally, joined, write_usage
+from gpuwatch.threads import Worker
+
+NOT_RUNNING: Final = "gpuwatch was not running"
+"""How an event ended that was over when gpuwatch began to record again."""
+NOT_SEEN: Final = "its end was not recorded"
+ECHO: Final = 30.0
+"""Seconds after a recorded end for which another gpuwatch may still hold the same event without it being news."""
+MOST: Final = 10_000
+"""Events that wait to be written; more are lost, and counted."""
+
+_MOST_FINISHED: Final = 2000
+_MOST_RECENT: Final = 500
+_SNAPSHOTS: Final = 2
+"""New snapshots after which the engine surely goes on with what it was handed: the first may have been under way."""
+_SHOWN: Final = 600.0
+"""Seconds for which it is shown that a damaged file was set aside."""
+
+
+class Pace(NamedTuple):
+    """Seconds between two of what is done again and again; tests use less."""
+
+    poll: float = 2.0
+    """Between two looks at the locks and at the marks of others."""
+    retry: float = 30.0
+    """After an error."""
+    touch: float = 10.0
+    """Between two signs of life, and two comparisons of what holds with the store."""
+    carry: float = 3600.0
+    """Between two writes of all open events, for their worst values so far."""
+    silent: float = 60.0
+    """Without a sign of life after which the holder of the lock is said to be stopped."""
+    usage: float = 60.0
+    prune: float = 3600.0
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Events as the store has them
+
+
+class Ledger:
+    """Events of the store, in memory; each method returns the events that are to be written."""
+
+    def __init__(self, alerts: Iterable[Alert] = ()) -> None:
+        """`alerts` are those of the store, ended ones among them."""
+        self._open: dict[str, Alert] = {}
+        """By id."""
+        self._ids: dict[str, str] = {}
+        """Of the open ones, by key."""
+        self._finished: dict[str, Alert] = {}
+        """By key, the last that ended."""
+        for alert in alerts:
+            if alert.ended is None:
+                self._add(alert)
+            else:
+                self._finished[alert.key] = alert
+
+    @property
+    def open(self) -> tuple[Alert, ...]:
+        """Events that hold."""
+        return tuple(self._open.values())
+
+    def update(self, alert: Alert, at: float) -> list[Alert]:
+        """Compare an alert, as it was at a wall-clock time, with the store."""
+        return self._update_held(alert, at) if alert.ended is None else self._update_ended(alert, at)
+
+    def settle(
+        self,
+        held: Mapping[str, Alert],
+        at: float,
+        until: float,
+        how: str,
+        judged: Callable[[Alert], bool] = lambda alert: True,
+    ) -> list[Alert]:
+        """Compare all that holds, by key, and end all else: at `until`, or when it was last seen if that is later.
+
+        What is not `judged`, because its GPU is not watched, stays as it is.
+        """
+        changed = [one for alert in held.values() for one in self.update(alert, at)]
+        holding = {self._find(alert).id for alert in held.values()}
+        for alert in [one for one in self._open.values() if one.id not in holding and judged(one)]:
+            ended = max(until, alert.seen, alert.raised)
+            lasted = max(alert.lasted, ended - alert.raised)
+            changed += self.update(msgspec.structs.replace(alert, ended=ended, lasted=lasted, how=how), at)
+        return changed
+
+    def _find(self, alert: Alert) -> Alert:
+        """Return the open event of the store that an alert is; the alert itself where there is none."""
+        return self._open.get(alert.id) or self._open.get(self._ids.get(alert.key, ""), alert)
+
+    def _find_finished(self, alert: Alert, at: float) -> Alert | None:
+        """Return the event that ended of late and that an alert is, as another gpuwatch saw it; None if none."""
+        done = self._finished.get(alert.key)
+        if done is None or done.ended is None or alert.raised > done.ended:
+            return None
+        # Known before it ended, and not by its own id: the clock was set back, and by it this one is older than it is.
+        return None if at < done.ended - ECHO and alert.id != done.id else done
+
+    def _add(self, alert: Alert) -> None:
+        self._remove(alert.id)  # its key changes when its GPU gets a name
+        self._open[alert.id] = alert
+        self._ids[alert.key] = alert.id
+
+    def _remove(self, id: str) -> None:
+        before = self._open.pop(id, None)
+        if before is not None and self._ids.get(before.key) == id:
+            del self._ids[before.key]
+
+    def _update_held(self, alert: Alert, at: float) -> list[Alert]:
+        before = self._find(alert)
+        is_news = before.id not in self._open or before.severity != alert.severity
+        if before.id not in self._open and (done := self._find_finished(alert, at)) is not None:
+            if at - (done.ended or 0.0) < ECHO:
+                return []  # its end will come: the gpuwatch that wrote before us saw it first
+            before = done
+        now = _merge(before, alert)
+        self._add(now)
+        return [now] if is_news else []
+
+    def _update_ended(self, alert: Alert, at: float) -> list[Alert]:
+        before = self._find(alert)
+        if before.id not in self._open and self._find_finished(alert, at) is not None:
+            return []
+        self._remove(before.id)
+        ended = _merge(before, alert)
+        self._finished.pop(ended.key, None)
+        self._finished[ended.key] = ended
+        if len(self._finished) > _MOST_FINISHED:
+            del self._finished[next(iter(self._finished))]
+        return [ended]
+
+
+def _merge(before: Alert, now: Alert) -> Alert:
+    """Return an alert as it is now under the id and with the past that the store has."""
+    if before.id == now.id:
+        return msgspec.structs.replace(now, raised_monotonic=0.0)
+    peaks = [value for value in (before.peak, now.peak) if value is not None]
+    return msgspec.structs.replace(
+        now,
+        id=before.id,
+        raised=min(before.raised, now.raised),
+        raised_monotonic=0.0,
+        lasted=now.lasted + max(0.0, now.raised - before.raised),
+        most=max(before.most, now.most),
+        peak=(min if now.unit is Unit.FREE else max)(peaks, default=None),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Parts of the recorder
+
+
+class _Part:
+    """Part of the recorder: a step that is done again and again, and a while later where it failed."""
+
+    def __init__(self, store: Store, pace: Pace, wall: Callable[[], float]) -> None:
+        self.store, self._pace, self._wall = store, pace, wall
+        self._guard = threading.Lock()
+        """Of what the monitor's thread hands over."""
+        self._due: dict[str, float] = {}
+        """When to do what next, on the machine's monotonic clock."""
+        self.error = ""
+        self.is_damaged = False
+        """Whether the last step found the store damaged."""
+
+    @property
+    def waiting(self) -> str:
+        """What waits to be written, in a few words."""
+        return ""
+
+    def take(self, frame: Frame) -> bool:
+        """Take in a frame, from the monitor's thread; return whether there is something to write at once."""
+        raise NotImplementedError
+
+    def step(self) -> None:
+        """Do what is due; raises StoreError and OSError."""
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """Write what is left, and release all locks."""
+        raise NotImplementedError
+
+    def run(self, step: Callable[[], None]) -> None:
+        """Do a step; what goes wrong in it becomes `error`."""
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
+            known = isinstance(error, StoreError)
+            self.error = str(error) if known else files.words(error, self.store.path)
+            self.is_damaged = isinstance(error, DamagedError)
+            self._set("retry", self._pace.retry)
+
+    def begin_anew(self) -> None:
+        """Try again at once, on a file that has nothing yet."""
+        self.is_damaged = False
+        self._due.pop("retry", None)
+
+    def _set(self, name: str, seconds: float) -> None:
+        self._due[name] = time.monotonic() + seconds
+
+    def _is_due(self, name: str) -> bool:
+        return time.monotonic() >= self._due.get(name, 0.0)
+
+
+class EventsPart(_Part):
+    """Part that writes events, where it holds the lock."""
+
+    def __init__(
+        self,
+        store: Store,
+        lock: files.FileLock,
+        restore: Callable[[Sequence[Alert]], object],
+        only: Collection[int],
+        pace: Pace,
+        wall: Callable[[], float],
+        *,
+        with_demo: bool,
+    ) -> None:
+        super().__init__(store, pace, wall)
+        self._lock = lock
+        self._restore = restore
+        self._only = frozenset(only)
+        self._with_demo = with_demo
+        # What the monitor's thread hands over, under the guard.
+        self._news: dict[str, tuple[float, Alert]] = {}
+        """By id, alerts that were raised, got worse, eased or ended, each as it was last, and when that was."""
+        self._held: dict[str, Alert] = {}
+        self._levels: dict[str, Severity] = {}
+        self._lost: Gap | None = None
+        self._snapshots = 0
+        self._newest: object = None
+        self._gpus: frozenset[str] = frozenset()
+        """Keys of the GPUs in the newest snapshot that has any."""
+        # What is the thread's own.
+        self._ledger: Ledger | None = None
+        """None until the store was read under the lock."""
+        self._changed: dict[str, Alert] = {}
+        """Events that are to be written, by id."""
+        self._gaps: list[Gap] = []
+        self._recent: deque[tuple[float, Alert]] = deque(maxlen=_MOST_RECENT)
+        """What ended of late while another gpuwatch wrote, which may have died before writing it."""
+        self._settle_at: int | None = None
+        """Count of snapshots at which all that holds is compared with the store; None once that is done."""
+        self._until = 0.0
+        """Wall-clock time until which a gpuwatch recorded before us."""
+        self._identity = ""
+        self._silence: tuple[float, float] | None = None
+        """Last sign of life of the holder of the lock, and when it was first seen."""
+        self._no_lock = False
+        """Whether nobody can have the lock."""
+        self._first = True
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this gpuwatch is the one that writes; also where no lock can be had, by nobody else either."""
+        return self._no_lock or self._lock.held
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that holds was compared with the store."""
+        return self._ledger is not None and self._settle_at is None
+
+    @property
+    def waiting(self) -> str:
+        """What waits to be written, in a few words."""
+        count = len(self._changed.keys() | self._news.keys())
+        words = [f"{count} {'event waits' if count == 1 else 'events wait'}"] if count else []
+        return ", ".join([*words, f"{self._lost.lost} are lost"] if self._lost else words)
+
+    def take(self, frame: Frame) -> bool:
+        """Take in a frame. Made-up figures go only where the user said."""
+        if frame.snapshot.demo and not self._with_demo:
+            return False
+        now = self._wall()
+        held = {alert.key: alert for alert in frame.alerts if alert.rule != TROUBLE}
+        with self._guard:
+            news = [alert for alert in frame.cleared if alert.rule != TROUBLE]
+            news += [alert for alert in held.values() if self._levels.get(alert.id) != alert.severity]
+            self._levels = {alert.id: alert.severity for alert in held.values()}
+            self._held = held
+            # Without a host's name nothing was gone on with yet.
+            if frame.snapshot is not self._newest and frame.snapshot.host:
+                self._newest = frame.snapshot
+                self._snapshots += 1
+                self._gpus = frozenset(gpu.key for gpu in frame.snapshot.gpus) or self._gpus
+            for alert in news:
+                if len(self._news) < MOST or alert.id in self._news:
+                    self._news[alert.id] = (now, alert)
+                else:
+                    since, lost = (self._lost.since, self._lost.lost) if self._lost else (now, 0)
+                    self._lost = Gap(since, now, lost + 1)
+        return bool(news) or self._settle_at is not None
+
+    def step(self) -> None:
+        """Do what is due, as the one that writes or as one that waits for that."""
+        if not self._lock_held():
+            self._ledger = None
+            self._forget()
+        elif self._is_due("retry"):
+            self._record(self._ledger or self._take_over())
+            self.error = ""
+
+    def leave(self) -> None:
+        """Write what is left, and what still holds as it is now."""
+        try:
+            if self._ledger is not None and self._lock.acquire():
+                if self._settle_at is None:
+                    self._digest(self._ledger)
+                    for alert in self._copy_held().values():
+                        self._ledger.update(alert, self._wall())
+                    self._changed |= {alert.id: alert for alert in self._ledger.open}
+                self._write()
+                self._lock.touch(self._wall())
+        finally:
+            self._lock.release()
+
+    # -- who writes --------------------------------------------------------------------------------------------
+
+    def _lock_held(self) -> bool:
+        """Return whether the lock is ours; raises OSError where nobody can have it."""
+        if not self._lock.held and not self._is_due("retry"):
+            return False
+        was_held = self._lock.held
+        try:
+            held = self._lock.acquire()
+        except OSError:
+            self._no_lock = True
+            raise
+        if held and not was_held:
+            self._ledger = None
+            self._due.pop("retry", None)
+        self._no_lock = False
+        if not held:
+            self.error = self._holder_error()
+            if self._first:
+                self._hand_over(read_events(self.store.path).open)
+        self._first = False
+        return held
+
+    def _holder_error(self) -> str:
+        """Return that the holder of the lock gives no sign of life: it was stopped, or its disk hangs."""
+        now, touched = time.monotonic(), self._lock.touched or 0.0
+        if self._silence is None or self._silence[0] != touched:
+            self._silence = (touched, now)
+        silent = now - self._silence[1]
+        if silent < self._pace.silent:
+            return ""
+        return f"another gpuwatch of yours records, and has not answered for {units.duration(silent)}"
+
+    def _take_over(self) -> Ledger:
+        now = self._wall()
+        found = read_events(self.store.path, now - UNWATCHED)
+        # The lock is ours: what its holder touched last is known from when it was acquired.
+        stamps = [self._lock.touched or 0.0, found.watched_until or 0.0 if not found.watched else 0.0]
+        self._until = max(stamps)
+        ledger = Ledger(found.alerts)
+        self._identity = found.identity
+        if self._until and now - self._until > UNWATCHED:
+            self._gaps.append(Gap(self._until, now))
+            self._note(ledger.settle({}, now, self._until, NOT_RUNNING))
+        with self._guard:
+            self._settle_at = self._snapshots + _SNAPSHOTS
+        self._hand_over(ledger.open)
+        self._ledger = ledger
+        self._set("carry", self._pace.carry)
+        self._due.pop("touch", None)
+        return ledger
+
+    def _hand_over(self, alerts: Iterable[Alert]) -> None:
+        """Let the engine go on with what the store has open, of the GPUs that it watches."""
+        if ours := [alert for alert in alerts if self._is_watched(alert)]:
+            self._restore(ours)
+
+    def _is_watched(self, alert: Alert) -> bool:
+        if not self._only or alert.index is None:
+            return True
+        # Its index may be another's now; of a GPU that has not told its UUID so far nothing else is known.
+        gpus = self._gpus
+        return bool(gpus & {alert.gpu, f"index-{alert.index}"}) if gpus else alert.index in self._only
+
+    def _forget(self) -> None:
+        """While another gpuwatch writes: forget what is new, but for what ended a moment ago."""
+        if self._no_lock:
+            return
+        now = self._wall()
+        with self._guard:
+            self._recent += [item for item in self._news.values() if item[1].ended is not None]
+            self._news.clear()
+            self._lost = None
+        self._changed.clear()
+        self._gaps.clear()
+        while self._recent and not 0 <= now - self._recent[0][0] <= ECHO:
+            self._recent.popleft()
+
+    # -- what is written ---------------------------------------------------------------------------------------
+
+    def _record(self, ledger: Ledger) -> None:
+        now = self._wall()
+        if self._is_due("touch"):
+            self._set("touch", self._pace.touch)
+            self._lock.touch(now)
+            self._compare(ledger, now)
+        if self._settle_at is not None and self._snapshots >= self._settle_at:
+            self._settle(ledger, now)
+        self._write()  # what failed before comes first: what is new has its bound in the queue
+        if self._settle_at is None:
+            self._digest(ledger)
+            self._write()
+
+    def _copy_held(self) -> dict[str, Alert]:
+        with self._guard:
+            return self._held
+
+    def _compare(self, ledger: Ledger, now: float) -> None:
+        """Compare all that holds with the store; that is news only where some was lost."""
+        with self._guard:
+            if self._news or self._settle_at is not None:
+                return
+            held = self._held
+        self._note(ledger.settle(held, now, now, NOT_SEEN, self._is_watched))
+        if self._is_due("carry"):
+            self._set("carry", self._pace.carry)
+            self._note(ledger.open)
+
+    def _settle(self, ledger: Ledger, now: float) -> None:
+        """Compare what holds with the store for the first time: what only the store has open is over."""
+        with self._guard:
+            items = [*self._recent, *self._news.values()]
+            self._recent.clear()
+            self._news.clear()
+            held, self._settle_at = self._held, None
+        for at, alert in items:
+            self._note(ledger.update(alert, at))
+        self._note(ledger.settle(held, now, self._until or now, NOT_RUNNING, self._is_watched))
+
+    def _digest(self, ledger: Ledger) -> None:
+        with self._guard:
+            items, lost = list(self._news.values()), self._lost
+            self._news.clear()
+            self._lost = None
+        for at, alert in items:
+            self._note(ledger.update(alert, at))
+        if lost:
+            self._gaps.append(lost)
+            self._due.pop("touch", None)  # all that holds is to be compared
+
+    def _note(self, alerts: Iterable[Alert]) -> None:
+        self._changed |= {alert.id: alert for alert in alerts}
+
+    def _write(self) -> None:
+        """Write what waits; raises StoreError, and keeps it then."""
+        if not self._changed and not self._gaps:
+            return
+        identity = self._write_events(self._changed.values())
+        if identity != self._identity and self._ledger is not None:  # a new file lacks what was written before
+            self._identity = identity
+            self._write_events(self._ledger.open)
+        self._changed.clear()
+        self._gaps.clear()
+
+    def _write_events(self, alerts: Collection[Alert]) -> str:
+        return self.store.write(lambda connection: write_events(connection, alerts, self._gaps, self._wall()))
+
+
+class MarksPart(_Part):
+    """Part that keeps what is acknowledged and muted over restarts, and the same in all gpuwatches."""
+
+    def __init__(
+        self, store: Store, attend: Callable[[Attention], object], pace: Pace, wall: Callable[[], float]
+    ) -> None:
+        super().__init__(store, pace, wall)
+        self._attend = attend
+        self._frames: deque[tuple[Attention, Attention]] = deque()
+        """What each frame has now, and what was handed over last before it."""
+        self._last: Attention | None = None
+        """The last that came, in the monitor's thread."""
+        self._seen = NO_ATTENTION
+        """The last that was compared."""
+        self._attended = NO_ATTENTION
+        """The last that was handed over and has come back in a frame."""
+        self._known = NO_ATTENTION
+        """What the store has, as far as we know."""
+        self._identity = ""
+        self._state: object = None
+        """State of the file that `_known` was read from."""
+        self._change: Marks = {}
+        """What is to be saved."""
+
+    @property
+    def waiting(self) -> str:
+        """What waits to be written, in a few words."""
+        return "what you acknowledged or muted counts in this gpuwatch alone" if self._change and self.error else ""
+
+    def take(self, frame: Frame) -> bool:
+        """Take in what is acknowledged and muted now; what is so in a demo is not kept."""
+        if frame.snapshot.demo or frame.attention is self._last:
+            return False
+        self._last = frame.attention
+        self._frames.append((frame.attention, frame.attended))
+        return True
+
+    def step(self) -> None:
+        """Save what the user changed, or else hand over what others have changed."""
+        self._compare()
+        if not self._is_due("retry"):
+            return
+        if self._change:
+            self._save()
+        else:
+            self._look()
+        self.error = ""
+
+    def leave(self) -> None:
+        """Save what the user changed."""
+        self._compare()
+        if self._change:
+            self._save()
+
+    def begin_anew(self) -> None:
+        """Save all marks that are known."""
+        super().begin_anew()
+        self._change = marks_of(self._known) | self._change
+
+    def _compare(self) -> None:
+        """Find out what the user changed from one frame to the next: all but what we handed over ourselves."""
+        while self._frames:
+            now, attended = self._frames.popleft()
+            before = self._seen if attended is self._attended else attended
+            self._change |= changed_marks(before, now)
+            self._seen, self._attended = now, attended
+
+    def _look(self) -> None:
+        """Hand over what others have changed."""
+        state = file_state(self.store.path)
+        # A file that was taken away says nothing: it is written again with the next change.
+        if state is None or state == self._state:
+            return
+        try:
+            with reading(self.store.path) as connection:
+                found, identity = read_marks(connection), read_about(connection, "identity")
+        except FileNotFoundError:
+            return
+        if self._identity not in ("", identity):  # a new file, which lacks what the one before had
+            self._change = marks_of(self._known)
+            self._save()
+            return
+        known = found.pruned((), self._wall())
+        is_news = known != self._known
+        self._known, self._identity, self._state = known, identity, state
+        if is_news:
+            self._hand_over(known)
+
+    def _save(self) -> None:
+        """Write what the user changed to the marks as the store has them now."""
+        wanted = NO_ATTENTION
+
+        def write(change: Marks) -> str:
+            def apply(connection: Connection) -> None:
+                nonlocal wanted
+                wanted = write_marks(connection, change, self._wall())
+
+            return self.store.write(apply)
+
+        identity = write(self._change)
+        if self._identity not in ("", identity):
+            write(marks_of(self._known) | self._change)
+        self._state = file_state(self.store.path)
+        self._known, self._identity, self._change = wanted, identity, {}
+        if changed_marks(self._seen, wanted):
+            self._hand_over(wanted)
+
+    def _hand_over(self, attention: Attention) -> None:
+        # What the user did a moment ago is not in the store yet: it would be undone on screen until it is.
+        self._compare()
+        self._attend(with_marks(attention, self._change, self._wall()))
+
+
+class UsageSettings(NamedTuple):
+    """What is kept of who held and used how much."""
+
+    is_kept: bool = True
+    keep: float = 90 * 24 * 3600.0
+    """Seconds."""
+    largest: int = 64 << 20
+    """Bytes."""
+
+
+class UsagePart(_Part):
+    """Part that adds up what was held and used, and writes it once a minute, where it holds a lock of its own.
+
+    Two that both write would count everything twice, so that without a lock nobody does.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        lock: files.FileLock,
+        settings: UsageSettings,
+        pace: Pace,
+        wall: Callable[[], float],
+    ) -> None:
+        super().__init__(store, pace, wall)
+        self._lock = lock
+        self.settings = settings
+        """May be replaced at any time."""
+        self._tally = Tally()
+        self._batch = Batch()
+        """What was to be written and is not yet."""
+        self._set("usage", pace.usage)
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether this gpuwatch is the one that writes usage."""
+        return self._lock.held
+
+    def take(self, frame: Frame) -> bool:
+        """Add up what a frame shows; made-up figures go nowhere."""
+        if not frame.snapshot.demo and self.settings.is_kept:
+            with self._guard:
+                self._tally.add(frame)
+        return False
+
+    def step(self) -> None:
+        """Write what was added up in the last minute."""
+        if not self.settings.is_kept:
+            self.error = ""
+            if self._lock.held:
+                self.leave()
+            return
+        if not self._is_due("retry") or not self._lock_held() or not (self._is_due("usage") or self.error):
+            return
+        self._set("usage", self._pace.usage)
+        self._write()
+        if self._is_due("prune"):
+            self._set("prune", self._pace.prune)
+            self.store.prune(self._wall())
+        self.error = ""
+
+    def leave(self) -> None:
+        """Write what there is, and release the lock."""
+        try:
+            if self._lock.held or (self.settings.is_kept and self._lock.acquire()):
+                self._write()
+        finally:
+            self._lock.release()
+
+    def _lock_held(self) -> bool:
+        was_held = self._lock.held
+        if not self._lock.acquire():
+            with self._guard:  # the holder of the lock has written this too
+                self._tally.forget()
+            self._batch = Batch()
+            self.error = ""
+            return False
+        if not was_held:
+            self._set("usage", self._pace.usage)
+        return True
+
+    def _write(self) -> None:
+        """Write what waits; raises StoreError, and keeps it then."""
+        with self._guard:
+            batch = joined([self._batch, self._tally.pop()])
+        if batch:
+            self._batch = batch
+            self.store.keep, self.store.largest = self.settings.keep, self.settings.largest
+            self.store.write(lambda connection: write_usage(connection, batch, boot()))
+        self._batch = Batch()
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The recorder
+
+
+class Recorder:
+    """Sink that keeps what frames bring, on a thread of its own."""
+
+    name = "recorder"
+
+    def __init__(
+        self,
+        *,
+        folder: Path | None = None,
+        named: Path | None = None,
+        demo: bool = False,
+        restore: Callable[[Sequence[Alert]], object] = lambda alerts: None,
+        attend: Callable[[Attention], object] = lambda attention: None,
+        only: Collection[int] = (),
+        usage: UsageSettings | None = None,
+        pace: Pace | None = None,
+        wall: Callable[[], float] = time.time,
+        make_store: Callable[..., Store] = Store,
+    ) -> None:
+        """Keep events in the store at `named`, and all else in the user's own; in a demo nothing else is kept.
+
+        `folder` stands in for the user's state folder. `restore` and `attend` are called from the recorder's thread:
+        with the alerts that held when a gpuwatch recorded last, and with what others acknowledged and muted. `only` are
+        the GPUs that are watched, empty for all. UsageError where something else is at `named`.
+        """
+        if named is not None:
+            check_file(named)
+        pace = pace or Pace()
+        own = own_store(folder)
+        path = named or own
+        store = make_store(path, private=named is None)
+        lock = files.FileLock(lock_path(path), private=named is None)
+        self.events = EventsPart(store, lock, restore, only, pace, wall, with_demo=named is not None)
+        self._parts: list[_Part] = [self.events]
+        self.usage: UsagePart | None = None
+        if not demo:
+            if named is not None:
+                store = make_store(own)
+            self._parts.append(MarksPart(store, attend, pace, wall))
+            usage_lock = files.FileLock(lock_path(own, "usage"))
+            self.usage = UsagePart(store, usage_lock, usage or UsageSettings(), pace, wall)
+            self._parts.append(self.usage)
+        self._pace = pace
+        self._note: tuple[str, float] = ("", 0.0)
+        """That a damaged file was set aside, and until when that is shown."""
+        self._worker = Worker("gpuwatch-recorder", self._task, last=self._leave)
+
+    @property
+    def trouble(self) -> str:
+        """What keeps it from its work, in one line; empty when all is well."""
+        errors = dict.fromkeys(part.error for part in self._parts if part.error)
+        if errors:
+            waiting = ", ".join(filter(None, (part.waiting for part in self._parts)))
+            return text.clean("; ".join(filter(None, (f"not recorded: {', '.join(errors)}", waiting))), 500)
+        words, until = self._note
+        return words if words and time.monotonic() < until else ""
+
+    def start(self) -> None:
+        """Start the thread; the first frame does, too. Raises NoThreadError."""
+        self._worker.wake()
+
+    def take(self, frame: Frame) -> None:
+        """Take in a frame, at once."""
+        news = [part.take(frame) for part in self._parts]
+        if any(news) or not self._worker.is_running:
+            self._worker.wake()
+
+    def configure(self, usage: UsageSettings) -> None:
+        """Go by other settings from now on; from any thread."""
+        if self.usage is not None:
+            self.usage.settings = usage
+
+    def close(self, seconds: float) -> None:
+        """Write what is left, and give up after so many seconds."""
+        self._worker.close(seconds)
+
+    def _task(self) -> float:
+        for part in self._parts:
+            part.run(part.step)
+        if self.events.is_leader and any(part.is_damaged and part.store is self.events.store for part in self._parts):
+            self.events.run(self._set_aside)
+        return self._pace.poll
+
+    def _set_aside(self) -> None:
+        """Rename the damaged file, and let every part write to a new one."""
+        self._note = (self.events.store.set_aside(), time.monotonic() + _SHOWN)
+        for part in self._parts:
+            part.begin_anew()
+
+    def _leave(self) -> None:
+        for part in self._parts:
+            part.run(part.leave)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# All sinks of a run
+
+
+class Sinks:
+    """Sinks of one run: the recorder, the messenger and the file for `gpuwatch status`.
+
+    A demo is neither recorded nor sent, since it is made up; its events are written only to a store that is named.
+    """
+
+    def __init__(
+        self,
+        monitor: Monitor,
+        config: Config,
+        *,
+        demo: bool = False,
+        named: Path | None = None,
+        status: bool = False,
+        keeps_usage: bool = False,
+        only: Collection[int] = (),
+    ) -> None:
+        """Make the sinks and add them to the monitor; raises UsageError where `named` is something else than a store.
+
+        With `keeps_usage` usage is kept, whatever the configuration says of the dashboard; `status` writes the file for
+        `gpuwatch status`. `only` are the indices of the GPUs that are watched, empty for all.
+        """
+        self._keeps_usage = keeps_usage
+        self._recorder: Recorder | None = None
+        self._messenger: Messenger | None = None
+        self._sinks: list[Sink] = []
+        if named is not None or not demo:
+            self._recorder = Recorder(
+                named=named,
+                demo=demo,
+                restore=monitor.restore,
+                attend=monitor.attend,
+                only=only,
+                usage=self._usage_settings(config),
+            )
+            self._sinks.append(self._recorder)
+        if not demo:
+            lock = files.FileLock(lock_path(own_store(), "messages"))
+            notify = config.notify
+            self._messenger = Messenger(notify, make_notifiers(notify.command, notify.urls), lock)
+            self._sinks += [self._messenger, *([StatusFile()] if status else [])]
+        monitor.add(*self._sinks)
+        if self._recorder is not None:
+            self._recorder.start()  # what held before is to be known before the first snapshot is judged
+
+    def configure(self, old: Config, new: Config) -> None:
+        """Go by another configuration from now on."""
+        if self._messenger is not None and new.notify != old.notify:
+            self._messenger.configure(new.notify, make_notifiers(new.notify.command, new.notify.urls))
+        if self._recorder is not None:
+            self._recorder.configure(self._usage_settings(new))
+
+    def close(self, seconds: float) -> None:
+        """Let each sink finish, the recorder last; give up after so many seconds."""
+        end = time.monotonic() + seconds
+        sinks = list(reversed(self._sinks))
+        for number, sink in enumerate(sinks):
+            sink.close(max(0.0, end - time.monotonic()) / (len(sinks) - number))
+
+    def _usage_settings(self, config: Config) -> UsageSettings:
+        report = config.report
+        return UsageSettings(self._keeps_usage or report.dashboard, report.keep, report.largest)

@@ -1,0 +1,651 @@
+"""Recorded events: written by one gpuwatch at a time, and another goes on where that one ends."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatch.alerts.alert import TROUBLE, Severity, Unit
+from gpuwatch.alerts.engine import Engine
+from gpuwatch.alerts.limits import Limits
+from gpuwatch.errors import UsageError
+from gpuwatch.model import Snapshot
+from gpuwatch.monitor import Monitor
+from gpuwatch.recorder.recorder import ECHO, MOST, Ledger, Recorder, UsageSettings
+from gpuwatch.recorder.store import UNWATCHED, Gap, State, StoreError, lock_path, own_store, read_events
+from gpuwatch.text import command_line
+from tests.support.builders import EPOCH, at, gpu, snapshot
+from tests.support.gpuholder import ROOT, SOMEBODY_ELSE
+from tests.support.recording import (
+    PATIENCE,
+    QUICK,
+    Record,
+    alert,
+    ask,
+    change,
+    damage,
+    ended,
+    frame,
+    kill,
+    recording,
+    start_program,
+    story,
+    wait_for,
+)
+from tests.support.watches import Script, full
+
+NOW = EPOCH + 100.0
+CRITICAL = Severity.CRITICAL
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder that does not exist yet."""
+    return tmp_path / "state" / "gpuwatch"
+
+
+@pytest.fixture
+def record(folder: Path) -> Iterator[Record]:
+    """Return a function that makes a recorder in the folder."""
+    with recording(folder) as make:
+        yield make
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What is written
+
+
+def test_an_event_is_one_row_from_raised_to_ended(record: Record) -> None:
+    one = record().settle()
+    one.feed(alert())
+    one.expect("id-a warning")
+    one.feed(alert(severity=CRITICAL, most=CRITICAL))
+    one.expect("id-a critical")
+    one.feed(alert(most=CRITICAL))
+    one.expect("id-a warning")
+    one.feed(cleared=[ended(alert(most=CRITICAL))])
+    one.expect("id-a ended")
+    (event,) = read_events(one.path).alerts
+    assert event == ended(alert(most=CRITICAL))
+    assert ask(one.path, "SELECT severity FROM events") == [(3,)], "the worst that it was"
+
+
+def test_what_holds_at_the_end_and_every_now_and_then_is_written_with_its_worst_value(record: Record) -> None:
+    first = record().settle()
+    first.feed(alert(peak=1.0))
+    first.feed(alert(peak=7.0))
+    first.expect("id-a warning")
+    first.close()
+    assert read_events(first.path).alerts[0].peak == 7.0
+    second = record(now=first.now, pace=QUICK._replace(carry=0.0)).settle(alert(peak=7.0))
+    second.feed(alert(peak=9.0))
+    wait_for(lambda: read_events(second.path).alerts[0].peak == 9.0)
+
+
+def test_folder_and_files_are_private(record: Record, folder: Path) -> None:
+    before = os.umask(0)
+    try:
+        record().settle(alert()).expect("id-a warning")
+    finally:
+        os.umask(before)
+    path = own_store(folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {
+        path.name: 0o600,
+        lock_path(path).name: 0o600,
+    }
+
+
+def test_our_own_troubles_and_made_up_events_are_not_written(record: Record) -> None:
+    one = record().settle()
+    one.feed(alert("t", rule=TROUBLE))
+    one.feed(alert("demo"), demo=True)
+    one.feed(alert())
+    one.expect("id-a warning")
+
+
+def test_a_secret_in_a_command_line_is_masked(record: Record) -> None:
+    one = record().settle()
+    one.feed(alert(evidence=command_line(["python", "train.py", "--token", "hunter2hunter2"])))
+    one.expect("id-a warning")
+    assert b"hunter2" not in one.path.read_bytes()
+    assert "--token ***" in read_events(one.path).alerts[0].evidence
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# After a restart
+
+
+def test_an_event_goes_on_over_restarts_under_its_id(record: Record) -> None:
+    first = record().settle()
+    first.feed(alert())
+    first.expect("id-a warning")
+    first.close()
+    for number in range(1, 4):
+        one = record(now=first.now + 60 * number).settle(alert())
+        assert [[alert.id for alert in handed] for handed in one.restored] == [["id-a"]]
+        one.close()
+        assert story(one.path) == ["id-a warning"]
+    last = record(now=first.now + 300).settle(alert())
+    last.feed(cleared=[ended(alert(), after=1300.0)])
+    last.expect("id-a ended")
+    assert read_events(last.path).alerts[0].lasted == 1300.0
+
+
+def test_what_is_over_after_a_restart_ended_while_gpuwatch_was_not_running(record: Record) -> None:
+    first = record().settle(alert())
+    first.expect("id-a warning")
+    first.close()
+    record(now=first.now + 60).settle()
+    wait_for(lambda: read_events(first.path).alerts[0].ended)
+    (one,) = read_events(first.path).alerts
+    assert (one.how, one.ended) == ("gpuwatch was not running", first.now)
+    assert read_events(first.path).gaps == (), "a minute is no gap"
+
+
+def test_what_held_long_ago_is_over_and_the_time_between_is_a_gap(record: Record) -> None:
+    first = record().settle(alert())
+    first.expect("id-a warning")
+    first.close()
+    second = record(now=first.now + UNWATCHED + 60).settle(alert(id="new", raised=first.now + UNWATCHED))
+    assert second.restored == []
+    second.expect("id-a ended", "new warning")
+    found = read_events(first.path)
+    assert (found.alerts[0].how, found.alerts[0].ended) == ("gpuwatch was not running", first.now)
+    assert found.gaps == (Gap(first.now, second.now),)
+
+
+def test_nothing_is_ended_before_the_engine_could_go_on(record: Record) -> None:
+    first = record().settle(alert())
+    first.expect("id-a warning")
+    first.close()
+    second = record(now=first.now + 5).start()
+    wait_for(lambda: second.restored)
+    again = frame(alert("unnamed", host=""), host="")
+    for one in (frame(), *[again] * 5):  # of no host yet, or the same snapshot with other marks
+        second.recorder.take(one)
+    second.close()
+    assert [one.id for one in read_events(first.path).open] == ["id-a"]
+
+
+def test_the_lock_says_until_when_a_gpuwatch_recorded(record: Record) -> None:
+    one = record().settle(alert())
+    one.expect("id-a warning")
+    found = read_events(one.path)
+    assert (found.watched, found.watched_until, found.state(found.alerts[0])) == (True, None, State.ONGOING)
+    one.now += 500.0
+    wait_for(lambda: lock_path(one.path).stat().st_mtime == one.now)
+    one.close()
+    found = read_events(one.path)
+    assert (found.watched, found.watched_until, found.state(found.alerts[0])) == (False, one.now, State.OPEN)
+    assert read_events(one.path, one.now + 1).alerts == ()
+    lock_path(one.path).unlink()
+    assert read_events(one.path).watched_until == one.now, "the store knows it too"
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Several at a time
+
+
+def test_only_one_of_two_writes_and_the_other_goes_on_with_what_holds(record: Record) -> None:
+    first = record().settle()
+    first.feed(alert())
+    first.expect("id-a warning")
+    second = record(now=first.now).start()
+    wait_for(lambda: second.restored)
+    assert [one.id for one in second.restored[0]] == ["id-a"]
+    for _ in range(4):
+        second.feed(alert(id="other", raised=EPOCH + 1))
+    first.expect("id-a warning")
+    assert (first.is_leader, second.is_leader, second.trouble) == (True, False, "")
+
+
+def test_the_second_takes_over_under_the_ids_of_the_store(record: Record) -> None:
+    first, second = record().settle(), record()
+    mine = alert(id="other", raised=EPOCH + 1)
+    first.feed(alert(), alert("b"))
+    first.expect("id-a warning", "id-b warning")
+    second.feed(mine, alert("c"))
+    first.close()
+    second.settle(mine, alert("c"))
+    second.feed(alert("c"), cleared=[ended(mine)])
+    second.expect("id-a ended", "id-b ended", "id-c warning")
+    found = {one.id: one for one in read_events(second.path).alerts}
+    assert found["id-b"].how == "gpuwatch was not running"
+    assert (found["id-a"].raised, found["id-a"].how) == (EPOCH, "back within the limit")
+
+
+def test_what_ended_just_before_a_takeover_ends_as_the_second_saw_it(record: Record) -> None:
+    first, second = record().settle(), record()
+    first.feed(alert())
+    first.expect("id-a warning")
+    second.feed(alert(id="other"))
+    second.feed(cleared=[ended(alert(id="other"), after=1001.0, how="process 7 has ended")])
+    wait_for(lambda: second.recorder.events._recent)
+    first.close()
+    second.settle()
+    second.expect("id-a ended")
+    assert read_events(second.path).alerts[0].how == "process 7 has ended"
+
+
+def test_who_sees_some_gpus_ends_nothing_of_the_others(record: Record) -> None:
+    record().settle(alert(), alert("b", index=1)).close()
+    one = record(only=(0,)).settle()
+    assert [event.id for events in one.restored for event in events] == ["id-a"]
+    one.expect("id-a ended", "id-b warning")
+
+
+def test_the_gpus_that_are_seen_are_told_by_uuid_once_their_indices_have_moved(record: Record) -> None:
+    moved, other = alert("a", gpu=gpu(5).uuid, index=4), alert("b", gpu=gpu(6).uuid, index=5)
+    record().settle(moved, other).close()
+    one = record(only=(5,))
+    one.feed()
+    wait_for(lambda: one.is_leader)
+    one.settle(gpus=[gpu(4, uuid=gpu(5).uuid)])
+    one.expect("id-a ended", "id-b warning")
+
+
+@pytest.mark.slow
+def test_who_is_killed_is_followed_by_the_next_and_nothing_comes_twice(record: Record, folder: Path) -> None:
+    """The other writes at every moment."""
+    other = start_program(folder, 3)
+    try:
+        held = [alert(str(number), id=f"mine-{number}", raised=EPOCH + 2) for number in range(3)]
+        second = record()
+        second.feed(*held)
+        wait_for(lambda: second.restored)
+        assert not second.is_leader
+    finally:
+        kill(other)
+    second.settle(*held)
+    second.feed(cleared=[ended(one, after=2000.0) for one in held])
+    second.expect("id-0 ended", "id-1 ended", "id-2 ended")
+    assert [one.how for one in read_events(second.path).alerts] == ["back within the limit"] * 3
+    assert ask(second.path, "PRAGMA integrity_check") == [("ok",)]
+
+
+@pytest.mark.slow
+def test_crashes_leave_each_event_once(record: Record, folder: Path) -> None:
+    for number in range(1, 4):
+        kill(start_program(folder, number))
+    record().settle(*[alert(str(each)) for each in range(3)])
+    assert [line.split()[0] for line in story(own_store(folder))] == ["id-0", "id-1", "id-2"]
+    assert not [one for one in read_events(own_store(folder)).alerts if one.ended]
+
+
+@pytest.mark.slow
+def test_a_holder_of_the_lock_that_is_stopped_is_reported(record: Record, folder: Path) -> None:
+    other = start_program(folder)
+    try:
+        second = record(pace=QUICK._replace(silent=0.5)).start()
+        wait_for(lambda: second.restored)
+        other.send_signal(signal.SIGSTOP)
+        expected = "not recorded: another gpuwatch of yours records, and has not answered for "
+        wait_for(lambda: second.trouble.startswith(expected))
+        other.send_signal(signal.SIGCONT)
+    finally:
+        kill(other)
+    assert second.settle().trouble == ""
+
+
+def test_fifty_at_once_agree_on_one(record: Record) -> None:
+    many = [record() for _ in range(50)]
+    for number, one in enumerate(many):
+        one.feed(alert(id=f"id-{number}"))
+    wait_for(lambda: any(one.is_leader for one in many))
+    (leader,) = [one for one in many if one.is_leader]
+    leader.settle(alert(id=f"id-{many.index(leader)}"))
+    wait_for(lambda: len(story(leader.path)) == 1)
+    leader.close()
+    wait_for(lambda: any(one.is_leader for one in many))
+    (second,) = [one for one in many if one.is_leader]
+    second.settle(alert(id=f"id-{many.index(second)}"))
+    assert story(leader.path) == [f"id-{many.index(leader)} warning"]
+    assert {one.trouble for one in many} == {""}
+
+
+def test_a_lock_that_is_taken_away_is_taken_anew(record: Record) -> None:
+    one = record().settle()
+    lock_path(one.path).unlink()
+    wait_for(lambda: lock_path(one.path).exists() and one.is_leader)
+    one.settle(alert()).expect("id-a warning")
+    other = record().start()
+    wait_for(lambda: other.restored)
+    assert not other.is_leader
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# A bad day
+
+
+@pytest.mark.parametrize("failure", [StoreError("no space left on device"), OSError(errno.EIO, "gone"), TypeError("x")])
+def test_what_cannot_be_written_is_reported_and_written_later(record: Record, failure: Exception) -> None:
+    one = record().settle()
+    one.stores[0].failure = failure
+    one.feed(alert())
+    one.feed(alert(), alert("b"))
+    one.feed(alert("b"), cleared=[ended(alert())])
+    why = {"StoreError": "no space left on device", "OSError": "gone", "TypeError": "TypeError: x"}
+    expected = f"not recorded: {why[type(failure).__name__]}; 2 events wait"
+    wait_for(lambda: one.trouble == expected, f"it says {one.trouble!r}")
+    assert one.is_leader
+    one.stores[0].failure = None
+    one.expect("id-a ended", "id-b warning")
+    wait_for(lambda: one.trouble == "")
+
+
+def test_more_than_can_wait_is_lost_and_reported(record: Record) -> None:
+    one = record().settle(alert("stays"), alert("goes"))
+    one.expect("id-stays warning", "id-goes warning")
+    one.stores[0].failure = StoreError("full")
+    one.feed(alert("stays"), alert("goes"), alert("first"))
+    wait_for(lambda: one.trouble)
+    many = [alert(str(number)) for number in range(MOST + 1000)]
+    one.feed(alert("stays"), alert("first"), *many, cleared=[ended(alert("goes"))])
+    one.feed(alert("stays"), cleared=[ended(alert("first")), *(ended(each) for each in many)])
+    wait_for(lambda: "are lost" in one.trouble)
+    one.stores[0].failure = None
+    wait_for(lambda: not one.trouble and not read_events(one.path).open[1:])
+    found = read_events(one.path)
+    (gap,) = found.gaps
+    assert gap.lost > 0
+    assert found.note == f"{gap.lost} events could not be written"
+    assert {event.id for event in found.open} == {"id-stays"}
+    assert {event.id: event.how for event in found.alerts}["id-goes"] == "back within the limit"
+
+
+@pytest.mark.parametrize("how", ["removed", "damaged", "emptied"])
+def test_a_file_that_is_taken_away_or_damaged_is_begun_anew_with_what_holds(record: Record, how: str) -> None:
+    one = record().settle(alert())
+    one.expect("id-a warning")
+    content = b"rubbish" * 1000 if how == "damaged" else b""
+    if how == "removed":
+        one.path.unlink()
+    else:
+        damage(one.path, content)
+    one.feed(alert(), alert("b"))
+    wait_for(lambda: set(story(one.path)) == {"id-a warning", "id-b warning"})
+    aside = one.path.with_name(f"{one.path.name}.damaged")
+    if how == "damaged":
+        assert aside.read_bytes() == content
+        assert one.trouble == f"{one.path.name} was damaged and is kept as {aside.name}; a new one is begun"
+    else:
+        assert (aside.exists(), one.trouble) == (False, "")
+
+
+def test_damaged_files_are_never_overwritten_and_do_not_fill_the_disk(record: Record, folder: Path) -> None:
+    one = record().settle(alert())
+    one.expect("id-a warning")
+    for number in range(5):
+        damage(one.path, f"rubbish {number}".encode() * 1000)
+        one.feed(alert(), alert(str(number)))
+        wait_for(lambda: f"id-{number} warning" in story(one.path) and "is kept" in one.trouble)  # noqa: B023 - at once
+    damage(one.path, b"rubbish 5" * 1000)
+    one.feed(alert("last"))
+    wait_for(lambda: "5 damaged ones are kept already" in one.trouble)
+    assert one.path.read_bytes() == b"rubbish 5" * 1000
+    assert {file.read_bytes()[:9] for file in folder.glob("*.damaged*")} == {b"rubbish %d" % n for n in range(5)}
+
+
+def test_a_folder_that_is_taken_away_is_made_again(record: Record, folder: Path) -> None:
+    one = record().settle(alert())
+    one.expect("id-a warning")
+    for file in folder.iterdir():
+        file.unlink()
+    folder.rmdir()
+    wait_for(folder.exists)
+    one.feed(alert(), alert("b"))
+    wait_for(lambda: set(story(one.path)) == {"id-a warning", "id-b warning"})
+
+
+@pytest.mark.parametrize("what", ["link", "folder", "pipe", "pipe as journal", "link as journal", "another user's"])
+def test_what_is_no_file_of_ours_is_left_alone(record: Record, folder: Path, tmp_path: Path, what: str) -> None:
+    folder.mkdir(parents=True)
+    (tmp_path / "precious").write_text("mine")
+    path = own_store(folder)
+    place = path.with_name(f"{path.name}-journal") if "journal" in what else path
+    if what.startswith("link"):
+        place.symlink_to(tmp_path / "precious")
+    elif what == "folder":
+        place.mkdir()
+    elif what.startswith("pipe"):
+        os.mkfifo(place)
+    elif ROOT:
+        place.touch()
+        os.chown(place, SOMEBODY_ELSE, SOMEBODY_ELSE)
+    else:
+        pytest.skip("giving a file to another user needs root")
+    one = record()
+    wait_for(lambda: one.feed(alert()) or one.trouble)  # type: ignore[func-returns-value]
+    assert one.trouble.startswith(f"not recorded: {path}: ")
+    assert one.is_leader
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert place.is_symlink() or not place.is_file() or not place.stat().st_size
+
+
+def test_a_folder_that_cannot_be_made_is_reported(record: Record, folder: Path) -> None:
+    folder.parent.touch()
+    one = record()
+    one.feed(alert())
+    wait_for(lambda: one.trouble == f"not recorded: {one.path}: not a directory; 1 event waits")
+    one.feed(cleared=[ended(alert())])
+    one.feed(alert("b"))
+    folder.parent.unlink()
+    one.settle(alert("b"))
+    wait_for(lambda: set(story(one.path)) == {"id-a ended", "id-b warning"})
+    assert one.trouble == ""
+
+
+def test_a_disk_that_hangs_holds_up_nobody(record: Record) -> None:
+    hang, hanging = threading.Event(), threading.Event()
+    one = record().settle()
+
+    def wait() -> None:
+        hanging.set()
+        hang.wait(PATIENCE)
+
+    one.stores[0].before_write = wait
+    one.feed(alert("hang"))
+    assert hanging.wait(PATIENCE)
+    for _ in range(50):
+        one.feed(alert("hang"), alert())
+    one.recorder.close(0.01)
+    assert one.recorder._worker.is_running
+    hang.set()
+    one.close()
+    assert story(one.path) == ["id-hang warning", "id-a warning"]
+
+
+@pytest.mark.parametrize("what", ["text", "folder", "pipe", "link", "nowhere", "database"])
+def test_a_named_file_that_is_something_else_is_refused(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "mine"
+    if what == "text":
+        path.write_text("shopping list\n")
+    elif what == "folder":
+        path.mkdir()
+    elif what == "pipe":
+        os.mkfifo(path)
+    elif what == "link":
+        path.symlink_to("/dev/null")
+    elif what == "database":
+        change(path, "CREATE TABLE mine (one)")
+    else:
+        path = tmp_path / "missing" / "mine"
+    before = path.read_bytes() if path.is_file() else b""
+    with pytest.raises(UsageError, match=str(path)):
+        Recorder(named=path)
+    assert not path.is_file() or path.read_bytes() == before
+
+
+def test_a_named_file_is_gone_on_with_and_takes_the_events_alone(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    path = tmp_path / "mine.sqlite"
+    for _ in range(2):
+        with recording(tmp_path / "state") as make:
+            make(named=path, demo=True).settle(alert(), demo=True).expect("id-a warning")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+    assert {file.name for file in tmp_path.iterdir()} == {"mine.sqlite", "mine.lock"}
+    with recording(tmp_path / "state") as make:
+        one = make(named=path, usage=UsageSettings()).settle(alert())
+        one.mark(lambda before: before.acknowledged(alert(), one.now))
+        wait_for(own_store(tmp_path / "state").exists)
+    assert ask(path, "SELECT count(*) FROM marks") == [(0,)]
+    assert ask(own_store(tmp_path / "state"), "SELECT count(*) FROM events") == [(0,)]
+
+
+def test_it_costs_nothing_to_close_what_was_never_started(folder: Path) -> None:
+    one = Recorder(folder=folder)
+    one.close(1.0)
+    assert (one.trouble, one.events.is_leader, folder.exists()) == ("", False, False)
+
+
+def test_sqlite_is_loaded_only_where_something_is_recorded_or_read() -> None:
+    import subprocess
+
+    program = "import sys, gpuwatch.commands.dashboard_app; sys.exit('sqlite3' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# With a real monitor
+
+
+def test_an_alert_of_the_engine_goes_on_over_a_restart_and_ends_as_it_should(folder: Path) -> None:
+    wall, path = [EPOCH], own_store(folder)
+    second = itertools.count()
+
+    def run(make: list[tuple[str, object]]) -> None:
+        source, moments = Script([]), itertools.count(5000.0)
+        watch = Monitor(
+            source,
+            lambda frame: None,
+            engine=Engine(Limits(quiet=2.0)),
+            clock=lambda: next(moments),
+            wall=lambda: wall[0],
+            patience=0.01,
+        )
+        one = Recorder(folder=folder, restore=watch.restore, pace=QUICK, wall=lambda: wall[0])
+        watch.add(one)
+        one.start()
+        wait_for(lambda: one.events.is_leader)
+        watch.start()
+        for end, snapshots in make:
+
+            def is_there(end: str = end, snapshots: object = snapshots) -> bool:
+                if source.steps.empty():
+                    source.steps.put(snapshots(float(next(second))))  # type: ignore[operator]
+                return one.events.is_settled if end == "settled" else any(end in line for line in story(path))
+
+            wait_for(is_there)
+        watch.stop()
+        one.close(PATIENCE)
+
+    run([("critical", full)])
+    (before,) = read_events(path).alerts
+    wall[0] += 30.0
+    run([("settled", full), ("ended", empty)])
+    (after,) = read_events(path).alerts
+    assert (after.id, after.raised) == (before.id, before.raised)
+    assert after.how not in ("", "gpuwatch was not running")
+
+
+def empty(second: float) -> Snapshot:
+    """Return one GPU that nobody holds, so many seconds after the first snapshot."""
+    return at(snapshot([gpu(0)]), second)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Which events are to be written
+
+
+def states(alerts: list[object]) -> list[tuple[str, str]]:
+    return [(one.id, "ended" if one.ended is not None else one.severity.name) for one in alerts]  # type: ignore[attr-defined]
+
+
+def test_what_the_store_has_already_is_not_written_again() -> None:
+    ledger = Ledger()
+    steps = [
+        (alert(), "WARNING"),
+        (alert(title="GPU a: another value", seen=NOW), None),
+        (alert(severity=CRITICAL), "CRITICAL"),
+        (alert(), "WARNING"),
+        (alert(gpu="GPU-renamed"), None),  # its GPU got its name
+        (ended(alert(gpu="GPU-renamed")), "ended"),
+        (ended(alert(gpu="GPU-renamed")), None),
+    ]
+    for one, state in steps:
+        assert states([*ledger.update(one, NOW)]) == ([("id-a", state)] if state else [])
+    assert ledger.open == ()
+
+
+def test_the_same_condition_goes_on_under_the_id_of_the_store() -> None:
+    ledger = Ledger([alert(peak=9.0)])
+    mine = alert(id="mine", raised=EPOCH + 3, peak=5.0, lasted=10.0, severity=CRITICAL, raised_monotonic=77.0)
+    (one,) = ledger.update(mine, NOW)
+    assert (one.id, one.raised, one.peak, one.lasted, one.raised_monotonic) == ("id-a", EPOCH, 9.0, 13.0, 0.0)
+    assert states([*ledger.update(ended(mine), NOW)]) == [("id-a", "ended")]
+    ledger = Ledger([alert(peak=9.0, unit=Unit.FREE)])
+    (one,) = ledger.update(alert(id="mine", peak=5.0, unit=Unit.FREE, severity=CRITICAL), NOW)
+    assert one.peak == 5.0, "of bytes free the least is the worst"
+
+
+def test_an_end_that_the_store_has_is_no_news_from_another_gpuwatch() -> None:
+    done = ended(alert())
+    over = done.ended or 0.0
+    ledger = Ledger([done])
+    mine = alert(id="mine", raised=EPOCH + 1)
+    assert ledger.update(mine, over + 1) == []
+    assert ledger.update(ended(mine), over + 2) == []
+    # What still holds long after is written again, as the event that it is.
+    assert states([*ledger.update(mine, over + ECHO)]) == [("id-a", "WARNING")]
+    later = alert(id="later", raised=EPOCH + 61)
+    assert states([*Ledger([done]).update(later, EPOCH + 61)]) == [("later", "WARNING")]
+
+
+def test_a_clock_that_is_set_back_hides_no_event() -> None:
+    done = ended(alert())
+    back = (done.ended or 0.0) - 3600
+    ledger = Ledger([done])
+    later, short = alert(id="later", raised=back), alert(id="short", raised=back + 70)
+    assert states([*ledger.update(later, back)]) == [("later", "WARNING")]
+    assert states([*ledger.update(ended(later), back + 60)]) == [("later", "ended")]
+    assert states([*ledger.update(ended(short, after=1.0), back + 71)]) == [("short", "ended")]
+    assert Ledger([done]).update(done, back) == [], "the event itself is still no news"
+
+
+def test_settling_ends_what_nobody_holds() -> None:
+    ledger = Ledger([alert(), alert("b", seen=EPOCH + 70), alert("c")])
+    held = {one.key: one for one in (alert("c"), alert("d"))}
+    changed = ledger.settle(held, NOW, EPOCH + 60, "gpuwatch was not running")
+    assert {one.id: (one.ended, one.lasted, one.how) for one in changed if one.ended} == {
+        "id-a": (EPOCH + 60, 60.0, "gpuwatch was not running"),
+        "id-b": (EPOCH + 70, 70.0, "gpuwatch was not running"),
+    }
+    assert {one.id for one in ledger.open} == {"id-c", "id-d"}
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("12"), st.integers(0, 3)), max_size=40))
+def test_whoever_sees_it_an_event_is_raised_once_and_ended_once(seen: list[tuple[str, str, int]]) -> None:
+    """Two who see the same, each with ids of its own: of a condition one event at most is open."""
+    ledger, rows = Ledger(), dict[str, object]()
+    for number, (name, who, level) in enumerate(seen):
+        moment = EPOCH + number
+        one = alert(name, id=f"{name}{who}", raised=moment)
+        one = msgspec.structs.replace(one, severity=Severity(level)) if level else ended(one, after=0.0)
+        for changed in ledger.update(one, moment):
+            rows[changed.id] = changed.ended
+    assert {one.id for one in ledger.open} == {id for id, end in rows.items() if end is None}
+    assert len({one.key for one in ledger.open}) == len(ledger.open)

@@ -1,0 +1,268 @@
+"""What was acknowledged and muted: kept over restarts, and the same for all gpuwatches that change it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from sqlite3 import Connection
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatch.alerts.alert import NO_ATTENTION, Acknowledgement, Attention, Mute
+from gpuwatch.recorder.recorder import Recorder
+from gpuwatch.recorder.store import Store, StoreError, changed_marks, marks_of, own_store, with_marks, write_marks
+from tests.support.builders import EPOCH
+from tests.support.gpuholder import ROOT, SOMEBODY_ELSE
+from tests.support.recording import (
+    PATIENCE,
+    QUICK,
+    Record,
+    Recording,
+    alert,
+    change,
+    damage,
+    frame,
+    marks,
+    recording,
+    saved_marks,
+    wait_for,
+)
+from tests.support.watches import LONG, Reader, Script, full, watching
+
+NOW = EPOCH + 1000.0
+OVER = "uses more than declared"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "gpuwatch"
+
+
+@pytest.fixture
+def record(folder: Path) -> Iterator[Record]:
+    """Return a function that starts a gpuwatch."""
+    with recording(folder) as make:
+        yield lambda **options: make(**options).start()
+
+
+def acknowledge(one: Recording, name: str) -> None:
+    one.mark(lambda before: before.acknowledged(alert(name), NOW))
+
+
+def mute(one: Recording, rule: str, until: float | None = None) -> None:
+    one.mark(lambda before: before.muted(Mute(rule=rule, until=until)))
+
+
+def wait_for_marks(expected: set[str], *several: Recording) -> None:
+    """Wait until the store and these gpuwatches have the same marks."""
+    path = several[0].path
+    wait_for(lambda: saved_marks(path) == expected and all(marks(one.attention) == expected for one in several))
+
+
+def test_marks_are_there_after_a_restart(record: Record) -> None:
+    first = record()
+    acknowledge(first, "a")
+    mute(first, OVER)
+    first.close()
+    second = record()
+    wait_for_marks({"a", OVER}, second)
+    assert second.attended_count == 1
+
+
+def test_two_who_change_them_end_up_with_the_same(record: Record) -> None:
+    first, second = record(), record()
+    acknowledge(first, "a")
+    mute(second, OVER)
+    wait_for_marks({"a", OVER}, first, second)
+    second.mark(lambda before: before.unmuted(OVER))
+    wait_for_marks({"a"}, first, second)
+    second.mark(lambda before: before.unacknowledged(alert("a")))
+    wait_for_marks(set(), first, second)
+
+
+def test_what_many_mark_at_once_is_all_kept(record: Record) -> None:
+    several = [record() for _ in range(3)]
+    for number in range(10):
+        for who, one in enumerate(several):
+            acknowledge(one, f"{who}{number}")
+    wait_for_marks({f"{who}{number}" for who in range(3) for number in range(10)}, *several)
+
+
+def test_nobody_goes_round_in_circles(record: Record) -> None:
+    first, second = record(), record()
+    acknowledge(first, "a")
+    wait_for_marks({"a"}, first, second)
+    before = (first.path.stat().st_mtime_ns, first.attended_count, second.attended_count)
+    for _ in range(5):
+        first.feed()
+        second.feed()
+    third = record()
+    wait_for_marks({"a"}, third)
+    third.close()
+    assert (first.path.stat().st_mtime_ns, first.attended_count, second.attended_count) == before
+    assert before[1:] == (0, 1)
+
+
+@pytest.mark.parametrize("user_first", [True, False])
+def test_a_mark_made_while_another_gpuwatchs_is_taken_over_is_kept(
+    record: Record, folder: Path, user_first: bool
+) -> None:
+    """A real watch, held up in its source while its user mutes a rule and the store brings what another muted."""
+    held, release, handed, reader = threading.Event(), threading.Event(), threading.Event(), Reader()
+
+    def hold() -> None:
+        held.set()
+        assert release.wait(LONG)
+
+    source = Script([full(0), hold, full(1)])
+    watch = watching(source, reader)
+
+    def attend(attention: Attention) -> None:
+        watch.attend(attention)
+        if marks(attention):
+            handed.set()
+
+    one = Recorder(attend=attend, folder=folder, pace=QUICK, wall=lambda: EPOCH)
+    watch.add(one)
+    one.start()
+    assert held.wait(LONG)
+    if user_first:
+        watch.mute(Mute(rule="ours"))
+    other = record()
+    mute(other, "theirs")
+    assert handed.wait(LONG)
+    if not user_first:
+        watch.mute(Mute(rule="ours"))
+    release.set()
+    _, after = reader.take(2)
+    assert marks(after.attention) == {"ours", "theirs"}
+    wait_for_marks({"ours", "theirs"}, other)
+    # What was merged is not taken for the user's own: what the other takes back stays so, and nothing is undone.
+    watch.unmute("ours")
+    other.mark(lambda before: before.unmuted("theirs"))
+    wait_for_marks(set(), other)
+
+    def shown() -> set[str] | None:
+        source.steps.put(full(2))
+        return marks(watch.newest.attention) if watch.newest else None
+
+    wait_for(lambda: shown() == set())
+    watch.stop()
+    one.close(PATIENCE)
+
+
+def test_what_is_out_of_date_is_not_kept(record: Record) -> None:
+    first = record()
+    mute(first, OVER, until=NOW - 1)
+    mute(first, "throttled", until=NOW + 1)
+    wait_for(lambda: saved_marks(first.path) == {"throttled"})
+
+
+def test_a_demo_changes_nothing(record: Record) -> None:
+    one = record()
+    one.recorder.take(frame(attention=NO_ATTENTION.muted(Mute(rule=OVER)), demo=True))
+    one.close()
+    assert not one.path.exists()
+
+
+@pytest.mark.parametrize("how", ["removed", "damaged"])
+def test_a_file_that_is_taken_away_or_damaged_changes_nothing_and_they_come_back(record: Record, how: str) -> None:
+    one, other = record(), record()
+    acknowledge(one, "a")
+    wait_for_marks({"a"}, one, other)
+    if how == "removed":
+        one.path.unlink()
+        acknowledge(one, "b")
+        wait_for_marks({"a", "b"}, one, other)
+    else:
+        damage(one.path, b"rubbish" * 1000)
+        wait_for_marks({"a"}, one, other)
+        assert one.path.with_name(f"{one.path.name}.damaged").exists()
+        assert sum("was damaged and is kept as" in each.trouble for each in (one, other)) == 1
+
+
+def test_what_could_not_be_saved_is_saved_later(record: Record) -> None:
+    one = record()
+    one.stores[0].failure = StoreError("no room")
+    acknowledge(one, "a")
+    wait_for(
+        lambda: one.trouble == "not recorded: no room; what you acknowledged or muted counts in this gpuwatch alone"
+    )
+    mute(one, OVER)
+    one.stores[0].failure = None
+    wait_for(lambda: saved_marks(one.path) == {"a", OVER} and not one.trouble)
+
+
+@pytest.mark.parametrize("what", ["of a newer gpuwatch", "a link", "another user's"])
+def test_what_is_not_ours_is_neither_read_nor_changed(record: Record, folder: Path, tmp_path: Path, what: str) -> None:
+    path = own_store(folder)
+    muted = marks_of(NO_ATTENTION.muted(Mute(rule=OVER)))
+
+    def write(connection: Connection) -> None:
+        write_marks(connection, muted, NOW)
+
+    Store(path).write(write)
+    if what == "a link":
+        path.replace(tmp_path / "elsewhere")
+        path.symlink_to(tmp_path / "elsewhere")
+    elif what == "another user's":
+        if not ROOT:
+            pytest.skip("giving a file to another user needs root")
+        os.chown(path, SOMEBODY_ELSE, SOMEBODY_ELSE)
+    else:
+        change(path, "PRAGMA user_version = 2")
+    before = path.read_bytes()
+    one = record()
+    wait_for(lambda: one.trouble)
+    assert marks(one.attention) == set()
+    acknowledge(one, "a")
+    wait_for(lambda: "counts in this gpuwatch alone" in one.trouble)
+    assert path.read_bytes() == before
+
+
+def test_rows_that_cannot_be_ours_are_left_out_and_texts_are_cleaned(record: Record, folder: Path) -> None:
+    path = own_store(folder)
+    Store(path).write(lambda connection: None)
+    rows = [
+        "'ack', '', 'GPU-a', 1700000000.0, 2, NULL",
+        "'ack', '', 'GPU-b', 1e300, 2, NULL",
+        "'ack', '', 'GPU-c', 'soon', 2, NULL",
+        "'ack', '', 'GPU-d', 1700000000.0, 9, NULL",
+        "'mute', 'rule', '', NULL, NULL, -1",
+        "'mute', '\x1b[31m', '', NULL, NULL, NULL",
+        "'other', 'x', 'y', 1.0, 1, 1.0",
+    ]
+    change(path, *(f"INSERT INTO marks VALUES ({row})" for row in rows))
+    one = record()
+    wait_for(lambda: marks(one.attention) == {"a", "�[31m"})
+
+
+states = st.builds(
+    lambda acks, mutes: Attention(
+        acks=tuple(Acknowledgement(key=key, at=NOW - at) for key, at in acks.items()),
+        mutes=tuple(Mute(rule=rule, until=None if until is None else NOW + until) for rule, until in mutes.items()),
+    ),
+    st.dictionaries(st.sampled_from("abc"), st.integers(0, 3)),
+    st.dictionaries(st.sampled_from("xyz"), st.none() | st.integers(1, 3)),
+)
+
+
+@given(states, states, states)
+def test_changes_add_up(one: Attention, other: Attention, third: Attention) -> None:
+    first, second = changed_marks(one, other), changed_marks(other, third)
+    assert not changed_marks(with_marks(one, first, NOW), other)
+    assert not changed_marks(with_marks(one, first | second, NOW), third)
+    assert not changed_marks(one, one)
+
+
+@given(states, states, states)
+def test_a_change_touches_nothing_else(one: Attention, other: Attention, disk: Attention) -> None:
+    changed = changed_marks(one, other)
+    result, before = marks_of(with_marks(disk, changed, NOW)), marks_of(disk)
+    assert {key: mark for key, mark in result.items() if key not in changed} == {
+        key: mark for key, mark in before.items() if key not in changed
+    }

@@ -1,0 +1,272 @@
+"""Alerts, frames and recorders on a clock of the test's own, for the tests of what is recorded.
+
+As a program: a recorder that records until it is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+
+from gpuwatch.alerts.alert import NO_ATTENTION, Alert, Attention, Severity
+from gpuwatch.history import History
+from gpuwatch.model import Snapshot
+from gpuwatch.monitor import Frame
+from gpuwatch.recorder.recorder import Pace, Recorder, UsageSettings
+from gpuwatch.recorder.store import Gap, Store, StoreError, own_store, read_marks, reading, write_events
+from tests import CHECKOUT
+from tests.support.builders import EPOCH, snapshot
+from tests.support.waiting import PATIENCE as PATIENCE
+from tests.support.waiting import wait_for as wait_for
+
+HOST = "box3"
+QUICK = Pace(poll=0.02, retry=0.05, touch=0.05, usage=3600.0)
+"""Fast enough for a test to wait for; usage is written when the recorder is closed."""
+
+
+def alert(name: str = "a", **changes: Any) -> Alert:
+    """Return an alert about a GPU called `name`, raised at the epoch of the tests."""
+    fields: dict[str, Any] = {
+        "id": f"id-{name}",
+        "rule": "memory near limit",
+        "host": HOST,
+        "gpu": f"GPU-{name}",
+        "index": 0,
+        "severity": Severity.WARNING,
+        "most": Severity.WARNING,
+        "title": f"GPU {name} near limit",
+        "raised": EPOCH,
+        "seen": EPOCH,
+    }
+    return Alert(**{**fields, **changes})
+
+
+def ended(one: Alert, *, after: float = 60.0, how: str = "back within the limit") -> Alert:
+    """Return an alert as it ended."""
+    return msgspec.structs.replace(one, ended=one.raised + after, lasted=after, how=how)
+
+
+def frame(
+    *held: Alert,
+    cleared: Iterable[Alert] = (),
+    attention: Attention = NO_ATTENTION,
+    attended: Attention = NO_ATTENTION,
+    shown: Snapshot | None = None,
+    **changes: Any,
+) -> Frame:
+    """Return a frame with a snapshot of its own."""
+    seen = shown or snapshot(host=changes.pop("host", HOST), **changes)
+    view = History().view
+    return Frame(seen, 0.0, view, tuple(held), cleared=tuple(cleared), attention=attention, attended=attended)
+
+
+def write(path: Path, *alerts: Alert, gaps: Iterable[Gap] = (), now: float = EPOCH) -> Path:
+    """Write events to a store."""
+    Store(path).write(lambda connection: write_events(connection, alerts, gaps, now))
+    return path
+
+
+def ask(path: Path, query: str) -> list[tuple[Any, ...]]:
+    """Return what a store answers."""
+    with reading(path) as connection:
+        return connection.execute(query).fetchall()
+
+
+def change(path: Path, *statements: str) -> None:
+    """Change a store behind gpuwatch's back."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def damage(path: Path, content: bytes) -> None:
+    """Put a damaged file in the place of a store, in one step."""
+    draft = path.with_name("draft")
+    draft.write_bytes(content)
+    draft.chmod(0o600)
+    draft.replace(path)
+
+
+def story(path: Path) -> list[str]:
+    """Return the recorded events in the order in which they were first written: `id-a warning`, `id-b ended`."""
+    try:
+        rows = ask(path, "SELECT id, ended, json_extract(alert, '$.severity') FROM events ORDER BY rowid")
+    except (FileNotFoundError, StoreError):
+        return []
+    return [f"{id} {'ended' if end is not None else Severity(level).name.lower()}" for id, end, level in rows]
+
+
+def saved_marks(path: Path) -> set[str]:
+    """Return the marks in a store, as `marks` does."""
+    try:
+        with reading(path) as connection:
+            return marks(read_marks(connection))
+    except FileNotFoundError:
+        return set()
+    except StoreError as error:
+        return {str(error)}
+
+
+def marks(attention: Attention) -> set[str]:
+    """Return the GPUs whose alert is acknowledged, and the rules that are muted."""
+    return {one.key.rpartition("-")[2] for one in attention.acks} | {one.rule for one in attention.mutes}
+
+
+class FailingStore(Store):
+    """Store whose writes fail, or wait, as a test says."""
+
+    failure: Exception | None = None
+    before_write: Callable[[], object] | None = None
+
+    def write(self, change: Callable[[sqlite3.Connection], None]) -> str:
+        """Write, or fail."""
+        if self.before_write is not None:
+            self.before_write()
+        if self.failure is not None:
+            raise self.failure
+        return super().write(change)
+
+
+class Recording:
+    """A recorder that is fed frames by a test; what it hands over comes back in frames, as from a monitor."""
+
+    def __init__(self, folder: Path, *, now: float = EPOCH + 1000.0, **options: Any) -> None:
+        self.now = now
+        self.restored: list[tuple[Alert, ...]] = []
+        self.attention = self.attended = NO_ATTENTION
+        self._held: tuple[Alert, ...] = ()
+        self._guard = threading.RLock()
+        self.attended_count = 0
+        """How often marks were handed over."""
+        self.path: Path = options.get("named") or own_store(folder)
+        self.stores: list[FailingStore] = []
+        self.recorder = Recorder(
+            folder=folder,
+            restore=lambda alerts: self.restored.append(tuple(alerts)),
+            attend=self._attend,
+            **{
+                "usage": UsageSettings(is_kept=False),
+                "pace": QUICK,
+                "wall": lambda: self.now,
+                "make_store": self._make_store,
+                **options,
+            },
+        )
+
+    def _make_store(self, path: Path, **options: Any) -> Store:
+        self.stores.append(FailingStore(path, **options))
+        return self.stores[-1]
+
+    def _attend(self, attention: Attention) -> None:
+        with self._guard:
+            self.attention = self.attended = attention
+            self.attended_count += 1
+            self._take(*self._held)
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it is the one that writes events."""
+        return self.recorder.events.is_leader
+
+    @property
+    def trouble(self) -> str:
+        """What keeps it from its work."""
+        return self.recorder.trouble
+
+    def start(self) -> Recording:
+        """Start it without a frame."""
+        self.recorder.start()
+        return self
+
+    def settle(self, *held: Alert, **changes: Any) -> Recording:
+        """Start it, have it take over, and let it find out what holds."""
+
+        def is_settled() -> bool:
+            self._take(*held, **changes)
+            return self.recorder.events.is_settled
+
+        wait_for(is_settled, "it did not settle")
+        return self
+
+    def feed(self, *held: Alert, cleared: Iterable[Alert] = (), **changes: Any) -> None:
+        """Let a frame come, a second later."""
+        self.now += 1.0
+        self._take(*held, cleared=cleared, **changes)
+
+    def _take(self, *held: Alert, **changes: Any) -> None:
+        with self._guard:
+            self._held = held
+            self.recorder.take(frame(*held, attention=self.attention, attended=self.attended, **changes))
+
+    def mark(self, change: Callable[[Attention], Attention]) -> None:
+        """Let the user acknowledge or mute something."""
+        with self._guard:
+            self.attention = change(self.attention)
+            self._take(*self._held)
+
+    def expect(self, *events: str) -> None:
+        """Wait until these events are recorded, and nothing else."""
+        wait_for(lambda: story(self.path) == list(events), f"{list(events)} were to be recorded")
+
+    def close(self) -> None:
+        """End it, and see that it ends."""
+        self.recorder.close(PATIENCE)
+        assert not self.recorder._worker.is_running
+
+
+Record: TypeAlias = Callable[..., Recording]
+
+
+@contextlib.contextmanager
+def recording(folder: Path) -> Iterator[Record]:
+    """Return a function that makes a recorder in a folder; all are closed."""
+    made: list[Recording] = []
+
+    def make(**options: Any) -> Recording:
+        made.append(Recording(folder, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def start_program(folder: Path, count: int = 1) -> subprocess.Popen[bytes]:
+    """Start another gpuwatch that holds the lock and has recorded so many events, which hold."""
+    command = [sys.executable, "-m", "tests.support.recording", str(folder), str(count)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=CHECKOUT)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    return process
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill another gpuwatch."""
+    process.kill()
+    process.communicate()
+
+
+def main(folder: str, count: str) -> None:
+    """Record, and write at every moment, until somebody ends us."""
+    held = [alert(str(number)) for number in range(int(count))]
+    one = Recording(Path(folder)).settle(*held[:-1])
+    one.feed(*held)
+    wait_for(lambda: len(story(one.path)) >= int(count))
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    for level in range(1, 1 << 30):
+        one.feed(*(msgspec.structs.replace(each, severity=Severity(1 + level % 3)) for each in held))
+        time.sleep(0.005)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
