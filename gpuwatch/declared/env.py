@@ -28,8 +28,8 @@ _UNSURE = (Confidence.STALE, Confidence.GUESS)
 _WHY = {
     Unread.DENIED: "its environment is not ours to read",
     Unread.OVERWRITTEN: "its environment was overwritten by a title of its own",
-    Unread.GONE: "it ended while its environment was read",
-    Unread.LONG: "its environment is too long to be read",
+    Unread.ENDED: "it ended while its environment was read",
+    Unread.TOO_LONG: "its environment is too long to be read",
     Unread.FAILED: "its environment could not be read",
 }
 

@@ -189,12 +189,12 @@ class Unread(StrEnum):
     """It belongs to another user."""
     OVERWRITTEN = "overwritten"
     """The process set a title of its own over it (setproctitle): a block of NULs, or text without any `=`."""
-    GONE = "gone"
-    LONG = "long"
+    ENDED = "ended"
+    TOO_LONG = "too long"
     """It is longer than what is read of it."""
     FAILED = "failed"
     """It could not be read: too large, no ordinary file, no answer in time, no such file."""
-    LEFT = "left"
+    SKIPPED = "skipped"
     """It was left out: we read no more of one program."""
 
 

@@ -537,8 +537,8 @@ def _script_words(script: Script | None) -> str:
 
 def _module_words(modules: Sequence[Script]) -> str:
     """Return a text about the modules of a program that were not read."""
-    left = [one.path for one in modules if one.contents is Unread.LEFT]
-    words = [_script_words(one) for one in modules if one.contents is not Unread.LEFT]
+    left = [one.path for one in modules if one.contents is Unread.SKIPPED]
+    words = [_script_words(one) for one in modules if one.contents is not Unread.SKIPPED]
     if left:
         verb, them = ("was", left[0]) if len(left) == 1 else ("were", ", ".join(left[:_NAMED]))
         more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""

@@ -227,10 +227,10 @@ def _variable(facts: Facts, name: str) -> str:
 _UNREAD = {
     Unread.DENIED: "its environment is not ours to read",
     Unread.OVERWRITTEN: "its environment was overwritten by a title",
-    Unread.GONE: "its environment cannot be read: it has ended",
-    Unread.LONG: "its environment is too long to be read",
+    Unread.ENDED: "its environment cannot be read: it has ended",
+    Unread.TOO_LONG: "its environment is too long to be read",
     Unread.FAILED: "its environment could not be read",
-    Unread.LEFT: "its environment was not read",
+    Unread.SKIPPED: "its environment was not read",
 }
 
 _LONGEST_WORDS = 300

@@ -151,7 +151,7 @@ def reason(error: OSError) -> Unread:
     """Return why a file of a process could not be read."""
     if isinstance(error, PermissionError):
         return Unread.DENIED
-    return Unread.GONE if isinstance(error, ProcessLookupError) else Unread.FAILED
+    return Unread.ENDED if isinstance(error, ProcessLookupError) else Unread.FAILED
 
 
 def _reason_of(pid: int, proc: Path, error: OSError) -> Unread:
@@ -160,12 +160,12 @@ def _reason_of(pid: int, proc: Path, error: OSError) -> Unread:
     Where only its first thread has ended, a kernel since 6.16 answers with ESRCH, as for a process that has ended.
     """
     if isinstance(error, FileNotFoundError):
-        return Unread.GONE
+        return Unread.ENDED
     try:
         if isinstance(error, ProcessLookupError) and not procfs.has_ended(pid, proc):
             return Unread.FAILED
     except (OSError, ValueError):  # it has ended meanwhile
-        return Unread.GONE
+        return Unread.ENDED
     return reason(error)
 
 
@@ -197,15 +197,15 @@ def _read_environ(pid: int, proc: Path, stat: procfs.Stat) -> bytes | Unread:
         if not raw:
             stat = procfs.read_stat(pid, proc)
             if stat.state in procfs.DEAD:  # or only its first thread has ended
-                return Unread.GONE if procfs.has_ended(pid, proc) else Unread.FAILED
+                return Unread.ENDED if procfs.has_ended(pid, proc) else Unread.FAILED
             if not stat.environ_end:
                 return Unread.FAILED
             raw = procfs.read_file(pid, "environ", proc, _LONGEST_ENVIRON + 1)  # that execve has ended meanwhile
     except OSError as error:
         return _reason_of(pid, proc, error)
     except ValueError:  # a line of stat that was cut short
-        return Unread.GONE
-    return raw if len(raw) <= _LONGEST_ENVIRON else Unread.LONG
+        return Unread.ENDED
+    return raw if len(raw) <= _LONGEST_ENVIRON else Unread.TOO_LONG
 
 
 def _variables(block: bytes | Unread) -> dict[str, str] | Unread:
@@ -229,10 +229,10 @@ def _read_libraries(pid: int, proc: Path) -> frozenset[str] | Unread:
             *lines, rest = (rest + part).split(b"\n")
             names.update(_library_names(lines))
             if len(names) > _MOST_LIBRARIES:
-                return Unread.LONG
+                return Unread.TOO_LONG
     except OSError as error:
         return _reason_of(pid, proc, error)
-    return Unread.LONG if size == _LONGEST_MAPS else frozenset(names)
+    return Unread.TOO_LONG if size == _LONGEST_MAPS else frozenset(names)
 
 
 def _library_names(lines: Iterable[bytes]) -> Iterator[str]:
@@ -411,7 +411,7 @@ def _modules(process: Path, main: _Main) -> dict[str, files.Found | Unread]:
         if isinstance(file, files.Found):
             room, count = room - len(file.data), count + 1
         elif full and file is Unread.FAILED:
-            file = Unread.LEFT
+            file = Unread.SKIPPED
         if file is not None:
             found[path] = file
     for path, file in [*found.items()]:
@@ -420,7 +420,7 @@ def _modules(process: Path, main: _Main) -> dict[str, files.Found | Unread]:
         for paths in _candidates(file.data, main.folder, path[: path.rfind("/") + 1], tried):
             inner, one = _module(process, paths, 0, main)  # an empty one, which has nothing to say, can be read
             if isinstance(one, Unread):
-                found[inner] = Unread.LEFT if one is Unread.FAILED else one
+                found[inner] = Unread.SKIPPED if one is Unread.FAILED else one
     return found
 
 

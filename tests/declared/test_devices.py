@@ -373,7 +373,7 @@ LOW, HIGH = "GPU-bbbb0002", "GPU-dddd0004"
         (None, visible("GPU-gone"), []),
     ],
 )
-def test_which_gpus_a_claim_concerns(device: int | str | None, seen: Visible | None, expected: list[int]) -> None:
+def test_which_gpus_a_candidate_concerns(device: int | str | None, seen: Visible | None, expected: list[int]) -> None:
     assert targets(device, seen, A) == tuple(all_of(A)[index] for index in expected)
 
 

@@ -134,7 +134,7 @@ def test_a_variable_says_what_its_reader_takes_it_for(
         {"OLLAMA_GPU_OVERHEAD": "0"},
     ],
 )
-def test_what_declares_nothing_claims_nothing(environ: dict[str, str]) -> None:
+def test_what_declares_nothing_is_no_candidate(environ: dict[str, str]) -> None:
     assert read(environ) == []
 
 
@@ -282,7 +282,7 @@ def test_a_value_that_is_only_known_at_run_time_is_dynamic(name: str) -> None:
     assert not candidate.void
 
 
-def test_a_claim_says_where_its_setting_stands() -> None:
+def test_a_candidate_says_where_its_setting_stands() -> None:
     line = 'os.environ["CUPY_GPU_MEMORY_LIMIT"] = "50%"'
     setting = Setting(value="50%", where="train.py", line=7, text=line, confidence=Confidence.GUESS)
     (candidate,) = candidates({"CUPY_GPU_MEMORY_LIMIT": setting})

@@ -125,7 +125,7 @@ def test_a_flag_says_what_its_program_takes_it_for(
         "dask worker --device-memory-limit 0.8",
     ],
 )
-def test_what_declares_nothing_claims_nothing(line: str) -> None:
+def test_what_declares_nothing_is_no_candidate(line: str) -> None:
     assert read(line) == []
 
 

@@ -11,7 +11,7 @@ from gpuwatch.units import GIB, MIB
 from tests.support.scanning import CERTAIN, CUPY, LIKELY, TF, TORCH, only, read
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Claims
+# Candidates
 
 FRACTION = {"framework": "tensorflow", "kind": Kind.CAP, "basis": Basis.TOTAL, "device": None}
 TORCH_CAP = {"framework": "torch", "kind": Kind.CAP, "basis": Basis.TOTAL}
@@ -155,7 +155,7 @@ LOGICAL = {"framework": "tensorflow", "kind": Kind.CAP, "basis": Basis.BYTES, "c
         ),
     ],
 )
-def test_each_pattern_makes_one_claim(source: str, expected: dict[str, Any]) -> None:
+def test_each_pattern_makes_one_candidate(source: str, expected: dict[str, Any]) -> None:
     candidate = only(source)
     assert {name: getattr(candidate, name) for name in expected} == expected
 
@@ -191,7 +191,7 @@ def test_each_pattern_makes_one_claim(source: str, expected: dict[str, Any]) -> 
         "o = {" + "".join(f"'k{n}': 1, " for n in range(300)) + "'gpu_mem_limit': 5}",
     ],
 )
-def test_what_looks_like_a_pattern_makes_no_claim(source: str) -> None:
+def test_what_looks_like_a_pattern_makes_no_candidate(source: str) -> None:
     found = read(source)
     assert (found.candidates, found.selections, found.hints) == ((), (), ())
 
@@ -230,7 +230,7 @@ def test_the_limits_of_one_call_add_up_and_those_of_two_do_not() -> None:
     assert adds("gpus[0], [L(512), other]")[0][1] is None
 
 
-def test_pools_on_several_gpus_have_a_claim_each() -> None:
+def test_pools_on_several_gpus_have_a_candidate_each() -> None:
     found = read("import rmm\nrmm.reinitialize(True, initial_pool_size=1, maximum_pool_size=2, devices=[0, 2])")
     assert [(candidate.kind, candidate.value, candidate.device) for candidate in found.candidates] == [
         (Kind.START, 1, 0),

@@ -71,7 +71,7 @@ def under(template: str) -> list[Confidence]:
         ("'''\nHERE\n'''\n# HERE", []),
     ],
 )
-def test_how_sure_a_claim_is_depends_on_whether_it_runs(source: str, expected: list[Confidence]) -> None:
+def test_how_sure_a_candidate_is_depends_on_whether_it_runs(source: str, expected: list[Confidence]) -> None:
     assert under(source) == expected
 
 
@@ -127,7 +127,7 @@ def test_chains_of_functions_that_are_defined_backwards_are_followed_to_their_en
     assert [(candidate.confidence, candidate.uncalled) for candidate in found.candidates] == [(LIKELY, False)]
 
 
-def test_a_claim_in_a_function_that_nothing_calls_is_told_apart() -> None:
+def test_a_candidate_in_a_function_that_nothing_calls_is_told_apart() -> None:
     found = read(f"def f():\n  {LIMIT}\ndef g():\n  {LIMIT}\ng()")
     assert [(candidate.confidence, candidate.uncalled) for candidate in found.candidates] == [
         (LIKELY, True),

@@ -63,13 +63,13 @@ def test_a_zombie_has_no_environment_any_more() -> None:
     facts = reader.read(process.pid)
     process.wait()
     assert facts.argv == ()
-    assert facts.environ is Unread.GONE
+    assert facts.environ is Unread.ENDED
 
 
 @pytest.mark.parametrize(
     ("state", "threads", "end", "expected"),
     [
-        *(("Z", "Z", 0, Unread.GONE), ("Z", "ZS", 0, Unread.FAILED), ("X", "X", 0, Unread.GONE)),
+        *(("Z", "Z", 0, Unread.ENDED), ("Z", "ZS", 0, Unread.FAILED), ("X", "X", 0, Unread.ENDED)),
         *(("R", "R", 0, Unread.FAILED), ("S", "S", 4096, {})),
     ],
     ids=["zombie", "only its first thread has ended", "dead", "in execve", "started without one"],
@@ -99,7 +99,7 @@ def test_a_process_that_goes_while_it_is_read(tmp_path: Path) -> None:
     (tmp_path / "8/environ").write_bytes(b"A=1\0")
     facts = reader.read(7, proc=tmp_path, user="ada")
     assert (facts.uid, facts.argv, facts.cgroup, facts.script) == (1000, (), "", None)
-    assert (facts.environ, facts.libraries) == (Unread.GONE, Unread.GONE)
+    assert (facts.environ, facts.libraries) == (Unread.ENDED, Unread.ENDED)
     assert (facts.ancestors, facts.children) == ((), ())
     assert procfs.read_owner(7, tmp_path) == procfs.Owner(1000, 5, (7, 8))
 
@@ -118,7 +118,7 @@ def test_a_long_list_of_mappings(tmp_path: Path, lines: int, name: bytes) -> Non
             last = name % number if b"%" in name else name if number in (0, lines - 1) else b"/usr/share/a.file"
             file.write(b"7f0000000000-7f0000001000 rw-p 00000000 00:00 0                          %s\n" % last)
     libraries = reader.read(7, proc=tmp_path, user="ada").libraries
-    assert libraries == (frozenset({"libcudart.so.12"}) if lines == 40_000 else Unread.LONG)
+    assert libraries == (frozenset({"libcudart.so.12"}) if lines == 40_000 else Unread.TOO_LONG)
 
 
 def test_the_owner_is_named_by_the_user_database() -> None:
@@ -167,7 +167,7 @@ def test_one_whose_first_thread_has_ended_is_not_said_to_have_ended() -> None:
     with many_threads(2) as pid:
         facts = reader.read(pid, scan=seen)
     assert facts.environ is Unread.FAILED
-    assert facts.libraries is not Unread.GONE
+    assert facts.libraries is not Unread.ENDED
 
 
 def test_children_that_have_only_forked_or_ended_do_not_hide_one_that_shows_more() -> None:
@@ -306,7 +306,7 @@ def test_an_environment_that_is_too_long_is_not_read() -> None:
     """It is bounded, and said to be unread: what stands at its end is not known."""
     many = {f"FILLER_{number}": "x" * 100_000 for number in range(3)}
     with sharing("train.py", environ=many) as process:
-        assert reader.read(process.pid).environ is Unread.LONG
+        assert reader.read(process.pid).environ is Unread.TOO_LONG
 
 
 @pytest.mark.parametrize("title", ["VLLM::EngineCore", "worker --share=0.4 " + "x" * 60])
