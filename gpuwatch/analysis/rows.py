@@ -298,21 +298,14 @@ def _of_user(value: str) -> Callable[[Row], bool]:
     return lambda row: value in row.owner.casefold() or value == str(row.process.uid)
 
 
-def _of_uid(value: str) -> Callable[[Row], bool]:
-    if value in ("?", "none"):
-        return lambda row: row.process.uid is None
-    numbers = parse_numbers("uid", value)
-    return lambda row: not numbers or row.process.uid in numbers
+def _number_term(key: str, get: Callable[[Row], int | None]) -> Callable[[str], Callable[[Row], bool]]:
+    def parse(value: str) -> Callable[[Row], bool]:
+        if key == "uid" and value in ("?", "none"):
+            return lambda row: row.process.uid is None
+        numbers = parse_numbers(key, value)
+        return lambda row: not numbers or get(row) in numbers
 
-
-def _on_gpu(value: str) -> Callable[[Row], bool]:
-    numbers = parse_numbers("gpu", value)
-    return lambda row: not numbers or row.gpu.index in numbers
-
-
-def _of_pid(value: str) -> Callable[[Row], bool]:
-    numbers = parse_numbers("pid", value)
-    return lambda row: not numbers or row.holding.pid in numbers
+    return parse
 
 
 def _anywhere(sought: str) -> Callable[[Row], bool]:
@@ -324,4 +317,9 @@ def _anywhere(sought: str) -> Callable[[Row], bool]:
     )
 
 
-_ROW_KEYS: Final = {"user": _of_user, "uid": _of_uid, "gpu": _on_gpu, "pid": _of_pid}
+_ROW_KEYS: Final = {
+    "user": _of_user,
+    "uid": _number_term("uid", lambda row: row.process.uid),
+    "gpu": _number_term("gpu", lambda row: row.gpu.index),
+    "pid": _number_term("pid", lambda row: row.holding.pid),
+}

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from rich.style import Style
 from textual.theme import Theme
@@ -131,6 +131,8 @@ SLOTS: Final = 10
 
 Role: TypeAlias = Literal["text", "strong", "muted", "faint", "critical", "warning", "note"]
 Ground: TypeAlias = Literal["base", "band", "track", "cursor"]
+GROUNDS: Final[tuple[Ground, ...]] = ("base", "band", "track", "cursor")
+"""Backgrounds: plain, of titles, of memory bars, of the row under the cursor."""
 
 
 def themes() -> tuple[Theme, ...]:
@@ -228,6 +230,14 @@ def letters(name: str) -> str:
     return "".join(dict.fromkeys(reversed(plain) if name.isdigit() else plain))
 
 
+class _OwnerStyles(NamedTuple):
+    part: Style
+    seam: Style
+    edge: Style
+    mark: Style
+    swatches: dict[Ground, Style]
+
+
 @dataclass(frozen=True)
 class StyleSet:
     """Styles of a theme, made once: roles on each background, and the colours of owners."""
@@ -297,27 +307,18 @@ class StyleSet:
             return
         here = Counter(self.slots[uid] for uid in present & self.slots.keys())
         ever = Counter(self.slots.values())
-        waiting = []
-        for uid in new:
-            wanted = uid % SLOTS
-            if here[wanted] or ever[wanted]:
-                waiting.append(uid)
-                continue
-            self._take(uid, wanted, here, ever)
-        for uid in waiting:
-            free = min(range(SLOTS), key=lambda one: (here[one], ever[one], (one - uid) % SLOTS))
-            self._take(uid, free, here, ever)
-
-    def _take(self, uid: int, slot: int, here: Counter[int], ever: Counter[int]) -> None:
-        self.slots[uid] = slot
-        here[slot] += 1
-        ever[slot] += 1
+        for own_digit in (True, False):
+            for uid in [uid for uid in new if uid not in self.slots]:
+                slot = min(range(SLOTS), key=lambda one: (here[one], ever[one], (one - uid) % SLOTS))
+                if not own_digit or slot == uid % SLOTS:
+                    self.slots[uid] = slot
+                    here[slot] += 1
+                    ever[slot] += 1
 
     @cached_property
     def _styles(self) -> dict[tuple[Role, Ground], Style]:
         roles: tuple[Role, ...] = ("text", "strong", "muted", "faint", "critical", "warning", "note")
-        grounds: tuple[Ground, ...] = ("base", "band", "track", "cursor")
-        return {(role, ground): self._make(role, ground) for role in roles for ground in grounds}
+        return {(role, ground): self._make(role, ground) for role in roles for ground in GROUNDS}
 
     def _make(self, role: Role, ground: Ground) -> Style:
         bold = role in ("strong", "critical", "warning")
@@ -338,69 +339,52 @@ class StyleSet:
         return self._styles[role, ground]
 
     def owner(self, uid: int | None) -> Style:
-        """Return the style of an owner's part of a memory bar: stable for a uid, grey where the uid is not known."""
-        return self._owners[self._slot(uid)]
+        """Return the style of an owner's part of a memory bar: stable for a uid, grey for an unknown one."""
+        return self._owner(uid).part
 
     def seam(self, uid: int | None) -> Style:
-        """Return the style of the thin line between an owner's part and what is left of it."""
-        return self._seams[self._slot(uid)]
+        """Return the style of the thin line at the beginning of an owner's part."""
+        return self._owner(uid).seam
 
     def edge(self, uid: int | None) -> Style:
         """Return the style of the last cell of an owner's part, which the part fills by some eighths."""
-        return self._edges[self._slot(uid)]
+        return self._owner(uid).edge
 
     def mark(self, uid: int | None) -> Style:
         """Return the style of the mark of a declared share that stands on an owner's part."""
-        return self._marks[self._slot(uid)]
+        return self._owner(uid).mark
 
     def swatch(self, uid: int | None, ground: Ground) -> Style:
         """Return the style of the mark that goes with an owner's name in the process list."""
-        return self._swatches[self._slot(uid), ground]
+        return self._owner(uid).swatches[ground]
 
     def badge(self, uid: int | None, ground: Ground) -> Style:
         """Return the style of an owner's initial: on the owner's colour, or plain without colours."""
         return self.owner(uid) if self.color else self("strong", ground)
 
-    def _slot(self, uid: int | None) -> int:
+    def _owner(self, uid: int | None) -> _OwnerStyles:
         if uid is not None and uid not in self.slots:
             self.assign_colors((uid,))
-        return SLOTS if uid is None else self.slots[uid]
-
-    def _text(self, fill: str) -> str:
-        return ON_SIXTEEN.get(fill, "#000000") if self.few else self.palette.owner_text
+        return self._owners[SLOTS if uid is None else self.slots[uid]]
 
     @cached_property
-    def _owners(self) -> list[Style]:
+    def _owners(self) -> list[_OwnerStyles]:
+        """Styles of the owners by colour number; the last are those of unknown owners."""
         if not self.color:
-            return [Style()] * (SLOTS + 1)
-        return [Style(color=self._text(fill), bgcolor=fill) for fill in self.palette.fills]
-
-    @cached_property
-    def _seams(self) -> list[Style]:
-        if not self.color or self.few:
-            return self._owners
-        return [Style(color=self.palette.base, bgcolor=fill) for fill in self.palette.fills]
-
-    @cached_property
-    def _marks(self) -> list[Style]:
-        # With 16 colours the theme's own would be lost on half of the fills.
-        color = self.palette.strong if self.color and not self.few else None
-        return [style + Style(color=color, bold=True) for style in self._owners]
-
-    @cached_property
-    def _edges(self) -> list[Style]:
-        return [Style(color=fill, bgcolor=self.palette.track) if self.color else Style() for fill in self.palette.fills]
-
-    @cached_property
-    def _swatches(self) -> dict[tuple[int, Ground], Style]:
-        grounds: tuple[Ground, ...] = ("base", "band", "track", "cursor")
-        if not self.color:
-            return {(slot, ground): self("text", ground) for slot in range(SLOTS + 1) for ground in grounds}
-        return {
-            (slot, ground): Style(color=color, bgcolor=getattr(self.palette, ground))
-            for slot, color in enumerate(self.palette.swatches)
-            for ground in grounds
-        }
+            plain = {ground: self("text", ground) for ground in GROUNDS}
+            return [_OwnerStyles(Style(), Style(), Style(), Style(bold=True), plain)] * (SLOTS + 1)
+        palette = self.palette
+        found = []
+        for fill, swatch in zip(palette.fills, palette.swatches, strict=True):
+            text = ON_SIXTEEN.get(fill, "#000000") if self.few else palette.owner_text
+            part = Style(color=text, bgcolor=fill)
+            # With 16 colours the theme's own would be lost on half of the fills.
+            seam = part if self.few else Style(color=palette.base, bgcolor=fill)
+            mark = part + Style(color=None if self.few else palette.strong, bold=True)
+            edge = Style(color=fill, bgcolor=palette.track)
+            swatches = {ground: Style(color=swatch, bgcolor=getattr(palette, ground)) for ground in GROUNDS}
+            found.append(_OwnerStyles(part, seam, edge, mark, swatches))
+        return found
 
 
 @dataclass(frozen=True)
