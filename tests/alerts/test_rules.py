@@ -1,4 +1,4 @@
-"""What each rule finds in one snapshot."""
+"""Rules: their words and keys, and what memory, health and staleness find in one snapshot."""
 
 from __future__ import annotations
 
@@ -8,13 +8,38 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts.alert import Severity, Unit
+from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rule import Observation
+from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES, RULES
 from gpuwatch.alerts.rules.health import HEALTH, STALE
 from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.history import History, HistoryView
 from gpuwatch.model import Gpu, Health, Memory, Presence, Reason, Snapshot, SourceState
 from tests.support.alerting import observed
 from tests.support.builders import EPOCH, GIB, USABLE_GIB, at, filled, gpu, holding, memory, process, snapshot
+
+OF_ALL_RULES = {"off", "quiet", "custom", "allowances"}
+"""Fields of Limits that belong to no single rule."""
+
+
+def test_each_rule_is_there_once_and_has_all_words() -> None:
+    assert len(RULES) == len(RULE_NAMES)
+    for rule in RULES:
+        words = [rule.name, rule.severity, rule.summary, rule.raised, rule.cleared]
+        assert all(words)
+        assert "\n" not in "".join(words)
+
+
+def test_every_key_is_a_limit_and_every_limit_belongs_to_one_rule() -> None:
+    keys = [key for rule in RULES for key in rule.keys]
+    assert len(keys) == len(set(keys))
+    assert set(keys) == set(Limits.__struct_fields__) - OF_ALL_RULES
+
+
+def test_a_former_name_is_none_of_the_present_ones() -> None:
+    present = RULE_NAMES | set(Limits.__struct_fields__)
+    assert set(FORMER_NAMES.values()) <= present
+    assert present.isdisjoint(FORMER_NAMES)
 
 
 def levels(rule: str, gpus: Iterable[Gpu]) -> list[Severity | None]:

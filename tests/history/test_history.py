@@ -1,14 +1,20 @@
-"""What the history keeps, gives and forgets."""
+"""History: series, idle time, growth, errors and trends."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.history import GPU_GONE, SLOTS, History, HistoryView, Idle
-from gpuwatch.model import Gpu, Health, Memory, Reading, Reason, known
-from tests.support.builders import GIB, at, gpu, holding, memory, snapshot, uid
+from gpuwatch.alerts.rules.memory import MEMORY
+from gpuwatch.history import GPU_GONE, SLOT, SLOTS, History, HistoryView, Idle, Trend, estimate_trend
+from gpuwatch.model import Gpu, Health, Memory, Presence, Process, Reading, Reason, Snapshot, Xid, known
+from tests.support.alerting import Bench, only
+from tests.support.builders import EPOCH, GIB, at, gpu, holding, memory, process, snapshot, uid
 from tests.support.histories import KEY, machine, watched
 
 
@@ -322,3 +328,177 @@ def test_gpus_are_kept_apart_by_uuid_and_not_by_index() -> None:
     view = watched(history, snapshot(swapped), 1)
     assert view.utilization(one.uuid)[-2:] == (10, 11)
     assert view.utilization(other.uuid)[-2:] == (90, 91)
+
+
+def test_it_has_not_grown_by_that() -> None:
+    history = History()
+    for second in range(70):
+        watched(history, machine(holding(7, 40, sm=5)), second)
+    view = watched(history, machine(holding(7, 40, start=0, sm=0)), 70)
+    assert view.growth(KEY, 7, 0) == 0
+    assert view.idle(KEY, 7, 0) == Idle(1.0, at_least=False)
+
+
+def test_one_that_comes_without_a_start_time_has_grown_from_nothing() -> None:
+    history = History()
+    watched(history, machine(holding(8, 1)), 0)
+    assert watched(history, machine(holding(8, 1), holding(7, 40, start=0)), 1).growth(KEY, 7, 0) == 40 * GIB
+
+
+def test_nobody_is_said_to_have_grown() -> None:
+    bench = Bench()
+    for start, person in ((100, process(100)), (0, Process(pid=100, presence=Presence.GONE))):
+        for _ in range(5):
+            bench.feed(gpu(0, holdings=[holding(100, 74, start=start)]), people=[person])
+    assert only(bench, MEMORY).evidence == "pid 100 (gone) holds 74.0 GiB"
+
+
+def xids(*seen: tuple[int, int, float], **changes: Any) -> Snapshot:
+    """Return a GPU with XIDs of (code, count, seconds since the first snapshot of the newest)."""
+    return machine(xids=tuple(Xid(code=code, count=count, last=EPOCH + last) for code, count, last in seen), **changes)
+
+
+def test_a_gpu_without_xids_has_none() -> None:
+    assert HistoryView().xids("x") == {}
+    assert watched(History(), machine(), 0).xids(KEY) == {}
+    assert watched(History(), machine(xids=Reason.UNSUPPORTED), 0).xids(KEY) == {}
+
+
+def test_xids_at_the_first_look_have_their_age() -> None:
+    assert watched(History(), xids((79, 2, -300), (43, 1, 500)), 10).xids(KEY) == {79: (2, 4700.0), 43: (1, 5010.0)}
+
+
+def test_xids_are_counted_as_they_come() -> None:
+    history = History()
+    watched(history, xids(), 0)
+    assert watched(history, xids((94, 1, 4.5)), 5).xids(KEY) == {94: (1, 5004.5)}
+    assert watched(history, xids((94, 1, 4.5)), 6).xids(KEY) == {94: (1, 5004.5)}
+    assert watched(history, xids((94, 4, 7), (13, 1, 7)), 7).xids(KEY) == {94: (4, 5007.0), 13: (1, 5007.0)}
+
+
+def test_a_sampler_that_starts_anew_is_counted_on() -> None:
+    history = History()
+    watched(history, xids((94, 3, 0)), 0)
+    watched(history, machine(xids=Reason.NO_SAMPLE), 5)
+    watched(history, xids(), 6)
+    assert watched(history, xids((94, 5, 8)), 8).xids(KEY) == {94: (8, 5008.0)}
+    assert watched(history, xids((94, 1, 10)), 10).xids(KEY) == {94: (9, 5010.0)}
+
+
+def test_a_wall_clock_that_is_set_makes_no_xid_older_than_our_last_look() -> None:
+    history = History()
+    watched(history, xids(), 0)
+    assert watched(history, xids((94, 1, -3600)), 5).xids(KEY) == {94: (1, 5000.0)}
+    assert watched(history, xids((94, 2, 9999)), 6).xids(KEY) == {94: (2, 5006.0)}
+
+
+def test_xids_of_a_lost_gpu_are_kept_and_taken_in() -> None:
+    history = History()
+    watched(history, xids(), 0)
+    fallen = xids((79, 1, 3), health=Health.LOST, utilization=Reason.NO_SAMPLE)
+    assert watched(history, fallen, 0, late=4).xids(KEY) == {79: (1, 5003.0)}
+    assert watched(history, machine(xids=Reason.ERROR), 6).xids(KEY) == {79: (1, 5003.0)}
+
+
+def test_xids_of_a_view_never_change() -> None:
+    history = History()
+    view = watched(history, xids((94, 1, 0)), 0)
+    watched(history, xids((94, 2, 1)), 1)
+    assert view.xids(KEY) == {94: (1, 5000.0)}
+
+
+def errors(*counts: int | Reason) -> tuple[int, float | None] | None:
+    history = History()
+    for second, count in enumerate(counts):
+        view = watched(history, machine(ecc_uncorrected=count), second)
+    return view.ecc(KEY)
+
+
+def test_memory_errors_have_the_time_of_their_last_increase() -> None:
+    assert errors(0) == (0, None)
+    assert errors(3, 3) == (3, None)
+    assert errors(3, 4, 4) == (4, 5001.0)
+    assert errors(0, 1, 1, 2) == (2, 5003.0)
+
+
+def test_memory_errors_that_are_not_known_are_not_nothing() -> None:
+    assert HistoryView().ecc("x") is None
+    assert errors(Reason.UNSUPPORTED) is None
+    assert errors(3, Reason.ERROR) is None
+    assert errors(3, Reason.ERROR, 3) == (3, None)
+    assert errors(3, Reason.ERROR, 4) == (4, 5002.0)
+
+
+def test_a_driver_that_was_loaded_anew_has_only_new_errors() -> None:
+    assert errors(3, 0) == (0, None)
+    assert errors(3, 1) == (1, 5001.0)
+    assert errors(3, 4, 0, 0) == (0, 5001.0)
+
+
+def trend_after(course: Callable[[int], float], until: int, step: int = 1, **changes: Any) -> Trend | None:
+    history = History()
+    for second in range(0, until, step):
+        base = snapshot([gpu(0, holdings=[holding(7, course(second))], **changes)], interval=float(step))
+        view = watched(history, base, second)
+    return view.trend(KEY)
+
+
+def test_a_steady_growth_has_its_speed_after_a_minute() -> None:
+    assert trend_after(lambda second: second / 30, 65) is None
+    trend = trend_after(lambda second: second / 30, 71)
+    assert trend is not None
+    assert trend.steady
+    assert trend.speed == pytest.approx(GIB / 30, rel=0.01)
+
+
+@pytest.mark.parametrize("step", [1, 2, 5, 10, 30, 60])
+def test_a_trend_is_found_at_any_interval_up_to_a_minute(step: int) -> None:
+    trend = trend_after(lambda second: second / 30, 400, step)
+    assert trend is not None
+    assert trend.steady
+    assert trend.speed == pytest.approx(GIB / 30, rel=0.01)
+
+
+def test_a_step_and_a_level_are_no_trend() -> None:
+    assert trend_after(lambda second: 40, 100) == Trend()
+    assert trend_after(lambda second: 40 if second > 150 else 10, 400) == Trend()
+    assert trend_after(lambda second: 40 - second / 30, 400) == Trend()
+
+
+def test_a_step_does_not_change_the_speed_of_a_slow_growth() -> None:
+    trend = trend_after(lambda second: second / 100 + (30 if second > 150 else 0), 310)
+    assert trend is not None
+    assert trend.speed == pytest.approx(GIB / 100, rel=0.05)
+
+
+def test_what_has_stopped_growing_for_a_minute_is_flat() -> None:
+    assert trend_after(lambda second: min(second, 200) / 10, 270) == Trend()
+
+
+def test_a_gap_starts_a_trend_anew() -> None:
+    history = History()
+    for second in range(100):
+        watched(history, machine(holding(7, second / 30)), second)
+    assert watched(history, machine(holding(7, 99 / 30)), 119).trend(KEY) is not None
+    assert watched(history, machine(holding(7, 40)), 145).trend(KEY) is None
+
+
+def test_a_process_that_loads_in_its_first_minute_is_no_growth() -> None:
+    history = History()
+    for second in range(200):
+        held = [holding(8, min(60.0, second - 100))] if second > 100 else []
+        view = watched(history, machine(*held), second)
+    assert view.trend(KEY) == Trend()
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 400), st.integers(0, 80 * GIB)), min_size=1, max_size=80, unique_by=lambda p: p[0]
+    )
+)
+def test_a_trend_never_grows_faster_than_its_points(points: list[tuple[int, int]]) -> None:
+    points.sort()
+    trend = estimate_trend(points)
+    if trend is not None and trend.speed:
+        pairs = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(points, 2)]
+        assert 0 < trend.speed * SLOT <= max(pairs) + 1e-6
