@@ -88,7 +88,7 @@ async def test_at_least_stays_at_least_and_in_its_column() -> None:
     for ascii_only, sign in ((False, "≥"), (True, ">=")):
         async with running(frame(seen), (160, 50), ascii=ascii_only) as (app, _):
             lines = app.dashboard.gpus.text
-            at = lines[0].index("declared", 60) + len("declared")
+            at = lines[0].index("limits") + len("limits")
             assert lines[1][:at].endswith(f" {sign}20.0")
             assert lines[1][at] == " "
 

@@ -47,9 +47,9 @@ async def test_what_counts_as_a_stray_reaches_an_open_detail() -> None:
     async with running(with_a_stray()) as (app, pilot):
         await pilot.press("enter")
         assert isinstance(top(app), DetailScreen)
-        assert "A stray of yours" in text(app)
+        assert "Stray: nobody attends to it" in text(app)
         await reloaded(app, pilot, Options(stray_limits=NEVER))
-        await until(pilot, lambda: "A stray of yours" not in text(app))
+        await until(pilot, lambda: "Stray: nobody attends to it" not in text(app))
 
 
 async def test_what_counts_as_a_stray_reaches_a_frozen_dashboard() -> None:
