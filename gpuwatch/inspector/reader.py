@@ -101,8 +101,9 @@ class _Target(NamedTuple):
             if process.argv != first.argv:
                 break
             first = process
-        started = time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - first.start / _TICKS)
-        return file.modified > started + _LATER
+        # In this order: a pause between the two clocks makes the start seem later, and no file seem edited.
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - first.start / _TICKS
+        return file.modified > time.time() - age + _LATER
 
 
 def read(

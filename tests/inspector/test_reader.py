@@ -288,12 +288,6 @@ def test_duplicates_and_odd_entries_of_a_real_process() -> None:
     assert found == {"CUDA_VISIBLE_DEVICES": "1", "NAME": "\udcff\udcfe"}
 
 
-def test_an_empty_environment_is_read_and_empty() -> None:
-    """Nothing was declared there, which is not the same as that nothing is known."""
-    with sleeping() as pid:
-        assert reader.read(pid).environ == {}
-
-
 def test_a_large_environment_is_read_to_its_end() -> None:
     large = {f"FILLER_{number}": "x" * 1000 for number in range(100)}
     with sharing("train.py", environ={**large, "XLA_PYTHON_CLIENT_MEM_FRACTION": ".3"}) as process:
@@ -326,11 +320,3 @@ def test_what_a_program_sets_later_is_not_in_it() -> None:
         found = reader.read(process.pid).environ
     assert not isinstance(found, Unread)
     assert found["CUDA_VISIBLE_DEVICES"] == "0,1"
-
-
-def test_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read as any other; what was set since we started is not there."""
-    monkeypatch.setenv("GPUWATCH_TEST_LATER", "1")
-    found = reader.read(os.getpid()).environ
-    assert not isinstance(found, Unread)
-    assert "GPUWATCH_TEST_LATER" not in found

@@ -57,6 +57,8 @@ def test_a_script_that_was_edited_after_the_start(tmp_path: Path) -> None:
     """What it says now may not be what runs; a fork of the process has its source from then, too."""
     path = tmp_path / "train.py"
     path.write_text(SOURCE)
+    earlier = time.time() - 3600
+    os.utime(path, (earlier, earlier))
     with sharing("train.py", cwd=tmp_path, first="fork = os.fork()\nif fork: print(fork, flush=True)") as process:
         scripts = [reader.read(pid, scan=seen).script for pid in (process.pid, int(process.said[0]))]
         assert [script.edited for script in scripts if script] == [False, False]
