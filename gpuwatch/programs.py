@@ -454,11 +454,11 @@ def is_notebook_server(argv: tuple[str, ...]) -> bool:
 
 def is_kernel(argv: tuple[str, ...]) -> bool:
     """Return whether a command line is that of a notebook kernel; of another language, by the file of its ports."""
-    return parse_command(argv).name in NOTEBOOK_KERNELS or ("--existing" not in argv and bool(kernel_id(argv)))
+    return parse_command(argv).name in NOTEBOOK_KERNELS or ("--existing" not in argv and bool(find_kernel_id(argv)))
 
 
 @functools.lru_cache(maxsize=128)
-def kernel_id(argv: tuple[str, ...]) -> str:
+def find_kernel_id(argv: tuple[str, ...]) -> str:
     """Return the id of a notebook kernel by the file of its ports; empty where there is none."""
     return next((found[1] for word in argv[1:] if (found := _KERNEL_CONNECTION.search(word))), "")
 
@@ -521,20 +521,20 @@ _SHELL_VALUES = _names("-o +o -O +O --rcfile --init-file")
 """Options of shells whose value is the next word. Source: bash(1), zshoptions(1)."""
 
 
-def executable(argv: tuple[str, ...], comm: str = "") -> str:
+def find_executable(argv: tuple[str, ...], comm: str = "") -> str:
     """Return the name of a process's program by its command line, or by its `comm` where that is empty."""
     return parse_command(argv).name or ("" if argv else comm.partition(":")[0])
 
 
-def launcher_label(argv: tuple[str, ...], comm: str = "") -> str:
+def find_launcher(argv: tuple[str, ...], comm: str = "") -> str:
     """Return the label of the launcher that a process is: `torchrun`; empty for none."""
-    launcher = LAUNCHERS.get(executable(argv, comm))
+    launcher = LAUNCHERS.get(find_executable(argv, comm))
     return "" if launcher is None else launcher.label
 
 
 def find_role(argv: tuple[str, ...], comm: str = "") -> Role:
     """Return the role that an ancestor of this command line and `comm` has in a run."""
-    name = executable(argv, comm)
+    name = find_executable(argv, comm)
     if name in LAUNCHERS:
         return Role.LAUNCHER
     if name in SHELLS:

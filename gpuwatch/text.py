@@ -1,7 +1,7 @@
 """Cleaning of foreign text, masking of secrets, and text of a fixed width.
 
-Command lines, user names, host names, GPU names, container names and error texts pass `clean` or `command_line` once,
-where they enter. The result has nothing that a terminal acts on, no invisible characters, and no secret that is known
+Command lines, user names, host names, GPU names, container names and error texts pass `clean` or
+`format_command_line` once, where they enter. The result has nothing that a terminal acts on, no invisible characters, and no secret that is known
 by its name or shape. It may still look like markup: widgets render it as plain text.
 """
 
@@ -54,7 +54,7 @@ def clean(raw: str | bytes, limit: int = LIMIT) -> Clean:
     return Clean("".join(_visible(raw)))
 
 
-def ends(text: str, limit: int) -> Clean:
+def shorten(text: str, limit: int) -> Clean:
     """Return a clean text; of a long one both ends, with "…" between them.
 
     Secrets are to be masked before: one that is cut in two may no longer be recognised.
@@ -168,7 +168,7 @@ def cell_width(text: str) -> int:
 _MARGIN = 1024
 
 
-def command_line(argv: Sequence[str], limit: int = LIMIT) -> Clean:
+def format_command_line(argv: Sequence[str], limit: int = LIMIT) -> Clean:
     """Return *argv* as one clean line of at most *limit* characters, with its secrets masked.
 
     Arguments with spaces or quotes are quoted. Empty arguments at the end, which a title leaves behind, are dropped. A

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpuwatch.text import ELLIPSIS, LIMIT, MARK, Clean, clean, command_line, ends, fit, redact
+from gpuwatch.text import ELLIPSIS, LIMIT, MARK, Clean, clean, fit, format_command_line, redact, shorten
 from tests.support.tmux import Tmux
 
 SECRET = "s3cr3tValue"
@@ -66,7 +66,7 @@ def test_clean_text_is_safe_bounded_and_stays_as_it_is(raw: str, limit: int) -> 
 
 @given(foreign, st.integers(1, 60))
 def test_of_a_long_text_both_ends_are_kept(raw: str, limit: int) -> None:
-    short = ends(raw, limit)
+    short = shorten(raw, limit)
     assert_safe(short)
     assert len(short) <= limit
     if len(raw) <= limit:
@@ -85,7 +85,7 @@ def test_clean_takes_any_bytes(raw: bytes, limit: int) -> None:
 
 @pytest.mark.parametrize("raw", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_text_comes_out_safe(raw: str) -> None:
-    for cleaned in (clean(raw), command_line([raw]), command_line(["python", raw, "--token", raw])):
+    for cleaned in (clean(raw), format_command_line([raw]), format_command_line(["python", raw, "--token", raw])):
         assert_safe(cleaned)
         assert 0 < len(cleaned) <= LIMIT
 
@@ -171,7 +171,7 @@ def test_a_cut_is_marked() -> None:
     assert clean("日本語".encode(), 3) == "日本語"
     assert clean("日本語!".encode(), 3) == "日本…"
     assert clean("abc", 1) == ELLIPSIS
-    assert [ends("abcdef", limit) for limit in (6, 5, 4, 3, 2, 1)] == ["abcdef", "ab…ef", "a…ef", "a…f", "…f", "…"]
+    assert [shorten("abcdef", limit) for limit in (6, 5, 4, 3, 2, 1)] == ["abcdef", "ab…ef", "a…ef", "a…f", "…f", "…"]
 
 
 def test_clean_text_travels_in_the_stream_as_text() -> None:
@@ -413,12 +413,12 @@ around = st.lists(st.text(max_size=8).map(lambda t: t + "."), max_size=3)
 @given(names, forms, around, around)
 def test_a_named_secret_never_survives(name: str, form: list[str], head: list[str], tail: list[str]) -> None:
     argv = [*head, *(part.format(name=name, value=SECRET) for part in form), *tail]
-    assert SECRET not in command_line(argv)
+    assert SECRET not in format_command_line(argv)
 
 
 @given(st.lists(st.one_of(foreign, names, names.map("--{}".format)), max_size=6), st.integers(1, 80))
 def test_any_command_line_comes_out_safe(argv: list[str], limit: int) -> None:
-    line = command_line(argv, limit)
+    line = format_command_line(argv, limit)
     assert_safe(line)
     assert len(line) <= limit
     assert len(redact(argv)) == len(argv)
@@ -432,16 +432,16 @@ hostile_parts = st.sampled_from(
 @given(st.lists(hostile_parts, min_size=1, max_size=4), st.lists(hostile_parts, max_size=2))
 def test_of_a_line_made_to_be_slow_only_the_beginning_is_read(repeated: list[str], head: list[str]) -> None:
     line = "token curl wandb " + "".join(head) + "".join(repeated) * 6000
-    shown = command_line(["sh", "-c", line])
+    shown = format_command_line(["sh", "-c", line])
     assert_safe(shown)
-    assert shown == command_line(["sh", "-c", line[:6000]])
+    assert shown == format_command_line(["sh", "-c", line[:6000]])
 
 
 @given(st.integers(0, 6000), names)
 def test_a_secret_at_the_cut_does_not_survive(padding: int, name: str) -> None:
     url = f"https://user:{SECRET}@host"
     for argv in (["x" * padding, url, f"--{name}={SECRET}"], ["x" * padding + " " + url + " y" * 3000]):
-        assert SECRET[:4] not in command_line(argv)
+        assert SECRET[:4] not in format_command_line(argv)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -462,16 +462,16 @@ def test_a_secret_at_the_cut_does_not_survive(padding: int, name: str) -> None:
     ],
 )
 def test_a_command_line_reads_like_one(argv: list[str], expected: str) -> None:
-    assert command_line(argv) == expected
+    assert format_command_line(argv) == expected
 
 
 def test_a_long_command_line_is_cut() -> None:
-    line = command_line(["python", "x" * 1_500_000])
+    line = format_command_line(["python", "x" * 1_500_000])
     assert len(line) == LIMIT
     assert line.startswith("python xxx")
     assert line.endswith("x…")
-    assert command_line(["a"] * 500_000, 10) == "a a a a a…"
-    assert command_line(["ab", "cd"], 4) == "ab …"
+    assert format_command_line(["a"] * 500_000, 10) == "a a a a a…"
+    assert format_command_line(["ab", "cd"], 4) == "ab …"
 
 
 def test_many_harmless_names_are_read_once_each() -> None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from gpuwatch.declared.sizes import Parser
 from gpuwatch.fields import Bytes, Fraction, Gpus, Pattern, Text
 from gpuwatch.model import Basis, Confidence, Gpu, Health, Hint, Kind, Margin, Memory, Reading, known, number
-from gpuwatch.text import LIMIT, Clean, clean, ends, redact
+from gpuwatch.text import LIMIT, Clean, clean, redact, shorten
 from gpuwatch.units import MIB
 
 
@@ -130,8 +130,8 @@ def format_excerpt(text: str) -> Clean:
 
     Of a long one both ends are shown, unless it is too long to be searched for secrets to its end.
     """
-    shorten = clean if len(text) > LIMIT else ends
-    return shorten(redact([text[:LIMIT]])[0], SHOWN)
+    cut = clean if len(text) > LIMIT else shorten
+    return cut(redact([text[:LIMIT]])[0], SHOWN)
 
 
 def parse_value(candidate: Candidate, value: str | None, reads: Parser) -> list[Candidate]:

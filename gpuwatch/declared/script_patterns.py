@@ -19,7 +19,7 @@ from gpuwatch.declared import sizes
 from gpuwatch.declared.facts import Candidate, Selection, Setting, parse_value
 from gpuwatch.declared.script_values import GETS, LOCAL, UNKNOWN, Loop, SymbolTable, Value, is_number
 from gpuwatch.model import Basis, Confidence, Hint, Kind, Margin
-from gpuwatch.text import ELLIPSIS, clean, ends, redact
+from gpuwatch.text import ELLIPSIS, clean, redact, shorten
 from gpuwatch.units import MIB
 
 Item: TypeAlias = Candidate | Selection | Hint
@@ -65,8 +65,8 @@ def _format(text: str) -> str:
 
     Of one that was not read to its end, which may have cut a secret in two, keep the beginning.
     """
-    shorten = clean if text.endswith(ELLIPSIS) else ends
-    return shorten(redact(("-c", text))[1], _WIDTH)
+    cut = clean if text.endswith(ELLIPSIS) else shorten
+    return cut(redact(("-c", text))[1], _WIDTH)
 
 
 class Device(NamedTuple):

@@ -305,7 +305,7 @@ def read_run(facts: Facts, itself: RelatedProcess, stat: procfs.Stat, *, proc: P
 
 
 def _find_members(facts: Facts, itself: RelatedProcess, stat: procfs.Stat, proc: Path) -> _Run:
-    line = [_Member(itself, programs.launcher_label(itself.argv, itself.comm))]
+    line = [_Member(itself, programs.find_launcher(itself.argv, itself.comm))]
     if _has_lost_starter(line[0], stat, proc):
         return _Run(tuple(line), leftover=True)
     for process in () if procfs.is_adopted(itself.pid, stat, proc) else facts.ancestors:
@@ -313,7 +313,7 @@ def _find_members(facts: Facts, itself: RelatedProcess, stat: procfs.Stat, proc:
         if role is Role.BOUNDARY or (process.pid == 1 and not _is_payload(process, role)):
             break
         if role is not Role.WRAPPER:
-            line.append(_Member(process, programs.launcher_label(process.argv, process.comm)))
+            line.append(_Member(process, programs.find_launcher(process.argv, process.comm)))
     run = _Run(tuple(line), leftover=False)
     if run.launcher or run.top is run.itself:
         return run
@@ -466,7 +466,7 @@ def format_run_name(argv: tuple[str, ...]) -> str:
     """
     if not argv or not argv[0]:
         return ""
-    if programs.launcher_label(argv):
+    if programs.find_launcher(argv):
         return _name_behind_launcher(argv)
     source = programs.find_source(argv)
     if source is None:

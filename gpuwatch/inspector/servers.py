@@ -277,7 +277,7 @@ def read_notebook(line: Sequence[RelatedProcess], *, proc: Path = procfs.PROC) -
     environ = {} if isinstance(kernel.environ, Unread) else kernel.environ
     server, left = _find_server_of(line[place:], _parse_pid(environ.get("JPY_PARENT_PID", "")), proc)
     return Notebook(
-        kernel=clean((programs.kernel_id(kernel.argv) or environ.get("KERNEL_ID", ""))[:_SHOWN_ID]),
+        kernel=clean((programs.find_kernel_id(kernel.argv) or environ.get("KERNEL_ID", ""))[:_SHOWN_ID]),
         path=clean(environ.get("JPY_SESSION_NAME", ""), _LONGEST_PATH),
         server=server,
         left=left,

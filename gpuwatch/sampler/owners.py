@@ -21,7 +21,7 @@ from gpuwatch import procfs
 from gpuwatch.errors import NoThreadError
 from gpuwatch.model import Presence, Process, Reading, Reason
 from gpuwatch.sampler import machine
-from gpuwatch.text import ELLIPSIS, Clean, clean, command_line
+from gpuwatch.text import ELLIPSIS, Clean, clean, format_command_line
 from gpuwatch.threads import Worker
 
 TTL = 600.0
@@ -87,7 +87,7 @@ _LONGEST_COMMAND = 4096
 """Bytes of a command line that are sent; of a character that is no ASCII up to four."""
 
 _MOST_READ = 20 << 10
-"""Bytes of a command line that are read: the 5,120 characters that `command_line` looks at, were each four bytes long.
+"""Bytes of a command line that are read: the 5,120 characters that are formatted, of four bytes each.
 The kernel looks up page by page what was never touched: 64 KiB of it would take as long as all else of a process."""
 
 _LONGEST_NAME = 64
@@ -360,7 +360,7 @@ def read_command(pid: int, proc: Path = procfs.PROC) -> Clean:
     A title that a program has written over its arguments stands there as one word with spaces in it.
     """
     words = procfs.read_arguments(pid, proc, _MOST_READ).words
-    command = command_line(words[0].split(" ") if len(words) == 1 else words)
+    command = format_command_line(words[0].split(" ") if len(words) == 1 else words)
     if len(command) <= _LONGEST_COMMAND // 4 or len(command.encode()) <= _LONGEST_COMMAND:
         return command
     return clean(command.encode()[: _LONGEST_COMMAND - len(ELLIPSIS.encode())].decode("utf-8", "ignore") + ELLIPSIS)

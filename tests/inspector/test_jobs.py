@@ -15,6 +15,8 @@ import pytest
 from tests.support.families import Family, Member, family
 from tests.support.gpuholder import ME, ROOT
 
+pytestmark = pytest.mark.slow  # trees of real processes
+
 SHELL = ("bash",)
 TORCHRUN = ("/opt/conda/bin/python", "/opt/conda/bin/torchrun", "--nproc-per-node", "8", "train.py", "--lr", "1")
 PYTHON = "/opt/conda/bin/python"

@@ -25,6 +25,8 @@ from tests.test_procfs import fixture_process, stat_line
 
 __all__ = ["tmux"]  # a fixture
 
+pytestmark = pytest.mark.slow  # a real tmux
+
 
 PYTHON = "/opt/conda/bin/python"
 

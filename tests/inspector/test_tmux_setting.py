@@ -24,6 +24,8 @@ from tests.support.waiting import wait_for
 
 __all__ = ["tmux"]  # a fixture
 
+pytestmark = pytest.mark.slow  # a real tmux
+
 # -- who is told to ask --------------------------------------------------------------------------------------------
 
 
