@@ -1,8 +1,8 @@
 """Cleaning of foreign text, masking of secrets, and text of a fixed width.
 
 Command lines, user names, host names, GPU names, container names and error texts pass `clean` or
-`format_command_line` once, where they enter. The result has nothing that a terminal acts on, no invisible characters, and no secret that is known
-by its name or shape. It may still look like markup: widgets render it as plain text.
+`format_command_line` once, where they enter. The result has nothing that a terminal acts on, no invisible characters,
+and no secret that is known by its name or shape. It may still look like markup: widgets render it as plain text.
 """
 
 from __future__ import annotations
