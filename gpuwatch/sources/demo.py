@@ -267,7 +267,7 @@ class _Scene:
             uid=cast.UIDS.get(actor.user, cast.VIEWER_UID),
             user=actor.user,
             name=text.clean(actor.name),
-            command=text.command_line(actor.argv),
+            command=text.format_command_line(actor.argv),
             state="running" if sm else "sleeping",
             ppid=actor.ppid,
             parent=actor.parent,

@@ -199,7 +199,9 @@ with open({str(tmp_path / "seen")!r}, "w") as seen:
 
 
 def test_secrets_of_a_command_line_stay_masked(tmp_path: Path) -> None:
-    line = text.command_line(["python", "train.py", "--token", "hf_geheimgeheimgeheim", "--wandb-api-key=abc123"])
+    line = text.format_command_line(
+        ["python", "train.py", "--token", "hf_geheimgeheimgeheim", "--wandb-api-key=abc123"]
+    )
     one = message(title=f"ada's {line} holds 50.0 GiB", evidence=line)
     raw = json.dumps(told(tmp_path, one))
     assert "train.py" in raw
