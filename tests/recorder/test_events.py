@@ -25,7 +25,7 @@ from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Monitor
 from gpuwatch.recorder.recorder import ECHO, MOST, Ledger, Recorder, UsageSettings
 from gpuwatch.recorder.store import UNWATCHED, Gap, State, StoreError, lock_path, own_store, read_events
-from gpuwatch.text import command_line
+from gpuwatch.text import format_command_line
 from tests.support.builders import EPOCH, at, gpu, snapshot
 from tests.support.gpuholder import ROOT, SOMEBODY_ELSE
 from tests.support.recording import (
@@ -118,7 +118,7 @@ def test_our_own_troubles_and_made_up_events_are_not_written(record: Record) -> 
 
 def test_a_secret_in_a_command_line_is_masked(record: Record) -> None:
     one = record().settle()
-    one.feed(alert(evidence=command_line(["python", "train.py", "--token", "hunter2hunter2"])))
+    one.feed(alert(evidence=format_command_line(["python", "train.py", "--token", "hunter2hunter2"])))
     one.expect("id-a warning")
     assert b"hunter2" not in one.path.read_bytes()
     assert "--token ***" in read_events(one.path).alerts[0].evidence
