@@ -12,7 +12,7 @@ from gpuwatch.analysis.people import people
 from gpuwatch.history import History
 from gpuwatch.model import Process, Snapshot
 from gpuwatch.monitor import Frame
-from gpuwatch.ui.screens.people import PeopleList, PeopleScreen, apart, bar, cell, columns
+from gpuwatch.ui.screens.people import PeopleList, PeopleScreen, apart, bar, columns, figures
 from gpuwatch.ui.theme import Skin, make_skin
 from tests.analysis.test_people import a_person
 from tests.support.builders import GIB, at, gpu, holding, process, snapshot, uid
@@ -211,7 +211,7 @@ def test_names_that_ascii_makes_alike_are_told_apart() -> None:
     ],
 )
 def test_a_cell(column: str, changes: dict[str, object], words: str) -> None:
-    assert cell(column, a_person(**changes), SKIN.glyphs) == words
+    assert figures(a_person(**changes), SKIN.glyphs)[column] == words
 
 
 @pytest.mark.parametrize("share", [None, 0.0, 0.01, 1.0, 50.0, 99.9, 100.0, 130.0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -11,6 +10,7 @@ from textual.binding import Binding, BindingType
 from gpuwatch import shares
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.alerts.unattributed import causes
+from gpuwatch.analysis.events import moment
 from gpuwatch.analysis.explanation import Point, points, whereabouts
 from gpuwatch.analysis.rows import Row, RowKey, rows
 from gpuwatch.analysis.strays import Stray
@@ -109,12 +109,6 @@ def parent_words(process: Process) -> str:
     if process.ppid == 1:
         return f"its parent ended; now a child of {process.parent or 'PID 1'}"
     return f"{process.parent} {process.ppid}" if process.parent else str(process.ppid)
-
-
-def moment(when: float, now: float) -> str:
-    """Format a wall-clock time as `14:03:12`, with the date where it is not of the same day as `now`."""
-    then, today = time.localtime(when), time.localtime(now)
-    return time.strftime("%H:%M:%S" if then[:3] == today[:3] else "%Y-%m-%d %H:%M:%S", then)
 
 
 def place_section(process: Process) -> Section:

@@ -119,67 +119,29 @@ def _numbered(name: str, one: Person, cells: int, glyphs: Glyphs) -> str:
     return set_cell_size(name, room).rstrip() + glyphs.ellipsis + number
 
 
-def cell(column: str, one: Person, glyphs: Glyphs) -> str:
-    """Return the text of a cell with one figure."""
-    return _CELLS[column](one, glyphs)
-
-
-def _share(one: Person, glyphs: Glyphs) -> str:
-    if one.share is None:
-        return glyphs.missing
-    return glyphs.least * one.at_least + percent(one.share, 100)
-
-
-def _memory(one: Person, glyphs: Glyphs) -> str:
-    if one.at_least and not one.memory:
-        return glyphs.missing
-    return glyphs.least * one.at_least + gib(one.memory)
-
-
-def _declared(one: Person, glyphs: Glyphs) -> str:
-    if one.declared is None:
-        return "?" if one.unread else glyphs.missing
-    return glyphs.least * one.unread + gib(one.declared)
-
-
-def _sm(one: Person, glyphs: Glyphs) -> str:
-    return glyphs.missing if one.sm is None else f"{glyphs.least * one.sm_at_least}{one.sm:.0f}"
-
-
-def _use(one: Person, glyphs: Glyphs) -> str:
-    use = one.use
-    if use.held <= 0 or (use.unsized > 0 and not use.memory):
-        return glyphs.missing
-    return glyphs.least * (use.unsized > 0) + gib_hours(use)
-
-
-def _waste(one: Person, glyphs: Glyphs) -> str:
-    return glyphs.missing if one.waste is None else glyphs.least * one.waste_at_least + percent(one.waste, 100)
-
-
-def _idle(one: Person, glyphs: Glyphs) -> str:
-    if one.longest is None:
-        return "" if one.sm else glyphs.missing
-    idle = one.longest.idle
-    return glyphs.least * idle.at_least + duration(idle.seconds) if idle.seconds >= QUIET else ""
-
-
-def _gpus(one: Person, _glyphs: Glyphs) -> str:
-    named = ranges(one.gpus)
-    return named if len(named) <= 10 else f"{len(one.gpus)} GPUs"
-
-
-_CELLS: Final[dict[str, Callable[[Person, Glyphs], str]]] = {
-    "gpus": _gpus,
-    "memory": _memory,
-    "share": _share,
-    "declared": _declared,
-    "sm": _sm,
-    "use": _use,
-    "waste": _waste,
-    "longest": _idle,
-    "processes": lambda one, _glyphs: str(one.processes),
-}
+def figures(one: Person, glyphs: Glyphs) -> dict[str, str]:
+    """Return the text of each column that has one figure."""
+    gpus, use, idle = ranges(one.gpus), one.use, one.longest.idle if one.longest else None
+    no_use = use.held <= 0 or (use.unsized > 0 and not use.memory)
+    found: dict[str, tuple[str | None, bool]] = {  # None where it is not known; whether it is a minimum
+        "gpus": (gpus if len(gpus) <= 10 else f"{len(one.gpus)} GPUs", False),
+        "memory": (gib(one.memory) if one.memory or not one.at_least else None, one.at_least),
+        "share": (None if one.share is None else percent(one.share, 100), one.at_least),
+        "declared": (None if one.declared is None else gib(one.declared), one.unread),
+        "sm": (None if one.sm is None else f"{one.sm:.0f}", one.sm_at_least),
+        "use": (None if no_use else gib_hours(use), use.unsized > 0),
+        "waste": (None if one.waste is None else percent(one.waste, 100), one.waste_at_least),
+        "longest": ("" if one.sm else None, False),
+        "processes": (str(one.processes), False),
+    }
+    if one.declared is None and one.unread:
+        found["declared"] = ("?", False)
+    if idle is not None:
+        found["longest"] = (duration(idle.seconds), idle.at_least) if idle.seconds >= QUIET else ("", False)
+    return {
+        name: glyphs.missing if text is None else glyphs.least * at_least + text
+        for name, (text, at_least) in found.items()
+    }
 
 
 def bar(share: float | None, uid: int | None, cells: int, skin: Skin) -> Cell:
@@ -232,15 +194,18 @@ class PeopleList(RowList[Person]):
     def cells(self, place: int, skin: Skin, ground: Ground) -> tuple[Cell, ...]:
         one = self.found[place]
         role: Role = "strong" if one.viewer else "muted" if one.uid is None else "text"
-        drawn: dict[str, Callable[[Column], Cell]] = {
-            "badge": lambda _: ((skin.styles.initial(one.uid), skin.styles.badge(one.uid, ground)),),
-            "user": lambda _: ((self._names[place], role),),
-            "bar": lambda column: bar(one.share, one.uid, column.cells, skin),
-        }
-        return tuple(
-            drawn[column.id](column) if column.id in drawn else ((cell(column.id, one, skin.glyphs), column.role),)
-            for column in self._columns
-        )
+        texts = figures(one, skin.glyphs)
+        cells: list[Cell] = []
+        for column in self._columns:
+            if column.id == "badge":
+                cells.append(((skin.styles.initial(one.uid), skin.styles.badge(one.uid, ground)),))
+            elif column.id == "user":
+                cells.append(((self._names[place], role),))
+            elif column.id == "bar":
+                cells.append(bar(one.share, one.uid, column.cells, skin))
+            else:
+                cells.append(((texts[column.id], column.role),))
+        return tuple(cells)
 
 
 class PeopleScreen(ListScreen[PeopleList]):
