@@ -552,8 +552,8 @@ class HistoryView:
         began = record.watched if record.busy is None else record.busy
         return Idle(max(0.0, record.judged - began), at_least=record.busy is None)
 
-    def growth(self, gpu_key: str, pid: int, start: int, seconds: float = 60.0) -> int | None:
-        """Return the bytes by which a holding grew in the last `seconds` (up to 60); negative where it shrank.
+    def growth(self, gpu_key: str, pid: int, start: int) -> int | None:
+        """Return the bytes by which a holding grew in the last minute; negative where it shrank.
 
         A holding that was seen to appear grew from 0. One that was there before gpuwatch grew since the first look, and
         has no growth (None) after a single look.
@@ -561,7 +561,7 @@ class HistoryView:
         record = self._gpus.get(gpu_key, _NO_GPU).records.get((pid, start))
         if record is None or record.measured is None or record.points[0][0] == record.measured:
             return None
-        past, before = record.measured - seconds, record.points[0][1]
+        past, before = record.measured - SLOTS, record.points[0][1]
         for time, size in record.points:
             if time > past:
                 break

@@ -208,7 +208,9 @@ def holder_name(pid: int, process: Process | None) -> str:
         return f"pid {pid}"
     if process.user:
         return process.user
-    return f"pid {pid}" if process.presence is Presence.SEEN else f"pid {pid} ({process.presence.value})"
+    if process.presence is Presence.SEEN:
+        return f"pid {pid}"
+    return f"pid {pid} ({'ended' if process.presence is Presence.GONE else process.presence.value})"
 
 
 def owners_of(pids: Iterable[int], processes: Mapping[int, Process]) -> tuple[str, ...]:

@@ -141,7 +141,7 @@ def test_holders_without_a_name_are_told_by_pid() -> None:
     full = gpu(0, holdings=[holding(1, 40), holding(2, 20), holding(3, 18), holding(9, memory=Reason.DENIED)])
     shown = msgspec.structs.replace(snapshot([full]), processes=tuple(people))
     (seen,) = observed(MEMORY, shown)
-    assert seen.evidence == "pid 1 (gone) holds 40.0 GiB · pid 2 (hidden) 20.0 · pid 3 18.0"
+    assert seen.evidence == "pid 1 (ended) holds 40.0 GiB · pid 2 (hidden) 20.0 · pid 3 18.0"
     assert seen.owners == ()
 
 
