@@ -181,7 +181,7 @@ class Reloader:
         self._args, self._apply = args, apply
 
     def __call__(self) -> Reloaded:
-        """Read it; what is wrong with it is in the answer, and the old one stays."""
+        """Read the configuration; a mistake is in the answer, and the old one stays."""
         came = reload(self.config, lambda: configured(self._args))
         if not came.error and came.changed:
             self._apply(self.config, came.config)

@@ -18,7 +18,7 @@ from gpuwatch.commands.startup import configured, configured_sampler, open_sourc
 from gpuwatch.config import Config
 from gpuwatch.errors import EXIT_CODES, UsageError
 from gpuwatch.model import Health, SourceState, known
-from gpuwatch.recorder.status_file import Newest, newest, read_newest
+from gpuwatch.recorder.status_file import Status, make_status, read_status
 from gpuwatch.sampler.protocol import Options
 from gpuwatch.sources.sampler_process import ONE_SAMPLE, WITHOUT_INSPECTOR, SamplerProcess
 from gpuwatch.text import clean, fit
@@ -27,7 +27,7 @@ from gpuwatch.units import long_duration
 CELLS: Final = 60
 """What the line is kept to: a status bar has more to show than us."""
 STALE: Final = 5.0
-"""Age of the newest figures, in intervals, from which it is said."""
+"""Age of the newest values, in intervals, from which on the line shows it."""
 
 _NAME: Final = 12
 """Cells for a user's name."""
@@ -46,7 +46,7 @@ class Part(NamedTuple):
     color: str = ""
 
 
-def status_line(found: Newest, now: float, *, tmux: bool = False) -> str:
+def status_line(found: Status, now: float, *, tmux: bool = False) -> str:
     """Return the line at `now` (the machine's monotonic clock); what is least is left out where it would get too long.
 
     In tmux's own language with `tmux`: colours, and every `#` of somebody else's doubled, which is how tmux writes one.
@@ -63,12 +63,12 @@ def status_line(found: Newest, now: float, *, tmux: bool = False) -> str:
     return f"{line} …" if cut else line
 
 
-def exit_code(found: Newest) -> int:
+def exit_code(found: Status) -> int:
     """Return 3 where there is nothing to see for want of a driver or a GPU, else 0."""
     return 3 if found.state in _NO_DRIVER else 0
 
 
-def parts(found: Newest, now: float) -> Iterator[Part]:
+def parts(found: Status, now: float) -> Iterator[Part]:
     """Return what the line is made of: the head, then the worst first."""
     if not found.gpus:
         yield Part(_NO_DRIVER.get(found.state, "") or clean(found.words or found.state.value, CELLS))
@@ -97,7 +97,7 @@ def parts(found: Newest, now: float) -> Iterator[Part]:
         yield Part(f"{near} near limit", "yellow")
 
 
-def _stale(found: Newest, now: float) -> Iterator[Part]:
+def _stale(found: Status, now: float) -> Iterator[Part]:
     age = now - found.sampled if found.sampled is not None else 0.0
     if age > max(STALE * found.interval, 2.0):
         yield Part(f"stale {long_duration(age)}", "red")
@@ -134,7 +134,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     if args.tmux and args.json:
         raise UsageError("--tmux and --json exclude each other")
     damaged: list[str] = []
-    found = None if args.demo else read_newest(warn=damaged.append)
+    found = None if args.demo else read_status(warn=damaged.append)
     if found is None and not args.demo and (sampler is None or not sampler.is_configured):
         sampler = configured_sampler(sampler, ONE_SAMPLE, command=WITHOUT_INSPECTOR)
     config = configured(args)
@@ -150,9 +150,9 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     return exit_code(found)
 
 
-def _sampled(args: argparse.Namespace, config: Config, sampler: SamplerProcess | None) -> Newest:
+def _sampled(args: argparse.Namespace, config: Config, sampler: SamplerProcess | None) -> Status:
     """Take one sample and judge it as if it had held for long; what processes declared is not read for it."""
-    # These take longer to import than all else here, and mostly there are newest figures to read.
+    # These take longer to import than all else here, and mostly there are make_status figures to read.
     from gpuwatch.alerts.engine import Engine
     from gpuwatch.alerts.rule import SAMPLES
     from gpuwatch.history import History
@@ -167,7 +167,7 @@ def _sampled(args: argparse.Namespace, config: Config, sampler: SamplerProcess |
             if snapshot is not None and snapshot.state is not SourceState.STARTING:
                 break
             if now >= end:
-                return Newest(state=SourceState.SILENT)
+                return Status(state=SourceState.SILENT)
     finally:
         source.close()
     if snapshot.state is SourceState.ENDED:
@@ -181,4 +181,4 @@ def _sampled(args: argparse.Namespace, config: Config, sampler: SamplerProcess |
         gpus = tuple(msgspec.structs.replace(gpu, sampled=gpu.sampled + number * 1e-3) for gpu in snapshot.gpus)
         again = msgspec.structs.replace(snapshot, gpus=gpus)
         alerts = engine.update(again, history.add(again, moment), moment, time.time()).active
-    return newest(snapshot, alerts, now)
+    return make_status(snapshot, alerts, now)

@@ -97,10 +97,10 @@ class Printer:
 
     def _print(self, lost: int, line: str) -> None:
         count = "1 line was" if lost == 1 else f"{lost} lines were"
-        said = f"gpuwatch: {count} not printed: nothing took them\n" if lost else ""
+        notice = f"gpuwatch: {count} not printed: nothing took them\n" if lost else ""
         start = "\n" if self._torn else ""
         try:
-            self._write(f"{start}{said}{line}\n".encode(errors="replace"))
+            self._write(f"{start}{notice}{line}\n".encode(errors="replace"))
         except OSError as error:
             if error.errno not in _FULL:
                 raise
@@ -127,7 +127,7 @@ def _wait_for_room(descriptor: int) -> None:
 _ENDED: Final = "✓"
 
 _QUIET_STATES: Final = frozenset({SourceState.OK, SourceState.STARTING, SourceState.ENDED})
-"""States of the whole that are no trouble, or are told elsewhere."""
+"""States of the source that are no trouble, or are printed elsewhere."""
 
 
 class Change(NamedTuple):
@@ -155,7 +155,7 @@ class ChangeFinder:
             is_new = _identity(one) not in self._holding
             found.append(Change(one.raised if is_new else now, "raised" if is_new else "worse", one))
         self._holding = frozenset(map(_identity, frame.alerts))
-        return [event for event in found if event.alert.rule != TROUBLE]  # those are told by `TroubleFinder`
+        return [event for event in found if event.alert.rule != TROUBLE]  # those are printed by `TroubleFinder`
 
 
 def _identity(alert: Alert) -> str:
@@ -194,7 +194,7 @@ class TroubleFinder:
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
-        """By whose trouble it is, what it is."""
+        """The trouble of each sink, by its name."""
         self._state = SourceState.OK
 
     def find(self, frame: Frame) -> Iterator[str]:
@@ -226,7 +226,7 @@ def _gist(words: str) -> str:
 
 
 def greeting(frame: Frame, log: str) -> str:
-    """Return what is watched, once it is."""
+    """Return the first line: what is watched, and where events are recorded."""
     host = f" on {frame.snapshot.host}" if frame.snapshot.host else ""
     return f"watching {_several(frame.snapshot.gpus)}{host}" + (f"; events go to {log}" if log else "")
 
@@ -237,7 +237,7 @@ def _several(gpus: Iterable[object]) -> str:
 
 
 CODES: Final = {signal.SIGTERM: 0, signal.SIGINT: 130, signal.SIGHUP: 129}
-"""What the program ends with after a signal: to be told to end is no failure of a service."""
+"""Exit codes by signal: a service that is stopped has not failed."""
 
 _CLOSING: Final = 0.9
 """Seconds that the sinks have to finish; with what else there is to do it is gone within 2 s."""
@@ -294,19 +294,19 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
 
 @contextmanager
 def _signals() -> Iterator[SimpleQueue[signal.Signals | None]]:
-    """Hand out what is told when a signal comes; one that we were started deaf to (nohup) stays unheard.
+    """Yield a queue of the signals that come; one that was ignored at the start (nohup) stays ignored.
 
     After a good end none is heard any more: a second SIGTERM on the way out would change the exit code, or come in the
     middle of whatever else runs at exit.
     """
-    news: SimpleQueue[signal.Signals | None] = SimpleQueue()
+    signals: SimpleQueue[signal.Signals | None] = SimpleQueue()
 
-    def tell(number: int, _frame: FrameType | None) -> None:
-        news.put(signal.Signals(number))
+    def put(number: int, _frame: FrameType | None) -> None:
+        signals.put(signal.Signals(number))
 
-    before = {number: signal.signal(number, tell) for number in CODES if signal.getsignal(number) is not signal.SIG_IGN}
+    before = {number: signal.signal(number, put) for number in CODES if signal.getsignal(number) is not signal.SIG_IGN}
     try:
-        yield news
+        yield signals
     except BaseException:  # whoever tells of it may hang in that, and is to be ended then
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -335,11 +335,11 @@ class _Output:
     def publish(self, frame: Frame) -> None:
         """Print what a frame brought; from the watch thread."""
         for words in self._troubles.find(frame):
-            self.say(words)
+            self.warn(words)
         state = frame.snapshot.state
         if not self._greeted and state is SourceState.OK:
             self._greeted = True
-            self.say(greeting(frame, self.store))
+            self.warn(greeting(frame, self.store))
         for event in self._changes.find(frame):
             if self._args.json:
                 self._out.put(_record(event))
@@ -347,17 +347,17 @@ class _Output:
                 self._out.put(self._console.format_line(self._lines.format(event)))
         if self._out.broken and not self._warned and not self._args.quiet:
             self._warned = True
-            self.say("nobody reads what is printed any more; the watch goes on")
+            self.warn("nobody reads what is printed any more; gpuwatch goes on")
         if state is SourceState.ENDED:
             self._last = frame
             self._signals.put(None)
 
-    def say(self, words: str) -> None:
+    def warn(self, words: str) -> None:
         """Print words on stderr."""
         self._err.put(self._console.format_words(words))
 
     def serve(self, watch: Monitor, reloader: Reloader) -> int:
-        """Wait until a signal says that it is over, and give the exit code; raises what the watch ended of."""
+        """Wait for a signal that ends the program, and return its exit code; raises what ended the monitor."""
         reloading = Worker("gpuwatch-reload", lambda: self._reload(reloader))  # reading files may hang
         while True:
             try:
@@ -373,7 +373,7 @@ class _Output:
                 try:
                     reloading.wake()
                 except NoThreadError as error:
-                    self.say(f"configuration not changed: {error}")
+                    self.warn(f"configuration not changed: {error}")
                 continue
             return CODES[number]
 
@@ -382,10 +382,10 @@ class _Output:
             words = format_reload(reloader(), later=("tmux",))
         except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
             words = f"configuration not changed: {type(error).__name__}: {error}"
-        self.say(words)
+        self.warn(words)
 
     def _terminal_is_there(self) -> bool:
-        """Return whether a SIGHUP is somebody's wish, and not the end of the terminal that we were started on."""
+        """Return whether a SIGHUP is a request, and not the end of the terminal that we were started on."""
         return all(os.isatty(fd) for fd in self._terminals)
 
     def close(self) -> None:

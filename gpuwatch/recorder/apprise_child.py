@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 LIMIT = 45
-"""Seconds after which it ends by itself, where nobody is left to end it."""
+"""Seconds after which the child ends by itself, in case its parent has died."""
 
 _WORDS = (
     ("timeout", re.compile(r"timed? ?out", re.IGNORECASE)),
@@ -29,7 +29,7 @@ _WORDS = (
     ("certificate", re.compile(r"CERTIFICATE_VERIFY_FAILED")),
     ("login", re.compile(r"authentication", re.IGNORECASE)),
 )
-"""What to say, and what apprise's log has where that is so."""
+"""Reasons, each with the pattern of its line in apprise's log."""
 
 
 class Listener(logging.Handler):
@@ -94,14 +94,14 @@ def answer(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Read, do, say; whatever a service prints goes nowhere."""
+    """Read the order, carry it out, write the result; what a service prints is discarded."""
     signal.alarm(LIMIT)
-    told = os.dup(1)
+    stdout = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
-    said = answer(json.load(sys.stdin.buffer))
-    os.write(told, json.dumps(said).encode())
+    result = answer(json.load(sys.stdin.buffer))
+    os.write(stdout, json.dumps(result).encode())
     os._exit(0)  # not by way of threads that a service may have left behind
 
 

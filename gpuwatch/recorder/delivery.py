@@ -79,28 +79,28 @@ class Repeats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def raised(alert: Alert, kind: Kind, repeats: Repeats) -> Message:
-    """Return what is said of an alert that holds: its title; evidence, since when, whose doing."""
+    """Return the message about an alert that holds: its title, evidence, start and owners."""
     now = max(alert.seen, alert.raised)
-    told = [
+    lines = [
         alert.evidence,
         f"{alert.severity.name.lower()} now" if kind is Kind.WORSE else "",
         f"since {clock_time(alert.raised, now)}",
         _owners(alert),
     ]
-    return _message(kind, alert, f"{MARKS[alert.severity]} ", f"{alert.title}{repeats.words(now)}", told)
+    return _message(kind, alert, f"{MARKS[alert.severity]} ", f"{alert.title}{repeats.words(now)}", lines)
 
 
 def cleared(alert: Alert, title: str, repeats: Repeats) -> Message:
-    """Return what is said of an alert that has ended; `title` is the one that its raise was told with."""
+    """Return the message about an alert that has ended; `title` is that of the message about its raise."""
     end = alert.ended if alert.ended is not None else max(alert.seen, alert.raised)
     lasted = alert.lasted or end - alert.raised
-    told = [
+    lines = [
         alert.how,
         f"{clock_time(alert.raised, end)} to {clock_time(end, end)}",
         _owners(alert),
     ]
     words = f"over after {units.long_duration(lasted)}{repeats.words(end)}: {title}"
-    return _message(Kind.CLEARED, alert, f"{_OVER} ", words, told)
+    return _message(Kind.CLEARED, alert, f"{_OVER} ", words, lines)
 
 
 def digest(messages: Sequence[Message]) -> Message:
@@ -134,10 +134,10 @@ def clock_time(wall: float, now: float) -> str:
     return time.strftime("%H:%M" if abs(now - wall) < _DAY else "%Y-%m-%d %H:%M", time.localtime(wall))
 
 
-def _message(kind: Kind, alert: Alert, mark: str, words: str, told: Sequence[str]) -> Message:
+def _message(kind: Kind, alert: Alert, mark: str, words: str, lines: Sequence[str]) -> Message:
     return Message(
         title=text.clean(f"{mark}{_host(alert.host)}: {words}", TITLE),
-        body="\n".join(text.clean(line, BODY) for line in told if line),
+        body="\n".join(text.clean(line, BODY) for line in lines if line),
         kind=kind,
         severity=alert.severity,
         alerts=(alert,),
@@ -177,14 +177,14 @@ class Notifier(Protocol):
     """What stands before the words of `send`: `slack`, `command tell`."""
 
     def send(self, message: Message) -> str:
-        """Deliver a message; give why it was not, as words that follow the name, or empty."""
+        """Deliver a message; return the reason of a failure as words that follow the name, or empty."""
 
     def close(self) -> None:
         """Give up what is under way; from any thread, without waiting."""
 
 
 class CommandNotifier:
-    """A program of the user's own: told one JSON object on stdin, never by a shell.
+    """Program of the user's own that gets one JSON object on stdin; no shell is involved.
 
     The object has the fields of the alert as the events log has them, `event` (raised, worse, cleared) and `message`
     (the words, lines); of a digest `event`, `message`, `host`, `severity` and `alerts`.
@@ -200,7 +200,7 @@ class CommandNotifier:
     def send(self, message: Message) -> str:
         """Run the program and wait for its end; after the limit it is killed with all that it started."""
 
-        # Looked at when the configuration was read, too; a program that is not there is told of by the attempt.
+        # As when the configuration was read; a program that is missing is reported by the attempt.
         if words := check_source(Path(self._command[0]), missing_ok=True):
             return f"is not run: {words}"
         try:
@@ -218,9 +218,9 @@ class CommandNotifier:
             return ""
         if code is None:
             return "was stopped" if self._stop.is_set() else f"did not end within {self._limit:g} s"
-        said = _last_line(received)
+        words = _last_line(received)
         how = f"ended with exit code {code}" if code > 0 else f"was ended by {_signal(-code)}"
-        return f"{how}: {said}" if said else how
+        return f"{how}: {words}" if words else how
 
     def close(self) -> None:
         """Kill it, if it runs."""
@@ -242,7 +242,7 @@ SENDER: Final = (sys.executable, "-P", str(Path(__file__).with_name("apprise_chi
 
 
 class AppriseNotifier:
-    """One service that apprise knows by a URL. The URL holds secrets: only the child is told, on stdin."""
+    """Service that apprise knows by a URL. The URL holds secrets: only the child gets it, on stdin."""
 
     def __init__(
         self, url: str, *, name: str = "", command: Sequence[str] = SENDER, limit: float = APPRISE_LIMIT
@@ -278,14 +278,14 @@ def make_notifiers(command: Sequence[str], urls: Sequence[str]) -> list[Notifier
 
 
 def check_urls(urls: Sequence[str], command: Sequence[str] = SENDER) -> tuple[str, ...]:
-    """Ask apprise whether it understands each URL; give for each why not, or empty. Nothing is sent."""
+    """Ask apprise whether it understands each URL; return for each why not, or empty. Nothing is sent."""
     if not urls:
         return ()
     return _ask(_Order(urls=tuple(urls), check=True), command, APPRISE_LIMIT, threading.Event())
 
 
 class _Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What the child is told."""
+    """Order for the child."""
 
     urls: tuple[str, ...]
     title: str = ""
@@ -320,7 +320,7 @@ _UNSENT: Final = "did not take the message"
 
 
 def _ask(order: _Order, command: Sequence[str], limit: float, stop: threading.Event) -> tuple[str, ...]:
-    """Let the child do it; give for each URL why not, or empty."""
+    """Let the child carry out an order; return for each URL why it failed, or empty."""
 
     asked = tuple(url for url in order.urls if _scheme(url))
     try:
@@ -353,7 +353,7 @@ def _answers(code: int | None, heard: bytes, count: int, *, stopped: bool) -> tu
 
 
 def _words(why: str) -> str:
-    """Give words for what the child says; only known ones, for apprise's own may hold the URL."""
+    """Return words for a reason; only known reasons have some, since apprise's own words may hold the URL."""
     if re.fullmatch(r"http [1-5][0-9]{2}", why):
         return f"refuses (HTTP {why[5:]})"
     return _WHY.get(why, _UNSENT)
@@ -366,7 +366,7 @@ def _scheme(url: str) -> str:
 
 
 def _apprise_kind(message: Message) -> str:
-    """Give apprise's word for how bad it is; services choose a colour by it."""
+    """Return apprise's word for the severity; services choose a colour by it."""
     if all(part.kind is Kind.CLEARED for part in message.parts or (message,)):
         return "success"
     return {Severity.CRITICAL: "failure", Severity.WARNING: "warning"}.get(message.severity, "info")

@@ -54,7 +54,7 @@ class _Topic:
 
 
 class Deduplicator:
-    """Decides what is sent, from what was raised and has ended; all times are of the caller's clock.
+    """Filter that decides what is sent, from what was raised and has ended; all times are of the caller's clock.
 
     It remembers a condition while it holds, and for a cool-down after.
     """
@@ -200,7 +200,7 @@ RETRY: Final = 30.0
 WAITING: Final = 50
 """Messages that wait for one notifier at most; the oldest are dropped, and counted."""
 _STOP_WAIT: Final = 0.5
-"""Seconds that a notifier may take to end once it was told to."""
+"""Seconds that a notifier may take to end once its queue is closed."""
 
 
 class DeliveryQueue:
@@ -259,7 +259,7 @@ class DeliveryQueue:
         try:
             self._worker.wake()
         except NoThreadError as error:
-            self._error = f"is not told: {error}"
+            self._error = f"gets no messages: {error}"
 
     def close(self, deadline: float) -> None:
         """Deliver what can be until `deadline` on the clock, then give up."""

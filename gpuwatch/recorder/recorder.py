@@ -9,7 +9,7 @@ compared with the store: it is the event that the store has open under its id, o
 
 Marks: every gpuwatch writes what its own user acknowledged and muted, in a transaction, and reads what others did.
 
-Usage: the holder of a lock of its own writes it, for the gpuwatch that writes events may be told to keep no usage.
+Usage: the holder of a lock of its own writes it, for the gpuwatch that writes events may be configured to keep none.
 
 The store may lie on a file system that hangs, so nothing but this thread touches it.
 """
@@ -74,7 +74,7 @@ _SHOWN: Final = 600.0
 
 
 class Pace(NamedTuple):
-    """Seconds between two of what is done again and again; tests use less."""
+    """Intervals of the recorder in seconds; tests use shorter ones."""
 
     poll: float = 2.0
     """Between two looks at the locks and at the marks of others."""
@@ -85,7 +85,7 @@ class Pace(NamedTuple):
     carry: float = 3600.0
     """Between two writes of all open events, for their worst values so far."""
     silent: float = 60.0
-    """Without a sign of life after which the holder of the lock is said to be stopped."""
+    """Time without a sign of life after which the holder of the lock is reported."""
     usage: float = 60.0
     prune: float = 3600.0
 
@@ -229,7 +229,7 @@ class _Part:
         raise NotImplementedError
 
     def step(self) -> None:
-        """Do what is due; raises StoreError and OSError."""
+        """Do the work that is due; raises StoreError and OSError."""
         raise NotImplementedError
 
     def leave(self) -> None:
@@ -324,7 +324,7 @@ class EventsPart(_Part):
         return ", ".join([*words, f"{self._lost.lost} are lost"] if self._lost else words)
 
     def take(self, frame: Frame) -> bool:
-        """Take in a frame. Made-up figures go only where the user said."""
+        """Take in a frame; a demo's alerts are recorded only in a store that was named."""
         if frame.snapshot.demo and not self._with_demo:
             return False
         now = self._wall()
@@ -348,7 +348,7 @@ class EventsPart(_Part):
         return bool(news) or self._settle_at is not None
 
     def step(self) -> None:
-        """Do what is due, as the one that writes or as one that waits for that."""
+        """Write events, or try to become the gpuwatch that writes them."""
         if not self._lock_held():
             self._ledger = None
             self._forget()
@@ -430,7 +430,7 @@ class EventsPart(_Part):
     def _is_watched(self, alert: Alert) -> bool:
         if not self._only or alert.index is None:
             return True
-        # Its index may be another's now; of a GPU that has not told its UUID so far nothing else is known.
+        # Its index may be another's now; of a GPU without a UUID so far nothing else is known.
         gpus = self._gpus
         return bool(gpus & {alert.gpu, f"index-{alert.index}"}) if gpus else alert.index in self._only
 
@@ -519,7 +519,7 @@ class EventsPart(_Part):
 
 
 class MarksPart(_Part):
-    """Part that keeps what is acknowledged and muted over restarts, and the same in all gpuwatches."""
+    """Part that keeps marks over restarts, and the same in all gpuwatches of a user and host."""
 
     def __init__(
         self, store: Store, attend: Callable[[Attention], object], pace: Pace, wall: Callable[[], float]
@@ -548,7 +548,7 @@ class MarksPart(_Part):
         return "what you acknowledged or muted counts in this gpuwatch alone" if self._change and self.error else ""
 
     def take(self, frame: Frame) -> bool:
-        """Take in what is acknowledged and muted now; what is so in a demo is not kept."""
+        """Take in the marks of a frame; those of a demo are not kept."""
         if frame.snapshot.demo or frame.attention is self._last:
             return False
         self._last = frame.attention
@@ -642,7 +642,7 @@ class UsageSettings(NamedTuple):
 
 
 class UsagePart(_Part):
-    """Part that adds up what was held and used, and writes it once a minute, where it holds a lock of its own.
+    """Part that adds up usage, and writes it once a minute where it holds a lock of its own.
 
     Two that both write would count everything twice, so that without a lock nobody does.
     """

@@ -1,10 +1,8 @@
-"""The newest figures in a small file of the user's own, for `gpuwatch status`: no sampler has to be started for a line.
+"""File with the newest values for `gpuwatch status`, which then needs no sampler of its own.
 
-And for how long the user's own holdings have been idle, for `gpuwatch strays`, which has but one look of its own;
-root's tells of everybody's, for who calls that under sudo.
-Only `gpuwatch watch` writes it. Of two that run the elder does, by a lock that the kernel gives back when its holder
-dies; the other takes over then. A reader believes the file only if it is the reader's own (under sudo the caller's will
-do, too), of this boot, and young.
+It also has the idle times of the user's own holdings (of everybody's where root writes it) for `gpuwatch strays`, which
+takes one sample alone. Only `gpuwatch watch` writes the file, and of several the one that holds the lock. A reader
+trusts the file only if it is the reader's own (under sudo, the caller's), of this boot, and seconds old.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """O_NONBLOCK, because a FIFO planted under the name would hold us for ever."""
 
 
-class NewestGpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StatusGpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One GPU, in a few words."""
 
     index: int
@@ -66,7 +64,7 @@ class NewestGpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`warning` or `critical` while its memory is near the limit."""
 
 
-class Over(msgspec.Struct, frozen=True, kw_only=True):
+class Overuse(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody who holds more than they declared, by an alert that holds."""
 
     user: str
@@ -74,7 +72,7 @@ class Over(msgspec.Struct, frozen=True, kw_only=True):
     """GiB beyond the limits, over all GPUs."""
 
 
-class Resting(msgspec.Struct, frozen=True, array_like=True):
+class IdleHolding(msgspec.Struct, frozen=True, array_like=True):
     """For how long a process has run nothing on one GPU."""
 
     gpu: str
@@ -86,7 +84,7 @@ class Resting(msgspec.Struct, frozen=True, array_like=True):
     at_least: bool
 
 
-class Newest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the last snapshot came to."""
 
     schema: int = SCHEMA
@@ -104,22 +102,24 @@ class Newest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Monotonic time of the newest figures of any GPU; None where there were none yet."""
     state: SourceState = SourceState.OK
     words: str = ""
-    gpus: tuple[NewestGpu, ...] = ()
+    gpus: tuple[StatusGpu, ...] = ()
     alerts: dict[str, int] = {}
     """Alerts that hold, by severity: `note`, `warning`, `critical`."""
     unseen: int = 0
     """Those of them that are worth a warning, and that nobody has acknowledged or muted."""
     others: int = 0
     """Critical ones that neither the GPUs' rows nor `over` tell of."""
-    over: tuple[Over, ...] = ()
+    over: tuple[Overuse, ...] = ()
     """The worst first."""
     unread: int = 0
     """Processes whose declarations could not be read: what they hold too much is not known."""
-    resting: tuple[Resting, ...] = ()
+    resting: tuple[IdleHolding, ...] = ()
     """All of the user's own holdings whose idle times are known, those that compute with 0; root's are everybody's."""
 
 
-def newest(snapshot: Snapshot, alerts: Iterable[Alert], received: float, history: HistoryView | None = None) -> Newest:
+def make_status(
+    snapshot: Snapshot, alerts: Iterable[Alert], received: float, history: HistoryView | None = None
+) -> Status:
     """Put a snapshot that came at `received` (this machine's monotonic clock) and its alerts together.
 
     Without a history it says nothing of idle times.
@@ -131,11 +131,11 @@ def newest(snapshot: Snapshot, alerts: Iterable[Alert], received: float, history
 
     holding = tuple(alerts)
     near = {one.gpu: one.severity.name.lower() for one in holding if one.rule == MEMORY}
-    told = {MEMORY, HEALTH, STALE, OVERSHOOT}
+    shown = {MEMORY, HEALTH, STALE, OVERSHOOT}
     stamps = [gpu.sampled for gpu in snapshot.gpus if gpu.health is Health.OK and gpu.sampled]
     declared = [one.declared for one in snapshot.processes if one.declared is not None]
     counts = {each.name.lower(): sum(one.severity is each for one in holding) for each in Severity}
-    return Newest(
+    return Status(
         pid=os.getpid(),
         host=snapshot.host,
         boot=boot(),
@@ -148,28 +148,28 @@ def newest(snapshot: Snapshot, alerts: Iterable[Alert], received: float, history
         gpus=tuple(_rows(snapshot, near)),
         alerts={name: count for name, count in counts.items() if count},
         unseen=sum(one.severity >= Severity.WARNING and not one.quiet for one in holding),
-        others=sum(one.severity >= Severity.CRITICAL and one.rule not in told for one in holding),
+        others=sum(one.severity >= Severity.CRITICAL and one.rule not in shown for one in holding),
         over=_over(snapshot, [one for one in holding if one.rule == OVERSHOOT]),
         unread=sum(one.knowledge is Knowledge.UNREADABLE for one in declared),
         resting=() if history is None else tuple(_resting(snapshot, history))[:_MOST_RESTING],
     )
 
 
-def _resting(snapshot: Snapshot, history: HistoryView) -> Iterator[Resting]:
+def _resting(snapshot: Snapshot, history: HistoryView) -> Iterator[IdleHolding]:
     mine = {one.key for one in snapshot.processes if snapshot.viewer in (one.uid, 0)}
     for gpu in snapshot.gpus:
         for key in dict.fromkeys((one.pid, one.start) for one in gpu.holdings):
             idle = history.idle(gpu.key, *key) if key in mine else None
             if idle is not None:
-                yield Resting(gpu.key, *key, round(idle.seconds, 3), idle.at_least)
+                yield IdleHolding(gpu.key, *key, round(idle.seconds, 3), idle.at_least)
 
 
-def _rows(snapshot: Snapshot, near: dict[str, str]) -> Iterator[NewestGpu]:
+def _rows(snapshot: Snapshot, near: dict[str, str]) -> Iterator[StatusGpu]:
     from gpuwatch.alerts.rules.memory import room_of
 
     for gpu in snapshot.gpus:
         room = room_of(gpu.memory)
-        yield NewestGpu(
+        yield StatusGpu(
             index=gpu.index,
             uuid=gpu.uuid,
             health=gpu.health,
@@ -181,8 +181,8 @@ def _rows(snapshot: Snapshot, near: dict[str, str]) -> Iterator[NewestGpu]:
         )
 
 
-def _over(snapshot: Snapshot, alerts: Iterable[Alert]) -> tuple[Over, ...]:
-    """Give who is over their limits, by how much: of one process's limits on one GPU the one that is exceeded most."""
+def _over(snapshot: Snapshot, alerts: Iterable[Alert]) -> tuple[Overuse, ...]:
+    """Return the users who exceed their limits, and by how much; of several limits of a process the worst counts."""
     from gpuwatch.shares import limit_usages
     from gpuwatch.units import GIB
 
@@ -200,7 +200,7 @@ def _over(snapshot: Snapshot, alerts: Iterable[Alert]) -> tuple[Over, ...]:
         user = people.get(pids[0], f"pid {pids[0]}")
         sums[user] = sums.get(user, 0) + size
     worst = sorted(sums.items(), key=lambda one: (-one[1], one[0]))
-    return tuple(Over(user=user, gib=round(size / GIB, 2)) for user, size in worst[:_MOST_OVER])
+    return tuple(Overuse(user=user, gib=round(size / GIB, 2)) for user, size in worst[:_MOST_OVER])
 
 
 def boot() -> str:
@@ -252,7 +252,7 @@ class StatusFile:
         self._not_before = time.monotonic() + self._pace
         try:
             if frame is not None and self._has_lock():
-                found = newest(frame.snapshot, frame.alerts, frame.received, frame.history)
+                found = make_status(frame.snapshot, frame.alerts, frame.received, frame.history)
                 self._write(msgspec.json.encode(found))
         except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
             self.trouble = f"the figures for `gpuwatch status` cannot be written: {files.words(error, None)}"
@@ -284,17 +284,17 @@ class StatusFile:
 # Reading
 
 
-def read_newest(
+def read_status(
     folder: Path | None = None,
     *,
     uid: int | None = None,
     clock: Callable[[], float] = time.monotonic,
     boot_id: Callable[[], str] = boot,
     warn: Callable[[str], None] = lambda words: None,
-) -> Newest | None:
+) -> Status | None:
     """Return what another gpuwatch of ours, or of `uid`'s, saw last; None where nothing is there that can be believed.
 
-    `warn` is told, in one line, where a file is there that is damaged.
+    `warn` is called with one line where the file is damaged.
     """
     uid = os.geteuid() if uid is None else uid
     found = _read(folder or files.runtime_folder(uid=uid), uid, warn)
@@ -320,7 +320,7 @@ def read_idle(
     """
     from gpuwatch.history import Idle
 
-    found = read_newest(folder, uid=uid, clock=clock, boot_id=boot_id, warn=warn)
+    found = read_status(folder, uid=uid, clock=clock, boot_id=boot_id, warn=warn)
     if found is None:
         return None
     if clock() - found.monotonic > min(found.interval, OLDEST) + LATE:
@@ -328,7 +328,7 @@ def read_idle(
     return {(one.gpu, one.pid, one.start): Idle(one.seconds, one.at_least) for one in found.resting}
 
 
-def _read(folder: Path, uid: int, warn: Callable[[str], None]) -> Newest | None:
+def _read(folder: Path, uid: int, warn: Callable[[str], None]) -> Status | None:
     try:
         fd = os.open(folder, _FOLDER)
     except OSError:  # nobody ever wrote it, or it is a link
@@ -350,7 +350,7 @@ def _read(folder: Path, uid: int, warn: Callable[[str], None]) -> Newest | None:
     finally:
         os.close(file)
     try:
-        return msgspec.json.decode(content, type=Newest)
+        return msgspec.json.decode(content, type=Status)
     except (ValueError, RecursionError):  # msgspec's own errors are ValueErrors
         warn(clean(f"{folder}/{FILE} is damaged, and not used: it holds no newest figures of a gpuwatch"))
         return None

@@ -85,10 +85,10 @@ _DAY: Final = 24 * 3600
 _STEPS: Final = (7 * _DAY, _DAY, 3600)
 """Seconds of usage that are deleted at once where the file is full: the largest that is not more than there is."""
 _FULL: Final = 0.95
-"""Part of the largest size from which on old rows are deleted, and what is used after that."""
+"""Part of the largest size from which on old rows are deleted, and the part that is used after that."""
 _ROOM: Final = 0.9
 _TRUSTED: Final = 24
-"""Watched hours after which the clock is trusted to say what is old."""
+"""Watched hours after which the clock is trusted for deleting old rows."""
 _SOUND_HOUR: Final = f"typeof(hour) = 'integer' AND hour BETWEEN 0 AND {1 << 40}"
 """In a damaged file an hour may be a text, or a number that SQLite cannot be asked about."""
 
@@ -204,7 +204,7 @@ def check_file(path: Path) -> None:
 
 @contextlib.contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Raise StoreError, whose words name the file, in place of what SQLite and the system raise."""
+    """Raise StoreError, with words that name the file, in place of errors of SQLite and the system."""
     try:
         yield
     except FileNotFoundError:
@@ -571,7 +571,7 @@ class EventsReader:
 
 
 def file_state(path: Path) -> tuple[int, int, int] | None:
-    """Return what changes with each write to a file: inode, time and size; None where there is no file."""
+    """Return inode, time and size of a file, which change with each write; None where there is no file."""
     try:
         facts = path.lstat()
     except OSError:  # what is wrong is said by reading it
@@ -626,7 +626,7 @@ Marks: TypeAlias = dict[tuple[str, str, str], Acknowledgement | Mute | None]
 
 
 def marks_of(attention: Attention) -> Marks:
-    """Return what is acknowledged and muted as marks."""
+    """Return acknowledgements and mutes as marks."""
     acks: Marks = {("ack", "", one.key): one for one in attention.acks}
     return acks | {("mute", one.rule, one.key): one for one in attention.mutes}
 
@@ -638,7 +638,7 @@ def changed_marks(before: Attention, after: Attention) -> Marks:
 
 
 def with_marks(attention: Attention, change: Marks, now: float) -> Attention:
-    """Return what is acknowledged and muted after a change, without what is out of date."""
+    """Return acknowledgements and mutes after a change, without those that are out of date."""
     marks = (marks_of(attention) | change).values()
     return Attention(
         acks=tuple(one for one in marks if isinstance(one, Acknowledgement))[-_MOST_MARKS:],
@@ -647,7 +647,7 @@ def with_marks(attention: Attention, change: Marks, now: float) -> Attention:
 
 
 def write_marks(connection: Connection, change: Marks, now: float) -> Attention:
-    """Make a change to the marks, and return what is acknowledged and muted then; `now` is the wall-clock time."""
+    """Apply a change to the stored marks, and return all of them; `now` is the wall-clock time."""
     wanted = with_marks(read_marks(connection), change, now)
     connection.execute("DELETE FROM marks")
     rows: list[tuple[object, ...]] = [("ack", "", one.key, one.at, int(one.severity), None) for one in wanted.acks]
@@ -657,7 +657,7 @@ def write_marks(connection: Connection, change: Marks, now: float) -> Attention:
 
 
 def read_marks(connection: Connection) -> Attention:
-    """Return what is acknowledged and muted; a row that gpuwatch cannot have written is left out."""
+    """Return the stored marks; a row that gpuwatch cannot have written is left out."""
     acks: list[Acknowledgement] = []
     mutes: list[Mute] = []
     asked = "SELECT kind, rule, key, at, severity, until FROM marks ORDER BY rowid DESC LIMIT ?"

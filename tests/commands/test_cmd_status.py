@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.commands.status import CELLS, exit_code, status_line
 from gpuwatch.model import Health, Reason, SourceState
-from gpuwatch.recorder.status_file import FILE, Newest, NewestGpu, Over, Resting, boot
+from gpuwatch.recorder.status_file import FILE, IdleHolding, Overuse, Status, StatusGpu, boot
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.terminal import Terminal
 from tests.support.tmux import Tmux
@@ -39,37 +39,37 @@ def run(driver: Driver) -> Run:
     return begin
 
 
-def rows(*near: str, busy: float = 71) -> tuple[NewestGpu, ...]:
+def rows(*near: str, busy: float = 71) -> tuple[StatusGpu, ...]:
     """Give GPUs whose memory is that near its limit."""
-    return tuple(NewestGpu(index=index, near=one, utilization=busy) for index, one in enumerate(near))
+    return tuple(StatusGpu(index=index, near=one, utilization=busy) for index, one in enumerate(near))
 
 
 def test_a_quiet_machine_is_a_head() -> None:
-    assert status_line(Newest(gpus=rows(*[""] * 8)), 0.0) == "8 GPUs 71%"
-    assert status_line(Newest(gpus=rows("")), 0.0) == "1 GPU 71%"
+    assert status_line(Status(gpus=rows(*[""] * 8)), 0.0) == "8 GPUs 71%"
+    assert status_line(Status(gpus=rows("")), 0.0) == "1 GPU 71%"
 
 
 def test_the_mean_is_of_those_that_have_one() -> None:
     some = (
-        NewestGpu(index=0, utilization=10),
-        NewestGpu(index=1, utilization=Reason.UNSUPPORTED),
-        NewestGpu(index=2, utilization=30),
-        NewestGpu(index=3, utilization=99, health=Health.LOST),
+        StatusGpu(index=0, utilization=10),
+        StatusGpu(index=1, utilization=Reason.UNSUPPORTED),
+        StatusGpu(index=2, utilization=30),
+        StatusGpu(index=3, utilization=99, health=Health.LOST),
     )
-    assert status_line(Newest(gpus=some), 0.0) == "4 GPUs 20% · 1 lost"
-    assert status_line(Newest(gpus=some[1:2]), 0.0) == "1 GPU —"
+    assert status_line(Status(gpus=some), 0.0) == "4 GPUs 20% · 1 lost"
+    assert status_line(Status(gpus=some[1:2]), 0.0) == "1 GPU —"
 
 
 def test_the_worst_comes_first() -> None:
-    over = (Over(user="ada", gib=3.14), Over(user="ben", gib=1.0), Over(user="cyn", gib=0.4))
-    found = Newest(gpus=rows("critical", "critical", "warning", ""), over=over, others=1)
+    over = (Overuse(user="ada", gib=3.14), Overuse(user="ben", gib=1.0), Overuse(user="cyn", gib=0.4))
+    found = Status(gpus=rows("critical", "critical", "warning", ""), over=over, others=1)
     assert status_line(found, 0.0) == "4 GPUs 71% · 2 full · 1 more critical · ada 3.1 over +2 …"
     found = msgspec.structs.replace(found, others=0)
     assert status_line(found, 0.0) == "4 GPUs 71% · 2 full · ada 3.1 over +2 · 1 near limit"
 
 
 def test_old_figures_say_so() -> None:
-    found = Newest(gpus=rows(""), sampled=100.0, interval=2.0)
+    found = Status(gpus=rows(""), sampled=100.0, interval=2.0)
     assert status_line(found, 110.0) == "1 GPU 71%"
     assert status_line(found, 114.5) == "1 GPU 71% · stale 14 s"
 
@@ -85,16 +85,16 @@ def test_old_figures_say_so() -> None:
     ],
 )
 def test_what_cannot_be_seen_is_said(state: SourceState, line: str, code: int) -> None:
-    assert status_line(Newest(state=state), 0.0) == line
-    assert exit_code(Newest(state=state)) == code
+    assert status_line(Status(state=state), 0.0) == line
+    assert exit_code(Status(state=state)) == code
 
 
 def test_a_driver_that_went_away_is_said_beside_the_last_figures() -> None:
-    assert status_line(Newest(state=SourceState.DRIVER_DOWN, gpus=rows("")), 0.0) == "1 GPU 71% · NVIDIA driver down"
+    assert status_line(Status(state=SourceState.DRIVER_DOWN, gpus=rows("")), 0.0) == "1 GPU 71% · NVIDIA driver down"
 
 
 def test_in_tmux_a_name_is_no_format() -> None:
-    found = Newest(gpus=rows("critical"), over=(Over(user="#(id)#[x", gib=2.0),))
+    found = Status(gpus=rows("critical"), over=(Overuse(user="#(id)#[x", gib=2.0),))
     assert status_line(found, 0.0, tmux=True) == (
         "1 GPU 71% · #[fg=red]1 full#[default] · #[fg=yellow]##(id)##[x 2.0 over#[default]"
     )
@@ -102,16 +102,16 @@ def test_in_tmux_a_name_is_no_format() -> None:
 
 @given(
     near=st.lists(st.sampled_from(["", "warning", "critical"]), min_size=1, max_size=64),
-    over=st.lists(st.builds(Over, user=st.text(max_size=40), gib=st.floats(0, 1e4)), max_size=5),
+    over=st.lists(st.builds(Overuse, user=st.text(max_size=40), gib=st.floats(0, 1e4)), max_size=5),
     health=st.sampled_from(Health),
     others=st.integers(0, 99),
     sampled=st.floats(0, 1e6),
 )
 def test_it_is_short_whatever_is_wrong(
-    near: list[str], over: list[Over], health: Health, others: int, sampled: float
+    near: list[str], over: list[Overuse], health: Health, others: int, sampled: float
 ) -> None:
-    gpus = (*rows(*near), NewestGpu(index=99, health=health))
-    found = Newest(gpus=gpus, over=tuple(over), others=others, sampled=sampled)
+    gpus = (*rows(*near), StatusGpu(index=99, health=health))
+    found = Status(gpus=gpus, over=tuple(over), others=others, sampled=sampled)
     line = status_line(found, 1e6)
     assert len(line) <= CELLS
     assert line.isprintable()
@@ -123,7 +123,7 @@ def test_it_is_short_whatever_is_wrong(
 # The command
 
 
-def write(newest: Newest, home: Path) -> None:
+def write(newest: Status, home: Path) -> None:
     """Put figures where a `gpuwatch watch` leaves them."""
     folder = home / "runtime" / "gpuwatch"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -138,14 +138,14 @@ def test_without_a_watch_it_takes_a_sample(driver: Driver, run: Run) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "2 GPUs 40% · 1 full\n", "")
     assert run("status", "--ascii").stdout == "2 GPUs 40% | 1 full\n"
     assert run("status", "--tmux").stdout == "2 GPUs 40% · #[fg=red]1 full#[default]\n"
-    found = msgspec.json.decode(run("status", "--json").stdout, type=Newest)
+    found = msgspec.json.decode(run("status", "--json").stdout, type=Status)
     assert [gpu.near for gpu in found.gpus] == ["", "critical"]
 
 
 def test_a_damaged_file_is_said_in_one_line(driver: Driver, run: Run, own_home: Path) -> None:
     driver.gpus = [Gpu(0, util_gpu=20)]
     driver.write()
-    write(Newest(), own_home)
+    write(Status(), own_home)
     file = own_home / "runtime" / "gpuwatch" / FILE
     for content in (b'{"of another version":' + b"[" * 200_000, b'{"words": "\xff"}', b""):
         file.write_bytes(content)
@@ -156,22 +156,22 @@ def test_a_damaged_file_is_said_in_one_line(driver: Driver, run: Run, own_home: 
 
 
 def test_idle_times_are_not_printed(run: Run, own_home: Path) -> None:
-    idle = (Resting("GPU-0", 100, 5, 60.0, at_least=True),)
-    write(Newest(host="lab", monotonic=time.monotonic(), boot=boot(), interval=600.0, resting=idle), own_home)
+    idle = (IdleHolding("GPU-0", 100, 5, 60.0, at_least=True),)
+    write(Status(host="lab", monotonic=time.monotonic(), boot=boot(), interval=600.0, resting=idle), own_home)
     printed = msgspec.json.decode(run("status", "--json").stdout)
     assert printed["host"] == "lab"
     assert "resting" not in printed
 
 
 def test_fresh_figures_are_taken_and_no_call_is_made(driver: Driver, run: Run, own_home: Path) -> None:
-    write(Newest(gpus=rows("critical", busy=50), monotonic=time.monotonic(), boot=boot()), own_home)
+    write(Status(gpus=rows("critical", busy=50), monotonic=time.monotonic(), boot=boot()), own_home)
     done = run("status")
     assert (done.returncode, done.stdout) == (0, "1 GPU 50% · 1 full\n")
     assert not driver.calls().total()
 
 
 def test_old_figures_are_not_taken(run: Run, own_home: Path) -> None:
-    write(Newest(gpus=rows(*[""] * 5), monotonic=time.monotonic() - 10, boot=boot()), own_home)
+    write(Status(gpus=rows(*[""] * 5), monotonic=time.monotonic() - 10, boot=boot()), own_home)
     assert run("status").stdout.startswith("1 GPU ")
 
 
@@ -213,7 +213,7 @@ def test_the_help_has_lines_that_tmux_takes(tmux: Tmux, run: Run, tmp_path: Path
 
 def test_tmux_draws_it_and_runs_nothing_that_stands_in_a_name(tmux: Tmux, own_home: Path) -> None:
     names = ("#(id -u)", "#[fg=blue]x", "#{pid}")
-    figures = Newest(gpus=rows("critical"), boot=boot(), interval=1000)
+    figures = Status(gpus=rows("critical"), boot=boot(), interval=1000)
     tmux.start(["cat"], {})
     socket = tmux.run("display-message", "-p", "#{socket_path}").strip()
     tmux.run("set", "-g", "status-right-length", "100")
@@ -221,6 +221,6 @@ def test_tmux_draws_it_and_runs_nothing_that_stands_in_a_name(tmux: Tmux, own_ho
     tmux.run("set", "-g", "status-right", f"#({GPUWATCH} status --tmux)")
     with Terminal(["tmux", "-S", socket, "attach"], columns=150, rows=20, env=dict(os.environ)) as client:
         for name in names:
-            over = (Over(user=name, gib=2.0),)
+            over = (Overuse(user=name, gib=2.0),)
             write(msgspec.structs.replace(figures, over=over, monotonic=time.monotonic()), own_home)
             client.wait_for(f"1 GPU 71% · 1 full · {name} 2.0 over", timeout=30.0)

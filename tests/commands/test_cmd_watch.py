@@ -20,7 +20,7 @@ from typing import IO
 import pytest
 
 from gpuwatch.model import decode
-from gpuwatch.recorder.status_file import read_newest
+from gpuwatch.recorder.status_file import read_status
 from gpuwatch.recorder.store import own_store, read_events
 from tests.driver import GIB as GIBIBYTE
 from tests.driver import Driver, Gpu, Proc
@@ -112,9 +112,9 @@ def test_it_says_what_happens_and_writes_it_down(busy: Driver, eager: Path, own_
         busy.write()
         assert re.match(r"\d\d:\d\d:\d\d ✓ ended after .* s  .*GPU 1.* · at worst 0\.\d GiB free", watch.out())
         runtime = own_home / "runtime" / "gpuwatch"
-        wait_for(lambda: (found := read_newest(runtime)) and [row.near for row in found.gpus] == ["", ""])
+        wait_for(lambda: (found := read_status(runtime)) and [row.near for row in found.gpus] == ["", ""])
         assert watch.end() == 0
-    assert read_newest(runtime) is None
+    assert read_status(runtime) is None
     path = own_store()
     assert [line.split()[1] for line in story(path)] == ["ended"]
     assert path.stat().st_mode & 0o777 == 0o600
@@ -194,7 +194,7 @@ def test_nobody_who_reads_is_no_reason_to_stop(busy: Driver, eager: Path, own_ho
     with watching(busy, stdout=writer) as watch:
         os.close(writer)
         wait_for(lambda: "nobody reads what is printed any more" in watch.err())
-        wait_for(lambda: (found := read_newest(own_home / "runtime" / "gpuwatch")) and found.gpus)
+        wait_for(lambda: (found := read_status(own_home / "runtime" / "gpuwatch")) and found.gpus)
         assert watch.end() == 0
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from gpuwatch import cli, procfs
 from gpuwatch.alerts.alert import Acknowledgement, Attention, Mute
-from gpuwatch.recorder.status_file import FILE, Newest, NewestGpu, Over, Resting, boot, read_idle, read_newest
+from gpuwatch.recorder.status_file import FILE, IdleHolding, Overuse, Status, StatusGpu, boot, read_idle, read_status
 from gpuwatch.recorder.store import Store, StoreError, marks_of, own_store, write_events, write_marks
 from gpuwatch.recorder.usage import joined
 from gpuwatch.sampler.reservations import Place, peek
@@ -157,10 +157,10 @@ def test_the_configuration(
 
 def figures() -> bytes:
     """Return the newest figures, of this very moment."""
-    gpus = tuple(NewestGpu(index=n, uuid=f"GPU-{n}", used=5, total=9, free=40.5, near="warning") for n in range(4))
-    resting = tuple(Resting(f"GPU-{n}", 100 + n, 5, 60.0, at_least=True) for n in range(4))
-    over = (Over(user="ada", gib=3.5),)
-    found = Newest(gpus=gpus, over=over, resting=resting, host="lab", boot=boot(), interval=1e9)
+    gpus = tuple(StatusGpu(index=n, uuid=f"GPU-{n}", used=5, total=9, free=40.5, near="warning") for n in range(4))
+    resting = tuple(IdleHolding(f"GPU-{n}", 100 + n, 5, 60.0, at_least=True) for n in range(4))
+    over = (Overuse(user="ada", gib=3.5),)
+    found = Status(gpus=gpus, over=over, resting=resting, host="lab", boot=boot(), interval=1e9)
     return msgspec.json.encode(msgspec.structs.replace(found, monotonic=time.monotonic(), words="all is well"))
 
 
@@ -174,7 +174,7 @@ def test_the_newest_figures(
         path.write_bytes(content)
         path.chmod(0o600)
         said: list[str] = []
-        found = read_newest(warn=said.append)
+        found = read_status(warn=said.append)
         assert len(said) <= 1
         assert all(str(path) in words and words.isprintable() for words in said)
         read_idle(warn=said.append)
@@ -183,7 +183,7 @@ def test_the_newest_figures(
             for how in ([], ["--json"], ["--tmux"]):
                 assert run(capsys, path, "status", *how) == 0
     path.write_bytes(figures())
-    assert read_newest() is not None
+    assert read_status() is not None
     assert used < SEEDS
 
 

@@ -24,7 +24,7 @@ from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.history import History, Idle
 from gpuwatch.model import Declared, Health, Knowledge, Reason
 from gpuwatch.monitor import Frame
-from gpuwatch.recorder.status_file import FILE, Newest, Over, StatusFile, boot, newest, read_idle, read_newest
+from gpuwatch.recorder.status_file import FILE, Overuse, Status, StatusFile, boot, make_status, read_idle, read_status
 from tests.support.alerting import cap
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, process, snapshot, uid
 from tests.support.homes import plant_drafts
@@ -68,15 +68,15 @@ def start(folder: Path) -> Iterator[Callable[[], StatusFile]]:
 def test_what_was_written_is_read_and_goes_with_its_writer(folder: Path, start: Callable[[], StatusFile]) -> None:
     sink = start()
     sink.take(frame(30.0, interval=2.0))
-    wait_for(lambda: read_newest(folder))
-    found = read_newest(folder)
+    wait_for(lambda: read_status(folder))
+    found = read_status(folder)
     assert found is not None
     assert (found.pid, found.host, found.interval, found.boot) == (os.getpid(), "box3", 2.0, boot())
     assert [(row.index, row.used, row.health) for row in found.gpus] == [(0, 30 * GIB, Health.OK)]
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / FILE).stat().st_mode) == 0o600
     sink.close(LONG)
-    assert read_newest(folder) is None
+    assert read_status(folder) is None
     assert not (folder / FILE).exists()
     assert not [thread for thread in threading.enumerate() if thread.name == "gpuwatch-status"]
 
@@ -86,7 +86,7 @@ def test_the_last_of_many_frames_counts(folder: Path, start: Callable[[], Status
     for size in range(200):
         sink.take(frame(float(size % 70), sequence=size))
     sink.take(frame(71.0))
-    wait_for(lambda: (found := read_newest(folder)) and found.gpus[0].used == 71 * GIB)
+    wait_for(lambda: (found := read_status(folder)) and found.gpus[0].used == 71 * GIB)
 
 
 def test_the_demo_is_nobodys_status(folder: Path, start: Callable[[], StatusFile]) -> None:
@@ -99,16 +99,16 @@ def test_the_demo_is_nobodys_status(folder: Path, start: Callable[[], StatusFile
 def test_of_two_the_elder_writes_and_the_other_takes_over(folder: Path, start: Callable[[], StatusFile]) -> None:
     elder, younger = start(), start()
     elder.take(frame(10.0))
-    wait_for(lambda: read_newest(folder))
+    wait_for(lambda: read_status(folder))
     younger.take(frame(20.0))
     elder.take(frame(11.0))
-    wait_for(lambda: (found := read_newest(folder)) and found.gpus[0].used == 11 * GIB)
+    wait_for(lambda: (found := read_status(folder)) and found.gpus[0].used == 11 * GIB)
     assert (younger.trouble, elder.trouble) == ("", "")
     elder.close(LONG)
 
     def is_its() -> bool:
         younger.take(frame(20.0))
-        found = read_newest(folder)
+        found = read_status(folder)
         return found is not None and found.gpus[0].used == 20 * GIB
 
     wait_for(is_its)
@@ -128,7 +128,7 @@ def test_one_that_was_killed_leaves_the_way_free(folder: Path, start: Callable[[
     )
     with subprocess.Popen([sys.executable, "-c", program, folder]) as other:
         try:
-            wait_for(lambda: (found := read_newest(folder)) and found.host == "other")
+            wait_for(lambda: (found := read_status(folder)) and found.host == "other")
             mine = start()
         finally:
             other.send_signal(signal.SIGKILL)
@@ -136,7 +136,7 @@ def test_one_that_was_killed_leaves_the_way_free(folder: Path, start: Callable[[
 
     def is_mine() -> bool:
         mine.take(frame())
-        found = read_newest(folder)
+        found = read_status(folder)
         return found is not None and found.host == "box3"
 
     wait_for(is_mine)
@@ -146,7 +146,7 @@ def test_drafts_of_killed_writers_are_removed(folder: Path, start: Callable[[], 
     folder.mkdir(mode=0o700)
     dead, kept = plant_drafts(folder, FILE)
     start().take(frame())
-    wait_for(lambda: read_newest(folder))
+    wait_for(lambda: read_status(folder))
     left = {one.name for one in folder.iterdir()}
     assert not left & dead
     assert left >= kept
@@ -156,8 +156,8 @@ def test_it_is_believed_for_three_intervals_and_a_little(folder: Path, start: Ca
     start().take(frame(received=500.0, interval=2.0))
     wait_for((folder / FILE).exists)
     for age, believed in ((0.0, True), (8.0, True), (8.1, False), (-1.0, False)):
-        assert (read_newest(folder, clock=lambda age=age: 500.0 + age) is not None) is believed  # type: ignore[misc]
-    assert read_newest(folder, clock=lambda: 501.0, boot_id=lambda: "another") is None
+        assert (read_status(folder, clock=lambda age=age: 500.0 + age) is not None) is believed  # type: ignore[misc]
+    assert read_status(folder, clock=lambda: 501.0, boot_id=lambda: "another") is None
 
 
 def test_how_long_ones_own_were_idle_is_there_for_a_moment(folder: Path, start: Callable[[], StatusFile]) -> None:
@@ -191,21 +191,21 @@ def test_who_watches_as_root_tells_of_everybody() -> None:
     shown = snapshot([gpu(0, holdings=[holding(100), holding(101)])], people, viewer=0)
     for viewer, told in ((0, [100, 101]), (8, [101])):
         seen = msgspec.structs.replace(shown, viewer=viewer)
-        assert [one.pid for one in newest(seen, (), 500.0, History().add(seen, 500.0)).resting] == told
+        assert [one.pid for one in make_status(seen, (), 500.0, History().add(seen, 500.0)).resting] == told
 
 
 def test_anothers_figures_are_believed_where_they_are_asked_for(folder: Path) -> None:
     folder.mkdir(mode=0o700)
     file = folder / FILE
-    file.write_bytes(msgspec.json.encode(Newest(monotonic=500.0, boot=boot())))
+    file.write_bytes(msgspec.json.encode(Status(monotonic=500.0, boot=boot())))
     us = os.geteuid()
-    assert read_newest(folder, uid=us, clock=lambda: 501.0)
-    assert read_newest(folder, uid=us + 1, clock=lambda: 501.0) is None
+    assert read_status(folder, uid=us, clock=lambda: 501.0)
+    assert read_status(folder, uid=us + 1, clock=lambda: 501.0) is None
 
 
 @pytest.mark.parametrize("what", ["link", "fifo", "folder", "junk", "future", "others", "empty"])
 def test_what_is_not_ours_is_not_believed(folder: Path, what: str) -> None:
-    good = msgspec.json.encode(Newest(monotonic=500.0, boot=boot()))
+    good = msgspec.json.encode(Status(monotonic=500.0, boot=boot()))
     folder.mkdir(mode=0o700)
     file = folder / FILE
     if what == "link":
@@ -216,13 +216,13 @@ def test_what_is_not_ours_is_not_believed(folder: Path, what: str) -> None:
     elif what == "folder":
         file.mkdir()
     else:
-        content = {"junk": b'{"gpus": 3}', "future": msgspec.json.encode(Newest(schema=99)), "empty": b""}
+        content = {"junk": b'{"gpus": 3}', "future": msgspec.json.encode(Status(schema=99)), "empty": b""}
         file.write_bytes(content.get(what, good))
         file.chmod(0o666 if what == "others" else 0o600)
-    assert read_newest(folder, clock=lambda: 501.0) is None
+    assert read_status(folder, clock=lambda: 501.0) is None
     file.rmdir() if what == "folder" else file.unlink()
     file.write_bytes(good)
-    assert read_newest(folder, clock=lambda: 501.0) is not None
+    assert read_status(folder, clock=lambda: 501.0) is not None
 
 
 def test_a_folder_that_is_a_link_is_neither_written_nor_read(
@@ -236,24 +236,24 @@ def test_a_folder_that_is_a_link_is_neither_written_nor_read(
     wait_for(lambda: sink.trouble)
     assert "`gpuwatch status` cannot be written" in sink.trouble
     assert list(other.iterdir()) == []
-    (other / FILE).write_bytes(msgspec.json.encode(Newest(monotonic=500.0, boot=boot())))
-    assert read_newest(folder, clock=lambda: 501.0) is None
+    (other / FILE).write_bytes(msgspec.json.encode(Status(monotonic=500.0, boot=boot())))
+    assert read_status(folder, clock=lambda: 501.0) is None
     folder.unlink()
     sink.take(frame())
-    wait_for(lambda: not sink.trouble and read_newest(folder))
+    wait_for(lambda: not sink.trouble and read_status(folder))
 
 
 def test_a_folder_that_went_is_made_again(folder: Path, start: Callable[[], StatusFile]) -> None:
     sink = start()
     sink.take(frame())
-    wait_for(lambda: read_newest(folder))
+    wait_for(lambda: read_status(folder))
     for one in folder.iterdir():
         one.unlink()
     folder.rmdir()
 
     def is_back() -> bool:
         sink.take(frame())
-        return read_newest(folder) is not None
+        return read_status(folder) is not None
 
     wait_for(is_back)
 
@@ -272,7 +272,7 @@ def test_what_it_says_of_gpus_and_alerts() -> None:
         alert("power at limit", Severity.NOTE),
     ]
     hidden = process(7, declared=Declared(knowledge=Knowledge.UNREADABLE))
-    found = newest(snapshot(cards, [hidden], words="well"), alerts, 77.0)
+    found = make_status(snapshot(cards, [hidden], words="well"), alerts, 77.0)
     assert [(row.near, row.utilization, row.health) for row in found.gpus] == [
         ("critical", 50, Health.OK),
         ("", Reason.UNSUPPORTED, Health.OK),
@@ -282,7 +282,7 @@ def test_what_it_says_of_gpus_and_alerts() -> None:
     assert (found.sampled, found.monotonic, found.unread) == (1000.0, 77.0, 1)
     assert found.alerts == {"critical": 3, "warning": 1, "note": 1}
     assert (found.unseen, found.others) == (3, 1)
-    assert msgspec.json.decode(msgspec.json.encode(found), type=Newest) == found
+    assert msgspec.json.decode(msgspec.json.encode(found), type=Status) == found
 
 
 def test_who_is_over_is_added_up_over_gpus() -> None:
@@ -296,8 +296,8 @@ def test_who_is_over_is_added_up_over_gpus() -> None:
         gpu(1, holdings=[holding(2, 12.0), holding(3, 10.5)]),
     ]
     alerts = [alert(OVERSHOOT, gpu=cards[0].key, pids=(1,)), alert(OVERSHOOT, gpu=cards[1].key, pids=(2,))]
-    found = newest(snapshot(cards, people), alerts, 0.0)
-    assert found.over == (Over(user="ada", gib=5.0),)
+    found = make_status(snapshot(cards, people), alerts, 0.0)
+    assert found.over == (Overuse(user="ada", gib=5.0),)
 
 
 def test_the_place_is_the_runtime_folder_that_is_ours(tmp_path: Path) -> None:
