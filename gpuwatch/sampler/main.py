@@ -65,7 +65,7 @@ class Connection:
         sys.stdout.flush()
         self._output = os.dup(1)
         os.dup2(2, 1)
-        self._received = b""
+        self._received = bytearray()
         self._decode = msgspec.json.Decoder(Command).decode
 
     def write(self, snapshot: Snapshot) -> None:
@@ -101,7 +101,9 @@ class Connection:
         pause = 0.0 if b"\n" in self._received else max(0.0, seconds)
         if 0 in (descriptor for descriptor, _ in poller.poll(pause * 1000)):
             self._read()
-        *lines, self._received = self._received.split(b"\n")
+        end = self._received.rfind(b"\n") + 1
+        lines = bytes(self._received[:end]).splitlines()
+        del self._received[:end]
         return [self._decode(line) for line in lines if line.strip()]
 
 

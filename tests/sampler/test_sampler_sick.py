@@ -50,7 +50,7 @@ def test_a_gpu_on_which_every_call_fails(driver: Driver) -> None:
 def test_a_gpu_is_lost_while_some_of_its_calls_still_succeed(driver: Driver) -> None:
     """Row 6: it is not idle and not without processes, it is lost; and it stays so until all is well again."""
     eight(driver)
-    with running(driver.env()) as sampler:
+    with running(driver.env(), retry=0.5) as sampler:
         before = sampler.until(lambda snapshot: well(snapshot) == list(range(8)))
         eight(driver, "nvmlDeviceGetTemperatureV@3 ret=15")
         lost = gpu(sampler.until(lambda snapshot: well(snapshot) == ALL_BUT_3), 3)
@@ -60,7 +60,7 @@ def test_a_gpu_is_lost_while_some_of_its_calls_still_succeed(driver: Driver) -> 
         assert (lost.holdings, lost.utilization, lost.memory.used) == ((), Reason.NO_SAMPLE, Reason.NO_SAMPLE)
         assert lost.since > 0
         assert lost.sampled >= gpu(before, 3).sampled
-        later = sampler.until(lambda snapshot: snapshot.monotonic > lost.sampled + 6)  # one retry, in vain
+        later = sampler.until(lambda snapshot: snapshot.monotonic > lost.sampled + 1.5)  # one retry, in vain
         assert gpu(later, 3).since == lost.since
         assert gpu(later, 3).health is Health.LOST
         eight(driver)
@@ -88,7 +88,7 @@ def test_a_figure_that_fails_costs_no_other_figure(driver: Driver) -> None:
 def test_a_timeout_now_and_then_only_ages_the_row(driver: Driver) -> None:
     """One that times out again and again does not respond."""
     eight(driver)
-    with running(driver.env()) as sampler:
+    with running(driver.env(), retry=0.5) as sampler:
         sampler.until(lambda snapshot: well(snapshot) == list(range(8)))
         eight(driver, "nvmlDeviceGetPowerUsage@3 ret=10")
         aged = sampler.until(lambda snapshot: bool(gpu(snapshot, 3).words))
@@ -135,7 +135,7 @@ def test_rows_appear_while_others_still_wake(driver: Driver) -> None:
 def test_a_gpu_that_vanishes_stays_as_a_row_and_shifts_no_other(driver: Driver) -> None:
     """Those behind it move up an index: rows follow the UUID."""
     eight(driver)
-    with running(driver.env()) as sampler:
+    with running(driver.env(), retry=0.5) as sampler:
         before = sampler.until(lambda snapshot: well(snapshot) == list(range(8)))
         gone = gpu(before, 3).uuid
         del driver.gpus[3]
@@ -154,7 +154,7 @@ def test_a_gpu_that_is_no_longer_listed_is_visible_to_nobody(driver: Driver) -> 
     """A process that chose none sees those that there are."""
     driver.gpus = [Card(0), Card(1), Card(2)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
-    with running(driver.write().env()) as sampler:
+    with running(driver.write().env(), retry=0.5) as sampler:
         sampler.until(lambda snapshot: len(well(snapshot)) == 3)
         driver.gpus.pop()
         driver.write()

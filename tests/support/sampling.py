@@ -40,10 +40,24 @@ def close(source: LocalSource) -> None:
 class Running:
     """A sampler that runs; its snapshots are read one by one."""
 
-    def __init__(self, env: Mapping[str, str], *, page: int = -1, declared: bool = True, **options: object) -> None:
-        """Start it with `Options`, without the inspector unless what is `declared` is read."""
-        words = [] if declared else ["--no-declared"]
-        command = ["-P", "-m", "gpuwatch.sampler", *words, json.dumps({"page": page, **options})]
+    def __init__(
+        self,
+        env: Mapping[str, str],
+        *,
+        page: int = -1,
+        declared: bool = True,
+        retry: float | None = None,
+        **options: object,
+    ) -> None:
+        """Start it with `Options`, without the inspector unless what is `declared` is read.
+
+        `retry` are the seconds until a GPU that failed is looked up again, in place of the sampler's own.
+        """
+        words = [*([] if declared else ["--no-declared"]), json.dumps({"page": page, **options})]
+        command = ["-P", "-m", "gpuwatch.sampler", *words]
+        if retry is not None:
+            script = f"from gpuwatch.sampler import gpu, main\ngpu.RETRY = {retry}\nmain.main({words}, None)"
+            command = ["-P", "-c", script]
         self._start(command, env, () if page < 0 else (page,))
 
     @classmethod
