@@ -400,58 +400,51 @@ class GpuwatchApp(App[int]):
     # From the panels
 
     def on_row_list_moved(self, _message: Processes.Moved) -> None:
-        """Draw cursor, order or scroll."""
         self.paint()
 
     def on_row_list_chosen(self, _message: Processes.Chosen) -> None:
-        """Open the row that was clicked twice."""
         self.action_detail()
 
     def on_footer_pressed(self, message: Footer.Pressed) -> None:
-        """Do what the key would do."""
+        """Run the action of the key that was clicked."""
         self.call_later(self.run_action, message.action)
 
     def on_prompt_changed(self, message: Prompt.Changed) -> None:
-        """Filter as one types."""
         self.dashboard.processes.filter = message.filter
         self.paint()
 
     def on_prompt_left(self, _message: Prompt.Left) -> None:
-        """Return the line back to the keys."""
+        """Draw the footer again in place of the prompt."""
         self.paint()
 
     # -----------------------------------------------------------------------------------------------------------
     # Actions
 
     def action_move(self, by: int) -> None:
-        """Move the cursor."""
         self.dashboard.processes.move(by)
 
     def action_page(self, by: int) -> None:
-        """Move the cursor by a screenful."""
         self.dashboard.processes.page(by)
 
     def action_sort(self, by: int) -> None:
-        """Sort by the next column."""
         self.dashboard.processes.sort_next(by)
 
     def action_reverse(self) -> None:
-        """Reverse the order."""
         panel = self.dashboard.processes
         panel.sort_by(panel.by)
 
     def action_mine(self) -> None:
-        """Show one's own processes, or everybody's."""
+        """Show only the user's own processes, or everybody's."""
         panel = self.dashboard.processes
         panel.mine = not panel.mine
         self.paint()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave `/` to whatever is typed into, and to the screens above the dashboard."""
+        """Leave `/` to an open prompt, and to the screens above the dashboard."""
         return action != "filter" or (self.screen is self.dashboard and not self.dashboard.prompt.display)
 
     def action_filter(self) -> None:
-        """Ask for a filter."""
+        """Open the prompt of the filter."""
         self.dashboard.prompt.open(self.dashboard.processes.filter.text, self.skin)
         self.paint()
 
@@ -463,7 +456,7 @@ class GpuwatchApp(App[int]):
         self.paint()
 
     def action_interval(self, by: int) -> None:
-        """Sample more or less often: at the next step beyond the present one, where there is one."""
+        """Change the interval to the next longer or shorter of INTERVALS."""
         longer = [one for one in INTERVALS if one > self.interval]
         shorter = [one for one in INTERVALS if one < self.interval]
         self.interval = min(longer, default=self.interval) if by > 0 else max(shorter, default=self.interval)
@@ -472,21 +465,20 @@ class GpuwatchApp(App[int]):
         self.paint()
 
     def action_retry(self, quiet: bool = False) -> None:
-        """Sample at once, and try GPUs again that were given up."""
+        """Sample at once, and try failed GPUs again."""
         if self.watching:
             self.watching.poke()
         if not quiet:
             self.notify("asking every GPU again", markup=False, timeout=3)
 
     def open_once(self, screen: Screen[Any]) -> None:
-        """Open a screen, unless one of its kind is open: of two quick clicks the second means nothing more."""
+        """Open a screen, unless one of its class is open already, as after the second of two quick clicks."""
         if not any(type(one) is type(screen) for one in self.screen_stack):
             self.push_screen(screen)
 
     # Screens are imported when they are first opened: the first paint need not wait for them.
 
     def action_detail(self) -> None:
-        """Show all that is known of the process under the cursor."""
         row = self.dashboard.processes.selected
         if row is not None:
             self.show_detail(row.key)
@@ -507,7 +499,7 @@ class GpuwatchApp(App[int]):
             self.ask_to_end(row.key)
 
     def may_end(self) -> bool:
-        """Return whether anything may be signalled from here; notify the user of the reason where not."""
+        """Return whether processes can be ended; notify the user of the reason where not."""
         refusal = "read-only: no process can be ended" if self.options.read_only else ""
         if not refusal and self.helpers.killer is None:
             refusal = "processes cannot be ended from here"
@@ -523,7 +515,7 @@ class GpuwatchApp(App[int]):
             self.need_endings().open(key, self.newest, whole_run=whole_run)
 
     def need_endings(self) -> Endings:
-        """Return the sessions that end processes, made at the first need; only where `may_end`."""
+        """Return the sessions that end processes; requires `may_end`."""
         if self.endings is None:
             from gpuwatch.ui.endings import Endings
 
@@ -538,34 +530,29 @@ class GpuwatchApp(App[int]):
         return self.endings
 
     def action_people(self) -> None:
-        """Show who has what, one row a person."""
         from gpuwatch.ui.screens.people import PeopleScreen
 
         if self.newest is not None:
             self.open_once(PeopleScreen(self.newest, self.skin, clock=self.clock))
 
     def action_tree(self) -> None:
-        """Show runs, their ranks and their workers."""
         from gpuwatch.ui.screens.tree import TreeScreen
 
         if self.newest is not None:
             self.open_once(TreeScreen(self.newest, self.skin, clock=self.clock))
 
     def action_strays(self) -> None:
-        """Show the user's own processes that nobody attends to."""
         from gpuwatch.ui.screens.strays import StraysScreen
 
         if self.newest is not None:
             self.open_once(StraysScreen(self.newest, self.skin, clock=self.clock))
 
     def action_events(self) -> None:
-        """Show what was raised and how it ended."""
         from gpuwatch.ui.screens.events import EventsScreen
 
         self.open_once(EventsScreen(self.helpers.events, self.newest, self.skin, ended=self.ended))
 
     def action_help(self) -> None:
-        """Explain keys, marks and words."""
         from gpuwatch.ui.screens.help import HelpScreen
 
         self.open_once(HelpScreen(KEYS, self.newest, self.skin.glyphs))
@@ -577,7 +564,7 @@ class GpuwatchApp(App[int]):
             self.write_to_owner(self.frame, lambda one: one.process.key == row.process.key)
 
     def write_to_owner(self, frame: Frame | None, is_meant: Callable[[Row], bool]) -> None:
-        """Copy a message to the owner of these rows of a frame to the clipboard, and show it; none to oneself."""
+        """Copy a message to the owner of these rows to the clipboard, and show it; the user's own rows get none."""
         from gpuwatch.ui.screens.dialog import OwnerMessageDialog
 
         held = [row for row in rows(frame.snapshot, frame.history) if is_meant(row)] if frame is not None else []
@@ -592,7 +579,7 @@ class GpuwatchApp(App[int]):
         self.open_once(OwnerMessageDialog(held[0].owner, words, self.skin.glyphs, tmux=tmux))
 
     def action_acknowledge(self, alert: Alert | None = None) -> None:
-        """Ask what to do about one alert, or about all that hold, those first that nobody has seen."""
+        """Ask what to do about one alert, or about all of now, the unacknowledged ones first."""
         from gpuwatch.ui.screens.acknowledge import AcknowledgeDialog, alerts_and_mutes
 
         alerts, mutes = alerts_and_mutes(self.newest, alert)
@@ -608,7 +595,6 @@ class GpuwatchApp(App[int]):
             self.open_once(screen)
 
     def on_alerts_chosen(self, message: Alerts.Chosen) -> None:
-        """Show what an alert is about."""
         self.show_subject(message.alert)
 
     def show_subject(self, alert: Alert) -> None:
@@ -653,5 +639,4 @@ class GpuwatchApp(App[int]):
         self.theme = f"gpuwatch-{name}"
 
     def action_sort_by(self, column: str) -> None:
-        """Sort by a column."""
         self.dashboard.processes.sort_by(column)
