@@ -56,7 +56,7 @@ class Point(NamedTuple):
     """What it rests on: the words as they were written, where they stand, how sure it is."""
 
 
-def points(process: Process, snapshot: Snapshot, allowances: Allowances | None = None) -> list[Point]:
+def explain_process(process: Process, snapshot: Snapshot, allowances: Allowances | None = None) -> list[Point]:
     """Return what is known of a process, what is in effect first; `snapshot` has the GPUs and the holdings.
 
     The allowances are the defaults where none are given.
@@ -115,7 +115,7 @@ def device_map(visible: Visible, names: Mapping[str, str]) -> str:
     return ", ".join(f"cuda:{place} → {names.get(uuid, uuid)}" for place, uuid in enumerate(visible.gpus))
 
 
-def how_sure(visible: Visible) -> str:
+def order_words(visible: Visible) -> str:
     """Return how certain the order of the visible GPUs is; empty where there are none."""
     return _ORDERS[visible.order] if visible.gpus else ""
 
@@ -125,7 +125,7 @@ def _sees(visible: Visible | None, names: Mapping[str, str]) -> Point:
         return Point("sees", "not known")
     said = visible.text or "not set, so all are visible"
     return Point(
-        "sees", device_map(visible, names) or "no GPU", _joined(said, visible.where, how_sure(visible), visible.note)
+        "sees", device_map(visible, names) or "no GPU", _joined(said, visible.where, order_words(visible), visible.note)
     )
 
 
@@ -221,7 +221,7 @@ def _joined(*parts: str, between: str = " · ") -> str:
 # What it runs in
 
 
-def whereabouts(process: Process) -> list[Point]:
+def context_points(process: Process) -> list[Point]:
     """Return what a process runs in and belongs to; empty where that was not read."""
     around = process.surroundings
     if around is None:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import msgspec
 
 from gpuwatch import procfs
-from gpuwatch.analysis.explanation import Point, points, whereabouts
+from gpuwatch.analysis.explanation import Point, context_points, explain_process
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import configured, read_snapshot, snapshot_error
@@ -102,7 +102,7 @@ def find_process(pid: int, snapshot: Snapshot, config: Config, *, look: Look = l
 
 def explanation_lines(process: Process, snapshot: Snapshot, config: Config) -> list[str]:
     """Return a line about the process, then the points."""
-    found = [*points(process, snapshot, config.allowance), *whereabouts(process)]
+    found = [*explain_process(process, snapshot, config.allowance), *context_points(process)]
     return [_head(process), "", *_lines(found)]
 
 

@@ -180,7 +180,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Run the command and return its exit code; 130 after Ctrl-C."""
-    sig, pids = signal_of(args.signal), pids_of(args.pids)
+    sig, pids = parse_signal(args.signal), parse_pids(args.pids)
     config = configured(args)
     if not args.yes and not (sys.stdin is not None and sys.stdin.isatty()):
         raise UsageError("kill asks before it ends anything, and stdin is not a terminal; --yes skips the question")
@@ -196,7 +196,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         source.close()
 
 
-def signal_of(text: str | None) -> signal.Signals:
+def parse_signal(text: str | None) -> signal.Signals:
     """Parse --signal; raises UsageError."""
     name = "TERM" if text is None else text.upper().removeprefix("SIG")
     if name not in SIGNALS:
@@ -204,7 +204,7 @@ def signal_of(text: str | None) -> signal.Signals:
     return SIGNALS[name]
 
 
-def pids_of(words: Sequence[str]) -> tuple[int, ...]:
+def parse_pids(words: Sequence[str]) -> tuple[int, ...]:
     """Parse PIDs, each once; raises UsageError."""
     found: dict[int, None] = {}
     for word in words:

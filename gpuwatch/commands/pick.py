@@ -54,15 +54,19 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     What others reserved is only read: nothing is locked and nothing reserved.
     """
     config = configured(args)
-    wanted, only, number = request(args.share, args.memory, args.max_util), parse_indices(args.only), count(args.count)
+    wanted, only, number = (
+        parse_request(args.share, args.memory, args.max_util),
+        parse_indices(args.only),
+        parse_count(args.count),
+    )
     snapshot = read_snapshot(args, config, sampler)
-    check_there("--only", only, snapshot)
-    unwanted = {} if snapshot.demo else hidden(snapshot, os.environ)
+    check_gpus_exist("--only", only, snapshot)
+    unwanted = {} if snapshot.demo else find_hidden(snapshot, os.environ)
     unwanted |= {gpu.key: "not among --only" for gpu in snapshot.gpus if only and gpu.index not in only}
     found = Found([], [])
     if not snapshot.demo:
-        found = peek(places(args.reservations or SHARED), holders(snapshot), caller=os.getpid())
-    reserved = named(found.reserved, snapshot)
+        found = peek(places(args.reservations or SHARED), holding_pids(snapshot), caller=os.getpid())
+    reserved = add_user_names(found.reserved, snapshot)
     offers = find_offers(snapshot, wanted, reserved, hidden=unwanted, ignore=args.ignore_reservations)
     chosen = choose(offers, number)
     enough = len(chosen) == number
@@ -72,14 +76,14 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         console.print_json(msgspec.json.encode(_json(value, offers, chosen)).decode())
     elif value is not None:
         console.print(value)
-    console.warn(*found.words, *ignored_lines(offers, unwanted), *([] if enough else reasons(offers, number)))
+    console.warn(*found.words, *ignored_lines(offers, unwanted), *([] if enough else reason_lines(offers, number)))
     cards = tuple(map(gpu_facts, snapshot.gpus))
     if enough and args.index and order_certainty(cards, os.environ.get(ORDER)) is Order.HEURISTIC:
         console.warn(f"these are indices of NVML: for CUDA to count alike, set {ORDER}={PCI_BUS_ID}")
     return 0 if enough else 1
 
 
-def request(share: str | None, memory: str | None, busy: str | None = None) -> Request:
+def parse_request(share: str | None, memory: str | None, busy: str | None = None) -> Request:
     """Parse --share, --memory and --max-util; raises UsageError."""
     if (share is None) == (memory is None):
         raise UsageError(f"give --share or --memory{', not both' * (share is not None)}")
@@ -95,7 +99,7 @@ def request(share: str | None, memory: str | None, busy: str | None = None) -> R
     return Request(share=fraction, memory=size, busy=percent)
 
 
-def count(text: str | None) -> int:
+def parse_count(text: str | None) -> int:
     """Parse -n; raises UsageError."""
     if text is None:
         return 1
@@ -104,7 +108,7 @@ def count(text: str | None) -> int:
     return int(text)
 
 
-def check_there(flag: str, wanted: Iterable[int], snapshot: Snapshot) -> None:
+def check_gpus_exist(flag: str, wanted: Iterable[int], snapshot: Snapshot) -> None:
     """Raise UsageError for a GPU that this machine does not have."""
     there = [gpu.index for gpu in snapshot.gpus]
     unknown = set(wanted).difference(there)
@@ -112,7 +116,7 @@ def check_there(flag: str, wanted: Iterable[int], snapshot: Snapshot) -> None:
         raise UsageError(f"{flag}: there is no GPU {min(unknown)}; this machine has {', '.join(map(str, there))}")
 
 
-def hidden(snapshot: Snapshot, environ: Mapping[str, str]) -> dict[str, str]:
+def find_hidden(snapshot: Snapshot, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the GPUs (key → reason) that the caller's environment hides, and a scheduler did not assign."""
     value = environ.get(CVD)
     if value is None:
@@ -122,12 +126,12 @@ def hidden(snapshot: Snapshot, environ: Mapping[str, str]) -> dict[str, str]:
     return {gpu.key: why for gpu in snapshot.gpus if not seen & {gpu.key, *(one.uuid for one in gpu.instances)}}
 
 
-def holders(snapshot: Snapshot) -> frozenset[int]:
+def holding_pids(snapshot: Snapshot) -> frozenset[int]:
     """Return the PIDs that hold a GPU."""
     return frozenset(holding.pid for gpu in snapshot.gpus for holding in gpu.holdings)
 
 
-def named(reserved: Sequence[Reservation], snapshot: Snapshot) -> list[Reservation]:
+def add_user_names(reserved: Sequence[Reservation], snapshot: Snapshot) -> list[Reservation]:
     """Return reservations with the names of their users."""
     names = {process.uid: process.user for process in snapshot.processes}
     unknown = {one.uid for one in reserved if not names.get(one.uid)}
@@ -150,7 +154,7 @@ def ignored_lines(offers: Iterable[Offer], unwanted: Mapping[str, str]) -> list[
     ]
 
 
-def reasons(offers: Iterable[Offer], wanted: int) -> list[str]:
+def reason_lines(offers: Iterable[Offer], wanted: int) -> list[str]:
     """Return a line for each GPU: why it was not chosen, or that it fits."""
     offers = list(offers)
     fit = sum(not offer.why for offer in offers)

@@ -55,39 +55,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Reserve GPUs and become the command; returns 1 where there is no room, raises NotStartedError."""
     config = configured(args)
-    wanted, named = pick.request(args.share, args.memory, args.max_util), gpus(args.gpu)
+    wanted, named = pick.parse_request(args.share, args.memory, args.max_util), parse_gpus(args.gpu)
     if named and args.count is not None:
         raise UsageError("--gpu and -n exclude each other: the list says how many")
-    number = pick.count(args.count)
+    number = pick.parse_count(args.count)
     command = args.program
     if not command or not command[0]:
         raise UsageError(
             "run: COMMAND is missing; write it after --, as in: gpuwatch run --share 0.4 -- python train.py"
         )
-    _check(command[0], os.environ)
+    _check_program(command[0], os.environ)
     snapshot = read_snapshot(args, config, sampler)
-    pick.check_there("--gpu", named, snapshot)
+    pick.check_gpus_exist("--gpu", named, snapshot)
     number = len(named) or number
     console, folders = Console(ascii_only=config.ascii), places(args.reservations or SHARED)
-    unwanted = {} if named else pick.hidden(snapshot, os.environ)
+    unwanted = {} if named else pick.find_hidden(snapshot, os.environ)
     words: list[str] = []
 
     def find(reserved: Sequence[Reservation]) -> list[Offer]:
         return find_offers(snapshot, wanted, reserved, hidden=unwanted, ignore=args.ignore_reservations)
 
     with locked(folders, words.append) as opened:
-        found = read(opened, pick.holders(snapshot), caller=os.getpid())
+        found = read(opened, pick.holding_pids(snapshot), caller=os.getpid())
         offers = find(found.reserved)
         chosen = _named(offers, named) if named else choose(offers, number)
         if len(chosen) == number:
             reserve(opened, {offer.gpu.uuid: offer.wanted for offer in chosen}, words.append)
     words += found.words
     if args.ignore_reservations or len(chosen) < number:  # now with names, which are not waited for under the lock
-        offers = find(pick.named(found.reserved, snapshot))
+        offers = find(pick.add_user_names(found.reserved, snapshot))
     asked = [offer for offer in offers if not named or offer.gpu.index in named]
     console.warn(*words, *pick.ignored_lines(asked, unwanted))
     if len(chosen) < number:
-        console.warn(*pick.reasons(asked, number))
+        console.warn(*pick.reason_lines(asked, number))
         return 1
     allocation = Allocation(
         gpus=[offer.gpu.uuid for offer in chosen],
@@ -96,14 +96,14 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         share=wanted.share,
     )
     told = list(changes(allocation, os.environ, torch=torch_obstacle(command, os.environ)))
-    console.warn(*_beyond(command, config.shares, chosen, snapshot))
+    console.warn(*_agreement_warnings(command, config.shares, chosen, snapshot))
     if not args.quiet:
-        console.warn(*_words(told, chosen, allocation))
+        console.warn(*_change_lines(told, chosen, allocation))
     new = {**os.environ, **{one.name: one.value for one in told if one.value is not None}}
     return _start(command, new, folders)
 
 
-def gpus(text: str) -> tuple[int, ...]:
+def parse_gpus(text: str) -> tuple[int, ...]:
     """Parse `auto` or GPU indices in their order; raises UsageError."""
     if text == "auto":
         return ()
@@ -113,7 +113,7 @@ def gpus(text: str) -> tuple[int, ...]:
     return found
 
 
-def _check(program: str, environ: Mapping[str, str]) -> None:
+def _check_program(program: str, environ: Mapping[str, str]) -> None:
     """Raise NotStartedError for a program that does not exist, before GPUs are reserved."""
     path = environ.get("PATH", os.defpath)
     if shutil.which(program, path=path) is None:
@@ -132,7 +132,7 @@ def _named(offers: Sequence[Offer], wanted: Sequence[int]) -> list[Offer]:
     return [fit[index] for index in wanted if index in fit]
 
 
-def _beyond(
+def _agreement_warnings(
     command: Sequence[str], shares: tuple[Share, ...], chosen: Sequence[Offer], snapshot: Snapshot
 ) -> Iterator[str]:
     """Return warnings where the command, with the user's other processes, takes more than was agreed on."""
@@ -160,7 +160,7 @@ def _beyond(
                 )
 
 
-def _words(told: Sequence[Change], chosen: Sequence[Offer], allocation: Allocation) -> list[str]:
+def _change_lines(told: Sequence[Change], chosen: Sequence[Offer], allocation: Allocation) -> list[str]:
     """Return a line for each variable that was set or left."""
     where = ", ".join(f"cuda:{place} is GPU {offer.gpu.index}" for place, offer in enumerate(chosen))
     lines = []

@@ -141,11 +141,13 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None, limits: Stray
     config = configured(args)
     limits = limits or stray_limits(config)
     damaged: list[str] = []
-    snapshot = demo() if args.demo else of_caller(read_snapshot(args, config, sampler, tmux=config.tmux, patient=True))
+    snapshot = (
+        demo() if args.demo else seen_by_caller(read_snapshot(args, config, sampler, tmux=config.tmux, patient=True))
+    )
     kept = idle_times(snapshot, warn=damaged.append)
     if not snapshot.demo:
         first = judge(snapshot, None, limits, known=kept)
-        snapshot = looked_again(snapshot, [one.process for one in (*first.strays, *first.possible)])
+        snapshot = measure_cpu(snapshot, [one.process for one in (*first.strays, *first.possible)])
     judged = judge(snapshot, None, limits, known=kept)
     strays, possible, _ = judged
     console = Console(ascii_only=config.ascii)
@@ -159,7 +161,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None, limits: Stray
     return 0
 
 
-def looked_again(
+def measure_cpu(
     snapshot: Snapshot,
     processes: Sequence[Process],
     *,
@@ -204,7 +206,7 @@ def _used(process: Process, proc: Path) -> tuple[int, int] | None:
     return stat.used, procfs.read_descendants_cpu(process.pid, stat, proc)
 
 
-def of_caller(snapshot: Snapshot, environ: Mapping[str, str] = os.environ) -> Snapshot:
+def seen_by_caller(snapshot: Snapshot, environ: Mapping[str, str] = os.environ) -> Snapshot:
     """Return a snapshot as the user sees it whose processes `gpuwatch kill` would end."""
     return replace(snapshot, viewer=caller(environ))
 

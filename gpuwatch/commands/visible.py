@@ -7,7 +7,7 @@ import os
 
 import msgspec
 
-from gpuwatch.analysis.explanation import how_sure
+from gpuwatch.analysis.explanation import order_words
 from gpuwatch.commands.console import Column, Console, format_table
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import configured, read_snapshot
@@ -48,7 +48,7 @@ def visible_lines(seen: Visible, snapshot: Snapshot) -> list[str]:
     """Return a line for each visible device, then the order, the hidden GPUs and the note."""
     lines = format_table(_COLUMNS, _rows(seen, snapshot)) or ["no GPU is visible"]
     hidden = [f"GPU {gpu.index}" for gpu in _hidden(seen, snapshot)]
-    facts = {"order": how_sure(seen), "hidden": ", ".join(hidden), "note": seen.note}
+    facts = {"order": order_words(seen), "hidden": ", ".join(hidden), "note": seen.note}
     return [*lines, "", *(f"{name:<6}  {words}" for name, words in facts.items() if words)]
 
 

@@ -124,7 +124,7 @@ class _Node:
     ours: bool = True
 
 
-class _Refuse(Exception):
+class _RefusedError(Exception):
     def __init__(self, refused: Refused) -> None:
         super().__init__(refused.sentence)
         self.refused = refused
@@ -143,7 +143,7 @@ def pin_run(killer: Killer, target: Pinned, snapshot: Snapshot, *, asked: bool =
         return search.run()
     except BaseException as error:
         search.close()
-        if not isinstance(error, _Refuse):
+        if not isinstance(error, _RefusedError):
             raise
         refused = error.refused
         if asked:
@@ -174,7 +174,7 @@ class _Search:
             pinned.close()
 
     def run(self) -> Run:
-        """Find and pin the members; raises _Refuse."""
+        """Find and pin the members; raises _RefusedError."""
         chain = self._chain()
         top = self._head_of(chain)
         place = self._below_agents(chain, top)
@@ -196,7 +196,7 @@ class _Search:
             pid = self._target.target.pid
             gone = Refused(Refusal.GONE, pid)
             changed = Refused(Refusal.CHANGED, pid, "its run changed while it was looked up")
-            raise _Refuse(gone if self._target.exited() else changed)
+            raise _RefusedError(gone if self._target.exited() else changed)
         members = tuple(self._member(node) for node in ours)
         kept = {id(member.pinned) for member in members}
         for pinned in self._opened:
@@ -221,7 +221,7 @@ class _Search:
         pid = self._ppid(below)
         if pid <= 1:
             if pid == 1 and self._job is not None and self._job.head == 1:
-                raise _Refuse(Refused(Refusal.SYSTEM_PID, 1, "its run begins with PID 1"))
+                raise _RefusedError(Refused(Refusal.SYSTEM_PID, 1, "its run begins with PID 1"))
             return None
         above = self._open(pid)
         if above is None or self._ppid(below) != pid or below.exited() or above.exited():
@@ -285,7 +285,7 @@ class _Search:
         pid = pinned.target.pid
         if pid in self._protected:
             reason = Refusal.ITSELF if pid == self._killer.policy.pid else Refusal.ANCESTOR
-            raise _Refuse(
+            raise _RefusedError(
                 Refused(
                     reason,
                     pid,
@@ -310,7 +310,7 @@ class _Search:
                     self._nodes[pid] = child
                     waiting.append(child)
                     if len(self._nodes) > MOST:
-                        raise _Refuse(Refused(Refusal.TOO_MANY, self._target.target.pid, f"over {MOST}"))
+                        raise _RefusedError(Refused(Refusal.TOO_MANY, self._target.target.pid, f"over {MOST}"))
 
     def _child(self, parent: _Node, pid: int) -> _Node | None:
         """Pin a child and prove that it is one; None where it has ended or must not be touched."""
@@ -371,11 +371,11 @@ class _Search:
             return False
 
     def _open(self, pid: int) -> Pinned | None:
-        """Open a handle on a PID; None where there is no such process. Raises _Refuse where there is no handle left."""
+        """Open a handle on a PID; None where there is no such process. Raises _RefusedError without a handle."""
         bare = self._killer.open(pid)
         if isinstance(bare, Refused):
             if bare.reason is Refusal.TOO_MANY:
-                raise _Refuse(bare)
+                raise _RefusedError(bare)
             return None
         self._opened.append(bare)
         stat = self._read(pid)
@@ -397,13 +397,13 @@ class _Search:
         return stat if same else None
 
     def _read(self, pid: int) -> procfs.Stat | None:
-        """Return the stat line of a PID; None where there is no such process. Raises _Refuse for one unreadable."""
+        """Return the stat line of a PID; None where it does not exist. Raises _RefusedError for one unreadable."""
         try:
             return procfs.read_stat(pid, self._proc)
         except procfs.GONE:
             return None
         except (OSError, ValueError) as error:
-            raise _Refuse(Refused(Refusal.UNREADABLE, pid, f"PID {pid} of its run: {error}")) from None
+            raise _RefusedError(Refused(Refusal.UNREADABLE, pid, f"PID {pid} of its run: {error}")) from None
 
     # Order
 

@@ -177,35 +177,35 @@ def changes(allocation: Allocation, environ: Mapping[str, str], *, torch: str) -
 
 
 def _changes(allocation: Allocation, environ: Mapping[str, str], torch: str) -> Iterator[Change]:
-    yield from _always("CUDA_VISIBLE_DEVICES", ",".join(allocation.gpus), "", environ)
-    yield from _always("CUDA_DEVICE_ORDER", "PCI_BUS_ID", "", environ)
-    yield from _always("GPUWATCH_SHARE", _own(allocation), "", environ)
+    yield from _set("CUDA_VISIBLE_DEVICES", ",".join(allocation.gpus), "", environ)
+    yield from _set("CUDA_DEVICE_ORDER", "PCI_BUS_ID", "", environ)
+    yield from _set("GPUWATCH_SHARE", _own_share(allocation), "", environ)
     fraction = _decimal(allocation.fraction)
     # jax knows both names and refuses to start where both are set; old versions know only the second one.
     # Source: jaxlib/xla_client.py, generate_pjrt_gpu_plugin_options.
     name = "XLA_CLIENT_MEM_FRACTION" if environ.get("XLA_CLIENT_MEM_FRACTION") else "XLA_PYTHON_CLIENT_MEM_FRACTION"
-    yield _limited(name, fraction, "JAX", environ, lambda text: float(text) <= allocation.fraction)
+    yield _set_limit(name, fraction, "JAX", environ, lambda text: float(text) <= allocation.fraction)
     yield _torch(allocation, environ, torch)
     # cupy/cuda/memory.pyx: a percentage of the GPU's memory, or bytes.
     percent = f"{100 * allocation.fraction:.10g}%"
     cupy = percent if allocation.share is not None else str(allocation.bytes)
-    yield _limited("CUPY_GPU_MEMORY_LIMIT", cupy, "CuPy", environ, lambda text: _cupy(text, allocation))
+    yield _set_limit("CUPY_GPU_MEMORY_LIMIT", cupy, "CuPy", environ, lambda text: _cupy(text, allocation))
     # paddle/phi/core/platform/device/gpu/gpu_info.cc, RecordedGpuMallocHelper: MiB, 0 for none.
     megabytes = max(1, allocation.bytes // MIB)
     name = "FLAGS_gpu_memory_limit_mb"
-    yield _limited(name, str(megabytes), "Paddle", environ, lambda text: 0 < int(text) <= megabytes)
+    yield _set_limit(name, str(megabytes), "Paddle", environ, lambda text: 0 < int(text) <= megabytes)
     # gpu_bfc_allocator.cc: TensorFlow takes no fraction from the environment, and without this one nearly all there is.
     if name := environ.get("TF_FORCE_GPU_ALLOW_GROWTH", ""):
         yield Change("TF_FORCE_GPU_ALLOW_GROWTH", None, f"TensorFlow; left at {_shown(name)}")
     else:
         yield Change("TF_FORCE_GPU_ALLOW_GROWTH", "true", "TensorFlow, which takes no limit from here")
     if _mps_runs(environ):
-        yield from _always(
+        yield from _set(
             _MPS, _mps_limits(allocation, environ.get(_MPS, "")), "the MPS server, which enforces it", environ
         )
 
 
-def _own(allocation: Allocation) -> str:
+def _own_share(allocation: Allocation) -> str:
     """Return the value of GPUWATCH_SHARE."""
     if allocation.share is not None:
         return _decimal(allocation.share)
@@ -217,14 +217,14 @@ def _decimal(fraction: float) -> str:
     return f"{max(fraction, 1e-9):.9f}".rstrip("0").rstrip(".")
 
 
-def _always(name: str, value: str, whose: str, environ: Mapping[str, str]) -> Iterator[Change]:
+def _set(name: str, value: str, whose: str, environ: Mapping[str, str]) -> Iterator[Change]:
     """Set a variable, whatever its value was."""
     before = environ.get(name)
     was = f"was {_shown(before)}" if before not in (None, value) else ""
     yield Change(name, value, "; ".join(filter(None, (whose, was))))
 
 
-def _limited(name: str, value: str, whose: str, environ: Mapping[str, str], within: Callable[[str], bool]) -> Change:
+def _set_limit(name: str, value: str, whose: str, environ: Mapping[str, str], within: Callable[[str], bool]) -> Change:
     """Set a limit, unless the user's own is as low."""
     before = environ.get(name, "").strip()
     if not before or before == value:
@@ -256,7 +256,7 @@ def _torch(allocation: Allocation, environ: Mapping[str, str], torch_obstacle: s
     entries = [entry.strip() for entry in environ.get(name, "").split(",") if entry.strip()]
     given = [entry for entry in entries if entry.partition(":")[0].strip() == KEY]
     before = given[-1].partition(":")[2] if given else ""
-    told = _limited(
+    told = _set_limit(
         KEY, _decimal(allocation.fraction), "PyTorch", {KEY: before}, lambda text: float(text) <= allocation.fraction
     )
     if told.value is None:

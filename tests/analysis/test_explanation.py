@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from gpuwatch.alerts.limits import Allowances
-from gpuwatch.analysis.explanation import Point, points
+from gpuwatch.analysis.explanation import Point, explain_process
 from gpuwatch.model import (
     Basis,
     Confidence,
@@ -58,7 +58,7 @@ def explain(declared: Declared | None, *holdings: float | Reason, shown: Snapsho
     held = [holding(7, memory=one if isinstance(one, Reason) else round(one * GIB)) for one in holdings]
     cards = [gpu(place, holdings=[one]) for place, one in enumerate(held)]
     itself = process(7, declared=declared)
-    return points(itself, shown or snapshot(cards or [gpu(0), gpu(1)], [itself]))
+    return explain_process(itself, shown or snapshot(cards or [gpu(0), gpu(1)], [itself]))
 
 
 def only(found: list[Point], label: str) -> Point:
@@ -288,7 +288,7 @@ def test_who_exchanges_data_between_gpus_is_allowed_buffers() -> None:
 def test_the_allowances_can_be_others() -> None:
     itself = process(7, declared=Declared(declarations=(cap(),), limits=(limit(margin=Margin.FRAMEWORK),)))
     shown = snapshot([gpu(0, holdings=[holding(7, 33)])], [itself])
-    found = points(itself, shown, Allowances(framework=2 * GIB))
+    found = explain_process(itself, shown, Allowances(framework=2 * GIB))
     assert only(found, "holds").aside.endswith("within the allowance of 2.0 GiB")
 
 
@@ -296,7 +296,7 @@ def test_a_shared_limit_is_set_against_what_all_of_them_hold() -> None:
     declared = Declared(declarations=(cap(scope="genv 4"),), limits=(limit(scope="genv 4", margin=Margin.EXACT),))
     people = [process(pid, declared=declared) for pid in (7, 8)]
     shown = snapshot([gpu(0, holdings=[holding(7, 20), holding(8, 20)])], people)
-    assert only(points(people[0], shown), "holds") == (
+    assert only(explain_process(people[0], shown), "holds") == (
         "holds",
         "20.0 GiB on GPU 0",
         "genv 4 holds 40.0 GiB in 2 processes: "
@@ -307,7 +307,7 @@ def test_a_shared_limit_is_set_against_what_all_of_them_hold() -> None:
 def test_what_is_newer_than_the_snapshot_counts() -> None:
     """The dashboard's snapshot may have an older word of the process than what was read just now."""
     shown = snapshot([gpu(0, holdings=[holding(7, 40)])], [process(7)])
-    found = points(process(7, declared=Declared(declarations=(cap(),), limits=(limit(),))), shown)
+    found = explain_process(process(7, declared=Declared(declarations=(cap(),), limits=(limit(),))), shown)
     assert only(found, "holds").aside.startswith("overshoot, ")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.commands.kill import pids_of, signal_of, table
+from gpuwatch.commands.kill import parse_pids, parse_signal, table
 from gpuwatch.kill.target import Target
 from gpuwatch.model import Reason, Unlisted
 from tests.driver import GIB, Driver, Gpu, Proc
@@ -70,7 +70,7 @@ def mine(**changes: Any) -> GpuHolder:
 
 
 def test_a_pid_counts_once() -> None:
-    assert pids_of(["7", "12", "7"]) == (7, 12)
+    assert parse_pids(["7", "12", "7"]) == (7, 12)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_pid_counts_once() -> None:
     [(None, signal.SIGTERM), ("int", signal.SIGINT), ("SIGKILL", signal.SIGKILL), ("TERM", signal.SIGTERM)],
 )
 def test_signals_by_name(text: str | None, expected: signal.Signals) -> None:
-    assert signal_of(text) is expected
+    assert parse_signal(text) is expected
 
 
 def test_the_table() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.commands.pick import hidden, reasons
+from gpuwatch.commands.pick import find_hidden, reason_lines
 from gpuwatch.launch.placement import Request, find_offers
 from gpuwatch.model import Instance
 from gpuwatch.sampler.reservations import Place
@@ -92,8 +92,8 @@ def test_indices_of_different_models_come_with_what_makes_them_right(launch: Lau
 def test_the_gpu_of_a_visible_mig_instance_is_not_called_hidden() -> None:
     instance = Instance(uuid="MIG-1", name="1g.10gb", gpu_instance=7, compute_instance=0)
     shown = snapshot([gpu(0), gpu(1, mig=True, instances=(instance,))])
-    unwanted = hidden(shown, {"CUDA_VISIBLE_DEVICES": "MIG-1"})
-    words = reasons(find_offers(shown, Request(memory=GIGA), [], hidden=unwanted), 1)
+    unwanted = find_hidden(shown, {"CUDA_VISIBLE_DEVICES": "MIG-1"})
+    words = reason_lines(find_offers(shown, Request(memory=GIGA), [], hidden=unwanted), 1)
     assert words[1] == "GPU 0: hidden by CUDA_VISIBLE_DEVICES=MIG-1 in your environment"
     assert words[2] == "GPU 1: it is cut into MIG instances, which are not chosen from here"
 

@@ -284,7 +284,7 @@ def test_a_link_in_place_of_the_shared_folder_is_said_and_the_own_one_serves(lau
 
 
 def test_auto_leaves_the_choice_to_us() -> None:
-    assert run.gpus("auto") == ()
-    assert run.gpus("2, 0") == (2, 0)
+    assert run.parse_gpus("auto") == ()
+    assert run.parse_gpus("2, 0") == (2, 0)
     with pytest.raises(UsageError):
-        run.gpus("\u0663")
+        run.parse_gpus("\u0663")

@@ -204,8 +204,8 @@ def test_root_is_told_the_flag_without_which_it_ends_nothing() -> None:
 def test_under_sudo_the_processes_of_who_called_it_are_judged() -> None:
     seen = structs.replace(machine([mine()], [held()]), viewer=os.geteuid())
     called = 54321 if os.geteuid() == 0 else os.geteuid()  # SUDO_UID says nothing where nobody became root
-    assert command.of_caller(seen, {"SUDO_UID": "54321"}).viewer == called
-    assert command.of_caller(seen, {}).viewer == os.geteuid()
+    assert command.seen_by_caller(seen, {"SUDO_UID": "54321"}).viewer == called
+    assert command.seen_by_caller(seen, {}).viewer == os.geteuid()
 
 
 def a_watch(runtime: Path, pid: int, uid: int, *, ago: float = 0.0, interval: float = 600.0) -> None:
@@ -281,7 +281,7 @@ def test_the_second_look_tells_what_the_cpu_does() -> None:
             while procfs.read_stat(os.getpid()).used - before < 60:
                 sum(range(10_000))
 
-        seen = command.looked_again(base, [rests, ours], pause=burn, clock=iter((0.0, 0.5)).__next__)
+        seen = command.measure_cpu(base, [rests, ours], pause=burn, clock=iter((0.0, 0.5)).__next__)
     cpu = {one.pid: one.cpu for one in seen.processes}
     assert cpu[process.pid] == 0.0
     assert float(cpu[os.getpid()]) >= 100.0
@@ -297,7 +297,7 @@ def test_the_second_look_tells_what_its_children_do() -> None:
                 before = procfs.read_stat(child.pid).used
                 wait_for(lambda: procfs.read_stat(child.pid).used - before >= 30)
 
-            seen = command.looked_again(machine([ours], []), [ours], pause=wait, clock=iter((0.0, 0.5)).__next__)
+            seen = command.measure_cpu(machine([ours], []), [ours], pause=wait, clock=iter((0.0, 0.5)).__next__)
             child.kill()
     assert float(seen.processes[0].below) >= 50.0
 
@@ -313,12 +313,12 @@ def test_who_has_ended_by_the_second_look_is_left_out() -> None:
             process.kill()
             process.wait()
 
-        assert command.looked_again(base, [seen, again], pause=end).processes == ()
+        assert command.measure_cpu(base, [seen, again], pause=end).processes == ()
 
 
 def test_nobody_is_waited_for_where_there_is_nobody() -> None:
     base = machine([mine()], [held()])
-    assert command.looked_again(base, [], pause=lambda _: pytest.fail("it waited")) is base
+    assert command.measure_cpu(base, [], pause=lambda _: pytest.fail("it waited")) is base
 
 
 # ---------------------------------------------------------------------------------------------------------------

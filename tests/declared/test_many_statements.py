@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuwatch.analysis.explanation import points
+from gpuwatch.analysis.explanation import explain_process
 from gpuwatch.declared.facts import GpuFacts
 from gpuwatch.declared.resolver import MOST, ROOM, bounded, resolve
 from gpuwatch.model import Basis, Declaration, Declared, Hint, Kind, Limit, Snapshot, encode
@@ -44,7 +44,7 @@ def test_175_scripts_of_300_statements_are_one_snapshot() -> None:
     assert is_conclusive(declared)
     process = builders.process(4711, "you", declared=declared)
     assert len(encode(Snapshot(processes=(process,) * 175))) < LONGEST_LINE
-    labels = [point.value for point in points(process, Snapshot(processes=(process,)))]
+    labels = [point.value for point in explain_process(process, Snapshot(processes=(process,)))]
     assert any(value.startswith("… and ") and value.endswith(" more statements") for value in labels)
 
 

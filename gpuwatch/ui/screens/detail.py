@@ -11,7 +11,7 @@ from gpuwatch import shares
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.alerts.unattributed import causes
 from gpuwatch.analysis.events import moment
-from gpuwatch.analysis.explanation import Point, points, whereabouts
+from gpuwatch.analysis.explanation import Point, context_points, explain_process
 from gpuwatch.analysis.rows import Row, RowKey, rows
 from gpuwatch.analysis.strays import Stray
 from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Reading, Reason, Snapshot, known
@@ -116,13 +116,13 @@ def place_section(process: Process) -> Section:
     if process.surroundings is None:
         unseen = process.presence is not Presence.SEEN
         return Section("Runs in", (Fact("not known", "not visible" if unseen else "not read yet", missing=True),))
-    found = _facts(whereabouts(process))
+    found = _facts(context_points(process))
     return Section("Runs in", found or (Fact("place", "no container, job, terminal or login found", missing=True),))
 
 
 def declared_section(process: Process, snapshot: Snapshot, allowances: Allowances | None) -> Section:
     """Describe what a process declared, which part is in effect and why, and what could not be read."""
-    return Section("Declared", _facts(points(process, snapshot, allowances)))
+    return Section("Declared", _facts(explain_process(process, snapshot, allowances)))
 
 
 def holding_section(row: Row) -> Section:
