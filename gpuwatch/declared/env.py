@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from gpuwatch.declared import sizes
-from gpuwatch.declared.facts import Candidate, Facts, Script, Setting, Unread, format_excerpt, parse_value, void
+from gpuwatch.declared.facts import Candidate, Config, Facts, Script, Setting, Unread, format_excerpt, parse_value, void
 from gpuwatch.model import Confidence, Hint, Kind, Margin
 from gpuwatch.text import LIMIT, clean
 
@@ -102,7 +102,7 @@ def script_settings(script: Script | None) -> Iterable[tuple[str, Setting]]:
     if script is None or isinstance(script.contents, Unread):
         return
     for name, setting in script.contents.settings:
-        yield name, replace(setting, where=script.path, confidence=script_confidence(setting.confidence, script))
+        yield name, replace(setting, where=script.path, confidence=file_confidence(setting.confidence, script))
 
 
 _WEAKEST = (Confidence.CERTAIN, Confidence.LIKELY, Confidence.STALE, Confidence.GUESS)
@@ -113,10 +113,9 @@ def weakest(*confidences: Confidence) -> Confidence:
     return max(confidences, key=_WEAKEST.index)
 
 
-def script_confidence(confidence: Confidence, script: Script) -> Confidence:
-    """Return the confidence of a statement in a script: lower where the file may not be the source that runs."""
-    file = Confidence.STALE if script.edited else Confidence.LIKELY if script.likely else Confidence.CERTAIN
-    return weakest(confidence, file)
+def file_confidence(confidence: Confidence, file: Script | Config) -> Confidence:
+    """Return the confidence of a statement in a file: lower where it may not be the file that the process read."""
+    return weakest(confidence, Confidence.STALE if file.edited else Confidence.LIKELY if file.likely else confidence)
 
 
 _ANY = frozenset[str]()

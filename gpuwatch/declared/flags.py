@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from gpuwatch import programs
 from gpuwatch.declared import sizes
-from gpuwatch.declared.env import weakest
+from gpuwatch.declared.env import file_confidence
 from gpuwatch.declared.facts import SHOWN, Candidate, Config, Unread, format_excerpt, parse_value, void
 from gpuwatch.model import Confidence, Kind, Margin
 from gpuwatch.programs import SourceKind
@@ -247,7 +247,6 @@ def _read_config(
     config: Config, table: Mapping[str, Flag], given: Collection[Flag]
 ) -> Iterator[tuple[Flag, list[Candidate]]]:
     """Return the candidates of a server's file; for a file that was not read one without a value, unless in `given`."""
-    sure = Confidence.STALE if config.edited else Confidence.LIKELY if config.likely else Confidence.CERTAIN
     try:
         for key, (line, value) in _read_config_text(config).items():
             name = f"--{key.replace('_', '-')}"
@@ -256,7 +255,10 @@ def _read_config(
             if not value or value[0] in "[{":
                 raise ValueError(f"line {line} is more than a value")
             made = _read(table[name], name, value, f"{key}: {value}", config.path)
-            yield table[name], [replace(one, line=line, confidence=weakest(one.confidence, sure)) for one in made]
+            yield (
+                table[name],
+                [replace(one, line=line, confidence=file_confidence(one.confidence, config)) for one in made],
+            )
     except ValueError as error:
         name = next(name for name in _CONFIGURED.values() if name in table)
         if table[name] not in given:

@@ -40,41 +40,29 @@ NAMES: Mapping[str, str] = {
 
 _CERTAIN, _LIKELY = Confidence.CERTAIN, Confidence.LIKELY
 
-_LIBRARIES = (
+_LIBRARIES = {
     # The CUDA halves of PyTorch: a build for the CPU alone has neither.
-    ("libtorch_cuda", "torch", _CERTAIN),
-    ("libc10_cuda", "torch", _CERTAIN),
-    ("libtensorflow", "tensorflow", _CERTAIN),
-    ("_pywrap_tensorflow", "tensorflow", _CERTAIN),
+    "torch": ("libtorch_cuda", "libc10_cuda"),
+    "tensorflow": ("libtensorflow", "_pywrap_tensorflow"),
     # JAX loads the plugin when it starts on a GPU; up to 0.4.30 everything was in one library.
-    ("xla_cuda_plugin.so", "jax", _CERTAIN),
-    ("cuda_plugin_extension.so", "jax", _CERTAIN),
-    ("pjrt_c_api_gpu_plugin.so", "jax", _CERTAIN),
-    ("xla_extension.so", "jax", _CERTAIN),
-    ("libjax_common.so", "jax", _LIKELY),  # Without the plugin JAX is on the CPU, or has not started.
+    "jax": ("xla_cuda_plugin.so", "cuda_plugin_extension.so", "pjrt_c_api_gpu_plugin.so", "xla_extension.so"),
     # CuPy's modules have everyday names (memory, device, core); these no other package has.
-    ("_cub_reduction.", "cupy", _CERTAIN),
-    ("_fusion_kernel.", "cupy", _CERTAIN),
-    ("_carray.", "cupy", _CERTAIN),
-    ("libgpuarray", "theano", _CERTAIN),
-    ("cuda_ndarray.so", "theano", _CERTAIN),
-    ("libcuda_ndarray.so", "theano", _CERTAIN),
-    ("libpaddle", "paddle", _CERTAIN),
-    ("core_avx.so", "paddle", _CERTAIN),
-    ("libonnxruntime_providers_cuda", "onnxruntime", _CERTAIN),
-    ("libonnxruntime_providers_tensorrt", "onnxruntime", _CERTAIN),
-    ("librmm.so", "rmm", _CERTAIN),
-    ("_raylet.so", "ray", _CERTAIN),
-    ("_vllm_", "vllm", _CERTAIN),
-    ("_moe_C.", "vllm", _CERTAIN),
-    ("cumem_allocator.", "vllm", _CERTAIN),
-    ("libtensorrt_llm", "tensorrt-llm", _CERTAIN),
-    ("_turbomind.", "lmdeploy", _CERTAIN),
-    ("libtritonserver.so", "triton", _CERTAIN),
-    ("libllama.so", "llama.cpp", _CERTAIN),
-)
+    "cupy": ("_cub_reduction.", "_fusion_kernel.", "_carray."),
+    "theano": ("libgpuarray", "cuda_ndarray.so", "libcuda_ndarray.so"),
+    "paddle": ("libpaddle", "core_avx.so"),
+    "onnxruntime": ("libonnxruntime_providers_cuda", "libonnxruntime_providers_tensorrt"),
+    "rmm": ("librmm.so",),
+    "ray": ("_raylet.so",),
+    "vllm": ("_vllm_", "_moe_C.", "cumem_allocator."),
+    "tensorrt-llm": ("libtensorrt_llm",),
+    "lmdeploy": ("_turbomind.",),
+    "triton": ("libtritonserver.so",),
+    "llama.cpp": ("libllama.so",),
+}
 """Beginnings of file names of libraries that identify a framework."""
-_STARTS = tuple(start for start, _, _ in _LIBRARIES)
+_JAX_ON_CPU = "libjax_common.so"
+"""Library of JAX without its plugin, when it is on the CPU or has not started."""
+_STARTS = tuple(start for starts in _LIBRARIES.values() for start in starts)
 
 _IMPORTS = {
     **dict.fromkeys(("tensorflow", "tensorflow_probability", "tf_keras"), "tensorflow"),
@@ -139,17 +127,14 @@ def identify(facts: Facts) -> dict[str, Confidence] | None:
 
 
 def _from_libraries(facts: Facts) -> dict[str, Confidence]:
-    found: dict[str, Confidence] = {}
     if isinstance(facts.libraries, Unread):
-        return found
+        return {}
     # All beginnings in one search: of some 300 libraries a handful identifies a framework.
-    for library in (one for one in facts.libraries if one.startswith(_STARTS)):
-        for start, name, sure in _LIBRARIES:
-            if library.startswith(start) and found.get(name) is not _CERTAIN:
-                found[name] = sure
+    telling = [one for one in facts.libraries if one.startswith(_STARTS)]
+    found = {name: _CERTAIN for name, starts in _LIBRARIES.items() if any(one.startswith(starts) for one in telling)}
     # Beside a framework that is on the GPU, JAX's XLA_PYTHON_CLIENT_MEM_FRACTION says nothing of what is held there.
-    if found.get("jax") is _LIKELY and _CERTAIN in found.values():
-        del found["jax"]
+    if not found and any(one.startswith(_JAX_ON_CPU) for one in facts.libraries):
+        found["jax"] = _LIKELY
     return found
 
 

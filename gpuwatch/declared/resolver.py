@@ -345,7 +345,7 @@ def _candidates(facts: Facts, gpus: Sequence[GpuFacts], environment: Environment
     yield from flags.candidates(facts.argv, config=facts.configs.get(facts.pid))
     for script in facts.scripts:
         for candidate in script.contents.candidates if not isinstance(script.contents, Unread) else ():
-            sure = env.script_confidence(candidate.confidence, script)
+            sure = env.file_confidence(candidate.confidence, script)
             yield msgspec.structs.replace(candidate, where=script.path, confidence=sure)
     yield from agreed_candidates(facts, gpus)
 
