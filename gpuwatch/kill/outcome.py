@@ -218,11 +218,11 @@ _PIDS_NAMED = 5
 
 
 def memory_after(
-    outcome: Outcome, gpus: Sequence[GpuMemory], holders: Sequence[int] = (), *, promised: bool = True
+    outcome: Outcome, gpus: Sequence[GpuMemory], holders: Sequence[int] = (), *, must_fall: bool = True
 ) -> str:
     """Return the outcome in one sentence: first of the process, then of its memory.
 
-    `holders` are PIDs that still hold the memory. `promised=False` is for machines whose GPU shares memory with
+    `holders` are PIDs that still hold the memory. `must_fall=False` is for machines whose GPU shares memory with
     the CPU (GH200, GB200, integrated): there the figure may stay, and nothing is claimed about it.
     """
     if outcome.end not in (End.EXITED, End.ZOMBIE):
@@ -230,7 +230,7 @@ def memory_after(
     if holders:
         return f"{outcome.sentence}; still held by {named(holders)}"
     known = [g for g in gpus if g.freed is not None and (g.held is None or g.held > 0)]
-    if not promised or not known or len(known) < len([g for g in gpus if g.held != 0]):
+    if not must_fall or not known or len(known) < len([g for g in gpus if g.held != 0]):
         return outcome.sentence
     freed = sum(g.freed or 0 for g in known)
     held = sum(g.held if g.held is not None else (g.freed or 0) for g in known)
@@ -265,7 +265,7 @@ FRESH: Final = 2
 MEMORY_PATIENCE: Final = 5.0
 """Seconds in which memory that is not free yet may still become free."""
 
-_NO_PROMISE: Final = ("GH200", "GB200", "GB300", "GB10", "Thor", "Orin", "Jetson")
+_SHARED_MEMORY: Final = ("GH200", "GB200", "GB300", "GB10", "Thor", "Orin", "Jetson")
 """Machines whose GPU and CPU share memory: the driver's figure may stay as it was."""
 
 
@@ -309,10 +309,10 @@ class MemoryComparison:
         return now >= self._exited + MEMORY_PATIENCE
 
     @property
-    def promised(self) -> bool:
+    def must_fall(self) -> bool:
         """Whether the driver's figure must fall: not where CPU and GPU share memory."""
         gpus = [gpu for gpu, _ in self._before.values()]
-        return not any(gpu.memory.unified or any(name in gpu.name for name in _NO_PROMISE) for gpu in gpus)
+        return not any(gpu.memory.unified or any(name in gpu.name for name in _SHARED_MEMORY) for gpu in gpus)
 
     @property
     def all_free(self) -> bool:

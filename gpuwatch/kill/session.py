@@ -515,14 +515,14 @@ class Session:
         late = self._freeing.late(now)
         if not (self._freeing.fresh() or late):
             return
-        outcome, promised = self._progress.outcome or Outcome(End.EXITED), self._freeing.promised
-        if promised and self._freeing.all_free:
+        outcome, must_fall = self._progress.outcome or Outcome(End.EXITED), self._freeing.must_fall
+        if must_fall and self._freeing.all_free:
             self._finish(memory_after(outcome, self._freeing.gpus()))
-        elif late or not promised:
+        elif late or not must_fall:
             gpus, listed = self._freeing.gpus(), self._freeing.listed()
             self._start(
                 lambda: sorted({pid for state in self._states for pid in state.pinned.leftovers(listed)}),
-                lambda pids: self._finish(memory_after(outcome, gpus, pids, promised=promised)),
+                lambda pids: self._finish(memory_after(outcome, gpus, pids, must_fall=must_fall)),
             )
 
     def _finish(self, sentence: str) -> None:

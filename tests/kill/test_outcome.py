@@ -70,7 +70,7 @@ def test_who_still_holds_it_is_named() -> None:
 
 
 def test_nothing_is_promised_where_the_gpu_shares_the_memory_of_the_machine() -> None:
-    assert memory_after(EXITED, [gpu(0, 12, 30, 30)], promised=False) == "exited after 1.4 s"
+    assert memory_after(EXITED, [gpu(0, 12, 30, 30)], must_fall=False) == "exited after 1.4 s"
 
 
 def test_a_zombie_has_given_its_memory_back() -> None:
