@@ -8,7 +8,7 @@ from typing import Final
 from gpuwatch.alerts.alert import Alert, Unit
 from gpuwatch.units import duration, gib, long_duration
 
-UNFINISHED: Final = "still ongoing when gpuwatch stopped"
+UNFINISHED: Final = "ongoing when gpuwatch stopped"
 """End of an event that no gpuwatch saw end."""
 
 

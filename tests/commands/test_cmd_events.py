@@ -89,7 +89,7 @@ def test_the_oldest_is_first_and_every_column_says_what_it_is(own: Path, capsys:
         f"{start[0]:>{wide}}    6m  ● critical    3  ada, ben  GPU 3 full: 0.1 GiB of 79.0 free"
         " · at worst 0.1 GiB free, mean 1.5 · GPU 3: 30.0 GiB of 79.0 free",
         f"{start[1]:>{wide}}    1m  · note        —            GPU noted near limit · back within the limit",
-        f"{start[2]:>{wide}}  ≥59m  ▲ warning     0  cyn       GPU 0 is hot · still ongoing when gpuwatch stopped",
+        f"{start[2]:>{wide}}  ≥59m  ▲ warning     0  cyn       GPU 0 is hot · ongoing when gpuwatch stopped",
     ]
     assert err == f"gpuwatch: gpuwatch is not running; it stopped at {moment(NOW, NOW)}, 0 s ago\n"
 

@@ -52,68 +52,64 @@ def shown(app: GpuwatchApp) -> list[str]:
 
 
 async def test_the_log_and_what_holds_now_are_one_list_the_newest_first() -> None:
-    helpers = log(past(5), past(2), alert(0, id="live", raised=NOW - 600, title="as it was logged"))
-    holds = alert(0, id="live", raised=NOW - 600, title="as it is now")
-    async with running(frame(machine(4), holds), (120, 36), helpers=helpers) as (app, pilot):
+    """Also an event that another gpuwatch logged under its own id is one line."""
+    logged = [
+        past(5),
+        past(2),
+        alert(0, id="live", raised=NOW - 600, title="as it was logged"),
+        alert(1, id="theirs", raised=NOW - 599, title="as they saw it"),
+        alert(1, id="before", raised=NOW - 5000, ended=NOW - 4000, title="an earlier one"),
+    ]
+    holds = [
+        alert(0, id="live", raised=NOW - 600, title="as it is now"),
+        alert(1, id="ours", raised=NOW - 601, title="as we see it"),
+    ]
+    async with running(frame(machine(4), *holds), (120, 36), helpers=log(*logged)) as (app, pilot):
         await pilot.press("e")
         await until(pilot, lambda: "event 5" in text_of(app))
-        lines = shown(app)
-        assert ["as it is now" in lines[0], "event 2" in lines[1], "event 5" in lines[2]] == [True] * 3
-        assert "as it was logged" not in text_of(app)
-        assert "3 in all · 1 ongoing" in text_of(app)
-        assert "back within the limit" in lines[1]
-        assert "ongoing" in lines[0]
-        await pilot.press("escape")
+        titles = ("as it is now", "as we see it", "event 2", "event 5", "an earlier one")
+        assert [words in line for words, line in zip(titles, shown(app), strict=False)] == [True] * 5
+        assert not any(words in text_of(app) for words in ("as it was logged", "as they saw it"))
+        assert "5 in all · 2 ongoing" in text_of(app)
+        assert "back within the limit" in shown(app)[2]
+        assert "ongoing" in shown(app)[0]
+        await pilot.press("o")
         await pilot.pause()
-        assert app.screen is app.dashboard
+        assert "event 5" not in text_of(app)
+        await pilot.press("o", "j", "a")
+        await pilot.pause()
+        assert "event 5" in text_of(app)
+        assert isinstance(app.screen, AcknowledgeDialog)
+        assert isinstance(app.screen.page, Alert)
+        assert app.screen.page.title == "as we see it"
 
 
-async def test_an_event_that_another_gpuwatch_logged_under_its_own_id_is_one_line() -> None:
-    logged = alert(0, id="theirs", raised=NOW - 599, title="as they saw it")
-    earlier = alert(0, id="before", raised=NOW - 5000, ended=NOW - 4000, title="an earlier one")
-    holds = alert(0, id="ours", raised=NOW - 600, title="as we see it")
-    async with running(frame(machine(4), holds), (120, 36), helpers=log(logged, earlier)) as (app, pilot):
-        await pilot.press("e")
-        await until(pilot, lambda: "an earlier one" in text_of(app))
-        assert "as we see it" in shown(app)[0]
-        assert "as they saw it" not in text_of(app)
-        assert "2 in all" in text_of(app)
-
-
-async def test_what_nobody_writes_on_any_more_is_not_said_to_go_on() -> None:
+async def test_an_event_without_an_end_that_no_gpuwatch_records_any_more_is_not_ongoing() -> None:
     left = alert(0, id="left", raised=NOW - 600, title="left open")
     found = Events(alerts=(left,), watched=False, watched_until=NOW - 300, exists=True)
     async with running(frame(machine(4)), (120, 36), helpers=Helpers(events=lambda: found)) as (app, pilot):
         await pilot.press("e")
         await until(pilot, lambda: "left open" in text_of(app))
-        assert "still ongoing when gpuwatch stopped" in shown(app)[0]
+        assert "ongoing when gpuwatch stopped" in shown(app)[0]
         assert "0 ongoing" in text_of(app)
 
 
-async def test_what_ends_while_one_looks_stays_in_the_list() -> None:
-    holds = alert(2, id="new", raised=NOW, title="just raised")
+async def test_without_a_log_what_ends_stays_in_the_list() -> None:
+    """One ends while the list is open, one before; another in the second of three frames that come at once."""
     over = alert(2, id="new", raised=NOW, title="is over", ended=NOW + 5, lasted=5.0, how="it was let go")
-    async with running(frame(machine(4), holds), (120, 36)) as (app, pilot):
-        await pilot.press("e")
-        await pilot.pause()
-        assert "just raised" in shown(app)[0]
-        await hand(app, pilot, replace(frame(machine(4)), cleared=(over,)))
-        await pilot.pause()
-        assert "is over" in shown(app)[0]
-        assert "it was let go" in shown(app)[0]
-
-
-async def test_what_ended_between_two_paints_is_in_the_list_without_a_log() -> None:
-    """Three frames come at once, as to a painter that is slow; the second one ended an alert."""
-    over = alert(2, id="short", raised=NOW, title="it was short", ended=NOW + 2, lasted=2.0, how="it was let go")
+    short = alert(2, id="short", raised=NOW - 5, title="it was short", ended=NOW - 3, lasted=2.0, how="it was let go")
     async with running(frame(machine(4)), (120, 36)) as (app, pilot):
-        for new in (frame(machine(4)), replace(frame(machine(4)), cleared=(over,)), frame(machine(4))):
+        for new in (frame(machine(4)), replace(frame(machine(4)), cleared=(short,)), frame(machine(4))):
             app.publish(new)
         await pilot.pause()
+        await hand(app, pilot, frame(machine(4), alert(2, id="new", raised=NOW, title="just raised")))
         await pilot.press("e")
         await pilot.pause()
-        assert "it was short" in shown(app)[0]
-        assert "it was let go" in shown(app)[0]
+        assert ["just raised" in shown(app)[0], "it was short" in shown(app)[1]] == [True, True]
+        await hand(app, pilot, replace(frame(machine(4)), cleared=(over,)))
+        await pilot.pause()
+        assert ["is over" in shown(app)[0], "it was let go" in shown(app)[0]] == [True, True]
+        assert "2 in all · 0 ongoing · since gpuwatch started" in text_of(app)
 
 
 async def test_the_filter_narrows_the_list_as_one_types() -> None:
@@ -157,40 +153,6 @@ async def test_what_is_typed_in_one_moment_with_the_slash_goes_to_the_filter() -
         await until(pilot, lambda: app.screen.query_one(Input).value == "o/e")
         assert isinstance(app.screen, EventsScreen)
         assert "ongoing only" not in text_of(app)
-
-
-async def test_only_what_holds_now() -> None:
-    async with running(frame(machine(4), alert(0, id="live")), (80, 24), helpers=log(past(5))) as (app, pilot):
-        await pilot.press("e")
-        await until(pilot, lambda: "event 5" in text_of(app))
-        await pilot.press("o")
-        await pilot.pause()
-        assert "event 5" not in text_of(app)
-        await pilot.press("o")
-        await pilot.pause()
-        assert "event 5" in text_of(app)
-
-
-async def test_what_this_run_saw_end_is_there_without_a_log() -> None:
-    over = past(2, title="it was once so")
-    async with running(frame(machine(2)), (120, 36)) as (app, pilot):
-        await hand(app, pilot, replace(frame(machine(2)), cleared=(over,)))
-        await hand(app, pilot, frame(machine(2)))
-        await pilot.press("e")
-        await pilot.pause()
-        assert "it was once so" in text_of(app)
-        assert "1 in all · 0 ongoing · since gpuwatch started" in text_of(app)
-
-
-async def test_an_event_is_acknowledged_from_the_list() -> None:
-    holds = [alert(0, id="a", raised=NOW), alert(1, id="b", raised=NOW - 5, title="the second")]
-    async with running(frame(machine(4), *holds), (120, 36)) as (app, pilot):
-        await pilot.press("e", "j", "a")
-        await pilot.pause()
-        assert isinstance(app.screen, AcknowledgeDialog)
-        asked = app.screen.page
-        assert isinstance(asked, Alert)
-        assert asked.title == "the second"
 
 
 async def test_a_log_that_cannot_be_read_is_said() -> None:
@@ -334,11 +296,13 @@ async def test_a_process_that_is_on_several_gpus_is_found_by_each_of_them() -> N
     held = [gpu(index, holdings=[holding(7, 1.0)] if index != 2 else []) for index in range(4)]
     seen = snapshot(held, [process(7, "hal")])
     about = alert(0, rule="misspelt variable", subject="7:7 GPU-0", pids=(7,), title="pid 7 (hal): no effect")
-    for index, found in enumerate((True, True, False, True)):
-        async with running(frame(seen, about)) as (app, pilot):
-            await pilot.press("e", "slash", *f"gpu:{index}", "enter")
+    async with running(frame(seen, about)) as (app, pilot):
+        await pilot.press("e", "slash", *"gpu:")
+        for index, found in enumerate((True, True, False, True)):
+            await pilot.press(str(index))
             await pilot.pause()
             assert ("pid 7 (hal)" in text_of(app)) is found
+            await pilot.press("backspace")
 
 
 def test_the_screen_without_an_app_is_nothing_yet() -> None:
