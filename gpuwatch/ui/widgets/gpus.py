@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby, pairwise
+from itertools import pairwise
 from math import ceil, floor
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -137,10 +137,18 @@ def memory_bar(gpu: Gpu, held: Sequence[Part], width: int, glyphs: Glyphs) -> li
     return _joined(bar)
 
 
-def _joined(bar: Iterable[BarSegment]) -> list[BarSegment]:
+def _joined(bar: Sequence[BarSegment]) -> list[BarSegment]:
     """Join neighbours that look alike."""
-    runs = groupby(bar, lambda one: one[1:])
-    return [BarSegment("".join(one.text for one in run), *look) for look, run in runs]
+    joined: list[BarSegment] = []
+    text, last = "", bar[0] if bar else None
+    for one in bar:
+        assert last is not None
+        if one is not last and one[1:] != last[1:]:
+            joined.append(BarSegment(text, last.kind, last.uid))
+            text = ""
+        text += one.text
+        last = one
+    return [*joined, BarSegment(text, last.kind, last.uid)] if last else []
 
 
 class _Place(NamedTuple):
