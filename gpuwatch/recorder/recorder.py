@@ -32,7 +32,8 @@ from gpuwatch.config import Config
 from gpuwatch.monitor import Frame, Monitor, Sink
 from gpuwatch.recorder.delivery import make_notifiers
 from gpuwatch.recorder.notify import Messenger
-from gpuwatch.recorder.status_file import StatusFile, boot
+from gpuwatch.recorder.status_file import boot
+from gpuwatch.recorder.status_writer import StatusFile
 from gpuwatch.recorder.store import (
     UNWATCHED,
     DamagedError,

@@ -19,7 +19,7 @@ from gpuwatch.files import FileLock
 from gpuwatch.kill.audit import Audit
 from gpuwatch.recorder.notify import Messenger
 from gpuwatch.recorder.recorder import Recorder
-from gpuwatch.recorder.status_file import StatusFile
+from gpuwatch.recorder.status_writer import StatusFile
 from gpuwatch.sampler.owners import UserNames
 from gpuwatch.threads import Worker
 from tests.driver import GIB, Driver, Gpu, Proc

@@ -24,7 +24,8 @@ from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.history import History, Idle
 from gpuwatch.model import Declared, Health, Knowledge, Reason
 from gpuwatch.monitor import Frame
-from gpuwatch.recorder.status_file import FILE, Overuse, Status, StatusFile, boot, make_status, read_idle, read_status
+from gpuwatch.recorder.status_file import FILE, Overuse, Status, boot, read_idle, read_status
+from gpuwatch.recorder.status_writer import StatusFile, make_status
 from tests.support.alerting import cap
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, process, snapshot, uid
 from tests.support.homes import plant_drafts

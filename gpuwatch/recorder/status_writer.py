@@ -1,0 +1,171 @@
+"""Writer of the file for `gpuwatch status`: the newest snapshot and its alerts, once a second."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gpuwatch import files
+from gpuwatch.alerts.alert import Alert, Severity
+from gpuwatch.alerts.rules.health import HEALTH, STALE
+from gpuwatch.alerts.rules.memory import MEMORY, room_of
+from gpuwatch.alerts.rules.shares import OVERSHOOT
+from gpuwatch.history import HistoryView
+from gpuwatch.model import Health, Knowledge, Snapshot
+from gpuwatch.monitor import Frame
+from gpuwatch.recorder.status_file import FILE, IdleHolding, Overuse, Status, StatusGpu, boot
+from gpuwatch.shares import limit_usages
+from gpuwatch.threads import Worker
+from gpuwatch.units import GIB
+
+PACE: Final = 1.0
+"""Seconds between two writings, at least."""
+_LOCK: Final = "newest.lock"
+_MOST_OVER: Final = 200
+_MOST_RESTING: Final = 2000
+
+
+def make_status(
+    snapshot: Snapshot, alerts: Iterable[Alert], received: float, history: HistoryView | None = None
+) -> Status:
+    """Return the status of a snapshot that came at `received` (this machine's monotonic clock), and of its alerts.
+
+    Without a history it has no idle times.
+    """
+    holding = tuple(alerts)
+    near = {one.gpu: one.severity.name.lower() for one in holding if one.rule == MEMORY}
+    shown = {MEMORY, HEALTH, STALE, OVERSHOOT}
+    stamps = [gpu.sampled for gpu in snapshot.gpus if gpu.health is Health.OK and gpu.sampled]
+    declared = [one.declared for one in snapshot.processes if one.declared is not None]
+    counts = {each.name.lower(): sum(one.severity is each for one in holding) for each in Severity}
+    return Status(
+        pid=os.getpid(),
+        host=snapshot.host,
+        boot=boot(),
+        written=time.time(),
+        monotonic=received,
+        interval=snapshot.interval,
+        sampled=max(stamps, default=None),
+        state=snapshot.state,
+        words=snapshot.words,
+        gpus=tuple(_rows(snapshot, near)),
+        alerts={name: count for name, count in counts.items() if count},
+        unseen=sum(one.severity >= Severity.WARNING and not one.quiet for one in holding),
+        others=sum(one.severity >= Severity.CRITICAL and one.rule not in shown for one in holding),
+        over=_over(snapshot, [one for one in holding if one.rule == OVERSHOOT]),
+        unread=sum(one.knowledge is Knowledge.UNREADABLE for one in declared),
+        resting=() if history is None else tuple(_resting(snapshot, history))[:_MOST_RESTING],
+    )
+
+
+def _resting(snapshot: Snapshot, history: HistoryView) -> Iterator[IdleHolding]:
+    mine = {one.key for one in snapshot.processes if snapshot.viewer in (one.uid, 0)}
+    for gpu in snapshot.gpus:
+        for key in dict.fromkeys((one.pid, one.start) for one in gpu.holdings):
+            idle = history.idle(gpu.key, *key) if key in mine else None
+            if idle is not None:
+                yield IdleHolding(gpu.key, *key, round(idle.seconds, 3), idle.at_least)
+
+
+def _rows(snapshot: Snapshot, near: dict[str, str]) -> Iterator[StatusGpu]:
+    for gpu in snapshot.gpus:
+        room = room_of(gpu.memory)
+        yield StatusGpu(
+            index=gpu.index,
+            uuid=gpu.uuid,
+            health=gpu.health,
+            used=gpu.memory.used,
+            total=gpu.memory.total,
+            free=round(100 * room[0] / room[1], 1) if room else None,
+            utilization=gpu.utilization,
+            near=near.get(gpu.key, ""),
+        )
+
+
+def _over(snapshot: Snapshot, alerts: Iterable[Alert]) -> tuple[Overuse, ...]:
+    """Return the users who exceed their limits, and by how much; of several limits of a process the worst counts."""
+    raised = {(one.gpu, one.pids) for one in alerts}
+    if not raised:
+        return ()
+    people = {one.pid: one.user or f"pid {one.pid}" for one in snapshot.processes}
+    beyond: dict[tuple[str, tuple[int, ...]], int] = {}
+    for standing in limit_usages(snapshot):
+        key = (standing.gpu, standing.pids)
+        if key in raised:
+            beyond[key] = max(beyond.get(key, 0), standing.held - standing.limit.bytes)
+    sums: dict[str, int] = {}
+    for (_, pids), size in beyond.items():
+        user = people.get(pids[0], f"pid {pids[0]}")
+        sums[user] = sums.get(user, 0) + size
+    worst = sorted(sums.items(), key=lambda one: (-one[1], one[0]))
+    return tuple(Overuse(user=user, gib=round(size / GIB, 2)) for user, size in worst[:_MOST_OVER])
+
+
+class StatusFile:
+    """Sink that keeps the file up to date, on a thread of its own: its folder is in memory, the recorder's may hang."""
+
+    name = "status"
+
+    def __init__(self, folder: Path | None = None, *, pace: float = PACE) -> None:
+        """`folder` stands in for the user's runtime folder; `pace` for the seconds between two writes."""
+        self.trouble = ""
+        """What keeps it from its work, in one line; empty when all is well."""
+        self._folder = folder or files.runtime_folder()
+        self._pace = pace
+        self._frame: Frame | None = None
+        self._written: Frame | None = None
+        self._not_before = 0.0
+        self._lock = files.FileLock(self._folder / _LOCK)
+        self._worker = Worker("gpuwatch-status", self._task, last=self._leave)
+
+    def take(self, frame: Frame) -> None:
+        """Write a frame, unless another comes before it is its turn."""
+        if not frame.snapshot.demo:  # nobody's status line is to show made-up figures
+            self._frame = frame
+            self._worker.wake()
+
+    def close(self, seconds: float) -> None:
+        """Remove the file, and give up after so many seconds."""
+        self._worker.close(seconds)
+
+    def _task(self) -> float | None:
+        """Write the newest frame, at most once in a while; return the seconds until the next one may be written."""
+        wait = self._not_before - time.monotonic()
+        if wait > 0 or self._frame is self._written:
+            return wait if wait > 0 else None
+        frame = self._written = self._frame
+        self._not_before = time.monotonic() + self._pace
+        try:
+            if frame is not None and self._has_lock():
+                found = make_status(frame.snapshot, frame.alerts, frame.received, frame.history)
+                self._write(msgspec.json.encode(found))
+        except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
+            self.trouble = f"the figures for `gpuwatch status` cannot be written: {files.words(error, None)}"
+            self._lock.release()  # the folder may have ended with the session: it is made anew the next time
+        else:
+            self.trouble = ""
+        return self._pace
+
+    def _has_lock(self) -> bool:
+        """Return whether the lock is ours; raises OSError where nobody can have it."""
+        was_held = self._lock.held
+        if self._lock.acquire() and not was_held:
+            with files.opened_folder(self._folder) as folder:
+                files.sweep_drafts(folder, FILE)
+        return self._lock.held
+
+    def _write(self, content: bytes) -> None:
+        with files.opened_folder(self._folder) as folder:
+            files.replace_file(folder, FILE, content, durable=False)
+
+    def _leave(self) -> None:
+        if self._lock.held:
+            with contextlib.suppress(OSError):  # the session's folder went first
+                (self._folder / FILE).unlink()
+        self._lock.release()
