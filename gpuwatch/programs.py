@@ -367,7 +367,9 @@ def parse_command(argv: tuple[str, ...]) -> Command:
         return Command("")
     if is_python(argv[0]):
         source, arguments = _parse_python(argv[1:])
-        if source is None or source.kind is SourceKind.CODE:
+        if source is None:
+            return Command(_executable_name(argv[0]), arguments)
+        if source.kind is SourceKind.CODE:
             return Command("", arguments, source)
         if source.kind is SourceKind.FILE:
             return Command(PurePosixPath(source.text).name, arguments, source)

@@ -82,7 +82,7 @@ def find_pane(line: Sequence[RelatedProcess], *, proc: Path = procfs.PROC) -> Pl
     the server that may still run.
     """
     visible = _sees_our_pids(line[0].pid, proc)
-    names = (programs.find_executable(one.argv, one.comm) for one in line[1:])
+    names = (programs.parse_command(one.argv).name or programs.name_from_comm(one.comm) for one in line[1:])
     owner = next(((one, name) for one, name in zip(line[1:], names, strict=True) if programs.is_terminal(name)), None)
     if owner is not None:
         process, name = owner[0], owner[1].lower()
