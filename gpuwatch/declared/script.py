@@ -274,6 +274,8 @@ class _Walk:
         self._found: dict[tuple[int, ...], tuple[int, Item | tuple[str, Setting]]] = {}
         """Items by where they stand, each with how sure it is; of one that is found twice the surer is kept."""
         self._current: tuple[Device, ...] = (SOME,)
+        self._cuda_used = False
+        """CUDA has certainly been used already."""
         self._classes: dict[ast.stmt, ast.ClassDef] = {}
         """Class of each method."""
         self._walked: dict[Function, Confidence] = {}
@@ -285,6 +287,7 @@ class _Walk:
         """Follow the statements that run as the source is imported."""
         self._current = (Device(0) if self._program.is_first else SOME,)
         self._block(self._tree.body, Confidence.CERTAIN)
+        self._cuda_used = False
 
     def enter(self, function: Function, confidence: Confidence, *, called: bool = True) -> None:
         """Follow the body of a function that is called here, once for each confidence."""
@@ -449,6 +452,7 @@ class _Walk:
         elif path == "dict":
             self._options(node, confidence)
         self._add_settings(site)
+        self._cuda_used |= confidence is Confidence.CERTAIN and patterns.uses_cuda(site, node, path)
         if name in _SETS_DEVICE and node.args:
             self._current = site.devices(node.args[0])
         elif isinstance(node.func, ast.Attribute) and path.endswith("cuda.Device().use"):
@@ -465,8 +469,10 @@ class _Walk:
     # What is found
 
     def _add_settings(self, site: Site) -> None:
+        """Add the variables that are set at a place; after the first use of CUDA they may not be in effect."""
         if self._called:
-            self._add(site.node, patterns.find_settings(site, site.node), site.confidence)
+            confidence = Confidence.LIKELY if self._cuda_used else site.confidence
+            self._add(site.node, patterns.find_settings(site._replace(confidence=confidence), site.node), confidence)
 
     def _add(
         self, node: ast.expr | ast.stmt, items: Iterable[Item | tuple[str, Setting]], confidence: Confidence

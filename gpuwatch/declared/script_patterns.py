@@ -350,6 +350,22 @@ def _setting(site: Site, name: Value, node: ast.expr | None, *, default: bool = 
     )
 
 
+_FIRST_USE = re.compile(
+    r"jax\.(devices|local_devices|device_count|local_device_count|default_backend|device_put|random\.(PRNGKey|key))"
+    r"|tensorflow\.((compat\.v1\.)?Session|InteractiveSession|test\.(is_gpu_available|gpu_device_name))"
+    r"|(.*\.)?list_(physical|logical|local)_devices|cupy\.(?!show_config$).*"
+    r"|torch\.cuda\.(?!(device_count|manual_seed|manual_seed_all|is_initialized)$).*"
+)
+"""Calls after which CUDA's variables are read no more."""
+
+
+def uses_cuda(site: Site, call: ast.Call, path: str) -> bool:
+    """Return whether a call makes CUDA or a framework read the variables: `model.cuda()`, `x.to("cuda")`."""
+    if path.endswith(".to") and call.args:
+        return str(site.value(call.args[0])).startswith("cuda")
+    return bool(_FIRST_USE.fullmatch(path)) or (path.endswith(".cuda") and not call.keywords)
+
+
 def asks_for_gpu(site: Site, test: ast.expr) -> bool:
     """Return whether a test asks for a GPU, which a process that holds one has: `if len(gpus) > 0:`."""
     match test:
@@ -550,9 +566,23 @@ def _rmm_pool(site: Site, call: ast.Call) -> Items:
     pool, chosen = site.argument(call, 0, "pool_allocator"), site.argument(call, 4, "devices")
     void = "" if pool is not None and site.value(pool) else "ignored without pool_allocator=True"
     ordinals = (0,) if chosen is None else _ordinals(site.value(chosen))
-    for place, channel, kind in ((2, "initial_pool_size", Kind.START), (3, "maximum_pool_size", Kind.CAP)):
+    devices = (SOME,) if ordinals is None else tuple(map(Device, ordinals))
+    yield from _rmm_sizes(site, call, 2, devices, void)
+
+
+def _rmm_resource(site: Site, call: ast.Call) -> Items:
+    """Read `rmm.mr.PoolMemoryResource(upstream, initial_pool_size=…, maximum_pool_size=…)`."""
+    if "rmm" in site.path(call.func):
+        yield from _rmm_sizes(site, call, 1, site.current)
+
+
+def _rmm_sizes(site: Site, call: ast.Call, first: int, devices: Sequence[Device], void: str = "") -> Items:
+    for place, channel, kind in (
+        (first, "initial_pool_size", Kind.START),
+        (first + 1, "maximum_pool_size", Kind.CAP),
+    ):
         size = site.argument(call, place, channel)
-        for device in [SOME] if ordinals is None else map(Device, ordinals):
+        for device in devices:
             if size is not None:
                 candidate = site.candidate(device, channel, "rmm", kind, text=site.text(channel, size), void=void)
                 yield from _with_size(site, candidate, size, sizes.dask)
@@ -614,6 +644,7 @@ CALLS: Mapping[str, Callable[[Site, ast.Call], Items]] = {
     "set_per_process_memory_fraction": _torch_fraction,
     "set_limit": _cupy_limit,
     "reinitialize": _rmm_pool,
+    "PoolMemoryResource": _rmm_resource,
     "update": _jax_update,
     "initialize": _jax_initialize,
     **{name: _argument for one in _ARGUMENTS for name in one.callables},

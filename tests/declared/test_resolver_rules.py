@@ -159,6 +159,14 @@ def test_an_edited_script_does_not_take_the_place_of_what_the_process_was_starte
     assert alone.note == "the file was edited after the process started"
 
 
+def test_a_variable_set_after_cuda_was_used_is_doubted() -> None:
+    source = 'import os, torch\nx = torch.zeros(1).cuda()\nos.environ["CUDA_VISIBLE_DEVICES"] = "2"\n'
+    late = resolve(facts(script=source, libraries=TORCH), A).visible
+    assert late is not None
+    assert (late.order, late.doubtful, late.note) == (Order.HEURISTIC, True, "it may not be in effect")
+    assert resolve(facts({"CUDA_VISIBLE_DEVICES": "1"}, script=source, libraries=TORCH), A).visible is None
+
+
 def test_tensorflows_list_of_gpus_has_those_that_the_script_hides_from_it() -> None:
     script = LOGICAL.format(ONE).replace("gpus[0]", "gpus[1]")
     script += "tf.config.set_visible_devices(gpus[1], 'GPU')\n"

@@ -130,6 +130,10 @@ LOGICAL = {"framework": "tensorflow", "kind": Kind.CAP, "basis": Basis.BYTES, "c
             "import rmm\nrmm.reinitialize(maximum_pool_size=5)",
             {"void": "ignored without pool_allocator=True", "kind": Kind.CAP},
         ),
+        (
+            "import rmm\nup = rmm.mr.CudaMemoryResource()\nrmm.mr.PoolMemoryResource(up, maximum_pool_size=2**30)",
+            {"kind": Kind.CAP, "value": GIB, "device": 0, "channel": "maximum_pool_size"},
+        ),
         # Servers
         (
             "from vllm import LLM\nLLM(model='m', gpu_memory_utilization=0.4)",
@@ -180,6 +184,7 @@ def test_each_pattern_makes_one_candidate(source: str, expected: dict[str, Any])
         "import resource\nresource.set_limit(5)",
         "import rmm\nrmm.reinitialize(pool_allocator=True, maximum_pool_size=None)",
         "db.reinitialize(maximum_pool_size=5)",
+        "db.PoolMemoryResource(x, maximum_pool_size=5)",
         "class LLM: pass\nLLM(gpu_memory_utilization=0.4)",
         "from vllm import LLM\nLLM('m', gpu_memory_utilization=None)",
         "from vllm import LLM\nLLM('m', **gpu_memory_utilization)",
