@@ -399,7 +399,7 @@ class Use(NamedTuple):
     busy: float = 0.0
     """GPU-seconds of these in which one of its processes there was seen to run a kernel (SM over 0)."""
     unknown: float = 0.0
-    """GPU-seconds of these in which nothing says whether it ran one."""
+    """GPU-seconds of these in which it is not known whether it ran one."""
     memory: float = 0.0
     """Byte-seconds."""
     idle: float = 0.0
@@ -541,7 +541,7 @@ class HistoryView:
         return self._gpus.get(gpu_key, _NO_GPU).memory
 
     def idle(self, gpu_key: str, pid: int, start: int) -> Idle | None:
-        """Return how long a process has not run on a GPU, or None where nothing says so.
+        """Return how long a process has not run on a GPU, or None where that is not known.
 
         It counts to the last sample that measured it, so that samples that are missing add nothing; after a minute
         without one (a GPU that was lost) it starts anew.

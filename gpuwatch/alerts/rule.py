@@ -1,7 +1,7 @@
 """Alert rule: name, words, limits and finder in one object, and the observations that a finder returns.
 
-A finder returns nothing where a reading that it needs is missing: the alert then stays as it is. Everything that it
-can judge it returns, fine or not, for an alert ends only by an observation that says so.
+A finder returns nothing where a reading that it needs is missing: the alert then stays as it is. It returns everything
+that it can judge, fine or not, since only an observation that is fine ends an alert.
 """
 
 from __future__ import annotations

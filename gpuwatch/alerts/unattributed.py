@@ -200,8 +200,8 @@ def _leftover(gpu: Gpu, snapshot: Snapshot) -> Cause | None:
 
 def _mps(gpu: Gpu, snapshot: Snapshot, *, elsewhere: bool) -> Cause | None:
     """Return MPS servers as the cause: those that the list has on other GPUs alone (`elsewhere`), or the others."""
-    people = (*snapshot.processes, *(one.process for one in snapshot.unlisted if _may_hold(one, gpu)))
-    servers = {one.pid for one in people if one.name == "nvidia-cuda-mps-server"} | {*snapshot.mps}
+    processes = (*snapshot.processes, *(one.process for one in snapshot.unlisted if _may_hold(one, gpu)))
+    servers = {one.pid for one in processes if one.name == "nvidia-cuda-mps-server"} | {*snapshot.mps}
     servers -= {one.pid for one in gpu.holdings if known(one.memory)}  # what it holds there is known
     here = {one.pid for one in gpu.holdings}
     others = {one.pid for each in snapshot.gpus for one in each.holdings}

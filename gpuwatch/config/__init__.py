@@ -96,7 +96,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     notify: Annotated[
         Notify,
         Meta(
-            description="who is told besides the screen; the command, and a file that names it or urls, must be yours "
+            description="where else alerts are sent; the command, and a file with it or urls, must be yours "
             "alone to write"
         ),
     ] = Notify()

@@ -38,8 +38,8 @@ _UNITS: Final = {
 """What stands in the file for a metric's unit."""
 
 HEAD: Final = """\
-# gpuwatch.toml: every key with its default. Take the # away before what you change.
-# `gpuwatch config --check` finds mistakes, `gpuwatch config --show` says what holds and why.
+# gpuwatch.toml: every key with its default. Remove the # before what you change.
+# `gpuwatch config --check` finds mistakes, `gpuwatch config --show` prints what is in effect and its origin.
 # A running gpuwatch reads this file again on SIGHUP, the dashboard also with the key L.
 # A duration is in seconds, or "500ms", "30s", "10min", "2h"; a size is in bytes, or "512MiB", "20GiB".
 """

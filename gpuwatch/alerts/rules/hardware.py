@@ -1,6 +1,6 @@
 """Rules about hardware: heat, throttling, power, memory errors and the driver's errors (XID).
 
-The figures of a GPU in trouble cannot be believed and are not judged; but an XID often says why it is lost.
+The figures of a GPU in trouble are unreliable and not judged; but an XID often explains why it is lost.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BELOW_FOR: Final = 60.0
 _FLICKER: Final = 3
 """Samples without it that break neither throttling nor power at its limit: a GPU swings around both."""
 _COLDEST: Final = 50.0
-"""Degrees Celsius. No GPU slows down below that: a driver that says so does not know."""
+"""Degrees Celsius. No GPU slows down below that: such a figure of a driver is wrong."""
 _BY: Final = {"hw thermal": "heat", "power brake": "its power brake", "hw slowdown": "its hardware"}
 """Words for what slows a GPU down by itself, not by its driver's choice."""
 
@@ -359,7 +359,7 @@ RULES: Final = (
         summary="broken memory waits for a reset to be replaced, or could not be replaced",
         severity="warning; critical where it failed",
         raised="at once",
-        cleared="when the GPU says so",
+        cleared="when the GPU reports that none waits",
     ),
     Rule(
         XID,

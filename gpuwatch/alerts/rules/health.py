@@ -79,7 +79,7 @@ def find_stale(context: RuleContext) -> Iterator[Observation]:
         # By the wall clock, which may have been set meanwhile: never longer than we watch.
         age = min(max(0.0, snapshot.taken - snapshot.since), watched) if snapshot.since else watched
         stale = True
-        # A sampler that crashed is replaced within 3 s, and the screen says meanwhile what the matter is.
+        # A sampler that crashed is replaced within 3 s, and the screen explains it meanwhile.
         raise_for = _STARTING if snapshot.state is SourceState.STARTING else _LATE
         title = snapshot.state.value + (f" for {units.long_duration(age)}" if age >= 1 else "")
     level = Severity.CRITICAL if stale else None

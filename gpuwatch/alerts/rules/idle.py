@@ -64,7 +64,7 @@ def _idle(context: RuleContext, gpu: Gpu, uid: int, held: Sequence[GpuProcess]) 
     pids: tuple[int, ...] = ()
     if size >= limits.idle_memory:
         idle = _idle_time(context, held)
-        # A process that runs is fine, and says so; a minimum below the limit says nothing.
+        # A process that runs is fine; an idle time that is only a minimum below the limit decides nothing.
         partial = not isinstance(idle, int)
         if isinstance(idle, int):
             how = f"process {idle} runs on the GPU again"
@@ -150,7 +150,7 @@ def find_dead(context: RuleContext) -> Iterator[Observation]:
     """Find processes that have ended, or are zombies, and still hold memory.
 
     A process that gpuwatch may not see, or that is in another namespace, has not ended for all that is known. Nor has
-    one that runs on the GPU: of a program whose first thread has ended the kernel says zombie, too (proc(5)).
+    one that runs on the GPU: the kernel calls a program whose first thread has ended a zombie, too (proc(5)).
     """
     for gpu in context.listed:
         for one in context.on[gpu.key]:
