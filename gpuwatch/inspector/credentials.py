@@ -19,7 +19,7 @@ _NOBODY_NEW = 0xFFFFFFFF
 
 @contextlib.contextmanager
 def acting_as(owner: Owner) -> Iterator[None]:
-    """As root, open files with the rights of `owner`: filesystem uid, gid and groups. As anybody else, as oneself.
+    """As root, open files with the rights of `owner`: filesystem uid, gid and groups. Else change nothing.
 
     Raises PermissionError where root may not (a container without CAP_SETUID). A change of the filesystem uid makes
     the kernel forget that we end with our parent (commit_creds in kernel/cred.c), so it is asked again each time.

@@ -139,7 +139,7 @@ class Device:
         self._errors: list[Failed] = []
         self._forget()
         if place.uuid and not place.listed:
-            self.vanish()
+            self.mark_missing()
 
     def _forget(self) -> None:
         """Drop the handle and all that was read through it."""
@@ -158,11 +158,11 @@ class Device:
 
     @property
     def waits(self) -> bool:
-        """Whether this GPU is not to be asked now: it is resting, its retry is not due, or it is not there."""
+        """Whether this GPU must not be asked now: after a slow sample or a failure, or because it is missing."""
         return self.missing or self._shared.clock() < self._due
 
     def sample(self) -> None:
-        """Bring `row` up to date; `failure` says whether the GPU as a whole could not be asked."""
+        """Sample the GPU into `row`; `failure` is set where it could not be asked at all."""
         clock = self._shared.clock
         started = clock()
         try:
@@ -183,7 +183,7 @@ class Device:
         return self._calls.about(self.row.index, self.listed, self.row.uuid, self.row.bus_id)
 
     def _open(self) -> None:
-        """Look the GPU up and ask for what does not change; raises Failed."""
+        """Look the GPU up and read the figures that do not change; raises Failed."""
         handle, index, uuid = self._find()
         if index != self.row.index:
             self.moved, self.listed = True, INDEX_UNKNOWN
@@ -239,7 +239,7 @@ class Device:
         return self._try(lambda: clean(self._calls.text(symbol, handle)), "")
 
     def _read(self, now: float) -> None:
-        """Ask for all that is due, and make the row; raises Failed for what concerns the whole GPU."""
+        """Make all calls that are due, and the row; raises a failure that concerns the whole GPU."""
         self._answers, self._errors = 0, []
         seconds = max(1, int(now - self.row.sampled)) if self.row.sampled else 1
         due = self._schedule.due(now, most=seconds)  # one more call a second
@@ -292,7 +292,7 @@ class Device:
         self._figures.update(zip(figure.fields, values, strict=True))
 
     def _read_mig(self) -> None:
-        """See whether the GPU is cut into instances, and into which."""
+        """Read whether the GPU is cut into MIG instances, and into which."""
         before = self._mig
         self._figure(MIG)
         self._mig = self._figures["mig"] is True
@@ -370,10 +370,10 @@ class Device:
                 return
         self.failure = failed
         self._due = self._shared.clock() + RETRY
-        self._void(health, words)
+        self._clear_row(health, words)
 
-    def _void(self, health: Health, words: str) -> None:
-        """Let the row say what is wrong, and which XIDs: of a GPU in this state no figure can be believed."""
+    def _clear_row(self, health: Health, words: str) -> None:
+        """Replace the row by one without figures, which cannot be believed in this state: health, words and XIDs."""
         row = self.row
         self._forget()
         self.row = Gpu(
@@ -396,21 +396,21 @@ class Device:
             return None
         return Registration(self.row.index, self._handle, self.xid_counter)
 
-    def note_xids(self) -> None:
-        """Bring the row's XIDs up to date, between two samples or while there is none."""
+    def update_xids(self) -> None:
+        """Copy the counted XIDs into the row."""
         xids = self.xid_counter.xids
         if xids != self.row.xids:
             self.row = msgspec.structs.replace(self.row, xids=xids)
 
-    def vanish(self) -> None:
-        """Keep the row of a GPU that the driver no longer lists; it is not asked again until it is `found`."""
+    def mark_missing(self) -> None:
+        """Mark the GPU as no longer listed by the driver; it is not asked again until `set_place`."""
         if not self.missing:
             self.missing = True
             self.failure = None
-            self._void(Health.MISSING, "the driver no longer lists it")
+            self._clear_row(Health.MISSING, "the driver no longer lists it")
 
     def locate(self, listed: int) -> bool:
-        """Find out where the driver, which now lists so many GPUs, has this one; False where that cannot be told."""
+        """Look up the GPU's index, now that the driver lists so many GPUs; return whether it was found."""
         if not self.row.uuid:
             return False
         try:
@@ -418,12 +418,12 @@ class Device:
                 _, index, _ = self._find()
         except Failed as failed:  # what else is wrong it says when it is sampled
             if failed.code in nvml.NOT_THERE:
-                self.vanish()
+                self.mark_missing()
             return False
-        self.found(Place(index, listed, bus_id=self.row.bus_id))
+        self.set_place(Place(index, listed, bus_id=self.row.bus_id))
         return True
 
-    def found(self, place: Place) -> None:
+    def set_place(self, place: Place) -> None:
         """Set the place at which the driver lists this GPU now."""
         if self.missing or place.index != self.row.index:
             self._handle = None

@@ -133,20 +133,20 @@ class Gpus:
         if any(device.moved or (device.failure and device.failure.code in nvml.NOT_THERE) for device in asked):
             self._count_due = 0.0  # before the next sample, look where they all are
         self._shared.events.collect()
-        self._note_xids()
+        self._update_xids()
 
     def listen(self) -> None:
         """Register the GPUs for the driver's events; to be called when no snapshot waits."""
         self._shared.events.listen([one for device in self._active if (one := device.registration)])
-        self._note_xids()
+        self._update_xids()
 
     def resume(self) -> None:
         """Listen for the driver's events again."""
         self._shared.events.resume()
 
-    def _note_xids(self) -> None:
+    def _update_xids(self) -> None:
         for device in self._devices:
-            device.note_xids()
+            device.update_xids()
 
     def _check_driver(self) -> None:
         """Raise Unusable where the failures say that the driver itself is out of reach."""
@@ -198,7 +198,7 @@ class Gpus:
         for index in range(self._count):
             uuid = "" if index in places else self._uuid_at(index)
             if uuid in known:  # in another slot, or its address is not known
-                known[uuid].found(Place(index, self._count))
+                known[uuid].set_place(Place(index, self._count))
             elif uuid:
                 self._devices.append(Device(Place(index, self._count), self._shared))
 

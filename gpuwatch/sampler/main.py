@@ -58,10 +58,10 @@ class Closed(Exception):
 
 
 class Connection:
-    """Pipes to the parent: options and commands come in on stdin, snapshots go out on stdout."""
+    """Connection to the parent: options and commands come on stdin, snapshots go to stdout."""
 
     def __init__(self) -> None:
-        """From now on anything that the driver's library prints goes to stderr."""
+        """Redirect stdout to stderr, for anything that the driver's library prints."""
         sys.stdout.flush()
         self._output = os.dup(1)
         os.dup2(2, 1)
@@ -199,7 +199,7 @@ class Sampler:
         self._write()
 
     def _show_progress(self) -> None:
-        """Show the first GPUs when the others take long to wake; later, those that do not hang on a slow one."""
+        """Publish the GPUs that were sampled when the others of this round take long."""
         since = max(self._began_at, self._written_at)  # not only the last: the interval between two rounds is no delay
         if not self._options.once and time.monotonic() - since >= _PROGRESS:
             starting = self._last.state is SourceState.STARTING
@@ -238,7 +238,7 @@ class Sampler:
     def _annotate_both(
         self, rows: Sequence[Gpu], listed: Sequence[Process], unlisted: Sequence[Unlisted]
     ) -> tuple[tuple[Process, ...], tuple[Unlisted, ...]]:
-        """Add what was read of both; of the unlisted a single snapshot waits only for possible leftovers."""
+        """Add declarations and contexts to both; of the unlisted only possible leftovers are waited for."""
         asked = [one.process for one in unlisted if one.process.adopted or not self._options.once]
         done = self._annotate(rows, (*listed, *asked), wait=True)
         contexts = {process.pid: process.surroundings for process in done[len(listed) :]}
@@ -251,7 +251,7 @@ class Sampler:
     def _annotate(
         self, rows: Sequence[Gpu], processes: Sequence[Process], *, wait: bool = False
     ) -> tuple[Process, ...]:
-        """Add to the processes what they declared, as far as it is known; a single snapshot may `wait` for it."""
+        """Add the declarations and contexts that are known; a single snapshot may `wait` for them."""
         declarations, gpus = self._declarations, self._gpus
         if declarations is None or gpus is None:
             return tuple(processes)

@@ -129,7 +129,7 @@ _THROTTLE = (
 
 
 def throttle(reasons: int) -> tuple[str, ...]:
-    """Name what holds the clocks down, worst first, from NVML's bits."""
+    """Return the reasons that limit the clocks, worst first, from NVML's bits."""
     named = [words for bit, words in _THROTTLE if reasons & bit]
     if reasons & _HW_SLOWDOWN and not reasons & 0xC0:  # else it only repeats the two that say why
         named.insert(0, "hw slowdown")
@@ -230,7 +230,7 @@ def _read_memory_v1(calls: Calls, handle: Handle) -> Memory | None:
 
 
 def unified_memory(held: Reading, proc: Path = procfs.PROC) -> Memory:
-    """Return the machine's memory for a GPU that shares it; `held` is what the processes on the GPU take together."""
+    """Return the machine's memory for a GPU that shares it; `held` is the memory of all its processes."""
     host = machine.host_memory(proc)
     if host is None:
         return Memory(used=held, reserved=Reason.UNSUPPORTED, unified=True)

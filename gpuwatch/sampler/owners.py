@@ -29,7 +29,7 @@ TTL = 600.0
 
 
 def name_of(uid: int) -> str:
-    """Ask the system's user database; raises KeyError where it has no such user."""
+    """Return the name of a user from the system's database; raises KeyError where there is no such user."""
     return pwd.getpwuid(uid).pw_name
 
 
@@ -110,7 +110,7 @@ _STATES = {
 
 
 def terminal(tty: int) -> str:
-    """Name a controlling terminal by its device number; empty for none.
+    """Return the name of a controlling terminal by its device number; empty for none.
 
     Source: devices.txt of the Linux kernel (4: consoles and serial lines, 136 to 143: pseudo-terminals).
     """
@@ -150,7 +150,7 @@ class _Facts(msgspec.Struct):
 
 
 class Owners:
-    """Reads processes again and again, and remembers no more of them than was asked for the last time."""
+    """Reader of processes, with a cache of the facts about those that were read the last time."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class Owners:
         return None if led is False and not self._sees_all and machine.hides_pids(self._proc) else led
 
     def _unread(self, pid: int, facts: _Facts) -> Process:
-        """Return the known row of a process that cannot be read now; nothing shows that it is another process."""
+        """Return the row of a process that cannot be read now, from the facts that are known."""
         return Process(
             pid=pid,
             start=facts.start,
@@ -291,7 +291,7 @@ class Owners:
         )
 
     def _state(self, pid: int, stat: procfs.Stat, facts: _Facts) -> str:
-        """Name the state; of a process whose first thread has ended, that of one that has not.
+        """Return the name of the state; where the first thread has ended, of a thread that has not.
 
         The kernel calls such a one a zombie, proc_pid_stat(5), though it computes and holds what it did. The thread is
         looked for once, and again when it has ended. Empty where that cannot be read.
@@ -332,7 +332,7 @@ def _started(stat: procfs.Stat) -> float:
 
 
 def _ending(stat: procfs.Stat) -> bool:
-    """Whether the first thread has ended or is about to: the kernel tells no command line of it, and no addresses."""
+    """Return whether the first thread has ended or is about to: it has no command line and no addresses any more."""
     return stat.state in procfs.DEAD or bool(stat.flags & procfs.PF_EXITING)
 
 

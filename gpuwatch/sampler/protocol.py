@@ -1,4 +1,4 @@
-"""Messages between the sampler and its parent, but for the snapshots: options, commands, exit codes."""
+"""Options, commands and exit codes of the sampler."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Found(NamedTuple):
-    """What was read."""
+    """Result of reading the reservations."""
 
     reserved: list[Reservation]
     """Reservations that are within no other one: a run within another run uses the memory that that one reserved."""

@@ -75,7 +75,7 @@ _CALLS: Final = 5
 
 
 class DemoSource:
-    """A `Source` of the simulated machine; it starts `begin` seconds into its script; `only` these GPUs."""
+    """Source of the simulated machine; it starts `begin` seconds into its script; `only` these GPUs."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class DemoSource:
         self._wall_zero = wall() - begin
         self._sequence = 0
         self._ends: Mapping[int, float] = {}
-        """By PID, when a process that the viewer ended is gone, by the clock. Replaced as a whole: threads read it."""
+        """By PID: the clock's time at which a process of the viewer's ends. Replaced as a whole: threads read it."""
         self._closed = threading.Event()
 
     def next(self, timeout: float) -> Snapshot | None:
@@ -114,19 +114,19 @@ class DemoSource:
         return snapshot
 
     def set_interval(self, seconds: float) -> None:
-        """Return a snapshot every so many seconds from now on."""
+        """Make a snapshot every so many seconds from now on."""
         self._interval = seconds
         self._due = min(self._due, self._clock() + seconds)
 
     def poke(self) -> None:
-        """Let the next snapshot be due at once."""
+        """Make the next snapshot due at once."""
         self._due = self._clock()
 
     def set_shares(self, _shares: Sequence[Share]) -> None:
-        """Change nothing: what people agreed on in the demo is in its script."""
+        """Do nothing: the agreed shares of the demo are in its script."""
 
     def end(self, pid: int, after: float) -> None:
-        """Let a process of the viewer's end `after` so many seconds, with what works for it; from any thread."""
+        """Let a process of the viewer's end `after` so many seconds, with its workers; from any thread."""
         at = self._clock() + after
         ends = dict(self._ends)
         for one in (pid, *(cast.RUN_WORKER_PIDS if pid == cast.RUN_PID else ())):
@@ -143,7 +143,7 @@ class DemoSource:
         self._closed.set()
 
     def at(self, t: float) -> Snapshot:
-        """Return what is seen at `t` seconds of the script; negative is before the demo began."""
+        """Return the snapshot at `t` seconds of the script; negative is before the demo began."""
         ended = frozenset(pid for pid, at in self._ends.items() if self._zero + t >= at)
         scene = _Scene(self._seed, t, zero=self._zero, wall_zero=self._wall_zero, ended=ended)
         gpus = tuple(scene.gpu(index) for index in self._only)
@@ -177,7 +177,7 @@ class _Scene:
     def __init__(
         self, seed: int, t: float, *, zero: float, wall_zero: float, ended: frozenset[int] = frozenset()
     ) -> None:
-        """`ended` are PIDs of those who are there no more."""
+        """`ended` are PIDs of processes that have ended."""
         self._seed = seed
         self._t = t
         self._zero = zero
@@ -186,7 +186,7 @@ class _Scene:
         self._ended = ended
         self.actors = [(actor, actor.age + t) for actor in cast.ACTORS if actor.pid not in ended]
         self.actors += [cast.trial(slot, t) for slot in range(cast.TRIALS)]
-        """Who is there, and for how many seconds."""
+        """The processes that run, and for how many seconds each has."""
 
     def gpu(self, index: int) -> Gpu:
         plain = Gpu(
@@ -324,7 +324,7 @@ class _Scene:
         return min(100, round(sum(self._loads(index, t).values())))
 
     def _loads(self, index: int, t: float) -> defaultdict[int, float]:
-        """Give percent by pid for one GPU; together they cannot have more than all of its time."""
+        """Return percent by PID for one GPU; together they are at most 100."""
         loads: defaultdict[int, float] = defaultdict(float)
         for actor, _ in self.actors:
             # A process drives the first of its GPUs, and all of them where it has no other reason to be on two.
@@ -395,5 +395,5 @@ def _hot(second: float) -> float:
 
 
 def _pages(gib: float) -> int:
-    """Give GiB in bytes, in whole pages of 2 MiB, as the driver hands memory out."""
+    """Return GiB in bytes, in whole pages of 2 MiB, as the driver allocates memory."""
     return round(gib * GIB / (2 * MIB)) * 2 * MIB

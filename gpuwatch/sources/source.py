@@ -1,4 +1,4 @@
-"""Where snapshots come from: all sources answer to the same calls."""
+"""Interface of all sources of snapshots."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from gpuwatch.model import Snapshot
 
 
 class Source(Protocol):
-    """Something that gives the next snapshot; used from one thread, but `close` may come from any."""
+    """Source of snapshots; used from one thread, but `close` may come from any."""
 
     def next(self, timeout: float) -> Snapshot | None:
         """Wait up to `timeout` seconds for the next snapshot; None where none came or the source has ended.
 
-        A source never goes quiet: where nothing new can be read it gives its last snapshot again, with `monotonic`
-        moved on (so that ages grow) and states that say why.
+        A source always goes on: where nothing new can be read it returns its last snapshot again, with the present
+        `monotonic` (so that ages grow) and states that say why.
         """
 
     def set_interval(self, seconds: float) -> None:
@@ -26,7 +26,7 @@ class Source(Protocol):
         """Ask for a sample at once, and for devices that were given up to be tried again."""
 
     def set_shares(self, shares: Sequence[Share]) -> None:
-        """Judge what processes declared by these agreed shares from now on, in place of those before."""
+        """Replace the agreed shares by which the declarations of processes are read."""
 
     def close(self) -> None:
-        """Let go of everything at once, whatever the driver does; never waits."""
+        """Release everything at once, whatever the driver does; never waits."""
