@@ -118,7 +118,7 @@ def test_of_two_the_elder_writes_and_the_other_takes_over(folder: Path, start: C
 def test_one_that_was_killed_leaves_the_way_free(folder: Path, start: Callable[[], StatusFile]) -> None:
     program = (
         "import pathlib, sys, time\n"
-        "from gpuwatch.recorder.status_file import FILE, StatusFile\n"
+        "from gpuwatch.recorder.status_writer import StatusFile\n"
         "from gpuwatch.monitor import Frame\n"
         "from gpuwatch.history import History\n"
         "from gpuwatch.model import Snapshot\n"
