@@ -383,7 +383,7 @@ def test_the_help_explains_every_sign_of_a_share(glyphs: Any) -> None:
         "62/?",
         "12/40Σ",
         "used/limit %",
-        "declared",
+        "limits",
         "overbooked",
     } <= labels
 

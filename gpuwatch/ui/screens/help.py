@@ -122,7 +122,7 @@ def legend(glyphs: Glyphs) -> list[Section]:
         Fact("free", "memory that a process can still get, without the driver's own reserve"),
         Fact("promised", "declared or reserved by `gpuwatch run`, but not used yet; others count on it"),
         Fact("used/limit %", "memory held and limit declared, both in percent of the GPU's memory"),
-        Fact("declared", f"sum of the limits on a GPU, in GiB; {least} where one could not be read"),
+        Fact("limits", f"sum of the limits on a GPU, in GiB; {least} where one could not be read"),
         Fact("overbooked", "more is declared on a GPU than it has"),
         Fact("runs in", "container, pod, batch job, notebook, systemd unit or terminal of a process"),
         Fact("run", "all processes that one launch started: launcher, ranks and workers"),
