@@ -81,7 +81,7 @@ class ChildProcess:
     ) -> None:
         """Start a program, or fork and call a function; raises OSError.
 
-        `inherit` are descriptors that a program gets too. `output` is 1 to read its stdout and 2 to read its stderr.
+        `inherit` are descriptors that the child gets too. `output` is 1 to read its stdout and 2 to read its stderr.
         """
         self.started_at = time.monotonic()
         self.killed_at: float | None = None
@@ -100,7 +100,7 @@ class ChildProcess:
         self._stdout, child_stdout = os.pipe()
         try:
             if callable(command):
-                self.pid = _fork(command, child_stdin, child_stdout)
+                self.pid = _fork(command, child_stdin, child_stdout, output, inherit)
             else:
                 self.pid = _spawn(command, child_stdin, child_stdout, output, inherit)
         except OSError:
@@ -249,7 +249,7 @@ def _spawn(command: Sequence[str], stdin: int, stdout: int, output: int, inherit
             os.set_inheritable(descriptor, False)
 
 
-def _fork(main: Callable[[], None], stdin: int, stdout: int) -> int:
+def _fork(main: Callable[[], None], stdin: int, stdout: int, output: int, inherit: Sequence[int]) -> int:
     """Fork and call a function in the child; return the child's PID. Only before there are threads. Raises OSError."""
     pid = os.fork()
     if pid:
@@ -258,8 +258,12 @@ def _fork(main: Callable[[], None], stdin: int, stdout: int) -> int:
         die_with_parent()
         os.setsid()
         os.dup2(stdin, 0)
-        os.dup2(stdout, 1)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 3 - output)
+        os.dup2(stdout, output)
+        lowest = 3
+        for descriptor in (*sorted(inherit), os.sysconf("SC_OPEN_MAX")):
+            os.closerange(lowest, descriptor)
+            lowest = descriptor + 1
         main()
         os._exit(0)
     finally:

@@ -86,7 +86,7 @@ _AGENTS = frozenset(
 )
 """Programs with a command by which they run one job after the other."""
 
-MONITORS = _names("nvidia-smi nvitop nvtop gpustat nv-hostengine nvidia-persistenced Xorg all-smi")
+MONITORS = _names("gpuwatch nvidia-smi nvitop nvtop gpustat nv-hostengine nvidia-persistenced Xorg all-smi")
 """Programs that ask the driver, or keep it loaded, and compute nothing."""
 
 # -- notebooks -----------------------------------------------------------------------------------------------------

@@ -8,17 +8,18 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Sequence
 
 from gpuwatch.child import ChildProcess
 from gpuwatch.declared import resolver  # noqa: F401 - both processes need it: imported once, before the fork
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     """Run the sampler and end with its exit code."""
     gc.disable()  # what is imported stays, and looking through it takes 10 ms
     gc.freeze()
     inspector = None
-    if "--no-declared" not in sys.argv:
+    if "--no-declared" not in arguments:
         try:
             inspector = ChildProcess(_inspect)
         except OSError:  # no memory, no room for a process: it is tried again when there is something to ask
@@ -28,7 +29,7 @@ def main() -> None:
     gc.freeze()
     gc.enable()
     # Not sys.exit: the end of the interpreter would wait for a thread that looks up a user, and unload the driver.
-    os._exit(loop.main(sys.argv[1:], inspector))
+    os._exit(loop.main(arguments, inspector))
 
 
 def _inspect() -> None:
@@ -40,4 +41,4 @@ def _inspect() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import gpuwatch.sampler
 from gpuwatch.child import ChildProcess, python_command
@@ -24,7 +24,9 @@ LONGEST_LINE = 64 * 2**20
 class SamplerProcess(ChildProcess):
     """Running sampler. It dies with us: by the end of its stdin, and by PDEATHSIG."""
 
-    def __init__(self, options: Mapping[str, object] | None = None, *, command: Sequence[str] = SAMPLER) -> None:
+    def __init__(
+        self, options: Mapping[str, object] | None = None, *, command: Sequence[str] | Callable[[], None] = SAMPLER
+    ) -> None:
         """Start it; without options it only gets ready, until `configure` is called. Raises OSError."""
         self.page = SharedPage.create()
         self.is_configured = False

@@ -16,14 +16,16 @@ from {package} import __main__, {module}
 seen = lambda *_: print(json.dumps([gc.isenabled(), gc.get_freeze_count() > 1000, sorted(sys.modules)])) or 0
 {module}.main = seen
 os._exit = lambda code: None
-sys.argv[1:] = ["--no-declared"]
-__main__.main()
+__main__.main({arguments})
 """
 
 
-@pytest.mark.parametrize(("package", "module"), [("gpuwatch.sampler", "main"), ("gpuwatch.inspector", "worker")])
-def test_nothing_is_imported_that_only_a_screen_needs(package: str, module: str) -> None:
-    program = [sys.executable, "-c", PROGRAM.format(package=package, module=module)]
+@pytest.mark.parametrize(
+    ("package", "module", "arguments"),
+    [("gpuwatch.sampler", "main", ["--no-declared"]), ("gpuwatch.inspector", "worker", "")],
+)
+def test_nothing_is_imported_that_only_a_screen_needs(package: str, module: str, arguments: object) -> None:
+    program = [sys.executable, "-c", PROGRAM.format(package=package, module=module, arguments=arguments)]
     done = subprocess.run(program, env=environment(), capture_output=True, check=True)
     collects, frozen, modules = json.loads(done.stdout)
     assert (collects, frozen) == (True, True)
