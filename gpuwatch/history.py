@@ -311,9 +311,9 @@ _FLAT: Final = Trend()
 class TrendEstimator:
     """Estimator of the growth of one GPU's memory over the last minutes, with a point every five seconds.
 
-    It adds up what processes that are there took and gave back. One that comes, or goes, is no growth: a job that is
-    started again is a drop and a rise, and comes to nothing. A point is the peak of its slot, not the last value, for
-    the peak is what does not fit one day: an allocator that frees and takes the same again stays level.
+    It adds up by how much the memory of running processes grew and shrank. The start or end of a process does not
+    count, so that a restarted job is no growth. A point is the peak of its slot, not the last value: memory runs out at
+    a peak, and an allocator that frees and takes the same memory again shows no growth.
     """
 
     def __init__(self) -> None:
@@ -595,7 +595,7 @@ class HistoryView:
         return self._gpus.get(gpu_key, _NO_GPU).ecc
 
     def use(self, uid: int) -> Use:
-        """Return a person's use since the first snapshot; nothing of one who was never seen."""
+        """Return a user's use since the first snapshot; zero for a user who was never seen."""
         return self._use.get(uid, NO_USE)
 
 

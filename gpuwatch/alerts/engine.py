@@ -1,13 +1,13 @@
 """Engine that raises and ends alerts by the observations of rules. Callers pass in the time.
 
-    fine ──raise_after samples at a level──► raised ──clear_after samples that keep less──► stepped down or fine
+    fine ──raise_after samples at a level──► raised ──clear_after samples below it──► stepped down or fine
                                              raised ──raise_after samples at a worse level──► raised again
 
 The samples that raise must also span `raise_for` seconds, and those that clear `clear_for`, by the sampler's clock. A
 sample that gives no observation changes nothing: neither a missing reading nor a GPU left out clears an alert. An alert
-about a process or a scope ends with it, as soon as a list of its GPU's processes that can be trusted no longer has it.
-In the first seconds nothing is raised and nothing ends. A condition that swings within seconds must be better for
-longer before it ends (`condition.CALM`).
+about a process or a scope ends when a complete list of its GPU's processes no longer contains that process or scope.
+In the first seconds nothing is raised and nothing ends. A condition that comes and goes within seconds must stay better
+for longer before it ends (`condition.CALM`).
 """
 
 from __future__ import annotations

@@ -461,7 +461,7 @@ def _group_node(title: str, found: Sequence[Node]) -> Node:
 
 
 def _is_complete(gpus: Sequence[Gpu]) -> bool:
-    """Return whether every GPU is watched and well, and its list complete: a process on no list is on no GPU."""
+    """Return whether all GPUs are watched and healthy, with complete lists: a process in no list then uses no GPU."""
     watched = [gpu.index for gpu in gpus] == list(range(len(gpus)))
     return watched and all(gpu.health is Health.OK and not gpu.holdings_note for gpu in gpus)
 

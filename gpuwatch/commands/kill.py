@@ -1,4 +1,4 @@
-"""`gpuwatch kill PID…`: ends own processes by the same protocol as the dashboard."""
+"""`gpuwatch kill PID…`: ends the user's own processes, by the same steps as the dashboard."""
 
 from __future__ import annotations
 

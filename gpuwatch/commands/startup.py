@@ -55,7 +55,7 @@ def _given(flags: Mapping[str, object]) -> dict[str, Any]:
 
 
 def interval_of(args: argparse.Namespace, config: Config) -> float:
-    """Return the seconds between two samples; a flag beats the file."""
+    """Return the seconds between two samples: `--interval` where it is given, else the configured value."""
     return parse_value("--interval", parse_interval, args.interval) or config.interval
 
 

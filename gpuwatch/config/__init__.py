@@ -114,7 +114,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def path() -> Path:
-    """Return the path of the user's own file."""
+    """Return the path of the user's configuration file."""
     return files.config_folder() / FILE
 
 

@@ -82,7 +82,7 @@ class FairQueue:
         return [user for user in self._waiting if user not in barred and self.owed(user, now) < ALLOWED]
 
     def pop(self, now: float, sent: Iterable[Question], barred: Collection[str]) -> Question | None:
-        """Remove and return the question to send next; None where none may follow those that are `sent`."""
+        """Remove and return the next question to send; None where those already `sent` must be answered first."""
         users = [question.user for question in sent]
         if len(users) >= _SENT_MOST or any(self.owed(user, now) >= _SLOW for user in users):
             return None

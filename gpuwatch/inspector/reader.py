@@ -435,7 +435,7 @@ def _candidates(source: bytes, folder: str, own: str, tried: set[str]) -> Iterat
 
 
 def _module(process: Path, paths: tuple[str, str], room: int, main: _Main) -> tuple[str, files.Found | Unread | None]:
-    """Read the first file of a module that exists, up to `room` bytes; None where it is not the program's own."""
+    """Read the first of two possible files of a module, up to `room` bytes; None where neither is the program's."""
     for path in paths:
         try:
             return path, files.read_file(process, path, room)

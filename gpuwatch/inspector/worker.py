@@ -126,7 +126,7 @@ def _write(line: bytes) -> None:
 
 
 def main() -> None:
-    """Answer questions until stdin ends, or none comes for long."""
+    """Answer questions until stdin ends, or until no question has come for `IDLE` seconds."""
     die_with_parent()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it has read what is not for everybody's eyes
     most = resource.getrlimit(resource.RLIMIT_AS)[1]

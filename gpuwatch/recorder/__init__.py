@@ -1,1 +1,1 @@
-"""Recorder: everything that keeps or sends what a monitor sees, whoever looks at the screen."""
+"""Recorder: saves and sends what the monitor sees: events, usage, marks, messages, the status file."""

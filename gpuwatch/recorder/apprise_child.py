@@ -1,10 +1,10 @@
-"""The child that sends by apprise, or sees whether apprise understands URLs.
+"""Child process that sends a message by apprise, or checks whether apprise understands URLs.
 
     python -P gpuwatch/recorder/apprise_child.py
 
-It takes one JSON object on stdin (`urls`, `title`, `body`, `kind`, `check`) and gives one on stdout: `installed`, and
-`results` in the order of the URLs, each `ok` and `why`. It imports nothing of gpuwatch. The URLs are secret, and what
-apprise logs may hold them: nothing of that leaves this process but the words below.
+It reads one JSON object from stdin (`urls`, `title`, `body`, `kind`, `check`) and writes one to stdout: `installed`,
+and `results` in the order of the URLs, each with `ok` and `why`. It imports nothing of gpuwatch. The URLs are secret,
+and apprise's log may contain them: from the log only the words of `_WORDS` and status codes leave this process.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _WORDS = (
 
 
 class Listener(logging.Handler):
-    """Picks known words out of what apprise logs."""
+    """Log handler that finds known reasons of failure in apprise's log."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.why = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take in one line; the first reason counts."""
+        """Read one record of the log; only the first reason found is kept."""
         line = record.getMessage()
         # Below a warning the log also has the message itself, which may hold such words.
         if self.why or (record.levelno < logging.WARNING and "Exception" not in line[:40]):
@@ -51,7 +51,7 @@ class Listener(logging.Handler):
 
 
 def answer(order: dict[str, Any]) -> dict[str, Any]:
-    """Do what was asked."""
+    """Carry out an order: check the URLs or send the message, and return the result."""
     try:
         import apprise
     except ImportError:
@@ -94,7 +94,7 @@ def answer(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Read the order, carry it out, write the result; what a service prints is discarded."""
+    """Read the order from stdin, carry it out, write the result to stdout; discard what a service prints."""
     signal.alarm(LIMIT)
     stdout = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)

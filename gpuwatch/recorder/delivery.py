@@ -1,4 +1,4 @@
-"""Delivery of messages: their words, and a command or apprise in a child process with a time limit."""
+"""Delivery of messages: formats their texts, and sends them by a command or by apprise, with a time limit."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from gpuwatch.child import run
 from gpuwatch.files import check_source
 
 TITLE: Final = 200
-"""Characters of a title at most: what a telephone shows, and more than a line of a mail's subject needs."""
+"""Characters of a title, at most: enough for a telephone's screen and for the subject of a mail."""
 BODY: Final = 2000
 """Characters of a line of the body at most."""
 LINES: Final = 10
-"""Alerts that a digest names; the others are counted."""
+"""Alerts that a digest lists, at most; the others are only counted."""
 
 _OVER: Final = "✓"
 _DAY: Final = 20 * 3600.0
-"""Seconds from which on a time of day alone could be mistaken for today's."""
+"""Age in seconds from which a clock time is written with its date: it could be mistaken for today's."""
 
 
 class Kind(StrEnum):
-    """What a message tells."""
+    """Event that a message reports."""
 
     RAISED = "raised"
     WORSE = "worse"
@@ -43,38 +43,38 @@ class Kind(StrEnum):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """What is sent once to each way out; all its texts are clean."""
+    """Message that each notifier sends once; all its texts are clean."""
 
     title: str
-    """With a mark for the severity and the host: `▲ box3: GPU 3 full in about 4 min`."""
+    """Title with the severity's mark and the host: `▲ box3: GPU 3 full in about 4 min`."""
     body: str = ""
-    """Who, why, and since when; lines."""
+    """Evidence, start and owners, a line each."""
     kind: Kind
     severity: Severity
-    """Of a digest the worst that is in it."""
+    """Severity of the alert; of a digest the worst one."""
     alerts: tuple[Alert, ...]
-    """The one that it is about; of a digest all, the worst first."""
+    """The alert of the message; of a digest all its alerts, the worst first."""
     host: str = ""
     line: str = ""
     """The title without the host, for a digest."""
     parts: tuple[Message, ...] = ()
-    """Of a digest, the messages that it is made of."""
+    """The messages that a digest contains; empty for other messages."""
 
     @property
     def count(self) -> int:
-        """How many messages it stands for."""
+        """Number of messages in a digest; 1 for other messages."""
         return len(self.parts) or 1
 
 
 class Repeats(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a condition was raised lately."""
+    """Number of times that a condition was raised recently."""
 
     times: int = 1
     since: float = 0.0
-    """Wall-clock time of the first."""
+    """Wall-clock time of the first time."""
 
     def words(self, now: float) -> str:
-        """Say it where that was more than once: ` (3 times since 14:02)`."""
+        """Return ` (3 times since 14:02)`; empty where the condition was raised only once."""
         return f" ({self.times} times since {clock_time(self.since, now)})" if self.times > 1 else ""
 
 
@@ -91,7 +91,7 @@ def raised(alert: Alert, kind: Kind, repeats: Repeats) -> Message:
 
 
 def cleared(alert: Alert, title: str, repeats: Repeats) -> Message:
-    """Return the message about an alert that has ended; `title` is that of the message about its raise."""
+    """Return the message about an alert that has ended; `title` is the title of the message that reported it."""
     end = alert.ended if alert.ended is not None else max(alert.seen, alert.raised)
     lasted = alert.lasted or end - alert.raised
     lines = [
@@ -104,7 +104,7 @@ def cleared(alert: Alert, title: str, repeats: Repeats) -> Message:
 
 
 def digest(messages: Sequence[Message]) -> Message:
-    """Make one message of several, which may be digests themselves: the worst first, what has ended last."""
+    """Return one message that contains several, which may be digests too: the worst first, ended alerts last."""
     parts = sorted((part for one in messages for part in one.parts or (one,)), key=_order)
     over = sum(part.kind is Kind.CLEARED for part in parts)
     hold = len(parts) - over
@@ -130,7 +130,7 @@ def digest(messages: Sequence[Message]) -> Message:
 
 
 def clock_time(wall: float, now: float) -> str:
-    """Return a wall-clock time as people here read it: `14:02`, with the date where that was not today."""
+    """Return a wall-clock time in local time: `14:02`, with the date where that was not today."""
     return time.strftime("%H:%M" if abs(now - wall) < _DAY else "%Y-%m-%d %H:%M", time.localtime(wall))
 
 
@@ -159,32 +159,32 @@ def _order(part: Message) -> tuple[bool, int, float]:
 
 
 HEARD: Final = 64 * 1024
-"""Bytes of what a program says that are kept, the last."""
+"""Bytes of a program's output that are kept: the last ones."""
 
 COMMAND_LIMIT: Final = 10.0
-"""Seconds that a command may take."""
+"""Seconds that a command may run."""
 APPRISE_LIMIT: Final = 30.0
 """Seconds that a service may take: apprise itself gives a server 4 s to connect and 4 s to answer, each time."""
 NOT_INSTALLED: Final = "needs apprise: pip install apprise"
 _NAMED: Final = 200
-"""Characters of what a command said last."""
+"""Characters of a command's last line that an error shows, at most."""
 
 
 class Notifier(Protocol):
-    """One way out. `send` may take its time, for it is called from a thread of its own."""
+    """Way to send messages. `send` may block: it is called from a thread that nothing else uses."""
 
     name: str
-    """What stands before the words of `send`: `slack`, `command tell`."""
+    """Name that stands before the reason of a failure: `slack`, `command tell`."""
 
     def send(self, message: Message) -> str:
-        """Deliver a message; return the reason of a failure as words that follow the name, or empty."""
+        """Deliver a message; return the reason of a failure as words that follow the name, empty on success."""
 
     def close(self) -> None:
-        """Give up what is under way; from any thread, without waiting."""
+        """Abort a delivery that is running; from any thread, without waiting."""
 
 
 class CommandNotifier:
-    """Program of the user's own that gets one JSON object on stdin; no shell is involved.
+    """Notifier that runs the user's program with one JSON object on stdin; no shell is involved.
 
     The object has the fields of the alert as the events log has them, `event` (raised, worse, cleared) and `message`
     (the words, lines); of a digest `event`, `message`, `host`, `severity` and `alerts`.
@@ -223,7 +223,7 @@ class CommandNotifier:
         return f"{how}: {words}" if words else how
 
     def close(self) -> None:
-        """Kill it, if it runs."""
+        """Kill the program, if it runs."""
         self._stop.set()
 
     def _not_started(self, error: OSError) -> str:
@@ -238,11 +238,11 @@ class CommandNotifier:
 
 
 SENDER: Final = (sys.executable, "-P", str(Path(__file__).with_name("apprise_child.py")))
-"""The child that imports apprise. -P: nothing is imported from the folder that the user happens to stand in."""
+"""The child that imports apprise. -P: nothing is imported from the working directory."""
 
 
 class AppriseNotifier:
-    """Service that apprise knows by a URL. The URL holds secrets: only the child gets it, on stdin."""
+    """Notifier for one URL of apprise. The URL holds secrets: only the child process gets it, on stdin."""
 
     def __init__(
         self, url: str, *, name: str = "", command: Sequence[str] = SENDER, limit: float = APPRISE_LIMIT
@@ -257,7 +257,7 @@ class AppriseNotifier:
         return f"AppriseNotifier({_scheme(self._url)}://…)"
 
     def send(self, message: Message) -> str:
-        """Let a child send it, and wait for that."""
+        """Send the message in a child process, and wait for the result."""
         order = _Order(urls=(self._url,), title=message.title, body=message.body, kind=_apprise_kind(message))
         return _ask(order, self._command, self._limit, self._stop)[0]
 

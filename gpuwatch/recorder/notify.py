@@ -31,30 +31,30 @@ class _Topic:
     alert: Alert
     holds: bool = True
     sent: bool = False
-    """Whether the last message about it says that it holds."""
+    """Whether the last message that was sent says that the condition holds."""
     title: str = ""
     """The title of the last message."""
     worst_sent: int = 0
-    """The worst severity that was sent in this cool-down, or since the last message; 0 for none."""
+    """The worst severity that was sent in this cool-down, or since the last message; 0 where nothing was sent."""
     calm_until: float = -math.inf
-    """Until when only a worse severity is sent, and its end."""
+    """Time until which only a worse severity, or the end, is sent."""
     times: int = 1
     """How often it was raised since `since`."""
     mentioned: int = 0
-    """How many of these were sent."""
+    """How many of these times messages have reported."""
     since: float = 0.0
-    """Wall-clock time."""
+    """Wall-clock time of the first of these times."""
     due: float | None = None
-    """When to check whether there is anything to send about it."""
+    """Time to check whether to send a message about the condition; None for never."""
 
     @property
     def repeats(self) -> Repeats:
-        """How often it was raised, for the words."""
+        """Repeats for the text of a message."""
         return Repeats(times=self.times, since=self.since)
 
 
 class Deduplicator:
-    """Filter that decides what is sent, from what was raised and has ended; all times are of the caller's clock.
+    """Filter that decides which alerts are sent and when; all times are of the caller's clock.
 
     It remembers a condition while it holds, and for a cool-down after.
     """
@@ -64,7 +64,7 @@ class Deduplicator:
         """May be replaced at any time."""
         self._topics: dict[str, _Topic] = {}
         self._window: float | None = None
-        """When what waits now goes out."""
+        """Time at which the messages that are being gathered are sent; None where none is."""
 
     def update(self, raised: Iterable[Alert], cleared: Iterable[Alert], active: Iterable[Alert], now: float) -> None:
         """Add the alerts of a frame; `active` are all that hold.
@@ -95,7 +95,7 @@ class Deduplicator:
                 self._end(topic.alert, now)
 
     def pop_due(self, now: float) -> list[Message]:
-        """Return the messages that are to be sent now; they count as sent, whether or not they arrive."""
+        """Return the messages that are due; they count as sent, even where the delivery fails."""
         if self._window is not None and self._window <= now:
             self._window = None
         ready = [topic for topic in self._topics.values() if topic.due is not None and topic.due <= now]
@@ -106,7 +106,7 @@ class Deduplicator:
         return [delivery.digest(messages)] if len(messages) > self.policy.digest else messages
 
     def pop_all(self, now: float) -> list[Message]:
-        """Return also the messages that wait only for others to come, before the end."""
+        """Return all messages, even those that wait for `gather` to pass; for the end of the program."""
         return self.pop_due(now if self._window is None else max(now, self._window))
 
     def next_due(self) -> float | None:
@@ -141,7 +141,7 @@ class Deduplicator:
         return _Topic(alert, sent=sent, worst_sent=worst if sent else 0, mentioned=1, since=alert.raised)
 
     def _rename(self, current: dict[str, Alert]) -> None:
-        """Follow alerts whose GPU is known by another key now; their id stays."""
+        """Move the state of alerts whose GPU has a new key; an alert keeps its id."""
         unknown = {alert.id: key for key, alert in current.items() if alert.id and key not in self._topics}
         if not unknown:
             return
@@ -196,9 +196,9 @@ class Deduplicator:
 
 
 RETRY: Final = 30.0
-"""Seconds after a failure until a notifier is tried again; a message is tried twice."""
+"""Seconds between a failure and the next attempt of a notifier; a message is tried twice."""
 WAITING: Final = 50
-"""Messages that wait for one notifier at most; the oldest are dropped, and counted."""
+"""Messages that wait for one notifier, at most; beyond that the oldest are dropped and counted."""
 _STOP_WAIT: Final = 0.5
 """Seconds that a notifier may take to end once its queue is closed."""
 
@@ -215,7 +215,7 @@ class DeliveryQueue:
         waiting: int = WAITING,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """More messages than `together` that have come to wait go out as one digest."""
+        """Where more than `together` messages wait, they are sent as one digest."""
         self._notifier = notifier
         self._together = together
         self._retry = retry
@@ -224,7 +224,7 @@ class DeliveryQueue:
         self._guard = threading.Lock()
         self._queue: deque[Message] = deque()
         self._failed: Message | None = None
-        """The message that is to be tried a second time."""
+        """The message that failed once and is to be tried a second time."""
         self._not_before = 0.0
         self._lost = 0
         self._error = ""
@@ -233,7 +233,7 @@ class DeliveryQueue:
 
     @property
     def trouble(self) -> str:
-        """What keeps messages from going out, until the next one does: `slack does not answer (timeout)`."""
+        """Why messages are not delivered, until one is: `slack does not answer (timeout)`; empty for no failure."""
         with self._guard:
             if not self._error and not self._lost:
                 return ""
@@ -243,7 +243,7 @@ class DeliveryQueue:
             return text.clean(words + lost, 300)
 
     def put(self, message: Message) -> None:
-        """Queue a message; at once, from any thread."""
+        """Queue a message; returns at once; from any thread."""
         with self._guard:
             if self._worker.is_closing:
                 return
@@ -253,7 +253,7 @@ class DeliveryQueue:
         self.start()
 
     def start(self) -> None:
-        """Deliver what waits; where there is no thread for that, a later call tries again."""
+        """Start the thread that delivers; where no thread can be started, a later call tries again."""
         if not self._queue:
             return
         try:
@@ -262,14 +262,14 @@ class DeliveryQueue:
             self._error = f"gets no messages: {error}"
 
     def close(self, deadline: float) -> None:
-        """Deliver what can be until `deadline` on the clock, then give up."""
+        """Deliver as many messages as possible until `deadline` on the clock, then give up."""
         self._worker.close(max(0.0, deadline - self._clock()))
         self._stopped = True
         self._notifier.close()
         self._worker.close(_STOP_WAIT)
 
     def _deliver(self) -> float | None:
-        """Deliver what waits, and return the seconds until the next attempt; None where nothing waits."""
+        """Deliver the messages that wait; return the seconds until the next attempt; None where none waits."""
         while (message := self._next()) is not None:
             try:
                 error = self._notifier.send(message)
@@ -303,13 +303,13 @@ class DeliveryQueue:
 
 
 NEWS: Final = 600
-"""Frames that wait at most; each takes far less than a frame's time."""
+"""Frames that wait, at most; handling one takes far less time than the next takes to come."""
 _PAUSE: Final = 1.0
-"""Seconds until the next attempt after a fault of ours."""
+"""Seconds until the next attempt after a bug raised an exception."""
 
 
 class _News(NamedTuple):
-    """Alerts of a frame."""
+    """Alerts of one frame."""
 
     raised: tuple[Alert, ...]
     cleared: tuple[Alert, ...]
@@ -317,17 +317,17 @@ class _News(NamedTuple):
 
 
 class Lock(Protocol):
-    """Lock that elects one sender, such as `files.FileLock`."""
+    """Lock that one of several processes can hold, such as `files.FileLock`."""
 
     def acquire(self) -> bool:
-        """Try to get the lock, without waiting; raises OSError where nobody can."""
+        """Try to get the lock, without waiting; raises OSError where no process can get it."""
 
     def release(self) -> None:
         """Release the lock."""
 
 
 class Messenger:
-    """Sink that sends messages; of all gpuwatches of a user and host that have a notifier, one sends.
+    """Sink that sends messages; of one user's gpuwatches on a host that have a notifier, only one sends.
 
     The others follow all the same, and one of them goes on where the sender stops. A failure is `trouble` until that
     notifier delivers again. The lock is not the recorder's, whose holder may have no notifier: it may have been started
@@ -358,26 +358,26 @@ class Messenger:
 
     @property
     def trouble(self) -> str:
-        """What was not delivered and why, in one line; empty when all is well."""
+        """What was not delivered and why, in one line; empty where all was delivered."""
         words = [one for one in (self._failure, *(queue.trouble for queue in self._queues)) if one]
         return f"messages: {'; '.join(words)}" if words else ""
 
     def take(self, frame: Frame) -> None:
-        """Take in a frame, at once."""
+        """Queue a frame; returns at once."""
         if not self._worker.is_closing:
             with self._guard:
                 self._news.append(_News(frame.raised, frame.cleared, frame.alerts))
             self._worker.wake()
 
     def configure(self, policy: Notify, notifiers: Sequence[Notifier]) -> None:
-        """Go by another policy and other notifiers from now on; from any thread, without waiting."""
+        """Use another policy and other notifiers from now on; from any thread, without waiting."""
         with self._guard:
             before, self._queues = self._queues, self._make_queues(policy, notifiers)
             self._policy = policy
         self._worker(lambda: _close(before, self._clock() + 1.0))
 
     def close(self, seconds: float) -> None:
-        """Send what waits only for others to come, and give up after so many seconds; from any thread."""
+        """Send also the messages that wait for others, and give up after `seconds`; from any thread."""
         deadline = self._clock() + seconds
         self._worker.close(seconds)
         _close(self._queues, deadline)
@@ -428,6 +428,6 @@ class Messenger:
 
 
 def _close(queues: Sequence[DeliveryQueue], deadline: float) -> None:
-    """Close all; meanwhile each delivers what it has."""
+    """Close all queues at the same time; each delivers what it can until the deadline."""
     for queue in queues:
         queue.close(deadline)

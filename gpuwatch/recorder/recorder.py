@@ -59,34 +59,34 @@ from gpuwatch.recorder.usage import Batch, Tally, joined, write_usage
 from gpuwatch.threads import Worker
 
 NOT_RUNNING: Final = "gpuwatch was not running"
-"""How an event ended that was over when gpuwatch began to record again."""
+"""How an event ended that was over before gpuwatch began to record again."""
 NOT_SEEN: Final = "its end was not recorded"
 ECHO: Final = 30.0
-"""Seconds after a recorded end for which another gpuwatch may still hold the same event without it being news."""
+"""Seconds after a recorded end in which the same alert, still held by another gpuwatch, is no new event."""
 MOST: Final = 10_000
-"""Events that wait to be written; more are lost, and counted."""
+"""Events that wait to be written, at most; beyond that they are lost, and counted."""
 
 _MOST_FINISHED: Final = 2000
 _MOST_RECENT: Final = 500
 _SNAPSHOTS: Final = 2
-"""New snapshots after which the engine surely goes on with what it was handed: the first may have been under way."""
+"""Snapshots after which the engine has surely taken over the open events: the first may have begun before."""
 _SHOWN: Final = 600.0
-"""Seconds for which it is shown that a damaged file was set aside."""
+"""Seconds for which a message says that a damaged file was renamed."""
 
 
 class Pace(NamedTuple):
     """Intervals of the recorder in seconds; tests use shorter ones."""
 
     poll: float = 2.0
-    """Between two looks at the locks and at the marks of others."""
+    """Between two checks of the locks and of the marks of other gpuwatches."""
     retry: float = 30.0
     """After an error."""
     touch: float = 10.0
-    """Between two signs of life, and two comparisons of what holds with the store."""
+    """Between two signs of life, and between two comparisons of the held alerts with the store."""
     carry: float = 3600.0
-    """Between two writes of all open events, for their worst values so far."""
+    """Between two writes of all open events, which save their worst values so far."""
     silent: float = 60.0
-    """Time without a sign of life after which the holder of the lock is reported."""
+    """Time without a sign of life after which the lock's holder is reported as silent."""
     usage: float = 60.0
     prune: float = 3600.0
 
@@ -96,16 +96,16 @@ class Pace(NamedTuple):
 
 
 class Ledger:
-    """Events of the store, in memory; each method returns the events that are to be written."""
+    """Copy of the store's events in memory; each method returns the events that must be written."""
 
     def __init__(self, alerts: Iterable[Alert] = ()) -> None:
-        """`alerts` are those of the store, ended ones among them."""
+        """`alerts` are the store's, with those that have ended."""
         self._open: dict[str, Alert] = {}
-        """By id."""
+        """Open events by id."""
         self._ids: dict[str, str] = {}
-        """Of the open ones, by key."""
+        """Ids of the open events by key."""
         self._finished: dict[str, Alert] = {}
-        """By key, the last that ended."""
+        """Ended events by key, the last one of each."""
         for alert in alerts:
             if alert.ended is None:
                 self._add(alert)
@@ -114,11 +114,11 @@ class Ledger:
 
     @property
     def open(self) -> tuple[Alert, ...]:
-        """Events that hold."""
+        """Events that have not ended."""
         return tuple(self._open.values())
 
     def update(self, alert: Alert, at: float) -> list[Alert]:
-        """Compare an alert, as it was at a wall-clock time, with the store."""
+        """Add an alert as it was at a wall-clock time: as a new event, or as a change of a stored one."""
         return self._update_held(alert, at) if alert.ended is None else self._update_ended(alert, at)
 
     def settle(
@@ -129,9 +129,9 @@ class Ledger:
         how: str,
         judged: Callable[[Alert], bool] = lambda alert: True,
     ) -> list[Alert]:
-        """Compare all that holds, by key, and end all else: at `until`, or when it was last seen if that is later.
+        """Add all held alerts (by key), and end all other events: at `until`, or when last seen if that is later.
 
-        What is not `judged`, because its GPU is not watched, stays as it is.
+        An event that is not `judged`, because its GPU is not watched, stays open.
         """
         changed = [one for alert in held.values() for one in self.update(alert, at)]
         holding = {self._find(alert).id for alert in held.values()}
@@ -142,11 +142,11 @@ class Ledger:
         return changed
 
     def _find(self, alert: Alert) -> Alert:
-        """Return the open event of the store that an alert is; the alert itself where there is none."""
+        """Return the open event of the store that is the same as an alert; the alert itself where there is none."""
         return self._open.get(alert.id) or self._open.get(self._ids.get(alert.key, ""), alert)
 
     def _find_finished(self, alert: Alert, at: float) -> Alert | None:
-        """Return the event that ended of late and that an alert is, as another gpuwatch saw it; None if none."""
+        """Return the recently ended event that is the same as an alert of another gpuwatch; None for no such event."""
         done = self._finished.get(alert.key)
         if done is None or done.ended is None or alert.raised > done.ended:
             return None
@@ -188,7 +188,7 @@ class Ledger:
 
 
 def _merge(before: Alert, now: Alert) -> Alert:
-    """Return an alert as it is now under the id and with the past that the store has."""
+    """Return the alert `now` with the id and the history of the stored event `before`."""
     if before.id == now.id:
         return msgspec.structs.replace(now, raised_monotonic=0.0)
     peaks = [value for value in (before.peak, now.peak) if value is not None]
@@ -208,25 +208,25 @@ def _merge(before: Alert, now: Alert) -> Alert:
 
 
 class _Part:
-    """Part of the recorder: a step that is done again and again, and a while later where it failed."""
+    """Part of the recorder: does a step again and again; after an error it waits before the next one."""
 
     def __init__(self, store: Store, pace: Pace, wall: Callable[[], float]) -> None:
         self.store, self._pace, self._wall = store, pace, wall
         self._guard = threading.Lock()
-        """Of what the monitor's thread hands over."""
+        """Guards what the monitor's thread hands over."""
         self._due: dict[str, float] = {}
-        """When to do what next, on the machine's monotonic clock."""
+        """Time of the next run of each task, on the machine's monotonic clock."""
         self.error = ""
         self.is_damaged = False
         """Whether the last step found the store damaged."""
 
     @property
     def waiting(self) -> str:
-        """What waits to be written, in a few words."""
+        """What is not written yet, in a few words; empty for nothing."""
         return ""
 
     def take(self, frame: Frame) -> bool:
-        """Take in a frame, from the monitor's thread; return whether there is something to write at once."""
+        """Read a frame, in the monitor's thread; return whether there is something to write at once."""
         raise NotImplementedError
 
     def step(self) -> None:
@@ -234,11 +234,11 @@ class _Part:
         raise NotImplementedError
 
     def leave(self) -> None:
-        """Write what is left, and release all locks."""
+        """Write all that is left, and release all locks."""
         raise NotImplementedError
 
     def run(self, step: Callable[[], None]) -> None:
-        """Do a step; what goes wrong in it becomes `error`."""
+        """Run a step; store the words of an exception in `error`."""
         try:
             step()
         except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
@@ -248,7 +248,7 @@ class _Part:
             self._set("retry", self._pace.retry)
 
     def begin_anew(self) -> None:
-        """Try again at once, on a file that has nothing yet."""
+        """Try again at once, on a new and empty file."""
         self.is_damaged = False
         self._due.pop("retry", None)
 
@@ -280,7 +280,7 @@ class EventsPart(_Part):
         self._with_demo = with_demo
         # What the monitor's thread hands over, under the guard.
         self._news: dict[str, tuple[float, Alert]] = {}
-        """By id, alerts that were raised, got worse, eased or ended, each as it was last, and when that was."""
+        """Alerts that were raised, got worse, eased or ended, by id: the newest state of each and its time."""
         self._held: dict[str, Alert] = {}
         self._levels: dict[str, Severity] = {}
         self._lost: Gap | None = None
@@ -290,42 +290,42 @@ class EventsPart(_Part):
         """Keys of the GPUs in the newest snapshot that has any."""
         # What is the thread's own.
         self._ledger: Ledger | None = None
-        """None until the store was read under the lock."""
+        """None until the store has been read under the lock."""
         self._changed: dict[str, Alert] = {}
         """Events that are to be written, by id."""
         self._gaps: list[Gap] = []
         self._recent: deque[tuple[float, Alert]] = deque(maxlen=_MOST_RECENT)
-        """What ended of late while another gpuwatch wrote, which may have died before writing it."""
+        """Alerts that ended recently while another gpuwatch wrote: it may have died before it wrote them."""
         self._settle_at: int | None = None
-        """Count of snapshots at which all that holds is compared with the store; None once that is done."""
+        """Number of snapshots after which all held alerts are compared with the store; None once that is done."""
         self._until = 0.0
-        """Wall-clock time until which a gpuwatch recorded before us."""
+        """Wall-clock time until which a gpuwatch recorded before this one."""
         self._identity = ""
         self._silence: tuple[float, float] | None = None
-        """Last sign of life of the holder of the lock, and when it was first seen."""
+        """Last sign of life of the lock's holder, and the time at which it was first seen."""
         self._no_lock = False
-        """Whether nobody can have the lock."""
+        """Whether no process can get the lock."""
         self._first = True
 
     @property
     def is_leader(self) -> bool:
-        """Whether this gpuwatch is the one that writes; also where no lock can be had, by nobody else either."""
+        """Whether this gpuwatch writes the events: it holds the lock, or no process can get the lock."""
         return self._no_lock or self._lock.held
 
     @property
     def is_settled(self) -> bool:
-        """Whether all that holds was compared with the store."""
+        """Whether all held alerts have been compared with the store."""
         return self._ledger is not None and self._settle_at is None
 
     @property
     def waiting(self) -> str:
-        """What waits to be written, in a few words."""
+        """What is not written yet, in a few words; empty for nothing."""
         count = len(self._changed.keys() | self._news.keys())
         words = [f"{count} {'event waits' if count == 1 else 'events wait'}"] if count else []
         return ", ".join([*words, f"{self._lost.lost} are lost"] if self._lost else words)
 
     def take(self, frame: Frame) -> bool:
-        """Take in a frame; a demo's alerts are recorded only in a store that was named."""
+        """Read a frame; a demo's alerts are recorded only in a store that the user named."""
         if frame.snapshot.demo and not self._with_demo:
             return False
         now = self._wall()
@@ -358,7 +358,7 @@ class EventsPart(_Part):
             self.error = ""
 
     def leave(self) -> None:
-        """Write what is left, and what still holds as it is now."""
+        """Write all that is left, and the present state of the alerts that hold."""
         try:
             if self._ledger is not None and self._lock.acquire():
                 if self._settle_at is None:
@@ -374,7 +374,7 @@ class EventsPart(_Part):
     # -- who writes --------------------------------------------------------------------------------------------
 
     def _lock_held(self) -> bool:
-        """Return whether the lock is ours; raises OSError where nobody can have it."""
+        """Return whether this gpuwatch holds the lock; raises OSError where no process can get it."""
         if not self._lock.held and not self._is_due("retry"):
             return False
         was_held = self._lock.held
@@ -395,7 +395,7 @@ class EventsPart(_Part):
         return held
 
     def _holder_error(self) -> str:
-        """Return that the holder of the lock gives no sign of life: it was stopped, or its disk hangs."""
+        """Return an error where the lock's holder gives no sign of life: it was stopped, or its disk hangs."""
         now, touched = time.monotonic(), self._lock.touched or 0.0
         if self._silence is None or self._silence[0] != touched:
             self._silence = (touched, now)
@@ -424,7 +424,7 @@ class EventsPart(_Part):
         return ledger
 
     def _hand_over(self, alerts: Iterable[Alert]) -> None:
-        """Let the engine go on with what the store has open, of the GPUs that it watches."""
+        """Let the engine continue the store's open events, of the GPUs that this gpuwatch watches."""
         if ours := [alert for alert in alerts if self._is_watched(alert)]:
             self._restore(ours)
 
@@ -436,7 +436,7 @@ class EventsPart(_Part):
         return bool(gpus & {alert.gpu, f"index-{alert.index}"}) if gpus else alert.index in self._only
 
     def _forget(self) -> None:
-        """While another gpuwatch writes: forget what is new, but for what ended a moment ago."""
+        """Discard new alerts because another gpuwatch writes them; keep those that ended a moment ago."""
         if self._no_lock:
             return
         now = self._wall()
@@ -469,7 +469,7 @@ class EventsPart(_Part):
             return self._held
 
     def _compare(self, ledger: Ledger, now: float) -> None:
-        """Compare all that holds with the store; that is news only where some was lost."""
+        """Compare all held alerts with the store; they differ only where an event was lost."""
         with self._guard:
             if self._news or self._settle_at is not None:
                 return
@@ -480,7 +480,7 @@ class EventsPart(_Part):
             self._note(ledger.open)
 
     def _settle(self, ledger: Ledger, now: float) -> None:
-        """Compare what holds with the store for the first time: what only the store has open is over."""
+        """Compare held alerts with the store for the first time; an event that is open only in the store has ended."""
         with self._guard:
             items = [*self._recent, *self._news.values()]
             self._recent.clear()
@@ -505,7 +505,7 @@ class EventsPart(_Part):
         self._changed |= {alert.id: alert for alert in alerts}
 
     def _write(self) -> None:
-        """Write what waits; raises StoreError, and keeps it then."""
+        """Write the changed events; raises StoreError, and keeps them then."""
         if not self._changed and not self._gaps:
             return
         identity = self._write_events(self._changed.values())
@@ -520,7 +520,7 @@ class EventsPart(_Part):
 
 
 class MarksPart(_Part):
-    """Part that keeps marks over restarts, and the same in all gpuwatches of a user and host."""
+    """Part that saves marks, and keeps them the same in all gpuwatches of a user on a host."""
 
     def __init__(
         self, store: Store, attend: Callable[[Attention], object], pace: Pace, wall: Callable[[], float]
@@ -528,28 +528,28 @@ class MarksPart(_Part):
         super().__init__(store, pace, wall)
         self._attend = attend
         self._frames: deque[tuple[Attention, Attention]] = deque()
-        """What each frame has now, and what was handed over last before it."""
+        """For each frame its marks, and the marks that were last handed over before it."""
         self._last: Attention | None = None
-        """The last that came, in the monitor's thread."""
+        """The marks that came last, in the monitor's thread."""
         self._seen = NO_ATTENTION
-        """The last that was compared."""
+        """The marks that were compared last."""
         self._attended = NO_ATTENTION
-        """The last that was handed over and has come back in a frame."""
+        """The marks that were last handed over and have come back in a frame."""
         self._known = NO_ATTENTION
-        """What the store has, as far as we know."""
+        """The store's marks, as last read or written."""
         self._identity = ""
         self._state: object = None
         """State of the file that `_known` was read from."""
         self._change: Marks = {}
-        """What is to be saved."""
+        """Marks that must be saved."""
 
     @property
     def waiting(self) -> str:
-        """What waits to be written, in a few words."""
+        """What is not written yet, in a few words; empty for nothing."""
         return "what you acknowledged or muted counts in this gpuwatch alone" if self._change and self.error else ""
 
     def take(self, frame: Frame) -> bool:
-        """Take in the marks of a frame; those of a demo are not kept."""
+        """Read the marks of a frame; a demo's marks are not saved."""
         if frame.snapshot.demo or frame.attention is self._last:
             return False
         self._last = frame.attention
@@ -557,7 +557,7 @@ class MarksPart(_Part):
         return True
 
     def step(self) -> None:
-        """Save what the user changed, or else hand over what others have changed."""
+        """Save the marks that the user changed; where there are none, read those that others have changed."""
         self._compare()
         if not self._is_due("retry"):
             return
@@ -568,18 +568,18 @@ class MarksPart(_Part):
         self.error = ""
 
     def leave(self) -> None:
-        """Save what the user changed."""
+        """Save the marks that the user changed."""
         self._compare()
         if self._change:
             self._save()
 
     def begin_anew(self) -> None:
-        """Save all marks that are known."""
+        """Save all known marks, in a new file."""
         super().begin_anew()
         self._change = marks_of(self._known) | self._change
 
     def _compare(self) -> None:
-        """Find out what the user changed from one frame to the next: all but what we handed over ourselves."""
+        """Find the marks that the user changed from frame to frame, without those that the recorder handed over."""
         while self._frames:
             now, attended = self._frames.popleft()
             before = self._seen if attended is self._attended else attended
@@ -587,7 +587,7 @@ class MarksPart(_Part):
             self._seen, self._attended = now, attended
 
     def _look(self) -> None:
-        """Hand over what others have changed."""
+        """Read the store's marks, and hand over those that others have changed."""
         state = file_state(self.store.path)
         # A file that was taken away says nothing: it is written again with the next change.
         if state is None or state == self._state:
@@ -608,7 +608,7 @@ class MarksPart(_Part):
             self._hand_over(known)
 
     def _save(self) -> None:
-        """Write what the user changed to the marks as the store has them now."""
+        """Write the user's changes into the store's present marks."""
         wanted = NO_ATTENTION
 
         def write(change: Marks) -> str:
@@ -633,19 +633,19 @@ class MarksPart(_Part):
 
 
 class UsageSettings(NamedTuple):
-    """What is kept of who held and used how much."""
+    """How much of the usage is kept."""
 
     is_kept: bool = True
     keep: float = 90 * 24 * 3600.0
-    """Seconds."""
+    """Age in seconds after which usage is deleted."""
     largest: int = 64 << 20
-    """Bytes."""
+    """Size of the file in bytes, at most."""
 
 
 class UsagePart(_Part):
     """Part that adds up usage, and writes it once a minute where it holds a lock of its own.
 
-    Two that both write would count everything twice, so that without a lock nobody does.
+    Two writers would count everything twice, so that without a lock nothing is written.
     """
 
     def __init__(
@@ -662,7 +662,7 @@ class UsagePart(_Part):
         """May be replaced at any time."""
         self._tally = Tally()
         self._batch = Batch()
-        """What was to be written and is not yet."""
+        """Sums that are not written yet."""
         self._set("usage", pace.usage)
 
     @property
@@ -671,14 +671,14 @@ class UsagePart(_Part):
         return self._lock.held
 
     def take(self, frame: Frame) -> bool:
-        """Add up what a frame shows; made-up figures go nowhere."""
+        """Add the usage of a frame; a demo's is ignored."""
         if not frame.snapshot.demo and self.settings.is_kept:
             with self._guard:
                 self._tally.add(frame)
         return False
 
     def step(self) -> None:
-        """Write what was added up in the last minute."""
+        """Write the sums of the last minute."""
         if not self.settings.is_kept:
             self.error = ""
             if self._lock.held:
@@ -694,7 +694,7 @@ class UsagePart(_Part):
         self.error = ""
 
     def leave(self) -> None:
-        """Write what there is, and release the lock."""
+        """Write the sums, and release the lock."""
         try:
             if self._lock.held or (self.settings.is_kept and self._lock.acquire()):
                 self._write()
@@ -714,7 +714,7 @@ class UsagePart(_Part):
         return True
 
     def _write(self) -> None:
-        """Write what waits; raises StoreError, and keeps it then."""
+        """Write the sums; raises StoreError, and keeps them then."""
         with self._guard:
             batch = joined([self._batch, self._tally.pop()])
         if batch:
@@ -729,7 +729,7 @@ class UsagePart(_Part):
 
 
 class Recorder:
-    """Sink that keeps what frames bring, on a thread of its own."""
+    """Sink that saves events, marks and usage, on a thread of its own."""
 
     name = "recorder"
 
@@ -747,7 +747,7 @@ class Recorder:
         wall: Callable[[], float] = time.time,
         make_store: Callable[..., Store] = Store,
     ) -> None:
-        """Keep events in the store at `named`, and all else in the user's own; in a demo nothing else is kept.
+        """Keep events in the store at `named`, all else in the user's store; in a demo only a named store is written.
 
         `folder` stands in for the user's state folder. `restore` and `attend` are called from the recorder's thread:
         with the alerts that held when a gpuwatch recorded last, and with what others acknowledged and muted. `only` are
@@ -772,12 +772,12 @@ class Recorder:
             self._parts.append(self.usage)
         self._pace = pace
         self._note: tuple[str, float] = ("", 0.0)
-        """That a damaged file was set aside, and until when that is shown."""
+        """Message that a damaged file was renamed, and the time until which it is shown."""
         self._worker = Worker("gpuwatch-recorder", self._task, last=self._leave)
 
     @property
     def trouble(self) -> str:
-        """What keeps it from its work, in one line; empty when all is well."""
+        """Why nothing can be written, in one line; empty for no trouble."""
         errors = dict.fromkeys(part.error for part in self._parts if part.error)
         if errors:
             waiting = ", ".join(filter(None, (part.waiting for part in self._parts)))
@@ -786,22 +786,22 @@ class Recorder:
         return words if words and time.monotonic() < until else ""
 
     def start(self) -> None:
-        """Start the thread; the first frame does, too. Raises NoThreadError."""
+        """Start the thread, as the first frame would. Raises NoThreadError."""
         self._worker.wake()
 
     def take(self, frame: Frame) -> None:
-        """Take in a frame, at once."""
+        """Queue a frame; returns at once."""
         news = [part.take(frame) for part in self._parts]
         if any(news) or not self._worker.is_running:
             self._worker.wake()
 
     def configure(self, usage: UsageSettings) -> None:
-        """Go by other settings from now on; from any thread."""
+        """Use other settings from now on; from any thread."""
         if self.usage is not None:
             self.usage.settings = usage
 
     def close(self, seconds: float) -> None:
-        """Write what is left, and give up after so many seconds."""
+        """Write all that is left, and give up after `seconds`."""
         self._worker.close(seconds)
 
     def _task(self) -> float:
@@ -812,7 +812,7 @@ class Recorder:
         return self._pace.poll
 
     def _set_aside(self) -> None:
-        """Rename the damaged file, and let every part write to a new one."""
+        """Rename the damaged file, and make every part write to a new one."""
         self._note = (self.events.store.set_aside(), time.monotonic() + _SHOWN)
         for part in self._parts:
             part.begin_anew()
@@ -829,7 +829,7 @@ class Recorder:
 class Sinks:
     """Sinks of one run: the recorder, the messenger and the file for `gpuwatch status`.
 
-    A demo is neither recorded nor sent, since it is made up; its events are written only to a store that is named.
+    A demo is neither recorded nor sent; its events are written only to a store that the user named.
     """
 
     def __init__(
@@ -845,8 +845,8 @@ class Sinks:
     ) -> None:
         """Make the sinks and add them to the monitor; raises UsageError where `named` is something else than a store.
 
-        With `keeps_usage` usage is kept, whatever the configuration says of the dashboard; `status` writes the file for
-        `gpuwatch status`. `only` are the indices of the GPUs that are watched, empty for all.
+        With `keeps_usage` usage is kept even where the configuration says that the dashboard keeps none; `status` adds
+        the status file. `only` are the indices of the GPUs that are watched, empty for all.
         """
         self._keeps_usage = keeps_usage
         self._recorder: Recorder | None = None
@@ -872,14 +872,14 @@ class Sinks:
             self._recorder.start()  # what held before is to be known before the first snapshot is judged
 
     def configure(self, old: Config, new: Config) -> None:
-        """Go by another configuration from now on."""
+        """Use another configuration from now on."""
         if self._messenger is not None and new.notify != old.notify:
             self._messenger.configure(new.notify, make_notifiers(new.notify.command, new.notify.urls))
         if self._recorder is not None:
             self._recorder.configure(self._usage_settings(new))
 
     def close(self, seconds: float) -> None:
-        """Let each sink finish, the recorder last; give up after so many seconds."""
+        """Close every sink, the recorder last; give up after `seconds`."""
         end = time.monotonic() + seconds
         sinks = list(reversed(self._sinks))
         for number, sink in enumerate(sinks):

@@ -1,4 +1,4 @@
-"""File with the newest values for `gpuwatch status`, which then needs no sampler of its own.
+"""Status file: the newest values for `gpuwatch status`, which then needs no sampler.
 
 It also has the idle times of the user's own holdings (of everybody's where root writes it) for `gpuwatch strays`, which
 takes one sample alone. Only `gpuwatch watch` writes the file, and of several the one that holds the lock. A reader
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = 1
 LATE: Final = 2.0
-"""Seconds beyond three intervals for which the file is believed."""
+"""Seconds that a file may be older than three intervals."""
 
 OLDEST: Final = 60.0
-"""Seconds for which idle times are believed, at any interval; at a shorter one for that, and `LATE`."""
+"""Age in seconds up to which idle times are used, at most; three intervals and `LATE` where that is shorter."""
 
 FILE: Final = "newest.json"
 _LARGEST: Final = 1 << 18
@@ -39,7 +39,7 @@ _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class StatusGpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One GPU, in a few words."""
+    """One GPU's values."""
 
     index: int
     uuid: str = ""
@@ -48,7 +48,7 @@ class StatusGpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Bytes."""
     total: Reading = Reason.NO_SAMPLE
     free: float | None = None
-    """Percent of what programs can have; None where it is not known."""
+    """Percent of the memory that programs can have; None where it is not known."""
     utilization: Reading = Reason.NO_SAMPLE
     """Percent."""
     near: str = ""
@@ -56,7 +56,7 @@ class StatusGpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Overuse(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who holds more than they declared, by an alert that holds."""
+    """User who holds more than declared, by an alert that holds."""
 
     user: str
     gib: float
@@ -64,52 +64,52 @@ class Overuse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IdleHolding(msgspec.Struct, frozen=True, array_like=True):
-    """For how long a process has run nothing on one GPU."""
+    """Time for which a process has run nothing on one GPU."""
 
     gpu: str
-    """Its key."""
+    """Key of the GPU."""
     pid: int
     start: int
-    """Clock ticks since boot."""
+    """Start of the process in clock ticks since boot."""
     seconds: float
     at_least: bool
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the last snapshot came to."""
+    """Summary of the last snapshot."""
 
     schema: int = SCHEMA
     pid: int = 0
-    """Of the gpuwatch that wrote it."""
+    """PID of the gpuwatch that wrote the file."""
     host: str = ""
     boot: str = ""
-    """The kernel's identity of this boot."""
+    """The kernel's id of this boot."""
     written: float = 0.0
-    """Wall-clock time."""
+    """Wall-clock time of the writing."""
     monotonic: float = 0.0
-    """The machine's monotonic clock when the snapshot came."""
+    """The machine's monotonic time at which the snapshot came."""
     interval: float = 1.0
     sampled: float | None = None
-    """Monotonic time of the newest figures of any GPU; None where there were none yet."""
+    """Monotonic time of the newest sample of any GPU; None where there is none."""
     state: SourceState = SourceState.OK
     words: str = ""
     gpus: tuple[StatusGpu, ...] = ()
     alerts: dict[str, int] = {}
     """Alerts that hold, by severity: `note`, `warning`, `critical`."""
     unseen: int = 0
-    """Those of them that are worth a warning, and that nobody has acknowledged or muted."""
+    """Alerts of severity warning or critical that nobody has acknowledged or muted."""
     others: int = 0
-    """Critical ones that neither the GPUs' rows nor `over` tell of."""
+    """Critical alerts that neither a GPU's row nor `over` shows."""
     over: tuple[Overuse, ...] = ()
-    """The worst first."""
+    """The worst user first."""
     unread: int = 0
-    """Processes whose declarations could not be read: what they hold too much is not known."""
+    """Processes whose declarations could not be read: they may hold too much."""
     resting: tuple[IdleHolding, ...] = ()
-    """All of the user's own holdings whose idle times are known, those that compute with 0; root's are everybody's."""
+    """Idle times of the user's holdings where they are known, 0 for those that compute; root's are everybody's."""
 
 
 def boot() -> str:
-    """Return the kernel's identity of this boot; empty where it does not tell."""
+    """Return the kernel's id of this boot; empty where it cannot be read."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read(64).strip()
@@ -129,7 +129,7 @@ def read_status(
     boot_id: Callable[[], str] = boot,
     warn: Callable[[str], None] = lambda words: None,
 ) -> Status | None:
-    """Return what another gpuwatch of ours, or of `uid`'s, saw last; None where nothing is there that can be believed.
+    """Return the last status that another gpuwatch of ours, or of `uid`'s, wrote; None where no valid one exists.
 
     `warn` is called with one line where the file is damaged.
     """
@@ -150,10 +150,10 @@ def read_idle(
     boot_id: Callable[[], str] = boot,
     warn: Callable[[str], None] = lambda words: None,
 ) -> Mapping[tuple[str, int, int], Idle] | None:
-    """Return how long our own holdings, or `uid`'s, had been idle a moment ago, by GPU key, pid and start time.
+    """Return how long our holdings, or `uid`'s, had been idle a moment ago, by GPU key, PID and start time.
 
-    None where nobody watches; nothing in it where somebody does whose last look is too old. What computes may be called
-    idle for as long as this is believed: one interval and a little, and a minute at most.
+    None where no gpuwatch writes the file; empty where its last snapshot is too old. A process that has just begun to
+    compute may still be called idle: for one interval and `LATE`, and about a minute at most.
     """
     from gpuwatch.history import Idle
 

@@ -1,4 +1,4 @@
-"""Writer of the file for `gpuwatch status`: the newest snapshot and its alerts, once a second."""
+"""Writer of the status file: saves the newest snapshot and its alerts once a second."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpuwatch.threads import Worker
 from gpuwatch.units import GIB
 
 PACE: Final = 1.0
-"""Seconds between two writings, at least."""
+"""Seconds between two writes, at least."""
 _LOCK: Final = "newest.lock"
 _MOST_OVER: Final = 200
 _MOST_RESTING: Final = 2000
@@ -36,7 +36,7 @@ def make_status(
 ) -> Status:
     """Return the status of a snapshot that came at `received` (this machine's monotonic clock), and of its alerts.
 
-    Without a history it has no idle times.
+    Without a history the status has no idle times.
     """
     holding = tuple(alerts)
     near = {one.gpu: one.severity.name.lower() for one in holding if one.rule == MEMORY}
@@ -89,7 +89,7 @@ def _rows(snapshot: Snapshot, near: dict[str, str]) -> Iterator[StatusGpu]:
 
 
 def _over(snapshot: Snapshot, alerts: Iterable[Alert]) -> tuple[Overuse, ...]:
-    """Return the users who exceed their limits, and by how much; of several limits of a process the worst counts."""
+    """Return the users who exceed their limits, and by how much; of a process's several limits the worst counts."""
     raised = {(one.gpu, one.pids) for one in alerts}
     if not raised:
         return ()
@@ -108,14 +108,14 @@ def _over(snapshot: Snapshot, alerts: Iterable[Alert]) -> tuple[Overuse, ...]:
 
 
 class StatusFile:
-    """Sink that keeps the file up to date, on a thread of its own: its folder is in memory, the recorder's may hang."""
+    """Sink that writes the status file on a thread of its own: the recorder's thread may hang on its disk."""
 
     name = "status"
 
     def __init__(self, folder: Path | None = None, *, pace: float = PACE) -> None:
         """`folder` stands in for the user's runtime folder; `pace` for the seconds between two writes."""
         self.trouble = ""
-        """What keeps it from its work, in one line; empty when all is well."""
+        """Why the file cannot be written, in one line; empty for no trouble."""
         self._folder = folder or files.runtime_folder()
         self._pace = pace
         self._frame: Frame | None = None
@@ -125,17 +125,17 @@ class StatusFile:
         self._worker = Worker("gpuwatch-status", self._task, last=self._leave)
 
     def take(self, frame: Frame) -> None:
-        """Write a frame, unless another comes before it is its turn."""
+        """Queue a frame; a later frame replaces it before it is written."""
         if not frame.snapshot.demo:  # nobody's status line is to show made-up figures
             self._frame = frame
             self._worker.wake()
 
     def close(self, seconds: float) -> None:
-        """Remove the file, and give up after so many seconds."""
+        """Remove the file, and give up after `seconds`."""
         self._worker.close(seconds)
 
     def _task(self) -> float | None:
-        """Write the newest frame, at most once in a while; return the seconds until the next one may be written."""
+        """Write the newest frame, once per `pace` at most; return the seconds until the next write."""
         wait = self._not_before - time.monotonic()
         if wait > 0 or self._frame is self._written:
             return wait if wait > 0 else None
@@ -153,7 +153,7 @@ class StatusFile:
         return self._pace
 
     def _has_lock(self) -> bool:
-        """Return whether the lock is ours; raises OSError where nobody can have it."""
+        """Return whether this gpuwatch holds the lock; raises OSError where no process can get it."""
         was_held = self._lock.held
         if self._lock.acquire() and not was_held:
             with files.opened_folder(self._folder) as folder:

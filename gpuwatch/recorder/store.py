@@ -41,7 +41,7 @@ APPLICATION: Final = 0x67707577
 VERSION: Final = 1
 """Value of `PRAGMA user_version`."""
 PATIENCE: Final = 10.0
-"""Seconds for which another process that writes is waited for, and that a query may take."""
+"""Seconds to wait for another process that writes, at most, and seconds that a query may take."""
 
 _SCHEMA: Final = (
     "CREATE TABLE about (name TEXT PRIMARY KEY, value) WITHOUT ROWID",
@@ -74,24 +74,24 @@ _NAMES: Final = frozenset(words.split()[2] for words in _SCHEMA)
 KEEP: Final = 90.0 * 24 * 3600
 LARGEST: Final = 64 << 20
 EVENTS_BYTES: Final = 16 << 20
-"""Room in the file for events, besides what the user allows for usage."""
+"""Bytes of the file for events, besides the bytes that the user allows for usage."""
 _MOST_EVENTS: Final = 20_000
-"""Events that are kept, the newest: about 14 MiB."""
+"""Events that are kept, at most: the newest ones, about 14 MiB."""
 _MOST_MARKS: Final = 1000
-"""Acknowledgements and mutes that are kept, the newest."""
+"""Acknowledgements and mutes that are kept, at most: the newest ones."""
 _MOST_ASIDE: Final = 5
-"""Damaged files that are kept; a disk that damages every file is not to be filled."""
+"""Damaged files that are kept, at most, so that they do not fill the disk."""
 
 _DAY: Final = 24 * 3600
 _STEPS: Final = (7 * _DAY, _DAY, 3600)
-"""Seconds of usage that are deleted at once where the file is full: the largest that is not more than there is."""
+"""Steps in seconds by which usage is deleted from a full file: the largest step that the usage covers."""
 _FULL: Final = 0.95
-"""Part of the largest size from which on old rows are deleted, and the part that is used after that."""
+"""Part of the largest size at which old rows are deleted, and below which the file is after that."""
 _ROOM: Final = 0.9
 _TRUSTED: Final = 24
-"""Watched hours after which the clock is trusted for deleting old rows."""
+"""Watched hours after which the clock is trusted when old rows are deleted."""
 _SOUND_HOUR: Final = f"typeof(hour) = 'integer' AND hour BETWEEN 0 AND {1 << 40}"
-"""In a damaged file an hour may be a text, or a number that SQLite cannot be asked about."""
+"""SQL test for a valid hour: in a damaged file it may be a text, or a number that is too large for SQLite."""
 
 
 class StoreError(GpuwatchError):
@@ -108,7 +108,7 @@ def own_store(folder: Path | None = None) -> Path:
 
 
 def lock_path(store: Path, duty: str = "") -> Path:
-    """Return the path of the lock beside a store that elects who does a duty: recording where none is named."""
+    """Return the path of the lock file beside a store that elects who does `duty`: recording by default."""
     return store.parent / f"{store.name.removesuffix('.sqlite')}{f'-{duty}' if duty else ''}.lock"
 
 
@@ -118,9 +118,9 @@ def lock_path(store: Path, duty: str = "") -> Path:
 
 @contextlib.contextmanager
 def reading(path: Path, *, named: bool = False, seconds: float = PATIENCE) -> Iterator[Connection]:
-    """Open a store to read it; raises FileNotFoundError and StoreError.
+    """Open a store for reading; raises FileNotFoundError and StoreError.
 
-    One that the user `named` may be a link, and anybody's. A query may take `seconds`.
+    A store that the user `named` may be a link, and belong to anybody. A query may take `seconds`.
     """
     with _explained(path):
         facts = path.stat() if named else path.lstat()
@@ -143,7 +143,7 @@ def reading(path: Path, *, named: bool = False, seconds: float = PATIENCE) -> It
 
 
 def _connect(path: Path, mode: str, seconds: float) -> Connection:
-    """Open a database, and check that it is a store, or empty."""
+    """Open a database, and check that it is a store or empty."""
     where = f"file:{quote(str(path.absolute()))}?mode={mode}"
     connection = sqlite3.connect(where, uri=True, timeout=seconds, isolation_level=None)
     connection.text_factory = _decode
@@ -174,12 +174,12 @@ def _read_version(connection: Connection) -> int:
 
 
 def _decode(raw: bytes) -> str:
-    """Decode a text cell; flipped bits make bytes that are no UTF-8."""
+    """Decode a text cell; bytes that are no UTF-8 (a damaged file) become replacement characters."""
     return raw.decode("utf-8", "replace")
 
 
 def _check_journal(path: Path) -> None:
-    """Refuse a journal that is no regular file: SQLite would wait for a FIFO without end, and follow a link."""
+    """Refuse a journal that is no regular file: SQLite would wait for a FIFO forever, and follow a link."""
     journal = Path(f"{os.path.realpath(path)}-journal")
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(journal.lstat().st_mode):
@@ -187,7 +187,7 @@ def _check_journal(path: Path) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Require that `path` is a store, or that there is nothing yet; raises UsageError."""
+    """Raise UsageError where `path` exists and is not a store."""
     try:
         with reading(path):
             pass
@@ -205,7 +205,7 @@ def check_file(path: Path) -> None:
 
 @contextlib.contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Raise StoreError, with words that name the file, in place of errors of SQLite and the system."""
+    """Context that replaces errors of SQLite and the system by StoreError, with words that name the file."""
     try:
         yield
     except FileNotFoundError:
@@ -221,7 +221,7 @@ def _code(error: Exception) -> int:
 
 
 def _explain(error: Exception, path: Path) -> tuple[type[StoreError], str]:
-    """Return the error to raise, and its words."""
+    """Return the class of the error to raise, and its words."""
     code = _code(error)
     kind: type[StoreError] = StoreError
     match code & 0xFF:
@@ -250,7 +250,7 @@ def _explain(error: Exception, path: Path) -> tuple[type[StoreError], str]:
 
 
 class Store:
-    """File that is written to; used from one thread at a time."""
+    """SQLite file that is written; used from one thread at a time."""
 
     def __init__(
         self,
@@ -268,10 +268,10 @@ class Store:
         self._patience = patience
 
     def write(self, change: Callable[[Connection], None]) -> str:
-        """Make a change, all of it or nothing, and return the identity of the store; raises StoreError.
+        """Make a change, completely or not at all, and return the store's identity; raises StoreError.
 
-        The file is made where it is missing; a new one has another identity. Where the file is full its oldest rows are
-        deleted, and the change is made once more.
+        A missing file is created, with a new identity. Where the file is full its oldest rows are deleted, and the
+        change is tried again.
         """
         with self._writing() as connection:
             if _used(connection) > _FULL * self._pages(connection):
@@ -289,9 +289,9 @@ class Store:
             return read_about(connection, "identity")
 
     def prune(self, now: float) -> None:
-        """Delete what is older than `keep` by the wall-clock time `now`, and the oldest events; raises StoreError.
+        """Delete rows older than `keep` at the wall-clock time `now`, and surplus events; raises StoreError.
 
-        A clock that is far ahead for a while makes nothing old: a day has to be watched by it before.
+        A clock that is wrong for a short time deletes nothing: it is trusted only after `_TRUSTED` watched hours.
         """
         with self._writing() as connection:
             newest = f"SELECT DISTINCT hour FROM watched WHERE {_SOUND_HOUR} ORDER BY hour DESC LIMIT 1 OFFSET ?"
@@ -335,10 +335,10 @@ class Store:
                 raise StoreError("it was taken away while it was written")
 
     def _claim(self) -> os.stat_result:
-        """Return the facts of our own file, made where it is missing; raises OSError.
+        """Return the `stat` result of our file, created where it is missing; raises OSError.
 
-        A file that is there is opened by SQLite alone: to close it again would end all locks that this process has on
-        it, such as those of another thread. Source: sqlite.org/howtocorrupt.html, 2.2.
+        Only SQLite opens an existing file: if we opened and closed it, this process would lose all its locks on it,
+        also those of another thread. Source: sqlite.org/howtocorrupt.html, 2.2.
         """
         name = self.path.name
         folder = files.open_folder(self.path.parent, private=self._private)
@@ -377,7 +377,7 @@ class Store:
 
 
 def _create(connection: Connection) -> None:
-    """Make the tables of a new store, unless another process has just done so."""
+    """Create the tables of a new store, unless another process has just created them."""
     with _transaction(connection):
         if not _read_version(connection):
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
@@ -405,7 +405,7 @@ def _used(connection: Connection) -> int:
 
 
 def _delete_old(connection: Connection, before: float) -> None:
-    """Delete what was over before a wall-clock time, and events beyond the newest; return the room to the disk."""
+    """Delete what ended before a wall-clock time, and all but the newest events; return the space to the disk."""
     with _transaction(connection):
         connection.execute("DELETE FROM hours WHERE hour + 3600 <= ?", (before,))
         connection.execute("DELETE FROM watched WHERE hour + 3600 <= ?", (before,))
@@ -440,17 +440,17 @@ def read_about(connection: Connection, name: str) -> str:
 # Events
 
 UNWATCHED: Final = 600.0
-"""Seconds without any gpuwatch from which on that is a gap, and an event from before is over."""
+"""Seconds without any gpuwatch after which the time counts as a gap, and an older open event as ended."""
 _FAR: Final = float(1 << 33)
-"""Seconds since the epoch in the year 2242: no later time is ours, and `localtime` may refuse it."""
+"""Seconds since the epoch in the year 2242: no valid time is later, and `localtime` may refuse one."""
 _HUGE: Final = 1e18
 _LONGEST: Final = 1 << 16
-"""Characters of an alert as JSON; ours take 500, and 6000 with the longest command line."""
+"""Characters of an alert as JSON, at most; a usual one has 500, with the longest command line 6000."""
 _MOST_NAMES: Final = 256
 _SHORT: Final = 400
-"""Characters of a name or a title."""
+"""Characters of a name or a title, at most."""
 _PLAIN: Final = re.compile("[ -~·—°…≥→µ]*")
-"""Text that `text.clean` leaves as it is, found in a tenth of the time."""
+"""Text that `text.clean` leaves unchanged; this test takes a tenth of its time."""
 
 
 class State(StrEnum):
@@ -463,7 +463,7 @@ class State(StrEnum):
 
 
 class Gap(NamedTuple):
-    """Time of which not all events are recorded, in wall-clock times."""
+    """Time in which not all events were recorded, by wall-clock times."""
 
     since: float
     until: float
@@ -476,14 +476,14 @@ class Events:
     """Recorded events."""
 
     alerts: tuple[Alert, ...] = ()
-    """One for each event, as it was last seen; by when they were raised."""
+    """Events as they were last seen, in the order of their start."""
     gaps: tuple[Gap, ...] = ()
     damaged: int = 0
     """Rows that gpuwatch cannot have written."""
     watched: bool = False
     """Whether a gpuwatch records now."""
     watched_until: float | None = None
-    """Wall-clock time until which a gpuwatch recorded; None for now, and for never."""
+    """Wall-clock time until which a gpuwatch recorded; None where one records now, or none ever did."""
     exists: bool = False
     identity: str = ""
     """Identity of the store."""
@@ -496,7 +496,7 @@ class Events:
 
     @property
     def note(self) -> str:
-        """What is missing, in a few words; empty when all is there."""
+        """What is missing from the record, in a few words; empty for nothing."""
         lost = sum(gap.lost for gap in self.gaps)
         words = [f"{lost} events could not be written"] if lost else []
         return ", ".join([*words, f"{self.damaged} events are damaged"] if self.damaged else words)
@@ -514,7 +514,7 @@ _decoder: Final = msgspec.json.Decoder(Alert)
 
 
 def write_events(connection: Connection, alerts: Iterable[Alert], gaps: Iterable[Gap], now: float) -> None:
-    """Write events as they are now, in place of what was written of them before; `now` is the wall-clock time."""
+    """Write the present state of events, in place of their stored state; `now` is the wall-clock time."""
     rows = [
         (
             *(one.id, one.key, one.rule, int(max(one.most, one.severity)), one.gpu, one.raised, one.seen, one.ended),
@@ -528,7 +528,7 @@ def write_events(connection: Connection, alerts: Iterable[Alert], gaps: Iterable
 
 
 def read_events(path: Path, since: float | None = None, *, named: bool = False) -> Events:
-    """Read the events that had not ended before `since` (wall-clock time), all where it is None; raises StoreError."""
+    """Read the events that had not ended before `since` (wall-clock time), all for None; raises StoreError."""
     watched, touched = files.read_lock(lock_path(path))
     try:
         with reading(path, named=named) as connection:
@@ -555,7 +555,7 @@ def read_events(path: Path, since: float | None = None, *, named: bool = False) 
 
 
 class EventsReader:
-    """Reader of one store that reads only where the file, or whether a gpuwatch records, has changed."""
+    """Reader of one store that reads again only where the file has changed, or whether a gpuwatch records."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -572,7 +572,7 @@ class EventsReader:
 
 
 def file_state(path: Path) -> tuple[int, int, int] | None:
-    """Return inode, time and size of a file, which change with each write; None where there is no file."""
+    """Return inode, time and size of a file, which tell whether it has changed; None where there is no file."""
     try:
         facts = path.lstat()
     except OSError:  # what is wrong is said by reading it
@@ -623,7 +623,7 @@ def _are_numbers(row: tuple[object, ...]) -> bool:
 # Marks
 
 Marks: TypeAlias = dict[tuple[str, str, str], Acknowledgement | Mute | None]
-"""Acknowledgements and mutes by kind, rule and key; None for one that was taken back."""
+"""Acknowledgements and mutes by kind, rule and key; None for one that the user took back."""
 
 
 def marks_of(attention: Attention) -> Marks:
@@ -639,7 +639,7 @@ def changed_marks(before: Attention, after: Attention) -> Marks:
 
 
 def with_marks(attention: Attention, change: Marks, now: float) -> Attention:
-    """Return acknowledgements and mutes after a change, without those that are out of date."""
+    """Return acknowledgements and mutes after a change, without expired ones."""
     marks = (marks_of(attention) | change).values()
     return Attention(
         acks=tuple(one for one in marks if isinstance(one, Acknowledgement))[-_MOST_MARKS:],

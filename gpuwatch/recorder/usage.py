@@ -1,4 +1,4 @@
-"""Usage: who held and used how much, added up from frames, written to the store, and read for `gpuwatch report`.
+"""Usage: who held and used how much of which GPU; added up from frames, stored, and read for `gpuwatch report`.
 
 Times are in seconds, moments in seconds since the epoch, sizes in bytes. An hour is named by its start; `held_s` and
 the like in the store are the fields of `history.Use`.
@@ -28,11 +28,11 @@ K = TypeVar("K")
 
 HOUR: Final = 3600
 NOBODY: Final = -1
-"""Stands for the uid of an owner whom we cannot see: the process has ended, is hidden, or is in another namespace."""
+"""Uid of an owner whom we cannot see: the process has ended, is hidden, or is in another namespace."""
 UNSEEN: Final = "?"
-"""The name of `NOBODY`."""
+"""Name of the owner `NOBODY`."""
 _MOST_EVENTS: Final = 10_000
-"""Events of one batch; a minute has a handful."""
+"""Events of one batch, at most; a minute has a handful."""
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -40,7 +40,7 @@ _MOST_EVENTS: Final = 10_000
 
 
 class JobId(NamedTuple):
-    """Identity of a run: one user's, on one boot of one host."""
+    """Identity of a run of one user, during one boot of one host."""
 
     uid: int
     key: str
@@ -53,20 +53,20 @@ class JobFacts(NamedTuple):
     launcher: str
     first: float
     last: float
-    """Wall-clock times at which it was first and last seen."""
+    """Wall-clock time at which the run was last seen; `first` is when it was first seen."""
 
 
 class GpuFacts(NamedTuple):
     """Facts about a GPU."""
 
     number: int
-    """NVML's index, as it was last."""
+    """NVML's index of the GPU, as last seen."""
     name: str
     total: int | None
 
 
 class _Known(NamedTuple):
-    """Run of a process, and the facts that it follows from: the same facts have the same run."""
+    """Run of a process, and the facts from which it was found; the same facts give the same run."""
 
     source: tuple[int | None, str, Surroundings | None]
     job: JobId
@@ -75,7 +75,7 @@ class _Known(NamedTuple):
 
 
 class Owned(NamedTuple):
-    """Alert with the users and runs that it is about."""
+    """Alert with the users and runs that it concerns."""
 
     alert: Alert
     uids: frozenset[int]
@@ -84,7 +84,7 @@ class Owned(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """Usage that is to be added to the store; hours by their start, GPUs by their keys."""
+    """Usage to add to the store; hours by their start, GPUs by their keys."""
 
     host: str = ""
     watched: dict[tuple[int, str], float] = field(default_factory=dict)
@@ -99,12 +99,12 @@ class Batch:
     events: dict[str, Owned] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        """Whether there is anything to write."""
+        """Whether the batch has anything to write."""
         return bool(self.host or self.watched or self.events)
 
 
 def joined(batches: Iterable[Batch]) -> Batch:
-    """Return several batches as one; the older ones come first."""
+    """Merge several batches into one; the older ones must come first."""
     whole = Batch()
     for one in batches:
         whole.host = one.host or whole.host
@@ -131,17 +131,17 @@ def _add(whole: dict[K, Use], part: Mapping[K, Use]) -> None:
 
 
 class Tally:
-    """Sums of what frames show, one frame after the other; used by one thread at a time."""
+    """Sums of usage over frames; used by one thread at a time."""
 
     def __init__(self) -> None:
         self._timer = ChargeTimer()
         self._batch = Batch()
         self._known: dict[tuple[int, int], _Known] = {}
-        """By process, of the last snapshot."""
+        """Runs of the last snapshot's processes, by PID and start time."""
         self._newest: Frame | None = None
 
     def add(self, frame: Frame) -> None:
-        """Add a frame; one that comes again with other marks charges nothing."""
+        """Add a frame; the usage of a snapshot that comes again, with other marks, is not added twice."""
         snapshot = frame.snapshot
         self._batch.host = snapshot.host or self._batch.host
         if self._newest is None or self._newest.snapshot is not snapshot:
@@ -150,7 +150,7 @@ class Tally:
         self._add_owners((*frame.raised, *frame.cleared), snapshot)
 
     def pop(self) -> Batch:
-        """Return the sums since the last time, with the alerts that hold now, and begin anew."""
+        """Return the sums since the last call, with the alerts that hold now, and start from zero."""
         frame = self._newest
         if frame is not None:
             self._add_owners(frame.alerts, frame.snapshot)
@@ -158,7 +158,7 @@ class Tally:
         return batch
 
     def forget(self) -> None:
-        """Begin anew: another gpuwatch writes these sums."""
+        """Start from zero: another gpuwatch writes these sums."""
         self._batch = Batch(host=self._batch.host)
 
     def _charge(self, snapshot: Snapshot) -> None:
@@ -193,7 +193,7 @@ class Tally:
                         batch.jobs[job] = JobFacts(UNSEEN, "", snapshot.taken, snapshot.taken)
 
     def _look(self, snapshot: Snapshot) -> None:
-        """Note who is there, and to which run each belongs."""
+        """Note which processes are there, and to which run each belongs."""
         batch, now = self._batch, snapshot.taken
         seen: dict[tuple[int, int], _Known] = {}
         for one in snapshot.processes:
@@ -233,14 +233,14 @@ class Tally:
 
 
 def job_id(one: Process) -> JobId:
-    """Return the run that a process belongs to: as its surroundings say, or else itself."""
+    """Return the run that a process belongs to: by its surroundings, else a run of the process alone."""
     uid = NOBODY if one.uid is None else one.uid
     job = one.surroundings.job if one.surroundings is not None else None
     return JobId(uid, job.key if job is not None else f"{one.pid}:{one.start}")
 
 
 def job_name(one: Process) -> str:
-    """Return what runs, for people: `train.py`, `vllm.entrypoints`, `python`, without folders and arguments."""
+    """Return the program of a process: `train.py`, `vllm.entrypoints`, `python`; without folders and arguments."""
     job = one.surroundings.job if one.surroundings is not None else None
     if job is not None and job.name:
         return job.name
@@ -259,7 +259,7 @@ def _looked(one: Process, source: tuple[int | None, str, Surroundings | None]) -
 
 
 def _hours(end: float, seconds: float) -> Iterator[tuple[int, float]]:
-    """Split a time that ends at a wall-clock time by the hours that it lies in."""
+    """Divide a time span that ends at the wall-clock time `end` into hours: start and seconds of each."""
     while seconds > 0:
         # A time that ends with an hour lies in that hour, not in the next.
         hour = int(-(-end // HOUR) - 1) * HOUR
@@ -293,8 +293,8 @@ _MOVE: Final = f"""{_HOURS} SELECT scope, hour, ?, gpu, {", ".join(_SUMS)} FROM 
     WHERE scope = 'job' AND who = ? AND hour >= ? {_GROW}"""
 
 _BEFORE: Final = 4 * 3600
-"""Seconds before a run was first seen in which something may have been charged to it: two and a half of the longest
-intervals, and the hour that this begins in. Thus the whole table need not be looked through."""
+"""Seconds before a run was first seen in which usage may have been charged to it: two and a half of the longest
+intervals, plus the hour in which that time begins. Older rows need no search."""
 
 
 # A run may have come to be known by another key meanwhile, and the event may be recorded by another gpuwatch, under an
@@ -304,7 +304,7 @@ _OWNER: Final = """INSERT OR IGNORE INTO event_owners SELECT id, ?, ? FROM event
 
 
 def write_usage(connection: Connection, batch: Batch, boot: str) -> None:
-    """Add a batch to the store, in a transaction that is open; `boot` is the kernel's identity of this boot."""
+    """Add a batch to the store, inside an open transaction; `boot` is the kernel's id of this boot."""
     if batch.host:
         write_about(connection, "host", batch.host)
     connection.executemany(_GPU, [(uuid, *facts) for uuid, facts in batch.gpus.items()])
@@ -333,7 +333,7 @@ def write_usage(connection: Connection, batch: Batch, boot: str) -> None:
 
 
 def _move(connection: Connection, before: int | None, after: int | None) -> None:
-    """Move what was charged to a process, before its run was known, to that run."""
+    """Move the usage of a process, charged before its run was known, to that run."""
     if before is None or after is None or before == after:
         return
     (first,) = connection.execute("SELECT coalesce(first, 0.0) FROM jobs WHERE id = ?", (before,)).fetchone()
@@ -373,20 +373,20 @@ _EVENTS_OF: Final = {
 _WATCHED_ANY: Final = """SELECT sum(min(most, 3600)) FROM
     (SELECT max(seconds) AS most FROM watched WHERE hour >= ? GROUP BY hour)"""
 _LONGEST: Final = 200
-"""Characters of a name."""
+"""Characters of a name, at most."""
 _HUGE: Final = 1e30
 _MOST: Final = 1_000_000
-"""Rows that are read; our own stores have a thousandth of that."""
+"""Rows that are read, at most; a usual store has a thousandth of that."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventCounts:
-    """Numbers of events."""
+    """Numbers of events by severity."""
 
     overshoots: int = 0
     all: int = 0
     warnings: int = 0
-    """Those that were a warning or worse."""
+    """Events of severity warning or critical."""
 
 
 NO_EVENTS: Final = EventCounts()
@@ -394,26 +394,26 @@ NO_EVENTS: Final = EventCounts()
 
 @dataclass(frozen=True, slots=True)
 class UsageLine:
-    """Usage of one user, GPU or run, over the whole time."""
+    """Usage of one user, GPU or run, over the whole report."""
 
     name: str
-    """The user, the GPU's name or the run's."""
+    """Name of the user, the GPU or the run."""
     use: Use = NO_USE
     gpus: tuple[int, ...] = ()
-    """NVML's indices, as they were last, of the GPUs that it held."""
+    """NVML's indices, as last seen, of the GPUs that the user or run held."""
     events: EventCounts = NO_EVENTS
     uid: int | None = None
     user: str = ""
-    """Of a run; with the uid None an owner whom nobody could see."""
+    """Owner of a run; where the uid is None, an owner whom nobody could see."""
     uuid: str = ""
-    """Of a GPU."""
+    """UUID of a GPU."""
     watched: float | None = None
-    """Of a GPU: seconds in which it was watched."""
+    """Seconds in which a GPU was watched."""
     key: str = ""
     launcher: str = ""
     first: float | None = None
     last: float | None = None
-    """Of a run: wall-clock times at which it was first and last seen, as far as they lie in the store."""
+    """Wall-clock time at which a run was last seen (`first`: first seen), as far as the store reaches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,32 +425,32 @@ class UsageReport:
     """Start of the first hour that counts, in seconds since the epoch."""
     host: str = ""
     lines: tuple[UsageLine, ...] = ()
-    """By the GPU time held, the most first."""
+    """Lines by the GPU time held, the most first."""
     watched: float = 0.0
     """Seconds in which at least one GPU was watched."""
     total: Use = NO_USE
-    """Of all lines together: of two users on one GPU each is counted."""
+    """Sum of all lines; where two users share a GPU, both are counted."""
     gpus: tuple[int, ...] = ()
-    """Indices of all GPUs that were watched."""
+    """Indices of all watched GPUs."""
     events: EventCounts = NO_EVENTS
-    """Each counted once, those without a known user too."""
+    """Events, each counted once, also those without a known user."""
     more: int = 0
-    """Lines that were not asked for; `total` is with them."""
+    """Lines left out by `most`; `total` contains them."""
     exists: bool = True
-    """Whether the store has usage of any time."""
+    """Whether the store has any usage at all."""
 
 
 def read_usage(path: Path, by: By, since: float, *, named: bool = False, most: int | None = None) -> UsageReport:
     """Read the usage since the start of the hour of `since` (wall clock); raises what `reading` raises.
 
-    Of runs, of which a quarter of a year has many thousands, at most `most` are returned, those that held the most.
+    At most `most` runs are returned, those that held the most: three months may have many thousands.
     """
     with reading(path, named=named) as connection:
         return _Reader(connection, by, int(since // HOUR) * HOUR).report(most)
 
 
 class _Reader:
-    """Queries for one report. A cell of SQLite's may hold anything, so every value is checked."""
+    """Queries for one report. A SQLite cell may hold any type, so every value is checked."""
 
     def __init__(self, connection: Connection, by: By, hour: int) -> None:
         self._connection, self._by, self._hour = connection, by, hour

@@ -205,7 +205,7 @@ def initialise(pynvml: Any, page: SharedPage, proc: Path = procfs.PROC) -> None:
 
 
 def explain_start(code: int, proc: Path = procfs.PROC) -> tuple[SourceState, str]:
-    """Return the state for the code with which NVML did not start, and words that say what to do next."""
+    """Return the state for the code with which NVML failed to start, and a message that says what to do next."""
     if code in (Code.LIBRARY_NOT_FOUND, Code.FUNCTION_NOT_FOUND):
         return SourceState.NO_DRIVER, _no_library(proc)
     if code == Code.GPU_NOT_FOUND:

@@ -153,7 +153,7 @@ def merge(lists: Mapping[str, Sequence[Entry]]) -> list[Holding]:
 
 
 def total_memory(holdings: Iterable[Holding]) -> Reading:
-    """Return the sum of the holdings in bytes; no sample where one of them is not known."""
+    """Return the sum of the holdings' memory in bytes; NO_SAMPLE where the memory of any is not known."""
     total = 0.0
     for holding in holdings:
         if not known(holding.memory):

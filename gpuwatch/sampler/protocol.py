@@ -47,7 +47,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
 
 
 class Command(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """A command, as JSON on a later line of the sampler's stdin."""
+    """Command to a running sampler: a JSON object on its own line of stdin, after the options."""
 
     interval: float | None = None
     skip: tuple[int | str, ...] | None = None

@@ -55,7 +55,7 @@ class CallInFlight:
 
 
 class SharedPage:
-    """The page, from either side: the sampler calls `enter` and `leave`, its parent `read`."""
+    """Page of memory that sampler and parent share: the sampler calls `enter` and `leave`, the parent calls `read`."""
 
     def __init__(self, fd: int = -1) -> None:
         """Map the page behind a descriptor, or one that nobody else sees; raises OSError or ValueError."""

@@ -207,7 +207,7 @@ class EventSwitch:
         self.retry_at = now + delay if self._failures < self._timeouts.crashes else None
 
     def retry(self, now: float) -> None:
-        """Try at the next occasion, because the user asked."""
+        """Make the next `poll` switch the events on again, because the user asked."""
         if not self.is_on:
             self._reset()
             self.retry_at = now

@@ -346,12 +346,12 @@ class GpuwatchApp(App[int]):
             announce(self, before, message.frame)
 
     def leave_ended(self, frame: Frame) -> None:
-        """Leave because the source cannot go on; its words are printed once the terminal is restored."""
+        """Exit because the source has ended; print the source's message after the terminal is restored."""
         words = frame.snapshot.words or "the source has ended"
         self.exit(return_code=2, message=Text(f"gpuwatch: {words}"))
 
     def paint(self) -> None:
-        """Draw what there is: the only place that paints."""
+        """Draw the newest frame; no other method draws."""
         if not self.dashboard.is_mounted or not self._running:
             return
         now = self.clock()

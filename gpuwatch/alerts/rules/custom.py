@@ -235,7 +235,7 @@ def compare(rule: CustomRule, value: Value) -> Comparison:
 
 
 def _limits(rule: CustomRule) -> tuple[float, float, int]:
-    """Return the value that raises, the one that clears, and 1 where more is worse, -1 where less is."""
+    """Return the values that raise and clear the alert, and a sign: 1 where a larger value is worse, -1 a smaller."""
     raises, sign = (rule.above, 1) if rule.above is not None else (rule.below or 0.0, -1)
     return raises, raises if rule.clear is None else rule.clear, sign
 

@@ -147,7 +147,7 @@ def _each(contexts: Sequence[GpuProcess]) -> str:
 
 
 def find_misspelt(context: RuleContext) -> Iterator[Observation]:
-    """Find processes with a misspelt variable in their environment; a warning on more than one GPU."""
+    """Find processes that set a variable with a misspelt name; a warning where they use more than one GPU."""
     for places in context.placements:
         process = places[0].process
         hints = process.declared.hints if process.declared is not None else ()

@@ -27,7 +27,7 @@ _CRITICAL: Final = frozenset({Health.LOST, Health.SILENT, Health.QUARANTINED, He
 
 
 def find_unhealthy(context: RuleContext) -> Iterator[Observation]:
-    """Judge each GPU's health: trouble counts at its first sample, recovery after several."""
+    """Judge each GPU's health: one bad sample raises the alert, several good ones end it."""
     for gpu in context.snapshot.gpus:
         fine = gpu.health is Health.OK
         level = None if fine else Severity.CRITICAL if gpu.health in _CRITICAL else Severity.WARNING
@@ -63,8 +63,8 @@ def _last_on(gpu: Gpu, history: HistoryView) -> str:
 def find_stale(context: RuleContext) -> Iterator[Observation]:
     """Judge whether the stream is alive: its state, and the age of its newest data, in seconds.
 
-    A GPU in trouble is left out of the age, for it has an alert of its own. A source may take some time to start; until
-    it has, what was raised holds.
+    A GPU in trouble does not count for the age: another rule raises an alert about it. While a source starts, alerts
+    that were raised before stay raised.
     """
     snapshot, watched = context.snapshot, context.history.watched
     raise_for, how = 0.0, "data again after {lasted}"

@@ -183,7 +183,7 @@ _NAMES = str.maketrans({"…": "...", "↑": "Up", "↓": "Down", "⇧": "S-"})
 
 
 def plain(text: str) -> str:
-    """Spell gpuwatch's own signs in ASCII; names that people chose are left as they are."""
+    """Replace gpuwatch's symbols by ASCII; names that people chose stay unchanged."""
     return spell_signs(text.translate(_NAMES))
 
 

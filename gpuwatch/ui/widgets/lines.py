@@ -73,7 +73,7 @@ class LineBuilder:
         return self
 
     def write_spans(self, spans: Iterable[Span]) -> LineBuilder:
-        """Write spans of another line."""
+        """Append the spans of another line."""
         for span in spans:
             self.spans.append(span)
             self.cells += span.cells

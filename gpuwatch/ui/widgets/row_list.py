@@ -123,7 +123,7 @@ class RowList(LinePanel, Generic[T]):
         self.post_message(self.Moved())
 
     def move(self, by: int) -> None:
-        """Move the cursor by so many rows."""
+        """Move the cursor by `by` rows."""
         self.point(self.cursor + by)
         self._reveal()
         self.post_message(self.Moved())
