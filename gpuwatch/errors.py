@@ -31,7 +31,7 @@ class NoThreadError(UnavailableError):
     """Error where the system has no more threads: running work goes on, and the caller may try again."""
 
 
-EXIT_CODES = "2 bad usage, 3 no driver or no GPU. Data on stdout, words on stderr."
+EXIT_CODES = "2 bad usage, 3 no driver or no GPU. Data on stdout, messages on stderr."
 """Exit codes that all commands share, as their help has them."""
 
 PROCESS_LIMIT = "the limit of processes is reached (ulimit -u, or the cgroup's pids.max)"

@@ -99,7 +99,7 @@ def share_words(row: Row) -> tuple[str, str]:
 
 
 _UNSEEN = {
-    Presence.GONE: "(gone: no such process, memory still held)",
+    Presence.GONE: "(ended: a dead process still holds memory)",
     Presence.HIDDEN: "(hidden: /proc shows only your own processes)",
     Presence.ELSEWHERE: "(in another PID namespace)",
     Presence.UNREADABLE: "(not readable just now)",

@@ -1,4 +1,4 @@
-"""Console that a command prints to: data on stdout, words on stderr, in ASCII or in colour, and one text table."""
+"""Console that a command prints to: data on stdout, messages on stderr, in ASCII or in colour, and one text table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _GAP: Final = "  "
 
 
 class Console:
-    """Writer of a command's output: data goes to stdout, words go to stderr behind the program's name.
+    """Writer of a command's output: data goes to stdout, messages go to stderr behind the program's name.
 
     Where a stream is not in Unicode, or `ascii_only` asks for it, each line is spelled in ASCII.
     """
@@ -67,7 +67,7 @@ class Console:
         self.out.flush()
 
     def warn(self, *words: str) -> None:
-        """Print lines of words."""
+        """Print messages, a line each."""
         self._write(self.err, map(self.format_words, words))
 
     def format_line(self, line: str) -> str:
@@ -75,7 +75,7 @@ class Console:
         return in_ascii(line) if self.ascii else line
 
     def format_words(self, words: str, name: str = "gpuwatch: ") -> str:
-        """Return a line of words as stderr takes it: clean, behind the program's name."""
+        """Return a message as stderr takes it: clean, behind the program's name."""
         line = f"{name}{clean(words)}"
         return in_ascii(line) if self._ascii_words else line
 

@@ -353,7 +353,7 @@ class _Output:
             self._signals.put(None)
 
     def warn(self, words: str) -> None:
-        """Print words on stderr."""
+        """Print a message on stderr."""
         self._err.put(self._console.format_words(words))
 
     def serve(self, watch: Monitor, reloader: Reloader) -> int:

@@ -163,7 +163,7 @@ async def test_a_process_that_is_gone_or_hidden_says_so() -> None:
     ]
     async with running(frame(snapshot([card], people)), (160, 50)) as (app, _):
         rows = table(app)
-        assert "  (gone: no such process" in rows[0]
+        assert "  (ended: a dead process" in rows[0]
         assert "hidden: /proc shows only your own" in rows[1]
         assert "zombie python" in rows[2]
 

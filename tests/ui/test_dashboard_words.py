@@ -96,7 +96,7 @@ async def test_an_order_whose_column_is_not_on_screen_is_told() -> None:
 
 
 async def test_our_own_signs_are_spelled_in_ascii() -> None:
-    evidence = "ben holds 40.0 · pid 7 (gone) 1.4"
+    evidence = "ben holds 40.0 · pid 7 (ended) 1.4"
     async with running(frame(machine(1), alert(0, evidence=evidence)), ascii=True) as (app, pilot):
         assert "ben holds 40.0 | pid 7" in text(app)
         await pilot.press("slash", "z", "enter")

@@ -166,7 +166,8 @@ def _dead(context: RuleContext, one: GpuProcess) -> Observation:
     if process.state == _ZOMBIE:
         parent = f" of {process.ppid} {process.parent}".rstrip() if process.ppid else ""
         title = f"{pid_and_user(process)} is a zombie{parent} and {holds}"
-        evidence = f"{process.name} ended without giving it back: its parent has not taken note, or the driver hangs"
+        why = "its parent has not collected its exit status, or the driver hangs"
+        evidence = f"{process.name} ended without releasing it: {why}"
     else:
         title = f"pid {process.pid} has ended and {holds}"
         # While a leftover worker has the GPU open, the memory is not freed.
