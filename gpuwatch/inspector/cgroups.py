@@ -1,4 +1,4 @@
-r"""Container, pod, batch job and systemd unit that a cgroup's path names. Pure functions that never raise.
+r"""Parser of cgroup paths: the container, pod, batch job and systemd unit that a path names. Never raises.
 
 The path is as /proc/PID/cgroup has it, seen from our own cgroup namespace: `/../..` may stand before it. Names in the
 results are raw: not clean. Sources of the paths:
@@ -40,10 +40,10 @@ _RUNTIMES = {
     "containerd": "containerd",
     "nerdctl": "containerd",
 }
-"""Runtime by the prefix of an id."""
+"""Runtime by the prefix that stands before a container's id."""
 
 _PARENTS = {"docker": "docker", "moby": "docker", "ecs": "docker", "libpod_parent": "podman", "default": "containerd"}
-"""Runtime by the folder of a bare id: `default` is containerd's namespace."""
+"""Runtime by the folder in which an id without a prefix lies: `default` is containerd's namespace."""
 
 _SHARED_SERVICES = re.compile(
     r"""(?x)(?:
@@ -58,9 +58,9 @@ _SHARED_SERVICES = re.compile(
     | dbus(?:-broker|-.+)? | gnome-.+ | org\.gnome\..+ | plasma-.+ | xfce4-.+ | foot-server
     )(?:@.*)?\.service"""
 )
-"""Services under which people start programs: logins, desktops, schedulers, the runtimes of containers.
+"""Services below which people start programs: logins, desktops, schedulers, container runtimes.
 
-The terminals of a desktop are among them: gnome-terminal-server. So are the applications that a desktop starts as
+Among them are a desktop's terminals (gnome-terminal-server), and the applications that a desktop starts as
 `app-NAME@….service` in a user's own manager (systemd.io/DESKTOP_ENVIRONMENTS).
 """
 
@@ -68,31 +68,31 @@ _RUNTIME_SERVICES = {"docker.service", "podman.service", "containerd.service", "
 
 
 class ContainerId(NamedTuple):
-    """Container, as its cgroup names it."""
+    """Container that a cgroup path names."""
 
     runtime: str
-    """Empty where the path does not tell."""
+    """Name of the runtime; empty where the path does not show it."""
     id: str
-    """All 64 digits; empty where the runtime goes by names."""
+    """All 64 digits of the id; empty where the runtime uses names."""
     name: str = ""
 
 
 class SlurmStep(NamedTuple):
-    """Slurm's job and step; `step` is empty outside of one."""
+    """Slurm's job and step; `step` is empty outside of a step."""
 
     job: str
     step: str
 
 
 class Unit(NamedTuple):
-    """Systemd service, as systemctl takes its name, and whether it is one of a user's own manager."""
+    """Systemd service by its name for systemctl, and whether it belongs to a user's own manager."""
 
     name: str
     user: bool
 
 
 def parse_container(path: str) -> ContainerId | None:
-    """Return the innermost container on a path; None for none."""
+    """Return the innermost container on a path; None where there is none."""
     parts = path.split("/")
     for place in range(len(parts) - 1, -1, -1):
         found = _parse_part(parts[place], parts[:place])
@@ -125,7 +125,7 @@ def parse_pod(path: str) -> str:
 
 
 def parse_slurm(path: str) -> SlurmStep | None:
-    """Return Slurm's job and step on a path; None for none."""
+    """Return Slurm's job and step on a path; None where there is none."""
     parts = path.split("/")
     for place, part in enumerate(parts):
         if part == "slurm" or part.startswith("slurm_") or part.endswith("slurmstepd.scope"):
@@ -138,7 +138,7 @@ def parse_slurm(path: str) -> SlurmStep | None:
 
 
 def parse_pbs(path: str) -> str:
-    """Return the number of PBS's job on a path, `4711` or `4711[3]`; empty for none."""
+    """Return the number of PBS's job on a path, `4711` or `4711[3]`; empty where there is none."""
     found = _PBS.search(path)
     return found[1] if found else ""
 
@@ -169,12 +169,12 @@ def parse_unit(path: str) -> Unit | None:
 
 
 def is_below_runtime(path: str) -> bool:
-    """Return whether a path lies below a container runtime: a rootless one may make no cgroups of its own."""
+    """Return whether a path lies below a container runtime: a rootless runtime may create no cgroups."""
     return not _RUNTIME_SERVICES.isdisjoint(path.split("/"))
 
 
 def parse_user(path: str) -> int | None:
-    """Return the uid whose login a path belongs to, by its `user-UID.slice`: the owner of a rootless container."""
+    """Return the uid of the login that a path belongs to (`user-UID.slice`): the owner of a rootless container."""
     found = next((found for one in path.split("/") if (found := _USER.fullmatch(one))), None)
     return int(found[1]) if found else None
 

@@ -1,8 +1,8 @@
 """Client of the inspector process: a fair queue of questions, their answers, and the process's restarts. Never waits.
 
-A read can hang for ever (a file on a server that is down), and a hostile source can crash a parser. Each costs the
-inspector its life and one process its answer; the other questions are asked again. People choose what their processes
-are called, run and set, and so how long it takes to read them: what takes long delays only their own processes.
+A read can hang forever (a file on a server that is down), and a hostile source can crash a parser. Then the inspector
+is killed, one process gets no answer, and the other questions are asked again. Users choose the names, programs and
+variables of their processes, and so how long reading takes: a slow reading delays only processes of the same user.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ from gpuwatch.inspector.protocol import Answer, Question
 from gpuwatch.model import Declared, Knowledge
 
 ALLOWED = 10.0
-"""Seconds of reading that one user's processes may cost at once; then they wait until some of it is forgiven."""
+"""Seconds of reading that one user's processes may owe; above that the user's questions wait."""
 
 FORGIVEN = 0.1
-"""Seconds of those that are forgiven each second: the part of a core that one user can make us spend for ever."""
+"""Seconds by which each user's debt shrinks per second: the part of a core that one user can keep busy."""
 
 _SLOW = 1.0
-"""Seconds owed from which a user's questions are sent one at a time, with no other question behind them."""
+"""Seconds owed above which a user's questions are sent one at a time, with no other question after them."""
 
 _SENT_MOST = 16
 _SENT_EACH = 4
 _SENT_ALONE = 8
-"""Questions that may be on their way: in all, of each user, and of a user while no other user has any."""
+"""Questions that may be sent without an answer: in all, of each user, and of a user who alone has questions."""
 
 
 class FairQueue:
-    """Questions that wait, by user, and the time that each user's questions have cost."""
+    """Queue of questions by user, which serves next the user whose questions have cost the least time."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[Question]] = {}
         self._owed: dict[str, tuple[float, float]] = {}
-        """Seconds that were owed, and when."""
+        """Seconds that each user owed, and the time of that."""
 
     def __bool__(self) -> bool:
         """Return whether any question waits, even one whose user owes too much."""
         return bool(self._waiting)
 
     def add(self, question: Question) -> None:
-        """Add a question behind the others of its user."""
+        """Add a question after the others of its user."""
         self._waiting.setdefault(question.user, deque()).append(question)
 
     def put_back(self, questions: Sequence[Question]) -> None:
-        """Put questions that were sent, in this order, before all others of their users."""
+        """Put back questions that were sent, in this order, before all others of their users."""
         for question in reversed(questions):
             self._waiting.setdefault(question.user, deque()).appendleft(question)
 
     def retain(self, wanted: Collection[tuple[int, int]]) -> None:
-        """Remove the questions about all but these processes (PID, start time)."""
+        """Keep only the questions about these processes (PID, start time)."""
         for user, questions in list(self._waiting.items()):
             kept = deque(question for question in questions if (question.pid, question.start) in wanted)
             if kept:
@@ -73,12 +73,12 @@ class FairQueue:
         self._owed[user] = (self.owed(user, now) + seconds, now)
 
     def owed(self, user: str, now: float) -> float:
-        """Return the seconds that a user's questions have cost and that are not forgiven yet."""
+        """Return the seconds that a user owes: the cost of the user's questions, less what has been forgiven."""
         seconds, then = self._owed.get(user, (0.0, now))
         return max(0.0, seconds - FORGIVEN * (now - then))
 
     def ready_users(self, now: float, barred: Collection[str]) -> list[str]:
-        """Return the users with waiting questions who are not `barred` and do not owe too much."""
+        """Return the users with waiting questions who are not `barred` and owe less than `ALLOWED`."""
         return [user for user in self._waiting if user not in barred and self.owed(user, now) < ALLOWED]
 
     def pop(self, now: float, sent: Iterable[Question], barred: Collection[str]) -> Question | None:
@@ -103,19 +103,19 @@ DEADLINE = 2.0
 """Seconds that one answer may take."""
 
 _TMUX = 1.0
-"""Seconds of those that tmux may take to name its panes, and at most half of the deadline: a tmux server that does not
-answer must not cost the answer."""
+"""Seconds of the deadline that tmux may take to name its panes, at most half of it: a tmux server that hangs must not
+cost the whole answer."""
 
 _START_TIME = 8.0
-"""Seconds more for an inspector that is not ready yet: its modules may lie on a file server."""
+"""Seconds added to the deadline of an inspector that has only started: its modules may lie on a file server."""
 
 _MOST_ELAPSED = 0.5
-"""Seconds between two calls of `poll` that count, at most. Where more have passed we did not run (stopped, or on a
-machine that was paused), and the inspector may not have run either."""
+"""Seconds between two calls of `poll` that count towards the deadline, at most. Where more have passed, this process
+was stopped or the machine was paused, and the inspector may not have run either."""
 
 _MOST_STUCK = 4
-"""Killed inspectors that hang in the kernel before no more are started. The processes of one user can cause one: no
-more of that user's questions are sent while it is there."""
+"""Number of killed inspectors that hang in the kernel at which no more are started. One user can cause only one of
+them: while it hangs, no more questions about that user's processes are sent."""
 
 _EXIT_TIME = 1.0
 """Seconds that an inspector which has closed its output may take to end."""
@@ -125,7 +125,7 @@ _LONGEST_ANSWER = 1 << 20
 
 
 class InspectorClient:
-    """Sends questions about processes to the inspector, and collects the answers."""
+    """Client that sends questions about processes to the inspector, and collects the answers."""
 
     def __init__(
         self,
@@ -138,14 +138,14 @@ class InspectorClient:
         deadline: float = DEADLINE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Use `first`, an inspector that runs already; others are started as they are needed.
+        """Use `first`, an inspector that runs already; start others when they are needed.
 
         With `tmux` the inspector asks our own tmux for the names of sessions and windows.
         """
         self.cards: tuple[GpuFacts, ...] = ()
-        """The machine's GPUs; sent with the first question, and with the next one after a change."""
+        """The machine's GPUs; sent with the first question, and again after a change."""
         self.driver = ""
-        """The version of their driver, which is sent with them."""
+        """Version of the driver, sent together with `cards`."""
         self._deadline = deadline
         self._command = command
         self._settings = {"shares": shares, "proc": str(proc), "tmux": min(_TMUX, deadline / 2) if tmux else 0.0}
@@ -161,18 +161,18 @@ class InspectorClient:
         self._child = first
         self._eof_at: float | None = None
         self._stuck: dict[ChildProcess, str] = {}
-        """Killed inspectors that have not ended, with the user of the process that each hung over."""
+        """Killed inspectors that have not ended, each with the user whose process it was reading."""
         self._decode = msgspec.json.Decoder(Answer).decode
         self._encode = msgspec.json.Encoder().encode
 
     @property
     def busy(self) -> bool:
-        """Whether an answer is expected soon; not for users whose questions must wait."""
+        """Whether an answer is expected soon; false where all waiting questions are of users who owe too much."""
         return bool(self._sent or (len(self._stuck) < _MOST_STUCK and self._ready_users()))
 
     @property
     def descriptor(self) -> int | None:
-        """Descriptor that becomes readable when there is something to `poll`; None for nothing to wait for."""
+        """Descriptor that becomes readable when `poll` has something to read; None where nothing is expected."""
         return None if self._child is None else self._child.descriptor
 
     def ask(self, pid: int, start: int, user: str) -> None:
@@ -180,7 +180,7 @@ class InspectorClient:
         self._queue.add(Question(pid=pid, start=start, user=user))
 
     def retain(self, wanted: Collection[tuple[int, int]]) -> None:
-        """Remove the waiting questions about all but these processes (PID, start time)."""
+        """Keep only the waiting questions about these processes (PID, start time)."""
         self._queue.retain(wanted)
 
     def poll(self) -> list[Answer]:
@@ -206,7 +206,7 @@ class InspectorClient:
         return answers
 
     def close(self, seconds: float = 0.2) -> None:
-        """Kill the inspector, and wait up to so many seconds for its end. To be called last."""
+        """Kill the inspector, and wait up to `seconds` for its end. No other method may be called afterwards."""
         if self._child is not None:
             child = self._child
             self._drop()
@@ -223,7 +223,7 @@ class InspectorClient:
         self._sent_cards, self._eof_at, self._is_ready = None, None, False
 
     def _receive(self, child: ChildProcess, now: float) -> Iterator[Answer]:
-        """Return the answers in the pipe; anything else in it costs the inspector its life."""
+        """Return the answers in the pipe; kill the inspector where the pipe has anything else."""
         for line in child.read_lines():
             if not self._is_ready:
                 self._is_ready, self._spent = True, 0.0
@@ -244,7 +244,7 @@ class InspectorClient:
             yield from self._fail_first("what gpuwatch's reader said of it is too long")
 
     def _send(self, child: ChildProcess, now: float) -> None:
-        """Send as many questions as may be on their way."""
+        """Send questions until the limit of unanswered questions is reached."""
         while question := self._queue.pop(now, self._sent, self._stuck.values()):
             if not self._sent:
                 self._spent = 0.0
@@ -271,7 +271,7 @@ class InspectorClient:
         return self._fail_first(f"{words} ({describe_exit(code)})")
 
     def _fail_first(self, words: str) -> list[Answer]:
-        """Kill the inspector; return the answer to its first question, which says why there is none."""
+        """Kill the inspector; return an answer to its first question, which says why it could not be read."""
         question = self._sent.popleft() if self._sent else None
         self._drop("" if question is None else question.user)
         if question is None:
@@ -281,7 +281,7 @@ class InspectorClient:
         return [Answer(pid=question.pid, start=question.start, declared=declared)]
 
     def _drop(self, user: str = "") -> None:
-        """Kill the inspector because of a process of this user; the next one is sent the questions that are left."""
+        """Kill the inspector because of a process of `user`; the next inspector gets the remaining questions."""
         assert self._child is not None
         child, self._child = self._child, None
         child.kill()

@@ -1,6 +1,6 @@
 """Names of containers, and of the pods that they belong to.
 
-Three sources are read, with no more than the rights of the container's owner: the command line of Podman's monitor, the
+Three sources are read, with the rights of the container's owner only: the command line of Podman's monitor, the
 state files of Docker and Podman, and the sockets of both, over which only `GET /containers/ID/json` is sent. Formats:
 
 - `conmon … -c ID … -n NAME`, one for each container and its ancestor: containers/podman, libpod/oci_conmon_common.go
@@ -34,16 +34,16 @@ PATIENCE = 0.5
 """Seconds for one answer over a socket."""
 
 FRESH = 60.0
-"""Seconds for which an answer is remembered, also that there is none; a silent socket is left alone as long."""
+"""Seconds for which an answer is remembered, even an empty one; a socket that did not answer is skipped as long."""
 
 MOST = 1024
-"""Containers that are remembered."""
+"""Containers that are remembered, at most."""
 
 LONGEST = 80
 """Characters of a name."""
 
 _LARGEST_STATE = 4 << 20
-"""Bytes; the list of a thousand containers has 1 MiB."""
+"""Bytes of a state file, at most; the list of a thousand containers has 1 MiB."""
 
 _LARGEST_ANSWER = 1 << 20
 _LARGEST_LINE = 64 << 10
@@ -68,7 +68,7 @@ def _find_home(uid: int) -> Path | None:
 
 
 class Roots(msgspec.Struct, frozen=True, kw_only=True):
-    """Folders and sockets of the runtimes: root's; those of users are in their homes and below `run_user`."""
+    """Folders and sockets of root's runtimes; users' runtimes have theirs in their homes and below `run_user`."""
 
     docker: Path = Path("/var/lib/docker/containers")
     docker_socket: Path = Path("/run/docker.sock")
@@ -94,14 +94,14 @@ class _Config(msgspec.Struct):
 
 
 class _Inspected(msgspec.Struct):
-    """Container in Docker's state file and in the answer of its socket."""
+    """Container as Docker's state file and its socket describe it."""
 
     name: str = msgspec.field(name="Name", default="")
     config: _Config | None = msgspec.field(name="Config", default=None)
 
 
 class _Stored(msgspec.Struct):
-    """Container in a list of containers/storage."""
+    """Container as a list of containers/storage describes it."""
 
     id: str = ""
     names: list[str] | None = None
@@ -115,7 +115,7 @@ class ContainerNames:
         self._clock = clock
         self._found: dict[ContainerId, tuple[float, ContainerName]] = {}
         self._silent: dict[Path, float] = {}
-        """Time until which a socket is left alone."""
+        """Time until which each socket that did not answer is skipped."""
 
     def find(self, container: ContainerId, pid: int, uid: int | None, *, proc: Path) -> ContainerName:
         """Return the name of the container of a process; never raises.
@@ -171,7 +171,7 @@ class ContainerNames:
 
 
 def _find_owner(uid: int | None) -> procfs.Owner | None:
-    """Return a user with the primary group; None for root, and where the uid is not known."""
+    """Return a user with the primary group; None for root, and for an unknown uid."""
     if not uid:
         return None
     try:

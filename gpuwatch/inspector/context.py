@@ -1,8 +1,8 @@
 """Context of a process: container, pod, batch job, systemd unit, login, terminal, run and server.
 
-The cgroup decides where it can, since a process does not leave it by itself; else the environment, and where that
-cannot be read, the ancestors' environments. All text in the result is clean; unknown parts are empty. No content of a
-process raises an error here.
+The cgroup decides where it names the part, since a process does not leave its cgroup by itself; else the environment
+decides, and where that cannot be read, the ancestors' environments. All text in the result is clean; unknown parts are
+empty. Nothing that a process contains can raise an error here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gpuwatch.text import clean
 # -- containers ----------------------------------------------------------------------------------------------------
 
 _LARGEST_MOUNTS = 256 << 10
-"""Bytes of /proc/PID/mountinfo; a container's has some 5 KiB, a host's with a hundred containers 100."""
+"""Bytes of /proc/PID/mountinfo, at most; a container's has 5 KiB, that of a host with 100 containers 100 KiB."""
 
 _MOUNTED_FILES = frozenset({"/etc/hostname", "/etc/hosts", "/etc/resolv.conf"})
 """Files that runtimes mount into each container from their own folders."""
@@ -39,17 +39,17 @@ _POD_STATE = re.compile(r"/pods/([0-9a-f-]{32,36})/etc-hosts$")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 _CONTAINER_VARIABLE = {name: name for name in ("docker", "podman", "lxc", "systemd-nspawn")} | {"oci": ""}
-"""Runtime by the variable `container`: systemd.io/CONTAINER_INTERFACE, podman-run(1)."""
+"""Runtime by the value of the variable `container`: systemd.io/CONTAINER_INTERFACE, podman-run(1)."""
 
 _IMAGE_VARIABLES = {
     "apptainer": ("APPTAINER_CONTAINER", "APPTAINER_NAME"),
     "singularity": ("SINGULARITY_CONTAINER", "SINGULARITY_NAME"),
 }
-"""Variables of Apptainer, whose containers have no cgroup: apptainer.org, Environment and Metadata. It sets all."""
+"""Variables that Apptainer sets, all of them; it uses no cgroup: apptainer.org, Environment and Metadata."""
 
 
 def find_container(facts: Facts, *, proc: Path, names: ContainerNames) -> Container | None:
-    """Return the innermost container of a process; None for none, or where that is not known."""
+    """Return the innermost container of a process; None where there is none, or it is not known."""
     image = _find_image(facts, proc)
     if image is not None:
         return image
@@ -62,7 +62,7 @@ def find_container(facts: Facts, *, proc: Path, names: ContainerNames) -> Contai
 
 
 def find_pod(facts: Facts, *, proc: Path, names: ContainerNames) -> str:
-    """Return the Kubernetes pod: `namespace/name`, its name, or its uid, by what can be read; empty outside of one.
+    """Return the Kubernetes pod: `namespace/name`, its name, or its uid, whichever can be read; empty outside of a pod.
 
     The kubelet gives each container HOSTNAME, the pod's name (the node's with hostNetwork), and the address of the
     cluster, KUBERNETES_SERVICE_HOST. Most manifests call the fields of the downward API POD_NAME and POD_NAMESPACE.
@@ -82,7 +82,7 @@ def find_pod(facts: Facts, *, proc: Path, names: ContainerNames) -> str:
 
 
 def _runtime_owner(facts: Facts) -> int | None:
-    """Return the uid whose rootless runtime a container may belong to: that of the login it lies in, else its own."""
+    """Return the uid whose rootless runtime a container may belong to: the login's uid, else the process's."""
     found = cgroups.parse_user(facts.cgroup)
     return facts.uid if found is None else found
 
@@ -90,7 +90,7 @@ def _runtime_owner(facts: Facts) -> int | None:
 def _find_image(facts: Facts, proc: Path) -> Container | None:
     """Return Apptainer's container, by its variables and the folder that each of its images has.
 
-    The variables alone are inherited by a batch job that was submitted from inside a container.
+    The variables alone prove nothing: a batch job inherits them where it was submitted from inside a container.
     """
     for runtime, variables in _IMAGE_VARIABLES.items():
         image = next((found for name in variables if (found := _variable(facts, name))), "")
@@ -108,8 +108,8 @@ def _find_image(facts: Facts, proc: Path) -> Container | None:
 def _read_mounts(facts: Facts, proc: Path) -> tuple[ContainerId | None, str]:
     """Return the container and the uid of the pod whose files are mounted for a process.
 
-    They count where the cgroup does not name a container: one with a cgroup namespace of its own shows `/` to those
-    inside of it, rootless Docker may make no cgroups, and Enroot's containers stay in Slurm's.
+    Mounts are used where the cgroup does not name a container: inside a cgroup namespace the path is `/`, rootless
+    Docker may create no cgroups, and Enroot's containers stay in Slurm's cgroup.
     Source: proc_pid_mountinfo(5).
     """
     path = facts.cgroup
@@ -147,7 +147,7 @@ _SLURM_STEPS = {
 """SLURM_BATCH_SCRIPT and its like in slurm/slurm.h: 0xfffffffb and below, before 20.11 0xfffffffe and above."""
 
 _TASK_VARIABLES = ("SLURMD_NODENAME", "SLURM_TASK_PID", "SLURM_PROCID", "SLURM_LOCALID")
-"""Variables that only slurmstepd sets for a task; salloc's shell on the login node has SLURM_JOB_ID alone. srun(1)."""
+"""Variables that only slurmstepd sets, for a task; salloc's shell on the login node has only SLURM_JOB_ID. srun(1)."""
 
 _NO_LOGIN = 0xFFFFFFFF
 """Login uid of a process that no login has started: -1 as a uid_t, proc_pid_loginuid(5)."""
@@ -156,8 +156,8 @@ _NO_LOGIN = 0xFFFFFFFF
 def find_slurm_job(facts: Facts) -> str:
     """Return Slurm's job and step: `4711.0`, `4711_3.batch` for a task of an array, or the job alone; empty for none.
 
-    The cgroup counts. Without one (a node that tracks jobs by other means) the environment counts if slurmstepd has
-    made it for a task: the shells of salloc and sbatch have SLURM_JOB_ID, too.
+    The cgroup decides. Where the node tracks jobs without cgroups, the environment decides, if slurmstepd has made it
+    for a task: the shells of salloc and sbatch have SLURM_JOB_ID, too.
     """
     found = cgroups.parse_slurm(facts.cgroup)
     job = _variable(facts, "SLURM_JOB_ID")
@@ -184,9 +184,9 @@ def find_batch_job(facts: Facts) -> str:
 
 
 def find_unit(facts: Facts) -> tuple[str, bool]:
-    """Return the systemd service, and whether it is of the user's own manager; ("", False) for none.
+    """Return the systemd service, and whether it is of the user's own manager; ("", False) where there is none.
 
-    Services under which people start programs are none: sshd, cron, slurmd, a container's runtime, a terminal.
+    Services below which people start programs do not count: sshd, cron, slurmd, a container's runtime, a terminal.
     `model.is_service` tells whether the process is the unit's service or was only started below it.
     """
     found = cgroups.parse_unit(facts.cgroup)
@@ -196,8 +196,8 @@ def find_unit(facts: Facts) -> tuple[str, bool]:
 def find_login(pid: int, uid: int | None, *, proc: Path) -> tuple[str, int | None]:
     """Return the name and the uid of the user who logged in, if that is not the owner; else ("", None).
 
-    The kernel keeps it through sudo, su and a container that was started from a login; processes that a daemon starts
-    (Docker's containers) have none. Source: proc_pid_loginuid(5).
+    The kernel keeps the login's uid through sudo, su and a container that was started from a login; processes that a
+    daemon starts (Docker's containers) have no such uid. Source: proc_pid_loginuid(5).
     """
     try:
         found = int(procfs.read_file(pid, "loginuid", proc, 32))
@@ -216,7 +216,7 @@ def _is_number(text: str) -> bool:
 
 
 def _variable(facts: Facts, name: str) -> str:
-    """Return a variable of a process, or of the nearest ancestor that has it where its environment is unreadable."""
+    """Return a variable of a process; where its environment is unreadable, of the nearest ancestor that has it."""
     if not isinstance(facts.environ, Unread):
         return facts.environ.get(name, "")
     return next((one[name] for one in terminals.read_environs(facts.ancestors) if one.get(name)), "")
@@ -239,7 +239,7 @@ _Part = TypeVar("_Part")
 
 
 class _Parts:
-    """Reader of one part after the other, which collects the reasons of those that fail."""
+    """Helper that reads the parts of a context, and collects the errors of those that fail."""
 
     def __init__(self) -> None:
         self.words: list[str] = []
@@ -265,8 +265,8 @@ def read_context(
 ) -> Surroundings:
     """Return the context of a process; parts that cannot be read are missing, with the reason in `words`.
 
-    `names` and `sockets` remember what was read for other processes. `panes` asks tmux for names of sessions and
-    windows; without it nobody asks.
+    `names` and `sockets` cache what was read for other processes. `panes` asks tmux for the names of sessions and
+    windows; without it tmux is not asked.
     """
     parts, known, table = _Parts(), names or ContainerNames(), sockets or Sockets(proc)
     stat = parts.read("state", lambda: procfs.read_stat(facts.pid, proc), None)
@@ -326,6 +326,6 @@ def _read_pane(
 
 
 def _named(job: Job, notebook: Notebook | None) -> Job:
-    """Return the run of a kernel with the name of its notebook."""
+    """Return the run of a notebook kernel, named after its notebook."""
     name = "" if notebook is None or job.name != jobs.NOTEBOOK else notebook.path.rpartition("/")[2]
     return msgspec.structs.replace(job, name=clean(name, jobs.LONGEST_NAME)) if name else job

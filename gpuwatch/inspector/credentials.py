@@ -1,6 +1,7 @@
-"""Rights with which this process opens files of other users.
+"""Rights of other users: opens files with the rights of the user whose process is read.
 
-A monitor that root runs must be no oracle for files: a script is opened with the rights of whoever runs it.
+A monitor that root runs must not show users the contents of files that they may not read: a script is opened with the
+rights of the user who runs it.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ _NOBODY_NEW = 0xFFFFFFFF
 
 @contextlib.contextmanager
 def acting_as(owner: Owner) -> Iterator[None]:
-    """As root, open files with the rights of `owner`: filesystem uid, gid and groups. Else change nothing.
+    """Context in which root opens files with the filesystem uid, gid and groups of `owner`; others change nothing.
 
     Raises PermissionError where root may not (a container without CAP_SETUID). A change of the filesystem uid makes
-    the kernel forget that we end with our parent (commit_creds in kernel/cred.c), so it is asked again each time.
+    the kernel forget that we must end with our parent (commit_creds in kernel/cred.c), so that is set again each time.
     """
     if os.geteuid() != 0 or owner.uid == 0:
         yield

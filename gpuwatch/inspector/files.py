@@ -1,7 +1,7 @@
-"""Files by the paths that a process has for them, read only where they are ordinary, and environment blocks.
+"""Reader of ordinary files by the paths that another process uses, and parser of environment blocks.
 
-A path in a command line may lead to a FIFO, a device, a folder, a huge file, or out of a container. To open some of
-these has an effect: a watchdog restarts the machine, a tape is wound. So the type is checked before the file is opened.
+A path in a command line may lead to a FIFO, a device, a folder, a huge file, or out of a container. Opening
+some devices has an effect: a watchdog restarts the machine, a tape rewinds. So the type is checked before the opening.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def encode_environ(text: str) -> bytes:
 
 
 def parse_environ(raw: bytes) -> dict[str, str] | Unread:
-    """Parse an environment block: `NAME=value`, each ended by a NUL; the first of two equal names counts, as in getenv.
+    """Parse an environment block: `NAME=value`, each ended by a NUL; of equal names the first counts, as in getenv.
 
     A program that sets a title (setproctitle) writes it over its arguments and its environment, and fills the rest of
-    both with NULs: then the environment is unknown. The title may have an `=` in it, so a block that is mostly NULs at
-    its end counts as overwritten, too. Source: proc_pid_environ(5); github.com/dvarrazzo/py-setproctitle, SPT_NOENV.
+    both with NULs: then the environment is unknown. The title may contain `=`, so that a block whose end is mostly NULs
+    counts as overwritten, too. Source: proc_pid_environ(5); github.com/dvarrazzo/py-setproctitle, SPT_NOENV.
     """
     if not raw:
         return {}
@@ -47,7 +47,7 @@ def parse_environ(raw: bytes) -> dict[str, str] | Unread:
 
 
 _LOOK = os.O_PATH | os.O_CLOEXEC
-"""Flags of a descriptor for a path that does not open the file: open(2)."""
+"""Flags for a descriptor that names a path without opening the file: open(2)."""
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -58,7 +58,7 @@ _RESOLVE = 0x10 | 0x02
 """RESOLVE_IN_ROOT, and RESOLVE_NO_MAGICLINKS: root may follow /proc/PID/cwd into folders that are closed to others."""
 
 _NO_OPENAT2 = frozenset({errno.ENOSYS, errno.EPERM})
-"""An older kernel, or a container's seccomp filter that does not know the call."""
+"""Errors of an older kernel, or of a container's seccomp filter that does not know the call."""
 
 
 class Found(NamedTuple):
@@ -68,7 +68,7 @@ class Found(NamedTuple):
     modified: float
     """Seconds since the epoch."""
     likely: bool
-    """It was opened by its path in our own mount namespace: the process may see another file there."""
+    """True where the file was opened by its path in our own mount namespace: the process may see another file there."""
 
 
 class Unsuitable(OSError):
@@ -82,7 +82,7 @@ class _How(ctypes.Structure):
 
 
 def read_file(process: Path, path: str, limit: int) -> Found:
-    """Read a file of up to `limit` bytes by the path that a process has for it; `process` is its folder in /proc.
+    """Read a file of up to `limit` bytes by its path in a process; `process` is that process's folder in /proc.
 
     A symbolic link is followed within the root of the process, so that it does not lead out of a container. Where that
     root is not readable (another user's process), an absolute path is opened in our own mount namespace.
@@ -101,7 +101,7 @@ def read_file(process: Path, path: str, limit: int) -> Found:
 
 
 def read_ordinary(place: int, limit: int, *, likely: bool) -> Found:
-    """Read the file of an O_PATH descriptor, and close the descriptor; raises as `read_file` does."""
+    """Read the file of an O_PATH descriptor, and close the descriptor; raises the errors of `read_file`."""
     try:
         seen = os.fstat(place)
         if not stat.S_ISREG(seen.st_mode):
@@ -131,7 +131,7 @@ def _open_inside(process: Path, root: int, path: str) -> int:
 
 
 def _open_outside(path: str) -> int:
-    """Open a path in our own mount namespace; a missing file is denied, since the process may still see one."""
+    """Open a path in our own mount namespace; raises PermissionError for a missing file: the process may see one."""
     try:
         return os.open(encode_environ(path), _LOOK)
     except FileNotFoundError:

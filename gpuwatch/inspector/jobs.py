@@ -1,4 +1,4 @@
-"""Runs: the launch that a process belongs to, and its role there (head, rank, worker or leftover).
+"""Runs: finds the launch that a process belongs to, and its role there (head, rank, worker or leftover).
 
 Sources of the variables: docs.pytorch.org/docs/stable/elastic/run.html (torchrun); deepspeed/launcher/launch.py
 (CROSS_SIZE); lightning/fabric/plugins/environments/lightning.py (NODE_RANK and LOCAL_RANK without RANK);
@@ -31,23 +31,23 @@ class Rank(NamedTuple):
     """Number of a process among the ranks of its run."""
 
     launcher: str
-    """Empty where the variables were set by hand, or by an unknown launcher."""
+    """Launcher of the run; empty where the variables were set by hand, or by an unknown launcher."""
     rank: int | None = None
     local: int | None = None
     world: int | None = None
 
 
 class _RankVariables(NamedTuple):
-    """Variables in which a launcher gives a rank its number."""
+    """Variables by which one launcher numbers its ranks."""
 
     launcher: str
     rank: str
     world: str
     local: str
     marks: tuple[str, ...] = ()
-    """Further variables that are there under this launcher."""
+    """Further variables that this launcher always sets."""
     smallest: int = 1
-    """Ranks that there must be: srun sets its variables for a single shell too, which hands them on to its children."""
+    """Smallest number of ranks that counts: srun sets its variables for a single shell and its children, too."""
 
 
 _TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
@@ -65,10 +65,10 @@ _RANK_VARIABLES = (
 
 
 def find_rank(environ: Mapping[str, str], launcher: str = "") -> Rank | None:
-    """Return the rank that an environment states; None where it states none, or nonsense.
+    """Return the rank that an environment states; None where it states none, or an impossible one.
 
-    `launcher` is the one among the ancestors: its variables come first, since others may have been there before it (a
-    pod's RANK under mpirun).
+    `launcher` is the launcher among the ancestors: its variables come first, since other variables may be older than it
+    (a pod's RANK under mpirun).
     """
     for variables in sorted(_RANK_VARIABLES, key=lambda one: not launcher or one.launcher != launcher):
         rank = _parse_rank(variables, environ)
@@ -87,7 +87,7 @@ def _parse_rank(variables: _RankVariables, environ: Mapping[str, str]) -> Rank |
 
 
 def _parse_lightning(environ: Mapping[str, str]) -> Rank | None:
-    """Return the rank of a process that Lightning's first rank started: without RANK; its node's ranks count from 0."""
+    """Return the rank of a process that Lightning's first rank started: no RANK is set; local ranks count from 0."""
     if "RANK" in environ:
         return None
     node, local, world = (_parse_number(environ.get(name)) for name in ("NODE_RANK", "LOCAL_RANK", "WORLD_SIZE"))
@@ -102,13 +102,13 @@ Source: tensorflow/python/distribute/multi_worker_util.py, id_in_cluster and wor
 
 
 class _Cluster(NamedTuple):
-    """TF_CONFIG, as far as it makes sense."""
+    """Valid value of TF_CONFIG."""
 
     sizes: dict[str, int]
     kind: str
     number: int
     text: str
-    """The cluster alone, the same for all of its tasks."""
+    """Text of the cluster alone, which is the same for all of its tasks."""
 
 
 def _parse_cluster(environ: Mapping[str, str]) -> _Cluster | None:
@@ -137,15 +137,15 @@ def _parse_tensorflow(environ: Mapping[str, str]) -> Rank | None:
 
 
 def _parse_number(text: str | None) -> int | None:
-    """Parse a count of at most six digits."""
+    """Parse a whole number of at most six digits; None for any other text."""
     word = (text or "").strip()
     return int(word) if word.isascii() and word.isdecimal() and len(word) <= 6 else None
 
 
 def _step(environ: Mapping[str, str]) -> str:
-    """Return a Slurm step of several tasks; empty for a batch script, and for a shell of one task.
+    """Return a Slurm step that has several tasks; empty for a batch script, and for a shell of one task.
 
-    The numbers of the batch script and its like are at the end of 32 bits. Source: slurm/slurm.h, SLURM_BATCH_SCRIPT.
+    Special steps, such as the batch script, have the highest 32-bit numbers. Source: slurm/slurm.h, SLURM_BATCH_SCRIPT.
     """
     job, step = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_STEP_ID", environ.get("SLURM_STEPID", ""))
     digits = job.isascii() and job.isdecimal() and step.isascii() and step.isdecimal() and len(job) + len(step) < 20
@@ -159,9 +159,9 @@ _LOOPBACK = ("localhost", "127.", "::1")
 
 
 def find_shared_run(environ: Mapping[str, str], uid: int | None, cgroup: str) -> str:
-    """Return the key of a run by the variables that all of its processes share; empty for none.
+    """Return the key of a run by the variables that all of its processes share; empty where there are none.
 
-    The cgroup is part of a key with an address of this host alone: another container may use the same address.
+    A key with a loopback address contains the cgroup too: another container may use the same address.
     """
     get = environ.get
     address = f"{get('MASTER_ADDR', '')}:{get('MASTER_PORT', '')}"
@@ -201,14 +201,14 @@ def _is_single_task(environ: Mapping[str, str]) -> bool:
     """Return whether only one task was launched: the shell of `srun --pty bash`, and whatever it starts.
 
     Slurm gives that shell MPI's variables, too, where MpiDefault is pmix (slurm.schedmd.com/mpi_guide.html). The
-    greatest of the sizes counts: mpirun in such a shell launches more.
+    largest of the sizes counts: mpirun in such a shell launches more tasks.
     """
     sizes = (_parse_number(environ.get(name)) for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"))
     return max((size for size in sizes if size is not None), default=2) < 2
 
 
 def _has_launcher_variables(environ: Mapping[str, str]) -> bool:
-    """Return whether only a launcher can have set these variables: an adopted process with them has lost it."""
+    """Return whether only a launcher can have set these variables: where it has ended, the process is adopted."""
     if "TORCHELASTIC_RUN_ID" in environ or "OMPI_COMM_WORLD_RANK" in environ:  # of one rank, too: srun sets neither
         return True
     return ("PMIX_RANK" in environ or "PMI_RANK" in environ) and not _is_single_task(environ)
@@ -220,7 +220,7 @@ LONGEST_NAME = 40
 """Characters of a run's name."""
 
 NOTEBOOK = "notebook"
-"""Name of the run of a kernel."""
+"""Name of a notebook kernel's run."""
 
 _PARENT = re.compile(r"\bparent_pid=(\d{1,10})\b")
 """PID of the parent in the code of a spawned worker. Source: multiprocessing/spawn.py."""
@@ -232,7 +232,7 @@ _WORKER_NAMES = ("pt_data_worker",)
 """Names of PyTorch's DataLoader workers. Source: torch/utils/data/_utils/worker.py."""
 
 _MOST_FORKS = 4
-"""Forks of a spawned worker, one below the other, that are looked through."""
+"""Forks of a spawned worker, each the parent of the next, that are examined at most."""
 
 _SUBCOMMAND = re.compile(r"[a-z][a-z0-9_-]{1,15}")
 
@@ -242,11 +242,11 @@ class _Member(NamedTuple):
 
     process: RelatedProcess
     launcher: str
-    """Label of the launcher that it is; empty for none."""
+    """Label of the launcher that this process is; empty for other processes."""
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """Its environment; empty where that cannot be read."""
+        """Environment of the process; empty where that cannot be read."""
         return {} if isinstance(self.process.environ, Unread) else self.process.environ
 
     @property
@@ -255,11 +255,11 @@ class _Member(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Members of a run from a process up to its head."""
+    """Members of a run, from one process up to its head."""
 
     line: tuple[_Member, ...]
     leftover: bool
-    """The highest member is not the start of the run: the process that started it has ended."""
+    """Whether the highest member did not start the run: the process that started the run has ended."""
 
     @property
     def itself(self) -> _Member:
@@ -271,7 +271,7 @@ class _Run(NamedTuple):
 
     @property
     def launcher(self) -> str:
-        """Label of the nearest launcher; empty for none."""
+        """Label of the nearest launcher; empty where there is none."""
         return next((member.launcher for member in self.line if member.launcher), "")
 
 
@@ -326,12 +326,12 @@ def _find_members(facts: Facts, itself: RelatedProcess, stat: procfs.Stat, proc:
 
 
 def _is_payload(process: RelatedProcess, role: Role) -> bool:
-    """Return whether PID 1 of a container is the program that the container is for, and not an init."""
+    """Return whether PID 1 of a container is the container's own program and not an init."""
     return role is Role.LAUNCHER or (bool(process.argv) and programs.is_python(process.argv[0]))
 
 
 def _has_lost_starter(member: _Member, stat: procfs.Stat, proc: Path) -> bool:
-    """Return whether the process that started another has certainly ended: its launcher, or the parent of a worker."""
+    """Return whether the process that started a member has certainly ended: its launcher, or a worker's parent."""
     if member.launcher:
         return False
     process = member.process
@@ -346,7 +346,7 @@ def _has_lost_starter(member: _Member, stat: procfs.Stat, proc: Path) -> bool:
 
 
 def _has_lost_spawner(process: RelatedProcess, stat: procfs.Stat, proc: Path) -> bool:
-    """Return whether a spawned worker has another parent than its spawner. A fork of one has its arguments too."""
+    """Return whether a spawned worker's spawner is no longer its parent. A fork of a worker has its arguments, too."""
     match = _PARENT.search(" ".join(process.argv)) if programs.is_worker(process.argv) else None
     if match is None:
         return False
@@ -371,7 +371,7 @@ def _is_marked_worker(process: RelatedProcess) -> bool:
 
 
 def _is_worker(process: RelatedProcess, parent: RelatedProcess) -> bool:
-    """Return whether a process is a helper that its parent spawned or forked, and no program of its own.
+    """Return whether a process is a helper that its parent spawned or forked, and not another program.
 
     A fork shows the arguments and the environment of its parent, or a title in place of both.
     """
@@ -383,7 +383,7 @@ def _is_worker(process: RelatedProcess, parent: RelatedProcess) -> bool:
 
 
 def _worker_of(run: _Run, rank: RelatedProcess | None) -> int | None:
-    """Return the PID of the rank, or of the only process, that the process is a helper of; None for no helper."""
+    """Return the PID of the rank or program that the process helps; None where the process is no helper."""
     if rank is not None and rank is not run.itself.process:
         return rank.pid
     for member, above in zip(run.line, run.line[1:], strict=False):
@@ -395,9 +395,9 @@ def _worker_of(run: _Run, rank: RelatedProcess | None) -> int | None:
 
 
 def _find_rank_process(run: _Run) -> tuple[Rank | None, RelatedProcess | None]:
-    """Return the rank of a process, or of the rank that it works for, and the process that is the rank.
+    """Return the rank of a process or of the process that it helps, and the process with that rank.
 
-    All below a rank inherit its variables: the highest process with the same variables is the rank.
+    All descendants of a rank inherit its variables: the highest process with the same variables is the rank.
     """
     rank: Rank | None = None
     process: RelatedProcess | None = None
@@ -414,7 +414,7 @@ def _find_rank_process(run: _Run) -> tuple[Rank | None, RelatedProcess | None]:
 
 
 def _lightning_first(facts: Facts) -> Rank | None:
-    """Return the rank of a process that has started the others of its run, as Lightning does; None for another."""
+    """Return the rank of a process that has started the run's other ranks, as Lightning does; None for any other."""
     for child in facts.children:
         if child.argv[1:] == facts.argv[1:] and not isinstance(child.environ, Unread):
             found = find_rank(child.environ)
@@ -426,8 +426,8 @@ def _lightning_first(facts: Facts) -> Rank | None:
 def _find_head(run: _Run, facts: Facts, stat: procfs.Stat) -> tuple[RelatedProcess | None, str]:
     """Return the first process of the run, None where it is not visible, and the key of the run.
 
-    Leftovers of one run have at least their process group in common: the kernel gives its number to nobody else while
-    a member lives.
+    Leftovers of one run have at least their process group in common: the kernel does not reuse its number while a
+    member lives.
     """
     launchers = [place for place, member in enumerate(run.line) if member.launcher]
     if launchers:
@@ -491,7 +491,7 @@ def _with_subcommand(word: str, argv: Sequence[str]) -> str:
 
 
 def _name_behind_launcher(argv: tuple[str, ...]) -> str:
-    """Return the name of the program that a launcher starts; empty where that is no Python."""
+    """Return the name of the program that a launcher starts; empty where that is not Python."""
     source = programs.find_source(argv)
     if source is not None:
         return clean(PurePosixPath(source.text).name, LONGEST_NAME)

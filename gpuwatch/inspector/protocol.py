@@ -1,4 +1,4 @@
-"""Messages between the sampler and the inspector: a JSON object a line, one answer a question.
+"""Messages between sampler and inspector: a JSON object per line, and one answer for each question.
 
 The inspector writes an empty line when it is ready.
 """
@@ -18,17 +18,17 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     start: int
     """Start time in clock ticks since boot, as in `model.Process`."""
     user: str = ""
-    """Its owner's name."""
+    """Name of the process's owner."""
     cards: tuple[GpuFacts, ...] | None = None
-    """The machine's GPUs; None for no change."""
+    """The machine's GPUs; None for no change since the last question."""
     driver: str | None = None
-    """The version of their driver; None as above."""
+    """Version of the driver; None for no change."""
     shares: tuple[Share, ...] | None = None
-    """The shares that people agreed on; None as above."""
+    """Agreed shares; None for no change."""
     proc: str | None = None
-    """The root of /proc; None as above."""
+    """Root of /proc; None for no change."""
     tmux: float | None = None
-    """Seconds that our own tmux may take to name its panes; 0 for not asking it; None as above."""
+    """Seconds that the user's tmux may take to name its panes; 0 for not asking tmux; None for no change."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +38,6 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     declared: Declared
     surroundings: Surroundings | None = None
-    """Its terminal, container, job and the like; None where nothing could be read."""
+    """Terminal, container, job and other context of the process; None where nothing could be read."""
     took: float = 0.0
-    """Seconds that it took to read."""
+    """Seconds that reading the process took."""

@@ -1,7 +1,7 @@
-"""Facts of one process, read from /proc and from its files within bounds. All texts are raw.
+"""Reader of one process: collects its facts from /proc and from its files, within limits. All texts are raw.
 
-Any read may hang: a file on a server that is down, a process whose memory is locked by a driver. So the inspector does
-it in a process of its own (`gpuwatch.inspector.worker`).
+Any read may hang: a file on a server that is down, a process whose memory is locked by a driver. So only the inspector
+process reads (`gpuwatch.inspector.worker`).
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ LARGEST_SCRIPT = 1 << 20
 LARGEST_RC = 64 << 10
 LARGEST_CONFIG = 64 << 10
 _LONGEST_ENVIRON = 256 << 10
-"""Bytes of an environment, more than of other files: on a cluster each loaded module adds to PATH, and Lmod
+"""Bytes of an environment, at most; more than of other files: on a cluster each loaded module adds to PATH, and Lmod
 keeps its table of modules in variables, too (_ModuleTable001_: lmod.readthedocs.io)."""
 
 _LONGEST_MAPS = 8 << 20
-"""Bytes of /proc/PID/maps: 65,530 mappings (vm.max_map_count) with lines of 128. Libraries come last."""
+"""Bytes of /proc/PID/maps, at most: 65,530 mappings (vm.max_map_count) with lines of 128. Libraries come last."""
 
 _MOST_LIBRARIES = 4096
-"""Names of libraries that are kept; a training has some 300."""
+"""Names of libraries that are kept, at most; a training has some 300."""
 
 _MOST_ANCESTORS = 16
 _MOST_CHILDREN = 8
 _MOST_LOOKED_AT = 64
-"""Children whose environment is compared with their parent's: most are forks, such as a loader for each core."""
+"""Children whose environment is compared with their parent's, at most: most are forks, such as data loaders."""
 
 _LATER = 1.0
-"""Seconds after the start of a process from which a file counts as edited: clocks differ."""
+"""Seconds after a process's start from which a changed file counts as edited: clocks differ."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 _MOST_MODULES = 16
-"""Files beside a script that are read; with it they have at most `LARGEST_SCRIPT` bytes."""
+"""Files beside a script that are read, at most; together with the script they have at most `LARGEST_SCRIPT` bytes."""
 _MOST_TRIED = 200
-"""Names of modules that are looked for beside a script: most are installed elsewhere."""
+"""Module names that are searched beside a script, at most: most modules are installed elsewhere."""
 
 Sources = tuple[tuple[str, bytes], ...]
-"""Sources of a program, each with the name that is shown: its script, then its modules."""
+"""Sources of a program, each with its display name: its script, then its modules."""
 Scanner = Callable[[Sources, Ranks], tuple[ScriptContents, ...]]
 
 
@@ -73,14 +73,14 @@ def scan_sources(sources: Sources, ranks: Ranks = None) -> tuple[ScriptContents,
 
 
 class Ancestor(NamedTuple):
-    """Ancestor of a process, which is remembered for its other descendants."""
+    """Ancestor of a process, cached for its other descendants."""
 
     process: RelatedProcess
     uid: int
 
 
 class _Target(NamedTuple):
-    """Process that is read, and the means to find its files."""
+    """Process that is read, with all that is needed to find its files."""
 
     proc: Path
     line: tuple[RelatedProcess, ...]
@@ -95,7 +95,7 @@ class _Target(NamedTuple):
             return files.read_file(self.proc / str(self.line[place].pid), path, limit)
 
     def was_edited(self, place: int, file: files.Found) -> bool:
-        """Return whether a file was changed after a program of `line` started; a fork runs its parent's source."""
+        """Return whether a file was changed after the program started that runs it; a fork runs its parent's source."""
         first = self.line[place]
         for process in self.line[place + 1 :]:
             if process.argv != first.argv:
@@ -115,10 +115,10 @@ def read(
     scan: Scanner = scan_sources,
     ancestors: dict[int, Ancestor] | None = None,
 ) -> Facts:
-    """Return the facts of a process; the unreadable ones are `Unread`.
+    """Return the facts of a process; those that cannot be read are `Unread`.
 
-    `user` is the name of its owner (default: from the user database). `ancestors` remembers the ancestors of other
-    processes; this one's are added. Raises OSError (`procfs.GONE` for a process that has ended) or ValueError where
+    `user` is the name of its owner (default: from the user database). `ancestors` caches the ancestors of all
+    processes. Raises OSError (`procfs.GONE` for a process that has ended) or ValueError where
     not even the owner can be read.
     """
     stat = procfs.read_stat(pid, proc)
@@ -158,7 +158,7 @@ def reason(error: OSError) -> Unread:
 def _reason_of(pid: int, proc: Path, error: OSError) -> Unread:
     """Return why a file of a process's own memory could not be read.
 
-    Where only its first thread has ended, a kernel since 6.16 answers with ESRCH, as for a process that has ended.
+    Where only its first thread has ended, a kernel since 6.16 fails with ESRCH, as for a process that has ended.
     """
     if isinstance(error, FileNotFoundError):
         return Unread.ENDED
@@ -181,7 +181,7 @@ def _user_name(uid: int) -> str:
 
 
 def _read_argv(pid: int, proc: Path) -> tuple[tuple[str, ...], bool]:
-    """Return the arguments that were read whole, and whether there are more."""
+    """Return the arguments that were read completely, and whether there are more."""
     try:
         words, cut = procfs.read_arguments(pid, proc)
     except OSError:  # it has ended, which its environment shows, too
@@ -190,7 +190,7 @@ def _read_argv(pid: int, proc: Path) -> tuple[tuple[str, ...], bool]:
 
 
 def _read_environ(pid: int, proc: Path, stat: procfs.Stat) -> bytes | Unread:
-    """Read the environment; an empty one is none where the process has ended or is in the middle of execve(2)."""
+    """Read the environment; an empty one counts as unread where the process has ended or is in execve(2)."""
     if stat.kernel_thread:
         return b""
     try:
@@ -214,7 +214,7 @@ def _variables(block: bytes | Unread) -> dict[str, str] | Unread:
 
 
 def _ranks(variables: Mapping[str, str] | Unread) -> Ranks:
-    """Return the ranks in the environment of a process, by which its script may choose a GPU."""
+    """Return the rank variables in the environment of a process, by which its script may choose a GPU."""
     if isinstance(variables, Unread):
         return None
     return tuple((name, variables[name]) for name in sorted(RANKS & variables.keys()))
@@ -246,7 +246,7 @@ def _library_names(lines: Iterable[bytes]) -> Iterator[str]:
 def _read_cgroup(pid: int, proc: Path) -> str:
     """Return the cgroup that names a container or a batch job, else that of version 2, else the longest.
 
-    Where both versions are mounted, that of version 2 may be the daemon's, and only version 1 has the container.
+    Where both versions are mounted, version 2 may name the daemon's cgroup, and only version 1 the container.
     """
     try:
         raw = procfs.read_file(pid, "cgroup", proc)
@@ -263,9 +263,9 @@ def _read_cgroup(pid: int, proc: Path) -> str:
 
 
 def _read_ancestors(pid: int, uid: int, proc: Path, known: dict[int, Ancestor]) -> tuple[RelatedProcess, ...]:
-    """Return a process and its ancestors for as long as they have this real uid, the parent first.
+    """Return a process (`pid`) and its ancestors, up to the first that has another real uid; the nearest first.
 
-    PID 1 is included: in a container it may be the server.
+    PID 1 is included: in a container it may be the program itself.
     """
     found: list[RelatedProcess] = []
     while pid > 0 and len(found) < _MOST_ANCESTORS:
@@ -299,9 +299,9 @@ def _related(pid: int, stat: procfs.Stat, block: bytes | Unread, proc: Path) -> 
 
 
 def _read_children(pid: int, uid: int, block: bytes | Unread, proc: Path) -> list[RelatedProcess]:
-    """Return the children that have exec'ed since the process set its environment, and so show it as it is now.
+    """Return the children that have exec'ed after the process changed its environment: theirs shows the changes.
 
-    A child that has only forked shows the very bytes of its parent.
+    A child that has only forked shows the same bytes as its parent.
     """
     found: list[RelatedProcess] = []
     for child in procfs.find_children(pid, proc)[:_MOST_LOOKED_AT]:
@@ -327,10 +327,10 @@ _NO_SCRIPT: _Program = (None, ())
 
 
 class _Main(NamedTuple):
-    """Source that a process runs."""
+    """Source file that a process runs."""
 
     path: str
-    """Path as it is shown."""
+    """Path for display."""
     data: bytes
     edited: bool = False
     likely: bool = False
@@ -341,7 +341,7 @@ class _Main(NamedTuple):
 
 
 def _find_script(target: _Target) -> _Program:
-    """Return the scanned Python source of a process and its modules; None where it runs none, or an unknown one."""
+    """Return the scanned Python source of a process and its modules; None where there is none, or it was not found."""
     titled = False
     for place, process in enumerate(target.line):
         source = programs.find_source(process.argv)
@@ -402,7 +402,7 @@ def _scan(target: _Target, place: int, main: _Main) -> _Program:
 
 
 def _modules(process: Path, main: _Main) -> dict[str, files.Found | Unread]:
-    """Read the modules that a script imports from its folder, and name those that these import, which are not read."""
+    """Read the modules that a script imports from its folder; list, but do not read, the modules that these import."""
     found: dict[str, files.Found | Unread] = {}
     tried = {main.path}
     room, count = LARGEST_SCRIPT - len(main.data), 0
@@ -426,7 +426,7 @@ def _modules(process: Path, main: _Main) -> dict[str, files.Found | Unread]:
 
 
 def _candidates(source: bytes, folder: str, own: str, tried: set[str]) -> Iterator[tuple[str, str]]:
-    """Return where modules that a source imports may lie, as `script.module_files` does, unless `tried` has it."""
+    """Return the possible paths of the modules that a source imports (see `script.module_files`), unless in `tried`."""
     for name in script.imported_names(source):
         for paths in script.module_files(name, folder, own):
             if len(tried) < 2 * _MOST_TRIED and tried.isdisjoint(paths):
@@ -450,7 +450,7 @@ def _module(process: Path, paths: tuple[str, str], room: int, main: _Main) -> tu
 
 
 def _module_files(name: str) -> list[str]:
-    """Return where `-m` finds a module that is a plain file under the working directory."""
+    """Return the paths where `-m` finds a module that is a plain file below the working directory."""
     parts = name.split(".")
     if not all(part.isidentifier() for part in parts):
         return []
@@ -482,7 +482,7 @@ def _read_configs(target: _Target) -> dict[int, Config]:
 
 
 def _may_be_theano(itself: RelatedProcess, libraries: frozenset[str] | Unread, script: Script | None) -> bool:
-    """Return whether a process could use Theano, so that nobody else's home is looked into."""
+    """Return whether a process could use Theano; only then a file in its owner's home is read."""
     words = list(itself.argv)
     if not isinstance(itself.environ, Unread):
         words += [*itself.environ, itself.environ.get("KERAS_BACKEND", "")]
@@ -495,7 +495,7 @@ def _may_be_theano(itself: RelatedProcess, libraries: frozenset[str] | Unread, s
 
 
 def _read_rc(target: _Target) -> list[File]:
-    """Read Theano's configuration files, of which the last counts most. Source: theano/configparser.py."""
+    """Read Theano's configuration files, the most important one last. Source: theano/configparser.py."""
     environ = target.line[0].environ
     known: Mapping[str, str] = {} if isinstance(environ, Unread) else environ
     home = known.get("HOME") or _home(target.owner.uid)

@@ -1,8 +1,8 @@
-"""Servers and notebooks: listening ports, connections and Jupyter kernels of a process.
+"""Servers and notebooks: finds the listening ports, connections and Jupyter kernels of a process.
 
-An idle server is not a stray, so in doubt a process counts as a server. Ports that a framework opens for itself are not
-for requests: ports that nobody chose, the rendezvous of a distributed run, those of a notebook kernel, of Ray and Dask.
-Unix sockets are not looked at: multiprocessing, CUDA's MPS and PyTorch's loaders listen on them in every training.
+An idle server is not a stray, so in doubt a process counts as a server. Ports that a framework opens for itself do not
+count: ports that the kernel assigned, the rendezvous of a distributed run, ports of notebooks, Ray and Dask. Nor do
+Unix sockets: multiprocessing, CUDA's MPS and PyTorch's loaders listen on them in every training.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from gpuwatch.text import clean
 # -- sockets -------------------------------------------------------------------------------------------------------
 
 MOST_FILES = 4096
-"""Open files that are looked at, of one process and its ancestors: 10 ms."""
+"""Open files of a process and its ancestors that are examined, at most: 10 ms."""
 
 LARGEST = 1 << 20
-"""Bytes of a list of sockets; listening ones come first (docs.kernel.org, networking/proc_net_tcp)."""
+"""Bytes of a list of sockets, at most; listening sockets come first (docs.kernel.org, networking/proc_net_tcp)."""
 
 _ESTABLISHED, _LISTEN = 1, 10
 """TCP_ESTABLISHED, TCP_LISTEN: include/net/tcp_states.h."""
@@ -36,14 +36,14 @@ _MAPPED = bytes(10) + b"\xff\xff"
 _INODE = re.compile(r"socket:\[(\d+)\]")
 
 _EPHEMERAL = range(32768, 61000)
-"""The kernel's default: ip_local_port_range in docs.kernel.org, networking/ip-sysctl."""
+"""Ports that the kernel assigns by default: ip_local_port_range in docs.kernel.org, networking/ip-sysctl."""
 
 _End: TypeAlias = tuple[bytes, int]
 """Address and port of one end of a connection."""
 
 
 class _Connection(NamedTuple):
-    """TCP socket in a list of the kernel."""
+    """TCP socket in the kernel's list."""
 
     inode: int
     state: int
@@ -64,7 +64,7 @@ class Sockets:
         self._connections: dict[str, tuple[_Connection, ...]] = {}
 
     def inodes(self, pids: Iterable[int], most: int = MOST_FILES) -> set[int]:
-        """Return the inodes of all sockets that processes have open; none where another user's are hidden."""
+        """Return the inodes of all sockets that processes have open, except processes that we may not read."""
         found: set[int] = set()
         for pid in pids:
             if pid not in self._inodes:
@@ -87,9 +87,9 @@ class Sockets:
         return {one.inode: one.local[1] for one in self._of(pid) if one.state == _LISTEN}
 
     def peer(self, pid: int) -> str:
-        """Return the other end of a process's TCP connection: `10.0.0.3:6379`; empty for none, or only to itself.
+        """Return the other end of a process's TCP connection: `10.0.0.3:6379`; empty for none, and for itself.
 
-        Of several, the one with the lowest port, which is most likely that of a known service.
+        Of several connections the one with the lowest port: most likely it is a known service.
         """
         held = self.inodes([pid])
         theirs = [one for one in self._of(pid) if one.state == _ESTABLISHED and one.inode in held] if held else []
@@ -98,7 +98,7 @@ class Sockets:
         return _format_address(*others[0]) if others else ""
 
     def ephemeral(self) -> range:
-        """Return the ports that the kernel assigns where none was asked for: those of NCCL and Gloo."""
+        """Return the ports that the kernel assigns where a program asks for none: NCCL and Gloo use these."""
         try:
             low, high = (self._proc / "sys/net/ipv4/ip_local_port_range").read_bytes()[:64].split()
             return range(int(low), int(high) + 1)
@@ -126,7 +126,7 @@ def _target(path: str) -> str:
 
 
 def parse_connections(raw: bytes) -> list[_Connection]:
-    """Parse a list of sockets; lines that are not such a socket's are left out."""
+    """Parse a list of sockets; lines that describe no such socket are ignored."""
     found = []
     for line in raw.split(b"\n"):
         fields = line.split()
@@ -139,7 +139,7 @@ def parse_connections(raw: bytes) -> list[_Connection]:
 
 
 def _parse_end(text: bytes) -> _End:
-    """Parse `0100007F:1F90`: the words of an address as this machine has them in memory, and the port."""
+    """Parse `0100007F:1F90`: an address in 32-bit words in this machine's byte order, and the port."""
     address, _, port = text.decode("ascii").partition(":")
     words = len(address) // 8
     if words not in (1, 4) or len(port) != 4:
@@ -178,7 +178,7 @@ _Process: TypeAlias = Facts | RelatedProcess
 
 
 def find_server(facts: Facts, sockets: Sockets) -> str:
-    """Return why a process is taken for a server: `vLLM`, `listens on port 8000`; empty for none. Never raises."""
+    """Return why a process counts as a server: `vLLM`, `listens on port 8000`; empty if it does not. Never raises."""
     if programs.is_internal_listener(facts.argv):
         return ""
     return _find_by_name(facts) or _find_by_port(facts, sockets)
@@ -195,13 +195,13 @@ def _line(facts: Facts) -> list[_Process]:
 
 
 def _own_line(facts: Facts) -> list[_Process]:
-    """Return a process and the ancestors that it belongs to: those below the nearest that starts unrelated programs."""
+    """Return a process and its ancestors, up to the nearest ancestor that starts unrelated programs."""
     line = _line(facts)
     return line[: next((place for place, one in enumerate(line) if place and _starts_unrelated(one.argv)), None)]
 
 
 def _starts_unrelated(argv: tuple[str, ...]) -> bool:
-    """Return whether a program's children may not belong to it: a shell, a login, a manager, a launcher, a notebook."""
+    """Return whether a program's children may be unrelated to it: a shell, login, manager, launcher or notebook."""
     name = programs.parse_command(argv).name
     if programs.find_web_server(argv):  # also one that starts notebooks, or takes jobs from a queue
         return False
@@ -226,7 +226,7 @@ def _find_by_port(facts: Facts, sockets: Sockets) -> str:
 
 
 def rendezvous_ports(facts: Facts) -> set[int]:
-    """Return the ports at which the ranks of a run meet, by environments and command lines."""
+    """Return the ports at which the ranks of a run meet, from environments and command lines."""
     texts: list[str] = []
     for process in _line(facts):
         if not isinstance(process.environ, Unread):
@@ -240,7 +240,7 @@ def rendezvous_ports(facts: Facts) -> set[int]:
 
 
 def _parse_ports(texts: Iterable[str]) -> set[int]:
-    """Return the numbers that stand alone, or behind the colon of an address."""
+    """Return the numbers in texts that may be a port: a whole text, or what follows the colon of an address."""
     return {int(port) for text in texts for port in _PORT.findall(text[:4096])}
 
 
@@ -251,12 +251,12 @@ _LONGEST_PATH = 200
 
 
 def leads_session(argv: tuple[str, ...], environ: Mapping[str, str]) -> bool:
-    """Return whether a process is a kernel that its server gave a session of its own; a fork of one leads none."""
+    """Return whether a process is a kernel for which its server created a session; its forks lead none."""
     return programs.is_kernel(argv) and _parse_pid(environ.get("JPY_PARENT_PID", "")) is not None
 
 
 def _parse_pid(text: str) -> int | None:
-    """Parse the PID of a server; 0 and 1 stand for none."""
+    """Parse the PID of a server; 0 and 1 mean no server."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 11 and int(text) > 1 else None
 
 
@@ -264,7 +264,7 @@ def read_notebook(line: Sequence[RelatedProcess], *, proc: Path = procfs.PROC) -
     """Return the nearest kernel among a process and its ancestors (`line`); None where there is none.
 
     A server that starts a kernel gives it its own PID as JPY_PARENT_PID and the notebook as JPY_SESSION_NAME, and puts
-    it into a session of its own. JPY_PARENT_PID is 0 or 1 where the kernel is to outlive its server. Papermill and
+    it into a session of its own. JPY_PARENT_PID is 0 or 1 where the kernel shall outlive its server. Papermill and
     nbconvert start kernels as a server does. Sources: jupyter_client/launcher.py (JPY_PARENT_PID, start_new_session),
     jupyter_server/services/sessions/sessionmanager.py, get_kernel_env (JPY_SESSION_NAME).
     """
@@ -303,7 +303,7 @@ def _find_server_of(line: Sequence[RelatedProcess], pid: int | None, proc: Path)
 
 
 def _exists(pid: int, proc: Path) -> bool:
-    """Return whether a process exists; a hidden one may exist."""
+    """Return whether a process exists; true also where it may be hidden."""
     try:
         return procfs.read_stat(pid, proc).state not in procfs.DEAD
     except procfs.GONE:

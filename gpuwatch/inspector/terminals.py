@@ -1,11 +1,11 @@
-"""Terminal that a process was started in: tmux, screen or Zellij pane, and the login behind it.
+"""Terminal of a process: finds the tmux, screen or Zellij pane in which it was started, and the login behind it.
 
 tmux -S SOCKET list-panes -a -F FORMAT
 
-The environment of a process has numbers only. Only the user's own tmux is asked for names: a client does what its
-server says, to the point of running a command (tmux/client.c, MSG_SHELL). In the answer a session's name has no
-`:` (tmux/session.c, session_check_name), and no name a line break: each is written with backslashes (utf8_stravis).
-The user's hook `after-list-panes` runs in that server, as whenever panes are listed.
+The environment of a process has only numbers of sessions and panes. Only the user's own tmux is asked for names: a
+server can make its client run a command (tmux/client.c, MSG_SHELL). In the answer a session's name has no `:`
+(tmux/session.c, session_check_name), and names have no line breaks: backslashes replace them (utf8_stravis). The
+user's hook `after-list-panes` runs in that server, as for every list of panes.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ LONGEST = 40
 
 
 class Place(NamedTuple):
-    """Pane of a process, and the server of its multiplexer."""
+    """Pane in which a process was started, and the server of its multiplexer."""
 
     pane: Pane
     server: int = 0
-    """PID of the server in our PID namespace; 0 where it does not run, or is not known."""
+    """PID of the server in our PID namespace; 0 where the server has ended, or is not known."""
     socket: str = ""
-    """Path of tmux's socket, as the environment has it: not clean."""
+    """Path of tmux's socket, taken from the environment: not clean."""
 
 
 # -- the environment -----------------------------------------------------------------------------------------------
 
 _ADDRESS = re.compile(r"[0-9A-Za-z.:%_-]{2,64}")
-"""IPv4, IPv6, one with a zone. sshd writes `UNKNOWN` where there is no address."""
+"""IPv4 or IPv6 address, also with a zone. sshd writes `UNKNOWN` where there is no address."""
 
 _TMUX = re.compile(r"(.*),(\d{1,10}),(\d{1,10})", re.DOTALL)
 """TMUX: the socket, the server's PID, the number of the session. Source: tmux/environ.c, environ_for_session."""
@@ -64,7 +64,7 @@ def read_environs(line: Sequence[RelatedProcess]) -> Iterator[Mapping[str, str]]
 
 
 def find_ssh(line: Sequence[RelatedProcess]) -> str:
-    """Return the address from which the SSH login came; empty for another login.
+    """Return the address from which the SSH login came; empty for a login without SSH.
 
     Source: ssh(1), "ENVIRONMENT": client address, client port, server address, server port; SSH_CLIENT is older.
     """
@@ -76,10 +76,10 @@ def find_ssh(line: Sequence[RelatedProcess]) -> str:
 
 
 def find_pane(line: Sequence[RelatedProcess], *, proc: Path = procfs.PROC) -> Place | None:
-    """Return the pane in which a process (the first of `line`) was started; None for another terminal, or none.
+    """Return the pane in which a process (the first of `line`) was started; None where there is no such pane.
 
-    The nearest ancestor that owns a terminal decides. Where there is none any more, the environment names the pane and
-    the server that may still run.
+    The nearest ancestor that owns a terminal decides. Where all of these have ended, the environment names the pane
+    and the server, which may still run.
     """
     visible = _sees_our_pids(line[0].pid, proc)
     names = (programs.parse_command(one.argv).name or programs.name_from_comm(one.comm) for one in line[1:])
@@ -115,7 +115,7 @@ def _sees_our_pids(pid: int, proc: Path) -> bool:
 
 
 def _parse_tmux(environ: Mapping[str, str]) -> Place | None:
-    """Return the numbers of a session and a pane; `tmux attach -t '$0'` takes them as it takes names."""
+    """Return the numbers of a session and a pane; `tmux attach -t '$0'` accepts these numbers like names."""
     match = _TMUX.fullmatch(environ.get("TMUX", ""))
     if not match:
         return None
@@ -162,19 +162,19 @@ FRESH = 30.0
 """Seconds for which an answer is remembered."""
 
 SILENT = 60.0
-"""Seconds for which a server without an answer is left alone."""
+"""Seconds for which a server that did not answer is not asked again."""
 
 MOST = 64
-"""Servers that are remembered."""
+"""Servers whose answers are remembered, at most."""
 
 _LARGEST = 256 << 10
-"""Bytes of an answer: a thousand panes have 100 kB."""
+"""Bytes of an answer, at most: a thousand panes have 100 kB."""
 
 _FORMAT = "#{pid} #{pane_id} #{session_id} #{window_index}:#{session_name}:#{window_name}"
 _LINE = re.compile(rb"(\d{1,10}) (%\d{1,10}) (\$\d{1,10}) (\d{1,10}):([^:]+):(.*)")
 
 _ENVIRON = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
-"""Without TMUX. By LC_ALL tmux writes UTF-8, else all but ASCII comes as `_` (tmux(1), -u)."""
+"""Environment of the tmux client, without TMUX. With LC_ALL tmux writes UTF-8, else `_` for non-ASCII (tmux(1), -u)."""
 
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
@@ -199,7 +199,7 @@ class _Answer(NamedTuple):
 
 
 class PaneNames:
-    """Cache of the names of tmux's sessions and windows."""
+    """Cache of tmux's names of sessions and windows."""
 
     def __init__(
         self,
@@ -209,7 +209,7 @@ class PaneNames:
         path: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`uid` is the owner of the servers that are asked (default: ours), `path` a PATH to find tmux on (ours)."""
+        """`uid` is the owner of the servers to ask (default: ours), `path` the PATH to find tmux on (default: ours)."""
         self.uid = os.geteuid() if uid is None else uid
         self._patience = patience
         self._path = os.environ.get("PATH", "") if path is None else path
@@ -217,7 +217,7 @@ class PaneNames:
         self._answers: dict[str, _Answer] = {}
 
     def find(self, place: Place) -> Pane:
-        """Return a pane with its present names; with its numbers where it is no pane of tmux, or has ended.
+        """Return a pane with its present names; with its numbers where it is not of tmux, or has ended.
 
         Raises OSError, in plain words, where its server cannot be asked.
         """
@@ -254,7 +254,7 @@ class PaneNames:
         return _run(self._find_program(), ("-S", str(socket), "list-panes", "-a", "-F", _FORMAT), self._patience)
 
     def _find_program(self) -> str:
-        """Return the first tmux on PATH that only the user or root could have put there; raises OSError for none."""
+        """Return the first tmux on PATH that only the user or root can have installed; raises OSError for none."""
         refused = "there is no tmux on PATH"
         for folder in self._path.split(":"):
             program = Path(os.path.realpath(f"{folder}/tmux"))
@@ -268,7 +268,7 @@ class PaneNames:
 
 
 def _check_path(path: Path, owners: set[int], uid: int, *, others: int) -> str:
-    """Return who else could have put a file there; empty for nobody. Raises OSError.
+    """Return who else could have put a file at a path; empty where nobody could. Raises OSError.
 
     `owners` may own the file, and its mode may have none of the bits `others`. The folders above it must be the
     user's or root's. In a sticky one, such as /tmp, others cannot replace a folder, but they could make a file anew.
@@ -293,7 +293,7 @@ def _format_error(error: Exception) -> str:
 
 
 def _parse_answer(output: bytes) -> _Listed:
-    """Return the rows of tmux's answer; other lines are left out."""
+    """Return the rows of tmux's answer; other lines are ignored."""
     listed: _Listed = {}
     for line in output.split(b"\n"):
         if match := _LINE.fullmatch(line):
@@ -310,7 +310,7 @@ def _limit_child() -> None:
 
 
 def _run(program: str, arguments: Sequence[str], patience: float) -> bytes:
-    """Run tmux and return its output; it ends with this process. Raises OSError where it fails, hangs, or never stops.
+    """Run tmux and return its output; it is killed when this process ends. Raises OSError if it fails or hangs.
 
     The output is a file in memory and not a pipe: a server that inherits it cannot keep this process waiting.
     """

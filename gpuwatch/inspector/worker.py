@@ -1,11 +1,11 @@
-"""Inspector process: reads what processes declared and what they run in. Reads may hang, and parsers may crash.
+"""Inspector process: answers questions about processes. Reads may hang, and parsers may crash.
 
-It answers each `Question` on stdin by an `Answer` on stdout, in their order. It ends when stdin does, after 30 s
-without a question, or when it has grown large. Its client ends it when one answer takes too long.
+It answers each `Question` on stdin by an `Answer` on stdout, in the same order. It ends at the end of stdin, after 30 s
+without a question, or when it has grown large. Its client kills it when one answer takes too long.
 
-It is a process and not a thread of the sampler, which would save 7 MiB: parsing a hostile script of 1 MiB takes 1.3 s
-with the interpreter's lock held and 600 MiB, and nothing ends a thread that reads from a dead file server. The first
-one is forked from the sampler, which saves 3 MiB and an interpreter's start; see "Decisions" in docs/design.md.
+A thread of the sampler would need 7 MiB less. But parsing a hostile script of 1 MiB holds the interpreter's lock for
+1.3 s and takes 600 MiB, and a thread that reads from a dead file server cannot be ended. The first inspector is forked
+from the sampler, which saves 3 MiB and an interpreter's start; see "Decisions" in docs/design.md.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from gpuwatch.model import Declared, Knowledge, Surroundings
 from gpuwatch.text import clean
 
 IDLE = 30.0
-"""Seconds without a question after which this process is not worth its memory."""
+"""Seconds without a question after which the inspector ends, to free its memory."""
 
 MEMORY = 512 << 20
-"""Bytes of address space: a source of 1 MiB that is all brackets would take more to parse."""
+"""Bytes of address space, at most: a source of 1 MiB with nothing but brackets would take more to parse."""
 
 
 LARGE = 64 << 20
-"""Bytes in memory at which the inspector ends after an answer, and another one is started: the memory that a large
-source took is not freed, and would be missing for the next one."""
+"""Bytes of memory at which the inspector ends after an answer and another one is started: memory that a large source
+took is not freed, and would be missing for the next source."""
 
 
 class Inspector:
-    """Inspector: answers questions with the settings that came with earlier ones."""
+    """Answerer of questions, with the settings that came with earlier questions."""
 
     def __init__(self) -> None:
         self._proc = procfs.PROC
@@ -57,7 +57,7 @@ class Inspector:
         self._sockets = Sockets()
 
     def begin(self) -> None:
-        """Forget the ancestors and sockets that were read; to be called before questions that came together."""
+        """Clear the cached ancestors and sockets; to be called before each batch of questions."""
         self._ancestors.clear()
         self._sockets = Sockets(self._proc)
 
@@ -92,7 +92,7 @@ class Inspector:
         )
 
     def _read(self, question: Question) -> tuple[Declared, Surroundings]:
-        """Read and resolve; raises ProcessLookupError where it is no longer the same process."""
+        """Read a process and resolve its declarations; raises ProcessLookupError where another process has its PID."""
         facts = reader.read(
             question.pid, proc=self._proc, user=question.user, shares=self._shares, ancestors=self._ancestors
         )
@@ -109,7 +109,7 @@ def _unreadable(words: str) -> Declared:
 
 
 def questions() -> Iterator[list[Question]]:
-    """Yield the questions on stdin, as a list of those that came together, until there are no more."""
+    """Yield the questions on stdin in batches, until stdin ends or no question has come for `IDLE` seconds."""
     decode = msgspec.json.Decoder(Question).decode
     buffer = b""
     poller = select.poll()
