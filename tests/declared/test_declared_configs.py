@@ -15,8 +15,8 @@ from gpuwatch.declared.flags import candidates, parse_flat_yaml
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.inspector import reader
 from gpuwatch.model import Basis, Confidence, Declared, Kind, Margin
-from tests.driver import GIB, Driver, Gpu
-from tests.support.explaining import Explainer, said
+from tests.support.builders import GIB
+from tests.support.explaining import Explainer, card, said
 from tests.support.gpuholder import ME, ROOT
 from tests.support.resolving import E
 from tests.support.sharer import LAUNCHER, sharing
@@ -52,9 +52,8 @@ gpu_memory_utilization: .4
 
 
 @pytest.fixture
-def explain(driver: Driver, tmp_path: Path) -> Explainer:
-    driver.gpus = [Gpu(0, memory_total=80 * GIB)]
-    return Explainer(driver, tmp_path)
+def explain(tmp_path: Path) -> Explainer:
+    return Explainer(tmp_path, [card(0)])
 
 
 def serving(explain: Explainer, config: str, *argv: str) -> Declared:

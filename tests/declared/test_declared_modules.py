@@ -11,8 +11,7 @@ import pytest
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.inspector import reader
 from gpuwatch.model import Confidence, Declared, Knowledge
-from tests.driver import GIB, Driver, Gpu
-from tests.support.explaining import Explainer, said
+from tests.support.explaining import Explainer, card, said
 from tests.support.gpuholder import ME, ROOT
 from tests.support.resolving import E
 from tests.support.sharer import sharing
@@ -26,9 +25,8 @@ NOT_KNOWN = "not known to be under a limit"
 
 
 @pytest.fixture
-def explain(driver: Driver, tmp_path: Path) -> Explainer:
-    driver.gpus = [Gpu(index, memory_total=80 * GIB) for index in range(2)]
-    return Explainer(driver, tmp_path)
+def explain(tmp_path: Path) -> Explainer:
+    return Explainer(tmp_path, [card(0), card(1)])
 
 
 def incomplete(explain: Explainer, *argv: str) -> Declared:
@@ -100,7 +98,7 @@ def test_a_variable_that_a_module_sets_is_likely(explain: Explainer) -> None:
     explain.write(train="import config\nimport torch\n", config="import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '1'\n")
     declared = explain.declared()
     assert declared.visible is not None
-    assert declared.visible.gpus == (str(explain.driver.gpus[1].uuid),)
+    assert declared.visible.gpus == (explain.gpus[1].uuid,)
     assert declared.visible.where == "config.py:2"
     assert declared.visible.note == "it may not be in effect"
 

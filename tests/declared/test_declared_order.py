@@ -1,14 +1,17 @@
-"""Which GPU an ordinal means where CUDA puts the fastest first: real processes on a machine of different models."""
+"""GPUs that an ordinal means where CUDA puts the fastest first: real processes on a machine of different models."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpuwatch.model import Confidence, Order
-from tests.driver import GIB, MIB, Driver, Gpu, build
-from tests.support.explaining import Explainer, said
+from gpuwatch.model import Confidence, Order, Reason
+from tests.driver import Driver, Gpu, Mig
+from tests.support.builders import MIB
+from tests.support.explaining import Explainer, card, said
+from tests.support.launching import Launcher
 from tests.support.sampling import once
 
 HALF = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.5, 0)\n"
@@ -19,36 +22,23 @@ tf.config.set_logical_device_configuration(gpus[0], [tf.config.LogicalDeviceConf
 """
 
 
-def small(index: int = 0) -> Gpu:
-    """Return a card for the desktop."""
-    return Gpu(
-        index, name="Quadro P400", memory_total=2 * GIB, cuda_major=6, cuda_minor=1, cores=256, clock_sm_max=1252
-    )
-
-
-def large(index: int = 1) -> Gpu:
-    return Gpu(
-        index,
-        name="NVIDIA GeForce RTX 3090",
-        memory_total=24 * GIB,
-        cuda_major=8,
-        cuda_minor=6,
-        cores=10496,
-        clock_sm_max=2100,
-    )
+QUADRO = {"name": "Quadro P400", "compute_capability": 6.1, "cores": 256, "sm_clock_max": 1252}
+RTX = {"name": "NVIDIA GeForce RTX 3090", "compute_capability": 8.6, "cores": 10496, "sm_clock_max": 2100}
+GTX = {"name": "GTX 1080", "compute_capability": 6.1, "cores": 2560, "sm_clock_max": 1733}
+TI = {"name": "GTX 1080 Ti", "compute_capability": 6.1, "cores": 3584, "sm_clock_max": 1582}
+UNKNOWN = dict.fromkeys(("compute_capability", "cores", "sm_clock_max"), Reason.UNSUPPORTED)
 
 
 @pytest.fixture
-def explain(driver: Driver, tmp_path: Path) -> Explainer:
-    driver.gpus = [small(), large()]
-    return Explainer(driver, tmp_path)
+def explain(tmp_path: Path) -> Explainer:
+    return Explainer(tmp_path, [card(0, 2, **QUADRO), card(1, 24, **RTX)])
 
 
 def test_the_limit_of_the_first_gpu_is_that_of_the_fastest_and_a_guess(explain: Explainer) -> None:
     explain.write(train=HALF)
     declared = explain.declared()
     assert declared.visible is not None
-    assert declared.visible.gpus == tuple(str(gpu.uuid) for gpu in reversed(explain.driver.gpus))
+    assert declared.visible.gpus == tuple(gpu.uuid for gpu in reversed(explain.gpus))
     assert declared.visible.order is Order.HEURISTIC
     assert explain.limits(declared) == {1: 12}
     assert said(declared, "set_per_process_memory_fraction").confidence is Confidence.GUESS
@@ -67,49 +57,41 @@ def test_a_variable_counts_the_fastest_first(explain: Explainer) -> None:
     assert "a guess: of different models CUDA puts the fastest first" in text
 
 
-def test_the_figures_that_it_rests_on_are_in_the_stream(explain: Explainer) -> None:
-    snapshot, _ = once(explain.driver.write().env())
-    assert [(gpu.compute_capability, gpu.cores, gpu.sm_clock_max) for gpu in snapshot.gpus] == [
-        (6.1, 256, 1252),
-        (8.6, 10496, 2100),
-    ]
-    calls = explain.driver.calls(gpu=1)
-    assert calls["nvmlDeviceGetCudaComputeCapability"] == 1
-    assert calls["nvmlDeviceGetNumGpuCores"] == 1
-    assert calls["nvmlDeviceGetMaxClockInfo"] == 1
+def test_the_figures_that_the_order_rests_on_are_in_the_stream(driver: Driver) -> None:
+    driver.gpus = [Gpu(0, cuda_major=6, cuda_minor=1, cores=256, clock_sm_max=1252)]
+    snapshot, _ = once(driver.write().env())
+    (gpu,) = snapshot.gpus
+    assert (gpu.compute_capability, gpu.cores, gpu.sm_clock_max) == (6.1, 256, 1252)
+    calls = driver.calls(gpu=0)
+    names = ("nvmlDeviceGetCudaComputeCapability", "nvmlDeviceGetNumGpuCores", "nvmlDeviceGetMaxClockInfo")
+    assert [calls[name] for name in names] == [1, 1, 1]
 
 
-def test_of_one_generation_more_cores_count_before_a_higher_clock(explain: Explainer) -> None:
-    explain.driver.gpus = [
-        Gpu(0, name="GTX 1080", cuda_major=6, cuda_minor=1, cores=2560, clock_sm_max=1733),
-        Gpu(1, name="GTX 1080 Ti", cuda_major=6, cuda_minor=1, cores=3584, clock_sm_max=1582),
-    ]
-    assert "cuda:0 → GPU 1, cuda:1 → GPU 0" in explain.text("-c", "import torch")
-
-
-def test_a_driver_that_does_not_count_cores_leaves_generation_and_memory(tmp_path: Path) -> None:
-    old = Driver(tmp_path, build(tmp_path / "old", absent=["nvmlDeviceGetNumGpuCores"]))
-    old.gpus = [
-        Gpu(0, name="GTX 1080", memory_total=8 * GIB, cuda_major=6, cuda_minor=1, clock_sm_max=1733),
-        Gpu(1, name="GTX 1080 Ti", memory_total=11 * GIB, cuda_major=6, cuda_minor=1, clock_sm_max=1582),
-    ]
-    assert "cuda:0 → GPU 1, cuda:1 → GPU 0" in Explainer(old, tmp_path).text("-c", "import torch")
-
-
-def test_where_nothing_tells_the_speed_the_order_stays_that_of_nvml(explain: Explainer) -> None:
-    for gpu in explain.driver.gpus:
-        gpu.cuda_major = gpu.cores = gpu.clock_sm_max = None
-    assert "cuda:0 → GPU 0, cuda:1 → GPU 1" in explain.text("-c", "import torch")
-
-
-def test_equal_cards_of_a_mixed_machine_stay_in_their_order(explain: Explainer) -> None:
-    explain.driver.gpus = [small(0), large(1), large(2)]
-    explain.driver.gpus[2].clock_sm_max = 2115  # the same model with a faster BIOS
-    assert "cuda:0 → GPU 1, cuda:1 → GPU 2, cuda:2 → GPU 0" in explain.text("-c", "import torch")
+@pytest.mark.parametrize(
+    ("gpus", "order"),
+    [
+        pytest.param([(8, GTX), (8, TI)], [1, 0], id="more cores before a higher clock"),
+        pytest.param(
+            [(8, {**GTX, "cores": Reason.UNSUPPORTED}), (11, {**TI, "cores": Reason.UNSUPPORTED})],
+            [1, 0],
+            id="more memory where the driver does not count cores",
+        ),
+        pytest.param([(2, {**QUADRO, **UNKNOWN}), (24, {**RTX, **UNKNOWN})], [0, 1], id="no figures"),
+        pytest.param(
+            [(2, QUADRO), (24, RTX), (24, {**RTX, "sm_clock_max": 2115})], [1, 2, 0], id="equal cards stay in order"
+        ),
+    ],
+)
+def test_cuda_puts_the_fastest_gpu_first(
+    tmp_path: Path, gpus: list[tuple[int, dict[str, Any]]], order: list[int]
+) -> None:
+    explain = Explainer(tmp_path, [card(index, total, **facts) for index, (total, facts) in enumerate(gpus)])
+    expected = ", ".join(f"cuda:{ordinal} → GPU {index}" for ordinal, index in enumerate(order))
+    assert expected in explain.text("-c", "import torch")
 
 
 def test_a_limit_larger_than_the_card_that_was_guessed_is_not_drawn(explain: Explainer) -> None:
-    explain.driver.gpus[1].memory_total = 8 * GIB
+    explain.gpus[1] = card(1, 8, **RTX)
     explain.write(train=LIMIT)
     declared = explain.declared()
     assert declared.limits == ()
@@ -121,7 +103,7 @@ def test_a_limit_larger_than_the_card_that_was_guessed_is_not_drawn(explain: Exp
 
 def test_a_limit_on_a_card_that_the_process_does_not_hold_is_not_drawn(explain: Explainer) -> None:
     explain.write(train=HALF)
-    declared = explain.sampled(held={0: 1.5})
+    declared = explain.declared(held={0: 1.5})
     assert declared.limits == ()
     fraction = said(declared, "set_per_process_memory_fraction")
     assert fraction.limits == {}
@@ -140,7 +122,7 @@ def test_the_other_card_is_not_said_to_be_under_no_limit_by_a_guess(explain: Exp
 
 
 def test_a_gpu_that_was_guessed_and_is_not_held_is_said_to_be_so(explain: Explainer) -> None:
-    declared = explain.sampled("-c", "import torch", environ={"CUDA_VISIBLE_DEVICES": "0"}, held={0: 1})
+    declared = explain.declared("-c", "import torch", environ={"CUDA_VISIBLE_DEVICES": "0"}, held={0: 1})
     assert declared.visible is not None
     assert "its memory is on another GPU" in declared.visible.note
 
@@ -164,5 +146,16 @@ def test_one_of_several_limits_is_on_a_card_that_it_holds(explain: Explainer) ->
 
 def test_what_people_agreed_on_stands_where_the_guess_was_wrong(explain: Explainer) -> None:
     explain.write(train=HALF)
-    declared = explain.sampled(environ={"GPUWATCH_SHARE": "0.25"}, held={0: 0.25})
+    declared = explain.declared(environ={"GPUWATCH_SHARE": "0.25"}, held={0: 0.25})
     assert explain.limits(declared) == {0: 0.5, 1: 6}
+
+
+@pytest.mark.parametrize(("version", "hidden"), [("550.54.15", True), ("570.86.10", False)])
+def test_a_whole_gpu_is_not_seen_beside_a_mig_instance_before_r570(
+    driver: Driver, tmp_path: Path, version: str, *, hidden: bool
+) -> None:
+    driver.gpus = [Gpu(0, mig_mode=1, migs=[Mig(gi=7, uuid="MIG-first"), Mig(gi=9, uuid="MIG-second")]), Gpu(1)]
+    driver.driver = version
+    done = Launcher(driver.write(), tmp_path, in_process=True)("visible", "0,1")
+    assert ("hidden  GPU 1" in done.stdout) is hidden
+    assert ("drivers before R570 show only the first MIG instance, and no other GPU" in done.stdout) is hidden

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.driver import GIB, Driver, Gpu
-from tests.support.explaining import Explainer, said
+from tests.support.builders import GIB
+from tests.support.explaining import Explainer, card, said
 
 
 @pytest.fixture
-def explain(driver: Driver, tmp_path: Path) -> Explainer:
-    driver.gpus = [Gpu(index, memory_total=80 * GIB) for index in range(2)]
-    return Explainer(driver, tmp_path)
+def explain(tmp_path: Path) -> Explainer:
+    return Explainer(tmp_path, [card(0), card(1)])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -55,7 +54,7 @@ def test_cupys_call_takes_the_place_of_its_variable_on_its_gpu_alone(explain: Ex
     explain.write(train=POOL)
     declared = explain.declared(environ=TEN)
     assert explain.limits(declared) == {0: 20, 1: 10}
-    first, second = (str(gpu.uuid) for gpu in explain.driver.gpus)
+    first, second = (gpu.uuid for gpu in explain.gpus)
     assert said(declared, "set_limit").limits == {first: 20 * GIB}
     variable = said(declared, "CUPY_GPU_MEMORY_LIMIT")
     assert variable.limits == {second: 10 * GIB}
@@ -185,9 +184,8 @@ EIGHT = 8
 
 
 @pytest.fixture
-def ranks(driver: Driver, tmp_path: Path) -> Explainer:
-    driver.gpus = [Gpu(index, memory_total=80 * GIB) for index in range(EIGHT)]
-    return Explainer(driver, tmp_path)
+def ranks(tmp_path: Path) -> Explainer:
+    return Explainer(tmp_path, [card(index) for index in range(EIGHT)])
 
 
 @pytest.mark.parametrize(

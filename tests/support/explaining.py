@@ -2,31 +2,61 @@
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
-from gpuwatch.declared.facts import GpuFacts
-from gpuwatch.declared.resolver import resolve
-from gpuwatch.inspector import reader
-from gpuwatch.model import Declaration, Declared
-from tests.driver import GIB, Driver, Proc
-from tests.support.launching import Launcher
+from gpuwatch.commands.explain import explanation_lines
+from gpuwatch.config import Config
+from gpuwatch.inspector.client import InspectorClient
+from gpuwatch.inspector.protocol import Answer, Question
+from gpuwatch.inspector.worker import Inspector
+from gpuwatch.model import Declaration, Declared, Gpu, Process, Snapshot
+from gpuwatch.sampler.declarations import Declarations
+from gpuwatch.sampler.owners import Owners
+from tests.support import builders
+from tests.support.builders import GIB
 from tests.support.sharer import sharing
-from tests.support.waiting import PATIENCE
+
+
+def card(index: int, total: float = 80, **changes: Any) -> Gpu:
+    """Return a GPU of so many GiB."""
+    return builders.gpu(index, memory=builders.memory(total=round(total * GIB), reserved=0), **changes)
+
+
+class InProcessInspector(InspectorClient):
+    """Inspector that answers in this process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._inspector = Inspector()
+        self._answers: list[Answer] = []
+
+    @property
+    def busy(self) -> bool:
+        return False
+
+    def ask(self, pid: int, start: int, user: str) -> None:
+        question = Question(pid=pid, start=start, user=user, cards=self.cards, driver=self.driver)
+        self._answers.append(self._inspector.answer(question))
+
+    def retain(self, wanted: Collection[tuple[int, int]]) -> None:
+        pass
+
+    def poll(self) -> list[Answer]:
+        answers, self._answers = self._answers, []
+        return answers
 
 
 class Explainer:
-    """Starts a process that never runs its script, puts it on GPUs of the fake driver, and asks about it."""
+    """Starts a process that never runs its script, puts it on GPUs, and reads what it declares."""
 
-    def __init__(self, driver: Driver, folder: Path) -> None:
-        self.driver = driver
+    def __init__(self, folder: Path, gpus: Iterable[Gpu]) -> None:
+        self.gpus = list(gpus)
         self.folder = folder / "project"
         self.folder.mkdir()
-        self._launch = Launcher(driver, folder)
 
     def write(self, **files: str) -> None:
         """Write `train="…"` to train.py; by `**{"utils/dist": "…"}` to utils/dist.py."""
@@ -35,52 +65,39 @@ class Explainer:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(source)
 
+    def declared(
+        self, *argv: str, environ: Mapping[str, str] | None = None, held: Mapping[int, float] | None = None
+    ) -> Declared:
+        """Return what `python argv` (train.py by default) declares while it holds so many GiB by the GPU's index."""
+        process, _ = self._read(argv, environ, held or {})
+        assert process.declared is not None
+        return process.declared
+
     def text(
-        self,
-        *argv: str,
-        environ: Mapping[str, str] | None = None,
-        held: Mapping[int, float] | None = None,
-        first: str = "",
-        flags: tuple[str, ...] = (),
+        self, *argv: str, environ: Mapping[str, str] | None = None, held: Mapping[int, float] | None = None
     ) -> str:
-        """Explain `python argv` (train.py unless given), which holds so many GiB by the GPU's index."""
-        with sharing(*(argv or ("train.py",)), environ=environ, cwd=self.folder, first=first) as process:
-            self.driver.procs = [Proc(gpu, process.pid, memory=round(size * GIB)) for gpu, size in (held or {}).items()]
-            self.driver.write()
-            end = time.monotonic() + PATIENCE
-            done = self._launch("explain", str(process.pid), *flags)
-            while "not read yet" in done.stdout and time.monotonic() < end:  # a busy machine: it says so, and ends
-                done = self._launch("explain", str(process.pid), *flags)
-        assert (done.returncode, done.stderr) == (0, "")
-        return done.stdout
-
-    def declared(self, *argv: str, environ: Mapping[str, str] | None = None, first: str = "") -> Declared:
-        """Return what the process declared, read and resolved here: no sampler is started."""
-        gpus = [
-            GpuFacts(
-                index=gpu.index,
-                uuid=str(gpu.uuid),
-                bus_id=str(gpu.bus),
-                name=str(gpu.name),
-                total=gpu.memory_total,
-                capability=None if gpu.cuda_major is None else gpu.cuda_major + (gpu.cuda_minor or 0) / 10,
-                cores=gpu.cores,
-                clock=gpu.clock_sm_max,
-            )
-            for gpu in self.driver.gpus
-        ]
-        with sharing(*(argv or ("train.py",)), environ=environ, cwd=self.folder, first=first) as process:
-            return resolve(reader.read(process.pid), gpus)
-
-    def sampled(self, *argv: str, environ: Mapping[str, str] | None = None, held: Mapping[int, float]) -> Declared:
-        """Return what `gpuwatch explain --json` says that the process declared, which knows the GPUs that it holds."""
-        text = self.text(*argv, environ=environ, held=held, flags=("--json",))
-        return msgspec.convert(json.loads(text)["declared"], Declared)
+        """Return the lines of `gpuwatch explain` about such a process."""
+        return "\n".join(explanation_lines(*self._read(argv, environ, held or {}), Config()))
 
     def limits(self, declared: Declared) -> dict[int, float]:
         """Return the limits by the GPU's index, in GiB."""
-        indices = {gpu.uuid: place for place, gpu in enumerate(self.driver.gpus)}
+        indices = {gpu.uuid: gpu.index for gpu in self.gpus}
         return {indices[limit.gpu]: round(limit.bytes / GIB, 2) for limit in declared.limits}
+
+    def _read(
+        self, argv: tuple[str, ...], environ: Mapping[str, str] | None, held: Mapping[int, float]
+    ) -> tuple[Process, Snapshot]:
+        with sharing(*(argv or ("train.py",)), environ=environ, cwd=self.folder) as running:
+            (process,) = Owners().read([running.pid])
+            gpus = [
+                replace(gpu, holdings=(builders.holding(process.pid, held[gpu.index], start=process.start),))
+                if gpu.index in held
+                else gpu
+                for gpu in self.gpus
+            ]
+            declarations = Declarations(InProcessInspector())
+            (process,) = declarations.annotate([process], gpus, len(gpus), "580.95.05")
+        return process, builders.snapshot(gpus, [process])
 
 
 def said(declared: Declared, channel: str) -> Declaration:
