@@ -7,7 +7,7 @@ does not match. Only the viewer's own processes are judged: root's, where the vi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -153,18 +153,16 @@ class _OnGpu(NamedTuple):
     idle: Idle | None
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class _Candidate:
-    """One process of the viewer with its facts over all GPUs that can be judged."""
+    """One process of the viewer. Its facts are computed when a rule reads them: most processes need none."""
 
     process: Process
     machine: _Machine = field(repr=False)
-    on: tuple[_OnGpu, ...] = ()
-    """GPUs that it is listed on, the one with most of its memory first."""
+    holdings: list[tuple[Gpu, Holding]] = field(default_factory=list)
+    """What it holds on GPUs that can be judged; with MIG it has a holding for each instance."""
     open: tuple[Gpu, ...] = ()
     """GPUs whose device files it has open, where NVML does not list it."""
-    blind: bool = False
-    """It was also seen on a GPU that cannot be judged now."""
 
     @property
     def context(self) -> Surroundings:
@@ -179,18 +177,39 @@ class _Candidate:
     def limits(self) -> StrayLimits:
         return self.machine.limits
 
+    @cached_property
+    def on(self) -> tuple[_OnGpu, ...]:
+        """GPUs that it is listed on, the one with most of its memory first."""
+        by_gpu: dict[str, tuple[Gpu, list[Holding]]] = {}
+        for gpu, holding in self.holdings:
+            by_gpu.setdefault(gpu.key, (gpu, []))[1].append(holding)
+        on = [self.machine.join(self.process, gpu, held) for gpu, held in by_gpu.values()]
+        return tuple(sorted(on, key=lambda one: (-(one.memory or 0), one.gpu.index)))
+
+    @cached_property
+    def blind(self) -> bool:
+        """Whether it was also seen on a GPU that cannot be judged now."""
+        return bool(self.holdings) and self.machine.was_seen_elsewhere(self.process)
+
     @property
     def memory(self) -> int:
         return sum(one.memory for one in self.on if one.memory is not None)
 
-    @property
+    @cached_property
     def held(self) -> int | None:
         """Bytes that it holds; None where not all of it is known."""
-        return self.memory if self.on and all(one.memory is not None for one in self.on) else None
+        sizes = [int(held.memory) for _, held in self.holdings if known(held.memory)]
+        return sum(sizes) if sizes and len(sizes) == len(self.holdings) else None
+
+    @cached_property
+    def computes(self) -> bool:
+        return any(known(held.sm) and held.sm > 0 for _, held in self.holdings)
 
     @property
-    def computes(self) -> bool:
-        return any(one.sm is not None and one.sm > 0 for one in self.on)
+    def is_young(self) -> bool:
+        """Whether it started a moment ago, or when it started is not known."""
+        started = self.process.started
+        return started is None or self.machine.taken - started < self.limits.settled_after
 
     @property
     def silent(self) -> bool:
@@ -281,28 +300,43 @@ class _Machine:
         self, snapshot: Snapshot, history: HistoryView | None, limits: StrayLimits, idle_times: IdleTimes
     ) -> None:
         self.limits = limits
+        self.taken = snapshot.taken
         self._history = history
         self._idle_times = idle_times
-        self.unjudged = [gpu for gpu in snapshot.gpus if not _can_be_judged(gpu, snapshot)]
-        blind = {gpu.key for gpu in self.unjudged}
+        unsure = _unsure_pids(snapshot)
+        self.unjudged = [gpu for gpu in snapshot.gpus if not _can_be_judged(gpu, snapshot, unsure)]
+        unjudged = {gpu.key for gpu in self.unjudged}
         up = snapshot.state is SourceState.OK
-        self._gpus = {gpu.key: gpu for gpu in snapshot.gpus if up and gpu.key not in blind}
+        self._gpus = {gpu.key: gpu for gpu in snapshot.gpus if up and gpu.key not in unjudged}
         self.listed = frozenset(one.pid for one in snapshot.processes)
 
         def is_mine(process: Process) -> bool:
-            return process.presence is Presence.SEEN and process.start > 0 and process.uid == snapshot.viewer
+            return process.uid == snapshot.viewer and process.presence is Presence.SEEN and process.start > 0
 
         mine = {one.pid: one for one in snapshot.processes if is_mine(one)}
-        unlisted = (one for one in snapshot.unlisted if is_mine(one.process) and one.process.pid not in self.listed)
-        self.candidates = (*self._listed_candidates(mine), *map(self._unlisted_candidate, unlisted))
-        self._by_pid = {one.process.pid: one for one in self.candidates}
-        self._runs: defaultdict[str, list[_Candidate]] = defaultdict(list)
-        self._children: defaultdict[int, list[_Candidate]] = defaultdict(list)
+        self._by_pid: dict[int, _Candidate] = {}
+        for gpu in self._gpus.values():
+            for held in gpu.holdings:
+                process = mine.get(held.pid)
+                if process is not None and held.start in (0, process.start):
+                    candidate = self._by_pid.get(held.pid)
+                    if candidate is None:
+                        candidate = self._by_pid[held.pid] = _Candidate(process, self)
+                    candidate.holdings.append((gpu, held))
+        unlisted = [one for one in snapshot.unlisted if is_mine(one.process) and one.process.pid not in self.listed]
+        self.candidates = (*self._by_pid.values(), *map(self._unlisted_candidate, unlisted))
+        self._by_pid |= {one.process.pid: one for one in self.candidates}
+
+    @cached_property
+    def _groups(self) -> Mapping[str | int, list[_Candidate]]:
+        """Candidates by the key of their run, and by the PID of their parent."""
+        groups: defaultdict[str | int, list[_Candidate]] = defaultdict(list)
         for one in self.candidates:
             if one.job is not None and one.job.key:
-                self._runs[one.job.key].append(one)
+                groups[one.job.key].append(one)
             if one.process.ppid is not None:
-                self._children[one.process.ppid].append(one)
+                groups[one.process.ppid].append(one)
+        return groups
 
     def find_family(self, one: _Candidate) -> tuple[_Candidate, ...]:
         """Find the others of a process's run, its parent and its children.
@@ -310,13 +344,13 @@ class _Machine:
         Which of Ray's workers belong to one run cannot be told: all of one daemon may wait for each other.
         """
         pid, ppid, job = one.process.pid, one.process.ppid, one.job
-        related = [*self._children.get(pid, ())]
+        related = [*self._groups.get(pid, ())]
         if ppid in self._by_pid:
             related.append(self._by_pid[ppid])
         if job is not None:
-            related += self._runs.get(job.key, ())
+            related += self._groups.get(job.key, ())
             if job.launcher == "ray" and ppid is not None:
-                related += self._children.get(ppid, ())
+                related += self._groups.get(ppid, ())
         return tuple({other.process.pid: other for other in related if other.process.pid != pid}.values())
 
     def has_gap(self, gpus: Iterable[Gpu]) -> bool:
@@ -324,26 +358,12 @@ class _Machine:
         judged = (gpu for gpu in gpus if gpu.key in self._gpus and not gpu.memory.unified)
         return any(known(gpu.unattributed) and gpu.unattributed > unattributed.of_driver(gpu) for gpu in judged)
 
-    def _listed_candidates(self, mine: Mapping[int, Process]) -> Iterator[_Candidate]:
-        holdings: defaultdict[int, defaultdict[str, list[Holding]]] = defaultdict(lambda: defaultdict(list))
-        for gpu in self._gpus.values():
-            for one in gpu.holdings:
-                process = mine.get(one.pid)
-                if process is not None and one.start in (0, process.start):
-                    holdings[one.pid][gpu.key].append(one)
-        for pid, by_gpu in holdings.items():
-            process = mine[pid]
-            on = [self._on_gpu(self._gpus[key], process, held) for key, held in by_gpu.items()]
-            on.sort(key=lambda one: (-(one.memory or 0), one.gpu.index))
-            blind = any(self._watched_idle(gpu.key, process) is not None for gpu in self.unjudged)
-            yield _Candidate(process, self, on=tuple(on), blind=blind)
-
     def _unlisted_candidate(self, one: Unlisted) -> _Candidate:
         gpus = tuple(gpu for key, gpu in self._gpus.items() if key in one.gpus) if one.context else ()
         return _Candidate(one.process, self, open=gpus)
 
-    def _on_gpu(self, gpu: Gpu, process: Process, held: Sequence[Holding]) -> _OnGpu:
-        """Join the holdings of a process on one GPU: with MIG it has one for each instance."""
+    def join(self, process: Process, gpu: Gpu, held: Sequence[Holding]) -> _OnGpu:
+        """Join the holdings of a process on one GPU."""
         sizes = [int(one.memory) for one in held if known(one.memory)]
         figures = [one.sm for one in held if known(one.sm)]
         sm = max(figures) if figures and (len(figures) == len(held) or max(figures) > 0) else None
@@ -364,22 +384,29 @@ class _Machine:
             return kept
         return watched
 
+    def was_seen_elsewhere(self, process: Process) -> bool:
+        """Return whether a process was seen on a GPU that cannot be judged now."""
+        return any(self._watched_idle(gpu.key, process) is not None for gpu in self.unjudged)
+
     def _watched_idle(self, key: str, process: Process) -> Idle | None:
         return self._history.idle(key, process.pid, process.start) if self._history is not None else None
 
 
-def _can_be_judged(gpu: Gpu, snapshot: Snapshot) -> bool:
+def _can_be_judged(gpu: Gpu, snapshot: Snapshot, unsure: Set[int]) -> bool:
     """Return whether a GPU is well, its sample is new, and its list of processes can be trusted."""
     oldest = _LATE * max(snapshot.interval, 1.0)
     fresh = gpu.sampled > 0 and snapshot.monotonic - gpu.sampled <= oldest
-    trusted = not (gpu.holdings_note or gpu.unreliable or _has_unsure(gpu, snapshot))
+    trusted = not (gpu.holdings_note or gpu.unreliable or _has_unsure(gpu, unsure))
     return fresh and gpu.health is Health.OK and trusted
 
 
-def _has_unsure(gpu: Gpu, snapshot: Snapshot) -> bool:
-    """Return whether the driver may mean another process than the one that has a PID of its list here."""
-    unsure = {one.pid for one in snapshot.processes if one.presence is Presence.UNSURE}
-    return any(one.pid in unsure for one in gpu.holdings)
+def _unsure_pids(snapshot: Snapshot) -> Set[int]:
+    """Return the PIDs of which the driver may mean other processes than those that have them here."""
+    return {one.pid for one in snapshot.processes if one.presence is Presence.UNSURE}
+
+
+def _has_unsure(gpu: Gpu, unsure: Set[int]) -> bool:
+    return bool(unsure) and any(one.pid in unsure for one in gpu.holdings)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -598,9 +625,7 @@ def judge(
     machine = _Machine(snapshot, history, limits, _NO_IDLE_TIMES if known is None else known)
     strays, possible = [], []
     for one in machine.candidates:
-        started = one.process.started
-        young = started is None or snapshot.taken - started < limits.settled_after
-        if young or (one.held is not None and one.held < limits.least):
+        if one.is_young or one.computes or (one.held is not None and one.held < limits.least):
             continue
         rules = RULES if one.process.surroundings is not None else RULES[:1]  # a zombie has no context any more
         unknown = one.idle_unknown
@@ -693,6 +718,6 @@ def _obstacle(gpu: Gpu, snapshot: Snapshot) -> str:
         return ", ".join(filter(None, (gpu.health.value, gpu.words)))
     if gpu.unreliable:
         return "its list of processes makes no sense"
-    if _has_unsure(gpu, snapshot):
+    if _has_unsure(gpu, _unsure_pids(snapshot)):
         return "the driver may mean processes outside of this container"
     return gpu.holdings_note or "its figures are old"
