@@ -78,6 +78,8 @@ def find_rank(environ: Mapping[str, str], launcher: str = "") -> Rank | None:
 
 
 def _parse_rank(variables: _RankVariables, environ: Mapping[str, str]) -> Rank | None:
+    if variables.rank not in environ:
+        return None
     rank, world, local = (_parse_number(environ.get(name)) for name in variables[1:4])
     if rank is None or not world or rank >= world or world < variables.smallest:
         return None
