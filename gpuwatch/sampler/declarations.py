@@ -1,6 +1,6 @@
-"""Declarations of the processes: read once by the inspector, and again only when a process has changed.
+"""Declarations of processes: asks the inspector once about each process, and again after a change.
 
-An ordinary tick compares a few values a process and reads nothing.
+A tick without changes only compares a few values of each process.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.model import Declared, Gpu, Health, Knowledge, Order, Presence, Process, Surroundings
 
 AGAIN = 20.0
-"""Seconds after the first reading at which a process is read once more: by now it has imported what it uses, and has
+"""Seconds after the first reading at which a process is read again: until then it has imported its modules and
 started its workers."""
 
 OWN = 60.0
-"""Seconds after which the viewer's own processes are read again, all at once: one may have become a leftover, or listen
-by now. Reading one costs some ms, and the inspector's start 0.1 s."""
+"""Seconds after which the viewer's own processes are read again, all at once: a process may have become a leftover, or
+now listen on a port. Reading one costs some ms, and the inspector's start 0.1 s."""
 
 POLL = 0.2
-"""Seconds between two polls, at most, while answers are to come: one that hangs is noticed so much late."""
+"""Seconds between two polls, at most, while answers are expected: a hang is noticed that much later."""
 
 _ROOM = 8 << 20
-"""Bytes of what all processes together declared: of thousands less is sent each."""
+"""Bytes of the declarations of all processes together: of thousands of processes each sends less."""
 
 _PENDING = Declared(knowledge=Knowledge.PENDING)
 
@@ -49,30 +49,30 @@ _ELSEWHERE = "its memory is on another GPU than the one that it was guessed to m
 
 
 class _Entry(msgspec.Struct):
-    """One process: how it looked when it was asked about, and the answer."""
+    """State of one process: its properties when the inspector was asked about it, and the answer."""
 
     seen: tuple[object, ...] = ()
     again: float | None = None
-    """When it is to be asked about once more without a change."""
+    """Time to ask about the process again even without a change."""
     bonds: tuple[bool | None, bool] = (None, False)
-    """Whether its session's leader ran and whether it was adopted, then."""
+    """At that time: whether its session's leader ran, and whether it was adopted."""
     calm: float = 0.0
-    """Time before which a change does not count: some processes change their title at every step of a training."""
+    """Time before which a change does not count: some processes change their title at every training step."""
     waiting: bool = False
     declared: Declared = _PENDING
     sent: Declared = _PENDING
-    """The part of it that is sent, within `room` bytes."""
+    """The part of `declared` that is sent, within `room` bytes."""
     room: int = ROOM
     surroundings: Surroundings | None = None
 
 
 class Declarations:
-    """Declarations and contexts of the processes that were annotated the last time."""
+    """Cache of the declarations and contexts of the processes in the last annotation."""
 
     def __init__(
         self, inspector: InspectorClient, clock: Callable[[], float] = time.monotonic, *, viewer: int | None = None
     ) -> None:
-        """`viewer` is our own uid by default."""
+        """`viewer` is our uid by default."""
         self.news = False
         """Whether answers have come since the last annotation."""
         self._inspector = inspector
@@ -81,15 +81,15 @@ class Declarations:
         self._cards: dict[str, GpuFacts] = {}
         self._viewer = os.getuid() if viewer is None else viewer
         self._own = clock() + OWN
-        """When the viewer's own processes are to be read again."""
+        """Time to read the viewer's own processes again."""
 
     def annotate(
         self, processes: Sequence[Process], gpus: Sequence[Gpu], count: int, driver: str = ""
     ) -> tuple[Process, ...]:
-        """Return the processes with their declarations, and ask about those that are new or have changed.
+        """Return the processes with their declarations, and ask about new and changed processes.
 
-        `gpus` are those that we watch of the `count` in the machine, `driver` is the driver's version. Nothing is asked
-        before each GPU was looked up once: which one an ordinal means depends on all of them. Never waits.
+        `gpus` are those of the machine's `count` GPUs that are watched, `driver` is the version of the driver. Nothing
+        is asked before every GPU was looked up once: which GPU an ordinal means depends on all of them. Never waits.
         """
         if all(gpu.uuid or gpu.health is not Health.OK for gpu in gpus):
             self._set_cards(gpus, count)
@@ -107,7 +107,7 @@ class Declarations:
         return tuple(self._annotated(process, room, held.get(process.pid, set())) for process in processes)
 
     def collect(self) -> None:
-        """Collect the answers that have come; to be called when a descriptor is readable, and now and then."""
+        """Read the answers that have come; to be called when a descriptor is readable, and from time to time."""
         for answer in self._inspector.poll():
             entry = self._known.get((answer.pid, answer.start))
             if entry is not None:
@@ -117,17 +117,17 @@ class Declarations:
 
     @property
     def busy(self) -> bool:
-        """Whether answers are still to come."""
+        """Whether more answers are expected."""
         return self._inspector.busy
 
     @property
     def descriptors(self) -> list[int]:
-        """The descriptors that become readable when there is something to collect."""
+        """Descriptors that become readable when there are answers to collect."""
         descriptor = self._inspector.descriptor
         return [] if descriptor is None else [descriptor]
 
     def wait(self, seconds: float) -> None:
-        """Wait up to so many seconds for all answers."""
+        """Wait up to `seconds` for all answers."""
         end = self._clock() + seconds
         while self.busy and (left := end - self._clock()) > 0:
             poller = select.poll()  # select(2) knows no descriptor above 1,023
@@ -175,7 +175,7 @@ class Declarations:
             self._inspector.retain(self._known)
 
     def _set_cards(self, gpus: Sequence[Gpu], count: int) -> None:
-        """Set the inspector's GPUs, by what was last known of one that is in trouble."""
+        """Tell the inspector the machine's GPUs; of a GPU in trouble the values that were last known."""
         by_index = {gpu.index: gpu_facts(gpu, self._cards.get(gpu.uuid)) for gpu in gpus}
         self._cards |= {one.uuid: one for one in by_index.values()}
         absent = [index for index in range(count) if index not in by_index]  # left alone, by the user or by us
@@ -186,10 +186,10 @@ class Declarations:
 
 
 def _without_contradicted(declared: Declared, held: AbstractSet[str]) -> Declared:
-    """Drop the limits of a framework on GPUs that were guessed, where the process's memory is on others alone.
+    """Drop a framework's limits on guessed GPUs where the process holds memory only on other GPUs.
 
-    `held` are the UUIDs of the GPUs that NVML lists it on, which is no guess; where there is none nothing is dropped.
-    All limits of the framework go: what was meant for the GPU that it holds takes the place of others there.
+    `held` are the UUIDs of the GPUs on which NVML lists the process: they are certain. Where there are none nothing is
+    dropped. Else all limits of the framework are: one that was meant for a held GPU would replace others on that GPU.
     """
     if not held:
         return declared

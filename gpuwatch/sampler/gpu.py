@@ -1,4 +1,4 @@
-"""One GPU: its handle, when each metric is asked for, what it holds, and how it fails and comes back."""
+"""One GPU: looks it up, reads its metrics and processes, and handles its failures and its recovery."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ T = TypeVar("T")
 
 
 class Schedule(Generic[Task]):
-    """Schedule of repeated tasks; those of one period are spread evenly over it."""
+    """Schedule of repeated tasks; tasks of the same period are spread evenly over the period."""
 
     def __init__(self, tasks: Mapping[float, Sequence[Task]]) -> None:
-        """`tasks` are by their period in seconds."""
+        """`tasks` are the tasks by their period in seconds."""
         self._tasks = tasks
         self._due: list[tuple[float, float, Task]] | None = None
 
@@ -51,7 +51,7 @@ class Schedule(Generic[Task]):
         self._due = [(0.0 if other == task else due, period, other) for due, period, other in self._due or []] or None
 
     def due(self, now: float, most: int) -> list[Task]:
-        """Return tasks that are due, the longest overdue first and no more than `most`; all of them at the start."""
+        """Return up to `most` tasks that are due, the longest overdue first; all of them at the start."""
         if self._due is None:
             self._due = [
                 (now + period * (place + 1) / len(tasks), period, task)
@@ -75,11 +75,11 @@ RETRY = 5.0
 """Seconds until a GPU that failed is looked up again."""
 
 _TIMEOUTS = 3
-"""So many samples cut short by the driver's own timeout, one after the other, make a GPU that does not respond."""
+"""Samples in a row, cut short by the driver's own timeout, after which the GPU counts as not responding."""
 
 _SLOW_SAMPLE = 0.2
 _REST = 4
-"""A sample that took longer (s) is followed by a rest of so many times its length: a sick driver is not pestered."""
+"""A sample longer than `_SLOW_SAMPLE` seconds is followed by a pause of `_REST` times its length for the driver."""
 
 _TASKS: dict[float, tuple[Figure | str, ...]] = {SLOW_PERIOD: (*SLOW, GRAPHICS, MPS), RARE_PERIOD: (MIG, *RARE)}
 
@@ -98,7 +98,7 @@ class Shared:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`listens` is whether to take the driver's events."""
+        """`listens` is whether to receive the driver's events."""
         self.calls = calls
         self.driver = driver
         self.interval = interval
@@ -112,7 +112,7 @@ class Shared:
 
 
 class Device:
-    """One GPU, from the first look-up to the last. The failures of its calls show in `failure` and are never raised."""
+    """One GPU, from the first look-up to the last. Failures of its calls are stored in `failure`, never raised."""
 
     def __init__(self, place: Place, shared: Shared) -> None:
         self.xid_counter = XidCounter(shared.events.missing)
@@ -122,16 +122,16 @@ class Device:
         self.listed = place.listed
         """How many GPUs the driver listed when its index was right; INDEX_UNKNOWN where it may have moved since."""
         self.left_alone = False
-        """Whether no call may be made to it, since one would hang."""
+        """Whether no call may be made to this GPU, since a call would hang."""
         self.failure: Failed | None = None
-        """What was wrong at the last sample with the whole GPU."""
+        """Failure of the whole GPU in the last sample."""
         self._shared = shared
         self._calls = shared.calls
         self._handle: Handle = None
         self.missing = False
         """Whether the driver no longer lists it."""
         self.moved = False
-        """Whether it was found at another index than before, so that others may have moved too."""
+        """Whether the GPU was found at another index than before: other GPUs may have moved too."""
         self._asked: dict[Figure | str, float] = {}
         self._due = 0.0
         self._timeouts = 0
@@ -142,7 +142,7 @@ class Device:
             self.mark_missing()
 
     def _forget(self) -> None:
-        """Drop the handle and all that was read through it."""
+        """Drop the handle, and all values that were read through it."""
         shared = self._shared
         self._handle = None
         self._figures: dict[str, Any] = {}
@@ -158,11 +158,11 @@ class Device:
 
     @property
     def waits(self) -> bool:
-        """Whether this GPU must not be asked now: after a slow sample or a failure, or because it is missing."""
+        """Whether this GPU must not be called now: after a slow sample or a failure, or because it is missing."""
         return self.missing or self._shared.clock() < self._due
 
     def sample(self) -> None:
-        """Sample the GPU into `row`; `failure` is set where it could not be asked at all."""
+        """Sample the GPU into `row`; where it did not answer at all, set `failure`."""
         clock = self._shared.clock
         started = clock()
         try:
@@ -183,7 +183,7 @@ class Device:
         return self._calls.about(self.row.index, self.listed, self.row.uuid, self.row.bus_id)
 
     def _open(self) -> None:
-        """Look the GPU up and read the figures that do not change; raises Failed."""
+        """Look the GPU up and read the figures that never change; raises Failed."""
         handle, index, uuid = self._find()
         if index != self.row.index:
             self.moved, self.listed = True, INDEX_UNKNOWN
@@ -201,11 +201,11 @@ class Device:
             self._figure(figure)
 
     def _find(self) -> tuple[Handle, int, str]:
-        """Look up handle, index and UUID, and make sure that it is the GPU that it was; raises Failed.
+        """Return handle, index and UUID, and check that it is the same GPU as before; raises Failed.
 
-        By its PCI address, once that is known: this makes NVML attach that GPU alone. At its index another may be, one
-        that hangs, and a look-up by UUID may attach others (nvml.h, nvmlDeviceGetHandleByPciBusId_v2 and ByUUID).
-        A driver that knows no addresses is asked by the index.
+        The look-up is by PCI address, once that is known: then NVML attaches this GPU only. The index may mean another
+        GPU that hangs, and a look-up by UUID may attach others (nvml.h, nvmlDeviceGetHandleByPciBusId_v2 and ByUUID).
+        Where the driver gives no addresses, the look-up is by index.
         """
         row = self.row
         index, handle = row.index, None
@@ -226,7 +226,7 @@ class Device:
         return handle, index, uuid
 
     def _try(self, ask: Callable[[], T], default: T) -> T:
-        """Return the answer to a question, or a default where the GPU has none; raises as `_excuse` does."""
+        """Return the result of a call, or the default where the GPU has no value; raises as `_excuse` does."""
         try:
             return ask()
         except Failed as failed:
@@ -239,7 +239,7 @@ class Device:
         return self._try(lambda: clean(self._calls.text(symbol, handle)), "")
 
     def _read(self, now: float) -> None:
-        """Make all calls that are due, and the row; raises a failure that concerns the whole GPU."""
+        """Make all calls that are due, and update the row; raises a failure that concerns the whole GPU."""
         self._answers, self._errors = 0, []
         seconds = max(1, int(now - self.row.sampled)) if self.row.sampled else 1
         due = self._schedule.due(now, most=seconds)  # one more call a second
@@ -275,7 +275,7 @@ class Device:
         return why
 
     def _figure(self, figure: Figure) -> None:
-        """Ask for one figure, unless it is known not to exist."""
+        """Read one figure, unless it is known not to exist."""
         if figure.fields in self._unsupported:
             return
         values: tuple[Any, ...]
@@ -292,7 +292,7 @@ class Device:
         self._figures.update(zip(figure.fields, values, strict=True))
 
     def _read_mig(self) -> None:
-        """Read whether the GPU is cut into MIG instances, and into which."""
+        """Read whether the GPU is divided into MIG instances, and look up the instances."""
         before = self._mig
         self._figure(MIG)
         self._mig = self._figures["mig"] is True
@@ -373,7 +373,7 @@ class Device:
         self._clear_row(health, words)
 
     def _clear_row(self, health: Health, words: str) -> None:
-        """Replace the row by one without figures, which cannot be believed in this state: health, words and XIDs."""
+        """Replace the row by a row with only health, words and XIDs: figures cannot be trusted in this state."""
         row = self.row
         self._forget()
         self.row = Gpu(
@@ -391,7 +391,7 @@ class Device:
 
     @property
     def registration(self) -> Registration | None:
-        """The GPU as it is registered for the driver's events; None while it cannot be asked."""
+        """Registration of the GPU for the driver's events; None while the GPU cannot be called."""
         if self._handle is None or self.waits:
             return None
         return Registration(self.row.index, self._handle, self.xid_counter)
@@ -403,14 +403,14 @@ class Device:
             self.row = msgspec.structs.replace(self.row, xids=xids)
 
     def mark_missing(self) -> None:
-        """Mark the GPU as no longer listed by the driver; it is not asked again until `set_place`."""
+        """Mark the GPU as no longer listed by the driver; no call is made to it until `set_place`."""
         if not self.missing:
             self.missing = True
             self.failure = None
             self._clear_row(Health.MISSING, "the driver no longer lists it")
 
     def locate(self, listed: int) -> bool:
-        """Look up the GPU's index, now that the driver lists so many GPUs; return whether it was found."""
+        """Look up the GPU's index after the driver's list has changed to `listed` GPUs; return whether it was found."""
         if not self.row.uuid:
             return False
         try:
@@ -424,7 +424,7 @@ class Device:
         return True
 
     def set_place(self, place: Place) -> None:
-        """Set the place at which the driver lists this GPU now."""
+        """Set the place (index and address) at which the driver lists this GPU now."""
         if self.missing or place.index != self.row.index:
             self._handle = None
         self.missing = self.moved = False
@@ -433,7 +433,7 @@ class Device:
         self.row = msgspec.structs.replace(self.row, index=place.index, bus_id=place.bus_id)
 
     def leave_alone(self, left: bool) -> bool:
-        """Make no call to it from now on, or sample it again; return whether it was left alone before."""
+        """Stop making calls to the GPU, or allow them again; return whether this call allowed them again."""
         back = self.left_alone and not left
         self.left_alone = left
         if back:

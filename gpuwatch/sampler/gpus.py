@@ -1,4 +1,4 @@
-"""All GPUs of the machine: the driver's list of them, and how it changes."""
+"""All GPUs of the machine: reads the driver's list of them, and follows its changes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gpuwatch.text import clean
 
 
 class NoSuchGpu(Exception):
-    """`--only` names an index that the driver does not list; its text says which there are."""
+    """Error for `--only` with an index that the driver does not list; its text names the valid indices."""
 
 
 class Gpus:
-    """The GPUs of the machine; those that may be asked can change at any time (`skip`).
+    """List of the machine's GPUs; the GPUs to skip can change at any time (`skip`).
 
-    `only` and `skip` name a GPU by its UUID, or by its index as long as it has given none.
+    `only` and `skip` name a GPU by its UUID, or by its index while its UUID is unknown.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Gpus:
     ) -> None:
         """Read the driver's list; raises Unusable, or NoSuchGpu unless all of `only` was there before (`again`).
 
-        `known` are those that an earlier sampler found.
+        `known` are the GPUs that an earlier sampler found.
         """
         self.driver = ""
         self.cuda = ""
@@ -51,7 +51,7 @@ class Gpus:
             self._check_indices()
         self._count_due = shared.clock() + RARE_PERIOD
         self._has_returned = False
-        """Whether a GPU that was left alone is sampled again; it may have moved meanwhile."""
+        """Whether a skipped GPU is sampled again; its index may have changed meanwhile."""
         self._add_known(known)
         self.skip(skip)
         back = self._any_returned()
@@ -59,7 +59,7 @@ class Gpus:
             self._look_up(changed=back)
 
     def _add_known(self, known: Sequence[Place]) -> None:
-        """Add the GPUs that are known, and those at the other indices, as far as they are wanted."""
+        """Add the known GPUs, and the GPUs at all other indices, as far as `only` wants them."""
         self._devices = [Device(place, self._shared) for place in known if not self._only or _names(self._only, place)]
         taken = {place.index for place in known if place.listed}
         new: Collection[int | str] = self._only or range(self._count)
@@ -73,7 +73,7 @@ class Gpus:
         return int(self._calls.ask("nvmlDeviceGetCount"))
 
     def _ask_versions(self) -> None:
-        """Read the versions; one that this driver does not have stays empty. Raises Failed where the driver is down."""
+        """Read the versions; one that this driver does not give stays empty. Raises Failed where the driver is down."""
         try:
             self.driver = self._shared.driver = clean(self._calls.text("nvmlSystemGetDriverVersion"))
             cuda = self._calls.ask("nvmlSystemGetCudaDriverVersion_v2")
@@ -90,25 +90,25 @@ class Gpus:
 
     @property
     def _active(self) -> list[Device]:
-        """The GPUs that are not left alone."""
+        """The GPUs that are not skipped."""
         return [device for device in self._devices if not device.left_alone]
 
     @property
     def count(self) -> int:
-        """NVML calls made so far."""
+        """Number of NVML calls so far."""
         return self._calls.count
 
     @property
     def listed(self) -> int:
-        """GPUs that the driver lists, with those that we leave alone."""
+        """Number of GPUs that the driver lists, with those that are skipped."""
         return self._count
 
     def rows(self) -> list[Gpu]:
-        """Return the GPUs as they were last seen, by index."""
+        """Return the last row of each GPU, by index."""
         return sorted((device.row for device in self._active), key=lambda row: row.index)
 
     def skip(self, gpus: Collection[int | str]) -> None:
-        """Leave these GPUs alone from now on, and sample all others again."""
+        """Skip these GPUs from now on, and sample all others again."""
         back = [device for device in self._devices if device.leave_alone(_names(gpus, device.row))]
         if not back:
             return
@@ -118,9 +118,9 @@ class Gpus:
         self._has_returned, self._count_due = True, 0.0
 
     def sample(self, progress: Callable[[], None]) -> None:
-        """Ask every GPU that is due, one after the other, and call `progress` between them.
+        """Sample every GPU that is due, one after the other; call `progress` after each but the last.
 
-        Raises Unusable where the driver itself is out of reach, so that only a fresh process can find it again.
+        Raises Unusable where the driver itself does not answer, so that only a new process can connect to it again.
         """
         if self._shared.clock() >= self._count_due:
             self._recount()
@@ -149,7 +149,7 @@ class Gpus:
             device.update_xids()
 
     def _check_driver(self) -> None:
-        """Raise Unusable where the failures say that the driver itself is out of reach."""
+        """Raise Unusable where the failures mean that the driver itself does not answer."""
         failures = [device.failure for device in self._active if not device.missing]
         codes_seen = [failure.code for failure in failures if failure]
         if Code.UNINITIALIZED in codes_seen:
@@ -160,7 +160,7 @@ class Gpus:
     # -- GPUs that come and go -------------------------------------------------------------------------------------
 
     def _recount(self) -> None:
-        """Check whether the driver lists as many GPUs as before, and find them again where it does not."""
+        """Check whether the driver's list has changed, and look the GPUs up again where it has."""
         self._count_due = self._shared.clock() + RARE_PERIOD
         try:
             count = self._ask_count()
@@ -182,10 +182,10 @@ class Gpus:
     def _look_up(self, *, changed: bool) -> None:
         """Find the index of each GPU: when one drops out, those behind it move up (nvml.h, nvmlDeviceGetCount).
 
-        Where the list has `changed`, no index is right any more, not even that of a GPU that is left alone.
+        Where the list has `changed`, no known index is valid any more, not even that of a skipped GPU.
 
-        A GPU that is not listed is missing; one that cannot be asked keeps its index. New GPUs are added, unless a free
-        index may be that of a GPU that is left alone: a call would hang.
+        A GPU that is not listed is missing; one that does not answer keeps its index. New GPUs are added, unless a free
+        index may belong to a skipped GPU: a call would hang.
         """
         for device in self._devices if changed else ():
             device.listed = INDEX_UNKNOWN
@@ -203,14 +203,14 @@ class Gpus:
                 self._devices.append(Device(Place(index, self._count), self._shared))
 
     def _keeps_place(self, device: Device, taken: Collection[int]) -> bool:
-        """Return whether a GPU that never gave a UUID still has its index; true for a GPU that did."""
+        """Return whether a GPU without a UUID still has its index; true for a GPU with a UUID."""
         if device.row.uuid or device.left_alone:
             return True
         device.listed = self._count
         return device.row.index not in taken and device.row.index < self._count
 
     def _uuid_at(self, index: int) -> str:
-        """Ask the GPU at an index for its UUID; empty where it cannot be asked."""
+        """Return the UUID of the GPU at an index; empty where the GPU does not answer."""
         with self._calls.about(index, self._count):
             try:
                 handle = self._calls.ask("nvmlDeviceGetHandleByIndex", index)
@@ -220,5 +220,5 @@ class Gpus:
 
 
 def _names(gpus: Collection[int | str], one: Place | Gpu) -> bool:
-    """Return whether a GPU is among these: by its UUID, or by its index where it has given none."""
+    """Return whether `gpus` names this GPU: by its UUID, or by its index where the UUID is unknown."""
     return (one.uuid or one.index) in gpus

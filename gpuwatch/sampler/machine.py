@@ -1,6 +1,6 @@
 """Facts about the machine: its PID limit, its memory, containers, and versions of the driver.
 
-Each function takes the root of /proc, so that a test can hand in a tree of its own.
+Each function takes the root of /proc, so that a test can use its own folder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _VERSION = re.compile(r"\b\d{3,}\.\d+(?:\.\d+)?\b")
 
 
 def _text(path: Path) -> str:
-    """Read a small file; empty where it cannot be read, which is then no evidence of anything."""
+    """Read a small file; return an empty text where it cannot be read."""
     try:
         return path.read_text("utf-8", "replace")
     except OSError:
@@ -33,7 +33,7 @@ def _text(path: Path) -> str:
 
 
 def pid_max(proc: Path = PROC) -> int:
-    """Return the greatest PID of this machine, or of any machine where it cannot be read."""
+    """Return the greatest possible PID on this machine; where it cannot be read, the greatest on any machine."""
     text = _text(proc / "sys/kernel/pid_max").strip()
     return int(text) if text.isdecimal() else _PID_MAX_ANYWHERE
 
@@ -46,7 +46,7 @@ class HostMemory(NamedTuple):
 
 
 def host_memory(proc: Path = PROC) -> HostMemory | None:
-    """Read MemTotal and MemAvailable, which counts memory that the kernel can reclaim; None where there is none."""
+    """Read MemTotal and MemAvailable (which includes reclaimable memory); None where they are missing."""
     found = dict(re.findall(r"^(MemTotal|MemAvailable):\s+(\d+) kB$", _text(proc / "meminfo"), re.MULTILINE))
     if len(found) < 2:
         return None
@@ -72,13 +72,13 @@ def hides_pids(proc: Path = PROC) -> bool:
 
 
 def loaded_driver(proc: Path = PROC) -> str:
-    """Return the version of the kernel module that is loaded; empty where there is none."""
+    """Return the version of the loaded kernel module; empty where none is loaded."""
     found = _VERSION.search(_text(proc / "driver/nvidia/version"))
     return found[0] if found else ""
 
 
 def lists_own_pids(proc: Path = PROC) -> bool:
-    """Return whether the driver is known to list processes by the PIDs of the namespace that asks, and no others.
+    """Return whether the driver certainly lists processes by the PIDs of our PID namespace, and only those.
 
     In a container an older driver gives the PIDs of the host, any of which may be one of the container's by chance.
     The open kernel modules translate the list since 535.113.01 and the memory of each process since 565.57.01; between
@@ -91,7 +91,7 @@ def lists_own_pids(proc: Path = PROC) -> bool:
 
 
 def library_version(proc: Path = PROC) -> str:
-    """Return the version of the NVML library in our own memory by its file's name; empty where the name has none."""
+    """Return the version in the file name of the NVML library that is mapped; empty where the name has none."""
     for line in _text(proc / "self/maps").splitlines():
         _, found, suffix = line.partition("libnvidia-ml.so.")
         if found:
@@ -101,9 +101,9 @@ def library_version(proc: Path = PROC) -> str:
 
 
 def limit_memory(room: int) -> None:
-    """Let this process map `room` bytes of memory more than it has now, at most; a lower limit of the user's stays.
+    """Limit the memory that this process may map to `room` bytes more than now; a lower limit of the user stays.
 
-    Where that would be exceeded, Python raises MemoryError and malloc(3) gives NULL. Source: RLIMIT_AS in getrlimit(2),
+    Beyond the limit Python raises MemoryError and malloc(3) returns NULL. Source: RLIMIT_AS in getrlimit(2),
     `size` in proc_pid_statm(5).
     """
     try:
@@ -116,5 +116,4 @@ def limit_memory(room: int) -> None:
 
 
 def host_name() -> str:
-    """Return the machine's name."""
     return clean(os.uname().nodename)

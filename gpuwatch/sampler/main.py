@@ -38,30 +38,30 @@ from gpuwatch.shares import add_promised
 from gpuwatch.text import clean
 
 _PROGRESS = 0.5
-"""Seconds after which a round that is not finished shows what it has: each GPU may take 3 s to wake."""
+"""Seconds after which the GPUs that were sampled so far are published: each may take 3 s to wake."""
 
 _ROOM = 10 * STEP
-"""Seconds that must be left until the next sample for a step of the search: one takes a little longer than it should,
-and where samples come at once there is no time for it."""
+"""Seconds that must remain until the next sample for a step of the search for open device files: a step takes a little
+longer than `STEP`, and at very short intervals there is no time for one."""
 
 _MEMORY = 4 << 30
-"""Bytes of address space beyond what is mapped once the driver's library is ready, which knows best what it needs. The
-sampler's own values take some 20 MiB; a thread that looks up a user's name reserves up to 136 (a stack, and an arena
-of glibc), and a directory service's modules some hundred. More is a fault, and must not cost the machine its memory."""
+"""Bytes of address space that may be mapped after the driver's library is ready. The sampler's own values take some
+20 MiB; a thread that looks up a user's name reserves up to 136 MiB (a stack, and an arena of glibc), and a directory
+service's modules some hundred. More is a bug, and must not use up the machine's memory."""
 
 _ONCE = 2.0
-"""Seconds that a single snapshot waits for what the processes declared."""
+"""Seconds that a single snapshot waits for the declarations of the processes."""
 
 
 class Closed(Exception):
-    """The parent has closed its end of a pipe."""
+    """Error: the parent has closed its end of a pipe."""
 
 
 class Connection:
-    """Connection to the parent: options and commands come on stdin, snapshots go to stdout."""
+    """Connection to the parent: options and commands on stdin, snapshots on stdout."""
 
     def __init__(self) -> None:
-        """Redirect stdout to stderr, for anything that the driver's library prints."""
+        """Redirect stdout to stderr, since the driver's library may print."""
         sys.stdout.flush()
         self._output = os.dup(1)
         os.dup2(2, 1)
@@ -84,14 +84,14 @@ class Connection:
         self._received += chunk
 
     def read_options(self) -> Options:
-        """Wait for the first line; raises Closed, or msgspec.MsgspecError."""
+        """Wait for the first line, and return its options; raises Closed, or msgspec.MsgspecError."""
         while b"\n" not in self._received:
             self._read()
         line, _, self._received = self._received.partition(b"\n")
         return msgspec.json.decode(line, type=Options)
 
     def read_commands(self, seconds: float, also: Sequence[int] = ()) -> list[Command]:
-        """Wait up to so many seconds for commands, or until one of the descriptors `also` is readable.
+        """Wait up to `seconds` for commands, or until one of the descriptors `also` is readable.
 
         Raises Closed, or msgspec.MsgspecError.
         """
@@ -108,9 +108,9 @@ class Connection:
 
 
 def _doubted(process: Process) -> Process:
-    """Return a process that has the PID that NVML lists, but may be another one than NVML means.
+    """Mark a process as uncertain: it has a PID that NVML lists, but NVML may mean another process.
 
-    Whether it is a zombie or a leftover worker must not be judged, since it may hold nothing.
+    Its state and its parent are removed, so that it is not judged a zombie or a leftover: it may hold no GPU.
     """
     if process.presence is not Presence.SEEN:
         return process
@@ -139,7 +139,7 @@ class Sampler:
         self._filter = UnlistedFilter(pid=os.getpid(), parent=os.getppid(), proc=self._proc)
         self._gpus: Gpus | None = None
         self._openers: dict[str, tuple[int, ...]] = {}
-        """By the key of a GPU: the processes that have it open without being on its list."""
+        """Processes that have a GPU open without being in its list, by the GPU's key."""
         self._last = Snapshot(host=machine.host_name(), state=SourceState.STARTING, since=time.time())
         self._sequence = 0
         self._written_at = self._began_at = time.monotonic()
@@ -147,7 +147,7 @@ class Sampler:
     # -- snapshots -------------------------------------------------------------------------------------------------
 
     def _publish(self, state: SourceState, words: str = "") -> None:
-        """Write a snapshot of all that is known now; raises Closed."""
+        """Write a snapshot of all values that are known now; raises Closed."""
         rows = self._gpus.rows() if self._gpus else []
         processes, unlisted = self._read_processes([row for row in rows if row.health is not Health.MISSING])
         starts = {process.pid: process.start for process in processes}
@@ -191,7 +191,7 @@ class Sampler:
         self._written_at = time.monotonic()
 
     def _write_again(self) -> None:
-        """Write the last snapshot again, with what has been read of its processes since."""
+        """Write the last snapshot again, with the declarations that have been read since."""
         last = self._last
         rows = [row for row in last.gpus if row.health is not Health.MISSING]
         processes, unlisted = self._annotate_both(rows, last.processes, last.unlisted)
@@ -199,7 +199,7 @@ class Sampler:
         self._write()
 
     def _show_progress(self) -> None:
-        """Publish the GPUs that were sampled when the others of this round take long."""
+        """Publish the GPUs sampled so far, where this round takes long."""
         since = max(self._began_at, self._written_at)  # not only the last: the interval between two rounds is no delay
         if not self._options.once and time.monotonic() - since >= _PROGRESS:
             starting = self._last.state is SourceState.STARTING
@@ -238,7 +238,7 @@ class Sampler:
     def _annotate_both(
         self, rows: Sequence[Gpu], listed: Sequence[Process], unlisted: Sequence[Unlisted]
     ) -> tuple[tuple[Process, ...], tuple[Unlisted, ...]]:
-        """Add declarations and contexts to both; of the unlisted only possible leftovers are waited for."""
+        """Add declarations and contexts to both; wait only for unlisted ones that may be leftovers."""
         asked = [one.process for one in unlisted if one.process.adopted or not self._options.once]
         done = self._annotate(rows, (*listed, *asked), wait=True)
         contexts = {process.pid: process.surroundings for process in done[len(listed) :]}
@@ -251,7 +251,7 @@ class Sampler:
     def _annotate(
         self, rows: Sequence[Gpu], processes: Sequence[Process], *, wait: bool = False
     ) -> tuple[Process, ...]:
-        """Add the declarations and contexts that are known; a single snapshot may `wait` for them."""
+        """Add the declarations and contexts that are known; with `wait` a single snapshot waits for them."""
         declarations, gpus = self._declarations, self._gpus
         if declarations is None or gpus is None:
             return tuple(processes)
@@ -263,7 +263,7 @@ class Sampler:
     # -- the loop --------------------------------------------------------------------------------------------------
 
     def run(self) -> Exit:
-        """Sample until the parent has closed a pipe (Closed), or the driver is gone."""
+        """Sample until the parent closes a pipe (Closed), or the driver is gone."""
         options = self._options
         try:
             pynvml = nvml.load()
@@ -295,7 +295,7 @@ class Sampler:
             self._began_at = time.monotonic()
 
     def _wait(self, due: float, obey: Callable[[Command], bool]) -> bool:
-        """Wait until a sample is due; return whether a command wants one before. Commands are read even when late."""
+        """Wait until the next sample is due, and obey commands; return whether a command wants a sample before that."""
         declarations, search = self._declarations, self._search
         while True:
             has_room = search is not None and due - time.monotonic() > _ROOM

@@ -1,6 +1,6 @@
-"""Figures of a GPU as a table: their calls, how often each is asked for, units, and older calls.
+"""Table of a GPU's figures: the NVML calls of each, how often they are made, units, and older calls.
 
-A figure is asked for every tick (`FAST`), every 10 s (`SLOW`) or every 60 s (`RARE`), and costs one NVML call.
+A figure is read every tick (`FAST`), every 10 s (`SLOW`) or every 60 s (`RARE`), and costs one NVML call.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Figure(NamedTuple):
 
     fields: tuple[str, ...]
     asks: tuple[Ask, ...]
-    """The calls, the newest generation first."""
+    """The calls, the newest version first."""
     under_mig: bool = True
     """False for a figure that a GPU with MIG instances does not have [nvml.h, "not supported when MIG is enabled"]."""
 
 
 class FallbackCalls:
-    """Reader of figures by the newest call that this driver has; a call that it lacks is made only once."""
+    """Reader of figures that uses the newest call of this driver; a call that the driver lacks is tried only once."""
 
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
@@ -60,7 +60,7 @@ def _call(function: str, *more: Any) -> Ask:
 
 
 def _through(function: str, make: Callable[[Any], Any], *more: Any) -> Ask:
-    """Return a function that makes one call and converts its answer."""
+    """Return a function that makes one call and returns its converted answer."""
 
     def ask(calls: Calls, handle: Handle) -> tuple[Any, ...]:
         return (make(calls.ask(function, handle, *more)),)
@@ -69,7 +69,7 @@ def _through(function: str, make: Callable[[Any], Any], *more: Any) -> Ask:
 
 
 def _percent(value: int) -> Reading:
-    """Return a percentage; drivers are known to answer with garbage over 100 (Syllo/nvtop#110)."""
+    """Return a percentage; ERROR for a value over 100, which some drivers return (Syllo/nvtop#110)."""
     return value if value <= 100 else Reason.ERROR
 
 
@@ -94,7 +94,7 @@ def _pstate(value: int) -> Reading:
 
 
 def _remapped(calls: Calls, handle: Handle) -> tuple[bool, bool]:
-    """Return whether rows wait for a reset, and whether replacing one has failed [Ampere or newer, without MIG]."""
+    """Return whether remapped rows wait for a reset, and whether a remapping failed [Ampere or newer, without MIG]."""
     _, _, pending, failed = calls.ask("nvmlDeviceGetRemappedRows", handle)
     return bool(pending), bool(failed)
 
@@ -112,7 +112,7 @@ def _capability(version: tuple[int, int]) -> float:
 
 
 def _current(modes: list[int]) -> bool:
-    """Return the mode that is in force; the other one is for after a reset."""
+    """Return the mode that is active now; the other mode becomes active after a reset."""
     return bool(modes[0])
 
 
@@ -205,7 +205,7 @@ MEMORY = Figure(("memory",), (_memory_v2, _memory_v1))
 
 
 def read_memory(fallback: FallbackCalls, handle: Handle) -> Memory | None:
-    """Read a GPU's or an instance's memory; None where it has none of its own (unified). Raises Failed.
+    """Read the memory of a GPU or an instance; None where it has no memory of its own (unified). Raises Failed.
 
     Unified machines (GB10) answer "not supported", to both generations of the call, or with a total of zero.
     """
@@ -219,7 +219,7 @@ def read_memory(fallback: FallbackCalls, handle: Handle) -> Memory | None:
 
 
 def _read_memory_v1(calls: Calls, handle: Handle) -> Memory | None:
-    """Read the memory by the older call where the newer one is not supported."""
+    """Read the memory by the older call; None where that is not supported either."""
     try:
         (memory,) = _memory_v1(calls, handle)
     except Failed as failed:
@@ -238,5 +238,5 @@ def unified_memory(held: Reading, proc: Path = procfs.PROC) -> Memory:
 
 
 def missing_memory(why: Reason) -> Memory:
-    """Return a memory reading of which no part is known."""
+    """Return a memory reading in which no value is known."""
     return Memory(total=why, used=why, free=why, reserved=why)

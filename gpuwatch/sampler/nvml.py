@@ -1,9 +1,9 @@
-"""NVML through NVIDIA's binding: loading it, calling it, and the meaning of its return codes.
+"""NVML through NVIDIA's binding: loads it, makes its calls, and explains its return codes.
 
 The binding asks the library (`nvmlErrorString`) for the text of a code that it does not know, and the library may hang.
 So the sampler never turns an NVMLError into text. Source of the codes: `nvmlReturn_t` in NVIDIA's nvml.h.
 
-A driver that cannot be used is raised as `Unusable`, in words that end with the next thing to do.
+Where the driver cannot be used, `Unusable` is raised, with a message that ends with the next thing to do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpuwatch.text import clean
 
 
 class Code(IntEnum):
-    """Return codes that are treated differently."""
+    """Return codes that gpuwatch treats specially."""
 
     SUCCESS = 0
     UNINITIALIZED = 1
@@ -52,7 +52,7 @@ class Code(IntEnum):
 
 
 class Failed(Exception):
-    """An NVML call failed: its name and its return code."""
+    """Error of an NVML call: the call's name and its return code."""
 
     def __init__(self, call: str, code: int) -> None:
         super().__init__(call, code)
@@ -61,21 +61,21 @@ class Failed(Exception):
 
 
 OLDER_CALL = frozenset({Code.FUNCTION_NOT_FOUND, Code.ARGUMENT_VERSION_MISMATCH, Code.DEPRECATED})
-"""Codes that mean that this generation of a call does not exist: an older one may."""
+"""Codes that mean that the driver lacks this version of a call: it may have an older version."""
 
 UNSUPPORTED = OLDER_CALL | {Code.NOT_SUPPORTED}
-"""Codes that mean that the value does not exist here; asking again is of no use."""
+"""Codes that mean that the value does not exist here: asking again is useless."""
 
 DENIED = frozenset({Code.NO_PERMISSION, Code.OPERATING_SYSTEM})
 
 WHOLE_GPU = frozenset({Code.INSUFFICIENT_POWER, Code.IRQ_ISSUE, Code.GPU_IS_LOST, Code.RESET_REQUIRED, Code.NOT_READY})
-"""Codes that concern the whole GPU, whichever call returns them: other calls may succeed, and are not believed."""
+"""Codes that concern the whole GPU, whichever call returns them: values of other calls are not trusted then."""
 
 NOT_THERE = frozenset({Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.GPU_NOT_FOUND})
-"""Codes of a look-up that mean that the GPU is not where it was."""
+"""Codes of a look-up that mean that the GPU is no longer at that place."""
 
 WHOLE_DRIVER = frozenset({Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED, Code.LIB_RM_VERSION_MISMATCH, Code.UNKNOWN})
-"""Codes that, when every GPU returns one, mean that the driver has changed or is out of reach: start afresh."""
+"""Codes that, where all GPUs return them, mean that the driver has changed or does not answer: start a new process."""
 
 _NAMES: dict[int, str] = {
     Code.UNINITIALIZED: "uninitialized",
@@ -130,20 +130,20 @@ _GPU: dict[int, tuple[Health, str]] = {
 
 
 def error(code: int) -> str:
-    """Describe a code: `NVML error 15: GPU is lost`, and an unknown one `NVML error 4242`."""
+    """Describe a code: `NVML error 15: GPU is lost`; an unknown code as `NVML error 4242`."""
     name = _NAMES.get(code)
     return f"NVML error {code}: {name}" if name else f"NVML error {code}"
 
 
 def health(failed: Failed) -> tuple[Health, str]:
-    """Return the health of a GPU after a call that failed for all of it, and words that name call and code."""
+    """Return the health of a GPU after a call that failed for the whole GPU, and a text with call and code."""
     state, words = _GPU.get(failed.code, (Health.FAILED, ""))
     where = f"{error(failed.code)} ({failed.call})"
     return state, f"{words}; {where}" if words else where
 
 
 def reason(code: int) -> Reason:
-    """Return why a figure is missing, by the code of its call."""
+    """Return the reason why a figure is missing, by the code of its call."""
     if code in UNSUPPORTED:
         return Reason.UNSUPPORTED
     if code in DENIED:
@@ -162,11 +162,11 @@ _NEEDED = (
     "nvmlDeviceGetMigDeviceHandleByIndex",
     "NVMLError",
 )
-"""Names that the packages which shadow the binding lack: PyPI's old `pynvml`, `nvidia-ml-py3`."""
+"""Names that other packages called `pynvml` lack: PyPI's old `pynvml`, `nvidia-ml-py3`."""
 
 
 class Unusable(Exception):
-    """The driver cannot be used at all: the state of the stream, and words for it."""
+    """Error: the driver cannot be used; carries the source's state, and a message."""
 
     def __init__(self, state: SourceState, words: str) -> None:
         super().__init__(state, words)
@@ -194,7 +194,7 @@ def load() -> Any:
 
 
 def initialise(pynvml: Any, page: SharedPage, proc: Path = procfs.PROC) -> None:
-    """Load the library and initialise it; raises Unusable. May block for seconds, or for ever."""
+    """Load the library and initialise it; raises Unusable. May block for seconds, or forever."""
     page.enter(-1, INIT)
     try:
         pynvml.nvmlInit()
@@ -229,13 +229,13 @@ def _no_library(proc: Path) -> str:
 
 
 def no_gpu(proc: Path = procfs.PROC) -> str:
-    """Return the words for a driver that works and lists no GPU."""
+    """Return the message for a driver that works and lists no GPU."""
     where = "passed to this container (--gpus all)" if machine.in_container(proc) else "on this machine"
     return f"the driver is here and lists no GPU {where}"
 
 
 def explain_down(code: int, proc: Path = procfs.PROC) -> str:
-    """Return why a driver that is there does not answer, and what to do next."""
+    """Return why a loaded driver does not answer, and what to do next."""
     if code == Code.LIB_RM_VERSION_MISMATCH:
         loaded = machine.loaded_driver(proc) or "of an unknown version"
         library = machine.library_version(proc) or "of another version"
@@ -256,14 +256,14 @@ def explain_down(code: int, proc: Path = procfs.PROC) -> str:
 
 
 Handle: TypeAlias = Any
-"""NVML's opaque pointer to a GPU or a MIG instance. A stale one may crash the library: none outlives a fault."""
+"""NVML's opaque pointer to a GPU or a MIG instance. A stale one may crash the library: dropped after a failure."""
 
 _TEXT_SIZE = 96
-"""Bytes; NVML_DEVICE_NAME_V2_BUFFER_SIZE and NVML_DEVICE_UUID_V2_BUFFER_SIZE, the longest of the texts we ask for."""
+"""Bytes of a text buffer: the longest of NVML_DEVICE_NAME_V2_BUFFER_SIZE and NVML_DEVICE_UUID_V2_BUFFER_SIZE."""
 
 
 class Calls:
-    """Calls of the binding; each is noted on the shared page while it lasts."""
+    """Caller of the binding's functions; notes each call on the shared page while it runs."""
 
     def __init__(self, pynvml: Any, page: SharedPage) -> None:
         self.pynvml = pynvml
@@ -273,12 +273,12 @@ class Calls:
 
     @property
     def count(self) -> int:
-        """Calls made so far."""
+        """Number of calls so far."""
         return self._page.calls
 
     @contextmanager
     def about(self, gpu: int, listed: int = 0, uuid: str = "", bus_id: str = "") -> Iterator[None]:
-        """Note on the page that the calls within concern one GPU, and what is known of it; see `CallInFlight`."""
+        """Context that notes on the page which GPU its calls concern, and what is known of it; see `CallInFlight`."""
         self._gpu, self._known = gpu, (listed, uuid.encode(), bus_id.encode())
         try:
             yield
@@ -286,7 +286,7 @@ class Calls:
             self._gpu, self._known = -1, (0, b"", b"")
 
     def ask(self, function: str, *arguments: Any, **options: Any) -> Any:
-        """Call one of the binding's functions that makes one NVML call; raises Failed."""
+        """Call a function of the binding that makes one NVML call; raises Failed."""
         call = getattr(self.pynvml, function, None)
         if call is None:
             raise Failed(function, Code.FUNCTION_NOT_FOUND)
@@ -307,7 +307,7 @@ class Calls:
         return True
 
     def raw(self, symbol: str, *arguments: Any) -> int:
-        """Call the library's own function and return its code; raises Failed only where there is no such function."""
+        """Call a function of the library and return its code; raises Failed only where the function does not exist."""
         try:
             call = self.pynvml._nvmlGetFunctionPointer(symbol)
         except self.pynvml.NVMLError as failure:
@@ -319,9 +319,9 @@ class Calls:
             self._page.leave()
 
     def text(self, symbol: str, *arguments: Any) -> bytes:
-        """Ask for a text by (…, buffer, size); raises Failed.
+        """Read a text by a function with arguments (…, buffer, size); raises Failed.
 
-        The binding decodes strictly, and a driver may put any byte in a name: so bytes are returned.
+        Returns bytes: the binding decodes strictly, and a driver may put any byte in a name.
         """
         buffer = ctypes.create_string_buffer(_TEXT_SIZE)
         code = self.raw(symbol, *arguments, buffer, ctypes.c_uint(_TEXT_SIZE))

@@ -1,7 +1,7 @@
-"""Owners of the processes that NVML lists: their users, programs, and use of the host.
+"""Owners of the processes that NVML lists: reads their users, programs, and use of CPU and memory.
 
-Only those PIDs are looked at, never all of /proc. Each tick reads one file a process, /proc/PID/stat, for all that
-changes (15 µs); the rest, three more files, is read every 10 s (80 µs).
+Only these PIDs are read, never all of /proc. Each tick reads one file of a process, /proc/PID/stat, for the values that
+change (15 µs); the other values, in three more files, are read every 10 s (80 µs).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gpuwatch.text import ELLIPSIS, Clean, clean, format_command_line
 from gpuwatch.threads import Worker
 
 TTL = 600.0
-"""Seconds after which a name is looked up again; the old one is shown until the new one is there."""
+"""Seconds after which a name is looked up again; the old name is shown until the new one is there."""
 
 
 def name_of(uid: int) -> str:
@@ -34,7 +34,7 @@ def name_of(uid: int) -> str:
 
 
 class UserNames:
-    """Names of users by uid, looked up in the background; the uid in digits until a name is known."""
+    """Cache of user names by uid, looked up in the background; a name is the uid in digits until it is known."""
 
     def __init__(
         self, look_up: Callable[[int], str] = name_of, *, ttl: float = TTL, clock: Callable[[], float] = time.monotonic
@@ -56,13 +56,13 @@ class UserNames:
         return known[0] if known else str(uid)
 
     def wait(self, seconds: float) -> bool:
-        """Wait up to so many seconds for the look-ups under way; return whether all are done."""
+        """Wait up to `seconds` for the running look-ups; return whether all are done."""
         wait(self._pending.values(), seconds)
         return not self.pending
 
     @property
     def pending(self) -> int:
-        """Number of look-ups under way."""
+        """Number of running look-ups."""
         self._collect()
         return len(self._pending)
 
@@ -75,7 +75,7 @@ class UserNames:
 
 
 REFRESH = 10.0
-"""Seconds after which the facts that hardly ever change are read again: a process can set its own command line."""
+"""Seconds after which facts that rarely change are read again: a process can change its own command line."""
 
 NAMES_WAIT = 0.02
 """Seconds that a snapshot waits for the names of users that it sees for the first time."""
@@ -84,14 +84,14 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGESIZE")
 
 _LONGEST_COMMAND = 4096
-"""Bytes of a command line that are sent; of a character that is no ASCII up to four."""
+"""Bytes of a command line that are sent; a non-ASCII character has up to four."""
 
 _MOST_READ = 20 << 10
 """Bytes of a command line that are read: the 5,120 characters that are formatted, of four bytes each.
 The kernel looks up page by page what was never touched: 64 KiB of it would take as long as all else of a process."""
 
 _LONGEST_NAME = 64
-"""Characters of a name that is completed from the command line; the kernel's own has 15 bytes."""
+"""Characters of a name that is completed from the command line, at most; the kernel's name has 15 bytes."""
 
 _STATES = {
     "R": "running",
@@ -110,7 +110,7 @@ _STATES = {
 
 
 def terminal(tty: int) -> str:
-    """Return the name of a controlling terminal by its device number; empty for none.
+    """Return the name of a controlling terminal by its device number; empty where there is none.
 
     Source: devices.txt of the Linux kernel (4: consoles and serial lines, 136 to 143: pseudo-terminals).
     """
@@ -125,7 +125,7 @@ def terminal(tty: int) -> str:
 
 
 class _Facts(msgspec.Struct):
-    """Facts about a process that hardly ever change, and its last use of the CPU."""
+    """Facts about a process that rarely change, and its last CPU time."""
 
     start: int
     read_at: float = float("-inf")
@@ -144,13 +144,13 @@ class _Facts(msgspec.Struct):
     used: int = 0
     used_at: float | None = None
     thread: int | None = None
-    """A thread that goes on, of a process whose first one has ended."""
+    """A living thread of a process whose first thread has ended."""
     below: Reading = Reason.NO_SAMPLE
     used_below: int | None = None
 
 
 class Owners:
-    """Reader of processes, with a cache of the facts about those that were read the last time."""
+    """Reader of processes, with a cache of the facts about the processes of the last reading."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class Owners:
         sees_all: bool | None = None,
         viewer: int | None = None,
     ) -> None:
-        """`sees_all` is whether hidepid hides nothing from us (as from root). `viewer` is our own uid by default."""
+        """`sees_all` is whether /proc shows all processes to us in spite of hidepid. `viewer` is our uid by default."""
         self.users = users or UserNames()
         self._proc = proc
         self._clock = clock
@@ -189,7 +189,7 @@ class Owners:
         return tuple(sorted(rows, key=lambda row: row.pid))
 
     def _look_up_users(self) -> None:
-        """Look up the names of all users seen, and wait a moment for new ones, unless a look-up is stuck already."""
+        """Look up the names of all users seen, and wait briefly for new names, unless a look-up hangs."""
         stuck = self.users.pending > 0
         for uid in {facts.uid for facts in self._known.values()} - {None}:
             self.users.name(cast(int, uid))
@@ -213,7 +213,7 @@ class Owners:
         return Presence.HIDDEN if not self._sees_all and machine.hides_pids(self._proc) else Presence.GONE
 
     def _facts(self, pid: int, stat: procfs.Stat) -> _Facts:
-        """Return the facts about a process, read anew every 10 s and when it shows that it has changed."""
+        """Return the facts about a process; read them every 10 s, and when its stat shows a change."""
         facts = self._known.get(pid)
         if facts is None or facts.start != stat.start_ticks:
             facts = _Facts(start=stat.start_ticks, started=_started(stat))
@@ -233,7 +233,7 @@ class Owners:
         return facts
 
     def _look_below(self, pid: int, stat: procfs.Stat, facts: _Facts, since: float) -> None:
-        """Measure the CPU use of its descendants in so many seconds: a process that waits for them only seems idle."""
+        """Measure the CPU use of the descendants over `since` seconds: a process that waits for them seems idle."""
         used, before = procfs.read_descendants_cpu(pid, stat, self._proc), facts.used_below
         if before is None or since > 0:
             facts.used_below = used
@@ -245,7 +245,7 @@ class Owners:
         return None if led is False and not self._sees_all and machine.hides_pids(self._proc) else led
 
     def _unread(self, pid: int, facts: _Facts) -> Process:
-        """Return the row of a process that cannot be read now, from the facts that are known."""
+        """Return the row of a process that cannot be read now, from the known facts."""
         return Process(
             pid=pid,
             start=facts.start,
@@ -291,10 +291,10 @@ class Owners:
         )
 
     def _state(self, pid: int, stat: procfs.Stat, facts: _Facts) -> str:
-        """Return the name of the state; where the first thread has ended, of a thread that has not.
+        """Return the name of the state; where the first thread has ended, the state of a living thread.
 
-        The kernel calls such a one a zombie, proc_pid_stat(5), though it computes and holds what it did. The thread is
-        looked for once, and again when it has ended. Empty where that cannot be read.
+        The kernel calls such a process a zombie, proc_pid_stat(5), though it still computes and holds memory. The
+        thread is searched once, and again when it has ended. Empty where it cannot be read.
         """
         state = stat.state
         if state in procfs.DEAD:
@@ -307,7 +307,7 @@ class Owners:
         return _STATES.get(state, clean(state))
 
     def _thread_state(self, pid: int, facts: _Facts) -> str:
-        """Read the state of a thread that has not ended; empty where all have. Raises OSError or ValueError."""
+        """Read the state of a living thread; empty where all have ended. Raises OSError or ValueError."""
         if facts.thread is not None:
             with suppress(*procfs.GONE):
                 state = procfs.read_thread(pid, facts.thread, self._proc).state
@@ -332,12 +332,12 @@ def _started(stat: procfs.Stat) -> float:
 
 
 def _ending(stat: procfs.Stat) -> bool:
-    """Return whether the first thread has ended or is about to: it has no command line and no addresses any more."""
+    """Return whether the first thread has ended or is ending: then it has no command line and no addresses."""
     return stat.state in procfs.DEAD or bool(stat.flags & procfs.PF_EXITING)
 
 
 def _refresh(pid: int, stat: procfs.Stat, facts: _Facts, proc: Path) -> None:
-    """Read the facts about a process; a fact that cannot be read (any more) stays as it was."""
+    """Read the facts about a process; a fact that cannot be read keeps its old value."""
     ending = _ending(stat)
     with suppress(OSError, ValueError):
         facts.uid = procfs.read_uids(pid, proc)[0]
@@ -355,9 +355,9 @@ def _refresh(pid: int, stat: procfs.Stat, facts: _Facts, proc: Path) -> None:
 
 
 def read_command(pid: int, proc: Path = procfs.PROC) -> Clean:
-    """Read the command line of a process as it is shown; raises OSError (see `procfs.GONE`).
+    """Read the command line of a process for display; raises OSError (see `procfs.GONE`).
 
-    A title that a program has written over its arguments stands there as one word with spaces in it.
+    A title that a program has written over its arguments is one argument that contains spaces.
     """
     words = procfs.read_arguments(pid, proc, _MOST_READ).words
     command = format_command_line(words[0].split(" ") if len(words) == 1 else words)

@@ -1,10 +1,10 @@
-"""Processes on a GPU and its MIG instances: NVML's lists merged and checked, and what each process used.
+"""Processes on a GPU and its MIG instances: merges and checks NVML's lists, and adds what each process used.
 
 Source of the layouts: nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t (which `_v2` and `_v3` calls fill) and
-nvmlProcessUtilizationSample_t in nvml.h. Drivers R535.43 to .86 filled another layout under the same name: a list
-that makes no sense is how that looks from here.
+nvmlProcessUtilizationSample_t in nvml.h. Drivers R535.43 to .86 filled another layout under the same name: their
+lists contain impossible values.
 
-The driver may reuse a handle for another instance when the GPU is cut anew (nvml.h,
+The driver may reuse a handle for another instance when the GPU is divided again (nvml.h,
 nvmlDeviceGetMigDeviceHandleByIndex), so the UUID is asked for with each reading.
 """
 
@@ -25,7 +25,7 @@ from gpuwatch.sampler.nvml import WHOLE_GPU, Calls, Code, Failed, Handle, reason
 from gpuwatch.text import clean
 
 NOT_AVAILABLE = 2**64 - 1
-"""NVML_VALUE_NOT_AVAILABLE: this process's memory is not told (WSL, some MIG and vGPU set-ups)."""
+"""NVML_VALUE_NOT_AVAILABLE: the driver does not report this process's memory (WSL, some MIG and vGPU set-ups)."""
 NO_INSTANCE = 2**32 - 1
 
 _ENTRY_V1 = struct.Struct("I4xQ")
@@ -33,15 +33,15 @@ _ENTRY = struct.Struct("I4xQII")
 _SAMPLE = struct.Struct("I4xQIIII")
 
 _TRIES = 4
-"""One, and three more with twice the room each, for a list that outgrows its buffer."""
+"""Attempts to read a list that outgrows its buffer: one, and three more with twice the room each."""
 
 
 class Incomplete(Exception):
-    """A list outgrew its buffer each time that it was asked for."""
+    """Error: a list outgrew its buffer at each attempt."""
 
 
 class Entry(NamedTuple):
-    """One line of a process list; `memory` in bytes or NOT_AVAILABLE, instances or NO_INSTANCE."""
+    """One line of a process list; `memory` in bytes or NOT_AVAILABLE, the instances' ids or NO_INSTANCE."""
 
     pid: int
     memory: int
@@ -50,7 +50,7 @@ class Entry(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Utilization by a process in one of the driver's sample periods; `time` is wall-clock µs, the rest percent."""
+    """Utilization by a process in one sample period of the driver; `time` is wall-clock µs, the rest percent."""
 
     pid: int
     time: int
@@ -61,9 +61,9 @@ class Sample(NamedTuple):
 
 
 class ProcessLists:
-    """NVML's process lists, by the newest calls that the driver has.
+    """Reader of NVML's process lists, by the newest calls that the driver has.
 
-    The buffer that the driver fills is kept from call to call, so that one call is enough.
+    The buffer for the driver is kept between calls, so that one call is usually enough.
     """
 
     def __init__(self, calls: Calls, capacity: int = 128) -> None:
@@ -110,7 +110,7 @@ class ProcessLists:
         raise Incomplete
 
     def _symbol(self, name: str) -> tuple[str, struct.Struct]:
-        """Find the newest generation of a call that the library has."""
+        """Return the newest version of a call that the library has, and its layout."""
         found = self._symbols.get(name)
         if found is None:
             generations = ((name + "_v3", _ENTRY), (name + "_v2", _ENTRY), (name, _ENTRY_V1))
@@ -120,7 +120,7 @@ class ProcessLists:
 
 
 def valid_entries(entries: Sequence[Entry], pid_max: int, total: Reading) -> list[Entry]:
-    """Return the entries of one list that can be true: a possible PID, no more memory than there is, each one once."""
+    """Return the entries of one list that can be true: possible PIDs, no more memory than the GPU has, each once."""
     kept: dict[tuple[int, int, int], Entry] = {}
     for entry in entries:
         fits = entry.memory == NOT_AVAILABLE or not known(total) or entry.memory <= total
@@ -130,10 +130,10 @@ def valid_entries(entries: Sequence[Entry], pid_max: int, total: Reading) -> lis
 
 
 def merge(lists: Mapping[str, Sequence[Entry]]) -> list[Holding]:
-    """Join the lists of a GPU (by kind: C, G, M) into one holding a process and instance.
+    """Merge the lists of a GPU (by kind: C, G, M) into one holding per process and instance.
 
-    A process on several lists is there once with all its kinds and the greatest of its figures: the lists count the
-    same memory, each as far as it goes.
+    A process in several lists becomes one holding, with all its kinds and the largest memory: the lists count the same
+    memory, some of them only a part.
     """
     found: defaultdict[tuple[int, int, int], dict[str, int]] = defaultdict(dict)
     for kind, entries in lists.items():
@@ -165,38 +165,38 @@ def total_memory(holdings: Iterable[Holding]) -> Reading:
 # -- utilization ---------------------------------------------------------------------------------------------------
 
 _SHORTEST = 1_250_000
-"""µs. The driver samples each 1/6 to 1 s, by product: only a process without a sample for longer is surely idle."""
+"""Microseconds. The driver samples each 1/6 to 1 s, by product: without a sample for longer, a process is idle."""
 
 _AHEAD = 1_000_000
-"""µs. A sample from further in the future than that is garbage."""
+"""Microseconds. A sample from further in the future is invalid."""
 
 
 class UtilizationWindow(msgspec.Struct):
     """Utilization of one GPU by its processes since the last sample, and over 1.25 s at least.
 
-    NVML gives one sample a process: its average over all the driver's sample periods since the time that was asked for,
-    with the time at which it last ran. One that ran in none of them has none. Sources: nvml.h,
-    nvmlDeviceGetProcessUtilization; NVIDIA/go-nvml#51 and Syllo/nvtop#110 have what drivers answer; asked from 0 it is
-    a long average with processes in it that ended long ago (Syllo/nvtop#91). So the figures of one answer belong
-    together, and add up to 100 % at most; those of two answers do not. A driver that gives several samples of a process
-    gives those of the single periods.
+    NVML gives one sample per process: its average over all the driver's sample periods since the requested time, with
+    the time at which it last ran. A process that ran in none of them has no sample. Sources: nvml.h,
+    nvmlDeviceGetProcessUtilization; NVIDIA/go-nvml#51 and Syllo/nvtop#110 show drivers' answers; with the requested
+    time 0 the average is long, and includes processes that ended long ago (Syllo/nvtop#91). So only the figures of one
+    answer add up to 100 % at most; do not mix two answers. A driver that gives several samples of a process gives one
+    for each period.
     """
 
     asked: int = 0
-    """Wall-clock µs of the last question."""
+    """Wall-clock µs of the last request."""
     used: dict[int, tuple[float, ...]] = msgspec.field(default_factory=dict)
-    """By PID: (sm, memory, encoder, decoder) in percent; without those that ran nothing."""
+    """(sm, memory, encoder, decoder) in percent by PID, without processes that ran nothing."""
     garbled: frozenset[int] = frozenset()
-    """The PIDs of which there are only samples that cannot be true."""
+    """PIDs of the processes that have only impossible samples."""
 
     def begin(self, now: int) -> int:
-        """Return the time from which on to ask; starts afresh where the clock was set back."""
+        """Return the start time for the next request; start again where the clock was set back."""
         last = self.asked if 0 < self.asked <= now else now
         self.asked = now
         return min(last, now - _SHORTEST)
 
     def add(self, samples: Iterable[Sample], since: int, pids: frozenset[int], now: int) -> None:
-        """Add the driver's answer to a question from `since` on, of these processes, as far as it can be true."""
+        """Add the valid samples of an answer: from `since` on, of the processes `pids`."""
         found: defaultdict[int, list[Sample]] = defaultdict(list)
         garbled = set()
         for sample in samples:
@@ -220,12 +220,12 @@ class UtilizationWindow(msgspec.Struct):
         self.garbled = frozenset(garbled - found.keys())
 
     def of(self, pid: int) -> tuple[Reading, ...]:
-        """Return a process's (sm, memory, encoder, decoder); all 0 for one that ran nothing."""
+        """Return a process's (sm, memory, encoder, decoder); all 0 for a process that ran nothing."""
         return (Reason.NO_SAMPLE,) * 4 if pid in self.garbled else self.used.get(pid, (0, 0, 0, 0))
 
 
 def add_utilization(holdings: Iterable[Holding], window: UtilizationWindow | Reason) -> tuple[Holding, ...]:
-    """Add to holdings the utilization by their processes, or the reason that it is not known."""
+    """Add to the holdings their processes' utilization, or the reason why it is not known."""
     result = []
     for holding in holdings:
         sm, memory, encoder, decoder = (window,) * 4 if isinstance(window, Reason) else window.of(holding.pid)
@@ -239,11 +239,11 @@ def add_utilization(holdings: Iterable[Holding], window: UtilizationWindow | Rea
 
 
 class MigInstances:
-    """The MIG instances of one GPU; they are looked up again every 60 s, and as soon as a handle means another one."""
+    """The MIG instances of one GPU; looked up again every 60 s, and when a handle means another instance."""
 
     def __init__(self, fallback: FallbackCalls, lists: ProcessLists) -> None:
         self.rows: tuple[Instance, ...] = ()
-        """The instances as they were last seen."""
+        """The instances as last seen."""
         self._handles: list[Handle] = []
         self._fallback = fallback
         self._lists = lists
@@ -254,7 +254,7 @@ class MigInstances:
         self.rows, self._handles = (), []
 
     def look_up(self, gpu: Handle) -> None:
-        """Find the instances that there are now and read the memory of each new one; raises Failed."""
+        """Find the present instances, and read the memory of new ones; raises Failed."""
         calls = self._fallback.calls
         before = {row.uuid: row.memory for row in self.rows}
         self.clear()
@@ -275,10 +275,10 @@ class MigInstances:
             self.rows, self._handles = (*self.rows, row), [*self._handles, handle]
 
     def refresh(self, most: int) -> bool:
-        """Read the memory of the next instances, `most` at most; two calls each.
+        """Read the memory of the next instances, `most` at most, with two calls each.
 
-        False where a handle means another instance than it did: then all are to be looked up. Raises Failed for what
-        concerns the whole GPU.
+        Returns False where a handle now means another instance: then call `look_up`. Raises Failed for a failure of the
+        whole GPU.
         """
         rows = list(self.rows)
         for _ in range(min(most, len(rows))):
@@ -307,7 +307,7 @@ class MigInstances:
             return missing_memory(reason(failed.code))
 
     def processes(self, kind: str) -> list[Entry]:
-        """Ask each instance for its own process list, for a user who may not see the GPU's. Raises Failed."""
+        """Read each instance's own process list, for a user who may not read the GPU's list. Raises Failed."""
         found = []
         for handle, row in zip(self._handles, self.rows, strict=True):
             for entry in self._lists.processes(kind, handle):
@@ -337,7 +337,7 @@ class GpuProcesses:
     def __init__(
         self, lists: ProcessLists, instances: MigInstances, excuse: Callable[[Failed], Reason], pid_max: int
     ) -> None:
-        """`excuse` returns the reason for a failed call, or raises what concerns the whole GPU."""
+        """`excuse` returns the reason for a failed call, or raises a failure of the whole GPU."""
         self.holdings: tuple[Holding, ...] = ()
         self._lists = lists
         self._instances = instances
@@ -352,31 +352,31 @@ class GpuProcesses:
 
     @property
     def unreliable(self) -> bool:
-        """Whether an entry of a list cannot be true."""
+        """Whether any entry of a list is impossible."""
         return bool(self._nonsense)
 
     @property
     def complete(self) -> bool:
-        """Whether all holdings are known, so that they may be added up."""
+        """Whether all holdings are known, so that their memory may be added up."""
         return not self._notes and not self._nonsense
 
     @property
     def memory(self) -> Reading:
-        """Bytes that the holdings take together, or the reason that it is not known."""
+        """Sum of the holdings' memory in bytes, or the reason why it is not known."""
         return total_memory(self.holdings) if COMPUTE not in self._notes else Reason.NO_SAMPLE
 
     def note(self, driver: str) -> str:
-        """Return what is wrong with the list; empty where it can be trusted."""
+        """Return what is wrong with the lists; empty where they can be trusted."""
         notes = list(dict.fromkeys(self._notes.values()))
         if self.unreliable:
             notes.insert(0, f"process list unreliable on driver {driver or 'of unknown version'}")
         return "; ".join(notes)
 
     def read(self, handle: Handle, lists: Iterable[str], total: Reading, *, mig: bool) -> bool:
-        """Read some of the lists anew; raises Failed for what concerns the whole GPU.
+        """Read some of the lists again; raises Failed for a failure of the whole GPU.
 
-        The others stay as they were. Returns whether one of those has a process that has just left the compute list:
-        it is likely to have ended, and that list is out of date.
+        The other lists stay unchanged. Returns whether one of them has a process that has just left the compute list:
+        the process has probably ended, and that list is out of date.
         """
         before = {entry.pid for entry in self._entries.get(_KINDS[COMPUTE], ())}
         for name in lists:
@@ -415,7 +415,7 @@ class GpuProcesses:
             raise
 
     def read_utilization(self, handle: Handle, now: int, *, mig: bool) -> None:
-        """Add to the holdings the utilization by their processes; `now` is wall-clock µs. Raises as `read` does."""
+        """Add to the holdings their processes' utilization; `now` is wall-clock µs. Raises as `read` does."""
         since = self._window.begin(now)
         if mig:
             self._utilization = Reason.UNSUPPORTED

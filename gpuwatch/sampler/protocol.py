@@ -10,30 +10,30 @@ from gpuwatch.declared.facts import Share
 from gpuwatch.model import Place
 
 SHORTEST = 0.05
-"""Seconds between two samples, at least; below 0.5 the driver itself has nothing new to tell."""
+"""Seconds between two samples, at least; at less than 0.5 the driver has no new values."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Settings of a sampler, as JSON: the first line on its stdin, or its only argument.
 
-    A GPU is named by its UUID, or by its index as long as it has given none.
+    A GPU is named by its UUID, or by its index while its UUID is unknown.
     """
 
     interval: float = 1.0
     only: tuple[int | str, ...] = ()
     """The GPUs to sample; empty for all."""
     skip: tuple[int | str, ...] = ()
-    """The GPUs to leave alone, because a call would hang."""
+    """GPUs that must not be called, because a call would hang."""
     known: tuple[Place, ...] = ()
     """The GPUs that an earlier sampler found."""
     again: bool = False
-    """An earlier sampler found all of `only`: a GPU that is not there now has gone."""
+    """An earlier sampler found all of `only`: a GPU that is missing now has disappeared."""
     once: bool = False
-    """Take a single snapshot and end."""
+    """Write a single snapshot and end."""
     patient: bool = False
-    """A single snapshot waits longer for the processes that have GPUs open without being listed."""
+    """Let a single snapshot wait longer for the search for processes that have GPUs open without being listed."""
     events: bool = True
-    """Take what the driver reports by itself (XIDs); a single snapshot never does."""
+    """Receive the driver's events (XIDs); a single snapshot never does."""
     shares: tuple[Share, ...] = ()
     """The shares that people agreed on."""
     tmux: bool = False
@@ -41,7 +41,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     page: int = -1
     """Descriptor of the shared page; -1 for none."""
     reservations: str = ""
-    """Folder of all users' reservations; empty for the machine's own."""
+    """Folder of all users' reservations; empty for the default folder."""
     proc: str = "/proc"
     """Root of /proc, for tests."""
 
@@ -51,21 +51,21 @@ class Command(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 
     interval: float | None = None
     skip: tuple[int | str, ...] | None = None
-    """All GPUs to leave alone, in place of those before."""
+    """All GPUs that must not be called; replaces the list before."""
     events: bool = False
-    """Take the driver's events, in spite of `Options.events`."""
+    """Receive the driver's events, in spite of `Options.events`."""
     poke: bool = False
     """Take a sample at once."""
 
 
 class Exit(IntEnum):
-    """Exit codes of the sampler; each but `DONE` is preceded by a snapshot that says why."""
+    """Exit codes of the sampler; before each but `DONE` it writes a snapshot that says why."""
 
     DONE = 0
-    """stdin or stdout was closed, or a single snapshot is done."""
+    """The parent has closed stdin or stdout, or a single snapshot is done."""
     USAGE = 2
     NO_DRIVER = 3
-    """The driver could not be asked at the start; a fresh process may find it later."""
+    """The driver did not answer at the start; a new sampler may reach it later."""
     AGAIN = 4
-    """The driver below changed: only a fresh process can see the new one."""
+    """The driver was replaced: only a new sampler can use the new one."""
     BUG = 70

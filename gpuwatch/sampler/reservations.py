@@ -1,9 +1,9 @@
-"""Reservations of `gpuwatch run`: files in a folder of the user's own and in one that all users share.
+"""Reader of the reservations of `gpuwatch run`: files in the user's folder and in a folder that all users share.
 
 Everybody may write into the shared folder. So a file counts only if it belongs to the user whose living process it
-names. The name of a file follows from its process, which limits the cost: files that name no living process are never
-opened, and a folder with too many names is not listed: the file of each process of the machine is looked up in it. Of
-each user a limited number of files count.
+names. The name of a file contains its process, which limits the cost: files that name no living process are never
+opened, and a folder with too many files is not listed: the file of each process of the machine is looked up instead.
+Of each user a limited number of files count.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from gpuwatch import procfs
 from gpuwatch.shares import Reservation
 
 SHARED = Path("/run/lock/gpuwatch")
-"""The folder of all users of the machine."""
+"""Folder that all users of the machine share."""
 
 EACH = 1024
-"""Reservations of one user that count; a busy machine has some tens. Each costs 0.1 ms, under the lock."""
+"""Reservations of one user that count, at most; a busy machine has some tens. Each costs 0.1 ms, under the lock."""
 
 PATIENCE = 2.0
-"""Seconds that one reading may take: a fifth of what others wait for the lock."""
+"""Seconds that one reading may take: a fifth of the time that others wait for the lock."""
 
 _EVERY = 5.0
-"""Seconds after which the stream's reservations are read again though no file has come or gone: a process may have."""
+"""Seconds after which the stream's reservations are read again without a changed file: a process may have ended."""
 
 _PART = 20
-"""The stream spends at most 1/20 of its time on reading them."""
+"""At most 1/20 of the stream's time is spent on reading reservations."""
 
 _STREAM_PATIENCE = 0.25
-"""Seconds that one reading for the stream may take: a sample waits for it."""
+"""Seconds that one reading for the stream may take, since a sample waits for it."""
 
 _LISTED = 1024
-"""Names of a folder that are listed; in one with more, the file of each process is looked up instead."""
+"""Files of a folder that are listed, at most; with more, the file of each process is looked up instead."""
 
 _LARGEST = 1 << 14
-"""Bytes of a file; one of 16 GPUs takes 1 kB."""
+"""Bytes of a file, at most; a file with 16 GPUs takes 1 kB."""
 
 _MOST_GPUS = 64
-"""GPUs of one reservation, with those within it: no machine has more, and names that are made up cost time, too."""
+"""GPUs of one reservation with its inner ones, at most: no machine has more, and invented names cost time too."""
 
 _MOST_BYTES = 1 << 50
 
@@ -57,7 +57,7 @@ _NAME = re.compile(r"([0-9]{1,10})-[0-9]{1,20}\.json")
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""O_NONBLOCK, because opening a FIFO that was planted under such a name would wait for ever."""
+"""O_NONBLOCK, because opening a FIFO that somebody placed there would wait forever."""
 
 
 class Place(NamedTuple):
@@ -68,7 +68,7 @@ class Place(NamedTuple):
 
 
 class Folder(NamedTuple):
-    """A folder that is open."""
+    """Open folder."""
 
     place: Place
     fd: int
@@ -79,28 +79,28 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     pid: int
     start: int
-    """Clock ticks since boot: with the PID it identifies one process."""
+    """Start of the process in clock ticks since boot: with the PID it identifies one process."""
     gpus: dict[str, int]
-    """Bytes by the UUID of the GPU."""
+    """Bytes reserved, by the UUID of the GPU."""
 
 
 class Found(NamedTuple):
     """Result of reading the reservations."""
 
     reserved: list[Reservation]
-    """Reservations that are within no other one: a run within another run uses the memory that that one reserved."""
+    """Outer reservations only: a run inside another run uses the memory that the outer run reserved."""
     words: list[str]
-    """Warnings about reservations that do not count, and why; one line each."""
+    """Warnings about reservations that do not count, with the reason; one line each."""
 
 
 class UnsafeFolderError(OSError):
-    """A folder is not safe to use."""
+    """Error: a folder is not safe to use."""
 
 
 def places(
     shared: Path = SHARED, environ: Mapping[str, str] | None = None, uid: int | None = None
 ) -> tuple[Place, ...]:
-    """Return both folders, in the order in which they are to be locked."""
+    """Return both folders, in the order in which they must be locked."""
     environ = os.environ if environ is None else environ
     uid = os.geteuid() if uid is None else uid
     given = environ.get("XDG_RUNTIME_DIR", "")
@@ -114,7 +114,7 @@ def places(
 
 
 def _belongs(folder: Path, uid: int) -> bool:
-    """Return whether a folder belongs to a user: under `sudo -E` it is the caller's, who could not use root's files."""
+    """Return whether a folder belongs to a user; under `sudo -E` it belongs to the caller, not to root."""
     try:
         facts = folder.stat()
     except OSError:
@@ -123,7 +123,7 @@ def _belongs(folder: Path, uid: int) -> bool:
 
 
 def open_folder(place: Place, *, make: bool = True) -> int:
-    """Open a folder, made if need be; raises OSError where there is none, or an unsafe one."""
+    """Open a folder, created if needed; raises OSError where it is missing or unsafe."""
     wanted = 0o1777 if place.shared else 0o700
     if make:
         with contextlib.suppress(FileExistsError):
@@ -164,12 +164,12 @@ def read(
     patience: float = PATIENCE,
     clock: Callable[[], float] = time.monotonic,
 ) -> Found:
-    """Read what living processes reserved.
+    """Read the reservations of living processes.
 
-    `holders` are the PIDs that hold a GPU: each is assigned to the reservation that it belongs to. What was reserved
-    for `caller`, by itself or by a run that started it, is left out. With `sweep` files of our own whose process has
-    ended are removed. Of one user at most `each` count, and nothing is read after `patience` seconds; both are said.
-    Processes that /proc hides from us (hidepid) count as ended.
+    `holders` are the PIDs that hold a GPU: each is assigned to the reservation that it belongs to. Reservations of
+    `caller`, or of a run that started it, are left out. With `sweep` our own files whose process has ended are removed.
+    Of one user at most `each` count, and nothing is read after `patience` seconds; warnings report both. Processes that
+    /proc hides from us (hidepid) count as ended.
     """
     reading = _Reading(proc, each, clock() + patience, clock)
     for folder in folders:
@@ -188,7 +188,7 @@ def peek(
     each: int = EACH,
     patience: float = PATIENCE,
 ) -> Found:
-    """Read as `read` does, without making or locking a folder."""
+    """Read as `read` does, without creating or locking a folder."""
     opened: list[Folder] = []
     try:
         for place in folders:
@@ -211,7 +211,7 @@ class _Entry(NamedTuple):
 
 
 class _Reading:
-    """State of one reading of the folders and of the processes that they name."""
+    """State of one reading: the files found, and the processes that they name."""
 
     def __init__(self, proc: Path, each: int, end: float, clock: Callable[[], float]) -> None:
         self._proc, self._each, self._end, self._clock = proc, each, end, clock
@@ -235,7 +235,7 @@ class _Reading:
                 _sweep(folder, names[pid] - {name})
 
     def _names(self, folder: int) -> dict[int, set[str]] | None:
-        """List the names that could be ours by the PID in them; None where there are too many names to list."""
+        """List the valid file names by the PID in them; None where the folder has too many files to list."""
         names: defaultdict[int, set[str]] = defaultdict(set)
         with os.scandir(folder) as entries:
             for count, entry in enumerate(islice(entries, _LISTED + 1)):
@@ -250,7 +250,7 @@ class _Reading:
         return iter(sorted(int(name) for name in os.listdir(self._proc) if name.isdecimal()))  # noqa: PTH208
 
     def _living(self, pid: int) -> procfs.Stat | None:
-        """Read a process, once; None for one that has ended, or that is hidden from us."""
+        """Read a process, once; None where it has ended, or is hidden from us."""
         if pid not in self._stats:
             try:
                 found: procfs.Stat | None = procfs.read_stat(pid, self._proc)
@@ -290,7 +290,7 @@ class _Reading:
             return False
 
     def remove_ancestry(self, caller: int | None) -> None:
-        """Remove the reservations of a process and of its ancestors."""
+        """Remove the reservations of a process and its ancestors."""
         seen: set[int] = set()
         while caller and caller not in seen:
             seen.add(caller)
@@ -299,7 +299,7 @@ class _Reading:
             caller = process.ppid if process else None
 
     def reserved(self, holders: Collection[int]) -> list[Reservation]:
-        """Return each reservation that is within no other one, joined with those within it."""
+        """Return each outer reservation, merged with the reservations inside it."""
         nearest: dict[int, int] = {0: 0}
         within = {pid: self._nearest(self._parent(pid), nearest) for pid in self._files}
         inside: defaultdict[int, list[int]] = defaultdict(list)
@@ -315,7 +315,7 @@ class _Reading:
         return process.ppid if process else 0
 
     def _nearest(self, pid: int, known: dict[int, int]) -> int:
-        """Find the reservation that a process belongs to: its own, or that of its nearest ancestor; 0 for none."""
+        """Return the reservation that a process belongs to: its own, or its nearest ancestor's; 0 for none."""
         passed = []
         while pid not in known:
             passed.append(pid)
@@ -326,7 +326,7 @@ class _Reading:
         return known[pid]
 
     def _joined(self, pid: int, inside: Mapping[int, list[int]], holding: Mapping[int, list[int]]) -> Reservation:
-        """Join a reservation with those within it: they share the memory that it reserved."""
+        """Merge a reservation with those inside it: they share its memory."""
         order = [pid]
         for one in order:  # it grows: the outer ones come before those within them
             order += inside.get(one, ())
@@ -358,7 +358,7 @@ class _Reading:
 
 
 def _sweep(folder: int, names: Iterable[str]) -> None:
-    """Remove files of our own whose process has ended."""
+    """Remove our own files whose process has ended."""
     for name in names:
         with contextlib.suppress(OSError):  # somebody else swept it
             facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -371,7 +371,7 @@ def _sweep(folder: int, names: Iterable[str]) -> None:
 
 
 class Reservations:
-    """Reservations for a stream of snapshots: read again after a change, and every few seconds."""
+    """Reservations for a stream of snapshots: reads them again after a change, and every few seconds."""
 
     def __init__(
         self,
@@ -386,7 +386,7 @@ class Reservations:
         self._due = self._rest = float("-inf")
 
     def read(self, holders: Collection[int]) -> list[Reservation]:
-        """Return the reservations, some seconds old at most; `holders` as for `read`."""
+        """Return the reservations, at most some seconds old; `holders` as in `read`."""
         now = self._clock()
         state = (frozenset(holders), *(_stamp(place) for place in self._folders))
         if now >= self._rest and (state != self._state or now >= self._due):
@@ -398,7 +398,7 @@ class Reservations:
 
 
 def _stamp(place: Place) -> int:
-    """Return when a file last came to or went from a folder; 0 where there is none."""
+    """Return the time at which a file was last added to or removed from a folder; 0 where the folder is missing."""
     try:
         return place.path.stat().st_mtime_ns
     except OSError:

@@ -1,7 +1,7 @@
-"""Page of shared memory on which the sampler notes the NVML call that it is inside of, for its parent to read.
+"""Page of shared memory on which the sampler notes its present NVML call, for its parent to read.
 
-A call that never returns cannot be noticed from within. The page is a memfd that the parent makes and the child
-inherits. CLOCK_MONOTONIC is one clock for all processes of a machine, so both understand the time on the page.
+A process cannot notice that its own call hangs. The page is a memfd that the parent creates and the child inherits.
+Both understand the times on it: CLOCK_MONOTONIC is the same for all processes of a machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EVENT_CALLS = frozenset(
         "nvmlEventSetWait_v2",
     }
 )
-"""Calls that listen for events. A hang or a crash inside one costs the events and no GPU."""
+"""Calls that listen for events. A hang or a crash in one of them disables the events, but no GPU."""
 
 _STARTED = struct.Struct("d")  # native, so that it is one aligned 8-byte store: never half a number
 _CALL = struct.Struct("ii48s288s96s")
@@ -33,14 +33,14 @@ _NAME_MOST = 47
 character of three."""
 
 _TRIES = 3
-"""Reads before a call that changed under the reader each time is left for the next time."""
+"""Attempts to read a call that changes while it is read."""
 
 
 class CallInFlight:
-    """The call that the sampler is inside of. (A NamedTuple takes 7 ms to import, before the sampler's start.)
+    """The call in which the sampler is now. (A NamedTuple takes 7 ms to import, before the sampler's start.)
 
-    `gpu` is NVML's index of `listed` GPUs, or -1 for a call that concerns no one GPU; `uuid` and `bus_id` are empty
-    while the GPU has never given them; `started` is on the monotonic clock, in seconds.
+    `gpu` is NVML's index of `listed` GPUs, or -1 for a call that concerns no single GPU; `uuid` and `bus_id` are empty
+    while they are unknown; `started` is on the monotonic clock, in seconds.
     """
 
     __slots__ = ("bus_id", "call", "gpu", "listed", "started", "uuid")
@@ -58,10 +58,10 @@ class SharedPage:
     """Page of memory that sampler and parent share: the sampler calls `enter` and `leave`, the parent calls `read`."""
 
     def __init__(self, fd: int = -1) -> None:
-        """Map the page behind a descriptor, or one that nobody else sees; raises OSError or ValueError."""
+        """Map the page of a descriptor; for -1 a private page. Raises OSError or ValueError."""
         self.fd = fd
         self.calls = 0
-        """Calls entered so far, as the sampler counts them."""
+        """Number of calls so far, counted by the sampler."""
         self._page = mmap.mmap(fd, mmap.PAGESIZE)
         self._names: dict[str, bytes] = {}
 
@@ -90,7 +90,7 @@ class SharedPage:
         _STARTED.pack_into(self._page, _STARTED_AT, 0.0)
 
     def read(self) -> CallInFlight | None:
-        """Return the call that the sampler is inside of; None between calls and once the page is closed."""
+        """Return the call in which the sampler is; None between calls, and after the page is closed."""
         try:
             for _ in range(_TRIES):
                 (started,) = _STARTED.unpack_from(self._page, _STARTED_AT)

@@ -1,10 +1,10 @@
-"""Processes that have a GPU open without being listed by NVML, found by the links in /proc/PID/fd.
+"""Search for processes that have a GPU open without being listed by NVML, by the links in /proc/PID/fd.
 
-A worker that was forked has its parent's device files open and no memory of its own in NVML's lists. When the parent
-dies, its memory stays for as long as such a worker lives, and NVML names the dead process or nobody
+A forked worker has its parent's device files open, and is not in NVML's lists. When the parent dies, its memory stays
+allocated as long as such a worker lives, and NVML lists the dead process or none
 (NVIDIA/Megatron-LM#3684, pytorch/pytorch#5736). Reading such a link touches neither the device nor the file.
 
-A search of all processes goes in steps of some ms between two samples; see `OpenFileSearch`.
+A search of all processes takes many steps of some ms, between samples; see `OpenFileSearch`.
 """
 
 from __future__ import annotations
@@ -22,45 +22,45 @@ from gpuwatch.model import Gpu, Health, Presence, Process, Unlisted, known
 from gpuwatch.sampler import machine
 
 EVERY = 20.0
-"""Seconds from the end of a search to the next, at least."""
+"""Seconds between the end of a search and the next one, at least."""
 
 STEP = 0.002
-"""Seconds of one step, and a little more: the process that is being read is read to the end."""
+"""Seconds of one step; it takes a little longer, since the present process is always read completely."""
 
 PAUSE = 0.05
-"""Seconds between two steps of a search: it takes no more than a twenty-fifth of a core while it goes on."""
+"""Seconds between two steps of a search, which takes no more than 1/25 of a core."""
 
 SHARE = 100
-"""A search is followed by a rest of so many times its length: with thousands of processes it comes less often."""
+"""A search is followed by a pause of 100 times its length: with thousands of processes searches are rarer."""
 
 ONCE = 0.05
-"""Seconds of the search for a single snapshot, at most: it has read some 700 processes by then."""
+"""Seconds of the search for a single snapshot, at most: in that time it reads some 700 processes."""
 
 PATIENT = 1.0
-"""The same for a snapshot that is asked for strays."""
+"""Seconds of the search for a single snapshot with `Options.patient`, at most."""
 
 MOST_FILES = 1024
-"""Open files of one process that are read, the lowest numbers first: CUDA opens its own when it starts."""
+"""Open files of one process that are read, at most, the lowest numbers first: CUDA opens its files early."""
 
 MOST = 256
-"""Unlisted processes that are given, those with a context first: so many are read anew with each sample."""
+"""Unlisted processes that are returned, at most, those with a context first: each is read again in every sample."""
 
 _OPENERS = 16
-"""PIDs that are given of the processes that have one GPU open without being listed there: what counts is whether there
-are any, and a line names three."""
+"""PIDs that are returned for one GPU that is open without being listed, at most: what counts is whether there are any,
+and the screen names three."""
 
 _MOST_OPEN = 4096
-"""Processes with device files that are remembered, most of which NVML may list."""
+"""Processes with device files that are remembered, at most; NVML may list most of them."""
 
 _NOTHING = 64 << 20
-"""Bytes below which no process holds a GPU: a context takes some hundred MiB."""
+"""Bytes of GPU memory below which no process can hold a GPU: a context takes some hundred MiB."""
 
 _UVM = "/dev/nvidia-uvm"
 _DXG = "/dev/dxg"
 _CARD = "/dev/nvidia"
 _CAPABILITY = "/dev/nvidia-caps/"
 _DELETED = " (deleted)"
-"""The kernel's mark on the name of a file that has been deleted, as those of a container that was updated."""
+"""Suffix that the kernel adds to the name of a deleted file, such as in a container after a driver update."""
 
 _THERE = (Presence.SEEN, Presence.UNREADABLE)
 
@@ -68,16 +68,16 @@ _KTHREADD = 2
 """PID of kthreadd, whose children are the threads of the kernel."""
 
 _MPS_COMM = b"nvidia-cuda-mps"
-"""Names of the MPS server and its control daemon, as the kernel cuts them: 15 characters."""
+"""Name of the MPS server and its control daemon, as the kernel cuts it: 15 characters."""
 _MPS_SERVER = b"nvidia-cuda-mps-server"
 
 MONITORS = frozenset(
     {"nvidia-smi", "nvitop", "nvtop", "gpustat", "nv-hostengine", "nvidia-persistenced", "Xorg", "all-smi"}
 )
-"""Programs that ask the driver, or keep it loaded, and compute nothing."""
+"""Programs that only call the driver, or keep it loaded, and compute nothing."""
 
 _OURS = ("gpuwatch.sampler", "gpuwatch/sampler/__main__.py", "gpuwatch.inspector", "gpuwatch/inspector/__main__.py")
-"""How gpuwatch's own processes are started: by module, or by the path of its file."""
+"""Parts of the command lines of gpuwatch's own processes: a module, or the path of its file."""
 
 
 class Open(NamedTuple):
@@ -86,18 +86,19 @@ class Open(NamedTuple):
     pid: int
     start: int
     minors: frozenset[int] = frozenset()
-    """The N of each /dev/nvidiaN."""
+    """The number N of each /dev/nvidiaN."""
     context: bool = False
-    """/dev/nvidia-uvm, which CUDA opens and NVML does not."""
+    """Whether /dev/nvidia-uvm is open, which CUDA opens and NVML does not."""
     shared: bool = False
-    """/dev/dxg, the one file for all GPUs under WSL."""
+    """Whether /dev/dxg is open, the one file for all GPUs under WSL."""
 
 
 def parse_device_files(names: Iterable[str]) -> tuple[frozenset[int], bool, bool] | None:
     """Return minor numbers, uvm and dxg from the names of open files; None where no GPU's is among them.
 
-    /dev/nvidiactl and the like alone are none: who only asks the driver's version has them. Source: nvml.h,
-    nvmlDeviceGetMinorNumber (/dev/nvidiaN); the MIG user guide (/dev/nvidia-caps); docs.nvidia.com/cuda/wsl-user-guide.
+    /dev/nvidiactl and similar files do not count: a program that only reads the driver's version opens them. Source:
+    nvml.h, nvmlDeviceGetMinorNumber (/dev/nvidiaN); the MIG user guide (/dev/nvidia-caps);
+    docs.nvidia.com/cuda/wsl-user-guide.
     """
     paths = {name.removesuffix(_DELETED) for name in names}
     numbers = {path.removeprefix(_CARD) for path in paths if path.startswith(_CARD)}
@@ -109,9 +110,9 @@ def parse_device_files(names: Iterable[str]) -> tuple[frozenset[int], bool, bool
 
 
 class OpenFileSearch:
-    """Repeated search of all processes that we may look into, in small steps. Nothing here ever raises or waits.
+    """Repeated search of all processes that we may read, in small steps. No method raises or waits.
 
-    A process that is new counts once it was seen twice, a step apart: between fork(2) and execve(2) any child of a CUDA
+    A new process counts only after it was seen in two steps: between fork(2) and execve(2) every child of a CUDA
     program has its parent's files.
     """
 
@@ -123,18 +124,18 @@ class OpenFileSearch:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`uid` is our effective uid by default; root may look into all processes."""
+        """`uid` is our effective uid by default; root may read all processes."""
         self.found: tuple[Open, ...] = ()
-        """The result of the last search that has ended; of a single snapshot without time for that, the part so far."""
+        """Result of the last finished search; of a single snapshot whose search was cut short, the part so far."""
         self.ended_at = 0.0
         """Wall-clock time at which that search ended; 0 for not yet."""
         self.blind = 0
-        """Processes whose open files were not ours to see, or could not be read just now; with hidepid there may be
-        any number more."""
+        """Processes whose open files we may not read, or could not read this time; with hidepid there may be any
+        number more."""
         self.hides = False
         """Whether /proc hides other people's processes from us."""
         self.mps: tuple[int, ...] = ()
-        """MPS servers among those that we may not look into."""
+        """PIDs of the MPS servers among the processes that we may not read."""
         self._proc = proc
         self._uid = os.geteuid() if uid is None else uid
         self._clock = clock
@@ -152,7 +153,7 @@ class OpenFileSearch:
         return max(0.0, self._due - self._clock())
 
     def step(self, seconds: float = STEP) -> None:
-        """Go on for about so many seconds, where a step is due."""
+        """Continue the search for about `seconds`, where a step is due."""
         began = self._clock()
         if began < self._due:
             return
@@ -168,7 +169,7 @@ class OpenFileSearch:
         self._due = now + (PAUSE if self._search is not None else max(EVERY, SHARE * self._spent))
 
     def run_once(self, seconds: float = ONCE) -> None:
-        """Make one search within so many seconds; one that takes longer is cut short, and has then not ended."""
+        """Search once, for at most `seconds`; a search that needs longer is cut short and does not count as ended."""
         self.step(seconds)
         if self._search is not None:
             self._search.close()
@@ -176,7 +177,7 @@ class OpenFileSearch:
             self._publish()
 
     def _all(self) -> Generator[None, None, None]:
-        """Read one process after the other."""
+        """Read all processes, one after the other."""
         self._open, self._unseen, self._servers = {}, 0, []
         self._before = {one.pid: one for one in self.found}
         kernel = self._kernel_threads()
@@ -214,7 +215,7 @@ class OpenFileSearch:
         self.blind, self.mps = self._unseen, tuple(sorted(self._servers))
 
     def _is_ours(self, entry: os.DirEntry[str]) -> bool:
-        """Return whether we may look into a process: the owner of its folder is its effective uid, or root."""
+        """Return whether we may read a process: the owner of its folder is its effective uid, or root."""
         if self._uid == 0:
             return True
         try:
@@ -254,7 +255,7 @@ class OpenFileSearch:
             return self._before.get(pid)
 
     def _kernel_threads(self) -> frozenset[int]:
-        """Return the threads of the kernel, which have no files; none where they cannot be told."""
+        """Return the PIDs of the kernel's threads, which have no files; none where they cannot be found."""
         try:
             if procfs.read_file(_KTHREADD, "comm", self._proc) != b"kthreadd\n":
                 return frozenset()
@@ -263,7 +264,7 @@ class OpenFileSearch:
         return frozenset((_KTHREADD, *procfs.find_children(_KTHREADD, self._proc)))
 
     def _note_server(self, pid: int) -> None:
-        """Remember an MPS server of another user."""
+        """Remember a process where it is another user's MPS server."""
         with suppress(OSError):
             if procfs.read_file(pid, "comm", self._proc).startswith(_MPS_COMM):
                 argv = procfs.read_file(pid, "cmdline", self._proc, 4096)
@@ -275,21 +276,21 @@ class OpenFileSearch:
 
 
 def candidates(found: Sequence[Open], listed: Collection[int]) -> list[Open]:
-    """Return the processes that NVML does not list and that are to be read: `MOST`, those with a context first."""
+    """Return up to `MOST` processes that NVML does not list, those with a context first."""
     rest = [one for one in found if one.pid not in listed]
     return sorted(rest, key=lambda one: (not one.context, one.pid))[:MOST]
 
 
 def is_held(gpu: Gpu) -> bool:
-    """Return whether a process may hold a GPU's memory; else a single snapshot need not wait for the search."""
+    """Return whether any process may hold a GPU's memory; else a single snapshot need not wait for the search."""
     return bool(gpu.holdings) or not known(gpu.unattributed) or gpu.unattributed >= _NOTHING
 
 
 class UnlistedFilter:
-    """Filter for the processes with device files that NVML does not list for sure."""
+    """Filter that returns the processes with device files that NVML certainly does not list."""
 
     def __init__(self, *, pid: int, parent: int, proc: Path = procfs.PROC) -> None:
-        """`pid` and `parent` are our own and that of the process that started us."""
+        """`pid` and `parent` are the PIDs of this process and of its parent."""
         self._own = {pid, parent}
         self._proc = proc
 
@@ -302,10 +303,9 @@ class UnlistedFilter:
     ) -> tuple[Unlisted, ...]:
         """Return the processes that have device files of the `gpus` open and that NVML does not list.
 
-        To be called only where NVML is known to list by the PIDs that we see: else not to be listed says nothing.
-        `processes` are those of the `found` and those listed, as they are now; `count` is how many GPUs there are.
-        A process that has a GPU's file open whose list cannot be trusted, or that we do not ask, may be listed there:
-        it is left out.
+        To be called only where NVML lists the PIDs that we see: else a missing PID proves nothing. `processes` are the
+        `found` and the listed processes as they are now; `count` is the number of GPUs. A process is left out where it
+        has a GPU open whose list cannot be trusted, or that is not watched: it may be listed there.
         """
         listed = {of.pid for gpu in gpus for of in gpu.holdings}
         trusted = {int(gpu.minor): gpu.uuid for gpu in gpus if known(gpu.minor) and _is_trusted(gpu)}
@@ -323,11 +323,11 @@ class UnlistedFilter:
         return tuple(sorted(given, key=lambda one: one.process.pid))
 
     def openers(self, found: Sequence[Open], processes: Mapping[int, Process], gpu: Gpu, count: int) -> tuple[int, ...]:
-        """Return the PIDs of those `found` that have this GPU's file open without being on its list.
+        """Return the PIDs of those `found` that have this GPU's file open without being in its list.
 
         A CUDA program opens the files of all GPUs that it can see, and is listed only where it has a context. Programs
-        that only ask the driver are left out. The arguments are those of `unlisted`; a process that was not read since
-        it was found counts.
+        that only call the driver are left out. The arguments are as in `unlisted`; a process that has not been read yet
+        counts.
         """
         listed = {of.pid for of in gpu.holdings}
         pids = (
@@ -340,7 +340,7 @@ class UnlistedFilter:
         return tuple(islice(pids, _OPENERS))
 
     def _counts(self, one: Open, process: Process) -> bool:
-        """Return whether it is the process that was found, still runs, and does not only ask the driver."""
+        """Return whether a process is the one that was found, still runs, and does more than call the driver."""
         if process.start != one.start or process.presence not in _THERE or process.pid in self._own:
             return False
         if process.state in ("zombie", "dead") and self._has_ended(process.pid):
@@ -357,12 +357,12 @@ class UnlistedFilter:
 
 
 def _is_trusted(gpu: Gpu) -> bool:
-    """Return whether a process that is not on this GPU's list does not hold it, as far as NVML knows."""
+    """Return whether this GPU's list is complete: a process that is not in it does not hold the GPU."""
     return gpu.health is Health.OK and gpu.sampled > 0 and not gpu.holdings_note and not gpu.unreliable
 
 
 def is_monitor(process: Process) -> bool:
-    """Return whether a process without a context is known to only ask the driver: a monitor, an exporter, a display."""
+    """Return whether a process without a context only calls the driver: a monitor, an exporter, a display server."""
     words = process.command.split()[:2]
     names = {process.name, *(word.rpartition("/")[2] for word in words)}
     return any(name in MONITORS or name.startswith("dcgm") or name.endswith("exporter") for name in names)

@@ -1,10 +1,10 @@
-"""XIDs: errors of a GPU that the driver reports by itself, as they stand in the kernel's log.
+"""XIDs: counts the GPU errors that the driver reports as events; the kernel's log has the same errors.
 
-From NVIDIA's NVML reference (Event Handling Methods): recording begins with the registration and has nothing from
-before it; on Linux each XID is an event of its own; a wait of 0 ms returns at once, with NVML_ERROR_TIMEOUT where there
-is nothing; it fails as a whole where one GPU of the set cannot be reached any more; a registration that fails with
-NVML_ERROR_UNKNOWN leaves the set undefined, to be freed. On a GPU cut by MIG a user without rights receives only what
-concerns all of it.
+From NVIDIA's NVML reference (Event Handling Methods): events are recorded only after the registration; on Linux each
+XID is a separate event; a wait of 0 ms returns at once, with NVML_ERROR_TIMEOUT where there is no event; the wait fails
+where any GPU of the set cannot be reached any more; a registration that fails with
+NVML_ERROR_UNKNOWN leaves the set undefined, to be freed. On a GPU divided by MIG an unprivileged user receives only the
+events of the whole GPU.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from gpuwatch.model import Reason, Xid
 from gpuwatch.sampler.nvml import Calls, Code, Failed, Handle, reason
 
 RENEWAL = 5.0
-"""Seconds that an event set lives at least: one that fails again and again is not made anew each tick."""
+"""Seconds between two creations of an event set, at least: one that fails repeatedly is not created at each tick."""
 
 RETRY = 60.0
-"""Seconds until a GPU that could not be registered is tried again, where that may pass."""
+"""Seconds until a failed registration of a GPU is tried again, where the failure may pass."""
 
 _EVENTS_A_TICK = 32
-"""A GPU that fails may report by the hundred; the rest waits in the driver for the next tick."""
+"""Events that are read per tick, at most: a failing GPU may report hundreds; the rest waits in the driver."""
 
 _CODES = 16
-"""Different XIDs that are kept of a GPU: the newest."""
+"""Different XIDs that are kept per GPU: the newest."""
 
 _WAIT = "nvmlEventSetWait_v2"
 _XID = 8  # nvmlEventTypeXidCriticalError
 
 
 class XidCounter:
-    """Counter of one GPU's XIDs since this sampler began. It outlives the handle: XID 79 says why that was lost."""
+    """Counter of one GPU's XIDs since the sampler's start. It outlives the handle: XID 79 says why that was lost."""
 
     def __init__(self, missing: Reason = Reason.NO_SAMPLE) -> None:
         self.missing: Reason | None = missing
-        """Why no events of this GPU come; None while they do."""
+        """Why no events of this GPU come; None while they come."""
         self.set_number: int | None = None
         """Number of the event set with which the GPU's handle is registered."""
         self.due = 0.0
-        """When to try to register it, on the sampler's clock."""
+        """Time of the next attempt to register the GPU, on the sampler's clock."""
         self._xids: dict[int, Xid] = {}  # the newest is the last
 
     def add(self, code: int, wall: float) -> None:
@@ -61,14 +61,14 @@ class XidCounter:
 
     @property
     def xids(self) -> tuple[Xid, ...] | Reason:
-        """The XIDs by code; where there is none and none can come, the reason."""
+        """The XIDs by code; where there are none and none can come, the reason."""
         if self._xids or self.missing is None:
             return tuple(self._xids[code] for code in sorted(self._xids))
         return self.missing
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """A GPU that can be registered for events."""
+    """GPU that can be registered for events."""
 
     index: int
     handle: Handle
@@ -76,7 +76,7 @@ class Registration(msgspec.Struct, frozen=True):
 
 
 class Events:
-    """Event set of all GPUs. Its failures are no GPU's, so none is raised."""
+    """Event set of all GPUs. Its failures concern no GPU, so none is raised."""
 
     def __init__(
         self,
@@ -86,9 +86,9 @@ class Events:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Make no call yet; without `on` make none at all before `resume`."""
+        """Make no call yet; with `on` False no call before `resume`."""
         self.missing = Reason.NO_SAMPLE if on else Reason.ERROR
-        """Why no events come of a GPU that is not registered."""
+        """Why no events come from a GPU that is not registered."""
         self._calls = calls
         self._on = on
         self._clock = clock
@@ -100,7 +100,7 @@ class Events:
         self._data: Any = None
 
     def resume(self) -> None:
-        """Listen again, after a sampler that hung or crashed over it."""
+        """Listen again, after a hang or a crash in an event call stopped it."""
         self._on = True
 
     def listen(self, gpus: Sequence[Registration]) -> None:
@@ -127,7 +127,7 @@ class Events:
         ]
 
     def _create(self, now: float) -> bool:
-        """Make an event set, unless the last one is too new or there can be none; return whether there is one."""
+        """Create an event set, unless the last is too new or creation is impossible; return whether there is one."""
         if now < self._due:
             return False
         self._due = now + RENEWAL
@@ -160,7 +160,7 @@ class Events:
         self._counters[_address(gpu.handle)] = counter
 
     def collect(self) -> None:
-        """Count the events that the driver has reported since the last call; never waits for more."""
+        """Count the events that the driver has reported since the last call; never waits."""
         if not self._counters:
             return
         for _ in range(_EVENTS_A_TICK):
@@ -191,5 +191,5 @@ def _next_try(why: Reason, now: float) -> float:
 
 
 def _address(handle: Handle) -> int:
-    """Return the number by which the same GPU is known again."""
+    """Return a number that identifies the GPU of a handle."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0

@@ -1,4 +1,4 @@
-"""A simulated lab machine: eight H100s, nine people, and one of each trouble that a shared machine has.
+"""Demo source: simulates a lab machine with eight H100s, nine people, and each trouble of a shared machine.
 
 The script, in seconds of every two minutes:
 
@@ -17,8 +17,8 @@ and of every 15 minutes, all of it after the moment at which the pictures of the
       50-250  dov's server on GPU 2 leaks 5 GiB a minute and would fill it in under five; then it lets go
       70-130  GPU 6 gets nearly as hot as where it slows itself down
 
-What is seen at a moment depends on the seed, that moment and what the viewer has ended (`DemoSource.end`) alone, so a
-picture of the demo can be made twice.
+A snapshot depends only on the seed, the time, and the processes that the viewer has ended (`DemoSource.end`), so that a
+screenshot of the demo can be repeated.
 """
 
 from __future__ import annotations
@@ -67,15 +67,15 @@ _SLOW: Final = 10.0
 _SEARCH: Final = 20.0
 """Seconds between two searches for open device files."""
 _LEAK: Final = 5 / 60
-"""GiB a second."""
+"""GiB per second."""
 _HOT: Final = 84.0
-"""Degrees that GPU 6 comes to, within 20 s; at 87 it slows down."""
+"""Temperature in °C that GPU 6 reaches, within 20 s; at 87 it slows down."""
 _CALLS: Final = 5
-"""NVML calls a GPU that a real sampler makes in a second."""
+"""NVML calls per GPU and second of a real sampler."""
 
 
 class DemoSource:
-    """Source of the simulated machine; it starts `begin` seconds into its script; `only` these GPUs."""
+    """Source of the simulated machine; it starts `begin` seconds into its script; `only` limits the GPUs."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class DemoSource:
         self._wall_zero = wall() - begin
         self._sequence = 0
         self._ends: Mapping[int, float] = {}
-        """By PID: the clock's time at which a process of the viewer's ends. Replaced as a whole: threads read it."""
+        """End of the viewer's processes on the clock, by PID. Replaced as a whole: several threads read it."""
         self._closed = threading.Event()
 
     def next(self, timeout: float) -> Snapshot | None:
@@ -114,7 +114,7 @@ class DemoSource:
         return snapshot
 
     def set_interval(self, seconds: float) -> None:
-        """Make a snapshot every so many seconds from now on."""
+        """Make a snapshot every `seconds` from now on."""
         self._interval = seconds
         self._due = min(self._due, self._clock() + seconds)
 
@@ -126,7 +126,7 @@ class DemoSource:
         """Do nothing: the agreed shares of the demo are in its script."""
 
     def end(self, pid: int, after: float) -> None:
-        """Let a process of the viewer's end `after` so many seconds, with its workers; from any thread."""
+        """End a process of the viewer, with its workers, `after` this many seconds; from any thread."""
         at = self._clock() + after
         ends = dict(self._ends)
         for one in (pid, *(cast.RUN_WORKER_PIDS if pid == cast.RUN_PID else ())):
@@ -134,12 +134,12 @@ class DemoSource:
         self._ends = ends
 
     def has_ended(self, pid: int) -> bool:
-        """Return whether a process has ended that the viewer ended; from any thread."""
+        """Return whether a process that the viewer ended has ended by now; from any thread."""
         at = self._ends.get(pid)
         return at is not None and self._clock() >= at
 
     def close(self) -> None:
-        """End the demo; a waiting `next` returns."""
+        """Close the source; a waiting `next` returns."""
         self._closed.set()
 
     def at(self, t: float) -> Snapshot:
@@ -172,7 +172,7 @@ class DemoSource:
 
 
 class _Scene:
-    """One moment of the script."""
+    """State of the machine at one time of the script."""
 
     def __init__(
         self, seed: int, t: float, *, zero: float, wall_zero: float, ended: frozenset[int] = frozenset()
@@ -186,7 +186,7 @@ class _Scene:
         self._ended = ended
         self.actors = [(actor, actor.age + t) for actor in cast.ACTORS if actor.pid not in ended]
         self.actors += [cast.trial(slot, t) for slot in range(cast.TRIALS)]
-        """The processes that run, and for how many seconds each has."""
+        """Running processes, each with its age in seconds."""
 
     def gpu(self, index: int) -> Gpu:
         plain = Gpu(
@@ -324,7 +324,7 @@ class _Scene:
         return min(100, round(sum(self._loads(index, t).values())))
 
     def _loads(self, index: int, t: float) -> defaultdict[int, float]:
-        """Return percent by PID for one GPU; together they are at most 100."""
+        """Return the utilization in percent by PID of one GPU; the sum is at most 100."""
         loads: defaultdict[int, float] = defaultdict(float)
         for actor, _ in self.actors:
             # A process drives the first of its GPUs, and all of them where it has no other reason to be on two.
@@ -366,7 +366,7 @@ class _Scene:
         return min(watts, 680.0)
 
     def _noise(self, what: str, who: int, x: float) -> float:
-        """Return a smooth value in [-1, 1] that depends on the seed, the names and `x` alone."""
+        """Return a smooth value in [-1, 1] that depends only on the seed, the names and `x`."""
         knot = floor(x)
         mix = (1 - cos(pi * (x - knot))) / 2
         return (1 - mix) * self._knot(what, who, knot) + mix * self._knot(what, who, knot + 1)
@@ -376,7 +376,7 @@ class _Scene:
 
 
 def _filling(second: float) -> int:
-    """Return the bytes of the notebook that fills GPU 1, by the second of the cycle."""
+    """Return the memory in bytes of the notebook that fills GPU 1, by the second of the cycle."""
     if second < 80:
         return _pages(10.7 + 3.45 * second / 80)
     if second < 100:
@@ -390,10 +390,10 @@ def _leaked(second: float) -> float:
 
 
 def _hot(second: float) -> float:
-    """Return how far GPU 6 is on its way to being hot, from 0 to 1, by the second of the long cycle."""
+    """Return how far GPU 6 has heated up, from 0 to 1, by the second of the long cycle."""
     return max(0.0, min(1.0, (second - HOT_FROM) / 20, (HOT_UNTIL - second) / 20))
 
 
 def _pages(gib: float) -> int:
-    """Return GiB in bytes, in whole pages of 2 MiB, as the driver allocates memory."""
+    """Return GiB in bytes, rounded to whole pages of 2 MiB, as the driver allocates memory."""
     return round(gib * GIB / (2 * MIB)) * 2 * MIB

@@ -34,7 +34,7 @@ from gpuwatch.units import GIB, MIB
 
 TOTAL: Final = 81559 * MIB
 RESERVED: Final = 558 * MIB
-"""Both as NVML shows them for an H100 80GB HBM3."""
+"""Total and reserved memory of an H100 80GB HBM3, as NVML reports them."""
 
 HOUR: Final = 3600.0
 DAY: Final = 24 * HOUR
@@ -44,44 +44,44 @@ VIEWER: Final = "you"
 VIEWER_UID: Final = 1009
 
 RANKS: Final = {15226: 0, 15227: 2, 15228: 5, 15229: 6}
-"""The ranks of ada's job, and which GPU each has."""
+"""GPU of each rank of ada's job, by PID."""
 GROWING_PID: Final = 20418
-"""The notebook that fills GPU 1; its amount of memory is replaced by the script's."""
+"""Notebook that fills GPU 1; the script replaces its amount of memory."""
 IDLE_PID: Final = 11934
-"""Holds 40 GiB and does nothing; what it declared cannot be read."""
+"""Process that holds 40 GiB and does nothing; its declarations cannot be read."""
 STRAY_PID: Final = 15260
-"""The viewer's own, forgotten: its shell has ended."""
+"""Forgotten process of the viewer: its shell has ended."""
 LEFTOVER_PID: Final = 15391
-"""A data worker of the viewer's whose run has ended: NVML does not list it, and it holds what GPU 2 misses."""
+"""Data worker of the viewer whose run has ended: NVML does not list it, and it holds GPU 2's unlisted memory."""
 LEFTOVER_RUN_PID: Final = 15377
 LEFTOVER_RUN_START: Final = 168_790_000
 """Start of that run, in ticks: some eight hours before the demo begins."""
 RUN_PID: Final = 22871
-"""The viewer's own, at work."""
+"""Run of the viewer that is at work."""
 RUN_WORKER_PIDS: Final = range(RUN_PID + 9, RUN_PID + 13)
-"""Its data workers, which NVML does not list."""
+"""Data workers of that run, which NVML does not list."""
 HOSTILE_PID: Final = 23117
-"""Its command line attacks the terminal."""
+"""Process whose command line tries to attack the terminal."""
 GONE_PID: Final = 19552
-"""NVML lists it and the kernel does not."""
+"""Process that NVML lists and the kernel does not."""
 SECRET_PID: Final = 18233
-"""Was given a secret on its command line."""
+"""Process with a secret on its command line."""
 EVALUATION_PID: Final = 16077
 EVALUATOR_PIDS: Final = range(16081, 16085)
-"""Its workers."""
+"""Workers of the evaluation."""
 DISTILL_PID: Final = 21775
-"""Works on two GPUs."""
+"""Process that works on two GPUs."""
 VLLM_PID: Final = 12931
-"""The engine of a server: the limit is in its parent's command line."""
+"""Engine of a server: the limit is in its parent's command line."""
 TRITON_PID: Final = 13544
 MISSPELT_PID: Final = 19120
-"""Meant to choose one GPU, and has a context on each of four."""
+"""Process that should use one GPU, and has a context on each of four: its variable is misspelt."""
 START_PID: Final = 20977
-"""Declared what it begins with, which is no limit."""
+"""Process that declares a start size, which is no limit."""
 GENV_PIDS: Final = range(22310, 22314)
-"""Share one grant of memory."""
+"""Processes that share one grant of memory."""
 EMBEDDER_PIDS: Final = range(14002, 14050, 6)
-"""Share what was agreed on in gpuwatch.toml."""
+"""Processes that share an agreement in gpuwatch.toml."""
 
 
 def uuid(gpu: int) -> str:
@@ -100,7 +100,7 @@ def _visible(*gpus: int, name: str = "CUDA_VISIBLE_DEVICES", where: str = "envir
 
 
 def _cap(framework: str, channel: str, value: float, text: str, where: str = "environment") -> Declaration:
-    """Return a limit in parts of the GPU; `where` may name a line: `train.py:12`."""
+    """Return a limit as a fraction of the GPU; `where` may name a line: `train.py:12`."""
     file, _, line = where.partition(":")
     return Declaration(
         channel=channel,
@@ -116,7 +116,7 @@ def _cap(framework: str, channel: str, value: float, text: str, where: str = "en
 
 
 def _grant(channel: str, size: int, text: str, where: str, scope: str) -> Declaration:
-    """Return an agreement in bytes that several processes share."""
+    """Return an agreement in bytes for several processes together."""
     return replace(_cap("", channel, size, text, where), kind=Kind.GRANT, basis=Basis.BYTES, scope=scope)
 
 
@@ -126,7 +126,7 @@ def _growth(framework: str, channel: str, text: str, where: str = "environment")
 
 
 def _limited(visible: Visible, first: Declaration, *labels: Declaration, margin: Margin = Margin.FRAMEWORK) -> Declared:
-    """Return what a process declared that `first` limits on each GPU that it sees; the labels limit nothing."""
+    """Return declarations in which `first` limits each visible GPU, and the labels limit nothing."""
     value = first.value or 0.0
     size = round(value if first.basis is Basis.BYTES else value * TOTAL)
     limits = [Limit(gpu=gpu, bytes=size, declaration=0, scope=first.scope, margin=margin) for gpu in visible.gpus]
@@ -170,7 +170,7 @@ def _paddle() -> Declared:
 
 
 _NOTHING: Final = Declared()
-"""All was read, and nothing was declared."""
+"""Everything was read, and nothing was declared."""
 _MINE: Final = _jax(4, "0.4", _growth("JAX", "XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_PREALLOCATE=false"))
 _BEN: Final = "torch.cuda.set_per_process_memory_fraction(0.2)"
 _FAY: Final = "PYTORCH_CUDA_ALLOC_CONF"
@@ -200,18 +200,18 @@ def _unreadable(words: str) -> Declared:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load of a process on its GPU over time, in percent: `high` for a share of each period, else `low`."""
+    """Utilization of a process over time, in percent: `high` for a part of each period, else `low`."""
 
     high: float = 0.0
     low: float = 0.0
     period: float = 1.0
-    """Seconds; each load starts its own periods at its own moment."""
+    """Seconds of a period; each load has its own phase."""
     share: float = 1.0
     """Part of the period that is spent at `high`."""
     ramp: bool = False
-    """Rises from `low` to `high` over that part, instead of a jump."""
+    """Whether it rises slowly from `low` to `high`, instead of jumping."""
     wobble: float = 6.0
-    """Percentage points of noise around it; none while it is at 0."""
+    """Percentage points of noise; none while the value is 0."""
 
 
 IDLE: Final = Load()
@@ -233,10 +233,10 @@ class Actor:
     user: str
     argv: tuple[str, ...]
     holds: tuple[tuple[int, float], ...]
-    """(GPU index, GiB), the GPU that it works on first."""
+    """(GPU index, GiB) of each holding; the process computes on the first GPU."""
     load: Load
     age: float
-    """Seconds since its start when the demo begins."""
+    """Age in seconds when the demo begins."""
     name: str = "python"
     parent: str = "bash"
     ppid: int = 4021
@@ -247,10 +247,10 @@ class Actor:
     """Percent of one core while it is busy."""
     presence: Presence = Presence.SEEN
     breathes: bool = False
-    """Its memory moves a little, as that of a training loop does."""
+    """Whether its memory changes a little, as in a training loop."""
     job: Job | None = None
-    """Where it has no key, its head is this process unless another is named, and `head_start` counts from this
-    process's start."""
+    """Run of the process. Without a key its head is this process, unless another is named, and `head_start` counts from
+    this process's start."""
     context: Surroundings = _ANYWHERE
     declared: Declared = _NOTHING
 
@@ -508,15 +508,15 @@ ACTORS: Final = (
         for number, pid in enumerate(GENV_PIDS)
     ),
 )
-"""The processes that are there all the time."""
+"""Processes that run all the time."""
 
 TRIALS: Final = 8
-"""Short runs of hal's sweep on GPU 4 that come and go: so many at a time."""
+"""Number of short runs of hal's sweep on GPU 4 that run at a time."""
 TRIAL_SECONDS: Final = 96.0
 
 
 def trial(slot: int, t: float) -> tuple[Actor, float]:
-    """Return the trial that runs in a slot at `t`, and for how many seconds it has run."""
+    """Return the trial that runs in a slot at `t`, and its age in seconds."""
     generation, ran = divmod(t + slot * TRIAL_SECONDS / TRIALS, TRIAL_SECONDS)
     count = int(generation) * TRIALS + slot
     # It loads for 8 s; a pid stays far below every pid_max for as long as anybody watches a demo.
@@ -528,7 +528,7 @@ def trial(slot: int, t: float) -> tuple[Actor, float]:
 
 
 def context(actor: Actor, start: int) -> Surroundings:
-    """Return what an actor runs in; `start` is its start time in ticks. The same at every moment."""
+    """Return an actor's context, which never changes; `start` is its start time in ticks."""
     job = actor.job
     if job is None:
         return actor.context
@@ -543,8 +543,8 @@ def unlisted(
 ) -> tuple[Unlisted, ...]:
     """Return the processes that have device files open and are not listed by NVML.
 
-    `starts` are the start times in ticks, by PID, of those that are listed, `booted` is when ticks began, in seconds
-    since the epoch, `watched` are the keys of the GPUs that are watched, `ended` are PIDs of those that have ended.
+    `starts` are the start times of the listed processes in ticks, by PID; `booted` is the time of tick 0, in seconds
+    since the epoch; `watched` are the keys of the watched GPUs; `ended` are the PIDs of ended processes.
     """
     run = starts.get(RUN_PID)
     found = [_data_worker(LEFTOVER_PID, 0, LEFTOVER_RUN_START, LEFTOVER_RUN_START + 350, 2, booted)]
@@ -554,7 +554,7 @@ def unlisted(
 
 
 def _data_worker(pid: int, parent: int, run: int, start: int, gpu: int, booted: float) -> Unlisted:
-    """Return a data worker; without a parent its run has ended. `run` is the start of the run's first process."""
+    """Return a data worker; without a parent its run has ended. `run` is the start time of the run's first process."""
     leftover = not parent
     head = parent or LEFTOVER_RUN_PID
     process = Process(

@@ -1,9 +1,9 @@
-"""Local source: the sampler as a supervised child process, with a quarantine for GPUs that hang or crash it.
+"""Local source: runs the sampler as a supervised child process, with a quarantine for GPUs that hang or crash it.
 
-NVML hangs for minutes on a sick GPU and sometimes crashes; only a process can be given up. The sampler notes on a
-shared page which GPU and which call it is in. When a call exceeds its time limit, the sampler is killed, never waited
-for, and started again without that GPU, which is probed by a sampler of its own from time to time. A hang or a crash
-while it listens for the driver's events costs no GPU: the next sampler does not listen for a while.
+NVML hangs for minutes on a sick GPU and sometimes crashes; only a process can be abandoned safely. The sampler notes on
+a shared page its present call and GPU. When a call exceeds its time limit, the sampler is killed, never waited for, and
+started again without that GPU, which a separate sampler probes from time to time. A hang or a crash while the sampler
+listens for the driver's events costs no GPU: the next sampler does not listen for a while.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ class Timeouts:
     """Time limits and delays of the supervision, in seconds."""
 
     call: float = 2.0
-    """One NVML call."""
+    """Limit for one NVML call."""
     start: float = 10.0
-    """nvmlInit and the look-up of a handle: with persistence off each GPU takes 1 to 3 s to wake."""
+    """Limit for nvmlInit and the look-up of a handle: with persistence off each GPU takes 1 to 3 s to wake."""
     probe: float = 30.0
     """Delay until a GPU in quarantine is probed; doubled after each failure."""
     probe_most: float = 300.0
     restart: float = 5.0
-    """Delay until a sampler is started again that found no driver; doubled after each failure."""
+    """Delay until a sampler that found no driver is started again; doubled after each failure."""
     restart_most: float = 60.0
     crashes: int = 3
-    """Crashes inside one GPU's calls …"""
+    """Number of crashes in one GPU's calls within `crash_window` that put the GPU into quarantine for good."""
     crash_window: float = 60.0
-    """… within so many seconds, after which it is in quarantine until the user asks."""
+    """Time in which crashes are counted."""
     silence: float = 10.0
-    """Limit for a sampler that is in no call of the driver and writes nothing, beyond its interval."""
+    """Limit, beyond its interval, for a sampler that is in no NVML call and writes nothing."""
     stuck: int = 2
-    """Samplers that cannot be killed (they hang in the kernel) before no more are started."""
+    """Number of samplers that hang in the kernel, and cannot be killed, at which no more are started."""
 
     def limit(self, call: str) -> float:
         """Return the seconds that a call may take."""
@@ -60,20 +60,20 @@ class Timeouts:
 
 @dataclass(slots=True)
 class QuarantinedGpu:
-    """GPU that no sampler may touch."""
+    """GPU that no sampler may call, except a probe."""
 
     row: Gpu
-    """Its last values with their old times, and the reason why there are no newer ones."""
+    """Last values of the GPU with their old times, and the reason why there are no newer values."""
     listed: int
-    """How many GPUs the driver listed when the row's index was right; INDEX_UNKNOWN where it is not."""
+    """Number of GPUs that the driver listed when the row's index was valid; INDEX_UNKNOWN where it is not."""
     probe_at: float | None
-    """Monotonic time of the next probe; None for not before the user asks."""
+    """Monotonic time of the next probe; None where only the user can start one."""
     backoff: Backoff
     probe: SamplerProcess | None = None
 
 
 class Quarantine:
-    """GPUs that no sampler may touch, by key, and the samplers that probe them."""
+    """GPUs that no sampler may call, by key, and the samplers that probe them."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Quarantine:
         start_probe: Callable[[QuarantinedGpu], SamplerProcess | None],
         abandon: Callable[[SamplerProcess], None],
     ) -> None:
-        """`start_probe` returns None where none may be started; `abandon` is called with each probe that was killed."""
+        """`start_probe` returns None where no probe may be started; `abandon` is called with each killed probe."""
         self.gpus: dict[str, QuarantinedGpu] = {}
         self._timeouts, self._start_probe, self._abandon = timeouts, start_probe, abandon
 
@@ -90,7 +90,7 @@ class Quarantine:
         return [gpu.row.uuid or gpu.row.index for gpu in self.gpus.values()]
 
     def add(self, row: Gpu, health: Health, words: str, *, listed: int, now: float, wall: float) -> None:
-        """Add a GPU: one that is silent is probed after a while, one that crashes when the user asks."""
+        """Add a GPU: a hanging GPU is probed after a while, a GPU that crashes samplers only when the user asks."""
         backoff = Backoff(self._timeouts.probe, self._timeouts.probe_most)
         delay = backoff.next()
         self.gpus[row.key] = QuarantinedGpu(
@@ -101,11 +101,11 @@ class Quarantine:
         )
 
     def renumber(self, snapshot: Snapshot, *, has_all: bool) -> bool:
-        """Correct the indices where the driver's list has changed; return whether the sampler must start afresh.
+        """Correct the indices after a change of the driver's list; return whether the sampler must be restarted.
 
-        When a GPU drops out, those behind it move up (nvml.h): the GPUs here have the indices that no other GPU has, in
-        the same order. Where these are more or fewer, each index is unknown, and a GPU without a UUID is removed, to be
-        found anew. `has_all` is whether the snapshot has all GPUs: else nothing can be concluded from it.
+        When a GPU drops out, those behind it move up (nvml.h): the GPUs here get the indices that no other GPU has, in
+        the same order. Where the numbers differ, each index is unknown, and a GPU without a UUID is removed, to be
+        found again. `has_all` is whether the snapshot has all GPUs: else nothing can be concluded from it.
         """
         others = {gpu.index for gpu in snapshot.gpus if gpu.health is Health.OK and gpu.key not in self.gpus}
         before = sorted(self.gpus.values(), key=lambda gpu: gpu.row.index)
@@ -128,20 +128,20 @@ class Quarantine:
         return is_sure or len(self.gpus) < len(before)
 
     def retry_all(self, now: float) -> None:
-        """Probe every GPU at the next occasion, because the user asked."""
+        """Make the next `poll` probe every GPU, because the user asked."""
         for gpu in self.gpus.values():
             if gpu.probe is None:
                 gpu.probe_at = now
 
     @property
     def probes(self) -> list[SamplerProcess]:
-        """The probes that run."""
+        """The running probes."""
         return [gpu.probe for gpu in self.gpus.values() if gpu.probe is not None]
 
     def poll(self, now: float, awake_since: float) -> bool:
-        """Start the probes that are due and read those that run; return whether a GPU answers again.
+        """Start the probes that are due and read the running ones; return whether a GPU answers again.
 
-        No call's time counts before `awake_since`, since when we have been running ourselves.
+        The time of a call counts only from `awake_since`, the end of the last pause of this process.
         """
         back = [key for key, gpu in self.gpus.items() if self._poll_probe(gpu, now, awake_since)]
         for key in back:
@@ -177,7 +177,7 @@ class Quarantine:
 
 
 def _has_answer(line: bytes) -> bool:
-    """Return whether the snapshot of a probe has an answer of its GPU, if only that it is no longer there."""
+    """Return whether the snapshot of a probe has an answer about its GPU, or says that the GPU is missing."""
     try:
         snapshot = decode(line)
     except msgspec.MsgspecError:
@@ -186,19 +186,19 @@ def _has_answer(line: bytes) -> bool:
 
 
 class EventSwitch:
-    """Switch for the driver's events (XIDs): off for a while after a sampler hung or crashed over them."""
+    """Switch for the driver's events (XIDs): off for a while after a sampler hung or crashed in an event call."""
 
     def __init__(self, timeouts: Timeouts) -> None:
         self.is_on = True
         self.retry_at: float | None = None
-        """When to try again; None for not before the user asks, or for nothing to try."""
+        """Time to switch the events on again; None where the user must ask, or they are on."""
         self._timeouts = timeouts
         self._backoff = Backoff(timeouts.probe, timeouts.probe_most)
         self._failures = 0
         self._failed_at = float("-inf")
 
     def fail(self, now: float) -> None:
-        """Switch the events off, longer after each failure; after too many, until the user asks."""
+        """Switch the events off, for longer after each failure; after too many failures until the user asks."""
         if now - self._failed_at > 10 * self._timeouts.probe_most:  # it went well for long
             self._reset()
         self._failures += 1
@@ -217,7 +217,7 @@ class EventSwitch:
         self._backoff.reset()
 
     def poll(self, now: float) -> bool:
-        """Switch the events on again where that is due; return whether this call did."""
+        """Switch the events on again where it is time; return whether this call did."""
         if self.retry_at is None or now < self.retry_at:
             return False
         self.is_on, self.retry_at = True, None
@@ -225,19 +225,19 @@ class EventSwitch:
 
 
 _POLL = 0.2
-"""Seconds between two looks at the shared page: a hang is noticed so much later than its limit."""
+"""Seconds between two reads of the shared page: a hang is noticed that much later than its limit."""
 
 _ASLEEP = 1.0
-"""Seconds between two looks that only pass where we did not run: stopped, or on a machine that was paused."""
+"""Seconds between two reads that mean that this process was stopped, or the machine paused."""
 
 _EXIT_TIME = 1.0
-"""Seconds that a killed process may take to end before it counts as one that hangs in the kernel."""
+"""Seconds that a killed process may take to end before it counts as hanging in the kernel."""
 
 _REPEAT = 1.0
-"""Seconds between two snapshots, at most, while there is nothing to see but how long it takes."""
+"""Seconds between two snapshots, at most, while no data comes: they show how long that has lasted."""
 
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-"""Signals that no library's crash ends in; the kernel kills by the first one when memory runs out."""
+"""Signals that a crash of a library does not raise; the kernel sends SIGKILL when memory runs out."""
 
 
 class LocalSource:
@@ -253,29 +253,29 @@ class LocalSource:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Start the sampler at once, or use `first`, one that was started before this module was imported."""
+        """Start the sampler at once, or use `first`, a sampler that was started before this module was imported."""
         self._options = options or Options()
         self._only: list[int | str] = list(self._options.only)
-        """The indices that were asked for; each is replaced by the UUID of the first GPU that was seen there."""
+        """The requested indices; each is replaced by the UUID of the first GPU that was seen there."""
         self._timeouts = timeouts or Timeouts()
         self._command = command
         self._clock, self._wall = clock, wall
         self._lock = threading.RLock()
         self._closed = False
         self._abandoned: list[SamplerProcess] = []
-        """Killed samplers that are not reaped yet."""
+        """Killed samplers that have not ended yet."""
         self._quarantine = Quarantine(self._timeouts, self._start_probe, self._abandoned.append)
         self._crashes: dict[str, list[float]] = {}
-        """When the sampler crashed inside a GPU's calls, by the key of the GPU."""
+        """Times at which the sampler crashed in a GPU's calls, by the GPU's key."""
         self._events = EventSwitch(self._timeouts)
         self._ending: tuple[SamplerProcess, CallInFlight | None, float] | None = None
-        """A sampler that has closed its output, the call that it was in, and when."""
+        """A sampler that has closed its output, its call at that time, and the time."""
         self._restart_at: float | None = None
         self._backoff = Backoff(self._timeouts.restart, self._timeouts.restart_most)
         self._known: dict[str, Gpu] = {}
-        """By UUID: the GPUs as they last were, with those that have gone."""
+        """Last rows of the GPUs by UUID, also of GPUs that have disappeared."""
         self._listed = 0
-        """How many GPUs the driver listed last."""
+        """Number of GPUs that the driver listed last."""
         self._last = Snapshot(
             host=clean(socket.gethostname()),
             taken=wall(),
@@ -288,7 +288,7 @@ class LocalSource:
         self._last_at = self._looked_at = self._awake_since = self._sign_at = self._started_at = clock()
         self._child: SamplerProcess | None = first
         self._has_output = False
-        """Whether this child has written anything."""
+        """Whether the present sampler has written anything."""
         if first is None:
             self._start()
 
@@ -317,13 +317,13 @@ class LocalSource:
         return None
 
     def set_interval(self, seconds: float) -> None:
-        """Ask for a snapshot every so many seconds from now on."""
+        """Request a snapshot every `seconds` from now on."""
         self._options = replace(self._options, interval=seconds)
         if self._child is not None:
             self._child.send(interval=seconds)
 
     def poke(self) -> None:
-        """Sample at once, and try again all that was given up."""
+        """Sample at once, and retry everything that has been given up."""
         now = self._clock()
         self._quarantine.retry_all(now)
         self._crashes.clear()
@@ -335,7 +335,7 @@ class LocalSource:
             self._backoff.reset()
 
     def set_shares(self, shares: Sequence[Share]) -> None:
-        """Read declarations by these agreed shares from now on: another sampler replaces this one."""
+        """Read declarations by these agreed shares from now on: restart the sampler with them."""
         if tuple(shares) == self._options.shares:
             return
         with self._lock:
@@ -345,7 +345,7 @@ class LocalSource:
                 self._restart_at = self._clock()
 
     def close(self) -> None:
-        """Kill every sampler and return at once; a process that hangs in the kernel is left."""
+        """Kill every sampler and return at once; do not wait for a process that hangs in the kernel."""
         self._closed = True
         with self._lock:
             ending = [child for child in (self._child, self._ending and self._ending[0]) if child is not None]
@@ -362,12 +362,12 @@ class LocalSource:
 
     @property
     def pids(self) -> frozenset[int]:
-        """PIDs of the samplers that run."""
+        """PIDs of the running samplers."""
         running = (self._child, *self._quarantine.probes, *self._abandoned)
         return frozenset(child.pid for child in running if child is not None)
 
     def _supervise(self, now: float) -> Snapshot | None:
-        """Return a fresh snapshot; else see to the samplers that run, and start those that are due."""
+        """Return a new snapshot; without one check the running samplers, and start those that are due."""
         if now - self._looked_at > _ASLEEP:
             self._awake_since = now
         self._looked_at = now
@@ -428,7 +428,7 @@ class LocalSource:
         return self._last
 
     def _handle_hang(self, child: SamplerProcess, call: CallInFlight, now: float) -> None:
-        """Kill the sampler that hangs, and put the GPU that it hangs over into quarantine."""
+        """Kill the sampler that hangs, and put the GPU of its call into quarantine."""
         self._restart_at = now
         if call.call in EVENT_CALLS:
             self._events.fail(now)
@@ -449,7 +449,7 @@ class LocalSource:
         self._child = None
 
     def _check_exit(self, now: float) -> None:
-        """Handle a sampler that has closed its output, by how it ended and by the call that it was in."""
+        """Handle a sampler that has closed its output, by its exit code and its last call."""
         assert self._ending is not None
         child, call, since = self._ending
         code = child.exit_code()
@@ -482,13 +482,13 @@ class LocalSource:
         self._restart_at = now + self._backoff.next()
 
     def _isolate(self, call: CallInFlight, health: Health, words: str, now: float) -> None:
-        """Put the GPU that a call is about into quarantine."""
+        """Put the GPU of a call into quarantine."""
         row = self._row(call)
         self._remember([row])
         self._quarantine.add(row, health, words, listed=call.listed, now=now, wall=self._wall())
 
     def _stuck(self) -> int:
-        """Count the samplers that were killed and do not end."""
+        """Return the number of killed samplers that do not end."""
         now = time.monotonic()
         return sum(child.killed_at is not None and now - child.killed_at > _EXIT_TIME for child in self._abandoned)
 
@@ -520,7 +520,7 @@ class LocalSource:
         self._restart_at = now + self._backoff.next()
 
     def _places(self) -> list[Place]:
-        """Return all that is known of where the GPUs are, for a sampler to find each of them again."""
+        """Return the last known place of each GPU, so that a sampler can find them again."""
         isolated = self._quarantine.gpus
         others = [row for key, row in self._known.items() if key not in isolated]
         return [
@@ -529,7 +529,7 @@ class LocalSource:
         ]
 
     def _start_probe(self, gpu: QuarantinedGpu) -> SamplerProcess | None:
-        """Start a probe, unless it and those that run could become more samplers than may hang for good."""
+        """Start a probe, unless with it more than `Timeouts.stuck` samplers could hang."""
         if self._closed or self._stuck() + len(self._quarantine.probes) >= self._timeouts.stuck:
             return None
         row = gpu.row
@@ -547,13 +547,13 @@ class LocalSource:
     # -- snapshots -------------------------------------------------------------------------------------------------
 
     def _set_state(self, state: SourceState, words: str, now: float) -> None:
-        """Let the next snapshot say that nothing new can be read, and why."""
+        """Make the next snapshot say that nothing new can be read, and why."""
         since = self._last.since if self._last.state is state else self._wall()
         self._last = replace(self._last, state=state, words=words, since=since)
         self._last_at = now - 2 * self._options.interval
 
     def _repeat(self, now: float) -> Snapshot:
-        """Return the last snapshot once more, with the present time and states."""
+        """Return the last snapshot again, with the present time and states."""
         last = self._last
         call = self._child.in_flight() if self._child is not None else None
         words = last.words
@@ -566,7 +566,7 @@ class LocalSource:
         return self._last
 
     def _with_absent(self, snapshot: Snapshot) -> Snapshot:
-        """Add the rows of the GPUs that this sampler was told to skip, or no longer sees."""
+        """Add the rows of the GPUs that this sampler was told to skip, or no longer lists."""
         rows = {gpu.key: gpu for gpu in snapshot.gpus} | {key: gpu.row for key, gpu in self._quarantine.gpus.items()}
         if snapshot.state is SourceState.OK:  # one that was just given back is not in it yet
             rows = self._known | rows
@@ -582,7 +582,7 @@ class LocalSource:
         )
 
     def _with_times(self, row: Gpu) -> Gpu:
-        """Return the row of a GPU that this sampler never sampled with the times that are known from before."""
+        """Add the known times to the row of a GPU that this sampler has never sampled."""
         before = self._known.get(row.uuid)
         if before is None or row.sampled or row.health is Health.OK:
             return row
@@ -590,14 +590,14 @@ class LocalSource:
         return replace(row, since=since, sampled=before.sampled, slow_sampled=before.slow_sampled)
 
     def _remember(self, rows: Sequence[Gpu]) -> None:
-        """Remember GPUs by UUID, and ask for them by it where they were asked for by their index."""
+        """Remember GPUs by UUID; where they were requested by index, request them by UUID from now on."""
         self._known |= {row.uuid: row for row in rows if row.uuid}
         for row in rows:
             if row.uuid and row.uuid not in self._only and row.index in self._only:
                 self._only[self._only.index(row.index)] = row.uuid
 
     def _row(self, call: CallInFlight) -> Gpu:
-        """Return what is known of the GPU that a call is about."""
+        """Return the last row of the GPU of a call."""
         new = Gpu(index=call.gpu, uuid=call.uuid, bus_id=call.bus_id)
         found = [row for row in (*self._last.gpus, *self._known.values()) if row.key == new.key]
         return replace(found[0], index=new.index, bus_id=new.bus_id) if found else new

@@ -22,12 +22,12 @@ LONGEST_LINE = 64 * 2**20
 
 
 class SamplerProcess(ChildProcess):
-    """Running sampler. It dies with us: by the end of its stdin, and by PDEATHSIG."""
+    """Running sampler. It ends with this process: by the end of its stdin, and by PDEATHSIG."""
 
     def __init__(
         self, options: Mapping[str, object] | None = None, *, command: Sequence[str] | Callable[[], None] = SAMPLER
     ) -> None:
-        """Start it; without options it only gets ready, until `configure` is called. Raises OSError."""
+        """Start the sampler; without options it waits until `configure` is called. Raises OSError."""
         self.page = SharedPage.create()
         self.is_configured = False
         try:
@@ -48,7 +48,7 @@ class SamplerProcess(ChildProcess):
         self.write(json.dumps(command).encode() + b"\n")
 
     def in_flight(self) -> CallInFlight | None:
-        """Return the NVML call that the sampler is inside of; None between two calls."""
+        """Return the present NVML call of the sampler; None between two calls."""
         return self.page.read()
 
     def close(self) -> None:
