@@ -1,9 +1,9 @@
-"""Who starts what where: a folder that is locked while GPUs are chosen, and a file in it for what each run reserved.
+"""Reservations of runs: a folder that is locked while GPUs are chosen, with a file for each run.
 
 There are two folders: the user's own, and one that all users of the machine share. The lock is flock(2) on the folder
-itself: there is no lock file to plant, to own or to remove. Both only help those who ask; neither grants anything.
-The shared folder belongs to whoever made it first, who could spoil it as they could the GPU itself. How the files are
-read: `gpuwatch.sampler.reservations`.
+itself, so that there is no lock file to plant, to own or to remove. A reservation is advice to `gpuwatch pick` and
+`run`, and grants nothing. Whoever made the shared folder first can spoil it, as they could the GPU itself.
+`gpuwatch.sampler.reservations` reads the files.
 """
 
 from __future__ import annotations
