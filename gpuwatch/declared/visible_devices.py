@@ -308,6 +308,7 @@ class _Assigned(NamedTuple):
     """Confidence that these are the devices."""
 
 
+_FROM_SURE = (Order.EXACT, Order.IDENTICAL, Order.HEURISTIC)
 _EDITED = "the file was edited after the process started"
 _MAY_NOT_HOLD = "it may not be in effect"
 _INHERITED = "its own environment may say otherwise"
@@ -331,33 +332,24 @@ def device_set(
     """
     hints = _hints(settings)
     setting = settings.get(CVD)
-    unknown = setting.value is None if setting else not _was_read(facts)
-    if unknown:
-        return DeviceSet(None, hints)
     value = setting.value if setting else None
+    if value is None and (setting or not _was_read(facts)):
+        return DeviceSet(None, hints)
     base = _assigned(settings, value, facts.cgroup, gpus)
     if base is None:
         return DeviceSet(None, hints)
     order = settings.get(ORDER)
     seen = parse(value, base.gpus, order.value if order else None, driver=driver)
-    if base.order is Order.IDENTICAL and seen.order is Order.EXACT and seen.gpus:
-        seen = msgspec.structs.replace(seen, order=Order.IDENTICAL)
-    elif base.order is Order.HEURISTIC and seen.gpus:
-        seen = msgspec.structs.replace(seen, order=Order.HEURISTIC)
+    certainty = max(seen.order, base.order, key=_FROM_SURE.index) if seen.gpus else seen.order
+    text, where, notes, doubt = base.text, base.where, [seen.note], ""
     if setting:
+        text, where, doubt = _text(CVD, setting), _where(setting), _explain_doubt(setting)
         within = value and not _is_uuid(value) and len(base.gpus) < len(gpus)
-        note = "; ".join(filter(None, (seen.note, f"counted within {base.text}" if within else "")))
-        unsure = _explain_doubt(setting)
-        seen = msgspec.structs.replace(
-            seen,
-            order=Order.HEURISTIC if unsure and unsure != _INHERITED else seen.order,
-            text=_text(CVD, setting),
-            where=_where(setting),
-            note="; ".join(filter(None, (note, unsure))),
-            doubtful=bool(unsure),
-        )
-    else:
-        seen = msgspec.structs.replace(seen, text=base.text, where=base.where)
+        notes += [f"counted within {base.text}" if within else "", doubt]
+        certainty = Order.HEURISTIC if doubt not in ("", _INHERITED) else certainty
+    seen = msgspec.structs.replace(
+        seen, order=certainty, text=text, where=where, note="; ".join(filter(None, notes)), doubtful=bool(doubt)
+    )
     return DeviceSet(_narrow(seen, selections, frameworks), hints, seen)
 
 
