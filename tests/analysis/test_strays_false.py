@@ -14,7 +14,7 @@ from gpuwatch.sources.demo import LONG_CYCLE, DemoSource
 from gpuwatch.sources.demo_machine import LEFTOVER_PID, STRAY_PID, UIDS, VIEWER_UID
 from tests.support.builders import uid
 from tests.support.straying import LEFT, find
-from tests.timelines.lab import USERS, Lab
+from tests.timelines import busy
 
 pytestmark = pytest.mark.no_cover
 """Hours of simulation, which take ten times as long while lines are counted; what they run is counted elsewhere."""
@@ -58,7 +58,7 @@ def test_after_an_hour_the_demo_has_what_is_idle_as_well() -> None:
 def test_on_a_busy_machine_nobody_has_a_stray_for_longer_than_it_takes_to_reap_it() -> None:
     history = History()
     lasting: Counter[int] = Counter()
-    for number, tick in enumerate(Lab(1).ticks(HOUR / 4)):
+    for number, tick in enumerate(busy.ticks(1, HOUR / 4)):
         shown = tick.snapshot
         assert shown is not None
         view = history.add(shown, shown.monotonic)
@@ -72,7 +72,7 @@ def test_on_a_busy_machine_nobody_has_a_stray_for_longer_than_it_takes_to_reap_i
             for one in shown.processes
         )
         shown = msgspec.structs.replace(shown, processes=people)
-        for name in USERS:
+        for name in busy.USERS:
             for row in find(seen_by(shown, uid(name)), view):
                 assert row.cause is Cause.ZOMBIE, row
                 lasting[row.process.pid] += 1

@@ -7,6 +7,7 @@ import itertools
 import os
 import signal
 import stat
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from gpuwatch.monitor import Monitor
 from gpuwatch.recorder.recorder import ECHO, MOST, Ledger, Recorder, UsageSettings
 from gpuwatch.recorder.store import UNWATCHED, Gap, State, StoreError, lock_path, own_store, read_events
 from gpuwatch.text import format_command_line
+from tests.support import uncovered
 from tests.support.builders import EPOCH, at, gpu, snapshot
 from tests.support.gpuholder import ROOT, SOMEBODY_ELSE
 from tests.support.recording import (
@@ -513,10 +515,9 @@ def test_it_costs_nothing_to_close_what_was_never_started(folder: Path) -> None:
 
 
 def test_sqlite_is_loaded_only_where_something_is_recorded_or_read() -> None:
-    import subprocess
-
     program = "import sys, gpuwatch.commands.dashboard_app; sys.exit('sqlite3' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    command = [sys.executable, "-c", program]
+    assert subprocess.run(command, check=False, env=uncovered.environment()).returncode == 0
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
-"""Makes one snapshot a second of the steps of a recording."""
+"""Machine that goes through the steps of a recording, and its snapshots."""
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +14,7 @@ from gpuwatch.model import (
     Declared,
     Gpu,
     Health,
+    Hint,
     Holding,
     Knowledge,
     Memory,
@@ -23,14 +24,14 @@ from gpuwatch.model import (
     Reason,
     Snapshot,
     SourceState,
+    Visible,
     Xid,
     known,
 )
 from tests.support import builders
-from tests.support.alerting import cap
+from tests.support.alerting import cap, uuid
 from tests.support.builders import EPOCH, GIB
-from tests.timelines.figures import Course
-from tests.timelines.recording import Header, OfGpu, OfMachine, OfProcess, Recording
+from tests.timelines.recording import Figure, Header, OfGpu, OfMachine, OfProcess, Recording
 
 CLOCK: Final = 5000.0
 """What the monotonic clock shows at the start: one clock for all processes of a machine."""
@@ -38,6 +39,37 @@ RESERVED: Final = GIB // 2
 _AGE: Final = 0.02
 """Seconds between a sample and the snapshot that has it, and between that and its receipt."""
 _PENDING: Final = Declared(knowledge=Knowledge.PENDING)
+_REASONS: Final = {reason.value: reason for reason in Reason}
+
+
+class Course(NamedTuple):
+    """Figure of a recording from a moment on."""
+
+    figure: Figure
+    since: float = 0.0
+    until: float | None = None
+
+    def at(self, now: float) -> Any:
+        """Return the value at a moment: a number, a Reason, words, a bool, a tuple of words or None."""
+        value = self._value(now)
+        if isinstance(value, list):
+            return tuple(value)
+        return _REASONS.get(value, value) if isinstance(value, str) else value
+
+    def _value(self, now: float) -> Any:
+        figure = self.figure
+        if isinstance(figure, dict):
+            passed = (now - self.since) % sum(seconds for seconds, _ in figure["cycle"])
+            for seconds, value in figure["cycle"]:
+                if passed < seconds:
+                    return value
+                passed -= seconds
+        if isinstance(figure, list) and len(figure) == 2 and not any(isinstance(one, str) for one in figure):
+            first, last = figure
+            if self.until is None:
+                raise ValueError(f"a line from {first} to {last} that has no end")
+            return first + min(1.0, (now - self.since) / (self.until - self.since)) * (last - first)
+        return figure
 
 
 class Tick(NamedTuple):
@@ -51,7 +83,9 @@ class Tick(NamedTuple):
     restart: bool = False
     """Another gpuwatch watches from here on."""
     acknowledge: tuple[str, ...] = ()
-    """Rules whose alerts somebody has now seen."""
+    """Rules whose alerts somebody acknowledges."""
+    reload: bool = False
+    """Other limits hold from here on."""
 
     @property
     def now(self) -> float:
@@ -79,7 +113,12 @@ class _Tenant:
     def declare(self, size: float, gpu: int) -> None:
         """Let it have declared so many GiB on one more GPU; on each it is the same."""
         self.limits[gpu] = size
-        self.row = msgspec.structs.replace(self.row, declared=cap(size, *self.limits))
+        self.change_declared(**{name: getattr(cap(size, *self.limits), name) for name in ("declarations", "limits")})
+
+    def change_declared(self, **fields: Any) -> None:
+        """Change what is known of its environment."""
+        declared = msgspec.structs.replace(self.row.declared or Declared(), **fields)
+        self.row = msgspec.structs.replace(self.row, declared=declared)
 
     def vanish(self) -> None:
         """Let the kernel forget it: all that the driver still tells is its PID."""
@@ -123,12 +162,12 @@ class Machine:
         self._restart_due: float | None = None
         """When another gpuwatch begins."""
         self._seen: list[str] = []
+        self._reload = False
 
-    def ticks(self) -> Iterator[Tick]:
-        """Return every second of the recording."""
-        for second in range(0, self._header.length, self._header.interval):
-            t = float(second)
-            self._seen = []
+    def ticks(self, moments: Iterable[float] = ()) -> Iterator[Tick]:
+        """Return what comes at these moments, or at each interval of the recording."""
+        for t in moments or map(float, range(0, self._header.length, self._header.interval)):
+            self._seen, self._reload = [], False
             while self._steps and self._steps[0].t <= t:
                 self._take(self._steps.popleft())
             if self._crowd is not None:
@@ -138,7 +177,7 @@ class Machine:
                 self._restart_due = None
             wall = EPOCH + t + self._step
             snapshot = None if t < self._silent_until else self._snapshot(t, wall)
-            yield Tick(t, wall, snapshot, restart, tuple(self._seen))
+            yield Tick(t, wall, snapshot, restart, tuple(self._seen), self._reload)
 
     # -- steps -----------------------------------------------------------------------------------------------------
 
@@ -168,6 +207,13 @@ class Machine:
             tenant.vanish()
         elif step.presence is not None:
             tenant.row = msgspec.structs.replace(tenant.row, presence=step.presence)
+        if step.visible is not None:
+            shown = Visible(
+                gpus=(uuid(step.visible),), text=f"CUDA_VISIBLE_DEVICES={step.visible}", where="environment"
+            )
+            tenant.change_declared(visible=shown)
+        if step.hint:
+            tenant.change_declared(hints=(Hint(rule="misspelt", words=step.hint),))
         if step.gpu is None:
             return
         place = tenant.places.setdefault(step.gpu, _Place(Course(0.0), Course(50)))
@@ -209,6 +255,7 @@ class Machine:
             self._begin_anew()
         if step.acknowledge:
             self._seen.append(step.acknowledge)
+        self._reload = self._reload or step.reload
         if step.crowd:
             self._crowd = Crowd(self, step.crowd, step.until or self._header.length)
 
@@ -265,10 +312,10 @@ class Machine:
         xids = tuple(card.xids[code] for code in sorted(card.xids))
         if card.health is not Health.OK:  # of such a GPU nothing is known but what it is
             before = card.last.sampled if card.last is not None else 0.0
-            uuid = builders.gpu(index).uuid
-            return Gpu(index=index, uuid=uuid, health=card.health, words="as it says", sampled=before, xids=xids)
+            return Gpu(index=index, uuid=uuid(index), health=card.health, words="as it says", sampled=before, xids=xids)
         held = tuple(self._holdings(index, t))
-        changes: dict[str, Any] = {name: course.at(t) for name, course in card.figures.items()}
+        found: dict[str, Any] = {name: course.at(t) for name, course in card.figures.items()}
+        changes = {name: figure for name, figure in found.items() if figure is not None}
         place = changes.pop("index", index)
         memory, unattributed = _memory(card, held, card.others.at(t), changes)
         fields = {"sampled": stamp, "slow_sampled": stamp, "memory": memory, "holdings": held, "xids": xids}
@@ -294,14 +341,18 @@ def _memory(card: _Card, held: tuple[Holding, ...], others: float, changes: dict
     """Return the memory of a GPU whose processes hold so much, and what nobody is listed for."""
     sizes = [int(one.memory) for one in held if known(one.memory)]
     used: Reading = min(sum(sizes) + round(others * GIB), card.total - RESERVED)
-    said = changes.pop("used", used)
-    used = said if said is used or not known(said) else round(said * GIB)
+    if "used" in changes:
+        used = _bytes(changes.pop("used"))
     free: Reading = card.total - RESERVED - used if known(used) else used
-    said = changes.pop("free", free)
-    free = said if said is free or not known(said) else round(said * GIB)
+    if "free" in changes:
+        free = _bytes(changes.pop("free"))
     sure = known(used) and len(sizes) == len(held)
     unattributed: Reading = max(0, used - sum(sizes)) if sure and known(used) else Reason.NO_SAMPLE
     return Memory(total=card.total, used=used, free=free, reserved=RESERVED), unattributed
+
+
+def _bytes(gib: float | Reason) -> Reading:
+    return round(gib * GIB) if known(gib) else gib
 
 
 class Crowd:

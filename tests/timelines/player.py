@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, zip_longest
+from itertools import chain, cycle, zip_longest
+from typing import Final
 
 import msgspec
 
-from gpuwatch.alerts.alert import Alert, Unit
+from gpuwatch.alerts.alert import TROUBLE, Alert, Unit
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.declared.facts import Share
@@ -64,12 +65,12 @@ class Happening:
 class Film:
     """A source that gives the snapshots of a recording, and tells what happens besides."""
 
-    def __init__(self, ticks: Iterator[Tick], over: Callable[[], None], saw: Callable[[str], None]) -> None:
-        """`over` is called where another gpuwatch goes on, or all is told; `saw` for a rule that is acknowledged."""
+    def __init__(self, ticks: Iterator[Tick], over: Callable[[], None], act: Callable[[Tick], None]) -> None:
+        """`over` is called where another gpuwatch goes on, and at the end; `act` for what the user does at a tick."""
         self.tick: Tick | None = None
         self.ended = False
         self._ticks = ticks
-        self._over, self._saw = over, saw
+        self._over, self._act = over, act
         self._kept: Tick | None = None
 
     def next(self, timeout: float) -> Snapshot | None:
@@ -81,8 +82,7 @@ class Film:
                 self._over()
                 return None
             self._kept, self.tick = None, tick
-            for rule in tick.acknowledge:
-                self._saw(rule)
+            self._act(tick)
             if tick.snapshot is not None:
                 return tick.snapshot
         self.ended = True
@@ -103,14 +103,27 @@ class Film:
 
 
 class Player:
-    """Plays seconds to the end, and keeps the alerts that came, in the order in which they were raised."""
+    """Plays seconds to the end, and keeps the alerts that came, in the order in which they were raised.
 
-    def __init__(self, ticks: Iterator[Tick], limits: Limits) -> None:
+    What must hold of every frame, whatever happens, is checked on the way.
+    """
+
+    def __init__(
+        self,
+        ticks: Iterator[Tick],
+        limits: Sequence[Limits],
+        look: Callable[[Frame, Tick, Engine], None] = lambda frame, tick, engine: None,
+    ) -> None:
+        """Each gpuwatch has the next of the limits, and so has one that reads them again; `look` sees each frame."""
         self.happened: list[Happening] = []
         self._active: dict[str, Happening] = {}
-        self._limits = limits
+        self._limits = cycle(limits)
+        self._look = look
+        self._ids: set[str] = set()
+        self._began = 0.0
+        """When the last gpuwatch began."""
         self._frame: Frame | None = None
-        self._film = Film(ticks, lambda: self._watch.stop(), self._acknowledge)
+        self._film = Film(ticks, lambda: self._watch.stop(), self._act)
         self._watch = self._new_watch()
 
     def play(self) -> list[Happening]:
@@ -122,38 +135,49 @@ class Player:
             if self._film.ended:
                 return self.happened
             before, self._watch = self._frame, self._new_watch()
+            self._began = self._film.tick.t if self._film.tick else 0.0
             if before is not None:
                 # From a file, where the one before left them.
                 self._watch.attend(before.attention)
-                self._watch.restore(msgspec.json.decode(msgspec.json.encode(before.alerts), type=list[Alert]))
+                # Of another process's monotonic clock nothing is known.
+                held = [msgspec.structs.replace(one, raised_monotonic=0.0) for one in before.alerts]
+                self._watch.restore(msgspec.json.decode(msgspec.json.encode(held), type=list[Alert]))
 
     def _new_watch(self) -> Monitor:
-        film = self._film
+        film, self._engine = self._film, Engine(next(self._limits))
         return Monitor(
             film,
-            self._look,
-            engine=Engine(self._limits),
+            self._take,
+            engine=self._engine,
             clock=lambda: film.tick.now if film.tick else 0.0,
             wall=lambda: film.tick.wall if film.tick else 0.0,
             patience=0.0,
         )
 
-    def _acknowledge(self, rule: str) -> None:
+    def _act(self, tick: Tick) -> None:
+        if tick.reload:
+            self._engine.limits = next(self._limits)
         for alert in self._frame.alerts if self._frame is not None else ():
-            if alert.rule == rule:
+            if alert.rule in tick.acknowledge:
                 self._watch.acknowledge(alert)
 
-    def _look(self, frame: Frame) -> None:
+    def _take(self, frame: Frame) -> None:
         """Note what a frame says; raises AssertionError where its parts do not agree."""
         self._frame, tick = frame, self._film.tick
         assert tick is not None
+        people = {one.user for one in frame.snapshot.processes}
         for alert in frame.raised:
+            assert alert.rule != TROUBLE, alert
+            assert people.issuperset(alert.owners), f"{alert.key} at {tick.t:g} s names {alert.owners}"
             before = self._active.get(alert.key)
             if before is not None:
                 assert alert.id == before.first.id, f"{alert.key} is raised a second time at {tick.t:g} s"
+                assert alert.severity > before.last.severity, f"{alert.key} is raised, no worse, at {tick.t:g} s"
                 before.worse.append(tick.t)
                 continue
             assert abs(alert.raised - tick.wall) < 0.1, f"{alert.key}: raised at {alert.raised}, not at {tick.wall}"
+            assert alert.id not in self._ids, f"{alert.key} has the id of another at {tick.t:g} s"
+            self._ids.add(alert.id)
             self._active[alert.key] = Happening(alert, alert, tick.t)
             self.happened.append(self._active[alert.key])
         for alert in frame.eased:
@@ -163,22 +187,43 @@ class Player:
             one.ended, one.last = tick.t, alert
             assert alert.ended is not None
             assert abs(alert.ended - tick.wall) < 0.1, f"{alert.key}: ended at {alert.ended}, not at {tick.wall}"
-            assert abs(alert.lasted - (tick.t - one.raised)) < 0.1, f"{alert.key} lasted {alert.lasted:g} s"
+            lasted = tick.t - one.raised
+            # A clock that was set and a restart: then nobody knows.
+            if one.raised >= self._began or abs(tick.wall - one.first.raised - lasted) < 0.1:
+                assert abs(alert.lasted - lasted) < 0.1, f"{alert.key} lasted {alert.lasted:g} s"
             assert alert.how, f"{alert.key} ended, and does not say how"
         for alert in frame.alerts:
             one = self._active[alert.key]
             assert alert.id == one.first.id, f"{alert.key} has become another at {tick.t:g} s"
             assert alert.raised == one.first.raised, f"{alert.key} began anew at {tick.t:g} s"
+            assert alert.raised_monotonic <= tick.now, f"{alert.key} is of the future at {tick.t:g} s"
+            assert alert.ended is None, f"{alert.key} has ended at {tick.t:g} s"
+            assert alert.lasted >= 0, f"{alert.key} lasted {alert.lasted:g} s"
+            _check_mean(alert)
             one.note_silence(alert, tick.t)
             one.last = alert
         assert len(frame.alerts) == len(self._active), f"one is gone and was never cleared at {tick.t:g} s"
+        self._look(frame, tick, self._engine)
+
+
+LEAST_IS_WORST: Final = frozenset({"memory near limit", "time to full", "throttled"})
+"""Rules whose peak is their least value; a rule of the user's own says `below` in its name in these tests."""
+
+
+def _check_mean(alert: Alert) -> None:
+    """Check that the mean is not beyond the worst value, but for rounding."""
+    if alert.mean is None or alert.peak is None:
+        return
+    least = alert.rule in LEAST_IS_WORST or "below" in alert.rule
+    beyond = alert.peak - alert.mean if least else alert.mean - alert.peak
+    assert beyond <= 1e-9 * abs(alert.peak), f"{alert.key}: mean {alert.mean}, peak {alert.peak}"
 
 
 def play(recording: Recording) -> list[Happening]:
     """Play a recording; give the alerts that came."""
     header = recording.header
     limits = msgspec.convert({"quiet": header.quiet, **header.limits}, Limits)
-    return Player(Machine(recording).ticks(), limits).play()
+    return Player(Machine(recording).ticks(), [limits]).play()
 
 
 # ---------------------------------------------------------------------------------------------------------------

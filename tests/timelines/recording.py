@@ -30,7 +30,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     quiet: float = 0.0
     """Seconds after the start in which nothing is raised."""
     limits: dict[str, Any] = {}
-    """Fields of `rules.Limits` that are not as they come; `own` is a list of a user's rules."""
+    """Fields of `alerts.limits.Limits` that are not as they come; `own` is a list of a user's rules."""
 
 
 class OfProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,6 +51,10 @@ class OfProcess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     presence: Presence | None = None
     limit: float | None = None
     """GiB that it declared on the GPU."""
+    visible: int | None = None
+    """Index of the only GPU that it chose to see."""
+    hint: str = ""
+    """What is wrong with its environment."""
     ends: bool = False
     """It is gone; with a GPU, it only let go of that."""
 
@@ -72,7 +76,7 @@ class OfGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """One more of this code."""
     figures: dict[str, Figure] = {}
     """Fields of `model.Gpu` by name: temperature, throttle, `index` (it is numbered anew), holdings_note…; `used` and
-    `free` are those of its memory."""
+    `free` are those of its memory. None is a figure that is well."""
 
 
 class OfMachine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,6 +94,8 @@ class OfMachine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """So many seconds nobody watches, and then another goes on with what was raised."""
     acknowledge: str = ""
     """Somebody acknowledges all alerts of this rule."""
+    reload: bool = False
+    """The user changes the limits."""
     crowd: int = 0
     """Processes on all GPUs at any time, from here on: as one ends another comes."""
     until: float | None = None
@@ -155,7 +161,8 @@ def read(path: Path) -> Recording:
             if header is None:
                 header = msgspec.json.decode(line, type=Header)
                 continue
-            one = _decoded(line)
+            found = msgspec.json.decode(line, type=dict[str, Any])
+            one = msgspec.convert(found, Event) if "event" in found else parse(found)
         except msgspec.MsgspecError as error:
             raise ValueError(f"{path.name}:{number}: {error}") from error
         if isinstance(one, Event):
@@ -172,13 +179,12 @@ def read(path: Path) -> Recording:
 _GPU_KEYS: Final = frozenset(OfGpu.__struct_fields__) - {"figures"}
 
 
-def _decoded(line: str) -> Step | Event:
-    found = msgspec.json.decode(line, type=dict[str, Any])
-    if "event" in found:
-        return msgspec.convert(found, Event)
+def parse(found: dict[str, Any]) -> Step:
+    """Return the step that a line says; raises msgspec.ValidationError."""
     if "pid" in found:
         return msgspec.convert(found, OfProcess)
     if "gpu" in found:
-        figures = {key: found.pop(key) for key in set(found) - _GPU_KEYS}
-        return msgspec.convert({**found, "figures": figures}, OfGpu)
+        figures = {key: figure for key, figure in found.items() if key not in _GPU_KEYS}
+        known = {key: found[key] for key in found.keys() - figures.keys()}
+        return msgspec.convert({**known, "figures": figures}, OfGpu)
     return msgspec.convert(found, OfMachine)
