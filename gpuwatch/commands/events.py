@@ -25,6 +25,8 @@ COLORS: Final = {Severity.CRITICAL: RED, Severity.WARNING: YELLOW, Severity.NOTE
 
 _WIDEST: Final = 24
 """Cells of a column that holds names."""
+_POLL: Final = 1.0
+"""Seconds between two looks at a store that is followed."""
 _NARROWEST: Final = 24
 """Cells that are left for the title, whatever stands before it."""
 
@@ -56,9 +58,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--user", metavar="NAME", default=argparse.SUPPRESS, help="about one user")
     parser.add_argument("--rule", metavar="NAME", help="of one rule: 'uses more than declared', or its beginning")
     parser.add_argument("--file", metavar="FILE", help="another store than your own")
+    parser.add_argument("--follow", action="store_true", help="go on with what is recorded, until interrupted")
 
 
-def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], float] = time.time) -> int:
+def main(
+    args: argparse.Namespace,
+    _sampler: object = None,
+    *,
+    wall: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
     """Run the command and return its exit code; raises UsageError."""
     if args.demo:
         raise UsageError("--demo does not go with `gpuwatch events`: what a demo raises is written down nowhere")
@@ -81,7 +90,50 @@ def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], f
         if rows:
             console.print(*table(rows, width=console.width, color=console.color))
     console.warn(*_words(path, found, chosen, args.since, now))
+    if args.follow:
+        _follow(console, path, now - since, chosen_by, found, as_json=args.json, wall=wall, sleep=sleep)
     return 0 if found.exists else 1
+
+
+def _follow(
+    console: Console,
+    path: Path,
+    since: float,
+    chosen_by: EventFilter,
+    found: Events,
+    *,
+    as_json: bool,
+    wall: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> None:
+    """Print each event again that was recorded or has changed since, until interrupted; raises UsageError."""
+    modified = 0
+    printed = {alert.id: _progress(alert, found) for alert in found.alerts}
+    while True:
+        sleep(_POLL)
+        if _modified(path) == modified:
+            continue
+        modified, now = _modified(path), wall()
+        found = _read(path, since, given=False)
+        changed = [one for one in found.alerts if chosen_by(one) and printed.get(one.id) != _progress(one, found)]
+        printed.update((alert.id, _progress(alert, found)) for alert in changed)
+        if as_json:
+            console.print_json(*(_json(alert, found) for alert in changed))
+        else:
+            rows = events_rows(changed, now, watched=found.watched, until=found.watched_until)
+            console.print(*table(rows, width=console.width, color=console.color)[1:])
+
+
+def _progress(alert: Alert, found: Events) -> tuple[State, Severity]:
+    return found.state(alert), alert.severity
+
+
+def _modified(path: Path) -> int:
+    """Return when a store was last written to; 0 for one that does not exist."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _read(path: Path, since: float, *, given: bool) -> Events:

@@ -9,6 +9,7 @@ import pty
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 
 from gpuwatch.alerts.alert import Alert, Severity, Unit
 from gpuwatch.analysis.events import lasted_words, moment, state_words, value_words
+from gpuwatch.cli import parse
 from gpuwatch.commands import events
 from gpuwatch.commands.events import EventRow, events_rows, table
 from gpuwatch.errors import UsageError
@@ -63,8 +65,6 @@ def write(path: Path, *alerts: Alert, now: float = NOW) -> Path:
 
 def run(*arguments: str, now: float = NOW) -> int:
     """Run the command in this process."""
-    from gpuwatch.cli import parse
-
     return events.main(parse(["events", *arguments]), wall=lambda: now)
 
 
@@ -322,6 +322,33 @@ def test_on_a_terminal_it_is_as_wide_as_that_and_coloured(own: Path) -> None:
     assert "\x1b[31m● critical\x1b[0m" in line
     assert line.endswith("…")
     assert len(line.replace("\x1b[31m", "").replace("\x1b[0m", "")) == 80
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]], ids=["text", "json"])
+def test_follow_prints_what_is_recorded_later(own: Path, capsys: pytest.CaptureFixture[str], flags: list[str]) -> None:
+    hot = msgspec.structs.replace(HOT, raised=NOW)
+    steps: list[Callable[[], object]] = [
+        lambda: write(own, hot),
+        lambda: None,
+        lambda: write(own, ended(hot, how="GPU 0 is cool")),
+    ]
+    printed: list[str] = []
+
+    def sleep(_seconds: float) -> None:
+        printed.append(capsys.readouterr().out)
+        if not steps:
+            raise KeyboardInterrupt
+        steps.pop(0)()
+
+    write(own, FULL)
+    args = parse(["events", "--follow", *flags])
+    with pytest.raises(KeyboardInterrupt):
+        events.main(args, wall=lambda: NOW, sleep=sleep)
+    first, raised, nothing, over = printed
+    assert FULL.title in first
+    assert (raised.count("GPU 0 is hot"), nothing, over.count("GPU 0 is hot")) == (1, "", 1)
+    assert "GPU 0 is cool" in over
+    assert FULL.title not in raised + over
 
 
 def test_arguments_that_other_commands_have_do_not_matter() -> None:
