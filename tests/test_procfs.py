@@ -124,6 +124,7 @@ def test_a_loop_of_parents_ends(tmp_path: Path) -> None:
     assert procfs.find_ancestors(7, tmp_path) == (8, 7)
 
 
+@pytest.mark.slow
 def test_descendants_are_found_without_a_walk_over_all_processes() -> None:
     with GpuHolder(children=2) as holder:
         found = procfs.find_descendants(holder.pid)

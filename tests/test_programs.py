@@ -90,6 +90,7 @@ def test_a_name_that_the_kernel_cut_is_still_known() -> None:
     assert not programs.is_session_keeper(programs.name_from_comm("python"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tmux: server", "jupyter-lab", "containerd-shim-runc-v2"])
 def test_what_keeps_sessions_is_not_ended_with_the_run_that_started_it(name: str, tmp_path: Path) -> None:
     """Below a training's program: a multiplexer, a service manager, and in it somebody's other training."""
@@ -100,6 +101,7 @@ def test_what_keeps_sessions_is_not_ended_with_the_run_that_started_it(name: str
         assert taken(tree, tmp_path, "a") == {"main", "a"}
 
 
+@pytest.mark.slow
 def test_a_shell_with_a_script_below_an_agent_is_no_head_of_a_run(tmp_path: Path) -> None:
     agent = above_two(("/opt/lab/bin/jobd", "--queue", "gpu"))
     agent.children = tuple(

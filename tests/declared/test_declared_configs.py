@@ -21,6 +21,8 @@ from tests.support.gpuholder import ME, ROOT
 from tests.support.resolving import E
 from tests.support.sharer import LAUNCHER, sharing
 
+pytestmark = pytest.mark.slow  # real processes
+
 VLLM = ("-m", "vllm.entrypoints.openai.api_server", "--config", "serve.yaml")
 SERVE = ("/usr/local/bin/vllm", "serve", "meta-llama/Llama-3.1-8B-Instruct", "--config", "serve.yaml")
 SGLANG = ("-m", "sglang.launch_server", "--config", "serve.yaml")

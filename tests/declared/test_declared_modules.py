@@ -16,6 +16,8 @@ from tests.support.gpuholder import ME, ROOT
 from tests.support.resolving import E
 from tests.support.sharer import sharing
 
+pytestmark = pytest.mark.slow  # real processes
+
 LIMIT = "torch.cuda.set_per_process_memory_fraction(0.3, 0)"
 AT_IMPORT = f"import torch\n{LIMIT}\n"
 FUNCTION = f"import torch\n\ndef limit_memory():\n    {LIMIT}\n"

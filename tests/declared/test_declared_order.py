@@ -14,6 +14,8 @@ from tests.support.explaining import Explainer, card, said
 from tests.support.launching import Launcher
 from tests.support.sampling import once
 
+pytestmark = pytest.mark.slow  # real processes
+
 HALF = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.5, 0)\n"
 LIMIT = """
 import tensorflow as tf

@@ -9,6 +9,8 @@ import pytest
 from tests.support.builders import GIB
 from tests.support.explaining import Explainer, card, said
 
+pytestmark = pytest.mark.slow  # real processes
+
 
 @pytest.fixture
 def explain(tmp_path: Path) -> Explainer:

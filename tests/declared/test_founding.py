@@ -34,6 +34,8 @@ from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE
 from tests.support.resolving import A, limits, visible
 from tests.support.sharer import sharing
 
+pytestmark = pytest.mark.slow  # real processes
+
 READER = """
 import os, sys
 import msgspec

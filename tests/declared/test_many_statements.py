@@ -48,6 +48,7 @@ def test_175_scripts_of_300_statements_are_one_snapshot() -> None:
     assert any(value.startswith("… and ") and value.endswith(" more statements") for value in labels)
 
 
+@pytest.mark.slow
 def test_a_real_process_says_how_many_are_left_out(driver: Driver, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(endless())
     with sharing("train.py", cwd=tmp_path) as process, running(listing(driver, process.pid).env()) as sampler:

@@ -87,84 +87,29 @@ def test_48_what_a_script_sets_comes_before_what_the_process_was_started_with() 
 
 
 MPS = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "''0=1G,1=512MB''"}
+JAX_ON_1 = {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".3", "CUDA_VISIBLE_DEVICES": "1"}
+HALF_OF_0 = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.5, 0)\n"
+TORCH_CONF = {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.95,throw_on_cudamalloc_oom:True"}
+SERVING = ("/usr/bin/tensorflow_model_server", "--per_process_gpu_memory_fraction=0.5")
+HAMI = {"CUDA_DEVICE_MEMORY_LIMIT_0": "3000m", "CUDA_DEVICE_SM_LIMIT": "50", "NVIDIA_VISIBLE_DEVICES": "GPU-bbbb0002"}
+GENV = {"GENV_GPU_MEMORY": "4g", "GENV_ENVIRONMENT_ID": "12", "CUDA_VISIBLE_DEVICES": "1"}
+RUNAI = {"GPU_PORTION": "0.50", "NVIDIA_VISIBLE_DEVICES": "GPU-aaaa0001"}
+CUPY = frozenset({"memory.cpython-311-x86_64-linux-gnu.so"})
+PERCENT, SIZE = {"CUPY_GPU_MEMORY_LIMIT": "50%"}, {"CUPY_GPU_MEMORY_LIMIT": "1073741824"}
 LIMITED: dict[Any, tuple[Sequence[GpuFacts], Facts, Kind, dict[int, float]]] = {
-    17: (
-        A,
-        facts({"XLA_PYTHON_CLIENT_MEM_FRACTION": ".3", "CUDA_VISIBLE_DEVICES": "1"}, libraries=JAX),
-        Kind.CAP,
-        {1: 3305.7},
-    ),
+    17: (A, facts(JAX_ON_1, libraries=JAX), Kind.CAP, {1: 3305.7}),
     24: (M, facts(script="import tensorflow as tf\n" + FRACTION, libraries=TENSORFLOW), Kind.CAP, {0: 1228.8}),
     25: (C, facts(script=LOGICAL.format(ONE), libraries=TENSORFLOW), Kind.CAP, {0: 1024}),
     26: (C, facts(script=LOGICAL.format(f"{HALF}, {HALF}"), libraries=TENSORFLOW), Kind.CAP, {0: 1024}),
-    27: (
-        T,
-        facts(None, "/usr/bin/tensorflow_model_server", "--per_process_gpu_memory_fraction=0.5"),
-        Kind.CAP,
-        {0: 7554.5},
-    ),
-    28: (
-        A,
-        facts(
-            {"CUDA_VISIBLE_DEVICES": "2"},
-            script="import torch\ntorch.cuda.set_per_process_memory_fraction(0.5, 0)\n",
-            libraries=TORCH,
-        ),
-        Kind.CAP,
-        {2: 5509.5},
-    ),
-    29: (
-        E,
-        facts(
-            {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.95,throw_on_cudamalloc_oom:True"},
-            libraries=TORCH,
-        ),
-        Kind.CAP,
-        {0: 77824, 1: 77824},
-    ),
-    "32 percent": (
-        E,
-        facts(
-            {"CUPY_GPU_MEMORY_LIMIT": "50%"},
-            libraries=frozenset({"memory.cpython-311-x86_64-linux-gnu.so"}),
-            script="import cupy\n",
-        ),
-        Kind.CAP,
-        {0: 40960, 1: 40960},
-    ),
-    "32 bytes": (
-        E,
-        facts({"CUPY_GPU_MEMORY_LIMIT": "1073741824"}, script="import cupy\n"),
-        Kind.CAP,
-        {0: 1024, 1: 1024},
-    ),
+    27: (T, facts(None, *SERVING), Kind.CAP, {0: 7554.5}),
+    28: (A, facts({"CUDA_VISIBLE_DEVICES": "2"}, script=HALF_OF_0, libraries=TORCH), Kind.CAP, {2: 5509.5}),
+    29: (E, facts(TORCH_CONF, libraries=TORCH), Kind.CAP, {0: 77824, 1: 77824}),
+    "32 percent": (E, facts(PERCENT, libraries=CUPY, script="import cupy\n"), Kind.CAP, {0: 40960, 1: 40960}),
+    "32 bytes": (E, facts(SIZE, script="import cupy\n"), Kind.CAP, {0: 1024, 1: 1024}),
     33: (E, facts(MPS, libraries=TORCH), Kind.HARD, {0: 1024, 1: 512}),
-    34: (
-        A,
-        facts(
-            {
-                "CUDA_DEVICE_MEMORY_LIMIT_0": "3000m",
-                "CUDA_DEVICE_SM_LIMIT": "50",
-                "NVIDIA_VISIBLE_DEVICES": "GPU-bbbb0002",
-            },
-            libraries=TORCH,
-            cgroup=DOCKER,
-        ),
-        Kind.HARD,
-        {1: 3000},
-    ),
-    36: (
-        A,
-        facts({"GENV_GPU_MEMORY": "4g", "GENV_ENVIRONMENT_ID": "12", "CUDA_VISIBLE_DEVICES": "1"}),
-        Kind.GRANT,
-        {1: 4e9 / MIB},
-    ),
-    37: (
-        A,
-        facts({"GPU_PORTION": "0.50", "NVIDIA_VISIBLE_DEVICES": "GPU-aaaa0001"}, cgroup=DOCKER),
-        Kind.GRANT,
-        {0: 5509.5},
-    ),
+    34: (A, facts(HAMI, libraries=TORCH, cgroup=DOCKER), Kind.HARD, {1: 3000}),
+    36: (A, facts(GENV), Kind.GRANT, {1: 4e9 / MIB}),
+    37: (A, facts(RUNAI, cgroup=DOCKER), Kind.GRANT, {0: 5509.5}),
 }
 
 

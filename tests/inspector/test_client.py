@@ -18,6 +18,8 @@ from gpuwatch.inspector.client import InspectorClient
 from tests.support.inspecting import STAND_IN, stand_in, words
 from tests.support.sampling import PATIENCE
 
+pytestmark = pytest.mark.slow  # real processes
+
 
 def test_answers_come_for_all_questions(inspector: Callable[..., InspectorClient]) -> None:
     """More of them than are on their way at once."""

@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatch import procfs
@@ -204,6 +204,7 @@ def made() -> Path:
     pytest.skip("no cgroup may be made here: it needs root and a cgroup hierarchy that can be written")
 
 
+@pytest.mark.slow
 def test_a_real_cgroup(made: Path) -> None:
     """A process that the kernel has put there is read as in that container."""
     inner = made / f"docker-{ID}.scope"
@@ -251,6 +252,7 @@ def test_the_job_of_another_scheduler(cgroup: str, environ: dict[str, str], expe
     assert cgroups.parse_unit(cgroup) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "environ",
     [
@@ -273,6 +275,7 @@ def test_a_kernel_in_a_batch_job_is_not_left_by_a_server_that_is_not_here(enviro
 # -- the whole -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_could_not_be_read_is_said() -> None:
     """An environment under a title; its ancestors' is as good for what is inherited."""
     python = Member("python", (PYTHON, "t.py"), {"SSH_CONNECTION": "10.0.0.7 1 2 3"}, title="step 7 = 3")
@@ -304,6 +307,7 @@ def test_a_fault_in_one_part_costs_no_other() -> None:
     assert found.words == clean(found.words)
 
 
+@pytest.mark.slow
 def test_the_reader_answers_with_both() -> None:
     with family(Member("python", (PYTHON, "t.py"), {"SSH_CLIENT": "10.0.0.7 1 2"})) as tree:
         pid = tree.pids["python"]
@@ -353,6 +357,7 @@ ARGV = st.lists(WORDS, max_size=5).map(tuple)
 KIN = st.builds(RelatedProcess, pid=st.integers(2, 9), argv=ARGV, environ=ENVIRONS, start=st.integers(0, 9), comm=ODD)
 
 
+@settings(max_examples=15, deadline=None)
 @given(argv=ARGV, environ=ENVIRONS, above=st.lists(KIN, max_size=5), cgroup=st.lists(PARTS, max_size=6).map("/".join))
 def test_nothing_that_a_process_writes_raises(
     argv: tuple[str, ...], environ: dict[str, str] | Unread, above: list[RelatedProcess], cgroup: str
@@ -373,6 +378,7 @@ def test_nothing_that_a_process_writes_raises(
     assert job.rank is None or job.world is None or 0 <= job.rank < job.world
 
 
+@settings(max_examples=15, deadline=None)
 @given(first=ARGV, second=ARGV, environs=st.tuples(ENVIRONS, ENVIRONS), above=st.lists(KIN, max_size=3))
 def test_siblings_below_a_launcher_are_one_run(
     first: tuple[str, ...],

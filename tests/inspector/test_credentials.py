@@ -21,6 +21,8 @@ from tests.support.evidence import SOURCE, script_of, seen
 from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE
 from tests.support.sharer import sharing
 
+pytestmark = pytest.mark.slow  # real processes
+
 needs_root = pytest.mark.skipif(not ROOT, reason="processes of two users need root")
 
 AS_USER = """

@@ -19,6 +19,8 @@ from tests.support.evidence import SOURCE, script_of, seen
 from tests.support.sharer import LAUNCHER, sharing, sleeping, until_asleep
 from tests.test_procfs import fixture_process, stat_line
 
+pytestmark = pytest.mark.slow  # real processes
+
 
 def test_the_facts_of_a_process(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SOURCE)

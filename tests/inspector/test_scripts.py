@@ -15,6 +15,8 @@ from gpuwatch.inspector import files, reader
 from tests.support.evidence import SOURCE, script_of, seen
 from tests.support.sharer import LAUNCHER, sharing, sleeping
 
+pytestmark = pytest.mark.slow  # real processes
+
 
 def test_code_on_the_command_line() -> None:
     with sharing("-c", "import torch") as process:

@@ -93,11 +93,13 @@ os.write(1, b"%d\\n" % child)
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_listens_and_its_worker(listener: Sharing) -> None:
     port, child = listener.said
     assert reason(listener.pid) == reason(int(child)) == f"listens on port {port}"
 
 
+@pytest.mark.slow
 @needs_root
 def test_a_process_of_another_user_that_listens() -> None:
     """Root sees whose it is; another user does not see its files."""
@@ -105,12 +107,14 @@ def test_a_process_of_another_user_that_listens() -> None:
         assert reason(process.pid) == f"listens on port {process.said[0]}"
 
 
+@pytest.mark.slow
 def test_a_port_by_chance_is_not_one_that_was_chosen() -> None:
     with sharing("train.py", first=BY_CHANCE) as process:
         assert int(process.said[0]) in Sockets().ephemeral()
         assert reason(process.pid) == ""
 
 
+@pytest.mark.slow
 def test_a_server_of_ipv6() -> None:
     first = CHOSEN.replace("socket.socket()", "socket.socket(socket.AF_INET6)").replace("127.0.0.1", "::1")
     try:
@@ -122,6 +126,7 @@ def test_a_server_of_ipv6() -> None:
         assert reason(process.pid) == f"listens on port {process.said[0]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 def test_whom_a_process_is_connected_to(family: socket.AddressFamily) -> None:
     """Neither who listens nor who only talks to itself is connected to anybody; who only connects is no server."""
@@ -141,6 +146,7 @@ def test_whom_a_process_is_connected_to(family: socket.AddressFamily) -> None:
             assert reason(process.pid) == ""
 
 
+@pytest.mark.slow
 @needs_root
 def test_a_process_with_a_network_of_its_own() -> None:
     """A container's ports are read where it sees them, not where we do."""
@@ -156,6 +162,7 @@ def test_a_process_with_a_network_of_its_own() -> None:
 FORK = CHILD.replace("    listener.close()\n", "")
 
 
+@pytest.mark.slow
 def test_a_notebook_and_what_it_forks_are_no_server() -> None:
     """The kernel's sockets are for its notebook, also those that its loaders have of it."""
     with sharing("-m", "ipykernel_launcher", "-f", "kernel-1.json", first=CHOSEN + FORK) as process:
@@ -167,6 +174,7 @@ def test_a_notebook_and_what_it_forks_are_no_server() -> None:
         assert find_server(other, Sockets()) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("argv", "environ"),
     [
@@ -298,6 +306,7 @@ def kernel(*children: Member, server: object = 0, **environ: str) -> Member:
     return Member("kernel", KERNEL, given, children, leads=True)
 
 
+@pytest.mark.slow
 def test_a_notebook_and_what_it_started() -> None:
     """Each of them is in the notebook, which is one run; the server is none of it."""
     shell = Member("train", (PYTHON, "train.py"))
@@ -313,6 +322,7 @@ def test_a_notebook_and_what_it_started() -> None:
     assert places[0].where == "notebook Untitled 1.ipynb"
 
 
+@pytest.mark.slow
 def test_a_kernel_whose_server_was_killed_is_left() -> None:
     """And a fork that has lost its kernel is an orphan, which says nothing of the server."""
     with family() as dead:
@@ -330,6 +340,7 @@ def test_a_kernel_whose_server_was_killed_is_left() -> None:
     assert alone.job.orphaned
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", ["0", "1", "", "abc"])
 def test_a_kernel_that_was_meant_to_outlive_its_starter_is_not_left(server: str) -> None:
     with family(Member("starter", (PYTHON, "-m", "x"), children=(kernel(server=server),))) as tree:

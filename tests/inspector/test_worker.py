@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,11 @@ from gpuwatch.inspector import INSPECTOR
 from gpuwatch.inspector.protocol import Answer, Question
 from gpuwatch.model import Declared, Knowledge
 from tests import CHECKOUT
+from tests.support import uncovered
 from tests.support.sampling import PATIENCE
 from tests.support.sharer import sharing
+
+pytestmark = pytest.mark.slow  # real processes
 
 GIB = 1 << 30
 CARDS = (
@@ -33,15 +36,26 @@ CARDS = (
 Reader = subprocess.Popen[bytes]
 
 
-def start(command: Sequence[str] = INSPECTOR) -> Reader:
-    """Start an inspector, or a stand-in."""
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+def start(code: str = "", *, env: Mapping[str, str] | None = None) -> Reader:
+    """Start an inspector, where there is code with a changed module `worker`."""
+    changed = (sys.executable, "-c", f"from gpuwatch.inspector import worker\n{code}\nworker.main()")
+    command = changed if code else INSPECTOR
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=env)
 
 
 @pytest.fixture
+def starting() -> Iterator[Callable[..., Reader]]:
+    """Return `start`; what it starts is ended after the test."""
+    children: list[Reader] = []
+    yield lambda *args: children.append(start(*args)) or children[-1]
+    for child in children:
+        end(child)
+
+
+@pytest.fixture(scope="module")
 def reader() -> Iterator[Reader]:
-    """A reader that is ended after the test."""
-    child = start()
+    """One reader for all tests that leave it alive."""
+    child = start(env=uncovered.environment())
     yield child
     end(child)
 
@@ -110,6 +124,7 @@ def test_an_agreement_is_told_once(reader: Reader) -> None:
         assert [limit.bytes for limit in first.limits] == [5 * GIB, 5 * GIB]
         assert ask(reader, process.pid, user="ada") == first
         assert ask(reader, process.pid, user="ben").limits == ()
+        assert ask(reader, process.pid, user="ada", shares=()).limits == ()
 
 
 def test_a_process_that_has_gone_or_is_another_now(reader: Reader) -> None:
@@ -127,9 +142,9 @@ def test_a_tree_without_an_owner_cannot_be_read(reader: Reader, tmp_path: Path) 
     (tmp_path / "7/stat").write_bytes(Path("/proc/self/stat").read_bytes())
     (tmp_path / "7/status").write_text("Name:\tx\n")
     declared = ask(reader, 7, start=1, proc=str(tmp_path))
+    assert ask(reader, os.getpid(), proc="/proc").knowledge is not Knowledge.PENDING
     assert declared.knowledge is Knowledge.UNREADABLE
     assert declared.words == "it cannot be read: /proc/PID/status: no Uid or no Gid line"
-    assert ask(reader, os.getpid(), proc="/proc").knowledge is not Knowledge.PENDING
 
 
 @pytest.mark.parametrize(
@@ -150,67 +165,42 @@ def test_a_hostile_source_costs_one_answer(reader: Reader, tmp_path: Path, sourc
     assert ask(reader, os.getpid()).knowledge is not Knowledge.PENDING
 
 
-def test_its_memory_is_bounded(reader: Reader) -> None:
-    """Half a gigabyte, whatever a source makes of it."""
-    ask(reader, os.getpid())
-    limits = Path(f"/proc/{reader.pid}/limits").read_text()
-    (line,) = [line for line in limits.splitlines() if line.startswith("Max address space")]
-    assert line.split()[3:5] == [str(512 << 20)] * 2
-
-
-def test_it_leaves_no_core_behind(reader: Reader) -> None:
+@pytest.mark.parametrize(("limit", "value"), [("Max address space", 512 << 20), ("Max core file size", 0)])
+def test_its_memory_is_bounded_and_it_leaves_no_core(reader: Reader, limit: str, value: int) -> None:
     """It has read what is not for everybody's eyes, and whoever can crash it could fill a disk."""
     ask(reader, os.getpid())
-    limits = Path(f"/proc/{reader.pid}/limits").read_text()
-    (line,) = [line for line in limits.splitlines() if line.startswith("Max core file size")]
-    assert line.split()[4:6] == ["0", "0"]
+    lines = Path(f"/proc/{reader.pid}/limits").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith(limit)]
+    assert line.removeprefix(limit).split()[:2] == [str(value)] * 2
 
 
-def test_it_ends_when_it_has_grown_large() -> None:
+def test_it_ends_when_it_has_grown_large(starting: Callable[..., Reader]) -> None:
     """After its answer: what a parser took is not given back. What else it was asked is asked of the next one."""
-    code = "from gpuwatch.inspector import worker as it\nit.LARGE = 1\nit.main()"
-    child = start((sys.executable, "-c", code))
+    child = starting("worker.LARGE = 1")
     tell(child, msgspec.json.encode(Question(pid=os.getpid(), start=1)) + b"\n")
     tell(child, msgspec.json.encode(Question(pid=os.getpid(), start=2)) + b"\n")
     assert hear(child).start == 1
     assert child.wait(PATIENCE) == 0
-    end(child)
 
 
-def test_a_fault_of_ours_costs_one_answer() -> None:
-    """And is said, with its kind."""
-    code = (
-        "from gpuwatch.inspector import worker as it\n"
-        "def broken(*_): raise KeyError('x')\n"
-        "it.resolve = broken\nit.main()"
-    )
-    child = start((sys.executable, "-c", code))
+def test_a_fault_of_ours_costs_one_answer(starting: Callable[..., Reader]) -> None:
+    child = starting("def broken(*_): raise KeyError('x')\nworker.resolve = broken")
     declared = ask(child, os.getpid())
     assert declared == Declared(knowledge=Knowledge.UNREADABLE, words="a fault in gpuwatch: KeyError: 'x'")
-    end(child)
 
 
-def test_it_ends_when_nobody_asks_any_more(reader: Reader) -> None:
-    """With the end of its questions."""
-    assert reader.stdin is not None
-    reader.stdin.close()
-    assert reader.wait(PATIENCE) == 0
-
-
-def test_it_ends_when_it_is_idle() -> None:
-    """Its memory is worth more than its 60 ms of starting."""
-    child = start((sys.executable, "-c", "from gpuwatch.inspector import worker as it\nit.IDLE = 0.05\nit.main()"))
+@pytest.mark.parametrize("how", ["nobody asks", "idle", "nobody reads"])
+def test_it_ends(starting: Callable[..., Reader], how: str) -> None:
+    child = starting("worker.IDLE = 0.05" if how == "idle" else "")
+    assert child.stdin is not None
+    assert child.stdout is not None
+    if how == "nobody asks":
+        child.stdin.close()
+    elif how == "nobody reads":
+        ask(child, os.getpid())
+        child.stdout.close()
+        tell(child, msgspec.json.encode(Question(pid=os.getpid(), start=1)) + b"\n")
     assert child.wait(PATIENCE) == 0
-    end(child)
-
-
-def test_it_ends_when_nobody_reads(reader: Reader) -> None:
-    """Without a word."""
-    ask(reader, os.getpid())
-    assert reader.stdout is not None
-    reader.stdout.close()
-    tell(reader, msgspec.json.encode(Question(pid=os.getpid(), start=1)) + b"\n")
-    assert reader.wait(PATIENCE) == 0
 
 
 def test_half_a_question_waits_for_its_other_half(reader: Reader) -> None:
