@@ -82,7 +82,6 @@ def test_what_an_init_has_for_a_child_was_left_to_it(name: str, tmp_path: Path) 
 
 
 def test_a_name_that_the_kernel_cut_is_still_known() -> None:
-    """`kill` has only that of a process that it did not see before."""
     for name in KEEPERS:
         assert programs.is_session_keeper(programs.name_from_comm(name[:15])), name
     assert programs.is_session_keeper(programs.name_from_comm("tmux: server"))
@@ -93,7 +92,6 @@ def test_a_name_that_the_kernel_cut_is_still_known() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tmux: server", "jupyter-lab", "containerd-shim-runc-v2"])
 def test_what_keeps_sessions_is_not_ended_with_the_run_that_started_it(name: str, tmp_path: Path) -> None:
-    """Below a training's program: a multiplexer, a service manager, and in it somebody's other training."""
     other = Member("b", (PYTHON, "b.py"), leads=True)
     keeper = Member("keeper", (f"/usr/bin/{name}",), comm=name[:15], children=(other,))
     own = Member("a", (PYTHON, "a.py"))
@@ -154,7 +152,6 @@ def test_a_shell_with_a_script_below_an_agent_is_no_head_of_a_run(tmp_path: Path
     ],
 )
 def test_the_source_is_found_behind_the_options(line: str, kind: SourceKind, text: str) -> None:
-    """As python(1) reads them."""
     assert find_source(tuple(shlex.split(line))) == Source(kind, text)
 
 
@@ -169,7 +166,6 @@ def test_the_source_is_found_behind_the_options(line: str, kind: SourceKind, tex
     ],
 )
 def test_other_programs_and_shells_have_no_source(line: str) -> None:
-    """A notebook's cells are in no file that a command line names."""
     assert find_source(tuple(shlex.split(line))) is None
 
 
@@ -202,7 +198,6 @@ def test_what_is_an_interpreter(path: str, expected: bool) -> None:
     ],
 )
 def test_kernels_by_their_command_line(argv: tuple[str, ...], *, expected: bool) -> None:
-    """Of Python by its module, of others by the file of its ports."""
     assert programs.is_kernel(argv) is expected
 
 
@@ -256,6 +251,5 @@ def test_kernels_by_their_command_line(argv: tuple[str, ...], *, expected: bool)
     ],
 )
 def test_servers_by_their_command_line(line: str, expected: str) -> None:
-    """Program, script or module, and its subcommand: command lines of each project's documentation, and titles."""
     argv = tuple(line.split(" "))
     assert (programs.find_model_server(argv) or programs.find_web_server(argv)) == expected

@@ -62,9 +62,8 @@ THEANORC THEANO_RC CUDA_VISÏBLE_DEVICES A PATH
 """
 
 
-@pytest.mark.parametrize("name", REAL.split())
-def test_a_real_name_is_no_slip(name: str) -> None:
-    assert find_misspelt([name]) == []
+def test_a_real_name_is_no_slip() -> None:
+    assert [name for name in REAL.split() if find_misspelt([name])] == []
 
 
 def test_a_slip_beside_the_right_name_is_no_matter() -> None:

@@ -63,13 +63,6 @@ def test_across_layers_the_least_holds() -> None:
     assert declared.declarations[1].why == "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT is less"
 
 
-def test_of_two_layers_below_the_frameworks_the_least_holds_whichever_was_read_last() -> None:
-    environ = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G", "GPUWATCH_SHARE": "0.4"}
-    assert limits(resolve(facts(environ), C), C) == pytest.approx({0: 800.8})
-    hami = {"CUDA_DEVICE_MEMORY_LIMIT": "1g", "GPU_PORTION": "0.9"}
-    assert limits(resolve(facts(hami), C), C) == {0: 1024}
-
-
 def test_frameworks_with_allocators_of_their_own_add_up() -> None:
     environ = {"CUPY_GPU_MEMORY_LIMIT": "20%"}
     script = "import cupy, torch\ntorch.cuda.set_per_process_memory_fraction(0.4)\n"
@@ -87,30 +80,6 @@ def test_a_framework_that_may_take_any_amount_leaves_the_other_no_limit() -> Non
     assert declared.limits == ()
     (cupy,) = [one for one in declared.declarations if one.framework == "CuPy"]
     assert (cupy.effective, cupy.why) == (False, "another framework of the process may take any amount")
-
-
-def test_a_server_and_the_framework_that_it_is_built_on_share_one_allocator() -> None:
-    argv = ("/usr/bin/python3", "/usr/local/bin/vllm", "serve", "m", "--gpu-memory-utilization", "0.4")
-    environ = {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.9"}
-    declared = resolve(facts(environ, *argv, libraries=TORCH), C)
-    assert limits(declared, C) == pytest.approx({0: 800.8})
-
-
-def test_a_layer_below_holds_the_sum_of_the_frameworks() -> None:
-    environ = {"CUPY_GPU_MEMORY_LIMIT": "20%", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G"}
-    script = "import cupy, torch\ntorch.cuda.set_per_process_memory_fraction(0.4)\n"
-    assert limits(resolve(facts(environ, script=script), C), C) == {0: 1024}
-
-
-def test_xla_with_unified_memory_is_never_held_to_less_than_the_gpu() -> None:
-    environ = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5", "TF_FORCE_UNIFIED_MEMORY": "1"}
-    assert limits(resolve(facts(environ, libraries=JAX), C), C) == {0: 2002}
-
-
-def test_what_a_launcher_sets_on_everybody_is_no_declaration() -> None:
-    shard = ("text-generation-server", "serve", "m")
-    assert resolve(facts({"CUDA_MEMORY_FRACTION": "1.0"}, *shard), C).limits == ()
-    assert limits(resolve(facts({"CUDA_MEMORY_FRACTION": "0.5"}, *shard), C), C) == {0: 1001}
 
 
 def test_a_default_yields_to_anything_that_was_said() -> None:
@@ -175,12 +144,6 @@ def test_tensorflows_list_of_gpus_has_those_that_the_script_hides_from_it() -> N
     assert limits(declared, A) == {1: 1024}
 
 
-def test_a_fraction_on_mig_is_one_of_the_instance() -> None:
-    environ = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5", "CUDA_VISIBLE_DEVICES": "MIG-2222"}
-    declared = resolve(facts(environ, libraries=JAX), D)
-    assert limits(declared, D) == {0: 4928}
-
-
 def test_a_value_that_is_only_known_at_run_time_is_said_to_be_dynamic() -> None:
     script = "import torch\ntorch.cuda.set_per_process_memory_fraction(args.fraction)\n"
     declared = resolve(facts(script=script, libraries=TORCH), A)
@@ -222,14 +185,6 @@ def test_what_all_execed_children_show_was_set_after_the_start() -> None:
     assert declared.declarations[0].confidence is Confidence.LIKELY
 
 
-def test_a_child_with_an_environment_of_its_own_says_nothing_of_its_parent() -> None:
-    children = (
-        RelatedProcess(pid=50, environ={"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.2"}),
-        RelatedProcess(pid=51, environ={"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.3"}),
-    )
-    assert resolve(facts(libraries=JAX, children=children), C).limits == ()
-
-
 def test_old_cuda_loads_all_kernels_and_may_hold_more() -> None:
     environ = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5", "CUDA_MODULE_LOADING": "EAGER"}
     assert resolve(facts(environ, libraries=JAX), C).limits[0].margin is Margin.EAGER
@@ -241,20 +196,56 @@ TORCH_ENV = {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.3"}
 CUPY_ENV = {"CUPY_GPU_MEMORY_LIMIT": "20%"}
 
 
-@pytest.mark.parametrize(
-    ("environ", "script", "expected"),
-    [
-        (TORCH_ENV, CALL.format("args.fraction, 0"), {1: 24576}),
-        (TORCH_ENV, CALL.format("args.fraction, args.gpu"), {}),
-        (CUPY_ENV, POOL.format("size=args.size"), {1: 16384}),
-        (CUPY_ENV, POOL.format("size=0"), {1: 16384}),
-    ],
-)
-def test_a_call_without_a_known_number_still_takes_the_place_of_the_environment(
-    environ: dict[str, str], script: str, expected: dict[int, float]
-) -> None:
-    declared = resolve(facts(environ, script=script), E)
-    assert limits(declared, E) == pytest.approx(expected)
+BRANCHES = "import torch\nif args.small:\n    {0}({1})\nelse:\n    {0}({2})\n"
+FRACTION_CALL = "torch.cuda.set_per_process_memory_fraction"
+JAX_HALF = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}
+MPS = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G"}
+CUPY_AND_TORCH = "import cupy, torch\ntorch.cuda.set_per_process_memory_fraction(0.4)\n"
+VLLM = ("/usr/bin/python3", "/usr/local/bin/vllm", "serve", "m", "--gpu-memory-utilization", "0.4")
+TGI = ("text-generation-server", "serve", "m")
+JAX_ON_CPU = TORCH | {"libjax_common.so"}
+TWO_CHILDREN = tuple(RelatedProcess(pid=pid, environ={"XLA_PYTHON_CLIENT_MEM_FRACTION": f"0.{pid}"}) for pid in (2, 3))
+LIMITS: dict[str, tuple[Sequence[GpuFacts], Facts, dict[int, float]]] = {
+    "the least of two layers, MPS read first": (C, facts(MPS | {"GPUWATCH_SHARE": "0.4"}), {0: 800.8}),
+    "the least of two layers, HAMi": (C, facts({"CUDA_DEVICE_MEMORY_LIMIT": "1g", "GPU_PORTION": "0.9"}), {0: 1024}),
+    "a layer below holds the sum": (C, facts(CUPY_ENV | MPS, script=CUPY_AND_TORCH), {0: 1024}),
+    "a server and its framework share an allocator": (
+        *(C, facts({"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.9"}, *VLLM, libraries=TORCH)),
+        {0: 800.8},
+    ),
+    "unified memory allows the whole GPU": (
+        *(C, facts(JAX_HALF | {"TF_FORCE_UNIFIED_MEMORY": "1"}, libraries=JAX)),
+        {0: 2002},
+    ),
+    "the default of a launcher": (C, facts({"CUDA_MEMORY_FRACTION": "1.0"}, *TGI), {}),
+    "a fraction set by a launcher": (C, facts({"CUDA_MEMORY_FRACTION": "0.5"}, *TGI), {0: 1001}),
+    "a fraction of a MIG instance": (
+        D,
+        facts(JAX_HALF | {"CUDA_VISIBLE_DEVICES": "MIG-2222"}, libraries=JAX),
+        {0: 4928},
+    ),
+    "JAX on the CPU beside PyTorch": (C, facts(JAX_HALF, libraries=JAX_ON_CPU), {}),
+    "JAX on the GPU beside PyTorch": (C, facts(JAX_HALF, libraries=JAX_ON_CPU | JAX), {0: 1001}),
+    "children with environments of their own": (C, facts(libraries=JAX, children=TWO_CHILDREN), {}),
+    "the looser of two branches": (
+        *(E, facts(script=BRANCHES.format(FRACTION_CALL, "0.1", "0.9"), libraries=TORCH)),
+        {0: 73728},
+    ),
+    "the looser of two branches, first": (
+        *(E, facts(script=BRANCHES.format(FRACTION_CALL, "0.9", "0.1"), libraries=TORCH)),
+        {0: 73728},
+    ),
+    # A call without a known number still takes the place of the environment.
+    "a fraction at run time on GPU 0": (E, facts(TORCH_ENV, script=CALL.format("args.fraction, 0")), {1: 24576}),
+    "a fraction at run time anywhere": (E, facts(TORCH_ENV, script=CALL.format("args.fraction, args.gpu")), {}),
+    "a size at run time": (E, facts(CUPY_ENV, script=POOL.format("size=args.size")), {1: 16384}),
+    "a pool without a limit": (E, facts(CUPY_ENV, script=POOL.format("size=0")), {1: 16384}),
+}
+
+
+@pytest.mark.parametrize(("machine", "known", "expected"), LIMITS.values(), ids=LIMITS)
+def test_the_limits_of(machine: Sequence[GpuFacts], known: Facts, expected: dict[int, float]) -> None:
+    assert limits(resolve(known, machine), machine) == pytest.approx(expected)
 
 
 def test_a_pool_without_a_limit_is_said_to_have_none() -> None:
@@ -263,13 +254,6 @@ def test_a_pool_without_a_limit_is_said_to_have_none() -> None:
     assert (environment.effective, environment.why) == (False, "set_limit comes before it")
     assert (call.effective, call.why) == (True, "it sets no limit")
     assert declared.hints == ()
-
-
-@pytest.mark.parametrize(("small", "large"), [("0.1", "0.9"), ("0.9", "0.1")])
-def test_of_two_branches_the_looser_limit_holds(small: str, large: str) -> None:
-    call = "torch.cuda.set_per_process_memory_fraction"
-    script = f"import torch\nif args.small:\n    {call}({small})\nelse:\n    {call}({large})\n"
-    assert limits(resolve(facts(script=script, libraries=TORCH), E), E) == pytest.approx({0: 73728})
 
 
 def test_what_may_not_have_run_takes_nothing_away_from_what_was_declared_for_sure() -> None:
@@ -314,13 +298,6 @@ def test_what_a_parent_was_started_with_is_doubted_where_the_process_hides_its_o
     seen = resolve(facts(Unread.OVERWRITTEN, "epoch 3", libraries=TORCH, ancestors=(parent,)), A).visible
     assert seen is not None
     assert (seen.where, seen.note) == ("environment of parent 7", "its own environment may say otherwise")
-
-
-def test_jax_on_the_cpu_binds_no_pytorch_job() -> None:
-    environ = {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".3"}
-    on_cpu = TORCH | {"libjax_common.so"}
-    assert resolve(facts(environ, libraries=on_cpu), C).limits == ()
-    assert resolve(facts(environ, libraries=on_cpu | JAX), C).limits != ()
 
 
 TEXT = st.text(max_size=30)

@@ -51,7 +51,6 @@ CONTAINERS = [
 
 @pytest.mark.parametrize(("path", "runtime", "ident", "name"), CONTAINERS)
 def test_the_container_on_a_path(path: str, runtime: str, ident: str, name: str) -> None:
-    """Version 1 and 2, the systemd driver and the other, of every runtime; the innermost counts."""
     assert cgroups.parse_container(path) == ContainerId(runtime, ident, name)
 
 
@@ -70,7 +69,6 @@ def test_the_container_on_a_path(path: str, runtime: str, ident: str, name: str)
     ],
 )
 def test_what_is_no_container(path: str) -> None:
-    """A container's monitor, a virtual machine, a login, a service."""
     assert cgroups.parse_container(path) is None
 
 
@@ -85,7 +83,6 @@ def test_what_is_no_container(path: str) -> None:
     ],
 )
 def test_the_pod_on_a_path(path: str, expected: str) -> None:
-    """Its uid with dashes by either driver; of a static pod 32 digits. A pod of Podman's is none of these."""
     assert cgroups.parse_pod(path) == expected
 
 
@@ -103,7 +100,6 @@ def test_the_pod_on_a_path(path: str, expected: str) -> None:
     ],
 )
 def test_the_batch_job_on_a_path(path: str, expected: SlurmStep | None) -> None:
-    """Only below Slurm's own folder: anybody may call a cgroup `job_1`."""
     assert cgroups.parse_slurm(path) == expected
 
 
@@ -145,12 +141,10 @@ USER = "/user.slice/user-1000.slice/user@1000.service"
     ],
 )
 def test_the_unit_on_a_path(path: str, expected: Unit | None) -> None:
-    """A service with its name as systemctl takes it; not what only carries logins, desktops, jobs and containers."""
     assert cgroups.parse_unit(path) == expected
 
 
 def test_a_notebook_below_a_unit_is_not_its_service() -> None:
-    """People start and leave it by hand, and the unit knows nothing of it."""
     names = ("jupyterhub", "jupyter", "jupyter-ada", "code-server@ada", "code-tunnel")
     for unit in (*(f"{name}.service" for name in names), ""):
         assert not is_service(unit)
@@ -159,6 +153,5 @@ def test_a_notebook_below_a_unit_is_not_its_service() -> None:
 
 
 def test_whose_login_a_path_lies_in() -> None:
-    """The owner of a rootless container, whose processes have uids of nobody."""
     assert cgroups.parse_user(f"{USER}/user.slice/libpod-{ID}.scope") == 1000
     assert cgroups.parse_user(f"/machine.slice/libpod-{ID}.scope") is None

@@ -22,7 +22,6 @@ pytestmark = pytest.mark.slow  # real processes
 
 
 def test_answers_come_for_all_questions(inspector: Callable[..., InspectorClient]) -> None:
-    """More of them than are on their way at once."""
     one = inspector()
     for pid in range(1, 51):
         one.ask(pid, 7, "ada")
@@ -48,7 +47,6 @@ def test_answers_come_for_all_questions(inspector: Callable[..., InspectorClient
 def test_a_reader_that_fails_costs_one_answer(
     inspector: Callable[..., InspectorClient], odd: str, expected: str
 ) -> None:
-    """Those before it and those behind it are read all the same."""
     one = inspector(odd, deadline=1.0)
     for pid in range(1, 6):
         one.ask(pid, 7, "ada")
@@ -56,7 +54,6 @@ def test_a_reader_that_fails_costs_one_answer(
 
 
 def test_what_has_crashed_is_no_zombie(inspector: Callable[..., InspectorClient]) -> None:
-    """Every reader is reaped."""
     one = inspector("os._exit(7)")
     before = set(procfs.find_children(os.getpid()))
     one.ask(1, 7, "ada")
@@ -68,7 +65,6 @@ def test_what_has_crashed_is_no_zombie(inspector: Callable[..., InspectorClient]
 
 
 def test_a_user_whose_processes_end_the_reader_waits_and_nobody_else(inspector: Callable[..., InspectorClient]) -> None:
-    """Until their cost is forgiven; those of others are read at once, before and after."""
     now = [0.0]
     one = inspector("if question['user'] == 'eve': os._exit(7)", clock=lambda: now[0])
     for pid in range(1, 11):
@@ -87,7 +83,6 @@ def test_a_user_whose_processes_end_the_reader_waits_and_nobody_else(inspector: 
 
 
 def test_slow_answers_are_no_way_to_keep_others_waiting(inspector: Callable[..., InspectorClient]) -> None:
-    """Each of eve's is in time, and many were there first: ada's comes before all but those on their way."""
     one = inspector("if question['user'] == 'eve': time.sleep(0.02); took = 1.5", deadline=60.0)
     for pid in range(1, 41):
         one.ask(pid, 7, "eve")
@@ -99,7 +94,6 @@ def test_slow_answers_are_no_way_to_keep_others_waiting(inspector: Callable[...,
 
 
 def test_who_has_a_reader_hang_in_the_kernel_waits_and_nobody_else(inspector: Callable[..., InspectorClient]) -> None:
-    """A file system of their own that does not answer keeps even what is killed; it goes on when that has gone."""
     stuck = ChildProcess(["sleep", "600"])
     one = inspector()
     one._stuck[stuck] = "eve"
@@ -113,7 +107,6 @@ def test_who_has_a_reader_hang_in_the_kernel_waits_and_nobody_else(inspector: Ca
 
 
 def test_readers_that_do_not_go_are_not_joined_by_more(inspector: Callable[..., InspectorClient]) -> None:
-    """Four that hang in the kernel are enough."""
     stuck = [ChildProcess(["sleep", "600"]) for _ in range(4)]
     one = inspector()
     one._stuck |= {process: f"user {process.pid}" for process in stuck}
@@ -130,7 +123,6 @@ def test_readers_that_do_not_go_are_not_joined_by_more(inspector: Callable[..., 
 def test_a_reader_is_not_blamed_for_the_time_in_which_nobody_ran(
     inspector: Callable[..., InspectorClient], tmp_path: Path
 ) -> None:
-    """A machine that was paused for an hour has lost nothing."""
     now, go = [0.0], tmp_path / "go"
     one = inspector(f"while not os.path.exists({str(go)!r}): time.sleep(0.01)", clock=lambda: now[0])
     one.ask(1, 7, "ada")
@@ -145,7 +137,6 @@ def test_a_reader_is_not_blamed_for_the_time_in_which_nobody_ran(
 
 
 def test_a_reader_may_take_its_time_to_start(inspector: Callable[..., InspectorClient]) -> None:
-    """Its modules may come from a server; no process is to blame for that."""
     late = (sys.executable, "-c", "import time\ntime.sleep(0.6)\n" + stand_in("pass")[2])
     one = inspector(command=late, deadline=0.1)
     one.ask(1, 7, "ada")
@@ -153,14 +144,12 @@ def test_a_reader_may_take_its_time_to_start(inspector: Callable[..., InspectorC
 
 
 def test_a_reader_that_does_not_start_is_not_laid_to_a_process(inspector: Callable[..., InspectorClient]) -> None:
-    """gpuwatch was removed or replaced while it runs."""
     one = inspector(command=("false",))
     one.ask(1, 7, "ada")
     assert words(one, times=1) == {1: "gpuwatch's reader does not start (exit code 1)"}
 
 
 def test_what_is_no_longer_wanted_is_not_asked(inspector: Callable[..., InspectorClient]) -> None:
-    """Thousands of processes that came and went while their user waited."""
     one = inspector(command=("/no/such/program",))
     for pid in range(1, 1001):
         one.ask(pid, 7, "ada")
@@ -173,7 +162,6 @@ def test_what_is_no_longer_wanted_is_not_asked(inspector: Callable[..., Inspecto
 def test_a_reader_that_leaves_without_a_word_is_asked_again(
     inspector: Callable[..., InspectorClient], tmp_path: Path
 ) -> None:
-    """The question crossed its leaving."""
     mark = tmp_path / "left"
     one = inspector(f"if not os.path.exists({str(mark)!r}): open({str(mark)!r}, 'w').close(); os._exit(0)")
     one.ask(1, 7, "ada")
@@ -184,7 +172,6 @@ def test_a_reader_that_leaves_without_a_word_is_asked_again(
 def test_a_reader_that_cannot_be_started_is_tried_again(
     inspector: Callable[..., InspectorClient], tmp_path: Path
 ) -> None:
-    """A machine without memory may have some later."""
     program = tmp_path / "reader"
     one = inspector(command=(str(program),))
     one.ask(1, 7, "ada")
@@ -196,7 +183,6 @@ def test_a_reader_that_cannot_be_started_is_tried_again(
 
 
 def test_the_machine_is_told_once_to_each_reader(inspector: Callable[..., InspectorClient], tmp_path: Path) -> None:
-    """And again when it has changed."""
     log = tmp_path / "log"
     odd = f"open({str(log)!r}, 'a').write(line)\n    if pid == 3: os._exit(7)"
     share = Share(user="ada", share=0.5)
@@ -219,7 +205,6 @@ def test_the_machine_is_told_once_to_each_reader(inspector: Callable[..., Inspec
 
 
 def test_a_reader_that_was_started_before_is_taken_over(inspector: Callable[..., InspectorClient]) -> None:
-    """The sampler starts it before it imports what asks it."""
     one = inspector(command=("/no/such/program",), first=ChildProcess(stand_in("pass")))
     one.ask(1, 7, "ada")
     assert words(one, times=1) == {1: "read"}

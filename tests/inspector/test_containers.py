@@ -178,7 +178,6 @@ def test_the_list_of_containers_has_their_names(public: Path, file: str) -> None
 
 @needs_root
 def test_the_list_in_a_home_is_read_with_its_owners_rights(public: Path) -> None:
-    """Root follows no link of somebody's to what that one may not read."""
     home = public / f"home-{ME}/.local/share/containers/storage"
     file = stored(home, "mine")
     assert ask(ContainerNames(roots(public)), PODMAN, uid=ME) == ContainerName("mine")
@@ -248,7 +247,6 @@ def test_docker_is_asked_over_its_socket(public: Path) -> None:
     ids=["pod", "no labels", "no config", "unknown", "a number", "nothing", "no JSON", "large"],
 )
 def test_what_docker_may_answer(public: Path, answer: object, status: int, expected: ContainerName) -> None:
-    """A pod's container has the pod on its labels; anything else is no answer."""
     with daemon(public / "docker.sock", answer, status=status):
         assert ask(ContainerNames(roots(public))) == expected
 
@@ -272,7 +270,6 @@ def test_a_daemon_that_hangs_is_left_alone_for_a_while(public: Path) -> None:
 
 
 def test_what_is_no_socket_is_not_asked(public: Path) -> None:
-    """A file, a link to a socket, and a socket on which nobody listens."""
     path = public / "docker.sock"
     path.write_text("")
     assert ask(ContainerNames(roots(public))) == ContainerName()
@@ -289,7 +286,6 @@ def test_what_is_no_socket_is_not_asked(public: Path) -> None:
 
 @needs_root
 def test_a_rootless_daemon_is_asked_with_its_owners_rights(public: Path) -> None:
-    """Over their own socket, which no other user may have put there."""
     path = public / f"run/{ME}/docker.sock"
     with daemon(path, INSPECTED) as server:
         os.chown(path, ME, ME)
@@ -311,7 +307,6 @@ def test_podmans_socket_is_asked_last(public: Path, tmp_path: Path) -> None:
 
 
 def test_what_goes_by_names_is_not_asked_for(public: Path) -> None:
-    """LXC, systemd-nspawn and Enroot have the name in the cgroup or the mounts."""
     assert ask(ContainerNames(roots(public)), ContainerId("lxc", "", "gpu\x1b1")) == ContainerName("gpu\ufffd1")
 
 
@@ -338,7 +333,6 @@ for runtime, ident, of in json.loads(sys.argv[3]):
 
 @needs_root
 def test_a_user_reads_their_own_state_and_nobody_elses(public: Path) -> None:
-    """Root's files and the socket of a group that they are not in say nothing; nor does another's home, open or not."""
     write(public / f"docker/{ID}/config.v2.json", INSPECTED).parent.parent.chmod(0o700)
     stored(public / f"home-{ME}/.local/share/containers/storage", "mine", ident=ID)
     stored(public / f"home-{SOMEBODY_ELSE}/.local/share/containers/storage", "theirs", ident=OTHER)

@@ -60,7 +60,6 @@ def facts(cgroup: str = "/", **environ: str) -> Facts:
     ],
 )
 def test_the_batch_job(cgroup: str, environ: dict[str, str], expected: str) -> None:
-    """The kernel's word before the environment's, and no job for a shell that only asked for one."""
     assert context.find_slurm_job(facts(cgroup, **environ)) == expected
 
 
@@ -206,7 +205,6 @@ def made() -> Path:
 
 @pytest.mark.slow
 def test_a_real_cgroup(made: Path) -> None:
-    """A process that the kernel has put there is read as in that container."""
     inner = made / f"docker-{ID}.scope"
     process = subprocess.Popen(["sleep", "600"])
     try:
@@ -246,7 +244,6 @@ def test_a_real_cgroup(made: Path) -> None:
     ],
 )
 def test_the_job_of_another_scheduler(cgroup: str, environ: dict[str, str], expected: str) -> None:
-    """By the cgroup, else by what only a job has. The unit that PBS makes for all jobs is nobody's service."""
     assert context.find_batch_job(Facts(pid=7, uid=1000, cgroup=cgroup, environ=environ)) == expected
     assert Surroundings(batch=expected, unit="x.service").where == (expected or "x")
     assert cgroups.parse_unit(cgroup) is None
@@ -277,7 +274,6 @@ def test_a_kernel_in_a_batch_job_is_not_left_by_a_server_that_is_not_here(enviro
 
 @pytest.mark.slow
 def test_what_could_not_be_read_is_said() -> None:
-    """An environment under a title; its ancestors' is as good for what is inherited."""
     python = Member("python", (PYTHON, "t.py"), {"SSH_CONNECTION": "10.0.0.7 1 2 3"}, title="step 7 = 3")
     with family(Member("sh", ("bash",), {"SSH_CONNECTION": "10.0.0.8 1 2 3"}, children=(python,))) as tree:
         found = tree.around("python")
@@ -286,13 +282,11 @@ def test_what_could_not_be_read_is_said() -> None:
 
 
 def test_a_process_that_has_gone_is_said_to_have(tmp_path: Path) -> None:
-    """Nothing raises, and what its facts alone tell is still told."""
     found = context.read_context(Facts(pid=99, environ={"SSH_CONNECTION": "10.0.0.7 1 2 3"}), proc=tmp_path)
     assert (found.job, found.ssh, found.words) == (None, "10.0.0.7", "its state: it has ended")
 
 
 def test_a_fault_in_one_part_costs_no_other() -> None:
-    """A name book that fails: the container is missing, and it is said why."""
 
     class Broken(ContainerNames):
         def find(self, container: ContainerId, pid: int, uid: int | None, *, proc: Path) -> ContainerName:
@@ -386,7 +380,6 @@ def test_siblings_below_a_launcher_are_one_run(
     environs: tuple[dict[str, str] | Unread, dict[str, str] | Unread],
     above: list[RelatedProcess],
 ) -> None:
-    """Whatever they wrote; its name may be told by each alone, where the launcher started no Python."""
     line = (RelatedProcess(pid=5, argv=("torchrun", "t.py"), start=7), *above)
     pid, stat = os.getpid(), procfs.read_stat(os.getpid())
     found = []

@@ -59,7 +59,6 @@ def public() -> Iterator[Path]:
 
 @needs_root
 def test_one_user_reads_their_own_processes_and_only_names_of_others(public: Path) -> None:
-    """Row 8 of what /proc permits: arguments, parents and cgroups are everybody's, the rest is not."""
     (public / "train.py").write_text(SOURCE)
     mine, theirs = f"drop({ME})", f"drop({SOMEBODY_ELSE})"
     with (
@@ -128,14 +127,12 @@ print(secret.read_text(), os.getgroups(), wish())
 
 
 def test_ones_own_rights_are_not_changed() -> None:
-    """Nobody but root acts as another, and root acts as root without ado."""
     with acting_as(procfs.Owner(os.getuid(), os.getgid(), ())):
         assert os.access(sys.executable, os.R_OK)
 
 
 @needs_root
 def test_a_link_in_a_container_does_not_lead_out_of_it(tmp_path: Path) -> None:
-    """An absolute link inside another root names a file of that root."""
     inside = tmp_path / "root"
     (inside / "app").mkdir(parents=True)
     (inside / "data").mkdir()

@@ -42,7 +42,6 @@ def rank(number: int, *children: Member) -> Member:
 
 @pytest.mark.parametrize("uid", [None, pytest.param(ME, marks=pytest.mark.skipif(not ROOT, reason="needs root"))])
 def test_the_ranks_of_a_launcher_are_one_run(uid: int | None) -> None:
-    """One key, the launcher's; each its own rank; the loaders are workers of theirs."""
     loader = Member("loader", forks=True, comm="pt_data_worker")
     ranks = [rank(0, loader), rank(1), rank(7)]
     shell = Member("shell", ("-bash",), children=(Member("torchrun", TORCHRUN, children=tuple(ranks)),))
@@ -74,7 +73,6 @@ def test_ranks_whose_launcher_was_killed_are_still_one_run_and_orphans() -> None
 
 
 def test_a_script_of_the_shell_starts_runs_and_is_none() -> None:
-    """Each training of a sweep is a run; an interactive shell, a wrapper and a terminal are none either."""
     one = Member("one", (PYTHON, "train.py", "--lr", "1"))
     two = Member("two", ("timeout", "9h", "python", "b.py"), children=(Member("deep", (PYTHON, "b.py")),))
     script = Member("script", ("bash", "-e", "sweep.sh"), children=(one, two))
@@ -100,7 +98,6 @@ LAUNCHERS: list[tuple[tuple[str, ...], dict[str, str], str, tuple[int | None, ..
 
 
 def test_launchers() -> None:
-    """By their command line, with the ranks that they give; nonsense is no rank."""
     members = [
         Member(f"launcher{place}", argv, children=(Member(f"rank{place}", (PYTHON, "t.py"), environ),))
         for place, (argv, environ, _, _) in enumerate(LAUNCHERS)
@@ -179,7 +176,6 @@ def test_lightning_starts_the_others_itself() -> None:
 
 
 def test_rays_workers_belong_to_the_program_that_asked_for_them() -> None:
-    """And where the daemon serves several programs, to Ray's job."""
     argv = ("/opt/ray/raylet", "--x")
     worker = Member("worker", (PYTHON, "default_worker.py"), {"RAY_JOB_ID": "01000000"}, title="ray::Trainer.train()")
     raylet = Member("raylet", argv, children=(worker,))
@@ -252,7 +248,6 @@ def test_workers_of_multiprocessing(tmp_path: Path, method: str) -> None:
 
 
 def test_spawned_workers_whose_program_was_killed(tmp_path: Path) -> None:
-    """They know who spawned them; a fork of one shows the same, and is none while its parent lives."""
     with started(tmp_path, "spawn", "deep") as tree:
         assert tree.job("below").worker_of == tree.pids["main"]
         assert not tree.job("below").orphaned
@@ -264,7 +259,6 @@ def test_spawned_workers_whose_program_was_killed(tmp_path: Path) -> None:
 
 
 def test_a_loader_whose_training_was_killed() -> None:
-    """By the name that PyTorch gives it; a training left running by its shell is none."""
     main = Member("main", (PYTHON, "t.py"), children=(Member("loader", forks=True, comm="pt_data_worker"),))
     with family(Member("shell", SHELL, children=(main,), leads=True)) as tree:
         tree.end("shell")

@@ -44,7 +44,6 @@ def test_the_facts_of_a_process(tmp_path: Path) -> None:
 
 
 def test_arguments_are_as_they_were_given() -> None:
-    """Spaces, line breaks, bytes that are no text, and nothing at the end."""
     words = ["train.py", "two words", "a\nb", "", "\udcff", "é"]
     with sharing(*words) as process:
         assert reader.read(process.pid).argv[1:] == tuple(words)
@@ -93,7 +92,6 @@ def test_a_program_may_be_given_no_environment_at_all() -> None:
 
 
 def test_a_process_that_goes_while_it_is_read(tmp_path: Path) -> None:
-    """What was read first stays; the rest, its parent and its children are gone."""
     fixture_process(tmp_path, 7, stat_line(ppid=3))
     (tmp_path / "7/status").write_text("Uid:\t1000\t1000\t1000\t1000\nGid:\t5\t5\t5\t5\nFDSize:\t64\nGroups:\t7 8 \n")
     (tmp_path / "7/task/7/children").write_text("8 9 ")
@@ -112,7 +110,6 @@ def test_a_process_that_goes_while_it_is_read(tmp_path: Path) -> None:
     ids=["the libraries come last", "more than is read", "more libraries than are kept"],
 )
 def test_a_long_list_of_mappings(tmp_path: Path, lines: int, name: bytes) -> None:
-    """It is read further than other files; where it is cut, a library that is not found may be there."""
     fixture_process(tmp_path, 7, stat_line(ppid=0))
     (tmp_path / "7/status").write_text("Uid:\t1\t1\t1\t1\nGid:\t5\t5\t5\t5\n")
     with (tmp_path / "7/maps").open("wb") as file:
@@ -124,7 +121,6 @@ def test_a_long_list_of_mappings(tmp_path: Path, lines: int, name: bytes) -> Non
 
 
 def test_the_owner_is_named_by_the_user_database() -> None:
-    """Where nobody knew the name before; a uid without a user is its digits."""
     assert reader.read(os.getpid()).user in (reader._user_name(os.getuid()), str(os.getuid()))
     assert reader._user_name(3_999_999_999) == "3999999999"
 
@@ -133,7 +129,6 @@ def test_the_owner_is_named_by_the_user_database() -> None:
 
 
 def test_ancestors_with_their_arguments_and_environments() -> None:
-    """vLLM's card is held by a child of the process that has the flag."""
     given = {"CUDA_VISIBLE_DEVICES": "1"}
     with sharing("serve.py", "--gpu-memory-utilization", "0.4", environ=given, first=LAUNCHER) as server:
         facts = reader.read(int(server.said[0]))
@@ -146,7 +141,6 @@ def test_ancestors_with_their_arguments_and_environments() -> None:
 
 
 def test_children_that_were_given_another_environment() -> None:
-    """What the process has set since it was started is in the environment of those that it starts."""
     first = "os.environ['CUDA_VISIBLE_DEVICES'] = '2'\nprint(run(os.environ).pid, flush=True)\nif not os.fork(): keep()"
     with sharing("train.py", environ={"CUDA_VISIBLE_DEVICES": "0,1"}, first=first) as process:
         until_asleep(int(process.said[0]))
@@ -165,7 +159,6 @@ def test_no_more_children_than_eight() -> None:
 
 
 def test_one_whose_first_thread_has_ended_is_not_said_to_have_ended() -> None:
-    """Though the kernel may answer for its memory as for a process that has gone."""
     with many_threads(2) as pid:
         facts = reader.read(pid, scan=seen)
     assert facts.environ is Unread.FAILED
@@ -173,7 +166,6 @@ def test_one_whose_first_thread_has_ended_is_not_said_to_have_ended() -> None:
 
 
 def test_children_that_have_only_forked_or_ended_do_not_hide_one_that_shows_more() -> None:
-    """A loader for each core comes before the one that was given the environment as it is now."""
     first = """
 import time
 os.environ["CUDA_VISIBLE_DEVICES"] = "2"
@@ -191,7 +183,6 @@ run(os.environ)
 
 
 def test_a_long_line_of_ancestors_is_cut() -> None:
-    """Sixteen are more than any launcher puts between a server and its workers."""
     code = (
         "import os\nfor _ in range(24):\n    if os.fork(): os.wait(); os._exit(0)\nos.write(1, b'%d\\n' % os.getpid())"
     )
@@ -226,7 +217,6 @@ DAEMON = "/system.slice/containerd.service"
     ],
 )
 def test_the_cgroup_that_says_most(tmp_path: Path, text: str, expected: str) -> None:
-    """Version 2's, unless only version 1 knows anything, or a container or a batch job."""
     (tmp_path / "7").mkdir()
     (tmp_path / "7/cgroup").write_text(text)
     assert reader._read_cgroup(7, tmp_path) == expected
@@ -259,13 +249,11 @@ VALUES = st.binary(max_size=40).filter(lambda value: 0 not in value)
     ],
 )
 def test_a_block_is_an_environment_or_was_overwritten(block: bytes, expected: object) -> None:
-    """A title over it leaves NULs; a single variable that was wiped does not make it unknown."""
     assert files.parse_environ(block) == expected
 
 
 @given(st.lists(st.tuples(NAMES, VALUES), max_size=20))
 def test_what_was_written_is_read_again(pairs: list[tuple[bytes, bytes]]) -> None:
-    """Byte for byte, and of one name given twice the first, as getenv has it."""
     found = files.parse_environ(b"".join(name + b"=" + value + b"\0" for name, value in pairs))
     assert not isinstance(found, Unread)
     expected: dict[bytes, bytes] = {}
@@ -299,7 +287,6 @@ def test_a_large_environment_is_read_to_its_end() -> None:
 
 
 def test_an_environment_that_is_too_long_is_not_read() -> None:
-    """It is bounded, and said to be unread: what stands at its end is not known."""
     many = {f"FILLER_{number}": "x" * 100_000 for number in range(3)}
     with sharing("train.py", environ=many) as process:
         assert reader.read(process.pid).environ is Unread.TOO_LONG
@@ -307,7 +294,6 @@ def test_an_environment_that_is_too_long_is_not_read() -> None:
 
 @pytest.mark.parametrize("title", ["VLLM::EngineCore", "worker --share=0.4 " + "x" * 60])
 def test_a_title_over_the_environment_hides_it(title: str) -> None:
-    """As setproctitle does; os.environ works on, and /proc shows NULs."""
     first = f"set_title({title.encode()!r})\nassert os.environ['CUDA_VISIBLE_DEVICES'] == '1'"
     given = {"CUDA_VISIBLE_DEVICES": "1", "FILLER": "x" * 400}
     with sharing("train.py", environ=given, first=first) as process:

@@ -33,7 +33,6 @@ def test_a_module_under_the_working_directory(tmp_path: Path, place: str) -> Non
 
 @pytest.mark.parametrize("name", ["vllm.entrypoints", "../pkg", "pkg..train", ""])
 def test_a_module_elsewhere_is_none_of_the_users(tmp_path: Path, name: str) -> None:
-    """Installed, or no module's name at all: there is no script, and that is not a failure."""
     (tmp_path / "pkg.py").write_text(SOURCE)
     (tmp_path / "here").mkdir()
     with sharing("-m", name, cwd=tmp_path / "here") as process:
@@ -56,7 +55,6 @@ def test_a_name_that_plays_tricks_is_cleaned(tmp_path: Path) -> None:
 
 
 def test_a_script_that_was_edited_after_the_start(tmp_path: Path) -> None:
-    """What it says now may not be what runs; a fork of the process has its source from then, too."""
     path = tmp_path / "train.py"
     path.write_text(SOURCE)
     earlier = time.time() - 3600
@@ -110,7 +108,6 @@ def test_what_is_no_ordinary_file_is_not_read(tmp_path: Path, kind: str) -> None
 
 
 def test_a_worker_runs_the_source_of_the_process_above_it(tmp_path: Path) -> None:
-    """`spawn` starts Python anew, which then imports the main module again."""
     (tmp_path / "train.py").write_text(SOURCE)
     code = "from multiprocessing.spawn import spawn_main; import os; os.write(1, b'x'); os.read(0, 1)"
     first = LAUNCHER.replace("import os; os.write(1, b'x'); os.read(0, 1)", code)
@@ -122,7 +119,6 @@ def test_a_worker_runs_the_source_of_the_process_above_it(tmp_path: Path) -> Non
 
 
 def test_a_process_with_a_title_runs_what_those_above_it_run(tmp_path: Path) -> None:
-    """It has lost its arguments; its interpreter and its parents are still seen, which makes the script likely."""
     (tmp_path / "serve.py").write_text(SOURCE)
     first = (
         "if not os.fork():\n    set_title(b'VLLM::EngineCore')\n    os.write(1, b'%d\\n' % os.getpid())\n    keep()\n"
@@ -138,7 +134,6 @@ def test_a_process_with_a_title_runs_what_those_above_it_run(tmp_path: Path) -> 
 
 
 def test_a_title_without_a_script_above_it_has_none() -> None:
-    """Those above it are no Python of the same user, or a test runner with no title."""
     with sharing("-c", "pass", first="set_title(b'worker')") as process:
         facts = reader.read(process.pid, scan=seen)
     assert facts.argv == ("worker",)
@@ -171,7 +166,6 @@ def test_the_rc_file_of_a_home(tmp_path: Path) -> None:
 
 
 def test_the_rc_files_that_theanorc_names(tmp_path: Path) -> None:
-    """In their order, `~` as Theano has it; those that cannot be opened are passed over, as it does."""
     (tmp_path / "home").mkdir()
     (tmp_path / "home/own").write_text("own")
     (tmp_path / "site").write_bytes(b"\xffsite")
@@ -186,7 +180,6 @@ def test_the_rc_files_that_theanorc_names(tmp_path: Path) -> None:
 
 
 def test_a_home_that_the_environment_does_not_name(tmp_path: Path) -> None:
-    """It is the user database's; a uid that it does not know has none."""
     assert reader._home(os.getuid()).startswith("/")
     assert reader._home(3_999_999_999) == ""
 

@@ -102,7 +102,6 @@ def test_a_process_that_listens_and_its_worker(listener: Sharing) -> None:
 @pytest.mark.slow
 @needs_root
 def test_a_process_of_another_user_that_listens() -> None:
-    """Root sees whose it is; another user does not see its files."""
     with sharing("train.py", first=CHOSEN + f"drop({ME})") as process:
         assert reason(process.pid) == f"listens on port {process.said[0]}"
 
@@ -149,7 +148,6 @@ def test_whom_a_process_is_connected_to(family: socket.AddressFamily) -> None:
 @pytest.mark.slow
 @needs_root
 def test_a_process_with_a_network_of_its_own() -> None:
-    """A container's ports are read where it sees them, not where we do."""
     first = f"import ctypes\nctypes.CDLL(None).unshare(0x40000000)\n{CHOSEN}".replace("127.0.0.1", "0.0.0.0")
     with sharing("train.py", first=first) as process:
         if (procfs.PROC / str(process.pid) / "ns/net").readlink() == (procfs.PROC / "self/ns/net").readlink():
@@ -164,7 +162,6 @@ FORK = CHILD.replace("    listener.close()\n", "")
 
 @pytest.mark.slow
 def test_a_notebook_and_what_it_forks_are_no_server() -> None:
-    """The kernel's sockets are for its notebook, also those that its loaders have of it."""
     with sharing("-m", "ipykernel_launcher", "-f", "kernel-1.json", first=CHOSEN + FORK) as process:
         assert Sockets().inodes([int(process.said[1])])
         assert reason(process.pid) == ""
@@ -265,7 +262,6 @@ def test_the_lowest_of_several_ports_is_named(tmp_path: Path) -> None:
 
 
 def test_the_search_is_bounded(tmp_path: Path) -> None:
-    """By open files, and by the list's bytes: a busy machine has a hundred thousand sockets."""
     links = (f"socket:[{number}]" for number in range(20))
     sockets = machine(tmp_path, *links, tcp=b"".join(row(80, n) for n in range(20_000)))
     assert len(sockets.inodes([7], most=5)) == 5
@@ -287,7 +283,6 @@ def test_no_list_of_sockets_breaks_anything(raw: bytes) -> None:
     st.dictionaries(st.sampled_from(servers._RENDEZVOUS), st.text(max_size=20), max_size=3),
 )
 def test_no_command_line_breaks_anything(argv: list[str], above: list[list[str]], environ: dict[str, str]) -> None:
-    """Whatever people call things, the answer is one of our own words."""
     ancestors = tuple(RelatedProcess(pid=3, argv=tuple(line), environ=environ) for line in above)
     facts = Facts(pid=2**22 + 1, argv=tuple(argv), ancestors=ancestors, environ=environ)
     assert find_server(facts, Sockets(Path("/nonexistent"))).isprintable()
@@ -308,7 +303,6 @@ def kernel(*children: Member, server: object = 0, **environ: str) -> Member:
 
 @pytest.mark.slow
 def test_a_notebook_and_what_it_started() -> None:
-    """Each of them is in the notebook, which is one run; the server is none of it."""
     shell = Member("train", (PYTHON, "train.py"))
     loader = Member("loader", forks=True)
     with family(Member("lab", LAB, children=(kernel(shell, loader),))) as tree:
@@ -324,7 +318,6 @@ def test_a_notebook_and_what_it_started() -> None:
 
 @pytest.mark.slow
 def test_a_kernel_whose_server_was_killed_is_left() -> None:
-    """And a fork that has lost its kernel is an orphan, which says nothing of the server."""
     with family() as dead:
         gone = dead.pids["root"]
     with family(Member("lab", LAB, children=(kernel(Member("loader", forks=True), server=gone),), leads=True)) as tree:
@@ -351,7 +344,6 @@ def test_a_kernel_that_was_meant_to_outlive_its_starter_is_not_left(server: str)
 
 
 def test_a_kernel_under_papermill_is_not_left(tmp_path: Path) -> None:
-    """Its parent is there, and no server; nor is one that a wrapper stands between."""
     fixture_process(tmp_path, 5, stat_line(ppid=4).replace(b" 1 1 ", b" 5 5 "))
     line = [
         RelatedProcess(pid=5, argv=KERNEL, environ={"JPY_PARENT_PID": "3"}),

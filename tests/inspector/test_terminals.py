@@ -63,7 +63,6 @@ def test_what_is_started_from_a_file_manager_is_in_the_pane_of_that() -> None:
 
 
 def test_panes_by_an_ancestor_that_is_the_server() -> None:
-    """Of another tmux than the variables say, only that it is in one."""
     below = tuple(
         Member(name, (PYTHON, "t.py"), environ)
         for name, environ in (
@@ -111,7 +110,6 @@ def test_numbers_of_another_pid_namespace_are_not_ours(tmp_path: Path) -> None:
 
 
 def test_ssh_logins() -> None:
-    """By the variable, the process's own or an inherited one; what is no address is none."""
     above = RelatedProcess(pid=2, environ={"SSH_CONNECTION": "10.0.0.7 51234 10.0.0.1 22"})
     assert terminals.find_ssh([RelatedProcess(pid=1, environ={}), above]) == "10.0.0.7"
     assert (
@@ -164,7 +162,6 @@ def listening(tmp_path: Path) -> Iterator[Place]:
 
 
 def test_names_of_a_real_tmux(tmux: Tmux) -> None:
-    """Two windows of one session, each process by its own; without being told to, nothing but numbers."""
     first = session(tmux)
     second = started(tmux, "new-window", "-d", "-n", "eval 日本", "-t", "train:7")
     names = patient()
@@ -176,7 +173,6 @@ def test_names_of_a_real_tmux(tmux: Tmux) -> None:
 
 
 def test_hostile_names_are_clean_and_cut(tmux: Tmux) -> None:
-    """What a name is made of stays in its own place, whatever it looks like."""
     window = "w\n1 %0 $0 0:a:b \x1b]0;x\x07\u202e" + "x" * 90
     pid = session(tmux, "e:v.il\x1b[31m\t", "first")
     tmux.run("rename-window", window)
@@ -188,7 +184,6 @@ def test_hostile_names_are_clean_and_cut(tmux: Tmux) -> None:
 
 
 def test_what_is_renamed_and_moved_shows_after_a_while(tmux: Tmux) -> None:
-    """An answer is remembered for 30 s; then it is that of today."""
     clock = Clock()
     pid = session(tmux)
     session(tmux, "other", "side")
@@ -216,7 +211,6 @@ def test_a_window_in_two_sessions_is_named_by_the_one_it_was_started_in(tmux: Tm
 
 
 def test_a_pane_that_is_gone_keeps_its_numbers(tmux: Tmux) -> None:
-    """And is not taken for another one: neither of this server, nor of one that took its place."""
     session(tmux)
     place = Place(PANE, server(tmux), tmux.run("display-message", "-p", "#{socket_path}").strip())
     pane = Pane(program="tmux", session="$0", window="%9", alive=True)
@@ -245,7 +239,6 @@ def test_the_server_of_a_killed_tmux_is_not_asked(tmux: Tmux) -> None:
 
 
 def test_a_server_that_hangs_is_left_alone_for_a_minute(tmux: Tmux) -> None:
-    """Its numbers stay, it is said why, and the next process waits for nothing."""
     clock = Clock()
     pid = session(tmux)
     number = server(tmux)
@@ -302,7 +295,6 @@ def test_how_it_is_called(tmp_path: Path, listening: Place) -> None:
 def test_a_tmux_that_fails_is_ended_with_all_that_it_started(
     tmp_path: Path, listening: Place, script: str, words: str
 ) -> None:
-    """In its time; it is said what was wrong, and it is not run again soon."""
     mark, clock = tmp_path / "mark", Clock()
     script = f"echo run >> {tmp_path}/runs; " + script.format(mark=mark)
     names = PaneNames(0.3 if "0.3" in words else PATIENCE, path=fake(tmp_path, script), clock=clock)

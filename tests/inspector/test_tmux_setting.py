@@ -44,7 +44,6 @@ def answered(pid: int, client: InspectorClient) -> Surroundings:
 
 
 def test_nothing_is_run_unless_it_is_wanted(tmux: Tmux, tmp_path: Path) -> None:
-    """The whole way: a reader that was not told so leaves tmux alone."""
     pid = session(tmux)
     mark = tmp_path / "mark"
     with pytest.MonkeyPatch.context() as patch:

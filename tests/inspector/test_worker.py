@@ -47,7 +47,12 @@ def start(code: str = "", *, env: Mapping[str, str] | None = None) -> Reader:
 def starting() -> Iterator[Callable[..., Reader]]:
     """Return `start`; what it starts is ended after the test."""
     children: list[Reader] = []
-    yield lambda *args: children.append(start(*args)) or children[-1]
+
+    def begin(code: str = "") -> Reader:
+        children.append(start(code))
+        return children[-1]
+
+    yield begin
     for child in children:
         end(child)
 
@@ -97,7 +102,6 @@ def ask(child: Reader, pid: int, *, start: int = -1, **told: Any) -> Declared:
 
 
 def test_an_environment_becomes_a_limit(reader: Reader) -> None:
-    """JAX's fraction of the one GPU that it sees; cards are told once."""
     given = {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".3", "CUDA_VISIBLE_DEVICES": "1"}
     with sharing("-c", "import jax", environ=given) as process:
         for declared in (ask(reader, process.pid, cards=CARDS), ask(reader, process.pid)):
@@ -107,7 +111,6 @@ def test_an_environment_becomes_a_limit(reader: Reader) -> None:
 
 
 def test_a_script_becomes_a_limit(reader: Reader, tmp_path: Path) -> None:
-    """By the source, with its name and line."""
     (tmp_path / "train.py").write_text("import torch\ntorch.cuda.set_per_process_memory_fraction(0.5, 0)\n")
     with sharing("train.py", cwd=tmp_path) as process:
         declared = ask(reader, process.pid, cards=CARDS)
@@ -117,7 +120,6 @@ def test_a_script_becomes_a_limit(reader: Reader, tmp_path: Path) -> None:
 
 
 def test_an_agreement_is_told_once(reader: Reader) -> None:
-    """By the name that the sampler knows the owner by."""
     share = Share(user="ada", memory=5 * GIB, where="gpuwatch.toml")
     with sharing("-c", "pass") as process:
         first = ask(reader, process.pid, user="ada", cards=CARDS, shares=(share,))
@@ -128,7 +130,6 @@ def test_an_agreement_is_told_once(reader: Reader) -> None:
 
 
 def test_a_process_that_has_gone_or_is_another_now(reader: Reader) -> None:
-    """Nothing is said of a PID that was used again."""
     child = subprocess.Popen(["true"])
     child.wait()
     gone = Declared(knowledge=Knowledge.UNREADABLE, words="it has ended")
@@ -137,7 +138,6 @@ def test_a_process_that_has_gone_or_is_another_now(reader: Reader) -> None:
 
 
 def test_a_tree_without_an_owner_cannot_be_read(reader: Reader, tmp_path: Path) -> None:
-    """It says why, and goes on with the next."""
     (tmp_path / "7").mkdir()
     (tmp_path / "7/stat").write_bytes(Path("/proc/self/stat").read_bytes())
     (tmp_path / "7/status").write_text("Name:\tx\n")
@@ -158,7 +158,6 @@ def test_a_tree_without_an_owner_cannot_be_read(reader: Reader, tmp_path: Path) 
     ids=["brackets", "signs", "a list", "attributes"],
 )
 def test_a_hostile_source_costs_one_answer(reader: Reader, tmp_path: Path, source: str) -> None:
-    """Whether the parser refuses it, runs out of its bounds, or takes it: the next process is read."""
     (tmp_path / "train.py").write_text(source)
     with sharing("train.py", cwd=tmp_path) as process:
         ask(reader, process.pid, cards=CARDS)
@@ -204,7 +203,6 @@ def test_it_ends(starting: Callable[..., Reader], how: str) -> None:
 
 
 def test_half_a_question_waits_for_its_other_half(reader: Reader) -> None:
-    """Pipes cut where they like."""
     line = msgspec.json.encode(Question(pid=os.getpid(), start=1)) + b"\n"
     tell(reader, line[:9])
     tell(reader, line[9:] + line)
@@ -212,7 +210,6 @@ def test_half_a_question_waits_for_its_other_half(reader: Reader) -> None:
 
 
 def test_it_dies_with_its_parent() -> None:
-    """However that ends."""
     code = (
         "import time\nfrom gpuwatch.child import ChildProcess\nfrom gpuwatch.inspector import INSPECTOR\n"
         "print(ChildProcess(INSPECTOR).pid, flush=True)\ntime.sleep(600)"
