@@ -11,58 +11,23 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from gpuwatch import __version__, cli
+from gpuwatch import __main__, __version__, cli
 from gpuwatch.cli import COMMANDS
 from gpuwatch.model import SCHEMA, Snapshot, SourceState, decode
+from gpuwatch.recorder.store import own_store
+from tests.commands.conftest import GPUWATCH
 from tests.driver import GIB, Driver, Gpu, Proc
+from tests.support.launching import Call, Run
+from tests.support.recording import alert, ended, write
 from tests.support.uncovered import environment
-
-GPUWATCH = Path(sys.executable).parent / "gpuwatch"
 
 PIDS = {"ME": str(os.getpid()), "NOBODY": str(2**22)}
 
 """NOBODY is the first PID that no process of Linux has."""
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def run(driver: Driver) -> Run:
-    """Return a function that runs the installed program to its end, without a terminal."""
-
-    def begin(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        command: Sequence[str | Path] = [GPUWATCH, *arguments]
-        env = driver.env(environment()) | env
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
-
-    return begin
-
-
-@pytest.fixture
-def call(
-    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
-    """Return a function that runs a command in this process and returns its exit code, stdout and stderr."""
-
-    def begin(*arguments: str, has_driver: bool = True) -> tuple[int, str, str]:
-        for name, value in driver.env().items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        if not has_driver:
-            monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
-        capsys.readouterr()
-        code = cli.main(arguments, None, reservations=tmp_path / "shared")
-        return code, *capsys.readouterr()
-
-    return begin
-
-
-Call = Callable[..., tuple[int, str, str]]
 
 
 def lab(driver: Driver) -> None:
@@ -72,11 +37,11 @@ def lab(driver: Driver) -> None:
     driver.write()
 
 
-def test_once_is_a_table_and_out(driver: Driver, run: Run) -> None:
+def test_once_is_a_table_and_out(driver: Driver, call: Call) -> None:
     lab(driver)
-    done = run("--once")
-    assert (done.returncode, done.stderr) == (0, "")
-    head, _, titles, first, second, *rest = done.stdout.splitlines()
+    code, out, err = call("--once")
+    assert (code, err) == (0, "")
+    head, _, titles, first, second, *rest = out.splitlines()
     assert "2 GPUs · 1 process · 1 person · driver 580.95.05 · CUDA 13.0" in head
     assert titles.split()[:3] == ["GPU", "name", "used"]
     assert first.split()[0] == "0"
@@ -99,7 +64,7 @@ def test_once_as_json_is_one_snapshot(driver: Driver, run: Run) -> None:
 
 def test_the_stream_goes_on_until_nobody_reads(driver: Driver) -> None:
     lab(driver)
-    command = [str(GPUWATCH), "--stream", "--interval", "0.1"]
+    command = [GPUWATCH, "--stream", "--interval", "0.1"]
     with subprocess.Popen(command, env=driver.env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as stream:
         assert stream.stdout is not None
         assert stream.stderr is not None
@@ -111,10 +76,9 @@ def test_the_stream_goes_on_until_nobody_reads(driver: Driver) -> None:
     assert monotonic == sorted(monotonic)
 
 
-def test_only_some_gpus_are_called(driver: Driver, run: Run) -> None:
+def test_only_some_gpus_are_called(driver: Driver, call: Call) -> None:
     lab(driver)
-    done = run("--once", "--json", "--only", "1")
-    assert [gpu.index for gpu in decode(done.stdout).gpus] == [1]
+    assert [gpu.index for gpu in decode(call("--once", "--json", "--only", "1")[1]).gpus] == [1]
     assert not driver.calls(gpu=0).total()
 
 
@@ -195,16 +159,32 @@ def test_only_some_gpus_are_called(driver: Driver, run: Run) -> None:
         ("run --share 2 -- true", "--share"),
         ("strays --nope", "unknown flag --nope"),
         ("kill me", "me"),
-        ("report --by host", "host"),
-        ("report --file /nowhere", "/nowhere"),
-        ("events --since soon", "--since"),
-        ("events --file /nowhere", "/nowhere"),
+        ("report --since soon", "--since: duration 'soon' is not understood; write a number with s, min, h or d"),
+        ("report --since 0", "--since: 0 is not allowed; write a duration such as 8h or 7d"),
+        ("report --since 400d", "--since: duration '400d' is too long; at most 365d is allowed"),
+        ("report --json --csv", "--json and --csv exclude each other"),
+        ("report --by host", "--by: there is no 'host'; user, gpu and job are allowed"),
+        ("report --demo", "--demo does not go with `gpuwatch report`"),
+        ("report --file /nowhere", "--file: there is no /nowhere; allowed is a store that gpuwatch"),
+        ("report --file /", "--file: /: it is not a regular file; allowed is a store that gpuwatch wrote"),
+        ("report --file /etc/passwd", "--file: /etc/passwd: it is damaged"),
+        ("events --since 8x", "--since: duration '8x' is not understood"),
+        ("events --since 0", "--since: 0 is not allowed"),
+        ("events --since 9999d", "at most 365d"),
+        ("events --gpu a", "--gpu: 'a' is not a list of GPU indices; write 3 or 0,2"),
+        ("events --rule zz", "--rule: no rule begins with 'zz'; there are: XID, "),
+        ("events --rule Overshoot", "--rule: the rule 'overshoot' is called 'uses more than declared' now"),
+        ("events --rule ''", "--rule: no rule begins with ''"),
+        ("events --file /nowhere", "--file: there is no /nowhere"),
+        ("events --file /", "--file: /: it is not a regular file; allowed is a store that gpuwatch wrote"),
+        ("events --file /etc/passwd", "--file: /etc/passwd: it is damaged"),
+        ("events --demo", "--demo does not go with `gpuwatch events`"),
         ("watch --once", "--once does not go with `gpuwatch watch`"),
         ("watch --json --quiet", "--quiet and --json exclude each other"),
         ("watch --interval 0", "--interval: interval '0' is out of range; 0.1 to 3600 seconds is allowed"),
         ("--theme pink watch", "--theme does not go with `gpuwatch watch`"),
         ("status --only 0", "--only does not go with `gpuwatch status`"),
-        ("status --tmux --json", "--tmux"),
+        ("status --tmux --json", "--tmux and --json exclude each other"),
         ("config", "--show"),
         ("config --check --config /nowhere", "/nowhere"),
         ("docs nowhere", "unknown page nowhere"),
@@ -217,11 +197,10 @@ def test_bad_usage_is_one_line_and_exit_code_2(call: Call, arguments: str, said:
     assert said in err
 
 
-def test_a_gpu_that_is_not_there_is_bad_usage(driver: Driver, run: Run) -> None:
+def test_a_gpu_that_is_not_there_is_bad_usage(driver: Driver, call: Call) -> None:
     driver.write()
-    done = run("--once", "--only", "9")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "gpuwatch: --only: there is no GPU 9; this machine has only GPU 0\n"
+    said = "gpuwatch: --only: there is no GPU 9; this machine has only GPU 0\n"
+    assert call("--once", "--only", "9") == (2, "", said)
 
 
 @pytest.mark.parametrize(
@@ -261,10 +240,6 @@ def test_exit_codes(driver: Driver, call: Call, arguments: str, with_gpu: int, w
         if expected == 1 and arguments.split()[0] in ("events", "report"):
             assert (out, err.count("\n")) == ("", 1)
             assert "`gpuwatch watch`" in err
-
-
-def test_the_configuration_file_is_made_once(call: Call) -> None:
-    assert [call("config", word)[0] for word in ("--check", "--init", "--init", "--check")] == [0, 0, 2, 0]
 
 
 def test_each_command_is_in_the_table_of_bad_usage() -> None:
@@ -341,36 +316,32 @@ def test_each_command_has_its_help(capsys: pytest.CaptureFixture[str], command: 
     ],
 )
 def test_a_sampler_is_started_by_what_is_ours_of_the_command_line(
-    driver: Driver, arguments: list[str], wanted: bool
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, arguments: list[str], wanted: bool
 ) -> None:
-    program = (
-        "from gpuwatch import __main__, cli\n"
-        "cli.main = lambda words, sampler: print(sampler is not None) or 0\n"
-        "__main__.main()"
-    )
-    command = [sys.executable, "-c", program, *arguments]
-    done = subprocess.run(command, env=driver.env(), capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout == f"{wanted}\n"
+    for name, value in driver.env().items():
+        monkeypatch.setenv(name, value)
+    started: list[bool] = []
+    monkeypatch.setattr(sys, "argv", ["gpuwatch", *arguments])
+    monkeypatch.setattr(cli, "main", lambda words, sampler: started.append(sampler is not None) or 0)
+    monkeypatch.setattr(os, "_exit", lambda code: None)
+    __main__.main()
+    assert started == [wanted]
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-@pytest.mark.parametrize("arguments", ["--once", "status", "events", "config --show"])
-def test_a_stream_that_is_closed_is_nothing_to_fall_over(driver: Driver, arguments: str, closed: str) -> None:
-    command = ["sh", "-c", f"exec {GPUWATCH} {arguments} {closed}"]
-    done = subprocess.run(command, env=driver.write().env(), capture_output=True, text=True, timeout=60)
+@pytest.mark.parametrize("arguments", ["--once", "events"])
+def test_a_stream_that_is_closed_is_nothing_to_fall_over(run: Run, arguments: str, closed: str) -> None:
+    done = run(shell=f"exec gpuwatch {arguments} {closed}")
     assert done.returncode == (1 if arguments == "events" else 0)  # there is no log yet
     assert "Traceback" not in done.stderr
     assert "the sampler" not in done.stderr
     assert bool(done.stdout) == (closed in ("<&-", "2>&-") and arguments != "events")
 
 
-@pytest.mark.parametrize("arguments", ["--once", "status", "config --show"])
-def test_a_full_disk_is_said_in_one_line(driver: Driver, arguments: str) -> None:
+@pytest.mark.parametrize("arguments", ["--once", "config --show"])
+def test_a_full_disk_is_said_in_one_line(run: Run, arguments: str) -> None:
     with Path("/dev/full").open("w") as full:
-        command = [str(GPUWATCH), *arguments.split()]
-        done = subprocess.run(
-            command, env=driver.write().env(), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
-        )
+        done = run(*arguments.split(), stdout=full.fileno())
     assert done.returncode == 1
     assert done.stderr == "gpuwatch: what was asked for cannot be printed: no space left on device\n"
 
@@ -386,50 +357,47 @@ def test_no_driver_is_exit_code_3_with_the_next_step(run: Run, tmp_path: Path) -
     assert "libnvidia-ml.so.1" in stream.stderr
 
 
-def test_no_gpu_is_exit_code_3(driver: Driver, run: Run) -> None:
+def test_no_gpu_is_exit_code_3(driver: Driver, call: Call) -> None:
     driver.gpus = []
     driver.write()
-    done = run("--once")
-    assert done.returncode == 3
-    assert "lists no GPU" in done.stderr
+    code, _, err = call("--once")
+    assert code == 3
+    assert "lists no GPU" in err
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--once"],
-        ["--once", "--json"],
-        ["--demo", "--once"],
-        ["--version"],
-        ["explain", "1"],
-        ["--demo", "explain", "15226"],
-        ["visible", "0"],
-        ["--demo", "pick", "--share", "0.1"],
-        ["run", "--share", "0.1", "--", "no-such-program"],
-        ["status"],
-        ["events"],
-        ["config", "--show"],
-    ],
-)
-def test_textual_and_pynvml_are_not_imported(driver: Driver, arguments: list[str]) -> None:
-    program = (
-        "import os, sys\n"
-        "from gpuwatch import __main__\n"
-        "os._exit = lambda code: None\n"
-        f"sys.argv[1:] = {arguments!r}\n"
-        "try:\n    __main__.main()\nexcept SystemExit:\n    pass\n"
-        "sys.exit(not {'textual', 'pynvml'}.isdisjoint(sys.modules))"
-    )
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env=driver.env(environment()), capture_output=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr.decode()
+LIGHT = """
+import json, os, sys
+from gpuwatch import __main__
+os._exit = lambda code: None
+for arguments in json.loads(sys.argv[1]):
+    sys.argv[1:] = arguments.split()
+    try:
+        __main__.main()
+    except SystemExit:
+        pass
+    heavy = {"textual", "pynvml"}
+    if arguments.startswith(("events", "report")):
+        heavy |= {"rich", "psutil", "subprocess", "apprise"}
+    if not heavy.isdisjoint(sys.modules):
+        sys.exit(arguments + " imports " + ", ".join(heavy & set(sys.modules)))
+"""
 
 
-def test_no_room_for_the_sampler_is_said_in_one_line(driver: Driver) -> None:
-    starved = f"ulimit -n 5 && exec {GPUWATCH} --once"  # stands for EAGAIN and ENOMEM too
-    done = subprocess.run(
-        ["/bin/sh", "-c", starved], env=driver.env(), capture_output=True, text=True, timeout=60, check=False
-    )
+def test_no_command_but_the_dashboard_imports_textual_or_pynvml(driver: Driver, own_home: Path) -> None:
+    write(own_store(), ended(alert()))
+    commands = [
+        *("--version", "events --since 365d", "report --since 365d --by user", "report --since 365d --by job"),
+        *("--once", "--once --json", "--demo --once", "explain 1", "--demo explain 15226", "visible 0", "status"),
+        *("--demo pick --share 0.1", "run --share 0.1 -- no-such-program", "strays", "config --show"),
+    ]
+    command = [sys.executable, "-c", LIGHT, json.dumps(commands)]
+    env = driver.write().env(environment())
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_room_for_the_sampler_is_said_in_one_line(run: Run) -> None:
+    done = run(shell="ulimit -n 5 && exec gpuwatch --once")  # stands for EAGAIN and ENOMEM too
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith("gpuwatch: the sampler cannot be started: ")
     assert done.stderr.count("\n") == 1

@@ -28,6 +28,8 @@ def test_in_a_pipe_a_page_is_its_markdown(name: str, capsys: pytest.CaptureFixtu
     assert cli.main(["docs", name], None) == 0
     lines = [line for line in (FOLDER / f"{name}.md").read_text().splitlines() if not line.startswith("<!--")]
     assert capsys.readouterr().out.splitlines() == lines
+    assert cli.main(["docs", "--ascii", name], None) == 0
+    assert capsys.readouterr().out.isascii()
 
 
 def test_an_unknown_page_names_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,7 +46,7 @@ def test_a_page_is_no_path() -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-@pytest.mark.parametrize("width", [40, 60, 80, 110])
+@pytest.mark.parametrize("width", [40, 80])
 def test_a_page_fits_the_terminal(name: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")  # Rich takes a dumb terminal for 80 columns wide
     drawn = Text.from_ansi(render(page_text(name), width))
@@ -55,12 +57,6 @@ def test_a_page_fits_the_terminal(name: str, width: int, monkeypatch: pytest.Mon
 def test_a_link_to_a_page_becomes_its_command() -> None:
     drawn = Text.from_ansi(render("See [the rules](alerts.md#rules).", 80))
     assert drawn.plain.strip() == "See the rules (gpuwatch docs alerts)."
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_in_ascii_nothing_is_outside_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["docs", "--ascii", name], None) == 0
-    assert capsys.readouterr().out.isascii()
 
 
 @pytest.mark.parametrize(
@@ -78,19 +74,19 @@ def run(page: str, pager_command: str, *flags: str) -> str:
         return "\n".join(terminal.lines)
 
 
-def test_in_a_terminal_a_page_goes_through_the_pager() -> None:
-    assert run("security", "sed 's/^/PAGED /'").count("PAGED ") > 10
-
-
-def test_a_pager_that_does_not_read_all_is_no_error() -> None:
-    assert "Design" in run("design", "head -n 5")
-
-
-@pytest.mark.parametrize("pager_command", ["", "no-such-program"])
-def test_without_a_pager_a_page_is_printed(pager_command: str) -> None:
-    shown = run("security", pager_command)
-    assert "In the demo nothing is ever signalled." in shown
-    assert "**" not in shown
+@pytest.mark.parametrize(
+    ("page", "pager_command", "shown"),
+    [
+        ("security", "sed 's/^/PAGED /'", "PAGED "),
+        ("design", "head -n 5", "Design"),  # a pager that does not read all is no error
+        ("security", "", "In the demo nothing is ever signalled."),
+        ("security", "no-such-program", "In the demo nothing is ever signalled."),
+    ],
+)
+def test_in_a_terminal_a_page_goes_through_the_pager_if_there_is_one(page: str, pager_command: str, shown: str) -> None:
+    drawn = run(page, pager_command)
+    assert shown in drawn
+    assert "**" not in drawn
 
 
 def test_in_a_terminal_of_ascii_a_page_is_ascii() -> None:

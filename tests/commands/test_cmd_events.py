@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import pty
@@ -21,7 +20,6 @@ from gpuwatch.analysis.events import lasted_words, moment, state_words, value_wo
 from gpuwatch.cli import parse
 from gpuwatch.commands import events
 from gpuwatch.commands.events import EventRow, events_rows, table
-from gpuwatch.errors import UsageError
 from gpuwatch.files import FileLock
 from gpuwatch.recorder.store import Gap, lock_path, own_store
 from tests.support import recording
@@ -171,15 +169,6 @@ def test_what_the_dashboard_takes_from_here() -> None:
     assert isinstance(events_rows([HOT], NOW)[0], EventRow)
 
 
-def test_ascii_on_demand(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(own, HOT, FULL, NOTED)
-    assert run("--ascii") == 0
-    out, err = capsys.readouterr()
-    assert out.isascii()
-    assert err.isascii()
-    assert "! critical" in out
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # Which ones
 
@@ -213,34 +202,6 @@ def test_what_is_asked_for(
 def test_a_rule_of_the_users_own_is_known_from_the_log(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(own, ended(alert(rule="my lab's rule")))
     assert len(shown(capsys, "--rule", "my")) == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--since", "8x"], "--since: duration '8x' is not understood"),
-        (["--since", "0"], "--since: 0 is not allowed"),
-        (["--since", "9999d"], "--since: .* at most 365d"),
-        (["--gpu", "a"], "--gpu: 'a' is not a list of GPU indices; write 3 or 0,2"),
-        (["--rule", "zz"], "--rule: no rule begins with 'zz'; there are: XID, "),
-        (["--rule", "Overshoot"], "--rule: the rule 'overshoot' is called 'uses more than declared' now"),
-        (["--rule", ""], "--rule: no rule begins with ''"),
-        (["--file", "/nowhere"], "--file: there is no /nowhere"),
-        (["--file", "/"], "--file: /: it is not a regular file; allowed is a store that gpuwatch wrote"),
-        (["--file", "/etc/passwd"], "--file: /etc/passwd: it is damaged"),
-        (["--demo"], "--demo does not go with `gpuwatch events`"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(own: Path, arguments: list[str], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        run(*arguments)
-
-
-def test_without_a_log_it_says_so(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run() == 1
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err == f"gpuwatch: nothing was recorded yet ({own}); the dashboard and `gpuwatch watch` record events\n"
 
 
 def test_without_an_event_it_says_so(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -279,21 +240,6 @@ def test_json_is_the_alert_and_its_state(own: Path, capsys: pytest.CaptureFixtur
 
 # ---------------------------------------------------------------------------------------------------------------
 # The program
-
-
-def test_no_driver_is_asked_anything(own: Path) -> None:
-    write(own, FULL, now=time.time())
-    program = (
-        "import os, sys\n"
-        "from gpuwatch import __main__\n"
-        "os._exit = lambda code: None\n"
-        "sys.argv[1:] = ['events', '--since', '365d']\n"
-        "__main__.main()\n"
-        "heavy = {'textual', 'pynvml', 'psutil', 'rich', 'subprocess'} & set(sys.modules)\n"
-        "sys.exit(str(heavy) if heavy else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr.count("gpuwatch: ")) == (0, done.stderr.count("\n"))
 
 
 def on_terminal(*arguments: str, columns: int = 80) -> str:
@@ -349,9 +295,3 @@ def test_follow_prints_what_is_recorded_later(own: Path, capsys: pytest.CaptureF
     assert (raised.count("GPU 0 is hot"), nothing, over.count("GPU 0 is hot")) == (1, "", 1)
     assert "GPU 0 is cool" in over
     assert FULL.title not in raised + over
-
-
-def test_arguments_that_other_commands_have_do_not_matter() -> None:
-    args = argparse.Namespace(demo=False, since="1h", file="/nowhere", json=False, ascii=None, rule=None)
-    with pytest.raises(UsageError, match="there is no /nowhere"):
-        events.main(args)

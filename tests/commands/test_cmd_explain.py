@@ -116,23 +116,6 @@ def test_a_thread_of_the_kernel_has_not_ended_and_has_no_environment(launch: Lau
     assert "environment" not in done.stdout
 
 
-def test_no_such_process_is_exit_code_1(launch: Launcher, start: Start) -> None:
-    process = start()
-    process.kill()
-    process.communicate()
-    done = launch("explain", str(process.pid))
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"gpuwatch: there is no process {process.pid}\n")
-
-
-def test_the_demos_processes_are_explained(launch: Launcher) -> None:
-    done = launch("explain", "15226", "--demo")
-    assert done.returncode == 0
-    assert "per_process_gpu_memory_fraction" in done.stdout
-    assert "overshoot" in done.stdout
-    missing = launch("--demo", "explain", "1")
-    assert (missing.returncode, missing.stderr) == (1, "gpuwatch: the demo has no process 1\n")
-
-
 # -- what no real process shows at will ------------------------------------------------------------------------------
 
 

@@ -5,49 +5,70 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 
 from gpuwatch.commands.console import Console
-from tests.commands.test_cli import Call, call
+from gpuwatch.recorder.store import own_store
 from tests.driver import GIB, Driver, Gpu, Proc
-
-__all__ = ["call"]
+from tests.support.launching import Call
+from tests.support.recording import alert, ended
+from tests.support.storing import batch, save
 
 LISTS = {
-    "--once": "GPU  name",
-    "explain 15226": "per_process_gpu_memory_fraction",
-    "visible 7": "cuda:0 → GPU 7",
-    "pick --memory 20GiB --index": "7",
-    "strays": "leftover, likely",
+    "--once --demo": "GPU  name",
+    "explain 15226 --demo": "per_process_gpu_memory_fraction",
+    "visible 7 --demo": "cuda:0 → GPU 7",
+    "pick --memory 20GiB --index --demo": "7",
+    "strays --demo": "leftover, likely",
+    "status --demo": " · 1 full · ",
+    "events --since 365d": "▲ warning",
+    "report --since 365d": "größe",
+    "report --since 365d --by gpu": "H100",
+    "report --since 365d --by job": "größe.py",
+    "config --show": "[alerts]",
+    "docs": "guide",
 }
-"""Commands that print data of the demo, with something that each prints."""
+"""Commands that print data of the demo or of what was recorded, with something that each prints."""
+
+WITHOUT_JSON = ("config --show", "docs")
 
 CONTROLS = re.compile("[\0-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
+@pytest.fixture(autouse=True)
+def recorded(own_home: Path) -> None:
+    """Put an alert and the use of somebody whose names are not ASCII into the user's store."""
+    hour = int(time.time() // 3600) * 3600
+    one = ended(alert(title="GPU 0 größer · 84 °C", owners=("größe",), raised=hour - 60.0, seen=hour - 60.0))
+    save(own_store(), batch(hour, user="größe", name="größe.py", launcher="→", events=[one]))
+
+
 @pytest.mark.parametrize("arguments", LISTS)
-def test_the_demo_is_the_same_in_text_and_in_ascii(call: Call, arguments: str) -> None:
-    code, out, err = call("--demo", *arguments.split())
-    assert (code, err) == (0, "")
+def test_text_is_the_same_in_ascii(call: Call, arguments: str) -> None:
+    code, out, _ = call(*arguments.split())
+    assert code == 0
     assert LISTS[arguments] in out
-    plain = call("--demo", *arguments.split(), "--ascii")[1]
-    assert plain.isascii()
+    code, plain, err = call(*arguments.split(), "--ascii")
+    assert code == 0
+    assert (plain + err).isascii()
     assert plain.count("\n") == out.count("\n")
     assert not CONTROLS.search(out)
     assert all(line == line.rstrip() for line in out.splitlines())
 
 
-@pytest.mark.parametrize("arguments", LISTS)
-def test_json_is_one_document_and_says_the_same_in_ascii(call: Call, arguments: str) -> None:
-    code, out, err = call("--demo", *arguments.split(), "--json")
-    assert (code, err, out.count("\n")) == (0, "", 1)
-    code, plain, err = call("--demo", *arguments.split(), "--json", "--ascii")
-    assert (code, err) == (0, "")
-    assert plain.isascii()
+@pytest.mark.parametrize("arguments", [one for one in LISTS if one not in WITHOUT_JSON])
+def test_json_is_one_document_and_the_same_in_ascii(call: Call, arguments: str) -> None:
+    code, out, _ = call(*arguments.split(), "--json")
+    assert (code, out.count("\n")) == (0, 1)
+    code, plain, err = call(*arguments.split(), "--json", "--ascii")
+    assert code == 0
+    assert (plain + err).isascii()
     assert type(json.loads(plain)) is type(json.loads(out))
-    if arguments not in ("--once", "explain 15226"):  # they have the time of day
+    if arguments.startswith(("visible", "pick", "strays", "events")):  # the others have the time of day
         assert json.loads(plain) == json.loads(out)
 
 
@@ -62,7 +83,7 @@ def test_rows_are_cut_to_the_terminal(call: Call, monkeypatch: pytest.MonkeyPatc
     assert any(line.endswith("…") for line in rows) or width == 200
 
 
-@pytest.mark.parametrize("arguments", ["--once", "explain PID", "strays", "visible"])
+@pytest.mark.parametrize("arguments", ["--once", "explain PID", "strays", "visible", "visible \x1b[2J,\u202e1"])
 def test_no_escape_of_a_gpu_or_a_variable_reaches_the_output(
     call: Call, driver: Driver, monkeypatch: pytest.MonkeyPatch, arguments: str
 ) -> None:
@@ -72,7 +93,7 @@ def test_no_escape_of_a_gpu_or_a_variable_reaches_the_output(
     driver.write()
     for flags in ([], ["--json"]):
         monkeypatch.setenv("CUDA_DEVICE_ORDER", hostile)
-        _, out, err = call(*arguments.replace("PID", str(os.getpid())).split(), *flags)
+        _, out, err = call(*arguments.replace("PID", str(os.getpid())).split(" "), *flags)
         assert not CONTROLS.search(out + err)
 
 

@@ -16,6 +16,9 @@ from unittest import mock
 from gpuwatch import cli
 from tests.driver import Driver
 
+Call = Callable[..., tuple[int, str, str]]
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
 PROGRAM = """
 import os, sys
 from pathlib import Path
